@@ -166,7 +166,7 @@ def read_release_reason(run: Path) -> str:
         content = json.loads(newest.read_text()) if newest else {}
     except (OSError, ValueError):
         return ""
-    return str(content.get("left", ""))
+    return str(content.get("left", "")) if isinstance(content, dict) else ""
 
 
 def find_holder(path: Path) -> str | None:
@@ -186,14 +186,12 @@ def find_holder(path: Path) -> str | None:
         return None
     if not text and age < STALE_SECONDS:
         return "a process that has just started"
-    if "pid" not in process:
-        return None
-    if process["host"] == socket.gethostname():
-        if not _is_alive(int(process["pid"]), process.get("born", "")):
-            return None
-    elif age > STALE_SECONDS:
-        return None
-    return f"process {process['pid']} on {process['host']}"
+    match process:
+        case {"pid": int(pid), "host": str(host)}:
+            here = host == socket.gethostname()
+            held = _is_alive(pid, process.get("born", "")) if here else age <= STALE_SECONDS
+            return f"process {pid} on {host}" if held else None
+    return None
 
 
 def _newest_lease(run: Path) -> Path | None:

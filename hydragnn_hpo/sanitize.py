@@ -38,7 +38,7 @@ def sanitize_values(value: Any) -> Any:
 def escape_controls(text: str) -> str:
     r"""Spell out control characters.
 
-    >>> shown("\x1b[2Jred")
+    >>> escape_controls("\x1b[2Jred")
     '\\x1b[2Jred'
     """
     if text.isascii() and text.isprintable():
@@ -49,7 +49,7 @@ def escape_controls(text: str) -> str:
 def sanitize_line(text: str) -> str:
     r"""Spell out control characters, and put what stood in several lines into one.
 
-    >>> one_line("a\n b\tc")
+    >>> sanitize_line("a\n b\tc")
     'a b c'
     """
     return " ".join(escape_controls(text).split())

@@ -262,7 +262,7 @@ class SlotLedger:
 
     @contextmanager
     def _changing(self, hosts: Collection[str]) -> Iterator[None]:
-        """Count some hosts anew around a change of them, and only them: there may be thousands."""
+        """Count some hosts again around a change of them, and only them: there may be thousands."""
         self._count(hosts, -1)
         yield
         self._count(hosts, 1)
@@ -359,9 +359,9 @@ class SlotLedger:
             sums["tail"] += sums.pop(_OPEN, 0.0)
 
     def _opened(self, event: Event) -> None:
-        found = Counter(slot.rpartition(":")[0] for slot in event.get("slots", ()))
-        with self._changing(found):
-            self._here.update(found)
+        slots_by_host = Counter(slot.rpartition(":")[0] for slot in event.get("slots", ()))
+        with self._changing(slots_by_host):
+            self._here.update(slots_by_host)
 
     def _host_joined(self, event: Event) -> None:
         with self._changing((event["host"],)):
@@ -446,8 +446,8 @@ class SlotHolders:
 
     def of(self, slot: str, begin: float, end: float) -> dict[str, float]:
         """Return the trials that held a slot in some time, and the seconds of each."""
-        found: defaultdict[str, float] = defaultdict(float)
+        held: defaultdict[str, float] = defaultdict(float)
         for hold in self._holds.get(slot, ()):
             if (seconds := hold.seconds(begin, end)) > 0.0:
-                found[hold.trial] += seconds
-        return found
+                held[hold.trial] += seconds
+        return held

@@ -1,10 +1,10 @@
-"""Attempts from their start to their end: orders out, what they tell into the event_store."""
+"""Attempts from their start to their end: orders go out, their records go into the journal."""
 
 import contextlib
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -36,7 +36,7 @@ LAUNCH_SECONDS = 0.3
 """Longest time for starts in one turn of the loop."""
 
 CONTROL_WORDS = {"resized": "yield", "median": "stop", "curve": "stop"}
-"""What rank 0 is asked for a reason to end; other reasons come as a signal."""
+"""Word that rank 0 gets for a reason to end; other reasons come as a signal."""
 
 
 class Attempts:
@@ -104,7 +104,7 @@ class Attempts:
     def launch(self, seconds: float = LAUNCH_SECONDS) -> None:
         """Start what was decided, for a moment: thousands of starts must not stop the clock.
 
-        Who was asked to end meanwhile ends without having started.
+        A trial that was asked to end meanwhile ends without having started.
         """
         until = time.monotonic() + seconds
         while self.to_launch and time.monotonic() < until:
@@ -178,7 +178,7 @@ class Attempts:
         resting = {t.name for t in state.with_status("running") if not spare.issuperset(t.hosts)}
         for name in resting:
             self.ask(state.trials[name], reason)
-        self.launch(PATIENCE_SECONDS)  # who was not started yet ends at once
+        self.launch(PATIENCE_SECONDS)  # a trial that was not started yet ends at once
         deadline = time.monotonic() + PATIENCE_SECONDS + 5.0
         while time.monotonic() < deadline:
             if resting.isdisjoint(trial.name for trial in state.with_status("running")):
@@ -186,7 +186,7 @@ class Attempts:
             process_events()
 
     def _trial_of(self, job: str) -> Trial | None:
-        """Return the trial that runs as this job; None for older attempts, and for errands."""
+        """Return the trial that runs as this job; None for older attempts and auxiliary jobs."""
         trial = self.event_store.state.trials.get(job.partition(".")[0])
         runs = trial is not None and trial.status == "running" and trial.job == job
         return trial if runs else None
@@ -202,9 +202,9 @@ class Attempts:
             self._record(trial, event.data)
 
     def _record(self, trial: Trial, record: dict[str, Any]) -> None:
-        """Note what matters of a record; whatever a command of a user writes does no harm.
+        """Append what matters of a record; whatever a command of a user writes does no harm.
 
-        An adopted attempt tells its records again from the first one: what is known is dropped.
+        An adopted attempt repeats its records from the first one: what is known is dropped.
         """
         with contextlib.suppress(KeyError, TypeError, ValueError, OverflowError):
             match record.get("record"):
@@ -226,8 +226,7 @@ class Attempts:
     def _epoch(self, trial: Trial, record: dict[str, Any]) -> None:
         seconds = _sum(record.get(part, 0.0) for part in ("train_seconds", "val_seconds"))
         fresh = trial.width not in trial.seconds
-        energy = dict(record.get("energy", {})).values()
-        joules = _sum(joules for parts in energy for joules in dict(parts).values())
+        joules = _sum(_region_joules(parts) for parts in dict(record.get("energy", {})).values())
         objective = finite_number(record["objective"])
         value = read_epoch_objective(self.config.search.objective, record, self.dispatch.spreads)
         self.event_store.append(
@@ -316,8 +315,14 @@ class Attempts:
             )
 
 
+def _region_joules(parts: Mapping[str, Any]) -> float:
+    """Return the joules of a region: ``host`` holds all other parts, see ``training.energy``."""
+    by_part = dict(parts)
+    return _sum([by_part["host"]] if "host" in by_part else by_part.values())
+
+
 def _sum(values: Iterable[Any]) -> float:
-    """Add up what a record holds; 0, which nobody learns from, where it is not finite."""
+    """Add up what a record holds; 0, which the cost model ignores, where it is not finite."""
     return finite_number(sum(finite_number(value) or 0.0 for value in values)) or 0.0
 
 

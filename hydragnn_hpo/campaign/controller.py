@@ -49,7 +49,7 @@ HOST_SECONDS = 600.0
 """How long a campaign waits for its first host, and for hosts that what waits could start on."""
 
 GATHERING_SECONDS = 2.0
-"""Once nobody has joined for so long those who are there begin."""
+"""The campaign begins with the hosts that are there once none has joined for so long."""
 
 Watch = Callable[[State, "Controller"], None]
 
@@ -128,7 +128,7 @@ class Controller:
             ConfigError: the space does not fit the data.
             KeyboardInterrupt: a person asked for a pause; checkpoints are written first.
             Drained: the allocation ends before the campaign does, or its hosts or files are out
-                of reach. What runs on hosts of other allocations goes on; whoever takes over has a
+                of reach. What runs on hosts of other allocations goes on; the next controller has a
                 lease's time to adopt it.
         """
         with self._left_in_order():
@@ -186,7 +186,7 @@ class Controller:
                 logger.warning("%s", error)
 
     def job(self, kind: str, spec: dict[str, Any]) -> Any:
-        """Run one job that is not a trial, on one slot, and give its answer.
+        """Run one job that is not a trial, on one slot, and return its answer.
 
         Raises:
             JobError: it ended without an answer.
@@ -289,7 +289,7 @@ class Controller:
 
     @property
     def time_left(self) -> float:
-        """Seconds until the allocation must be drained; infinity where nobody says."""
+        """Seconds until the allocation must be drained; infinity where none is known."""
         end = min(self.walltime.end, self.backend.ends_at)
         return end - self.event_store.clock() - self.walltime.least_margin
 

@@ -44,11 +44,11 @@ def merge_slots(slots: Sequence[Slot]) -> Slot:
 
 
 FEW = 16
-"""Hosts up to which the pool is mended; beyond, it is laid out anew."""
+"""Hosts up to which they are added to the pool one by one; more rebuild it."""
 
 
 def choose_profile(slots: Sequence[Slot], here: ProfileConfig, lanes: int) -> ProfileConfig:
-    """Choose a machine for slots that nobody has described: by their device and their memory.
+    """Choose a profile for slots of a machine without one: by their device and their memory.
 
     Args:
         slots: those that are there.

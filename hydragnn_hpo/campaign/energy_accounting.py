@@ -28,13 +28,13 @@ def split_energy(sample: CounterSample, slots: Sequence[Slot]) -> list[EnergyPor
     """
     named = {device for devices, _ in sample.cards for device in devices}
     strange = tuple(slot.name for slot in slots if slot.visible and slot.visible not in named)
-    found: list[EnergyPortion] = []
+    portions: list[EnergyPortion] = []
     for devices, joules in sample.cards:
         ours = tuple(slot.name for slot in slots if slot.visible and slot.visible in devices)
-        found.append((joules, ours or strange))
+        portions.append((joules, ours or strange))
     if sample.rest is not None:
-        found.append((sample.rest, tuple(slot.name for slot in slots)))
-    return found
+        portions.append((sample.rest, tuple(slot.name for slot in slots)))
+    return portions
 
 
 @dataclass
@@ -120,12 +120,12 @@ class HostWarnings:
         if len(watts) < PEERS:
             return {}
         usual = statistics.median(watts.values())
-        found = {}
+        sentences = {}
         for host, power in watts.items():
             weak = self._again(host, "weak", odd=power < WEAK_SHARE * usual)
             if weak and host not in self._warned:
-                found[host] = f"takes {power:.0f} W, busy hosts like it {usual:.0f} W"
-        return found
+                sentences[host] = f"takes {power:.0f} W, busy hosts like it {usual:.0f} W"
+        return sentences
 
     def _again(self, host: str, what: str, *, odd: bool) -> bool:
         """Check whether something is odd for the time that makes it worth a word."""
@@ -186,10 +186,10 @@ class EnergyMeter:
             self._watts[host] = joules / sample.seconds, end, busy and bool(slots)
         elif sample.notes and self._event_store.state.energy.unread is None:
             self._event_store.append("unread", durable=False, host=host, reason=sample.notes[0])
-        if said := self._warnings.check_sample(
+        if warning := self._warnings.check_sample(
             host, sample, self._training(slots, held, sample.seconds)
         ):
-            self._event_store.append("host_warned", durable=False, host=host, reason=said)
+            self._event_store.append("host_warned", durable=False, host=host, reason=warning)
 
     def _slots_of(self, host: str) -> list[Slot]:
         if (now := self._slots()) is not self._seen:
@@ -211,14 +211,14 @@ class EnergyMeter:
 
     def _training(self, slots: Sequence[Slot], held: Held, seconds: float) -> dict[str, str]:
         """Return, by device, a trial that trained there all the time."""
-        found = {}
+        trials = {}
         for slot in slots:
             for name, its in held[slot.name].items():
                 trial = self._event_store.state.trials.get(name)
                 steps = trial is not None and trial.first_step is not None
                 if slot.visible and steps and its > 0.99 * seconds:
-                    found[slot.visible] = name
-        return found
+                    trials[slot.visible] = name
+        return trials
 
     def flush_if_due(self) -> None:
         """Write down what was charged, now and then."""
@@ -228,7 +228,7 @@ class EnergyMeter:
     def flush(self) -> None:
         """Write down what was charged since the last time, and what is odd about hosts."""
         now = self._written = self._event_store.clock()
-        self._watts = {h: told for h, told in self._watts.items() if now - told[1] < FRESH_SECONDS}
+        self._watts = {h: row for h, row in self._watts.items() if now - row[1] < FRESH_SECONDS}
         if not self._spent:
             return
         trials = {t: [round(j, 2), round(s, 2)] for t, (j, s) in self._trials.items()}
@@ -243,5 +243,5 @@ class EnergyMeter:
         )
         self._clear()
         busy = {host: watts for host, (watts, _, held) in self._watts.items() if held}
-        for host, said in self._warnings.compare_power(busy).items():
-            self._event_store.append("host_warned", durable=False, host=host, reason=said)
+        for host, warning in self._warnings.compare_power(busy).items():
+            self._event_store.append("host_warned", durable=False, host=host, reason=warning)

@@ -141,7 +141,7 @@ class Forecast:
         for work in self.works:
             name = trial_of(work.name)
             seconds[name] = seconds.get(name, 0.0) + shortest_seconds(work)
-        return max(seconds.items(), key=lambda found: found[1], default=("", 0.0))
+        return max(seconds.items(), key=lambda pair: pair[1], default=("", 0.0))
 
     @property
     def widths(self) -> dict[int, int]:
@@ -153,8 +153,8 @@ class Forecast:
     @property
     def sigma(self) -> float:
         """Typical standard deviation of the logarithm of a price."""
-        found = [each.price.sigma for each in self.priced.values()]
-        return statistics.median(found) if found else 0.0
+        sigmas = [each.price.sigma for each in self.priced.values()]
+        return statistics.median(sigmas) if sigmas else 0.0
 
 
 def sample_configurations(
@@ -247,9 +247,9 @@ def forecast_campaign(
         refused: trials that could not be priced.
     """
     works = list(_works(config, priced, state or State()))
-    climbing = PromotionSimulation(config, works, priced, state)
-    simulated = simulate(works, _setting(config, machine, priced, works), promote=climbing.ended)
-    every = (*works, *climbing.added)
+    promotion = PromotionSimulation(config, works, priced, state)
+    simulated = simulate(works, _setting(config, machine, priced, works), promote=promotion.ended)
+    every = (*works, *promotion.added)
     return Forecast(machine, priced, refused, simulated, every)
 
 
@@ -257,14 +257,14 @@ def _works(
     config: CampaignConfig, priced: Mapping[str, PricedTrial], state: State
 ) -> list[SimulatedWork]:
     """Return what every trial has to do next; those at rest have nothing."""
-    found = []
+    works = []
     for name, each in priced.items():
         trial = state.trials.get(name)
         if trial is None:
-            found.append(each.work(0, config.search.rungs[0]))
+            works.append(each.work(0, config.search.rungs[0]))
         elif trial.status in ("queued", "running") and trial.until > trial.epoch:
-            found.append(each.work(trial.epoch, trial.until))
-    return found
+            works.append(each.work(trial.epoch, trial.until))
+    return works
 
 
 def _least(works: Sequence[SimulatedWork], slots: int) -> float:
@@ -344,13 +344,15 @@ class PromotionSimulation:
         if name in self.reseeded.values():
             return
         self.results[rung].append(RungResult(name, self._objective(name)))
-        found: list[Promotion] = []
+        promotions: list[Promotion] = []
         if not self.closed:
             resting = self.left == 0
-            found = choose_promotions(self.search, self.results, self.promoted, resting=resting)
-        for promotion in found:
+            promotions = choose_promotions(
+                self.search, self.results, self.promoted, resting=resting
+            )
+        for promotion in promotions:
             yield self._promote(promotion)
-        if not found and self.left == 0:
+        if not promotions and self.left == 0:
             yield from self._train_again()
 
     def _train_again(self) -> Iterator[SimulatedWork]:

@@ -1,7 +1,7 @@
 """Several allocations on one campaign: one of them holds the controller, the others its hosts.
 
-All run the same command. Whoever finds the lease free is the controller; who does not brings his
-hosts to the one that is, and takes over when that one is gone.
+All run the same command. The first that finds the lease free is the controller; the others bring
+their hosts to it, and one of them takes over when it is gone.
 """
 
 import os
@@ -28,21 +28,21 @@ from hydragnn_hpo.leases import (
 
 TURN_SECONDS = 0.2
 LOOK_SECONDS = 1.0
-"""How often the run directory is looked at while no controller hears us."""
+"""Time between two readings of the run directory while no controller answers."""
 
 LEAVING_SECONDS = 20.0
-"""What the trials on our hosts get to leave checkpoints when we are told to go."""
+"""Time that trials on these hosts get to write checkpoints when the allocation must leave."""
 
 LAST_SECONDS = 5.0
 """Before the end of the allocation agents are told to go."""
 
 LEASE_SECONDS = STALE_SECONDS + 30.0
-"""Lease of ranks, if nobody says another one. A controller that is lost with its host is missed
-after ``STALE_SECONDS``; who takes over then must have opened its door before the ranks of all
-other allocations have ended themselves."""
+"""Default lease of ranks. A controller that is lost with its host is missed after
+``STALE_SECONDS``; the next one must listen before the ranks of all other allocations have ended
+themselves."""
 
 Course = Literal["free", "finished", "paused", "failed", "drained"]
-"""Why we do not serve any more; ``free``: there is no controller, and it could be us."""
+"""Why ``serve`` ended; ``free``: there is no controller, and this process may be the next."""
 
 
 def patient(machine: MachineConfig) -> MachineConfig:
@@ -58,11 +58,11 @@ class AllocationMember:
     def __init__(
         self, config: CampaignConfig, run: RunDir, environment: Mapping[str, str] = os.environ
     ) -> None:
-        """Hold the allocation that we are in.
+        """Hold the allocation of this process.
 
         Raises:
-            ConfigError: its backend cannot share a campaign, or we are in no allocation.
-            LeaseTaken: somebody in this allocation works for the run already.
+            ConfigError: its backend cannot share a campaign, or there is no allocation.
+            LeaseTaken: another process of this allocation works for the run already.
         """
         machine = patient(config.machine)
         if machine.backend != OUTLIVES or not machine.shared_files:
@@ -84,7 +84,7 @@ class AllocationMember:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """End our agents, and leave."""
+        """End the agents, and leave."""
         self._visit.hang_up()
         self.transport.close()
         self._seat.release()
@@ -95,7 +95,7 @@ class AllocationMember:
         return f"allocation {self.transport.allocation} ({len(self.transport.hosts)} hosts)"
 
     def backend(self) -> Backend:
-        """Be the controller's backend, with the agents that we have."""
+        """Return the backend of a controller in this process, with the agents of its allocation."""
         self._visit.hang_up()
         tell_overruled(self.config.machine)
         return SlurmBackend(
@@ -106,14 +106,14 @@ class AllocationMember:
         )
 
     def serve(self, pause: ShutdownRequest, tell: Callable[[str], None]) -> Course:
-        """Bring our hosts to whoever is the controller; gives why that came to an end.
+        """Bring these hosts to the controller; return why that came to an end.
 
         Args:
-            pause: heard, it has our hosts drained.
-            tell: hears a sentence when something changes.
+            pause: drains the hosts once it is wanted.
+            tell: called with a sentence when something changes.
 
         Raises:
-            RunError: the controller will not have us.
+            RunError: the controller refuses these hosts.
         """
         served, leaving = False, False
         while time.time() < self._until:
@@ -133,7 +133,7 @@ class AllocationMember:
         return "drained"
 
     def _look(self) -> Course | None:
-        """See whether there is a controller; None while there is."""
+        """Check why there is no controller; None while there is one."""
         if time.monotonic() < self._next_look:
             return None
         self._next_look = time.monotonic() + LOOK_SECONDS

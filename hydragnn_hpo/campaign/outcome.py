@@ -24,7 +24,7 @@ RESERVED_KEYS = (
     *("time", "width", "epochs", "event", "epoch", "trial", "attempt", "score", "kind", "durable"),
     *("status", "outcome", "reason", "reached", "message", "codes"),
 )
-"""Names in a result, whoever wrote it, that the journal uses for something else."""
+"""Names that the journal uses for something else: values of a result by these are dropped."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def _interrupted(reason: str, **values: Any) -> dict[str, Any]:
 
 
 def _of_result(path: Path, asked: str | None) -> dict[str, Any]:
-    """Read a result; one that is none is the fault of whoever wrote it.
+    """Read a result; a file that is none is a bug of the program that wrote it.
 
     Raises:
         StorageError: it is there, but its file server is away.
@@ -113,7 +113,7 @@ def _of_result(path: Path, asked: str | None) -> dict[str, Any]:
 
 
 def _kept(key: str, value: Any) -> bool:
-    """Whether the journal keeps a value of a result: errors by head, and all numbers."""
+    """Check whether the journal keeps a value of a result: errors by head, and all numbers."""
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     return key == "val_mae" or (number and key not in RESERVED_KEYS)
 
@@ -161,7 +161,7 @@ def find_failed_host(
     Args:
         slots: ``host:index`` by rank.
         codes: exit codes by rank; negative ones are signals.
-        first: the rank that ended first, if anybody saw it.
+        first: the rank that ended first, where that is known.
         signalled: whether we sent signals ourselves.
     """
     hosts = {slot.rpartition(":")[0] for slot in slots}

@@ -113,7 +113,7 @@ class Replicates:
         return choose_replicates(state, wanted) if wanted else []
 
     def request(self, count: int) -> None:
-        """Note that a person wants the best trained again: whoever goes on knows it.
+        """Append to the journal that a person wants the best trained again.
 
         Raises:
             RunError: the search goes on, or nothing came to its end.

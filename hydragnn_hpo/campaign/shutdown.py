@@ -11,11 +11,11 @@ class Drained(Exception):
 
 
 class ShutdownRequest:
-    """Whether somebody asked to stop.
+    """Whether a person or a scheduler asked to stop.
 
     An exception out of a signal handler can strike between any two lines, also while a
     lease is half taken. So the first signal only sets a flag that the controller's loop
-    looks at; the second is from somebody who will not wait, and interrupts at once.
+    looks at; the second is from a person who will not wait, and interrupts at once.
     """
 
     wanted = False

@@ -1,7 +1,4 @@
-"""A campaign's state: a fold over its journal, and nothing else.
-
-What is known of a campaign's hosts.
-"""
+"""A campaign's state: a fold of its journal to trials, hosts and energy, and nothing else."""
 
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable
@@ -19,7 +16,7 @@ RULES = ("median", "curve")
 LOST = ("host_lost", "stale")
 """Reasons that count against ``search.max_restarts`` until a new checkpoint is there.
 
-Without exit codes nobody saw how it ended: its controller died, for which it cannot help.
+An end without exit codes does not count: its controller died, which is not the trial's fault.
 """
 
 
@@ -203,8 +200,8 @@ class State:
 
     def ranked(self) -> list[Trial]:
         """Return the trials that have a result: furthest trained first, then best score."""
-        found = self.with_status("stopped", "completed")
-        done = [(t, t.score) for t in found if t.score is not None]
+        at_rest = self.with_status("stopped", "completed")
+        done = [(t, t.score) for t in at_rest if t.score is not None]
         done.sort(key=lambda pair: pair[0].name)
         best = [done[place][0] for place in rank_points([score for _, score in done])]
         return sorted(best, key=lambda trial: -trial.until)
@@ -247,11 +244,11 @@ def fold(events: Iterable[Event]) -> State:
 def _opened(state: State, event: Event) -> None:
     """Replace the hosts by those of a new controller: those of an earlier one may be gone."""
     state.units = event["units"]
-    state.bugs.clear()  # whoever runs it again has mended something, or will see it again
-    found = defaultdict[str, list[str]](list)
+    state.bugs.clear()  # the user has mended something, or sees it again
+    by_host = defaultdict[str, list[str]](list)
     for slot in event.get("slots", ()):
-        found[slot.rpartition(":")[0]].append(slot)
-    state.hosts.slots = {host: tuple(slots) for host, slots in found.items()}
+        by_host[slot.rpartition(":")[0]].append(slot)
+    state.hosts.slots = {host: tuple(slots) for host, slots in by_host.items()}
     state.hosts.lost.clear()
     state.draining = False
 

@@ -167,8 +167,8 @@ def describe_trial(trial: Trial) -> str:
     keys = ("model.conv", "model.features", "model.layers", "training.learning_rate")
     shown = [key for key in keys if key in trial.values] or list(trial.values)[:4]
     values = [trial.values[key] for key in shown]
-    said = " ".join(f"{v:.2g}" if isinstance(v, float) else str(v) for v in values)
-    return said if trial.parent is None else f"reseed of {trial.parent}: {said}"
+    text = " ".join(f"{v:.2g}" if isinstance(v, float) else str(v) for v in values)
+    return text if trial.parent is None else f"reseed of {trial.parent}: {text}"
 
 
 def _failures(state: State) -> dict[str, int]:

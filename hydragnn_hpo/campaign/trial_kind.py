@@ -1,5 +1,6 @@
 """What the trials of a campaign are: trainings of ours, or any command."""
 
+import os
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -19,10 +20,11 @@ from hydragnn_hpo.config import (
 from hydragnn_hpo.files import read_json, storage
 from hydragnn_hpo.launching import Slot, spec_of
 from hydragnn_hpo.layout import RunDir, TrialDir, derive_seed
+from hydragnn_hpo.leases import RANK_LEASE_LAPSED
 from hydragnn_hpo.search import apply_values, finite_number, read_objective
 
 RunJob = Callable[[str, dict[str, Any]], Any]
-"""Runs a job that is no trial and gives its answer."""
+"""Runs a job that is no trial and returns its answer."""
 
 
 class TrialKind(Protocol):
@@ -60,7 +62,7 @@ class TrialKind(Protocol):
     def spec(
         self, trial: TrialDir, *, attempt: int, epochs: int, slots: tuple[Slot, ...]
     ) -> dict[str, Any]:
-        """Return what every rank of an attempt is told."""
+        """Return the job specification that every rank of an attempt gets."""
 
     def ended(self, attempt: EndedAttempt, *, until: int, first: int | None) -> dict[str, Any]:
         """Read how an attempt ended, see ``outcome.read_outcome``.
@@ -68,7 +70,7 @@ class TrialKind(Protocol):
         Args:
             attempt: what is known of it.
             until: epoch up to which it was to go.
-            first: the rank that ended first, if anybody saw it.
+            first: the rank that ended first, where that is known.
         """
 
 
@@ -128,7 +130,7 @@ def make_trial_kind(config: CampaignConfig, run: RunDir, cards: Mapping[Path, st
     return TrainingTrials(config, run, cards)
 
 
-FROM_OUTSIDE = (71, 73, 75, 128 + signal.SIGTERM)
+FROM_OUTSIDE = (os.EX_OSERR, os.EX_CANTCREAT, RANK_LEASE_LAPSED, 128 + signal.SIGTERM)
 """Exit codes of a rank that was not its command's doing: no fork, no lease, lease lapsed, and a
 command that was asked to end and did."""
 
@@ -175,7 +177,7 @@ class CommandTrials:
         Args:
             attempt: what is known of it.
             until: epoch up to which it was to go, and went unless its result says otherwise.
-            first: the rank that ended first, if anybody saw it.
+            first: the rank that ended first, where that is known.
         """
         log, path = attempt.folder / "log", attempt.folder / "result.json"
         if not path.exists():
@@ -213,6 +215,6 @@ def _bug(message: str) -> dict[str, Any]:
 
 
 def _by_itself(codes: Sequence[int], first: int | None) -> bool:
-    """Whether the rank that ended first, or any if nobody saw it, was not ended from outside."""
+    """Check whether the first rank to end, or every one where it is unknown, ended by itself."""
     judged = list(codes) if first is None else [codes[first]]
     return bool(judged) and all(code >= 0 and code not in FROM_OUTSIDE for code in judged)

@@ -71,7 +71,7 @@ class UserRequest(Config):
 
 
 def write_request(run: RunDir, kind: Kind, **values: Any) -> Path:
-    """Leave a request for the controller of a run; gives the file.
+    """Write a request for the controller of a run; return its file.
 
     Args:
         run: the run directory.

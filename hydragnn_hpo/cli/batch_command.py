@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True)
 
 RECORD_SECONDS = 60.0
-"""How long a job waits for whoever submitted it to write that down: it may begin at once."""
+"""How long a job waits for its record, which ``submit`` writes: it may begin at once."""
 
 LEASE_SECONDS = 45.0
 """How long it waits for the lease of a controller that was lost with its host."""
@@ -130,7 +130,7 @@ def _settle(
 def _own(records: "JobRecords", script: str) -> "BatchJob":
     """Return the record of the job that we are in.
 
-    It may begin before whoever submitted it has written that down; if that never comes, it is
+    It may begin before ``submit`` has written its record; if that never comes, it is
     the next one of its chain.
     """
     from hydragnn_hpo.launching import BatchJob, task_of, where_we_are

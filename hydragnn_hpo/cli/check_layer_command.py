@@ -123,16 +123,16 @@ def _table(report: "CheckReport", *, wide: bool) -> "Table":
 
 def closing(report: "CheckReport") -> str:
     """Sum a report up in a sentence."""
-    asked = [finding for finding in report.findings if finding.result != "left out"]
-    omitted = len(report.findings) - len(asked)
+    checked = [finding for finding in report.findings if finding.result != "left out"]
+    omitted = len(report.findings) - len(checked)
     aside = f", {omitted} left out" if omitted else ""
     if report.passed:
         return (
-            f"All {len(asked)} checks passed{aside}, in {report.seconds:.1f} s: "
+            f"All {len(checked)} checks passed{aside}, in {report.seconds:.1f} s: "
             f"a campaign can use '{report.conv}'."
         )
     failed = len(report.failures)
     return (
-        f"{failed} of {len(asked)} checks failed{aside}, in {report.seconds:.1f} s: "
+        f"{failed} of {len(checked)} checks failed{aside}, in {report.seconds:.1f} s: "
         f"mend '{report.conv}' before a campaign uses it."
     )

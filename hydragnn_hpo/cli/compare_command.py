@@ -60,19 +60,21 @@ def _print_tables(comparison: "RunComparison") -> None:
 
     from hydragnn_hpo.cli.tables import console
     from hydragnn_hpo.report import Table, Text, compare_sections
+    from hydragnn_hpo.sanitize import escape_controls
 
     for section in compare_sections(comparison):
         typer.echo(section.title)
         for block in section.blocks:
             if isinstance(block, Text):
-                typer.echo(block.text)
+                typer.echo(escape_controls(block.text))
             if isinstance(block, Table):
                 table = Rich()
                 for column in block.columns:
                     right = column.key.startswith("run")
-                    table.add_column(RichText(column.label), justify="right" if right else "left")
+                    label = RichText(escape_controls(column.label))
+                    table.add_column(label, justify="right" if right else "left")
                 for row in block.rows:
-                    table.add_row(*(RichText(_format_cell(cell)) for cell in row))
+                    table.add_row(*(RichText(escape_controls(_format_cell(cell))) for cell in row))
                 console().print(table)
         typer.echo("")
 

@@ -25,7 +25,7 @@ def stop(run_dir: RunArgument, dry_run: DryRun = False, as_json: JsonOption = Fa
 
 
 def pause(run_dir: RunArgument, dry_run: DryRun = False, as_json: JsonOption = False) -> None:
-    """Let running trials write checkpoints, then end the controller; 'run' goes on."""
+    """Have running trials write checkpoints, then end the controller; 'run' goes on."""
     will = "running trials write a checkpoint, then the controller ends; 'run' goes on from there"
     _send_request(run_dir, "pause", will, dry_run=dry_run, as_json=as_json)
 
@@ -122,8 +122,8 @@ def _send_request(
         will += f"; {without_chain(run, kind, waiting, dry_run=dry_run)}"
     if as_json:
         plain = request.model_dump(mode="json", exclude_defaults=True)
-        asked = {"request": plain, "file": path and str(path), "controller": holder, "will": will}
-        typer.echo(json.dumps(asked))
+        report = {"request": plain, "file": path and str(path), "controller": holder, "will": will}
+        typer.echo(json.dumps(report))
         return
     sent = f"asked {holder}" if holder else "no controller is at work: it waits for the next 'run'"
     typer.echo(f"{'would ask' if dry_run else sent}: {will}.")

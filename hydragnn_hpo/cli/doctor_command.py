@@ -314,18 +314,18 @@ def _shortened(names: str, counted: str) -> str:
 
 def _span(alike: "Sequence[Finding]") -> str:
     """Return what was found: one value, from the least to the largest, or the most common."""
-    said = [finding.found for finding in alike]
-    if len(set(said)) == 1:
-        return said[0]
+    values = [finding.found for finding in alike]
+    if len(set(values)) == 1:
+        return values[0]
     numbered = [finding for finding in alike if finding.figure is not None]
     if len(numbered) == len(alike):
         ends = [end(numbered, key=lambda f: f.figure or 0.0) for end in (min, max)]
         return f"{ends[0].found} to {ends[1].found}"
-    return _most_common(said)
+    return _most_common(values)
 
 
-def _most_common(said: Sequence[str]) -> str:
-    kinds = Counter(said).most_common()
+def _most_common(values: Sequence[str]) -> str:
+    kinds = Counter(values).most_common()
     more = len(kinds) - 1
     first = kinds[0][0]
     return f"{first} (and {more} other{'s' if more > 1 else ''})" if more else first
@@ -354,9 +354,9 @@ def _describe(row: FindingRow) -> "Text":
     """Return what was found and expected, and below it the cure."""
     from rich.text import Text
 
-    said = Text(row.found)
+    text = Text(row.found)
     if row.expected and row.state != "ok":
-        said.append(f" (expected: {row.expected})", "dim")
+        text.append(f" (expected: {row.expected})", "dim")
     if row.cure:
-        said.append(f"\n-> {row.cure}", "italic" if row.state == "ok" else COLOURS[row.state])
-    return said
+        text.append(f"\n-> {row.cure}", "italic" if row.state == "ok" else COLOURS[row.state])
+    return text

@@ -177,7 +177,7 @@ def prune(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Take members out: faster, smaller; intervals are made anew from the calibration split."""
+    """Take members out: faster, smaller; intervals are made again from the calibration split."""
     from hydragnn_hpo.cli.tables import console
     from hydragnn_hpo.ensemble import choose_members, prune_members, read_artefact, write_artefact
     from hydragnn_hpo.errors import ConfigError

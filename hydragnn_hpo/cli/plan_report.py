@@ -226,9 +226,9 @@ def _price_all(
 ) -> tuple[dict[str, PricedTrial], int]:
     """Price drawn configurations; those that are no valid trial are counted."""
     named = ((f"t{number:04d}", each) for number, each in enumerate(values, start=first))
-    found = [pricing.price(name, each) for name, each in named]
-    kept = {each.name: each for each in found if each is not None}
-    return kept, len(found) - len(kept)
+    priced = [pricing.price(name, each) for name, each in named]
+    valid = {each.name: each for each in priced if each is not None}
+    return valid, len(priced) - len(valid)
 
 
 # -- in words, as JSON, as a figure ---------------------------------------------------------

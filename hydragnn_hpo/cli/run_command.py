@@ -115,8 +115,8 @@ def fitting_cards(config: "CampaignConfig", source: Path) -> dict[Path, str]:
 
     try:
         cards = find_cards(config, source)
-        said = [targets_of(card) for card in cards.values()]
-        targets = unite_targets(said, config.data, config.shared)
+        by_card = [targets_of(card) for card in cards.values()]
+        targets = unite_targets(by_card, config.data, config.shared)
         check_corners(config, targets, min(card.graphs.cutoff for card in cards.values()))
     except ConfigError as error:
         raise ConfigError(f"{source}: {error}") from error
@@ -239,10 +239,10 @@ def _run(
             controller.run()
             return _finish(controller, opened)
         except (KeyboardInterrupt, Drained) as why:
-            said = str(why) or "paused"
+            reason = str(why) or "paused"
             code = DRAINED if isinstance(why, Drained) else 1
             again = f"run the same command again to go on with {opened.path}."
-            typer.echo(f"{said.rstrip('.')}; {again}", err=True)
+            typer.echo(f"{reason.rstrip('.')}; {again}", err=True)
             raise typer.Exit(code) from None
         finally:
             controller.close()

@@ -84,7 +84,7 @@ def _url(host: str, port: int) -> str:
 
 
 def _check_reach(host: str, *, made: bool, loopback: bool) -> None:
-    """Let others in only with a token that somebody chose, and with a word about TLS."""
+    """Refuse an address that others reach without a token of the user's; warn about TLS."""
     from hydragnn_hpo.errors import ConfigError
 
     if loopback:

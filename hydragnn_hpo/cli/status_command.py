@@ -80,10 +80,11 @@ def _print(view: "RunView") -> None:
     from hydragnn_hpo.cli.status_view import StatusPage
     from hydragnn_hpo.cli.tables import console
     from hydragnn_hpo.cli.words import duration
+    from hydragnn_hpo.sanitize import escape_controls
 
-    found = view.snapshot.status
-    left = f", about {duration(found.ends_in)} left" if found.ends_in is not None else ""
-    typer.echo(f"{view.run.path}: {view.snapshot.course}{left}")
+    ends_in = view.snapshot.status.ends_in
+    left = f", about {duration(ends_in)} left" if ends_in is not None else ""
+    typer.echo(escape_controls(f"{view.run.path}: {view.snapshot.course}{left}"))
     console().print(StatusPage(view.snapshot, titled=False), height=MOST_LINES)
     for job_line in job_lines(view.jobs):
         typer.echo(job_line)
@@ -235,6 +236,7 @@ def watch_run(reader: RunReader, interval: float) -> None:
     from rich.console import Console
 
     from hydragnn_hpo.cli.status_view import StatusPage
+    from hydragnn_hpo.sanitize import escape_controls
 
     console = Console()
     full = sys.stdout.isatty() and not console.is_dumb_terminal
@@ -246,7 +248,7 @@ def watch_run(reader: RunReader, interval: float) -> None:
     if (newest := reader.newest) is not None:
         if full:
             console.print(StatusPage(newest.snapshot), height=LAST_LINES)
-        typer.echo(f"{newest.run.path}: {newest.snapshot.course}")
+        typer.echo(escape_controls(f"{newest.run.path}: {newest.snapshot.course}"))
 
 
 def _print_changes(reader: RunReader, interval: float) -> None:

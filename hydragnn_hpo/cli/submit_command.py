@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from hydragnn_hpo.launching import BatchJob, JobRecords
 
 CARRIED = ("HYDRAGNN_HPO_DATA", "HYDRAGNN_HPO_SCRATCH")
-"""Environment of whoever submits that jobs need, too; not every scheduler hands it on."""
+"""Environment of the submitting shell that jobs need, too; not every scheduler hands it on."""
 
 HostsOption = Annotated[int, typer.Option("--hosts", min=1, help="Hosts of each job.")]
 TimeOption = Annotated[str, typer.Option("--time", help="Wall-time of each job: H:MM or H:MM:SS.")]

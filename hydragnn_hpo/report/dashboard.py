@@ -117,7 +117,7 @@ class LiveFacts:
             RunError: there is no campaign, or its journal is damaged.
         """
         require_campaign(self._run)
-        for event in list(self._follower.read_new()):
+        for event in self._follower.read_new():  # one by one: a later line may be damaged
             self._history.apply(event)
         return facts_of(self._run, self._history)
 

@@ -44,7 +44,7 @@ class Chart:
 
     bars: Sequence[Bar]
     slots: Sequence[str]
-    """All slots, ``host:index``, neighbours side by side; also those that nobody used."""
+    """All slots, ``host:index``, neighbours side by side; also those that were never used."""
     seconds: float
     """How long it took in all."""
     heading: str

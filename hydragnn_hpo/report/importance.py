@@ -477,6 +477,7 @@ SHOWN = 12
 ROW_INCHES, HEAD_INCHES = 0.3, 1.2
 
 BARS = {"shap_share": "SHAP", "fanova": "fANOVA", "ped_anova": "PED-ANOVA"}
+"""Shares that are drawn side by side: name of the method by attribute of an effect."""
 
 
 def draw_importance(found: Sequence[Importance], out: Path) -> None:

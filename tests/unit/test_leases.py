@@ -67,6 +67,15 @@ def test_another_hosts_lease_holds_until_it_is_stale(tmp_path, monkeypatch):
     assert ControllerLease(tmp_path).epoch == 2
 
 
+@pytest.mark.parametrize("text", ["[]", "7", '{"pid": 1}', '{"pid": "x", "host": "h"}', "\\xff"])
+def test_a_file_that_is_no_lease_holds_nothing(tmp_path, text):
+    folder = tmp_path / "controller"
+    folder.mkdir()
+    (folder / "000001.lease").write_text(text)
+    assert find_controller(tmp_path) is None
+    assert read_release_reason(tmp_path) == ""
+
+
 def test_a_newer_controller_fences_the_older(tmp_path, monkeypatch):
     older = ControllerLease(tmp_path)
     older.path.write_text("{}")

@@ -7,7 +7,13 @@ import numpy as np
 
 from hydragnn_hpo.report.charts import axes, scatter, series_colour, short_names, titled_axis
 from hydragnn_hpo.report.facts import Facts
-from hydragnn_hpo.report.importance import METHODS, Importance, analyse_importance, beeswarm_offsets
+from hydragnn_hpo.report.importance import (
+    BARS,
+    METHODS,
+    Importance,
+    analyse_importance,
+    beeswarm_offsets,
+)
 from hydragnn_hpo.report.observations import list_targets, observe_trials
 from hydragnn_hpo.report.page_blocks import (
     Block,
@@ -21,8 +27,6 @@ from hydragnn_hpo.report.page_blocks import (
 
 SHOWN = 12
 """Parameters of a chart, the most important ones; its table has all."""
-
-BARS = {"shap_share": "SHAP", "fanova": "fANOVA", "ped_anova": "PED-ANOVA"}
 
 SUBJECTS = {"mae": "accuracy", "cost": "cost", "memory": "memory", "failure": "failures"}
 

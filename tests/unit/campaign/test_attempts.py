@@ -66,6 +66,21 @@ def test_whatever_a_command_writes_its_campaign_ends_and_can_be_read_again(tmp_p
     assert Ran(tmp_path, ran.config, StubBackend()).backend.started == []
 
 
+@pytest.mark.parametrize(
+    ("energy", "joules"),
+    [
+        ({"train": {"host": 100.0, "accelerator": 60.0}, "val": {"host": 10.0, "cpu": 4.0}}, 110.0),
+        ({"train": {"cpu": 20.0, "accelerator": 60.0}, "val": {"cpu": 2.0}}, 82.0),
+    ],
+    ids=["whole hosts", "parts"],
+)
+def test_a_counter_of_the_whole_host_stands_alone(tmp_path, energy, joules):
+    """Cray's ``energy`` holds its ``accelN_energy``: see ``training.energy.PARTS``."""
+    backend = Scribbling().scribble("epoch", {"energy": energy})
+    state = Ran(tmp_path, campaign(rungs=[3]), backend).state
+    assert state.trials["t0001"].joules == pytest.approx(3 * joules)
+
+
 @pytest.mark.parametrize("words", [{"objective": HUGE}, {"val_mae": {"energy": HUGE}}])
 def test_a_number_without_end_in_a_result_is_none(tmp_path, words):
     class Boasting(StubBackend):

@@ -13,6 +13,7 @@ import pytest
 from made_campaign import make_campaign
 
 from hydragnn_hpo.campaign.journal import encode
+from hydragnn_hpo.cli.compare_command import compare
 from hydragnn_hpo.errors import ConfigError, HydraError
 from hydragnn_hpo.report.compare import (
     NEVER,
@@ -288,6 +289,15 @@ def test_a_page_is_written_and_names_are_only_text(run: Any, faster: Any, tmp_pa
     said = dict(re.findall(r'data-key="([^"]*)" value="([^"]*)"', page))
     host_hours = {k: float(v) for k, v in said.items() if k.startswith("runs.overview.host-hours")}
     assert sorted(host_hours.values()) == [pytest.approx(40 / 3600), pytest.approx(100 / 3600)]
+
+
+def test_a_unit_gives_no_orders_to_a_terminal(run: Any, capsys: Any) -> None:
+    runs = [run("one", unit="eV\x1b[2J"), run("two", "quick", unit="meV\x1b[2J")]
+    compare(runs)
+    compare([runs[0], run("three", "quicker", unit="eV\x1b[2J")])
+    printed = capsys.readouterr().out
+    assert "has different units (eV\\x1b[2J" in printed
+    assert "\x1b[2J" not in printed
 
 
 def test_examples_hold() -> None:

@@ -251,6 +251,15 @@ def test_facts_that_grow_are_the_facts_of_one_reading(run, lines):
             assert vars(trial.trial) == vars(slow.trials[name].trial)
 
 
+def test_a_damaged_line_that_is_mended_costs_no_event(run, lines):
+    growing = LiveFacts(run)
+    run.journal.write_bytes(b"".join([*lines[:40], b"damaged\n", *lines[41:50]]))
+    with pytest.raises(RunError, match="line 41"):
+        growing.read()
+    run.journal.write_bytes(b"".join(lines))
+    assert growing.read().events == read_facts(run).events
+
+
 def test_a_section_is_made_when_there_is_something_new(run, lines, monkeypatch):
     monkeypatch.setattr(module, "LEAST_SECONDS", 0.0)
     monkeypatch.setattr(module, "SECTION_SHARE", 1e9)
