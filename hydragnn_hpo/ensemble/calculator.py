@@ -30,7 +30,7 @@ from hydragnn_hpo.ensemble.energy_derivatives import (
     find_energy_head,
     find_forces_head,
 )
-from hydragnn_hpo.ensemble.inference import Ensemble, flags, head_prediction
+from hydragnn_hpo.ensemble.inference import Ensemble, compute_trust, head_prediction
 from hydragnn_hpo.ensemble.structure_batches import graph_of_atoms
 from hydragnn_hpo.errors import ConfigError, JobError
 
@@ -198,7 +198,7 @@ class EnsembleCalculator(Calculator):
         head = self.ensemble.manifest.heads[self.target]
         prediction = head_prediction(head, [found.energy])
         factor = float(columns.num_nodes()[0]) if head.energy == "per_atom" else 1.0
-        (trust,) = flags(self.ensemble.manifest, columns, only, {self.target: prediction})
+        (trust,) = compute_trust(self.ensemble.manifest, columns, only, {self.target: prediction})
         return {
             "energy": factor * float(prediction.mean[0, 0]),
             "free_energy": factor * float(prediction.mean[0, 0]),

@@ -1,4 +1,4 @@
-"""Load an ensemble and predict: mean, sigma, intervals and flags, on one or several devices.
+"""Load an ensemble and predict: mean, sigma, intervals and trust, on one or several devices.
 
 On several devices the members are divided by what each costs.
 
@@ -117,7 +117,7 @@ def _stack(parts: Sequence[np.ndarray], width: int) -> np.ndarray:
     return np.concatenate(parts) if parts else np.zeros((0, width))
 
 
-def flags(
+def compute_trust(
     manifest: Manifest,
     columns: Columns,
     indices: np.ndarray,
@@ -306,7 +306,7 @@ class Ensemble:
             )
             for name, head in self.manifest.heads.items()
         }
-        return Prediction(heads, flags(self.manifest, columns, indices, heads))
+        return Prediction(heads, compute_trust(self.manifest, columns, indices, heads))
 
     def _columns(self, structures: Columns | Atoms | Sequence[Atoms]) -> Columns:
         if isinstance(structures, Columns):

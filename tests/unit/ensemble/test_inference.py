@@ -21,7 +21,7 @@ from hydragnn_hpo.ensemble.engine import make_member, member_batches
 from hydragnn_hpo.ensemble.inference import (
     Ensemble,
     Prediction,
-    flags,
+    compute_trust,
     neighbor_counts,
     outside_coordination,
 )
@@ -276,8 +276,8 @@ def test_graphs_are_taken_in_the_order_asked_for(ensemble: Ensemble) -> None:
 
     several = [Atoms("CO", [(0, 0, 0), (1.5, 0, 0)]), Atoms("Fe"), Atoms("C")]
     columns = columns_of_atoms(several, ensemble.rules)
-    whole = flags(ensemble.manifest, columns, np.array([2, 0, 1]), {})
-    alone = [flags(ensemble.manifest, columns, np.array([row]), {})[0] for row in (2, 0, 1)]
+    whole = compute_trust(ensemble.manifest, columns, np.array([2, 0, 1]), {})
+    alone = [compute_trust(ensemble.manifest, columns, np.array([row]), {})[0] for row in (2, 0, 1)]
     assert list(whole) == alone
     assert whole[0] == "unseen coordination of C"
     assert whole[2] == "unseen element Fe"
