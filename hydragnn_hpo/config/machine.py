@@ -260,7 +260,7 @@ class SiteConfig(Config):
 
 
 class LinkConfig(Config):
-    """How ranks reach each other. Read by ``placement.communication_cost``."""
+    """How ranks reach each other. Read by ``placement.price``."""
 
     latency_seconds: NonNegativeFloat
     """What one message costs however short it is."""

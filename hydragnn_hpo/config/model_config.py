@@ -6,7 +6,6 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import (
     Field,
     NonNegativeFloat,
-    NonNegativeInt,
     PositiveFloat,
     PositiveInt,
     ValidationError,
@@ -14,7 +13,14 @@ from pydantic import (
 )
 
 from hydragnn_hpo.config.convs import CONV_SPECS, ConvSpec, Dimensions
-from hydragnn_hpo.config.convs.spec import USER_SPEC, chain, check_name, is_user_conv, linear
+from hydragnn_hpo.config.convs.spec import (
+    MAX_LAYERS,
+    USER_SPEC,
+    chain,
+    check_name,
+    is_user_conv,
+    linear,
+)
 from hydragnn_hpo.config.schema import Config, validation_sentence
 from hydragnn_hpo.errors import unknown
 
@@ -41,7 +47,7 @@ class HeadConfig(Config):
     """Node-level scalars only: ``conv`` puts one more round of message passing of the head's own
     before its MLP."""
 
-    layers: PositiveInt = 2
+    layers: Annotated[int, Field(gt=0, le=MAX_LAYERS)] = 2
     """Linear maps from node features to the prediction."""
 
     hidden: PositiveInt | None = None
@@ -79,7 +85,7 @@ class ModelConfig(Config):
     features: PositiveInt = 64
     """Channels per node."""
 
-    layers: Annotated[int, Field(gt=0, le=1000)] = 3
+    layers: Annotated[int, Field(gt=0, le=MAX_LAYERS)] = 3
     """Rounds of message passing."""
 
     cutoff: PositiveFloat = 5.0
@@ -120,7 +126,7 @@ class ModelConfig(Config):
     """How it is told: beside the embedding of every node (``concat``), as a scale and a shift in
     every round (``film``), or beside the pooled features of graph heads (``fuse``)."""
 
-    shared_layers: NonNegativeInt = 0
+    shared_layers: Annotated[int, Field(ge=0, le=MAX_LAYERS)] = 0
     """Linear maps that the graph heads of one branch share, before their own."""
 
     repulsion: Literal["none", "zbl"] = "none"

@@ -62,11 +62,6 @@ def angle_cutoff(model: ModelConfig) -> float | None:
     return min(model.spec.angle_cutoff(model.conv_options) or model.cutoff, model.cutoff)
 
 
-def count_triplets(nodes: float, degree: float) -> float:
-    """Estimate the triplets of nodes that have ``degree`` neighbours within the angle cutoff."""
-    return nodes * degree * max(degree - 1.0, 0.0)
-
-
 def differentiates(
     heads: Mapping[str, HeadConfig], targets: Mapping[str, Mapping[str, Any]]
 ) -> bool:

@@ -195,12 +195,7 @@ class Drm:
     def __init__(self, root: Path) -> None:
         """See ``Source``."""
         self._devices = cards_of(root, AMD) or cards_of(root, INTEL)
-        self._sensors = [
-            next(
-                (f for f in sorted(d.glob("hwmon/hwmon*")) if read_word(f / "name") in _DRIVERS), d
-            )
-            for d in self._devices
-        ]
+        self._sensors = [_sensors_of(device) for device in self._devices]
 
     def read(self) -> Reading:
         """See ``Source``."""

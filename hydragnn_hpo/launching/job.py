@@ -58,7 +58,7 @@ class Slot:
 
     @property
     def name(self) -> str:
-        """Give ``host:index``."""
+        """Return ``host:index``."""
         return f"{self.host}:{self.index}"
 
 
@@ -154,7 +154,7 @@ class Backend(Protocol):
 
     @property
     def settled(self) -> bool:
-        """Say whether all jobs of a lost controller were told as ``adopted`` or are gone.
+        """Check whether all jobs of a lost controller were reported as ``adopted`` or are gone.
 
         Until then jobs are taken on, but none is started.
         """
@@ -180,7 +180,7 @@ class Backend(Protocol):
         """
 
     def poll(self, timeout: float) -> list[Event]:
-        """Give what happened, waiting at most ``timeout`` seconds for something to happen."""
+        """Return what happened; wait at most ``timeout`` seconds for something to happen."""
 
     def close(self) -> None:
         """End everything; no process is left."""

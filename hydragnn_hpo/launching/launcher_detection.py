@@ -132,29 +132,29 @@ def torchrun_environment(environment: Mapping[str, str], *, parent: int) -> dict
 
     Args:
         environment: of this process.
-        parent: pid of who started us, the same for all ranks of a host.
+        parent: pid of the process that started this one, the same for all ranks of a host.
 
     Returns:
         What to add to the environment; nothing for a rank alone, and where all is said.
 
     Raises:
-        ConfigError: two launchers contradict each other, or nobody says where to meet.
+        ConfigError: two launchers contradict each other, or none says where to meet.
     """
-    said = _standing(_TORCH, environment)
-    if said and any(name in environment for name in _OURS):
+    torchrun = _standing(_TORCH, environment)
+    if torchrun and any(name in environment for name in _OURS):
         return {}
-    told = [found for names in LAUNCHERS if (found := _standing(names, environment))]
-    if said:
-        for other in told:
-            if (other.rank, other.world) != (said.rank, said.world):
+    others = [info for names in LAUNCHERS if (info := _standing(names, environment))]
+    if torchrun:
+        for other in others:
+            if (other.rank, other.world) != (torchrun.rank, torchrun.world):
                 raise ConfigError(
-                    f"RANK and WORLD_SIZE say {said.rank} of {said.world}, {other.launcher} says "
-                    f"{other.rank} of {other.world}: unset what is not meant."
+                    f"RANK and WORLD_SIZE say {torchrun.rank} of {torchrun.world}, "
+                    f"{other.launcher} says {other.rank} of {other.world}: unset what is not meant."
                 )
         return {}
-    if not told or told[0].world == 1:
+    if not others or others[0].world == 1:
         return {}
-    return _as_torchrun(told[0], environment, parent)
+    return _as_torchrun(others[0], environment, parent)
 
 
 def _as_torchrun(
@@ -251,9 +251,9 @@ def bind_threads(environment: MutableMapping[str, str], standing: LauncherInfo) 
 
 def _on_host(environment: Mapping[str, str], least: int) -> int:
     """Count the cores of our launch on this host: Slurm says it, others hand their own mask on."""
-    said = environment.get("SLURM_CPUS_ON_NODE", "")
-    if "SLURM_STEP_ID" in environment and said.isdigit():
-        return max(int(said), least)
+    cores = environment.get("SLURM_CPUS_ON_NODE", "")
+    if "SLURM_STEP_ID" in environment and cores.isdigit():
+        return max(int(cores), least)
     try:
         return max(len(os.sched_getaffinity(os.getppid())), least)
     except OSError:

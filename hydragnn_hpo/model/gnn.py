@@ -75,17 +75,17 @@ def find_conv(name: str) -> type[nn.Module]:
     try:
         check_name(name)
         check_installed(name)
-        found = getattr(importlib.import_module(module_name), class_name, None)
+        conv = getattr(importlib.import_module(module_name), class_name, None)
     except ValueError as error:
         raise ConfigError(str(error)) from error
     except Exception as error:  # whatever a user's module does while it is imported
-        said = str(error).strip().rstrip(".") or type(error).__name__
-        raise ConfigError(f"conv '{name}': its module cannot be imported ({said}).") from error
-    if not (isinstance(found, type) and issubclass(found, nn.Module)):
+        cause = str(error).strip().rstrip(".") or type(error).__name__
+        raise ConfigError(f"conv '{name}': its module cannot be imported ({cause}).") from error
+    if not (isinstance(conv, type) and issubclass(conv, nn.Module)):
         raise ConfigError(
             f"conv '{name}': '{module_name}' holds no torch module of this name: correct it."
         )
-    return found
+    return conv
 
 
 def options_of(config: ModelConfig) -> Config:
@@ -196,13 +196,13 @@ class Trunk(nn.Module):
     def _build_conditioning(
         self, config: ModelConfig, stats: Mapping[str, Mapping[str, Any]]
     ) -> None:
-        """Build what tells the rounds of the attributes."""
-        features, told = config.features, len(config.attributes)
-        self.known = GraphAttributes(config.attributes, stats) if told else None
-        beside = told and config.conditioning == "concat"
-        self.beside = ConcatConditioning(features, told) if beside else None
-        films = config.layers if told and config.conditioning == "film" else 0
-        self.films = nn.ModuleList(FiLM(features, told) for _ in range(films))
+        """Build the layers that condition the rounds on the attributes."""
+        features, count = config.features, len(config.attributes)
+        self.known = GraphAttributes(config.attributes, stats) if count else None
+        concatenates = count and config.conditioning == "concat"
+        self.beside = ConcatConditioning(features, count) if concatenates else None
+        films = config.layers if count and config.conditioning == "film" else 0
+        self.films = nn.ModuleList(FiLM(features, count) for _ in range(films))
 
     def edges(self, batch: Batch) -> Edges:
         """Expand the geometry once for all layers."""
@@ -484,8 +484,8 @@ class MultiHeadGNN(nn.Module):
         self.energies, stats = _energies(model, heads, targets), stats or {}
         state = any(reads_state(head, targets[name]) for name, head in heads.items())
         degree = mean_degree(stats, model.cutoff) if "degree" in stats else 12.0
-        told = stats.get("attributes", {})
-        self.trunk = Trunk(model, state_is_read=state, degree=degree, attributes=told)
+        attributes = stats.get("attributes", {})
+        self.trunk = Trunk(model, state_is_read=state, degree=degree, attributes=attributes)
         graph = {n: h for n, h in heads.items() if is_graph_scalar(h, targets[n])}
         self.shared, self.whole = build_branch_mlps(model, graph), nn.Identity()
         self.branches = {name: branch_key(head) for name, head in graph.items()}
@@ -523,34 +523,40 @@ class MultiHeadGNN(nn.Module):
         if not derived:
             return self._direct(batch, names)
         direct = dict.fromkeys([n for n in names if n not in derived])
-        asked = [*direct, *(self.energies[n] for n in derived if self.energies[n] not in direct)]
+        energies = [self.energies[name] for name in derived]
+        needed = dict.fromkeys([*direct, *energies])
         with torch.enable_grad():
             moved, positions, strain = attach_strain(batch)
-            found = self._direct(moved, list(dict.fromkeys(asked)))
-            for energy in dict.fromkeys(self.energies[name] for name in derived):
+            predictions = self._direct(moved, list(needed))
+            for energy in dict.fromkeys(energies):
                 forces, stress = forces_and_stress(
-                    found[energy], positions, strain, batch, train=self.training
+                    predictions[energy], positions, strain, batch, train=self.training
                 )
                 for name in derived:
                     if self.energies[name] == energy:
-                        found[name] = stress if name in self.tensors else forces
-        kept = {n: v for n, v in found.items() if n in names or n.partition(":")[0] in names}
+                        predictions[name] = stress if name in self.tensors else forces
+        kept = {
+            name: values
+            for name, values in predictions.items()
+            if name in names or name.partition(":")[0] in names
+        }
         return kept if torch.is_grad_enabled() else {n: v.detach() for n, v in kept.items()}
 
     def _direct(self, batch: Batch, names: Collection[str]) -> dict[str, Tensor]:
         """Predict what needs no derivative."""
         features = self.trunk(batch)
-        found = {}
+        predictions = {}
         for name in names:
             branch = self.branches.get(name, "")
             shared = self.shared[branch] if branch in self.shared else self.whole  # noqa: SIM401
-            said = self.heads[name](features, batch, shared)
-            found[name] = self.baselines[name](said.mean, batch)
+            output = self.heads[name](features, batch, shared)
+            predictions[name] = self.baselines[name](output.mean, batch)
             if self.repulsion is not None and self.kinds[name]:
-                found[name] = found[name] + self._repelled(name, features, batch)
-            if said.variance is not None:
-                found[variance_key(name)] = said.variance.double() * self.std(name).double() ** 2
-        return found
+                predictions[name] = predictions[name] + self._repelled(name, features, batch)
+            if output.variance is not None:
+                scale = self.std(name).double() ** 2
+                predictions[variance_key(name)] = output.variance.double() * scale
+        return predictions
 
     def _repelled(self, name: str, features: TrunkFeatures, batch: Batch) -> Tensor:
         assert self.repulsion is not None
@@ -567,21 +573,23 @@ def _energies(
     model: ModelConfig, heads: Mapping[str, HeadConfig], targets: Targets
 ) -> dict[str, str]:
     """Return the energy of each head that is a derivative, and refuse what a conv cannot do."""
-    found = {
+    energies = {
         n: targets[n]["derived_from"] for n, h in heads.items() if is_by_gradient(h, targets[n])
     }
-    vectors = [name for name in heads if targets[name]["shape"] == "vector" and name not in found]
+    vectors = [
+        name for name in heads if targets[name]["shape"] == "vector" and name not in energies
+    ]
     if vectors and not describe_conv(model.conv).vectors:
         raise ConfigError(
             f"head '{vectors[0]}' predicts a vector per atom, conv '{model.conv}' carries no "
             "vectors: choose another conv, or drop the head."
         )
-    if found and not describe_conv(model.conv).forces:
+    if energies and not describe_conv(model.conv).forces:
         raise ConfigError(
-            f"head '{next(iter(found))}' is a derivative, conv '{model.conv}' gives none: choose "
-            "another conv, or drop the head."
+            f"head '{next(iter(energies))}' is a derivative, conv '{model.conv}' gives none: "
+            "choose another conv, or drop the head."
         )
-    return found
+    return energies
 
 
 def _check_name(modules: nn.ModuleDict, name: str) -> None:

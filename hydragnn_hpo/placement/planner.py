@@ -323,15 +323,15 @@ def plan(
     priced = build_price_table(queue, busy, pool.total, outlook)
     aim = _choose_deadline(queue, busy, priced, pool.total, outlook)
     deadline = max(aim, priced.quickest())
-    desk = BackfillScheduler(queue, busy, priced, pool.copy(), aim, reserve_for_yielding(busy))
-    asked = sum(task.wished is not None for task in queue)
-    desk.start(range(asked))
-    resizing = WidthPlanner(busy, priced, deadline=deadline, free=desk.available, outlook=outlook)
+    backfill = BackfillScheduler(queue, busy, priced, pool.copy(), aim, reserve_for_yielding(busy))
+    yielded = sum(task.wished is not None for task in queue)
+    backfill.start(range(yielded))
+    widths = WidthPlanner(busy, priced, deadline=deadline, free=backfill.available, outlook=outlook)
     if busy and _may_resize(outlook):
-        resizing.decide()
-    desk.kept += resizing.kept
-    desk.start(range(asked, len(queue)))
-    return Plan(tuple(desk.starts), tuple(resizing.changes), {**desk.held, **never}, deadline)
+        widths.decide()
+    backfill.kept += widths.kept
+    backfill.start(range(yielded, len(queue)))
+    return Plan(tuple(backfill.starts), tuple(widths.changes), {**backfill.held, **never}, deadline)
 
 
 def _unplaceable(waiting: Sequence[Task], total: int) -> dict[str, str]:

@@ -87,6 +87,11 @@ def random_structure(seed: int, num_nodes: int = 6, *, periodic: bool = False) -
     return Structure(numbers, positions, SKEWED if periodic else np.zeros((3, 3)), periodic)
 
 
+def molecule_and_crystal() -> tuple[Structure, Structure]:
+    """Return two small structures at random, the second a periodic one."""
+    return random_structure(1), random_structure(2, 5, periodic=True)
+
+
 def molecule(numbers: Sequence[int], positions: Sequence[Sequence[float] | Array]) -> Structure:
     """Return atoms at given positions in angstrom, in free space."""
     places = np.array(positions, dtype=np.float64).reshape(-1, 3)

@@ -96,7 +96,7 @@ def read_state(path: Path) -> dict[str, Any]:
 
 def _unreadable(path: Path, error: Exception) -> StorageError:
     return StorageError(
-        f"{path}: cannot be read as a checkpoint ({error}); remove it to begin anew."
+        f"{path}: cannot be read as a checkpoint ({error}); remove it to start over."
     )
 
 

@@ -27,7 +27,7 @@ class Counter(Protocol):
     part: str
 
     def joules(self) -> float:
-        """Give the joules since an arbitrary beginning.
+        """Return the joules since an arbitrary time.
 
         Raises:
             OSError: the counter is gone.
@@ -59,7 +59,7 @@ class FileCounter:
         return float(self.path.read_text().split()[0]) * self.unit
 
     def joules(self) -> float:
-        """Give the joules since this object was made."""
+        """Return the joules since this object was made."""
         now = self._read()
         passed = now - self._last
         self._total += passed if passed >= 0 else passed + self.wraps if self.wraps else now
@@ -81,7 +81,7 @@ class NvidiaCounter:
         self.joules()
 
     def joules(self) -> float:
-        """Give the joules since its driver was loaded; NVML counts millijoules."""
+        """Return the joules since its driver was loaded; NVML counts millijoules."""
         return float(self.nvml.nvmlDeviceGetTotalEnergyConsumption(self.handle)) / 1e3
 
 
@@ -99,7 +99,7 @@ class AmdCounter:
         self.joules()
 
     def joules(self) -> float:
-        """Give the joules since its driver was loaded; the resolution is in microjoules."""
+        """Return the joules since its driver was loaded; the resolution is in microjoules."""
         found = self.smi.amdsmi_get_energy_count(self.handle)
         return float(found["energy_accumulator"] * found["counter_resolution"]) / 1e6
 
@@ -131,7 +131,7 @@ def _cray(root: Path) -> Iterator[Counter]:
 
 
 def _processors(root: Path) -> Iterator[Counter]:
-    """Give RAPL's packages and memories; cores and such are inside a package."""
+    """Return the counters of RAPL's packages and memories; cores and such are inside a package."""
     for folder in sorted(root.glob("intel-rapl:*")):
         with contextlib.suppress(OSError, ValueError, IndexError):
             name = (folder / "name").read_text().strip()
@@ -142,14 +142,14 @@ def _processors(root: Path) -> Iterator[Counter]:
 
 
 def _gpu(device: torch.device) -> Iterator[Counter]:
-    """Give the counter of one GPU; whatever its library says instead, there is none."""
+    """Return the counter of one GPU; none where its library fails, whatever the error."""
     kind = AmdCounter if torch.version.hip else NvidiaCounter
     with contextlib.suppress(Exception):
         yield kind(bus_of(device))
 
 
 def bus_of(device: torch.device) -> str:
-    """Give the PCI address of a GPU, which no environment variable renumbers."""
+    """Return the PCI address of a GPU, which no environment variable renumbers."""
     found: Any = torch.cuda.get_device_properties(device)
     return f"{found.pci_domain_id:04x}:{found.pci_bus_id:02x}:{found.pci_device_id:02x}.0"
 
@@ -176,7 +176,7 @@ class Energy:
                 self._last[place] = now
 
     def take(self) -> Tensor:
-        """Give the joules since the last call, fp64, [regions, parts], and start again."""
+        """Return the joules since the last call, fp64, [regions, parts], and start from zero."""
         taken = self._sums.clone()
         self._sums.zero_()
         return taken

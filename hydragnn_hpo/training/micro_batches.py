@@ -66,8 +66,8 @@ class MicroBatches:
         if pieces == 1:
             return [mine]
         costs = self.feed.costs[mine]
-        found = sorted(balance_load(costs, pieces), key=lambda piece: -costs[piece].sum())
-        return [mine[piece] for piece in found]
+        parts = sorted(balance_load(costs, pieces), key=lambda piece: -costs[piece].sum())
+        return [mine[piece] for piece in parts]
 
     def made(self, indices: np.ndarray) -> list[Batch]:
         """Make the batches of a step in this process's memory."""
@@ -99,7 +99,7 @@ class MicroBatches:
             What ``take`` gives.
 
         Raises:
-            Halved: it has to be taken in more pieces by all ranks, from the last checkpoint.
+            TooManyGraphs: it has to be taken in more pieces by all ranks, from the last checkpoint.
             MemoryError: it does not fit in any number of pieces.
         """
         while True:
@@ -110,23 +110,23 @@ class MicroBatches:
             except (RuntimeError, MemoryError) as error:
                 if not is_out_of_memory(error):
                     raise
-                said = str(error) or "no memory left"
+                reason = str(error) or "no memory left"
             # Only here, where the error no longer holds them, are the step's tensors free.
-            self._cut_further(batches, stepper, said)
+            self._cut_further(batches, stepper, reason)
             batches = []
             release_memory(self.feed.ranks.device)
 
-    def _cut_further(self, batches: list[Batch], stepper: Stepper, said: str) -> None:
+    def _cut_further(self, batches: list[Batch], stepper: Stepper, reason: str) -> None:
         """Find more pieces for a step that did not fit."""
         stepper.optimizer.zero_grad(set_to_none=True)
         if stepper.bound == "weights":
             raise MemoryError(
                 "there is no memory for the update of the weights, which micro-batches cannot "
-                f"help: take a smaller model, or shard it with parallel.shard ({said})"
+                f"help: take a smaller model, or shard it with parallel.shard ({reason})"
             )
         piece = batches[stepper.piece] if stepper.piece < len(batches) else None
         if piece is not None and piece.num_graphs <= 1:
-            raise MemoryError(f"{too_large_graph_error(piece)} ({said})")
+            raise MemoryError(f"{too_large_graph_error(piece)} ({reason})")
         self.more(2 * self.pieces)
         logger.warning("a step did not fit into the memory: now in %d pieces", self.pieces)
         if stepper.bound == "gradients":
@@ -216,7 +216,7 @@ def fit_to_memory(
         folder: of checkpoints, and of what earlier attempts found.
 
     Raises:
-        Halved: a rehearsal that all ranks held together ran out of memory.
+        TooManyGraphs: a rehearsal that all ranks held together ran out of memory.
         MemoryError: not even one graph fits.
     """
     ranks, free, micro.folder = micro.feed.ranks, micro.asked is None, folder
@@ -260,14 +260,14 @@ class StepMemory:
     def __init__(
         self, config: TrialConfig, order: BatchSampler, micro: MicroBatches, *, fixed: float
     ) -> None:
-        """Look for that step; ``fixed`` bytes are taken whatever the step."""
+        """Find that step; ``fixed`` bytes are taken whatever the step."""
         feed, self.micro, self.fixed, self.factor = micro.feed, micro, fixed, 1.0
         heap = HEAP if feed.ranks.device.type == "cpu" else 1.0
         self.of_graphs = heap * graph_bytes(config, feed.graphs)
         steps = order.steps(0)
         sums = np.array([self.of_graphs[step].sum() for step in steps])
-        found = [feed.share(steps[at]) for at in np.argsort(-sums)[:COSTLIEST]]
-        self.share = max(found, key=lambda rows: float(self.of_graphs[rows].sum()))
+        shares = [feed.share(steps[at]) for at in np.argsort(-sums)[:COSTLIEST]]
+        self.share = max(shares, key=lambda rows: float(self.of_graphs[rows].sum()))
         """The graphs of this rank."""
 
     def costliest(self, pieces: int) -> NDArray[np.int64]:
@@ -298,12 +298,12 @@ def rehearse_step(need: StepMemory, stepper: Stepper) -> int | None:
         Bytes that the pass took; None where this system does not tell.
 
     Raises:
-        Halved: it did not fit on a net that all ranks must go through together.
+        TooManyGraphs: it did not fit on a net that all ranks must go through together.
         MemoryError: not even one graph fits.
     """
     micro, net = need.micro, stepper.net
     while True:
-        rows, said = need.costliest(micro.pieces), ""
+        rows, reason = need.costliest(micro.pieces), ""
         try:
             taken = measure_peak_bytes(
                 partial(_run_backward_pass, stepper, micro, rows), net.ranks.device
@@ -311,11 +311,11 @@ def rehearse_step(need: StepMemory, stepper: Stepper) -> int | None:
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
-            said = str(error) or "no memory left"
-        if not said:
+            reason = str(error) or "no memory left"
+        if not reason:
             break
         if len(rows) <= 1:
-            raise MemoryError(f"{too_large_graph_error(micro.feed.made(rows))} ({said})")
+            raise MemoryError(f"{too_large_graph_error(micro.feed.made(rows))} ({reason})")
         micro.more(2 * micro.pieces)
         if net.together:
             raise TooManyGraphs(f"a rehearsed step did not fit: next time in {micro.pieces} pieces")
@@ -326,7 +326,7 @@ def rehearse_step(need: StepMemory, stepper: Stepper) -> int | None:
 
 
 def _run_backward_pass(stepper: Stepper, micro: MicroBatches, rows: NDArray[np.int64]) -> None:
-    """Make a batch, and compute gradients that nobody uses or sends."""
+    """Make a batch, and compute gradients that are neither used nor sent."""
     net, device = stepper.net, stepper.net.ranks.device
     counts = dict.fromkeys(stepper.heads, 1.0)
     net.model.train()

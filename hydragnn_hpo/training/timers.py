@@ -55,7 +55,7 @@ class EpochTimers:
             self.seconds[name] += time.perf_counter() - started
 
     def _timed_by_device(self, name: str) -> Iterator[None]:
-        """Let the device note when it begins and ends; nobody waits before the epoch ends."""
+        """Record events on the device around a region; they are read when the epoch ends."""
         event: Any = torch.cuda.Event
         first, last = event(enable_timing=True), event(enable_timing=True)
         first.record()
@@ -68,7 +68,7 @@ class EpochTimers:
         self.moves += 1
 
     def add(self, name: str, seconds: float) -> None:
-        """Count seconds that somebody else measured for a region."""
+        """Count seconds for a region that were measured elsewhere."""
         self.seconds[name] += seconds
 
     @property
@@ -82,7 +82,7 @@ class EpochTimers:
             self.energy.spent(region)
 
     def take(self) -> dict[str, float]:
-        """Give the seconds since the last call, and start again."""
+        """Return the seconds by region since the last call, and begin again at zero."""
         if self._events:
             self._events[-1][2].synchronize()
             for name, first, last in self._events:
@@ -93,7 +93,7 @@ class EpochTimers:
         return taken
 
     def shares(self, ranks: Ranks) -> dict[str, Tensor]:
-        """Give what this rank adds to the epoch's sums, and start again."""
+        """Return what this rank adds to the epoch's sums, and begin again at zero."""
         seconds = self.take()
         regions = [seconds.get(name, 0.0) for name in (*TIMED, *SENT)]
         mine = [busy_seconds(seconds), float(peak_bytes(ranks.device))]
@@ -106,13 +106,13 @@ class EpochTimers:
 
 
 def make_timers(device: torch.device) -> EpochTimers:
-    """Make the meter of this rank; the first rank of a host reads the host's counters too."""
+    """Make the timers of this rank; the first rank of a host reads the host's counters too."""
     whole_host = os.environ.get("LOCAL_RANK", "0") == "0"
     return EpochTimers(device, Energy(find_counters(device, whole_host=whole_host)))
 
 
 def busy_seconds(seconds: Mapping[str, float]) -> float:
-    """Give the seconds a rank worked in an epoch's steps, without those it waited for others.
+    """Return the seconds a rank worked in an epoch's steps, without those it waited for others.
 
     The waiting for the slowest is inside the backward pass, where the gradients meet; whoever
     measures it calls it ``exposed``.
@@ -134,7 +134,7 @@ def summarize_epoch(sums: Mapping[str, np.ndarray], world: int) -> dict[str, Any
     record["data_share"] = seconds["data"] / steps if steps else 0.0
     if world > 1:
         record |= _balance(sums["ranks"][:, 0])
-        if seconds["communication"]:  # nobody measures what sharded ranks send
+        if seconds["communication"]:  # what sharded ranks send is not measured
             record |= {f"{name}_seconds": seconds[name] for name in SENT}
             record["hidden_share"] = 1.0 - seconds["exposed"] / seconds["communication"]
     record["peak_bytes"] = int(sums["ranks"][:, 1].max())
@@ -160,7 +160,7 @@ class Stragglers:
     """Notices a rank that is slower than the others, epoch after epoch."""
 
     def __init__(self) -> None:
-        """Nobody has been slow so far."""
+        """Begin with no rank that has been slow."""
         self._epochs: defaultdict[int, int] = defaultdict(int)
         self._named: set[int] = set()
 
@@ -181,7 +181,7 @@ class Stragglers:
         return found
 
     def warn(self, busy: np.ndarray) -> None:
-        """Say in the log who has now been slow for some epochs; called by one rank for all.
+        """Log the ranks that have now been slow for some epochs; called by one rank for all.
 
         Args:
             busy: the ranks' own seconds of an epoch, [world].

@@ -217,19 +217,19 @@ class Trainer:
         """
         self._fit(folder)
         self.looks = SyncPoints(self.ranks, signal, step=self.progress.step)
-        asked: Signal = "go"
+        received: Signal = "go"
         with self.saver:
-            while self.progress.epoch < until and asked == "go" and not self.out_of_patience:
-                asked, save = self._epoch(folder)
-                ends = self.progress.epoch >= until or asked != "go" or self.out_of_patience
+            while self.progress.epoch < until and received == "go" and not self.out_of_patience:
+                received, save = self._epoch(folder)
+                ends = self.progress.epoch >= until or received != "go" or self.out_of_patience
                 if ends or save:
                     self._save(folder)
-        return asked
+        return received
 
     def _fit(self, folder: Path | None) -> None:
         """Choose the micro-batches."""
-        found = fit_to_memory(self.config, self.order, self.micro, self.stepper, folder)
-        self.record("memory", **vars(found))
+        fit = fit_to_memory(self.config, self.order, self.micro, self.stepper, folder)
+        self.record("memory", **vars(fit))
 
     @property
     def out_of_patience(self) -> bool:
@@ -248,14 +248,14 @@ class Trainer:
         left = steps[progress.step - progress.epoch * self.order.steps_per_epoch :]
         self.model.train()
         with self.around_epoch(progress.epoch + 1):
-            asked = self._train(left, folder)
+            received = self._train(left, folder)
         trained = time.perf_counter()
-        if asked != "go":
+        if received != "go":
             progress.train_seconds += trained - started
-            return asked, True
+            return received, True
         progress.epoch += 1
         with self.meter.region("val"):
-            sums, asked, save = self._validate(self._losses)
+            sums, received, save = self._validate(self._losses)
         self._losses.zero_()
         errors = sums["errors"]
         mae = {name: float(errors[row, 0] / errors[row, 1]) for row, name in enumerate(self.heads)}
@@ -276,10 +276,10 @@ class Trainer:
             graphs_per_second=sum(map(len, left)) / (trained - started),
             **summarize_epoch(sums, self.ranks.world),
         )
-        return asked, save
+        return received, save
 
     def _train(self, left: list[np.ndarray], folder: Path | None) -> Signal:
-        """Take the steps of an epoch that are left; give the wish to be obeyed before its end."""
+        """Take the steps of an epoch that are left; return the signal to obey before its end."""
         progress = self.progress
         ends = progress.step + len(left)
         with Prefetcher(self.micro.ahead, left, self._depth()) as made:
@@ -290,10 +290,10 @@ class Trainer:
                 self._losses += self._step(indices, pieces)
                 if progress.step < ends and self.looks.due(progress.step):
                     with self.meter.region("look"):
-                        wish, save = self.looks.agree(progress.step, save=self.saver.due)
+                        received, save = self.looks.agree(progress.step, save=self.saver.due)
                     self.meter.spent("train")
-                    if wish == "interrupt":
-                        return wish
+                    if received == "interrupt":
+                        return received
                     if save:
                         self._save(folder)
         return "go"
@@ -413,10 +413,10 @@ class Trainer:
 
     def resume(self, folder: Path) -> bool:
         """Go on from the newest checkpoint if there is one; every rank calls this."""
-        found = self.saver.load(folder)
-        if found is None:
+        checkpoint = self.saver.load(folder)
+        if checkpoint is None:
             return False
-        state, self.best = found
+        state, self.best = checkpoint
         self.progress = Progress(**state["progress"])
         self.schedule.load(state["schedule"])
         self._take_losses(self.progress.losses)

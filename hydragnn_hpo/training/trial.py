@@ -1,4 +1,8 @@
-"""Show a training in TensorBoard: ``training.tensorboard = true``."""
+"""Run one rank of one attempt of a trial: load it, train, predict, write the result.
+
+``rank_main`` is the entry point of agents, ``run_by_hand`` that of the command ``trial``. Signals,
+the clock and the file ``control`` can end an attempt; every failure is a result with a reason.
+"""
 
 import errno
 import functools
@@ -55,63 +59,13 @@ from hydragnn_hpo.training.trainer import Trainer
 from hydragnn_hpo.training.watchdog import start_watchdog
 from hydragnn_hpo.walltime import WallTime
 
-_LEFT_OUT = ("epoch", "slowest_rank")
-"""Numbers of an epoch's record that are no curves."""
-
-
-def check_tensorboard(where: Path) -> None:
-    """Look whether the package is there.
-
-    Raises:
-        ConfigError: it is not.
-    """
-    if importlib.util.find_spec("tensorboard") is None:
-        raise ConfigError(
-            f"{where}: training.tensorboard needs a package that is not installed: "
-            "pip install 'hydragnn-hpo[tensorboard]', or drop it."
-        )
-
-
-class TensorBoardWriter:
-    """Writes the epochs' records once more, as TensorBoard reads them."""
-
-    def __init__(self, folder: Path) -> None:
-        """Begin a file in a folder, which is made."""
-        from torch.utils.tensorboard import SummaryWriter
-
-        make: Any = SummaryWriter
-        self._writer = make(str(folder))
-
-    def show(self, record: str, time: float, values: Mapping[str, Any]) -> None:
-        """Show a record, if it is an epoch's; other kinds are no curves.
-
-        Args:
-            record: its kind.
-            time: seconds since 1970.
-            values: what it says.
-        """
-        if record != "epoch":
-            return
-        for name, value in curves(values):
-            self._writer.add_scalar(name, value, values["epoch"], walltime=time)
-        self._writer.flush()
-
-    def close(self) -> None:
-        """Write down what is left."""
-        self._writer.close()
-
-
-def curves(values: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, float]]:
-    """Return every number in a record by its path: ``val_mae/energy``."""
-    for key, value in values.items():
-        name = f"{path}/{key}" if path else key
-        if isinstance(value, Mapping):
-            yield from curves(value, name)
-        elif isinstance(value, (int, float)) and name not in _LEFT_OUT:
-            yield name, float(value)
-
-
 logger = logging.getLogger(__name__)
+
+AWAY_SECONDS = 20.0
+"""Before a rank whose file server is away gives its slot back: others would fare no better."""
+
+PREDICTED = ("val", "sel", "cal")
+"""Splits a trial predicts; the test split belongs to the ensemble (Law 6)."""
 
 
 class StopSignals:
@@ -157,13 +111,6 @@ class StopSignals:
         wish = content.get("wish") if isinstance(content, dict) else None
         self.reason = "paused" if wish == "yield" else self.reason
         return "stop" if wish == "stop" else "interrupt" if wish == "yield" else "go"
-
-
-AWAY_SECONDS = 20.0
-"""Before a rank whose file server is away gives its slot back: others would fare no better."""
-
-PREDICTED = ("val", "sel", "cal")
-"""Splits a trial predicts; the test split belongs to the ensemble (Law 6)."""
 
 
 def next_attempt(trial: TrialDir, config: TrialConfig) -> PlacementConfig:
@@ -415,6 +362,62 @@ def _packages(conv: str) -> dict[str, str]:
     return {package_of(conv): version_of(conv)} if is_user_conv(conv) else {}
 
 
+_LEFT_OUT = ("epoch", "slowest_rank")
+"""Numbers of an epoch's record that are no curves."""
+
+
+def check_tensorboard(where: Path) -> None:
+    """Check that the package of TensorBoard is installed.
+
+    Raises:
+        ConfigError: it is not.
+    """
+    if importlib.util.find_spec("tensorboard") is None:
+        raise ConfigError(
+            f"{where}: training.tensorboard needs a package that is not installed: "
+            "pip install 'hydragnn-hpo[tensorboard]', or drop it."
+        )
+
+
+class TensorBoardWriter:
+    """Writes the epochs' records once more, as TensorBoard reads them."""
+
+    def __init__(self, folder: Path) -> None:
+        """Begin a file in a folder, which is made."""
+        from torch.utils.tensorboard import SummaryWriter
+
+        make: Any = SummaryWriter
+        self._writer = make(str(folder))
+
+    def show(self, record: str, time: float, values: Mapping[str, Any]) -> None:
+        """Show a record, if it is an epoch's; other kinds are no curves.
+
+        Args:
+            record: its kind.
+            time: seconds since 1970.
+            values: what it says.
+        """
+        if record != "epoch":
+            return
+        for name, value in curves(values):
+            self._writer.add_scalar(name, value, values["epoch"], walltime=time)
+        self._writer.flush()
+
+    def close(self) -> None:
+        """Write down what is left."""
+        self._writer.close()
+
+
+def curves(values: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, float]]:
+    """Return every number in a record by its path: ``val_mae/energy``."""
+    for key, value in values.items():
+        name = f"{path}/{key}" if path else key
+        if isinstance(value, Mapping):
+            yield from curves(value, name)
+        elif isinstance(value, (int, float)) and name not in _LEFT_OUT:
+            yield name, float(value)
+
+
 def _write_record(
     writer: RecordWriter | None, board: TensorBoardWriter | None, kind: str, **values: Any
 ) -> None:
@@ -426,14 +429,14 @@ def _write_record(
 
 
 def _is_lost_peer(error: Exception) -> bool:
-    """Whether the error only says that another rank of this trial is gone."""
+    """Check whether an error only says that another rank of this trial is gone."""
     if isinstance(error, (dist.DistError, ConnectionError)):
         return True
     return isinstance(error, RuntimeError) and "gloo" in str(error).lower()
 
 
 def _disk_is_full(error: Exception) -> bool:
-    """Whether there is no room for a file: that says nothing about the trial."""
+    """Check whether there is no room for a file: that says nothing about the trial."""
     cause = error.__cause__ if isinstance(error, StorageError) else error
     return isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT)
 

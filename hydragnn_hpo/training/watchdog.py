@@ -126,9 +126,9 @@ class Watchdog:
     def _give_up(self) -> None:
         """Log which rank is behind, and end this one: nothing else will."""
         answers: list[str] = []
-        asking = threading.Thread(target=lambda: answers.append(self._sentence()), daemon=True)
-        asking.start()  # some calls of the store wait for an answer for ever
-        asking.join(ANSWER_SECONDS)
+        reader = threading.Thread(target=lambda: answers.append(self._sentence()), daemon=True)
+        reader.start()  # some calls of the store wait for an answer for ever
+        reader.join(ANSWER_SECONDS)
         sentence = answers[0] if answers else _NO_ANSWER
         logger.error(
             "rank %d has not moved for %g s, %s; ending with code %d.",
@@ -199,16 +199,16 @@ def name_stragglers(
     front = max(speaking, default=(0, 0))
     behind = [r for r in range(world) if r in silent or marks[r].place < front]
     waiting = [rank for rank in range(world) if rank not in behind]
-    said = [_where(rank, marks.get(rank), rank in silent, now) for rank in behind[:8]]
+    parts = [_where(rank, marks.get(rank), rank in silent, now) for rank in behind[:8]]
     if len(behind) > 8:
-        said.append(f"{len(behind) - 8} more are behind")
+        parts.append(f"{len(behind) - 8} more are behind")
     if not behind:
         return f"and all ranks wait for each other {_describe_mark(marks[0])}: look at the network"
     if waiting:
-        said.append(
+        parts.append(
             f"{_names(waiting)} {_verb(waiting, 'wait')} {_describe_mark(marks[waiting[0]])}"
         )
-    return "; ".join(said)
+    return "; ".join(parts)
 
 
 def _where(rank: int, mark: ProgressMark | None, silent: bool, now: float) -> str:

@@ -3,9 +3,10 @@
 import math
 from typing import Annotated
 
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import Field, PositiveFloat, PositiveInt
 
 from hydragnn_hpo.config.convs.spec import (
+    MAX_LAYERS,
     ConvSpec,
     Dimensions,
     GraphSizes,
@@ -35,13 +36,13 @@ class DimeNetPPOptions(Config):
     out_emb: Annotated[PositiveInt, Range(low=32, high=256, log=True)] = 128
     """Width of the hidden layers that turn messages into node features."""
 
-    out_layers: Annotated[NonNegativeInt, Range(low=0, high=3)] = 3
+    out_layers: Annotated[int, Field(ge=0, le=MAX_LAYERS), Range(low=0, high=3)] = 3
     """Hidden layers there."""
 
-    before_skip: Annotated[NonNegativeInt, Range(low=0, high=2)] = 1
+    before_skip: Annotated[int, Field(ge=0, le=MAX_LAYERS), Range(low=0, high=2)] = 1
     """Residual layers of a message before the old message is added."""
 
-    after_skip: Annotated[NonNegativeInt, Range(low=0, high=2)] = 2
+    after_skip: Annotated[int, Field(ge=0, le=MAX_LAYERS), Range(low=0, high=2)] = 2
     """Residual layers of a message after that."""
 
     angle_cutoff: Annotated[PositiveFloat | None, Range(low=3.0, high=5.0)] = None
@@ -134,7 +135,7 @@ class AlignnOptions(Config):
     angle_basis: Annotated[int, Field(ge=2, le=64), Range(low=4, high=16)] = 8
     """Functions of the angle: Legendre polynomials of degree 0 and up."""
 
-    line_graph_layers: Annotated[NonNegativeInt, Range(low=1, high=4)] = 4
+    line_graph_layers: Annotated[int, Field(ge=0, le=MAX_LAYERS), Range(low=1, high=4)] = 4
     """Layers, from the first, in which bonds hear each other at angles; in later ones only atoms
     and bonds do."""
 

@@ -17,6 +17,10 @@ from pydantic import ConfigDict
 from hydragnn_hpo.config.schema import Config
 from hydragnn_hpo.config.search_config import ParameterConfig, Scalar
 
+MAX_LAYERS = 1000
+"""Most layers of a trunk, of an MLP or of a block: a file that asks for more is refused before
+anything that is as long as they are many is made, such as a list of widths."""
+
 
 @dataclass(frozen=True)
 class Range:

@@ -14,19 +14,14 @@ from hydragnn_hpo.model import MultiHeadGNN
 from hydragnn_hpo.testing.check_report import ConvCheck, Measurement
 from hydragnn_hpo.testing.conv_under_test import ConvUnderTest, outputs, worst
 from hydragnn_hpo.testing.sample_structures import (
-    Structure,
     batch_of,
     empty_batch,
     molecule,
-    random_structure,
+    molecule_and_crystal,
 )
 
 SINGLE = 1e-4
 """What fp32 may differ from fp64, relative."""
-
-
-def _samples() -> tuple[Structure, ...]:
-    return random_structure(1), random_structure(2, 5, periodic=True)
 
 
 def contract(subject: ConvUnderTest) -> Measurement:
@@ -34,7 +29,7 @@ def contract(subject: ConvUnderTest) -> Measurement:
     faults: list[str] = []
     for dtype in (torch.float64, torch.float32):
         trunk = subject.build(dtype=dtype).trunk
-        edges = trunk.edges(batch_of(_samples(), dtype))
+        edges = trunk.edges(batch_of(molecule_and_crystal(), dtype))
         generator = torch.Generator().manual_seed(0)
         scalars = torch.randn(
             edges.num_nodes, subject.features, generator=generator, dtype=torch.float64
@@ -104,7 +99,7 @@ def every_parameter(subject: ConvUnderTest) -> Measurement:
     """Look for parameters that a loss does not reach."""
     faults = []
     for names in _heads(subject):
-        missing, bad = _train_steps(subject.build(targets=names), batch_of(_samples()))
+        missing, bad = _train_steps(subject.build(targets=names), batch_of(molecule_and_crystal()))
         faults += [f"no gradient for {name} (loss of {names[0]})" for name in missing]
         faults += [f"gradient of {name} is not finite" for name in bad]
     return Measurement(len(faults), 0, detail=_few(faults))
@@ -115,7 +110,7 @@ def _share(subject: ConvUnderTest, batch: Batch, *, zero: bool) -> Measurement:
     faults = []
     for names in _heads(subject):
         net = subject.build(targets=names)
-        never, _ = _train_steps(net, batch_of(_samples()))
+        never, _ = _train_steps(net, batch_of(molecule_and_crystal()))
         missing, bad = _train_steps(net, batch)
         faults += [f"no gradient for {name}" for name in missing if name not in never]
         faults += [f"gradient of {name} is not finite" for name in bad]
@@ -140,8 +135,8 @@ def single_precision(subject: ConvUnderTest) -> Measurement:
     """Compare fp32 with fp64."""
     net = subject.build(dtype=torch.float32)
     net.load_state_dict(subject.net.state_dict())
-    predicted = outputs(net, batch_of(_samples(), torch.float32))
-    return Measurement(worst(predicted, subject.predict(_samples())), SINGLE)
+    predicted = outputs(net, batch_of(molecule_and_crystal(), torch.float32))
+    return Measurement(worst(predicted, subject.predict(molecule_and_crystal())), SINGLE)
 
 
 def same_seed(subject: ConvUnderTest) -> Measurement:
@@ -158,7 +153,7 @@ def _tensors(net: MultiHeadGNN) -> Iterator[tuple[str, Tensor]]:
 
 def no_memory(subject: ConvUnderTest) -> Measurement:
     """Predict one batch twice, and another in between."""
-    first, *others = _samples()
+    first, *others = molecule_and_crystal()
     before = subject.predict([first])
     subject.predict(others)
     return Measurement(worst(subject.predict([first]), before), 0.0)
@@ -173,7 +168,7 @@ def round_trip(subject: ConvUnderTest) -> Measurement:
     saved = save({name: value.contiguous().clone() for name, value in weights.items()})
     other = subject.build(seed=11)
     other.load_state_dict(load(saved))
-    batch = batch_of(_samples())
+    batch = batch_of(molecule_and_crystal())
     return Measurement(worst(outputs(other, batch), outputs(subject.net, batch)), 0.0)
 
 

@@ -14,8 +14,8 @@ from hydragnn_hpo.testing.check_report import ConvCheck, Measurement
 from hydragnn_hpo.testing.conv_under_test import ConvUnderTest, deviation, outputs, worst
 from hydragnn_hpo.testing.sample_structures import (
     Array,
-    Structure,
     batch_of,
+    molecule_and_crystal,
     random_structure,
     shuffled_edges,
 )
@@ -30,14 +30,9 @@ TURN: Array = Rotation.from_euler("zyx", [0.3, -1.1, 2.0]).as_matrix()
 MIRROR: Array = np.diag([1.0, 1.0, -1.0])
 
 
-def _samples() -> tuple[Structure, ...]:
-    """Return a molecule and a crystal."""
-    return random_structure(1), random_structure(2, 5, periodic=True)
-
-
 def _turned(subject: ConvUnderTest, matrix: Array) -> Measurement:
     deviations = []
-    for sample in _samples():
+    for sample in molecule_and_crystal():
         expected = subject.predict([sample])
         if "arrow" in expected:
             expected["arrow"] = expected["arrow"] @ torch.from_numpy(matrix.T.copy())
@@ -57,7 +52,7 @@ def reflection(subject: ConvUnderTest) -> Measurement:
 
 def translation(subject: ConvUnderTest) -> Measurement:
     """Move structures, and each atom of a crystal by lattice vectors of its own."""
-    free, crystal = _samples()
+    free, crystal = molecule_and_crystal()
     steps = np.random.default_rng(4).integers(-2, 3, (len(crystal.numbers), 3))
     pairs = (
         (free, free.moved(np.array([3.7, -21.0, 0.4]))),
@@ -77,7 +72,7 @@ def _rows(predicted: dict[str, Tensor], rows: Tensor) -> dict[str, Tensor]:
 def node_order(subject: ConvUnderTest) -> Measurement:
     """Count the atoms in another order."""
     deviations = []
-    for sample in _samples():
+    for sample in molecule_and_crystal():
         order = np.random.default_rng(0).permutation(len(sample.numbers))
         expected = _rows(subject.predict([sample]), torch.from_numpy(order))
         deviations.append(worst(subject.predict([sample.reordered(order)]), expected))
@@ -86,7 +81,7 @@ def node_order(subject: ConvUnderTest) -> Measurement:
 
 def edge_order(subject: ConvUnderTest) -> Measurement:
     """List the edges in another order, and not in pairs."""
-    batch = batch_of(_samples())
+    batch = batch_of(molecule_and_crystal())
     deviations = outputs(subject.net, shuffled_edges(batch, 5))
     return Measurement(worst(deviations, outputs(subject.net, batch)), EXACT)
 

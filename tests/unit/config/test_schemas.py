@@ -307,3 +307,21 @@ def test_slots_are_a_number_that_a_host_can_have(slots):
     """Each becomes an entry of a list: a mistyped one filled the memory."""
     with pytest.raises(ValidationError, match="equal to"):
         MachineConfig(slots=slots)
+
+
+@pytest.mark.parametrize(
+    ("schema", "values"),
+    [
+        (HeadConfig, {"layers": 10**9}),
+        (ModelConfig, {"conv": "schnet", "layers": 10**9}),
+        (ModelConfig, {"conv": "schnet", "shared_layers": 10**9}),
+        (ModelConfig, {"conv": "alignn", "options": {"line_graph_layers": 10**9}}),
+        (ModelConfig, {"conv": "dimenetpp", "options": {"out_layers": 10**9}}),
+        (ModelConfig, {"conv": "dimenetpp", "options": {"before_skip": 10**9}}),
+        (ModelConfig, {"conv": "dimenetpp", "options": {"after_skip": 10**9}}),
+    ],
+)
+def test_a_billion_layers_are_refused_before_they_are_counted(schema, values):
+    """A list of as many widths would fill the memory before the count could refuse them."""
+    with pytest.raises(ConfigError, match=r"less than or equal to 1000"):
+        parse_config(values, schema, "archive")

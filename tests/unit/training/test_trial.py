@@ -229,7 +229,7 @@ def test_a_checkpoint_cut_short_is_told_in_a_sentence(bench):
     assert rank_main(bench.place(2, epochs=2)) == 1
     message = result_of(bench, 2)["message"]
     assert "last.safetensors: cannot be read as a checkpoint (" in message
-    assert "remove it to begin anew" in message
+    assert "remove it to start over" in message
     assert "Traceback" not in message
 
 
