@@ -63,10 +63,10 @@ class ControllerLease:
         folder = run / "controller"
         with storage(folder):
             folder.mkdir(mode=0o700, exist_ok=True)
-        newest = max((int(p.stem) for p in folder.glob("[0-9]*.lease")), default=0)
-        if newest and (holder := find_holder(folder / f"{newest:06d}.lease")):
+        newest = _newest_lease(run)
+        if newest and (holder := find_holder(newest)):
             raise LeaseTaken(f"{run}: is being run by {holder}; wait for it, or end it first.")
-        self.epoch = newest + 1
+        self.epoch = int(newest.stem) + 1 if newest else 1
         self.path = folder / f"{self.epoch:06d}.lease"
         self._next = folder / f"{self.epoch + 1:06d}.lease"
         content = _describe_process()
@@ -195,7 +195,8 @@ def find_holder(path: Path) -> str | None:
 
 
 def _newest_lease(run: Path) -> Path | None:
-    return max((run / "controller").glob("[0-9]*.lease"), default=None)
+    numbered = (path for path in (run / "controller").glob("*.lease") if path.stem.isdecimal())
+    return max(numbered, key=lambda path: int(path.stem), default=None)
 
 
 def _describe_process() -> str:

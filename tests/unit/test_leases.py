@@ -36,6 +36,15 @@ def test_epochs_rise_and_a_released_lease_is_free(tmp_path):
     assert ControllerLease(tmp_path).epoch == first.epoch + 1
 
 
+def test_other_files_beside_the_leases_are_none(tmp_path):
+    first = ControllerLease(tmp_path)
+    for name in ("1x.lease", "9 copy.lease", "notes.lease"):
+        (tmp_path / "controller" / name).write_text("{}")
+    assert str(os.getpid()) in find_controller(tmp_path)
+    first.release()
+    assert ControllerLease(tmp_path).epoch == first.epoch + 1
+
+
 def test_a_second_controller_is_refused_while_the_first_lives(tmp_path):
     ControllerLease(tmp_path)
     assert str(os.getpid()) in find_controller(tmp_path)
