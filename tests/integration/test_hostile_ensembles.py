@@ -277,7 +277,7 @@ HOSTILE: dict[Callable[[Entries], bytes], str] = {
     huge_shape: "is not a safetensors file",
     huge_header: "is not a safetensors file",
     endless_layers: "less than or equal to 1000",
-    endless_head: "asks for 1000000000",
+    endless_head: "less than or equal to 1000",
     endless_basis: "asks for 1000000000",
     endless_number: "is not TOML",
     deep_json: "is not JSON",
