@@ -192,8 +192,8 @@ def _tables(
     heading = brackets.format(name)
     yield SettingsTable(heading, prefix + name, schema["title"], _text(schema), tuple(settings))
     for dotted, config, around in inner:
-        placeholder = "KEY" if dotted == "space" else "NAME"
-        below = dotted if around != "[{}.NAME]" else f"{dotted}.{placeholder}"
+        entry = "KEY" if dotted == "space" else "NAME"
+        below = dotted if around != "[{}.NAME]" else f"{dotted}.{entry}"
         yield from _tables(config, defs, prefix, below, around.replace(".NAME", ""))
 
 

@@ -120,7 +120,7 @@ def _take_lock(descriptor: int, out: Path) -> None:
     except OSError as error:
         if error.errno not in _NO_LOCKS:
             raise
-        logger.warning("%s: no locks here; see that nobody else builds this store.", out.parent)
+        logger.warning("%s: no locks here; start no second build of this store.", out.parent)
 
 
 def _is_same_file(lock: Path, descriptor: int) -> bool:

@@ -151,7 +151,7 @@ def evict_stage(target: Path) -> bool:
                 with storage(other):
                     os.rename(other, aside)  # on a full place no folder could be made
                 shutil.rmtree(aside, ignore_errors=True)
-                logger.info("%s: removed to make room; nobody used it.", other)
+                logger.info("%s: removed to make room; it was not in use.", other)
                 return True
     return False
 

@@ -409,7 +409,7 @@ class ArtefactContent:
 
 def reject(path: Path, what: str, cause: BaseException | None = None) -> NoReturn:
     """Raise a ``DataError`` that refuses an ensemble file in one sentence."""
-    raise DataError(f"{path}: {what}; get the ensemble again or build it anew.") from cause
+    raise DataError(f"{path}: {what}; get the ensemble again or build it again.") from cause
 
 
 class SafeZip:

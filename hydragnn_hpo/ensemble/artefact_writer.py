@@ -36,7 +36,7 @@ made by hydragnn-hpo {{ manifest.package }} in campaign
 `{{ made.campaign }}` (seed {{ made.seed }}; members chosen by {{ method }}).\
 {% if manifest.pruned %} Members \
 {% for step in manifest.pruned %}{{ step.removed | join(", ") }} were taken out\
-{{ "; then " if not loop.last }}{% endfor %}, and it was calibrated anew.{% endif %}
+{{ "; then " if not loop.last }}{% endfor %}, and it was calibrated again.{% endif %}
 
 
 Licence of the ensemble: {{ manifest.licence | line or "not stated" }}. \

@@ -15,6 +15,7 @@ import contextlib
 import json
 import shutil
 import zlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -144,7 +145,7 @@ def split_nodes(columns: Columns, values: np.ndarray) -> list[np.ndarray]:
     return np.split(values, columns.node_offset[1:-1]) if columns.num_graphs else []
 
 
-class Writer:
+class Writer(ABC):
     """Writes a chunk's share of each file, and joins the shares of all chunks.
 
     ``part`` may run anywhere and any time; the bytes depend on the rows alone.
@@ -154,9 +155,9 @@ class Writer:
         """Keep the columns."""
         self.layout = layout
 
+    @abstractmethod
     def part(self, some: Sequence[PredictedRows]) -> dict[str, bytes]:
         """Return the shares of some structures, by what is put behind the name of the output."""
-        raise NotImplementedError
 
     def whole(self, shares: Iterable[bytes]) -> Iterator[bytes]:
         """Yield the main file, given its shares in order."""
@@ -270,12 +271,12 @@ class PartFolder:
         if differs:
             raise ConfigError(
                 f"{self.folder}: was begun with another {differs[0]} than this command has; "
-                "remove it to begin anew, or repeat the command it was begun with."
+                "remove it to start over, or repeat the command it was begun with."
             )
 
     def _unknown_plan(self) -> ConfigError:
         return ConfigError(
-            f"{self.folder}: does not say what its pieces are of; remove it to begin anew."
+            f"{self.folder}: does not say what its pieces are of; remove it to start over."
         )
 
     def write(

@@ -18,7 +18,7 @@ from hydragnn_hpo.errors import ConfigError, unknown
 
 _NO_CALIBRATION_DATA = (
     "does not hold what its members said about the calibration split, so fewer "
-    "members cannot be given honest intervals: build it anew from its run, with [ensemble] members."
+    "members cannot be given honest intervals: rebuild it from its run, with [ensemble] members."
 )
 
 

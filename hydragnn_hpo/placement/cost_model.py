@@ -86,7 +86,7 @@ class Ridge:
         self._stale += min(abs(value - before) / self._noise, 1.0)
 
     def lend(self, rows: Iterable[Row]) -> None:
-        """Take in observations of somebody else, which are not ours to hand on."""
+        """Add observations of another campaign, which ``rows`` leaves out."""
         self._lent = [*self._lent, *rows][-MOST_ROWS:]
         self._stale = len(self._lent) + len(self._rows)
 

@@ -73,7 +73,7 @@ class BackfillScheduler:
 
     @property
     def available(self) -> int:
-        """Slots that are free and promised to nobody."""
+        """Slots that are free and not reserved."""
         return max(self.room.free - self.kept, 0)
 
     def start(self, rows: Iterable[int]) -> None:

@@ -96,7 +96,7 @@ def test_a_pruned_ensemble_is_written_opened_and_pruned_again(
     assert ensemble.manifest.pruned[1].parent == found.identity
     card = render_model_card(twice.manifest, twice.configs)
     assert "It was not evaluated" in card
-    assert "calibrated anew" in card
+    assert "calibrated again" in card
 
 
 def test_the_cutoff_shrinks_with_the_members(content: ArtefactContent) -> None:
