@@ -7,7 +7,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class TrialDir:
-    """A trial's directory: configuration, attempts, checkpoints, control."""
+    """A trial's directory: configuration, attempts, checkpoints."""
 
     path: Path
 
@@ -25,11 +25,6 @@ class TrialDir:
     def best(self) -> Path:
         """Return the weights of the best epoch."""
         return self.checkpoints / "best.safetensors"
-
-    @property
-    def control(self) -> Path:
-        """Return the file through which a person or the controller sends requests to rank 0."""
-        return self.path / "control"
 
     def attempt(self, number: int) -> Path:
         """Return the directory of one start of the trial."""

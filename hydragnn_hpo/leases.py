@@ -1,9 +1,8 @@
 """Leases: files that say which process may act, and until when.
 
 ``ControllerLease``: the one process that writes a run's journal. ``AllocationLease``: the one that
-brings an allocation's hosts to it. Rank leases (``grant_rank_lease``, ``watch_rank_lease``): until
-when the ranks of a job may run on this host. ``StampWatch``: whether the process that renews a file
-on shared storage still lives.
+brings an allocation's hosts to it. ``RankLease``: until when ranks may run on a host.
+``StampWatch``: whether the process that renews a file on shared storage still lives.
 
 File locks are not trusted, because network file systems do not keep them, and neither are the
 clocks of file servers: except for a controller lost with its host, only changes count, timed by the
@@ -15,10 +14,11 @@ import json
 import os
 import signal
 import socket
+import struct
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Self
 from urllib.parse import quote
 
 from hydragnn_hpo.errors import RunError
@@ -38,6 +38,8 @@ FINISHED, DRAINED, PAUSED, FAILED = "finished", "drained", "paused", "failed"
 
 RANK_LEASE_LAPSED = 75
 """Exit code of a rank whose lease lapsed (EX_TEMPFAIL)."""
+
+_TIME = struct.Struct("=d")
 
 _CHECKS_PER_LEASE = 10
 """A rank outlives its lease by the time between two checks at most."""
@@ -247,57 +249,57 @@ class StampWatch:
             self._stamp, self.until = stamp, now + self._seconds
 
 
-def create_rank_lease(lease: Path, until: float) -> None:
-    """Create the lease of ranks: its time stamp is a point in this host's monotonic time.
+class RankLease:
+    """Until when the ranks of one agent may run, in this host's monotonic time.
 
-    A process that starts ranks and the ranks share that clock, and a laptop that slept wakes with
-    its leases in order.
-
-    Raises:
-        OSError: it cannot be written.
+    A number in memory that the agent, its fork server and all ranks share by an inherited
+    descriptor: no file system can delay or lose it, and a laptop that slept wakes with it in order.
     """
-    lease.touch(mode=0o600)
-    grant_rank_lease(lease, until)
 
+    def __init__(self, descriptor: int) -> None:
+        """Use the lease that was inherited by this number."""
+        self.descriptor = descriptor
 
-def grant_rank_lease(lease: Path, until: float) -> None:
-    """Extend the lease of ranks to a point in ``time.monotonic``.
+    @classmethod
+    def create(cls) -> Self:
+        """Create a lease that is over until it is granted.
 
-    Raises:
-        OSError: the file is gone or out of reach.
-    """
-    stamp = max(0, int(until * 1e9))
-    os.utime(lease, ns=(stamp, stamp))
+        Raises:
+            OSError: the system has no descriptor left.
+        """
+        lease = cls(os.memfd_create("hydragnn-hpo-lease"))
+        lease.grant(0.0)
+        return lease
+
+    def grant(self, until: float) -> None:
+        """Allow ranks to run until a point in ``time.monotonic``."""
+        os.pwrite(self.descriptor, _TIME.pack(until), 0)
+
+    def read(self) -> float:
+        """Return the end of the lease in ``time.monotonic``."""
+        (until,) = _TIME.unpack(os.pread(self.descriptor, _TIME.size, 0))
+        return float(until)
 
 
 def watch_rank_lease(
-    lease: Path, lease_seconds: float, end_group: Callable[[], object]
+    lease: RankLease, lease_seconds: float, end_group: Callable[[], object]
 ) -> NoReturn:
-    """End this process once its lease is over or gone; run it in a thread.
+    """End this process once its lease is over; run it in a thread.
 
     A thread that cannot run (another one holds the interpreter, or the whole host was frozen) is
     backed by the kernel: an alarm that was set for the end kills the process, and a frozen one
     before it does anything else.
 
     Args:
-        lease: the file that ``create_rank_lease`` made.
+        lease: of this host.
         lease_seconds: length of a whole lease.
         end_group: called at the end, to kill the other processes of this one's group.
     """
     pause = min(1.0, lease_seconds / _CHECKS_PER_LEASE)
-    end = time.monotonic() + lease_seconds
-    while True:
-        try:
-            end = lease.stat().st_mtime_ns / 1e9
-        except FileNotFoundError:
-            _leave(f"lease {lease} is gone", end_group)
-        except OSError:  # out of reach: its last stamp counts
-            pass
-        left = end - time.monotonic()
-        if left < 0:
-            _leave(f"lease {lease} was not renewed for {lease_seconds:g} s", end_group)
+    while (left := lease.read() - time.monotonic()) >= 0:
         signal.setitimer(signal.ITIMER_REAL, left + 2 * pause)
         time.sleep(pause)
+    _leave(f"its lease of {lease_seconds:g} s was not renewed", end_group)
 
 
 def _leave(reason: str, end_group: Callable[[], object]) -> NoReturn:

@@ -8,20 +8,16 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from hydragnn_hpo.config.machine import ProfileConfig, find_profile
+from hydragnn_hpo.launching.command_rank import mpiexec_command, srun_command
 from hydragnn_hpo.launching.devices import Device
 from hydragnn_hpo.launching.job import Job, Slot
-from hydragnn_hpo.launching.launchers.launcher import places, wrapped
-from hydragnn_hpo.launching.launchers.mpiexec import Mpiexec
-from hydragnn_hpo.launching.launchers.steps import HostSize, Steps
 from hydragnn_hpo.launching.profile_adapter import layout_of
-from hydragnn_hpo.launching.rank_environment import (
-    RankEnvironment,
-    Rendezvous,
-    make_rank_environments,
-)
+from hydragnn_hpo.launching.protocol import RankStart, Rendezvous
+from hydragnn_hpo.launching.rank_environment import make_rank_starts
 from hydragnn_hpo.launching.scratch_folders import fill_all
 from hydragnn_hpo.launching.slots import find_seats, lay_out
-from hydragnn_hpo.launching.slurm.slurm_transport import step_argv
+from hydragnn_hpo.launching.slurm_allocation import step_argv
+from hydragnn_hpo.launching.transports.mpiexec import mpiexec_argv
 from hydragnn_hpo.placement.pool import SlotPool
 from hydragnn_hpo.resources import resource_path
 
@@ -66,44 +62,38 @@ def placements(profile: ProfileConfig) -> Iterator[tuple[str, list[tuple[Slot, .
 
 
 def job_of(number: int, slots: Sequence[Slot]) -> Job:
-    files = {"log": Path("/run/log"), "lease": Path("/run/lease"), "watch": None}
+    files = {"log": Path("/run/log"), "watch": None}
     return Job(f"t{number:04d}.1", "train", len(slots), {}, slots=tuple(slots), **files)
 
 
 def steps_of(profile: ProfileConfig, job: Job) -> Iterator[str]:
-    """Give the commands that start ranks of a job, if a launcher does."""
-    folder = str(resource_path("launch").parent)
-    program = tuple(word.replace(folder, "") for word in wrapped(("KEEPER",), profile))
-    if profile.batch.scheduler == "slurm":
-        gpus = layout_of(profile).slots or FOUND[0]
-        size = HostSize(cpus=profile.layout.cores or FOUND[1], gpus=gpus)
-        step = Steps(HOSTS, size, site=profile).render(job, program, Path("/run/hosts"))
-        yield f"step: {' '.join(step.argv)}"
-        yield f"with: {' '.join(f'{name}={step.environment[name]!r}' for name in step.environment)}"
-    if profile.backend == "mpiexec":
-        with tempfile.NamedTemporaryFile("w+") as nodes:
-            nodes.write("\n".join(HOSTS))
-            nodes.flush()
-            environment = {"PBS_NODEFILE": nodes.name}
-            launcher = Mpiexec(environment=environment, program="mpiexec", site=profile, slots=1)
-        yield f"step: {' '.join(launcher.render(job, program, Path('/run/hosts')).argv)}"
+    """Give the command that starts the ranks of a command that needs a PMI, if one can."""
+    launch = {"job": job.id, "hosts": [slot.host for slot in job.slots]}
+    launch["flags"] = profile.step.trials
+    with tempfile.TemporaryDirectory() as folder:
+        if profile.batch.scheduler == "slurm":
+            argv, _ = srun_command(launch, Path(folder), {})
+        elif profile.batch.scheduler == "pbs":
+            argv, _ = mpiexec_command(launch, Path(folder), {})
+            argv[0] = "mpiexec"
+        else:
+            return
+        yield f"launcher: {' '.join(argv).replace(folder, 'FOLDER')}"
 
 
-def ranks_of(profile: ProfileConfig, job: Job, port: int) -> list[RankEnvironment]:
-    """Give the places of a job's ranks, by agents or by keepers as the profile's backend does."""
-    if profile.backend == "mpiexec":
-        return [RankEnvironment(**place) for place in places(job, "TAG", site=profile)]
+def ranks_of(profile: ProfileConfig, job: Job, port: int) -> list[RankStart]:
+    """Give the places of a job's ranks, by agents."""
     interface = (*profile.interfaces, "lo" if profile.backend == "local" else "eth0")[0]
     address = "127.0.0.1" if interface == "lo" else "10.0.0.12"
-    found: list[RankEnvironment] = []
+    found: list[RankStart] = []
     for host in dict.fromkeys(slot.host for slot in job.slots):
         meet = Rendezvous(address, port, interface)
         ranks = [rank for rank, slot in enumerate(job.slots) if slot.host == host]
-        found += make_rank_environments(job, ranks, site=profile, meet=meet, tag="TAG")
+        found += make_rank_starts(job, ranks, site=profile, meet=meet, tag="TAG")
     return found
 
 
-def environment_of(profile: ProfileConfig, job: Job, place: RankEnvironment) -> dict[str, str]:
+def environment_of(profile: ProfileConfig, job: Job, place: RankStart) -> dict[str, str]:
     """Give all that a rank finds, its folders too."""
     scratch = (profile.scratch or "/tmp").replace("$USER", "me") + "/hydragnn-hpo-TAG-x"
     slot = job.slots[place.rank]
@@ -153,6 +143,9 @@ def render(name: str) -> str:
     if profile.backend == "slurm":
         agents = step_argv("77", HOSTS, ("AGENT",), flags=profile.step.agents)
         lines += ["", f"agents: {' '.join(agents)}"]
+    elif profile.backend == "mpiexec":
+        agents = mpiexec_argv("mpiexec", HOSTS, Path("HOSTS"), flags=profile.step.agents)
+        lines += ["", f"agents: {' '.join(agents)} AGENT"]
     number = 0
     for title, trials in placements(profile):
         lines += ["", f"## {title}"]

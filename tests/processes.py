@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hydragnn_hpo.launching.process_control import find_orphans, run_tag
+from hydragnn_hpo.leases import RankLease
 
 SECONDS = 120.0
 """Patience: nobody waits so long but for a hang, on the slowest machine."""
@@ -107,3 +108,11 @@ def creep(pids: Callable[[], Iterable[int]], look: Callable[[], Any], what: str)
         thaw(frozen)
         assert time.monotonic() < deadline, f"no {what} after {SECONDS} s"
         time.sleep(0.01)
+
+
+def open_lease(pid: int) -> RankLease:
+    """Give the lease that a process, an agent or one of its ranks, shares with the others."""
+    for entry in Path(f"/proc/{pid}/fd").iterdir():
+        if "hydragnn-hpo-lease" in os.readlink(entry):
+            return RankLease(os.open(entry, os.O_RDWR | os.O_CLOEXEC))
+    raise AssertionError(f"process {pid} has no lease")

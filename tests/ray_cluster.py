@@ -7,6 +7,7 @@ host; for every line that it reads it adds one host more. It ends with its stdin
 import contextlib
 import json
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -15,10 +16,17 @@ import time
 from pathlib import Path
 
 from hydragnn_hpo.launching.process_control import RUN, end_orphans
-from hydragnn_hpo.launching.ray.credentials import make_token, ray_environment
+from hydragnn_hpo.launching.transports.ray import ray_environment
 
 STORE = 80_000_000
 """Bytes of a host's object store, about the least that Ray takes."""
+
+
+def make_token(path: Path) -> Path:
+    """Write a new token that only its owner can read."""
+    path.touch(mode=0o600)
+    path.write_text(secrets.token_hex(32))
+    return path
 
 
 class RayCluster:
@@ -27,7 +35,8 @@ class RayCluster:
     def __init__(self, folder: Path, hosts: int) -> None:
         self.folder = folder
         self.tag = f"ray-cluster-{os.getpid()}"
-        self.environment = ray_environment(os.environ, make_token(folder / "token"))
+        token = make_token(folder / "token")
+        self.environment = ray_environment(os.environ | {"RAY_AUTH_TOKEN_PATH": str(token)})
         self._log = (folder / "cluster.log").open("wb")
         self._process = subprocess.Popen(
             [sys.executable, __file__, str(hosts)],

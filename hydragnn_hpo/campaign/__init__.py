@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from hydragnn_hpo.campaign.network_probe import probe_network
     from hydragnn_hpo.campaign.outcome import last_lines, read_tail
     from hydragnn_hpo.campaign.promotion import choose_replicates
+    from hydragnn_hpo.campaign.rehearsal import Rehearsal, RehearsalPlan, rehearse
     from hydragnn_hpo.campaign.search_budget import SearchBudget, fit_budget
     from hydragnn_hpo.campaign.setup import (
         check_corners,
@@ -72,6 +73,8 @@ __all__ = [
     "PricedTrial",
     "ROWS",
     "RULES",
+    "Rehearsal",
+    "RehearsalPlan",
     "RunningTrial",
     "SearchBudget",
     "ShutdownRequest",
@@ -111,6 +114,7 @@ __all__ = [
     "read_software_versions",
     "read_state",
     "read_tail",
+    "rehearse",
     "require_campaign",
     "rung_of",
     "sample_configurations",

@@ -11,13 +11,20 @@ from typing import Any
 from hydragnn_hpo.campaign.dispatch import Dispatch
 from hydragnn_hpo.campaign.event_store import EventStore
 from hydragnn_hpo.campaign.journal import read_journal
-from hydragnn_hpo.campaign.outcome import EndedAttempt, find_failed_host, retry_out_of_memory
+from hydragnn_hpo.campaign.outcome import (
+    OURS,
+    EndedAttempt,
+    find_failed_host,
+    retry_out_of_memory,
+)
 from hydragnn_hpo.campaign.state import LOST, Trial
-from hydragnn_hpo.config import CampaignConfig
+from hydragnn_hpo.config import CampaignConfig, TrialConfig
+from hydragnn_hpo.config.convs.spec import is_user_conv, package_of
 from hydragnn_hpo.errors import HydraError, JobError, StorageError
 from hydragnn_hpo.launching import Backend, Event
 from hydragnn_hpo.layout import RunDir
 from hydragnn_hpo.placement import Plan, StartTask
+from hydragnn_hpo.rank_requests import Request
 from hydragnn_hpo.search import (
     Point,
     TrialPruner,
@@ -35,8 +42,8 @@ WRITERS = 16
 LAUNCH_SECONDS = 0.3
 """Longest time for starts in one turn of the loop."""
 
-CONTROL_WORDS = {"resized": "yield", "median": "stop", "curve": "stop"}
-"""Word that rank 0 gets for a reason to end; other reasons come as a signal."""
+REQUESTS: dict[str, Request] = {"resized": "yield", "median": "stop", "curve": "stop"}
+"""What rank 0 is asked for a reason to end; other reasons come as a signal."""
 
 
 class Attempts:
@@ -73,6 +80,8 @@ class Attempts:
         """Attempts that were started."""
         self.trouble: HydraError | None = None
         """Why it makes no sense to go on: the disk is full, or trials fail alike."""
+        self.files_away_since = math.inf
+        """Since when ranks cannot reach their files, in monotonic time; infinity while they can."""
         self.news = False
         """Whether something happened since the last look that a plan may depend on."""
 
@@ -120,15 +129,15 @@ class Attempts:
 
     def ask(self, trial: Trial, reason: str, **values: Any) -> None:
         """Ask a running trial to end: once, but for a person or a pause, which do not wait."""
-        if trial.asked is not None and reason in CONTROL_WORDS:
+        if trial.asked is not None and reason in REQUESTS:
             return
         if trial.asked is None or reason == "cancelled":
             self.event_store.append("asked", trial=trial.name, reason=reason, **values)
         self._send_request(trial, reason)
 
     def _send_request(self, trial: Trial, reason: str) -> None:
-        if reason in CONTROL_WORDS:
-            self.backend.ask(trial.job, CONTROL_WORDS[reason])
+        if reason in REQUESTS:
+            self.backend.ask(trial.job, REQUESTS[reason])
         else:
             self.backend.stop(trial.job, grace=PATIENCE_SECONDS)
 
@@ -206,6 +215,7 @@ class Attempts:
 
         An adopted attempt repeats its records from the first one: what is known is dropped.
         """
+        self._note_files(reachable=True)
         with contextlib.suppress(KeyError, TypeError, ValueError, OverflowError):
             match record.get("record"):
                 case "first_step" if trial.first_step is None:
@@ -265,29 +275,69 @@ class Attempts:
         **_: Any,
     ) -> None:
         """Note how an attempt ended and what becomes of its trial."""
-        folder = self.run_dir.trial(trial.name).attempt(trial.attempt)
-        limit = self.config.search.max_restarts if codes else math.inf  # its controller died
-        left = EndedAttempt(folder, codes, trial.asked, trial.restarts, limit, error)
-        ended = self.dispatch.work.ended(left, until=trial.until, first=first)
+        self._check_run_directory()
+        left = self._describe_end(trial, codes, first=first, error=error, away=away)
+        ended = self.dispatch.work.ended(left, until=trial.until)
         widths, shared = self.dispatch.choices(trial)
         ended = retry_out_of_memory(ended, width=trial.width, widths=widths, shared=shared)
         if ended["reason"] in LOST:
             ended["codes"] = list(codes)
-        if ended["reason"] == "host_lost" and codes and not away:  # its own loss says enough
+        if ended["reason"] == "host_lost" and not ended.get("excused"):
             places = trial.slots[:: max(1, len(trial.slots) // len(codes))]
-            self._record_host_failure(
-                trial, find_failed_host(places, codes, first=first, signalled=signal_sent)
-            )
+            host = find_failed_host(places, codes, first=first, signalled=signal_sent)
+            self._record_host_failure(trial, host)
         self.dispatch.release(trial, ended)
         if ended["outcome"] != "interrupted":
             ended["score"] = self._score(trial, ended)
         self.event_store.append("ended", trial=trial.name, attempt=trial.attempt, **ended)
         self.news = True
-        for name in ("lease", "meeting"):
-            (folder / name).unlink(missing_ok=True)
+        self._note_files(reachable=ended["reason"] != "files_away")
+        (left.folder / "meeting").unlink(missing_ok=True)
         if trial.status not in ("queued", "cancelled"):
             self.tell(trial)
         self._check_trouble(trial)
+
+    def _describe_end(
+        self,
+        trial: Trial,
+        codes: Sequence[int],
+        *,
+        first: int | None,
+        error: str | None,
+        away: Sequence[str],
+    ) -> EndedAttempt:
+        return EndedAttempt(
+            self.run_dir.trial(trial.name).attempt(trial.attempt),
+            codes,
+            trial.asked,
+            restarts=trial.restarts,
+            max_restarts=self.config.search.max_restarts,
+            error=error,
+            first=first,
+            away=away,
+            crashes=trial.crashes,
+            package=_package(self.dispatch.configs[trial.name]),
+        )
+
+    def _check_run_directory(self) -> None:
+        """Check that files of the run can be seen: without its mount no attempt has a result.
+
+        Raises:
+            StorageError: they cannot.
+        """
+        try:
+            self.run_dir.campaign.stat()
+        except OSError as error:
+            raise StorageError(
+                f"{self.run_dir.path}: is out of reach ({error.strerror}); see its file server."
+            ) from error
+
+    def _note_files(self, *, reachable: bool) -> None:
+        """Note whether a rank that has just been heard of could reach the files of the run."""
+        if reachable:
+            self.files_away_since = math.inf
+        else:
+            self.files_away_since = min(self.files_away_since, time.monotonic())
 
     def _score(self, trial: Trial, ended: dict[str, Any]) -> Point | None:
         """Return what an end is ranked by; nothing for a failure."""
@@ -313,6 +363,12 @@ class Attempts:
                 f"{most} trials failed alike; the last, {trial.name}, with: {trial.message} "
                 f"See {folder / 'log'}."
             )
+
+
+def _package(config: Any) -> str:
+    """Return the package whose code a trial runs beside libraries: a user's own, or this one."""
+    conv = config.model.conv if isinstance(config, TrialConfig) else ""
+    return package_of(conv) if is_user_conv(conv) else OURS
 
 
 def _region_joules(parts: Mapping[str, Any]) -> float:

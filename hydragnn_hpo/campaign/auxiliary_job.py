@@ -1,6 +1,5 @@
 """A job that is not a trial: it runs in a warm rank and answers in a file."""
 
-import contextlib
 import logging
 import os
 import time
@@ -8,10 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from hydragnn_hpo.campaign.shutdown import Drained
 from hydragnn_hpo.config import INTERRUPTED, STALE
 from hydragnn_hpo.errors import ConfigError, JobError, StorageError
-from hydragnn_hpo.files import read_json, remove, storage
-from hydragnn_hpo.launching import Backend, Event, Job, LocalBackend, Slot
+from hydragnn_hpo.files import read_json, remove
+from hydragnn_hpo.launching import Backend, Event, Job, Slot
 from hydragnn_hpo.leases import RANK_LEASE_LAPSED
 
 logger = logging.getLogger(__name__)
@@ -35,9 +35,9 @@ class AuxiliaryJob:
     def __init__(self, run: Path, kind: str, name: str) -> None:
         """Name the files it uses: its own, as a host that thaws may still be at an earlier try."""
         self.kind, self.name = kind, name
-        self.log, self.lease = run / f"{kind}.log", run / f".{name}.lease"
+        self.log = run / f"{kind}.log"
         self.file = run / f".{name}.json"  # not asked for before its time, see LATE_SECONDS
-        for old in run.glob(f".{kind}.*.*"):  # a folder, where a launcher kept a lease
+        for old in run.glob(f".{kind}.*.*"):
             remove(old)
 
     def job(self, spec: dict[str, Any], slot: Slot) -> Job:
@@ -48,7 +48,6 @@ class AuxiliaryJob:
             width=1,
             spec={**spec, "answer": str(self.file.resolve())},
             log=self.log,
-            lease=self.lease,
             watch=None,
             slots=(slot,),
         )
@@ -75,7 +74,6 @@ class AuxiliaryJob:
             ConfigError: it is an error for the user.
             StorageError: it is one of a disk.
         """
-        self.lease.unlink(missing_ok=True)
         if not self.file.exists():
             raise JobError(f"the {self.kind} job ended without an answer; see {self.log}.")
         values = read_json(self.file)
@@ -91,7 +89,7 @@ class AuxiliaryJobs:
     def __init__(
         self,
         run: Path,
-        backend: Backend | None,
+        backend: Backend,
         *,
         epoch: int,
         choose: Callable[[Sequence[str]], Slot],
@@ -101,7 +99,7 @@ class AuxiliaryJobs:
 
         Args:
             run: the run directory.
-            backend: runs them; None where its hosts would not see their files.
+            backend: runs them.
             epoch: the controller's, for their names.
             choose: gives a slot, on a host with no try before if there is one, given those tried.
             wait: lets all else go on meanwhile, and hands events to ``on_event``; what it raises
@@ -128,13 +126,17 @@ class AuxiliaryJobs:
             JobError: it ended without an answer.
             ConfigError: its answer is an error for the user.
             StorageError: its answer is an error of a disk.
+            Drained: it was lost with its hosts again and again.
         """
         tried: list[str] = []
         while True:
             self._count += 1
             job = AuxiliaryJob(self._run, kind, f"{kind}.{self._epoch}.{self._count}")
             ended = self._end_of(job, spec, tried)
-            if len(tried) >= TRIES or not self._goes_again(job, ended, tried):
+            again = self._goes_again(job, ended, tried)
+            if again and len(tried) >= TRIES and ended.get("away"):
+                raise Drained(f"the {kind} job was lost with its host {TRIES} times")
+            if len(tried) >= TRIES or not again:
                 return job.answer()
 
     def _goes_again(
@@ -143,8 +145,7 @@ class AuxiliaryJobs:
         if job.was_lost(ended):
             logger.warning("the %s job was lost; it is sent again.", job.kind)
             return True
-        first = len(tried) == 1 and self._backend is not None
-        if not (first and job.failed() and self._choose(tried).host not in tried):
+        if len(tried) > 1 or not job.failed() or self._choose(tried).host in tried:
             return False
         logger.warning("the %s job failed on host %s; it is sent elsewhere.", job.kind, tried[0])
         return True
@@ -160,30 +161,14 @@ class AuxiliaryJobs:
             tried: hosts of earlier tries; this one's is added.
         """
         self._name, self._ended = job.name, None
-        with contextlib.ExitStack() as opened:
-            here = None
-            if self._backend is None:
-                here = opened.enter_context(_backend_here(self._run))
-            backend = here or self._backend
-            assert backend is not None
-            slot = here.slots[0] if here else self._choose(tried)
-            tried.append(slot.host)
-            backend.start(job.job(spec, slot))
-            while self._ended is None:
-                for event in here.poll(0.0) if here else ():
-                    self.on_event(event)
-                self._wait()
+        slot = self._choose(tried)
+        tried.append(slot.host)
+        self._backend.start(job.job(spec, slot))
+        while self._ended is None:
+            self._wait()
         deadline = time.monotonic() + LATE_SECONDS
         while 0 in self._ended["codes"] and not job.file.exists():
             if time.monotonic() > deadline:
                 break
             self._wait()
         return self._ended
-
-
-def _backend_here(run: Path) -> LocalBackend:
-    """Start a backend of this computer alone: other hosts would not see a job's files."""
-    folder = run / "errands"
-    with storage(folder):
-        folder.mkdir(mode=0o700, exist_ok=True)
-    return LocalBackend(slots=1, run_dir=folder)

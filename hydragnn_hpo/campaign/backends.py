@@ -2,18 +2,19 @@
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from hydragnn_hpo.config import CampaignConfig, MachineConfig
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.launching import (
+    JOBS,
     PRELOAD,
     Backend,
+    Transport,
     check_software,
     end_orphans,
     overruled,
-    read_run_excluded,
     run_tag,
     site_of,
     software_here,
@@ -21,8 +22,11 @@ from hydragnn_hpo.launching import (
 
 logger = logging.getLogger(__name__)
 
-OUTLIVES = "slurm"
-"""The backend whose agents may be alive and well when their controller is not, see ``Fleet``."""
+OUTLIVES = ("slurm", "mpiexec")
+"""Backends whose agents may be alive and well when their controller is not, see ``Fleet``."""
+
+JOINS = "slurm"
+"""The backend whose allocations may serve one campaign together."""
 
 TETHERED = "local"
 """The backend whose ranks end with their controller, at once; all others' go on for a lease."""
@@ -41,7 +45,24 @@ def make_backend(config: CampaignConfig, run: Path) -> Backend:
         ConfigError: the machine does not have what the campaign asks for.
         JobError: what should start it does not answer.
     """
+    _check_launcher(config)
     return backend_on(config.machine, run, preload_of(config))
+
+
+def _check_launcher(config: CampaignConfig) -> None:
+    """Check whether what starts the ranks of a command can do so on the campaign's machine."""
+    launcher = config.command.launcher if config.command else None
+    backend = config.machine.backend
+    if launcher == "srun" and backend != "slurm":
+        raise ConfigError(
+            f"command.launcher is 'srun', but machine.backend is '{backend}': set it to 'slurm', "
+            "or leave the launcher out."
+        )
+    if launcher == "mpiexec" and backend == "ray":
+        raise ConfigError(
+            "command.launcher is 'mpiexec', but machine.backend is 'ray', which names no hosts: "
+            "set it to 'slurm', 'mpiexec' or 'local'."
+        )
 
 
 def backend_on(machine: MachineConfig, run: Path, preload: tuple[str, ...] = PRELOAD) -> Backend:
@@ -49,20 +70,15 @@ def backend_on(machine: MachineConfig, run: Path, preload: tuple[str, ...] = PRE
 
     Args:
         machine: what there is to run on.
-        run: an existing folder that this controller alone uses.
+        run: an existing folder on storage that all hosts see; this controller alone uses it.
         preload: modules that ranks need.
 
     Raises:
         ConfigError: the machine does not have what is asked for.
         JobError: what should start it does not answer.
     """
-    if not machine.shared_files and machine.backend not in ("ray", "slurm"):
-        raise ConfigError(
-            f"machine.shared_files is false, but the backend '{machine.backend}' cannot carry "
-            "files: use ray or slurm, or a folder that all hosts see."
-        )
     check_software(machine, site_of(machine), run)
-    if machine.backend != OUTLIVES and (strays := end_orphans(run_tag(run))):
+    if machine.backend not in OUTLIVES and (strays := end_orphans(run_tag(run))):
         logger.warning("ended %d processes that a lost controller had left", len(strays))
     tell_overruled(machine)
     return _BACKENDS[machine.backend](machine, run, preload)
@@ -100,10 +116,51 @@ def _local(machine: MachineConfig, run: Path, preload: tuple[str, ...]) -> Backe
     )
 
 
-def _slurm(machine: MachineConfig, run: Path, preload: tuple[str, ...]) -> Backend:
-    from hydragnn_hpo.launching import SlurmBackend
+def fleet_on(
+    transport: Transport,
+    machine: MachineConfig,
+    run: Path,
+    preload: tuple[str, ...] = PRELOAD,
+    *,
+    jobs: Mapping[str, str] = JOBS,
+) -> Backend:
+    """Return a backend of agents.
 
-    return SlurmBackend(machine, run_dir=run, preload=preload)
+    Args:
+        transport: starts them.
+        machine: how many slots, with what lease.
+        run: an existing folder that this controller alone uses.
+        preload: modules that ranks need.
+        jobs: kind of job -> ``module:function``.
+
+    Raises:
+        JobError: we cannot listen on the transport's address.
+    """
+    from hydragnn_hpo.launching import Fleet
+
+    return Fleet(
+        transport,
+        run_dir=run,
+        lease_seconds=machine.lease_seconds,
+        slots=machine.slots,
+        lanes=machine.lanes,
+        site=site_of(machine),
+        sample_seconds=machine.sample_seconds,
+        jobs=jobs,
+        preload=preload,
+    )
+
+
+def _slurm(machine: MachineConfig, run: Path, preload: tuple[str, ...]) -> Backend:
+    from hydragnn_hpo.launching import slurm_transport
+
+    return fleet_on(slurm_transport(machine, run), machine, run, preload)
+
+
+def _mpiexec(machine: MachineConfig, run: Path, preload: tuple[str, ...]) -> Backend:
+    from hydragnn_hpo.launching import mpiexec_transport
+
+    return fleet_on(mpiexec_transport(machine, run), machine, run, preload)
 
 
 def _ray(machine: MachineConfig, run: Path, preload: tuple[str, ...]) -> Backend:
@@ -112,39 +169,9 @@ def _ray(machine: MachineConfig, run: Path, preload: tuple[str, ...]) -> Backend
     return RayBackend(machine, run_dir=run, preload=preload)
 
 
-def _steps(machine: MachineConfig, run: Path, preload: tuple[str, ...]) -> Backend:
-    from hydragnn_hpo.launching import ProcessBackend, Steps
-
-    site = site_of(machine)
-    without = read_run_excluded(run)
-    launcher = Steps.find(
-        os.environ, slots=machine.slots, hosts=machine.hosts, without=without, site=site
-    )
-    return ProcessBackend(
-        launcher,
-        lease_seconds=machine.lease_seconds,
-        run_dir=run,
-        site=site,
-    )
-
-
-def _mpiexec(machine: MachineConfig, run: Path, preload: tuple[str, ...]) -> Backend:
-    from hydragnn_hpo.launching import Mpiexec, ProcessBackend
-
-    site = site_of(machine)
-    without = read_run_excluded(run)
-    return ProcessBackend(
-        Mpiexec(slots=machine.slots, hosts=machine.hosts, without=without, site=site),
-        lease_seconds=machine.lease_seconds,
-        run_dir=run,
-        site=site,
-    )
-
-
 _BACKENDS: dict[str, Make] = {
     "local": _local,
     "slurm": _slurm,
-    "ray": _ray,
-    "steps": _steps,
     "mpiexec": _mpiexec,
+    "ray": _ray,
 }

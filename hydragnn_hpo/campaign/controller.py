@@ -8,7 +8,7 @@ import logging
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from hydragnn_hpo.campaign.energy_accounting import EnergyMeter
 from hydragnn_hpo.campaign.event_store import EventStore
 from hydragnn_hpo.campaign.promotion import Promoter, Replicates
 from hydragnn_hpo.campaign.proposals import Proposals
-from hydragnn_hpo.campaign.setup import controller_versions, tidy
+from hydragnn_hpo.campaign.setup import check_stores, controller_versions, tidy
 from hydragnn_hpo.campaign.shutdown import NEVER, Drained, ShutdownRequest
 from hydragnn_hpo.campaign.state import State, Trial
 from hydragnn_hpo.campaign.status import explain_no_result
@@ -57,6 +57,9 @@ Watch = Callable[[State, "Controller"], None]
 class Controller:
     """Runs one campaign in one run directory."""
 
+    ends_in: float | None = None
+    """Predicted seconds until all trials that are known have ended."""
+
     def __init__(
         self,
         config: CampaignConfig,
@@ -80,27 +83,26 @@ class Controller:
             clock: gives seconds since the epoch.
 
         Raises:
-            RunError: another controller is at work there, or its journal is damaged.
+            RunError: another controller is at work there, its journal is damaged, or a store's
+                version is another.
         """
-        self.config, self.run_dir = config, run
-        self.watch, self.pause = watch, pause
+        self.config, self.run_dir, self.watch, self.pause = config, run, watch, pause
+        check_stores(run, cards.values())
         self.lease = ControllerLease(run.path)
         tidy(run, trials_may_live=config.machine.backend != TETHERED)
         self.event_store = EventStore(run.journal, self.lease.epoch, clock, self.lease.renew)
         self.state = self.event_store.state
         self.walltime = WallTime.of(os.environ)
         self.backend = make_backend()
-        self.ready, self.stopping, self._left = False, False, FAILED
-        self._served = self._opened = False
-        self.ends_in: float | None = None
-        """Predicted seconds until all trials that are known have ended."""
-        self._plan_due, self._last_poll, self._idle_since = 0.0, 0.0, math.inf
+        self.ready = self.stopping = self._served = self._opened = False
+        self._left = FAILED
         self._unprocessed: list[Event] = []
         self._assemble(make_trial_kind(config, run, cards))
 
     def _assemble(self, work: TrialKind) -> None:
         config, run, event_store = self.config, self.run_dir, self.event_store
         self.work = work
+        self._plan_due, self._last_poll, self._idle_since = 0.0, 0.0, math.inf
         self.dispatch = Dispatch(config, run, work, find_profile(config.machine.profile))
         self.proposals = Proposals(config, event_store, self.dispatch, configure=work.configure)
         self.attempts = Attempts(
@@ -113,7 +115,7 @@ class Controller:
         self.request_handler = RequestHandler(run, event_store, self.attempts)
         self.auxiliary_jobs = AuxiliaryJobs(
             run.path,
-            self.backend if config.machine.shared_files else None,
+            self.backend,
             epoch=self.lease.epoch,
             choose=self._slot_beside,
             wait=self._wait,
@@ -146,7 +148,7 @@ class Controller:
         except (Drained, KeyboardInterrupt, JobError, StorageError, OSError) as why:
             if self.stopping:  # a job inside of ``run``
                 raise
-            goes_on = isinstance(why, Drained) or passes(why)
+            goes_on = isinstance(why, Drained) or passes(why) or self._files_are_away(why)
             if goes_on:
                 self._left = DRAINED
             elif isinstance(why, KeyboardInterrupt):
@@ -155,6 +157,21 @@ class Controller:
             if goes_on and not isinstance(why, Drained):
                 raise Drained(str(why)) from why
             raise
+
+    def _files_are_away(self, why: BaseException) -> bool:
+        """Check whether an error came of files that were there when the campaign began.
+
+        A mount that is gone has no file, and one that is dead lets no one in: neither error is in
+        ``files.PASSING``, since it is a person's to mend where a campaign has yet to begin.
+        """
+        if not self._opened or not isinstance(why, (StorageError, OSError)):
+            return False
+        try:
+            for path in (self.run_dir.campaign, *self.work.needs):
+                path.stat()
+        except OSError:
+            return True
+        return False
 
     @property
     def slots(self) -> int:
@@ -250,6 +267,10 @@ class Controller:
     def _turn(self) -> None:
         if self.attempts.trouble is not None:
             raise self.attempts.trouble
+        if time.monotonic() - self.attempts.files_away_since > HOST_SECONDS:
+            raise Drained(
+                f"no trial could reach its files for {HOST_SECONDS:.0f} s: see their file server"
+            )
         self.proposals.propose_next()
         self.promoter.promote(exhausted=self.proposals.exhausted)
         self.replicates.propose_missing()
@@ -273,6 +294,7 @@ class Controller:
         if not waits and now < self._plan_due + PLAN_SECONDS:
             return
         self.attempts.news = False
+        began = time.thread_time()  # a process that is stopped meanwhile has not planned
         plan = self.dispatch.decide(
             self.state,
             now=self.event_store.clock(),
@@ -280,7 +302,7 @@ class Controller:
             time_left=self.time_left,
         )
         self.ends_in = plan.ends_in
-        self._plan_due = now + (time.monotonic() - now) / PLANNING_SHARE
+        self._plan_due = now + (time.thread_time() - began) / PLANNING_SHARE
         self.attempts.start_plan(plan)
         if plan.starts or self.state.count("running"):
             self._idle_since = math.inf
@@ -359,11 +381,18 @@ class Controller:
                 self.event_store.append(event.kind, durable=False, host=event.data.get("host"))
                 if event.data.get("error"):
                     host, there = str(event.data.get("host")), {s.host for s in self.backend.slots}
-                    self.host_health.quarantine_unusable(host, there, str(event.data["error"]))
+                    self._quarantine_unusable(host, there, str(event.data["error"]))
         self.energy_meter.flush_if_due()
         self.lease.renew()
         self.event_store.flush()
         return events
+
+    def _quarantine_unusable(self, host: str, there: Collection[str], error: str) -> None:
+        """Use a host no more; where others were lost, the campaign waits for better days."""
+        try:
+            self.host_health.quarantine_unusable(host, there, error)
+        except JobError as unusable:
+            raise (Drained(str(unusable)) if self.state.hosts.lost else unusable) from None
 
     def _check_stop_requests(self) -> None:
         """Raise if a person, the scheduler or the clock ends the work, in this order."""

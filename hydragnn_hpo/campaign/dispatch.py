@@ -268,7 +268,6 @@ class Dispatch:
         )
         with storage(place):
             place.mkdir(parents=True, exist_ok=True)
-            folder.control.unlink(missing_ok=True)
         if not folder.config.exists():
             write_text(folder.config, self.work.written(self.configs[trial.name]))
         write_text(place / "placement.toml", dump_config(placement))
@@ -280,12 +279,8 @@ class Dispatch:
             width=len(ranks),
             spec=self.work.spec(folder, attempt=attempt, epochs=trial.until, slots=slots),
             log=place / "log",
-            lease=place / "lease",
             watch=place / "metrics.jsonl",
             slots=ranks,
-            control=folder.control,
-            folder=folder.path,
-            needs=self.work.needs,
         )
 
     def _places(self, start: StartTask) -> tuple[Slot, ...]:

@@ -12,8 +12,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-import numpy as np
-
 from hydragnn_hpo.campaign.promotion import choose_promotions
 from hydragnn_hpo.campaign.state import State
 from hydragnn_hpo.config import CampaignConfig, ProfileConfig, TrialConfig
@@ -26,6 +24,7 @@ from hydragnn_hpo.placement import (
     SimulatedWork,
     SimulationResult,
     SimulationSettings,
+    draw_error,
     simulate,
 )
 from hydragnn_hpo.search import Point, Promotion, RungResult, make_brain
@@ -218,8 +217,7 @@ class TrialPricer:
             widths = (command.width,) if command else (1,)
             price, label = self.costs.price_values(values, widths), "command"
         spread = 0.0 if price.measured else ERROR
-        draws = np.random.default_rng(derive_seed(self.config.seed, name, "forecast"))
-        truth = math.exp(spread * float(draws.standard_normal()))
+        truth = draw_error(self.config.seed, name, spread)
         return PricedTrial(name, label, price, self._lanes(price), truth, every)
 
     def _lanes(self, price: Price) -> int:

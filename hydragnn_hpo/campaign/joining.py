@@ -1,21 +1,33 @@
 """Several allocations on one campaign: one of them holds the controller, the others its hosts.
 
-All run the same command. The first that finds the lease free is the controller; the others bring
-their hosts to it, and one of them takes over when it is gone.
+All run the same command. The first that finds the lease free is the controller; the others start
+agents on their hosts, which connect to it like its own, and one of them takes over when it is gone.
 """
 
+import contextlib
+import logging
 import os
 import time
 from collections.abc import Callable, Mapping
 from typing import Literal, Self
 
-from hydragnn_hpo.campaign.backends import OUTLIVES, preload_of, tell_overruled
+import hydragnn_hpo
+from hydragnn_hpo.campaign.backends import JOINS, fleet_on, preload_of, tell_overruled
 from hydragnn_hpo.campaign.event_store import read_state
+from hydragnn_hpo.campaign.journal import JournalFollower, JournalReplaced
 from hydragnn_hpo.campaign.shutdown import ShutdownRequest
 from hydragnn_hpo.config import CampaignConfig, MachineConfig
-from hydragnn_hpo.errors import ConfigError, RunError
+from hydragnn_hpo.errors import ConfigError, RunError, StorageError
 from hydragnn_hpo.files import passes
-from hydragnn_hpo.launching import Backend, SlurmBackend, Visit, hold
+from hydragnn_hpo.launching import (
+    AgentCall,
+    Backend,
+    ControllerAddress,
+    announce_leaving,
+    read_address,
+    run_tag,
+    slurm_transport,
+)
 from hydragnn_hpo.layout import RunDir
 from hydragnn_hpo.leases import (
     FAILED,
@@ -26,9 +38,14 @@ from hydragnn_hpo.leases import (
     read_release_reason,
 )
 
+logger = logging.getLogger(__name__)
+
 TURN_SECONDS = 0.2
 LOOK_SECONDS = 1.0
-"""Time between two readings of the run directory while no controller answers."""
+"""Time between two readings of the run directory."""
+
+RESTART_SECONDS = 10.0
+"""Between two starts of an agent on one host."""
 
 LEAVING_SECONDS = 20.0
 """Time that trials on these hosts get to write checkpoints when the allocation must leave."""
@@ -65,16 +82,18 @@ class AllocationMember:
             LeaseTaken: another process of this allocation works for the run already.
         """
         machine = patient(config.machine)
-        if machine.backend != OUTLIVES or not machine.shared_files:
+        if machine.backend != JOINS:
             raise ConfigError(
-                f"--join needs machine.backend = '{OUTLIVES}' and shared files, this is "
+                f"--join needs machine.backend = '{JOINS}', this is "
                 f"'{machine.backend}': leave it out, or choose another --machine."
             )
         self.config = config.model_copy(update={"machine": machine})
         self.run = run
-        self.transport = hold(machine, run.path, environment, one_of_many=True)
+        self.transport = slurm_transport(machine, run.path, environment, one_of_many=True)
         self._seat = AllocationLease(run.path, self.transport.allocation)
-        self._visit = Visit(self.transport, run.path)
+        self._journal = JournalFollower(run.journal)
+        self._due = dict.fromkeys(self.transport.hosts, 0.0)
+        """When to start an agent on each host that has none, in monotonic time."""
         self._served = False
         self._until = self.transport.ends_at - LAST_SECONDS
         self._next_look = 0.0
@@ -85,7 +104,6 @@ class AllocationMember:
 
     def __exit__(self, *error: object) -> None:
         """End the agents, and leave."""
-        self._visit.hang_up()
         self.transport.close()
         self._seat.release()
 
@@ -96,14 +114,9 @@ class AllocationMember:
 
     def backend(self) -> Backend:
         """Return the backend of a controller in this process, with the agents of its allocation."""
-        self._visit.hang_up()
         tell_overruled(self.config.machine)
-        return SlurmBackend(
-            self.config.machine,
-            run_dir=self.run.path,
-            preload=preload_of(self.config),
-            transport=self.transport,
-        )
+        machine, preload = self.config.machine, preload_of(self.config)
+        return fleet_on(self.transport, machine, self.run.path, preload)
 
     def serve(self, pause: ShutdownRequest, tell: Callable[[str], None]) -> Course:
         """Bring these hosts to the controller; return why that came to an end.
@@ -115,28 +128,89 @@ class AllocationMember:
         Raises:
             RunError: the controller refuses these hosts.
         """
-        served, leaving = False, False
-        while time.time() < self._until:
-            self._visit.turn(TURN_SECONDS)
+        served, leaving, course = False, False, None
+        while time.time() < self._until and course is None:
+            time.sleep(TURN_SECONDS)
             self._seat.renew()
-            if self._visit.received != served:
-                served = self._visit.received
-                tell(f"{self.whereabouts} {'serves' if served else 'lost'} a controller")
-                self._served |= served
             if (pause.wanted or pause.draining) and not leaving:
                 leaving = True
-                self._visit.leave(time.time())
                 self._until = min(self._until, time.time() + LEAVING_SECONDS)
-            course = None if served or leaving else self._look()
-            if course is not None:
-                return course
-        return "drained"
+                with contextlib.suppress(StorageError):  # else agents say it as Slurm ends them
+                    announce_leaving(self.run.path, self.transport.hosts, time.time())
+            if leaving or time.monotonic() < self._next_look:
+                continue
+            self._next_look = time.monotonic() + LOOK_SECONDS
+            address = self._find_controller()
+            if (address is not None) != served:
+                served = address is not None
+                tell(f"{self.whereabouts} {'serves' if served else 'lost'} a controller")
+                self._served |= served
+            if address is None:
+                course = self._find_course()
+            else:
+                self._keep_agents(address)
+        return course or "drained"
 
-    def _look(self) -> Course | None:
-        """Check why there is no controller; None while there is one."""
-        if time.monotonic() < self._next_look:
+    def _find_controller(self) -> ControllerAddress | None:
+        """Return where the controller listens that these hosts serve; None if there is none.
+
+        Raises:
+            RunError: it cannot use these hosts.
+        """
+        if find_controller(self.run.path) is None:
             return None
-        self._next_look = time.monotonic() + LOOK_SECONDS
+        try:
+            address = read_address(self.run.path)
+        except RunError as error:
+            if passes(error):
+                return None
+            raise
+        if address is None or not address.port:
+            return None
+        if address.allocation == self.transport.allocation:
+            raise RunError(
+                f"{self.run.path}: allocation {address.allocation} runs it already, its "
+                "controller is here: there is nothing to join."
+            )
+        if refusal := self._find_refusal(address):
+            raise RunError(
+                f"{self.run.path}: this allocation cannot join: {refusal}; give all of them "
+                "the same backend, package and path."
+            )
+        return address
+
+    def _find_refusal(self, address: ControllerAddress) -> str | None:
+        """Return why a controller cannot use these hosts."""
+        if not address.allocation:
+            return "the backend takes no guests"
+        if address.version != hydragnn_hpo.__version__:
+            return (
+                f"the controller has version {address.version} of hydragnn-hpo, this is "
+                f"{hydragnn_hpo.__version__}"
+            )
+        if address.run != run_tag(self.run.path):
+            return "the controller sees the run directory under another path"
+        return None
+
+    def _keep_agents(self, address: ControllerAddress) -> None:
+        """Start agents on the hosts that have none: yet, or any more as the journal says."""
+        now = time.monotonic()
+        try:
+            for event in self._journal.read_new():
+                if event.get("event") == "host_lost" and event.get("host") in self.transport.hosts:
+                    self._due.setdefault(event["host"], now)
+        except (RunError, JournalReplaced):  # its file server is away
+            return
+        for news in self.transport.poll():
+            logger.warning("host %s %s", news.host, news.reason)
+            self._due[news.host] = now + RESTART_SECONDS
+        if due := [host for host, when in self._due.items() if when <= now]:
+            for host in due:
+                del self._due[host]
+            self.transport.start(due, AgentCall(self.run.path, address.run, address.epoch))
+
+    def _find_course(self) -> Course | None:
+        """Return why there is no controller; None while there is one."""
         if find_controller(self.run.path) is not None:
             return None
         try:

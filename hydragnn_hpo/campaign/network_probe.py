@@ -67,7 +67,7 @@ def make_probe_job(folder: Path, slots: Sequence[Slot], seconds: float = JOIN_SE
     """Create the folder of a job of kind ``probe``, and return the job for the backend.
 
     Args:
-        folder: of the job, new; all hosts see it, or it is transferred. Its name is the job's.
+        folder: of the job, new, which all hosts see. Its name is the job's.
         slots: of its ranks, in rank order.
         seconds: how long ranks wait for each other.
     """
@@ -86,10 +86,8 @@ def make_probe_job(folder: Path, slots: Sequence[Slot], seconds: float = JOIN_SE
         width=len(slots),
         spec=spec,
         log=folder / "log",
-        lease=folder / "lease",
         watch=None,
         slots=tuple(slots),
-        folder=folder,
     )
 
 

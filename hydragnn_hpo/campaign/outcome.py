@@ -1,18 +1,34 @@
 """How an attempt ended, and what becomes of its trial: the rules of Law 9, pure."""
 
 import os
+import re
+import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hydragnn_hpo.config import DISK_FULL, FILES_AWAY, HALVED, INTERRUPTED, STALE
+from hydragnn_hpo.config import DISK_FULL, FILES_AWAY, HALVED, INTERRUPTED, PEER_LOST, STALE
 from hydragnn_hpo.errors import StorageError
 from hydragnn_hpo.files import passes, read_json
+from hydragnn_hpo.leases import RANK_LEASE_LAPSED
 
 LAST_LINES = 3
 TAIL_BYTES = 16_384
 """What is read of a log for its last lines."""
+
+DUMP_BYTES = 262_144
+"""What is read of a log for the tracebacks that a crashed rank left at its end."""
+
+CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT)
+"""Signals that a process brings upon itself. SIGKILL may be the kernel's, out of memory."""
+
+MAX_CRASHES = 2
+"""Crashes without a new checkpoint between them that make a bug. One may be a bit that flipped. A
+second one at the same place of the training is the program's own; that a host was lost between
+them proves nothing, and a training that gets further each time comes to its end."""
+
+OURS = "hydragnn_hpo"
 
 YIELDS = ("paused", "resized", "walltime")
 """Reasons for which a trial is asked to leave a checkpoint and end."""
@@ -38,9 +54,36 @@ class EndedAttempt:
     """Why the controller had asked it to end: ``paused resized median curve stopped cancelled``."""
     restarts: int = 0
     """Interruptions in a row before this one."""
-    max_restarts: float = 5
+    max_restarts: int = 5
     error: str | None = None
     """A sentence of the backend where the job could not run."""
+    first: int | None = None
+    """The rank that ended first, where that is known."""
+    away: Sequence[str] = ()
+    """Hosts that were lost with ranks of it."""
+    crashes: int = 0
+    """Crashes before this one, without a new checkpoint since."""
+    package: str = OURS
+    """The package in which a crash is looked for first: the user's own, if its trial has one."""
+
+    @property
+    def excused(self) -> bool:
+        """Whether it was lost with its controller, a host or a lease: no fault of the trial's."""
+        return not self.codes or bool(self.away) or RANK_LEASE_LAPSED in self.codes
+
+    @property
+    def crash(self) -> int | None:
+        """Signal by which its program ended itself, if that is how the attempt ended.
+
+        Ranks of a GPU abort when they lose a peer, so the first to end counts where it is known.
+        """
+        if self.away:
+            return None
+        known = self.first is not None and self.first < len(self.codes)
+        judged = [self.codes[self.first or 0]] if known else self.codes
+        if -signal.SIGKILL in judged:
+            return None
+        return next((-code for code in judged if -code in CRASHES), None)
 
 
 def read_outcome(attempt: EndedAttempt) -> dict[str, Any]:
@@ -63,18 +106,40 @@ def read_outcome(attempt: EndedAttempt) -> dict[str, Any]:
         return _interrupted(asked if asked in YIELDS else "walltime")
     if HALVED in codes:  # ends by itself: it is halved until it fits, or one graph does not
         return _interrupted("resized")
+    return _without_result(attempt)
+
+
+def _without_result(attempt: EndedAttempt) -> dict[str, Any]:
+    """Read how an attempt ended that left no result, unasked."""
+    codes = attempt.codes
     log_end = last_lines(attempt.folder / "log")
+    if FILES_AWAY in codes:
+        return _interrupted("files_away", message=log_end)
+    if attempt.crash is not None:
+        message = describe_crash(attempt.folder / "log", attempt.crash, attempt.package)
+        if attempt.crashes + 1 >= MAX_CRASHES:
+            return _failed("bug", message)
+        return _interrupted("crashed", message=message)
+    if attempt.excused:
+        return _interrupted("host_lost", codes=list(codes), message=attempt.error, excused=True)
     if attempt.restarts >= attempt.max_restarts:
-        return {
-            "outcome": "failed",
-            "reason": "bug",
-            "message": f"was lost {attempt.restarts + 1} times in a row without a new checkpoint "
-            f"(exit codes {list(codes)}): {attempt.error or log_end}",
-        }
+        return _failed("bug", _describe_losses(attempt, log_end))
     if STALE in codes:  # the log names the rank that was waited for
         return _interrupted("stale", codes=list(codes), message=log_end)
-    message = attempt.error or (log_end if FILES_AWAY in codes else None)
-    return _interrupted("host_lost", codes=list(codes), message=message)
+    return _interrupted("host_lost", codes=list(codes), message=attempt.error)
+
+
+def _describe_losses(attempt: EndedAttempt, log_end: str) -> str:
+    """Return why a trial that was lost too often fails."""
+    often = f"{attempt.restarts + 1} times in a row without a new checkpoint"
+    if attempt.first is not None and attempt.codes[attempt.first] == PEER_LOST:
+        # The log's path keeps trials from failing alike: the network is no bug they share.
+        return (
+            f"its ranks lost each other {often}, and none had died before: look at the network "
+            f"between its hosts, and at {attempt.folder / 'log'}."
+        )
+    codes = list(attempt.codes)
+    return f"was lost {often} (exit codes {codes}): {attempt.error or log_end}"
 
 
 def _interrupted(reason: str, **values: Any) -> dict[str, Any]:
@@ -170,6 +235,47 @@ def find_failed_host(
     return hosts.pop() if len(hosts) == 1 and not signalled else None
 
 
+def describe_crash(log: Path, number: int, package: str) -> str:
+    """Return where a program crashed, and by which signal; the same words for the same place.
+
+    Args:
+        log: of the attempt, in which ``faulthandler`` has left a traceback of every thread.
+        number: the signal.
+        package: where the line is looked for first; else it is one of ours.
+    """
+    name = signal.Signals(number).name
+    threads = _read_crash_threads(log)
+    for wanted in (package, OURS):
+        for frames in threads:
+            for file, line, function in frames:
+                if wanted in Path(file).with_suffix("").parts:
+                    return f"{file}:{line} in {function}: the program crashed here ({name})."
+    return f"the program crashed ({name}) outside of any file of {package}."
+
+
+_THREAD = re.compile(r"^(Current thread|Thread) 0x.*\(most recent call first\):$")
+_FRAME = re.compile(r'^  File "(.+)", line (\d+) in (.+)$')
+
+Frames = list[tuple[str, str, str]]
+"""File, line and function, innermost first."""
+
+
+def _read_crash_threads(log: Path) -> list[Frames]:
+    """Read the tracebacks of the last crash: the thread that crashed, then the main thread."""
+    lines = _read_end(log, DUMP_BYTES).splitlines()
+    starts = [at for at, line in enumerate(lines) if line.startswith("Fatal Python error:")]
+    threads: list[Frames] = []
+    crashed: Frames | None = None
+    for line in lines[starts[-1] :] if starts else ():
+        if thread := _THREAD.match(line):
+            threads.append([])
+            crashed = threads[-1] if thread[1] == "Current thread" else crashed
+        elif threads and (frame := _FRAME.match(line)):
+            threads[-1].append((frame[1], frame[2], frame[3]))
+    last = threads[-1:]  # the oldest thread comes last
+    return last if crashed is None else [crashed, *last]
+
+
 def last_lines(log: Path) -> str:
     """Return the last lines of a log, for a person to read."""
     return " | ".join(read_tail(log, LAST_LINES)) or "its log is empty"
@@ -177,11 +283,15 @@ def last_lines(log: Path) -> str:
 
 def read_tail(log: Path, lines: int) -> list[str]:
     """Read so many last lines of a log, however long it is; none if it cannot be read."""
+    return _read_end(log, TAIL_BYTES).strip().splitlines()[-lines:]
+
+
+def _read_end(log: Path, most: int) -> str:
+    """Read so many last bytes of a log; nothing if it cannot be read."""
     try:
         with log.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - TAIL_BYTES))
-            text = file.read().decode(errors="replace")
+            file.seek(max(0, size - most))
+            return file.read().decode(errors="replace")
     except OSError:
-        return []
-    return text.strip().splitlines()[-lines:]
+        return ""

@@ -161,7 +161,7 @@ class Proposals:
     def start(self) -> None:
         """Build the brain and replay what was told before; nothing once all is proposed."""
         for trial in self.event_store.state.trials.values():
-            if trial.reason != "bad_config":
+            if trial.attempt or trial.reason != "bad_config":  # one that ran once makes a trial
                 self._configure(trial)
             self.dispatch.learn_again(trial)
         if not self.exhausted:

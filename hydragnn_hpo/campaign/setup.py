@@ -2,13 +2,14 @@
 
 import itertools
 import platform
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from hydragnn_hpo import __version__
 from hydragnn_hpo.config import (
+    STORE_VERSION,
     CampaignConfig,
     CardConfig,
     Scalar,
@@ -21,7 +22,7 @@ from hydragnn_hpo.config import (
     parse_config,
 )
 from hydragnn_hpo.errors import ConfigError, RunError
-from hydragnn_hpo.files import PART, remove, storage, sweep, write_text
+from hydragnn_hpo.files import PART, read_json, remove, storage, sweep, write_text
 from hydragnn_hpo.layout import RunDir, derive_seed
 from hydragnn_hpo.resources import find_resource
 from hydragnn_hpo.search import (
@@ -98,6 +99,30 @@ def _same_campaign(config: CampaignConfig, run: RunDir) -> None:
             f"{run.path}: holds campaign '{there['name']}' with {key} = {old!r}, asked was "
             f"{new!r}; choose another directory with --run, or undo the change."
         )
+
+
+def check_stores(run: RunDir, names: Iterable[str]) -> None:
+    """Check that this program reads the stores that the run directory holds already.
+
+    Args:
+        run: the run directory.
+        names: of the cards, and so of the stores.
+
+    Raises:
+        RunError: one is of another version: every trial would fail on it.
+        StorageError: what one says about itself cannot be read.
+    """
+    for store in map(run.store, names):
+        if not (store / "index.json").exists():
+            continue
+        content = read_json(store / "index.json")
+        found = content.get("version") if isinstance(content, dict) else None
+        if found != STORE_VERSION:
+            raise RunError(
+                f"{store}: is a graph store of version {found}, this program reads "
+                f"{STORE_VERSION}: finish the run with the hydragnn-hpo that began it, or choose "
+                "another directory with --run."
+            )
 
 
 def _differences(old: Any, new: Any, path: tuple[str, ...]) -> Iterator[tuple[str, Any, Any]]:

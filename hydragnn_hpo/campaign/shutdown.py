@@ -22,6 +22,15 @@ class ShutdownRequest:
     draining = False
     """Whether a scheduler said that the allocation ends soon."""
 
+    def __init__(self, *, sigterm_drains: bool = False) -> None:
+        """Start without a request.
+
+        Args:
+            sigterm_drains: whether SIGTERM comes from a scheduler, as in a batch job of a chain:
+                it ends the allocation, the next job goes on. Elsewhere it is a person's.
+        """
+        self._drains = {signal.SIGUSR1, signal.SIGTERM} if sigterm_drains else {signal.SIGUSR1}
+
     @contextlib.contextmanager
     def handle_signals(self) -> Iterator[None]:
         """Handle Ctrl-C and SIGTERM as a request to stop, SIGUSR1 as the end of the allocation."""
@@ -34,7 +43,7 @@ class ShutdownRequest:
                 signal.signal(number, handler)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        if number == signal.SIGUSR1:
+        if number in self._drains:
             self.draining = True
             return
         if self.wanted:

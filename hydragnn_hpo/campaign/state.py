@@ -1,5 +1,6 @@
 """A campaign's state: a fold of its journal to trials, hosts and energy, and nothing else."""
 
+import math
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -16,8 +17,12 @@ RULES = ("median", "curve")
 LOST = ("host_lost", "stale")
 """Reasons that count against ``search.max_restarts`` until a new checkpoint is there.
 
-An end without exit codes does not count: its controller died, which is not the trial's fault.
+An end that is ``excused`` does not count: it was lost with a host, a lease or its controller.
 """
+
+AT_ONCE_SECONDS = 30.0
+"""Hosts that are lost within so long share a cause, a switch or the power: none is at fault. They
+are missed one by one, each when its own lease has lapsed."""
 
 
 @dataclass
@@ -53,6 +58,8 @@ class Trial:
     """Seconds of its newest epoch by width, of all its attempts."""
     restarts: int = 0
     """Interruptions in a row without a new checkpoint."""
+    crashes: int = 0
+    """Crashes of its program without a new checkpoint."""
     resizes: int = 0
     wished: int | None = None
     """Width for which it was asked to yield."""
@@ -106,6 +113,8 @@ class Hosts:
     """Why a host is not there."""
     failures: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     """What a host has on its account: trials that were lost on it, and its own losses."""
+    newest_loss: tuple[float, str] = (-math.inf, "")
+    """When the newest loss of a host was, and of which."""
     quarantined: dict[str, str] = field(default_factory=dict)
     """Why a host gets no more trials."""
     warned: dict[str, str] = field(default_factory=dict)
@@ -293,7 +302,7 @@ def _checkpoint(state: State, event: Event) -> None:
     name, reached = event["trial"], (event["reached"], event.get("step", 0))
     if reached > state.checkpoints.get(name, (0, 0)):
         state.checkpoints[name] = reached
-        state.trials[name].restarts = 0
+        state.trials[name].restarts = state.trials[name].crashes = 0
 
 
 def _asked(state: State, event: Event) -> None:
@@ -330,7 +339,9 @@ def _ended(state: State, event: Event) -> None:
 
 def _interrupted(state: State, trial: Trial, event: Event) -> None:
     state.move(trial, "queued")
-    trial.restarts += trial.reason in LOST and event.get("codes") != []
+    excused = event.get("excused") or event.get("codes") == []  # older journals have no ``excused``
+    trial.restarts += trial.reason in LOST and not excused
+    trial.crashes += trial.reason == "crashed"
     trial.epoch, _ = state.checkpoints.get(trial.name, (0, 0))
     trial.least = event.get("least", trial.least)
     trial.whole = event.get("whole", trial.whole)
@@ -364,7 +375,7 @@ def _retried(state: State, event: Event) -> None:
     trial = state.trials[event["trial"]]
     state.move(trial, "queued")
     trial.reason = trial.message = None
-    trial.restarts = 0
+    trial.restarts = trial.crashes = 0
     for rows in state.results.values():
         rows[:] = [row for row in rows if row[:2] != (trial.name, None)]
 
@@ -394,6 +405,12 @@ def _host_lost(state: State, event: Event) -> None:
     host = event["host"]
     state.hosts.slots.pop(host, None)
     state.hosts.lost[host] = event["reason"]
+    since, before = state.hosts.newest_loss
+    if event["time"] - since <= AT_ONCE_SECONDS and before != host:
+        for each in (before, host):
+            causes = state.hosts.failures[each]
+            causes -= {cause for cause in causes if cause.startswith("lost")}
+    state.hosts.newest_loss = (event["time"], host)
 
 
 def _host_failed(state: State, event: Event) -> None:

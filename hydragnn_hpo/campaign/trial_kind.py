@@ -2,7 +2,7 @@
 
 import os
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -64,14 +64,8 @@ class TrialKind(Protocol):
     ) -> dict[str, Any]:
         """Return the job specification that every rank of an attempt gets."""
 
-    def ended(self, attempt: EndedAttempt, *, until: int, first: int | None) -> dict[str, Any]:
-        """Read how an attempt ended, see ``outcome.read_outcome``.
-
-        Args:
-            attempt: what is known of it.
-            until: epoch up to which it was to go.
-            first: the rank that ended first, where that is known.
-        """
+    def ended(self, attempt: EndedAttempt, *, until: int) -> dict[str, Any]:
+        """Read how an attempt that was to go up to an epoch ended, see ``outcome.read_outcome``."""
 
 
 class TrainingTrials:
@@ -118,7 +112,7 @@ class TrainingTrials:
         one_host = len({slot.host for slot in slots}) == 1
         return {"trial_dir": str(trial.path.resolve()), "attempt": attempt, "one_host": one_host}
 
-    def ended(self, attempt: EndedAttempt, *, until: int, first: int | None) -> dict[str, Any]:
+    def ended(self, attempt: EndedAttempt, *, until: int) -> dict[str, Any]:
         """Read how an attempt ended."""
         return read_outcome(attempt)
 
@@ -160,15 +154,23 @@ class CommandTrials:
 
     def ranks(self, slots: tuple[Slot, ...]) -> tuple[Slot, ...]:
         """Return the slots on which a process is started: all, or the first for all of them."""
-        return slots if self.command.per == "rank" else slots[:1]
+        forked = self.command.per == "rank" and self.command.launcher is None
+        return slots if forked else slots[:1]
 
     def spec(
         self, trial: TrialDir, *, attempt: int, epochs: int, slots: tuple[Slot, ...]
     ) -> dict[str, Any]:
         """Return the command and its place."""
-        return spec_of(self.command, trial, attempt=attempt, epochs=epochs, slots=slots)
+        return spec_of(
+            self.command,
+            trial,
+            attempt=attempt,
+            epochs=epochs,
+            slots=slots,
+            machine=self.config.machine,
+        )
 
-    def ended(self, attempt: EndedAttempt, *, until: int, first: int | None) -> dict[str, Any]:
+    def ended(self, attempt: EndedAttempt, *, until: int) -> dict[str, Any]:
         """Read how an attempt ended; see ``outcome.read_outcome``.
 
         A result must hold what is minimized. A command that ended by itself without a result is
@@ -177,15 +179,16 @@ class CommandTrials:
         Args:
             attempt: what is known of it.
             until: epoch up to which it was to go, and went unless its result says otherwise.
-            first: the rank that ended first, where that is known.
         """
         log, path = attempt.folder / "log", attempt.folder / "result.json"
         if not path.exists():
-            if attempt.asked is None and attempt.error is None and _by_itself(attempt.codes, first):
+            if attempt.asked is None and attempt.error is None and _by_itself(attempt):
                 codes = ", ".join(map(str, attempt.codes))
                 return _bug(f"ended (exit code {codes}) without result.json: {last_lines(log)}")
-            lost = [code for code in attempt.codes if code < 0]  # others may look like ours
-            return read_outcome(replace(attempt, codes=lost))
+            # A command's own codes may look like those that our ranks end with.
+            lost = [code for code in attempt.codes if code < 0 or code in FROM_OUTSIDE]
+            lost = lost or [1] * len(attempt.codes)
+            return read_outcome(replace(attempt, codes=lost, first=None))
         ended = read_outcome(attempt)
         if ended["outcome"] not in ("completed", "stopped"):
             return ended
@@ -214,7 +217,7 @@ def _bug(message: str) -> dict[str, Any]:
     return {"outcome": "failed", "reason": "bug", "message": message}
 
 
-def _by_itself(codes: Sequence[int], first: int | None) -> bool:
+def _by_itself(attempt: EndedAttempt) -> bool:
     """Check whether the first rank to end, or every one where it is unknown, ended by itself."""
-    judged = list(codes) if first is None else [codes[first]]
+    judged = attempt.codes if attempt.first is None else [attempt.codes[attempt.first]]
     return bool(judged) and all(code >= 0 and code not in FROM_OUTSIDE for code in judged)

@@ -38,7 +38,7 @@ from hydragnn_hpo.files import read_json, storage, write_json, write_text
 from hydragnn_hpo.launching import (
     Finding,
     JobHosts,
-    compress,
+    compress_hosts,
     detect_slots,
     find_devices,
     read_run_excluded,
@@ -179,7 +179,7 @@ def accept(site: Acceptance, examine: Examine) -> tuple[dict[str, Any], list[Fin
     report: dict[str, Any] = {
         "machine": site.name,
         "version": __version__,
-        "hosts": compress(site.hosts.able),
+        "hosts": compress_hosts(site.hosts.able),
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "accepted": None,
         "stages": [],

@@ -1,7 +1,4 @@
-"""``hydragnn-hpo batch begin|end``: what a batch script says before and after ``run``.
-
-Nobody types these; the scripts of ``submit`` do.
-"""
+"""``hydragnn-hpo batch begin|end``: what scripts of ``submit`` call before and after ``run``."""
 
 import os
 import socket
@@ -16,83 +13,35 @@ import typer
 from hydragnn_hpo.cli.arguments import RunArgument
 
 if TYPE_CHECKING:
-    from hydragnn_hpo.launching import BatchJob, Ending, JobRecords
+    from hydragnn_hpo.launching import BatchJob, JobRecords
     from hydragnn_hpo.layout import RunDir
 
 app = typer.Typer(no_args_is_help=True)
 
 RECORD_SECONDS = 60.0
-"""How long a job waits for its record, which ``submit`` writes: it may begin at once."""
+"""How long a job waits for the record that ``submit`` writes: it may begin before that."""
 
 LEASE_SECONDS = 45.0
-"""How long it waits for the lease of a controller that was lost with its host."""
-
+"""How long a job waits for the lease of a controller that was lost with its host."""
 
 PAUSES = (2.0, 10.0, 30.0, 60.0)
-"""Before a step is tried again for which the file server was away: a chain is not to end for it."""
+"""Seconds before each retry of a step that failed because the file server was away."""
 
 
 @app.command()
 def begin(run_dir: RunArgument, script: Annotated[str, typer.Option("--script")]) -> None:
-    """Note that this batch job runs, and queue the next one behind it."""
-    _patiently(lambda: _begin(run_dir, script))
-
-
-def _begin(run_dir: Path, script: str) -> None:
-    from hydragnn_hpo.campaign import count_progress
-    from hydragnn_hpo.errors import JobError
-    from hydragnn_hpo.launching import JobRecords, begin_chain_job, same_chain
-    from hydragnn_hpo.layout import RunDir
-
-    run, records = RunDir(run_dir), JobRecords(run_dir)
-    own, reached = _own(records, script), count_progress(run)
-    jobs = [job for job in records.jobs() if same_chain(job, own)]
-    earlier = [job for job in jobs if job.link < own.link]
-    decided = begin_chain_job(earlier, own, progress=reached, finished=_finished(run))
-    records.note(own.id, "began", time=time.time(), host=socket.gethostname(), progress=reached)
-    said = decided.said
-    if decided.followed and not any(job.after == own.id for job in jobs):
-        try:
-            said += f"; job {_follow(records, own)} waits behind it"
-        except JobError as error:
-            said += f"; none waits behind it yet: {error}"
-    typer.echo(f"batch job {own.id}: {said}", err=True)
-    if not decided.goes_on:
-        records.note(own.id, "ended", time=time.time(), code=1, said=said)
-        raise typer.Exit(1)
-    if own.task is None:
-        _wait_for_lease(run.path)
+    """Record that this batch job runs, and queue the next one behind it."""
+    _retry(lambda: _begin(run_dir, script))
 
 
 @app.command()
 def end(run_dir: RunArgument, code: Annotated[int, typer.Option("--code")]) -> None:
-    """Note how 'run' ended, and take back jobs that have nothing to do or to gain."""
-    _patiently(lambda: _end(run_dir, code))
+    """Record how 'run' ended, and cancel jobs that have nothing to do or to gain."""
+    _retry(lambda: _end(run_dir, code))
 
 
-def _end(run_dir: Path, code: int) -> None:
-    from hydragnn_hpo.campaign import count_progress
-    from hydragnn_hpo.launching import JobRecords, end_chain_job
-    from hydragnn_hpo.layout import RunDir
-
-    run, records = RunDir(run_dir), JobRecords(run_dir)
-    own = _own(records, "")
-    followers = [job for job in records.jobs() if job.after == own.id]
-    decided = end_chain_job(
-        own,
-        code=code,
-        progress=count_progress(run),
-        finished=_finished(run),
-        followed=bool(followers),
-    )
-    said = decided.said + _settle(records, own, decided, followers)
-    records.note(own.id, "ended", time=time.time(), code=code, said=said)
-    typer.echo(f"batch job {own.id}: {said}", err=True)
-    raise typer.Exit(decided.code)
-
-
-def _patiently(step: Callable[[], None]) -> None:
-    """Take a step, again where the file server is away for a moment; each may be taken twice."""
+def _retry(step: Callable[[], None]) -> None:
+    """Run a step, again while the file server is away; each step may run twice."""
     from hydragnn_hpo.errors import HydraError
     from hydragnn_hpo.files import passes
 
@@ -108,62 +57,99 @@ def _patiently(step: Callable[[], None]) -> None:
     step()
 
 
-def _settle(
-    records: "JobRecords", own: "BatchJob", decided: "Ending", followers: list["BatchJob"]
-) -> str:
-    """Take jobs back, or queue the one that could not be queued; return what to add."""
+def _begin(run_dir: Path, script: str) -> None:
+    from hydragnn_hpo.campaign import count_progress
     from hydragnn_hpo.errors import JobError
-    from hydragnn_hpo.launching import take_back
+    from hydragnn_hpo.launching import JobRecords, decide_start
+    from hydragnn_hpo.layout import RunDir
 
+    run, records = RunDir(run_dir), JobRecords(run_dir)
+    own, progress = _find_or_add_own(records, script), count_progress(run)
+    chain = [job for job in records.jobs() if job.chain == own.chain]
+    earlier = [job for job in chain if job.link < own.link]
+    decision = decide_start(earlier, own, progress=progress, finished=_finished(run))
+    records.record(own.id, "began", time=time.time(), host=socket.gethostname(), progress=progress)
+    message = decision.message
+    if decision.queues_next and not any(job.after == own.id for job in chain):
+        try:
+            message += f"; job {_submit_next(records, own)} waits behind it"
+        except JobError as error:
+            message += f"; none waits behind it yet: {error}"
+    typer.echo(f"batch job {own.id}: {message}", err=True)
+    if not decision.runs:
+        records.record_end(own.id, code=1, message=message)
+        raise typer.Exit(1)
+    if own.task is None:
+        _wait_for_lease(run.path)
+
+
+def _end(run_dir: Path, code: int) -> None:
+    from hydragnn_hpo.campaign import count_progress
+    from hydragnn_hpo.errors import JobError
+    from hydragnn_hpo.launching import JobRecords, cancel_queued_jobs, decide_end
+    from hydragnn_hpo.layout import RunDir
+
+    run, records = RunDir(run_dir), JobRecords(run_dir)
+    own = _find_or_add_own(records, "")
+    jobs = records.jobs()
+    followers = [job for job in jobs if job.after == own.id]
+    decision = decide_end(
+        own,
+        code=code,
+        progress=count_progress(run),
+        finished=_finished(run),
+        followed=bool(followers),
+    )
+    message = decision.message
+    useless = {"none": [], "next": followers, "all": jobs}[decision.cancels]
     try:
-        if decided.take_back:
-            every = records.jobs() if decided.take_back_all else followers
-            taken = take_back(records, every)
-            return f"; taken back: {', '.join(taken)}" if taken else ""
-        if decided.follow:
-            return f"; job {_follow(records, own)} goes on"
+        if cancelled := cancel_queued_jobs(records, useless):
+            message += f"; taken back: {', '.join(cancelled)}"
+        if decision.queues_next:
+            message += f"; job {_submit_next(records, own)} goes on"
     except JobError as error:
-        return f"; {error}"
-    return ""
+        message += f"; {error}"
+    records.record_end(own.id, code=code, message=message)
+    typer.echo(f"batch job {own.id}: {message}", err=True)
+    raise typer.Exit(decision.code)
 
 
-def _own(records: "JobRecords", script: str) -> "BatchJob":
-    """Return the record of the job that we are in.
+def _find_or_add_own(records: "JobRecords", script: str) -> "BatchJob":
+    """Return the record of the job that this process runs in.
 
-    It may begin before ``submit`` has written its record; if that never comes, it is
-    the next one of its chain.
+    The job may begin before ``submit`` has written its record; if that never comes, it is recorded
+    as the next one of its chain.
     """
-    from hydragnn_hpo.launching import BatchJob, task_of, where_we_are
+    from hydragnn_hpo.launching import BatchJob, find_own_job
 
-    scheduler, job = where_we_are(os.environ)
+    own = find_own_job(os.environ)
     deadline = time.monotonic() + RECORD_SECONDS
-    while (found := records.find(job)) is None and time.monotonic() < deadline:
+    while (known := records.find(own.id)) is None and time.monotonic() < deadline:
         time.sleep(0.5)
-    if found is not None:
-        return found
-    task = task_of(job)
-    siblings = [other for other in records.jobs() if other.script == script]
-    chain = [other for other in siblings if other.task == task]
-    unknown = BatchJob(job, scheduler, script, hosts=0, link=0, jobs=1, submitted=0.0)
-    beside = replace(siblings[0], link=0) if siblings else unknown
-    last = max(chain, key=lambda other: other.link, default=beside)
-    own = replace(last, id=job, link=last.link + 1, submitted=time.time(), after=None, task=task)
-    records.add(own)
-    return own
+    if known is not None:
+        return known
+    unknown = BatchJob(own.id, own.scheduler, script, hosts=0, link=0, jobs=1, submitted=0.0)
+    siblings = [job for job in records.jobs() if job.script == script]
+    chain = [job for job in siblings if job.task == own.task]
+    last = max(chain, key=lambda job: job.link, default=None)
+    if last is None:
+        last = replace(siblings[0] if siblings else unknown, link=0)
+    added = replace(
+        last, id=own.id, link=last.link + 1, submitted=time.time(), after=None, task=own.task
+    )
+    records.add(added)
+    return added
 
 
-def _follow(records: "JobRecords", own: "BatchJob") -> str:
-    """Queue the next job of a chain behind this one.
+def _submit_next(records: "JobRecords", own: "BatchJob") -> str:
+    """Queue the next job of a chain behind this one, and return its number.
 
     Raises:
-        JobError: the scheduler refuses; some let no job submit another.
+        JobError: the scheduler refuses; at some sites no job may submit another.
     """
-    from hydragnn_hpo.launching import scheduler_of, submit_script
+    from hydragnn_hpo.launching import submit_jobs
 
-    scheduler = scheduler_of(own.scheduler)
-    answer = submit_script(scheduler.submit(own.script, own.id, own.task), records.folder)
-    (job,) = scheduler.submitted(answer, [own.task] if own.task is not None else [])
-    records.add(replace(own, id=job, link=own.link + 1, submitted=time.time(), after=own.id))
+    (job,) = submit_jobs(records, replace(own, link=own.link + 1, after=own.id))
     return job
 
 

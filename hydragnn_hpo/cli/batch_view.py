@@ -1,15 +1,14 @@
-"""How the batch jobs of a run stand, for ``status``, ``submit``, ``stop`` and ``pause``."""
+"""The states of a run's batch jobs, for ``status``, ``submit``, ``stop`` and ``pause``."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from hydragnn_hpo.cli.words import count
-from hydragnn_hpo.launching import Queued, scheduler_of, standing
+from hydragnn_hpo.launching import QueueEntry, query_jobs
 
 if TYPE_CHECKING:
-    from hydragnn_hpo.launching import BatchJob
-    from hydragnn_hpo.layout import RunDir
+    from hydragnn_hpo.launching import BatchJob, JobRecords
 
 JobState = Literal["queued", "running", "draining", "ended", "unknown"]
 SHOWN = 4
@@ -17,8 +16,8 @@ SHOWN = 4
 
 
 @dataclass(frozen=True)
-class JobStanding:
-    """How one batch job stands."""
+class BatchJobStatus:
+    """The state of one batch job."""
 
     id: str
     state: JobState
@@ -31,7 +30,7 @@ class JobStanding:
 
     @property
     def words(self) -> str:
-        """Describe how it stands."""
+        """The state and its reason, as a phrase."""
         if self.state == "unknown":
             return "in a state that the scheduler does not tell"
         return f"{self.state} ({self.why})" if self.why else self.state
@@ -41,68 +40,65 @@ class JobStanding:
         return asdict(self)
 
 
-def standing_of_jobs(jobs: Sequence["BatchJob"], *, draining: bool = False) -> list[JobStanding]:
-    """Ask the scheduler for those whose end is not on record.
+def read_job_statuses(
+    jobs: Sequence["BatchJob"], *, draining: bool = False
+) -> list[BatchJobStatus]:
+    """Return the states of jobs; the scheduler is asked for those without a recorded end.
 
     Args:
         jobs: of one run.
         draining: whether the controller says that trials are leaving checkpoints.
     """
-    answers: dict[str, dict[str, Queued] | None] = {}
+    entries: dict[str, dict[str, QueueEntry] | None] = {}
     for name in {job.scheduler for job in jobs}:
         ids = [job.id for job in jobs if job.scheduler == name and job.ended is None]
-        answers[name] = standing(scheduler_of(name), ids)
-    return [_stands(job, answers[job.scheduler], draining) for job in jobs]
+        entries[name] = query_jobs(name, ids)
+    return [_status(job, entries[job.scheduler], draining) for job in jobs]
 
 
-def _stands(job: "BatchJob", known: dict[str, Queued] | None, draining: bool) -> JobStanding:
+def _status(
+    job: "BatchJob", entries: dict[str, QueueEntry] | None, draining: bool
+) -> BatchJobStatus:
     state: JobState
     if job.ended is not None:
-        state, why = "ended", job.said
-    elif known is None:
+        state, why = "ended", job.message
+    elif entries is None:
         state, why = "unknown", "the scheduler gives no answer here"
-    elif (found := known.get(job.id)) is None:
+    elif (entry := entries.get(job.id)) is None:
         state, why = "ended", "lost with its hosts, or cancelled" if job.began else "cancelled"
-    elif found.state == "running" and draining:
+    elif entry.state == "running" and draining:
         state, why = "draining", "trials leave checkpoints"
     else:
-        state, why = found.state, found.why
-    return JobStanding(job.id, state, job.link, job.jobs, job.hosts, why, job.code)
+        state, why = entry.state, entry.reason
+    return BatchJobStatus(job.id, state, job.link, job.jobs, job.hosts, why, job.code)
 
 
-def queued_jobs(run: "RunDir") -> list[JobStanding]:
-    """Return the batch jobs of a run that wait, first to last, behind the one that runs."""
-    from hydragnn_hpo.launching import JobRecords
-
-    jobs = standing_of_jobs(JobRecords(run.path).jobs())
-    return [job for job in jobs if job.state == "queued"]
-
-
-def without_chain(
-    run: "RunDir", kind: str, waiting: Sequence[JobStanding], *, dry_run: bool
+def cancel_rest_of_chain(
+    records: "JobRecords", statuses: Sequence[BatchJobStatus], *, dry_run: bool
 ) -> str:
-    """Take the chain of a campaign that stops back, and return what becomes of it.
+    """Cancel the queued jobs that a campaign does not need to stop, and return a sentence part.
 
-    What runs, or else the first job that will, finishes the campaign. A pause needs nothing: the
-    job that ends by it takes its successor back.
+    The job that runs, or else the first that will, finishes the campaign.
+
+    Args:
+        records: of the run.
+        statuses: of its jobs.
+        dry_run: whether nothing is cancelled.
     """
-    from hydragnn_hpo.launching import JobRecords, take_back
+    from hydragnn_hpo.launching import cancel_queued_jobs
 
-    names = ", ".join(job.id for job in waiting)
-    if kind == "pause":
-        return f"queued behind it is batch job {names}, which is taken back: submit again to go on"
-    records = JobRecords(run.path)
-    jobs = standing_of_jobs(records.jobs())
-    runs = any(job.state in ("running", "draining") for job in jobs)
-    kept = [] if runs else [waiting[0].id]
-    drop = [job for job in records.jobs() if job.id in {w.id for w in waiting} - set(kept)]
-    said = [f"batch job {kept[0]}, still queued, does it"] if kept else []
-    taken = [job.id for job in drop] if dry_run else take_back(records, drop)
-    said += [f"taken back: batch job {', '.join(taken)}"] if taken else []
-    return "; ".join(said)
+    queued = [job.id for job in statuses if job.state == "queued"]
+    runs = any(job.state in ("running", "draining") for job in statuses)
+    kept, rest = ([], queued) if runs else (queued[:1], queued[1:])
+    cancelled = rest
+    if not dry_run:
+        cancelled = cancel_queued_jobs(records, [job for job in records.jobs() if job.id in rest])
+    parts = [f"batch job {kept[0]}, still queued, does it"] if kept else []
+    parts += [f"taken back: batch job {', '.join(cancelled)}"] if cancelled else []
+    return "; ".join(parts)
 
 
-def course_of(holder: str | None, jobs: Sequence[JobStanding], *, finished: bool) -> str:
+def course_of(holder: str | None, jobs: Sequence[BatchJobStatus], *, finished: bool) -> str:
     """Return who works on a campaign.
 
     Args:
@@ -117,7 +113,7 @@ def course_of(holder: str | None, jobs: Sequence[JobStanding], *, finished: bool
     return course_of_jobs(jobs) if jobs else "not running"
 
 
-def course_of_jobs(jobs: Sequence[JobStanding]) -> str:
+def course_of_jobs(jobs: Sequence[BatchJobStatus]) -> str:
     """Describe what goes on where no controller is at work."""
     for state, word in (("running", "begins"), ("draining", "ends"), ("queued", "is queued")):
         if found := [job.id for job in jobs if job.state == state]:
@@ -125,7 +121,7 @@ def course_of_jobs(jobs: Sequence[JobStanding]) -> str:
     return "not running, no batch job is queued"
 
 
-def job_lines(jobs: Sequence[JobStanding]) -> list[str]:
+def job_lines(jobs: Sequence[BatchJobStatus]) -> list[str]:
     """Return a line for each job that has not ended, and for the newest that have."""
     ended = [job for job in jobs if job.state == "ended"]
     shown = [job for job in jobs if job.state != "ended" or job in ended[-SHOWN:]]

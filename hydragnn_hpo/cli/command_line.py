@@ -24,6 +24,7 @@ from hydragnn_hpo.cli.pack_command import pack
 from hydragnn_hpo.cli.plan_command import plan
 from hydragnn_hpo.cli.predict_command import predict
 from hydragnn_hpo.cli.reference_command import reference
+from hydragnn_hpo.cli.rehearse_command import rehearse
 from hydragnn_hpo.cli.report_command import report
 from hydragnn_hpo.cli.run_command import run
 from hydragnn_hpo.cli.serve_command import serve
@@ -42,6 +43,7 @@ app = typer.Typer(
 app.command()(init)
 app.command()(doctor)
 app.command()(plan)
+app.command()(rehearse)
 app.command()(run)
 app.command()(submit)
 app.command()(status)

@@ -103,23 +103,29 @@ def _send_request(
 ) -> None:
     """Check a request against the campaign, write it, and print what will happen."""
     from hydragnn_hpo.campaign import UserRequest, check_request, read_state, write_request
-    from hydragnn_hpo.cli.batch_view import queued_jobs, without_chain
+    from hydragnn_hpo.cli.batch_view import cancel_rest_of_chain, read_job_statuses
     from hydragnn_hpo.config import CampaignConfig, load_config, parse_config
     from hydragnn_hpo.errors import RunError
+    from hydragnn_hpo.launching import JobRecords
     from hydragnn_hpo.layout import RunDir
     from hydragnn_hpo.leases import find_controller
 
-    run = RunDir(run_dir)
+    run, records = RunDir(run_dir), JobRecords(run_dir)
     state, holder = read_state(run), find_controller(run.path)
     request = parse_config({"request": kind, **values}, UserRequest, where=kind)
     check_request(request, load_config(run.campaign, CampaignConfig), state)
-    waiting = queued_jobs(run) if kind in ("stop", "pause") else []
+    jobs = read_job_statuses(records.jobs()) if kind in ("stop", "pause") else []
+    waiting = [job for job in jobs if job.state == "queued"]
     if kind == "pause" and holder is None:
         more = f"; batch job {waiting[0].id} is {waiting[0].words}" if waiting else ""
         raise RunError(f"{run.path}: no controller is at work, there is nothing to pause{more}.")
     path = None if dry_run else write_request(run, kind, **values)
-    if waiting:
-        will += f"; {without_chain(run, kind, waiting, dry_run=dry_run)}"
+    if waiting and kind == "stop":
+        will += f"; {cancel_rest_of_chain(records, jobs, dry_run=dry_run)}"
+    elif waiting:  # the job that ends by the pause cancels its successor
+        names = ", ".join(job.id for job in waiting)
+        will += f"; queued behind it is batch job {names}, which is taken back: submit again to "
+        will += "go on"
     if as_json:
         plain = request.model_dump(mode="json", exclude_defaults=True)
         report = {"request": plain, "file": path and str(path), "controller": holder, "will": will}

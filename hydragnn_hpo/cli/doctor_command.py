@@ -190,9 +190,9 @@ def _exclude(findings: "Sequence[Finding]", hosts: Sequence[str], target: Path |
     elif bad:
         notes.append("Give --run RUN or --exclude FILE to have bad hosts left alone.")
     if well := [host for host in hosts if host in known and host not in bad]:
-        from hydragnn_hpo.launching import compress
+        from hydragnn_hpo.launching import compress_hosts
 
-        names = compress(well)
+        names = compress_hosts(well)
         notes.append(f"Well again, but still in {target}: {names}. Remove their lines to use them.")
     return notes
 
@@ -300,9 +300,9 @@ def where_of(alike: "Sequence[Finding]", total: int) -> str:
         return f"all {total:,}"
     if 2 * len(hosts) > total > MOST_NAMED:
         return f"{len(hosts):,} of {total:,}"
-    from hydragnn_hpo.launching import by_number, compress
+    from hydragnn_hpo.launching import compress_hosts, sort_by_number
 
-    named = compress(by_number(sorted(hosts)))
+    named = compress_hosts(sort_by_number(sorted(hosts)))
     return _shortened(named, count(len(hosts), "host"))
 
 

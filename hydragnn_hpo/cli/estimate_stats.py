@@ -3,7 +3,7 @@
 import itertools
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -158,6 +158,10 @@ class DataKnown:
     """What the data hold together."""
     said: str
     """Where that is from, for people."""
+    by_card: Mapping[str, Stats] = field(default_factory=dict)
+    """What the data of each card hold, by its name."""
+    cards: Mapping[Path, str] = field(default_factory=dict)
+    """Path and name of each card."""
 
 
 def data_of_campaign(
@@ -186,8 +190,10 @@ def data_of_campaign(
     built = all(guess.built for guess in guesses)
     check_corners(config, stats["targets"], stats["cutoff"], stats if built else None)
     said = "; ".join(guess.origin for guess in guesses)
-    work = make_trial_kind(config, run, {path: card.name for path, card in cards.items()})
-    return DataKnown(work, stats, said if built else f"not built yet, estimated: {said}")
+    names = {path: card.name for path, card in cards.items()}
+    by_card = {name: guess.stats for name, guess in zip(names.values(), guesses, strict=True)}
+    said = said if built else f"not built yet, estimated: {said}"
+    return DataKnown(make_trial_kind(config, run, names), stats, said, by_card, names)
 
 
 def data_of_run(config: CampaignConfig, run: RunDir) -> DataKnown:

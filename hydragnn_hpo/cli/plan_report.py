@@ -22,7 +22,7 @@ from hydragnn_hpo.campaign import (
     sample_configurations,
     settle,
 )
-from hydragnn_hpo.cli.estimate_stats import data_of_campaign, data_of_run
+from hydragnn_hpo.cli.estimate_stats import DataKnown, data_of_campaign, data_of_run
 from hydragnn_hpo.cli.words import count, duration, percent
 from hydragnn_hpo.config import (
     HERE,
@@ -116,21 +116,53 @@ def plan_campaign(campaign: str, request: PlanRequest) -> PlanReport:
         ConfigError: campaign or profile are wrong, or no drawn configuration is a valid trial.
         DataError: nothing is known about the data.
     """
+    return forecast_known(read_campaign(campaign, request), request.trials)
+
+
+def forecast_known(known: "KnownCampaign", trials: int | None = None) -> PlanReport:
+    """Forecast a campaign that was read.
+
+    Args:
+        known: the campaign.
+        trials: how many; the campaign's own if left out.
+
+    Raises:
+        ConfigError: no drawn configuration is a valid trial.
+    """
+    config, machine, data = known.config, known.machine, known.data
+    drawn = trials or config.search.trials
+    pricing = TrialPricer(config, machine, _costs(config, machine, data.stats), data.work.configure)
+    priced, refused = _price_all(pricing, sample_configurations(config, drawn), first=0)
+    if not priced:
+        raise ConfigError(f"{config.name}: none of {drawn} drawn configurations is a valid trial.")
+    return PlanReport(
+        config, data.said, forecast_campaign(config, machine, priced, refused=refused)
+    )
+
+
+@dataclass(frozen=True)
+class KnownCampaign:
+    """A campaign and what is known of its data and its machine."""
+
+    config: CampaignConfig
+    data: DataKnown
+    machine: ForecastMachine
+
+
+def read_campaign(campaign: str, request: PlanRequest) -> KnownCampaign:
+    """Read a campaign, with whatever was asked for in place of what it says.
+
+    Raises:
+        ConfigError: campaign or profile are wrong.
+        DataError: nothing is known about the data.
+    """
     source = find_resource(campaign, "workflows")
     config = settle(load_config(source, CampaignConfig), source)
     asked = resolve_machine(config.machine, {"profile": request.machine}, source.parent)
     config = config.model_copy(update={"machine": asked})
     run = RunDir(Path("runs") / config.name)
     data = data_of_campaign(config, source, run, request.structures)
-    machine = _choose_machine(config, request)
-    drawn = request.trials or config.search.trials
-    pricing = TrialPricer(config, machine, _costs(config, machine, data.stats), data.work.configure)
-    priced, refused = _price_all(pricing, sample_configurations(config, drawn), first=0)
-    if not priced:
-        raise ConfigError(f"{source}: none of {drawn} drawn configurations is a valid trial.")
-    return PlanReport(
-        config, data.said, forecast_campaign(config, machine, priced, refused=refused)
-    )
+    return KnownCampaign(config, data, _choose_machine(config, request))
 
 
 def plan_run(run: RunDir, request: PlanRequest) -> PlanReport:

@@ -71,7 +71,7 @@ RanksOption = Annotated[
 ]
 HostsOption = Annotated[int | None, typer.Option(min=1, help="Hosts to use; all there are.")]
 BackendOption = Annotated[
-    str | None, typer.Option(help="local, slurm, ray, steps or mpiexec: share the work over ranks.")
+    str | None, typer.Option(help="local, slurm, mpiexec or ray: share the work over ranks.")
 ]
 MachineOption = Annotated[
     str | None, typer.Option("--machine", help="Machine profile: a shipped name or a path.")

@@ -33,7 +33,7 @@ SlotsOption = Annotated[
 ]
 BackendOption = Annotated[
     str | None,
-    typer.Option(help="local, slurm, ray, steps or mpiexec; the campaign's own if left out."),
+    typer.Option(help="local, slurm, mpiexec or ray; the campaign's own if left out."),
 ]
 
 
@@ -172,12 +172,18 @@ def alone(
         quiet: whether nothing is shown on the way.
         reseed: how many of the best trials a person wants to be trained again.
     """
-    from hydragnn_hpo.campaign import ShutdownRequest, make_backend
+    from hydragnn_hpo.campaign import make_backend
 
-    backend = partial(make_backend, config, opened.path)
-    return _run(
-        config, opened, cards, quiet=quiet, make=backend, pause=ShutdownRequest(), reseed=reseed
-    )
+    backend, pause = partial(make_backend, config, opened.path), _shutdown_request()
+    return _run(config, opened, cards, quiet=quiet, make=backend, pause=pause, reseed=reseed)
+
+
+def _shutdown_request() -> "ShutdownRequest":
+    """Return a stop request for which SIGTERM means a drain in a batch job, else a pause."""
+    from hydragnn_hpo.campaign import ShutdownRequest
+    from hydragnn_hpo.launching import in_batch_job
+
+    return ShutdownRequest(sigterm_drains=in_batch_job(os.environ))
 
 
 def _join(
@@ -188,12 +194,12 @@ def _join(
     Raises:
         RunError: our hosts are not wanted there.
     """
-    from hydragnn_hpo.campaign import AllocationMember, ShutdownRequest
+    from hydragnn_hpo.campaign import AllocationMember
     from hydragnn_hpo.files import read_json
     from hydragnn_hpo.launching import DRAINED
     from hydragnn_hpo.leases import LeaseTaken
 
-    pause = ShutdownRequest()
+    pause = _shutdown_request()
     with pause.handle_signals(), AllocationMember(config, opened) as member:
         while (course := member.serve(pause, partial(typer.echo, err=True))) == "free":
             try:

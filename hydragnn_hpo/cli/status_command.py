@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from hydragnn_hpo.campaign import JournalFold
-    from hydragnn_hpo.cli.batch_view import JobStanding
+    from hydragnn_hpo.cli.batch_view import BatchJobStatus
     from hydragnn_hpo.cli.status_view import Snapshot, StatusPage
     from hydragnn_hpo.layout import RunDir
 
@@ -103,7 +103,7 @@ class RunView:
     """Goes on as the journal grows."""
     controller: str | None
     """Who works on it."""
-    jobs: "list[JobStanding]"
+    jobs: "list[BatchJobStatus]"
     """Its batch jobs."""
 
     @property
@@ -152,7 +152,7 @@ class RunReader:
         self.run = run
         self.search = load_config(run.campaign, CampaignConfig).search
         self.newest: RunView | None = None
-        self._jobs: list[JobStanding] = []
+        self._jobs: list[BatchJobStatus] = []
         self._jobs_due = -math.inf
         self._follower, self.fold = JournalFollower(run.journal), JournalFold()
 
@@ -209,13 +209,13 @@ class RunReader:
         self.newest = RunView(self.run, snapshot, self.fold, holder, jobs)
         return self.newest
 
-    def _read_jobs(self, *, draining: bool) -> "list[JobStanding]":
+    def _read_jobs(self, *, draining: bool) -> "list[BatchJobStatus]":
         """Return the batch jobs; the scheduler is asked now and then only."""
-        from hydragnn_hpo.cli.batch_view import standing_of_jobs
+        from hydragnn_hpo.cli.batch_view import read_job_statuses
         from hydragnn_hpo.launching import JobRecords
 
         if time.monotonic() >= self._jobs_due:
-            self._jobs = standing_of_jobs(JobRecords(self.run.path).jobs(), draining=draining)
+            self._jobs = read_job_statuses(JobRecords(self.run.path).jobs(), draining=draining)
             self._jobs_due = time.monotonic() + SCHEDULER_SECONDS
         return self._jobs
 

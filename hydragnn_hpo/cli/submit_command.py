@@ -1,24 +1,22 @@
 """``hydragnn-hpo submit``: a campaign as batch jobs."""
 
-import itertools
 import json
 import os
 import shlex
 import sys
-import time
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from hydragnn_hpo.cli.arguments import DryRunOption, JsonOption
 from hydragnn_hpo.cli.run_command import ContainerOption, MachineOption, RunOption
-from hydragnn_hpo.launching import MOST_JOBS, Order, check_order, wall_seconds
+from hydragnn_hpo.launching import MAX_JOBS
 
 if TYPE_CHECKING:
-    from hydragnn_hpo.config import CampaignConfig, ProfileConfig
-    from hydragnn_hpo.launching import BatchJob, JobRecords
+    from hydragnn_hpo.config import CampaignConfig, MachineConfig, ProfileConfig
+    from hydragnn_hpo.launching import BatchJob, BatchRequest, JobRecords
 
 CARRIED = ("HYDRAGNN_HPO_DATA", "HYDRAGNN_HPO_SCRATCH")
 """Environment of the submitting shell that jobs need, too; not every scheduler hands it on."""
@@ -51,7 +49,7 @@ AgainOption = Annotated[
 
 @dataclass(frozen=True)
 class Submission:
-    """All that is needed to submit, settled and checked."""
+    """A campaign that was read and checked, and where it is to run."""
 
     config: "CampaignConfig"
     profile: "ProfileConfig"
@@ -68,7 +66,7 @@ def submit(
     account: AccountOption = None,
     queue: QueueOption = None,
     run_dir: RunOption = None,
-    jobs: JobsOption = MOST_JOBS,
+    jobs: JobsOption = MAX_JOBS,
     allocations: AllocationsOption = 1,
     after: AfterOption = None,
     pack: PackOption = None,
@@ -78,31 +76,40 @@ def submit(
     as_json: JsonOption = False,
 ) -> None:
     """Queue a campaign as batch jobs that follow each other until it is finished."""
-    from hydragnn_hpo.launching import JobRecords
+    from hydragnn_hpo.campaign import patient
+    from hydragnn_hpo.launching import BatchRequest, JobRecords, check_batch_request, parse_walltime
 
-    made = _settled(campaign, machine, run_dir)
-    if pack is None and container is None and _many(made, hosts):
-        pack = "auto"
-    made = _side_by_side(_with_software(made, pack, container), allocations)
-    seconds = wall_seconds(time_limit)
-    order = Order(made.config.name, hosts, seconds, account, queue, allocations, jobs, after)
-    check_order(order, made.profile, made.config.machine.backend)
-    records = JobRecords(made.run)
-    _refuse_twice(made.run, records, again=again)
-    number = records.next_number()
-    script = _script(made, order, records, number)
-    argv = _argv(made, order, f"{number:03d}.sh")
-    told: dict[str, Any] = {
-        "run": str(made.run),
-        "scheduler": made.profile.batch.scheduler,
-        "argv": argv,
-    }
-    told["pack"] = made.config.machine.pack
-    ids = [] if dry_run else _submit(made, order, records, number, script)
-    _tell(told | {"script": script, "jobs": ids}, as_json=as_json, dry_run=dry_run)
+    submission = _read_campaign(campaign, machine, run_dir)
+    submission = _choose_software(submission, pack, container, hosts)
+    if allocations > 1:  # ranks must outlive a lost controller until another allocation misses it
+        submission = _replace_machine(submission, patient(submission.config.machine))
+    config, seconds = submission.config, parse_walltime(time_limit)
+    request = BatchRequest(config.name, hosts, seconds, account, queue, allocations, jobs, after)
+    check_batch_request(request, submission.profile, config.machine.backend)
+    records = JobRecords(submission.run)
+    _refuse_second_submission(submission.run, records, again=again)
+    job = _first_job(submission, request, records.next_script())
+    script = _render_script(submission, request, records, job.script)
+    ids = [] if dry_run else _submit(submission, records, job, script, allocations)
+    _print_report(submission, job, script, ids, as_json=as_json, dry_run=dry_run)
 
 
-def _settled(campaign: str, machine: str | None, run_dir: Path | None) -> Submission:
+def _first_job(submission: Submission, request: "BatchRequest", script: str) -> "BatchJob":
+    from hydragnn_hpo.launching import BatchJob
+
+    return BatchJob(
+        id="",  # the scheduler chooses it
+        scheduler=submission.profile.batch.scheduler,
+        script=script,
+        hosts=request.hosts,
+        link=1,
+        jobs=request.jobs,
+        submitted=0.0,
+        after=request.after,
+    )
+
+
+def _read_campaign(campaign: str, machine: str | None, run_dir: Path | None) -> Submission:
     """Read and check a campaign as ``run`` does."""
     from hydragnn_hpo.cli.run_command import fitting_cards, settled
     from hydragnn_hpo.config import find_profile
@@ -124,14 +131,17 @@ def _settled(campaign: str, machine: str | None, run_dir: Path | None) -> Submis
     return Submission(config, find_profile(named), run, named)
 
 
-def _many(made: Submission, hosts: int) -> bool:
-    """Check whether so many hosts want software on their own disks without a word about it."""
-    machine, least = made.config.machine, made.profile.batch.pack_from
-    return machine.pack is None and machine.container is None and 0 < least <= hosts
+def _choose_software(
+    submission: Submission, pack: str | None, container: str | None, hosts: int
+) -> Submission:
+    """Choose how software reaches the hosts.
 
-
-def _with_software(made: Submission, pack: str | None, container: str | None) -> Submission:
-    """Settle how software reaches hosts.
+    Args:
+        submission: the campaign as it was read.
+        pack: ``auto``, an archive or ``none``; if left out, ``auto`` for as many hosts as the
+            profile says, unless campaign or ``container`` say otherwise.
+        container: an image.
+        hosts: of each job.
 
     Raises:
         ConfigError: an archive, image or program is not there.
@@ -140,34 +150,32 @@ def _with_software(made: Submission, pack: str | None, container: str | None) ->
     from hydragnn_hpo.launching import check_software
     from hydragnn_hpo.layout import RunDir
 
-    machine = made.config.machine
+    machine, many = submission.config.machine, submission.profile.batch.pack_from
+    chosen = (pack, container, machine.pack, machine.container)
+    if 0 < many <= hosts and all(choice is None for choice in chosen):
+        pack = "auto"
     if pack == "none":
         machine, pack = machine.model_copy(update={"pack": None}), None
     own = pack == "auto"
-    asked = {"pack": str(RunDir(made.run).software) if own else pack, "container": container}
-    machine = resolve_machine(machine, asked)
-    check_software(machine, made.profile, made.run, packed_later=own)
-    return replace(made, config=made.config.model_copy(update={"machine": machine}))
+    software = str(RunDir(submission.run).software) if own else pack
+    machine = resolve_machine(machine, {"pack": software, "container": container})
+    check_software(machine, submission.profile, submission.run, packed_later=own)
+    return _replace_machine(submission, machine)
 
 
-def _side_by_side(made: Submission, allocations: int) -> Submission:
-    """Have ranks wait until one of several allocations has missed a lost controller."""
-    from hydragnn_hpo.campaign import patient
-
-    if allocations == 1:
-        return made
-    machine = patient(made.config.machine)
-    return replace(made, config=made.config.model_copy(update={"machine": machine}))
+def _replace_machine(submission: Submission, machine: "MachineConfig") -> Submission:
+    config = submission.config.model_copy(update={"machine": machine})
+    return replace(submission, config=config)
 
 
-def _refuse_twice(path: Path, records: "JobRecords", *, again: bool) -> None:
-    """Refuse a run that is finished, at work, or has jobs.
+def _refuse_second_submission(path: Path, records: "JobRecords", *, again: bool) -> None:
+    """Refuse a run that is finished, has a controller, or has jobs.
 
     Raises:
         RunError: one sentence that says which.
     """
     from hydragnn_hpo.campaign import read_state
-    from hydragnn_hpo.cli.batch_view import standing_of_jobs
+    from hydragnn_hpo.cli.batch_view import read_job_statuses
     from hydragnn_hpo.errors import RunError
     from hydragnn_hpo.layout import RunDir
     from hydragnn_hpo.leases import find_controller
@@ -179,7 +187,7 @@ def _refuse_twice(path: Path, records: "JobRecords", *, again: bool) -> None:
         raise RunError(f"{path}: is finished; choose another directory with --run.")
     if again:
         return
-    for job in standing_of_jobs(records.jobs()):
+    for job in read_job_statuses(records.jobs()):
         if job.state in ("queued", "running", "unknown"):
             raise RunError(
                 f"{path}: batch job {job.id} of it is {job.words}; wait for it, or submit "
@@ -189,77 +197,66 @@ def _refuse_twice(path: Path, records: "JobRecords", *, again: bool) -> None:
         raise RunError(f"{path}: is being run by {holder}; wait for it, or end it first.")
 
 
-def _script(made: Submission, order: Order, records: "JobRecords", number: int) -> str:
-    from hydragnn_hpo.launching import Content, batch_script
+def _render_script(
+    submission: Submission, request: "BatchRequest", records: "JobRecords", name: str
+) -> str:
+    from hydragnn_hpo.launching import ScriptContent, render_batch_script
 
-    command = ["run", str(records.campaign(number)), "--run", str(made.run)]
-    command += ["--machine", made.machine]
-    if order.allocations > 1:
-        command.append("--join")
-    content = Content(
+    run, campaign = str(submission.run), str(records.campaign_path(name))
+    join = ["--join"] if request.allocations > 1 else []
+    content = ScriptContent(
         program=(sys.executable, "-m", "hydragnn_hpo"),
-        run=str(made.run),
-        script=f"{number:03d}.sh",
+        run=run,
+        script=name,
         folder=str(Path.cwd()),
-        command=tuple(command),
+        command=("run", campaign, "--run", run, "--machine", submission.machine, *join),
         environment={name: os.environ[name] for name in CARRIED if name in os.environ},
     )
-    return batch_script(order, made.profile, content)
-
-
-def _argv(made: Submission, order: Order, script: str) -> list[str]:
-    from hydragnn_hpo.launching import scheduler_of
-
-    scheduler = scheduler_of(made.profile.batch.scheduler)
-    return scheduler.submit(script, order.after, None)
+    return render_batch_script(request, submission.profile, content)
 
 
 def _submit(
-    made: Submission, order: Order, records: "JobRecords", number: int, script: str
+    submission: Submission,
+    records: "JobRecords",
+    job: "BatchJob",
+    script: str,
+    allocations: int,
 ) -> list[str]:
-    """Open the run directory, write the script, submit it, and write down what came of it."""
+    """Open the run directory, write the script, and submit it; return the numbers of the jobs."""
     from hydragnn_hpo.campaign import open_run
     from hydragnn_hpo.config import dump_config
-    from hydragnn_hpo.launching import check_there, pack_environment, scheduler_of, submit_script
+    from hydragnn_hpo.launching import check_scheduler_installed, pack_environment, submit_jobs
 
-    scheduler = scheduler_of(made.profile.batch.scheduler)
-    check_there(scheduler)
-    run = open_run(made.config, made.run)
-    if made.config.machine.pack == str(run.software):
+    check_scheduler_installed(job.scheduler)
+    run = open_run(submission.config, submission.run)
+    if submission.config.machine.pack == str(run.software):
         pack_environment(run.software)
-    path = records.prepare(number, script, dump_config(made.config))
-    tasks = range(1, order.allocations + 1) if order.allocations > 1 else ()
-    ids = scheduler.submitted(submit_script(_argv(made, order, path.name), records.folder), tasks)
-    for job, task in itertools.zip_longest(ids, tasks):
-        records.add(_record(made, order, job, path.name, task))
-    return ids
+    records.write_script(job.script, script, dump_config(submission.config))
+    return submit_jobs(records, job, range(1, allocations + 1) if allocations > 1 else ())
 
 
-def _record(made: Submission, order: Order, job: str, script: str, task: int | None) -> "BatchJob":
-    from hydragnn_hpo.launching import BatchJob
+def _print_report(
+    submission: Submission,
+    job: "BatchJob",
+    script: str,
+    ids: list[str],
+    *,
+    as_json: bool,
+    dry_run: bool,
+) -> None:
+    from hydragnn_hpo.launching import SCHEDULERS
 
-    return BatchJob(
-        id=job,
-        scheduler=made.profile.batch.scheduler,
-        script=script,
-        hosts=order.hosts,
-        link=1,
-        jobs=order.jobs,
-        submitted=time.time(),
-        after=order.after,
-        task=task,
-    )
-
-
-def _tell(told: dict[str, Any], *, as_json: bool, dry_run: bool) -> None:
+    run, pack = str(submission.run), submission.config.machine.pack
+    argv = SCHEDULERS[job.scheduler].submit_argv(job.script, after=job.after, task=None)
     if as_json:
-        typer.echo(json.dumps(told))
+        report = {"run": run, "scheduler": job.scheduler, "argv": argv, "pack": pack}
+        typer.echo(json.dumps(report | {"script": script, "jobs": ids}))
         return
-    typer.echo(told["script"], nl=False)
+    typer.echo(script, nl=False)
     if dry_run:
-        if told["pack"]:
-            typer.echo(f"hosts would get their software onto own disks, from {told['pack']}")
-        typer.echo(f"would submit, in {told['run']}/jobs: {shlex.join(told['argv'])}")
+        if pack:
+            typer.echo(f"hosts would get their software onto own disks, from {pack}")
+        typer.echo(f"would submit, in {run}/jobs: {shlex.join(argv)}")
         return
-    typer.echo(f"submitted {', '.join(told['jobs'])} with {shlex.join(told['argv'])}")
-    typer.echo(f"look at it with: hydragnn-hpo status {shlex.quote(told['run'])}")
+    typer.echo(f"submitted {', '.join(ids)} with {shlex.join(argv)}")
+    typer.echo(f"look at it with: hydragnn-hpo status {shlex.quote(run)}")

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from hydragnn_hpo.config.command_config import CommandConfig, fill_arguments
     from hydragnn_hpo.config.data_config import (
         SPLITS,
+        STORE_VERSION,
         WIDTHS,
         AttributeConfig,
         CardConfig,
@@ -73,6 +74,7 @@ if TYPE_CHECKING:
     from hydragnn_hpo.config.trial_config import (
         DISK_FULL,
         FILES_AWAY,
+        FILES_AWAY_SECONDS,
         HALVED,
         INTERRUPTED,
         PEER_LOST,
@@ -110,6 +112,7 @@ __all__ = [
     "DISK_FULL",
     "FIELD",
     "FILES_AWAY",
+    "FILES_AWAY_SECONDS",
     "FULL",
     "FileConfig",
     "Goal",
@@ -137,6 +140,7 @@ __all__ = [
     "PublishedConfig",
     "SPLITS",
     "STALE",
+    "STORE_VERSION",
     "Scalar",
     "SearchConfig",
     "SiteConfig",

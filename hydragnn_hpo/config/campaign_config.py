@@ -7,6 +7,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
 from hydragnn_hpo.config.command_config import RESERVED, CommandConfig
 from hydragnn_hpo.config.data_config import MixedConfig, Name
+from hydragnn_hpo.config.machine_checks import BackendName
 from hydragnn_hpo.config.schema import AnyTables, Config
 from hydragnn_hpo.config.search_config import SearchConfig, Space
 from hydragnn_hpo.config.trial_config import check_ratios
@@ -56,28 +57,24 @@ class EnsembleConfig(Config):
 class MachineConfig(Config):
     """What runs the trials. Read by ``campaign.backends``."""
 
-    backend: Literal["local", "slurm", "ray", "steps", "mpiexec"] = "local"
+    backend: BackendName = "local"
     """``local``: this computer. ``slurm``: the allocation we are in, by one step of agents.
-    ``ray``: a Ray cluster. ``steps``, ``mpiexec``: a job step of Slurm, or an ``mpiexec``, for
-    every trial."""
+    ``mpiexec``: the hosts of a PBS job, by one ``mpiexec`` of agents. ``ray``: a Ray cluster."""
 
     slots: Annotated[int, Field(ge=0, le=10_000)] = 0
     """Ranks at a time on each host; 0: one per GPU, or per processor core where there is no GPU."""
 
     hosts: NonNegativeInt = 0
-    """Hosts to use; 0: all there are."""
+    """Hosts to use; 0: all there are. Of a Ray cluster: those of which others use nothing."""
 
     lanes: PositiveInt = 1
     """Slots that share one GPU: trials whose predicted memory fits their share run side by side."""
 
     address: str | None = None
-    """Of the Ray cluster to join; a new one is started inside the allocation if left out."""
+    """``host:port`` of the head of the Ray cluster to join; needed with ``ray``."""
 
     interface: str | None = None
     """Network interface on which ranks of several hosts meet; found if left out."""
-
-    shared_files: bool = True
-    """Whether all hosts see the run directory; if not, agents carry code, data and results."""
 
     profile: str | None = None
     """Machine profile: a shipped name or a path; describes this computer if left out."""
@@ -94,11 +91,23 @@ class MachineConfig(Config):
     campaign (``--join``) 60 if left out: the next controller comes 30 s after one that is lost."""
 
     sample_seconds: Annotated[float, Field(ge=0.0)] = 30.0
-    """Every host tells what its counters of energy, devices and load say so often; 0: never. Jobs
-    of ``steps`` and ``mpiexec`` have no agent that could."""
+    """Every host tells what its counters of energy, devices and load say so often; 0: never."""
 
     max_width: PositiveInt = 64
     """Widest trial, in ranks."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _storage_is_shared(cls, values: Any) -> Any:
+        """Drop ``shared_files = true``, which earlier versions wrote; refuse the rest."""
+        if not isinstance(values, dict) or "shared_files" not in values:
+            return values
+        if values["shared_files"] is not True:
+            raise ValueError(
+                "'shared_files = false' is gone: all hosts must see the run directory. Put it on "
+                "a file system that they all mount (--run) and drop the key."
+            )
+        return {key: value for key, value in values.items() if key != "shared_files"}
 
     @model_validator(mode="after")
     def _software_comes_one_way(self) -> Self:

@@ -1,4 +1,4 @@
-"""A campaign over any command, in place of our own trainings. Read by ``agent.command``."""
+"""A campaign over any command, in place of our own trainings. Read by ``command_rank``."""
 
 import re
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ _FIELD = re.compile(r"\{([A-Za-z_]+)\}")
 
 
 class CommandConfig(Config):
-    """What runs instead of a training. Read by ``launching.agent.command``."""
+    """What runs instead of a training. Read by ``launching.command_rank``."""
 
     argv: Annotated[tuple[Annotated[str, Field(min_length=1)], ...], Len(1)]
     """The program and its arguments, each by itself: no shell reads them. In braces:
@@ -33,6 +33,11 @@ class CommandConfig(Config):
     """``rank``: one process on each slot, with RANK, WORLD_SIZE, MASTER_ADDR ... set. ``trial``:
     one process, with the cores and devices of all slots on its host, that starts its own ranks."""
 
+    launcher: Literal["srun", "mpiexec"] | None = None
+    """What starts the processes of a trial where they need its PMI, as MPI programs do: ``srun``
+    inside a Slurm allocation (``machine.backend = "slurm"``), or ``mpiexec``. Our agents if left
+    out."""
+
     width: PositiveInt = 1
     """Slots of each trial."""
 
@@ -41,6 +46,15 @@ class CommandConfig(Config):
 
     timeout: PositiveFloat | None = None
     """Seconds after which a process is ended; none if left out."""
+
+    @model_validator(mode="after")
+    def _launcher_starts_ranks(self) -> Self:
+        if self.launcher and self.per == "trial":
+            raise ValueError(
+                f"per is 'trial', but launcher is '{self.launcher}', which starts a process on "
+                "each slot: drop one of them."
+            )
+        return self
 
     @model_validator(mode="after")
     def _fields_are_known(self) -> Self:

@@ -23,6 +23,9 @@ from hydragnn_hpo.units import inside
 SPLITS = ("train", "val", "sel", "cal", "test")
 """Train, search, ensemble selection, calibration, test: Law 6."""
 
+STORE_VERSION = 3
+"""Version of the layout of graph stores; another one is refused."""
+
 Name = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_]*$")]
 Vector = tuple[float, float, float]
 

@@ -21,7 +21,7 @@ from pydantic import (
     model_validator,
 )
 
-from hydragnn_hpo.config.machine_checks import cores_of, find_doubts, find_errors
+from hydragnn_hpo.config.machine_checks import BackendName, cores_of, find_doubts, find_errors
 from hydragnn_hpo.config.path_templates import one_line, place
 from hydragnn_hpo.config.schema import Config, parse_config, read_toml
 from hydragnn_hpo.errors import ConfigError
@@ -174,8 +174,8 @@ class RankConfig(Config):
     ``{slot}`` are filled in, and the folder is made."""
 
     wrapper: Line | None = None
-    """Shell script that becomes the rank's program where a launcher starts ranks (``steps``,
-    ``mpiexec``): a shipped name (``launch/rank/...``) or a path."""
+    """Shell script that becomes the program of each rank that a launcher starts
+    (``command.launcher``): a shipped name (``launch/rank/...``) or a path."""
 
 
 class StepConfig(Config):
@@ -185,14 +185,15 @@ class StepConfig(Config):
     """
 
     agents: tuple[Option, ...] = ()
-    """Of the one step that starts an agent on each host."""
+    """Of the one ``srun`` or ``mpiexec`` that starts an agent on each host."""
 
     trials: tuple[Option, ...] = ()
-    """Of a step for one trial (``machine.backend = "steps"`` or ``"mpiexec"``)."""
+    """Of the ``srun`` or ``mpiexec`` that starts the ranks of a command (``command.launcher``).
+    Each rank sees its whole host and takes the cores and the device of its slot itself."""
 
 
 class BatchConfig(Config):
-    """How a batch job is written. Read by ``launching.submit``."""
+    """How a batch job is written. Read by ``launching.batch_script``."""
 
     scheduler: Literal["none", "slurm", "pbs"] = "none"
     """Who takes batch jobs."""
@@ -221,7 +222,7 @@ class BatchConfig(Config):
 
 
 class ContainerConfig(Config):
-    """How ranks run inside a container image. Read by ``launching.staging``."""
+    """How ranks run inside a container image. Read by ``launching.environment``."""
 
     command: tuple[Line, ...] = ("apptainer", "exec")
     """Before the image and the program."""
@@ -233,7 +234,7 @@ class ContainerConfig(Config):
 class SiteConfig(Config):
     """How a machine is used, beside what it can do. The parts of a profile that no price reads."""
 
-    backend: Literal["local", "slurm", "ray", "steps", "mpiexec"] = "local"
+    backend: BackendName = "local"
     """``machine.backend`` of campaigns that name this machine and say nothing else."""
 
     interfaces: tuple[Interface, ...] = ()

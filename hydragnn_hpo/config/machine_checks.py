@@ -11,12 +11,27 @@ import difflib
 import re
 from collections import Counter
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import BeforeValidator
 
 from hydragnn_hpo.config.path_templates import FIELD, FOLDER_FIELDS
 
 if TYPE_CHECKING:
     from hydragnn_hpo.config.machine import ProfileConfig
+
+
+def _refuse_steps(backend: object) -> object:
+    if backend == "steps":
+        raise ValueError(
+            "the backend 'steps' is gone: use 'slurm', with launcher = \"srun\" in [command] for "
+            "commands that need Slurm's PMI."
+        )
+    return backend
+
+
+BackendName = Annotated[Literal["local", "slurm", "mpiexec", "ray"], BeforeValidator(_refuse_steps)]
+"""What runs trials."""
 
 
 def cores_of(text: str) -> tuple[int, ...]:
@@ -202,8 +217,8 @@ def find_doubts(profile: "ProfileConfig") -> Iterator[str]:
     batch = profile.batch
     if batch.scheduler == "none" and (batch.directives or batch.queue):
         yield "batch: there are directives, but no scheduler that would read them."
-    if batch.scheduler == "pbs" and profile.backend in ("slurm", "steps"):
-        yield f"batch.scheduler is 'pbs', but the backend '{profile.backend}' needs Slurm."
+    if batch.scheduler == "pbs" and profile.backend == "slurm":
+        yield "batch.scheduler is 'pbs', but the backend 'slurm' needs Slurm."
     if batch.scheduler == "pbs" and any(text.startswith("--") for text in batch.directives):
         yield "batch.directives: PBS has no options that begin with --."
 

@@ -253,6 +253,10 @@ FILES_AWAY = 8
 """Exit code of a rank whose file server was away: no result, it goes on from its checkpoint."""
 
 
+FILES_AWAY_SECONDS = 20.0
+"""Before a rank whose file server is away gives its slot back: others would fare no better."""
+
+
 class TrialDataConfig(MixedConfig):
     """Where graphs are. Read by ``training.trial``."""
 

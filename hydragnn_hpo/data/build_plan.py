@@ -17,10 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from hydragnn_hpo import __version__
-from hydragnn_hpo.config import CardConfig, FileConfig, load_config
+from hydragnn_hpo.config import STORE_VERSION, CardConfig, FileConfig, load_config
 from hydragnn_hpo.data.readers import reader_of
 from hydragnn_hpo.data.readers.source import Reader, Source
-from hydragnn_hpo.data.store_index import VERSION
 from hydragnn_hpo.errors import ConfigError, DataError, StorageError
 from hydragnn_hpo.files import PART, hash_file, storage, sweep, write_text
 
@@ -368,7 +367,7 @@ def _digest_decisions(
     content += [list(_stat_files(file)) for file in reader.beside(source)]
     split = [card.split.group, card.split.published]
     settings = card.model_dump(mode="json", include=_DECIDES)
-    how = [VERSION, __version__, window, prefix, entry.model_dump(mode="json")]
+    how = [STORE_VERSION, __version__, window, prefix, entry.model_dump(mode="json")]
     return _digest([how, str(path.absolute()), content, split, settings])
 
 

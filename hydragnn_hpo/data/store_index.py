@@ -1,8 +1,10 @@
 """Read what a graph store says about itself: ``index.json``, ``windows.npy``, ``stats.json``."""
 
+import errno
 import hashlib
 import json
 import math
+import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -13,12 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hydragnn_hpo.config import STORE_VERSION
 from hydragnn_hpo.data.columns import PERS, Per
 from hydragnn_hpo.errors import DataError
 from hydragnn_hpo.files import hash_file
-
-VERSION = 3
-"""Version of the layout; another one is refused."""
 
 RUN_BYTES = 1 << 25
 """Bytes of windows that are read in one go, roughly."""
@@ -141,17 +141,23 @@ def read_index(path: Path) -> Index:
         DataError: this is no store, one of another version, or its index is damaged.
     """
     file = path / "index.json"
-    if not file.is_file():
-        raise DataError(f"{path}: is not a graph store (it has no index.json); build one first.")
     try:
         content = json.loads(file.read_bytes())
         found = content.get("version") if isinstance(content, dict) else None
-        index = _index(path, content) if found == VERSION else None
-    except (KeyError, TypeError, ValueError, AttributeError, OSError) as error:
+        index = _index(path, content) if found == STORE_VERSION else None
+    except (FileNotFoundError, NotADirectoryError) as error:
+        if not file.is_file():
+            sentence = f"{path}: is not a graph store (it has no index.json); build one first."
+            raise DataError(sentence) from error
+        raise DataError(f"{error.filename}: is missing; build the store {path} again.") from error
+    except OSError as error:
+        raise DataError(f"{file}: cannot be read ({error.strerror}).") from error
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise DataError(f"{file}: is damaged ({error}); build the store again.") from error
     if index is None:
         raise DataError(
-            f"{file}: has version {found}, this program reads {VERSION}; build the store again."
+            f"{file}: has version {found}, this program reads {STORE_VERSION}; "
+            "build the store again."
         )
     _check_names(file, index)
     return index
@@ -226,7 +232,8 @@ def check_files(store: Path, part: StorePart, *, whole: bool = False) -> None:
         file = part.folder / entry["path"]
         found = file.stat().st_size if file.is_file() else None
         if found is None:
-            raise DataError(f"{file}: is missing; build the store {store} again.")
+            gone = FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(file))
+            raise DataError(f"{file}: is missing; build the store {store} again.") from gone
         if found != entry["bytes"]:
             raise DataError(
                 f"{file}: has {found} bytes instead of {entry['bytes']}; "

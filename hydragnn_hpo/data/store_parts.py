@@ -17,7 +17,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from hydragnn_hpo.config import CardConfig, dump_config
+from hydragnn_hpo.config import STORE_VERSION, CardConfig, dump_config
 from hydragnn_hpo.data.columns import (
     PERS,
     Arrays,
@@ -29,7 +29,6 @@ from hydragnn_hpo.data.columns import (
     row_kind,
 )
 from hydragnn_hpo.data.store_index import (
-    VERSION,
     Index,
     StoreColumn,
     check_files,
@@ -333,7 +332,7 @@ def write_index(
     known = {**stats, "checksum": compute_store_checksum(windows, stats)}
     write_bytes(folder / "windows.npy", _npy(windows))
     index = {
-        "version": VERSION,
+        "version": STORE_VERSION,
         "checksum": known["checksum"],
         "windows_sha256": hashlib.sha256(windows.tobytes()).hexdigest(),
         "columns": columns_to_json(columns),

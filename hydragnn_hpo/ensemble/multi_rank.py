@@ -32,7 +32,7 @@ from hydragnn_hpo.ensemble.predict_file import (
 )
 from hydragnn_hpo.ensemble.predict_output import PartFolder, PredictOutcome
 from hydragnn_hpo.ensemble.structure_batches import ChunkId
-from hydragnn_hpo.errors import ConfigError, HydraError, JobError, StorageError
+from hydragnn_hpo.errors import HydraError, JobError, StorageError
 from hydragnn_hpo.files import passes, read_json, storage, write_json
 from hydragnn_hpo.host_info import start_ticks
 from hydragnn_hpo.launching import DEVICE, THREADS, Backend, Event, Job, Slot
@@ -346,9 +346,6 @@ MAX_STARTS = 3
 PROGRESS_SECONDS = 1.0
 """Between two looks at what is done."""
 
-ONE_JOB_BACKENDS = ("steps", "mpiexec")
-"""Backends that start a launcher for every job: one job holds all ranks."""
-
 
 def predict_on_ranks(
     request: PredictRequest, pipeline: PredictPipeline, machine: "MachineConfig", report: Report
@@ -364,8 +361,6 @@ def predict_on_ranks(
     Raises:
         HydraError: it cannot be done, or ranks ended before it was.
     """
-    if not machine.shared_files:
-        raise ConfigError("predicting on ranks needs files that all hosts see; see shared_files.")
     parts, folder = request.parts, request.parts.folder / "launch"
     with storage(folder):
         folder.mkdir(mode=0o700, exist_ok=True)
@@ -405,9 +400,8 @@ def _run_ranks(
     progress.update(before=True)
     if parts.headers(num_sources) is not None:
         return
-    one_job = machine.backend in ONE_JOB_BACKENDS
     with backend_on(machine, folder) as backend:
-        RankPool(backend, folder, request.to_json(), one_job=one_job).run(progress)
+        RankPool(backend, folder, request.to_json()).run(progress)
     progress.update()
     if parts.headers(num_sources) is None:
         chunks = sorted(map(ChunkId.parse, claims.last_attempts()))
@@ -416,24 +410,17 @@ def _run_ranks(
 
 
 class RankPool:
-    """One rank on every slot, each for itself: one that is lost takes no other along.
+    """One rank on every slot, each for itself: one that is lost takes no other along."""
 
-    Where a launcher is started for every job (``one_job``), one job holds all ranks.
-    """
-
-    def __init__(
-        self, backend: Backend, folder: Path, spec: dict[str, Any], *, one_job: bool
-    ) -> None:
+    def __init__(self, backend: Backend, folder: Path, spec: dict[str, Any]) -> None:
         """Start nothing yet.
 
         Args:
             backend: runs the ranks.
             folder: for their logs and leases; all hosts see it.
             spec: handed to each of them.
-            one_job: start them as one job.
         """
         self._backend, self._folder, self._spec = backend, folder, spec
-        self._one_job = one_job
         self._names = map(f"predict-{secrets.token_hex(3)}-{{}}".format, itertools.count(1))
         self._running: dict[str, Job] = {}
         self._starts = Counter[str]()
@@ -474,20 +461,20 @@ class RankPool:
         if self._finished or not self._backend.settled:
             return
         taken = {slot.name for job in self._running.values() for slot in job.slots}
-        slots = [s for s in self._backend.slots if s.name not in taken and self._is_usable(s)]
-        for some in [slots] if self._one_job and slots else [[slot] for slot in slots]:
+        for slot in self._backend.slots:
+            if slot.name in taken or not self._is_usable(slot):
+                continue
             name = next(self._names)
             job = Job(
                 id=name,
                 kind="predict",
-                width=len(some),
+                width=1,
                 spec=self._spec,
                 log=self.log,
-                lease=self._folder / f"{name}.lease",
                 watch=None,
-                slots=tuple(some),
+                slots=(slot,),
             )
-            self._starts.update(slot.name for slot in some)
+            self._starts[slot.name] += 1
             self._running[name] = job
             self._backend.start(job)
 

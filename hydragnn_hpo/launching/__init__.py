@@ -8,7 +8,27 @@ from typing import TYPE_CHECKING
 from hydragnn_hpo.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from hydragnn_hpo.launching.agent.command import spec_of
+    from hydragnn_hpo.launching.batch_jobs import (
+        DRAINED,
+        MAX_JOBS,
+        SCHEDULERS,
+        BatchJob,
+        BatchRequest,
+        JobRecords,
+        QueueEntry,
+        cancel_queued_jobs,
+        check_batch_request,
+        check_scheduler_installed,
+        decide_end,
+        decide_start,
+        find_own_job,
+        in_batch_job,
+        parse_walltime,
+        query_jobs,
+        submit_jobs,
+    )
+    from hydragnn_hpo.launching.batch_script import ScriptContent, render_batch_script
+    from hydragnn_hpo.launching.command_rank import spec_of
     from hydragnn_hpo.launching.counters import CounterSample
     from hydragnn_hpo.launching.devices import find_devices
     from hydragnn_hpo.launching.doctor import (
@@ -26,10 +46,17 @@ if TYPE_CHECKING:
         to_exclude,
         worst,
     )
+    from hydragnn_hpo.launching.environment import check_software, pack_environment, software_here
     from hydragnn_hpo.launching.excluded_hosts import add_excluded, read_excluded, read_run_excluded
-    from hydragnn_hpo.launching.fleet.local import LocalBackend
-    from hydragnn_hpo.launching.fleet.visit import Visit
-    from hydragnn_hpo.launching.job import PRELOAD, Backend, Event, Job, Slot
+    from hydragnn_hpo.launching.fleet import Fleet
+    from hydragnn_hpo.launching.job import (
+        JOBS,
+        PRELOAD,
+        Backend,
+        Event,
+        Job,
+        Slot,
+    )
     from hydragnn_hpo.launching.launcher_detection import (
         RANK_VARIABLES,
         THREADS,
@@ -38,105 +65,97 @@ if TYPE_CHECKING:
         detect_launcher,
         torchrun_environment,
     )
-    from hydragnn_hpo.launching.launchers.mpiexec import Mpiexec, find_mpiexec
-    from hydragnn_hpo.launching.launchers.processes import ProcessBackend
-    from hydragnn_hpo.launching.launchers.steps import Steps
+    from hydragnn_hpo.launching.link import ControllerAddress, announce_leaving, read_address
     from hydragnn_hpo.launching.process_control import end_orphans, run_tag
     from hydragnn_hpo.launching.profile_adapter import layout_of, site_of
     from hydragnn_hpo.launching.rank_environment import DEVICE, overruled
-    from hydragnn_hpo.launching.ray.ray_backend import RayBackend
     from hydragnn_hpo.launching.slots import detect_slots
-    from hydragnn_hpo.launching.slurm.hostlist import compress
-    from hydragnn_hpo.launching.slurm.slurm_backend import SlurmBackend, hold
-    from hydragnn_hpo.launching.slurm.slurm_transport import step_argv, step_environment
-    from hydragnn_hpo.launching.slurm.topology import by_number
-    from hydragnn_hpo.launching.staging.equip import check_software, software_here
-    from hydragnn_hpo.launching.staging.pack import pack_environment
-    from hydragnn_hpo.launching.submit.asking import check_there, standing, submit_script, take_back
-    from hydragnn_hpo.launching.submit.chain import (
-        DRAINED,
-        Ending,
-        begin_chain_job,
-        end_chain_job,
-        same_chain,
+    from hydragnn_hpo.launching.slurm_allocation import (
+        compress_hosts,
+        sort_by_number,
+        step_environment,
     )
-    from hydragnn_hpo.launching.submit.order import MOST_JOBS, Order, check_order, wall_seconds
-    from hydragnn_hpo.launching.submit.records import BatchJob, JobRecords
-    from hydragnn_hpo.launching.submit.schedulers import Queued, scheduler_of, task_of, where_we_are
-    from hydragnn_hpo.launching.submit.script import Content, batch_script
+    from hydragnn_hpo.launching.stub_agents import SpeedUp, StubPlan, StubTransport
+    from hydragnn_hpo.launching.transports.local import LocalBackend
+    from hydragnn_hpo.launching.transports.mpiexec import mpiexec_transport
+    from hydragnn_hpo.launching.transports.ray import RayBackend
+    from hydragnn_hpo.launching.transports.slurm import slurm_transport
+    from hydragnn_hpo.launching.transports.transport import AgentCall, Transport
 
 __all__ = [
+    "AgentCall",
     "Backend",
     "BatchJob",
-    "Content",
+    "BatchRequest",
+    "ControllerAddress",
     "CounterSample",
     "DEVICE",
     "DRAINED",
-    "Ending",
     "Event",
     "Finding",
+    "Fleet",
+    "JOBS",
     "Job",
     "JobHosts",
     "JobRecords",
     "LauncherInfo",
     "LocalBackend",
-    "MOST_JOBS",
-    "Mpiexec",
+    "MAX_JOBS",
     "ORDER",
-    "Order",
     "PRELOAD",
-    "ProcessBackend",
-    "Queued",
+    "QueueEntry",
     "RANK_VARIABLES",
     "RayBackend",
+    "SCHEDULERS",
+    "ScriptContent",
     "Slot",
-    "SlurmBackend",
     "State",
-    "Steps",
+    "SpeedUp",
+    "StubPlan",
+    "StubTransport",
     "THREADS",
-    "Visit",
+    "Transport",
     "add_excluded",
-    "batch_script",
-    "begin_chain_job",
+    "announce_leaving",
     "bind_threads",
-    "by_number",
-    "check_order",
+    "cancel_queued_jobs",
+    "check_batch_request",
+    "check_scheduler_installed",
     "check_software",
-    "check_there",
-    "compress",
+    "compress_hosts",
+    "decide_end",
+    "decide_start",
     "detect_launcher",
     "detect_slots",
-    "end_chain_job",
     "end_orphans",
     "examine_hosts",
     "find_devices",
     "find_job_hosts",
-    "find_mpiexec",
     "find_outliers",
-    "hold",
+    "find_own_job",
+    "in_batch_job",
     "layout_of",
     "make_request",
+    "mpiexec_transport",
     "overruled",
     "pack_environment",
+    "parse_walltime",
+    "query_jobs",
+    "read_address",
     "read_excluded",
     "read_run_excluded",
+    "render_batch_script",
     "run_tag",
-    "same_chain",
-    "scheduler_of",
     "site_of",
+    "slurm_transport",
     "software_here",
+    "sort_by_number",
     "spec_of",
-    "standing",
-    "step_argv",
     "step_environment",
-    "submit_script",
-    "take_back",
-    "task_of",
+    "submit_jobs",
     "temporary_folder",
     "to_exclude",
     "torchrun_environment",
-    "wall_seconds",
-    "where_we_are",
     "worst",
 ]
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from hydragnn_hpo.launching import process_control
-from hydragnn_hpo.launching.wire.channel import Channel, wait
+from hydragnn_hpo.launching.framed_socket import FramedSocket, wait_readable
 
 logger = logging.getLogger(__name__)
 
@@ -483,7 +483,7 @@ class CounterProcess:
 
     def __init__(self) -> None:
         """Begin without a process."""
-        self.channel: Channel | None = None
+        self.socket: FramedSocket[CounterSample] | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._killed: list[subprocess.Popen[bytes]] = []
         self._pending: CounterSample | None = None
@@ -501,19 +501,19 @@ class CounterProcess:
 
     def hurry(self) -> None:
         """Ask for a sample at once: the next seconds belong to another job."""
-        if self.channel is not None:
-            self.channel.send({})
+        if self.socket is not None:
+            self.socket.send(None)
 
     def receive(self, now: float) -> None:
         """Receive samples; replace the process when it hangs or has ended."""
         self._killed = [process for process in self._killed if process.poll() is None]
-        if self.channel is None:
+        if self.socket is None:
             return
-        for plain in self.channel.receive():
+        for sample in self.socket.receive():
             self._last_received = now
-            self._pending = merge_samples(self._pending, CounterSample.of_plain(plain))
+            self._pending = merge_samples(self._pending, sample)
         late = now - self._last_received > _PATIENCE * self._seconds + _SLACK_SECONDS
-        if late or self.channel.closed:
+        if late or self.socket.closed:
             self.end()
             if self._starts < _STARTS:
                 self._start(now)
@@ -521,16 +521,16 @@ class CounterProcess:
                 what = "hung" if late else "ended"
                 logger.warning("what reads this host's counters %s; they are not read.", what)
 
-    def take(self) -> dict[str, Any] | None:
+    def take(self) -> CounterSample | None:
         """Return what was not taken yet, as one sample."""
         sample, self._pending = self._pending, None
-        return None if sample is None else sample.to_plain()
+        return sample
 
     def end(self) -> None:
         """Kill the process, and wait for nothing: a driver may hold it."""
-        if self.channel is not None:
-            self.channel.close()
-            self.channel = None
+        if self.socket is not None:
+            self.socket.close()
+            self.socket = None
         if self._process is not None:
             self._process.kill()
             self._killed.append(self._process)
@@ -546,7 +546,7 @@ class CounterProcess:
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
             )
-            self.channel = Channel(ours)
+            self.socket = FramedSocket(ours, CounterSample)
         except OSError as error:  # no reason to end the agent, and its ranks with it
             logger.warning("nothing can read this host's counters (%s).", error.strerror)
             ours.close()
@@ -566,16 +566,16 @@ def main() -> None:
     descriptor, parent, seconds = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
     process_control.die_with_parent(parent)
     process_control.name_process("hpo-counters")
-    agent = Channel(socket.socket(fileno=descriptor))
+    agent = FramedSocket[None].of_descriptor(descriptor, None)
     sources = HostCounters(Path(os.environ.get(ROOT, "/")))
     sampler = CounterSampler(sources.read, time.monotonic)
     due = seconds * random.uniform(0.5, 1.0)  # thousands of hosts are not to tell at once
     while not agent.closed:
-        wait([agent], max(0.0, due - sampler.age))
+        wait_readable([agent], max(0.0, due - sampler.age))
         if agent.receive():
             due = min(due, max(_LEAST_SECONDS, sampler.age))
         if sampler.age >= due and not agent.closed:
-            agent.send(sampler.sample().to_plain())
+            agent.send(sampler.sample())
             due = seconds
 
 

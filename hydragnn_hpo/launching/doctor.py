@@ -29,6 +29,7 @@ from hydragnn_hpo.launching.doctor_checks import (
     plugin_names,
     run_checks,
 )
+from hydragnn_hpo.launching.environment import import_path
 from hydragnn_hpo.launching.host_probe import (
     AnswerCollector,
     HostFacts,
@@ -36,11 +37,15 @@ from hydragnn_hpo.launching.host_probe import (
     host_id,
     short,
 )
-from hydragnn_hpo.launching.launchers.mpiexec import find_mpiexec, pbs_hosts
-from hydragnn_hpo.launching.slurm.allocation import Allocation, ask, unusable
-from hydragnn_hpo.launching.slurm.hostlist import expand
-from hydragnn_hpo.launching.slurm.slurm_transport import step_argv, step_environment
-from hydragnn_hpo.launching.staging.software import import_path
+from hydragnn_hpo.launching.slurm_allocation import (
+    Allocation,
+    expand_hosts,
+    find_unusable_hosts,
+    query,
+    step_argv,
+    step_environment,
+)
+from hydragnn_hpo.launching.transports.mpiexec import find_mpiexec, pbs_hosts
 
 _TOOLS = {"Slurm": "sinfo", "PBS": "qstat"}
 
@@ -109,9 +114,9 @@ def find_job_hosts(environment: Mapping[str, str], most: int = 0) -> JobHosts:
         JobError: Slurm does not answer.
     """
     if "SLURM_JOB_ID" in environment and shutil.which("srun"):
-        held = Allocation.find(environment, most, asking=ask)
-        given = parse_allocated_devices(ask("scontrol", "show", "job", "-d", held.job))
-        return JobHosts("slurm", held.hosts, held.job, unusable(held.hosts), given)
+        held = Allocation.find(environment, most, run_query=query)
+        given = parse_allocated_devices(query("scontrol", "show", "job", "-d", held.job))
+        return JobHosts("slurm", held.hosts, held.job, find_unusable_hosts(held.hosts), given)
     if hosts := pbs_hosts(environment):
         return JobHosts("pbs", tuple(hosts[: most or None]), environment.get("PBS_JOBID", ""))
     return JobHosts("here", (host_id(),))
@@ -125,7 +130,7 @@ def parse_allocated_devices(job: str) -> dict[str, int]:
         if "Nodes" not in words or "GRES" not in words:
             continue
         counts = re.findall(r"gpu(?::[A-Za-z][^:,()]*)?:(\d+)", words["GRES"])
-        found |= dict.fromkeys(expand(words["Nodes"]), sum(map(int, counts)))
+        found |= dict.fromkeys(expand_hosts(words["Nodes"]), sum(map(int, counts)))
     return found if any(found.values()) else {}
 
 

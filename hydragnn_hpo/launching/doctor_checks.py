@@ -459,7 +459,7 @@ def check_shared(facts: HostFacts, expected: Expected) -> Finding | None:
     if facts.shared is None:
         return None
     if facts.shared_problem:
-        cure = "Give --run a folder that all hosts see, or set machine.shared_files = false."
+        cure = "Give --run a folder on a file system that all hosts mount and can write."
         found = f"{facts.shared} {facts.shared_problem}"
         return Finding("shared folder", "wrong", found, "seen and writable", cure)
     found = f"{facts.shared_filesystem}, {facts.shared_free_mb / 1024:,.0f} GiB free"

@@ -1,12 +1,12 @@
 """Hosts that are left alone: a file of host names with the reason beside each."""
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from hydragnn_hpo.errors import ConfigError, StorageError
 from hydragnn_hpo.files import write_text
 from hydragnn_hpo.launching.doctor_checks import clean
-from hydragnn_hpo.launching.slurm.hostlist import checked, expand
+from hydragnn_hpo.launching.slurm_allocation import check_host_name, expand_hosts
 from hydragnn_hpo.layout import RunDir
 
 _HEAD = (
@@ -37,7 +37,7 @@ def read_excluded(path: Path) -> dict[str, str]:
 
 def _hosts(names: str, where: str) -> list[str]:
     try:
-        return expand(names)
+        return expand_hosts(names)
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from error
 
@@ -66,25 +66,10 @@ def add_excluded(path: Path, more: Mapping[str, str]) -> dict[str, str]:
     if not more:
         return known
     for host in more:
-        checked(host)
+        check_host_name(host)
     together = {**more, **known}
     lines = (f"{host}  # {clean(why)}".rstrip(" #") for host, why in sorted(together.items()))
     if not path.parent.is_dir():
         raise StorageError(f"{path}: there is no folder {path.parent}; make it first.")
     write_text(path, _HEAD + "".join(f"{line}\n" for line in lines))
     return together
-
-
-def without_excluded(hosts: Sequence[str], excluded: Container[str]) -> tuple[str, ...]:
-    """Return the hosts that are not excluded, in their order.
-
-    Raises:
-        ConfigError: there is none.
-    """
-    kept = tuple(host for host in hosts if host not in excluded)
-    if hosts and not kept:
-        raise ConfigError(
-            f"all {len(hosts)} hosts are excluded: remove lines from exclude.hosts in the run "
-            "directory, or ask for other hosts."
-        )
-    return kept

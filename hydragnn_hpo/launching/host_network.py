@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 
 from hydragnn_hpo.errors import ConfigError, JobError
-from hydragnn_hpo.launching.wire.channel import Channel
 
 _GET_ADDRESS = 0x8915
 """SIOCGIFADDR, see netdevice(7)."""
@@ -78,17 +77,20 @@ def first_there(wanted: Iterable[str]) -> str | None:
     return next((name for name in wanted if address_of(name)), None)
 
 
-def interface_of(wanted: Iterable[str], channel: Channel) -> tuple[str, str]:
+def interface_of(wanted: Iterable[str], towards: str) -> tuple[str, str]:
     """Return address and interface at which ranks of other hosts reach ours.
 
     Args:
         wanted: interfaces to use, the first that this host has.
-        channel: to the controller; its own end tells the rest.
+        towards: address of the controller; the way to it decides where none is wanted.
+
+    Raises:
+        ConfigError: no way leads there.
     """
     for name in wanted:
         if address := address_of(name):
             return address, name
-    address = channel.own_address()
+    address = own_address(None, towards)
     names = [name for name, known in interfaces().items() if known == address]
     return address, names[0] if names else "lo"
 

@@ -7,6 +7,7 @@ than 1,024 letters (22.05), and lines of several hosts may come mixed.
 
 import contextlib
 import ctypes
+import hashlib
 import importlib
 import importlib.util
 import json
@@ -33,7 +34,6 @@ import hydragnn_hpo
 from hydragnn_hpo.host_info import host_memory_mb
 from hydragnn_hpo.launching.devices import device_memory_mb, find_devices
 from hydragnn_hpo.launching.host_network import address_of, interfaces
-from hydragnn_hpo.launching.wire.package import digest
 
 
 class ProbeRequest(BaseModel):
@@ -407,6 +407,15 @@ REPORTED = (
 """Prefixes of variables that may be reported: others can hold secrets."""
 
 
+def _digest_package() -> str:
+    """Return a checksum of this package's modules: hosts must have the same."""
+    top, checksum = Path(hydragnn_hpo.__file__).parent, hashlib.sha256()
+    for path in sorted(top.rglob("*.py")):
+        checksum.update(f"{path.relative_to(top)}\0{path.stat().st_size}\0".encode())
+        checksum.update(path.read_bytes())
+    return checksum.hexdigest()
+
+
 def probe_software(request: ProbeRequest) -> dict[str, Any]:
     """Return what must be equal on all hosts, and what the environment sets."""
     spec = importlib.util.find_spec("torch")
@@ -414,7 +423,7 @@ def probe_software(request: ProbeRequest) -> dict[str, Any]:
     return {
         "python": sys.version.split()[0],
         "version": hydragnn_hpo.__version__,
-        "package": digest(),
+        "package": _digest_package(),
         "torch_at": where,
         "torch_filesystem": filesystem_of(Path(where)) if where else "",
         "environment": {k: v for k, v in sorted(os.environ.items()) if k.startswith(REPORTED)},

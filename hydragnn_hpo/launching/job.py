@@ -4,12 +4,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol, Self
 
+from hydragnn_hpo.rank_requests import Request
+
 JOBS: dict[str, str] = {
     "train": "hydragnn_hpo.training.trial:rank_main",
     "build": "hydragnn_hpo.data.store_builder:job_main",
     "ensemble": "hydragnn_hpo.ensemble.build:job_main",
     "predict": "hydragnn_hpo.ensemble.multi_rank:rank_main",
-    "command": "hydragnn_hpo.launching.agent.command:rank_main",
+    "command": "hydragnn_hpo.launching.command_rank:rank_main",
     "probe": "hydragnn_hpo.training.allreduce_probe:job_main",
 }
 """Kind of job -> ``module:function`` that a forked rank calls with the job's ``spec``.
@@ -24,7 +26,7 @@ PRELOAD: tuple[str, ...] = (
     "hydragnn_hpo.training.trial",
     "hydragnn_hpo.ensemble.build",
 )
-"""What a zygote imports once, so that its ranks start warm.
+"""What a fork server imports once, so that its ranks start warm.
 
 DDP and the optimizers import ``torch._dynamo`` at their first use: 0.8 s in every rank.
 """
@@ -75,23 +77,11 @@ class Job:
     log: Path
     """Where all ranks' stdout and stderr are appended."""
 
-    lease: Path
-    """Touched while the job may run; its ranks end themselves when it is not."""
-
     watch: Path | None
     """A ``metrics.jsonl``; each whole line added while the job runs becomes a record."""
 
     slots: tuple[Slot, ...]
     """One per rank, in rank order."""
-
-    control: Path | None = None
-    """Where ``Backend.ask`` puts a wish for rank 0 to read."""
-
-    folder: Path | None = None
-    """What it reads and writes lies below; carried to hosts that do not see it, and back."""
-
-    needs: tuple[Path, ...] = ()
-    """Files and folders beside it that it only reads."""
 
     def __post_init__(self) -> None:
         assert len(self.slots) == self.width >= 1, f"{self.id}: {self.width} ranks, {self.slots}"
@@ -116,7 +106,7 @@ EventKind = Literal[
 class Event:
     """Something that happened, in the order in which it happened to its job.
 
-    ``ready``: a zygote is warm; ``import_seconds``, ``threads``.
+    ``ready``: a fork server is warm; ``import_seconds``, ``threads``.
     ``started``: all ranks were forked; ``pids``.
     ``record``: one line of the watched file, as it was written.
     ``ended``: all ranks are gone and all records were told; ``codes`` in rank order
@@ -125,7 +115,7 @@ class Event:
     ``away`` (hosts that went away with ranks of it, where the backend knows).
     Exactly one follows every ``Backend.start``.
     ``zygote_lost``, ``agent_lost``: jobs that had ranks end too, and a new one is started;
-    ``error`` is a sentence when no zygote can start (a preload that cannot be imported).
+    ``error`` is a sentence when no fork server can start (a preload that cannot be imported).
     ``host_joined``: its slots can be used from now on; ``host``, ``slots`` (their names).
     ``host_leaving``: it is of another allocation than ours, and is taken from us at ``ends_at``
     (seconds since the epoch); ``host``.
@@ -168,15 +158,15 @@ class Backend(Protocol):
         """Hosts of other allocations, which stay when ours ends, with what runs there."""
 
     def start(self, job: Job) -> None:
-        """Run a job as soon as a zygote is warm; returns at once."""
+        """Run a job as soon as a fork server is warm; returns at once."""
 
     def stop(self, job_id: str, grace: float = 5.0) -> None:
         """Ask a job to end by SIGTERM, force it after ``grace`` seconds; ended ones are ignored."""
 
-    def ask(self, job_id: str, wish: str) -> None:
-        """Ask rank 0 of a job to ``yield`` at a checkpoint, or to ``stop`` with what it has.
+    def ask(self, job_id: str, request: Request) -> None:
+        """Ask rank 0 of a job for something; it obeys when its ranks next agree on a step.
 
-        It obeys at its next look; ended jobs are ignored.
+        Ended jobs are ignored.
         """
 
     def poll(self, timeout: float) -> list[Event]:

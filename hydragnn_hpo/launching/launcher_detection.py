@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.launching.host_network import COUNT, FIRST
-from hydragnn_hpo.launching.slurm.hostlist import expand
+from hydragnn_hpo.launching.slurm_allocation import expand_hosts
 
 
 @dataclass(frozen=True)
@@ -68,8 +68,18 @@ RANK_VARIABLES = tuple(each.rank for each in (_TORCH, *LAUNCHERS))
 _OURS = ("TORCHELASTIC_RUN_ID", "HYDRAGNN_HPO_JOB")
 """Whoever sets these (torchrun, our agents) starts ranks himself, inside whatever else."""
 
-OF_A_STEP = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_STEP_ID", "SLURM_STEPID")
-"""What a process that starts ranks of its own must not hand on."""
+OF_A_RANK = (
+    *("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_STEP_ID", "SLURM_STEPID"),
+    *("PMI_RANK", "PMI_SIZE", "PMI_FD", "PMI_PORT", "PMI_ID", "PMI_HOSTNAME", "PMI_SPAWNED"),
+    *("HYDI_CONTROL_FD", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", "PMI_LOCAL_RANK", "PMI_LOCAL_SIZE"),
+    *("PMI_JOBID", "PMI_UNIVERSE_SIZE", "PMI_CONTROL_PORT", "PMI_SHARED_SECRET"),
+    *("PALS_RANKID", "PALS_LOCAL_RANKID", "PALS_LOCAL_SIZE", "PALS_NODEID", "PALS_APID"),
+    *("PALS_APINFO", "PALS_SPOOL_DIR", "PALS_ABORT_ON_FAILURE", "PMIX_RANK", "PMIX_NAMESPACE"),
+    *("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    *("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
+)
+"""What a process that starts ranks of its own must not hand on: an MPI program below it would take
+itself for a rank of the agents' launcher."""
 
 
 @dataclass(frozen=True)
@@ -109,6 +119,18 @@ def _standing(names: LauncherVariables, environment: Mapping[str, str]) -> Launc
         )
     local, local_world = (_number(n, environment) for n in (names.local, names.local_world))
     return LauncherInfo(names.launcher, rank, world, local, local_world)
+
+
+def rank_of_launcher(environment: Mapping[str, str]) -> int:
+    """Return the rank that the innermost launcher gave this process.
+
+    Raises:
+        ConfigError: none started it, or what it says makes no sense.
+    """
+    for names in LAUNCHERS:
+        if (found := _standing(names, environment)) is not None:
+            return found.rank
+    raise ConfigError("this process must be started by srun or mpiexec, and none of them did.")
 
 
 def detect_launcher(environment: Mapping[str, str]) -> LauncherInfo | None:
@@ -186,7 +208,7 @@ def _hosts(found: LauncherInfo, environment: Mapping[str, str]) -> list[str] | N
     if found.launcher != "srun":
         return None
     listed = environment.get("SLURM_STEP_NODELIST") or environment.get("SLURM_NODELIST", "")
-    return expand(listed) or None
+    return expand_hosts(listed) or None
 
 
 def _tasks_here(environment: Mapping[str, str]) -> int | None:

@@ -1,12 +1,19 @@
-"""Processes: what the Linux kernel promises about them, and those that an earlier life left."""
+"""Processes: what the Linux kernel promises about them, and those that an earlier life left.
+
+``python -P -m hydragnn_hpo.launching.process_control PARENT SIGNAL PROGRAM ARG...`` becomes a
+program that dies with its parent, see ``tethered``.
+"""
 
 import contextlib
 import ctypes
 import hashlib
 import os
 import signal
+import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from hydragnn_hpo.errors import JobError
 from hydragnn_hpo.host_info import parent_of, processes_of_group
@@ -23,11 +30,37 @@ def _prctl(option: int, value: int | bytes) -> None:
         raise OSError(number, f"prctl({option}): {os.strerror(number)}")
 
 
-def die_with_parent(parent: int) -> None:
-    """Be killed when the *thread* that started this process ends, however it ends."""
-    _prctl(_SET_PDEATHSIG, signal.SIGKILL)
+def die_with_parent(parent: int, number: int = signal.SIGKILL) -> None:
+    """Get a signal when the *thread* that started this process ends, however it ends."""
+    _prctl(_SET_PDEATHSIG, number)
     if os.getppid() != parent:  # it died before the promise was made
         os._exit(99)
+
+
+_MODULE = "hydragnn_hpo.launching.process_control"
+"""Written out: this file is ``__main__`` where it runs."""
+
+_NOT_FOUND = 127
+"""Exit code of a program that cannot be executed, as shells have it."""
+
+
+def tethered(argv: Sequence[str], number: int = signal.SIGKILL) -> list[str]:
+    """Return the argv of a program that gets a signal when the calling *thread* ends.
+
+    A promise about one's own death is made by the process itself. Making it between ``fork`` and
+    ``exec`` would run Python in the fork of a process that has threads, which may hang.
+    """
+    return [sys.executable, "-P", "-m", _MODULE, str(os.getpid()), str(int(number)), *argv]
+
+
+def _become(parent: int, number: int, argv: list[str]) -> NoReturn:
+    die_with_parent(parent, number)
+    try:
+        os.execvp(argv[0], argv)
+    except OSError as error:
+        sys.stderr.write(f"'{argv[0]}' cannot be run ({error.strerror}): mend command.argv.\n")
+        sys.stderr.flush()
+        os._exit(_NOT_FOUND)
 
 
 def adopt_orphans(adopt: bool) -> None:
@@ -142,3 +175,7 @@ def find_orphans(tag: str) -> list[int]:
 def end_orphans(tag: str) -> list[int]:
     """Kill the processes of a run and wait until they are gone."""
     return end_tagged(RUN, tag)
+
+
+if __name__ == "__main__":
+    _become(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:])

@@ -3,30 +3,18 @@
 Apart from ``slots``, which agents load: profiles need pydantic, which no agent imports.
 """
 
-from typing import Any
-
 from hydragnn_hpo.config import (
-    LayoutConfig,
     MachineConfig,
     ProfileConfig,
     SiteConfig,
     cores_of,
     find_profile,
 )
+from hydragnn_hpo.launching.protocol import HostProfile
 from hydragnn_hpo.launching.slots import Layout
 
 UNKNOWN = SiteConfig()
 """Of a machine that no profile describes."""
-
-NEAR = "HYDRAGNN_HPO_CORES"
-"""Tells rank wrappers (``launch/rank``) the cores near device 0, 1, ...: ``49-55 57-63``."""
-
-
-def near_devices(layout: LayoutConfig) -> str:
-    """Return what ``NEAR`` says of a layout; empty if it names no cores."""
-    devices = layout.device_of_slot or range(len(layout.cores_of_slot))
-    cores = dict(zip(devices, layout.cores_of_slot, strict=False))
-    return " ".join(cores.get(number, "-") for number in range(max(cores, default=-1) + 1))
 
 
 def site_of(machine: MachineConfig) -> SiteConfig:
@@ -54,11 +42,6 @@ def layout_of(site: SiteConfig) -> Layout:
     )
 
 
-def terms_of(site: SiteConfig) -> dict[str, Any]:
-    """Return what agents are told of their hosts, as ``init`` carries it."""
-    layout = layout_of(site)
-    return {
-        "interfaces": list(site.interfaces),
-        "scratch": site.scratch,
-        "layout": vars(layout),
-    }
+def host_profile_of(site: SiteConfig) -> HostProfile:
+    """Return what agents are told of their hosts."""
+    return HostProfile(tuple(site.interfaces), site.scratch, layout_of(site))

@@ -8,57 +8,20 @@ something that hangs, and a person who knows better says so in a profile (``exte
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
 
 from hydragnn_hpo.config import SiteConfig
 from hydragnn_hpo.launching.job import Job
+from hydragnn_hpo.launching.protocol import RankStart, Rendezvous
 
 JOB = "HYDRAGNN_HPO_JOB"
 DEVICE = "HYDRAGNN_HPO_DEVICE"
 MEMORY = "HYDRAGNN_HPO_MEMORY_MB"
 
 
-@dataclass(frozen=True)
-class Rendezvous:
-    """Where the ranks of a job meet."""
-
-    address: str
-    """Of the host of rank 0; empty where keepers find out."""
-
-    port: int
-    interface: str
-    """The network interface that gloo uses on this host; empty if unknown."""
-
-
-@dataclass(frozen=True)
-class RankEnvironment:
-    """Environment, cores and folders of one rank; agents and keepers get it as JSON."""
-
-    rank: int
-    slot: int
-    """Number of its slot on its host."""
-
-    cores: tuple[int, ...]
-    """What it is bound to; empty leaves it as it is."""
-
-    environment: dict[str, str]
-    without: tuple[str, ...]
-    """Names that it must not inherit."""
-
-    folders: dict[str, str]
-    """Variables that name folders of its own, to be filled in and made on its host, see
-    ``scratch_folders.py``."""
-
-    def as_json(self) -> dict[str, Any]:
-        """Return it as the ``ranks`` of an order hold it."""
-        return asdict(self)
-
-
-def make_rank_environments(
+def make_rank_starts(
     job: Job, ranks: Sequence[int], *, site: SiteConfig, meet: Rendezvous, tag: str
-) -> list[RankEnvironment]:
-    """Return the environments of the ranks of a job that share a host.
+) -> tuple[RankStart, ...]:
+    """Return what the ranks of a job that share a host are started with.
 
     Args:
         job: with all its slots.
@@ -68,15 +31,15 @@ def make_rank_environments(
         tag: of the run.
     """
     given = _of_machine(job, site, meet)
-    places = []
+    starts = []
     for local, rank in enumerate(ranks):
         slot = job.slots[rank]
         shown, hidden = visibility(slot.device, slot.visible, slot.variable)
         ours = _own(job, rank, tag) | _meeting(meet) | shown
         ours |= {"LOCAL_RANK": str(local), "LOCAL_WORLD_SIZE": str(len(ranks))}
         folders = dict(site.rank.folders)
-        places.append(RankEnvironment(rank, slot.index, slot.cores, given | ours, hidden, folders))
-    return places
+        starts.append(RankStart(rank, slot.index, slot.cores, given | ours, hidden, folders))
+    return tuple(starts)
 
 
 def _of_machine(job: Job, site: SiteConfig, meet: Rendezvous) -> dict[str, str]:

@@ -6,13 +6,13 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 from hydragnn_hpo.config import FIELD, fill_path
 from hydragnn_hpo.errors import ConfigError
+from hydragnn_hpo.launching.protocol import RankStart
 
 logger = logging.getLogger(__name__)
 
@@ -74,11 +74,14 @@ def remove_folders(paths: list[Path]) -> None:
         shutil.rmtree(path, ignore_errors=True)
 
 
-def make_rank_folders(order: dict[str, Any], *, host: str, scratch: Path) -> list[Path]:
-    """Make the folders of an order's ranks, and name them in the ranks' environment.
+def make_rank_folders(
+    job: str, ranks: Iterable[RankStart], *, host: str, scratch: Path
+) -> list[Path]:
+    """Make the folders of a job's ranks, and name them in the ranks' environment.
 
     Args:
-        order: ``environment`` of each of its ``ranks`` gets the variables that name folders.
+        job: its id.
+        ranks: the ``environment`` of each gets the variables that name folders.
         host: id of this host.
         scratch: a private folder on it.
 
@@ -90,16 +93,16 @@ def make_rank_folders(order: dict[str, Any], *, host: str, scratch: Path) -> lis
         ConfigError: the profile names what we do not know.
     """
     temporary: list[Path] = []
-    for place in order["ranks"]:
-        if not place["folders"]:
+    for rank in ranks:
+        if not rank.folders:
             continue
-        fields = {"scratch": str(scratch), "trial": order["job"], "host": host}
-        fields["slot"] = str(place["slot"])
-        paths = fill_all(place["folders"], fields)
+        fields = {"scratch": str(scratch), "trial": job, "host": host}
+        fields["slot"] = str(rank.slot)
+        paths = fill_all(rank.folders, fields)
         for path in paths.values():
             os.makedirs(path, mode=0o700, exist_ok=True)
-        place["environment"].update(paths)
-        temporary += attempt_folders(place["folders"], fields)
+        rank.environment.update(paths)
+        temporary += attempt_folders(rank.folders, fields)
     return temporary
 
 

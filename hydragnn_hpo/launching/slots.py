@@ -4,10 +4,9 @@ import logging
 import math
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
 
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.host_info import host_memory_mb
@@ -39,12 +38,6 @@ class Layout:
 
     variable: str = ""
     """By which a rank is told its device."""
-
-    @classmethod
-    def of_json(cls, told: Mapping[str, Any]) -> Self:
-        """Read it as ``init`` carries it."""
-        cores = tuple(tuple(each) for each in told["cores"])
-        return cls(**{**told, "cores": cores, "devices": tuple(told["devices"])})
 
 
 @dataclass(frozen=True)

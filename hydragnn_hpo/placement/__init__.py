@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         SimulatedWork,
         SimulationResult,
         SimulationSettings,
+        draw_error,
         simulate,
     )
     from hydragnn_hpo.placement.task import Plan, PlanningContext, RunningTask, StartTask, Task
@@ -39,6 +40,7 @@ __all__ = [
     "Task",
     "TrialPrediction",
     "compare_with_prediction",
+    "draw_error",
     "mean_neighbors",
     "mean_triplets",
     "plan",

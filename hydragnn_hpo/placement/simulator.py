@@ -8,6 +8,7 @@ from typing import Literal
 
 import numpy as np
 
+from hydragnn_hpo.layout import derive_seed
 from hydragnn_hpo.placement.planner import plan
 from hydragnn_hpo.placement.pool import SlotPool
 from hydragnn_hpo.placement.task import (
@@ -226,6 +227,18 @@ class SimulatedTrial:
         left = max(left - trained, 0.01 * left)
         wait = self.next_checkpoint(now, every) - now
         return RunningTask(self._known, self.width, left, self.wished is None, wait)
+
+
+def draw_error(seed: int, trial: str, spread: float) -> float:
+    """Return by what the true seconds of a trial are longer than its price, the same each time.
+
+    Args:
+        seed: of the campaign.
+        trial: its name.
+        spread: standard deviation of the logarithm.
+    """
+    draws = np.random.default_rng(derive_seed(seed, trial, "forecast"))
+    return math.exp(spread * float(draws.standard_normal()))
 
 
 Decide = Callable[[Sequence[Task], Sequence[RunningTask], SlotPool, PlanningContext], Plan]

@@ -75,9 +75,9 @@ def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         with safe_open(path, framework="pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             metadata = file.metadata() or {}
-    except (OSError, SafetensorError) as error:
+        return tensors, json.loads(metadata.get("state", "{}"))
+    except (OSError, SafetensorError, ValueError) as error:
         raise _unreadable(path, error) from error
-    return tensors, json.loads(metadata.get("state", "{}"))
 
 
 def read_state(path: Path) -> dict[str, Any]:
@@ -89,7 +89,7 @@ def read_state(path: Path) -> dict[str, Any]:
     try:
         with safe_open(path, framework="pt") as file:
             state: dict[str, Any] = json.loads((file.metadata() or {}).get("state", "{}"))
-    except (OSError, SafetensorError) as error:
+    except (OSError, SafetensorError, ValueError) as error:
         raise _unreadable(path, error) from error
     return state
 

@@ -9,9 +9,10 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
@@ -19,7 +20,8 @@ from torch import Tensor
 
 from hydragnn_hpo import __version__
 from hydragnn_hpo.config import ParallelConfig
-from hydragnn_hpo.files import read_json, write_text
+from hydragnn_hpo.errors import StorageError
+from hydragnn_hpo.files import passes, read_json, write_text
 from hydragnn_hpo.training.checkpoint import (
     add_prefix,
     read_checkpoint,
@@ -28,7 +30,7 @@ from hydragnn_hpo.training.checkpoint import (
     write_checkpoint,
 )
 from hydragnn_hpo.training.ddp import Ranks, keep_until_exit
-from hydragnn_hpo.training.train_state import TrainState
+from hydragnn_hpo.training.train_state import Progress, TrainState
 
 logger = logging.getLogger(__name__)
 
@@ -82,6 +84,21 @@ _GRACE_SECONDS = 5.0
 
 State = Mapping[str, Any]
 """What of a training is no tensor, as JSON can hold it; has ``progress``."""
+
+Origin = Literal["last", "sharded", "best"]
+"""What a training goes on from."""
+
+_FILES: dict[Origin, str] = {"last": LAST, "sharded": POINTER, "best": BEST}
+
+
+@dataclass(frozen=True)
+class LoadedCheckpoint:
+    """A checkpoint whose tensors were taken over."""
+
+    origin: Origin
+    state: dict[str, Any]
+    best: dict[str, Tensor]
+    """Weights of the best epoch, which rank 0 alone has where weights are sharded."""
 
 
 class CheckpointSaver:
@@ -218,58 +235,141 @@ class CheckpointSaver:
             bytes=size,
         )
 
-    def load(self, folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]] | None:
-        """Take the newest checkpoint over; every rank calls this.
+    def load(self, folder: Path) -> LoadedCheckpoint | None:
+        """Take the newest checkpoint over that every rank can read; every rank calls this.
+
+        One that cannot be read, cut off, damaged or of another version, costs work and no trial:
+        the next older one counts, then the weights of the best epoch alone.
 
         Returns:
-            The state and the best weights, which rank 0 alone has where weights are sharded; None
-            without a checkpoint.
+            What was loaded; None without a checkpoint.
 
         Raises:
-            StorageError: it cannot be read.
+            StorageError: the file server is away.
         """
-        newest = find_newest_checkpoint(folder)
-        if newest is None:
-            return None
-        path, state = newest
-        with_best = self.ranks.first or not self.in_parts
-        if path.name == LAST:
-            tensors, _ = read_checkpoint(path)
-        else:
+        left = self._list_origins(folder) if self.ranks.first else []
+        while (origin := self._agree_on_origin(left)) is not None:
+            read, error = None, "another rank cannot read it."
+            try:
+                read = self._read(folder, origin)
+            except StorageError as unreadable:
+                if _is_away(unreadable):
+                    raise
+                error = str(unreadable)
+            if self.ranks.most(self._number(read is None)).item() == 0:
+                assert read is not None
+                return self._take_over(folder, origin, *read)
+            if self.ranks.first:
+                self._tell_unreadable(origin, error)
+        return None
+
+    def _list_origins(self, folder: Path) -> list[Origin]:
+        """List what can be loaded, best first; a kill may leave one checkpoint of each kind."""
+        steps: dict[Origin, int] = {}
+        there = [origin for origin, name in _FILES.items() if (folder / name).exists()]
+        for origin in there:
+            try:
+                steps[origin] = _read_state(folder, origin)["progress"]["step"]
+            except StorageError as error:
+                if _is_away(error):
+                    raise
+                self._tell_unreadable(origin, str(error))
+        newest = sorted(set(steps) - {"best"}, key=lambda origin: -steps[origin])
+        # Before the first checkpoint is whole, ``best`` alone is no place to go on from.
+        return newest + (["best"] if "best" in steps and set(there) != {"best"} else [])
+
+    def _agree_on_origin(self, left: list[Origin]) -> Origin | None:
+        """Take the next of rank 0's list on all ranks; None when there is none left."""
+        mine = list(_FILES).index(left.pop(0)) + 1 if left else 0
+        number = int(self.ranks.sum(self._number(mine)).item())
+        return list(_FILES)[number - 1] if number else None
+
+    def _number(self, value: int) -> Tensor:
+        return torch.tensor(int(value), device=self.ranks.device)
+
+    def _read(self, folder: Path, origin: Origin) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Read tensors and state, and check that they are of this training.
+
+        Raises:
+            StorageError: they are not, or cannot be read.
+        """
+        if origin == "sharded":
             from hydragnn_hpo.training import sharded
 
+            state, with_best = _read_state(folder, origin), self.ranks.first or not self.in_parts
             weights = self.learned.weights()
-            tensors = sharded.read_sharded(path, weights, best=with_best)
-        self.learned.put(tensors)
-        self._position = (folder, state["progress"]["epoch"], state["progress"]["step"])
-        if not with_best:
-            return state, {}
-        best = strip_prefix("best", tensors)
-        return state, {name: value.to(self.ranks.device) for name, value in best.items()}
+            tensors = sharded.read_sharded(folder / state["folder"], weights, best=with_best)
+        else:
+            tensors, state = read_checkpoint(folder / _FILES[origin])
+        try:
+            Progress(**state["progress"])
+            state["schedule"]
+        except (KeyError, TypeError) as error:
+            raise _other_version(folder / _FILES[origin], error) from None
+        try:
+            if origin == "best":
+                self.learned.check(add_prefix("model", tensors), ("model/",))
+            else:
+                self.learned.check(tensors, ("model/", "average/"))
+        except StorageError as error:
+            raise _other_version(folder / _FILES[origin], error) from None
+        return tensors, state
+
+    def _take_over(
+        self, folder: Path, origin: Origin, tensors: dict[str, Tensor], state: dict[str, Any]
+    ) -> LoadedCheckpoint:
+        if origin == "best":
+            self.learned.put_best(tensors)
+            best = tensors
+        else:
+            self.learned.put(tensors)
+            self._position = (folder, state["progress"]["epoch"], state["progress"]["step"])
+            best = strip_prefix("best", tensors)
+        if self.in_parts and not self.ranks.first:
+            best = {}
+        best = {name: value.to(self.ranks.device) for name, value in best.items()}
+        return LoadedCheckpoint(origin, state, best)
+
+    def _tell_unreadable(self, origin: Origin, error: str) -> None:
+        logger.warning("%s The trial goes on from an older state.", error)
+        self.record("unreadable", checkpoint=_FILES[origin], error=error)
 
 
-def find_newest_checkpoint(folder: Path) -> tuple[Path, dict[str, Any]] | None:
-    """Find the newest checkpoint: a kill may leave one of each kind.
+def _other_version(path: Path, why: Exception) -> StorageError:
+    return StorageError(f"{path}: is a checkpoint of another version ({why}).")
 
-    Returns:
-        ``last.safetensors`` or a folder of parts, and the state; None if there is neither.
+
+def _read_state(folder: Path, origin: Origin) -> dict[str, Any]:
+    """Read the plain state of a checkpoint.
 
     Raises:
-        StorageError: one of them cannot be read.
+        StorageError: it cannot be read, or says nothing of its progress.
     """
-    found: list[tuple[Path, dict[str, Any]]] = []
-    if (folder / LAST).exists():
-        found.append((folder / LAST, read_state(folder / LAST)))
-    if (folder / POINTER).exists():
-        state = read_json(folder / POINTER)
-        found.append((folder / state["folder"], state))
-    return max(found, key=lambda each: each[1]["progress"]["step"], default=None)
+    path = folder / _FILES[origin]
+    state = read_json(path) if origin == "sharded" else read_state(path)
+    try:
+        int(state["progress"]["step"])
+        if origin == "sharded":
+            folder.joinpath(state["folder"])
+    except (KeyError, TypeError, ValueError):
+        raise StorageError(f"{path}: does not say how far it is.") from None
+    return dict(state)
+
+
+def _is_away(error: StorageError) -> bool:
+    """Check whether an error speaks of the file server, which may be back, not of the file."""
+    return passes(error) or isinstance(error.__cause__, PermissionError)
 
 
 def prune_checkpoints(folder: Path) -> None:
     """Remove parts that do not count: those before, and those that a kill left half written."""
-    pointer = folder / POINTER
-    counts = read_json(pointer)["folder"] if pointer.exists() else None
+    counts = None
+    if (folder / POINTER).exists():
+        try:
+            counts = _read_state(folder, "sharded").get("folder")
+        except StorageError as error:
+            if isinstance(error.__cause__, OSError):  # the file may be whole: remove nothing
+                return
     for path in folder.glob(f"{FOLDER}*"):
         if path.name != counts:
             shutil.rmtree(path, ignore_errors=True)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
+from hydragnn_hpo.errors import StorageError
 from hydragnn_hpo.training import checkpoint
 from hydragnn_hpo.training.parallel import (
     ModelParallelism,
@@ -99,6 +100,34 @@ class TrainState:
         if self.average:
             tensors |= checkpoint.add_prefix("average", self.average.mean)
         return tensors
+
+    def check(self, tensors: Mapping[str, Tensor], parts: tuple[str, ...]) -> None:
+        """Check that tensors are those of this training, before any of them is taken over.
+
+        Args:
+            tensors: of a checkpoint.
+            parts: beginnings of the names that must all be there.
+
+        Raises:
+            StorageError: some are missing, unknown or of another shape.
+        """
+        own, found = (
+            {name: tuple(value.shape) for name, value in each.items() if name.startswith(parts)}
+            for each in (self.tensors(), tensors)
+        )
+        optimized = checkpoint.strip_prefix("optimizer", tensors)
+        unknown = {key.rpartition("/")[0] for key in optimized} - dict(
+            self.net.model.named_parameters()
+        ).keys()
+        wrong = {name for name in own.keys() | found.keys() if own.get(name) != found.get(name)}
+        if wrong or unknown:
+            raise StorageError(f"its tensor {min(wrong or unknown)} is none of this training's.")
+
+    def put_best(self, weights: Mapping[str, Tensor]) -> None:
+        """Take the weights of the best epoch over, which are averaged where averages are kept."""
+        self.net.put(weights)
+        if self.average:
+            self.average.load({name: weights[name] for name in self.average.mean})
 
     def put(self, tensors: Mapping[str, Tensor]) -> None:
         """Take tensors over, whole or sharded as they are here; every rank calls this."""

@@ -20,7 +20,7 @@ from hydragnn_hpo.data import Batch, BatchSampler, Columns, GraphSet, Mixture, P
 from hydragnn_hpo.errors import ConfigError, DataError, StorageError
 from hydragnn_hpo.model import MultiHeadGNN
 from hydragnn_hpo.training import checkpoint
-from hydragnn_hpo.training.checkpoint_saver import CheckpointSaver, checkpoint_origin
+from hydragnn_hpo.training.checkpoint_saver import CheckpointSaver, Origin, checkpoint_origin
 from hydragnn_hpo.training.ddp import Ranks, Signal, SyncPoints, allreduce_tensors
 from hydragnn_hpo.training.divergence import DivergenceGuard
 from hydragnn_hpo.training.evaluate import error_sums, make_feed
@@ -182,6 +182,8 @@ class Trainer:
         self.progress, self.best = Progress(), dict[str, Tensor]()
         self._losses = torch.zeros(len(self.heads), dtype=torch.float64, device=device)
         self._started = False
+        self.resumed_from: Origin | None = None
+        """What this training went on from; None if it began at the start."""
         self.saver = CheckpointSaver(
             TrainState(self.net, self.optimizer, self.average),
             self.ranks,
@@ -413,13 +415,16 @@ class Trainer:
 
     def resume(self, folder: Path) -> bool:
         """Go on from the newest checkpoint if there is one; every rank calls this."""
-        checkpoint = self.saver.load(folder)
-        if checkpoint is None:
+        loaded = self.saver.load(folder)
+        if loaded is None:
             return False
-        state, self.best = checkpoint
-        self.progress = Progress(**state["progress"])
-        self.schedule.load(state["schedule"])
-        self._take_losses(self.progress.losses)
+        self.resumed_from, self.best = loaded.origin, loaded.best
+        self.progress = progress = Progress(**loaded.state["progress"])
+        if loaded.origin == "best":  # its state is that of the checkpoint which it was saved with
+            progress.epoch, progress.losses = progress.best_epoch, []
+            progress.step = progress.epoch * self.order.steps_per_epoch
+        self.schedule.load(loaded.state["schedule"])
+        self._take_losses(progress.losses)
         return True
 
     @property

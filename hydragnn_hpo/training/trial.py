@@ -1,7 +1,7 @@
 """Run one rank of one attempt of a trial: load it, train, predict, write the result.
 
 ``rank_main`` is the entry point of agents, ``run_by_hand`` that of the command ``trial``. Signals,
-the clock and the file ``control`` can end an attempt; every failure is a result with a reason.
+the clock and requests of an agent can end an attempt; every failure is a result with a reason.
 """
 
 import errno
@@ -24,6 +24,7 @@ from hydragnn_hpo import log
 from hydragnn_hpo.config import (
     DISK_FULL,
     FILES_AWAY,
+    FILES_AWAY_SECONDS,
     HALVED,
     INTERRUPTED,
     PEER_LOST,
@@ -48,6 +49,7 @@ from hydragnn_hpo.files import (
 )
 from hydragnn_hpo.layout import TrialDir
 from hydragnn_hpo.metrics_log import RecordWriter
+from hydragnn_hpo.rank_requests import Request, RequestReader
 from hydragnn_hpo.training.checkpoint_saver import prune_checkpoints
 from hydragnn_hpo.training.ddp import Ranks, Signal, check_mpi_ranks, join_ranks
 from hydragnn_hpo.training.divergence import Diverged
@@ -61,23 +63,30 @@ from hydragnn_hpo.walltime import WallTime
 
 logger = logging.getLogger(__name__)
 
-AWAY_SECONDS = 20.0
-"""Before a rank whose file server is away gives its slot back: others would fare no better."""
-
 PREDICTED = ("val", "sel", "cal")
 """Splits a trial predicts; the test split belongs to the ensemble (Law 6)."""
 
 
 class StopSignals:
-    """Listens to signals; on rank 0 also to the clock and to the file ``control``."""
+    """Listens to signals; on rank 0 also to the clock and to requests of its agent."""
 
-    def __init__(self, trial: TrialDir, environment: Mapping[str, str] = os.environ) -> None:
+    def __init__(
+        self, requests: RequestReader | None, environment: Mapping[str, str] = os.environ
+    ) -> None:
         """Listen from now on.
+
+        Args:
+            requests: of an agent; None for a trial that is run by hand, which gets signals only.
+            environment: of this process.
 
         Raises:
             ConfigError: the environment names no sensible end of the allocation.
         """
-        self.control, self.interrupted = trial.control, False
+        self.requests, self.interrupted = requests, False
+        self.request: Request | None = None
+        """The newest request that was read and acknowledged."""
+        self.record: Callable[..., None] = lambda *_, **__: None
+        """Writes a record on rank 0."""
         self.reason: str | None = None
         self.first = environment.get("RANK", "0") == "0"
         self.walltime = WallTime.of(environment)
@@ -97,20 +106,20 @@ class StopSignals:
         if self.first and self.walltime.near(*self.needs()):
             self.reason = "walltime"
             return "interrupt"
-        if self.first and self.control.exists():
-            return self._wish()
+        if self.first and self.requests:
+            return self._read_request(self.requests)
         return "go"
 
-    def _wish(self) -> Signal:
-        """Read ``control``; a file that a person is just writing must not end the trial."""
-        try:
-            content = read_json(self.control)
-        except StorageError as error:
-            logger.warning("%s", error)
-            return "go"
-        wish = content.get("wish") if isinstance(content, dict) else None
-        self.reason = "paused" if wish == "yield" else self.reason
-        return "stop" if wish == "stop" else "interrupt" if wish == "yield" else "go"
+    def _read_request(self, requests: RequestReader) -> Signal:
+        """Return what the newest request asks for; a new one is acknowledged at once."""
+        request = requests.read()
+        if request != self.request:
+            self.request = request
+            self.record("request", request=request)
+        if request == "yield":
+            self.reason = "paused"
+            return "interrupt"
+        return "stop" if request == "stop" else "go"
 
 
 def next_attempt(trial: TrialDir, config: TrialConfig) -> PlacementConfig:
@@ -234,11 +243,12 @@ def _run_rank(
     profile: ProfilePlan | None = None,
 ) -> int:
     """Run a rank; every failure is a result with a reason (Law 9)."""
+    placed = attempt is not None
     try:
         torch.set_num_threads(1)  # more add up in another order each time: Law 5
         torch.set_flush_denormal(True)
         keep_freed_memory()
-        asked = StopSignals(trial)
+        asked = StopSignals(RequestReader() if placed else None)
         ranks = join_ranks(meeting)
         config, graphs = load_trial(trial)
         attempt = attempt or _agree_on_attempt(trial, config, ranks)
@@ -254,9 +264,9 @@ def _run_rank(
         if _disk_is_full(error):
             logger.error("%s", error)
             return DISK_FULL
-        if passes(error):
+        if passes(error) or (placed and _files_are_away(error, trial)):
             logger.error("%s", error)
-            time.sleep(AWAY_SECONDS)
+            time.sleep(FILES_AWAY_SECONDS)
             return FILES_AWAY
         reason, message = _reason(error)
         logger.error("failed: %s: %s", reason, message)
@@ -285,17 +295,16 @@ def _run(
         trial.checkpoints.mkdir(exist_ok=True, mode=0o700)
         sweep(trial.checkpoints)
         prune_checkpoints(trial.checkpoints)
-    asked.needs = lambda: trainer.seconds_to_end
+    asked.needs, asked.record = lambda: trainer.seconds_to_end, record
     resumed = trainer.resume(trial.checkpoints)
     progress = trainer.progress
-    record("ready", resumed=resumed, reached=progress.epoch, step=progress.step)
+    origin = {"origin": trainer.resumed_from or "start"}
+    record("ready", resumed=resumed, reached=progress.epoch, step=progress.step, **origin)
     _start_instruments(trainer, profile, folder / "profile", placement.epochs)
     ended = trainer.run(placement.epochs, asked.signal, trial.checkpoints)
     if ended != "go":
         record("obeyed", epoch=trainer.progress.epoch, wish=ended, reason=asked.reason)
-    if ended == "interrupt":
-        trial.control.unlink(missing_ok=True)
-    else:
+    if ended != "interrupt":
         with trainer.meter.region("predict"):
             _finish(trainer, folder, ended)
     with trainer.meter.region("end"):
@@ -433,6 +442,19 @@ def _is_lost_peer(error: Exception) -> bool:
     if isinstance(error, (dist.DistError, ConnectionError)):
         return True
     return isinstance(error, RuntimeError) and "gloo" in str(error).lower()
+
+
+def _files_are_away(error: Exception, trial: TrialDir) -> bool:
+    """Check whether files of a run are out of reach that its controller saw when it placed us.
+
+    A mount that is gone shows no file, and one that is dead lets no process in: in a trial that a
+    person runs by hand the same errors are that person's to mend.
+    """
+    if isinstance(error, HydraError):
+        return isinstance(error.__cause__, OSError)
+    run = trial.path.resolve().parent.parent
+    named = error.filename if isinstance(error, OSError) else None
+    return isinstance(named, (str, Path)) and Path(named).absolute().is_relative_to(run)
 
 
 def _disk_is_full(error: Exception) -> bool:

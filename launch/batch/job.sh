@@ -18,8 +18,17 @@ program=({{program}})
 
 cd {{folder}} || exit
 
+# From this 'run', agents and ranks know that they are in a job of a chain.
+export HYDRAGNN_HPO_BATCH_JOB="${SLURM_JOB_ID:-$PBS_JOBID}"
+
+# TERM may go to every process of the job: what keeps the chain alive ignores it.
+batch() (
+    trap '' TERM
+    exec "${program[@]}" batch "$@"
+)
+
 # Notes that this job runs, and queues the next one behind it, however this one will end.
-"${program[@]}" batch begin {{run}} --script {{script}} || exit
+batch begin {{run}} --script {{script}} || exit
 
 code=75
 if [ "$asked" -eq 0 ]; then
@@ -36,4 +45,4 @@ if [ "$asked" -eq 0 ]; then
 fi
 
 # Notes how it ended, and takes the next job back where there is nothing left to do or to gain.
-"${program[@]}" batch end {{run}} --code "$code"
+batch end {{run}} --code "$code"

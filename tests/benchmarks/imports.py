@@ -21,14 +21,13 @@ from pathlib import Path
 
 from record import finish
 
-from hydragnn_hpo.launching.fleet.local import LocalBackend
+from hydragnn_hpo.launching import environment as packing
+from hydragnn_hpo.launching.environment import OWN, ROOT, Pack, Software, packed_software
 from hydragnn_hpo.launching.job import PRELOAD, Job
-from hydragnn_hpo.launching.staging import pack as packing
-from hydragnn_hpo.launching.staging.pack import Pack
-from hydragnn_hpo.launching.staging.software import OWN, ROOT, Software, packed
+from hydragnn_hpo.launching.transports.local import LocalBackend
 
 RANKS = 8
-AGENT = "hydragnn_hpo.launching.agent.serving"
+AGENT = "hydragnn_hpo.launching.agent"
 CALL = re.compile(r'^(\w+)\((?:AT_FDCWD[^,]*, )?"([^"]*)".* = (-?\d+)')
 TARGET = "builtins:len"
 """What a rank calls with nothing in hand: it ends with 0. All that it needs was imported before."""
@@ -60,7 +59,7 @@ def fresh(folder: Path, preload: tuple[str, ...]) -> float:
 
 def forked(folder: Path, preload: tuple[str, ...], software: Software) -> float:
     """Run ranks of an agent that ``software`` starts; gives seconds until all are done."""
-    traced = Software((*strace(folder), *software.python), software.path, starts_others=True)
+    traced = Software((*strace(folder), *software.python), software.path, starts_child=True)
     run = folder / "run"
     run.mkdir()
     began = time.monotonic()
@@ -74,8 +73,8 @@ def forked(folder: Path, preload: tuple[str, ...], software: Software) -> float:
     ) as backend:
         for number in range(RANKS):
             name = f"job{number}"
-            log, lease = run / f"{name}.log", run / f"{name}.lease"
-            backend.start(Job(name, "none", 1, {}, log, lease, None, backend.slots[:1]))
+            log = run / f"{name}.log"
+            backend.start(Job(name, "none", 1, {}, log, None, backend.slots[:1]))
             codes = ended(backend, name)
             assert codes == [0], (run / "agent.log").read_text()
     return time.monotonic() - began
@@ -103,20 +102,18 @@ def imported(preload: tuple[str, ...]) -> set[str]:
 
 
 def make_pack(out: Path, preload: tuple[str, ...], *, quick: bool) -> Pack:
-    listed = packing.entries
+    listed = packing.list_members
 
-    def needed(found):
-        site, kept = (
-            f"env/{found.library}/site-packages/",
-            imported((*preload, AGENT)) | {"hydragnn_hpo"},
-        )
-        for entry in listed(found):
-            inside = entry.name.removeprefix(site)
+    def needed():
+        site = f"env/lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages/"
+        kept = imported((*preload, AGENT)) | {"hydragnn_hpo"}
+        for member in listed():
+            inside = member.info.name.removeprefix(site)
             top = inside.split("/")[0]
-            if inside == entry.name or top in kept or top.endswith((".dist-info", ".libs")):
-                yield entry
+            if inside == member.info.name or top in kept or top.endswith((".dist-info", ".libs")):
+                yield member
 
-    packing.entries = (lambda found: list(needed(found))) if quick else listed
+    packing.list_members = (lambda: list(needed())) if quick else listed
     return packing.pack_environment(out)
 
 
@@ -128,9 +125,11 @@ def measure(folder: Path, *, quick: bool) -> dict[str, float]:
     suffix = ".tar.zst" if shutil.which("zstd") else ".tar.gz"
     pack = make_pack(folder / f"env{suffix}", preload, quick=quick)
     figures |= {"pack_seconds": time.monotonic() - began, "pack_megabytes": pack.size / 1e6}
-    software = packed(pack, str(folder / "disk"))
+    software = packed_software(pack, str(folder / "disk"))
     began = time.monotonic()
-    subprocess.run([*software.python, "-c", "pass"], env=software.settle(os.environ), check=True)
+    subprocess.run(
+        [*software.python, "-c", "pass"], env=software.agent_environment(os.environ), check=True
+    )
     figures["unpack_seconds"] = time.monotonic() - began
     ways = {"fresh": fresh, "zygote": OWN, "packed": software}
     for name, way in ways.items():

@@ -18,8 +18,8 @@ from record import finish
 from hydragnn_hpo.config.schema import dump_config
 from hydragnn_hpo.config.trial_config import PlacementConfig
 from hydragnn_hpo.data.store_builder import build_store
-from hydragnn_hpo.launching.fleet.local import LocalBackend
 from hydragnn_hpo.launching.job import Job
+from hydragnn_hpo.launching.transports.local import LocalBackend
 from hydragnn_hpo.layout import TrialDir
 from hydragnn_hpo.metrics_log import read_records
 from hydragnn_hpo.resources import resource_path
@@ -58,7 +58,7 @@ def warm(trial: TrialDir, backend: LocalBackend, width: int) -> float:
     spec = {"trial_dir": str(trial.path), "attempt": 1}
     slots = backend.slots[:width]
     name, placed = trial.path.name, time.time()
-    backend.start(Job(name, "train", width, spec, place / "log", place / "lease", None, slots))
+    backend.start(Job(name, "train", width, spec, place / "log", None, slots))
     wait_for(backend, "ended", name)
     return first_step(trial, placed)
 

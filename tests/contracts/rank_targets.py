@@ -55,6 +55,18 @@ def report(spec):
     return spec.get("codes", [0, 0])[_rank()]
 
 
+def obey(spec):
+    """Stay until rank 0 is asked for something."""
+    _show(spec, "pid", os.getpid())
+    asked = os.environ.get("HYDRAGNN_HPO_REQUESTS")
+    if asked is None:
+        _show(spec, "asked", None)
+        return 0
+    os.set_blocking(int(asked), True)
+    _show(spec, "asked", os.read(int(asked), 100).decode().strip())
+    return 0
+
+
 def misbehave(spec):
     match spec["how"]:
         case "raise":

@@ -6,22 +6,23 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from processes import is_alive, tagged, until
+from processes import is_alive, open_lease, tagged, until
 
+from hydragnn_hpo.campaign.backends import fleet_on
 from hydragnn_hpo.config.campaign_config import MachineConfig
 from hydragnn_hpo.errors import JobError
-from hydragnn_hpo.launching.fleet.local import LocalBackend
 from hydragnn_hpo.launching.job import Backend, Event, Job
 from hydragnn_hpo.launching.process_control import find_orphans, run_tag
-from hydragnn_hpo.launching.ray import membership
-from hydragnn_hpo.launching.ray.ray_backend import RayBackend
-from hydragnn_hpo.launching.slurm.slurm_backend import SlurmBackend
+from hydragnn_hpo.launching.transports import ray
+from hydragnn_hpo.launching.transports.local import LocalBackend
+from hydragnn_hpo.launching.transports.mpiexec import mpiexec_transport
+from hydragnn_hpo.launching.transports.ray import RayBackend
+from hydragnn_hpo.launching.transports.slurm import slurm_transport
 
 HERE = Path(__file__).parent
 SECONDS = 150.0
@@ -34,7 +35,7 @@ FENCED_LEASE = 40.0
 """Also outlives that, but a test may wait for its end."""
 
 TARGETS = (
-    *("report", "misbehave", "nothing", "emit", "sleep", "polite", "stubborn", "parent"),
+    *("obey", "report", "misbehave", "nothing", "emit", "sleep", "polite", "stubborn", "parent"),
     "all_reduce",
 )
 JOBS = {name: f"rank_targets:{name}" for name in TARGETS} | {
@@ -54,9 +55,16 @@ def make_slurm(
     run_dir: Path, preload: tuple[str, ...], environment: dict[str, str], **asked: float
 ) -> Backend:
     machine = MachineConfig(backend="slurm", slots=2, **asked)
-    return SlurmBackend(
-        machine, run_dir=run_dir, environment=environment, jobs=JOBS, preload=preload
-    )
+    transport = slurm_transport(machine, run_dir, environment)
+    return fleet_on(transport, machine, run_dir, preload, jobs=JOBS)
+
+
+def make_mpiexec(
+    run_dir: Path, preload: tuple[str, ...], environment: dict[str, str], **asked: float
+) -> Backend:
+    machine = MachineConfig(backend="mpiexec", slots=2, **asked)
+    transport = mpiexec_transport(machine, run_dir, environment)
+    return fleet_on(transport, machine, run_dir, preload, jobs=JOBS)
 
 
 def make_ray(
@@ -68,7 +76,7 @@ def make_ray(
     return RayBackend(machine, run_dir=run_dir, environment=environment, jobs=JOBS, preload=preload)
 
 
-BACKENDS = {"local": make_local, "slurm": make_slurm, "ray": make_ray}
+BACKENDS = {"local": make_local, "slurm": make_slurm, "mpiexec": make_mpiexec, "ray": make_ray}
 
 
 class Stage:
@@ -110,15 +118,13 @@ class Stage:
         if self.outlives:
             self.events += self.backend.poll(0.0)
 
-    def lease(self, job: Job) -> Path:
-        """Give the file that keeps the ranks of a job alive."""
-        if not self.outlives:
-            return job.lease
-        name = f"hydragnn-hpo-{run_tag(self.folder)}*"
-        (scratch,) = until(
-            lambda: self.hear() or list(Path(tempfile.gettempdir()).glob(name)), "scratch folder"
-        )
-        return scratch / job.id
+    def lease(self) -> float:
+        """Read until when the agent lets its ranks run, from its memory."""
+        (agent,) = tagged(self.folder, "hpo-agent")
+        lease = open_lease(agent)
+        until = lease.read()
+        os.close(lease.descriptor)
+        return until
 
     def start(self, kind: str, *, name: str = "job", width: int = 1, **spec) -> Job:
         folder = self.folder / name
@@ -126,15 +132,15 @@ class Stage:
         slots = until(lambda: self.hear() or self.backend.slots, "slots")[:width]
         watch = folder / "metrics.jsonl"
         spec |= {"folder": str(folder), "metrics": str(watch)}
-        job = Job(name, kind, width, spec, folder / "log", folder / "lease", watch, slots)
+        job = Job(name, kind, width, spec, folder / "log", watch, slots)
         self.backend.start(job)
         return job
 
-    def renewed(self, lease: Path) -> None:
-        """Wait until a lease was renewed twice, without listening."""
+    def renewed(self) -> None:
+        """Wait until the lease was renewed twice, without listening."""
         for _ in range(2):
-            before = lease.stat().st_mtime_ns
-            until(lambda before=before: lease.stat().st_mtime_ns != before, "renewal")
+            before = self.lease()
+            until(lambda before=before: self.lease() > before, "renewal")
 
     def go(self, job: Job) -> None:
         """Let ranks that stay end well."""
@@ -167,7 +173,10 @@ class Stage:
 
 everywhere = pytest.mark.parametrize(
     "stage",
-    ["local", *(pytest.param(name, marks=pytest.mark.slow) for name in ("slurm", "ray"))],
+    [
+        "local",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("slurm", "mpiexec", "ray")),
+    ],
     indirect=True,
 )
 """Marks what depends on how agents are started and reached; the rest is the core's own."""
@@ -181,9 +190,16 @@ def stage(request, tmp_path, monkeypatch) -> Iterator[Stage]:
     if name == "slurm":
         environment = request.getfixturevalue("slurm").allocate(1)
         monkeypatch.setenv("SLURM_CONF", environment["SLURM_CONF"])
+    elif name == "mpiexec":
+        if not (Path(sys.executable).parent / "mpiexec").exists():
+            pytest.skip("mpiexec is not here: install the extra [mpi].")
+        nodes = tmp_path.with_name(f"{tmp_path.name}.nodes")
+        nodes.write_text("h1\n")
+        environment = {"PBS_NODEFILE": str(nodes)}
+        monkeypatch.setenv("HYDRA_LAUNCHER", "fork")  # hosts by any name, all of them this one
     elif name == "ray":
         cluster = request.getfixturevalue("ray_cluster")
-        monkeypatch.setattr(membership, "_JOIN_SECONDS", 3 * SECONDS)
+        monkeypatch.setattr(ray, "_RESERVE_SECONDS", 3 * SECONDS)
         environment = cluster.environment | {"ADDRESS": cluster.address, "PYTHONPATH": path}
     stage = Stage(name, tmp_path, environment)
     yield stage
@@ -316,7 +332,7 @@ def test_only_lines_added_by_this_attempt_are_told(stage):
     watch.write_text('{"record": "old"}\n')
     spec = {"metrics": str(watch), "lines": 2}
     slots = stage.backend.slots[:1]
-    job = Job("before", "nothing", 1, spec, folder / "log", folder / "lease", watch, slots)
+    job = Job("before", "nothing", 1, spec, folder / "log", watch, slots)
 
     stage.backend.start(job)
 
@@ -328,14 +344,14 @@ def test_only_lines_added_by_this_attempt_are_told(stage):
 @pytest.mark.slow
 @everywhere
 def test_a_controller_that_does_not_listen_stops_nobody(stage):
-    """An agent that cannot outlive it goes on touching leases although its words find no room."""
+    """An agent that cannot outlive it renews the lease although its messages are not read."""
     stage.open(lease_seconds=None if stage.outlives else 30.0)
 
     job = stage.start("emit", lines=2000, padding=4000, stay=True)
     stage.wait("started", "job")
     until((stage.folder / job.id / "emitted.0").exists, "lines")
     if not stage.outlives:
-        stage.renewed(job.lease)
+        stage.renewed()
     stage.go(job)
 
     assert stage.wait("ended", "job").data["codes"] == [0]
@@ -351,9 +367,7 @@ def test_a_large_spec_arrives(stage):
     assert stage.wait("ended", "job").data["codes"] == [0, 0]
 
 
-@pytest.mark.parametrize(  # ray gives a slot to one job at a time
-    "stage", ["local", pytest.param("slurm", marks=pytest.mark.slow)], indirect=True
-)
+@everywhere
 def test_a_hundred_short_jobs_all_end_well(stage):
     stage.open()
     stage.wait("ready")
@@ -440,44 +454,36 @@ def test_processes_of_a_rank_end_with_it(stage):
 
 
 @everywhere
-def test_a_lease_is_kept_while_a_job_runs_and_removed_after(stage):
+def test_the_lease_is_renewed_while_the_controller_listens(stage):
     stage.open(lease_seconds=30.0)
     job = stage.start("sleep")
     stage.shown(job, "pid")
-    lease = stage.lease(job)
-    first = lease.stat().st_mtime_ns
+    first = stage.lease()
 
-    until(lambda: stage.hear() or lease.stat().st_mtime_ns != first, "renewal")
-    stage.go(job)
-
-    assert stage.wait("ended", "job").data["codes"] == [0]
-    assert not lease.exists()
+    until(lambda: stage.hear() or stage.lease() > first, "renewal")
 
 
-@everywhere
-def test_a_lease_that_is_taken_away_ends_the_ranks(stage):
+def test_a_job_whose_folder_is_missing_ends_with_a_sentence(stage):
     stage.open()
-    job = stage.start("sleep", width=2)
-    [stage.shown(job, "pid", rank) for rank in range(2)]
-
-    stage.lease(job).unlink()
-
-    codes = set(stage.wait("ended", "job").data["codes"])
-    assert codes in ({75}, {75, -15}), "whoever has not looked yet is told by the other's end"
-    assert "is gone; ending." in job.log.read_text()
-
-
-def test_a_lease_that_cannot_be_written_is_said(stage):
-    stage.open()
-    slots = stage.backend.slots[:1]
     nowhere = stage.folder / "nowhere"
-    job = Job("job", "nothing", 1, {}, nowhere / "log", nowhere / "lease", None, slots)
+    job = Job("job", "nothing", 1, {}, nowhere / "log", None, stage.backend.slots[:1])
 
     stage.backend.start(job)
 
     ended = stage.wait("ended", "job")
     assert ended.data["codes"] == [73]
-    assert "nowhere/lease: cannot be written (No such file" in ended.data["error"]
+    assert "nowhere: cannot be used (No such file" in ended.data["error"]
+
+
+def test_rank_0_reads_what_it_is_asked(stage):
+    stage.open()
+    job = stage.start("obey", width=2)
+    stage.shown(job, "pid", 1)
+
+    stage.backend.ask("job", "yield")
+
+    assert stage.wait("ended", "job").data["codes"] == [0, 0]
+    assert [stage.shown(job, "asked", rank) for rank in range(2)] == ["yield", None]
 
 
 @everywhere
@@ -538,7 +544,6 @@ def test_a_killed_agent_loses_no_record_and_is_replaced(stage):
     assert ranks
     assert not any(map(is_alive, ranks))
     assert [e.data["number"] for e in stage.told("record", "job")] == list(range(300))
-    assert not job.lease.exists()
     stage.works("next")
 
 
@@ -553,6 +558,7 @@ def test_ranks_of_a_frozen_agent_end_themselves(stage):
     os.kill(agent, signal.SIGSTOP)
 
     until(lambda: not any(map(is_alive, pids)), "end of ranks")  # nobody listens, nor ends them
+    assert "its lease of 6 s was not renewed; ending." in job.log.read_text()
     stage.wait("agent_lost")
     assert stage.wait("ended", "job").data["codes"] == [-9, -9]
     stage.works("next")
@@ -608,13 +614,12 @@ from pathlib import Path
 from typing import Any
 sys.path.insert(0, sys.argv[1])
 from hydragnn_hpo.launching.job import Job
-from hydragnn_hpo.launching.fleet.local import LocalBackend
-from hydragnn_hpo.launching.ray.ray_backend import RayBackend
+from hydragnn_hpo.launching.transports.local import LocalBackend
 folder, preload = Path(sys.argv[2]), tuple(filter(None, sys.argv[3:]))
 jobs = {"stubborn": "rank_targets:stubborn"}
 backend = LocalBackend(slots=2, run_dir=folder, jobs=jobs, preload=preload, lease_seconds=3600.0)
 spec = {"folder": str(folder)}
-backend.start(Job("j", "stubborn", 2, spec, folder / "log", folder / "lease", None, backend.slots))
+backend.start(Job("j", "stubborn", 2, spec, folder / "log", None, backend.slots))
 while True:
     backend.poll(1.0)
 """

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+MPIEXEC = Path(sys.executable).parent / "mpiexec"
 WORKFLOW = Path(__file__).parents[2] / "workflows" / "parallel_strategy"
 
 
@@ -192,23 +193,30 @@ def test_a_killed_controller_goes_on_and_runs_nothing_twice_to_the_end(hpo):
 @pytest.mark.skipif(
     not (Path(sys.executable).parent / "mpiexec").exists(), reason="no mpiexec: extra [mpi]."
 )
-def test_a_command_may_run_under_mpiexec(hpo):
-    """Its ranks speak MPI with each other."""
+@pytest.mark.slow
+@pytest.mark.skipif(not MPIEXEC.exists(), reason="mpiexec is not here: install the extra [mpi].")
+def test_ranks_of_mpiexec_on_two_hosts_are_one_world(hpo):
+    """Two slots on each of two hosts, whose agents mpiexec has started too."""
     code = TRAIN.format(seconds=0.0) + (
         "from mpi4py import MPI\n"
         "(checkpoints / f'world.{MPI.COMM_WORLD.rank}').write_text(str(MPI.COMM_WORLD.size))\n"
     )
-    changes = {"command": {"width": 2}, "machine": {"backend": "mpiexec"}}
+    nodes = hpo.folder / "nodes"
+    nodes.write_text("h1\nh2\n")
+    changes = {"command": {"width": 4, "launcher": "mpiexec"}}
+    changes |= {"machine": {"backend": "mpiexec", "slots": 2, "interface": "lo"}}
     path = campaign(hpo, code, **changes, search={"trials": 2, "finalists": 1})
 
-    done = hpo("run", path, "--run", "run", "--json")
+    hosts = {"PBS_NODEFILE": str(nodes), "HYDRA_LAUNCHER": "fork"}
+    done = hpo("run", path, "--run", "run", "--json", **hosts, seconds=400)
 
     assert done.code == 0, done.err
     rows = json.loads(done.out)["leaderboard"]["trials"]
     assert [row["epochs"] for row in rows] == [6, 2]
     for row in rows:
         folder = hpo.folder / "run" / "trials" / row["trial"] / "checkpoints"
-        assert [(folder / f"world.{rank}").read_text() for rank in (0, 1)] == ["2", "2"]
+        worlds = [(folder / f"world.{rank}").read_text() for rank in range(4)]
+        assert worlds == ["4"] * 4
 
 
 def test_words_of_a_bad_campaign(hpo):
@@ -220,14 +228,15 @@ def test_words_of_a_bad_campaign(hpo):
 
 
 @pytest.mark.slow
-def test_a_command_may_run_in_steps_of_slurm(hpo, slurm, monkeypatch):
+def test_ranks_of_srun_are_where_their_slots_are(hpo, slurm, monkeypatch):
     for name, value in slurm.allocate(2).items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setenv("SLURM_JOB_CPUS_PER_NODE", "1(x2)")  # as salloc sets it
     note = (
-        "(checkpoints / f'node.{os.environ[\"RANK\"]}').write_text(os.environ['SLURMD_NODENAME'])"
+        "seen = [os.environ[name] for name in ('SLURMD_NODENAME', 'SLURM_PROCID', 'WORLD_SIZE')]\n"
+        "(checkpoints / f'node.{os.environ[\"RANK\"]}').write_text(' '.join(seen))"
     )
-    changes = {"command": {"width": 2}, "machine": {"backend": "steps", "slots": None}}
+    changes = {"command": {"width": 2, "launcher": "srun"}}
+    changes |= {"machine": {"backend": "slurm", "slots": 1}}
     code = TRAIN.format(seconds=0.0) + note
     path = campaign(hpo, code, **changes, search={"trials": 2, "finalists": 1})
 
@@ -239,4 +248,4 @@ def test_a_command_may_run_in_steps_of_slurm(hpo, slurm, monkeypatch):
     for row in rows:
         folder = hpo.folder / "run" / "trials" / row["trial"] / "checkpoints"
         nodes = [(folder / f"node.{rank}").read_text() for rank in (0, 1)]
-        assert nodes == ["node1", "node2"]
+        assert nodes == ["node1 0 2", "node2 1 2"]

@@ -10,21 +10,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from processes import freeze, is_alive, tagged, thaw, until
+from processes import freeze, is_alive, open_lease, tagged, thaw, until
 
+from hydragnn_hpo.config.campaign_config import MachineConfig
 from hydragnn_hpo.config.command_config import CommandConfig
-from hydragnn_hpo.launching.agent.command import spec_of
-from hydragnn_hpo.launching.fleet.local import LocalBackend
+from hydragnn_hpo.launching.command_rank import TIMED_OUT, spec_of
 from hydragnn_hpo.launching.job import Event, Job
 from hydragnn_hpo.launching.process_control import find_orphans, run_tag
+from hydragnn_hpo.launching.transports.local import LocalBackend
 from hydragnn_hpo.layout import RunDir
-from hydragnn_hpo.leases import grant_rank_lease
 
 SECONDS = 300.0
 """Agent, zygote and command import from a cold disk, perhaps on a busy machine."""
 
 LEASE_SECONDS = 240.0
 """An agent that gets no turn for longer loses its ranks, rightly."""
+
+MPIEXEC = Path(sys.executable).parent / "mpiexec"
+by_mpiexec = pytest.mark.skipif(not MPIEXEC.exists(), reason="install the extra [mpi].")
 
 SHOW = """
 import json, os, sys
@@ -67,13 +70,18 @@ class Stage:
             slots=2, lease_seconds=LEASE_SECONDS, run_dir=folder, preload=()
         )
 
-    def start(self, code: str, *more: str, width: int = 1, **changes: Any) -> None:
+    def start(
+        self, code: str, *more: str, width: int = 1, lease: float = LEASE_SECONDS, **changes: Any
+    ) -> None:
         argv = changes.pop("argv", ("{python}", "-c", code, *more))
         command = CommandConfig(argv=argv, width=width, **changes)
         slots = self.backend.slots[:width]
-        spec = spec_of(command, self.trial, attempt=1, epochs=7, slots=slots)
-        ranks = slots if command.per == "rank" else slots[:1]
-        files = (self.folder / "log", self.folder / "lease", self.folder / "metrics.jsonl")
+        machine = MachineConfig(lease_seconds=lease)
+        given = {"attempt": 1, "epochs": 7, "slots": slots, "machine": machine}
+        spec = spec_of(command, self.trial, **given)
+        forked = command.per == "rank" and command.launcher is None
+        ranks = slots if forked else slots[:1]
+        files = (self.folder / "log", self.folder / "metrics.jsonl")
         self.backend.start(Job("t0000.1", "command", len(ranks), spec, *files, ranks))
 
     def wait(self, kind: str) -> dict[str, Any]:
@@ -189,9 +197,10 @@ def test_nothing_that_a_command_started_outlives_its_lease(stage):
 
     assert freeze(frozen) == frozen
     assert all(map(is_alive, family))
-    grant_rank_lease(
-        stage.folder / "lease", time.monotonic()
-    )  # as if nobody had renewed it for long
+    (agent,) = tagged(stage.run.path, "hpo-agent")
+    lease = open_lease(agent)
+    lease.grant(time.monotonic())  # as if nobody had renewed it for long
+    os.close(lease.descriptor)
 
     try:
         until(lambda: not any(map(is_alive, family)), "end of the family")
@@ -220,3 +229,49 @@ def test_only_the_interpreter_that_runs_us_is_meant(stage):
     stage.start("import sys; open('python', 'w').write(sys.executable)")
     stage.wait("ended")
     assert (stage.folder / "python").read_text() == sys.executable
+
+
+@by_mpiexec
+def test_ranks_of_a_launcher_take_the_slots_of_their_trial(stage):
+    stage.start(SHOW, width=2, launcher="mpiexec", env={"EXTRA": "x"})
+
+    codes = stage.wait("ended")["codes"]
+    assert len(codes) == 1, "one warm rank holds all slots"
+    for rank, slot in enumerate(stage.backend.slots):
+        seen = stage.seen(str(rank))
+        assert (seen["WORLD_SIZE"], seen["EXTRA"], seen["cwd"]) == ("2", "x", str(stage.folder))
+        assert seen["cores"] == list(slot.cores)
+        assert seen["OMP_NUM_THREADS"] == str(len(slot.cores))
+
+
+@by_mpiexec
+def test_ranks_of_a_launcher_hear_that_they_are_asked_to_end(stage):
+    stage.start(POLITE, width=2, launcher="mpiexec")
+    stage.until("ready")
+
+    stage.backend.stop("t0000.1", grace=SECONDS)
+
+    stage.wait("ended")
+    assert (stage.folder / "asked").exists()
+
+
+@by_mpiexec
+def test_ranks_of_a_launcher_end_once_nobody_renews_their_lease(stage):
+    """The warm rank is killed and can end nobody; mpiexec leaves its ranks behind."""
+    deaf = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+    stage.start(deaf + FAMILY, launcher="mpiexec", lease=3.0)
+    family = stage.family()
+    (warm,) = stage.wait("started")["pids"]
+
+    os.kill(warm, signal.SIGKILL)
+
+    assert stage.wait("ended")["codes"] == [-9]
+    until(lambda: not any(map(is_alive, family)), "end of the command and what it started")
+
+
+@by_mpiexec
+def test_a_launched_command_has_its_time(stage):
+    stage.start("import time; time.sleep(1500)", launcher="mpiexec", timeout=1.0)
+
+    assert stage.wait("ended")["codes"] == [TIMED_OUT]
+    assert "the command took longer than 1 s" in stage.log

@@ -9,10 +9,10 @@ from processes import tagged, until
 
 from hydragnn_hpo.config.campaign_config import MachineConfig
 from hydragnn_hpo.config.machine import ContainerConfig, SiteConfig
-from hydragnn_hpo.launching.fleet.local import LocalBackend
+from hydragnn_hpo.launching.environment import software_here
 from hydragnn_hpo.launching.job import Job
 from hydragnn_hpo.launching.process_control import find_orphans, run_tag
-from hydragnn_hpo.launching.staging.equip import software_here
+from hydragnn_hpo.launching.transports.local import LocalBackend
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 300.0
@@ -53,9 +53,7 @@ def backend(tmp_path, apptainer) -> Iterator[LocalBackend]:
 def test_ranks_run_inside_the_image(backend, tmp_path, apptainer):
     run = tmp_path / "run"
     spec = {"folder": str(run)}
-    backend.start(
-        Job("job", "report", 1, spec, run / "log", run / "lease", None, backend.slots[:1])
-    )
+    backend.start(Job("job", "report", 1, spec, run / "log", None, backend.slots[:1]))
     events = []
     until(
         lambda: events.extend(backend.poll(0.1)) or [e for e in events if e.kind == "ended"],

@@ -122,7 +122,7 @@ def start_both(hpo, pair):
     def start(path, *options):
         a, b, run = pair
         first = hpo.start("run", path, "--run", run, "--join", *options, **a)
-        hpo.wait_for(lambda: (run / "controller" / "door.json").exists(), "door", SECONDS)
+        hpo.wait_for(lambda: (run / "controller" / "address.json").exists(), "address", SECONDS)
         second = hpo.start("run", path, "--run", run, "--join", *options, **b)
         everybody = names(a, 1, 2) | names(b, 3, 4)
         hpo.wait_for(lambda: busy(hpo, run) == everybody, f"work on {everybody}", SECONDS)

@@ -129,13 +129,26 @@ def test_an_interrupt_pauses_and_run_goes_on(hpo):
     assert [record["reached"] for record in ready] == [reached], "nothing was trained twice"
 
 
-def test_an_interrupt_while_the_controller_starts_pauses_too(hpo):
+IN_BATCH_JOB = {"PBS_JOBID": "7.pbs-0001", "HYDRAGNN_HPO_BATCH_JOB": "7.pbs-0001"}
+
+
+@pytest.mark.parametrize(
+    ("number", "environment", "says", "code"),
+    [
+        (signal.SIGINT, {}, "paused", 1),
+        (signal.SIGTERM, {}, "paused", 1),
+        (signal.SIGTERM, IN_BATCH_JOB, "the scheduler ends the allocation", 75),
+        (signal.SIGINT, IN_BATCH_JOB, "paused", 1),
+    ],
+)
+def test_a_signal_while_the_controller_starts_counts(hpo, number, environment, says, code):
+    """SIGTERM is a person's, but for a batch job, where the next one goes on (75)."""
     campaign, run = long_campaign(hpo), hpo.folder / "run"
-    controller = hpo.start("run", campaign, "--run", run)
+    controller = hpo.start("run", campaign, "--run", run, **environment)
     hpo.wait_for(lambda: list(run.glob("controller/*.lease")), "the lease")
-    controller.send_signal(signal.SIGINT)
-    assert "paused" in controller.communicate(timeout=300)[1]
-    assert controller.returncode == 1
+    controller.send_signal(number)
+    assert says in controller.communicate(timeout=300)[1]
+    assert controller.returncode == code
     nothing_left(hpo, run)
 
 

@@ -8,7 +8,7 @@ from processes import until
 from hydragnn_hpo.campaign.network_probe import check_pairs, make_probe_job, read_answer
 from hydragnn_hpo.config.machine import find_profile
 from hydragnn_hpo.errors import JobError
-from hydragnn_hpo.launching.fleet.local import LocalBackend
+from hydragnn_hpo.launching.transports.local import LocalBackend
 
 pytestmark = pytest.mark.slow
 
@@ -43,7 +43,7 @@ def test_two_ranks_sum_rightly_and_say_how_fast(backend, tmp_path):
     codes = ended(backend, job)
 
     assert codes == [0, 0], job.log.read_text()
-    answer, took = read_answer(job.folder), time.monotonic() - began
+    answer, took = read_answer(job.log.parent), time.monotonic() - began
     assert [rank["wrong"] for rank in answer["ranks"]] == [0, 0]
     assert 0.0 < answer["latency_seconds"] < took
     for entry in answer["bandwidth"]:  # two ranks: each byte passes once
@@ -57,7 +57,7 @@ def test_two_ranks_sum_rightly_and_say_how_fast(backend, tmp_path):
 def test_a_rank_alone_answers_too(backend, tmp_path):
     job = make_probe_job(tmp_path / "alone", backend.slots[:1])
     assert ended(backend, job) == [0], job.log.read_text()
-    assert read_answer(job.folder)["world"] == 1
+    assert read_answer(job.log.parent)["world"] == 1
 
 
 def test_ranks_that_cannot_do_their_part_say_why(backend, tmp_path):
@@ -65,4 +65,4 @@ def test_ranks_that_cannot_do_their_part_say_why(backend, tmp_path):
     job.spec["sizes"] = [2**60]
     assert any(ended(backend, job))
     with pytest.raises(JobError, match=r"rank [01] on .*memory"):
-        read_answer(job.folder)
+        read_answer(job.log.parent)

@@ -11,16 +11,17 @@ from typing import Any
 import pytest
 from processes import until
 
+from hydragnn_hpo.campaign.backends import fleet_on
 from hydragnn_hpo.config.campaign_config import MachineConfig
+from hydragnn_hpo.config.command_config import CommandConfig
 from hydragnn_hpo.config.machine import SiteConfig, find_profile
 from hydragnn_hpo.errors import ConfigError
-from hydragnn_hpo.launching import slots
-from hydragnn_hpo.launching.fleet.local import LocalBackend
+from hydragnn_hpo.launching import command_rank, slots
 from hydragnn_hpo.launching.job import Backend, Event, Job, Slot
-from hydragnn_hpo.launching.launchers.processes import ProcessBackend
-from hydragnn_hpo.launching.launchers.steps import HostSize, Steps
 from hydragnn_hpo.launching.process_control import find_orphans, run_tag
-from hydragnn_hpo.launching.slurm.slurm_backend import SlurmBackend
+from hydragnn_hpo.launching.transports.local import LocalBackend
+from hydragnn_hpo.launching.transports.slurm import slurm_transport
+from hydragnn_hpo.layout import RunDir
 
 LOOK = """
 import json, os, sys, time
@@ -37,12 +38,7 @@ def look(spec):
         time.sleep(0.05)
     return 0
 """
-FAKE_SRUN = """#!{python}
-import os, subprocess, sys
-first = sys.argv.index("sh")
-shown = {{"ROCR_VISIBLE_DEVICES": "6", "SLURM_LOCALID": "1", "SLURM_PROCID": "0"}}
-sys.exit(subprocess.run(sys.argv[first:], env=os.environ | shown).returncode)
-"""
+MPIEXEC = Path(sys.executable).parent / "mpiexec"
 
 
 def site_in(folder: Path) -> SiteConfig:
@@ -72,7 +68,7 @@ class Stage:
         """Start the job, and give what rank 0 finds, while all run."""
         job = self.folder / "job"
         job.mkdir()
-        files = {"log": job / "log", "lease": job / "lease", "watch": None}
+        files = {"log": job / "log", "watch": None}
         spec = {"folder": str(job)}
         self.backend.start(Job("t0001.1", "look", len(slots), spec, slots=slots, **files))
         paths = [job / f"found{rank}" for rank in range(len(slots))]
@@ -143,22 +139,36 @@ def test_a_rank_of_an_agent_finds_what_the_profile_says(stage, tmp_path):
     assert not cache.parent.exists(), "what is of an attempt goes with it"
 
 
-def test_a_rank_of_a_step_finds_what_the_profile_says(stage, tmp_path, monkeypatch):
-    bin = tmp_path / "bin"
-    bin.mkdir()
-    (bin / "srun").write_text(FAKE_SRUN.format(python=sys.executable))
-    (bin / "srun").chmod(0o700)
-    monkeypatch.setenv("PATH", f"{bin}{os.pathsep}{os.environ['PATH']}")
-    site = site_in(tmp_path)
-    launcher = Steps(("h1",), HostSize(cpus=8, gpus=8), site=site)
-    stage.backend = ProcessBackend(
-        launcher, run_dir=stage.folder, jobs=JOBS, site=site, lease_seconds=LEASE
-    )
+COMMAND = """
+import json, os
+from pathlib import Path
+cache = Path(os.environ["MY_CACHE"])
+(cache / "entry").write_text("x")
+found = {"environment": dict(os.environ), "mode": cache.stat().st_mode & 0o777}
+Path("part").write_text(json.dumps(found))
+os.rename("part", "found")
+"""
 
-    cache = check(stage.look(launcher.slots[1]), tmp_path)
 
-    assert stage.end() == [0]
-    until(lambda: not cache.parent.exists(), "end of its folder")
+@pytest.mark.skipif(not MPIEXEC.exists(), reason="mpiexec is not here: install the extra [mpi].")
+def test_a_rank_of_a_launcher_finds_what_the_profile_says(stage, tmp_path, monkeypatch):
+    monkeypatch.setattr(command_rank, "site_of", lambda machine: site_in(tmp_path))
+    stage.backend = LocalBackend(slots=1, run_dir=stage.folder, preload=(), lease_seconds=LEASE)
+    (slot,) = stage.backend.slots
+    gpu = replace(slot, device="cuda:0", visible="6", variable="ROCR_VISIBLE_DEVICES")
+    trial = RunDir(stage.folder).trial("t0001")
+    folder = trial.attempt(1)
+    folder.mkdir(parents=True)
+    command = CommandConfig(argv=("{python}", "-c", COMMAND), launcher="mpiexec")
+    spec = command_rank.spec_of(command, trial, attempt=1, epochs=1, slots=(gpu,))
+    files = {"log": folder / "log", "watch": None}
+    stage.backend.start(Job("t0001.1", "command", 1, spec, slots=(gpu,), **files))
+
+    until(lambda: stage.poll() or any(e.kind == "ended" for e in stage.events), "the end")
+
+    assert (folder / "found").exists(), (folder / "log").read_text()
+    cache = check(json.loads((folder / "found").read_text()), tmp_path)
+    assert not cache.exists(), "what is of an attempt goes with it"
 
 
 PROFILE = """
@@ -184,7 +194,8 @@ def test_ranks_of_two_hosts_of_a_real_slurm_find_what_the_profile_says(
     machine = MachineConfig(backend="slurm", hosts=2, slots=1, profile=str(tmp_path / "mine.toml"))
     for name, value in slurm.allocate(2).items():
         monkeypatch.setenv(name, value)
-    backend = SlurmBackend(machine, run_dir=stage.folder, jobs=JOBS, preload=())
+    transport = slurm_transport(machine, stage.folder)
+    backend = fleet_on(transport, machine, stage.folder, (), jobs=JOBS)
     stage.backend = backend
     until(lambda: stage.poll() or len(backend.slots) == 2, "both hosts")
     job = stage.folder / "job"

@@ -1,8 +1,10 @@
 """A real Ray cluster of four hosts: jobs, other users, and every kind of death."""
 
+import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -10,37 +12,37 @@ from pathlib import Path
 
 import pytest
 from processes import is_alive as alive
-from processes import named_so, send
-from ray_cluster import RayCluster
+from processes import named_so, send, until
+from ray_cluster import STORE, RayCluster, make_token
 
 from hydragnn_hpo.config.campaign_config import MachineConfig
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.launching.job import Job
 from hydragnn_hpo.launching.process_control import (
     HOST,
+    end_tagged,
     find_orphans,
     find_tagged,
     host_tag,
     run_tag,
 )
-from hydragnn_hpo.launching.ray import cluster as ray_cluster_module
-from hydragnn_hpo.launching.ray import membership
-from hydragnn_hpo.launching.ray.cluster import CLUSTER, StartedCluster, missing
-from hydragnn_hpo.launching.ray.credentials import make_token, ray_environment
-from hydragnn_hpo.launching.ray.inside import LOGS
-from hydragnn_hpo.launching.ray.member import member_argv
-from hydragnn_hpo.launching.ray.membership import Membership
-from hydragnn_hpo.launching.ray.ray_backend import RayBackend
+from hydragnn_hpo.launching.transports import ray
+from hydragnn_hpo.launching.transports.ray import (
+    LOGS,
+    ClusterHosts,
+    DriverProcess,
+    JoinCluster,
+    JoinFailed,
+    RayBackend,
+)
 
 pytestmark = pytest.mark.slow
-TARGETS = Path(__file__).parents[1] / "contracts"
+PYTHONPATH = {"PYTHONPATH": str(Path(__file__).parents[1] / "contracts")}
 KINDS = {name: f"rank_targets:{name}" for name in ("nothing", "sleep", "emit", "all_reduce")}
 LEASE, SHORT_LEASE = 30.0, 8.0
 """Outlives what keeps a busy machine from its turns; a test may wait for the end of the other."""
 
 SECONDS = 240.0
-PATIENCE = 8.0
-"""Seconds that a job waits for its slots: more than the cluster needs to give them back."""
 
 
 class Play:
@@ -48,7 +50,6 @@ class Play:
 
     def __init__(self, cluster: RayCluster, folder: Path) -> None:
         self.cluster, self.folder = cluster, folder
-        self.token = cluster.folder / "token"
         self.events = []
 
     def open(self, hosts: int, lease_seconds: float = LEASE, **more) -> RayBackend:
@@ -59,7 +60,9 @@ class Play:
             lease_seconds=lease_seconds,
         )
         more = {"jobs": KINDS, "preload": ()} | more
-        self.backend = RayBackend(machine, run_dir=self.folder, token=self.token, **more)
+        self.backend = RayBackend(
+            machine, run_dir=self.folder, environment=self.cluster.environment, **more
+        )
         self.until(lambda: len(self.told("host_joined")) >= hosts)
         return self.backend
 
@@ -68,9 +71,7 @@ class Play:
         folder.mkdir()
         watch = folder / "metrics.jsonl"
         spec |= {"folder": str(folder), "metrics": str(watch)}
-        job = Job(
-            name, kind, len(slots), spec, folder / "log", folder / "lease", watch, tuple(slots)
-        )
+        job = Job(name, kind, len(slots), spec, folder / "log", watch, tuple(slots))
         self.backend.start(job)
         return job
 
@@ -104,13 +105,12 @@ class Play:
 @pytest.fixture(autouse=True)
 def patient(monkeypatch):
     """Wait for Ray, which imports for seconds, however busy this machine is."""
-    monkeypatch.setattr(ray_cluster_module, "_HEAD_SECONDS", 3 * SECONDS)
-    monkeypatch.setattr(membership, "_JOIN_SECONDS", 3 * SECONDS)
+    monkeypatch.setattr(ray, "_RESERVE_SECONDS", SECONDS)
 
 
 @pytest.fixture
 def play(ray_cluster, tmp_path, monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", str(TARGETS))
+    monkeypatch.setenv("PYTHONPATH", PYTHONPATH["PYTHONPATH"])
     play = Play(ray_cluster, tmp_path)
     yield play
     if hasattr(play, "backend"):
@@ -118,17 +118,12 @@ def play(ray_cluster, tmp_path, monkeypatch):
     assert find_orphans(run_tag(tmp_path)) == []
 
 
-def member_of(address, environment, log):
-    """Join a cluster as somebody else."""
-    member = Membership(address, tag="other", environment=environment, log=log)
-    member.wait()
-    return member
-
-
-def test_ranks_on_several_hosts_meet_and_their_slots_are_nobody_elses(play):
+def test_ranks_on_several_hosts_meet(play):
     backend = play.open(hosts=2, preload=("torch", "torch.distributed", "torch._dynamo"))
     slots = backend.slots
-    assert [slot.host.split("-")[0] for slot in slots] == ["host1", "host1", "host2", "host2"]
+    hosts = list(dict.fromkeys(slot.host for slot in slots))
+    assert [slot.host for slot in slots] == [host for host in hosts for _ in range(2)]
+    assert len(hosts) == 2
 
     job = play.start("all_reduce", slots)
 
@@ -137,34 +132,48 @@ def test_ranks_on_several_hosts_meet_and_their_slots_are_nobody_elses(play):
     assert [rank["total"] for rank in shown] == [1.0 + 2 + 3 + 4] * 4
 
 
-def test_others_do_not_get_the_slots_of_a_job_until_it_ends(play, tmp_path):
-    backend = play.open(hosts=2, patience=PATIENCE)
-    slots = backend.slots
-    other = member_of(play.cluster.address, play.cluster.environment, tmp_path / "other.log")
-    play.start("sleep", slots[:3], "ours")
-    play.wait("started", "ours")
+class OtherUser:
+    """A driver of another run on the same cluster, and what it reported last."""
 
-    def asks(slot, patience):
-        order = [[slot.host, {"CPU": 1.0}]]
-        other.say("reserve", job=f"{time.monotonic()}", slots=order, patience=patience)
-        answers = []
-        play.until(lambda: answers.extend(other.read()) or answers)
-        return answers[0]["event"]
+    def __init__(self, cluster: RayCluster, folder: Path, hosts: int) -> None:
+        join = JoinCluster(cluster.address, "other", hosts, ())
+        log = folder / "other.log"
+        self.driver = DriverProcess(join, environment=cluster.environment, log=log)
+        self.hosts = ClusterHosts((), 0)
 
-    try:
-        assert asks(slots[0], 1.0) == "refused"
-        assert asks(slots[3], SECONDS) == "reserved"
-        play.start("nothing", slots[3:], "refused")
-        refused = play.wait("ended", "refused")
-        assert refused.data["error"] == (
-            "its slots were not free on the Ray cluster for 8 s: others use them."
-        )
-        backend.stop("ours", grace=0.0)
-        play.wait("ended", "ours")
-        assert asks(slots[0], SECONDS) == "reserved"
-    finally:
-        other.close()
-    play.works("after", slots[:1])
+    def reserved(self) -> tuple[str, ...]:
+        for news in self.driver.channel.receive():
+            assert isinstance(news, ClusterHosts), news
+            self.hosts = news
+        return self.hosts.reserved
+
+    def close(self) -> None:
+        self.driver.close()
+
+
+def test_hosts_are_held_for_one_campaign_until_it_ends(play, tmp_path):
+    """Another user gets the hosts that are free, and ours once we leave; we get no more either."""
+    ours = {slot.host for slot in play.open(hosts=3).slots}
+    with contextlib.closing(OtherUser(play.cluster, tmp_path, hosts=0)) as other:
+        play.until(other.reserved)
+        free = set(play.cluster.raylets) - ours
+        assert set(other.reserved()) == free
+        assert len(free) == 1
+        with pytest.raises(ConfigError, match="0 of 4 hosts of the Ray cluster .* were free"):
+            refused_at_once(play, tmp_path / "refused")
+
+        play.backend.close()
+
+        until(lambda: set(other.reserved()) == ours | free, "release", seconds=SECONDS)
+
+
+def refused_at_once(play, folder):
+    """Open a second campaign while no host is free."""
+    folder.mkdir()
+    machine = MachineConfig(backend="ray", address=play.cluster.address)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ray, "_RESERVE_SECONDS", 15.0)
+        RayBackend(machine, run_dir=folder, environment=play.cluster.environment)
 
 
 def test_a_killed_agent_is_replaced_and_its_job_ends(play):
@@ -243,18 +252,18 @@ import sys
 from pathlib import Path
 from hydragnn_hpo.config.campaign_config import MachineConfig
 from hydragnn_hpo.launching.job import Job
-from hydragnn_hpo.launching.ray.ray_backend import RayBackend
-address, folder, token = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
+from hydragnn_hpo.launching.transports.ray import RayBackend
+address, folder = sys.argv[1], Path(sys.argv[2])
 machine = MachineConfig(backend="ray", address=address, hosts=2, lease_seconds=60)
 kinds = {"sleep": "rank_targets:sleep"}
-backend = RayBackend(machine, run_dir=folder, token=token, jobs=kinds, preload=())
+backend = RayBackend(machine, run_dir=folder, jobs=kinds, preload=())
 while len(backend.slots) < 4:
     backend.poll(0.1)
 (folder / "job").mkdir()
 spec = {"folder": str(folder / "job")}
 here = folder / "job"
 slots = backend.slots[1:3]
-backend.start(Job("job", "sleep", 2, spec, here / "log", here / "lease", here / "m", slots))
+backend.start(Job("job", "sleep", 2, spec, here / "log", here / "m", slots))
 while True:
     backend.poll(1.0)
 """
@@ -262,7 +271,8 @@ while True:
 
 def test_the_next_controller_takes_over_what_runs(play):
     command = [sys.executable, "-c", CONTROLLER, play.cluster.address]
-    with subprocess.Popen([*command, str(play.folder), str(play.token)]) as controller:
+    command += [str(play.folder)]
+    with subprocess.Popen(command, env=play.cluster.environment | PYTHONPATH) as controller:
         shown = [play.folder / "job" / f"pid.{rank}" for rank in range(2)]
         deadline = time.monotonic() + SECONDS
         while not all(path.exists() for path in shown):
@@ -280,57 +290,56 @@ def test_the_next_controller_takes_over_what_runs(play):
     play.works("after", play.backend.slots)
 
 
-def test_a_wrong_token_is_said_at_once(ray_cluster, tmp_path):
+def with_token(cluster, path):
+    return cluster.environment | {"RAY_AUTH_TOKEN_PATH": str(make_token(path))}
+
+
+def test_a_wrong_token_is_refused_before_ray_is_joined(ray_cluster, tmp_path):
     machine = MachineConfig(backend="ray", address=ray_cluster.address)
-    wrong = make_token(tmp_path / "wrong")
+    environment = with_token(ray_cluster, tmp_path / "wrong")
     with pytest.raises(ConfigError, match="refuses our token"):
-        RayBackend(machine, run_dir=tmp_path, token=wrong)
+        RayBackend(machine, run_dir=tmp_path, environment=environment)
     assert not (tmp_path / LOGS / "ray-driver.log").exists(), "Ray itself would try again"
 
 
-def test_a_cluster_of_our_own_names_who_is_missing_and_leaves_nothing(tmp_path):
-    tag = run_tag(tmp_path)
-    environment = ray_environment(os.environ, make_token(tmp_path / "token"))
-    started = StartedCluster("127.0.0.20", tag=tag, environment=environment, logs=tmp_path)
+def test_a_cluster_that_cannot_be_joined_is_reported_with_the_reason(ray_cluster, tmp_path):
+    """As after the head was lost, or from a host that is not in the cluster."""
+    join = JoinCluster(ray_cluster.address, "other", 0, ())
+    environment = with_token(ray_cluster, tmp_path / "wrong")
+    driver = DriverProcess(join, environment=environment, log=tmp_path / "log")
+    with contextlib.closing(driver):
+        (news,) = until(driver.channel.receive, "news", seconds=SECONDS)
+        assert isinstance(news, JoinFailed)
+        until(lambda: driver.channel.receive() or driver.channel.closed, "end", seconds=SECONDS)
+
+
+@pytest.fixture
+def unguarded(tmp_path):
+    """Address of a head that demands no token."""
+    with socket.create_server(("127.0.0.20", 0)) as server:
+        port = server.getsockname()[1]
+    start = [sys.executable, "-P", "-m", "ray.scripts.scripts", "start", "--block", "--head"]
+    start += [f"--port={port}", "--node-ip-address=127.0.0.20", "--num-cpus=0"]
+    start += ["--include-dashboard=false", f"--object-store-memory={STORE}"]
+    tag = {"HYDRAGNN_HPO_TEST": str(tmp_path)}
+    head = subprocess.Popen(start, env=os.environ | tag | {"RAY_AUTH_MODE": "disabled"})
     try:
-        started.add(member_argv(started.address, name="n1"), "n1")
-        member = member_of(started.address, environment, tmp_path / "log")
-        assert missing(["n1", "n2"], member.hosts) == ["n2"]
-        member.close()
-        processes = find_tagged(CLUSTER, tag)
-        assert len(processes) > 3
+        until(lambda: is_listening("127.0.0.20", port), "head", seconds=SECONDS)
+        yield f"127.0.0.20:{port}"
     finally:
-        started.close()
-    assert not any(map(alive, processes))
+        head.terminate()
+        head.wait()
+        end_tagged("HYDRAGNN_HPO_TEST", str(tmp_path))
 
 
-def test_inside_a_slurm_allocation_a_cluster_is_started_and_ended(play, slurm, monkeypatch):
-    environment = os.environ | slurm.allocate(2, minutes=30)
-    monkeypatch.setenv("SLURM_CONF", environment["SLURM_CONF"])
-    machine = MachineConfig(backend="ray", slots=1, lease_seconds=LEASE)
-
-    play.backend = RayBackend(
-        machine, run_dir=play.folder, environment=environment, jobs=KINDS, preload=()
-    )
-
-    play.wait("host_joined", count=2)
-    assert [slot.host.rpartition("-")[0] for slot in play.backend.slots] == ["node1", "node2"]
-    assert 0 < play.backend.ends_at - time.time() <= 30 * 60
-    play.works("job", play.backend.slots)
-    play.backend.close()
-    assert find_tagged(CLUSTER, run_tag(play.folder)) == []
-    assert slurm.ask("squeue", "-h", "-s", "-j", environment["SLURM_JOB_ID"]) == ""
+def is_listening(host, port):
+    with contextlib.suppress(OSError):
+        socket.create_connection((host, port), 1.0).close()
+        return True
+    return False
 
 
-def test_a_cluster_that_anybody_may_use_is_not_joined(tmp_path):
-    environment = ray_environment(os.environ, make_token(tmp_path / "token"))
-    open_door = environment | {"RAY_AUTH_MODE": "disabled"}
-    started = StartedCluster(
-        "127.0.0.20", tag=run_tag(tmp_path), environment=open_door, logs=tmp_path
-    )
-    machine = MachineConfig(backend="ray", address=started.address)
-    try:
-        with pytest.raises(ConfigError, match="demands no token"):
-            RayBackend(machine, run_dir=tmp_path, token=tmp_path / "token")
-    finally:
-        started.close()
+def test_a_cluster_that_anybody_may_use_is_not_joined(unguarded, ray_cluster, tmp_path):
+    machine = MachineConfig(backend="ray", address=unguarded)
+    with pytest.raises(ConfigError, match="demands no token"):
+        RayBackend(machine, run_dir=tmp_path, environment=ray_cluster.environment)

@@ -3,6 +3,8 @@
 import os
 import random
 import signal
+import sys
+from pathlib import Path
 
 import psutil
 import pytest
@@ -10,6 +12,7 @@ from processes import creep
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
+MPIEXEC = Path(sys.executable).parent / "mpiexec"
 SECONDS = 700.0
 TRIALS = 6
 EPOCHS = 20
@@ -77,11 +80,16 @@ def test_slurm_gives_every_trial_the_error_that_it_has_at_home(hpo, slurm, at_ho
     assert len(hosts_of(hpo, run)) >= 2
 
 
-def test_steps_of_slurm_give_every_trial_the_error_that_it_has_at_home(hpo, slurm, at_home):
-    campaign, run = fixed_campaign(hpo, backend="steps", slots=1), hpo.folder / "run"
-    done = hpo("run", campaign, "--run", run, **slurm.allocate(2), seconds=SECONDS)
+@pytest.mark.skipif(not MPIEXEC.exists(), reason="mpiexec is not here: install the extra [mpi].")
+def test_mpiexec_gives_every_trial_the_error_that_it_has_at_home(hpo, at_home):
+    campaign = fixed_campaign(hpo, backend="mpiexec", interface="lo")
+    run, nodes = hpo.folder / "run", hpo.folder / "nodes"
+    nodes.write_text("h1\nh2\n")
+    hosts = {"PBS_NODEFILE": str(nodes), "HYDRA_LAUNCHER": "fork"}
+    done = hpo("run", campaign, "--run", run, **hosts, seconds=SECONDS)
     assert done.code == 0, done.err
     judge(hpo, run, at_home)
+    assert hosts_of(hpo, run) == {"h1", "h2"}
 
 
 def test_ray_gives_every_trial_the_error_that_it_has_at_home(hpo, ray_cluster, at_home):

@@ -313,6 +313,35 @@ def test_killed_while_writing_goes_on_from_the_checkpoint_before(ranks, trial, p
     assert {path.name for path in (cut / "checkpoints").iterdir()} == {"best.safetensors"} | kept
 
 
+def damage(checkpoints, parallel):
+    """Cut off a checkpoint: of parts that of the second rank alone, so that the first can read."""
+    last = checkpoints / "last.safetensors"
+    if parallel:
+        folder = checkpoints / json.loads((checkpoints / "last.json").read_text())["folder"]
+        (last,) = folder.glob("__1_*")
+    content = last.read_bytes()
+    last.write_bytes(content[: len(content) // 2])
+
+
+@pytest.mark.parametrize("parallel", WAYS)
+@pytest.mark.parametrize("best", [True, False], ids=["best", "start"])
+def test_ranks_agree_on_what_to_go_on_from_where_a_checkpoint_is_damaged(
+    ranks, trial, parallel, best
+):
+    cut = trial("cut", parallel=parallel)
+    ranks.done(cut, 2, epochs=3)
+    damage(cut / "checkpoints", parallel)
+    if not best:
+        (cut / "checkpoints" / "best.safetensors").write_bytes(b"")
+    resumed = ranks.done(cut, 2)
+    assert result_of(resumed)["epochs"] == EPOCHS
+    told = [r["record"] for r in read_records(resumed / "metrics.jsonl")]
+    assert told.count("unreadable") == 1 + (not best)
+    assert ready_of(resumed)["origin"] == ("best" if best else "start")
+    if not best:
+        same_bits(ranks.whole(trial, 2, parallel=parallel), cut)
+
+
 @pytest.mark.parametrize(("parallel", "rank"), [({}, 0), ({"shard": "full"}, 1)], ids=str)
 def test_a_full_disk_ends_no_trial(ranks, trial, parallel, rank):
     cut = trial("cut", parallel=parallel)

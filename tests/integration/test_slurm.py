@@ -5,15 +5,15 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from processes import is_alive, named_so
+from processes import is_alive, named_so, open_lease
 from virtual_slurm import VirtualSlurm, until
 
+from hydragnn_hpo.campaign.backends import fleet_on
 from hydragnn_hpo.config.campaign_config import MachineConfig
 from hydragnn_hpo.launching.job import Event, Job, Slot
 from hydragnn_hpo.launching.process_control import (
@@ -23,7 +23,7 @@ from hydragnn_hpo.launching.process_control import (
     host_tag,
     run_tag,
 )
-from hydragnn_hpo.launching.slurm.slurm_backend import SlurmBackend
+from hydragnn_hpo.launching.transports.slurm import slurm_transport
 
 pytestmark = pytest.mark.slow
 
@@ -49,9 +49,8 @@ class Controller:
         self.slurm, self.folder = slurm, folder
         self.events: list[Event] = []
         machine = MachineConfig(backend="slurm", slots=2, lease_seconds=lease_seconds)
-        self.backend = SlurmBackend(
-            machine, run_dir=folder, environment=os.environ, jobs=JOBS, preload=preload
-        )
+        transport = slurm_transport(machine, folder)
+        self.backend = fleet_on(transport, machine, folder, preload, jobs=JOBS)
 
     def until(self, look: Callable[[], object], what: str, seconds: float = SECONDS) -> None:
         deadline = time.monotonic() + seconds
@@ -87,7 +86,7 @@ def make_job(folder: Path, kind: str, slots: tuple[Slot, ...], name: str, **spec
     place.mkdir()
     watch = place / "metrics.jsonl"
     spec |= {"folder": str(place), "metrics": str(watch)}
-    return Job(name, kind, len(slots), spec, place / "log", place / "lease", watch, slots)
+    return Job(name, kind, len(slots), spec, place / "log", watch, slots)
 
 
 def named(folder: Path, host: str, name: str) -> list[int]:
@@ -180,11 +179,11 @@ def test_no_rank_of_a_frozen_host_outlives_its_lease(control):
     (pid,) = fleet.pids()
     ticks = fleet.folder / "job" / "ticks"
     fleet.until(ticks.exists, "ticks")
-    pattern = f"hydragnn-hpo-{run_tag(fleet.folder)}*/job"
-    (lease,) = Path(tempfile.gettempdir()).glob(pattern)
+    lease = open_lease(pid)
 
     fleet.slurm.signal_host("node2", signal.SIGSTOP)
-    over = lease.stat().st_mtime_ns / 1e9
+    over = lease.read()
+    os.close(lease.descriptor)
 
     assert fleet.wait("ended", "job").data["codes"] == [-9]
     assert time.monotonic() > over
@@ -300,3 +299,20 @@ def test_without_a_controller_ranks_end_with_their_lease(first_controller, contr
         ended = fleet.wait("ended", "job").data
         assert set(ended["codes"]) <= {-9, 75}
     assert len(fleet.told("adopted", "job")) == len(fleet.told("ended", "job")) <= 1
+
+
+def test_agents_that_have_lost_their_controller_cancel_their_batch_job(
+    allocation, first_controller, monkeypatch
+):
+    """Else all hosts but the batch host would idle until the wall-time, and the chain with them."""
+    job = os.environ["SLURM_JOB_ID"]
+    monkeypatch.setenv("HYDRAGNN_HPO_BATCH_JOB", job)
+    first = first_controller(SHORT_LEASE)
+
+    first.kill()
+    first.wait()
+
+    state = ("squeue", "-h", "-j", job, "-o", "%T")
+    until(lambda: allocation.ask(*state).strip() != "RUNNING", "end", 3 * SECONDS)
+    log = "".join(path.read_text() for path in (Path(first.args[4]) / "agents").glob("*.log"))
+    assert f"found no controller: batch job {job} was cancelled" in log

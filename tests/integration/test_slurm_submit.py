@@ -13,9 +13,9 @@ from virtual_slurm import VirtualSlurm, missing
 
 from hydragnn_hpo.campaign.state import LOST
 from hydragnn_hpo.campaign.status import read_leaderboard
+from hydragnn_hpo.launching import batch_jobs
+from hydragnn_hpo.launching.batch_jobs import BatchJob, JobRecords
 from hydragnn_hpo.launching.process_control import end_orphans, run_tag
-from hydragnn_hpo.launching.submit import asking
-from hydragnn_hpo.launching.submit.records import BatchJob, JobRecords
 from hydragnn_hpo.layout import RunDir
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
@@ -43,7 +43,7 @@ def cluster(tmp_path_factory) -> Iterator[VirtualSlurm]:
 @pytest.fixture
 def slurm(cluster, hpo, monkeypatch) -> Iterator[VirtualSlurm]:
     monkeypatch.setenv("SLURM_CONF", cluster.environment["SLURM_CONF"])
-    monkeypatch.setattr(asking, "ASK_SECONDS", PATIENCE)
+    monkeypatch.setattr(batch_jobs, "QUERY_SECONDS", PATIENCE)
     yield cluster
     cluster.ask("scancel", "--user=root")
     hpo.wait_for(lambda: not cluster.ask("squeue", "-h").strip(), "an empty queue", PATIENCE)
@@ -110,8 +110,8 @@ def test_a_submitted_campaign_comes_to_its_ensemble(hpo, slurm):
     await_end(hpo, slurm, run)
 
     own, follower = JobRecords(run).jobs()
-    assert (own.id, own.code, own.said.split(";")[0]) == (first, 0, "the campaign is finished")
-    assert (follower.after, follower.began, follower.said) == (first, None, "taken back")
+    assert (own.id, own.code, own.message.split(";")[0]) == (first, 0, "the campaign is finished")
+    assert (follower.after, follower.began, follower.message) == (first, None, "taken back")
     assert "running" in states
     assert {job["state"] for job in hpo.json("status", run)["jobs"]} == {"ended"}
     assert hpo.json("status", run)["finished"]
@@ -133,7 +133,7 @@ def test_jobs_that_follow_each_other_give_what_one_run_gives(hpo, slurm, campaig
     await_end(hpo, slurm, run)
 
     one, two = (job for job in JobRecords(run).jobs() if job.began)
-    assert (one.code, one.said) == (75, "drained; the next job goes on")
+    assert (one.code, one.message) == (75, "drained; the next job goes on")
     assert (two.after, two.code) == (one.id, 0)
     cut = {e["trial"] for e in hpo.events(run, "ended") if e.get("reason") == "walltime"}
     assert cut, "no trial was cut: it proves nothing"
@@ -166,6 +166,23 @@ def test_a_job_that_is_lost_with_its_host_is_followed(hpo, slurm, campaign):
     assert now.trial in {e["trial"] for e in after}
 
 
+def test_a_cancelled_job_is_drained_and_followed(hpo, slurm, campaign):
+    """Slurm signals every process of the job, also the controller, and kills it 3 s later."""
+    run = hpo.folder / "run"
+    first = submit(hpo, campaign, run)
+
+    with hpo.held(run, seconds=PATIENCE):
+        slurm.ask("scancel", first)
+        hpo.wait_for(
+            lambda: first not in slurm.ask("squeue", "-h", "-o", "%i"), "its end", PATIENCE
+        )
+    await_end(hpo, slurm, run)
+
+    one, two = (job for job in JobRecords(run).jobs() if job.began)
+    assert one.code in (75, None), "drained, or killed before it could say so"
+    assert (two.after, two.code) == (first, 0)
+
+
 def test_an_array_of_allocations_shares_one_campaign(hpo, slurm):
     """The first trains on only when the second is there, which needs hosts and imports, too."""
     run = hpo.folder / "run"
@@ -179,5 +196,5 @@ def test_an_array_of_allocations_shares_one_campaign(hpo, slurm):
     began = [job for job in jobs if job.began]
     assert [job.task for job in began] == [1, 2]
     assert {job.code for job in began} == {0}, course(run)
-    assert {job.said for job in jobs if not job.began} == {"taken back"}
+    assert {job.message for job in jobs if not job.began} == {"taken back"}
     assert len(hosts_of(hpo, run)) == 2

@@ -7,8 +7,8 @@ import pytest
 from processes import until
 
 from hydragnn_hpo.config.machine import SiteConfig
-from hydragnn_hpo.launching.fleet.local import LocalBackend
 from hydragnn_hpo.launching.job import Job
+from hydragnn_hpo.launching.transports.local import LocalBackend
 
 HERE = Path(__file__).parent
 SECONDS = 400.0
@@ -24,7 +24,7 @@ def opened(run: Path, store: Path, scratch: str) -> dict:
     with LocalBackend(slots=1, run_dir=run, **terms) as backend:
         spec = {"folder": str(run), "store": str(store)}
         slots = backend.slots[:1]
-        backend.start(Job("job", "open", 1, spec, run / "log", run / "lease", None, slots))
+        backend.start(Job("job", "open", 1, spec, run / "log", None, slots))
         until(
             lambda: events.extend(backend.poll(0.1)) or [e for e in events if e.kind == "ended"],
             "end of the job",

@@ -9,8 +9,8 @@ import pytest
 from fake_schedulers import FakeScheduler
 
 from hydragnn_hpo.campaign.journal import Journal
-from hydragnn_hpo.launching.submit import asking
-from hydragnn_hpo.launching.submit.records import JobRecords
+from hydragnn_hpo.launching import batch_jobs
+from hydragnn_hpo.launching.batch_jobs import JobRecords
 from hydragnn_hpo.layout import RunDir
 
 ROOT = Path(__file__).parents[2]
@@ -20,7 +20,7 @@ SHORT = ("--hosts", "2", "--time", "1:00")
 @pytest.fixture(autouse=True)
 def patient(monkeypatch):
     """Wait for a scheduler's answer however busy this machine is."""
-    monkeypatch.setattr(asking, "ASK_SECONDS", asking.SUBMIT_SECONDS)
+    monkeypatch.setattr(batch_jobs, "QUERY_SECONDS", batch_jobs.SUBMIT_SECONDS)
 
 
 @pytest.fixture
@@ -58,6 +58,7 @@ def batch(hpo, monkeypatch, job, *arguments, name="SLURM_JOB_ID"):
         patch.setenv(name, job)
         patch.setenv("SLURM_NNODES", "7")
         patch.setenv("HYDRAGNN_HPO_END", "99")
+        patch.setenv("HYDRAGNN_HPO_BATCH_JOB", job)
         return hpo.here("batch", *arguments)
 
 
@@ -188,7 +189,9 @@ def test_a_job_is_followed_and_takes_its_successor_back(hpo, run, slurm, monkeyp
     assert slurm.calls[-1] == ["sbatch", "--parsable", "--dependency=afterany:101", "001.sh"]
     assert slurm.last["cwd"] == str(run / "jobs")
     handed_on = slurm.last["environment"]
-    assert not [n for n in handed_on if n.startswith(("SLURM_", "HYDRAGNN_HPO_END"))]
+    assert not [
+        n for n in handed_on if n.startswith(("SLURM_", "HYDRAGNN_HPO_END", "HYDRAGNN_HPO_BATCH"))
+    ]
     assert [(j.id, j.link, j.after) for j in JobRecords(run).jobs()] == [
         *(("101", 1, None), ("102", 2, "101")),
     ]
@@ -369,7 +372,7 @@ def test_a_chain_of_pbs(hpo, run, pbs, monkeypatch):
     assert pbs.calls[-1] == ["qdel", second], "what runs is not in there"
 
 
-GOLDENS = Path(__file__).parents[1] / "unit" / "launching" / "submit" / "golden"
+GOLDENS = Path(__file__).parents[1] / "unit" / "launching" / "batch" / "golden"
 BODY = "# Python and the package of whoever submitted"
 PROFILES = sorted(path.stem for path in (ROOT / "launch" / "machines").glob("*.toml"))
 WITHOUT = {"ray", "workstation"}

@@ -4,20 +4,12 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
 from virtual_slurm import missing
-
-from hydragnn_hpo.config.schema import dump_config
-from hydragnn_hpo.config.trial_config import PlacementConfig
-from hydragnn_hpo.launching.job import Job
-from hydragnn_hpo.launching.launchers.mpiexec import Mpiexec
-from hydragnn_hpo.launching.launchers.processes import ProcessBackend
-from hydragnn_hpo.layout import TrialDir
 
 MPIEXEC = Path(sys.executable).parent / "mpiexec"
 
@@ -127,28 +119,3 @@ def test_a_store_is_not_spread_over_ranks_that_mpi_does_not_know(hpo):
     )  # fmt: skip
     said = "trial.toml: data.access is 'distributed', but MPI knows 1 of 2 ranks: start them with"
     assert said in done.stderr
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not MPIEXEC.exists(), reason="mpiexec is not here: install the extra [mpi].")
-def test_a_backend_of_launchers_trains_the_attempt_that_was_placed(hpo):
-    """As the campaign asks: the third attempt, up to epoch 2, on two ranks."""
-    hpo.store()
-    trial = TrialDir(hpo.trial("placed"))
-    place = trial.attempt(3)
-    place.mkdir(parents=True)
-    (place / "placement.toml").write_text(
-        dump_config(PlacementConfig(attempt=3, epochs=2, width=2))
-    )
-    spec = {"trial_dir": str(trial.path), "attempt": 3, "one_host": True}
-    launcher, codes = Mpiexec(slots=2, environment={}), []
-    with ProcessBackend(launcher, run_dir=hpo.folder, lease_seconds=400.0) as backend:
-        files = (place / "log", place / "lease", place / "metrics.jsonl")
-        backend.start(Job("placed.3", "train", 2, spec, *files, backend.slots))
-        deadline = time.monotonic() + 400
-        while not codes and time.monotonic() < deadline:
-            codes = [e.data["codes"] for e in backend.poll(0.5) if e.kind == "ended"]
-    assert codes == [[0, 0]], (place / "log").read_text()
-    assert trial.attempts() == [3]
-    result = json.loads((place / "result.json").read_text())
-    assert (result["status"], result["epochs"], result["width"]) == ("stopped", 2, 2)

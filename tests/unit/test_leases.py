@@ -22,9 +22,9 @@ from hydragnn_hpo.leases import (
     AllocationLease,
     ControllerLease,
     LeaseTaken,
+    RankLease,
     StampWatch,
     find_controller,
-    grant_rank_lease,
     read_release_reason,
 )
 
@@ -198,10 +198,9 @@ def test_a_seat_outlasts_a_file_server_that_is_away(tmp_path, monkeypatch):
 
 WATCH = """
 import ctypes, os, signal, sys, threading, time
-from pathlib import Path
 from hydragnn_hpo import leases
 from hydragnn_hpo.launching.process_control import end_group
-path, seconds, left = Path(sys.argv[1]), float(sys.argv[2]), float(sys.argv[3])
+lease, seconds, left = leases.RankLease(int(sys.argv[1])), float(sys.argv[2]), float(sys.argv[3])
 how, alarm, looked = sys.argv[4], signal.setitimer, threading.Event()
 def set_alarm(which, after):
     alarm(which, 0.0 if how == "no alarm" else after)
@@ -213,27 +212,35 @@ def set_alarm(which, after):
         if how == "holding":
             ctypes.PyDLL(None).sleep(600)  # PyDLL keeps the interpreter's lock
 signal.setitimer, now = set_alarm, time.monotonic()
-leases.create_rank_lease(path, now + left)
+lease.grant(now + left)
 if how in ("frozen", "holding"):
     time.monotonic = lambda: now  # the first look comes in time, however late we are
-terms = (path, seconds, end_group)
+terms = (lease, seconds, end_group)
 threading.Thread(target=leases.watch_rank_lease, args=terms, daemon=True).start()
 time.sleep(600)
 """
 
 
 @pytest.fixture
-def watcher(tmp_path):
-    """Start a process that makes a lease and watches it; gives it once it has looked."""
+def lease():
+    made = RankLease.create()
+    yield made
+    os.close(made.descriptor)
+
+
+@pytest.fixture
+def watcher(lease):
+    """Start a process that watches the lease; gives it once it has looked."""
     made = []
 
     def start(seconds, left, how="sleeping"):
-        words = [str(tmp_path / "lease"), str(seconds), str(left), how]
+        words = [str(lease.descriptor), str(seconds), str(left), how]
         argv = [sys.executable, "-c", WATCH, *words]
         process = subprocess.Popen(
             argv,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
+            pass_fds=[lease.descriptor],
             start_new_session=True,  # who lapses ends its whole group
         )
         made.append(process)
@@ -246,43 +253,34 @@ def watcher(tmp_path):
         process.communicate()
 
 
-def test_a_lease_ends_when_it_says(tmp_path, watcher):
+def test_a_lease_ends_when_it_says(lease, watcher):
     process = watcher(5.0, left=600.0, how="no alarm")
     until = time.monotonic() + 1.0
-    grant_rank_lease(tmp_path / "lease", until)
+    lease.grant(until)
 
     assert process.wait(120) == RANK_LEASE_LAPSED
     assert until <= time.monotonic()
-    assert b"was not renewed for 5 s; ending." in process.stderr.read()
-    assert (tmp_path / "lease").stat().st_mode & 0o777 == 0o600
+    assert b"its lease of 5 s was not renewed; ending." in process.stderr.read()
 
 
-def test_a_renewed_lease_goes_on(tmp_path, watcher):
+def test_a_renewed_lease_goes_on(lease, watcher):
     process = watcher(0.5, left=600.0)
 
-    grant_rank_lease(tmp_path / "lease", time.monotonic() + 1200.0)
+    lease.grant(time.monotonic() + 1200.0)
 
     with pytest.raises(subprocess.TimeoutExpired):
         process.wait(0.5)
-    grant_rank_lease(tmp_path / "lease", time.monotonic() - 1.0)
+    lease.grant(time.monotonic() - 1.0)
     assert process.wait(120) == RANK_LEASE_LAPSED
 
 
-def test_a_lease_that_is_taken_away_is_over(tmp_path, watcher):
-    process = watcher(0.5, left=600.0)
-
-    (tmp_path / "lease").unlink()
-
-    assert process.wait(120) == RANK_LEASE_LAPSED
-
-
-def test_who_holds_the_interpreter_is_ended_by_the_kernel(tmp_path, watcher):
+def test_who_holds_the_interpreter_is_ended_by_the_kernel(watcher):
     process = watcher(1.0, left=1.5, how="holding")
 
     assert process.wait(120) == -signal.SIGALRM
 
 
-def test_who_was_frozen_is_ended_as_it_thaws(tmp_path, watcher):
+def test_who_was_frozen_is_ended_as_it_thaws(watcher):
     process = watcher(1.0, left=1.0, how="frozen")
     if until(lambda: state_of(process.pid) in "TZX" and state_of(process.pid), "rest") == "T":
         time.sleep(1.5)  # until its alarm has come
@@ -293,10 +291,8 @@ def test_who_was_frozen_is_ended_as_it_thaws(tmp_path, watcher):
     assert process.wait(120) == -signal.SIGALRM
 
 
-def test_a_file_that_is_gone_cannot_be_granted(tmp_path):
-    with pytest.raises(FileNotFoundError):
-        grant_rank_lease(tmp_path / "none", 1.0)
-    assert not os.path.exists(tmp_path / "none")
+def test_a_lease_that_was_never_granted_is_over(lease):
+    assert lease.read() == 0.0
 
 
 def test_changes_of_a_stamp_extend_a_lease_whatever_clock_made_them(tmp_path):

@@ -18,6 +18,8 @@ MEANINGS = {
     "bad_config": "its values make no model; it never started",
     "bug": "an error of the code, or it was lost too often",
     "host_lost": "its host, or a rank, was lost",
+    "crashed": "its program crashed; a second time without progress is a bug",
+    "files_away": "its files were out of reach",
     "stale": "a rank gave no sign of life for too long",
     "walltime": "the allocation ended",
     "resized": "it was asked to go on with another number of ranks",

@@ -6,7 +6,6 @@ import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from hydragnn_hpo.config.schema import read_toml
@@ -128,7 +127,7 @@ class StubBackend:
             self._epoch(faked, trial)
 
     def _epoch(self, faked, trial):
-        values = read_toml(faked.job.folder / "trial.toml")
+        values = read_toml(faked.job.log.parents[2] / "trial.toml")
         value = self.quality(values, faked.epoch)
         seconds = 1.0 / faked.job.width
         epoch = {"record": "epoch", "epoch": faked.epoch, "objective": value}
@@ -143,10 +142,11 @@ class StubBackend:
             self._result(faked, status=status, objective=value)
 
     def _result(self, faked, **values):
-        value = self.quality(read_toml(faked.job.folder / "trial.toml"), max(faked.epoch, 1))
+        trial = read_toml(faked.job.log.parents[2] / "trial.toml")
+        value = self.quality(trial, max(faked.epoch, 1))
         self._write(faked, {"epochs": faked.epoch, "objective": value, **values})
 
     def _write(self, faked, result):
-        folder = Path(faked.job.folder) / "attempts" / f"{int(faked.job.id.split('.')[1]):03d}"
+        folder = faked.job.log.parent
         (folder / "result.json").write_text(json.dumps(result))
         self._end(faked, [0 if result["status"] != "failed" else 1] * faked.job.width)

@@ -1,6 +1,5 @@
 """Jobs that are not trials: one whose host is lost is sent to another."""
 
-import contextlib
 import errno
 import json
 import os
@@ -65,7 +64,6 @@ def test_an_errand_whose_host_is_lost_is_sent_to_another_host(sent):
     backend = Sent([KILLED, STALE, {"members": 3}])
     assert sent(backend) == {"members": 3}
     assert len(set(backend.used)) == 3
-    assert len({job.lease for job in backend.started}) == 3, "a host that thaws holds no lease"
 
 
 def test_an_errand_goes_to_the_same_host_again_where_there_is_no_other(sent):
@@ -256,30 +254,6 @@ def test_a_file_server_that_is_away_during_an_errand_leaves_the_rest_to_the_next
     with pytest.raises(Drained, match="Stale file handle"):
         ensemble(Busy(), fail)
     assert read_release_reason(tmp_path / "run") == DRAINED
-
-
-def test_a_controller_hears_of_its_end_while_an_errand_runs_beside_it(tmp_path, monkeypatch):
-    """Where hosts do not see our files: it also renews its lease, and answers its agents."""
-    here, backend, pause = Busy(), Busy(), ShutdownRequest()
-    here.slots_per_host = 1
-    monkeypatch.setattr(auxiliary_job, "_backend_here", lambda run: contextlib.nullcontext(here))
-    config = campaign()
-    machine = config.machine.model_copy(update={"shared_files": False})
-    config = config.model_copy(update={"machine": machine})
-    polls = []
-
-    def watch(state, controller):
-        polls.append(controller.lease)
-        pause.draining = len(polls) > 3
-
-    run = open_run(config, tmp_path / "run")
-    controller = Controller(
-        config, run, cards={}, make_backend=lambda: backend, watch=watch, pause=pause
-    )
-    with contextlib.closing(controller), pytest.raises(Drained):
-        controller.job("ensemble", {})
-    assert [job.kind for job in here.started] == ["ensemble"]
-    assert backend.started == []
 
 
 def test_a_folder_that_a_launcher_left_is_no_end_of_an_errand(sent, tmp_path):

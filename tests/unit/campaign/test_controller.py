@@ -11,6 +11,7 @@ from unit.campaign.stub_backend import StubBackend
 from hydragnn_hpo.campaign import controller as controller_module
 from hydragnn_hpo.campaign import user_requests
 from hydragnn_hpo.campaign.controller import Controller
+from hydragnn_hpo.campaign.dispatch import Dispatch
 from hydragnn_hpo.campaign.event_store import EventStore
 from hydragnn_hpo.campaign.journal import read_journal
 from hydragnn_hpo.campaign.setup import open_run
@@ -688,7 +689,7 @@ def test_requests_that_cannot_be_read_now_are_read_later(run, monkeypatch):
     assert next(failures, None) is None
 
 
-@pytest.mark.parametrize(("backend", "stays"), [("local", False), ("ray", True), ("steps", True)])
+@pytest.mark.parametrize(("backend", "stays"), [("local", False), ("ray", True), ("mpiexec", True)])
 def test_what_a_trial_of_a_lost_controller_may_be_writing_stays(tmp_path, backend, stays):
     """A checkpoint that vanished below its writer was called a full disk, which ends a campaign."""
     machine = campaign().machine.model_copy(update={"backend": backend})
@@ -698,3 +699,20 @@ def test_what_a_trial_of_a_lost_controller_may_be_writing_stays(tmp_path, backen
     part.touch()
     Controller(config, RunDir(tmp_path / "run"), cards={}, make_backend=StubBackend).close()
     assert part.exists() == stays
+
+
+def test_a_controller_that_stood_still_while_it_planned_plans_again_at_once(run, monkeypatch):
+    """A frozen host of its own: 7 s in the middle of a plan held all trials back for 71 s."""
+    decide, stops, pauses = Dispatch.decide, iter([0.5]), []
+
+    def stand_still(self, *arguments, **options):
+        time.sleep(next(stops, 0.0))
+        return decide(self, *arguments, **options)
+
+    monkeypatch.setattr(Dispatch, "decide", stand_still)
+
+    def watch(state, controller):
+        pauses.append(controller._plan_due - time.monotonic())
+
+    assert run(campaign(), watch=watch).state.count("stopped") == 6
+    assert max(pauses) < 0.5 / controller_module.PLANNING_SHARE / 2

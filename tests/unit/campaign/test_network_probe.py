@@ -141,7 +141,7 @@ def job(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "GATHERING_SECONDS", 0.05)
     monkeypatch.setattr(module, "HOST_SECONDS", 0.1)
     slots = (Slot("a", 0, (), "cpu"),)
-    return lambda name: Job(name, "probe", 1, {}, tmp_path / "log", tmp_path / "x", None, slots)
+    return lambda name: Job(name, "probe", 1, {}, tmp_path / "log", None, slots)
 
 
 def test_jobs_run_to_their_end(job):

@@ -4,6 +4,8 @@ import errno
 import json
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -45,7 +47,7 @@ def test_who_hangs_again_and_again_is_a_bug(tmp_path):
         ([INTERRUPTED, STALE], "walltime"),
         ([DISK_FULL, STALE], "disk_full"),
         ([PEER_LOST, 1], "host_lost"),
-        ([PEER_LOST, FILES_AWAY], "host_lost"),
+        ([PEER_LOST, FILES_AWAY], "files_away"),
     ],
 )
 def test_other_codes_say_more_or_less(tmp_path, codes, reason):
@@ -119,6 +121,66 @@ def test_without_memory_it_first_gets_its_device_alone_then_more_ranks():
     assert retry_out_of_memory(FULL, width=4, widths=(1, 2, 4), shared=False) == FULL
     other = {"outcome": "failed", "reason": "diverged"}
     assert retry_out_of_memory(other, width=1, widths=(1, 2, 4), shared=True) == other
+
+
+CRASHING = """
+import ctypes, faulthandler, threading
+faulthandler.enable()
+threading.Thread(target=threading.Event().wait, daemon=True).start()
+class MyConv:
+    def forward(self):
+        ctypes.string_at(0)
+MyConv().forward()
+"""
+
+
+@pytest.fixture
+def crashed(tmp_path):
+    """Leave the log of a rank that read where nothing is, in a user's package."""
+    package = tmp_path / "users_package"
+    package.mkdir()
+    (package / "convs.py").write_text(CRASHING)
+    call = "import runpy, numpy; runpy.run_path('users_package/convs.py')"
+    with (tmp_path / "log").open("w") as log:
+        done = subprocess.run([sys.executable, "-c", call], stderr=log, cwd=tmp_path, check=False)
+    assert done.returncode == -signal.SIGSEGV
+    assert "Extension modules: numpy" in (tmp_path / "log").read_text()
+    return tmp_path
+
+
+def crash(folder, codes=(-11,), package="users_package", **known):
+    return read_outcome(EndedAttempt(folder, codes, package=package, **known))
+
+
+def test_a_second_crash_is_a_bug_at_a_line_of_the_users_file(crashed):
+    sentence = "users_package/convs.py:7 in forward: the program crashed here (SIGSEGV)."
+    first = crash(crashed)
+    assert (first["outcome"], first["reason"], first["message"]) == (
+        *("interrupted", "crashed"),
+        sentence,
+    )
+    second = crash(crashed, crashes=1)
+    assert (second["outcome"], second["reason"], second["message"]) == ("failed", "bug", sentence)
+
+
+def test_a_crash_elsewhere_names_no_file_of_a_library(crashed):
+    said = crash(crashed, package="hydragnn_hpo", crashes=1)["message"]
+    assert said == "the program crashed (SIGSEGV) outside of any file of hydragnn_hpo."
+
+
+@pytest.mark.parametrize(
+    ("codes", "first", "away", "reason"),
+    [
+        ((-9, -6), 0, (), "host_lost"),
+        ((-9, -6), None, (), "host_lost"),
+        ((-15, -6), 1, (), "crashed"),
+        ((-6, -6), None, ("h1",), "host_lost"),
+        ((PEER_LOST, -6), 0, (), "host_lost"),
+        ((-9,), 0, (), "host_lost"),
+    ],
+)
+def test_an_abort_after_a_lost_peer_is_no_crash(tmp_path, codes, first, away, reason):
+    assert crash(tmp_path, codes, first=first, away=away)["reason"] == reason
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,16 @@ def test_a_scheduler_says_that_the_end_is_near_and_may_say_it_again():
         assert pause.wanted, "a person may still wish"
 
 
+def test_sigterm_in_a_batch_job_is_the_end_of_its_allocation_however_often_it_comes():
+    pause = ShutdownRequest(sigterm_drains=True)
+    with pause.handle_signals():
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGTERM)
+        assert (pause.draining, pause.wanted) == (True, False)
+        os.kill(os.getpid(), signal.SIGINT)
+        assert pause.wanted
+
+
 def test_handlers_are_put_back():
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     with ShutdownRequest().handle_signals():

@@ -41,12 +41,12 @@ def test_ranks_are_all_slots_or_one_for_all():
     assert work(per="trial").ranks(SLOTS) == SLOTS[:1]
 
 
-def ended(folder: Path, result=None, codes=(0, 0), *, first=None, objective="weighted", **more):
+def ended(folder: Path, result=None, codes=(0, 0), *, objective="weighted", **more):
     if result is not None:
         text = result if isinstance(result, str) else json.dumps(result)
         (folder / "result.json").write_text(text)
     (folder / "log").write_text("something\nsaid last\n")
-    return work(objective).ended(EndedAttempt(folder, codes, **more), until=6, first=first)
+    return work(objective).ended(EndedAttempt(folder, codes, **more), until=6)
 
 
 def test_a_result_proves_an_end_whatever_the_codes(tmp_path):

@@ -28,7 +28,7 @@ from hydragnn_hpo.config.machine import (
 )
 from hydragnn_hpo.config.machine_checks import cores_of
 from hydragnn_hpo.config.path_templates import fill_path
-from hydragnn_hpo.config.schema import dump_config, load_config
+from hydragnn_hpo.config.schema import dump_config, load_config, parse_config
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.resources import resource_path
 
@@ -246,8 +246,8 @@ def test_one_word_says_how_a_machine_is_used(name):
 
 
 def test_what_is_asked_counts_before_the_campaign_and_the_campaign_before_the_profile():
-    campaign = MachineConfig(profile="frontier", backend="steps", hosts=4)
-    assert resolve_machine(campaign, {}).backend == "steps", "the profile says slurm"
+    campaign = MachineConfig(profile="frontier", backend="mpiexec", hosts=4)
+    assert resolve_machine(campaign, {}).backend == "mpiexec", "the profile says slurm"
     assert resolve_machine(campaign, {"backend": "local", "hosts": 2}) == MachineConfig(
         profile="frontier", backend="local", hosts=2
     )
@@ -255,19 +255,27 @@ def test_what_is_asked_counts_before_the_campaign_and_the_campaign_before_the_pr
 
 def test_another_machine_forgets_how_the_first_was_used_and_nothing_else():
     campaign = MachineConfig(
-        profile="frontier", backend="steps", interface="hsn0", address="x", hosts=4, lanes=2
+        profile="frontier", backend="mpiexec", interface="hsn0", address="x", hosts=4, lanes=2
     )
     assert resolve_machine(campaign, {"profile": "ray"}) == MachineConfig(
         profile="ray", backend="ray", hosts=4, lanes=2
     )
     same = resolve_machine(campaign, {"profile": "frontier"})
-    assert (same.backend, same.interface) == ("steps", "hsn0")
+    assert (same.backend, same.interface) == ("mpiexec", "hsn0")
 
 
-def test_zero_and_false_are_asked_too():
-    campaign = MachineConfig(hosts=4, shared_files=True)
-    settled = resolve_machine(campaign, {"hosts": 0, "shared_files": False})
-    assert (settled.hosts, settled.shared_files) == (0, False)
+def test_zero_is_asked_too():
+    campaign = MachineConfig(hosts=4, sample_seconds=10.0)
+    settled = resolve_machine(campaign, {"hosts": 0, "sample_seconds": 0.0})
+    assert (settled.hosts, settled.sample_seconds) == (0, 0.0)
+
+
+def test_storage_is_shared_whatever_earlier_versions_wrote():
+    earlier = parse_config({"hosts": 2, "shared_files": True}, MachineConfig, "campaign.toml")
+    assert earlier == MachineConfig(hosts=2)
+    for value in (False, 1, "true"):
+        with pytest.raises(ConfigError, match="all hosts must see the run directory"):
+            parse_config({"shared_files": value}, MachineConfig, "campaign.toml")
 
 
 @pytest.fixture
@@ -290,18 +298,18 @@ def test_a_profile_beside_the_campaign_is_found_from_any_folder(mine):
 def test_a_profile_that_is_asked_for_is_looked_up_from_here(mine):
     asked = {"profile": "mine.toml"}
     settled = resolve_machine(
-        MachineConfig(profile="mine.toml", backend="steps"), asked, mine.parent
+        MachineConfig(profile="mine.toml", backend="mpiexec"), asked, mine.parent
     )
     assert settled.profile == str(mine.parent.parent / "mine.toml")
     assert settled.backend == "mpiexec", "it is another machine"
     same = resolve_machine(
-        MachineConfig(profile="mine.toml", backend="steps"), {"profile": str(mine)}, mine.parent
+        MachineConfig(profile="mine.toml", backend="mpiexec"), {"profile": str(mine)}, mine.parent
     )
-    assert same.backend == "steps", "it is the same machine under another name"
+    assert same.backend == "mpiexec", "it is the same machine under another name"
 
 
 def test_a_machine_that_is_asked_for_does_not_need_the_campaigns_own(mine):
-    elsewhere = MachineConfig(profile="not/here.toml", backend="steps", hosts=3)
+    elsewhere = MachineConfig(profile="not/here.toml", backend="mpiexec", hosts=3)
     settled = resolve_machine(elsewhere, {"profile": "ray"}, mine.parent)
     assert settled == MachineConfig(profile="ray", backend="ray", hosts=3)
 

@@ -154,7 +154,7 @@ def test_the_first_lost_chunk_is_named_by_its_number(tmp_path, monkeypatch):
     claims.mkdir(parents=True)
 
     class LostRanks:
-        def __init__(self, *_: object, one_job: bool) -> None: ...
+        def __init__(self, *_: object) -> None: ...
 
         def run(self, tick: object) -> None:
             for number in (10, 2):
@@ -439,8 +439,8 @@ class Stage:
         return [Event("ended", job.id, 0.0, {"codes": self.codes.pop(0)})]
 
 
-def run(stage: Stage, *, one_job: bool = False) -> list[list[int]]:
-    RankPool(stage, Path("work"), {"a": 1}, one_job=one_job).run(lambda: None)  # type: ignore[arg-type]
+def run(stage: Stage) -> list[list[int]]:
+    RankPool(stage, Path("work"), {"a": 1}).run(lambda: None)  # type: ignore[arg-type]
     return [[slot.index for slot in job.slots] for job in stage.started]
 
 
@@ -452,10 +452,6 @@ def test_who_only_waits_for_others_is_ended():
     stage = Stage(3, [0], [-15], [-15])
     run(stage)
     assert stage.stopped == [job.id for job in stage.started[1:]]
-
-
-def test_launchers_start_all_ranks_together():
-    assert run(Stage(3, [0, 0, 0]), one_job=True) == [[0, 1, 2]]
 
 
 def test_a_lost_rank_is_replaced():
@@ -506,4 +502,4 @@ def test_what_is_told_meanwhile_may_end_it():
         raise JobError("no more")
 
     with pytest.raises(JobError, match="no more"):
-        RankPool(Stage(1), Path("work"), {}, one_job=False).run(tell)  # type: ignore[arg-type]
+        RankPool(Stage(1), Path("work"), {}).run(tell)  # type: ignore[arg-type]

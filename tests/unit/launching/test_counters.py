@@ -392,10 +392,10 @@ def taken(sampling, what=lambda told: True):
 
 def test_samples_come_again_and_again(tree, sampling):
     sampling.begin(0.1, time.monotonic())
-    assert taken(sampling)["rest"] == 0.0
+    assert taken(sampling).rest == 0.0
     cray(tree, energy=1700, accel0_energy=100)
-    told = taken(sampling, lambda told: told["rest"])
-    assert (told["rest"], told["cards"], told["parts"]) == (700.0, [[("0",), 0.0]], ("host",))
+    told = taken(sampling, lambda told: told.rest)
+    assert (told.rest, told.cards, told.parts) == (700.0, ((("0",), 0.0),), ("host",))
 
 
 def test_what_was_not_taken_is_in_the_next(tree, sampling):
@@ -412,22 +412,22 @@ def test_what_was_not_taken_is_in_the_next(tree, sampling):
 
     until(last_rise_was_seen, "all of it")
     told = taken(sampling)
-    assert told["seconds"] > 0.3
-    assert told["rest"] == 30.0
+    assert told.seconds > 0.3
+    assert told.rest == 30.0
 
 
 def test_it_takes_one_at_once_when_it_is_asked(tree, sampling):
     sampling.begin(3600.0, time.monotonic())
     time.sleep(0.5)
     sampling.hurry()
-    assert 0.9 < taken(sampling)["seconds"] < 1800.0
+    assert 0.9 < taken(sampling).seconds < 1800.0
 
 
 def test_off_is_off(sampling):
     sampling.begin(0.0, time.monotonic())
     sampling.hurry()
     sampling.receive(time.monotonic())
-    assert sampling.channel is None
+    assert sampling.socket is None
     assert sampling.take() is None
 
 
@@ -441,9 +441,9 @@ def test_one_that_hangs_in_a_driver_is_replaced_and_then_given_up(tree, sampling
 
     def given_up():
         sampling.receive(time.monotonic())
-        if sampling.channel is not None:
+        if sampling.socket is not None:
             seen.add(sampling._process.pid)
-        return sampling.channel is None
+        return sampling.socket is None
 
     until(given_up, "end")
     assert len(seen) == module._STARTS
@@ -454,9 +454,9 @@ def test_it_ends_with_its_agent(tree, sampling):
     sampling.begin(0.1, time.monotonic())
     pid = sampling._process.pid
     until(lambda: Path(f"/proc/{pid}/comm").read_text() == "hpo-counters\n", "name")
-    sampling.channel.close()
+    sampling.socket.close()
     assert until(lambda: not is_alive(pid), "end")
-    sampling.channel = None
+    sampling.socket = None
 
 
 def test_a_host_that_cannot_start_it_goes_without(sampling, monkeypatch):
@@ -467,5 +467,5 @@ def test_a_host_that_cannot_start_it_goes_without(sampling, monkeypatch):
     sampling.begin(0.1, time.monotonic())
     sampling.hurry()
     sampling.receive(time.monotonic())
-    assert sampling.channel is None
+    assert sampling.socket is None
     assert sampling.take() is None

@@ -10,8 +10,8 @@ from hydragnn_hpo.launching.excluded_hosts import (
     add_excluded,
     read_excluded,
     read_run_excluded,
-    without_excluded,
 )
+from hydragnn_hpo.launching.slurm_allocation import without_excluded
 from hydragnn_hpo.resources import resource_path
 
 

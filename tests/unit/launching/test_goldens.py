@@ -8,11 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hydragnn_hpo.config.machine import find_profile, known_profiles
-from hydragnn_hpo.launching.fleet.ledger import Ledger
-from hydragnn_hpo.launching.fleet.work import Work
 from hydragnn_hpo.launching.job import Job, Slot
-from hydragnn_hpo.launching.profile_adapter import layout_of, near_devices
-from hydragnn_hpo.launching.rank_environment import Rendezvous, make_rank_environments
+from hydragnn_hpo.launching.job_table import JobTable, JobTracker
+from hydragnn_hpo.launching.profile_adapter import layout_of
+from hydragnn_hpo.launching.rank_environment import Rendezvous, make_rank_starts
 from hydragnn_hpo.placement.pool import SlotPool
 
 
@@ -29,17 +28,6 @@ def test_there_is_a_golden_for_each_profile_and_none_more():
     assert {path.stem for path in golden_places.FOLDER.iterdir()} == set(known_profiles())
 
 
-def test_wrappers_hear_the_cores_of_each_device():
-    frontier, aurora = find_profile("frontier").layout, find_profile("aurora").layout
-
-    listed = "49-55 57-63 17-23 25-31 1-7 9-15 33-39 41-47"
-    assert near_devices(frontier) == listed
-    turned = frontier.model_copy(update={"device_of_slot": (1, 0, 2, 3, 4, 5, 6, 8)})
-    assert near_devices(turned) == "57-63 49-55 17-23 25-31 1-7 9-15 33-39 - 41-47"
-    assert near_devices(aurora).split()[6] == "53-60"
-    assert near_devices(find_profile("generic-slurm").layout) == ""
-
-
 ADDRESSES = {f"n{number:02d}": f"10.0.0.{number}" for number in range(4)}
 
 
@@ -51,30 +39,28 @@ def test_no_two_trials_share_a_port_a_device_or_a_core(data):
         slot.name: slot for host in ADDRESSES for slot in golden_places.slots_of(profile, host)
     }
     pool = SlotPool.of(slots, slot_order=profile.slot_order)
-    ledger, running, number = Ledger(), {}, 0
+    table, running, number = JobTable(), {}, 0
     for width in data.draw(st.lists(st.integers(-3, 24), max_size=30)):
         if width <= 0 and running:  # one ends, and leaves room
             ended = data.draw(st.sampled_from(sorted(running)))
             pool.give_back(running[ended][0].slots)
-            ledger.leave_meeting(running.pop(ended)[0])
+            table.leave_meeting(running.pop(ended)[0])
         elif width > 0 and (names := pool.take(width)) is not None:
             number += 1
-            running[f"t{number}"] = started(
-                f"t{number}", [slots[n] for n in names], ledger, profile
-            )
+            running[f"t{number}"] = started(f"t{number}", [slots[n] for n in names], table, profile)
         alone(running.values())
 
 
-def started(name: str, slots: list[Slot], ledger: Ledger, profile):
+def started(name: str, slots: list[Slot], table: JobTable, profile):
     """Give the work and the places of a job, as a fleet would."""
-    files = {"log": Path("/l"), "lease": Path("/l"), "watch": None}
+    files = {"log": Path("/l"), "watch": None}
     job = Job(name, "train", len(slots), {}, slots=tuple(slots), **files)
-    work = Work.of(job)
+    work = JobTracker.of(job)
     places = []
     for host, part in work.parts.items():
-        address, port, interface = ledger.meet(work, ADDRESSES[host], "hsn0")
-        meet = Rendezvous(address, port, interface)
-        placed = make_rank_environments(job, part.ranks, site=profile, meet=meet, tag="t")
+        meeting = table.choose_meeting(work, ADDRESSES[host])
+        meet = Rendezvous(meeting.address, meeting.port, "hsn0")
+        placed = make_rank_starts(job, part.ranks, site=profile, meet=meet, tag="t")
         places += [(host, place.cores, place.environment) for place in placed]
     variable = layout_of(profile).variable
     return work, [(host, cores, env, env[variable]) for host, cores, env in places]

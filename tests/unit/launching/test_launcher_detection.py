@@ -8,7 +8,7 @@ import pytest
 
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.launching.launcher_detection import (
-    OF_A_STEP,
+    OF_A_RANK,
     LauncherInfo,
     bind_threads,
     detect_launcher,
@@ -142,7 +142,7 @@ def test_contradictions_are_refused(environment, sentence):
 
 
 def test_what_agents_do_not_hand_on_makes_no_ranks():
-    kept = {name: value for name, value in SRUN.items() if name not in OF_A_STEP}
+    kept = {name: value for name, value in SRUN.items() if name not in OF_A_RANK}
 
     assert torchrun_environment(kept, parent=9) == {}
 

@@ -7,7 +7,7 @@ import pytest
 
 from hydragnn_hpo.config.machine import SiteConfig
 from hydragnn_hpo.launching.job import Job, Slot
-from hydragnn_hpo.launching.rank_environment import Rendezvous, make_rank_environments, overruled
+from hydragnn_hpo.launching.rank_environment import Rendezvous, make_rank_starts, overruled
 
 MEET = Rendezvous("10.0.0.1", 20007, "hsn0")
 PROFILE = SiteConfig.model_validate(
@@ -24,12 +24,12 @@ PROFILE = SiteConfig.model_validate(
 
 
 def job_on(*slots):
-    files = {"log": Path("/log"), "lease": Path("/lease"), "watch": None}
+    files = {"log": Path("/log"), "watch": None}
     return Job("j", "train", len(slots), {}, slots=slots, **files)
 
 
 def placed(job, ranks, site=PROFILE, meet=MEET):
-    return make_rank_environments(job, ranks, site=site, meet=meet, tag="tag")
+    return make_rank_starts(job, ranks, site=site, meet=meet, tag="tag")
 
 
 @pytest.fixture
@@ -60,15 +60,6 @@ def test_a_rank_on_a_processor_touches_no_gpu_and_has_no_limit(job):
     assert place.environment["HIP_VISIBLE_DEVICES"] == ""
     assert "HYDRAGNN_HPO_MEMORY_MB" not in place.environment
     assert place.without == ()
-
-
-def test_what_a_launcher_binds_is_left_to_it():
-    meet = Rendezvous("", 0, "")
-    (place,) = placed(job_on(Slot("a", 0, (), "cuda:0")), [0], SiteConfig(), meet)
-
-    names = set(place.environment) | set(place.without)
-    assert not names & {"ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"}
-    assert not names & {"OMP_NUM_THREADS", "MASTER_ADDR", "MASTER_PORT", "GLOO_SOCKET_IFNAME"}
 
 
 def test_ranks_of_one_host_are_counted_there():

@@ -7,6 +7,7 @@ import pytest
 
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.launching import scratch_folders
+from hydragnn_hpo.launching.protocol import RankStart
 from hydragnn_hpo.launching.scratch_folders import AgentScratch
 
 HOSTILE = ("..", ".", "a/b", "../../etc", "$(touch x)", "a b", "line\nbreak", "'\"", "-rf", "~")
@@ -45,17 +46,16 @@ def test_what_names_the_trial_goes_and_the_rest_stays():
     assert scratch_folders.attempt_folders(templates, FIELDS) == [Path("/nvme/me/miopen/t0001.2")]
 
 
-def order_of(*templates):
-    ranks = [{"slot": n, "folders": dict(t), "environment": {}} for n, t in enumerate(templates)]
-    return {"job": "t0001.2", "ranks": ranks}
+def ranks_of(*templates):
+    return [RankStart(n, n, (), {}, (), dict(t)) for n, t in enumerate(templates)]
 
 
 def test_folders_are_made_for_us_alone_and_told(tmp_path):
-    order = order_of({"CACHE": "{scratch}/{trial}/{slot}"}, {"CACHE": "{scratch}/{trial}/{slot}"})
+    ranks = ranks_of({"CACHE": "{scratch}/{trial}/{slot}"}, {"CACHE": "{scratch}/{trial}/{slot}"})
 
-    left = scratch_folders.make_rank_folders(order, host="n03", scratch=tmp_path)
+    left = scratch_folders.make_rank_folders("t0001.2", ranks, host="n03", scratch=tmp_path)
 
-    made = [Path(place["environment"]["CACHE"]) for place in order["ranks"]]
+    made = [Path(rank.environment["CACHE"]) for rank in ranks]
     assert made == [tmp_path / "t0001.2" / "0", tmp_path / "t0001.2" / "1"]
     assert {path.stat().st_mode & 0o777 for path in made} == {0o700}
     scratch_folders.remove_folders(left)

@@ -1,8 +1,12 @@
 """Checkpoints: what goes in comes out, and damage is told in a sentence."""
 
+import errno
 import json
+import os
 import struct
 import threading
+from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -12,7 +16,6 @@ from hydragnn_hpo.errors import StorageError
 from hydragnn_hpo.training import checkpoint, ddp
 from hydragnn_hpo.training.checkpoint_saver import (
     BackgroundJob,
-    find_newest_checkpoint,
     prune_checkpoints,
 )
 from hydragnn_hpo.training.train_state import AveragedWeights
@@ -287,13 +290,13 @@ def pointer(folder, name, step):
     (folder / name).mkdir(exist_ok=True)
 
 
-@pytest.mark.parametrize(("whole", "parts", "newest"), [(5, 4, "last.safetensors"), (4, 5, "a")])
-def test_the_newest_counts_where_a_kill_left_two(tmp_path, whole, parts, newest):
-    assert find_newest_checkpoint(tmp_path) is None
+@pytest.mark.parametrize(("whole", "parts", "newest"), [(5, 4, "last"), (4, 5, "sharded")])
+def test_the_newest_counts_where_a_kill_left_two(train, tmp_path, whole, parts, newest):
+    saver = train().saver
+    assert saver._list_origins(tmp_path) == []
     checkpoint.write_checkpoint(tmp_path / "last.safetensors", {}, {"progress": {"step": whole}})
     pointer(tmp_path, "a", parts)
-    path, state = find_newest_checkpoint(tmp_path)
-    assert (path.name, state["progress"]["step"]) == (newest, 5)
+    assert saver._list_origins(tmp_path)[0] == newest
 
 
 def test_parts_that_do_not_count_are_removed(tmp_path):
@@ -309,10 +312,99 @@ def test_parts_that_do_not_count_are_removed(tmp_path):
     assert {p.name for p in tmp_path.iterdir()} == {"micro.json"}
 
 
-def test_a_pointer_to_nothing_is_told_in_a_sentence(train, tmp_path):
+def test_a_pointer_to_nothing_is_told_and_the_training_begins_again(train, tmp_path, caplog):
     pointer(tmp_path, "sharded-000000005", 5)
-    with pytest.raises(StorageError, match=r"sharded-000000005: cannot be read as a checkpoint \("):
-        train().resume(tmp_path)
+    trainer = train()
+    assert not trainer.resume(tmp_path)
+    assert "sharded-000000005: cannot be read as a checkpoint (" in caplog.text
+    (told,) = [r for r in trainer.records if r["record"] == "unreadable"]
+    assert told["checkpoint"] == "last.json"
+
+
+def test_a_damaged_pointer_removes_its_parts_and_one_out_of_reach_nothing(tmp_path, monkeypatch):
+    pointer(tmp_path, "sharded-000000005", 5)
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "read_bytes", Mock(side_effect=OSError(errno.EIO, "away")))
+        prune_checkpoints(tmp_path)
+    assert (tmp_path / "sharded-000000005").exists()
+    (tmp_path / "last.json").write_text("{")
+    prune_checkpoints(tmp_path)
+    assert not (tmp_path / "sharded-000000005").exists()
+
+
+@pytest.fixture
+def trained(train, tmp_path):
+    """Leave the checkpoints of two epochs, of which the first is the best one."""
+
+    def make(**settings):
+        first = train(epochs=4, checkpoint_seconds=0.0, **settings)
+        first.run(1, go, tmp_path)
+        first.progress.best_objective = -1.0
+        first.run(2, go, tmp_path)
+        return first
+
+    return make
+
+
+def cut(path):
+    path.write_bytes(path.read_bytes()[:-9])
+
+
+def of_another_version(path):
+    tensors, state = checkpoint.read_checkpoint(path)
+    tensors["model/older"] = torch.ones(1)
+    checkpoint.write_checkpoint(path, tensors, state)
+
+
+def without_progress(path):
+    tensors, _ = checkpoint.read_checkpoint(path)
+    checkpoint.write_checkpoint(path, tensors, {})
+
+
+@pytest.mark.parametrize("damage", [cut, of_another_version, without_progress])
+@pytest.mark.parametrize("ema", [0.0, 0.8])
+def test_what_cannot_be_read_sends_a_training_back_to_its_best_epoch(
+    train, trained, tmp_path, damage, ema
+):
+    first = trained(ema=ema)
+    damage(tmp_path / "last.safetensors")
+    again = train(epochs=4, ema=ema)
+    assert again.resume(tmp_path)
+    assert [r["checkpoint"] for r in again.records] == ["last.safetensors"]
+    assert (again.resumed_from, again.progress.epoch) == ("best", 1)
+    assert again.progress.step == again.order.steps_per_epoch
+    for name, value in again.model.state_dict().items():
+        assert torch.equal(value, first.best[name]), name
+    again.run(4, go, tmp_path)
+    assert again.progress.epoch == 4
+
+
+@pytest.mark.parametrize("damage", [cut, of_another_version, without_progress])
+def test_without_anything_that_can_be_read_a_training_is_an_unbroken_one(
+    train, trained, tmp_path, damage
+):
+    trained()
+    for name in ("best", "last"):
+        damage(tmp_path / f"{name}.safetensors")
+    again, unbroken = train(epochs=2), train(epochs=2)
+    assert not again.resume(tmp_path)
+    assert again.resumed_from is None
+    for trainer in (again, unbroken):
+        trainer.run(2, go)
+    for one, other in zip(again.model.parameters(), unbroken.model.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.ESTALE, errno.EACCES])
+def test_a_checkpoint_out_of_reach_is_not_given_up(train, trained, tmp_path, monkeypatch, code):
+    trained()
+
+    def away(path, **_):
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(checkpoint, "safe_open", away)
+    with pytest.raises(StorageError, match="cannot be read as a checkpoint"):
+        train(epochs=4).resume(tmp_path)
 
 
 def test_average_against_a_slow_loop():

@@ -146,36 +146,50 @@ def test_divergence_is_a_reason(bench):
     assert result["message"].startswith("epoch 1, step 2: the gradient of ")
 
 
-def test_control_stop_cancels_with_a_result(bench):
+@pytest.fixture
+def ask(monkeypatch):
+    """Send this rank requests through a pipe, as its agent does."""
+    reading, writing = os.pipe()
+    monkeypatch.setenv("HYDRAGNN_HPO_REQUESTS", str(reading))
+    yield lambda words: os.write(writing, words)
+    os.close(reading)
+    os.close(writing)
+
+
+def requests_in(records):
+    return [record["request"] for record in records if record["record"] == "request"]
+
+
+def test_a_request_to_stop_cancels_with_a_result(bench, ask):
     bench.configure(epochs=9)
     spec = bench.place(epochs=9)
-    bench.trial.control.write_text('{"wish": "stop"}')
+    ask(b"stop\n")
     assert rank_main(spec) == 0
     assert result_of(bench)["status"] == "cancelled"
     assert result_of(bench)["epochs"] == 1
+    assert requests_in(records_of(bench)) == ["stop"]
 
 
-def test_control_yield_leaves_a_checkpoint_and_no_result(bench):
+def test_a_request_to_yield_leaves_a_checkpoint_and_no_result(bench, ask, monkeypatch):
     bench.configure(epochs=3)
     spec = bench.place(1, epochs=3)
-    bench.trial.control.write_text('{"wish": "yield"}')
+    ask(b"yield\n")
     assert rank_main(spec) == INTERRUPTED
     assert not (bench.trial.attempt(1) / "result.json").exists()
     last = records_of(bench)[-1]
     assert (last["record"], last["wish"], last["reason"]) == ("obeyed", "interrupt", "paused")
-    assert not bench.trial.control.exists(), "obeyed once"
+    assert requests_in(records_of(bench)) == ["yield"]
+    monkeypatch.delenv("HYDRAGNN_HPO_REQUESTS")  # the next attempt has a pipe of its own
     assert rank_main(bench.place(2, epochs=3)) == 0
     ready = records_of(bench, 2)[1]
     assert (ready["resumed"], ready["reached"], ready["step"]) == (True, 0, 1), "in mid-epoch"
     assert result_of(bench, 2)["status"] == "completed"
 
 
-@pytest.mark.parametrize("content", ['{"wish": "st', "", "[1]", '{"wish": "dance"}', "{}"])
-def test_a_control_file_that_says_nothing_ends_nothing(bench, content):
+def test_half_a_request_ends_nothing(bench, ask):
     bench.configure(epochs=2)
-    spec = bench.place(epochs=2)
-    bench.trial.control.write_text(content)
-    assert rank_main(spec) == 0
+    ask(b"yiel")
+    assert rank_main(bench.place(epochs=2)) == 0
     assert result_of(bench)["status"] == "completed"
 
 
@@ -221,16 +235,17 @@ def test_an_end_that_is_no_time_is_told_in_a_sentence(bench, monkeypatch):
     assert "HYDRAGNN_HPO_END is 'tomorrow': give a number of seconds, or unset it." in sentence
 
 
-def test_a_checkpoint_cut_short_is_told_in_a_sentence(bench):
+def test_a_checkpoint_cut_short_fails_no_trial(bench):
     bench.configure(epochs=2)
     rank_main(bench.place(1, epochs=1))
     last = bench.trial.checkpoints / "last.safetensors"
     last.write_bytes(last.read_bytes()[:-9])
-    assert rank_main(bench.place(2, epochs=2)) == 1
-    message = result_of(bench, 2)["message"]
-    assert "last.safetensors: cannot be read as a checkpoint (" in message
-    assert "remove it to start over" in message
-    assert "Traceback" not in message
+    assert rank_main(bench.place(2, epochs=2)) == 0
+    assert result_of(bench, 2)["status"] == "completed"
+    told = records_of(bench, 2)
+    assert [r["record"] for r in told[:3]] == ["start", "unreadable", "ready"]
+    assert "last.safetensors: cannot be read as a checkpoint (" in told[1]["error"]
+    assert (told[2]["origin"], told[2]["reached"]) == ("best", 1)
 
 
 @pytest.mark.parametrize("name", ["best", "last"])
@@ -273,9 +288,16 @@ def test_by_hand_a_bad_config_is_exit_code_2_and_a_sentence(bench):
     assert sentence.startswith("error: bad_config: ")
 
 
-def test_by_hand_an_interruption_says_how_to_go_on(bench):
-    bench.trial.control.write_text('{"wish": "yield"}')
+def test_by_hand_requests_of_an_agent_are_not_read(bench, ask):
+    """The number may be another descriptor by then: it was meant for a process above."""
+    bench.configure(epochs=2)
+    ask(b"yield\n")
+    assert run_by_hand(bench.trial)[0] == 0
+
+
+def test_by_hand_an_interruption_says_how_to_go_on(bench, monkeypatch):
     bench.configure(epochs=3)
+    monkeypatch.setenv("HYDRAGNN_HPO_END", str(time.time()))
     code, sentence = run_by_hand(bench.trial)
     assert code == INTERRUPTED
     assert sentence.endswith("interrupted; run the same command again to go on.")
@@ -321,12 +343,30 @@ def test_a_file_server_that_is_away_is_no_failure_of_a_trial(bench, monkeypatch,
         real(path, pieces)
 
     with monkeypatch.context() as patch:
-        patch.setattr(module, "AWAY_SECONDS", 0.0)
+        patch.setattr(module, "FILES_AWAY_SECONDS", 0.0)
         patch.setattr(checkpoint, "write_pieces", away)
         assert rank_main(bench.place(1, epochs=2)) == FILES_AWAY
     assert not (bench.trial.attempt(1) / "result.json").exists()
     assert rank_main(bench.place(2, epochs=2)) == 0
     assert result_of(bench, 2)["status"] == "completed"
+
+
+@pytest.mark.parametrize("placed", [True, False], ids=["placed", "by hand"])
+def test_a_store_that_is_gone_is_away_for_an_agent_and_wrong_for_a_person(
+    bench, monkeypatch, tmp_path, placed
+):
+    """The controller has seen the store before it placed the trial."""
+    bench.configure(epochs=2)
+    config = bench.trial.config
+    config.write_text(config.read_text().replace(str(bench.store), str(tmp_path / "gone.bp")))
+    monkeypatch.setattr(module, "FILES_AWAY_SECONDS", 0.0)
+    if placed:
+        assert rank_main(bench.place(1, epochs=2)) == FILES_AWAY
+        assert not (bench.trial.attempt(1) / "result.json").exists()
+    else:
+        code, sentence = run_by_hand(bench.trial)
+        assert code == 2
+        assert "is not a graph store" in sentence
 
 
 def test_a_lost_peer_is_no_failure(bench, monkeypatch):

@@ -1,0 +1,624 @@
+"""Batch jobs of a campaign: requests, scheduler commands, records, and how jobs form a chain.
+
+A job queues its successor when it starts, so that a job that is lost with its host is followed
+too. At its end it cancels the successor if another job has nothing to do or to gain.
+
+Sources: slurm.schedmd.com (sbatch, squeue, scancel), measured on 22.05; man pages of OpenPBS and
+PBS Professional 2022 (qsub, qstat, qdel), on which nothing could be measured.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import math
+import os
+import re
+import shutil
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from hydragnn_hpo.errors import ConfigError, JobError, StorageError
+from hydragnn_hpo.files import read_json, storage, write_json, write_text
+
+if TYPE_CHECKING:  # the command line reads this module before it knows which command to run
+    from hydragnn_hpo.config import ProfileConfig
+
+MAX_JOBS = 16
+"""Default limit of jobs in a chain. Only one waits at a time, and a job without anything to do or
+to gain ends its chain, so this limit is for cases that no rule foresees."""
+
+DRAINED = 75
+"""Exit code of a ``run`` whose allocation ended before its campaign (``EX_TEMPFAIL``)."""
+
+BATCH_JOB = "HYDRAGNN_HPO_BATCH_JOB"
+"""Environment variable that batch scripts export: the number of the job that runs the script.
+Where the scheduler's own variable differs, the environment was handed on to another job."""
+
+SUBMIT_SECONDS = 120.0
+QUERY_SECONDS = 15.0
+"""Time limit of a query: ``status`` must answer, however busy the scheduler is."""
+CANCEL_SECONDS = 30.0
+
+_FINAL_CODES = (0, 1, 2)
+"""Exit codes with which ``run`` has reported its result: another job would only repeat it."""
+
+_NOT_INHERITED = ("HYDRAGNN_HPO_END", "HYDRAGNN_HPO_END_MARGIN", "HYDRAGNN_HPO_HOSTS", BATCH_JOB)
+_INHERITED = ("SLURM_CONF", "SLURM_CLUSTERS")
+
+_WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:@+,=-]{0,127}")
+"""Accounts, queues and numbers of jobs: no directive and no argv can misread these."""
+_ID = re.compile(r"[0-9]+(_[0-9]+)?(\[[0-9]*\])?(\.[A-Za-z0-9_.-]+)?")
+_FACT = re.compile(r"(.+)\.(submitted|began|ended)\.json")
+
+
+@dataclass(frozen=True)
+class BatchRequest:
+    """Batch jobs that a user requests for one campaign."""
+
+    name: str
+    """Of the campaign."""
+    hosts: int
+    """Of each job."""
+    seconds: int
+    """Wall-time of each job."""
+    account: str | None = None
+    queue: str | None = None
+    """The machine profile's if left out."""
+    allocations: int = 1
+    """Jobs that may run side by side, each with its own hosts."""
+    jobs: int = MAX_JOBS
+    """Most jobs in a row."""
+    after: str | None = None
+    """Job whose end the first one waits for."""
+
+    @property
+    def time(self) -> str:
+        """The wall-time as schedulers write it."""
+        minutes, seconds = divmod(self.seconds, 60)
+        return f"{minutes // 60:02d}:{minutes % 60:02d}:{seconds:02d}"
+
+
+def parse_walltime(text: str) -> int:
+    """Return the seconds of a wall-time written as H:MM or H:MM:SS.
+
+    Raises:
+        ConfigError: it is written otherwise, or is zero.
+    """
+    match = re.fullmatch(r"([0-9]{1,4}):([0-5][0-9])(?::([0-5][0-9]))?", text)
+    seconds = 0
+    if match:
+        seconds = 3600 * int(match[1]) + 60 * int(match[2]) + int(match[3] or 0)
+    if seconds == 0:
+        raise ConfigError(f"--time is '{text}': write hours and minutes, such as 2:00 or 0:30:00.")
+    return seconds
+
+
+def check_batch_request(request: BatchRequest, profile: ProfileConfig, backend: str) -> None:
+    """Refuse a request that the machine cannot serve.
+
+    Args:
+        request: what the user asks for.
+        profile: of the machine.
+        backend: runs the trials there.
+
+    Raises:
+        ConfigError: one sentence about the first thing that is wrong.
+    """
+    batch, machine = profile.batch, profile.name
+    if batch.scheduler == "none":
+        raise ConfigError(
+            f"machine '{machine}' takes no batch jobs: use 'hydragnn-hpo run', or set "
+            "batch.scheduler in its profile."
+        )
+    for option in ("account", "queue", "after"):
+        value = getattr(request, option)
+        if value is not None and not _WORD.fullmatch(value):
+            raise ConfigError(f"--{option} is {value!r}: use letters, digits and _ . : @ + , = -.")
+    if batch.account_needed and request.account is None:
+        raise ConfigError(f"machine '{machine}' charges an account: name yours with --account.")
+    _check_size(request, profile, backend)
+    if request.seconds < 2 * batch.drain_seconds:
+        raise ConfigError(
+            f"--time is {request.time}, and trials leave checkpoints {batch.drain_seconds} s before"
+            f" the end: ask for at least {math.ceil(2 * batch.drain_seconds / 60)} minutes, or "
+            "lower batch.drain_seconds in the profile."
+        )
+
+
+def _check_size(request: BatchRequest, profile: ProfileConfig, backend: str) -> None:
+    hosts = request.hosts * request.allocations
+    if profile.hosts and hosts > profile.hosts:
+        raise ConfigError(
+            f"--hosts asks for {hosts} hosts, machine '{profile.name}' has {profile.hosts}: ask "
+            "for fewer."
+        )
+    if backend == "local" and request.hosts > 1:
+        raise ConfigError(
+            f"--hosts is {request.hosts}, but the backend 'local' uses one host: ask for one, or "
+            "choose another machine.backend."
+        )
+    if backend != "slurm" and request.allocations > 1:
+        raise ConfigError(
+            f"--allocations is {request.allocations}, but the hosts of several allocations find "
+            f"each other by the backend 'slurm' alone, this is '{backend}': ask for one."
+        )
+    longest = profile.longest_hours(request.hosts)
+    if longest is not None and request.seconds > 3600 * longest:
+        raise ConfigError(
+            f"--time is {request.time}, machine '{profile.name}' gives {request.hosts} hosts at "
+            f"most {longest:g} hours: ask for less, the jobs of a chain follow each other."
+        )
+
+
+@dataclass(frozen=True)
+class QueueEntry:
+    """A job that the scheduler knows and that has not ended."""
+
+    state: Literal["queued", "running"]
+    reason: str = ""
+    """Why it does not run, in the scheduler's words."""
+
+
+class Slurm:
+    """Commands of Slurm. Jobs side by side are the tasks of one array."""
+
+    submit_program = "sbatch"
+    job_variable = "SLURM_JOB_ID"
+    cancel_queued = ("scancel", "--state=PENDING")
+    cancel_running = ("scancel",)
+
+    def submit_argv(self, script: str, *, after: str | None, task: int | None) -> list[str]:
+        """Return the command that submits a script.
+
+        Args:
+            script: its file name.
+            after: job whose end it waits for, however that ends.
+            task: the only task of an array to submit; all that the script asks for if None.
+        """
+        wait = [f"--dependency=afterany:{after}"] if after else []
+        only = [f"--array={task}"] if task else []
+        return [self.submit_program, "--parsable", *wait, *only, script]
+
+    def query_argv(self, ids: Sequence[str]) -> list[str]:
+        """Return the command that prints the states of jobs, one line for each task."""
+        return ["squeue", "--noheader", "--array", f"--jobs={','.join(ids)}", "--format=%i|%T|%r"]
+
+    def parse_states(self, output: str) -> dict[str, QueueEntry]:
+        """Return the jobs that have not ended, from lines such as ``123_1|PENDING|Priority``."""
+        entries = {}
+        for line in output.splitlines():
+            job, state, reason = (line.strip().split("|") + ["", ""])[:3]
+            if state in ("PENDING", "REQUEUED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT"):
+                entries[job] = QueueEntry("queued", reason)
+            elif state:
+                entries[job] = QueueEntry("running")
+        return entries
+
+
+class Pbs:
+    """Commands of PBS Professional and OpenPBS, which have no tasks here."""
+
+    submit_program = "qsub"
+    job_variable = "PBS_JOBID"
+    cancel_queued = ("qdel",)
+    cancel_running = ("qdel", "-W", "force")
+    """Also where the first host is lost; the server ignores ``force`` while it reaches it."""
+
+    def submit_argv(self, script: str, *, after: str | None, task: int | None) -> list[str]:
+        """Return the command that submits a script, see ``Slurm.submit_argv``."""
+        return [self.submit_program, *(["-W", f"depend=afterany:{after}"] if after else []), script]
+
+    def query_argv(self, ids: Sequence[str]) -> list[str]:
+        """Return the command that prints the states of jobs; without ``-x`` ended ones fail it."""
+        return ["qstat", "-x", "-f", *ids]
+
+    def parse_states(self, output: str) -> dict[str, QueueEntry]:
+        """Return the jobs that have not ended, from blocks such as ``Job Id: 123.server``."""
+        entries = {}
+        for block in re.split(r"^Job Id: *", output, flags=re.MULTILINE)[1:]:
+            job, _, rest = block.partition("\n")
+            values = dict(re.findall(r"^ {4}(job_state|comment) = (.*)$", rest, re.MULTILINE))
+            letter = values.get("job_state", "F")
+            if letter in "QHWT":
+                entries[job.strip()] = QueueEntry("queued", values.get("comment", ""))
+            elif letter in "REBSU":
+                entries[job.strip()] = QueueEntry("running")
+        return entries
+
+
+Scheduler = Slurm | Pbs
+SCHEDULERS: dict[str, Scheduler] = {"slurm": Slurm(), "pbs": Pbs()}
+
+
+class OwnJob(NamedTuple):
+    """The batch job that a process runs in."""
+
+    scheduler: str
+    id: str
+    task: int | None = None
+    """Of an array. It is part of ``id``: the plain number may be that of the whole array."""
+
+
+def find_own_job(environment: Mapping[str, str]) -> OwnJob:
+    """Return the batch job that this process runs in.
+
+    Raises:
+        ConfigError: it runs in none.
+    """
+    array, task = environment.get("SLURM_ARRAY_JOB_ID"), environment.get("SLURM_ARRAY_TASK_ID")
+    if array and task:
+        return OwnJob("slurm", f"{array}_{task}", int(task))
+    for name, scheduler in SCHEDULERS.items():
+        if job := environment.get(scheduler.job_variable):
+            return OwnJob(name, job)
+    raise ConfigError("this is no batch job: only the scripts of 'submit' call 'batch'.")
+
+
+def in_batch_job(environment: Mapping[str, str]) -> bool:
+    """Check whether this process runs in a batch job that ``submit`` has queued."""
+    exported = environment.get(BATCH_JOB)
+    current = [environment.get(scheduler.job_variable) for scheduler in SCHEDULERS.values()]
+    return bool(exported) and exported in current
+
+
+def parse_submitted(output: str, tasks: Sequence[int]) -> list[str]:
+    """Return the job's number, or each task's, from ``123``, ``123;cluster`` or ``123.server``.
+
+    Raises:
+        JobError: there is no number.
+    """
+    job = check_job_id(output.strip().partition(";")[0])
+    return [f"{job}_{task}" for task in tasks] or [job]
+
+
+def check_job_id(text: str) -> str:
+    """Return the number of a job unchanged; it becomes an argument and a file name.
+
+    Raises:
+        JobError: it is none.
+    """
+    if not _ID.fullmatch(text):
+        raise JobError(f"{text[:80]!r} is no number of a batch job: see what the scheduler says.")
+    return text
+
+
+@dataclass(frozen=True)
+class BatchJob:
+    """One batch job, as recorded in the run directory."""
+
+    id: str
+    """The scheduler's."""
+    scheduler: str
+    script: str
+    """File name in ``RUN/jobs``."""
+    hosts: int
+    link: int
+    """Its place in its chain, from 1 on."""
+    jobs: int
+    """Most jobs of the chain."""
+    submitted: float
+    """Seconds since the epoch, as the other times."""
+    after: str | None = None
+    task: int | None = None
+    """Its number among jobs side by side, each of which has a chain of its own."""
+    began: float | None = None
+    progress: int = 0
+    """What the campaign had reached when it began, see ``campaign.status``."""
+    ended: float | None = None
+    code: int | None = None
+    """Exit code of ``run``."""
+    message: str = ""
+    """How it ended, or why the chain ends with it."""
+
+    @property
+    def chain(self) -> tuple[str, int | None]:
+        """What the jobs of one chain have in common."""
+        return self.script, self.task
+
+
+_SUBMITTED = ("scheduler", "script", "hosts", "link", "jobs", "submitted", "after", "task")
+
+
+class JobRecords:
+    """The batch jobs of a run: scripts, logs, and one small file for each fact in ``RUN/jobs``.
+
+    Files are only added, each written whole by a rename: jobs on several hosts may write at once,
+    also on file systems where appending is not safe.
+    """
+
+    def __init__(self, run: Path) -> None:
+        """Open the records of a run directory; nothing is created."""
+        self.folder = run / "jobs"
+
+    def next_script(self) -> str:
+        """Return the name of the next submission's script."""
+        scripts = (path for path in self.folder.glob("*.sh") if re.fullmatch("[0-9]+", path.stem))
+        return f"{1 + max((int(path.stem) for path in scripts), default=0):03d}.sh"
+
+    def campaign_path(self, script: str) -> Path:
+        """Return where the campaign of a script lies as it was submitted."""
+        return (self.folder / script).with_suffix(".toml")
+
+    def write_script(self, name: str, script: str, campaign: str) -> None:
+        """Write a script, and the campaign that it runs, readable by their owner only.
+
+        Args:
+            name: file name of the script.
+            script: its text.
+            campaign: text of the campaign.
+
+        Raises:
+            StorageError: the disk is full, or the folder is not writable.
+        """
+        path = self.folder / name
+        with storage(path):
+            self.folder.mkdir(mode=0o700, exist_ok=True)
+            write_text(self.campaign_path(name), campaign)
+            write_text(path, script)
+            path.chmod(0o700)
+
+    def add(self, job: BatchJob) -> None:
+        """Record that a job was submitted."""
+        values = asdict(job)
+        self.record(job.id, "submitted", **{name: values[name] for name in _SUBMITTED})
+
+    def record(self, job: str, fact: Literal["submitted", "began", "ended"], **values: Any) -> None:
+        """Record a fact of a job."""
+        write_json(self.folder / f"{check_job_id(job)}.{fact}.json", values)
+
+    def record_end(self, job: str, *, code: int | None, message: str) -> None:
+        """Record how a job ended; ``code`` is None if it never began."""
+        self.record(job, "ended", time=time.time(), code=code, said=message)
+
+    def jobs(self) -> list[BatchJob]:
+        """Return all jobs in the order of their submission."""
+        facts: dict[str, dict[str, Any]] = {}
+        with contextlib.suppress(FileNotFoundError):
+            for path in sorted(self.folder.iterdir()):
+                if match := _FACT.fullmatch(path.name):
+                    facts.setdefault(match[1], {})[match[2]] = read_json(path)
+        jobs = [self._job(name, known) for name, known in facts.items() if "submitted" in known]
+        return sorted(jobs, key=lambda job: (job.submitted, job.link, job.task or 0))
+
+    def find(self, job: str) -> BatchJob | None:
+        """Return the job of a number."""
+        return next((known for known in self.jobs() if known.id == job), None)
+
+    def _job(self, name: str, facts: dict[str, dict[str, Any]]) -> BatchJob:
+        began, ended = facts.get("began", {}), facts.get("ended", {})
+        try:
+            if facts["submitted"]["scheduler"] not in SCHEDULERS:
+                raise KeyError("scheduler")
+            return BatchJob(
+                id=name,
+                began=began.get("time"),
+                progress=began.get("progress", 0),
+                ended=ended.get("time"),
+                code=ended.get("code"),
+                message=ended.get("said", ""),
+                **facts["submitted"],
+            )
+        except (AttributeError, KeyError, TypeError) as error:
+            raise StorageError(
+                f"{self.folder}/{name}.*.json: do not say what records of a batch job say "
+                f"({error}); remove them."
+            ) from None
+
+
+@dataclass(frozen=True)
+class ChainDecision:
+    """What a job of a chain does when it starts, or when its ``run`` has ended."""
+
+    message: str
+    runs: bool = True
+    """Whether a job that starts runs the campaign."""
+    queues_next: bool = False
+    cancels: Literal["none", "next", "all"] = "none"
+    """Queued jobs to cancel: its own successor, or all jobs of the run."""
+    code: int = 0
+    """Exit code of a job that ends."""
+
+
+def decide_start(
+    earlier: Sequence[BatchJob], own: BatchJob, *, progress: int, finished: bool
+) -> ChainDecision:
+    """Decide what a job does when it starts.
+
+    Args:
+        earlier: jobs before it in its chain, first to last.
+        own: the job.
+        progress: what the campaign has reached.
+        finished: whether the campaign is finished.
+    """
+    if finished:
+        return ChainDecision("the campaign is finished")
+    before = next((job for job in earlier if job.id == own.after), None)
+    if before is not None and _ended_chain(before, progress):
+        message = f"job {before.id} has ended the chain: {before.message}"
+        return ChainDecision(message, runs=False)
+    last = [job for job in earlier if job.began is not None][-2:]
+    if len(last) == 2 and all(job.progress == progress for job in last):
+        message = f"jobs {last[0].id} and {last[1].id} got nowhere: the chain ends here"
+        return ChainDecision(message, runs=False)
+    if own.link >= own.jobs:
+        rest = "the last one of its chain" if own.jobs > 1 else "no other follows"
+        return ChainDecision(f"job {own.link} of {own.jobs}, {rest}")
+    return ChainDecision(f"job {own.link} of at most {own.jobs}", queues_next=True)
+
+
+def _ended_chain(job: BatchJob, progress: int) -> bool:
+    """Check whether a job ended its chain, but could not cancel its successor."""
+    return job.code is not None and (job.code in _FINAL_CODES or progress <= job.progress)
+
+
+def decide_end(
+    own: BatchJob, *, code: int, progress: int, finished: bool, followed: bool
+) -> ChainDecision:
+    """Decide what a job does when its ``run`` has ended.
+
+    Args:
+        own: the job.
+        code: exit code of ``run``; above 128 a signal ended it.
+        progress: what the campaign has reached by now.
+        finished: whether the campaign is finished.
+        followed: whether a successor was queued.
+    """
+    if finished:
+        return ChainDecision("the campaign is finished", cancels="all", code=code)
+    if code in _FINAL_CODES:
+        message = f"'run' ended with code {code}, see above" if code else "its part is done"
+        return ChainDecision(message, cancels="next", code=code)
+    how = "drained" if code == DRAINED else f"'run' was lost (code {code})"
+    if progress <= own.progress:
+        message = (
+            f"{how} without a finished epoch: the chain ends here, another job would do no better"
+        )
+        return ChainDecision(message, cancels="next", code=code)
+    if followed:
+        return ChainDecision(f"{how}; the next job goes on")
+    if own.link < own.jobs:  # the scheduler refused when it began
+        return ChainDecision(how, queues_next=True, code=code)
+    return ChainDecision(f"{how}; no job follows: submit again to go on", code=code)
+
+
+def check_scheduler_installed(name: str) -> None:
+    """Refuse where jobs cannot be submitted.
+
+    Raises:
+        ConfigError: the scheduler's command is not on PATH.
+    """
+    if shutil.which(program := SCHEDULERS[name].submit_program) is None:
+        raise ConfigError(
+            f"there is no '{program}' on PATH: submit from a login node of the machine, or look at "
+            "the script with --dry-run."
+        )
+
+
+def submit_jobs(records: JobRecords, job: BatchJob, tasks: Sequence[int] = ()) -> list[str]:
+    """Submit a job from the folder of its script, which gets the logs, and record it.
+
+    Args:
+        records: of the run directory.
+        job: the job to submit; its number and time of submission are filled in.
+        tasks: of the array that the script asks for.
+
+    Returns:
+        The number of the job, or of each task.
+
+    Raises:
+        JobError: the scheduler refuses, or does not answer.
+    """
+    scheduler = SCHEDULERS[job.scheduler]
+    argv = scheduler.submit_argv(job.script, after=job.after, task=job.task)
+    output = _run(argv, SUBMIT_SECONDS, environment_of_next_job(os.environ), records.folder)
+    wanted = tasks or ([] if job.task is None else [job.task])
+    ids = parse_submitted(output, wanted)
+    for name, task in itertools.zip_longest(ids, wanted):
+        records.add(replace(job, id=name, task=task, submitted=time.time()))
+    return ids
+
+
+def environment_of_next_job(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment without the variables that describe the current job.
+
+    Schedulers hand it on to the next job, which has other hosts and another end.
+    """
+    return {
+        name: value
+        for name, value in environment.items()
+        if name in _INHERITED
+        or not (name in _NOT_INHERITED or name.startswith(("SLURM_", "PBS_", "PMI_")))
+    }
+
+
+def cancel_queued_jobs(records: JobRecords, jobs: Sequence[BatchJob]) -> list[str]:
+    """Cancel those of some jobs that have not begun, and return their numbers.
+
+    Raises:
+        JobError: a scheduler does not answer.
+    """
+    cancelled = []
+    waiting = [job for job in jobs if job.began is None and job.ended is None]
+    for name in sorted({job.scheduler for job in waiting}):
+        scheduler, ids = SCHEDULERS[name], [job.id for job in waiting if job.scheduler == name]
+        if (entries := query_jobs(name, ids)) is None:
+            program = scheduler.query_argv(ids)[0]
+            raise JobError(f"'{program}' gives no answer, so {', '.join(ids)} stay queued.")
+        queued = [job for job in ids if job in entries and entries[job].state == "queued"]
+        if queued:
+            _run([*scheduler.cancel_queued, *queued], SUBMIT_SECONDS, os.environ)
+        cancelled += queued
+    for job in cancelled:
+        records.record_end(job, code=None, message="taken back")
+    return cancelled
+
+
+def query_jobs(name: str, ids: Sequence[str]) -> dict[str, QueueEntry] | None:
+    """Return those of some jobs that have not ended; None if the scheduler does not answer."""
+    if not ids:
+        return {}
+    scheduler = SCHEDULERS[name]
+    try:
+        done = subprocess.run(
+            scheduler.query_argv(ids), capture_output=True, text=True, timeout=QUERY_SECONDS
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    forgotten = ("Invalid job id", "Unknown Job Id", "has finished")
+    if done.returncode != 0 and not done.stdout and not any(w in done.stderr for w in forgotten):
+        return None
+    return scheduler.parse_states(done.stdout)
+
+
+def cancel_own_batch_job(environment: Mapping[str, str]) -> str | None:
+    """Cancel the batch job that this process runs in, so that the next one of its chain begins.
+
+    Only that job: neither its successor nor the other tasks of its array. It takes at most
+    ``CANCEL_SECONDS``.
+
+    Returns:
+        The number of the job; None if ``submit`` has queued no such job, or the command fails.
+    """
+    if not in_batch_job(environment):
+        return None
+    try:
+        own = find_own_job(environment)
+        command = SCHEDULERS[own.scheduler].cancel_running
+        _run([*command, check_job_id(own.id)], CANCEL_SECONDS, environment)
+    except JobError:
+        return None
+    return own.id
+
+
+def _run(
+    argv: Sequence[str],
+    seconds: float,
+    environment: Mapping[str, str],
+    folder: Path | None = None,
+) -> str:
+    """Return the output of a scheduler's command.
+
+    Args:
+        argv: the command.
+        seconds: its time limit.
+        environment: its environment.
+        folder: its working directory; the current one if left out.
+
+    Raises:
+        JobError: it fails, or does not end in time.
+    """
+    try:
+        done = subprocess.run(
+            argv, capture_output=True, text=True, timeout=seconds, env=dict(environment), cwd=folder
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise JobError(f"'{argv[0]}' gives no answer ({error}): try again later.") from error
+    if done.returncode != 0:
+        lines = (done.stderr or done.stdout).strip().splitlines()
+        raise JobError(f"'{argv[0]}' refuses: {lines[-1] if lines else done.returncode}.")
+    return done.stdout

@@ -1,0 +1,127 @@
+"""The script of a batch job, rendered purely from a request and a machine's profile.
+
+No outside value reaches a shell unquoted: words of the script go through ``shlex.quote``, and
+directives, which no shell reads, must be one plain line.
+"""
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from hydragnn_hpo.config import ProfileConfig
+from hydragnn_hpo.errors import ConfigError
+from hydragnn_hpo.launching.batch_jobs import BatchRequest
+from hydragnn_hpo.resources import resource_path
+
+_PLACEHOLDER = re.compile(r"^\{\{(?P<block>[a-z]+)\}\}\n|\{\{(?P<word>[a-z]+)\}\}", re.MULTILINE)
+_PREFIX = {"slurm": "#SBATCH", "pbs": "#PBS"}
+_ACCOUNT = {"slurm": "--account=", "pbs": "-A "}
+_QUEUE = {"slurm": "--partition=", "pbs": "-q "}
+"""How a queue is named where the profile does not show it."""
+
+
+@dataclass(frozen=True)
+class ScriptContent:
+    """What a batch script runs."""
+
+    program: tuple[str, ...]
+    """How hydragnn-hpo is called: arguments before the verb."""
+    run: str
+    """Run directory, absolute."""
+    script: str
+    """File name of the script, in ``RUN/jobs``."""
+    folder: str
+    """Folder from which the campaign was submitted: its relative paths begin there."""
+    command: tuple[str, ...]
+    """The verb that runs the campaign, and its arguments."""
+    environment: Mapping[str, str]
+    """Variables of the submitting shell to export."""
+
+
+def render_batch_script(
+    request: BatchRequest, profile: ProfileConfig, content: ScriptContent
+) -> str:
+    """Return the whole script of a batch job.
+
+    Args:
+        request: what the user asks for.
+        profile: of the machine.
+        content: what the script runs.
+
+    Raises:
+        ConfigError: a directive is not one plain line, or a path is not UTF-8.
+    """
+    scheduler = profile.batch.scheduler
+    words = {
+        "name": check_directive(f"hpo-{request.name}"),
+        "hosts": str(request.hosts),
+        "time": request.time,
+        "seconds": str(request.seconds),
+        "drain": str(profile.batch.drain_seconds),
+        "log": "%A_%a.out" if request.allocations > 1 else "%j.out",
+        "program": shlex.join(content.program),
+        "run": shlex.quote(content.run),
+        "script": shlex.quote(content.script),
+        "folder": shlex.quote(content.folder),
+        "command": shlex.join(content.command),
+    }
+    options = [check_directive(option) for option in _options(request, profile)]
+    environment = {**profile.batch.environment, **content.environment}
+    blocks = {
+        "options": [f"{_PREFIX[scheduler]} {option}" for option in options],
+        "modules": [f"module load {shlex.quote(name)} || exit" for name in profile.batch.modules],
+        "environment": [f"export {k}={shlex.quote(v)}" for k, v in environment.items()],
+    }
+    parts = (resource_path(f"launch/batch/{name}.sh") for name in (scheduler, "job"))
+    text = fill_template("".join(part.read_text(encoding="utf-8") for part in parts), words, blocks)
+    if wrong := [line for line in text.splitlines() if re.search("[\ud800-\udfff]", line)]:
+        raise ConfigError(f"{wrong[0]!r} holds a path that is no UTF-8: choose or link another.")
+    return text
+
+
+def _options(request: BatchRequest, profile: ProfileConfig) -> list[str]:
+    """Return the directives that depend on the request and the machine."""
+    account = [_ACCOUNT[profile.batch.scheduler] + request.account] if request.account else []
+    queue = queue_option(request.queue, profile)
+    array = [f"--array=1-{request.allocations}"] if request.allocations > 1 else []
+    return [*account, *([queue] if queue is not None else []), *array, *profile.batch.directives]
+
+
+def queue_option(queue: str | None, profile: ProfileConfig) -> str | None:
+    """Return the directive for a queue as the machine names it: partition, QOS or PBS queue."""
+    default = profile.batch.queue
+    if queue is None:
+        return default
+    option = re.match(r"--?[A-Za-z-]+[= ]", default) if default else None
+    return (option[0] if option else _QUEUE[profile.batch.scheduler]) + queue
+
+
+def check_directive(line: str) -> str:
+    """Return one plain line unchanged; the scheduler reads it, not a shell.
+
+    Raises:
+        ConfigError: it holds line ends or other characters that cannot be printed.
+    """
+    if not line or not line.isprintable() or not line.isascii():
+        raise ConfigError(f"{line!r} cannot be a directive of a batch script: write one line.")
+    return line
+
+
+def fill_template(
+    template: str, words: Mapping[str, str], blocks: Mapping[str, Sequence[str]]
+) -> str:
+    """Fill a template in one pass, so that inserted text is not searched again.
+
+    Args:
+        template: with ``{{name}}`` for a word, or alone on its line for a block.
+        words: by name; unused ones are ignored.
+        blocks: lines by name; an empty block leaves no line.
+    """
+
+    def value(match: re.Match[str]) -> str:
+        if match["block"]:
+            return "".join(f"{line}\n" for line in blocks[match["block"]])
+        return words[match["word"]]
+
+    return _PLACEHOLDER.sub(value, template)

@@ -1,0 +1,380 @@
+"""A trial that is any command: it reads ``trial.toml`` and leaves ``result.json``.
+
+A warm rank starts it, watches over it, and ends with its exit code. The code proves nothing. Where
+``command.launcher`` asks for a PMI, the one warm rank starts ``srun`` or ``mpiexec`` in place of
+the command, and that starts ``launched_rank.py`` on every slot.
+"""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from hydragnn_hpo.config import CommandConfig, MachineConfig, SiteConfig, fill_arguments
+from hydragnn_hpo.errors import ConfigError, HydraError
+from hydragnn_hpo.files import write_json, write_text
+from hydragnn_hpo.launching.job import Job, Slot
+from hydragnn_hpo.launching.launched_rank import LEASE, ORDER
+from hydragnn_hpo.launching.process_control import tethered
+from hydragnn_hpo.launching.profile_adapter import site_of
+from hydragnn_hpo.launching.protocol import Rendezvous
+from hydragnn_hpo.launching.rank_environment import JOB, make_rank_starts, visibility
+from hydragnn_hpo.launching.slurm_allocation import step_environment
+from hydragnn_hpo.launching.transports.mpiexec import find_mpiexec, mpiexec_argv, write_host_file
+from hydragnn_hpo.layout import TrialDir
+from hydragnn_hpo.resources import resource_path
+
+HOSTS = "HYDRAGNN_HPO_HOSTS"
+"""Hosts of a trial, in rank order, separated by commas: for commands that start own ranks."""
+
+TIMED_OUT = 124
+"""Exit code of a rank whose command took longer than it may, as timeout(1) has it."""
+
+_PASSED_ON = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+"""Signals that ask for something: a checkpoint, an end."""
+
+_LATE_SECONDS = 1.0
+"""How much later than its command a rank may hear a signal that Slurm sent to both."""
+
+_LAST_SECONDS = 10.0
+"""Between the request to end that follows a timeout, and the end."""
+
+_RENEWALS = 5
+"""Of the lease of launched ranks, per lease time."""
+
+_LAUNCHED = "hydragnn_hpo.launching.launched_rank"
+
+_OF_SLOTS = ("host", "cores", "visible", "device", "variable")
+
+_OF_RANKS = ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "WORLD_SIZE")
+
+
+# -- the controller's side ---------------------------------------------------------------------
+
+
+def spec_of(
+    command: CommandConfig,
+    trial: TrialDir,
+    *,
+    attempt: int,
+    epochs: int,
+    slots: Sequence[Slot],
+    machine: MachineConfig | None = None,
+) -> dict[str, Any]:
+    """Return what every rank must know to run a command.
+
+    Args:
+        command: the campaign's, with ``{here}`` filled in.
+        trial: its directory, which holds ``trial.toml``.
+        attempt: number of this start.
+        epochs: up to which epoch to go.
+        slots: of all ranks, in rank order.
+        machine: where it runs, for commands that a launcher starts.
+
+    Raises:
+        ConfigError: the profile of the machine names no wrapper that there is.
+    """
+    spec = {
+        "trial_dir": str(trial.path.resolve()),
+        "attempt": attempt,
+        "epochs": epochs,
+        "command": command.model_dump(mode="json"),
+        "slots": [{name: getattr(slot, name) for name in _OF_SLOTS} for slot in slots],
+    }
+    if command.launcher is not None:
+        job = f"{trial.path.name}.{attempt}"
+        spec["launch"] = _launch_spec(job, _host_by_host(slots), machine or MachineConfig())
+    return spec
+
+
+def _host_by_host(slots: Sequence[Slot]) -> tuple[Slot, ...]:
+    """Sort slots so that those of a host stand together, as launchers number ranks."""
+    hosts = list(dict.fromkeys(slot.host for slot in slots))
+    return tuple(sorted(slots, key=lambda slot: hosts.index(slot.host)))
+
+
+def _launch_spec(name: str, slots: tuple[Slot, ...], machine: MachineConfig) -> dict[str, Any]:
+    """Return what a launcher and its ranks must know; ranks find what ranks of agents find."""
+    site = site_of(machine)
+    job = Job(name, "command", len(slots), {}, Path(os.devnull), None, slots)
+    hosts = list(dict.fromkeys(slot.host for slot in slots))
+    meet = Rendezvous("", 0, (*site.interfaces, "")[0] if len(hosts) > 1 else "")
+    ranks = []
+    for host in hosts:
+        here = [rank for rank, slot in enumerate(slots) if slot.host == host]
+        for rank in make_rank_starts(job, here, site=site, meet=meet, tag=""):
+            del rank.environment[JOB]  # inherited
+            ranks.append(msgspec.to_builtins(rank))
+    return {
+        "job": name,
+        "hosts": [slot.host.partition("@")[0] for slot in slots],
+        "flags": list(site.step.trials),
+        "wrapper": list(rank_wrapper(site)),
+        "scratch": site.scratch,
+        "lease_seconds": machine.lease_seconds,
+        "ranks": ranks,
+    }
+
+
+def rank_wrapper(site: SiteConfig) -> tuple[str, ...]:
+    """Return what stands before the program of a launched rank.
+
+    Raises:
+        ConfigError: the profile names a wrapper that is not there.
+    """
+    if not site.rank.wrapper:
+        return ()
+    path = Path(site.rank.wrapper)
+    if path.parts[0] == "launch" and not path.exists():
+        path = resource_path(site.rank.wrapper)
+    if not path.is_file():
+        raise ConfigError(f"rank.wrapper: {path} is no file: name a shell script.")
+    return ("sh", str(path.absolute()))
+
+
+# -- the warm rank -----------------------------------------------------------------------------
+
+
+@dataclass
+class _Program:
+    """What a warm rank starts."""
+
+    argv: Sequence[str]
+    folder: Path
+    environment: Mapping[str, str]
+    timeout: float | None
+    heard: list[int] = field(default_factory=list)
+    """Signals that came."""
+
+
+def rank_main(spec: dict[str, Any]) -> int:
+    """Run the command as this rank, or for all ranks; return its exit code.
+
+    A command that was ended by a signal gives 128 and the signal's number, and so does one that
+    failed without a result when it was asked to end: Slurm asks all processes of an allocation.
+    """
+    command = CommandConfig.model_validate(spec["command"])
+    trial = TrialDir(Path(spec["trial_dir"]))
+    folder = trial.attempt(spec["attempt"])
+    fields = {
+        "trial": trial.config,
+        "folder": folder,
+        "checkpoints": trial.checkpoints,
+        "epochs": spec["epochs"],
+        "width": len(spec["slots"]),
+        "python": sys.executable,
+    }
+    trial.checkpoints.mkdir(mode=0o700, exist_ok=True)
+    argv = fill_arguments(command.argv, fields)
+    program = _Program(argv, folder, {**os.environ, **command.env}, command.timeout)
+    if command.launcher is not None:
+        _spread(spec["slots"])
+        code = _launch(program, command.launcher, spec["launch"])
+    else:
+        if command.per == "trial":
+            _spread(spec["slots"])
+            program.environment = _for_all(program.environment, spec["slots"])
+        code = _run(program)
+    if code and not (folder / "result.json").exists():
+        until = time.monotonic() + _LATE_SECONDS
+        while signal.SIGTERM not in program.heard and time.monotonic() < until:
+            time.sleep(0.05)
+        code = -signal.SIGTERM if signal.SIGTERM in program.heard else code
+    return code if code >= 0 else 128 - code
+
+
+def _run(program: _Program) -> int:
+    """Run a program that dies with us and gets the signals that we get."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def pass_on(number: int) -> None:
+        for process in started:
+            process.send_signal(number)
+
+    _listen(program, pass_on)
+    process = subprocess.Popen(
+        tethered(program.argv),
+        stdin=subprocess.DEVNULL,
+        cwd=program.folder,
+        env=program.environment,
+    )
+    started.append(process)
+    for number in program.heard:
+        process.send_signal(number)
+    try:
+        return process.wait(program.timeout)
+    except subprocess.TimeoutExpired:
+        process.terminate()
+        return _end_late(process, program.timeout)
+
+
+def _listen(program: _Program, pass_on: Callable[[int], None]) -> None:
+    def hear(number: int, frame: object) -> None:
+        program.heard.append(number)
+        pass_on(number)
+
+    for wanted in _PASSED_ON:
+        signal.signal(wanted, hear)
+
+
+def _end_late(process: "subprocess.Popen[bytes]", timeout: float | None) -> int:
+    """End a program that was asked to, after its time."""
+    try:
+        process.wait(_LAST_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    sys.stderr.write(f"the command took longer than {timeout:g} s and was ended.\n")
+    return TIMED_OUT
+
+
+# -- by a launcher -----------------------------------------------------------------------------
+
+
+def _launch(program: _Program, launcher: str, launch: Mapping[str, Any]) -> int:
+    """Have ``srun`` or ``mpiexec`` start the ranks, keep their lease, pass signals on to them."""
+    lease = program.folder / LEASE
+    try:
+        write_text(lease, "")
+        order = {key: launch[key] for key in ("job", "lease_seconds", "scratch", "ranks")}
+        argv = [*launch["wrapper"], *program.argv]
+        write_json(program.folder / ORDER, order | {"argv": argv})
+        ranks = [sys.executable, "-P", "-m", _LAUNCHED, str(program.folder)]
+        start = _LAUNCHERS[launcher]
+        argv, environment = start(launch, program.folder, _without_rank(program.environment))
+    except HydraError as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+
+    def pass_on(number: int) -> None:
+        with contextlib.suppress(OSError), lease.open("a") as file:
+            file.write(f"{number}\n")
+
+    _listen(program, pass_on)
+    process = subprocess.Popen(
+        tethered([*argv, *ranks], signal.SIGTERM),  # by which srun ends its step at once
+        stdin=subprocess.DEVNULL,
+        cwd=program.folder,
+        env=environment,
+        start_new_session=True,  # else it is killed with our group, and its ranks stay
+    )
+    try:
+        return _keep(process, program, lease, float(launch["lease_seconds"]))
+    finally:
+        lease.unlink(missing_ok=True)
+
+
+def _keep(
+    process: "subprocess.Popen[bytes]", program: _Program, lease: Path, lease_seconds: float
+) -> int:
+    """Renew the lease of the ranks until their launcher has ended; return its exit code.
+
+    Args:
+        process: the launcher.
+        program: what its ranks run.
+        lease: the file that they watch.
+        lease_seconds: how long they live without it.
+    """
+    deadline = time.monotonic() + (program.timeout or float("inf"))
+    while time.monotonic() < deadline:
+        with contextlib.suppress(OSError):
+            os.utime(lease)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return process.wait(min(1.0, lease_seconds / _RENEWALS))
+    with contextlib.suppress(OSError), lease.open("a") as file:
+        file.write(f"{int(signal.SIGTERM)}\n")
+    return _end_late(process, program.timeout)
+
+
+def _without_rank(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment without what makes its process a rank."""
+    return {name: value for name, value in environment.items() if name not in _OF_RANKS}
+
+
+def srun_command(
+    launch: Mapping[str, Any], folder: Path, environment: Mapping[str, str]
+) -> tuple[list[str], dict[str, str]]:
+    """Return an ``srun`` to which the command of its ranks is added, and its environment.
+
+    Measured on Slurm 22.05: ``--nodelist`` does not order ranks, a host file with
+    ``--distribution=arbitrary`` does; a step that inherits SLURM_GPUS_PER_NODE shows a lone rank
+    all devices of its host, even with ``--gpus-per-task=1``. Here each rank sees its whole host,
+    as agents do (``--overlap --whole``), and takes the cores and the device of its slot itself:
+    among steps that overlap Slurm would give the same ones to each.
+
+    Args:
+        launch: what ``spec_of`` says of the launch.
+        folder: of the attempt.
+        environment: of the ranks.
+
+    Raises:
+        StorageError: the host file cannot be written.
+    """
+    hosts = launch["hosts"]
+    path = folder / "launch.hosts"
+    write_text(path, "".join(f"{host}\n" for host in hosts))
+    argv = [
+        *("srun", f"--nodes={len(set(hosts))}", f"--ntasks={len(hosts)}"),
+        *("--distribution=arbitrary", "--overlap", "--whole", "--cpu-bind=none", "--export=ALL"),
+        *("--input=none", "--kill-on-bad-exit=1", "--wait=0", f"--job-name={launch['job']}"),
+        *launch["flags"],
+    ]
+    return argv, step_environment(environment, float("inf")) | {"SLURM_HOSTFILE": str(path)}
+
+
+def mpiexec_command(
+    launch: Mapping[str, Any], folder: Path, environment: Mapping[str, str]
+) -> tuple[list[str], dict[str, str]]:
+    """Return an ``mpiexec`` to which the command of its ranks is added, and its environment.
+
+    Args:
+        launch: what ``spec_of`` says of the launch.
+        folder: of the attempt.
+        environment: of the ranks.
+
+    Raises:
+        ConfigError: there is no ``mpiexec``, or hosts have different numbers of ranks.
+        StorageError: the host file cannot be written.
+    """
+    path = folder / "launch.hosts"
+    argv = mpiexec_argv(find_mpiexec(), launch["hosts"], path, flags=launch["flags"])
+    write_host_file(path, launch["hosts"])
+    return argv, dict(environment)
+
+
+_LAUNCHERS = {"srun": srun_command, "mpiexec": mpiexec_command}
+
+
+# -- one process for all slots -----------------------------------------------------------------
+
+
+def _spread(slots: Sequence[Mapping[str, Any]]) -> None:
+    """Allow this process the cores of all slots of its host."""
+    cores = {core for slot in slots if slot["host"] == slots[0]["host"] for core in slot["cores"]}
+    if cores:
+        try:
+            os.sched_setaffinity(0, cores)
+        except OSError as error:
+            sys.stderr.write(f"not bound to cores {sorted(cores)} ({error.strerror}).\n")
+
+
+def _for_all(environment: Mapping[str, str], slots: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Return the environment of one process that starts its own ranks."""
+    here = [slot for slot in slots if slot["host"] == slots[0]["host"]]
+    devices = ",".join(dict.fromkeys(slot["visible"] for slot in here if slot["visible"]))
+    cores = {core for slot in here for core in slot["cores"]}
+    shown, hidden = visibility(slots[0]["device"], devices, slots[0]["variable"])
+    kept = {n: value for n, value in _without_rank(environment).items() if n not in hidden}
+    together = {
+        HOSTS: ",".join(dict.fromkeys(slot["host"] for slot in slots)),
+        "OMP_NUM_THREADS": str(max(1, len(cores) // len(here))),
+    }
+    return kept | shown | together

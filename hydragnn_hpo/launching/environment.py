@@ -1,0 +1,848 @@
+"""The Python that agents run on: ours, an archive of it on each host's own disk, or a container's.
+
+An archive (``hydragnn-hpo pack``) is a tar file of ``manifest.json``, ``env/`` (the virtual
+environment, with this package as a wheel installs it) and ``base/`` (its interpreter, unless that
+is the system's). Slurm's ``sbcast`` sends it to all hosts; those that it does not reach read it
+from the shared file system. One process per host, a Python on shared storage, unpacks it:
+
+    python -S -P -m hydragnn_hpo.launching.environment install --checksum SHA256 --place FOLDER ...
+
+``start ... -- ARGUMENT...`` in place of ``install`` also becomes the unpacked Python. Under ``-S``
+there is only the standard library: whatever needs more is imported inside functions.
+"""
+
+import argparse
+import contextlib
+import fcntl
+import hashlib
+import json
+import logging
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from io import BytesIO
+from pathlib import Path, PurePosixPath
+from string import Template
+from typing import IO, TYPE_CHECKING, Self
+
+import hydragnn_hpo
+from hydragnn_hpo.errors import ConfigError, JobError, StorageError
+from hydragnn_hpo.files import PART, read_json, storage, write_json
+from hydragnn_hpo.host_info import create_private, private_folder
+
+if TYPE_CHECKING:
+    from hydragnn_hpo.config import MachineConfig, SiteConfig
+    from hydragnn_hpo.launching.slurm_allocation import Allocation
+
+logger = logging.getLogger(__name__)
+
+ROOT = Path(hydragnn_hpo.__file__).parents[1]
+"""Where this package is found: a checkout, or ``site-packages``."""
+
+PATH = "PYTHONPATH"
+
+PLACE = "/tmp"
+"""Where archives are unpacked on machines whose profile names no ``scratch``."""
+
+FORMAT = 2
+MANIFEST = "manifest.json"
+ENV, BASE = "env", "base"
+
+_COMPRESSORS = {".tar.gz": ("gzip", "-1nc"), ".tar.zst": ("zstd", "-3qcT0")}
+"""Programs: Python has no zstd before 3.14, and hosts have no packages when they unpack."""
+
+_HOST_VARIABLE = "SLURMD_NODENAME"
+
+
+# -- which Python ------------------------------------------------------------------------
+
+
+def import_path(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variable by which another process finds this package, where it is a checkout."""
+    if ROOT.name in ("site-packages", "dist-packages"):
+        return {}
+    return {PATH: os.pathsep.join(filter(None, (str(ROOT), environment.get(PATH))))}
+
+
+@dataclass(frozen=True)
+class Software:
+    """The command that is a Python with this package on a host."""
+
+    python: tuple[str, ...] = (sys.executable,)
+    """Python's own arguments are added to it."""
+
+    path: str | None = None
+    """PYTHONPATH; None keeps ours, an empty one is unset."""
+
+    starts_child: bool = False
+    """Whether the command may start Python as a child instead of becoming it."""
+
+    def agent_environment(self, environment: Mapping[str, str]) -> dict[str, str]:
+        """Return an environment in which the command finds this package."""
+        if self.path is None:
+            return {**environment, **import_path(environment)}
+        kept = {name: value for name, value in environment.items() if name != PATH}
+        return kept | ({PATH: self.path} if self.path else {})
+
+
+OWN = Software()
+"""The Python that we run in ourselves, which hosts see where we see it."""
+
+
+def software_here(
+    machine: "MachineConfig",
+    site: "SiteConfig",
+    run_dir: Path,
+    environment: Mapping[str, str] = os.environ,
+) -> Software:
+    """Return the Python for an agent where nothing has to be sent: our own, or a container's.
+
+    Args:
+        machine: names the image, a ``.sif`` file or a sandbox folder; it has ``python3`` with this
+            package.
+        site: names the container program, its flags, and scratch.
+        run_dir: bound into the container, like scratch, raw data, and ``/sys`` for counters.
+        environment: of this process.
+
+    Raises:
+        ConfigError: there is no such image or program, or a folder cannot be bound.
+    """
+    from hydragnn_hpo.config import fill_path
+
+    if machine.container is None:
+        return OWN
+    image, container = Path(machine.container), site.container
+    if not image.exists():
+        raise ConfigError(f"{image}: no such container image; see launch/container for one.")
+    if shutil.which(container.command[0]) is None:
+        raise ConfigError(
+            f"machine.container needs the program '{container.command[0]}', which is not on PATH: "
+            "load its module, or name another one in the profile's container.command."
+        )
+    folders = [str(run_dir.absolute()), "/sys"]
+    folders += [fill_path(site.scratch, environment)] if site.scratch is not None else []
+    folders += filter(None, [environment.get("HYDRAGNN_HPO_DATA")])
+    argv = [*container.command, *container.flags]
+    for folder in dict.fromkeys(os.path.abspath(folder) for folder in folders):
+        if ":" in folder or "," in folder:
+            raise ConfigError(f"{folder}: cannot be bound into a container, it has ':' or ','.")
+        argv += ["--bind", folder]
+    return Software((*argv, str(image.absolute()), "python3"), path="", starts_child=True)
+
+
+def check_software(
+    machine: "MachineConfig", site: "SiteConfig", run_dir: Path, *, packed_later: bool = False
+) -> None:
+    """Check that the software of a campaign's machine is there, before anything is started.
+
+    Args:
+        machine: of the campaign.
+        site: of the machine's profile.
+        run_dir: of the campaign.
+        packed_later: whether the archive is still to be written.
+
+    Raises:
+        ConfigError: it is not, or the backend cannot use it.
+    """
+    for key, backends in {"pack": ("slurm",), "container": ("slurm", "local")}.items():
+        if getattr(machine, key) is not None and machine.backend not in backends:
+            raise ConfigError(
+                f"machine.{key} does not work with the backend '{machine.backend}': use "
+                f"{' or '.join(backends)}."
+            )
+    if machine.pack is not None and not packed_later:
+        Pack.read(Path(machine.pack))
+    software_here(machine, site, run_dir)
+
+
+# -- packing -----------------------------------------------------------------------------
+
+_SYSTEM = "/usr"
+"""An interpreter from here is on every host."""
+
+_CACHES = {"__pycache__", ".mypy_cache", ".pytest_cache", ".ruff_cache"}
+
+_NAMES_ITS_PLACE = re.compile(r"env/(pyvenv\.cfg|bin/(python[0-9.]*|[Aa]ctivate.*))")
+
+_UNUSED_BASE = re.compile(r"base/lib/[^/]*/(config-|idlelib/|test/|turtledemo/)")
+"""Parts of the standard library that no training needs; ``config-*`` is a static library."""
+
+_PYTHON = "env/bin/python"
+_SETTINGS = "env/pyvenv.cfg"
+
+_TIME = 315532800
+"""Of every file in an archive: 1980, as in wheels."""
+
+_LAUNCH = b"""#!/bin/sh
+'''exec' "$(dirname -- "$(realpath -- "$0")")/python" "$0" "$@"
+' '''
+"""
+"""First lines of a script that runs with the Python beside it; Python reads a string there."""
+
+
+@dataclass(frozen=True)
+class ArchiveMember:
+    """A file or link of an archive, and where its content comes from."""
+
+    info: tarfile.TarInfo
+    source: Path | bytes
+
+
+@dataclass(frozen=True)
+class Pack:
+    """An archive, as the file ``ARCHIVE.json`` beside it describes it."""
+
+    path: Path
+    checksum: str
+    """SHA-256."""
+    size: int
+    """Bytes."""
+    fingerprint: str
+    """Of the files it was made from: their names, sizes and times."""
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Read the description of an archive.
+
+        Raises:
+            ConfigError: there is none, or the archive is not the one that was written.
+        """
+        beside = path.with_name(f"{path.name}.json")
+        if not path.is_file() or not beside.is_file():
+            raise ConfigError(
+                f"{path}: no packed environment with its {beside.name} is there: hydragnn-hpo pack."
+            )
+        try:
+            known = read_json(beside)
+            found = cls(path.resolve(), known["checksum"], known["size"], known["fingerprint"])
+            wanted = {"size": path.stat().st_size, "format": FORMAT}
+        except (StorageError, KeyError, TypeError) as error:
+            raise ConfigError(f"{beside}: is damaged ({error}): pack again.") from None
+        for key, value in wanted.items():
+            if known.get(key) != value:
+                raise ConfigError(
+                    f"{path}: has {key} {value}, {beside.name} says {known.get(key)}: pack again."
+                )
+        return found
+
+
+def pack_environment(out: Path) -> Pack:
+    """Pack the environment that we run in, unless the archive there is already of it.
+
+    The same environment gives the same bytes.
+
+    Args:
+        out: ``NAME.tar.gz``, or ``NAME.tar.zst`` where the program ``zstd`` is at hand.
+
+    Raises:
+        ConfigError: the environment cannot be moved.
+        StorageError: there is no room; nothing is left behind.
+    """
+    program = _compressor(out)
+    if shutil.which(program[0]) is None:
+        raise ConfigError(f"{out}: there is no program '{program[0]}' here: call it .tar.gz.")
+    versions = _check_movable()
+    members = list_members()
+    about = [(m.info.name, m.info.linkname, m.info.size, m.info.mtime) for m in members]
+    fingerprint = hashlib.sha256(repr(about).encode()).hexdigest()
+    with contextlib.suppress(ConfigError):
+        if (there := Pack.read(out)).fingerprint == fingerprint:
+            return there
+    size = sum(member.info.size for member in members)
+    manifest = {"format": FORMAT, "files": len(members), "bytes": size}
+    checksum = _write(out, program, manifest, members)
+    made = Pack(out.resolve(), checksum, out.stat().st_size, fingerprint)
+    description = asdict(made) | {"path": made.path.name, "python": platform.python_version()}
+    beside = out.with_name(f"{out.name}.json")
+    write_json(beside, {**manifest, **description, "packages": versions})
+    return made
+
+
+def _compressor(archive: Path) -> tuple[str, str]:
+    for suffix, argv in _COMPRESSORS.items():
+        if archive.name.endswith(suffix):
+            return argv
+    raise ConfigError(f"{archive}: an archive is called NAME.tar.gz or NAME.tar.zst.")
+
+
+def _check_movable() -> dict[str, str]:
+    """Check that the environment that we run in can be moved; return its packages' versions.
+
+    Raises:
+        ConfigError: it is conda's, or no virtual environment, or has packages outside of it.
+    """
+    import importlib.metadata
+
+    for folder in (sys.prefix, sys.base_prefix):
+        if Path(folder, "conda-meta").is_dir():
+            raise ConfigError(
+                f"{folder}: belongs to conda, whose files name their place: use conda-pack to "
+                "move it, or make a venv of a Python that is not conda's (--pack none: few hosts)."
+            )
+    if sys.prefix == sys.base_prefix:
+        raise ConfigError(
+            f"{sys.prefix}: is no virtual environment: install hydragnn-hpo into one."
+        )
+    versions = {}
+    for package in importlib.metadata.distributions():
+        name = package.metadata["Name"]
+        versions[name] = package.version
+        origin = json.loads(package.read_text("direct_url.json") or "{}")
+        if name != "hydragnn-hpo" and origin.get("dir_info", {}).get("editable"):
+            raise ConfigError(
+                f"{name} is installed as a link to {origin['url']}: install it without -e, so "
+                "that it is in the environment."
+            )
+    return dict(sorted(versions.items()))
+
+
+def list_members() -> list[ArchiveMember]:
+    """Return all files and links of the environment that we run in, sorted by name.
+
+    Raises:
+        ConfigError: a link leads to a folder that other hosts may not have.
+    """
+    prefix = Path(sys.prefix)
+    python = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    settings = (prefix / "pyvenv.cfg").read_text()
+    system_site = "include-system-site-packages = true" in settings
+    found = [_relocate(member) for member in walk(prefix, ENV) if not _stays(member)]
+    found += [_link(f"{ENV}/bin/{name}", "python") for name in ("python3", python)]
+    if sys.base_prefix == _SYSTEM:
+        found.append(_link(_PYTHON, os.path.realpath(sys.executable)))
+    else:
+        found.append(_link(_PYTHON, f"../../{BASE}/bin/python"))
+        found += _list_base(Path(sys.base_prefix), python, site_packages=system_site)
+    site = f"include-system-site-packages = {str(system_site).lower()}\n".encode()
+    found.append(ArchiveMember(_info(_SETTINGS, len(site)), site))
+    if not ROOT.is_relative_to(prefix):
+        package = f"{ENV}/lib/{python}/site-packages/hydragnn_hpo"
+        found += walk(ROOT / "hydragnn_hpo", package)
+        for folder in ("graph_datasets", "workflows", "launch"):  # where a wheel has them
+            found += walk(ROOT / folder, f"{package}/_shipped/{folder}")
+    by_name = {member.info.name: member for member in found}
+    return [by_name[name] for name in sorted(by_name)]
+
+
+def _list_base(base: Path, python: str, *, site_packages: bool) -> Iterator[ArchiveMember]:
+    """Yield an interpreter: program, libraries, and headers, which compilers of kernels read."""
+    program = Path(os.path.realpath(sys.executable))
+    content = program.read_bytes()
+    # A run path is a string that a zero byte ends. A shorter one takes its place, so that the
+    # program finds its library in the archive and not where it was linked.
+    old, new = f"{base}/lib".encode(), b"$ORIGIN/../lib"
+    if len(new) <= len(old):
+        content = content.replace(b"\0%b\0" % old, b"\0%b\0" % new.ljust(len(old), b"\0"))
+    yield ArchiveMember(_info(f"{BASE}/bin/python", len(content), 0o755), content)
+    for library in base.glob("lib/libpython*.so*"):
+        yield _file(library, f"{BASE}/lib/{library.name}")
+    for part in (f"include/{python}", f"lib/{python}"):
+        for member in walk(base / part, f"{BASE}/{part}"):
+            name = member.info.name
+            own_package = name.startswith(f"{BASE}/lib/{python}/site-packages/")
+            if not _UNUSED_BASE.match(name) and (site_packages or not own_package):
+                yield member
+
+
+def walk(folder: Path, name: str) -> Iterator[ArchiveMember]:
+    """Yield what lies below a folder, without caches; names begin with ``name``.
+
+    A link to a file becomes that file.
+
+    Raises:
+        ConfigError: a link leads to no file, and to no folder inside.
+    """
+    top = os.path.realpath(folder)
+    for where, folders, files in os.walk(folder):
+        folders[:] = [part for part in folders if part not in _CACHES]
+        links = [part for part in folders if os.path.islink(os.path.join(where, part))]
+        for part in [*files, *links]:
+            path = Path(where, part)
+            archived = f"{name}/{path.relative_to(folder)}"
+            if path.suffix in (".pyc", ".pyo"):
+                continue
+            if path.is_file():
+                yield _file(path, archived)
+                continue
+            real = os.path.realpath(path)
+            if not os.path.isdir(real) or not real.startswith(f"{top}/"):
+                raise ConfigError(
+                    f"{path}: leads to {real}, which is not packed; put the folder itself there."
+                )
+            yield _link(archived, os.path.relpath(real, os.path.realpath(where)))
+
+
+def _info(name: str, size: int, mode: int = 0o644) -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    info.size, info.mode = size, 0o755 if mode & 0o100 else 0o644
+    return info
+
+
+def _file(path: Path, name: str) -> ArchiveMember:
+    about = path.stat()
+    info = _info(name, about.st_size, about.st_mode)
+    info.mtime = about.st_mtime
+    return ArchiveMember(info, path)
+
+
+def _link(name: str, leads: str) -> ArchiveMember:
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname = tarfile.SYMTYPE, leads
+    return ArchiveMember(info, b"")
+
+
+def _stays(member: ArchiveMember) -> bool:
+    """Check whether a file of the environment names its place, or that of our checkout."""
+    path = member.source
+    if isinstance(path, Path) and path.suffix == ".pth" and path.read_text().strip() == str(ROOT):
+        return True
+    return _NAMES_ITS_PLACE.fullmatch(member.info.name) is not None
+
+
+def _relocate(member: ArchiveMember) -> ArchiveMember:
+    """Return a script of the environment as one that runs wherever the environment lies."""
+    info, path = member.info, member.source
+    if not info.name.startswith(f"{ENV}/bin/") or not isinstance(path, Path):
+        return member
+    first, _, rest = path.read_bytes().partition(b"\n")
+    if not first.startswith(f"#!{sys.prefix}/bin/python".encode()):
+        return member
+    info.size = len(_LAUNCH + rest)
+    return ArchiveMember(info, _LAUNCH + rest)
+
+
+def _write(
+    out: Path, program: Sequence[str], manifest: Mapping[str, int], members: Sequence[ArchiveMember]
+) -> str:
+    """Write an archive whole or not at all, and return its SHA-256.
+
+    Args:
+        out: its path.
+        program: compresses what it reads.
+        manifest: the first member.
+        members: the others.
+    """
+    content = json.dumps(manifest).encode()
+    first = ArchiveMember(_info(MANIFEST, len(content)), content)
+    part = out.with_name(f".{out.name}{PART}")
+    with storage(out):
+        out.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with part.open("w+b") as file:
+                _compress(file, program, [first, *members])
+                file.seek(0)
+                checksum = hashlib.file_digest(file, "sha256").hexdigest()
+                os.fsync(file.fileno())
+            os.replace(part, out)
+        finally:
+            part.unlink(missing_ok=True)
+    return checksum
+
+
+def _compress(file: IO[bytes], program: Sequence[str], members: Sequence[ArchiveMember]) -> None:
+    with (
+        subprocess.Popen(program, stdin=subprocess.PIPE, stdout=file) as process,
+        tarfile.open(fileobj=process.stdin, mode="w|", format=tarfile.GNU_FORMAT) as tar,
+    ):
+        for member in members:
+            member.info.mtime = _TIME
+            source = member.source
+            with BytesIO(source) if isinstance(source, bytes) else source.open("rb") as content:
+                tar.addfile(member.info, content)
+    if process.returncode:
+        raise StorageError(f"{program[0]} failed (code {process.returncode}); make room.")
+
+
+# -- installing, on a host ---------------------------------------------------------------
+
+_COMPLETE = "complete.json"
+"""Number and bytes of the files of an unpacked archive: sweepers of ``/tmp`` take single files."""
+
+_ERROR_LENGTH = 500
+"""``srun --label`` cuts lines of more than 1,024 characters (22.05)."""
+
+
+class ArchiveRefused(StorageError):
+    """An archive, or a place for it, cannot be used."""
+
+
+def software_folder(place: str, environment: Mapping[str, str]) -> Path:
+    """Return our own folder below a place, which only we can enter; create it if need be.
+
+    Args:
+        place: may name variables, such as ``/mnt/bb/$USER``.
+        environment: of this host.
+
+    Raises:
+        ArchiveRefused: it cannot be created, or others can enter it.
+    """
+    try:
+        resolved = Path(Template(place).substitute(environment))
+    except (KeyError, ValueError) as error:
+        raise ArchiveRefused(f"{place}: names {error}, which this host does not have.") from None
+    if not resolved.is_absolute():
+        raise ArchiveRefused(f"{place}: is no absolute path; choose another scratch folder.")
+    ours = private_folder(resolved)
+    try:
+        if not create_private(ours):
+            raise ArchiveRefused(f"{ours}: is not a folder that only you can enter; remove it.")
+        (ours / "software").mkdir(exist_ok=True)
+    except OSError as error:
+        raise ArchiveRefused(f"{ours}: cannot be written ({error.strerror}).") from None
+    return ours / "software"
+
+
+@contextlib.contextmanager
+def _locked(file: Path, kind: int) -> Iterator[int]:
+    """Hold a lock on a file; BlockingIOError if it is taken and ``kind`` does not wait."""
+    descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, kind)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def install(folder: Path, checksum: str, archives: Sequence[Path]) -> Path:
+    """Unpack an archive on this host unless it is there already; return where.
+
+    Args:
+        folder: of ``software_folder``.
+        checksum: SHA-256 of the archive.
+        archives: where it may lie, in the order in which they are tried.
+
+    Raises:
+        ArchiveRefused: no good archive came, or there is no room; nothing is left.
+        OSError: the folder cannot be written.
+    """
+    target = folder / checksum[:16]
+    with _locked(folder / "lock", fcntl.LOCK_EX):
+        if _is_complete(target):
+            return target
+        for other in filter(Path.is_dir, list(folder.iterdir())):
+            used = folder / f"{other.name}.used"
+            with contextlib.suppress(BlockingIOError), _locked(used, fcntl.LOCK_EX | fcntl.LOCK_NB):
+                shutil.rmtree(other, ignore_errors=True)
+        problem = ArchiveRefused("no archive was sent to this host.")
+        for archive in archives:
+            try:
+                unpack(archive, target, checksum)
+                return target
+            except ArchiveRefused as error:
+                problem = error
+        raise problem
+
+
+def unpack(archive: Path, target: Path, checksum: str) -> None:
+    """Check an archive and unpack it into a folder that no other process works in.
+
+    Raises:
+        ArchiveRefused: the archive is not what it should be, or there is no room; nothing is left.
+    """
+    complete = False
+    try:
+        shutil.rmtree(target, ignore_errors=True)
+        with os.fdopen(os.open(archive, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
+            if hashlib.file_digest(file, "sha256").hexdigest() != checksum:
+                raise ArchiveRefused("its checksum differs: pack it again")
+            os.lseek(file.fileno(), 0, os.SEEK_SET)  # the program reads past Python's buffer
+            program = _compressor(archive)[0]
+            if shutil.which(program) is None:
+                raise ArchiveRefused(f"needs the program '{program}': pack as .tar.gz")
+            target.mkdir(mode=0o700)
+            with (
+                subprocess.Popen([program, "-dcq"], stdin=file, stdout=subprocess.PIPE) as process,
+                tarfile.open(fileobj=process.stdout, mode="r|") as tar,
+            ):
+                _extract(tar, target)
+        (target / _COMPLETE).write_text(json.dumps(_measure(target)))
+        complete = True
+    except ArchiveRefused as error:
+        raise ArchiveRefused(f"{archive}: {error}.") from None
+    except (tarfile.TarError, OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ArchiveRefused(f"{archive}: cannot be unpacked ({error}).") from None
+    finally:
+        if not complete:
+            shutil.rmtree(target, ignore_errors=True)
+
+
+def _extract(tar: tarfile.TarFile, target: Path) -> None:
+    """Write the members of an archive below an empty folder, and nothing anywhere else.
+
+    Links are made after all files, so that no file is written through one, and then checked:
+    tarfile's own data filter came with Python 3.11.4 and let links out before 3.11.13.
+    """
+    most_files, most_bytes = _read_manifest(tar)
+    room = os.statvfs(target)
+    if most_bytes > (free := room.f_bavail * room.f_frsize):
+        raise ArchiveRefused(f"needs {most_bytes} bytes, {free} are free")
+    files = size = 0
+    links: dict[Path, str] = {}
+    while (member := tar.next()) is not None:
+        name = PurePosixPath(member.name)
+        if ".." in name.parts or name.parts[:1] not in ((ENV,), (BASE,)):
+            raise ArchiveRefused(f"holds {member.name!r}, which would lie elsewhere")
+        files, size = files + 1, size + member.size
+        if files > most_files or size > most_bytes:
+            raise ArchiveRefused(f"holds more than {most_files} files of {most_bytes} bytes")
+        path = target / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        content = tar.extractfile(member) if member.isreg() else None
+        if content is not None:
+            with path.open("xb") as file:
+                shutil.copyfileobj(content, file, 1 << 20)
+            path.chmod(0o755 if member.mode & 0o100 else 0o644)
+            os.utime(path, (member.mtime, member.mtime))
+        elif member.issym():
+            links[path] = member.linkname
+        else:
+            raise ArchiveRefused(f"holds {member.name!r}, which is neither a file nor a link")
+    if (files, size) != (most_files, most_bytes):
+        raise ArchiveRefused(f"ends after {files} of {most_files} files")
+    _make_links(links, target)
+
+
+def _read_manifest(tar: tarfile.TarFile) -> tuple[int, int]:
+    """Return how many files and bytes follow."""
+    first = tar.next()
+    content = tar.extractfile(first) if first and first.name == MANIFEST else None
+    if content is None:
+        raise ArchiveRefused("does not begin with its manifest")
+    manifest = json.loads(content.read(1 << 20))
+    if manifest["format"] != FORMAT:
+        raise ArchiveRefused(f"is not of format {FORMAT}: pack it again")
+    return int(manifest["files"]), int(manifest["bytes"])
+
+
+def _make_links(links: Mapping[Path, str], target: Path) -> None:
+    """Make links, and tell the environment where its interpreter is."""
+    for path, leads in links.items():
+        path.symlink_to(leads)
+    interpreter = Path(os.path.realpath(target / _PYTHON))
+    if not os.access(interpreter, os.X_OK):
+        raise ArchiveRefused(f"wants {interpreter}, which this host does not have")
+    for path in links:
+        real = Path(os.path.realpath(path))
+        if real != interpreter and os.path.realpath(target) not in map(str, real.parents):
+            raise ArchiveRefused(f"holds {path.name!r}, which leads out of it")
+    with (target / _SETTINGS).open("a") as file:
+        file.write(f"home = {interpreter.parent}\n")
+
+
+def _measure(folder: Path) -> list[int]:
+    """Count files and bytes, without the caches that Python adds."""
+    sizes = [
+        os.lstat(os.path.join(where, name)).st_size
+        for where, _, names in os.walk(folder)
+        for name in names
+        if name != _COMPLETE and not where.endswith("/__pycache__")
+    ]
+    return [len(sizes), sum(sizes)]
+
+
+def _is_complete(target: Path) -> bool:
+    try:
+        return bool(json.loads((target / _COMPLETE).read_bytes()) == _measure(target))
+    except (OSError, ValueError):
+        return False
+
+
+def isolated_environment(target: Path, environment: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment in which Python finds nothing but what was unpacked."""
+    ours = os.path.dirname(sys.executable)
+    path = [part for part in environment.get("PATH", "").split(":") if part not in ("", ours)]
+    dropped = (PATH, "PYTHONHOME", "PYTHONUSERBASE")
+    kept = {name: value for name, value in environment.items() if name not in dropped}
+    return kept | {
+        "PATH": ":".join([str(target / ENV / "bin"), *path]),
+        "VIRTUAL_ENV": str(target / ENV),
+        "PYTHONNOUSERSITE": "1",
+    }
+
+
+def main(argv: Sequence[str]) -> int:
+    """Install an archive on this host, or become its Python; return the exit code."""
+    parser = argparse.ArgumentParser("hydragnn_hpo.launching.environment")
+    parser.add_argument("what", choices=("install", "start"))
+    parser.add_argument("--checksum", required=True)
+    parser.add_argument("--place", required=True)
+    parser.add_argument(
+        "--sent", type=lambda path: Path(Template(path).safe_substitute(os.environ))
+    )
+    parser.add_argument("--source", type=Path)
+    end = argv.index("--") if "--" in argv else len(argv)
+    asked = parser.parse_args(argv[:end])
+    error = ""
+    try:
+        folder = software_folder(asked.place, os.environ)
+        # Held while it is unpacked, and by the Python below for as long as that lives.
+        with _locked(folder / f"{asked.checksum[:16]}.used", fcntl.LOCK_SH) as used:
+            archives = [path for path in (asked.sent, asked.source) if path is not None]
+            target = install(folder, asked.checksum, archives)
+            if asked.what == "start":
+                os.set_inheritable(used, True)
+                python = str(target / _PYTHON)
+                environment = isolated_environment(target, os.environ)
+                os.execve(python, [python, *argv[end + 1 :]], environment)
+    except (ArchiveRefused, OSError) as reason:
+        error = str(reason)
+    if asked.sent is not None:
+        asked.sent.unlink(missing_ok=True)
+    if asked.what == "start":
+        sys.stderr.write(f"error: {error}\n")
+    else:
+        answer = {"host": os.environ.get(_HOST_VARIABLE, ""), "error": error[:_ERROR_LENGTH]}
+        sys.stdout.write(json.dumps(answer) + "\n")
+    return 1 if error else 0
+
+
+# -- bringing an archive to the hosts of an allocation -----------------------------------
+
+_AT_ONCE = 256
+"""Hosts that read one archive from a shared file system at a time."""
+
+_SECONDS = 1800.0
+"""For ``sbcast``, and for a step that unpacks: a busy host takes a minute."""
+
+
+def packed_software(pack: Pack, place: str) -> Software:
+    """Return the Python of an archive, which a host that lost it unpacks again."""
+    argv = _host_argv("start", pack, place, "--source", str(pack.path), "--")
+    return Software(argv, path=str(ROOT))
+
+
+def _host_argv(what: str, pack: Pack, place: str, *more: str) -> tuple[str, ...]:
+    """Return the command for a host; ``-S -P`` reads few files of a Python that thousands share."""
+    python = (sys.executable, "-S", "-P", "-m", "hydragnn_hpo.launching.environment")
+    return (*python, what, "--checksum", pack.checksum, "--place", place, *more)
+
+
+@dataclass(frozen=True)
+class _Delivery:
+    """An archive on its way to the hosts of an allocation."""
+
+    pack: Pack
+    place: str
+    """A folder of each host, see ``software_folder``."""
+    allocation: "Allocation"
+    log: Path
+    environment: Mapping[str, str]
+    flags: tuple[str, ...]
+    """Of the machine's steps that start agents."""
+
+    def run(self) -> tuple[str, ...]:
+        """Have the archive unpacked on all hosts; return those where it is, warn about the others.
+
+        Raises:
+            ConfigError: the place names a variable that is not set.
+            JobError: it is on none, or Slurm does not answer.
+        """
+        from hydragnn_hpo.launching.slurm_allocation import find_unusable_hosts, query_with_retries
+
+        down = find_unusable_hosts(self.allocation.hosts, query_with_retries)
+        failed = {host: f"is {state}" for host, state in down.items()}
+        waiting = [host for host in self.allocation.hosts if host not in failed]
+        problems: dict[str, str] = {}
+        if waiting and (sent := self.broadcast()):
+            problems = self.install(waiting, "--sent", sent)
+            waiting = [host for host in waiting if problems[host]]
+        for first in range(0, len(waiting), _AT_ONCE):
+            some = waiting[first : first + _AT_ONCE]
+            problems |= self.install(some, "--source", str(self.pack.path))
+        failed |= {host: f"has no software: {why}" for host, why in problems.items() if why}
+        for host, why in failed.items():
+            logger.warning("host %s is left out: it %s", host, why)
+        hosts = tuple(host for host in self.allocation.hosts if host not in failed)
+        if not hosts:
+            host, why = next(iter(failed.items()))
+            raise JobError(f"no host can be used: host {host} {why.rstrip('.')}.")
+        return hosts
+
+    def broadcast(self) -> str:
+        """Send the archive to all hosts; return where it lies there, empty if it was not sent."""
+        from hydragnn_hpo.config import fill_path
+
+        if _HOST_VARIABLE in self.place or shutil.which("sbcast") is None:
+            return ""  # a file that sbcast sends has one name on all hosts
+        name = f".hydragnn-hpo-{self.pack.checksum[:16]}-{self.pack.path.name}"
+        sent = f"{fill_path(self.place, self.environment)}/{name}"
+        job = f"--jobid={self.allocation.job}"
+        argv = ["sbcast", "--force", job, str(self.pack.path), sent]
+        try:
+            subprocess.run(
+                argv, capture_output=True, text=True, errors="replace", timeout=_SECONDS, check=True
+            )
+        except (OSError, subprocess.SubprocessError) as error:  # some hosts may have it
+            said = getattr(error, "stderr", None) or ""
+            logger.warning("sbcast failed, hosts read the archive themselves: %s %s", error, said)
+        return sent
+
+    def install(self, hosts: Sequence[str], *more: str) -> dict[str, str]:
+        """Unpack on some hosts at once; return what went wrong on each, empty where nothing did."""
+        from hydragnn_hpo.launching.slurm_allocation import step_argv, step_environment
+
+        environment = step_environment(self.environment, self.allocation.ends_at)
+        command = _host_argv("install", self.pack, self.place, *more)
+        with storage(self.log), self.log.open("ab") as log:
+            try:
+                output = subprocess.run(
+                    step_argv(self.allocation.job, hosts, command, self.flags),
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=log,
+                    env=environment | {PATH: str(ROOT)},
+                    start_new_session=True,
+                    timeout=_SECONDS,
+                ).stdout
+            except subprocess.TimeoutExpired as late:
+                output = late.stdout or b""
+        answers = {}
+        for line in output.decode(errors="replace").splitlines():
+            with contextlib.suppress(ValueError, KeyError, TypeError):
+                answer = json.loads(re.sub(r"^ *\d+: ?", "", line))  # srun labels lines by task
+                answers[str(answer["host"])] = str(answer["error"])
+        return {host: answers.get(host, f"its step is silent, see {self.log}") for host in hosts}
+
+
+def equip(
+    machine: "MachineConfig",
+    site: "SiteConfig",
+    allocation: "Allocation",
+    *,
+    run_dir: Path,
+    environment: Mapping[str, str] = os.environ,
+) -> "tuple[Software, Allocation]":
+    """Bring a campaign's software to the hosts of an allocation; blocks until it is there.
+
+    Args:
+        machine: of the campaign.
+        site: of the machine's profile.
+        allocation: the hosts.
+        run_dir: an existing folder.
+        environment: of this process.
+
+    Returns:
+        The Python for agents, and the allocation without hosts that could not get it.
+
+    Raises:
+        ConfigError: there is no such archive, image or place.
+        JobError: no host could get it, or Slurm does not answer.
+    """
+    if machine.pack is None:
+        return software_here(machine, site, run_dir), allocation
+    pack, place = Pack.read(Path(machine.pack)), site.scratch or PLACE
+    log = run_dir / "agents" / "software.log"
+    with storage(log):
+        log.parent.mkdir(mode=0o700, exist_ok=True)
+    delivery = _Delivery(pack, place, allocation, log, environment, site.step.agents)
+    return packed_software(pack, place), replace(allocation, hosts=delivery.run())
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

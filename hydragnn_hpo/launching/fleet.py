@@ -1,0 +1,436 @@
+"""Run jobs on many hosts: one agent on each, whatever started it."""
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Self
+
+from hydragnn_hpo.config import SiteConfig
+from hydragnn_hpo.errors import JobError, unknown
+from hydragnn_hpo.launching.host_registry import Host, HostRegistry
+from hydragnn_hpo.launching.job import JOBS, PRELOAD, Event, Job, Slot
+from hydragnn_hpo.launching.job_table import JobTable, JobTracker
+from hydragnn_hpo.launching.profile_adapter import UNKNOWN, host_profile_of
+from hydragnn_hpo.launching.protocol import (
+    AskRank,
+    CounterReport,
+    DropJob,
+    ForgetJob,
+    ForkServerLost,
+    ForkServerReady,
+    JobEnded,
+    JobOrder,
+    JobStarted,
+    KnownJob,
+    NewRecords,
+    News,
+    PeerEnded,
+    PortTaken,
+    ProtocolError,
+    RankEnded,
+    RankState,
+    Rendezvous,
+    StartJob,
+    StopJob,
+    Welcome,
+)
+from hydragnn_hpo.launching.rank_environment import make_rank_starts
+from hydragnn_hpo.launching.transports.transport import Transport
+from hydragnn_hpo.rank_requests import Request
+
+_NEVER_STARTED = -15
+"""Exit code of ranks that were not started because it was pointless (SIGTERM)."""
+
+_TURN_SECONDS = 0.25
+
+
+class Fleet:
+    """A ``Backend`` over the agents that a transport starts.
+
+    Create, poll and close it in one thread that lives as long as it.
+    """
+
+    _slots: tuple[Slot, ...] | None = None
+    """Slots of all hosts, until they change."""
+
+    _closed = _settled = False
+
+    def __init__(
+        self,
+        transport: Transport,
+        *,
+        run_dir: Path,
+        lease_seconds: float = 10.0,
+        slots: int = 0,
+        lanes: int = 1,
+        site: SiteConfig = UNKNOWN,
+        sample_seconds: float = 0.0,
+        jobs: Mapping[str, str] = JOBS,
+        preload: Sequence[str] = PRELOAD,
+    ) -> None:
+        """Have an agent started on every host; returns at once.
+
+        Args:
+            transport: starts agents.
+            run_dir: an existing folder that all hosts see, and this controller alone uses.
+            lease_seconds: how long ranks outlive their controller.
+            slots: as ``lanes`` and ``sample_seconds`` in ``MachineConfig``.
+            lanes: slots that share one GPU.
+            site: what the machine's profile says of hosts and ranks.
+            sample_seconds: between samples of counters.
+            jobs: kind of job -> ``module:function``.
+            preload: the modules that a fork server imports.
+
+        Raises:
+            JobError: no port can be opened on the transport's address.
+        """
+        self._transport, self._kinds, self._table, self._site = transport, jobs, JobTable(), site
+        terms = Welcome(
+            lease_seconds=lease_seconds,
+            preload=tuple(preload),
+            slots=None if transport.slots else slots,
+            lanes=lanes,
+            sample_seconds=sample_seconds,
+            profile=host_profile_of(site),
+        )
+        self._registry = HostRegistry(transport, self, run_dir=run_dir, terms=terms)
+        self._settle_if_possible()
+
+    def _settle_if_possible(self) -> None:
+        if not self._settled and self._registry.settled:
+            self._settle()
+
+    # -- Backend ---------------------------------------------------------------------
+
+    @property
+    def slots(self) -> tuple[Slot, ...]:
+        """Slots of all hosts that are there now, neighbours in the network side by side."""
+        if self._transport.slots:
+            return self._transport.slots
+        if self._slots is None:
+            names = (*self._transport.hosts, *sorted(self.guests))
+            hosts = [self._registry.hosts[name] for name in names if name in self._registry.hosts]
+            usable = [h for h in hosts if h.joined and not self._table.has_unfinished_jobs(h.name)]
+            self._slots = tuple(slot for host in usable for slot in host.slots)
+        return self._slots
+
+    @property
+    def ends_at(self) -> float:
+        """When the hosts are taken from us, in seconds since the epoch; infinity if never."""
+        return self._transport.ends_at
+
+    @property
+    def guests(self) -> frozenset[str]:
+        """Hosts of other allocations, which stay when ours ends, with what runs there."""
+        return frozenset(filter(self._registry.is_guest, self._registry.hosts))
+
+    @property
+    def settled(self) -> bool:
+        """Whether all jobs of a lost controller were adopted or are gone.
+
+        Until then jobs are taken on, but none is started.
+        """
+        return self._settled
+
+    def start(self, job: Job) -> None:
+        """Run a job as soon as a fork server is warm; returns at once.
+
+        Raises:
+            JobError: the kind is unknown, or no port is free.
+        """
+        assert not self._closed, "the backend is closed"
+        assert job.id not in self._table.jobs, f"job {job.id} is running"
+        if job.kind not in self._kinds:
+            raise JobError(unknown("kind of job", job.kind, self._kinds))
+        self._table.jobs[job.id] = tracker = JobTracker.of(job)
+        self._advance(tracker)
+
+    def stop(self, job_id: str, grace: float = 5.0) -> None:
+        """Ask a job to end by SIGTERM, force it after ``grace`` seconds; ended ones are ignored."""
+        if (job := self._table.jobs.get(job_id)) is not None:
+            self._order(job, StopJob(job_id, grace))
+            self._give_up_waiting(job)
+
+    def ask(self, job_id: str, request: Request) -> None:
+        """Ask rank 0 of a job to ``yield`` at a checkpoint, or to ``stop`` with what it has."""
+        if (job := self._table.jobs.get(job_id)) is not None:
+            self._order(job, AskRank(job_id, request))
+
+    def poll(self, timeout: float) -> list[Event]:
+        """Return what happened, waiting at most ``timeout`` seconds for something to happen.
+
+        Raises:
+            JobError: no agent can start on any host.
+        """
+        deadline = time.monotonic() + timeout
+        while not self._closed:
+            now = time.monotonic()
+            self._registry.run_checks(now)
+            self._settle_if_possible()
+            if self._table or now >= deadline:
+                break
+            self._registry.receive(min(deadline - now, _TURN_SECONDS))
+        events = self._table.take_events()
+        if any(event.kind in ("host_joined", "host_lost") for event in events):
+            self._slots = None
+        return events
+
+    def close(self) -> None:
+        """End everything; no process is left. What was not polled yet is lost."""
+        if not self._closed:
+            self._closed = True
+            self._registry.close()
+
+    def __enter__(self) -> Self:
+        """Use the backend in a ``with``."""
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Close it."""
+        self.close()
+
+    def await_hosts(self, seconds: float) -> None:
+        """Wait until all hosts of the transport have joined, at most so long.
+
+        Raises:
+            JobError: no agent can start on any host.
+        """
+        deadline = time.monotonic() + seconds
+        while (now := time.monotonic()) < deadline:
+            self._registry.run_checks(now)
+            if all(map(self._registry.is_joined, self._transport.hosts)):
+                return
+            self._registry.receive(0.05)
+
+    # -- orders ----------------------------------------------------------------------
+
+    def _advance(self, job: JobTracker) -> None:
+        """Start what can be started: the host of rank 0, and once its ranks live, the others."""
+        if job.job is None or not self._registry.settled:
+            return
+        first = job.parts[job.first_host]
+        if first.state == "waiting":
+            self._start_part(job, job.first_host)
+        elif first.state == "started":
+            for host in job.hosts_in("waiting"):
+                self._start_part(job, host)
+
+    def _start_part(self, tracker: JobTracker, name: str) -> None:
+        """Start the ranks of one host; one that is away may come back, or is reported as lost."""
+        job = tracker.job
+        assert job is not None
+        host = self._registry.hosts.get(name)
+        if host is None or not host.joined:
+            if not self._transport.slots and not (host and host.announced):
+                self._lose(tracker, name, f"host {name} is not there any more.")
+            return
+        meeting = self._table.choose_meeting(tracker, host.address)
+        meet = Rendezvous(meeting.address, meeting.port, host.interface)
+        part, run = tracker.parts[name], self._registry.address.run
+        part.state = "sent"
+        watch = str(job.watch.absolute()) if job.watch and 0 in part.ranks else None
+        start = StartJob(
+            job=job.id,
+            target=self._kinds[job.kind],
+            spec=job.spec,
+            log=str(job.log.absolute()),
+            watch=watch,  # rank 0 writes it
+            slots=tracker.slots,
+            meet=meet,
+            ranks=make_rank_starts(job, part.ranks, site=self._site, meet=meet, tag=run),
+        )
+        self._registry.send(name, start)
+        for order in tracker.orders:  # an earlier start was lost, or found its port taken
+            self._registry.send(name, order)
+
+    def _order(self, job: JobTracker, order: JobOrder) -> None:
+        """Send an order to all hosts that have ranks of a job."""
+        job.orders.append(order)
+        for host in job.hosts_in("sent", "started"):
+            self._registry.send(host, order)
+
+    def _warn_peers(self, job: JobTracker, code: int) -> None:
+        """Start the time that ranks have left whose peer on another host ended."""
+        if len(job.parts) > 1 and not job.finished:
+            self._order(job, PeerEnded(job.id, code))
+            if code:
+                self._give_up_waiting(job)
+
+    def _give_up_waiting(self, job: JobTracker) -> None:
+        """Start no more ranks of a job; those of an adopted one may be on their way to us."""
+        if job.waits_for_others:
+            return
+        for host in job.hosts_in("waiting"):
+            job.lose(host, _NEVER_STARTED)
+        self._table.end_if_finished(job)
+
+    def _lose(self, job: JobTracker, name: str, error: str | None = None) -> None:
+        """Note that ranks of a job are gone; the others have no use any more."""
+        job.lose(name, error=error)
+        job.away.append(name)
+        self._warn_peers(job, -9)
+        self._table.end_if_finished(job)
+
+    # -- HostListener: messages ------------------------------------------------------
+
+    def on_message(self, host: Host, message: News) -> None:
+        """Handle what an agent reports of jobs, its fork server or its counters.
+
+        Raises:
+            ProtocolError: it makes no sense.
+        """
+        match message:
+            case ForkServerReady(import_seconds, threads):
+                data = {"import_seconds": import_seconds, "threads": threads, "host": host.name}
+                self._table.add_event("ready", None, data)
+            case ForkServerLost(code, error):
+                data = {"code": code, "error": error, "host": host.name}
+                self._table.add_event("zygote_lost", None, data)
+            case CounterReport(sample):
+                data = {**sample.to_plain(), "host": host.name}
+                self._table.add_event("counters", None, data)
+            case PortTaken() | JobStarted() | NewRecords() | RankEnded() | JobEnded():
+                job = self._table.jobs.get(message.job)
+                if job is None or host.name not in job.parts:
+                    self._registry.send(host.name, DropJob(message.job))
+                else:
+                    self._on_job_message(job, host, message)
+
+    def _on_job_message(
+        self,
+        job: JobTracker,
+        host: Host,
+        message: PortTaken | JobStarted | NewRecords | RankEnded | JobEnded,
+    ) -> None:
+        match message:
+            case PortTaken():
+                self._table.leave_meeting(job)
+                job.parts[host.name].state = "waiting"
+                self._advance(job)
+            case JobStarted():
+                job.note_started(host.name, message.pids)
+                self._table.announce(job)
+                self._advance(job)
+            case NewRecords():
+                if message.offset < 0:
+                    raise ProtocolError(f"reports records of job {job.id} from nowhere")
+                job.offset = message.offset
+                self._table.add_records(job, message.records)
+            case RankEnded():
+                job.note_first(message.rank)
+                self._warn_peers(job, message.code)
+            case JobEnded():
+                job.note_ended(host.name, message)
+                self._registry.send(host.name, ForgetJob(job.id))
+                self._warn_peers(job, job.worst(host.name))
+                self._table.end_if_finished(job)
+
+    # -- HostListener: hosts ---------------------------------------------------------
+
+    def on_hello(
+        self, host: Host, jobs: Sequence[KnownJob], *, known: bool
+    ) -> dict[str, int | None]:
+        """Return which of an agent's jobs to keep, and where their records go on.
+
+        Raises:
+            ProtocolError: a job makes no sense.
+        """
+        brought = {job.job: job for job in jobs}
+        if not known:
+            return self._adopt(host, brought)
+        keep: dict[str, int | None] = {}
+        for job in self._table.jobs_on(host.name):
+            part = job.parts[host.name]
+            if part.state not in ("sent", "started"):
+                continue
+            if job.id not in brought:  # the order to start was lost
+                part.state = "waiting"
+                continue
+            keep[job.id] = job.offset
+            if brought[job.id].started and part.state == "sent":
+                job.note_started(host.name, brought[job.id].pids)
+        return keep
+
+    def _adopt(self, host: Host, brought: Mapping[str, KnownJob]) -> dict[str, int | None]:
+        """Take on jobs of a lost controller, if it is not too late for them."""
+        keep: dict[str, int | None] = {}
+        for job_id, known in brought.items():
+            job = self._table.jobs.get(job_id)
+            if self._settled or (job and job.job is not None):
+                continue
+            if job is None:
+                job = self._table.add_adopted(known)
+            job.note_found(host.name, known)
+            keep[job_id] = job.offset
+        return keep
+
+    def on_joined(self, host: Host) -> None:
+        """Report that a host can be used, start what waits for it, repeat what it may not know."""
+        self._slots = None
+        if not self._transport.slots and not host.announced:
+            host.announced = True
+            data = {"host": host.name, "slots": [slot.name for slot in host.slots]}
+            joined = Event("host_joined", None, time.time(), data)
+            self._table.add_after_jobs(host.name, joined)
+            self.on_leaving([host.name], host.ends_at)
+        for job in self._table.jobs_on(host.name):
+            self._complete_adoption(job)
+            self._table.announce(job)
+            for order in job.orders:
+                if job.parts[host.name].state in ("sent", "started"):
+                    self._registry.send(host.name, order)
+            self._advance(job)
+
+    def on_leaving(self, hosts: Sequence[str], ends_at: float) -> None:
+        """Report when guests are taken from us; our own hosts are when ``ends_at`` says."""
+        for name in hosts:
+            if math.isfinite(ends_at) and self._registry.is_guest(name):
+                data = {"host": name, "ends_at": ends_at}
+                leaving = Event("host_leaving", None, time.time(), data)
+                self._table.add_after_jobs(name, leaving)
+
+    def _complete_adoption(self, job: JobTracker) -> None:
+        """Report that a job was adopted once all its hosts have come back."""
+        if not job.waits_for_others or job.hosts_in("waiting"):
+            return
+        job.waits_for_others = False
+        data = {"slots": list(job.slots), "host": job.first_host}
+        self._table.add_event("adopted", job.id, data)
+        self._table.end_if_finished(job)
+
+    def _settle(self) -> None:
+        """End adoption: what did not come back whole is ended, what waited is started."""
+        self._settled = True
+        for job in list(self._table.jobs.values()):
+            if job.waits_for_others:
+                for host in job.hosts_in("sent", "started"):
+                    self._registry.send(host, DropJob(job.id))
+                del self._table.jobs[job.id]
+            else:
+                self._advance(job)
+
+    def on_lost(self, host: Host, reason: str) -> None:
+        """Report that nothing of an agent is alive any more: all its ranks have ended."""
+        self._slots = None
+        name = host.name
+        data = {"host": name, "error": None, "reason": f"host {name} {reason}"}
+        self._table.add_event("agent_lost", None, data)
+        unfinished = set()
+        for job in self._table.jobs_on(name):
+            if name in job.hosts_in("sent", "started", *self._states_lost_with_host(job)):
+                if name == job.first_host:
+                    self._table.add_unsent_records(job)
+                self._lose(job, name)
+                unfinished |= {job.id} & self._table.jobs.keys()
+        if host.announced:
+            host.announced = False
+            lost = Event("host_lost", None, time.time(), data)
+            self._table.add_after_jobs(name, lost, unfinished)
+
+    def _states_lost_with_host(self, job: JobTracker) -> tuple[RankState, ...]:
+        """Return the states of ranks that wait for a host in vain once it is lost.
+
+        Where slots are fixed another agent comes; hosts of an adopted job may be on their way.
+        """
+        return () if self._transport.slots or job.waits_for_others else ("waiting",)

@@ -1,1 +1,0 @@
-"""The controller's side: one agent on each host, made one backend."""

@@ -1,0 +1,475 @@
+"""The hosts of a fleet: which have an agent, since when one is silent, and when to start another.
+
+A host is its agent's id, never a name or an address: virtual hosts share both. Hosts of other
+allocations are guests: their agents connect like all others, and whoever holds the allocation
+starts them.
+"""
+
+import math
+import re
+import resource
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+import hydragnn_hpo
+from hydragnn_hpo.errors import JobError
+from hydragnn_hpo.launching.job import Slot
+from hydragnn_hpo.launching.link import (
+    BrokenPeer,
+    ControllerAddress,
+    ControllerLink,
+    find_keys,
+    read_address,
+    remove_address,
+)
+from hydragnn_hpo.launching.process_control import run_tag
+from hydragnn_hpo.launching.protocol import (
+    VERSION,
+    Farewell,
+    Goodbye,
+    Heartbeat,
+    Hello,
+    HostsLeave,
+    HostSlots,
+    KnownJob,
+    Lease,
+    News,
+    Order,
+    ProtocolError,
+    Welcome,
+)
+from hydragnn_hpo.launching.transports.transport import AgentCall, HostNews, Transport
+
+HOST_NAMES = r"[\w.-]+(@[\w.-]+)?"
+"""Ids of hosts: ``HOST``, or ``HOST@ALLOCATION`` where several allocations serve one campaign,
+since a host may be in two of them."""
+
+MARGIN_SECONDS = 2.0
+"""What ranks and agents may take, after a lease, to be gone."""
+
+_START_SECONDS = 120.0
+"""Time for an agent to start and connect, on a busy host, over a busy file system."""
+
+_TRIES = 3
+"""Agents in a row that did not come, until their host counts as hopeless."""
+
+_LONGEST_PAUSE = 60.0
+_DOUBLINGS = 6
+"""After so many a pause has its full length; a host may be down for days."""
+
+_OTHER_FILES = 512
+"""Files that the controller has open beside connections to hosts."""
+
+_CLOSING_SECONDS = 5.0
+
+
+def margin(lease_seconds: float) -> float:
+    """Return the time after a lease in which all ranks are gone for sure."""
+    return MARGIN_SECONDS + lease_seconds / 4
+
+
+def raise_file_limit(hosts: int) -> None:
+    """Raise the limit of open files: a connection to each host at once, and more for all else.
+
+    Raises:
+        JobError: the system does not allow it.
+    """
+    wanted = hosts + _OTHER_FILES
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < wanted:
+        raise JobError(f"{hosts} hosts need {wanted} open files, {hard} are allowed: ulimit -n.")
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+@dataclass
+class Host:
+    """One host as the controller knows it."""
+
+    name: str
+    peer: bytes = b""
+    """The conversation with its agent; empty while there is none."""
+
+    life: str = ""
+    """Of the agent that is there or was last; empty once all it started is gone for sure."""
+
+    ended_life: str = ""
+    """The last life that was given up: it does not come back while another is started."""
+
+    joined: bool = False
+    """Whether its agent is there and has reported its slots."""
+
+    announced: bool = False
+    """Whether ``host_joined`` was reported, and ``host_lost`` was not since."""
+
+    slots: tuple[Slot, ...] = ()
+    address: str = ""
+    interface: str = ""
+    ends_at: float = math.inf
+    """When it is taken from us, in seconds since the epoch."""
+
+    last_message: float = 0.0
+    last_lease: float = 0.0
+    """When its last lease was granted, in monotonic time."""
+
+    tries: int = 0
+    starting: bool = False
+    """Whether an agent is on its way."""
+
+    next_start: float = -math.inf
+    """When an agent is to be started there; infinity while one is there."""
+
+    absence: str = ""
+    """Why no agent is there."""
+
+
+class HostListener(Protocol):
+    """What a registry reports to."""
+
+    def on_hello(
+        self, host: Host, jobs: Sequence[KnownJob], *, known: bool
+    ) -> dict[str, int | None]:
+        """Return which of an agent's jobs to keep; ``known``: the agent was here before."""
+
+    def on_joined(self, host: Host) -> None:
+        """Note that a host can be used."""
+
+    def on_message(self, host: Host, message: News) -> None:
+        """Handle what an agent reports of jobs, its fork server or its counters."""
+
+    def on_lost(self, host: Host, reason: str) -> None:
+        """Note that nothing of an agent is alive any more."""
+
+    def on_leaving(self, hosts: Sequence[str], ends_at: float) -> None:
+        """Note when hosts are taken from us, in seconds since the epoch."""
+
+
+class HostRegistry:
+    """Keeps an agent on every host, as far as that is possible."""
+
+    def __init__(
+        self, transport: Transport, listener: HostListener, *, run_dir: Path, terms: Welcome
+    ) -> None:
+        """Listen, and have agents started.
+
+        Args:
+            transport: starts them.
+            listener: is told what happens.
+            run_dir: where agents find the controller's address and the keys.
+            terms: what each of them is welcomed with; ``epoch`` and ``fenced`` are filled in.
+
+        Raises:
+            JobError: no port can be opened.
+            StorageError: address or keys cannot be written.
+        """
+        self.transport, self.run_dir = transport, run_dir
+        self.hosts: dict[str, Host] = {}
+        self._listener, self._lease = listener, terms.lease_seconds
+        self._peers: dict[bytes, Host] = {}
+        before = read_address(run_dir)
+        self._link = ControllerLink(transport.address, find_keys(run_dir))
+        self.address = self._publish_address(before.epoch + 1 if before else 1)
+        self._terms = msgspec.structs.replace(
+            terms, epoch=self.address.epoch, fenced=transport.outlives
+        )
+        now = time.monotonic()
+        orphans = before.lease_seconds if before and transport.outlives else 0.0
+        self._start_from = now + orphans
+        self._settled_by = now + orphans + margin(orphans) if orphans else now
+        alone = before is None or not before.guests
+        self._all_known = alone and (before is None or before.allocation == transport.allocation)
+        self._own: Sequence[str] = ()
+        self._own_names: frozenset[str] = frozenset()
+        self._next_checks = now
+        self._any_joined = False
+        self.run_checks(now)
+
+    def _publish_address(self, epoch: int) -> ControllerAddress:
+        """Write where this controller listens; agents of earlier ones find it, too."""
+        address = ControllerAddress(
+            address=self.transport.address,
+            port=self._link.port,
+            epoch=epoch,
+            lease_seconds=self._lease,
+            run=run_tag(self.run_dir),
+            allocation=self.transport.allocation,
+        )
+        address.write(self.run_dir)
+        return address
+
+    # -- what is known ---------------------------------------------------------------
+
+    @property
+    def settled(self) -> bool:
+        """Whether no rank of a lost controller can be alive without our knowing.
+
+        That is so when all its hosts are back, or else when their leases are over for sure.
+        """
+        if self._settled_by == -math.inf:
+            return True
+        all_joined = self.hosts and all(host.joined for host in self.hosts.values())
+        if (all_joined and self._all_known) or time.monotonic() >= self._settled_by:
+            self._settled_by = -math.inf
+            return True
+        return False
+
+    def is_joined(self, name: str) -> bool:
+        """Check whether orders to a host would be read now."""
+        return name in self.hosts and self.hosts[name].joined
+
+    def is_guest(self, name: str) -> bool:
+        """Check whether a host is of another allocation than ours."""
+        return bool(self.transport.allocation) and name not in self._own_names
+
+    def send(self, name: str, message: Order) -> None:
+        """Send an order to a host; one that is away learns of it when it is back."""
+        if peer := self.hosts[name].peer:
+            self._link.send(peer, message)
+
+    # -- time ------------------------------------------------------------------------
+
+    def run_checks(self, now: float) -> None:
+        """Find silent hosts and start agents where it is time; a few times per second at most.
+
+        Raises:
+            JobError: no agent can start on any host.
+        """
+        if now < self._next_checks:
+            return
+        self._next_checks = now + max(0.05, min(0.5, self._lease / 20))
+        if self.transport.hosts != self._own:
+            self._own = self.transport.hosts
+            self._own_names = frozenset(self._own)
+            raise_file_limit(len(self._own))
+            for name in self._own:
+                self.hosts.setdefault(name, Host(name))
+        self.receive(0.0)  # this process may have been kept from reading: then none was silent
+        for news in self.transport.poll():
+            self._on_transport_news(news, now)
+        self._find_silent(now)
+        if now >= self._start_from:
+            self._start_agents(now)
+
+    def _find_silent(self, now: float) -> None:
+        """Find hosts that are silent for too long: few of thousands, compared at once."""
+        hosts, patience = self.hosts.values(), self._lease * (1 if self.transport.outlives else 3)
+        for host in [h for h in hosts if h.peer and now - h.last_message > patience]:
+            self._mark_suspect(host, f"was silent for {now - host.last_message:.0f} s")
+        if not self.transport.outlives:
+            return
+        expired = now - self._lease - margin(self._lease)
+        for host in [h for h in hosts if h.life and not h.peer and h.last_lease < expired]:
+            self._mark_lost(host, f"{host.absence}, and its lease is over")
+
+    def _start_agents(self, now: float) -> None:
+        """Have agents started where there is none and it is time to try."""
+        due = [host for host in map(self.hosts.__getitem__, self._own) if host.next_start <= now]
+        if not due:
+            return
+        for host in due:
+            host.tries += 1
+            host.starting = True
+            host.next_start = now + _START_SECONDS
+        call = AgentCall(self.run_dir, self.address.run, self.address.epoch)
+        self.transport.start([host.name for host in due], call)
+
+    def _on_transport_news(self, news: HostNews, now: float) -> None:
+        """Act on what the transport knows for sure.
+
+        Raises:
+            JobError: no agent can start on any host.
+        """
+        host = self.hosts.get(news.host)
+        if host is None:
+            return
+        host.starting = False
+        if news.kind == "gone" and host.life:
+            self._mark_lost(host, news.reason)
+            return
+        if host.tries and not host.peer:
+            host.absence = news.reason
+            doubled = 2.0 ** min(host.tries - 1, _DOUBLINGS) - 1.0
+            host.next_start = now + min(_LONGEST_PAUSE, doubled)
+            if news.final or self._is_hopeless():
+                raise JobError(f"no agent can start: host {host.name} {news.reason}.")
+
+    def _is_hopeless(self) -> bool:
+        """Check whether no agent will ever come.
+
+        Where one has been, its host may come back: a switch or the scheduler may be away for
+        minutes. How long to wait for that is for others to say; but where slots are fixed, a host
+        that is gone is never reported.
+        """
+        if self._any_joined and not self.transport.slots:
+            return False
+        possible = [h for h in self.hosts.values() if h.life or h.name in self._own_names]
+        return all(host.tries >= _TRIES and not host.life for host in possible)
+
+    # -- messages --------------------------------------------------------------------
+
+    def receive(self, seconds: float) -> None:
+        """Handle the messages that have come, waiting at most ``seconds`` for the first."""
+        for peer, message in self._link.receive(seconds):
+            host = self._peers.get(peer)
+            try:
+                if isinstance(message, BrokenPeer):
+                    if host:
+                        self._mark_suspect(host, message.reason)
+                elif host:
+                    self._handle(host, message)
+                else:
+                    self._greet(peer, message)
+            except ProtocolError as error:
+                self._link.send(peer, Goodbye(f"it {error}"))
+                self._link.forget(peer)
+                if host:
+                    self._mark_suspect(host, str(error))
+
+    def _greet(self, peer: bytes, message: News) -> None:
+        """Begin a conversation, or refuse it.
+
+        Raises:
+            ProtocolError: this agent is not wanted.
+        """
+        if isinstance(message, HostsLeave):
+            self._note_leaving(message)
+            self._link.forget(peer)
+            return
+        if not isinstance(message, Hello):
+            raise ProtocolError("does not begin with a greeting")
+        host = self._find_host(message)
+        if message.protocol != VERSION or message.version != hydragnn_hpo.__version__:
+            host.absence = f"has version {message.version} of hydragnn-hpo"
+            raise ProtocolError(host.absence)
+        if message.run != self.address.run:
+            raise ProtocolError("sees the run directory under another path")
+        if host.starting and message.life == host.ended_life:
+            raise ProtocolError("was given up, another agent is on its way")
+        self._any_joined, known = True, message.life == host.life
+        if host.life and not known:  # a new agent comes once all of the old one is gone
+            self._mark_lost(host, f"{host.absence or 'had an agent'}, which was replaced")
+        self._disconnect(host)
+        host.life, host.peer = message.life, peer
+        host.last_message = host.last_lease = time.monotonic()
+        host.starting, host.next_start = False, math.inf
+        self._peers[peer] = host
+        if self.is_guest(host.name) and not self.address.guests:
+            self._note_guests()
+        keep = self._listener.on_hello(host, message.jobs, known=known)
+        self._link.send(peer, msgspec.structs.replace(self._terms, keep=keep))
+
+    def _find_host(self, hello: Hello) -> Host:
+        """Return the host of an agent; an unknown one is a guest, where guests may come.
+
+        Raises:
+            ProtocolError: it is none of ours.
+        """
+        if hello.host not in self.hosts:
+            if not self.transport.allocation or not re.fullmatch(HOST_NAMES, hello.host):
+                raise ProtocolError("is on no host of this run")
+            raise_file_limit(len(self.hosts) + 1)
+            self.hosts[hello.host] = Host(hello.host, next_start=math.inf)
+        return self.hosts[hello.host]
+
+    def _note_leaving(self, message: HostsLeave) -> None:
+        """Note that the hosts of a further allocation are taken from us."""
+        guests = [self.hosts[n] for n in message.hosts if n in self.hosts and self.is_guest(n)]
+        for host in guests:
+            host.ends_at = min(host.ends_at, message.ends_at)
+        announced = [host.name for host in guests if host.announced]
+        self._listener.on_leaving(announced, message.ends_at)
+
+    def _note_guests(self) -> None:
+        """Write down for a successor that not all hosts here are of one allocation."""
+        before = self.address
+        self.address = msgspec.structs.replace(before, guests=True)
+        if read_address(self.run_dir) == before:  # else a successor is there already
+            self.address.write(self.run_dir)
+
+    def _handle(self, host: Host, message: News) -> None:
+        """Handle a message of a host whose agent is known.
+
+        Raises:
+            ProtocolError: it makes no sense.
+        """
+        host.last_message = time.monotonic()
+        match message:
+            case Heartbeat():
+                host.last_lease = host.last_message
+                received = self._link.received(host.peer)
+                self._link.send(host.peer, Lease(message.at, received))
+            case HostSlots():
+                self._join(host, message)
+            case Farewell():
+                self._mark_lost(host, "ended its agent")
+            case Hello():
+                raise ProtocolError("greets twice")
+            case _:
+                self._listener.on_message(host, message)
+
+    def _join(self, host: Host, told: HostSlots) -> None:
+        """Take over what a host offers.
+
+        Raises:
+            ProtocolError: it offers slots of another host, or one twice.
+        """
+        if len({slot.name for slot in told.slots if slot.host == host.name}) < len(told.slots):
+            raise ProtocolError("offers slots of another host, or one twice")
+        host.slots, host.address, host.interface = told.slots, told.address, told.interface
+        before = host.ends_at
+        host.ends_at = math.inf if told.ends_at is None else told.ends_at
+        if host.announced and host.ends_at < before:
+            self._listener.on_leaving([host.name], host.ends_at)
+        host.joined, host.tries, host.absence = True, 0, ""
+        self._listener.on_joined(host)
+
+    def _disconnect(self, host: Host) -> None:
+        if host.peer:
+            self._peers.pop(host.peer, None)
+            self._link.forget(host.peer)
+        host.peer, host.joined = b"", False
+
+    def _mark_suspect(self, host: Host, reason: str) -> None:
+        """Note that an agent cannot be reached; what it started may be alive."""
+        self._disconnect(host)
+        host.absence = reason
+        if self.transport.end(host.name):
+            self._mark_lost(host, reason)
+        else:  # it has a moment to connect again; then another agent ends what it left
+            host.next_start = time.monotonic() + min(2.0, self._lease / 2)
+
+    def _mark_lost(self, host: Host, reason: str) -> None:
+        """Note that nothing of an agent is alive any more."""
+        self._disconnect(host)
+        host.life, host.ended_life = "", host.life or host.ended_life
+        if not host.starting:
+            host.next_start = min(host.next_start, time.monotonic())
+        self._listener.on_lost(host, reason)
+
+    # -- the end ---------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Send all agents away and wait until they are gone; guests look for another controller.
+
+        They find it by the address file, which stays for them.
+        """
+        for host in list(self.hosts.values()):
+            if host.peer and self.is_guest(host.name):
+                self._disconnect(host)
+            elif host.peer:
+                self._link.send(host.peer, Goodbye())
+        leaving = set(self._peers)
+        deadline = time.monotonic() + _CLOSING_SECONDS
+        while leaving and time.monotonic() < deadline:
+            for peer, message in self._link.receive(0.1):
+                if isinstance(message, Farewell | BrokenPeer):
+                    leaving.discard(peer)
+        self.transport.close()
+        self._link.close()
+        if not self.address.guests and read_address(self.run_dir) == self.address:
+            remove_address(self.run_dir)  # not that of a successor

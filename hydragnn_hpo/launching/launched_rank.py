@@ -1,0 +1,143 @@
+"""One rank of a command that ``srun`` or ``mpiexec`` starts, so that it has their PMI.
+
+``python -P -m hydragnn_hpo.launching.launched_rank FOLDER`` reads FOLDER/launch.json, takes the
+slot of its rank (cores, device, environment, folders of its own), and runs the command. It ends
+the command once nothing renews FOLDER/launch.lease any more: launchers take minutes to miss a
+host, and one that is killed may leave its ranks behind. The lines of that file are the signals to
+pass on; both launchers signal in ways of their own (SIGUSR2 ends hydra's ``mpiexec``).
+"""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from hydragnn_hpo.errors import HydraError
+from hydragnn_hpo.files import read_json
+from hydragnn_hpo.launching import process_control
+from hydragnn_hpo.launching.launcher_detection import rank_of_launcher
+from hydragnn_hpo.launching.protocol import RankStart
+from hydragnn_hpo.launching.scratch_folders import (
+    SCRATCH,
+    local_place,
+    make_rank_folders,
+    remove_folders,
+)
+from hydragnn_hpo.leases import RANK_LEASE_LAPSED, StampWatch
+
+ORDER, LEASE = "launch.json", "launch.lease"
+"""Files in the folder of an attempt."""
+
+_LOOK_SECONDS = 0.25
+"""Between two looks at the lease."""
+
+
+class LaunchedRank:
+    """Runs the command in one rank."""
+
+    def __init__(self, folder: Path, rank: int) -> None:
+        """Read what is to run."""
+        self._folder = folder
+        self._order: dict[str, Any] = read_json(folder / ORDER)
+        self._rank = msgspec.convert(self._order["ranks"][rank], RankStart)
+        self._lease = StampWatch(
+            folder / LEASE, float(self._order["lease_seconds"]), time.monotonic()
+        )
+        self._passed_on = 0
+
+    def run(self) -> int:
+        """Run the command to its end; return its exit code, 128 and its number for a signal."""
+        folders: list[Path] = []
+        try:
+            folders = self._take_slot()
+            process = subprocess.Popen(
+                process_control.tethered(self._order["argv"]),
+                stdin=subprocess.DEVNULL,
+                cwd=self._folder,
+                close_fds=False,  # the PMI is spoken through an inherited descriptor
+            )
+            code = self._follow(process)
+        finally:
+            remove_folders(folders)
+        return code if code >= 0 else 128 - code
+
+    def _take_slot(self) -> list[Path]:
+        """Set environment and cores, make folders; return those to remove afterwards."""
+        place = local_place(self._order["scratch"], os.environ)
+        if place is not None:
+            os.environ.setdefault(SCRATCH, str(place))
+        folders: list[Path] = []
+        if self._rank.folders:
+            own = Path(tempfile.mkdtemp(prefix="hydragnn-hpo-", dir=place))
+            job, host = self._order["job"], socket.gethostname()
+            folders = [*make_rank_folders(job, [self._rank], host=host, scratch=own), own]
+        for name in self._rank.without:
+            os.environ.pop(name, None)
+        os.environ.update(self._rank.environment)
+        if self._rank.cores:
+            with contextlib.suppress(OSError):  # not ours: it stays where the launcher put it
+                os.sched_setaffinity(0, self._rank.cores)
+        return folders
+
+    def _follow(self, process: "subprocess.Popen[bytes]") -> int:
+        """Wait for the command, pass signals on, and end it when the lease lapses."""
+        for asked in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
+            signal.signal(asked, lambda got, _: process.send_signal(got))
+        while True:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                return process.wait(_LOOK_SECONDS)
+            if not self._renew():
+                sys.stderr.write("the lease of this rank lapsed: its command is ended.\n")
+                process.kill()
+                process.wait()
+                return RANK_LEASE_LAPSED
+            for number in self._new_signals():
+                process.send_signal(number)
+
+    def _renew(self) -> bool:
+        """Check whether the lease still holds."""
+        now = time.monotonic()
+        try:
+            self._lease.update(now)
+        except FileNotFoundError:  # the end of the job
+            return False
+        except OSError:  # out of reach: what was granted last counts
+            pass
+        return now < self._lease.until
+
+    def _new_signals(self) -> list[int]:
+        """Return the signals that were asked for since the last call."""
+        try:
+            lines = (self._folder / LEASE).read_text().split()
+        except OSError:
+            return []
+        new = lines[self._passed_on :]
+        self._passed_on = len(lines)
+        return [int(line) for line in new if line.isdigit()]
+
+
+def main(folder: str) -> None:
+    """Be a rank; everything it started ends with it."""
+    process_control.name_process("hpo-rank")
+    if os.getpgrp() != os.getpid():
+        os.setpgid(0, 0)
+    process_control.die_with_parent(os.getppid())
+    try:
+        code = LaunchedRank(Path(folder), rank_of_launcher(os.environ)).run()
+    except (HydraError, OSError) as error:
+        sys.exit(f"{socket.gethostname()}: {error}")
+    finally:
+        process_control.end_group()
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,1 +1,0 @@
-"""A launcher for every job, where ranks need a PMI."""

@@ -1,0 +1,436 @@
+"""The encrypted link between the controller and its agents: ZeroMQ with CURVE.
+
+The controller binds a ROUTER socket to one address of its own; each agent connects a DEALER socket.
+Both prove themselves by keys that were made for the run and lie in ``RUN/controller/keys.json``
+(mode 0600, in a folder of mode 0700): a connection without them ends in its handshake, and all
+traffic is encrypted. On a shared file system the keys are as safe as its other private files are:
+from other users by their mode, not from those who administer a host that mounts it.
+
+ZeroMQ connects again by itself, but does not say whether something was lost meanwhile. So each
+message carries its number, and one that is missing ends the conversation: the agent begins another,
+and both sides say what they know (``Hello``, ``Welcome``).
+"""
+
+import contextlib
+import json
+import logging
+import math
+import os
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import zmq
+from zmq.auth.thread import ThreadAuthenticator
+
+import hydragnn_hpo
+from hydragnn_hpo.errors import JobError, StorageError
+from hydragnn_hpo.files import storage, write_text
+from hydragnn_hpo.launching.framed_socket import FramedSocket
+from hydragnn_hpo.launching.protocol import HostsLeave, News, Order, Restart
+
+logger = logging.getLogger(__name__)
+
+FOLDER = "controller"
+"""Folder of a run directory with the controller's own files."""
+
+ADDRESS = "HYDRAGNN_HPO_CONTROLLER"
+"""Environment of an agent: the path of the file with the controller's address."""
+
+_NUMBER = struct.Struct("!Q")
+_LARGEST = 1 << 28
+"""Bytes of the largest message."""
+
+_BACKLOG = 4096
+_HANDSHAKE_MS = 30_000
+"""Time for a new connection to prove itself, among thousands that come at once: where it is too
+short for all of them, all of them try again, and none gets in."""
+
+_QUEUED_ORDERS = 10_000
+"""Orders that wait for one agent to read; beyond, they are dropped, and it says ``Hello`` again."""
+
+_AT_ONCE = 10_000
+"""Messages read between two looks at the clock."""
+
+_LAST_WORDS_MS = 1000
+_RECONNECT_MS = (100, 2000)
+_KEEPALIVE_SECONDS = 60
+
+
+class Keys(msgspec.Struct, frozen=True):
+    """The CURVE keys of a run, Z85-encoded."""
+
+    server_public: str
+    server_secret: str
+    agent_public: str
+    agent_secret: str
+
+
+class ControllerAddress(msgspec.Struct, frozen=True):
+    """Where the controller of a run listens, and who it is."""
+
+    address: str
+    port: int
+    epoch: int
+    """Number of the controller, one above its predecessor's."""
+
+    lease_seconds: float
+    run: str
+    """Tag of the run, see ``process_control.run_tag``."""
+
+    allocation: str = ""
+    """Whose hosts are the controller's own; empty where no others can come."""
+
+    version: str = hydragnn_hpo.__version__
+    guests: bool = False
+    """Whether hosts of other allocations have come."""
+
+    def write(self, run_dir: Path) -> None:
+        """Write it where agents look for it.
+
+        Raises:
+            StorageError: it cannot be written.
+        """
+        write_text(address_file(run_dir), msgspec.json.encode(self).decode())
+
+
+def address_file(run_dir: Path) -> Path:
+    """Return the path of the file with the controller's address."""
+    return run_dir / FOLDER / "address.json"
+
+
+def read_address(run_dir: Path) -> ControllerAddress | None:
+    """Return the address of a run's controller, or of the last one; None if there was none.
+
+    Raises:
+        StorageError: it cannot be read.
+    """
+    path = address_file(run_dir)
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=ControllerAddress)
+    except FileNotFoundError:
+        return _read_door_file(run_dir)
+    except (OSError, msgspec.MsgspecError) as error:
+        raise StorageError(f"{path}: cannot be read ({error}): run again.") from error
+
+
+def _read_door_file(run_dir: Path) -> ControllerAddress | None:
+    """Return what a controller of before CURVE left: its agents must be gone before jobs start."""
+    try:
+        content = json.loads((run_dir / FOLDER / "door.json").read_text())
+        epoch, lease_seconds = int(content["epoch"]), float(content["lease_seconds"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return ControllerAddress("", 0, epoch, lease_seconds, str(content.get("tag", "")))
+
+
+def remove_address(run_dir: Path) -> None:
+    """Remove the address of a controller that ends."""
+    address_file(run_dir).unlink(missing_ok=True)
+    (run_dir / FOLDER / "door.json").unlink(missing_ok=True)
+
+
+def find_keys(run_dir: Path) -> Keys:
+    """Return the keys of a run; make them if it has none.
+
+    Raises:
+        StorageError: they cannot be read or written.
+    """
+    path = run_dir / FOLDER / "keys.json"
+    with storage(path):
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        if not path.exists():
+            server, agent = zmq.curve_keypair(), zmq.curve_keypair()
+            made = Keys(*(key.decode() for key in (*server, *agent)))
+            write_text(path, msgspec.json.encode(made).decode())  # made by mkstemp: 0600
+    return read_keys(run_dir)
+
+
+def read_keys(run_dir: Path) -> Keys:
+    """Return the keys of a run.
+
+    Raises:
+        StorageError: they are missing or damaged.
+    """
+    path = run_dir / FOLDER / "keys.json"
+    with storage(path):
+        content = path.read_bytes()
+    try:
+        return msgspec.json.decode(content, type=Keys)
+    except msgspec.MsgspecError as error:
+        raise StorageError(f"{path}: holds no keys ({error}): remove it and run again.") from error
+
+
+@dataclass
+class _Peer:
+    """One conversation with an agent."""
+
+    sent: int = 0
+    received: int = 0
+
+
+class _OneKey:
+    """Tells the authenticator which client may connect."""
+
+    def __init__(self, public: str) -> None:
+        self._allowed = public.encode()
+
+    def callback(self, domain: str, key: bytes) -> bool:
+        """Check whether a client's public key is the one of this run's agents."""
+        return key == self._allowed
+
+
+class BrokenPeer(msgspec.Struct, frozen=True):
+    """What ``ControllerLink.receive`` returns for a conversation that cannot go on."""
+
+    reason: str
+
+
+class ControllerLink:
+    """The controller's end: one socket for all agents, which are known by their identities."""
+
+    def __init__(self, address: str, keys: Keys) -> None:
+        """Listen on any free port.
+
+        Args:
+            address: of loopback or of the private fabric; never all interfaces.
+            keys: of the run.
+
+        Raises:
+            JobError: the address is not one of this host's, or means all of them.
+        """
+        if address in ("", "*", "0.0.0.0", "::"):
+            raise JobError("the controller listens on one interface only: name its address.")
+        self._peers: dict[bytes, _Peer] = {}
+        self._decoder = msgspec.msgpack.Decoder(News)
+        self._context = zmq.Context()
+        self._authenticator = ThreadAuthenticator(self._context)
+        self._authenticator.start()
+        self._authenticator.configure_curve_callback(
+            credentials_provider=_OneKey(keys.agent_public)
+        )
+        self._socket = self._context.socket(zmq.ROUTER)
+        self._socket.curve_server = True
+        self._socket.curve_publickey = keys.server_public.encode()
+        self._socket.curve_secretkey = keys.server_secret.encode()
+        self._socket.router_handover = True  # an agent that connects again finds its queue
+        self._socket.set(zmq.BACKLOG, _BACKLOG)
+        self._socket.set(zmq.HANDSHAKE_IVL, _HANDSHAKE_MS)
+        self._socket.set(zmq.MAXMSGSIZE, _LARGEST)
+        self._socket.set(zmq.SNDHWM, _QUEUED_ORDERS)
+        self._socket.set(zmq.LINGER, _LAST_WORDS_MS)
+        _keep_alive(self._socket)
+        try:
+            self.port = self._socket.bind_to_random_port(f"tcp://{address}")
+        except zmq.ZMQError as error:
+            self.close()
+            raise JobError(
+                f"the controller cannot listen on {address} ({error.strerror}): "
+                "set machine.interface to one that all hosts share."
+            ) from error
+
+    def send(self, peer: bytes, message: Order) -> None:
+        """Send a message to an agent; what cannot be delivered is settled by its next ``Hello``."""
+        known = self._peers.get(peer)
+        if known is None:
+            return
+        known.sent += 1
+        body = msgspec.msgpack.encode(message)
+        with contextlib.suppress(zmq.Again):
+            self._socket.send_multipart([peer, _NUMBER.pack(known.sent), body], zmq.NOBLOCK)
+
+    def receive(self, seconds: float) -> Iterator[tuple[bytes, News | BrokenPeer]]:
+        """Yield the messages that have come, waiting at most ``seconds`` for the first.
+
+        Yields:
+            Identity of the agent, and its message. A conversation begins with a message numbered 1;
+            one with a gap or nonsense in it ends with a ``BrokenPeer``.
+        """
+        if not self._socket.poll(_milliseconds(seconds)):
+            return
+        for _ in range(_AT_ONCE):
+            try:
+                frames = self._socket.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            identity, *parts = frames
+            yield from self._read(identity, parts)
+
+    def _read(
+        self, identity: bytes, parts: list[bytes]
+    ) -> Iterator[tuple[bytes, News | BrokenPeer]]:
+        known = self._peers.get(identity)
+        try:
+            number, body = parts
+            (count,) = _NUMBER.unpack(number)
+            message = self._decoder.decode(body)
+        except (ValueError, struct.error, msgspec.MsgspecError, RecursionError) as error:
+            if known:
+                yield identity, BrokenPeer(f"sent a message that cannot be read ({error})")
+                self.forget(identity)
+            return
+        if known is None and count == 1:
+            known = self._peers[identity] = _Peer()
+        if known is None or count != known.received + 1:
+            yield from self._restart(identity, known)
+            return
+        known.received = count
+        yield identity, message
+
+    def _restart(
+        self, identity: bytes, known: _Peer | None
+    ) -> Iterator[tuple[bytes, News | BrokenPeer]]:
+        """Have an agent begin again whose messages were lost, or which knew another controller."""
+        self._peers.setdefault(identity, _Peer())
+        self.send(identity, Restart())
+        if known:
+            yield identity, BrokenPeer("lost messages on their way")
+        self.forget(identity)
+
+    def received(self, peer: bytes) -> int:
+        """Return how many messages of an agent were read."""
+        known = self._peers.get(peer)
+        return known.received if known else 0
+
+    def forget(self, peer: bytes) -> None:
+        """End a conversation; a further message of it is answered by ``Restart``."""
+        self._peers.pop(peer, None)
+
+    def close(self) -> None:
+        """Stop listening; what was sent last still has a moment to go out."""
+        self._socket.close()
+        self._authenticator.stop()
+        self._context.term()
+
+
+class AgentLink:
+    """An agent's end of one conversation."""
+
+    def __init__(
+        self, to: ControllerAddress, keys: Keys, context: zmq.Context[Any] | None = None
+    ) -> None:
+        """Connect; what is sent waits until the controller is there.
+
+        Args:
+            to: the controller.
+            keys: of the run.
+            context: shared with other links of this process; one of its own if left out.
+        """
+        self.broken = False
+        """Whether messages were lost: another conversation has to begin."""
+
+        self._sent = self._received = 0
+        self._unread: list[tuple[int, int]] = []
+        self._decoder = msgspec.msgpack.Decoder(Order)
+        self._shares_context = context is not None
+        self._context = context or zmq.Context()
+        self._socket = self._context.socket(zmq.DEALER)
+        self._socket.curve_serverkey = keys.server_public.encode()
+        self._socket.curve_publickey = keys.agent_public.encode()
+        self._socket.curve_secretkey = keys.agent_secret.encode()
+        self._socket.identity = os.urandom(16).replace(b"\0", b"\1")
+        self._socket.set(zmq.RECONNECT_IVL, _RECONNECT_MS[0])
+        self._socket.set(zmq.RECONNECT_IVL_MAX, _RECONNECT_MS[1])
+        self._socket.set(zmq.MAXMSGSIZE, _LARGEST)
+        self._socket.set(zmq.SNDHWM, 0)
+        self._socket.set(zmq.LINGER, 0)
+        _keep_alive(self._socket)
+        self._socket.connect(f"tcp://{to.address}:{to.port}")
+
+    def fileno(self) -> int:
+        """Return a descriptor that becomes readable when something may have come.
+
+        Sending may consume that: call ``receive`` after each ``send`` where it is waited for.
+        """
+        return self._socket.fileno()
+
+    def wait(self, seconds: float, sockets: Sequence[FramedSocket[Any]] = ()) -> None:
+        """Wait at most ``seconds`` until a message or one of some sockets can be read.
+
+        What waited to be sent over the sockets goes out meanwhile.
+        """
+        poller = zmq.Poller()
+        poller.register(self._socket, zmq.POLLIN)
+        opened = {end.fileno(): end for end in sockets if not end.closed}
+        for descriptor, end in opened.items():
+            poller.register(descriptor, zmq.POLLIN | (zmq.POLLOUT if end.unsent else 0))
+        for ready, mask in poller.poll(_milliseconds(seconds)):
+            if mask & zmq.POLLOUT and isinstance(ready, int):
+                opened[ready].flush()
+
+    def send(self, message: News) -> None:
+        """Send a message, now or once the controller can be reached."""
+        self._sent += 1
+        body = msgspec.msgpack.encode(message)
+        self._unread.append((self._sent, len(body)))
+        self._socket.send_multipart([_NUMBER.pack(self._sent), body], zmq.NOBLOCK)
+
+    def receive(self) -> list[Order]:
+        """Return the messages that have come; sets ``broken`` when one is missing."""
+        messages: list[Order] = []
+        while not self.broken:
+            try:
+                number, body = self._socket.recv_multipart(zmq.NOBLOCK)
+                (count,) = _NUMBER.unpack(number)
+                message = self._decoder.decode(body)
+            except zmq.Again:
+                break
+            except (ValueError, struct.error, msgspec.MsgspecError, RecursionError) as error:
+                logger.warning("the controller sent a message that cannot be read (%s)", error)
+                self.broken = True
+                break
+            self._received += 1
+            self.broken = count != self._received or isinstance(message, Restart)
+            if not self.broken:
+                messages.append(message)
+        return messages
+
+    def acknowledge(self, received: int) -> None:
+        """Note how many messages the controller has read."""
+        self._unread = [sent for sent in self._unread if sent[0] > received]
+
+    @property
+    def unread(self) -> int:
+        """Bytes that the controller has not said to have read."""
+        return sum(size for _, size in self._unread)
+
+    def close(self, last_words: bool = False) -> None:
+        """End the conversation.
+
+        Args:
+            last_words: wait a moment for what was sent last to go out.
+        """
+        self._socket.close(_LAST_WORDS_MS if last_words else 0)
+        if not self._shares_context:
+            self._context.term()
+
+
+def announce_leaving(run_dir: Path, hosts: Sequence[str], ends_at: float) -> None:
+    """Send the controller of a run word that some hosts are taken from it.
+
+    Args:
+        run_dir: of the run.
+        hosts: their ids.
+        ends_at: when, in seconds since the epoch.
+
+    Raises:
+        StorageError: its address or the keys cannot be read.
+    """
+    address = read_address(run_dir)
+    if address is not None and address.port:
+        link = AgentLink(address, read_keys(run_dir))
+        link.send(HostsLeave(tuple(hosts), ends_at))
+        link.close(last_words=True)
+
+
+def _milliseconds(seconds: float) -> int:
+    return max(0, math.ceil(seconds * 1000))
+
+
+def _keep_alive(link: zmq.Socket[bytes]) -> None:
+    """Have the kernel notice a peer whose host is gone, and free what belongs to it."""
+    link.set(zmq.TCP_KEEPALIVE, 1)
+    link.set(zmq.TCP_KEEPALIVE_IDLE, _KEEPALIVE_SECONDS)

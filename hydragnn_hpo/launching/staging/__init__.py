@@ -1,1 +1,0 @@
-"""Getting software onto hosts: packed environments, their broadcast, containers."""

@@ -1,1 +1,0 @@
-"""Batch jobs: their scripts, their records, and how one follows another. See README.md."""

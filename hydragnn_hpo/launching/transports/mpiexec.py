@@ -1,0 +1,230 @@
+"""Agents as the ranks of an ``mpiexec``: PALS on PBS machines, MPICH's hydra elsewhere.
+
+One ``mpiexec`` starts an agent on every host, one more those that were lost. An agent learns its
+host from its rank, which is the number of a line in a host file: hydra (PMI_RANK) and PALS
+(PALS_RANKID) have no other name for it in common, and the names of 10,000 hosts do not fit into
+one argument.
+
+Seen with hydra 5.0.2: a rank that is killed takes all others along, unless
+``-disable-auto-cleanup``; with it they live on, also when ``mpiexec`` or a proxy is killed. PALS
+has ``--no-abort-on-failure`` and ``--cpu-bind none``, here as environment variables (``cray
+mpiexec --help``; not tried by us). Intel's and Open MPI's end all agents with one that is lost;
+the others are started again.
+"""
+
+import functools
+import os
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from hydragnn_hpo.config import MachineConfig
+from hydragnn_hpo.errors import ConfigError, StorageError
+from hydragnn_hpo.files import write_text
+from hydragnn_hpo.launching.excluded_hosts import read_run_excluded
+from hydragnn_hpo.launching.host_network import first_there, own_address
+from hydragnn_hpo.launching.job import Slot
+from hydragnn_hpo.launching.profile_adapter import site_of
+from hydragnn_hpo.launching.slurm_allocation import check_host_name, without_excluded
+from hydragnn_hpo.launching.transports.launched_agents import LaunchedAgents, check_shared_folder
+from hydragnn_hpo.launching.transports.transport import AgentCall, HostNews, agent_argv
+from hydragnn_hpo.walltime import WallTime
+
+HERE = "local"
+"""The id of this computer as a host, where no node file names any."""
+
+_PALS = {"PALS_ABORT_ON_FAILURE": "0", "PALS_CPU_BIND": "none"}
+
+_VERSION_SECONDS = 30.0
+
+
+def find_mpiexec() -> str:
+    """Return the ``mpiexec`` of our own environment, or the first on PATH.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    beside = Path(sys.executable).parent / "mpiexec"
+    found = str(beside) if beside.exists() else shutil.which("mpiexec")
+    if found is None:
+        raise ConfigError("no mpiexec is beside our Python or on PATH: load an MPI.")
+    return found
+
+
+def pbs_hosts(environment: Mapping[str, str]) -> list[str]:
+    """Return the hosts of the PBS job that we are in, none outside of one.
+
+    Raises:
+        ConfigError: its node file cannot be read, or names what cannot be a host.
+    """
+    path = environment.get("PBS_NODEFILE")
+    if path is None:
+        return []
+    try:
+        lines = Path(path).read_text().splitlines()
+    except OSError as error:
+        raise ConfigError(f"{path} (PBS_NODEFILE): cannot be read ({error.strerror}).") from error
+    names = (line.strip() for line in lines)  # one per slot
+    return list(dict.fromkeys(check_host_name(name) for name in names if name))
+
+
+def mpiexec_argv(
+    program: str, hosts: Sequence[str], host_file: Path, *, flags: Sequence[str] = ()
+) -> list[str]:
+    """Return an ``mpiexec`` to which the command of its ranks is added.
+
+    Args:
+        program: the ``mpiexec``.
+        hosts: of each rank, in rank order, those of one host side by side.
+        host_file: ``write_host_file`` has written it for these hosts.
+        flags: of a machine's profile.
+
+    Raises:
+        ConfigError: hosts have different numbers of ranks, for which there is no common option.
+    """
+    counts = Counter(hosts)
+    if len(set(counts.values())) > 1:
+        raise ConfigError(
+            f"mpiexec wants equally many ranks on each host, found {dict(counts)}: set "
+            "machine.slots so that trials take whole hosts."
+        )
+    each = counts[hosts[0]]
+    where = () if HERE in counts else ("-ppn", str(each), "-f", str(host_file))
+    return [program, "-n", str(len(hosts)), *where, *flags]
+
+
+def write_host_file(path: Path, hosts: Sequence[str]) -> None:
+    """Write the hosts of an ``mpiexec``, each once.
+
+    Raises:
+        StorageError: that is not possible.
+    """
+    write_text(path, "".join(f"{host}\n" for host in dict.fromkeys(hosts)))
+
+
+@functools.cache
+def agent_flags(program: str) -> tuple[str, ...]:
+    """Return the options by which an ``mpiexec`` lets one rank end without the others."""
+    try:
+        told = subprocess.run(
+            [program, "--version"], capture_output=True, text=True, timeout=_VERSION_SECONDS
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ()
+    return ("-disable-auto-cleanup",) if told.stdout.startswith("HYDRA") else ()
+
+
+def mpiexec_transport(
+    machine: MachineConfig, run_dir: Path, environment: Mapping[str, str] = os.environ
+) -> "MpiexecTransport":
+    """Return what starts agents on the hosts of a PBS job, or on this computer.
+
+    Args:
+        machine: how many hosts, over which interface.
+        run_dir: an existing folder that all hosts see.
+        environment: names the node file of a PBS job, if we are in one, and its end.
+
+    Raises:
+        ConfigError: there is no ``mpiexec``, node file or interface.
+    """
+    site = site_of(machine)
+    found = without_excluded(pbs_hosts(environment), read_run_excluded(run_dir))
+    hosts = found[: machine.hosts or None] or (HERE,)
+    address = "127.0.0.1"
+    if len(hosts) > 1:
+        address = own_address(machine.interface or first_there(site.interfaces), hosts[-1])
+    program = find_mpiexec()
+    transport = MpiexecTransport(
+        hosts,
+        run_dir=run_dir,
+        address=address,
+        ends_at=WallTime.of(environment).end,
+        program=program,
+        flags=(*agent_flags(program), *site.step.agents),
+    )
+    if len(hosts) > 1:
+        transport.check_run_directory()
+    return transport
+
+
+class MpiexecTransport:
+    """Starts agents by ``mpiexec``; what it reports proves nothing, as with ``SlurmTransport``."""
+
+    slots: tuple[Slot, ...] = ()
+    outlives = True
+    allocation = ""
+
+    def __init__(
+        self,
+        hosts: Sequence[str],
+        *,
+        run_dir: Path,
+        address: str,
+        ends_at: float,
+        program: str,
+        flags: Sequence[str] = (),
+    ) -> None:
+        """Use some hosts; nothing is started yet.
+
+        Args:
+            hosts: by the names in the node file.
+            run_dir: logs and host files go below it.
+            address: on which the controller listens.
+            ends_at: when the job ends, in seconds since the epoch.
+            program: the ``mpiexec``.
+            flags: its options for agents.
+        """
+        self.hosts, self.address, self.ends_at = tuple(hosts), address, ends_at
+        self._program, self._flags = program, tuple(flags)
+        self._launched = LaunchedAgents(run_dir / "agents")
+        self._news: list[HostNews] = []
+        self._count = 0
+
+    def check_run_directory(self) -> None:
+        """Check whether all hosts see the run directory.
+
+        Raises:
+            JobError: one does not.
+        """
+        self._launched.prepare()
+        host_file = self._launched.folder / "all.hosts"
+        write_host_file(host_file, self.hosts)
+        argv = mpiexec_argv(self._program, self.hosts, host_file, flags=self._flags)
+        check_shared_folder(argv, self._launched.folder, os.environ)
+
+    def start(self, hosts: Sequence[str], call: AgentCall) -> None:
+        """Start an ``mpiexec`` with an agent on each of these hosts."""
+        self._count += 1
+        name = f"{call.epoch:03d}-{self._count:04d}"
+        host_file = self._launched.folder / f"{name}.hosts"
+        try:
+            self._launched.prepare()
+            write_host_file(host_file, hosts)
+            self._launched.start(
+                name,
+                [
+                    *mpiexec_argv(self._program, hosts, host_file, flags=self._flags),
+                    *agent_argv(host_file=host_file.absolute()),
+                ],
+                hosts=hosts,
+                environment=_PALS | call.whole_environment(),
+            )
+        except (OSError, StorageError) as error:  # the hosts are tried again later
+            why = f"has no agent: {error}"
+            self._news += [HostNews(host, "failed", why) for host in hosts]
+
+    def poll(self) -> list[HostNews]:
+        """Return the hosts whose ``mpiexec`` ended; agents that still live are not affected."""
+        news, self._news = self._news + self._launched.poll(), []
+        return news
+
+    def end(self, host: str) -> bool:
+        """Return False: what happens on a host that does not answer is not known."""
+        return False
+
+    def close(self) -> None:
+        """Wait for the launchers, whose agents were told to go, and end the others."""
+        self._launched.close()

@@ -1,0 +1,102 @@
+"""``rehearse``: the real controller, journal and link before stub agents that are killed."""
+
+import json
+import os
+import re
+import signal
+import sys
+
+import pytest
+
+
+@pytest.fixture
+def campaign(hpo):
+    hpo.card()
+    return hpo.campaign(search={"trials": 24, "initial": 24, "rungs": [4, 12], "finalists": 4})
+
+
+HERE = ("--machine", "generic-slurm", "--structures", "100000", "--slots", "4")
+
+
+def stub_pids(hpo):
+    """Give the processes of stub agents of this test's rehearsals."""
+    name, folder = "stub_agents", str(hpo.folder)
+    found = []
+    for pid in filter(str.isdecimal, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{pid}/cmdline") as file:
+                line = file.read()
+        except OSError:
+            continue
+        if name in line and folder in line and not line.startswith("cat"):
+            found.append(int(pid))
+    return found
+
+
+def test_sixteen_hosts_are_rehearsed_and_nothing_is_lost(hpo, campaign):
+    asked = ("--hosts", "16", "--minutes", "0.1", "--kills", "0", "--run", hpo.folder / "run")
+
+    done = hpo("rehearse", campaign, *HERE, *asked, "--json")
+
+    assert done.code == 0, done.err
+    found = json.loads(done.out)
+    assert (found["hosts_admitted"], found["trials"], found["results"]) == (16, 24, 24)
+    assert (found["results_lost"], found["results_twice"], found["attempts_lost"]) == (0, 0, 0)
+    assert found["makespan"] > 0.8 * found["predicted_makespan"], "nothing runs faster than time"
+    events = hpo.events(hpo.folder / "run")
+    epochs = {e["reached"] for e in events if e["event"] == "epoch"}
+    assert epochs == set(range(1, 13))
+    first = {e["trial"]: e["seconds"] for e in events if e["event"] == "first_step"}
+    assert len(first) == 24
+    assert not stub_pids(hpo)
+
+
+def test_a_campaign_of_commands_is_rehearsed_without_starting_one(hpo):
+    argv = [sys.executable, "-c", "raise SystemExit('started')"]
+    campaign = hpo.toml(
+        "campaign.toml",
+        {
+            "name": "commands",
+            "command": {"argv": argv, "width": 2},
+            "space": {"x": {"low": 0.0, "high": 1.0}},
+            "search": {"brain": "random", "trials": 6, "initial": 6, "rungs": [3]},
+        },
+    )
+    done = hpo("rehearse", campaign, *HERE[:2], "--slots", "4", "--hosts", "4", "--minutes", "0.1")
+    assert done.code == 0, done.err
+    lines = dict(line.split(maxsplit=1) for line in done.out.splitlines())
+    assert lines["results"].startswith("6 trials with one; 0 lost, 0 counted twice")
+    assert re.fullmatch(r".* predicted, .* rehearsed \(.* times\)", lines["makespan"])
+
+
+def test_stubs_that_die_are_told_and_leave_no_process(hpo, campaign):
+    asked = ("--hosts", "4", "--speed-up", "1", "--run", hpo.folder / "run")
+    process = hpo.start("rehearse", campaign, *HERE, *asked)
+    journal = hpo.folder / "run" / "events.jsonl"
+    hpo.wait_for(lambda: journal.exists() and b"first_step" in journal.read_bytes(), "a first step")
+    for pid in stub_pids(hpo):
+        os.kill(pid, signal.SIGKILL)
+    out, err = process.communicate(timeout=120.0)
+    assert (process.returncode, out) == (1, "")
+    assert re.search(r"^error: the stub agents ended \(code -9\): .* 24 trials had a result", err)
+    assert len(err.splitlines()) == 1
+
+
+def test_a_directory_that_was_run_is_refused(hpo, campaign):
+    asked = ("--hosts", "2", "--minutes", "0.1", "--trials", "4", "--run", hpo.folder / "run")
+    assert hpo("rehearse", campaign, *HERE, *asked).code == 0
+    hpo.judge(hpo("rehearse", campaign, *HERE, *asked), ("has been run already",), code=1)
+
+
+@pytest.mark.slow
+def test_a_thousand_hosts_that_are_killed_lose_and_double_nothing(hpo, campaign):
+    asked = ("--hosts", "1024", "--trials", "200", "--minutes", "1", "--kills", "30")
+
+    done = hpo("rehearse", campaign, *HERE, *asked, "--json")
+
+    assert done.code == 0, done.err
+    found = json.loads(done.out)
+    assert (found["hosts_admitted"], found["problems"]) == (1024, [])
+    assert found["hosts_killed"] > 0
+    assert (found["results_lost"], found["results_twice"]) == (0, 0)
+    assert found["results"] == found["trials"] == 200

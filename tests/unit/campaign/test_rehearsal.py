@@ -1,0 +1,128 @@
+"""What a rehearsal's journal and samples tell, by hand; what is told of one that fails."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from hydragnn_hpo.campaign import rehearsal
+from hydragnn_hpo.campaign.forecast import ForecastMachine
+from hydragnn_hpo.campaign.rehearsal import (
+    Load,
+    Monitor,
+    RehearsalError,
+    RehearsalPlan,
+    check_results,
+    count_records,
+    find_steady,
+    measure_makespan,
+)
+from hydragnn_hpo.campaign.state import State
+from hydragnn_hpo.config.machine import find_profile
+from hydragnn_hpo.launching.stub_agents import SpeedUp
+
+
+def placed(trial, attempt, until, time=0.0):
+    names = {"trial": trial, "attempt": attempt, "until": until}
+    return {"event": "placed", "time": time, **names}
+
+
+def ended(trial, attempt, outcome="stopped", time=0.0):
+    return {"event": "ended", "time": time, "trial": trial, "attempt": attempt, "outcome": outcome}
+
+
+def test_a_trial_on_two_rungs_and_an_attempt_lost_with_its_host_are_no_fault():
+    events = [
+        *(placed("t0", 1, 10), ended("t0", 1, "interrupted"), placed("t0", 2, 10)),
+        *(ended("t0", 2), placed("t0", 3, 30), ended("t0", 3, "completed")),
+    ]
+    assert check_results(events, [("t0", 2), ("t0", 3)]) == (0, 0)
+
+
+def test_a_result_that_the_journal_does_not_have_is_lost():
+    events = [placed("t0", 1, 10), ended("t0", 1, "interrupted"), placed("t1", 1, 10)]
+    assert check_results(events, [("t0", 1), ("t1", 1)]) == (2, 0)
+
+
+def test_a_rung_that_is_ended_thrice_is_counted_twice_too_often():
+    events = [placed("t0", 1, 10), placed("t0", 2, 10), *(ended("t0", n) for n in (1, 2, 2))]
+    assert check_results(events, []) == (0, 2)
+
+
+def load(time, running):
+    return Load(time, cpu_seconds=0.0, resident_bytes=0, running=running)
+
+
+def test_figures_are_of_the_time_in_which_nearly_all_trials_ran():
+    """Of at most 8, three quarters are 6: from the second to the fifth sample, a gap included."""
+    samples = [load(t, n) for t, n in enumerate([5, 6, 8, 2, 7, 5])]
+    assert find_steady(samples) == samples[1:5]
+    with pytest.raises(RehearsalError, match="before anything was measured"):
+        find_steady([])
+
+
+def test_records_are_counted_in_real_time():
+    """At tenfold speed from 100 on, 101 to 103 are 110 to 130 in the journal."""
+    clock = SpeedUp(100.0, 10.0)
+    times = [("epoch", 109.0), ("epoch", 110.0), ("first_step", 120.0), ("checkpoint", 129.0)]
+    times += [("ended", 121.0), ("epoch", 130.0)]
+    events = [{"event": event, "time": time} for event, time in times]
+    assert count_records(events, [load(101.0, 1), load(103.0, 1)], clock) == 3
+
+
+def test_a_makespan_is_from_the_first_start_to_the_last_end():
+    events = [
+        *({"event": "opened", "time": 1.0}, placed("t0", 1, 10, time=3.0)),
+        *(placed("t1", 1, 10, time=4.0), ended("t0", 1, time=8.0), ended("t1", 1, time=10.5)),
+    ]
+    assert measure_makespan(events) == 7.5
+
+
+# -- a rehearsal that fails ----------------------------------------------------------------
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Time that a test sets."""
+    clock = SimpleNamespace(now=0.0)
+    fake = SimpleNamespace(
+        monotonic=lambda: clock.now, time=lambda: clock.now, process_time=lambda: 0.0
+    )
+    monkeypatch.setattr(rehearsal, "time", fake)
+    return clock
+
+
+def monitor(exit_code=None, log=None):
+    machine = ForecastMachine(find_profile("frontier"), hosts=20, slots_per_host=8)
+    config = SimpleNamespace(seed=0)
+    plan = RehearsalPlan(config, {}, {}, {}, machine, 600.0, speed_up=10.0, kills_per_minute=0.0)
+    return Monitor(plan, SimpleNamespace(exit_code=exit_code, log=log))
+
+
+def controller(hosts):
+    return SimpleNamespace(backend=SimpleNamespace(slots=range(8 * hosts)))
+
+
+def test_hosts_that_do_not_join_are_told(clock):
+    look = monitor()
+    clock.now = 121.0
+    look(State(), controller(hosts=7))
+    clock.now = 122.0
+    with pytest.raises(RehearsalError, match=r"^7 of 20 hosts joined within 122 s; 0 of 0 trials"):
+        look(State(), controller(hosts=0))
+
+
+def test_a_campaign_that_takes_too_long_is_told(clock):
+    """120 s and 1 s for 20 hosts; 3 times 60 s, and 300 s."""
+    look = monitor()
+    clock.now = 600.0
+    look(State(), controller(hosts=20))
+    clock.now = 602.0
+    with pytest.raises(RehearsalError, match="after 602 s the campaign, predicted to take 60 s"):
+        look(State(), controller(hosts=20))
+
+
+def test_stubs_that_end_are_told_with_their_last_words(clock, tmp_path):
+    log = tmp_path / "log"
+    log.write_text("error: 20 hosts need 552 open files, 100 are allowed: ulimit -n.\n")
+    with pytest.raises(RehearsalError, match=r"ended \(code 1\): error: 20 hosts need 552 open"):
+        monitor(exit_code=1, log=log)(State(), controller(hosts=20))

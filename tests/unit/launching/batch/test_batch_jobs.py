@@ -1,0 +1,356 @@
+"""Batch jobs: requests, commands of schedulers and their output, records, chains.
+
+Output of Slurm is as 22.05 printed it, that of PBS as in the manual of PBS Professional.
+"""
+
+import os
+import stat
+from dataclasses import replace
+
+import pytest
+from fake_schedulers import FakeScheduler
+
+from hydragnn_hpo.errors import ConfigError, JobError, StorageError
+from hydragnn_hpo.launching import batch_jobs
+from hydragnn_hpo.launching.batch_jobs import (
+    BATCH_JOB,
+    BatchJob,
+    JobRecords,
+    Pbs,
+    QueueEntry,
+    Slurm,
+    cancel_own_batch_job,
+    check_batch_request,
+    check_job_id,
+    decide_end,
+    decide_start,
+    find_own_job,
+    in_batch_job,
+    parse_submitted,
+    parse_walltime,
+)
+
+
+def job(name="1", **changes):
+    facts = {"scheduler": "slurm", "script": "001.sh", "hosts": 2, "link": 1, "jobs": 4}
+    return BatchJob(id=name, submitted=1.0, **{**facts, **changes})
+
+
+def link(number, **changes):
+    return job(str(number), link=number, **changes)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("2:00", 7200), ("0:01:30", 90), ("48:00", 172800), ("12:34:56", 45296)]
+)
+def test_wall_times_are_hours_minutes_and_perhaps_seconds(text, seconds):
+    assert parse_walltime(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "2", "2:60", "0:00", "1-00:00", "-1:00", "2:00\n", "1:2:3"])
+def test_other_wall_times_are_refused(text):
+    with pytest.raises(ConfigError, match="write hours and minutes"):
+        parse_walltime(text)
+
+
+def test_what_fits_is_taken(batch_request, profile):
+    check_batch_request(batch_request(), profile(), "slurm")
+    check_batch_request(
+        batch_request(hosts=10, seconds=3600), profile(hosts=10, wall_hours=1.0), "slurm"
+    )
+    check_batch_request(batch_request(hosts=1), profile(), "local")
+
+
+@pytest.mark.parametrize(
+    ("asked", "machine", "says"),
+    [
+        ({}, {"batch": {"scheduler": "none"}}, "takes no batch jobs"),
+        ({"hosts": 11}, {"hosts": 10}, "asks for 11 hosts, machine 'generic-slurm' has 10"),
+        ({"hosts": 6, "allocations": 2}, {"hosts": 10}, "asks for 12 hosts"),
+        ({"hosts": 2}, {"backend": "local"}, "the backend 'local' uses one host"),
+        ({"allocations": 2}, {"backend": "mpiexec"}, "by the backend 'slurm' alone"),
+        ({"seconds": 7200}, {"wall_hours": 1.5}, "at most 1.5 hours"),
+        (
+            {"seconds": 7200},
+            {"limits": ({"hosts": 4, "wall_hours": 1.0},)},
+            "gives 1 hosts at most 1 hours",
+        ),
+        ({"account": None}, {"batch": {"account_needed": True}}, "name yours with --account"),
+        ({"seconds": 599}, {"batch": {"drain_seconds": 300}}, "ask for at least 10 minutes"),
+        ({"account": "a b"}, {}, "--account is 'a b'"),
+        ({"account": "$(touch x)"}, {}, "--account is"),
+        ({"queue": "q\n#SBATCH --uid=0"}, {}, "--queue is"),
+        ({"queue": "--uid=0"}, {}, "--queue is"),
+        ({"after": "1,singleton;x"}, {}, "--after is"),
+    ],
+)
+def test_what_does_not_is_refused_in_a_sentence(batch_request, profile, asked, machine, says):
+    made = profile(**machine)
+    with pytest.raises(ConfigError) as refused:
+        check_batch_request(batch_request(**asked), made, made.backend)
+    assert says in str(refused.value)
+
+
+SQUEUE = "12|PENDING|Dependency\n11|RUNNING|None\n13_1|PENDING|Priority\n14|COMPLETING|None\n"
+
+QSTAT = """\
+Job Id: 1234.aurora-pbs-0001
+    Job_Name = hpo-alloys
+    job_state = Q
+    comment = Not Running: Job would conflict with reservation or top job
+    Variable_List = PBS_O_HOME=/home/me,
+	job_state = R
+
+Job Id: 1235.aurora-pbs-0001
+    job_state = R
+
+Job Id: 1236.aurora-pbs-0001
+    job_state = H
+
+Job Id: 1233.aurora-pbs-0001
+    job_state = F
+    Exit_status = 0
+"""
+
+
+def test_slurm_is_asked_with_arguments_alone():
+    slurm = Slurm()
+    assert slurm.submit_argv("001.sh", after=None, task=None) == ["sbatch", "--parsable", "001.sh"]
+    assert slurm.submit_argv("001.sh", after="7_2", task=2) == [
+        *("sbatch", "--parsable", "--dependency=afterany:7_2", "--array=2", "001.sh"),
+    ]
+
+
+def test_what_slurm_answers_is_understood():
+    slurm = Slurm()
+    assert parse_submitted("4711\n", []) == ["4711"]
+    assert parse_submitted("4711;frontier\n", [1, 2]) == ["4711_1", "4711_2"]
+    assert slurm.parse_states(SQUEUE) == {
+        "12": QueueEntry("queued", "Dependency"),
+        "11": QueueEntry("running"),
+        "13_1": QueueEntry("queued", "Priority"),
+        "14": QueueEntry("running"),
+    }
+
+
+def test_pbs_is_asked_with_arguments_alone():
+    pbs = Pbs()
+    assert pbs.submit_argv("001.sh", after=None, task=None) == ["qsub", "001.sh"]
+    assert pbs.submit_argv("001.sh", after="12.s", task=3) == [
+        "qsub",
+        "-W",
+        "depend=afterany:12.s",
+        "001.sh",
+    ]
+    assert pbs.query_argv(["12.s"]) == ["qstat", "-x", "-f", "12.s"]
+
+
+def test_what_pbs_answers_is_understood():
+    pbs = Pbs()
+    assert parse_submitted("1234.aurora-pbs-0001\n", []) == ["1234.aurora-pbs-0001"]
+    assert pbs.parse_states(QSTAT) == {
+        "1234.aurora-pbs-0001": QueueEntry(
+            "queued", "Not Running: Job would conflict with reservation or top job"
+        ),
+        "1235.aurora-pbs-0001": QueueEntry("running"),
+        "1236.aurora-pbs-0001": QueueEntry("queued"),
+    }
+
+
+@pytest.mark.parametrize("text", ["", "error", "12 13", "../12", "12/../x", "12;rm", "$(id)", "-1"])
+def test_what_is_no_number_of_a_job_becomes_no_argument_and_no_file(text):
+    with pytest.raises(JobError, match="is no number of a batch job"):
+        check_job_id(text)
+
+
+def test_a_job_knows_itself():
+    assert find_own_job({"SLURM_JOB_ID": "7"}) == ("slurm", "7", None)
+    array = {"SLURM_JOB_ID": "9", "SLURM_ARRAY_JOB_ID": "8", "SLURM_ARRAY_TASK_ID": "2"}
+    assert find_own_job(array) == ("slurm", "8_2", 2)
+    assert find_own_job({"PBS_JOBID": "12.s"}) == ("pbs", "12.s", None)
+    with pytest.raises(ConfigError, match="this is no batch job"):
+        find_own_job({})
+
+
+@pytest.mark.parametrize("name", ["SLURM_JOB_ID", "PBS_JOBID"])
+def test_only_what_our_script_has_started_is_in_a_batch_job_of_ours(name):
+    assert in_batch_job({name: "7", BATCH_JOB: "7"})
+    assert not in_batch_job({name: "7"}), "salloc, or a script of somebody's own"
+    assert not in_batch_job({name: "8", BATCH_JOB: "7"}), "handed on to another job"
+    assert not in_batch_job({BATCH_JOB: "7"})
+    assert not in_batch_job({name: "", BATCH_JOB: ""})
+
+
+@pytest.fixture
+def schedulers(tmp_path, monkeypatch):
+    fake = FakeScheduler(tmp_path / "bin", monkeypatch, "scancel", "qdel")
+    fake.stands(j7="RUNNING", j8="PENDING")
+    return fake
+
+
+ARRAY = {"SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "2"}
+
+
+@pytest.mark.parametrize(
+    ("job_environment", "command"),
+    [
+        ({"SLURM_JOB_ID": "7", BATCH_JOB: "7"}, ["scancel", "7"]),
+        ({"SLURM_JOB_ID": "7", BATCH_JOB: "7", **ARRAY}, ["scancel", "7_2"]),
+        (
+            {"PBS_JOBID": "7.pbs-0001", BATCH_JOB: "7.pbs-0001"},
+            ["qdel", "-W", "force", "7.pbs-0001"],
+        ),
+    ],
+)
+def test_a_process_cancels_its_own_job_and_no_other(schedulers, job_environment, command):
+    """The last task of an array carries the number of the whole array, so the task is named."""
+    environment = {**os.environ, **job_environment}
+    assert cancel_own_batch_job(environment) == command[-1]
+    assert schedulers.calls == [command]
+
+
+@pytest.mark.parametrize(
+    "job_environment",
+    [{}, {"SLURM_JOB_ID": "7"}, {"SLURM_JOB_ID": "7; rm -rf", BATCH_JOB: "7; rm -rf"}],
+)
+def test_a_process_outside_of_our_jobs_cancels_none(schedulers, job_environment):
+    assert cancel_own_batch_job({"PATH": os.environ["PATH"], **job_environment}) is None
+    assert not schedulers.asked
+
+
+@pytest.mark.parametrize("behaviour", ["exit 1", "exec sleep 600", None])
+def test_a_job_that_cannot_be_cancelled_is_none(schedulers, monkeypatch, behaviour):
+    monkeypatch.setattr(batch_jobs, "CANCEL_SECONDS", 0.2)
+    (schedulers.folder / "scancel").unlink()
+    if behaviour:
+        (schedulers.folder / "scancel").write_text(f"#!/bin/bash\n{behaviour}\n")
+        (schedulers.folder / "scancel").chmod(0o755)
+    path = f"{schedulers.folder}:/nowhere" if behaviour is None else os.environ["PATH"]
+    environment = {"PATH": path, "SLURM_JOB_ID": "7", BATCH_JOB: "7"}
+    assert cancel_own_batch_job(environment) is None
+
+
+def test_nothing_is_there_before_the_first_job(tmp_path):
+    records = JobRecords(tmp_path)
+    assert (records.jobs(), records.next_script()) == ([], "001.sh")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_scripts_are_readable_by_nobody_else(tmp_path):
+    records = JobRecords(tmp_path)
+    records.write_script("001.sh", "#!/bin/bash\n", "name = 'x'\n")
+    path, campaign = records.folder / "001.sh", records.campaign_path("001.sh")
+    assert campaign.name == "001.toml"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o700
+    assert stat.S_IMODE(records.folder.stat().st_mode) == 0o700
+    assert stat.S_IMODE(campaign.stat().st_mode) == 0o600
+    assert records.next_script() == "002.sh"
+
+
+def test_a_job_is_what_its_facts_say(tmp_path):
+    records = JobRecords(tmp_path)
+    records.write_script("001.sh", "", "")
+    records.record("7", "began", time=3.0, progress=5, host="n1")
+    assert records.jobs() == [], "it began before it was written down"
+    records.add(job("7"))
+    records.add(job("8_2", after="7", link=2, task=2))
+    records.record("7", "ended", time=4.0, code=75, said="drained")
+
+    first, second = records.jobs()
+
+    assert (first.id, first.began, first.progress, first.ended) == ("7", 3.0, 5, 4.0)
+    assert (first.code, first.message) == (75, "drained")
+    assert (second.id, second.after, second.task, second.began) == ("8_2", "7", 2, None)
+    assert records.find("8_2") == second
+    assert records.find("9") is None
+
+
+def test_copies_of_scripts_do_not_count(tmp_path):
+    records = JobRecords(tmp_path)
+    records.write_script("003.sh", "", "")
+    (records.folder / "009-mine.sh").touch()
+    assert records.next_script() == "004.sh"
+
+
+@pytest.mark.parametrize("text", ["[]", '{"a": 1}', '"x"', "{}", '{"scheduler": "lsf"}'])
+def test_a_record_of_somebody_else_is_a_sentence(tmp_path, text):
+    records = JobRecords(tmp_path)
+    records.write_script("001.sh", "", "")
+    (records.folder / "7.submitted.json").write_text(text)
+    with pytest.raises(StorageError, match=r"7\.\*\.json: do not say .*; remove them"):
+        records.jobs()
+
+
+def test_a_job_is_followed_up_to_the_last():
+    assert decide_start([], link(1), progress=0, finished=False).queues_next
+    last = decide_start([], link(4), progress=9, finished=False)
+    assert (last.runs, last.queues_next, last.message) == (
+        *(True, False, "job 4 of 4, the last one of its chain"),
+    )
+    assert not decide_start([], link(1, jobs=1), progress=0, finished=False).queues_next
+
+
+def test_a_finished_campaign_is_not_followed():
+    assert not decide_start([], link(2), progress=9, finished=True).queues_next
+
+
+def test_two_lost_jobs_that_got_nowhere_end_the_chain():
+    lost = [link(1, began=1.0, progress=5), link(2, began=2.0, progress=5)]
+    decided = decide_start(lost, link(3), progress=5, finished=False)
+    assert (decided.runs, decided.queues_next) == (False, False)
+    assert decided.message == "jobs 1 and 2 got nowhere: the chain ends here"
+    assert decide_start(lost, link(3), progress=6, finished=False).runs
+    assert decide_start(lost[:1], link(2), progress=5, finished=False).runs, "one may be bad luck"
+
+
+@pytest.mark.parametrize(
+    ("code", "now", "goes_on"),
+    [(0, 9, False), (1, 9, False), (2, 9, False), (75, 5, False), (75, 6, True), (137, 6, True)],
+)
+def test_a_job_that_could_not_be_taken_back_knows_it_by_the_records(code, now, goes_on):
+    before = replace(link(1, began=1.0, progress=5), ended=2.0, code=code, message="so")
+    own = replace(link(2), after="1")
+    decided = decide_start([before], own, progress=now, finished=False)
+    assert (decided.runs, decided.queues_next) == (goes_on, goes_on)
+    other = replace(own, after="another's")
+    assert decide_start([before], other, progress=now, finished=False).runs
+
+
+@pytest.mark.parametrize("code", [75, 137, 143, 255])
+def test_after_progress_the_next_job_goes_on(code):
+    decided = decide_end(link(1, progress=3), code=code, progress=4, finished=False, followed=True)
+    assert (decided.cancels, decided.queues_next, decided.code) == ("none", False, 0)
+
+
+@pytest.mark.parametrize("code", [75, 137])
+def test_without_progress_the_chain_ends_with_a_sentence(code):
+    decided = decide_end(link(1, progress=3), code=code, progress=3, finished=False, followed=True)
+    assert (decided.cancels, decided.code) == ("next", code)
+    assert "without a finished epoch" in decided.message
+
+
+@pytest.mark.parametrize("code", [1, 2])
+def test_what_another_job_would_not_cure_ends_the_chain(code):
+    decided = decide_end(link(1), code=code, progress=9, finished=False, followed=True)
+    assert (decided.cancels, decided.code) == ("next", code)
+
+
+def test_a_finished_campaign_takes_all_jobs_back():
+    decided = decide_end(link(1), code=0, progress=9, finished=True, followed=True)
+    assert (decided.cancels, decided.code) == ("all", 0)
+
+
+def test_one_of_several_allocations_may_end_before_the_campaign():
+    decided = decide_end(link(1), code=0, progress=9, finished=False, followed=True)
+    assert (decided.cancels, decided.code) == ("next", 0)
+
+
+def test_a_successor_that_was_refused_is_asked_for_again():
+    decided = decide_end(link(1), code=75, progress=9, finished=False, followed=False)
+    assert decided.queues_next
+
+
+def test_the_last_job_says_what_to_do():
+    decided = decide_end(link(4), code=75, progress=9, finished=False, followed=False)
+    assert (decided.queues_next, decided.code) == (False, 75)
+    assert "submit again to go on" in decided.message

@@ -1,0 +1,250 @@
+"""Batch scripts: what is in them, and that nothing from outside reaches a shell."""
+
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from processes import until
+
+from hydragnn_hpo.config.machine import find_profile
+from hydragnn_hpo.errors import ConfigError
+from hydragnn_hpo.launching.batch_script import fill_template, queue_option, render_batch_script
+
+GOLDEN = Path(__file__).parent / "golden"
+BODY = "# Python and the package of whoever submitted"
+"""From here on scripts of all machines are alike."""
+
+REQUESTS = {
+    "one": {},
+    "two": {"hosts": 2, "queue": "debug", "seconds": 5400},
+    "many": {"hosts": 64, "allocations": 3},
+}
+MACHINES = ("frontier", "lumi", "perlmutter", "aurora", "generic-slurm", "generic-pbs")
+
+HOSTILE = (
+    "plain",
+    "two words",
+    'it\'s "quoted"',
+    "$(touch pwned)`touch pwned`${HOME}",
+    "a\ntouch pwned\n#SBATCH --uid=0",
+    "; touch pwned & touch pwned |",
+    "*?[a-z]~!\\",
+    "{{run}} {{options}}",
+    "-rf",
+    "",
+)
+
+
+@pytest.mark.parametrize(
+    ("machine", "name"),
+    [
+        (m, n)
+        for m in MACHINES
+        for n in REQUESTS
+        if n != "many" or m not in ("aurora", "generic-pbs")
+    ],
+)
+def test_the_head_of_a_script_is_what_the_site_asks_for(batch_request, content, machine, name):
+    """The heads were read line by line beside the sources that the profiles name."""
+    made = render_batch_script(batch_request(**REQUESTS[name]), find_profile(machine), content())
+    head, tail = made.split(BODY)
+    assert head == (GOLDEN / f"{machine}-{name}.sh").read_text()
+    assert tail == (GOLDEN / "body.sh").read_text().partition(BODY)[2]
+
+
+def test_a_profile_says_how_a_queue_is_named(profile):
+    assert queue_option(None, profile()) is None
+    assert queue_option("debug", profile()) == "--partition=debug"
+    assert queue_option("debug", profile({"queue": "--qos=regular"})) == "--qos=debug"
+    assert queue_option(None, profile({"queue": "--qos=regular"})) == "--qos=regular"
+    assert queue_option("debug", profile({"queue": "-q prod"})) == "-q debug"
+    assert queue_option("debug", profile({"scheduler": "pbs"})) == "-q debug"
+
+
+def test_a_template_is_filled_in_one_pass():
+    template = "a {{word}}\n{{block}}\nb\n{{empty}}\nc\n"
+    words, blocks = {"word": "{{block}}"}, {"block": ["{{word}}", "y"], "empty": []}
+    assert fill_template(template, words, blocks) == "a {{block}}\n{{word}}\ny\nb\nc\n"
+    with pytest.raises(KeyError):
+        fill_template("{{other}}", words, blocks)
+
+
+@pytest.mark.parametrize("line", ["-p x\n#SBATCH --uid=0", "", "-p \x07", "-p \u00e9"])
+def test_a_directive_is_one_plain_line(batch_request, content, profile, line):
+    made = profile()
+    bad = made.model_copy(update={"batch": made.batch.model_copy(update={"directives": (line,)})})
+    with pytest.raises(ConfigError, match="cannot be a directive"):
+        render_batch_script(batch_request(), bad, content())
+
+
+# -- the script under a real shell -----------------------------------------------------
+
+
+@pytest.fixture
+def shell(tmp_path):
+    """Run a script under bash; ``program`` is a fake that writes down its arguments."""
+    fake = tmp_path / "fake program"
+    fake.write_text(
+        f"#!/bin/bash\nprintf '%s\\0' $# \"$@\" >>'{tmp_path}/calls'\n"
+        f"case $1 in run) . '{tmp_path}/behaviour';; batch) . '{tmp_path}/batch';; esac\n"
+    )
+    fake.chmod(0o755)
+    (tmp_path / "behaviour").write_text("exit 0\n")
+    (tmp_path / "batch").write_text("exit 0\n")
+
+    def start(script: str) -> subprocess.Popen[bytes]:
+        (tmp_path / "job.sh").write_text(script)
+        module = {"BASH_FUNC_module%%": f'() {{ printf "%s\\n" "$2" >>"{tmp_path}/modules"; }}'}
+        return subprocess.Popen(
+            ["bash", str(tmp_path / "job.sh")],
+            cwd=tmp_path,
+            env=os.environ | module | {"SLURM_JOB_ID": "4711"},
+            start_new_session=True,
+        )
+
+    def calls() -> list[list[str]]:
+        words = iter((tmp_path / "calls").read_bytes().decode().split("\0")[:-1])
+        return [[next(words) for _ in range(int(count))] for count in words]
+
+    start.calls, start.program, start.folder = calls, str(fake), tmp_path
+    return start
+
+
+@pytest.mark.parametrize("scheduler", ["slurm", "pbs"])
+@pytest.mark.parametrize("value", HOSTILE)
+def test_what_comes_from_outside_stays_a_word(
+    shell, batch_request, content, profile, scheduler, value
+):
+    folder = shell.folder / f"x{value.replace('/', '')}"
+    folder.mkdir()
+    made = content(
+        program=(shell.program,),
+        run=value,
+        script=value,
+        folder=str(folder),
+        command=("run", value, "--machine", value),
+        environment={"CARRIED": value},
+    )
+    (shell.folder / "behaviour").write_text(f"printf %s \"$CARRIED\" >'{shell.folder}/carried'\n")
+    script = render_batch_script(batch_request(), profile({"scheduler": scheduler}), made)
+
+    assert shell(script).wait(timeout=60) == 0
+
+    assert (shell.folder / "carried").read_bytes().decode() == value
+    begin, run, end = shell.calls()
+    assert begin == ["batch", "begin", value, "--script", value]
+    assert run == ["run", value, "--machine", value]
+    assert end == ["batch", "end", value, "--code", "0"]
+    assert not list(shell.folder.rglob("pwned"))
+    marks = [line for line in script.splitlines() if line.startswith(("#SBATCH", "#PBS"))]
+    plain = render_batch_script(batch_request(), profile({"scheduler": scheduler}), content())
+    assert marks[:3] == [m for m in plain.splitlines() if m.startswith(("#SBATCH", "#PBS"))][:3]
+
+
+def test_modules_are_loaded_and_the_machines_environment_is_set(
+    shell, batch_request, content, profile
+):
+    made = profile({"modules": ("rocm/7.1.1", "PrgEnv-gnu"), "environment": {"A": "b c"}})
+    (shell.folder / "behaviour").write_text(f"printf %s \"$A\" >'{shell.folder}/a'\n")
+    script = render_batch_script(
+        batch_request(), made, content(program=(shell.program,), folder=str(shell.folder))
+    )
+    assert shell(script).wait(timeout=60) == 0
+    assert (shell.folder / "modules").read_text() == "rocm/7.1.1\nPrgEnv-gnu\n"
+    assert (shell.folder / "a").read_text() == "b c"
+
+
+DRAINS = """\
+trap 'echo heard >>{folder}/heard; sleep 0.3; exit 75' USR1
+echo >{folder}/runs
+for _ in $(seq 600); do sleep 0.1; done
+"""
+
+BEGINS_SLOWLY = """\
+[ $2 = begin ] || exit 0
+echo >{folder}/begins
+for _ in $(seq 600); do [ -e {folder}/heard ] && exit 0; sleep 0.1; done
+"""
+
+
+@pytest.fixture
+def job(shell, batch_request, content, profile):
+    """Start a script whose ``run`` behaves as said."""
+
+    def start(behaviour: str, batch: str = "exit 0\n") -> subprocess.Popen[bytes]:
+        made = content(program=(shell.program,), folder=str(shell.folder))
+        (shell.folder / "behaviour").write_text(behaviour.format(folder=shell.folder))
+        (shell.folder / "batch").write_text(batch.format(folder=shell.folder))
+        return shell(render_batch_script(batch_request(), profile(), made))
+
+    return start
+
+
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGTERM])
+def test_a_signal_to_the_shell_drains_the_program(shell, job, number):
+    process = job(DRAINS)
+    until((shell.folder / "runs").exists, "run")
+
+    process.send_signal(number)
+
+    assert process.wait(timeout=60) == 0, "what 'batch end' says"
+    assert shell.calls()[-1][-2:] == ["--code", "75"]
+
+
+def test_many_signals_lose_no_exit_code(shell, job):
+    process = job(DRAINS)
+    until((shell.folder / "runs").exists, "run")
+    for _ in range(50):
+        process.send_signal(signal.SIGUSR1)
+        time.sleep(0.01)
+    assert process.wait(timeout=60) == 0
+    assert shell.calls()[-1][-2:] == ["--code", "75"]
+
+
+@pytest.mark.parametrize(
+    ("send", "number"), [(os.kill, signal.SIGUSR1), (os.killpg, signal.SIGTERM)]
+)
+def test_a_signal_before_the_program_keeps_it_from_starting(shell, job, send, number):
+    """SIGTERM may go to all processes: what queues the next job must not end by it."""
+    process = job("exit 0\n", batch=BEGINS_SLOWLY)
+    until((shell.folder / "begins").exists, "begin")
+    send(process.pid, number)
+    (shell.folder / "heard").touch()
+    assert process.wait(timeout=60) == 0
+    assert [call[:2] for call in shell.calls()] == [["batch", "begin"], ["batch", "end"]]
+    assert shell.calls()[-1][-2:] == ["--code", "75"]
+
+
+@pytest.mark.parametrize(("behaviour", "code"), [("kill -KILL $$\n", "137"), ("exit 2\n", "2")])
+def test_how_the_program_ended_is_told_and_the_job_ends_as_batch_end_says(
+    shell, job, behaviour, code
+):
+    process = job(behaviour, batch="[ $2 = begin ] || exit 7\n")
+    assert process.wait(timeout=60) == 7
+    assert shell.calls()[-1][-2:] == ["--code", code]
+
+
+def test_what_a_job_starts_knows_its_number(shell, job):
+    assert job("echo $HYDRAGNN_HPO_BATCH_JOB >{folder}/number\n").wait(timeout=60) == 0
+    assert (shell.folder / "number").read_text() == "4711\n"
+
+
+def test_a_job_that_shall_not_begin_does_not(shell, job):
+    assert job("exit 0\n", batch="exit 1\n").wait(timeout=60) == 1
+    assert [call[:2] for call in shell.calls()] == [["batch", "begin"]]
+
+
+def test_pbs_jobs_know_their_end(shell, batch_request, content, profile):
+    """PBS sends no signal: 7200 s from now, and 300 s before it, are said instead."""
+    made = content(program=(shell.program,), folder=str(shell.folder))
+    wrote = f"echo $HYDRAGNN_HPO_END $HYDRAGNN_HPO_END_MARGIN >'{shell.folder}/end'\n"
+    (shell.folder / "behaviour").write_text(wrote)
+    pbs = profile({"scheduler": "pbs", "drain_seconds": 300})
+    began = time.time()
+    assert shell(render_batch_script(batch_request(seconds=7200), pbs, made)).wait(timeout=60) == 0
+    end, margin = map(int, (shell.folder / "end").read_text().split())
+    assert began + 7190 <= end <= time.time() + 7210, "clocks are set now and then"
+    assert margin == 300

@@ -1,0 +1,699 @@
+"""Software on hosts: an environment packed, sent and unpacked where it never was; containers.
+
+Archives that were not made by us, or came in part, leave nothing.
+"""
+
+import fcntl
+import gzip
+import hashlib
+import io
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from hydragnn_hpo.config.campaign_config import MachineConfig
+from hydragnn_hpo.config.machine import ContainerConfig, SiteConfig, resolve_machine
+from hydragnn_hpo.config.schema import parse_config
+from hydragnn_hpo.errors import ConfigError
+from hydragnn_hpo.launching.environment import (
+    OWN,
+    ROOT,
+    ArchiveRefused,
+    Pack,
+    check_software,
+    install,
+    isolated_environment,
+    packed_software,
+    software_folder,
+    software_here,
+    unpack,
+    walk,
+)
+from hydragnn_hpo.launching.transports.transport import agent_argv
+
+SITE = SiteConfig()
+MODULE = "hydragnn_hpo.launching.environment"
+ON_HOST = (sys.executable, "-S", "-P", "-m", MODULE)
+LIBRARY = f"lib/python{sys.version_info.major}.{sys.version_info.minor}"
+
+# -- packing -----------------------------------------------------------------------------
+
+PACK = """
+import json, sys
+from dataclasses import asdict
+from pathlib import Path
+from hydragnn_hpo.errors import HydraError
+from hydragnn_hpo.launching import environment
+if sys.argv[2:]:
+    environment._SYSTEM = sys.base_prefix
+try:
+    made = environment.pack_environment(Path(sys.argv[1]))
+except HydraError as error:
+    print(json.dumps({"error": str(error)}))
+else:
+    print(json.dumps({"checksum": made.checksum, "fingerprint": made.fingerprint}))
+"""
+SCRIPT = """
+import frog, json, sys, hydragnn_hpo
+print(json.dumps([sys.prefix, *sys.path, frog.__file__, json.__file__, hydragnn_hpo.__file__]))
+"""
+
+
+@pytest.fixture
+def small(tmp_path) -> Path:
+    """Give an environment with one package of its own."""
+    place = tmp_path / "small"
+    base = Path(sys.base_prefix) / "bin" / f"python3.{sys.version_info.minor}"
+    subprocess.run([base, "-m", "venv", "--without-pip", place], check=True)
+    package = place / LIBRARY / "site-packages" / "frog"
+    package.mkdir()
+    (package / "__init__.py").write_text("COLOUR = 'green'\n")
+    tool = place / "bin/frog"
+    tool.write_text(f"#!{place}/bin/python\n{SCRIPT}")
+    tool.chmod(0o755)
+    return place
+
+
+def pack(place: Path, out: Path, *, base: bool = False) -> dict:
+    """Pack in a process of that environment, with its interpreter or as if hosts had it."""
+    done = subprocess.run(
+        [place / "bin/python", "-P", "-c", PACK, out, *(() if base else ("system",))],
+        env={"PYTHONPATH": str(ROOT), "PATH": os.environ["PATH"]},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["env.tar.gz", "env.tar.zst"])
+def test_it_works_where_it_is_unpacked_and_needs_nothing_of_where_it_was(small, tmp_path, name):
+    if shutil.which("zstd") is None and name.endswith("zst"):
+        pytest.skip("no zstd here")
+    archive = tmp_path / name
+    made = pack(small, archive, base=True)
+    target = tmp_path / "a folder" / "target"
+    target.parent.mkdir()
+    unpack(archive, target, made["checksum"])
+    shutil.rmtree(small)
+
+    done = subprocess.run([target / "env/bin/frog"], capture_output=True, text=True, env={})
+
+    assert done.returncode == 0, done.stderr
+    prefix, *files = json.loads(done.stdout)
+    assert prefix == str(target / "env")
+    assert [file for file in files if not file.startswith(f"{target}/")] == []
+    shipped = target / "env" / LIBRARY / "site-packages/hydragnn_hpo/_shipped"
+    assert (shipped / "launch/machines/frontier.toml").is_file()
+    mapped = subprocess.run(
+        [target / "env/bin/python3", "-c", "print(open('/proc/self/maps').read())"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={},
+    ).stdout
+    assert str(Path(sys.base_prefix).resolve()) not in mapped  # nor its shared library
+
+
+def test_an_interpreter_that_hosts_have_stays_where_it_is(small, tmp_path):
+    archive, target = tmp_path / "env.tar.gz", tmp_path / "target"
+    made = pack(small, archive)
+    unpack(archive, target, made["checksum"])
+
+    done = subprocess.run([target / "env/bin/frog"], capture_output=True, text=True, env={})
+
+    assert not (target / "base").exists()
+    assert done.returncode == 0, done.stderr
+    prefix, *_, frog, json_file, ours = json.loads(done.stdout)
+    assert prefix == str(target / "env")
+    assert frog.startswith(str(target))
+    assert ours.startswith(str(target))
+    assert json_file.startswith(sys.base_prefix)
+
+
+def test_the_same_environment_gives_the_same_archive(small, tmp_path):
+    first = pack(small, tmp_path / "one.tar.gz")
+    for path in small.rglob("*"):
+        os.utime(path, follow_symlinks=False)
+    (small / LIBRARY / "site-packages/frog/__pycache__").mkdir()
+    (small / LIBRARY / "site-packages/frog/__pycache__/x.cpython-311.pyc").write_bytes(b"cache")
+
+    second = pack(small, tmp_path / "two.tar.gz")
+
+    assert first["checksum"] == second["checksum"]
+    assert first["fingerprint"] != second["fingerprint"]  # which only spares work
+    (small / LIBRARY / "site-packages/frog/new.py").touch()
+    assert pack(small, tmp_path / "three.tar.gz")["checksum"] != first["checksum"]
+
+
+def test_an_archive_of_the_same_files_is_not_written_again(small, tmp_path):
+    archive = tmp_path / "env.tar.gz"
+    pack(small, archive)
+    before = archive.stat().st_ino
+    pack(small, archive)
+    assert archive.stat().st_ino == before
+
+    archive.write_bytes(archive.read_bytes()[:-1])
+    pack(small, archive)
+    assert archive.stat().st_ino != before
+
+
+@pytest.mark.slow
+def test_it_holds_what_is_used_and_says_which_packages(small, tmp_path):
+    archive = tmp_path / "env.tar.gz"
+    pack(small, archive, base=True)
+
+    with tarfile.open(archive) as tar:
+        names = tar.getnames()
+        content = tar.extractfile("manifest.json")
+        assert content is not None
+        manifest = json.load(content)
+    assert names[0] == "manifest.json"
+    assert names[1:] == sorted(names[1:])
+    assert manifest["files"] == len(names) - 1
+    assert f"env/{LIBRARY}/site-packages/frog/__init__.py" in names
+    assert f"base/{LIBRARY}/json/__init__.py" in names
+    assert not [name for name in names if "__pycache__" in name or name.endswith(".pyc")]
+    assert not [name for name in names if name.startswith(f"base/{LIBRARY}/site-packages")]
+    assert not [name for name in names if name.startswith(f"base/{LIBRARY}/test/")]
+    described = json.loads((tmp_path / "env.tar.gz.json").read_text())
+    assert described["python"] == sys.version.split()[0]
+    assert described["checksum"] == hashlib.sha256(archive.read_bytes()).hexdigest()
+
+
+def test_an_unwritable_place_is_said_in_a_sentence(small, tmp_path):
+    (tmp_path / "file").touch()
+    assert "cannot be written" in pack(small, tmp_path / "file/env.tar.gz")["error"]
+    assert "NAME.tar.gz" in pack(small, tmp_path / "env.zip")["error"]
+
+
+def test_a_conda_environment_is_refused(small, tmp_path):
+    (small / "conda-meta").mkdir()
+    assert "conda-pack" in pack(small, tmp_path / "env.tar.gz")["error"]
+    assert not list(tmp_path.glob("*env.tar*"))
+
+
+def test_a_link_to_somebodys_checkout_is_refused(small, tmp_path):
+    about = small / LIBRARY / "site-packages/toad-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: toad\nVersion: 1.0\n")
+    origin = {"url": "file:///home/me/toad", "dir_info": {"editable": True}}
+    (about / "direct_url.json").write_text(json.dumps(origin))
+
+    assert "toad is installed as a link" in pack(small, tmp_path / "env.tar.gz")["error"]
+
+
+def test_links_to_files_become_files_and_others_stay_inside(tmp_path):
+    top, outside = tmp_path / "top", tmp_path / "outside"
+    (top / "lib").mkdir(parents=True)
+    outside.mkdir()
+    (outside / "file").write_text("x")
+    (top / "lib64").symlink_to("lib")
+    (top / "absolute").symlink_to(top / "lib")
+    (top / "away").symlink_to(outside / "file")
+
+    found = {member.info.name: member for member in walk(top, "env")}
+
+    assert sorted(found) == ["env/absolute", "env/away", "env/lib64"]
+    assert [found[f"env/{name}"].info.linkname for name in ("absolute", "lib64")] == ["lib", "lib"]
+    assert found["env/away"].info.isreg()
+    assert found["env/away"].info.size == 1
+
+    for leads in (outside, tmp_path / "nowhere"):
+        (top / "folder").symlink_to(leads)
+        with pytest.raises(ConfigError, match="which is not packed"):
+            list(walk(top, "env"))
+        (top / "folder").unlink()
+
+
+# -- unpacking ---------------------------------------------------------------------------
+
+PYTHON = ("base/bin/python", b'#!/bin/sh\necho "$@" "$PYTHONPATH" "$PYTHONNOUSERSITE"\n')
+
+
+def regular(name: str, content: bytes = b"", mode: int = 0o755) -> tuple[tarfile.TarInfo, bytes]:
+    member = tarfile.TarInfo(name)
+    member.size, member.mode = len(content), mode
+    return member, content
+
+
+def special(name: str, kind: bytes, leads: str = "") -> tuple[tarfile.TarInfo, bytes]:
+    member = tarfile.TarInfo(name)
+    member.type, member.linkname = kind, leads
+    return member, b""
+
+
+def link(name: str, leads: str) -> tuple[tarfile.TarInfo, bytes]:
+    return special(name, tarfile.SYMTYPE, leads)
+
+
+def write_archive(file: Path, *members, told: dict | None = None) -> str:
+    """Write an archive with an interpreter and a manifest that fits, unless told; its checksum."""
+    listed = [
+        regular(*PYTHON),
+        link("env/bin/python", "../../base/bin/python"),
+        regular("env/pyvenv.cfg"),
+        *members,
+    ]
+    size = sum(len(content) for _, content in listed)
+    said = {"format": 2, "files": len(listed), "bytes": size} | (told or {})
+    with gzip.open(file, "wb") as stream, tarfile.open(fileobj=stream, mode="w|") as tar:
+        first = json.dumps(said).encode()
+        for member, content in [regular("manifest.json", first), *listed]:
+            tar.addfile(member, io.BytesIO(content))
+    return hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+def refused(tmp_path: Path, file: Path, checksum: str) -> str:
+    """Give the sentence; neither the target nor anything beside it may be there."""
+    before = sorted(path for path in tmp_path.rglob("*"))
+    with pytest.raises(ArchiveRefused) as caught:
+        unpack(file, tmp_path / "target", checksum)
+    assert sorted(path for path in tmp_path.rglob("*")) == before
+    return str(caught.value)
+
+
+HOSTILE = {
+    "absolute": ([regular("/etc/hpo-was-here", b"x")], "would lie elsewhere"),
+    "upwards": ([regular("env/../../hpo-was-here", b"x")], "would lie elsewhere"),
+    "beside": ([regular("other/file", b"x")], "would lie elsewhere"),
+    "file as folder": ([regular("env/x", b"x"), regular("env/x/y", b"x")], "cannot be unpacked"),
+    "absolute link": ([link("env/a", "/etc/passwd")], "leads out of it"),
+    "link out": ([link("env/a", "../../../etc/passwd")], "leads out of it"),
+    "link to the top": ([link("env/a", "..")], "leads out of it"),
+    "chain of links": (
+        [link("env/deep/er/up", "../.."), link("env/out", "deep/er/up/../..")],
+        "leads out of it",
+    ),
+    "through a link": ([link("env/d", "../.."), regular("env/d/hpo-was-here", b"x")], "cannot be"),
+    "over a link": ([link("env/f", "../../x"), regular("env/f", b"x")], "cannot be unpacked"),
+    "hard link": ([special("env/a", tarfile.LNKTYPE, "/etc/passwd")], "neither a file nor a link"),
+    "device": ([special("env/a", tarfile.CHRTYPE)], "neither a file nor a link"),
+    "pipe": ([special("env/a", tarfile.FIFOTYPE)], "neither a file nor a link"),
+    "folder": ([special("env/a", tarfile.DIRTYPE)], "neither a file nor a link"),
+    "link as folder": ([link("env/d", "/tmp"), link("env/d/hpo-was-here", "x")], "cannot be"),
+    "deep": ([regular("env/" + "d/" * 1500 + "f", b"x")], "cannot be unpacked"),
+    "twice": ([regular("env/a", b"x"), regular("env/a", b"y")], "cannot be unpacked"),
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_nothing_lands_outside(tmp_path, case):
+    members, said = HOSTILE[case]
+    file = tmp_path / "env.tar.gz"
+
+    assert said in refused(tmp_path, file, write_archive(file, *members))
+
+
+@pytest.mark.parametrize(
+    ("told", "said"),
+    [
+        ({"files": 5}, "ends after 4 of 5 files"),
+        ({"files": 3}, "holds more than 3 files"),
+        ({"bytes": 5}, "of 5 bytes"),
+        ({"bytes": 1 << 60}, "are free"),
+        ({"format": 1}, "not of format 2"),
+        ({"files": None}, "cannot be unpacked"),
+    ],
+)
+def test_a_manifest_is_not_believed(tmp_path, told, said):
+    file = tmp_path / "env.tar.gz"
+
+    assert said in refused(tmp_path, file, write_archive(file, regular("env/a", b"x"), told=told))
+
+
+def test_an_archive_with_endless_headers_is_refused(tmp_path):
+    """Each long name may be followed by another: tarfile reads them by recursion."""
+    file = tmp_path / "env.tar.gz"
+    header = tarfile.TarInfo("././@LongLink")
+    header.type, header.size = tarfile.GNUTYPE_LONGNAME, 2
+    block = header.tobuf(tarfile.GNU_FORMAT) + b"a".ljust(512, b"\0")
+    file.write_bytes(gzip.compress(block * 3000))
+
+    checksum = hashlib.sha256(file.read_bytes()).hexdigest()
+    assert "cannot be unpacked" in refused(tmp_path, file, checksum)
+
+
+def test_an_interpreter_that_is_not_here_is_named(tmp_path):
+    file = tmp_path / "env.tar.gz"
+    checksum = write_archive(file, link("env/bin/python", "/no/such/python3.11"))
+
+    assert "wants /no/such/python3.11" in refused(tmp_path, file, checksum)
+
+
+def test_what_is_no_archive_is_refused(tmp_path):
+    for name, content in {"empty": b"", "text": b"hello", "gzip": gzip.compress(b"hello")}.items():
+        file = tmp_path / f"{name}.tar.gz"
+        file.write_bytes(content)
+        refused(tmp_path, file, hashlib.sha256(content).hexdigest())
+    assert "cannot be unpacked" in refused(tmp_path, tmp_path / "missing.tar.gz", "")
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
+def test_a_truncated_archive_is_refused_even_with_a_checksum_that_fits(tmp_path, share):
+    file = tmp_path / "env.tar.gz"
+    write_archive(file, *(regular(f"env/{n}", bytes(range(256)) * n) for n in range(40)))
+    whole = file.read_bytes()
+    file.write_bytes(whole[: int(share * len(whole))])
+
+    refused(tmp_path, file, hashlib.sha256(file.read_bytes()).hexdigest())
+    assert "checksum differs" in refused(tmp_path, file, hashlib.sha256(whole).hexdigest())
+
+
+def test_a_link_in_the_archives_place_is_not_followed(tmp_path):
+    checksum = write_archive(tmp_path / "env.tar.gz")
+    (tmp_path / "link.tar.gz").symlink_to("env.tar.gz")
+
+    assert "cannot be unpacked" in refused(tmp_path, tmp_path / "link.tar.gz", checksum)
+
+
+def test_the_environment_is_told_where_its_interpreter_is(tmp_path):
+    file, target = tmp_path / "env.tar.gz", tmp_path / "target"
+    unpack(file, target, write_archive(file))
+
+    assert (target / "env/bin/python").resolve() == target / "base/bin/python"
+    assert (target / "env/pyvenv.cfg").read_text() == f"home = {target}/base/bin\n"
+
+
+# -- on a host ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def shared(tmp_path) -> Path:
+    return tmp_path / "shared.tar.gz"
+
+
+@pytest.fixture
+def checksum(shared) -> str:
+    return write_archive(shared, regular("env/file", random.Random(1).randbytes(10_000)))
+
+
+@pytest.fixture
+def place(tmp_path) -> Path:
+    return software_folder(str(tmp_path / "place"), {})
+
+
+def unpacked(place: Path) -> list[str]:
+    """Return what lies in a folder for software, but for locks."""
+    return sorted(path.name for path in place.iterdir() if path.is_dir())
+
+
+def test_it_is_unpacked_once(place, shared, checksum):
+    target = install(place, checksum, [shared])
+
+    assert (target / "env/file").stat().st_size == 10_000
+    assert unpacked(place) == [checksum[:16]]
+    before = (target / "env/file").stat().st_ino
+    assert install(place, checksum, []) == target
+    assert (target / "env/file").stat().st_ino == before
+
+
+def damage(sent: Path, how: str) -> None:
+    whole = sent.read_bytes()
+    match how:
+        case "short":
+            sent.write_bytes(whole[:5000])
+        case "empty":
+            sent.write_bytes(b"")
+        case "changed":
+            sent.write_bytes(whole[:5000] + bytes([whole[5000] ^ 1]) + whole[5001:])
+        case "missing":
+            sent.unlink()
+
+
+@pytest.mark.parametrize("how", ["short", "empty", "changed", "missing"])
+def test_a_partial_file_is_refused_and_the_shared_one_taken(tmp_path, place, shared, checksum, how):
+    sent = tmp_path / "sent.tar.gz"
+    sent.write_bytes(shared.read_bytes())
+    damage(sent, how)
+
+    wanted = "No such file" if how == "missing" else "checksum differs"
+    with pytest.raises(ArchiveRefused, match=wanted):
+        install(place, checksum, [sent])
+
+    assert unpacked(place) == []
+    assert install(place, checksum, [sent, shared]).is_dir()
+    assert unpacked(place) == [checksum[:16]]
+    assert shared.exists()
+
+
+def test_what_a_sweeper_took_parts_of_is_unpacked_again(place, shared, checksum):
+    target = install(place, checksum, [shared])
+    (target / "env/__pycache__").mkdir()
+    (target / "env/__pycache__/file.pyc").touch()
+    assert install(place, checksum, []) == target
+    (target / "env/file").unlink()
+
+    with pytest.raises(ArchiveRefused, match="no archive was sent"):
+        install(place, checksum, [])
+    assert install(place, checksum, [shared]) == target
+    assert (target / "env/file").exists()
+
+
+def test_earlier_ones_are_removed_unless_agents_run_from_them(tmp_path, place, shared, checksum):
+    files = [tmp_path / f"{n}.tar.gz" for n in range(3)]
+    sums = [write_archive(file, regular(f"env/{file.name}")) for file in files]
+    used, _, _ = (install(place, s, [f]) for s, f in zip(sums, files, strict=True))
+    assert unpacked(place) == [sums[2][:16]]  # no agent held them so far
+    install(place, sums[0], [files[0]])
+    with (place / f"{used.name}.used").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_SH)
+        install(place, checksum, [shared])
+        assert unpacked(place) == sorted([sums[0][:16], checksum[:16]])
+    install(place, sums[1], [files[1]])
+    assert unpacked(place) == [sums[1][:16]]
+
+
+def test_hosts_that_share_a_disk_unpack_once(tmp_path, place, shared, checksum):
+    argv = (*ON_HOST, "install", "--checksum", checksum, "--place", str(tmp_path / "place"))
+    running = [
+        subprocess.Popen(
+            [*argv, "--source", shared],
+            env={"SLURMD_NODENAME": f"h{n}", "PYTHONPATH": str(ROOT), "PATH": os.environ["PATH"]},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for n in range(4)
+    ]
+    told = [json.loads(process.communicate(timeout=120)[0]) for process in running]
+
+    assert sorted(answer["host"] for answer in told) == ["h0", "h1", "h2", "h3"]
+    assert {answer["error"] for answer in told} == {""}
+    assert unpacked(place) == [checksum[:16]]
+
+
+def test_what_was_sent_is_removed(tmp_path, place, shared, checksum):
+    sent = tmp_path / "sent.tar.gz"
+    shutil.copy(shared, sent)
+    argv = (*ON_HOST, "install", "--checksum", checksum, "--place", "$PLACE/place")
+    subprocess.run(
+        [*argv, "--sent", "$PLACE/sent.tar.gz"],
+        env={"PYTHONPATH": str(ROOT), "PLACE": str(tmp_path), "PATH": os.environ["PATH"]},
+        check=True,
+    )
+    assert not sent.exists()
+    assert unpacked(place) == [checksum[:16]]
+
+
+def test_it_becomes_the_unpacked_python(tmp_path, shared, checksum):
+    argv = (*ON_HOST, "start", "--checksum", checksum, "--place", "$PLACE/here")
+    environment = {"PYTHONPATH": str(ROOT), "PLACE": str(tmp_path), "PATH": os.environ["PATH"]}
+    done = subprocess.run(
+        [*argv, "--source", shared, "--", "-P", "-m", "some.module", "--host", "h"],
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert (done.stdout, done.returncode) == ("-P -m some.module --host h  1\n", 0), done.stderr
+    assert unpacked(software_folder(str(tmp_path / "here"), {})) == [checksum[:16]]
+
+    done = subprocess.run(
+        [*argv, "--place", "$NOWHERE", "--", "-P"], env=environment, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "error: $NOWHERE: names 'NOWHERE', which this host does not have.\n"
+
+
+def test_nothing_of_another_environment_is_found():
+    bin_here = str(Path(sys.executable).parent)
+    ours = {"PATH": f"{bin_here}:/usr/bin", "PYTHONPATH": "/x", "PYTHONHOME": "/y", "HOME": "/h"}
+
+    assert isolated_environment(Path("/local/sum"), ours) == {
+        "HOME": "/h",
+        "PATH": "/local/sum/env/bin:/usr/bin",
+        "PYTHONNOUSERSITE": "1",
+        "VIRTUAL_ENV": "/local/sum/env",
+    }
+
+
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [
+        ("/tmp/$(touch x)", "names"),
+        ("relative", "no absolute path"),
+        ("/proc/nowhere", "cannot be written"),
+        ("$LOCAL/x", "names 'LOCAL'"),
+    ],
+)
+def test_a_place_that_cannot_be_used_is_named(place, said):
+    with pytest.raises(ArchiveRefused, match=said):
+        software_folder(place, {"HOME": "/root"})
+
+
+def test_a_folder_that_others_can_enter_is_not_used(tmp_path):
+    folder = tmp_path / f"hydragnn-hpo-{os.getuid()}"
+    folder.mkdir()
+    folder.chmod(0o755)
+    with pytest.raises(ArchiveRefused, match="only you can enter"):
+        software_folder(str(tmp_path), {})
+
+
+def test_it_imports_little():
+    """One process per host reads this from a file system that all share."""
+    code = (
+        "import sys; before = set(sys.modules)\n"
+        "import hydragnn_hpo.launching.environment\n"
+        "top = {name.split('.')[0] for name in set(sys.modules) - before}\n"
+        "assert top <= sys.stdlib_module_names | {'hydragnn_hpo'}, top\n"
+        "ours = [name for name in sys.modules if name.startswith('hydragnn_hpo')]\n"
+        "assert len(ours) <= 8, ours\n"
+    )
+    argv = [sys.executable, "-S", "-P", "-c", code]
+    done = subprocess.run(argv, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+# -- choosing ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def programs(tmp_path, monkeypatch) -> Path:
+    """Put an ``apptainer`` first on PATH that writes down its arguments and runs the rest."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    program = folder / "apptainer"
+    program.write_text(
+        "#!/bin/sh\n"
+        f'printf "%s\\n" "$@" > {folder}/argv\n'
+        f"env > {folder}/environment\n"
+        'while [ "$1" != python3 ]; do shift; done\n'
+        f'shift\nexec {sys.executable} "$@"\n'
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(folder), prepend=":")
+    return folder
+
+
+@pytest.fixture
+def image(tmp_path) -> Path:
+    file = tmp_path / "my image.sif"
+    file.touch()
+    return file
+
+
+def test_our_own_python_is_the_default():
+    assert agent_argv("h", software=OWN) == agent_argv("h")
+    assert agent_argv("h", parent=7) == [
+        *(sys.executable, "-P", "-m", "hydragnn_hpo.launching.agent"),
+        *("--host", "h", "--parent", "7"),
+    ]
+
+
+def test_agents_become_the_python_of_a_pack():
+    pack = Pack(Path("/shared/env.tar.gz"), "a" * 64, 9, "b")
+
+    software = packed_software(pack, "/mnt/bb/$USER")
+
+    assert agent_argv(host_of="SLURMD_NODENAME", software=software) == [
+        *(sys.executable, "-S", "-P", "-m", MODULE, "start"),
+        *("--checksum", "a" * 64, "--place", "/mnt/bb/$USER"),
+        *("--source", "/shared/env.tar.gz", "--"),
+        *("-P", "-m", "hydragnn_hpo.launching.agent", "--host-of", "SLURMD_NODENAME"),
+    ]
+    ours = {"PYTHONPATH": "/x", "A": "1"}
+    assert software.agent_environment(ours) == {"PYTHONPATH": str(ROOT), "A": "1"}
+
+
+def test_agents_run_inside_an_image(programs, image, tmp_path):
+    run = tmp_path / "it's a $(run)"
+    site = SiteConfig(
+        scratch="/mnt/$WHO", container=ContainerConfig(flags=("--rocm", "--bind=/opt"))
+    )
+    known = {"WHO": "me", "HYDRAGNN_HPO_DATA": "/data"}
+
+    software = software_here(MachineConfig(container=str(image)), site, run, known)
+    argv = agent_argv("h", parent=7, software=software)
+
+    assert argv == [
+        *("apptainer", "exec", "--rocm", "--bind=/opt"),
+        *("--bind", str(run), "--bind", "/sys", "--bind", "/mnt/me", "--bind", "/data"),
+        *(str(image), "python3", "-P", "-m", "hydragnn_hpo.launching.agent", "--host", "h"),
+    ]  # without a parent: inside, it may be another process
+    assert software.agent_environment({"PYTHONPATH": "/checkout", "A": "1"}) == {"A": "1"}
+    shown = [*argv[: argv.index("python3") + 1], "-c", "import sys; print(sys.argv[1:])", "$(x) 'y"]
+    done = subprocess.run(shown, capture_output=True, text=True, check=True)
+    assert done.stdout == '["$(x) \'y"]\n'
+    assert (programs / "argv").read_text().splitlines()[1:] == shown[2:]
+
+
+def test_a_missing_image_or_program_is_said_first(image, tmp_path, monkeypatch):
+    machine = MachineConfig(container=str(image))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ConfigError, match="'apptainer', which is not on PATH"):
+        check_software(machine, SITE, tmp_path)
+    gone = MachineConfig(container=str(tmp_path / "no.sif"))
+    with pytest.raises(ConfigError, match=r"no\.sif: no such container image"):
+        check_software(gone, SITE, tmp_path)
+
+
+def test_a_folder_that_cannot_be_bound_is_said(programs, image, tmp_path):
+    with pytest.raises(ConfigError, match="cannot be bound"):
+        software_here(MachineConfig(container=str(image)), SITE, tmp_path / "a:b")
+
+
+def test_software_comes_one_way_and_only_where_it_can(tmp_path):
+    with pytest.raises(ConfigError, match="drop one of them"):
+        parse_config({"pack": "a", "container": "b"}, MachineConfig, "[machine]")
+    for backend in ("local", "ray", "mpiexec"):
+        with pytest.raises(ConfigError, match=f"does not work with the backend '{backend}'"):
+            check_software(MachineConfig(backend=backend, pack="a"), SITE, tmp_path)
+    with pytest.raises(ConfigError, match="hydragnn-hpo pack"):
+        check_software(MachineConfig(backend="slurm", pack="a"), SITE, tmp_path)
+
+
+def test_files_are_named_by_their_whole_path(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    machine = MachineConfig(backend="slurm", pack="env.tar.gz")
+
+    assert resolve_machine(machine, {}, Path("/campaigns")).pack == "/campaigns/env.tar.gz"
+    asked = resolve_machine(MachineConfig(), {"container": "x.sif"}, Path("/campaigns"))
+    assert asked.container == str(tmp_path / "x.sif")
+
+
+def test_an_archive_that_is_not_the_one_that_was_written_is_said(tmp_path):
+    archive = tmp_path / "env.tar.gz"
+    archive.write_bytes(b"12345")
+    beside = tmp_path / "env.tar.gz.json"
+    with pytest.raises(ConfigError, match="hydragnn-hpo pack"):
+        Pack.read(archive)
+    good = {"checksum": "c", "size": 5, "fingerprint": "f", "format": 2, "x": 1}
+    beside.write_text(json.dumps(good | {"size": 6}))
+    with pytest.raises(ConfigError, match=r"has size 5, env\.tar\.gz\.json says 6: pack again"):
+        Pack.read(archive)
+    beside.write_text(json.dumps(good | {"format": 1}))
+    with pytest.raises(ConfigError, match=r"says 1: pack again"):
+        Pack.read(archive)
+    for damaged in ("[]", "{", '{"size": 5}'):
+        beside.write_text(damaged)
+        with pytest.raises(ConfigError, match="is damaged"):
+            Pack.read(archive)
+    beside.write_text(json.dumps(good))
+    assert Pack.read(archive) == Pack(archive, "c", 5, "f")

@@ -1,0 +1,162 @@
+"""What Slurm says about our allocation is understood."""
+
+import math
+import os
+import time
+
+import pytest
+
+from hydragnn_hpo.errors import ConfigError, JobError
+from hydragnn_hpo.launching import slurm_allocation
+from hydragnn_hpo.launching.slurm_allocation import (
+    Allocation,
+    find_unusable_hosts,
+    step_argv,
+)
+
+
+@pytest.fixture
+def answers(tmp_path, monkeypatch):
+    """Put commands first on PATH that answer as Slurm does."""
+
+    def put(**said):
+        for name, text in said.items():
+            (tmp_path / f"{name}.txt").write_text(text)
+            tool = tmp_path / name
+            tool.write_text(f"#!/bin/sh\ncat {tmp_path}/{name}.txt\n")
+            tool.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+
+    put(srun="")
+    return put
+
+
+def test_an_allocation_has_hosts_an_address_and_an_end(answers, monkeypatch):
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    answers(squeue="RUNNING|n[1-3]|2026-11-21T19:00:00\n", scontrol="x NodeAddr=10.1.2.3 y\n")
+
+    found = Allocation.find({"SLURM_JOB_ID": "17"}, most=2)
+
+    assert (found.job, found.hosts, found.address) == ("17", ("n1", "n2"), "10.1.2.3")
+    assert found.ends_at == 1795287600.0  # date -ud 2026-11-21T19:00 +%s
+    monkeypatch.undo()
+    time.tzset()
+
+
+def test_hosts_that_are_left_alone_are_not_counted(answers):
+    answers(squeue="RUNNING|n[1-4]|NONE\n", scontrol="NodeAddr=n2\n")
+    given = {"SLURM_JOB_ID": "17"}
+
+    assert Allocation.find(given, 2, without=("n1", "n3")).hosts == ("n2", "n4")
+    with pytest.raises(ConfigError, match="all 4 hosts are excluded"):
+        Allocation.find(given, without=("n1", "n2", "n3", "n4"))
+
+
+def test_an_allocation_that_is_over_is_refused(answers):
+    """squeue knows the job for some minutes more, and says nothing of it."""
+    answers(squeue="")
+    with pytest.raises(ConfigError, match="Slurm job 17 has ended"):
+        Allocation.find({"SLURM_JOB_ID": "17"})
+
+
+@pytest.mark.parametrize("said", ["maintenance today\n", "RUNNING||NONE|17\n", "\n"])
+def test_what_is_no_answer_about_a_job_is_a_sentence(answers, said):
+    answers(squeue=said, scontrol="NodeAddr=n1\n")
+    with pytest.raises(JobError, match="squeue tells no state and hosts of job 17"):
+        Allocation.find({"SLURM_JOB_ID": "17"})
+
+
+def test_a_task_with_the_number_of_its_array_knows_its_own_hosts(answers):
+    """As Slurm 22.05 answers for the last task of an array that it starts."""
+    answers(
+        squeue="RUNNING|n1|2026-11-21T19:00:00|102\nRUNNING|n2|2026-11-21T19:00:00|101\n",
+        scontrol="NodeAddr=n\n",
+    )
+    assert Allocation.find({"SLURM_JOB_ID": "101"}).hosts == ("n2",)
+    assert Allocation.find({"SLURM_JOB_ID": "102"}).hosts == ("n1",)
+
+
+def test_the_environment_knows_the_end_best(answers):
+    answers(squeue="RUNNING|n1|NONE\n", scontrol="NodeAddr=n1\n")
+
+    assert Allocation.find({"SLURM_JOB_ID": "17"}).ends_at == math.inf
+    given = {"SLURM_JOB_ID": "17", "SLURM_JOB_END_TIME": "12345"}
+    assert Allocation.find(given).ends_at == 12345.0
+
+
+def test_outside_of_an_allocation_this_is_said(answers):
+    with pytest.raises(ConfigError, match="this is no Slurm allocation"):
+        Allocation.find({})
+    answers(squeue="PENDING||N/A\n")
+    with pytest.raises(ConfigError, match="Slurm job 17 is pending"):
+        Allocation.find({"SLURM_JOB_ID": "17"})
+
+
+def test_what_slurm_complains_of_is_said(tmp_path, monkeypatch):
+    tool = tmp_path / "squeue"
+    tool.write_text("#!/bin/sh\necho 'slurm_load_jobs error: Invalid job id' >&2; exit 1\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path) + os.pathsep + "/usr/bin:/bin")
+
+    with pytest.raises(JobError, match="'squeue -h' fails: slurm_load_jobs error: Invalid job id"):
+        slurm_allocation.query("squeue", "-h")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(JobError, match="'sinfo' gives no answer"):
+        slurm_allocation.query("sinfo")
+
+
+@pytest.fixture
+def flaky(tmp_path, monkeypatch):
+    """Put a squeue first on PATH that fails some times, with a word of its own."""
+    asked = tmp_path / "asked"
+
+    def put(failures, word):
+        tool = tmp_path / "squeue"
+        tool.write_text(
+            f"#!/bin/sh\necho >> {asked}\n[ $(wc -l < {asked}) -gt {failures} ] && "
+            f"echo 'RUNNING|n1|NONE' && exit\necho '{word}' >&2; exit 1\n"
+        )
+        tool.chmod(0o755)
+        return asked
+
+    monkeypatch.setattr(slurm_allocation, "_PAUSES", (0.0, 0.0, 0.0))
+    return put
+
+
+def test_a_campaign_begins_although_slurm_is_away_for_a_moment(answers, flaky):
+    answers(scontrol="NodeAddr=n1\n")
+    flaky(2, "slurm_load_jobs error: Socket timed out on send/recv operation")
+    given = {"SLURM_JOB_ID": "17"}
+    assert Allocation.find(given).hosts == ("n1",)
+    asked = flaky(9, "slurm_load_jobs error: Unable to contact slurm controller")
+    asked.unlink()
+    with pytest.raises(JobError, match="Unable to contact slurm controller"):
+        Allocation.find(given)
+    assert len(asked.read_text().splitlines()) == 4
+    asked.unlink()
+    with pytest.raises(JobError, match="Unable to contact"):
+        Allocation.find(given, run_query=slurm_allocation.query)
+    assert len(asked.read_text().splitlines()) == 1
+
+
+def test_a_job_that_slurm_has_forgotten_is_not_asked_for_again(answers, flaky):
+    asked = flaky(9, "slurm_load_jobs error: Invalid job id specified")
+    with pytest.raises(JobError, match="Invalid job id"):
+        Allocation.find({"SLURM_JOB_ID": "17"})
+    assert len(asked.read_text().splitlines()) == 1
+
+
+def test_hosts_that_are_down_get_no_step(answers):
+    answers(sinfo="n1|allocated\nn2|down*\nn3|mixed*\nn4|draining\nn5|down\n")
+
+    assert find_unusable_hosts(["n1"]) == {"n2": "down*", "n3": "mixed*", "n5": "down"}
+
+
+def test_a_step_names_its_hosts_and_survives_a_lost_one():
+    argv = step_argv("17", ["n1", "n2", "n5"], ["serve", "it"])
+
+    assert "--nodelist=n[1-2,5]" in argv
+    assert {"--jobid=17", "--nodes=3", "--ntasks=3", "--ntasks-per-node=1"} <= set(argv)
+    assert {"--no-kill", "--kill-on-bad-exit=0", "--wait=0", "--overlap", "--whole"} <= set(argv)
+    assert argv[-2:] == ["serve", "it"]

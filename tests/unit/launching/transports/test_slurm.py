@@ -1,0 +1,84 @@
+"""Steps of agents start once Slurm has said which hosts can have one, and nobody waits for that."""
+
+import math
+import os
+import time
+
+import pytest
+from processes import SECONDS
+
+from hydragnn_hpo.launching import slurm_allocation as slurm
+from hydragnn_hpo.launching.slurm_allocation import Allocation
+from hydragnn_hpo.launching.transports.slurm import SlurmTransport
+from hydragnn_hpo.launching.transports.transport import AgentCall
+
+
+class Stage:
+    """A transport whose sinfo says nothing until it is told what; its srun ends at once."""
+
+    def __init__(self, folder):
+        self.folder, self.pipe, self.steps = folder, folder / "pipe", folder / "steps"
+        os.mkfifo(self.pipe)
+        self._tool("sinfo", f"exec cat {self.pipe}")
+        self._tool("srun", f'echo "$@" >> {self.steps}')
+        held = Allocation("17", ("n1", "n2"), "127.0.0.1", math.inf)
+        self.transport = SlurmTransport(held, run_dir=folder)
+        self.call = AgentCall(folder, "tag", 1)
+        self.news = []
+
+    def _tool(self, name, command):
+        (self.folder / name).write_text(f"#!/bin/sh\n{command}\n")
+        (self.folder / name).chmod(0o755)
+
+    def say(self, text):
+        self.pipe.write_text(text)
+
+    def until(self, look):
+        deadline = time.monotonic() + SECONDS
+        while not look():
+            assert time.monotonic() < deadline, self.news
+            self.news += self.transport.poll()
+
+
+@pytest.fixture
+def stage(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    stage = Stage(tmp_path)
+    yield stage
+    stage.transport.close()
+
+
+def test_nobody_waits_for_a_scheduler_that_is_slow(stage):
+    """Whoever did would answer no agent for a minute, and every rank of every host would end."""
+    stage.transport.start(["n1", "n2"], stage.call)
+    assert stage.transport.poll() == []
+    assert not stage.steps.exists()
+    stage.say("n1|allocated\nn2|down*\n")
+    stage.until(lambda: stage.steps.exists() and "--nodelist=n1 " in stage.steps.read_text())
+    stage.until(lambda: [n.reason for n in stage.news if n.host == "n2"] == ["is down*"])
+
+
+def test_a_scheduler_that_never_answers_is_news_of_hosts(stage, monkeypatch):
+    monkeypatch.setattr(slurm, "_QUERY_SECONDS", 0.05)
+    stage.transport.start(["n1"], stage.call)
+    stage.until(lambda: stage.news)
+    (news,) = stage.news
+    assert (news.host, news.kind) == ("n1", "failed")
+    assert "'sinfo' gives no answer" in news.reason
+    assert not stage.steps.exists()
+
+
+def test_a_question_that_is_open_at_the_end_is_dropped(stage):
+    stage.transport.start(["n1"], stage.call)
+    (request,) = stage.transport._requests
+    stage.transport.close()
+    assert request.states._process.poll() is not None
+
+
+def test_a_log_that_cannot_be_written_is_no_more_than_news_of_hosts(stage):
+    (stage.folder / "agents").touch()
+    stage.transport.start(["n1"], stage.call)
+    stage.say("n1|allocated\n")
+    stage.until(lambda: stage.news)
+    assert [(news.host, news.kind) for news in stage.news] == [("n1", "failed")]
+    assert "agents: cannot be written" in stage.news[0].reason
