@@ -29,8 +29,8 @@ ROOT = Path(__file__).parents[2]
 SECONDS = 400.0
 LIBRARY = f"lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
 NEEDED = (
-    *("annotated_types", "pydantic", "pydantic_core", "typing_extensions.py"),
-    "typing_inspection",
+    *("annotated_types", "msgspec", "pydantic", "pydantic_core", "pyzmq.libs"),
+    *("typing_extensions.py", "typing_inspection", "zmq"),
 )
 """What an agent imports beside the standard library."""
 
