@@ -39,6 +39,9 @@ FINISHED, DRAINED, PAUSED, FAILED = "finished", "drained", "paused", "failed"
 RANK_LEASE_LAPSED = 75
 """Exit code of a rank whose lease lapsed (EX_TEMPFAIL)."""
 
+RANK_LEASE_ALARM = -signal.SIGALRM
+"""Exit code of a rank that the kernel's alarm ended: it was frozen until its lease was over."""
+
 _TIME = struct.Struct("=d")
 
 _CHECKS_PER_LEASE = 10

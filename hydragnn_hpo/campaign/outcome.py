@@ -11,7 +11,7 @@ from typing import Any
 from hydragnn_hpo.config import DISK_FULL, FILES_AWAY, HALVED, INTERRUPTED, PEER_LOST, STALE
 from hydragnn_hpo.errors import StorageError
 from hydragnn_hpo.files import passes, read_json
-from hydragnn_hpo.leases import RANK_LEASE_LAPSED
+from hydragnn_hpo.leases import RANK_LEASE_ALARM, RANK_LEASE_LAPSED
 
 LAST_LINES = 3
 TAIL_BYTES = 16_384
@@ -220,8 +220,8 @@ def find_failed_host(
 ) -> str | None:
     """Name the host that a lost attempt speaks against: that of the rank which died first.
 
-    A rank that ends with a code of its own was not killed by its host; several hosts at once say
-    nothing about any of them.
+    A rank that ends with a code of its own was not killed by its host, nor was one that was frozen
+    alone until its lease was over; several hosts at once say nothing about any of them.
 
     Args:
         slots: ``host:index`` by rank.
@@ -231,8 +231,10 @@ def find_failed_host(
     """
     hosts = {slot.rpartition(":")[0] for slot in slots}
     if first is not None and first < len(slots):
-        return slots[first].rpartition(":")[0] if codes[first] < 0 else None
-    return hosts.pop() if len(hosts) == 1 and not signalled else None
+        killed = codes[first] < 0 and codes[first] != RANK_LEASE_ALARM
+        return slots[first].rpartition(":")[0] if killed else None
+    alone = len(hosts) == 1 and not signalled and RANK_LEASE_ALARM not in codes
+    return hosts.pop() if alone else None
 
 
 def describe_crash(log: Path, number: int, package: str) -> str:

@@ -191,6 +191,8 @@ def test_an_abort_after_a_lost_peer_is_no_crash(tmp_path, codes, first, away, re
         (["a:0", "a:1"], [-9, -9], None, False, "a"),
         (["a:0", "b:1"], [-9, -9], None, False, None),
         (["a:0"], [-9], None, True, None),
+        (["a:0", "b:0"], [-14, -15], 0, True, None),  # frozen alone until its lease was over
+        (["a:0"], [-14], None, False, None),
     ],
 )
 def test_a_host_is_blamed_for_a_rank_that_was_killed_there(slots, codes, first, signalled, host):
