@@ -142,6 +142,9 @@ GROUP_SECONDS = 30.0
 FRESH_SECONDS = 120.0
 """What a host said last is taken for its power so long."""
 
+_SHORTEST_SECONDS = 1e-3
+"""Of a sample whose time the one before it has taken up."""
+
 Held = Mapping[str, Mapping[str, float]]
 """By slot, seconds by trial."""
 
@@ -161,6 +164,8 @@ class EnergyMeter:
         self._warnings = HostWarnings(event_store.state.hosts.warned)
         self._watts: dict[str, tuple[float, float, bool]] = {}
         """Power of a host, when it said so, and whether all its slots were held."""
+        self._ends: dict[str, float] = {}
+        """When the last sample of a host ended."""
         self._written = event_store.clock()
         self._clear()
 
@@ -178,16 +183,21 @@ class EnergyMeter:
                 self._take(event.data["host"], sample, min(event.time, self._event_store.clock()))
 
     def _take(self, host: str, sample: CounterSample, end: float) -> None:
-        slots, begin = self._slots_of(host), end - sample.seconds
+        # A sample is dated by its arrival. One that was late seems to end within the next one, and
+        # no second of a host may be charged twice.
+        begin = max(end - sample.seconds, self._ends.get(host, 0.0))
+        begin = min(begin, end - _SHORTEST_SECONDS)
+        self._ends[host], seconds = end, end - begin
+        slots = self._slots_of(host)
         held = {s.name: self._event_store.holders.of(s.name, begin, end) for s in slots}
-        busy = all(sum(by.values()) > 0.99 * sample.seconds for by in held.values())
+        busy = all(sum(by.values()) > 0.99 * seconds for by in held.values())
         if (joules := sample.joules) is not None:
-            self._charge(sample, slots, held)
+            self._charge(sample, slots, held, seconds)
             self._watts[host] = joules / sample.seconds, end, busy and bool(slots)
         elif sample.notes and self._event_store.state.energy.unread is None:
             self._event_store.append("unread", durable=False, host=host, reason=sample.notes[0])
         if warning := self._warnings.check_sample(
-            host, sample, self._training(slots, held, sample.seconds)
+            host, sample, self._training(slots, held, seconds)
         ):
             self._event_store.append("host_warned", durable=False, host=host, reason=warning)
 
@@ -198,8 +208,10 @@ class EnergyMeter:
                 self._of_host.setdefault(slot.host, []).append(slot)
         return self._of_host.get(host, [])
 
-    def _charge(self, sample: CounterSample, slots: Sequence[Slot], held: Held) -> None:
-        shares = charge_energy(split_energy(sample, slots), held, sample.seconds)
+    def _charge(
+        self, sample: CounterSample, slots: Sequence[Slot], held: Held, seconds: float
+    ) -> None:
+        shares = charge_energy(split_energy(sample, slots), held, seconds)
         for trial, joules in shares.trials.items():
             self._trials[trial][0] += joules
         for by in held.values():

@@ -283,6 +283,17 @@ def test_a_sample_that_was_late_is_of_its_own_time(stage):
     assert stage.told("energy")[0]["idle"] == 600.0
 
 
+def test_no_second_is_charged_twice_after_a_late_sample(stage):
+    stage.place("a", "h0:0")
+    for seconds, joules in ((50.0, 600.0), (10.0, 600.0), (0.0, 60.0)):  # the first 20 s late
+        stage.now += seconds
+        stage.tell("h0", sample_metering(joules, seconds=30.0 if seconds else 3.0))
+    stage.energy_meter.flush()
+    (line,) = stage.told("energy")
+    assert line["trials"]["a"] == [630.0, pytest.approx(40.0, abs=0.01)]  # half of 1260 J
+    assert line["idle"] == 630.0
+
+
 def test_a_host_whose_slots_nobody_knows_any_more_is_idle(stage):
     stage.slots = stage.slots[:2]
     stage.now += 30.0
