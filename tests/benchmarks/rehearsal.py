@@ -3,20 +3,29 @@
     python tests/benchmarks/rehearsal.py [--quick]
 
 2,000 unlike trials run at once on 8,192 hosts, of which one is killed every two seconds. Figures
-are those of the controller's process.
+are those of the controller's process. Its link is measured by itself as well: for each agent it
+holds queues that libzmq allocates by 256 messages, so its memory rises until each agent has sent
+so many, and no further.
 """
 
 import argparse
 import json
+import multiprocessing
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
 import record
+import zmq
 
+from hydragnn_hpo.campaign.rehearsal import measure_load
+from hydragnn_hpo.campaign.state import State
 from hydragnn_hpo.config.schema import to_toml
+from hydragnn_hpo.launching.link import AgentLink, ControllerAddress, ControllerLink, find_keys
+from hydragnn_hpo.launching.protocol import DropJob, NewRecords
 
 CARD: dict[str, Any] = {
     "name": "crystals",
@@ -71,13 +80,59 @@ def rehearse(hosts: int, trials: int, epochs: int, minutes: float) -> dict[str, 
     return figures | {"makespan_over_predicted": makespans}
 
 
+LINKS, SETTLED, MESSAGES = 256, 300, 1500
+"""Agents of the link measured by itself; messages of each before its memory counts, and in all."""
+
+SPAWN = multiprocessing.get_context("spawn")
+
+EPOCH = {"record": "epoch", "epoch": 1, "objective": 0.5, "time": 1.0, "seconds": 2.0}
+
+
+def measure_link() -> dict[str, float]:
+    """Return the memory of this process with a link, before and after many answered messages."""
+    memory: dict[int, float] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        controller = ControllerLink("127.0.0.1", find_keys(Path(folder)))
+        sender = SPAWN.Process(target=be_agents, args=(Path(folder), controller.port))
+        sender.start()
+        answered = 0
+        while answered < LINKS * MESSAGES and sender.is_alive():
+            for peer, _ in controller.receive(1.0):
+                controller.send(peer, DropJob("t0001.1"))
+                answered += 1
+                if answered in (LINKS * SETTLED, LINKS * MESSAGES):
+                    memory[answered // LINKS] = measure_load(State()).resident_bytes / 1e6
+        controller.close()
+        sender.join()
+    return {
+        "link_memory_settled_mb": memory[SETTLED],
+        "link_memory_last_mb": memory[MESSAGES],
+    }
+
+
+def be_agents(folder: Path, port: int) -> None:
+    """Send ``MESSAGES`` messages over each of ``LINKS`` links, and read the answers."""
+    to, keys = ControllerAddress("127.0.0.1", port, 1, 60.0, "run"), find_keys(folder)
+    with zmq.Context() as context:
+        links = [AgentLink(to, keys, context) for _ in range(LINKS)]
+        for number in range(1, MESSAGES + 1):
+            for link in links:
+                link.send(NewRecords("t0001.1", [EPOCH], number))
+                link.acknowledge(number)
+                link.receive()
+            time.sleep(0.01)
+        for link in links:
+            link.close(last_words=True)
+
+
 def main() -> None:
     """Run the rehearsal."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="1,024 hosts, not recorded")
     quick = parser.parse_args().quick
-    sizes = (1024, 250, 20, 0.3) if quick else (8192, 2000, 90, 2.5)
-    record.finish(__file__, rehearse(*sizes), keep=not quick)
+    sizes = (1024, 250, 20, 0.3) if quick else (8192, 2000, 90, 6.0)
+    link = {} if quick else measure_link()
+    record.finish(__file__, rehearse(*sizes) | link, keep=not quick)
 
 
 if __name__ == "__main__":
