@@ -65,7 +65,7 @@ def _begin(run_dir: Path, script: str) -> None:
 
     run, records = RunDir(run_dir), JobRecords(run_dir)
     own, progress = _find_or_add_own(records, script), count_progress(run)
-    chain = [job for job in records.jobs() if job.chain == own.chain]
+    chain = [job for job in records.jobs() if job.in_chain_of(own)]
     earlier = [job for job in chain if job.link < own.link]
     decision = decide_start(earlier, own, progress=progress, finished=_finished(run))
     records.record(own.id, "began", time=time.time(), host=socket.gethostname(), progress=progress)

@@ -77,7 +77,13 @@ def submit(
 ) -> None:
     """Queue a campaign as batch jobs that follow each other until it is finished."""
     from hydragnn_hpo.campaign import patient
-    from hydragnn_hpo.launching import BatchRequest, JobRecords, check_batch_request, parse_walltime
+    from hydragnn_hpo.launching import (
+        BatchJob,
+        BatchRequest,
+        JobRecords,
+        check_batch_request,
+        parse_walltime,
+    )
 
     submission = _read_campaign(campaign, machine, run_dir)
     submission = _choose_software(submission, pack, container, hosts)
@@ -88,25 +94,11 @@ def submit(
     check_batch_request(request, submission.profile, config.machine.backend)
     records = JobRecords(submission.run)
     _refuse_second_submission(submission.run, records, again=again)
-    job = _first_job(submission, request, records.next_script())
-    script = _render_script(submission, request, records, job.script)
+    name, scheduler = records.next_script(), submission.profile.batch.scheduler
+    script = _render_script(submission, request, records, name)
+    job = BatchJob("", scheduler, name, hosts, link=1, jobs=jobs, submitted=0.0, after=after)
     ids = [] if dry_run else _submit(submission, records, job, script, allocations)
     _print_report(submission, job, script, ids, as_json=as_json, dry_run=dry_run)
-
-
-def _first_job(submission: Submission, request: "BatchRequest", script: str) -> "BatchJob":
-    from hydragnn_hpo.launching import BatchJob
-
-    return BatchJob(
-        id="",  # the scheduler chooses it
-        scheduler=submission.profile.batch.scheduler,
-        script=script,
-        hosts=request.hosts,
-        link=1,
-        jobs=request.jobs,
-        submitted=0.0,
-        after=request.after,
-    )
 
 
 def _read_campaign(campaign: str, machine: str | None, run_dir: Path | None) -> Submission:

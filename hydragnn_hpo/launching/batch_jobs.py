@@ -164,6 +164,10 @@ class QueueEntry:
     """Why it does not run, in the scheduler's words."""
 
 
+QueueEntries = dict[str, QueueEntry]
+"""By number of the job."""
+
+
 class Slurm:
     """Commands of Slurm. Jobs side by side are the tasks of one array."""
 
@@ -188,7 +192,7 @@ class Slurm:
         """Return the command that prints the states of jobs, one line for each task."""
         return ["squeue", "--noheader", "--array", f"--jobs={','.join(ids)}", "--format=%i|%T|%r"]
 
-    def parse_states(self, output: str) -> dict[str, QueueEntry]:
+    def parse_states(self, output: str) -> QueueEntries:
         """Return the jobs that have not ended, from lines such as ``123_1|PENDING|Priority``."""
         entries = {}
         for line in output.splitlines():
@@ -217,7 +221,7 @@ class Pbs:
         """Return the command that prints the states of jobs; without ``-x`` ended ones fail it."""
         return ["qstat", "-x", "-f", *ids]
 
-    def parse_states(self, output: str) -> dict[str, QueueEntry]:
+    def parse_states(self, output: str) -> QueueEntries:
         """Return the jobs that have not ended, from blocks such as ``Job Id: 123.server``."""
         entries = {}
         for block in re.split(r"^Job Id: *", output, flags=re.MULTILINE)[1:]:
@@ -315,10 +319,9 @@ class BatchJob:
     message: str = ""
     """How it ended, or why the chain ends with it."""
 
-    @property
-    def chain(self) -> tuple[str, int | None]:
-        """What the jobs of one chain have in common."""
-        return self.script, self.task
+    def in_chain_of(self, other: BatchJob) -> bool:
+        """Check whether the two follow each other, directly or over others."""
+        return (self.script, self.task) == (other.script, other.task)
 
 
 _SUBMITTED = ("scheduler", "script", "hosts", "link", "jobs", "submitted", "after", "task")
@@ -372,7 +375,13 @@ class JobRecords:
         write_json(self.folder / f"{check_job_id(job)}.{fact}.json", values)
 
     def record_end(self, job: str, *, code: int | None, message: str) -> None:
-        """Record how a job ended; ``code`` is None if it never began."""
+        """Record how a job ended.
+
+        Args:
+            job: its number.
+            code: exit code of ``run``, None if the job never began.
+            message: a phrase for ``status``.
+        """
         self.record(job, "ended", time=time.time(), code=code, said=message)
 
     def jobs(self) -> list[BatchJob]:
@@ -515,25 +524,19 @@ def submit_jobs(records: JobRecords, job: BatchJob, tasks: Sequence[int] = ()) -
     """
     scheduler = SCHEDULERS[job.scheduler]
     argv = scheduler.submit_argv(job.script, after=job.after, task=job.task)
-    output = _run(argv, SUBMIT_SECONDS, environment_of_next_job(os.environ), records.folder)
+    # Schedulers hand the environment on to the job, which has other hosts and another end.
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if name in _INHERITED
+        or not (name in _NOT_INHERITED or name.startswith(("SLURM_", "PBS_", "PMI_")))
+    }
+    output = _run(argv, SUBMIT_SECONDS, environment, records.folder)
     wanted = tasks or ([] if job.task is None else [job.task])
     ids = parse_submitted(output, wanted)
     for name, task in itertools.zip_longest(ids, wanted):
         records.add(replace(job, id=name, task=task, submitted=time.time()))
     return ids
-
-
-def environment_of_next_job(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment without the variables that describe the current job.
-
-    Schedulers hand it on to the next job, which has other hosts and another end.
-    """
-    return {
-        name: value
-        for name, value in environment.items()
-        if name in _INHERITED
-        or not (name in _NOT_INHERITED or name.startswith(("SLURM_", "PBS_", "PMI_")))
-    }
 
 
 def cancel_queued_jobs(records: JobRecords, jobs: Sequence[BatchJob]) -> list[str]:
@@ -558,7 +561,7 @@ def cancel_queued_jobs(records: JobRecords, jobs: Sequence[BatchJob]) -> list[st
     return cancelled
 
 
-def query_jobs(name: str, ids: Sequence[str]) -> dict[str, QueueEntry] | None:
+def query_jobs(name: str, ids: Sequence[str]) -> QueueEntries | None:
     """Return those of some jobs that have not ended; None if the scheduler does not answer."""
     if not ids:
         return {}
@@ -601,13 +604,7 @@ def _run(
     environment: Mapping[str, str],
     folder: Path | None = None,
 ) -> str:
-    """Return the output of a scheduler's command.
-
-    Args:
-        argv: the command.
-        seconds: its time limit.
-        environment: its environment.
-        folder: its working directory; the current one if left out.
+    """Return the output of a scheduler's command that ends within some seconds.
 
     Raises:
         JobError: it fails, or does not end in time.

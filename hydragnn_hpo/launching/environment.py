@@ -64,7 +64,12 @@ _HOST_VARIABLE = "SLURMD_NODENAME"
 
 
 def import_path(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variable by which another process finds this package, where it is a checkout."""
+    """Return what lets another process find this package.
+
+    Returns:
+        ``PYTHONPATH`` with our checkout in front of its value in ``environment``; empty where this
+        package is installed.
+    """
     if ROOT.name in ("site-packages", "dist-packages"):
         return {}
     return {PATH: os.pathsep.join(filter(None, (str(ROOT), environment.get(PATH))))}
@@ -84,7 +89,11 @@ class Software:
     """Whether the command may start Python as a child instead of becoming it."""
 
     def agent_environment(self, environment: Mapping[str, str]) -> dict[str, str]:
-        """Return an environment in which the command finds this package."""
+        """Return an environment in which the command finds this package.
+
+        Returns:
+            ``environment`` with another ``PYTHONPATH``, or none.
+        """
         if self.path is None:
             return {**environment, **import_path(environment)}
         kept = {name: value for name, value in environment.items() if name != PATH}
@@ -401,8 +410,8 @@ def _file(name: str, source: Path | bytes, mode: int = 0o644) -> ArchiveMember:
     """Return a file of an archive; ``mode`` is of one that has only content."""
     info = tarfile.TarInfo(name)
     if isinstance(source, Path):
-        found = source.stat()
-        info.size, info.mtime, mode = found.st_size, found.st_mtime, found.st_mode
+        about = source.stat()
+        info.size, info.mtime, mode = about.st_size, about.st_mtime, about.st_mode
     else:
         info.size = len(source)
     info.mode = 0o755 if mode & 0o100 else 0o644
@@ -619,7 +628,15 @@ def _measure(folder: Path) -> list[int]:
 
 
 def isolated_environment(target: Path, environment: Mapping[str, str]) -> dict[str, str]:
-    """Return an environment in which Python finds nothing but what was unpacked."""
+    """Return an environment in which Python finds nothing but what was unpacked.
+
+    Args:
+        target: of ``install``.
+        environment: of this process.
+
+    Returns:
+        ``environment`` with the archive's programs in front of ``PATH``.
+    """
     ours = os.path.dirname(sys.executable)
     path = [part for part in environment.get("PATH", "").split(":") if part not in ("", ours)]
     dropped = (PATH, "PYTHONHOME", "PYTHONUSERBASE")
@@ -702,7 +719,10 @@ class _Delivery:
     """Of the machine's steps that start agents."""
 
     def run(self) -> tuple[str, ...]:
-        """Have the archive unpacked on all hosts; return those where it is, warn about the others.
+        """Have the archive unpacked on all hosts, and warn about those where it cannot be.
+
+        Returns:
+            The hosts where it is, in the order of the allocation.
 
         Raises:
             ConfigError: the place names a variable that is not set.
@@ -749,7 +769,15 @@ class _Delivery:
         return sent
 
     def install(self, hosts: Sequence[str], *more: str) -> dict[str, str]:
-        """Unpack on some hosts at once; return what went wrong on each, empty where nothing did."""
+        """Unpack on some hosts at once.
+
+        Args:
+            hosts: by Slurm's names.
+            more: arguments that say where the archive lies there.
+
+        Returns:
+            Each host with what went wrong on it, empty where nothing did.
+        """
         from hydragnn_hpo.launching.slurm_allocation import step_argv, step_environment
 
         environment = step_environment(self.environment, self.allocation.ends_at)

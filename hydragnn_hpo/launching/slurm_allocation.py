@@ -61,7 +61,10 @@ def check_host_name(host: str) -> str:
 
 
 def without_excluded(hosts: Sequence[str], excluded: Container[str]) -> tuple[str, ...]:
-    """Return the hosts that are not excluded, in their order.
+    """Return the hosts that are not excluded.
+
+    Returns:
+        In the order of ``hosts``.
 
     Raises:
         ConfigError: there is none.
@@ -260,11 +263,14 @@ def query_with_retries(*argv: str) -> str:
 
 
 def find_unusable_hosts(hosts: Sequence[str], run_query: Query = query) -> dict[str, str]:
-    """Return those of some hosts on which no step can start, with their state.
+    """Return those of some hosts on which no step can start.
 
     Args:
         hosts: by Slurm's names.
         run_query: ``query_with_retries`` where nothing begins without the answer.
+
+    Returns:
+        Name -> state in Slurm's words, such as ``down*``.
 
     Raises:
         JobError: Slurm does not answer.
@@ -272,13 +278,17 @@ def find_unusable_hosts(hosts: Sequence[str], run_query: Query = query) -> dict[
     return parse_unusable_hosts(run_query(*host_states_argv(hosts)))
 
 
-def host_states_argv(hosts: Sequence[str]) -> tuple[str, ...]:
+def host_states_argv(hosts: Sequence[str]) -> list[str]:
     """Return the command that prints the states of hosts, for ``parse_unusable_hosts``."""
-    return ("sinfo", "-h", "-N", "-n", compress_hosts(hosts), "-o", "%N|%T")
+    return ["sinfo", "-h", "-N", "-n", compress_hosts(hosts), "-o", "%N|%T"]
 
 
 def parse_unusable_hosts(output: str) -> dict[str, str]:
-    """Return the hosts on which no step can start, with their state."""
+    """Return the hosts on which no step can start, as ``find_unusable_hosts`` does.
+
+    Returns:
+        Name -> state.
+    """
     states = dict(line.split("|", 1) for line in output.splitlines() if "|" in line)
     return {
         host: state
@@ -421,6 +431,9 @@ def step_environment(ours: Mapping[str, str], ends_at: float) -> dict[str, str]:
     Args:
         ours: environment to pass on, except what ``srun`` would take as its options.
         ends_at: when the allocation ends, in seconds since the epoch.
+
+    Returns:
+        What is passed on, with the end for ``WallTime.of``.
     """
     kept = {name: value for name, value in ours.items() if name not in _NOT_INHERITED}
     end = {END: str(int(ends_at))} if ends_at < float("inf") else {}

@@ -105,7 +105,11 @@ def write_host_file(path: Path, hosts: Sequence[str]) -> None:
 
 @functools.cache
 def agent_flags(program: str) -> tuple[str, ...]:
-    """Return the options by which an ``mpiexec`` lets one rank end without the others."""
+    """Return the options by which an ``mpiexec`` lets one rank end without the others.
+
+    Returns:
+        Empty where it has none, or does not say what it is.
+    """
     try:
         version = subprocess.run(
             [program, "--version"], capture_output=True, text=True, timeout=_VERSION_SECONDS
