@@ -9,7 +9,6 @@ PBS Professional 2022 (qsub, qstat, qdel), on which nothing could be measured.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import math
 import os
@@ -18,7 +17,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -53,7 +52,6 @@ _INHERITED = ("SLURM_CONF", "SLURM_CLUSTERS")
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:@+,=-]{0,127}")
 """Accounts, queues and numbers of jobs: no directive and no argv can misread these."""
 _ID = re.compile(r"[0-9]+(_[0-9]+)?(\[[0-9]*\])?(\.[A-Za-z0-9_.-]+)?")
-_FACT = re.compile(r"(.+)\.(submitted|began|ended)\.json")
 
 
 @dataclass(frozen=True)
@@ -367,12 +365,14 @@ class JobRecords:
 
     def add(self, job: BatchJob) -> None:
         """Record that a job was submitted."""
-        values = asdict(job)
-        self.record(job.id, "submitted", **{name: values[name] for name in _SUBMITTED})
+        self.record(job.id, "submitted", **{name: getattr(job, name) for name in _SUBMITTED})
 
     def record(self, job: str, fact: Literal["submitted", "began", "ended"], **values: Any) -> None:
         """Record a fact of a job."""
-        write_json(self.folder / f"{check_job_id(job)}.{fact}.json", values)
+        write_json(self._file(check_job_id(job), fact), values)
+
+    def _file(self, job: str, fact: str) -> Path:
+        return self.folder / f"{job}.{fact}.json"
 
     def record_end(self, job: str, *, code: int | None, message: str) -> None:
         """Record how a job ended.
@@ -386,33 +386,27 @@ class JobRecords:
 
     def jobs(self) -> list[BatchJob]:
         """Return all jobs in the order of their submission."""
-        facts: dict[str, dict[str, Any]] = {}
-        with contextlib.suppress(FileNotFoundError):
-            for path in sorted(self.folder.iterdir()):
-                if match := _FACT.fullmatch(path.name):
-                    facts.setdefault(match[1], {})[match[2]] = read_json(path)
-        jobs = [self._job(name, known) for name, known in facts.items() if "submitted" in known]
+        files = sorted(self.folder.glob("*.submitted.json"))
+        jobs = [self._read(file.name.removesuffix(".submitted.json")) for file in files]
         return sorted(jobs, key=lambda job: (job.submitted, job.link, job.task or 0))
 
     def find(self, job: str) -> BatchJob | None:
         """Return the job of a number."""
         return next((known for known in self.jobs() if known.id == job), None)
 
-    def _job(self, name: str, facts: dict[str, dict[str, Any]]) -> BatchJob:
-        began, ended = facts.get("began", {}), facts.get("ended", {})
+    def _read(self, name: str) -> BatchJob:
         try:
-            if facts["submitted"]["scheduler"] not in SCHEDULERS:
+            job = BatchJob(id=name, **read_json(self._file(name, "submitted")))
+            if job.scheduler not in SCHEDULERS:
                 raise KeyError("scheduler")
-            return BatchJob(
-                id=name,
-                began=began.get("time"),
-                progress=began.get("progress", 0),
-                ended=ended.get("time"),
-                code=ended.get("code"),
-                message=ended.get("said", ""),
-                **facts["submitted"],
-            )
-        except (AttributeError, KeyError, TypeError) as error:
+            if (file := self._file(name, "began")).exists():
+                began = read_json(file)
+                job = replace(job, began=began["time"], progress=began["progress"])
+            if (file := self._file(name, "ended")).exists():
+                ended = read_json(file)
+                job = replace(job, ended=ended["time"], code=ended["code"], message=ended["said"])
+            return job
+        except (KeyError, TypeError) as error:
             raise StorageError(
                 f"{self.folder}/{name}.*.json: do not say what records of a batch job say "
                 f"({error}); remove them."
