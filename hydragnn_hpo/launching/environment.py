@@ -630,10 +630,6 @@ def _measure(folder: Path) -> list[int]:
 def isolated_environment(target: Path, environment: Mapping[str, str]) -> dict[str, str]:
     """Return an environment in which Python finds nothing but what was unpacked.
 
-    Args:
-        target: of ``install``.
-        environment: of this process.
-
     Returns:
         ``environment`` with the archive's programs in front of ``PATH``.
     """
@@ -718,11 +714,8 @@ class _Delivery:
     flags: tuple[str, ...]
     """Of the machine's steps that start agents."""
 
-    def run(self) -> tuple[str, ...]:
-        """Have the archive unpacked on all hosts, and warn about those where it cannot be.
-
-        Returns:
-            The hosts where it is, in the order of the allocation.
+    def run(self) -> "Allocation":
+        """Return the allocation's hosts where the archive could be unpacked; warn about the others.
 
         Raises:
             ConfigError: the place names a variable that is not set.
@@ -734,12 +727,12 @@ class _Delivery:
         failed = {host: f"is {state}" for host, state in down.items()}
         waiting = [host for host in self.allocation.hosts if host not in failed]
         problems: dict[str, str] = {}
-        if waiting and (sent := self.broadcast()):
-            problems = self.install(waiting, "--sent", sent)
+        if waiting and (sent := self._broadcast()):
+            problems = self._install(waiting, "--sent", sent)
             waiting = [host for host in waiting if problems[host]]
         for first in range(0, len(waiting), _AT_ONCE):
             some = waiting[first : first + _AT_ONCE]
-            problems |= self.install(some, "--source", str(self.pack.path))
+            problems |= self._install(some, "--source", str(self.pack.path))
         failed |= {host: f"has no software: {why}" for host, why in problems.items() if why}
         for host, why in failed.items():
             logger.warning("host %s is left out: it %s", host, why)
@@ -747,9 +740,9 @@ class _Delivery:
         if not hosts:
             host, why = next(iter(failed.items()))
             raise JobError(f"no host can be used: host {host} {why.rstrip('.')}.")
-        return hosts
+        return replace(self.allocation, hosts=hosts)
 
-    def broadcast(self) -> str:
+    def _broadcast(self) -> str:
         """Send the archive to all hosts; return where it lies there, empty if it was not sent."""
         from hydragnn_hpo.config import fill_path
 
@@ -768,20 +761,12 @@ class _Delivery:
             logger.warning("sbcast failed, hosts read the archive themselves: %s %s", error, output)
         return sent
 
-    def install(self, hosts: Sequence[str], *more: str) -> dict[str, str]:
-        """Unpack on some hosts at once.
-
-        Args:
-            hosts: by Slurm's names.
-            more: arguments that say where the archive lies there.
-
-        Returns:
-            Each host with what went wrong on it, empty where nothing did.
-        """
+    def _install(self, hosts: Sequence[str], *where: str) -> dict[str, str]:
+        """Unpack on some hosts at once; return what went wrong on each, empty where nothing did."""
         from hydragnn_hpo.launching.slurm_allocation import step_argv, step_environment
 
         environment = step_environment(self.environment, self.allocation.ends_at)
-        command = _host_argv("install", self.pack, self.place, *more)
+        command = _host_argv("install", self.pack, self.place, *where)
         with storage(self.log), self.log.open("ab") as log:
             try:
                 output = subprocess.run(
@@ -834,7 +819,7 @@ def equip(
     with storage(log):
         log.parent.mkdir(mode=0o700, exist_ok=True)
     delivery = _Delivery(pack, place, allocation, log, environment, site.step.agents)
-    return packed_software(pack, place), replace(allocation, hosts=delivery.run())
+    return packed_software(pack, place), delivery.run()
 
 
 if __name__ == "__main__":

@@ -103,13 +103,11 @@ def _host_list_error(text: str) -> ConfigError:
 
 def compress_hosts(hosts: Iterable[str]) -> str:
     """Return a short host list that ``expand_hosts`` turns back into the same hosts."""
-
-    def around_number(parts: list[str]) -> tuple[str, str, bool]:
-        return parts[0], parts[2], parts[1] != ""
-
     names: list[str] = []
     split = ([*_LAST_NUMBER.split(host), "", ""][:3] for host in hosts)
-    for (before, after, numbered), group in itertools.groupby(split, around_number):
+    for (before, after, numbered), group in itertools.groupby(
+        split, lambda name: (name[0], name[2], name[1] != "")
+    ):
         runs: list[list[str]] = []
         for _, digits, _ in group:
             if numbered and runs and digits == str(int(runs[-1][-1]) + 1).zfill(len(runs[-1][0])):
