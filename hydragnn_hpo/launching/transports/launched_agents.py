@@ -7,7 +7,7 @@ import signal
 import subprocess
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -166,17 +166,17 @@ class LauncherTransport(ABC):
     def _report_failed(self, hosts: Iterable[str], reason: str) -> None:
         self._news += [HostNews(host, "failed", reason) for host in hosts]
 
-    def _starting_hosts(self) -> Collection[str]:
+    def _starting_hosts(self) -> set[str]:
         """Return the hosts on which a launcher is about to be started."""
-        return ()
+        return set()
 
     def poll(self) -> list[HostNews]:
         """Return the hosts whose launcher ended, unless a later one runs agents there."""
         for ended in [each for each in self._launchers if each.process.poll() is not None]:
             self._launchers.remove(ended)
             later = {host for other in self._launchers for host in other.hosts}
-            lost = [h for h in ended.hosts if h not in later and h not in self._starting_hosts()]
-            self._report_failed(lost, ended.reason())
+            later |= self._starting_hosts()
+            self._report_failed((h for h in ended.hosts if h not in later), ended.reason())
         news, self._news = self._news, []
         return news
 

@@ -1,7 +1,7 @@
 """Agents as tasks of Slurm job steps: one ``srun`` for all hosts, one more for those lost."""
 
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -151,7 +151,7 @@ class SlurmTransport(LauncherTransport):
         name = f"{self._next_name(call)}{self._suffix}"
         self._launch(name, agent, hosts=hosts, environment=environment)
 
-    def _starting_hosts(self) -> Collection[str]:
+    def _starting_hosts(self) -> set[str]:
         return {host for request in self._requests for host in request.hosts.values()}
 
     def poll(self) -> list[HostNews]:
