@@ -6,15 +6,24 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from hydragnn_hpo.cli.arguments import RunArgument
-
-if TYPE_CHECKING:
-    from hydragnn_hpo.launching import BatchJob, JobRecords
-    from hydragnn_hpo.layout import RunDir
+from hydragnn_hpo.errors import HydraError, JobError
+from hydragnn_hpo.files import passes
+from hydragnn_hpo.launching import (
+    BatchJob,
+    JobRecords,
+    cancel_queued_jobs,
+    decide_end,
+    decide_start,
+    find_own_job,
+    submit_jobs,
+)
+from hydragnn_hpo.layout import RunDir
+from hydragnn_hpo.leases import find_controller
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -42,9 +51,6 @@ def end(run_dir: RunArgument, code: Annotated[int, typer.Option("--code")]) -> N
 
 def _retry(step: Callable[[], None]) -> None:
     """Run a step, again while the file server is away; each step may run twice."""
-    from hydragnn_hpo.errors import HydraError
-    from hydragnn_hpo.files import passes
-
     for pause in PAUSES:
         try:
             step()
@@ -59,13 +65,10 @@ def _retry(step: Callable[[], None]) -> None:
 
 def _begin(run_dir: Path, script: str) -> None:
     from hydragnn_hpo.campaign import count_progress
-    from hydragnn_hpo.errors import JobError
-    from hydragnn_hpo.launching import JobRecords, decide_start
-    from hydragnn_hpo.layout import RunDir
 
     run, records = RunDir(run_dir), JobRecords(run_dir)
     own, progress = _find_or_add_own(records, script), count_progress(run)
-    chain = [job for job in records.jobs() if job.chain == own.chain]
+    chain = [job for job in records.jobs() if job.in_chain_of(own)]
     earlier = [job for job in chain if job.link < own.link]
     decision = decide_start(earlier, own, progress=progress, finished=_finished(run))
     records.record(own.id, "began", time=time.time(), host=socket.gethostname(), progress=progress)
@@ -85,9 +88,6 @@ def _begin(run_dir: Path, script: str) -> None:
 
 def _end(run_dir: Path, code: int) -> None:
     from hydragnn_hpo.campaign import count_progress
-    from hydragnn_hpo.errors import JobError
-    from hydragnn_hpo.launching import JobRecords, cancel_queued_jobs, decide_end
-    from hydragnn_hpo.layout import RunDir
 
     run, records = RunDir(run_dir), JobRecords(run_dir)
     own = _find_or_add_own(records, "")
@@ -114,14 +114,12 @@ def _end(run_dir: Path, code: int) -> None:
     raise typer.Exit(decision.code)
 
 
-def _find_or_add_own(records: "JobRecords", script: str) -> "BatchJob":
+def _find_or_add_own(records: JobRecords, script: str) -> BatchJob:
     """Return the record of the job that this process runs in.
 
     The job may begin before ``submit`` has written its record; if that never comes, it is recorded
     as the next one of its chain.
     """
-    from hydragnn_hpo.launching import BatchJob, find_own_job
-
     own = find_own_job(os.environ)
     deadline = time.monotonic() + RECORD_SECONDS
     while (known := records.find(own.id)) is None and time.monotonic() < deadline:
@@ -129,11 +127,9 @@ def _find_or_add_own(records: "JobRecords", script: str) -> "BatchJob":
     if known is not None:
         return known
     unknown = BatchJob(own.id, own.scheduler, script, hosts=0, link=0, jobs=1, submitted=0.0)
-    siblings = [job for job in records.jobs() if job.script == script]
+    siblings = [job for job in records.jobs() if job.script == script] or [unknown]
     chain = [job for job in siblings if job.task == own.task]
-    last = max(chain, key=lambda job: job.link, default=None)
-    if last is None:
-        last = replace(siblings[0] if siblings else unknown, link=0)
+    last = max(chain, key=lambda job: job.link, default=replace(siblings[0], link=0))
     added = replace(
         last, id=own.id, link=last.link + 1, submitted=time.time(), after=None, task=own.task
     )
@@ -141,19 +137,17 @@ def _find_or_add_own(records: "JobRecords", script: str) -> "BatchJob":
     return added
 
 
-def _submit_next(records: "JobRecords", own: "BatchJob") -> str:
+def _submit_next(records: JobRecords, own: BatchJob) -> str:
     """Queue the next job of a chain behind this one, and return its number.
 
     Raises:
         JobError: the scheduler refuses; at some sites no job may submit another.
     """
-    from hydragnn_hpo.launching import submit_jobs
-
     (job,) = submit_jobs(records, replace(own, link=own.link + 1, after=own.id))
     return job
 
 
-def _finished(run: "RunDir") -> bool:
+def _finished(run: RunDir) -> bool:
     from hydragnn_hpo.campaign import read_state
 
     return read_state(run).finished
@@ -161,8 +155,6 @@ def _finished(run: "RunDir") -> bool:
 
 def _wait_for_lease(run: Path) -> None:
     """Wait while a controller seems to be at work: it may have been lost a moment ago."""
-    from hydragnn_hpo.leases import find_controller
-
     deadline = time.monotonic() + LEASE_SECONDS
     while find_controller(run) and time.monotonic() < deadline:
         time.sleep(1.0)

@@ -12,11 +12,21 @@ import typer
 
 from hydragnn_hpo.cli.arguments import DryRunOption, JsonOption
 from hydragnn_hpo.cli.run_command import ContainerOption, MachineOption, RunOption
-from hydragnn_hpo.launching import MAX_JOBS
+from hydragnn_hpo.errors import ConfigError, RunError
+from hydragnn_hpo.launching import (
+    MAX_JOBS,
+    SCHEDULERS,
+    BatchJob,
+    BatchRequest,
+    JobRecords,
+    check_batch_request,
+    check_scheduler_installed,
+    parse_walltime,
+    submit_jobs,
+)
 
 if TYPE_CHECKING:
     from hydragnn_hpo.config import CampaignConfig, MachineConfig, ProfileConfig
-    from hydragnn_hpo.launching import BatchJob, BatchRequest, JobRecords
 
 CARRIED = ("HYDRAGNN_HPO_DATA", "HYDRAGNN_HPO_SCRATCH")
 """Environment of the submitting shell that jobs need, too; not every scheduler hands it on."""
@@ -77,7 +87,6 @@ def submit(
 ) -> None:
     """Queue a campaign as batch jobs that follow each other until it is finished."""
     from hydragnn_hpo.campaign import patient
-    from hydragnn_hpo.launching import BatchRequest, JobRecords, check_batch_request, parse_walltime
 
     submission = _read_campaign(campaign, machine, run_dir)
     submission = _choose_software(submission, pack, container, hosts)
@@ -88,25 +97,11 @@ def submit(
     check_batch_request(request, submission.profile, config.machine.backend)
     records = JobRecords(submission.run)
     _refuse_second_submission(submission.run, records, again=again)
-    job = _first_job(submission, request, records.next_script())
-    script = _render_script(submission, request, records, job.script)
+    name, scheduler = records.next_script(), submission.profile.batch.scheduler
+    script = _render_script(submission, request, records, name)
+    job = BatchJob("", scheduler, name, hosts, link=1, jobs=jobs, submitted=0.0, after=after)
     ids = [] if dry_run else _submit(submission, records, job, script, allocations)
     _print_report(submission, job, script, ids, as_json=as_json, dry_run=dry_run)
-
-
-def _first_job(submission: Submission, request: "BatchRequest", script: str) -> "BatchJob":
-    from hydragnn_hpo.launching import BatchJob
-
-    return BatchJob(
-        id="",  # the scheduler chooses it
-        scheduler=submission.profile.batch.scheduler,
-        script=script,
-        hosts=request.hosts,
-        link=1,
-        jobs=request.jobs,
-        submitted=0.0,
-        after=request.after,
-    )
 
 
 def _read_campaign(campaign: str, machine: str | None, run_dir: Path | None) -> Submission:
@@ -114,7 +109,6 @@ def _read_campaign(campaign: str, machine: str | None, run_dir: Path | None) -> 
     from hydragnn_hpo.cli.run_command import fitting_cards, settled
     from hydragnn_hpo.config import find_profile
     from hydragnn_hpo.data import find_files
-    from hydragnn_hpo.errors import ConfigError
     from hydragnn_hpo.layout import RunDir
     from hydragnn_hpo.resources import find_resource
 
@@ -168,7 +162,7 @@ def _replace_machine(submission: Submission, machine: "MachineConfig") -> Submis
     return replace(submission, config=config)
 
 
-def _refuse_second_submission(path: Path, records: "JobRecords", *, again: bool) -> None:
+def _refuse_second_submission(path: Path, records: JobRecords, *, again: bool) -> None:
     """Refuse a run that is finished, has a controller, or has jobs.
 
     Raises:
@@ -176,7 +170,6 @@ def _refuse_second_submission(path: Path, records: "JobRecords", *, again: bool)
     """
     from hydragnn_hpo.campaign import read_state
     from hydragnn_hpo.cli.batch_view import read_job_statuses
-    from hydragnn_hpo.errors import RunError
     from hydragnn_hpo.layout import RunDir
     from hydragnn_hpo.leases import find_controller
 
@@ -198,7 +191,7 @@ def _refuse_second_submission(path: Path, records: "JobRecords", *, again: bool)
 
 
 def _render_script(
-    submission: Submission, request: "BatchRequest", records: "JobRecords", name: str
+    submission: Submission, request: BatchRequest, records: JobRecords, name: str
 ) -> str:
     from hydragnn_hpo.launching import ScriptContent, render_batch_script
 
@@ -217,15 +210,15 @@ def _render_script(
 
 def _submit(
     submission: Submission,
-    records: "JobRecords",
-    job: "BatchJob",
+    records: JobRecords,
+    job: BatchJob,
     script: str,
     allocations: int,
 ) -> list[str]:
     """Open the run directory, write the script, and submit it; return the numbers of the jobs."""
     from hydragnn_hpo.campaign import open_run
     from hydragnn_hpo.config import dump_config
-    from hydragnn_hpo.launching import check_scheduler_installed, pack_environment, submit_jobs
+    from hydragnn_hpo.launching import pack_environment
 
     check_scheduler_installed(job.scheduler)
     run = open_run(submission.config, submission.run)
@@ -237,15 +230,13 @@ def _submit(
 
 def _print_report(
     submission: Submission,
-    job: "BatchJob",
+    job: BatchJob,
     script: str,
     ids: list[str],
     *,
     as_json: bool,
     dry_run: bool,
 ) -> None:
-    from hydragnn_hpo.launching import SCHEDULERS
-
     run, pack = str(submission.run), submission.config.machine.pack
     argv = SCHEDULERS[job.scheduler].submit_argv(job.script, after=job.after, task=None)
     if as_json:

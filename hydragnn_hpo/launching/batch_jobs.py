@@ -9,7 +9,6 @@ PBS Professional 2022 (qsub, qstat, qdel), on which nothing could be measured.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import math
 import os
@@ -18,7 +17,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -53,7 +52,6 @@ _INHERITED = ("SLURM_CONF", "SLURM_CLUSTERS")
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:@+,=-]{0,127}")
 """Accounts, queues and numbers of jobs: no directive and no argv can misread these."""
 _ID = re.compile(r"[0-9]+(_[0-9]+)?(\[[0-9]*\])?(\.[A-Za-z0-9_.-]+)?")
-_FACT = re.compile(r"(.+)\.(submitted|began|ended)\.json")
 
 
 @dataclass(frozen=True)
@@ -164,6 +162,10 @@ class QueueEntry:
     """Why it does not run, in the scheduler's words."""
 
 
+QueueEntries = dict[str, QueueEntry]
+"""By number of the job."""
+
+
 class Slurm:
     """Commands of Slurm. Jobs side by side are the tasks of one array."""
 
@@ -188,7 +190,7 @@ class Slurm:
         """Return the command that prints the states of jobs, one line for each task."""
         return ["squeue", "--noheader", "--array", f"--jobs={','.join(ids)}", "--format=%i|%T|%r"]
 
-    def parse_states(self, output: str) -> dict[str, QueueEntry]:
+    def parse_states(self, output: str) -> QueueEntries:
         """Return the jobs that have not ended, from lines such as ``123_1|PENDING|Priority``."""
         entries = {}
         for line in output.splitlines():
@@ -217,7 +219,7 @@ class Pbs:
         """Return the command that prints the states of jobs; without ``-x`` ended ones fail it."""
         return ["qstat", "-x", "-f", *ids]
 
-    def parse_states(self, output: str) -> dict[str, QueueEntry]:
+    def parse_states(self, output: str) -> QueueEntries:
         """Return the jobs that have not ended, from blocks such as ``Job Id: 123.server``."""
         entries = {}
         for block in re.split(r"^Job Id: *", output, flags=re.MULTILINE)[1:]:
@@ -315,10 +317,9 @@ class BatchJob:
     message: str = ""
     """How it ended, or why the chain ends with it."""
 
-    @property
-    def chain(self) -> tuple[str, int | None]:
-        """What the jobs of one chain have in common."""
-        return self.script, self.task
+    def in_chain_of(self, other: BatchJob) -> bool:
+        """Check whether the two follow each other, directly or over others."""
+        return (self.script, self.task) == (other.script, other.task)
 
 
 _SUBMITTED = ("scheduler", "script", "hosts", "link", "jobs", "submitted", "after", "task")
@@ -364,46 +365,48 @@ class JobRecords:
 
     def add(self, job: BatchJob) -> None:
         """Record that a job was submitted."""
-        values = asdict(job)
-        self.record(job.id, "submitted", **{name: values[name] for name in _SUBMITTED})
+        self.record(job.id, "submitted", **{name: getattr(job, name) for name in _SUBMITTED})
 
     def record(self, job: str, fact: Literal["submitted", "began", "ended"], **values: Any) -> None:
         """Record a fact of a job."""
-        write_json(self.folder / f"{check_job_id(job)}.{fact}.json", values)
+        write_json(self._file(check_job_id(job), fact), values)
+
+    def _file(self, job: str, fact: str) -> Path:
+        return self.folder / f"{job}.{fact}.json"
 
     def record_end(self, job: str, *, code: int | None, message: str) -> None:
-        """Record how a job ended; ``code`` is None if it never began."""
+        """Record how a job ended.
+
+        Args:
+            job: its number.
+            code: exit code of ``run``, None if the job never began.
+            message: a phrase for ``status``.
+        """
         self.record(job, "ended", time=time.time(), code=code, said=message)
 
     def jobs(self) -> list[BatchJob]:
         """Return all jobs in the order of their submission."""
-        facts: dict[str, dict[str, Any]] = {}
-        with contextlib.suppress(FileNotFoundError):
-            for path in sorted(self.folder.iterdir()):
-                if match := _FACT.fullmatch(path.name):
-                    facts.setdefault(match[1], {})[match[2]] = read_json(path)
-        jobs = [self._job(name, known) for name, known in facts.items() if "submitted" in known]
+        files = sorted(self.folder.glob("*.submitted.json"))
+        jobs = [self._read(file.name.removesuffix(".submitted.json")) for file in files]
         return sorted(jobs, key=lambda job: (job.submitted, job.link, job.task or 0))
 
     def find(self, job: str) -> BatchJob | None:
         """Return the job of a number."""
         return next((known for known in self.jobs() if known.id == job), None)
 
-    def _job(self, name: str, facts: dict[str, dict[str, Any]]) -> BatchJob:
-        began, ended = facts.get("began", {}), facts.get("ended", {})
+    def _read(self, name: str) -> BatchJob:
         try:
-            if facts["submitted"]["scheduler"] not in SCHEDULERS:
+            job = BatchJob(id=name, **read_json(self._file(name, "submitted")))
+            if job.scheduler not in SCHEDULERS:
                 raise KeyError("scheduler")
-            return BatchJob(
-                id=name,
-                began=began.get("time"),
-                progress=began.get("progress", 0),
-                ended=ended.get("time"),
-                code=ended.get("code"),
-                message=ended.get("said", ""),
-                **facts["submitted"],
-            )
-        except (AttributeError, KeyError, TypeError) as error:
+            if (file := self._file(name, "began")).exists():
+                began = read_json(file)
+                job = replace(job, began=began["time"], progress=began["progress"])
+            if (file := self._file(name, "ended")).exists():
+                ended = read_json(file)
+                job = replace(job, ended=ended["time"], code=ended["code"], message=ended["said"])
+            return job
+        except (KeyError, TypeError) as error:
             raise StorageError(
                 f"{self.folder}/{name}.*.json: do not say what records of a batch job say "
                 f"({error}); remove them."
@@ -515,25 +518,19 @@ def submit_jobs(records: JobRecords, job: BatchJob, tasks: Sequence[int] = ()) -
     """
     scheduler = SCHEDULERS[job.scheduler]
     argv = scheduler.submit_argv(job.script, after=job.after, task=job.task)
-    output = _run(argv, SUBMIT_SECONDS, environment_of_next_job(os.environ), records.folder)
+    # Schedulers hand the environment on to the job, which has other hosts and another end.
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if name in _INHERITED
+        or not (name in _NOT_INHERITED or name.startswith(("SLURM_", "PBS_", "PMI_")))
+    }
+    output = _run(argv, SUBMIT_SECONDS, environment, records.folder)
     wanted = tasks or ([] if job.task is None else [job.task])
     ids = parse_submitted(output, wanted)
     for name, task in itertools.zip_longest(ids, wanted):
         records.add(replace(job, id=name, task=task, submitted=time.time()))
     return ids
-
-
-def environment_of_next_job(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment without the variables that describe the current job.
-
-    Schedulers hand it on to the next job, which has other hosts and another end.
-    """
-    return {
-        name: value
-        for name, value in environment.items()
-        if name in _INHERITED
-        or not (name in _NOT_INHERITED or name.startswith(("SLURM_", "PBS_", "PMI_")))
-    }
 
 
 def cancel_queued_jobs(records: JobRecords, jobs: Sequence[BatchJob]) -> list[str]:
@@ -558,7 +555,7 @@ def cancel_queued_jobs(records: JobRecords, jobs: Sequence[BatchJob]) -> list[st
     return cancelled
 
 
-def query_jobs(name: str, ids: Sequence[str]) -> dict[str, QueueEntry] | None:
+def query_jobs(name: str, ids: Sequence[str]) -> QueueEntries | None:
     """Return those of some jobs that have not ended; None if the scheduler does not answer."""
     if not ids:
         return {}
@@ -601,13 +598,7 @@ def _run(
     environment: Mapping[str, str],
     folder: Path | None = None,
 ) -> str:
-    """Return the output of a scheduler's command.
-
-    Args:
-        argv: the command.
-        seconds: its time limit.
-        environment: its environment.
-        folder: its working directory; the current one if left out.
+    """Return the output of a scheduler's command that ends within some seconds.
 
     Raises:
         JobError: it fails, or does not end in time.

@@ -33,7 +33,7 @@ from typing import IO, TYPE_CHECKING, Self
 
 import hydragnn_hpo
 from hydragnn_hpo.errors import ConfigError, JobError, StorageError
-from hydragnn_hpo.files import PART, read_json, storage, write_json
+from hydragnn_hpo.files import hash_file, read_json, storage, whole_file, write_json
 from hydragnn_hpo.host_info import create_private, private_folder
 
 if TYPE_CHECKING:
@@ -64,7 +64,12 @@ _HOST_VARIABLE = "SLURMD_NODENAME"
 
 
 def import_path(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variable by which another process finds this package, where it is a checkout."""
+    """Return what lets another process find this package.
+
+    Returns:
+        ``PYTHONPATH`` with our checkout in front of its value in ``environment``; empty where this
+        package is installed.
+    """
     if ROOT.name in ("site-packages", "dist-packages"):
         return {}
     return {PATH: os.pathsep.join(filter(None, (str(ROOT), environment.get(PATH))))}
@@ -84,7 +89,11 @@ class Software:
     """Whether the command may start Python as a child instead of becoming it."""
 
     def agent_environment(self, environment: Mapping[str, str]) -> dict[str, str]:
-        """Return an environment in which the command finds this package."""
+        """Return an environment in which the command finds this package.
+
+        Returns:
+            ``environment`` with another ``PYTHONPATH``, or none.
+        """
         if self.path is None:
             return {**environment, **import_path(environment)}
         kept = {name: value for name, value in environment.items() if name != PATH}
@@ -191,7 +200,7 @@ class ArchiveMember:
     """A file or link of an archive, and where its content comes from."""
 
     info: tarfile.TarInfo
-    source: Path | bytes
+    source: Path | bytes = b""
 
 
 @dataclass(frozen=True)
@@ -213,23 +222,23 @@ class Pack:
         Raises:
             ConfigError: there is none, or the archive is not the one that was written.
         """
-        beside = path.with_name(f"{path.name}.json")
-        if not path.is_file() or not beside.is_file():
+        description = path.with_name(f"{path.name}.json")
+        if not path.is_file() or not description.is_file():
             raise ConfigError(
-                f"{path}: no packed environment with its {beside.name} is there: hydragnn-hpo pack."
+                f"{path}: no packed environment with its {description.name} is there: "
+                "hydragnn-hpo pack."
             )
         try:
-            known = read_json(beside)
-            found = cls(path.resolve(), known["checksum"], known["size"], known["fingerprint"])
-            wanted = {"size": path.stat().st_size, "format": FORMAT}
+            known = read_json(description)
+            pack = cls(path.resolve(), known["checksum"], known["size"], known["fingerprint"])
         except (StorageError, KeyError, TypeError) as error:
-            raise ConfigError(f"{beside}: is damaged ({error}): pack again.") from None
-        for key, value in wanted.items():
-            if known.get(key) != value:
+            raise ConfigError(f"{description}: is damaged ({error}): pack again.") from None
+        for key, value in {"size": path.stat().st_size, "format": FORMAT}.items():
+            if (described := known.get(key)) != value:
                 raise ConfigError(
-                    f"{path}: has {key} {value}, {beside.name} says {known.get(key)}: pack again."
+                    f"{path}: has {key} {value}, {description.name} says {described}: pack again."
                 )
-        return found
+        return pack
 
 
 def pack_environment(out: Path) -> Pack:
@@ -249,19 +258,21 @@ def pack_environment(out: Path) -> Pack:
         raise ConfigError(f"{out}: there is no program '{program[0]}' here: call it .tar.gz.")
     versions = _check_movable()
     members = list_members()
-    about = [(m.info.name, m.info.linkname, m.info.size, m.info.mtime) for m in members]
-    fingerprint = hashlib.sha256(repr(about).encode()).hexdigest()
+    files = [(m.info.name, m.info.linkname, m.info.size, m.info.mtime) for m in members]
+    fingerprint = hashlib.sha256(repr(files).encode()).hexdigest()
     with contextlib.suppress(ConfigError):
         if (there := Pack.read(out)).fingerprint == fingerprint:
             return there
     size = sum(member.info.size for member in members)
     manifest = {"format": FORMAT, "files": len(members), "bytes": size}
-    checksum = _write(out, program, manifest, members)
-    made = Pack(out.resolve(), checksum, out.stat().st_size, fingerprint)
-    description = asdict(made) | {"path": made.path.name, "python": platform.python_version()}
-    beside = out.with_name(f"{out.name}.json")
-    write_json(beside, {**manifest, **description, "packages": versions})
-    return made
+    with storage(out):
+        out.parent.mkdir(parents=True, exist_ok=True)
+    with whole_file(out) as file:
+        _compress(file, program, [_file(MANIFEST, json.dumps(manifest).encode()), *members])
+    pack = Pack(out.resolve(), hash_file(out), out.stat().st_size, fingerprint)
+    about = {"path": pack.path.name, "python": platform.python_version(), "packages": versions}
+    write_json(out.with_name(f"{out.name}.json"), {**manifest, **asdict(pack), **about})
+    return pack
 
 
 def _compressor(archive: Path) -> tuple[str, str]:
@@ -312,22 +323,39 @@ def list_members() -> list[ArchiveMember]:
     python = f"python{sys.version_info.major}.{sys.version_info.minor}"
     settings = (prefix / "pyvenv.cfg").read_text()
     system_site = "include-system-site-packages = true" in settings
-    found = [_relocate(member) for member in walk(prefix, ENV) if not _stays(member)]
-    found += [_link(f"{ENV}/bin/{name}", "python") for name in ("python3", python)]
+    members = [*_list_prefix(prefix)]
+    members += [_link(f"{ENV}/bin/{name}", "python") for name in ("python3", python)]
     if sys.base_prefix == _SYSTEM:
-        found.append(_link(_PYTHON, os.path.realpath(sys.executable)))
+        members.append(_link(_PYTHON, os.path.realpath(sys.executable)))
     else:
-        found.append(_link(_PYTHON, f"../../{BASE}/bin/python"))
-        found += _list_base(Path(sys.base_prefix), python, site_packages=system_site)
-    site = f"include-system-site-packages = {str(system_site).lower()}\n".encode()
-    found.append(ArchiveMember(_info(_SETTINGS, len(site)), site))
+        members.append(_link(_PYTHON, f"../../{BASE}/bin/python"))
+        members += _list_base(Path(sys.base_prefix), python, site_packages=system_site)
+    site = f"include-system-site-packages = {str(system_site).lower()}\n"
+    members.append(_file(_SETTINGS, site.encode()))
     if not ROOT.is_relative_to(prefix):
         package = f"{ENV}/lib/{python}/site-packages/hydragnn_hpo"
-        found += walk(ROOT / "hydragnn_hpo", package)
+        members += walk(ROOT / "hydragnn_hpo", package)
         for folder in ("graph_datasets", "workflows", "launch"):  # where a wheel has them
-            found += walk(ROOT / folder, f"{package}/_shipped/{folder}")
-    by_name = {member.info.name: member for member in found}
+            members += walk(ROOT / folder, f"{package}/_shipped/{folder}")
+    by_name = {member.info.name: member for member in members}
     return [by_name[name] for name in sorted(by_name)]
+
+
+def _list_prefix(prefix: Path) -> Iterator[ArchiveMember]:
+    """Yield what a virtual environment adds to its interpreter; nothing of it names its place."""
+    shebang = f"#!{prefix}/bin/python".encode()
+    for member in walk(prefix, ENV):
+        name, path = member.info.name, member.source
+        if _NAMES_ITS_PLACE.fullmatch(name):
+            continue
+        if isinstance(path, Path):  # no link
+            if path.suffix == ".pth" and path.read_text().strip() == str(ROOT):
+                continue
+            if name.startswith(f"{ENV}/bin/") and path.read_bytes().startswith(shebang):
+                script = path.read_bytes().partition(b"\n")[2]
+                yield _file(name, _LAUNCH + script, path.stat().st_mode)
+                continue
+        yield member
 
 
 def _list_base(base: Path, python: str, *, site_packages: bool) -> Iterator[ArchiveMember]:
@@ -339,9 +367,9 @@ def _list_base(base: Path, python: str, *, site_packages: bool) -> Iterator[Arch
     old, new = f"{base}/lib".encode(), b"$ORIGIN/../lib"
     if len(new) <= len(old):
         content = content.replace(b"\0%b\0" % old, b"\0%b\0" % new.ljust(len(old), b"\0"))
-    yield ArchiveMember(_info(f"{BASE}/bin/python", len(content), 0o755), content)
+    yield _file(f"{BASE}/bin/python", content, 0o755)
     for library in base.glob("lib/libpython*.so*"):
-        yield _file(library, f"{BASE}/lib/{library.name}")
+        yield _file(f"{BASE}/lib/{library.name}", library)
     for part in (f"include/{python}", f"lib/{python}"):
         for member in walk(base / part, f"{BASE}/{part}"):
             name = member.info.name
@@ -368,7 +396,7 @@ def walk(folder: Path, name: str) -> Iterator[ArchiveMember]:
             if path.suffix in (".pyc", ".pyo"):
                 continue
             if path.is_file():
-                yield _file(path, archived)
+                yield _file(archived, path)
                 continue
             real = os.path.realpath(path)
             if not os.path.isdir(real) or not real.startswith(f"{top}/"):
@@ -378,71 +406,22 @@ def walk(folder: Path, name: str) -> Iterator[ArchiveMember]:
             yield _link(archived, os.path.relpath(real, os.path.realpath(where)))
 
 
-def _info(name: str, size: int, mode: int = 0o644) -> tarfile.TarInfo:
+def _file(name: str, source: Path | bytes, mode: int = 0o644) -> ArchiveMember:
+    """Return a file of an archive; ``mode`` is of one that has only content."""
     info = tarfile.TarInfo(name)
-    info.size, info.mode = size, 0o755 if mode & 0o100 else 0o644
-    return info
-
-
-def _file(path: Path, name: str) -> ArchiveMember:
-    about = path.stat()
-    info = _info(name, about.st_size, about.st_mode)
-    info.mtime = about.st_mtime
-    return ArchiveMember(info, path)
+    if isinstance(source, Path):
+        about = source.stat()
+        info.size, info.mtime, mode = about.st_size, about.st_mtime, about.st_mode
+    else:
+        info.size = len(source)
+    info.mode = 0o755 if mode & 0o100 else 0o644
+    return ArchiveMember(info, source)
 
 
 def _link(name: str, leads: str) -> ArchiveMember:
     info = tarfile.TarInfo(name)
     info.type, info.linkname = tarfile.SYMTYPE, leads
-    return ArchiveMember(info, b"")
-
-
-def _stays(member: ArchiveMember) -> bool:
-    """Check whether a file of the environment names its place, or that of our checkout."""
-    path = member.source
-    if isinstance(path, Path) and path.suffix == ".pth" and path.read_text().strip() == str(ROOT):
-        return True
-    return _NAMES_ITS_PLACE.fullmatch(member.info.name) is not None
-
-
-def _relocate(member: ArchiveMember) -> ArchiveMember:
-    """Return a script of the environment as one that runs wherever the environment lies."""
-    info, path = member.info, member.source
-    if not info.name.startswith(f"{ENV}/bin/") or not isinstance(path, Path):
-        return member
-    first, _, rest = path.read_bytes().partition(b"\n")
-    if not first.startswith(f"#!{sys.prefix}/bin/python".encode()):
-        return member
-    info.size = len(_LAUNCH + rest)
-    return ArchiveMember(info, _LAUNCH + rest)
-
-
-def _write(
-    out: Path, program: Sequence[str], manifest: Mapping[str, int], members: Sequence[ArchiveMember]
-) -> str:
-    """Write an archive whole or not at all, and return its SHA-256.
-
-    Args:
-        out: its path.
-        program: compresses what it reads.
-        manifest: the first member.
-        members: the others.
-    """
-    content = json.dumps(manifest).encode()
-    first = ArchiveMember(_info(MANIFEST, len(content)), content)
-    part = out.with_name(f".{out.name}{PART}")
-    with storage(out):
-        out.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with part.open("w+b") as file:
-                _compress(file, program, [first, *members])
-                file.seek(0)
-                checksum = hashlib.file_digest(file, "sha256").hexdigest()
-                os.fsync(file.fileno())
-            os.replace(part, out)
-        finally:
-            part.unlink(missing_ok=True)
-    return checksum
+    return ArchiveMember(info)
 
 
 def _compress(file: IO[bytes], program: Sequence[str], members: Sequence[ArchiveMember]) -> None:
@@ -523,8 +502,9 @@ def install(folder: Path, checksum: str, archives: Sequence[Path]) -> Path:
     """
     target = folder / checksum[:16]
     with _locked(folder / "lock", fcntl.LOCK_EX):
-        if _is_complete(target):
-            return target
+        with contextlib.suppress(OSError, ValueError):
+            if json.loads((target / _COMPLETE).read_bytes()) == _measure(target):
+                return target
         for other in filter(Path.is_dir, list(folder.iterdir())):
             used = folder / f"{other.name}.used"
             with contextlib.suppress(BlockingIOError), _locked(used, fcntl.LOCK_EX | fcntl.LOCK_NB):
@@ -542,10 +522,14 @@ def install(folder: Path, checksum: str, archives: Sequence[Path]) -> Path:
 def unpack(archive: Path, target: Path, checksum: str) -> None:
     """Check an archive and unpack it into a folder that no other process works in.
 
+    Args:
+        archive: no link.
+        target: a folder to make, in place of what is there.
+        checksum: SHA-256 that the archive must have.
+
     Raises:
         ArchiveRefused: the archive is not what it should be, or there is no room; nothing is left.
     """
-    complete = False
     try:
         shutil.rmtree(target, ignore_errors=True)
         with os.fdopen(os.open(archive, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
@@ -562,14 +546,13 @@ def unpack(archive: Path, target: Path, checksum: str) -> None:
             ):
                 _extract(tar, target)
         (target / _COMPLETE).write_text(json.dumps(_measure(target)))
-        complete = True
+        return
     except ArchiveRefused as error:
-        raise ArchiveRefused(f"{archive}: {error}.") from None
+        problem = str(error)
     except (tarfile.TarError, OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise ArchiveRefused(f"{archive}: cannot be unpacked ({error}).") from None
-    finally:
-        if not complete:
-            shutil.rmtree(target, ignore_errors=True)
+        problem = f"cannot be unpacked ({error})"
+    shutil.rmtree(target, ignore_errors=True)
+    raise ArchiveRefused(f"{archive}: {problem}.")
 
 
 def _extract(tar: tarfile.TarFile, target: Path) -> None:
@@ -579,8 +562,7 @@ def _extract(tar: tarfile.TarFile, target: Path) -> None:
     tarfile's own data filter came with Python 3.11.4 and let links out before 3.11.13.
     """
     most_files, most_bytes = _read_manifest(tar)
-    room = os.statvfs(target)
-    if most_bytes > (free := room.f_bavail * room.f_frsize):
+    if most_bytes > (free := shutil.disk_usage(target).free):
         raise ArchiveRefused(f"needs {most_bytes} bytes, {free} are free")
     files = size = 0
     links: dict[Path, str] = {}
@@ -593,14 +575,13 @@ def _extract(tar: tarfile.TarFile, target: Path) -> None:
             raise ArchiveRefused(f"holds more than {most_files} files of {most_bytes} bytes")
         path = target / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        content = tar.extractfile(member) if member.isreg() else None
-        if content is not None:
+        if member.issym():
+            links[path] = member.linkname
+        elif content := tar.extractfile(member) if member.isreg() else None:
             with path.open("xb") as file:
                 shutil.copyfileobj(content, file, 1 << 20)
             path.chmod(0o755 if member.mode & 0o100 else 0o644)
             os.utime(path, (member.mtime, member.mtime))
-        elif member.issym():
-            links[path] = member.linkname
         else:
             raise ArchiveRefused(f"holds {member.name!r}, which is neither a file nor a link")
     if (files, size) != (most_files, most_bytes):
@@ -621,15 +602,15 @@ def _read_manifest(tar: tarfile.TarFile) -> tuple[int, int]:
 
 
 def _make_links(links: Mapping[Path, str], target: Path) -> None:
-    """Make links, and tell the environment where its interpreter is."""
+    """Make links, and name the interpreter's folder in the environment's settings."""
     for path, leads in links.items():
         path.symlink_to(leads)
-    interpreter = Path(os.path.realpath(target / _PYTHON))
+    interpreter, top = (Path(os.path.realpath(path)) for path in (target / _PYTHON, target))
     if not os.access(interpreter, os.X_OK):
         raise ArchiveRefused(f"wants {interpreter}, which this host does not have")
     for path in links:
         real = Path(os.path.realpath(path))
-        if real != interpreter and os.path.realpath(target) not in map(str, real.parents):
+        if real != interpreter and top not in real.parents:
             raise ArchiveRefused(f"holds {path.name!r}, which leads out of it")
     with (target / _SETTINGS).open("a") as file:
         file.write(f"home = {interpreter.parent}\n")
@@ -646,15 +627,12 @@ def _measure(folder: Path) -> list[int]:
     return [len(sizes), sum(sizes)]
 
 
-def _is_complete(target: Path) -> bool:
-    try:
-        return bool(json.loads((target / _COMPLETE).read_bytes()) == _measure(target))
-    except (OSError, ValueError):
-        return False
-
-
 def isolated_environment(target: Path, environment: Mapping[str, str]) -> dict[str, str]:
-    """Return an environment in which Python finds nothing but what was unpacked."""
+    """Return an environment in which Python finds nothing but what was unpacked.
+
+    Returns:
+        ``environment`` with the archive's programs in front of ``PATH``.
+    """
     ours = os.path.dirname(sys.executable)
     path = [part for part in environment.get("PATH", "").split(":") if part not in ("", ours)]
     dropped = (PATH, "PYTHONHOME", "PYTHONUSERBASE")
@@ -677,24 +655,24 @@ def main(argv: Sequence[str]) -> int:
     )
     parser.add_argument("--source", type=Path)
     end = argv.index("--") if "--" in argv else len(argv)
-    asked = parser.parse_args(argv[:end])
+    options = parser.parse_args(argv[:end])
     error = ""
     try:
-        folder = software_folder(asked.place, os.environ)
+        folder = software_folder(options.place, os.environ)
         # Held while it is unpacked, and by the Python below for as long as that lives.
-        with _locked(folder / f"{asked.checksum[:16]}.used", fcntl.LOCK_SH) as used:
-            archives = [path for path in (asked.sent, asked.source) if path is not None]
-            target = install(folder, asked.checksum, archives)
-            if asked.what == "start":
+        with _locked(folder / f"{options.checksum[:16]}.used", fcntl.LOCK_SH) as used:
+            archives = [path for path in (options.sent, options.source) if path is not None]
+            target = install(folder, options.checksum, archives)
+            if options.what == "start":
                 os.set_inheritable(used, True)
                 python = str(target / _PYTHON)
                 environment = isolated_environment(target, os.environ)
                 os.execve(python, [python, *argv[end + 1 :]], environment)
     except (ArchiveRefused, OSError) as reason:
         error = str(reason)
-    if asked.sent is not None:
-        asked.sent.unlink(missing_ok=True)
-    if asked.what == "start":
+    if options.sent is not None:
+        options.sent.unlink(missing_ok=True)
+    if options.what == "start":
         sys.stderr.write(f"error: {error}\n")
     else:
         answer = {"host": os.environ.get(_HOST_VARIABLE, ""), "error": error[:_ERROR_LENGTH]}
@@ -736,8 +714,8 @@ class _Delivery:
     flags: tuple[str, ...]
     """Of the machine's steps that start agents."""
 
-    def run(self) -> tuple[str, ...]:
-        """Have the archive unpacked on all hosts; return those where it is, warn about the others.
+    def run(self) -> "Allocation":
+        """Return the allocation's hosts where the archive could be unpacked; warn about the others.
 
         Raises:
             ConfigError: the place names a variable that is not set.
@@ -749,12 +727,12 @@ class _Delivery:
         failed = {host: f"is {state}" for host, state in down.items()}
         waiting = [host for host in self.allocation.hosts if host not in failed]
         problems: dict[str, str] = {}
-        if waiting and (sent := self.broadcast()):
-            problems = self.install(waiting, "--sent", sent)
+        if waiting and (sent := self._broadcast()):
+            problems = self._install(waiting, "--sent", sent)
             waiting = [host for host in waiting if problems[host]]
         for first in range(0, len(waiting), _AT_ONCE):
             some = waiting[first : first + _AT_ONCE]
-            problems |= self.install(some, "--source", str(self.pack.path))
+            problems |= self._install(some, "--source", str(self.pack.path))
         failed |= {host: f"has no software: {why}" for host, why in problems.items() if why}
         for host, why in failed.items():
             logger.warning("host %s is left out: it %s", host, why)
@@ -762,9 +740,9 @@ class _Delivery:
         if not hosts:
             host, why = next(iter(failed.items()))
             raise JobError(f"no host can be used: host {host} {why.rstrip('.')}.")
-        return hosts
+        return replace(self.allocation, hosts=hosts)
 
-    def broadcast(self) -> str:
+    def _broadcast(self) -> str:
         """Send the archive to all hosts; return where it lies there, empty if it was not sent."""
         from hydragnn_hpo.config import fill_path
 
@@ -779,16 +757,16 @@ class _Delivery:
                 argv, capture_output=True, text=True, errors="replace", timeout=_SECONDS, check=True
             )
         except (OSError, subprocess.SubprocessError) as error:  # some hosts may have it
-            said = getattr(error, "stderr", None) or ""
-            logger.warning("sbcast failed, hosts read the archive themselves: %s %s", error, said)
+            output = getattr(error, "stderr", None) or ""
+            logger.warning("sbcast failed, hosts read the archive themselves: %s %s", error, output)
         return sent
 
-    def install(self, hosts: Sequence[str], *more: str) -> dict[str, str]:
+    def _install(self, hosts: Sequence[str], *where: str) -> dict[str, str]:
         """Unpack on some hosts at once; return what went wrong on each, empty where nothing did."""
         from hydragnn_hpo.launching.slurm_allocation import step_argv, step_environment
 
         environment = step_environment(self.environment, self.allocation.ends_at)
-        command = _host_argv("install", self.pack, self.place, *more)
+        command = _host_argv("install", self.pack, self.place, *where)
         with storage(self.log), self.log.open("ab") as log:
             try:
                 output = subprocess.run(
@@ -841,7 +819,7 @@ def equip(
     with storage(log):
         log.parent.mkdir(mode=0o700, exist_ok=True)
     delivery = _Delivery(pack, place, allocation, log, environment, site.step.agents)
-    return packed_software(pack, place), replace(allocation, hosts=delivery.run())
+    return packed_software(pack, place), delivery.run()
 
 
 if __name__ == "__main__":

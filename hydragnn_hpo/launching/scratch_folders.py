@@ -52,20 +52,24 @@ def fill(template: str, fields: Mapping[str, str]) -> Path:
 
 
 def fill_all(templates: Mapping[str, str], fields: Mapping[str, str]) -> dict[str, str]:
-    """Return variable -> path for one rank."""
+    """Fill in the folders of one rank.
+
+    Returns:
+        Variable -> path.
+    """
     return {name: str(fill(template, fields)) for name, template in templates.items()}
 
 
 def attempt_folders(templates: Mapping[str, str], fields: Mapping[str, str]) -> list[Path]:
     """Return the folders that are to go when the attempt has ended: what is below our own only."""
-    found = []
+    paths = []
     for template in templates.values():
         first, separator, rest = template.partition(TRIAL)
         if separator:  # the folder whose name holds the trial, with all that is in it
             path = fill(first + TRIAL + rest.partition("/")[0], fields)
             if Path(fields["scratch"]) in path.parents and ".." not in path.parts:
-                found.append(path)
-    return found
+                paths.append(path)
+    return paths
 
 
 def remove_folders(paths: list[Path]) -> None:

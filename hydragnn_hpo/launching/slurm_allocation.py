@@ -3,6 +3,7 @@
 Slurm writes host lists such as ``frontier[00012-00019,00100],login2``.
 """
 
+import contextlib
 import datetime
 import itertools
 import logging
@@ -10,7 +11,6 @@ import math
 import re
 import shutil
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,7 +26,11 @@ _MAX_HOSTS = 1_000_000
 """Hosts in one list; more is a typing error."""
 
 _HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,252}")
-_LAST_NUMBER = re.compile(r"^(.*?)([0-9]+)([^0-9]*)$")
+_BRACKET = re.compile(r"\[([^\[\]]*)\]")
+_NAME = re.compile(rf"(?:[^,\[\]]|{_BRACKET.pattern})+")
+"""One name of a host list: commas inside brackets do not end it."""
+
+_LAST_NUMBER = re.compile(r"([0-9]+)(?=[^0-9]*$)")
 
 
 def expand_hosts(text: str) -> list[str]:
@@ -35,13 +39,14 @@ def expand_hosts(text: str) -> list[str]:
     Raises:
         ConfigError: it is no host list, or holds what cannot be the name of a host.
     """
-    hosts: list[str] = []
-    for name in _split_names(text.strip()):
-        for host in map(check_host_name, _expand_name(name)):
-            hosts.append(host)
-            if len(hosts) > _MAX_HOSTS:
-                raise ConfigError(f"host list {text[:60]!r} names more than {_MAX_HOSTS} hosts.")
-    return hosts
+    text = text.strip()
+    if re.search(r"[\[\]]", _BRACKET.sub("", text)):
+        raise _host_list_error(text)
+    names = (_expand_name(match[0]) for match in _NAME.finditer(text))
+    hosts = list(itertools.islice(itertools.chain.from_iterable(names), _MAX_HOSTS + 1))
+    if len(hosts) > _MAX_HOSTS:
+        raise ConfigError(f"host list {text[:60]!r} names more than {_MAX_HOSTS} hosts.")
+    return [check_host_name(host) for host in hosts]
 
 
 def check_host_name(host: str) -> str:
@@ -56,7 +61,10 @@ def check_host_name(host: str) -> str:
 
 
 def without_excluded(hosts: Sequence[str], excluded: Container[str]) -> tuple[str, ...]:
-    """Return the hosts that are not excluded, in their order.
+    """Return the hosts that are not excluded.
+
+    Returns:
+        In the order of ``hosts``.
 
     Raises:
         ConfigError: there is none.
@@ -70,24 +78,9 @@ def without_excluded(hosts: Sequence[str], excluded: Container[str]) -> tuple[st
     return kept
 
 
-def _split_names(text: str) -> list[str]:
-    """Split a list at its commas, but not at those inside brackets."""
-    names, depth, start = [], 0, 0
-    for place, letter in enumerate(text):
-        depth += {"[": 1, "]": -1}.get(letter, 0)
-        if depth not in (0, 1):
-            raise _host_list_error(text)
-        if letter == "," and depth == 0:
-            names.append(text[start:place])
-            start = place + 1
-    if depth:
-        raise _host_list_error(text)
-    return [name for name in [*names, text[start:]] if name]
-
-
 def _expand_name(name: str) -> Iterator[str]:
     """Return all combinations of a name's bracketed numbers; the last bracket varies fastest."""
-    pieces = re.split(r"\[([^\[\]]*)\]", name)  # text and contents of brackets in turn
+    pieces = _BRACKET.split(name)  # text and contents of brackets in turn
     choices = [list(_numbers(p, name)) if odd % 2 else [p] for odd, p in enumerate(pieces)]
     return map("".join, itertools.product(*choices))
 
@@ -95,14 +88,13 @@ def _expand_name(name: str) -> Iterator[str]:
 def _numbers(content: str, name: str) -> Iterator[str]:
     """Yield the numbers of one bracket, padded like the first of each range."""
     for part in content.split(","):
-        found = re.fullmatch(r"([0-9]+)(?:-([0-9]+))?", part)
-        if found is None:
+        match = re.fullmatch(r"([0-9]+)(?:-([0-9]+))?", part)
+        if match is None:
             raise _host_list_error(name)
-        first, last = found[1], found[2] or found[1]
-        if not 0 <= int(last) - int(first) <= _MAX_HOSTS:
+        first, last = int(match[1]), int(match[2] or match[1])
+        if not 0 <= last - first <= _MAX_HOSTS:
             raise _host_list_error(name)
-        for number in range(int(first), int(last) + 1):
-            yield str(number).zfill(len(first))
+        yield from (str(number).zfill(len(match[1])) for number in range(first, last + 1))
 
 
 def _host_list_error(text: str) -> ConfigError:
@@ -111,29 +103,23 @@ def _host_list_error(text: str) -> ConfigError:
 
 def compress_hosts(hosts: Iterable[str]) -> str:
     """Return a short host list that ``expand_hosts`` turns back into the same hosts."""
-    groups: list[tuple[str, str, list[list[str]]]] = []
-    for host in hosts:
-        found = _LAST_NUMBER.match(host)
-        if found is None:
-            groups.append((host, "", []))
-            continue
-        before, digits, after = found.groups()
-        if not groups or not groups[-1][2] or groups[-1][:2] != (before, after):
-            groups.append((before, after, []))
-        runs = groups[-1][2]
-        if runs and digits == str(int(runs[-1][-1]) + 1).zfill(len(runs[-1][0])):
-            runs[-1][1:] = [digits]
+    names: list[str] = []
+    split = ([*_LAST_NUMBER.split(host), "", ""][:3] for host in hosts)
+    for (before, after, numbered), group in itertools.groupby(
+        split, lambda name: (name[0], name[2], name[1] != "")
+    ):
+        runs: list[list[str]] = []
+        for _, digits, _ in group:
+            if numbered and runs and digits == str(int(runs[-1][-1]) + 1).zfill(len(runs[-1][0])):
+                runs[-1][1:] = [digits]
+            else:
+                runs.append([digits])
+        numbers = ["-".join(run) for run in runs]
+        if not numbered or len(runs) == len(runs[0]) == 1:
+            names += [f"{before}{number}{after}" for number in numbers]
         else:
-            runs.append([digits])
-    return ",".join(_format_group(*group) for group in groups)
-
-
-def _format_group(before: str, after: str, runs: list[list[str]]) -> str:
-    if not runs:
-        return before
-    if len(runs) == len(runs[0]) == 1:
-        return f"{before}{runs[0][0]}{after}"
-    return f"{before}[{','.join('-'.join(run) for run in runs)}]{after}"
+            names.append(f"{before}[{','.join(numbers)}]{after}")
+    return ",".join(names)
 
 
 # -- network order -----------------------------------------------------------------------------
@@ -153,44 +139,28 @@ def sort_by_switch(hosts: Sequence[str], topology: str) -> list[str]:
 
     Args:
         hosts: of the allocation.
-        topology: output of ``scontrol show topology``; may be empty or an error message.
+        topology: output of ``scontrol show topology``, which names all hosts below each switch
+            or block; may be empty or an error message.
     """
-    below: dict[str, list[str]] = {}
-    leaves: dict[str, list[str]] = {}
-    for line in topology.splitlines():
-        words = dict(word.split("=", 1) for word in line.split() if "=" in word)
-        name = words.get("SwitchName") or words.get("BlockName")
-        try:
-            if name and words.get("Switches"):
-                below[name] = expand_hosts(words["Switches"])
-            elif name and words.get("Nodes"):
-                leaves[name] = expand_hosts(words["Nodes"])
-        except ConfigError:  # not a host list: this line is left out
-            continue
-    place = {host: index for index, host in enumerate(_walk_switches(below, leaves))}
-    return sorted(sort_by_number(hosts), key=lambda host: place.get(host, len(place)))
-
-
-def _walk_switches(below: dict[str, list[str]], leaves: dict[str, list[str]]) -> list[str]:
-    """Return all hosts depth first, so that those below one switch stand together."""
-    under = {child for children in below.values() for child in children}
-    waiting = [name for name in (*below, *leaves) if name not in under]
-    waiting.reverse()
-    hosts: list[str] = []
-    seen = set()
-    while waiting:
-        name = waiting.pop()
-        if name in seen:
-            continue
-        seen.add(name)
-        hosts += sort_by_number(leaves.get(name, ()))
-        waiting += reversed(below.get(name, ()))
-    return hosts
+    below: list[list[str]] = []
+    for names in re.findall(r"\bNodes=(\S+)", topology):
+        with contextlib.suppress(ConfigError):  # no host list: it is left out
+            below.append(expand_hosts(names))
+    switches: dict[str, list[int]] = {}
+    highest_first = sorted((len(group), number) for number, group in enumerate(below))[::-1]
+    for _, number in highest_first:
+        for host in below[number]:
+            switches.setdefault(host, []).append(number)
+    unknown = [len(below)]
+    return sorted(sort_by_number(hosts), key=lambda host: switches.get(host, unknown))
 
 
 # -- queries -----------------------------------------------------------------------------------
 
 _QUERY_SECONDS = 60.0
+_READING_SECONDS = 0.01
+"""What is there to read is read within it, also where nothing is to be waited for."""
+
 _PAUSES = (2.0, 5.0, 10.0, 30.0, 60.0)
 """Between retries when a campaign begins: Slurm's controller may be away for minutes, and a chain
 of jobs must not end because of that."""
@@ -205,19 +175,72 @@ _UNUSABLE = ("down", "fail", "power", "reboot")
 """States of hosts on which no step can start; on one that drains they still can."""
 
 
+class SlurmCommand:
+    """A command of Slurm in the background: a scheduler may take a minute to fail.
+
+    A controller that waited for it would answer no agent meanwhile, and all leases would lapse.
+    """
+
+    def __init__(self, *argv: str) -> None:
+        """Start it and return at once.
+
+        Raises:
+            JobError: there is no such command.
+        """
+        self._argv = argv
+        self._deadline = time.monotonic() + _QUERY_SECONDS
+        try:
+            self._process = subprocess.Popen(
+                argv,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                errors="replace",
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise self._no_answer(f" ({error})") from error
+
+    def output(self, seconds: float = 0.0) -> str | None:
+        """Return what it has printed, None while it runs.
+
+        Args:
+            seconds: how long to wait for its end.
+
+        Raises:
+            JobError: it has failed, or does not end.
+        """
+        try:
+            output, errors = self._process.communicate(timeout=max(seconds, _READING_SECONDS))
+        except subprocess.TimeoutExpired:
+            if time.monotonic() < self._deadline:
+                return None
+            raise self._no_answer() from None
+        if code := self._process.returncode:
+            lines = (errors or output).strip().splitlines()
+            raise JobError(f"'{' '.join(self._argv)}' fails: {lines[-1] if lines else code}.")
+        return output
+
+    def _no_answer(self, why: str = "") -> JobError:
+        return JobError(f"'{self._argv[0]}' gives no answer{why}: is Slurm there?")
+
+    def close(self) -> None:
+        """End it, if it still runs."""
+        with self._process:
+            self._process.kill()
+
+
 def query(*argv: str) -> str:
     """Run a command of Slurm and return its output.
 
     Raises:
         JobError: it fails, or does not answer.
     """
-    try:
-        answer = subprocess.run(argv, capture_output=True, text=True, timeout=_QUERY_SECONDS)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise _no_answer(argv, f" ({error})") from error
-    if answer.returncode != 0:
-        raise _failed(argv, answer.stderr or answer.stdout, answer.returncode)
-    return answer.stdout
+    with contextlib.closing(SlurmCommand(*argv)) as command:
+        while (output := command.output(_QUERY_SECONDS)) is None:
+            pass
+    return output
 
 
 def query_with_retries(*argv: str) -> str:
@@ -237,95 +260,39 @@ def query_with_retries(*argv: str) -> str:
     return query(*argv)
 
 
-def _no_answer(argv: Sequence[str], why: str = "") -> JobError:
-    return JobError(f"'{argv[0]}' gives no answer{why}: is Slurm there?")
-
-
-def _failed(argv: Sequence[str], output: str, code: int) -> JobError:
-    lines = output.strip().splitlines()
-    return JobError(f"'{' '.join(argv)}' fails: {lines[-1] if lines else code}.")
-
-
 def find_unusable_hosts(hosts: Sequence[str], run_query: Query = query) -> dict[str, str]:
-    """Return those of some hosts on which no step can start, with their state.
+    """Return those of some hosts on which no step can start.
 
     Args:
         hosts: by Slurm's names.
         run_query: ``query_with_retries`` where nothing begins without the answer.
 
+    Returns:
+        Name -> state in Slurm's words, such as ``down*``.
+
     Raises:
         JobError: Slurm does not answer.
     """
-    return _unusable_of(run_query(*_sinfo(hosts)))
+    return parse_unusable_hosts(run_query(*host_states_argv(hosts)))
 
 
-def _sinfo(hosts: Sequence[str]) -> tuple[str, ...]:
-    return ("sinfo", "-h", "-N", "-n", compress_hosts(hosts), "-o", "%N|%T")
+def host_states_argv(hosts: Sequence[str]) -> list[str]:
+    """Return the command that prints the states of hosts, for ``parse_unusable_hosts``."""
+    return ["sinfo", "-h", "-N", "-n", compress_hosts(hosts), "-o", "%N|%T"]
 
 
-def _unusable_of(answer: str) -> dict[str, str]:
-    states = dict(line.split("|", 1) for line in answer.splitlines() if "|" in line)
+def parse_unusable_hosts(output: str) -> dict[str, str]:
+    """Return the hosts on which no step can start, as ``find_unusable_hosts`` does.
+
+    Returns:
+        Name -> state.
+    """
+    states = dict(line.split("|", 1) for line in output.splitlines() if "|" in line)
     return {
         host: state
         for host, state in states.items()
         if state.endswith("*") or state.startswith(_UNUSABLE)
     }
-
-
-class HostStateQuery:
-    """``find_unusable_hosts`` in the background: a scheduler may take a minute to fail.
-
-    A controller that waited for it would answer no agent meanwhile, and all leases would lapse.
-    """
-
-    def __init__(self, hosts: Sequence[str]) -> None:
-        """Start the query and return at once."""
-        self._argv = _sinfo(hosts)
-        self._deadline = time.monotonic() + _QUERY_SECONDS
-        self._output = tempfile.TemporaryFile()  # noqa: SIM115 - closed by ``close``
-        self._error: OSError | None = None
-        self._process: subprocess.Popen[bytes] | None = None
-        try:
-            self._process = subprocess.Popen(
-                self._argv,
-                stdin=subprocess.DEVNULL,
-                stdout=self._output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        except OSError as error:
-            self._error = error
-
-    def answer(self, seconds: float = 0.0) -> dict[str, str] | None:
-        """Return the answer, None while there is none.
-
-        Args:
-            seconds: how long to wait for it.
-
-        Raises:
-            JobError: Slurm does not answer.
-        """
-        if self._process is None:
-            raise _no_answer(self._argv, f" ({self._error})")
-        try:
-            code = self._process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            if time.monotonic() < self._deadline:
-                return None
-            self.close()
-            raise _no_answer(self._argv) from None
-        self._output.seek(0)
-        output = self._output.read().decode(errors="replace")
-        if code != 0:
-            raise _failed(self._argv, output, code)
-        return _unusable_of(output)
-
-    def close(self) -> None:
-        """End the query."""
-        if self._process is not None and self._process.poll() is None:
-            self._process.kill()
-            self._process.wait()
-        self._output.close()
 
 
 # -- the allocation ----------------------------------------------------------------------------
@@ -377,9 +344,15 @@ class Allocation:
         state, names, end = _query_job(job, run_query)
         if state != "RUNNING":
             raise ConfigError(f"Slurm job {job} is {state.lower()}: run inside one that runs.")
-        hosts = without_excluded(sort_by_switch(expand_hosts(names), _topology()), without)
-        hosts = hosts[: most or len(hosts)]
-        return cls(job, hosts, _address(hosts[0], run_query), _end(environment, end))
+        try:
+            topology = query("scontrol", "show", "topology")
+        except JobError:  # none is configured
+            topology = ""
+        usable = without_excluded(sort_by_switch(expand_hosts(names), topology), without)
+        hosts = usable[: most or None]
+        shown = re.search(r"NodeAddr=(\S+)", run_query("scontrol", "show", "node", hosts[0]))
+        address = shown[1] if shown else hosts[0]
+        return cls(job, hosts, address, _end(environment, end))
 
 
 def _query_job(job: str, run_query: Query) -> list[str]:
@@ -401,18 +374,6 @@ def _query_job(job: str, run_query: Query) -> list[str]:
     return own[:3]
 
 
-def _topology() -> str:
-    try:
-        return query("scontrol", "show", "topology")
-    except JobError:  # none is configured
-        return ""
-
-
-def _address(host: str, run_query: Query) -> str:
-    found = re.search(r"NodeAddr=(\S+)", run_query("scontrol", "show", "node", host))
-    return found[1] if found else host
-
-
 def _end(environment: Mapping[str, str], squeue_end: str) -> float:
     """Return the end of the job: from the environment, or as squeue writes it."""
     if (known := environment.get("SLURM_JOB_END_TIME", "")).isdigit():
@@ -425,7 +386,7 @@ def _end(environment: Mapping[str, str], squeue_end: str) -> float:
 
 # -- job steps ---------------------------------------------------------------------------------
 
-NOT_INHERITED = (
+_NOT_INHERITED = (
     *("SLURM_NNODES", "SLURM_NTASKS", "SLURM_NPROCS", "SLURM_NODELIST", "SLURM_HOSTFILE"),
     *("SLURM_NTASKS_PER_NODE", "SLURM_NTASKS_PER_GPU", "SLURM_CPUS_PER_TASK"),
     *("SLURM_CPUS_PER_GPU", "SRUN_CPUS_PER_TASK", "SLURM_CPU_BIND", "SLURM_MEM_PER_CPU"),
@@ -468,7 +429,10 @@ def step_environment(ours: Mapping[str, str], ends_at: float) -> dict[str, str]:
     Args:
         ours: environment to pass on, except what ``srun`` would take as its options.
         ends_at: when the allocation ends, in seconds since the epoch.
+
+    Returns:
+        What is passed on, with the end for ``WallTime.of``.
     """
-    kept = {name: value for name, value in ours.items() if name not in NOT_INHERITED}
+    kept = {name: value for name, value in ours.items() if name not in _NOT_INHERITED}
     end = {END: str(int(ends_at))} if ends_at < float("inf") else {}
     return end | kept

@@ -1,4 +1,4 @@
-"""Processes of a launcher (``srun``, ``mpiexec``) that each run agents on some hosts."""
+"""Agents that a launcher (``srun``, ``mpiexec``) starts, one launcher for several hosts."""
 
 import contextlib
 import os
@@ -6,13 +6,15 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Collection, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hydragnn_hpo.errors import JobError
+from hydragnn_hpo.errors import JobError, StorageError
 from hydragnn_hpo.files import storage
-from hydragnn_hpo.launching.transports.transport import HostNews
+from hydragnn_hpo.launching.job import Slot
+from hydragnn_hpo.launching.transports.transport import AgentCall, HostNews
 
 _CLOSING_SECONDS = 2.0
 """For each of: ending by itself (its agents have gone already), SIGTERM, SIGKILL."""
@@ -64,7 +66,7 @@ def check_shared_folder(
 
 
 @dataclass
-class _Launched:
+class _Launcher:
     hosts: tuple[str, ...]
     process: subprocess.Popen[bytes]
     log: Path
@@ -77,85 +79,119 @@ class _Launched:
         return f"has no agent, {ended}: {errors[-1] if errors else f'see {self.log}'}"
 
 
-class LaunchedAgents:
-    """Launchers that were started, and what they ran on.
+class LauncherTransport(ABC):
+    """Starts agents by a launcher, one for all hosts, one more for those that were lost.
 
-    They live on when the controller is lost: agents and their ranks are adopted by the next one.
+    Nothing that a launcher reports proves that processes are gone: leases do, and new agents,
+    which end what is left of earlier ones on their host. Launchers outlive a controller that is
+    lost: agents and their ranks are adopted by the next one.
     """
 
-    def __init__(self, folder: Path) -> None:
-        """Start nothing yet; logs go to ``folder``, which is made when needed."""
-        self.folder = folder
-        self._launched: list[_Launched] = []
+    slots: tuple[Slot, ...] = ()
+    outlives = True
+    allocation = ""
 
-    def prepare(self) -> None:
-        """Make the folder.
+    def __init__(
+        self, hosts: Sequence[str], *, run_dir: Path, address: str, ends_at: float
+    ) -> None:
+        """Use some hosts; nothing is started yet.
+
+        Args:
+            hosts: their ids.
+            run_dir: logs go below it.
+            address: on which the controller listens.
+            ends_at: when the hosts are taken from us, in seconds since the epoch.
+        """
+        self.hosts, self.address, self.ends_at = tuple(hosts), address, ends_at
+        self._folder = run_dir / "agents"
+        self._launchers: list[_Launcher] = []
+        self._news: list[HostNews] = []
+        self._count = 0
+
+    @abstractmethod
+    def start(self, hosts: Sequence[str], call: AgentCall) -> None:
+        """Start an agent on each of these hosts; those that get none are news."""
+
+    @abstractmethod
+    def _launcher_argv(self, name: str, hosts: Sequence[str]) -> list[str]:
+        """Return what runs a command on each of these hosts; write files NAME.* that it needs."""
+
+    def check_run_directory(self, environment: Mapping[str, str]) -> None:
+        """Check whether all hosts see the run directory.
 
         Raises:
-            StorageError: that is not possible.
+            JobError: one does not.
+            StorageError: a folder cannot be made in it.
         """
-        with storage(self.folder):
-            self.folder.mkdir(mode=0o700, exist_ok=True)
+        self._make_folder()
+        check_shared_folder(self._launcher_argv("all", self.hosts), self._folder, environment)
 
-    def start(
+    def _make_folder(self) -> None:
+        with storage(self._folder):
+            self._folder.mkdir(mode=0o700, exist_ok=True)
+
+    def _next_name(self, call: AgentCall) -> str:
+        self._count += 1
+        return f"{call.epoch:03d}-{self._count:04d}"
+
+    def _launch(
         self,
         name: str,
-        argv: Sequence[str],
+        agent: Sequence[str],
         *,
         hosts: Sequence[str],
         environment: Mapping[str, str],
     ) -> None:
-        """Start a launcher.
-
-        Args:
-            name: of its log, without ending.
-            argv: its command.
-            hosts: ids of the hosts on which it starts agents.
-            environment: all that it finds.
-
-        Raises:
-            OSError: it cannot be started.
-            StorageError: its log cannot be written.
-        """
-        self.prepare()
-        path = self.folder / f"{name}.log"
-        with storage(path):
-            log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        """Start agents by a launcher that logs to NAME.log; where that fails it is news."""
+        path = self._folder / f"{name}.log"
         try:
-            process = subprocess.Popen(
-                argv,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env=dict(environment),
-                start_new_session=True,
-            )
-        finally:
-            os.close(log)
-        self._launched.append(_Launched(tuple(hosts), process, path))
+            self._make_folder()
+            argv = [*self._launcher_argv(name, hosts), *agent]
+            with storage(path):
+                log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            with open(log, "ab") as output:
+                process = subprocess.Popen(
+                    argv,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    env=dict(environment),
+                    start_new_session=True,
+                )
+        except (OSError, StorageError) as error:
+            self._report_failed(hosts, f"has no agent: {error}")
+        else:
+            self._launchers.append(_Launcher(tuple(hosts), process, path))
 
-    def poll(self, starting: Collection[str] = ()) -> list[HostNews]:
-        """Return news of the hosts whose launcher ended, unless a later one runs agents there.
+    def _report_failed(self, hosts: Iterable[str], reason: str) -> None:
+        self._news += [HostNews(host, "failed", reason) for host in hosts]
 
-        Args:
-            starting: hosts on which a later one is about to start.
-        """
-        news = []
-        for ended in [each for each in self._launched if each.process.poll() is not None]:
-            self._launched.remove(ended)
-            reason = ended.reason()
-            later = {host for other in self._launched for host in other.hosts} | set(starting)
-            news += [HostNews(h, "failed", reason) for h in ended.hosts if h not in later]
+    def _starting_hosts(self) -> set[str]:
+        """Return the hosts on which a launcher is about to be started."""
+        return set()
+
+    def poll(self) -> list[HostNews]:
+        """Return the hosts whose launcher ended, unless a later one runs agents there."""
+        for ended in [each for each in self._launchers if each.process.poll() is not None]:
+            self._launchers.remove(ended)
+            later = {host for other in self._launchers for host in other.hosts}
+            later |= self._starting_hosts()
+            self._report_failed((h for h in ended.hosts if h not in later), ended.reason())
+        news, self._news = self._news, []
         return news
+
+    def end(self, host: str) -> bool:
+        """Return False: what happens on a host that does not answer is not known."""
+        return False
 
     def close(self) -> None:
         """Wait for the launchers, whose agents were told to go, and end those that stay."""
         for number in (None, signal.SIGTERM, signal.SIGKILL):
             deadline = time.monotonic() + _CLOSING_SECONDS
-            for each in self._launched:
+            for each in self._launchers:
                 if number is not None and each.process.poll() is None:
                     each.process.send_signal(number)
-            for each in self._launched:
+            for each in self._launchers:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     each.process.wait(max(0.1, deadline - time.monotonic()))
-        self._launched.clear()
+        self._launchers.clear()

@@ -1,9 +1,8 @@
 """Agents as the ranks of an ``mpiexec``: PALS on PBS machines, MPICH's hydra elsewhere.
 
-One ``mpiexec`` starts an agent on every host, one more those that were lost. An agent learns its
-host from its rank, which is the number of a line in a host file: hydra (PMI_RANK) and PALS
-(PALS_RANKID) have no other name for it in common, and the names of 10,000 hosts do not fit into
-one argument.
+An agent learns its host from its rank, which is the number of a line in a host file: hydra
+(PMI_RANK) and PALS (PALS_RANKID) have no other name for it in common, and the names of 10,000
+hosts do not fit into one argument.
 
 Seen with hydra 5.0.2: a rank that is killed takes all others along, unless
 ``-disable-auto-cleanup``; with it they live on, also when ``mpiexec`` or a proxy is killed. PALS
@@ -22,15 +21,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from hydragnn_hpo.config import MachineConfig
-from hydragnn_hpo.errors import ConfigError, StorageError
+from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.files import write_text
 from hydragnn_hpo.launching.excluded_hosts import read_run_excluded
 from hydragnn_hpo.launching.host_network import first_there, own_address
-from hydragnn_hpo.launching.job import Slot
 from hydragnn_hpo.launching.profile_adapter import site_of
 from hydragnn_hpo.launching.slurm_allocation import check_host_name, without_excluded
-from hydragnn_hpo.launching.transports.launched_agents import LaunchedAgents, check_shared_folder
-from hydragnn_hpo.launching.transports.transport import AgentCall, HostNews, agent_argv
+from hydragnn_hpo.launching.transports.launched_agents import LauncherTransport
+from hydragnn_hpo.launching.transports.transport import AgentCall, agent_argv
 from hydragnn_hpo.walltime import WallTime
 
 HERE = "local"
@@ -47,11 +45,11 @@ def find_mpiexec() -> str:
     Raises:
         ConfigError: there is none.
     """
-    beside = Path(sys.executable).parent / "mpiexec"
-    found = str(beside) if beside.exists() else shutil.which("mpiexec")
-    if found is None:
+    own = Path(sys.executable).parent / "mpiexec"
+    program = str(own) if own.exists() else shutil.which("mpiexec")
+    if program is None:
         raise ConfigError("no mpiexec is beside our Python or on PATH: load an MPI.")
-    return found
+    return program
 
 
 def pbs_hosts(environment: Mapping[str, str]) -> list[str]:
@@ -107,14 +105,18 @@ def write_host_file(path: Path, hosts: Sequence[str]) -> None:
 
 @functools.cache
 def agent_flags(program: str) -> tuple[str, ...]:
-    """Return the options by which an ``mpiexec`` lets one rank end without the others."""
+    """Return the options by which an ``mpiexec`` lets one rank end without the others.
+
+    Returns:
+        Empty where it has none, or does not say what it is.
+    """
     try:
-        told = subprocess.run(
+        version = subprocess.run(
             [program, "--version"], capture_output=True, text=True, timeout=_VERSION_SECONDS
-        )
+        ).stdout
     except (OSError, subprocess.TimeoutExpired):
         return ()
-    return ("-disable-auto-cleanup",) if told.stdout.startswith("HYDRA") else ()
+    return ("-disable-auto-cleanup",) if version.startswith("HYDRA") else ()
 
 
 def mpiexec_transport(
@@ -131,31 +133,23 @@ def mpiexec_transport(
         ConfigError: there is no ``mpiexec``, node file or interface.
     """
     site = site_of(machine)
-    found = without_excluded(pbs_hosts(environment), read_run_excluded(run_dir))
-    hosts = found[: machine.hosts or None] or (HERE,)
+    usable = without_excluded(pbs_hosts(environment), read_run_excluded(run_dir))
+    hosts = usable[: machine.hosts or None] or (HERE,)
+    several = len(hosts) > 1
     address = "127.0.0.1"
-    if len(hosts) > 1:
+    if several:
         address = own_address(machine.interface or first_there(site.interfaces), hosts[-1])
-    program = find_mpiexec()
+    ends_at = WallTime.of(environment).end
     transport = MpiexecTransport(
-        hosts,
-        run_dir=run_dir,
-        address=address,
-        ends_at=WallTime.of(environment).end,
-        program=program,
-        flags=(*agent_flags(program), *site.step.agents),
+        hosts, run_dir=run_dir, address=address, ends_at=ends_at, flags=site.step.agents
     )
-    if len(hosts) > 1:
-        transport.check_run_directory()
+    if several:
+        transport.check_run_directory(os.environ)
     return transport
 
 
-class MpiexecTransport:
-    """Starts agents by ``mpiexec``; what it reports proves nothing, as with ``SlurmTransport``."""
-
-    slots: tuple[Slot, ...] = ()
-    outlives = True
-    allocation = ""
+class MpiexecTransport(LauncherTransport):
+    """Starts agents by ``mpiexec``, on the hosts of a node file."""
 
     def __init__(
         self,
@@ -164,8 +158,7 @@ class MpiexecTransport:
         run_dir: Path,
         address: str,
         ends_at: float,
-        program: str,
-        flags: Sequence[str] = (),
+        flags: Sequence[str],
     ) -> None:
         """Use some hosts; nothing is started yet.
 
@@ -174,57 +167,24 @@ class MpiexecTransport:
             run_dir: logs and host files go below it.
             address: on which the controller listens.
             ends_at: when the job ends, in seconds since the epoch.
-            program: the ``mpiexec``.
-            flags: its options for agents.
-        """
-        self.hosts, self.address, self.ends_at = tuple(hosts), address, ends_at
-        self._program, self._flags = program, tuple(flags)
-        self._launched = LaunchedAgents(run_dir / "agents")
-        self._news: list[HostNews] = []
-        self._count = 0
-
-    def check_run_directory(self) -> None:
-        """Check whether all hosts see the run directory.
+            flags: of the machine's profile, for agents.
 
         Raises:
-            JobError: one does not.
+            ConfigError: there is no ``mpiexec``.
         """
-        self._launched.prepare()
-        host_file = self._launched.folder / "all.hosts"
-        write_host_file(host_file, self.hosts)
-        argv = mpiexec_argv(self._program, self.hosts, host_file, flags=self._flags)
-        check_shared_folder(argv, self._launched.folder, os.environ)
+        super().__init__(hosts, run_dir=run_dir, address=address, ends_at=ends_at)
+        self._program = find_mpiexec()
+        self._flags = (*agent_flags(self._program), *flags)
 
     def start(self, hosts: Sequence[str], call: AgentCall) -> None:
         """Start an ``mpiexec`` with an agent on each of these hosts."""
-        self._count += 1
-        name = f"{call.epoch:03d}-{self._count:04d}"
-        host_file = self._launched.folder / f"{name}.hosts"
-        try:
-            self._launched.prepare()
-            write_host_file(host_file, hosts)
-            self._launched.start(
-                name,
-                [
-                    *mpiexec_argv(self._program, hosts, host_file, flags=self._flags),
-                    *agent_argv(host_file=host_file.absolute()),
-                ],
-                hosts=hosts,
-                environment=_PALS | call.whole_environment(),
-            )
-        except (OSError, StorageError) as error:  # the hosts are tried again later
-            why = f"has no agent: {error}"
-            self._news += [HostNews(host, "failed", why) for host in hosts]
+        name = self._next_name(call)
+        agent = agent_argv(host_file=self._host_file(name).absolute())
+        self._launch(name, agent, hosts=hosts, environment=_PALS | call.whole_environment())
 
-    def poll(self) -> list[HostNews]:
-        """Return the hosts whose ``mpiexec`` ended; agents that still live are not affected."""
-        news, self._news = self._news + self._launched.poll(), []
-        return news
+    def _host_file(self, name: str) -> Path:
+        return self._folder / f"{name}.hosts"
 
-    def end(self, host: str) -> bool:
-        """Return False: what happens on a host that does not answer is not known."""
-        return False
-
-    def close(self) -> None:
-        """Wait for the launchers, whose agents were told to go, and end the others."""
-        self._launched.close()
+    def _launcher_argv(self, name: str, hosts: Sequence[str]) -> list[str]:
+        write_host_file(self._host_file(name), hosts)
+        return mpiexec_argv(self._program, hosts, self._host_file(name), flags=self._flags)

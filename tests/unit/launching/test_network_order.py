@@ -21,6 +21,13 @@ def test_hosts_of_one_switch_stand_side_by_side():
     assert sort_by_switch(hosts, TREE) == ["n1", "n4", "n10", "n11", "n2", "n3"]
 
 
+def test_hosts_of_one_switch_stand_side_by_side_whatever_is_listed_first():
+    hosts = [f"n{number}" for number in (1, 2, 3, 4, 10, 11)]
+    listed = "\n".join(reversed(TREE.splitlines()))
+
+    assert sort_by_switch(hosts, listed) == ["n10", "n11", "n1", "n4", "n2", "n3"]
+
+
 def test_hosts_of_one_block_stand_side_by_side():
     blocks = "BlockName=b1 BlockIndex=0 Nodes=n[1,3]\nBlockName=b2 BlockIndex=1 Nodes=n2\n"
 

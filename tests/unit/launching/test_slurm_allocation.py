@@ -10,6 +10,7 @@ from hydragnn_hpo.errors import ConfigError, JobError
 from hydragnn_hpo.launching import slurm_allocation
 from hydragnn_hpo.launching.slurm_allocation import (
     Allocation,
+    SlurmCommand,
     find_unusable_hosts,
     step_argv,
 )
@@ -151,6 +152,17 @@ def test_hosts_that_are_down_get_no_step(answers):
     answers(sinfo="n1|allocated\nn2|down*\nn3|mixed*\nn4|draining\nn5|down\n")
 
     assert find_unusable_hosts(["n1"]) == {"n2": "down*", "n3": "mixed*", "n5": "down"}
+
+
+def test_a_long_answer_is_read_without_waiting_for_it(answers):
+    """A pipe holds 64 KiB, and a command that fills one does not end until it is read."""
+    states = "".join(f"n{number}|allocated\n" for number in range(10_000))
+    answers(sinfo=states)
+    command = SlurmCommand("sinfo")
+    while (output := command.output()) is None:
+        time.sleep(0.01)
+    command.close()
+    assert output == states
 
 
 def test_a_step_names_its_hosts_and_survives_a_lost_one():
