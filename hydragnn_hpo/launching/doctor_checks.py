@@ -192,7 +192,7 @@ def _milliseconds(value: float) -> str:
 
 
 @dataclass(frozen=True)
-class Figure:
+class HostFigure:
     """A number of every host."""
 
     check: str
@@ -217,7 +217,7 @@ class Figure:
 
 
 @dataclass(frozen=True)
-class CountedFigure(Figure):
+class CountedFigure(HostFigure):
     """A number that every host should have, by the profile or as most others."""
 
     wanted: Callable[[Expected], float]
@@ -238,7 +238,7 @@ class CountedFigure(Figure):
 
 
 @dataclass(frozen=True)
-class MeasuredFigure(Figure):
+class MeasuredFigure(HostFigure):
     """A speed or a time, in which no host should be far behind the others."""
 
     factor: float
