@@ -27,7 +27,11 @@ def address_of(interface: str) -> str | None:
 
 
 def interfaces() -> dict[str, str]:
-    """Return all interfaces of this host that have an IPv4 address."""
+    """Return all interfaces of this host that have an IPv4 address.
+
+    Returns:
+        Name -> address.
+    """
     names = [name for _, name in socket.if_nameindex()]
     return {name: address for name in names if (address := address_of(name))}
 
@@ -43,13 +47,13 @@ def own_address(interface: str | None, towards: str) -> str:
         ConfigError: there is no such interface, or no way to that host.
     """
     if interface is not None:
-        found = interfaces()
-        if interface not in found:
+        known = interfaces()
+        if interface not in known:
             raise ConfigError(
                 f"machine.interface is '{interface}', but this host has "
-                f"{', '.join(found)}: choose one of them."
+                f"{', '.join(known)}: choose one of them."
             )
-        return found[interface]
+        return known[interface]
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect((towards, 9))  # sends nothing: only asks for the route
@@ -65,6 +69,9 @@ def network_of_job(environment: Mapping[str, str]) -> dict[str, str]:
 
     An agent that replaces a lost one has a step of its own. Each step has its own VNI, with the
     job's behind it where ``--network=job_vni`` was asked for; libfabric takes the first.
+
+    Returns:
+        What to set in the environment of ranks; nothing where there is no such list.
 
     Source: Margo, "HPE Slingshot (CXI) network considerations", mochi.readthedocs.io.
     """
