@@ -265,15 +265,19 @@ def _reason(code: int | None, stderr: IO[bytes], seconds: float) -> str:
 MOST_SAMPLED = 16
 """Hosts that import torch and work in the shared folder: thousands at once would be an outage."""
 
-PART_SECONDS = 25.0
 ALL_SECONDS = 180.0
+"""For all answers."""
 
 
-def choose_sample(hosts: Sequence[str], most: int = MOST_SAMPLED) -> tuple[str, ...]:
-    """Return hosts that are spread evenly over all, or all if there are not more than ``most``."""
-    if len(hosts) <= most:
+def choose_sample(hosts: Sequence[str]) -> tuple[str, ...]:
+    """Choose hosts for what must not be done by all.
+
+    Returns:
+        Hosts that are spread evenly over all, at most ``MOST_SAMPLED``.
+    """
+    if len(hosts) <= MOST_SAMPLED:
         return tuple(hosts)
-    return tuple(hosts[index * len(hosts) // most] for index in range(most))
+    return tuple(hosts[index * len(hosts) // MOST_SAMPLED] for index in range(MOST_SAMPLED))
 
 
 def make_request(
@@ -294,7 +298,6 @@ def make_request(
         interfaces=profile.interfaces if on_site else (),
         libraries=plugin_names(profile, environment) if on_site else (),
         sample=choose_sample(hosts.able),
-        seconds=PART_SECONDS,
     )
 
 

@@ -297,18 +297,18 @@ def check_devices(answers: FactsByHost, expected: Expected) -> list[Finding]:
     """Compare the devices that the driver shows to a process of ours."""
     counts = {host: facts.devices.count for host, facts in answers.items() if facts.devices}
     state: State = "ok"
-    found, cure = "none: ranks compute on cores", ""
+    shown, cure = "none: ranks compute on cores", ""
     if any(counts.values()):
         return DEVICES(answers, expected)
     if expected.profile.rank.accelerator == "xpu":
-        state, found = "unknown", "not counted: no tool that we know lists Intel's"
+        state, shown = "unknown", "not counted: no tool that we know lists Intel's"
         cure = "Ranks will tell: let hosts sum in pairs (no --quick), or run --acceptance."
     elif expected.devices:
         return DEVICES(answers, expected)
     elif expected.given:
-        state, found = "unknown", f"none, though Slurm gave us {max(expected.given.values())}"
+        state, shown = "unknown", f"none, though Slurm gave us {max(expected.given.values())}"
         cure = "See that nvidia-smi is on PATH, or that /sys/class/kfd is there."
-    return [Finding(DEVICES.check, state, found, "", cure, (host,)) for host in counts]
+    return [Finding(DEVICES.check, state, shown, "", cure, (host,)) for host in counts]
 
 
 def check_affinity(system: SystemFacts, expected: Expected) -> Finding:
@@ -341,12 +341,12 @@ def check_interfaces(network: NetworkFacts, expected: Expected) -> Finding:
     if not wanted:
         return Finding("fabric interfaces", "ok", known)
     bad = [name for name in wanted if name not in usable]
-    found = f"{', '.join(usable) or 'none'} up" + (f"; {', '.join(bad)} not" if bad else "")
+    shown = f"{', '.join(usable) or 'none'} up" + (f"; {', '.join(bad)} not" if bad else "")
     cure = "Tell the site: traffic goes over fewer wires, or none." if bad else ""
     if not usable:
         cure = f"This host has {known}: correct 'interfaces', or tell the site."
     state: State = "wrong" if bad else "ok"
-    return Finding("fabric interfaces", state, found, f"{', '.join(wanted)} up", cure)
+    return Finding("fabric interfaces", state, shown, f"{', '.join(wanted)} up", cure)
 
 
 def plugin_names(profile: ProfileConfig, environment: Mapping[str, str]) -> tuple[str, ...]:
@@ -354,6 +354,9 @@ def plugin_names(profile: ProfileConfig, environment: Mapping[str, str]) -> tupl
 
     Source: docs.nvidia.com/deeplearning/nccl, NCCL_NET_PLUGIN: a library, or what follows
     ``libnccl-net-`` in its name; ``libnccl-net.so`` (RCCL: ``librccl-net.so``) if left out.
+
+    Returns:
+        The names in the order in which they are tried; none where no plugin is used.
     """
     rank = profile.rank
     known = {**environment, **profile.batch.environment, **rank.environment, **rank.many_hosts}
@@ -387,9 +390,9 @@ def check_scratch(scratch: ScratchFacts, expected: Expected) -> Finding:
     """Check place, owner and room of the host's own disk."""
     state: State = "wrong"
     kind = scratch.filesystem
-    found = f"{scratch.path} ({kind}), {scratch.free_mb / 1024:,.0f} GiB free"
+    shown = f"{scratch.path} ({kind}), {scratch.free_mb / 1024:,.0f} GiB free"
     if scratch.problem:
-        found = f"{scratch.path} {scratch.problem}"
+        shown = f"{scratch.path} {scratch.problem}"
         cure = "Ask for it when you submit, or name another."
     elif not scratch.ours:
         cure = "It belongs to another user: name a folder of your own."
@@ -401,19 +404,19 @@ def check_scratch(scratch: ScratchFacts, expected: Expected) -> Finding:
         state, cure = "ok", ""
         if kind == "tmpfs":
             cure = "It takes memory: stores staged there leave less for ranks."
-    return Finding("scratch", state, found, "local, ours, 1 GiB free", cure)
+    return Finding("scratch", state, shown, "local, ours, 1 GiB free", cure)
 
 
 def check_shared(shared: SharedFacts, expected: Expected) -> Finding:
     """Check whether a host sees the shared folder and can write there."""
     if shared.problem:
         cure = "Give --run a folder on a file system that all hosts mount and can write."
-        found = f"{shared.path} {shared.problem}"
-        return Finding("shared folder", "wrong", found, "seen and writable", cure)
-    found = f"{shared.filesystem}, {shared.free_mb / 1024:,.0f} GiB free"
+        shown = f"{shared.path} {shared.problem}"
+        return Finding("shared folder", "wrong", shown, "seen and writable", cure)
+    shown = f"{shared.filesystem}, {shared.free_mb / 1024:,.0f} GiB free"
     if shared.free_mb < _LEAST_FREE_MB:
-        return Finding("shared folder", "wrong", found, cure="Make room there.")
-    return Finding("shared folder", "ok", found)
+        return Finding("shared folder", "wrong", shown, cure="Make room there.")
+    return Finding("shared folder", "ok", shown)
 
 
 def check_races(answers: FactsByHost, expected: Expected) -> list[Finding]:
@@ -428,12 +431,12 @@ def check_races(answers: FactsByHost, expected: Expected) -> list[Finding]:
     wanted = f"once each, tried by {len(won)}"
     if winners and not double:
         return [Finding(name, "ok", "once each", wanted)]
-    found = f"{len(double)} of {len(winners)} files made by several hosts"
+    shown = f"{len(double)} of {len(winners)} files made by several hosts"
     cure = (
         "Hosts see different folders, or O_EXCL does not hold: two controllers could start on one "
         "run. Use another file system."
     )
-    return [Finding(name, "wrong", found if winners else "no file could be made", wanted, cure)]
+    return [Finding(name, "wrong", shown if winners else "no file could be made", wanted, cure)]
 
 
 def check_rename(shared: SharedFacts, expected: Expected) -> Finding | None:
@@ -460,16 +463,16 @@ def check_clock(facts: HostFacts, expected: Expected) -> Finding:
         ahead += min(0.0, facts.clock - expected.asked_at)
         against = "controller"
     off = abs(ahead)
-    found = f"{off:.1f} s {'ahead of' if ahead >= 0 else 'behind'} the {against}"
+    shown = f"{off:.1f} s {'ahead of' if ahead >= 0 else 'behind'} the {against}"
     if off < 0.05:
-        found = f"as the {against}"
+        shown = f"as the {against}"
     state: State = "ok" if off <= _SKEW_SLOW else "slow" if off <= _SKEW_WRONG else "wrong"
     cure = (
         "Have the site run NTP: ranks would leave their last checkpoint too late or too early, "
         "and a live controller may be taken for dead (leases of ranks do not suffer)."
     )
     wanted = f"within {_SKEW_SLOW:.0f} s"
-    return Finding("clock", state, found, wanted, "" if state == "ok" else cure, figure=ahead)
+    return Finding("clock", state, shown, wanted, "" if state == "ok" else cure, figure=ahead)
 
 
 def check_versions(answers: FactsByHost, expected: Expected) -> list[Finding]:
@@ -504,8 +507,8 @@ def check_torch(facts: HostFacts, expected: Expected) -> Finding | None:
         cure = "Import torch there by hand: a library of its environment is missing."
         return Finding("torch", "wrong", facts.torch.problem, cure=cure)
     if len(expected.hosts) > 1 and is_shared(kind):
-        found, cure = f"on a shared file system ({kind})", f"{_PACK} All ranks import at once."
-        return Finding("torch", "slow", found, "on a local disk", cure)
+        shown, cure = f"on a shared file system ({kind})", f"{_PACK} All ranks import at once."
+        return Finding("torch", "slow", shown, "on a local disk", cure)
     return Finding("torch", "ok", f"on {kind}")
 
 
@@ -541,9 +544,9 @@ def check_environment(answers: FactsByHost, expected: Expected) -> list[Finding]
         if facts.software
     }
     return [
-        Finding("environment", "wrong" if cure else "ok", found, "", cure, (host,))
+        Finding("environment", "wrong" if cure else "ok", shown, "", cure, (host,))
         for host, pairs in traps.items()
-        for found, cure in pairs
+        for shown, cure in pairs
     ]
 
 
@@ -667,11 +670,14 @@ def run_checks(
 
 
 def to_exclude(findings: Sequence[Finding], hosts: Sequence[str]) -> dict[str, str]:
-    """Return the hosts that are better left alone, with what was found there.
+    """Choose the hosts that are better left alone.
 
     What is wrong on more than half of the hosts is wrong with the site or the profile: it
     excludes none. A pair excludes a host if all pairs of that host are bad and those of its
     partners are not.
+
+    Returns:
+        Host -> what is wrong there.
     """
     reasons: dict[str, list[str]] = {}
     for check in dict.fromkeys(finding.check for finding in findings):

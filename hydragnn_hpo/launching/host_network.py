@@ -85,27 +85,28 @@ def first_there(wanted: Iterable[str]) -> str | None:
 
 
 def interface_of(wanted: Iterable[str], towards: str) -> tuple[str, str]:
-    """Return address and interface at which ranks of other hosts reach ours.
+    """Find where ranks of other hosts reach ours.
 
     Args:
         wanted: interfaces to use, the first that this host has.
         towards: address of the controller; the way to it decides where none is wanted.
 
+    Returns:
+        Address and interface.
+
     Raises:
         ConfigError: no way leads there.
     """
-    for name in wanted:
-        if address := address_of(name):
-            return address, name
-    address = own_address(None, towards)
-    names = [name for name, known in interfaces().items() if known == address]
-    return address, names[0] if names else "lo"
+    name = first_there(wanted)
+    address = own_address(name, towards)
+    names = (each for each, known in interfaces().items() if known == address)
+    return address, name or next(names, "lo")
 
 
 FIRST = 20000
 COUNT = 10000
 REST_SECONDS = 60.0
-"""How long a port is left alone after its job ended: late peers must find nobody there."""
+"""How long a port is left alone after its job ended: late peers must find nothing there."""
 
 
 def is_free(port: int) -> bool:
@@ -123,7 +124,7 @@ def is_free(port: int) -> bool:
 class PortPool:
     """Hands out the ports of one address, below the range from which the kernel takes its own.
 
-    Whether somebody else listens there is seen by the agent that lives there, see ``is_free``.
+    Whether another program listens there is seen by the agent that lives there, see ``is_free``.
     """
 
     def __init__(self, seed: int, clock: Callable[[], float] = time.monotonic) -> None:

@@ -56,7 +56,7 @@ class ProbeRequest(Struct, frozen=True):
     sample: tuple[str, ...] = ()
     """Hosts that do what must not be done by thousands at once."""
 
-    seconds: float = 30.0
+    seconds: float = 25.0
     """Time for each part."""
 
     def samples(self, host: str) -> bool:
