@@ -139,9 +139,8 @@ def detect_launcher(environment: Mapping[str, str]) -> LauncherInfo | None:
     info = next(filter(None, infos), None)
     if info is None or info.world == 1:
         return None
-    if info.launcher == "srun":
-        return replace(info, local_world=_tasks_here(environment))
-    return info
+    srun = info.launcher == "srun"
+    return replace(info, local_world=_tasks_here(environment) if srun else info.local_world or None)
 
 
 def torchrun_environment(environment: Mapping[str, str], *, parent: int) -> dict[str, str]:
@@ -179,6 +178,7 @@ def _as_torchrun(info: LauncherInfo, environment: Mapping[str, str], parent: int
     if info.launcher == "srun":
         listed = environment.get("SLURM_STEP_NODELIST") or environment.get("SLURM_NODELIST", "")
         hosts = expand_hosts(listed)
+    if hosts:
         local_world = _tasks_here(environment) or (info.world if len(hosts) == 1 else None)
     numbers: dict[str, int | None] = {"RANK": info.rank, "WORLD_SIZE": info.world}
     numbers |= {"LOCAL_RANK": info.local, "LOCAL_WORLD_SIZE": local_world}
