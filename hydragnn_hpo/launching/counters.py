@@ -544,7 +544,7 @@ def main() -> None:
     agent = FramedSocket[None].of_descriptor(descriptor, None)
     read = all_sources(Path(os.environ.get(ROOT, "/")))
     sampler = CounterSampler(read, time.monotonic)
-    due = seconds * random.uniform(0.5, 1.0)  # thousands of hosts are not to tell at once
+    due = seconds * random.uniform(0.5, 1.0)  # thousands of hosts must not send at once
     while not agent.closed:
         wait_readable([agent], max(0.0, due - sampler.age))
         if agent.receive():

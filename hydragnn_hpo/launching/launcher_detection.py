@@ -62,7 +62,7 @@ _TORCH = LauncherVariables(
 RANK_VARIABLES = tuple(each.rank for each in (_TORCH, *LAUNCHERS))
 """A process without any of these in its environment is no rank."""
 _OURS = ("TORCHELASTIC_RUN_ID", "HYDRAGNN_HPO_JOB")
-"""Whoever sets these (torchrun, our agents) starts ranks himself, inside whatever else."""
+"""Set by torchrun and our agents, which start ranks themselves, whatever they run in."""
 
 OF_A_RANK = (
     *("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_STEP_ID", "SLURM_STEPID"),
@@ -209,7 +209,7 @@ def _tasks_here(environment: Mapping[str, str]) -> int | None:
 
 
 def _port(environment: Mapping[str, str], parent: int, one_host: bool) -> int:
-    """Return a port that all ranks of a launch find by themselves, and other launches hardly."""
+    """Return a port that all ranks of a launch derive alike, and other launches hardly ever."""
     names = ("SLURM_JOB_ID", "SLURM_STEP_ID", "PALS_APID", "PMIX_NAMESPACE")
     known = [environment.get(name, "") for name in names]
     text = "/".join([*known, str(parent) if one_host and not any(known[1:]) else ""])
@@ -223,7 +223,7 @@ THREADS = "OMP_NUM_THREADS"
 def own_cores(
     mask: Collection[int], on_host: int, *, local: int, local_world: int
 ) -> tuple[int, tuple[int, ...]]:
-    """Return a rank its share of a host's cores.
+    """Return the share of a host's cores that one rank may use.
 
     Args:
         mask: cores that it may use, as its launcher left them.
