@@ -11,6 +11,8 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import msgspec
+
 from hydragnn_hpo.campaign.event_store import EventStore
 from hydragnn_hpo.launching import CounterSample, Event, Slot
 
@@ -178,7 +180,7 @@ class EnergyMeter:
     def on_event(self, event: Event) -> None:
         """Charge the counters of a host; a malformed sample is ignored."""
         with contextlib.suppress(KeyError, TypeError, ValueError):
-            sample = CounterSample.of_plain(event.data)
+            sample = msgspec.convert(event.data, CounterSample)
             if sample.seconds > 0.0:
                 self._take(event.data["host"], sample, min(event.time, self._event_store.clock()))
 

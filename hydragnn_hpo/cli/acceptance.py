@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -191,7 +191,7 @@ def accept(site: Acceptance, examine: Examine) -> tuple[dict[str, Any], list[Fin
         found = _findings_of(name, act)
         typer.echo(f"{name}: {time.monotonic() - began:.0f} s", err=True)
         findings += found
-        stage = {"name": name, "state": worst(found), "findings": [f.to_plain() for f in found]}
+        stage = {"name": name, "state": worst(found), "findings": [asdict(f) for f in found]}
         report["stages"].append(stage)
         if len(report["stages"]) == len(STEPS):
             report["accepted"] = worst(findings) != "wrong"

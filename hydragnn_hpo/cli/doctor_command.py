@@ -6,7 +6,7 @@ import os
 import shlex
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -20,7 +20,6 @@ from hydragnn_hpo.cli.words import count
 
 if TYPE_CHECKING:
     from rich.table import Table
-    from rich.text import Text
 
     from hydragnn_hpo.cli.acceptance import Acceptance
     from hydragnn_hpo.config import ProfileConfig
@@ -167,17 +166,19 @@ def _find_exclusion_list(run_dir: Path | None, exclude: Path | None) -> Path | N
 
 
 def _show_command(profile: "ProfileConfig", held: "JobHosts", folder: Path) -> None:
-    """Print what would be started."""
+    """Print what would be started; names of hosts may hold anything."""
     from hydragnn_hpo.launching import make_request
+    from hydragnn_hpo.sanitize import escape_controls
 
     request = make_request(profile, held, folder / ".doctor", os.environ)
     argv = held.argv(request, profile.step.agents)
-    typer.echo(f"profile {profile.name}; would start: {shlex.join(argv)}")
+    line = f"profile {profile.name}; would start: {shlex.join(argv)}"
+    typer.echo(escape_controls(line))
 
 
 def _exclude(findings: "Sequence[Finding]", hosts: Sequence[str], target: Path | None) -> list[str]:
     """Add bad hosts to a list; return sentences about it."""
-    from hydragnn_hpo.launching import add_excluded, read_excluded, to_exclude
+    from hydragnn_hpo.launching import add_excluded, compress_hosts, read_excluded, to_exclude
 
     bad = to_exclude(findings, hosts)
     known = set(read_excluded(target)) if target and target.exists() else set()
@@ -190,8 +191,6 @@ def _exclude(findings: "Sequence[Finding]", hosts: Sequence[str], target: Path |
     elif bad:
         notes.append("Give --run RUN or --exclude FILE to have bad hosts left alone.")
     if well := [host for host in hosts if host in known and host not in bad]:
-        from hydragnn_hpo.launching import compress_hosts
-
         names = compress_hosts(well)
         notes.append(f"Well again, but still in {target}: {names}. Remove their lines to use them.")
     return notes
@@ -218,7 +217,7 @@ def _print(
 
     state, hosts = worst(findings), len(held.hosts)
     if as_json:
-        plain = [finding.to_plain() for finding in findings]
+        plain = [asdict(finding) for finding in findings]
         report = {"machine": profile.name, "hosts": list(held.hosts), "notes": list(notes)}
         typer.echo(json.dumps({**report, "state": state, "findings": plain}))
         return
@@ -271,24 +270,25 @@ def rows_of(findings: "Sequence[Finding]") -> list[FindingRow]:
     for finding in findings:
         groups.setdefault(finding.check, {}).setdefault(finding.state, []).append(finding)
     total = len({host for finding in findings for host in finding.hosts})
-    return [_row(by[state], total) for by in groups.values() for state in ORDER if state in by]
-
-
-def _row(alike: "Sequence[Finding]", total: int) -> FindingRow:
-    first = alike[0]
-    cures = dict.fromkeys(finding.cure for finding in alike if finding.cure)
-    return FindingRow(
-        check=first.check,
-        state=first.state,
-        where=where_of(alike, total),
-        found=_span(alike),
-        expected=_most_common([finding.expected for finding in alike]),
-        cure=" ".join(list(cures)[:2]),
-    )
+    return [
+        FindingRow(
+            check=check,
+            state=state,
+            where=where_of(by[state], total),
+            found=_span(by[state]),
+            expected=_most_common([finding.expected for finding in by[state]]),
+            cure=" ".join([*dict.fromkeys(each.cure for each in by[state] if each.cure)][:2]),
+        )
+        for check, by in groups.items()
+        for state in ORDER
+        if state in by
+    ]
 
 
 def where_of(alike: "Sequence[Finding]", total: int) -> str:
     """Name the hosts of some findings: pairs, a host list, a count, or ``here``."""
+    from hydragnn_hpo.launching import compress_hosts, sort_by_number
+
     pairs = [f"{f.hosts[0]} - {f.hosts[1]}" for f in alike if len(f.hosts) == 2]
     if pairs:
         named = ", ".join(pairs)
@@ -300,16 +300,10 @@ def where_of(alike: "Sequence[Finding]", total: int) -> str:
         return f"all {total:,}"
     if 2 * len(hosts) > total > MOST_NAMED:
         return f"{len(hosts):,} of {total:,}"
-    from hydragnn_hpo.launching import compress_hosts, sort_by_number
-
-    named = compress_hosts(sort_by_number(sorted(hosts)))
-    return _shortened(named, count(len(hosts), "host"))
-
-
-def _shortened(names: str, counted: str) -> str:
-    if len(names) <= MOST_LETTERS:
-        return names
-    return f"{counted}: {names[: MOST_LETTERS - len(counted) - 5].rstrip(',- ')}..."
+    named, counted = compress_hosts(sort_by_number(sorted(hosts))), count(len(hosts), "host")
+    if len(named) <= MOST_LETTERS:
+        return named
+    return f"{counted}: {named[: MOST_LETTERS - len(counted) - 5].rstrip(',- ')}..."
 
 
 def _span(alike: "Sequence[Finding]") -> str:
@@ -343,20 +337,13 @@ def findings_table(findings: "Sequence[Finding]", title: str) -> "Table":
     table.add_column("found", overflow="fold")
     last = ""
     for row in rows_of(findings):
-        shown = "" if row.check == last else row.check
+        colour = COLOURS[row.state]
+        text = Text(row.found)
+        if row.expected and row.state != "ok":
+            text.append(f" (expected: {row.expected})", "dim")
+        if row.cure:
+            text.append(f"\n-> {row.cure}", "italic" if row.state == "ok" else colour)
+        check = "" if row.check == last else row.check
+        table.add_row(Text(check), Text(row.state, colour), Text(row.where), text)
         last = row.check
-        state = Text(row.state, COLOURS[row.state])
-        table.add_row(Text(shown), state, Text(row.where), _describe(row))
     return table
-
-
-def _describe(row: FindingRow) -> "Text":
-    """Return what was found and expected, and below it the cure."""
-    from rich.text import Text
-
-    text = Text(row.found)
-    if row.expected and row.state != "ok":
-        text.append(f" (expected: {row.expected})", "dim")
-    if row.cure:
-        text.append(f"\n-> {row.cure}", "italic" if row.state == "ok" else COLOURS[row.state])
-    return text

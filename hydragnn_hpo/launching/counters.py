@@ -17,9 +17,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from hydragnn_hpo.launching import process_control
 from hydragnn_hpo.launching.framed_socket import FramedSocket, wait_readable
@@ -57,18 +57,16 @@ class Reading:
     devices: dict[str, dict[str, float]] = field(default_factory=dict)
     """Gauges by device: ``busy`` (share), ``celsius``, ``throttled`` (0 or 1)."""
 
-    notes: list[str] = field(default_factory=list)
+    notes: tuple[str, ...] = ()
     """Sentences on what is there but may not be read."""
 
 
-class Source(Protocol):
-    """One kind of counter; built once for each host."""
+Source = Callable[[], Reading]
+"""Reads one kind of counter now; raises nothing, takes milliseconds.
 
-    def __init__(self, root: Path) -> None:
-        """Find what there is in the folder that holds ``sys`` and ``proc``."""
-
-    def read(self) -> Reading:
-        """Return what can be read now; raises nothing, takes milliseconds."""
+Made once for each host from the folder that holds ``sys`` and ``proc``: what is found then keeps
+its number even if a file is missing later.
+"""
 
 
 def read_word(path: Path) -> str:
@@ -89,62 +87,59 @@ CRAY = "sys/cray/pm_counters"
 _CRAY_PARTS: dict[str, Part] = {"energy": "host", "cpu_energy": "cpu", "memory_energy": "memory"}
 
 
-class Cray:
-    """Energy of a Cray host; each counter of a card covers as many AMD devices as it has dies."""
+def cray(root: Path) -> Source:
+    """Return a reader of a Cray host; a card's counter covers as many AMD devices as it has dies.
 
-    def __init__(self, root: Path) -> None:
-        """See ``Source``."""
-        self._folder = root / CRAY
-        found = (re.fullmatch(r"accel(\d+)_energy", p.name) for p in self._folder.glob("accel*"))
-        numbers = sorted(int(match[1]) for match in found if match)
-        each = max(1, len(cards_of(root, AMD)) // max(1, len(numbers)))
-        self._cards = {
-            f"accel{number}_energy": tuple(str(place * each + die) for die in range(each))
-            for place, number in enumerate(numbers)
-        }
+    A file counts only if its unit is the joule.
+    """
+    folder = root / CRAY
+    matches = (re.fullmatch(r"accel(\d+)_energy", path.name) for path in folder.glob("accel*"))
+    numbers = sorted(int(match[1]) for match in matches if match)
+    each = max(1, len(cards_of(root, AMD)) // max(1, len(numbers)))
+    cards = {
+        f"accel{number}_energy": tuple(str(place * each + die) for die in range(each))
+        for place, number in enumerate(numbers)
+    }
 
-    def read(self) -> Reading:
-        """See ``Source``; a file counts only if its unit is the joule."""
-        life, reading = read_word(self._folder / "startup"), Reading()
-        for name in (*_CRAY_PARTS, *self._cards):
-            if found := re.match(r"(\d+) J\b", read_word(self._folder / name)):
-                part, devices = _CRAY_PARTS.get(name, "card"), self._cards.get(name, ())
-                reading.counts[f"cray/{name}"] = Count(float(found[1]), part, devices, life=life)
+    def read() -> Reading:
+        life, reading = read_word(folder / "startup"), Reading()
+        for name in (*_CRAY_PARTS, *cards):
+            if match := re.match(r"(\d+) J\b", read_word(folder / name)):
+                part, devices = _CRAY_PARTS.get(name, "card"), cards.get(name, ())
+                reading.counts[f"cray/{name}"] = Count(float(match[1]), part, devices, life=life)
         return reading
+
+    return read
 
 
 POWERCAP = "sys/class/powercap"
 
 
-class Rapl:
-    """Energy of packages and memories; cores and such are inside a package."""
-
-    def __init__(self, root: Path) -> None:
-        """See ``Source``."""
-        self._zones: dict[Path, Part] = {}
-        self._denied: list[str] = []
-        for zone in sorted((root / POWERCAP).glob("intel-rapl:*")):
-            name = read_word(zone / "name")
-            if name != "dram" and not name.startswith("package"):
-                continue
-            self._zones[zone] = "memory" if name == "dram" else "cpu"
+def rapl(root: Path) -> Source:
+    """Return a reader of packages and memories; cores and such are inside a package."""
+    zones: dict[Path, Part] = {}
+    denied: tuple[str, ...] = ()
+    for zone in sorted((root / POWERCAP).glob("intel-rapl:*")):
+        name = read_word(zone / "name")
+        if name == "dram" or name.startswith("package"):
+            zones[zone] = "memory" if name == "dram" else "cpu"
             try:
                 (zone / "energy_uj").read_bytes()
             except PermissionError:
-                self._denied = [f"{zone / 'energy_uj'} may only be read by root"]
+                denied = (f"{zone / 'energy_uj'} may only be read by root",)
             except OSError:
                 continue
 
-    def read(self) -> Reading:
-        """See ``Source``; that root alone may read is noted once."""
-        reading = Reading(notes=self._denied)
-        self._denied = []
-        for zone, part in self._zones.items():
+    def read() -> Reading:
+        reading = Reading(notes=denied)
+        for zone, part in zones.items():
             energy = read_number(zone / "energy_uj", 1e-6)
             largest = read_number(zone / "max_energy_range_uj", 1e-6)
             if energy is not None and largest:
                 reading.counts[f"rapl/{zone.name}"] = Count(energy, part, wraps=largest)
         return reading
+
+    return read
 
 
 DRM = "sys/class/drm"
@@ -153,17 +148,13 @@ _DRIVERS = ("amdgpu", "i915", "xe")
 
 
 def cards_of(root: Path, vendor: str) -> list[Path]:
-    """Return the device folders of a vendor's GPUs, by PCI address."""
+    """Return the device folders of a vendor's GPUs, by PCI address, else by number."""
     cards = [path for path in (root / DRM).glob("card*") if re.fullmatch(r"card\d+", path.name)]
     cards.sort(key=lambda path: int(path.name[4:]))
-    found = [card / "device" for card in cards if read_word(card / "device/vendor") == vendor]
-    return sorted(found, key=_address)
-
-
-def _address(device: Path) -> str:
-    """Return the PCI address of a device; empty, which keeps their order, where it is no link."""
-    name = device.resolve().name
-    return name if re.fullmatch(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]", name) else ""
+    devices = [card / "device" for card in cards if read_word(card / "device/vendor") == vendor]
+    pci = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]")
+    names = {device: device.resolve().name for device in devices}
+    return sorted(devices, key=lambda device: names[device] if pci.fullmatch(names[device]) else "")
 
 
 def _sensors_of(device: Path) -> Path:
@@ -173,9 +164,10 @@ def _sensors_of(device: Path) -> Path:
 
 
 def count_dies(source: str, joules: Iterable[float | None]) -> dict[str, Count]:
-    """Return the counts of AMD's dies, in their order.
+    """Count AMD's dies in their order; the first die of an MI250X counts for the second, too.
 
-    The second die of an MI250X counts nothing: the first counts for both.
+    Returns:
+        Counters by name, ``SOURCE/DIE``.
     """
     counts: dict[str, Count] = {}
     last = ""
@@ -189,19 +181,15 @@ def count_dies(source: str, joules: Iterable[float | None]) -> dict[str, Count]:
     return counts
 
 
-class Drm:
-    """GPUs of one kind: AMD's, or Intel's where there are none of AMD's."""
+def drm(root: Path) -> Source:
+    """Return a reader of GPUs of one kind: AMD's, or Intel's where there are none of AMD's."""
+    devices = cards_of(root, AMD) or cards_of(root, INTEL)
+    sensors_of = {device: _sensors_of(device) for device in devices}
 
-    def __init__(self, root: Path) -> None:
-        """See ``Source``."""
-        self._devices = cards_of(root, AMD) or cards_of(root, INTEL)
-        self._sensors = [_sensors_of(device) for device in self._devices]
-
-    def read(self) -> Reading:
-        """See ``Source``."""
-        energies = [read_number(sensors / "energy1_input", 1e-6) for sensors in self._sensors]
+    def read() -> Reading:
+        energies = [read_number(path / "energy1_input", 1e-6) for path in sensors_of.values()]
         reading = Reading(count_dies("drm", energies))
-        for place, (device, sensors) in enumerate(zip(self._devices, self._sensors, strict=True)):
+        for place, (device, sensors) in enumerate(sensors_of.items()):
             gauges = {
                 "busy": read_number(device / "gpu_busy_percent", 0.01),
                 "celsius": read_number(sensors / "temp1_input", 1e-3),
@@ -209,6 +197,8 @@ class Drm:
             if known := _known(gauges):
                 reading.devices[str(place)] = known
         return reading
+
+    return read
 
 
 def _known(gauges: Mapping[str, float | None]) -> dict[str, float]:
@@ -224,95 +214,85 @@ _CELSIUS = 0
 """NVML_TEMPERATURE_GPU."""
 
 
-class Nvml:
-    """NVIDIA's GPUs, numbered as ``nvidia-smi`` numbers them."""
+def _call(library: Any, name: str, *values: Any) -> Any:
+    """Return one figure; None where this device, driver or library does not know it."""
+    with contextlib.suppress(Exception):  # whatever the library raises, it has no numbers
+        return getattr(library, name)(*values)
+    return None
 
-    def __init__(self, root: Path) -> None:
-        """See ``Source``."""
-        self._nvml: Any = None
-        self._devices: dict[tuple[str, ...], Any] = {}
-        if not (root / NVIDIA).exists():
-            return
-        with contextlib.suppress(Exception):  # whatever the library raises, it has no numbers
-            self._nvml = importlib.import_module("pynvml")
-            self._nvml.nvmlInit()
-            for number in range(self._nvml.nvmlDeviceGetCount()):
-                handle = self._nvml.nvmlDeviceGetHandleByIndex(number)
-                unique = self._nvml.nvmlDeviceGetUUID(handle)
+
+def nvml(root: Path) -> Source:
+    """Return a reader of NVIDIA's GPUs, numbered as ``nvidia-smi`` numbers them."""
+    library: Any = None
+    handles: dict[tuple[str, str], Any] = {}
+    if (root / NVIDIA).exists():
+        with contextlib.suppress(Exception):
+            library = importlib.import_module("pynvml")
+            library.nvmlInit()
+            for number in range(library.nvmlDeviceGetCount()):
+                handle = library.nvmlDeviceGetHandleByIndex(number)
+                unique = library.nvmlDeviceGetUUID(handle)
                 name = unique.decode() if isinstance(unique, bytes) else unique
-                self._devices[str(number), name] = handle
+                handles[str(number), name] = handle
 
-    def read(self) -> Reading:
-        """See ``Source``."""
+    def read() -> Reading:
         reading = Reading()
-        for names, handle in self._devices.items():
-            energy = self._get("TotalEnergyConsumption", handle)
+        for names, handle in handles.items():
+            energy = _call(library, "nvmlDeviceGetTotalEnergyConsumption", handle)
             if energy is not None:
                 reading.counts[f"nvml/{names[0]}"] = Count(energy / 1e3, "card", names)
-            use = self._get("UtilizationRates", handle)
-            slowed = self._get("CurrentClocksThrottleReasons", handle)
+            use = _call(library, "nvmlDeviceGetUtilizationRates", handle)
+            slowed = _call(library, "nvmlDeviceGetCurrentClocksThrottleReasons", handle)
             gauges = {
                 "busy": None if use is None else use.gpu / 100.0,
-                "celsius": self._get("Temperature", handle, _CELSIUS),
+                "celsius": _call(library, "nvmlDeviceGetTemperature", handle, _CELSIUS),
                 "throttled": None if slowed is None else float(bool(slowed & _SLOWED)),
             }
             reading.devices[names[0]] = _known(gauges)
         return reading
 
-    def _get(self, what: str, *values: Any) -> Any:
-        """Return one figure; None where this GPU, driver or library does not know it."""
+    return read
+
+
+def amdsmi(root: Path) -> Source:
+    """Return a reader of AMD's GPUs, numbered as ROCm numbers them, if no file holds as much."""
+    library: Any = None
+    handles: list[Any] = []
+    cards = cards_of(root, AMD)
+    in_files = any(path for card in cards for path in card.glob("hwmon/hwmon*/energy1_input"))
+    if cards and not in_files and not (root / CRAY / "accel0_energy").exists():
         with contextlib.suppress(Exception):
-            return getattr(self._nvml, f"nvmlDeviceGet{what}")(*values)
+            library = importlib.import_module("amdsmi")
+            library.amdsmi_init()
+            handles = list(library.amdsmi_get_processor_handles())
+
+    def joules(handle: Any) -> float | None:
+        with contextlib.suppress(Exception):
+            count = library.amdsmi_get_energy_count(handle)
+            return float(count["energy_accumulator"]) * float(count["counter_resolution"]) / 1e6
         return None
 
-
-class AmdSmi:
-    """Energy of AMD's GPUs, numbered as ROCm numbers them, if no file holds as much."""
-
-    def __init__(self, root: Path) -> None:
-        """See ``Source``."""
-        self._smi: Any = None
-        self._handles: list[Any] = []
-        cards = cards_of(root, AMD)
-        in_files = any(path for card in cards for path in card.glob("hwmon/hwmon*/energy1_input"))
-        if not cards or in_files or (root / CRAY / "accel0_energy").exists():
-            return
-        with contextlib.suppress(Exception):  # whatever the library raises, it has no numbers
-            self._smi = importlib.import_module("amdsmi")
-            self._smi.amdsmi_init()
-            self._handles = list(self._smi.amdsmi_get_processor_handles())
-
-    def read(self) -> Reading:
-        """See ``Source``."""
-        return Reading(count_dies("amdsmi", map(self._energy, self._handles)))
-
-    def _energy(self, handle: Any) -> float | None:
-        with contextlib.suppress(Exception):
-            found = self._smi.amdsmi_get_energy_count(handle)
-            return float(found["energy_accumulator"]) * float(found["counter_resolution"]) / 1e6
-        return None
+    return lambda: Reading(count_dies("amdsmi", map(joules, handles)))
 
 
-SOURCES: tuple[type[Source], ...] = (Cray, Rapl, Drm, Nvml, AmdSmi)
+SOURCES: tuple[Callable[[Path], Source], ...] = (cray, rapl, drm, nvml, amdsmi)
 """Of each part, the first that counts it counts."""
 
 
-class HostCounters:
-    """All sources of one host."""
+def all_sources(root: Path) -> Source:
+    """Return a reader of all counters of a host."""
+    sources = [source(root) for source in SOURCES]
 
-    def __init__(self, root: Path) -> None:
-        """Find what there is, see ``Source``."""
-        self._sources = [source(root) for source in SOURCES]
-
-    def read(self) -> Reading:
-        """Return what all of them show."""
+    def read() -> Reading:
         whole = Reading()
-        for reading in (source.read() for source in self._sources):
+        for reading in (source() for source in sources):
             whole.counts |= reading.counts
             whole.notes += reading.notes
             for device, gauges in reading.devices.items():
                 whole.devices[device] = whole.devices.get(device, {}) | gauges
         return whole
+
+    return read
 
 
 @dataclass(frozen=True)
@@ -338,27 +318,15 @@ class CounterSample:
     @property
     def joules(self) -> float | None:
         """All that was counted; None if nothing was."""
-        found = [joules for _, joules in self.cards]
-        found += [] if self.rest is None else [self.rest]
-        return sum(found) if found else None
+        counted = [joules for _, joules in self.cards]
+        counted += [] if self.rest is None else [self.rest]
+        return sum(counted) if counted else None
 
-    def to_plain(self) -> dict[str, Any]:
-        """Return plain data, with the digits that mean something."""
+    def rounded(self) -> "CounterSample":
+        """Return it with the digits that mean something: milliseconds and millijoules."""
         rest = None if self.rest is None else round(self.rest, 3)
-        cards = [[devices, round(joules, 3)] for devices, joules in self.cards]
-        return asdict(self) | {"seconds": round(self.seconds, 3), "rest": rest, "cards": cards}
-
-    @classmethod
-    def of_plain(cls, plain: Mapping[str, Any]) -> "CounterSample":
-        """Take plain data back."""
-        return cls(
-            seconds=float(plain["seconds"]),
-            parts=tuple(plain["parts"]),
-            rest=None if plain["rest"] is None else float(plain["rest"]),
-            cards=tuple((tuple(devices), float(joules)) for devices, joules in plain["cards"]),
-            devices=dict(plain["devices"]),
-            notes=tuple(plain["notes"]),
-        )
+        cards = tuple((devices, round(joules, 3)) for devices, joules in self.cards)
+        return replace(self, seconds=round(self.seconds, 3), rest=rest, cards=cards)
 
 
 MOST_WATTS = 1000.0
@@ -367,7 +335,13 @@ power may have had more than one round."""
 
 
 def joules_between(before: Count | None, now: Count | None, seconds: float) -> float | None:
-    """Return the joules between two readings of a counter; None where they are not sure."""
+    """Return the joules between two readings of a counter; None where they are not sure.
+
+    Args:
+        before: the first; None if the counter was not there.
+        now: the second.
+        seconds: between them.
+    """
     if before is None or now is None or before.life != now.life:
         return None
     if now.wraps and seconds * MOST_WATTS > now.wraps:
@@ -389,7 +363,7 @@ def sample_between(
         seconds: between them.
         known: all counters that were ever seen: a part of which one is missing has no number.
     """
-    empty = CounterSample(seconds, devices=now.devices, notes=tuple(now.notes))
+    empty = CounterSample(seconds, devices=now.devices)
     spent = {
         name: joules_between(before.counts.get(name), now.counts.get(name), seconds)
         for name in known
@@ -408,9 +382,9 @@ def sample_between(
     sums = {}
     counters = _counters_of(known, "cpu", "memory")
     for part in ("cpu", "memory"):
-        found = [spent[name] for name in counters if known[name].part == part]
-        complete = [joules for joules in found if joules is not None]
-        if complete and len(complete) == len(found):
+        joules = [spent[name] for name in counters if known[name].part == part]
+        complete = [each for each in joules if each is not None]
+        if complete and len(complete) == len(joules):
             sums[part] = sum(complete)
     parts = (*sums, "card") if sure else tuple(sums)
     return replace(empty, parts=parts, rest=sum(sums.values()) if sums else None, cards=sure)
@@ -449,7 +423,7 @@ class CounterSampler:
         self._read, self._clock = read, clock
         self._at, self._last = clock(), read()
         self._known = dict(self._last.counts)
-        self._owed = self._last.notes
+        self._noted: set[str] = set()
 
     @property
     def age(self) -> float:
@@ -457,13 +431,14 @@ class CounterSampler:
         return self._clock() - self._at
 
     def sample(self) -> CounterSample:
-        """Return what happened since the last reading."""
-        now, found = self._clock(), self._read()
-        self._known |= found.counts
-        found.notes, self._owed = self._owed + found.notes, []
-        sample = sample_between(self._last, found, now - self._at, known=self._known)
-        self._at, self._last = now, found
-        return sample
+        """Return what happened since the last reading, with notes that are new."""
+        now, reading = self._clock(), self._read()
+        self._known |= reading.counts
+        sample = sample_between(self._last, reading, now - self._at, known=self._known)
+        notes = tuple(note for note in reading.notes if note not in self._noted)
+        self._noted.update(notes)
+        self._at, self._last = now, reading
+        return replace(sample, notes=notes)
 
 
 _MODULE = "hydragnn_hpo.launching.counters"
@@ -567,9 +542,9 @@ def main() -> None:
     process_control.die_with_parent(parent)
     process_control.name_process("hpo-counters")
     agent = FramedSocket[None].of_descriptor(descriptor, None)
-    sources = HostCounters(Path(os.environ.get(ROOT, "/")))
-    sampler = CounterSampler(sources.read, time.monotonic)
-    due = seconds * random.uniform(0.5, 1.0)  # thousands of hosts are not to tell at once
+    read = all_sources(Path(os.environ.get(ROOT, "/")))
+    sampler = CounterSampler(read, time.monotonic)
+    due = seconds * random.uniform(0.5, 1.0)  # thousands of hosts must not send at once
     while not agent.closed:
         wait_readable([agent], max(0.0, due - sampler.age))
         if agent.receive():

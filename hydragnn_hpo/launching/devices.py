@@ -31,22 +31,29 @@ class Device:
 
 def parse_nvidia(listing: str) -> list[str]:
     """Return the devices of ``nvidia-smi -L``: a number each, or the ids of their MIG slices."""
-    found: list[tuple[str, list[str]]] = []
+    cards: dict[str, list[str]] = {}
     for line in listing.splitlines():
         if card := re.match(r"GPU (\d+): ", line):
-            found.append((card[1], []))
-        elif found and (part := re.search(r"\(UUID: (MIG-[^)]+)\)", line)):
-            found[-1][1].append(part[1])
-    return [device for number, parts in found for device in parts or [number]]
+            slices = cards[card[1]] = []
+        elif cards and (part := re.search(r"\(UUID: (MIG-[^)]+)\)", line)):
+            slices.append(part[1])
+    return [device for number, slices in cards.items() for device in slices or [number]]
 
 
 def parse_buses(listing: str) -> dict[str, str]:
-    """Return number -> PCI address of ``nvidia-smi --query-gpu=index,pci.bus_id``."""
+    """Read the answer to ``nvidia-smi --query-gpu=index,pci.bus_id``.
+
+    Returns:
+        Number of a GPU -> its PCI address as the kernel writes it.
+    """
     rows = re.findall(r"^(\d+), ([0-9A-Fa-f]+):(\S+)$", listing, re.MULTILINE)
     return {number: f"{int(domain, 16):04x}:{rest.lower()}" for number, domain, rest in rows}
 
 
-def _ask_nvidia(tool: str, *arguments: str) -> str:
+def _ask_nvidia(*arguments: str) -> str:
+    """Return what ``nvidia-smi`` prints; empty where it is missing, fails or hangs."""
+    if not (tool := shutil.which("nvidia-smi")):
+        return ""
     try:
         answer = subprocess.run(
             [tool, *arguments], capture_output=True, text=True, timeout=_ASK_SECONDS
@@ -58,19 +65,16 @@ def _ask_nvidia(tool: str, *arguments: str) -> str:
 
 
 def _nvidia() -> list[Device]:
-    tool = shutil.which("nvidia-smi")
-    if tool is None:
-        return []
-    names = parse_nvidia(_ask_nvidia(tool, "-L"))
+    names = parse_nvidia(_ask_nvidia("-L"))
     query = ("--query-gpu=index,pci.bus_id", "--format=csv,noheader")
-    buses = parse_buses(_ask_nvidia(tool, *query)) if names else {}
+    buses = parse_buses(_ask_nvidia(*query)) if names else {}
     return [Device(name, "CUDA_VISIBLE_DEVICES", buses.get(name, "")) for name in names]
 
 
 def _amd(variable: str, nodes: Path = KFD) -> list[Device]:
     """Number the GPUs that the AMD kernel driver lists (a CPU node has no SIMD units)."""
     folders = [path for path in nodes.glob("*") if path.name.isdigit()]
-    found: list[Device] = []
+    gpus: list[Device] = []
     for folder in sorted(folders, key=lambda path: int(path.name)):
         try:
             properties = (folder / "properties").read_text()
@@ -78,8 +82,8 @@ def _amd(variable: str, nodes: Path = KFD) -> list[Device]:
             continue
         values = dict(re.findall(r"^(\w+) (\d+)$", properties, re.MULTILINE))
         if int(values.get("simd_count", "0")):
-            found.append(Device(str(len(found)), variable, _bus_of(values)))
-    return found
+            gpus.append(Device(str(len(gpus)), variable, _bus_of(values)))
+    return gpus
 
 
 def _bus_of(values: Mapping[str, str]) -> str:
@@ -125,18 +129,23 @@ def find_devices(environment: Mapping[str, str], variable: str = "") -> list[Dev
 
 
 def near(bus: str, allowed: Sequence[int], tree: Path = Path("/sys/bus/pci/devices")) -> list[int]:
-    """Return those of some cores that share a NUMA domain with a device; [] if that is unknown."""
+    """Return those of some cores that share a NUMA domain with a device; [] if that is unknown.
+
+    Args:
+        bus: PCI address of the device; empty if unknown.
+        allowed: the cores to choose from.
+        tree: where the kernel lists PCI devices.
+    """
     try:
-        text = (tree / bus / "local_cpulist").read_text().strip() if bus else ""
+        text = (tree / bus / "local_cpulist").read_text() if bus else ""
     except OSError:
         return []
-    local: set[int] = set()
-    for first, last in re.findall(r"(\d+)(?:-(\d+))?", text):
-        local.update(range(int(first), int(last or first) + 1))
+    ranges = re.findall(r"(\d+)(?:-(\d+))?", text)
+    local = {n for first, last in ranges for n in range(int(first), int(last or first) + 1)}
     return [core for core in allowed if core in local]
 
 
-def beside(cores: Sequence[int], tree: Path = Path("/sys/devices/system/cpu")) -> list[int]:
+def sort_by_core(cores: Sequence[int], tree: Path = Path("/sys/devices/system/cpu")) -> list[int]:
     """Order logical processors so that those of one physical core are neighbours."""
 
     def first_thread(core: int) -> int:
@@ -144,8 +153,8 @@ def beside(cores: Sequence[int], tree: Path = Path("/sys/devices/system/cpu")) -
             text = (tree / f"cpu{core}/topology/thread_siblings_list").read_text()
         except OSError:
             return core
-        found = re.match(r"\d+", text)
-        return int(found[0]) if found else core
+        match = re.match(r"\d+", text)
+        return int(match[0]) if match else core
 
     return sorted(cores, key=lambda core: (first_thread(core), core))
 
@@ -155,13 +164,8 @@ _MEBI = 1 << 20
 
 def device_memory_mb(drivers: Path = Path("/sys/class/drm")) -> int:
     """Return the MiB of the smallest GPU, 0 if unknown."""
-    tool = shutil.which("nvidia-smi")
-    if tool is not None:
-        query = [tool, "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
-        try:
-            answer = subprocess.run(query, capture_output=True, text=True, timeout=_ASK_SECONDS)
-        except (OSError, subprocess.TimeoutExpired):
-            return 0
-        return min((int(size) for size in re.findall(r"^\d+", answer.stdout, re.M)), default=0)
-    sizes = [path.read_text() for path in drivers.glob("card*/device/mem_info_vram_total")]
-    return min((int(size) // _MEBI for size in sizes), default=0)
+    answer = _ask_nvidia("--query-gpu=memory.total", "--format=csv,noheader,nounits")
+    if sizes := re.findall(r"^\d+", answer, re.MULTILINE):
+        return min(map(int, sizes))
+    files = drivers.glob("card*/device/mem_info_vram_total")
+    return min((int(path.read_text()) // _MEBI for path in files), default=0)

@@ -11,14 +11,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import IO, Literal
 
-from pydantic import ValidationError
+import msgspec
 
 from hydragnn_hpo.config import ProfileConfig
 from hydragnn_hpo.files import storage
@@ -31,10 +31,10 @@ from hydragnn_hpo.launching.doctor_checks import (
 )
 from hydragnn_hpo.launching.environment import import_path
 from hydragnn_hpo.launching.host_probe import (
-    AnswerCollector,
     HostFacts,
     ProbeRequest,
     host_id,
+    join_answers,
     short,
 )
 from hydragnn_hpo.launching.slurm_allocation import (
@@ -78,7 +78,7 @@ class JobHosts:
             flags: of the profile, for a step of agents.
         """
         probe = [sys.executable, "-P", "-m", "hydragnn_hpo.launching.host_probe"]
-        return self.step(self.able, [*probe, request.model_dump_json()], flags)
+        return self.step(self.able, [*probe, msgspec.json.encode(request).decode()], flags)
 
     def step(
         self, hosts: Sequence[str], command: Sequence[str], flags: Sequence[str] = ()
@@ -96,10 +96,6 @@ class JobHosts:
             where = ("-ppn", "1", "-hosts", ",".join(hosts))
             return [find_mpiexec(), "-n", str(len(hosts)), *where, *command]
         return list(command)
-
-    def environment(self, ours: Mapping[str, str]) -> dict[str, str]:
-        """Return the environment for that command."""
-        return step_environment(ours, float("inf")) if self.kind == "slurm" else dict(ours)
 
 
 def find_job_hosts(environment: Mapping[str, str], most: int = 0) -> JobHosts:
@@ -123,15 +119,18 @@ def find_job_hosts(environment: Mapping[str, str], most: int = 0) -> JobHosts:
 
 
 def parse_allocated_devices(job: str) -> dict[str, int]:
-    """Return the GPUs of each host from what ``scontrol show job -d`` says."""
-    found: dict[str, int] = {}
+    """Return the GPUs of each host from what ``scontrol show job -d`` prints.
+
+    Returns:
+        Host -> number of GPUs; empty where no host has any.
+    """
+    counts: dict[str, int] = {}
     for line in job.splitlines():
         words = dict(word.split("=", 1) for word in line.split() if "=" in word)
-        if "Nodes" not in words or "GRES" not in words:
-            continue
-        counts = re.findall(r"gpu(?::[A-Za-z][^:,()]*)?:(\d+)", words["GRES"])
-        found |= dict.fromkeys(expand_hosts(words["Nodes"]), sum(map(int, counts)))
-    return found if any(found.values()) else {}
+        if "Nodes" in words and "GRES" in words:
+            gpus = re.findall(r"gpu(?::[A-Za-z][^:,()]*)?:(\d+)", words["GRES"])
+            counts |= dict.fromkeys(expand_hosts(words["Nodes"]), sum(map(int, gpus)))
+    return counts if any(counts.values()) else {}
 
 
 def scheduler_finding(hosts: JobHosts, present: Sequence[str], profile: ProfileConfig) -> Finding:
@@ -142,43 +141,19 @@ def scheduler_finding(hosts: JobHosts, present: Sequence[str], profile: ProfileC
         present: schedulers whose commands are here.
         profile: of the machine.
     """
-    found = ", ".join(present) or "none"
+    shown = ", ".join(present) or "none"
     wanted = {"slurm": "Slurm", "pbs": "PBS"}.get(profile.batch.scheduler, "")
     if hosts.kind != "here":
-        return Finding("scheduler", "ok", f"{found}, job {hosts.job}")
+        return Finding("scheduler", "ok", f"{shown}, job {hosts.job}")
     if wanted and wanted not in present:
         cure = f"Log in to {profile.name}, or name another --machine."
-        return Finding("scheduler", "wrong", found, wanted, cure)
+        return Finding("scheduler", "wrong", shown, wanted, cure)
     if wanted:
-        return Finding("scheduler", "ok", f"{found}, outside of any job", wanted)
+        return Finding("scheduler", "ok", f"{shown}, outside of any job", wanted)
     if present:
         cure = "To use it, name a profile: --machine generic-slurm (see machine list)."
-        return Finding("scheduler", "ok", f"{found}, not asked for", cure=cure)
+        return Finding("scheduler", "ok", f"{shown}, not asked for", cure=cure)
     return Finding("scheduler", "ok", "none: trials run on this computer, nothing is lost")
-
-
-def flags_finding(flags: Sequence[str], why: str) -> Finding:
-    """Report that a step with the profile's options did not start."""
-    return Finding(
-        check="options of steps",
-        state="wrong",
-        found=f"{' '.join(flags)}: {why}",
-        expected="a step on all hosts",
-        cure="Some host has not what they ask for (see below), or the job was not given it: "
-        "ask for it when you submit, or change step.agents of the profile.",
-    )
-
-
-def unseen_hosts_finding(profile: ProfileConfig) -> Finding:
-    """Report that the hosts of a machine cannot be seen from its login host."""
-    start = {"slurm": "salloc -N 2", "pbs": "qsub -I -l select=2"}.get(profile.batch.scheduler, "")
-    return Finding(
-        check=f"hosts of {profile.name}",
-        state="unknown",
-        found="not seen from here",
-        cure=f"Run it inside a job: {start} ..., then hydragnn-hpo doctor --machine "
-        f"{profile.name}.",
-    )
 
 
 _ENDING_SECONDS = 3.0
@@ -215,41 +190,36 @@ def collect_answers(
     """
     answers = Answers(asked_at=time.time())
     deadline = time.monotonic() + seconds
-    with tempfile.TemporaryFile() as said:
+    known = {short(host): host for host in hosts}
+    with tempfile.TemporaryFile() as stderr:
         process = subprocess.Popen(
             argv,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            stderr=said,
+            stderr=stderr,
             env=dict(environment),
             start_new_session=True,
         )
         assert process.stdout is not None
         with process.stdout:
-            lines = _lines(process.stdout.fileno(), deadline)
-            answers.facts = _answers(lines, hosts)
+            for text in join_answers(_lines(process.stdout.fileno(), deadline)):
+                if (facts := _parse_answer(text)) and (host := known.get(short(facts.host))):
+                    answers.facts[host] = msgspec.structs.replace(facts, host=host)
+                if len(answers.facts) == len(known):
+                    break
         answers.answered_at = time.time()
         code = _end(process, patient=time.monotonic() < deadline)
-        why = _reason(code, said, seconds)
+        why = _reason(code, stderr, seconds)
     answers.missing = {host: why for host in hosts if host not in answers.facts}
     return answers
 
 
-def _answers(lines: Iterable[str], hosts: Sequence[str]) -> dict[str, HostFacts]:
-    """Take answers of these hosts until all are there or no line comes any more."""
-    known = {short(host): host for host in hosts}
-    found: dict[str, HostFacts] = {}
-    collector = AnswerCollector()
-    for line in lines:
-        if not (text := collector.add_line(line)):
-            continue
-        with contextlib.suppress(ValidationError):  # then it is no answer
-            facts = HostFacts.model_validate_json(text)
-            if host := known.get(short(facts.host)):
-                found[host] = facts.model_copy(update={"host": host})
-        if len(found) == len(known):
-            break
-    return found
+def _parse_answer(text: str) -> HostFacts | None:
+    """Return the facts of a text; None if it is no answer, whatever it is."""
+    try:
+        return msgspec.json.decode(text, type=HostFacts)
+    except (msgspec.DecodeError, RecursionError):
+        return None
 
 
 def _lines(descriptor: int, deadline: float) -> Iterator[str]:
@@ -282,12 +252,12 @@ def _end(process: subprocess.Popen[bytes], *, patient: bool) -> int | None:
     return None
 
 
-def _reason(code: int | None, said: IO[bytes], seconds: float) -> str:
+def _reason(code: int | None, stderr: IO[bytes], seconds: float) -> str:
     """Return why some hosts did not answer."""
     if code is None:
         return f"no answer within {seconds:.0f} s"
-    said.seek(0)
-    lines = said.read()[-4000:].decode(errors="replace").strip().splitlines()
+    stderr.seek(0)
+    lines = stderr.read()[-4000:].decode(errors="replace").strip().splitlines()
     errors = [line for line in lines if "error" in line.lower()] or lines[-1:]
     return f"ended with code {code} before it answered" + (f": {errors[-1]}" if errors else "")
 
@@ -295,30 +265,39 @@ def _reason(code: int | None, said: IO[bytes], seconds: float) -> str:
 MOST_SAMPLED = 16
 """Hosts that import torch and work in the shared folder: thousands at once would be an outage."""
 
-PART_SECONDS = 25.0
 ALL_SECONDS = 180.0
+"""For all answers."""
 
 
-def choose_sample(hosts: Sequence[str], most: int = MOST_SAMPLED) -> tuple[str, ...]:
-    """Choose hosts evenly from all."""
-    if len(hosts) <= most:
+def choose_sample(hosts: Sequence[str]) -> tuple[str, ...]:
+    """Choose hosts for what must not be done by all.
+
+    Returns:
+        Hosts that are spread evenly over all, at most ``MOST_SAMPLED``.
+    """
+    if len(hosts) <= MOST_SAMPLED:
         return tuple(hosts)
-    return tuple(hosts[index * len(hosts) // most] for index in range(most))
+    return tuple(hosts[index * len(hosts) // MOST_SAMPLED] for index in range(MOST_SAMPLED))
 
 
 def make_request(
     profile: ProfileConfig, hosts: JobHosts, folder: Path, environment: Mapping[str, str]
 ) -> ProbeRequest:
-    """Return the request for some hosts; off the profile's site it asks for less."""
+    """Return the request for some hosts; off the profile's site it asks for less.
+
+    Args:
+        profile: what the hosts should be.
+        hosts: the hosts.
+        folder: which all of them should see.
+        environment: of the ranks, names their network plugin.
+    """
     on_site = is_on_site(profile, hosts)
     return ProbeRequest(
-        name=secrets.token_hex(4),
         folder=str(folder.absolute()),
         scratch=(profile.scratch or "") if on_site else "",
         interfaces=profile.interfaces if on_site else (),
         libraries=plugin_names(profile, environment) if on_site else (),
         sample=choose_sample(hosts.able),
-        seconds=PART_SECONDS,
     )
 
 
@@ -328,12 +307,7 @@ def is_on_site(profile: ProfileConfig, hosts: JobHosts) -> bool:
 
 
 def examine_hosts(
-    profile: ProfileConfig,
-    hosts: JobHosts,
-    *,
-    folder: Path,
-    environment: Mapping[str, str],
-    seconds: float = ALL_SECONDS,
+    profile: ProfileConfig, hosts: JobHosts, *, folder: Path, environment: Mapping[str, str]
 ) -> list[Finding]:
     """Probe all hosts and check their facts.
 
@@ -342,37 +316,17 @@ def examine_hosts(
         hosts: the hosts, and how to reach them.
         folder: which all of them should see; something is written there and removed.
         environment: for what is started there.
-        seconds: time limit for all answers.
 
     Raises:
         StorageError: the folder cannot be written here.
     """
-    findings = [scheduler_finding(hosts, _present_schedulers(), profile)]
-    flags = profile.step.agents if hosts.kind == "slurm" else ()
+    present = [name for name, tool in _TOOLS.items() if shutil.which(tool)]
+    findings = [scheduler_finding(hosts, present, profile)]
     with temporary_folder(folder) as shared:
         request = make_request(profile, hosts, shared, environment)
-        collect = partial(
-            collect_answers,
-            hosts=hosts.able,
-            environment=hosts.environment(environment) | import_path(environment),
-            seconds=seconds,
-        )
-        answers = collect(hosts.argv(request, flags))
-        if flags and not answers.facts:
-            findings.append(flags_finding(flags, next(iter(answers.missing.values()), "")))
-            answers = collect(hosts.argv(request))
-    expected = _expected(profile, hosts, request, answers)
-    if is_on_site(profile, hosts):
-        return findings + run_checks(answers.facts, expected)
-    findings.append(unseen_hosts_finding(profile))
-    return findings + run_checks(answers.facts, expected, OFF_SITE)
-
-
-def _expected(
-    profile: ProfileConfig, hosts: JobHosts, request: ProbeRequest, answers: Answers
-) -> Expected:
+        answers = _probe_hosts(profile, hosts, request, environment, findings)
     down = {host: f"is {state}" for host, state in hosts.down.items()}
-    return Expected(
+    expected = Expected(
         profile=profile,
         request=request,
         hosts=hosts.hosts,
@@ -381,10 +335,41 @@ def _expected(
         answered_at=answers.answered_at,
         given=hosts.given,
     )
+    if is_on_site(profile, hosts):
+        return findings + run_checks(answers.facts, expected)
+    start = {"slurm": "salloc -N 2", "pbs": "qsub -I -l select=2"}[profile.batch.scheduler]
+    cure = f"Run it inside a job: {start} ..., then hydragnn-hpo doctor --machine {profile.name}."
+    unseen = Finding(f"hosts of {profile.name}", "unknown", "not seen from here", cure=cure)
+    return [*findings, unseen, *run_checks(answers.facts, expected, OFF_SITE)]
 
 
-def _present_schedulers() -> list[str]:
-    return [name for name, tool in _TOOLS.items() if shutil.which(tool)]
+def _probe_hosts(
+    profile: ProfileConfig,
+    hosts: JobHosts,
+    request: ProbeRequest,
+    environment: Mapping[str, str],
+    findings: list[Finding],
+) -> Answers:
+    """Probe all hosts by a step like that of agents; without its options if it does not start."""
+    slurm = hosts.kind == "slurm"
+    flags = profile.step.agents if slurm else ()
+    base = step_environment(environment, float("inf")) if slurm else environment
+    more = {**base, **import_path(environment)}
+    collect = partial(collect_answers, hosts=hosts.able, environment=more, seconds=ALL_SECONDS)
+    answers = collect(hosts.argv(request, flags))
+    if not flags or answers.facts:
+        return answers
+    why = next(iter(answers.missing.values()), "")
+    finding = Finding(
+        check="options of steps",
+        state="wrong",
+        found=f"{' '.join(flags)}: {why}",
+        expected="a step on all hosts",
+        cure="Some host has not what they ask for (see below), or the job was not given it: "
+        "ask for it when you submit, or change step.agents of the profile.",
+    )
+    findings.append(finding)
+    return collect(hosts.argv(request))
 
 
 @contextmanager

@@ -2,18 +2,24 @@
 
 import statistics
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal, TypeVar
 
 from hydragnn_hpo.config import ProfileConfig, cores_of, misspelt
 from hydragnn_hpo.launching.host_probe import (
     NO_ANSWER,
     HostFacts,
+    LibraryFacts,
+    NetworkFacts,
     ProbeRequest,
+    ScratchFacts,
+    SharedFacts,
+    SystemFacts,
     format_cores,
     is_shared,
 )
+from hydragnn_hpo.sanitize import sanitize_line
 
 State = Literal["ok", "slow", "wrong", "unknown"]
 """``slow`` works, but is far behind the others or the profile; ``unknown`` could not be seen."""
@@ -26,11 +32,9 @@ _MOST = 400
 
 
 def clean(text: str) -> str:
-    """Return text that is safe on a terminal, in one line: nothing that cannot be printed."""
-    if text.isprintable() and len(text) <= _MOST:
-        return text
-    shown = "".join(letter if letter.isprintable() else "?" for letter in text)
-    return shown if len(shown) <= _MOST else f"{shown[: _MOST - 3]}..."
+    """Return text in one line of at most 400 letters, control characters spelt out."""
+    line = sanitize_line(text)
+    return line if len(line) <= _MOST else f"{line[: _MOST - 3]}..."
 
 
 @dataclass(frozen=True)
@@ -66,10 +70,6 @@ class Finding:
     def bad(self) -> bool:
         """Whether action is needed."""
         return self.state in ("slow", "wrong")
-
-    def to_plain(self) -> dict[str, Any]:
-        """Return plain data for JSON."""
-        return asdict(self) | {"hosts": list(self.hosts)}
 
 
 def worst(findings: Iterable[Finding]) -> State:
@@ -153,24 +153,30 @@ class Expected:
 FactsByHost = Mapping[str, HostFacts]
 Check = Callable[[FactsByHost, Expected], list[Finding]]
 Value = Callable[[HostFacts, Expected], float | None]
+Part = TypeVar("Part")
 
 
-def each(check: Callable[[HostFacts, Expected], Finding | None]) -> Check:
-    """Return a check of all hosts from a check of one, which names no host."""
+def each(
+    part: Callable[[HostFacts], Part | None],
+    check: Callable[[Part, Expected], Finding | None],
+) -> Check:
+    """Return a check of all hosts from a check of one part of one host, which names no host."""
 
     def check_all(answers: FactsByHost, expected: Expected) -> list[Finding]:
-        made = {host: check(facts, expected) for host, facts in answers.items()}
-        return [_on(host, finding) for host, finding in made.items() if finding]
+        parts = {host: part(facts) for host, facts in answers.items()}
+        made = {host: check(of, expected) for host, of in parts.items() if of is not None}
+        return [replace(finding, hosts=(host,)) for host, finding in made.items() if finding]
 
     return check_all
 
 
-def _on(host: str, finding: Finding) -> Finding:
-    return Finding(**{**vars(finding), "hosts": (host,)})
+def _field(part: str, name: str) -> Value:
+    """Return what reads one number of ``HostFacts``; None where its part is missing."""
+    return lambda facts, _: getattr(getattr(facts, part), name, None)
 
 
-def _whole(value: float) -> str:
-    return f"{value:,.0f}"
+_whole = "{:,.0f}".format
+_seconds = "{:.1f} s".format
 
 
 def _gigabytes(value: float) -> str:
@@ -185,75 +191,74 @@ def _milliseconds(value: float) -> str:
     return f"{1e3 * value:.1f} ms"
 
 
-def _seconds(value: float) -> str:
-    return f"{value:.1f} s"
-
-
 @dataclass(frozen=True)
-class CountedFigure:
-    """A number that every host should have, by the profile or as most others."""
+class HostFigure:
+    """A number of every host."""
 
     check: str
     value: Value
     write: Callable[[float], str]
+    cure: str
+
+    def _values(self, answers: FactsByHost, expected: Expected) -> dict[str, float]:
+        values = {host: self.value(facts, expected) for host, facts in answers.items()}
+        return {host: value for host, value in values.items() if value is not None}
+
+    def _findings(
+        self, values: Mapping[str, float], bad: Collection[str], state: State, wanted: str
+    ) -> list[Finding]:
+        """Return a finding for each host: some have a bad state, the others are well."""
+        return [
+            Finding(self.check, state, self.write(value), wanted, self.cure, (host,), value)
+            if host in bad
+            else Finding(self.check, "ok", self.write(value), wanted, "", (host,), value)
+            for host, value in values.items()
+        ]
+
+
+@dataclass(frozen=True)
+class CountedFigure(HostFigure):
+    """A number that every host should have, by the profile or as most others."""
+
     wanted: Callable[[Expected], float]
     """By the profile; 0 where it does not say."""
-    cure: str
     least: float = 1.0
     """Share of what is wanted that will do; 1.0 wants it exactly."""
 
     def __call__(self, answers: FactsByHost, expected: Expected) -> list[Finding]:
         """Find hosts that have less than they should, or not what most others have."""
-        values = {host: self.value(facts, expected) for host, facts in answers.items()}
-        known = {host: value for host, value in values.items() if value is not None}
-        counts = Counter(known.values())
+        values = self._values(answers, expected)
+        counts = Counter(values.values())
         profile = self.wanted(expected)
         wanted = profile or max(counts, key=lambda value: (counts[value], value), default=0.0)
-        usual = f"{self.write(wanted)} as on most hosts" if len(known) > 1 else ""
-        shown_wanted = self.write(wanted) if profile else usual
-        findings = []
-        for host, value in known.items():
-            fits = value == wanted if self.least == 1.0 else value >= self.least * wanted
-            state: State = "ok" if fits else "wrong"
-            cure = "" if fits else self.cure
-            shown = self.write(value)
-            findings.append(Finding(self.check, state, shown, shown_wanted, cure, (host,), value))
-        return findings
+        usual = f"{self.write(wanted)} as on most hosts" if len(values) > 1 else ""
+        most = wanted if self.least == 1.0 else float("inf")
+        bad = {host for host, value in values.items() if not self.least * wanted <= value <= most}
+        return self._findings(values, bad, "wrong", self.write(wanted) if profile else usual)
 
 
 @dataclass(frozen=True)
-class MeasuredFigure:
+class MeasuredFigure(HostFigure):
     """A speed or a time, in which no host should be far behind the others."""
 
-    check: str
-    value: Value
-    write: Callable[[float], str]
-    cure: str
     factor: float
     """By which a host must be worse than the median."""
     low_is_bad: bool = False
-    limit: float | None = None
+    limit: float = float("inf")
     """Above which any host is slow."""
     fine: float = 0.0
     """Up to which none is, whatever the others do: a time that has no effect."""
 
     def __call__(self, answers: FactsByHost, expected: Expected) -> list[Finding]:
         """Find hosts that are far behind the others, or beyond the limit."""
-        measured = {host: self.value(facts, expected) for host, facts in answers.items()}
-        values = {host: value for host, value in measured.items() if value}
-        slow = find_outliers(values, self.factor, low_is_bad=self.low_is_bad)
-        slow = {host: median for host, median in slow.items() if values[host] > self.fine}
-        wanted = "" if self.limit is None else f"at most {self.write(self.limit)}"
-        if slow:
-            wanted = f"about {self.write(next(iter(slow.values())))} as on most hosts"
-        findings = []
-        for host, value in values.items():
-            bad = host in slow or (self.limit is not None and value > self.limit)
-            state: State = "slow" if bad else "ok"
-            cure = self.cure if bad else ""
-            shown = self.write(value)
-            findings.append(Finding(self.check, state, shown, wanted, cure, (host,), value))
-        return findings
+        values = self._values(answers, expected)
+        medians = find_outliers(values, self.factor, low_is_bad=self.low_is_bad)
+        behind = {host: median for host, median in medians.items() if values[host] > self.fine}
+        wanted = "" if self.limit == float("inf") else f"at most {self.write(self.limit)}"
+        if behind:
+            wanted = f"about {self.write(next(iter(behind.values())))} as on most hosts"
+        bad = {host for host, value in values.items() if host in behind or value > self.limit}
+        return self._findings(values, bad, "slow", wanted)
 
 
 def check_answers(answers: FactsByHost, expected: Expected) -> list[Finding]:
@@ -263,90 +268,58 @@ def check_answers(answers: FactsByHost, expected: Expected) -> list[Finding]:
         Finding("answer", "wrong", reason, wanted, cure, (host,))
         for host, reason in expected.missing.items()
     ]
-    return missing + each(_check_parts)(answers, expected)
+    return missing + each(lambda facts: facts, _check_parts)(answers, expected)
 
 
 def _check_parts(facts: HostFacts, expected: Expected) -> Finding:
     if not facts.errors:
         return Finding("answer", "ok", "complete", "complete")
-    found = "; ".join(f"{part}: {why}" for part, why in facts.errors.items())
+    errors = "; ".join(f"{part}: {why}" for part, why in facts.errors.items())
     if not any(NO_ANSWER in why for why in facts.errors.values()):
-        return Finding("answer", "unknown", found, "complete")
+        return Finding("answer", "unknown", errors, "complete")
     cure = "A driver or file system of the host hangs: tell the site."
-    return Finding("answer", "wrong", found, "complete", cure)
+    return Finding("answer", "wrong", errors, "complete", cure)
 
 
 _LEAST_MEMORY = 0.9
 """Of what a data sheet promises: firmware and drivers take their share."""
 
-CORES = CountedFigure(
-    "cores",
-    lambda facts, _: facts.cores or None,
-    _whole,
-    lambda expected: expected.profile.layout.cores,
-    "Cores are off, or it is another kind of host: leave it out.",
-)
-MEMORY = CountedFigure(
-    "memory",
-    lambda facts, _: facts.memory_mb,
-    _gigabytes,
-    lambda expected: expected.memory_mb("cpu"),
-    "Memory is missing: tell the site and leave the host out.",
-    _LEAST_MEMORY,
-)
 DEVICES = CountedFigure(
     "devices (driver)",
-    lambda facts, _: facts.devices,
+    _field("devices", "count"),
     _whole,
-    lambda expected: expected.devices,
     "A device is lost, or hidden from this step: leave the host out and tell the site.",
-)
-GIVEN = CountedFigure(
-    "devices (Slurm)",
-    lambda facts, expected: expected.given.get(facts.host, 0) if expected.given else None,
-    _whole,
     lambda expected: expected.devices,
-    "Slurm counts other devices there: leave the host out, or ask with the profile's flags.",
-)
-DEVICE_MEMORY = CountedFigure(
-    "device memory",
-    lambda facts, _: facts.device_memory_mb or None,
-    _gigabytes,
-    lambda expected: expected.memory_mb("gpu"),
-    "Is this the profile's device, or a part of it (MIG)?",
-    _LEAST_MEMORY,
 )
 
 
 def check_devices(answers: FactsByHost, expected: Expected) -> list[Finding]:
     """Compare the devices that the driver shows to a process of ours."""
+    counts = {host: facts.devices.count for host, facts in answers.items() if facts.devices}
     state: State = "ok"
-    found, cure = "none: ranks compute on cores", ""
-    if any(facts.devices for facts in answers.values()):
+    shown, cure = "none: ranks compute on cores", ""
+    if any(counts.values()):
         return DEVICES(answers, expected)
     if expected.profile.rank.accelerator == "xpu":
-        state, found = "unknown", "not counted: no tool that we know lists Intel's"
+        state, shown = "unknown", "not counted: no tool that we know lists Intel's"
         cure = "Ranks will tell: let hosts sum in pairs (no --quick), or run --acceptance."
     elif expected.devices:
         return DEVICES(answers, expected)
     elif expected.given:
-        state, found = "unknown", f"none, though Slurm gave us {max(expected.given.values())}"
+        state, shown = "unknown", f"none, though Slurm gave us {max(expected.given.values())}"
         cure = "See that nvidia-smi is on PATH, or that /sys/class/kfd is there."
-    hosts = [host for host, facts in answers.items() if facts.devices is not None]
-    return [Finding(DEVICES.check, state, found, "", cure, (host,)) for host in hosts]
+    return [Finding(DEVICES.check, state, shown, "", cure, (host,)) for host in counts]
 
 
-def check_affinity(facts: HostFacts, expected: Expected) -> Finding | None:
+def check_affinity(system: SystemFacts, expected: Expected) -> Finding:
     """Check whether agents can bind ranks to the cores of their slots."""
     slots = expected.profile.layout.cores_of_slot
-    if facts.allowed is None:
-        return None
     if not slots:
-        return Finding("affinity", "ok", f"cores {facts.allowed}")
+        return Finding("affinity", "ok", f"cores {system.allowed}")
     try:
-        allowed = set(cores_of(facts.allowed))
+        allowed = set(cores_of(system.allowed))
     except ValueError:
-        return Finding("affinity", "unknown", facts.allowed)
+        return Finding("affinity", "unknown", system.allowed)
     for index, text in enumerate(slots):
         usable = allowed.intersection(cores_of(text))
         if usable != set(cores_of(text)):
@@ -361,22 +334,19 @@ def check_affinity(facts: HostFacts, expected: Expected) -> Finding | None:
     return Finding("affinity", "ok", f"{len(slots)} slots have their cores")
 
 
-def check_interfaces(facts: HostFacts, expected: Expected) -> Finding | None:
+def check_interfaces(network: NetworkFacts, expected: Expected) -> Finding:
     """Check whether the profile's interfaces are up and have an address."""
-    wanted = expected.request.interfaces
-    if facts.interfaces is None:
-        return None
-    known = ", ".join(sorted(facts.interfaces))
+    wanted, usable = expected.request.interfaces, network.fabric
+    known = ", ".join(sorted(network.addresses))
     if not wanted:
         return Finding("fabric interfaces", "ok", known)
-    usable = facts.fabric or ()
     bad = [name for name in wanted if name not in usable]
-    found = f"{', '.join(usable) or 'none'} up" + (f"; {', '.join(bad)} not" if bad else "")
+    shown = f"{', '.join(usable) or 'none'} up" + (f"; {', '.join(bad)} not" if bad else "")
     cure = "Tell the site: traffic goes over fewer wires, or none." if bad else ""
     if not usable:
         cure = f"This host has {known}: correct 'interfaces', or tell the site."
     state: State = "wrong" if bad else "ok"
-    return Finding("fabric interfaces", state, found, f"{', '.join(wanted)} up", cure)
+    return Finding("fabric interfaces", state, shown, f"{', '.join(wanted)} up", cure)
 
 
 def plugin_names(profile: ProfileConfig, environment: Mapping[str, str]) -> tuple[str, ...]:
@@ -384,6 +354,9 @@ def plugin_names(profile: ProfileConfig, environment: Mapping[str, str]) -> tupl
 
     Source: docs.nvidia.com/deeplearning/nccl, NCCL_NET_PLUGIN: a library, or what follows
     ``libnccl-net-`` in its name; ``libnccl-net.so`` (RCCL: ``librccl-net.so``) if left out.
+
+    Returns:
+        The names in the order in which they are tried; none where no plugin is used.
     """
     rank = profile.rank
     known = {**environment, **profile.batch.environment, **rank.environment, **rank.many_hosts}
@@ -396,107 +369,85 @@ def plugin_names(profile: ProfileConfig, environment: Mapping[str, str]) -> tupl
     return ("librccl-net.so", "libnccl-net.so", "libnccl-net-ofi.so")
 
 
-def check_plugin(facts: HostFacts, expected: Expected) -> Finding | None:
+def check_plugin(library: LibraryFacts, expected: Expected) -> Finding | None:
     """Check whether the network plugin of RCCL or NCCL can be loaded."""
-    names = expected.request.libraries
-    if not names or facts.library is None:
+    wanted = " or ".join(expected.request.libraries)
+    if not wanted:
         return None
-    if facts.library:
-        return Finding("network plugin", "ok", facts.library, " or ".join(names))
+    if library.loaded:
+        return Finding("network plugin", "ok", library.loaded, wanted)
     cure = (
         "Load its module (rccl-net-plugin, aws-ofi-nccl) or set NCCL_NET_PLUGIN: without it RCCL "
         "takes TCP, 3 to 4 times slower."
     )
-    return Finding("network plugin", "wrong", facts.library_problem, " or ".join(names), cure)
+    return Finding("network plugin", "wrong", library.problem, wanted, cure)
 
 
 _LEAST_FREE_MB = 1024
 
 
-def check_scratch(facts: HostFacts, expected: Expected) -> Finding | None:
+def check_scratch(scratch: ScratchFacts, expected: Expected) -> Finding:
     """Check place, owner and room of the host's own disk."""
-    if facts.scratch is None:
-        return None
     state: State = "wrong"
-    found = f"{facts.scratch} ({facts.scratch_filesystem})"
-    found += f", {facts.scratch_free_mb / 1024:,.0f} GiB free"
-    if facts.scratch_problem:
-        found = f"{facts.scratch} {facts.scratch_problem}"
+    kind = scratch.filesystem
+    shown = f"{scratch.path} ({kind}), {scratch.free_mb / 1024:,.0f} GiB free"
+    if scratch.problem:
+        shown = f"{scratch.path} {scratch.problem}"
         cure = "Ask for it when you submit, or name another."
-    elif not facts.scratch_ours:
+    elif not scratch.ours:
         cure = "It belongs to another user: name a folder of your own."
-    elif facts.scratch_free_mb < _LEAST_FREE_MB:
+    elif scratch.free_mb < _LEAST_FREE_MB:
         cure = "Make room there, or name another place in 'scratch'."
-    elif len(expected.hosts) > 1 and is_shared(facts.scratch_filesystem):
+    elif len(expected.hosts) > 1 and is_shared(kind):
         cure = "All hosts would write to one file system: name a local disk in 'scratch'."
     else:
         state, cure = "ok", ""
-        if facts.scratch_filesystem == "tmpfs":
+        if kind == "tmpfs":
             cure = "It takes memory: stores staged there leave less for ranks."
-    return Finding("scratch", state, found, "local, ours, 1 GiB free", cure)
+    return Finding("scratch", state, shown, "local, ours, 1 GiB free", cure)
 
 
-_DISK = "Its disk is busy, full or failing: leave the host out."
-WRITE = MeasuredFigure(
-    "scratch write", lambda facts, _: facts.scratch_write, _rate, _DISK, 3.0, low_is_bad=True
-)
-READ = MeasuredFigure(
-    "scratch read", lambda facts, _: facts.scratch_read, _rate, _DISK, 3.0, low_is_bad=True
-)
-SYNC = MeasuredFigure(
-    "shared fsync",
-    lambda facts, _: facts.sync_seconds,
-    _milliseconds,
-    "Each result and checkpoint waits for it: use a faster file system for the run directory.",
-    factor=5.0,
-    limit=1.0,
-    fine=0.1,
-)
-
-
-def check_shared(facts: HostFacts, expected: Expected) -> Finding | None:
+def check_shared(shared: SharedFacts, expected: Expected) -> Finding:
     """Check whether a host sees the shared folder and can write there."""
-    if facts.shared is None:
-        return None
-    if facts.shared_problem:
+    if shared.problem:
         cure = "Give --run a folder on a file system that all hosts mount and can write."
-        found = f"{facts.shared} {facts.shared_problem}"
-        return Finding("shared folder", "wrong", found, "seen and writable", cure)
-    found = f"{facts.shared_filesystem}, {facts.shared_free_mb / 1024:,.0f} GiB free"
-    if facts.shared_free_mb < _LEAST_FREE_MB:
-        return Finding("shared folder", "wrong", found, cure="Make room there.")
-    return Finding("shared folder", "ok", found)
+        shown = f"{shared.path} {shared.problem}"
+        return Finding("shared folder", "wrong", shown, "seen and writable", cure)
+    shown = f"{shared.filesystem}, {shared.free_mb / 1024:,.0f} GiB free"
+    if shared.free_mb < _LEAST_FREE_MB:
+        return Finding("shared folder", "wrong", shown, cure="Make room there.")
+    return Finding("shared folder", "ok", shown)
 
 
 def check_races(answers: FactsByHost, expected: Expected) -> list[Finding]:
     """Check files that one host alone may create: each must have had exactly one winner."""
     name = "shared exclusive creation"
-    won = {host: facts.won for host, facts in answers.items() if facts.won is not None}
+    shared = (facts.shared for facts in answers.values() if facts.shared)
+    won = [facts.won for facts in shared if facts.won is not None]
     if not won:
         return []
-    winners = Counter(number for numbers in won.values() for number in numbers)
+    winners = Counter(number for numbers in won for number in numbers)
     double = [number for number, count in winners.items() if count > 1]
     wanted = f"once each, tried by {len(won)}"
     if winners and not double:
         return [Finding(name, "ok", "once each", wanted)]
-    found = f"{len(double)} of {len(winners)} files made by several hosts"
+    shown = f"{len(double)} of {len(winners)} files made by several hosts"
     cure = (
         "Hosts see different folders, or O_EXCL does not hold: two controllers could start on one "
         "run. Use another file system."
     )
-    return [Finding(name, "wrong", found if winners else "no file could be made", wanted, cure)]
+    return [Finding(name, "wrong", shown if winners else "no file could be made", wanted, cure)]
 
 
-def check_rename(facts: HostFacts, expected: Expected) -> Finding | None:
+def check_rename(shared: SharedFacts, expected: Expected) -> Finding | None:
     """Check whether files are replaced whole."""
-    if facts.rename is None:
+    name = "shared rename"
+    if shared.rename is None:
         return None
-    if facts.rename:
-        return Finding("shared rename", "ok", "atomic", "atomic")
+    if shared.rename:
+        return Finding(name, "ok", "atomic", "atomic")
     cure = "Files would be seen half written: use another file system."
-    return Finding(
-        "shared rename", "wrong", "shows neither the old nor the new file", "atomic", cure
-    )
+    return Finding(name, "wrong", "shows neither the old nor the new file", "atomic", cure)
 
 
 _SKEW_SLOW, _SKEW_WRONG = 2.0, 15.0
@@ -506,71 +457,58 @@ its last checkpoint at least 30 before the allocation ends, by its own."""
 
 def check_clock(facts: HostFacts, expected: Expected) -> Finding:
     """Compare a host's clock with the file server's where known, else with ours."""
-    ahead, against = facts.ahead_seconds, "file server"
+    ahead, against = facts.shared.ahead_seconds if facts.shared else None, "file server"
     if ahead is None:
         ahead = max(0.0, facts.clock - expected.answered_at)
         ahead += min(0.0, facts.clock - expected.asked_at)
         against = "controller"
     off = abs(ahead)
-    found = f"{off:.1f} s {'ahead of' if ahead >= 0 else 'behind'} the {against}"
+    shown = f"{off:.1f} s {'ahead of' if ahead >= 0 else 'behind'} the {against}"
     if off < 0.05:
-        found = f"as the {against}"
-    wanted = f"within {_SKEW_SLOW:.0f} s"
-    if off <= _SKEW_SLOW:
-        return Finding("clock", "ok", found, wanted, figure=ahead)
+        shown = f"as the {against}"
+    state: State = "ok" if off <= _SKEW_SLOW else "slow" if off <= _SKEW_WRONG else "wrong"
     cure = (
         "Have the site run NTP: ranks would leave their last checkpoint too late or too early, "
         "and a live controller may be taken for dead (leases of ranks do not suffer)."
     )
-    state: State = "wrong" if off > _SKEW_WRONG else "slow"
-    return Finding("clock", state, found, wanted, cure, figure=ahead)
+    wanted = f"within {_SKEW_SLOW:.0f} s"
+    return Finding("clock", state, shown, wanted, "" if state == "ok" else cure, figure=ahead)
 
 
 def check_versions(answers: FactsByHost, expected: Expected) -> list[Finding]:
     """Find hosts whose Python or whose copy of this package is not that of the others."""
     versions = {
-        host: f"Python {facts.python}, hydragnn-hpo {facts.version} ({facts.package[:8]})"
+        host: f"Python {its.python}, hydragnn-hpo {its.version} ({its.package[:8]})"
         for host, facts in answers.items()
-        if facts.python is not None
+        if (its := facts.software)
     }
-    usual = next(iter(Counter(versions.values()).most_common(1)), ("", 0))[0]
+    usual = max(versions.values(), key=[*versions.values()].count, default="")
     wanted, cure = f"{usual} as on most hosts", "Another environment: see PATH and modules there."
     return [
-        Finding("versions", "ok", found, hosts=(host,))
-        if found == usual
-        else Finding("versions", "wrong", found, wanted, cure, (host,))
-        for host, found in versions.items()
+        Finding("versions", "ok", version, hosts=(host,))
+        if version == usual
+        else Finding("versions", "wrong", version, wanted, cure, (host,))
+        for host, version in versions.items()
     ]
 
 
 _PACK = "Put the environment on the hosts' own disks: pack and broadcast it."
-IMPORT = MeasuredFigure(
-    "torch import",
-    lambda facts, _: facts.torch_seconds,
-    _seconds,
-    _PACK,
-    factor=3.0,
-    limit=30.0,
-    fine=10.0,
-)
 
 
 def check_torch(facts: HostFacts, expected: Expected) -> Finding | None:
     """Check whether torch can be imported, and where it lies."""
-    if facts.python is None:
+    if facts.software is None:
         return None
-    kind = facts.torch_filesystem
-    if not facts.torch_at:
+    kind = facts.software.torch_filesystem
+    if not facts.software.torch_at:
         cure = "Install hydragnn-hpo with torch in this environment."
         return Finding("torch", "wrong", "not installed", cure=cure)
-    if facts.torch_problem:
+    if facts.torch and facts.torch.problem:
         cure = "Import torch there by hand: a library of its environment is missing."
-        return Finding("torch", "wrong", facts.torch_problem, cure=cure)
+        return Finding("torch", "wrong", facts.torch.problem, cure=cure)
     if len(expected.hosts) > 1 and is_shared(kind):
-        cure = f"{_PACK} All ranks import at once."
-        return Finding(
-            "torch", "slow", f"on a shared file system ({kind})", "on a local disk", cure
-        )
+        shown, cure = f"on a shared file system ({kind})", f"{_PACK} All ranks import at once."
+        return Finding("torch", "slow", shown, "on a local disk", cure)
     return Finding("torch", "ok", f"on {kind}")
 
 
@@ -579,11 +517,9 @@ _LEAST_SHM_MB = 512
 _LEAST_LOCKED = 1 << 30
 
 
-def check_limits(facts: HostFacts, expected: Expected) -> Finding | None:
+def check_limits(system: SystemFacts, expected: Expected) -> Finding:
     """Check open files, shared memory, and memory that network cards may lock."""
-    files, shm_mb, locked = facts.open_files, facts.shm_mb, facts.locked_bytes
-    if files is None or shm_mb is None or locked is None:
-        return None
+    files, shm_mb, locked = system.open_files, system.shm_mb, system.locked_bytes
     bad = {}
     if 0 <= files < _LEAST_FILES:
         bad[f"{files} open files"] = "Raise ulimit -n (hard)."
@@ -601,16 +537,17 @@ def check_limits(facts: HostFacts, expected: Expected) -> Finding | None:
 
 def check_environment(answers: FactsByHost, expected: Expected) -> list[Finding]:
     """Find variables that are known to hide devices, to hang, or to be ignored."""
-    findings = []
-    for host, facts in answers.items():
-        if facts.python is None:
-            continue
-        traps = find_traps(facts.environment, expected.profile.rank.visible)
-        for found, cure in traps:
-            findings.append(Finding("environment", "wrong", found, "", cure, (host,)))
-        if not traps:
-            findings.append(Finding("environment", "ok", "no known trap", hosts=(host,)))
-    return findings
+    visible = expected.profile.rank.visible
+    traps = {
+        host: find_traps(facts.software.environment, visible) or [("no known trap", "")]
+        for host, facts in answers.items()
+        if facts.software
+    }
+    return [
+        Finding("environment", "wrong" if cure else "ok", shown, "", cure, (host,))
+        for host, pairs in traps.items()
+        for shown, cure in pairs
+    ]
 
 
 def find_traps(environment: Mapping[str, str], visible: str) -> Sequence[tuple[str, str]]:
@@ -638,28 +575,76 @@ def find_traps(environment: Mapping[str, str], visible: str) -> Sequence[tuple[s
     return traps
 
 
+_DISK = "Its disk is busy, full or failing: leave the host out."
+
 CHECKS: dict[str, Check] = {
     "answers": check_answers,
-    "cores": CORES,
-    "memory": MEMORY,
+    "cores": CountedFigure(
+        "cores",
+        _field("system", "cores"),
+        _whole,
+        "Cores are off, or it is another kind of host: leave it out.",
+        lambda expected: expected.profile.layout.cores,
+    ),
+    "memory": CountedFigure(
+        "memory",
+        _field("system", "memory_mb"),
+        _gigabytes,
+        "Memory is missing: tell the site and leave the host out.",
+        lambda expected: expected.memory_mb("cpu"),
+        _LEAST_MEMORY,
+    ),
     "devices": check_devices,
-    "given": GIVEN,
-    "device memory": DEVICE_MEMORY,
-    "affinity": each(check_affinity),
-    "interfaces": each(check_interfaces),
-    "plugin": each(check_plugin),
-    "scratch": each(check_scratch),
-    "write": WRITE,
-    "read": READ,
-    "shared": each(check_shared),
+    "given": CountedFigure(
+        "devices (Slurm)",
+        lambda facts, expected: expected.given.get(facts.host, 0) if expected.given else None,
+        _whole,
+        "Slurm counts other devices there: leave the host out, or ask with the profile's flags.",
+        lambda expected: expected.devices,
+    ),
+    "device memory": CountedFigure(
+        "device memory",
+        _field("devices", "memory_mb"),
+        _gigabytes,
+        "Is this the profile's device, or a part of it (MIG)?",
+        lambda expected: expected.memory_mb("gpu"),
+        _LEAST_MEMORY,
+    ),
+    "affinity": each(lambda facts: facts.system, check_affinity),
+    "interfaces": each(lambda facts: facts.network, check_interfaces),
+    "plugin": each(lambda facts: facts.libraries, check_plugin),
+    "scratch": each(lambda facts: facts.scratch, check_scratch),
+    "write": MeasuredFigure(
+        "scratch write", _field("scratch", "write"), _rate, _DISK, 3.0, low_is_bad=True
+    ),
+    "read": MeasuredFigure(
+        "scratch read", _field("scratch", "read"), _rate, _DISK, 3.0, low_is_bad=True
+    ),
+    "shared": each(lambda facts: facts.shared, check_shared),
     "races": check_races,
-    "rename": each(check_rename),
-    "sync": SYNC,
-    "clocks": each(check_clock),
+    "rename": each(lambda facts: facts.shared, check_rename),
+    "sync": MeasuredFigure(
+        "shared fsync",
+        _field("shared", "sync_seconds"),
+        _milliseconds,
+        "Each result and checkpoint waits for it: use a faster file system for the run directory.",
+        factor=5.0,
+        limit=1.0,
+        fine=0.1,
+    ),
+    "clocks": each(lambda facts: facts, check_clock),
     "versions": check_versions,
-    "torch": each(check_torch),
-    "import": IMPORT,
-    "limits": each(check_limits),
+    "torch": each(lambda facts: facts, check_torch),
+    "import": MeasuredFigure(
+        "torch import",
+        _field("torch", "seconds"),
+        _seconds,
+        _PACK,
+        factor=3.0,
+        limit=30.0,
+        fine=10.0,
+    ),
+    "limits": each(lambda facts: facts.system, check_limits),
     "environment": check_environment,
 }
 """In the order of the table."""
@@ -674,16 +659,25 @@ OFF_SITE = (
 def run_checks(
     answers: FactsByHost, expected: Expected, names: Iterable[str] = tuple(CHECKS)
 ) -> list[Finding]:
-    """Run some checks over the facts of all hosts."""
+    """Run some checks over the facts of all hosts.
+
+    Args:
+        answers: host -> what it answered.
+        expected: what the checks compare with.
+        names: keys of ``CHECKS``.
+    """
     return [finding for name in names for finding in CHECKS[name](answers, expected)]
 
 
 def to_exclude(findings: Sequence[Finding], hosts: Sequence[str]) -> dict[str, str]:
-    """Return the hosts that are better left alone, with what was found there.
+    """Choose the hosts that are better left alone.
 
     What is wrong on more than half of the hosts is wrong with the site or the profile: it
     excludes none. A pair excludes a host if all pairs of that host are bad and those of its
     partners are not.
+
+    Returns:
+        Host -> what is wrong there.
     """
     reasons: dict[str, list[str]] = {}
     for check in dict.fromkeys(finding.check for finding in findings):

@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Self
 
@@ -288,7 +289,7 @@ class Fleet:
                 data = {"code": code, "error": error, "host": host.name}
                 self._table.add_event("zygote_lost", None, data)
             case CounterReport(sample):
-                data = {**sample.to_plain(), "host": host.name}
+                data = {**asdict(sample.rounded()), "host": host.name}
                 self._table.add_event("counters", None, data)
             case PortTaken() | JobStarted() | NewRecords() | RankEnded() | JobEnded():
                 job = self._table.jobs.get(message.job)

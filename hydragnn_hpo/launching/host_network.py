@@ -27,7 +27,11 @@ def address_of(interface: str) -> str | None:
 
 
 def interfaces() -> dict[str, str]:
-    """Return all interfaces of this host that have an IPv4 address."""
+    """Return all interfaces of this host that have an IPv4 address.
+
+    Returns:
+        Name -> address.
+    """
     names = [name for _, name in socket.if_nameindex()]
     return {name: address for name in names if (address := address_of(name))}
 
@@ -43,13 +47,13 @@ def own_address(interface: str | None, towards: str) -> str:
         ConfigError: there is no such interface, or no way to that host.
     """
     if interface is not None:
-        found = interfaces()
-        if interface not in found:
+        known = interfaces()
+        if interface not in known:
             raise ConfigError(
                 f"machine.interface is '{interface}', but this host has "
-                f"{', '.join(found)}: choose one of them."
+                f"{', '.join(known)}: choose one of them."
             )
-        return found[interface]
+        return known[interface]
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect((towards, 9))  # sends nothing: only asks for the route
@@ -66,6 +70,9 @@ def network_of_job(environment: Mapping[str, str]) -> dict[str, str]:
     An agent that replaces a lost one has a step of its own. Each step has its own VNI, with the
     job's behind it where ``--network=job_vni`` was asked for; libfabric takes the first.
 
+    Returns:
+        What to set in the environment of ranks; nothing where there is no such list.
+
     Source: Margo, "HPE Slingshot (CXI) network considerations", mochi.readthedocs.io.
     """
     _, several, job = environment.get(_VNIS, "").rpartition(",")
@@ -78,27 +85,28 @@ def first_there(wanted: Iterable[str]) -> str | None:
 
 
 def interface_of(wanted: Iterable[str], towards: str) -> tuple[str, str]:
-    """Return address and interface at which ranks of other hosts reach ours.
+    """Find where ranks of other hosts reach ours.
 
     Args:
         wanted: interfaces to use, the first that this host has.
         towards: address of the controller; the way to it decides where none is wanted.
 
+    Returns:
+        Address and interface.
+
     Raises:
         ConfigError: no way leads there.
     """
-    for name in wanted:
-        if address := address_of(name):
-            return address, name
-    address = own_address(None, towards)
-    names = [name for name, known in interfaces().items() if known == address]
-    return address, names[0] if names else "lo"
+    name = first_there(wanted)
+    address = own_address(name, towards)
+    names = (each for each, known in interfaces().items() if known == address)
+    return address, name or next(names, "lo")
 
 
 FIRST = 20000
 COUNT = 10000
 REST_SECONDS = 60.0
-"""How long a port is left alone after its job ended: late peers must find nobody there."""
+"""How long a port is left alone after its job ended: late peers must find nothing there."""
 
 
 def is_free(port: int) -> bool:
@@ -116,7 +124,7 @@ def is_free(port: int) -> bool:
 class PortPool:
     """Hands out the ports of one address, below the range from which the kernel takes its own.
 
-    Whether somebody else listens there is seen by the agent that lives there, see ``is_free``.
+    Whether another program listens there is seen by the agent that lives there, see ``is_free``.
     """
 
     def __init__(self, seed: int, clock: Callable[[], float] = time.monotonic) -> None:

@@ -23,12 +23,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import groupby
 from multiprocessing.connection import Connection
 from pathlib import Path
 from string import Template
-from typing import Any
+from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+import msgspec
+from msgspec import Meta, Raw, Struct
 
 import hydragnn_hpo
 from hydragnn_hpo.host_info import host_memory_mb
@@ -36,13 +38,8 @@ from hydragnn_hpo.launching.devices import device_memory_mb, find_devices
 from hydragnn_hpo.launching.host_network import address_of, interfaces
 
 
-class ProbeRequest(BaseModel):
-    """What every host is asked; the only argument of the probe, as JSON."""
-
-    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
-
-    name: str
-    """Unique per examination: names the files that hosts share."""
+class ProbeRequest(Struct, frozen=True):
+    """What every host collects; the only argument of the probe, as JSON."""
 
     folder: str
     """Where all hosts should see each other's files."""
@@ -59,7 +56,7 @@ class ProbeRequest(BaseModel):
     sample: tuple[str, ...] = ()
     """Hosts that do what must not be done by thousands at once."""
 
-    seconds: float = 30.0
+    seconds: float = 25.0
     """Time for each part."""
 
     def samples(self, host: str) -> bool:
@@ -67,57 +64,70 @@ class ProbeRequest(BaseModel):
         return short(host) in map(short, self.sample)
 
 
-class HostFacts(BaseModel):
-    """What one host answered; None where its part failed or was left out."""
+Whole = Annotated[int, Meta(ge=-1, le=1 << 53)]
+"""A count; hosts may answer anything, and larger numbers cannot be written as floats."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore", use_attribute_docstrings=True)
 
-    host: str = Field(min_length=1, max_length=255)
-    clock: float
-    """Seconds since the epoch when all parts were done."""
+class SystemFacts(Struct, frozen=True):
+    """What a host has, and what a process of ours may use of it."""
 
-    errors: dict[str, str] = {}
-    """Part -> why its facts are missing."""
-
-    cores: int | None = None
+    cores: Whole | None
     """Physical ones."""
-    allowed: str | None = None
-    """Cores that this process may use, as the kernel writes them."""
-    memory_mb: int | None = None
-    open_files: int | None = None
+    allowed: str
+    """Cores that the process may use, as the kernel writes them."""
+    memory_mb: Whole
+    open_files: Whole
     """Largest number that a process can be allowed; -1: no limit."""
-    locked_bytes: int | None = None
+    locked_bytes: Whole
     """Memory that network cards may lock; -1: no limit."""
-    shm_mb: int | None = None
+    shm_mb: Whole
     """Room in /dev/shm."""
 
-    devices: int | None = None
-    """As the driver shows them to a process."""
-    device_memory_mb: int | None = None
-    """Of the smallest device."""
 
-    interfaces: dict[str, str] | None = None
-    """All with an address."""
-    fabric: tuple[str, ...] | None = None
-    """Those of the request that are up and have an address."""
-    library: str | None = None
-    """The first of the request that could be loaded; empty if none."""
-    library_problem: str = ""
+class DeviceFacts(Struct, frozen=True):
+    """Devices as the driver shows them to a process of ours."""
 
-    scratch: str | None = None
-    """Path of the host's own folder. Speeds are in bytes per second."""
-    scratch_problem: str = ""
-    scratch_ours: bool = True
-    scratch_free_mb: int = 0
-    scratch_filesystem: str = "unknown"
-    scratch_write: float | None = None
-    scratch_read: float | None = None
+    count: Whole
+    memory_mb: Whole | None
+    """Of the smallest one."""
 
-    shared: str | None = None
-    """Path of the folder that all hosts see. The last four are of hosts of the sample only."""
-    shared_problem: str = ""
-    shared_filesystem: str = "unknown"
-    shared_free_mb: int = 0
+
+class NetworkFacts(Struct, frozen=True):
+    """Interfaces of a host."""
+
+    addresses: dict[str, str]
+    """Of all interfaces that have one."""
+    fabric: tuple[str, ...]
+    """Interfaces of the request that are up and have an address."""
+
+
+class LibraryFacts(Struct, frozen=True):
+    """The first library of the request that could be loaded, or why none could."""
+
+    loaded: str = ""
+    problem: str = ""
+
+
+class FolderFacts(Struct, frozen=True):
+    """A folder, or why it cannot be used."""
+
+    path: str
+    problem: str = ""
+    filesystem: str = "unknown"
+    free_mb: Whole = 0
+
+
+class ScratchFacts(FolderFacts, frozen=True):
+    """The host's own folder; speeds in bytes per second, None where they were not measured."""
+
+    ours: bool = True
+    write: float | None = None
+    read: float | None = None
+
+
+class SharedFacts(FolderFacts, frozen=True):
+    """The folder that all hosts see; only hosts of the sample fill in more than its place."""
+
     won: tuple[int, ...] | None = None
     """Numbers of the files that this host was the first to create."""
     rename: bool | None = None
@@ -126,18 +136,46 @@ class HostFacts(BaseModel):
     ahead_seconds: float | None = None
     """By how much this host's clock is ahead of the file server's, at least."""
 
-    python: str | None = None
+
+class SoftwareFacts(Struct, frozen=True):
+    """What must be equal on all hosts, and what the environment sets."""
+
+    python: str
     version: str = ""
     package: str = ""
     """Digest of this package's files."""
     torch_at: str = ""
+    """File of torch; empty where it is not installed."""
     torch_filesystem: str = ""
     environment: dict[str, str] = {}
     """Variables whose names show that they hold no secret."""
 
-    torch_seconds: float | None = None
-    """Time that ``import torch`` took."""
-    torch_problem: str = ""
+
+class TorchFacts(Struct, frozen=True):
+    """Time that ``import torch`` took on a host of the sample, or why it failed."""
+
+    seconds: float | None = None
+    problem: str = ""
+
+
+class HostFacts(Struct, frozen=True):
+    """What one host answered; a part is None where it failed."""
+
+    host: Annotated[str, Meta(min_length=1, max_length=255)]
+    clock: float
+    """Seconds since the epoch when all parts were done."""
+
+    errors: dict[str, str] = {}
+    """Part -> why its facts are missing."""
+
+    system: SystemFacts | None = None
+    devices: DeviceFacts | None = None
+    network: NetworkFacts | None = None
+    libraries: LibraryFacts | None = None
+    scratch: ScratchFacts | None = None
+    shared: SharedFacts | None = None
+    software: SoftwareFacts | None = None
+    torch: TorchFacts | None = None
 
 
 def short(host: str) -> str:
@@ -165,23 +203,15 @@ def split_answer(text: str) -> list[str]:
     return [f"{MARK} {name} {k} {len(pieces)} {piece}" for k, piece in enumerate(pieces)]
 
 
-class AnswerCollector:
-    """Reassemble answers from their lines, whatever else is printed between them."""
-
-    def __init__(self) -> None:
-        self._pieces: dict[str, dict[int, str]] = {}
-
-    def add_line(self, line: str) -> str | None:
-        """Take a line; return the text that it completes, or None."""
-        if not (match := _PIECE.search(line)):
-            return None
+def join_answers(lines: Iterable[str]) -> Iterator[str]:
+    """Yield each text of ``split_answer`` when its lines are complete, whatever stands between."""
+    answers: dict[str, dict[int, str]] = {}
+    for match in filter(None, map(_PIECE.search, lines)):
         name, place, count = match[1], int(match[2]), int(match[3])
-        pieces = self._pieces.setdefault(name, {})
+        pieces = answers.setdefault(name, {})
         pieces[place] = match[4]
-        if len(pieces) < count:
-            return None
-        del self._pieces[name]
-        return "".join(pieces[k] for k in sorted(pieces))
+        if len(pieces) >= count:
+            yield "".join(pieces[k] for k in sorted(answers.pop(name)))
 
 
 SHARED_KINDS = (
@@ -210,21 +240,24 @@ def filesystem_of(path: Path, mounts: Path = Path("/proc/self/mounts")) -> str:
 
 
 _MEBI = 1 << 20
-_SHM = Path("/dev/shm")
 
 
-def probe_system(request: ProbeRequest) -> dict[str, Any]:
+def probe_system(request: ProbeRequest) -> SystemFacts:
     """Return what the host has, and what we may use of it."""
-    _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
-    locked, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
-    return {
-        "cores": count_cores(),
-        "allowed": format_cores(os.sched_getaffinity(0)),
-        "memory_mb": host_memory_mb(),
-        "open_files": -1 if most_files == resource.RLIM_INFINITY else most_files,
-        "locked_bytes": -1 if locked == resource.RLIM_INFINITY else locked,
-        "shm_mb": shutil.disk_usage(_SHM).free // _MEBI if _SHM.exists() else 0,
-    }
+    limits = (
+        resource.getrlimit(resource.RLIMIT_NOFILE)[1],
+        resource.getrlimit(resource.RLIMIT_MEMLOCK)[0],
+    )
+    most_files, locked = (-1 if limit == resource.RLIM_INFINITY else limit for limit in limits)
+    shm = Path("/dev/shm")
+    return SystemFacts(
+        cores=count_cores() or None,
+        allowed=format_cores(os.sched_getaffinity(0)),
+        memory_mb=host_memory_mb(),
+        open_files=most_files,
+        locked_bytes=locked,
+        shm_mb=shutil.disk_usage(shm).free // _MEBI if shm.exists() else 0,
+    )
 
 
 def count_cores(cpus: Path = Path("/sys/devices/system/cpu")) -> int:
@@ -235,25 +268,21 @@ def count_cores(cpus: Path = Path("/sys/devices/system/cpu")) -> int:
 
 def format_cores(cores: Iterable[int]) -> str:
     """Write cores as the kernel does: ``0-3,8``."""
-    runs: list[list[int]] = []
-    for core in sorted(cores):
-        if runs and core == runs[-1][-1] + 1:
-            runs[-1][1:] = [core]
-        else:
-            runs.append([core])
-    return ",".join("-".join(map(str, run)) for run in runs)
+    runs = groupby(enumerate(sorted(cores)), key=lambda pair: pair[1] - pair[0])
+    ends = [[core for _, core in run] for _, run in runs]
+    return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in ends)
 
 
-def probe_devices(request: ProbeRequest) -> dict[str, Any]:
+def probe_devices(request: ProbeRequest) -> DeviceFacts:
     """Count devices as the driver and the environment show them to a process of ours."""
-    seen = find_devices(os.environ)
-    return {"devices": len(seen), "device_memory_mb": device_memory_mb() if seen else 0}
+    visible = find_devices(os.environ)
+    return DeviceFacts(len(visible), device_memory_mb() or None if visible else None)
 
 
-def probe_network(request: ProbeRequest) -> dict[str, Any]:
+def probe_network(request: ProbeRequest) -> NetworkFacts:
     """Return all interfaces, and those of the fabric that can be used."""
-    fabric = [name for name in request.interfaces if is_up(name) and address_of(name)]
-    return {"interfaces": interfaces(), "fabric": fabric}
+    fabric = tuple(name for name in request.interfaces if is_up(name) and address_of(name))
+    return NetworkFacts(interfaces(), fabric)
 
 
 def is_up(interface: str, folder: Path = Path("/sys/class/net")) -> bool:
@@ -264,7 +293,7 @@ def is_up(interface: str, folder: Path = Path("/sys/class/net")) -> bool:
         return False
 
 
-def probe_libraries(request: ProbeRequest) -> dict[str, Any]:
+def probe_libraries(request: ProbeRequest) -> LibraryFacts:
     """Load libraries in turn until one can be loaded."""
     problem = ""
     for name in request.libraries:
@@ -273,8 +302,8 @@ def probe_libraries(request: ProbeRequest) -> dict[str, Any]:
         except OSError as error:
             problem = problem or str(error)
         else:
-            return {"library": name}
-    return {"library": "", "library_problem": problem}
+            return LibraryFacts(name)
+    return LibraryFacts(problem=problem)
 
 
 SIZE = 64 << 20
@@ -286,40 +315,34 @@ RACES = 8
 _REPEATS = 3
 
 
-def probe_scratch(request: ProbeRequest) -> dict[str, Any]:
+def probe_scratch(request: ProbeRequest) -> ScratchFacts:
     """Write and read a file on the host's own disk."""
-    name = Template(request.scratch).safe_substitute(os.environ) or tempfile.gettempdir()
-    place = Path(name)
-    if problem := _problem(place):
-        return {"scratch": name, "scratch_problem": problem}
-    facts: dict[str, Any] = {
-        "scratch": name,
-        "scratch_ours": place.stat().st_uid in (os.getuid(), 0),
-        "scratch_free_mb": shutil.disk_usage(place).free // _MEBI,
-        "scratch_filesystem": filesystem_of(place),
-    }
-    alone = request.samples(host_id()) or not is_shared(facts["scratch_filesystem"])
-    if alone and facts["scratch_free_mb"] > 2 * SIZE // _MEBI:
-        with _own_folder(place, request) as folder:
-            facts["scratch_write"], facts["scratch_read"] = _speeds(folder / "block")
-    return facts
+    path = Template(request.scratch).safe_substitute(os.environ) or tempfile.gettempdir()
+    if problem := _problem(path):
+        return ScratchFacts(path, problem)
+    kind, free_mb = filesystem_of(Path(path)), shutil.disk_usage(path).free // _MEBI
+    write = read = None
+    alone = request.samples(host_id()) or not is_shared(kind)
+    if alone and free_mb > 2 * SIZE // _MEBI:
+        with _own_folder(path) as folder:
+            write, read = _speeds(folder / "block")
+    ours = os.stat(path).st_uid in (os.getuid(), 0)
+    return ScratchFacts(path, "", kind, free_mb, ours, write, read)
 
 
-def _problem(place: Path) -> str:
-    if "$" in str(place):
+def _problem(path: str) -> str:
+    """Return why a folder cannot be used; empty if it can."""
+    if "$" in path:
         return "names a variable that is not set here"
-    if not place.is_dir():
+    if not os.path.isdir(path):
         return "is no folder here"
-    return "" if os.access(place, os.W_OK | os.X_OK) else "cannot be written"
+    return "" if os.access(path, os.W_OK | os.X_OK) else "cannot be written"
 
 
 @contextlib.contextmanager
-def _own_folder(place: Path, request: ProbeRequest) -> Iterator[Path]:
-    folder = tempfile.mkdtemp(prefix=f".doctor-{request.name}-", dir=place)
-    try:
+def _own_folder(path: str) -> Iterator[Path]:
+    with tempfile.TemporaryDirectory("", ".doctor-", path, ignore_cleanup_errors=True) as folder:
         yield Path(folder)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _speeds(path: Path) -> tuple[float, float]:
@@ -348,25 +371,26 @@ def _write_seconds(path: Path, block: bytes) -> float:
     return time.perf_counter() - began
 
 
-def probe_shared_folder(request: ProbeRequest) -> dict[str, Any]:
+def probe_shared_folder(request: ProbeRequest) -> SharedFacts:
     """Create, rename and sync files in the shared folder, as a run does."""
-    place = Path(request.folder)
-    if problem := _problem(place):
-        return {"shared": str(place), "shared_problem": problem}
-    facts: dict[str, Any] = {
-        "shared": str(place),
-        "shared_filesystem": filesystem_of(place),
-        "shared_free_mb": shutil.disk_usage(place).free // _MEBI,
-    }
+    path = request.folder
+    if problem := _problem(path):
+        return SharedFacts(path, problem)
+    kind, free_mb = filesystem_of(Path(path)), shutil.disk_usage(path).free // _MEBI
     if not request.samples(host_id()):
-        return facts
-    facts["won"] = [number for number in range(RACES) if _create(place / f"race-{number}")]
-    with _own_folder(place, request) as folder:
+        return SharedFacts(path, "", kind, free_mb)
+    won = tuple(number for number in range(RACES) if _create(Path(path, f"race-{number}")))
+    with _own_folder(path) as folder:
         times = [_write_seconds(folder / "small", b"x" * 4096) for _ in range(_REPEATS)]
-        facts["rename"] = _renames_whole(folder)
-        facts["sync_seconds"] = statistics.median(times)
-        facts["ahead_seconds"] = _seconds_ahead(folder / "clock")
-    return facts
+        return SharedFacts(
+            path,
+            filesystem=kind,
+            free_mb=free_mb,
+            won=won,
+            rename=_renames_whole(folder),
+            sync_seconds=statistics.median(times),
+            ahead_seconds=_seconds_ahead(folder / "clock"),
+        )
 
 
 def _create(path: Path) -> bool:
@@ -416,33 +440,33 @@ def _digest_package() -> str:
     return checksum.hexdigest()
 
 
-def probe_software(request: ProbeRequest) -> dict[str, Any]:
+def probe_software(request: ProbeRequest) -> SoftwareFacts:
     """Return what must be equal on all hosts, and what the environment sets."""
     spec = importlib.util.find_spec("torch")
-    where = spec.origin if spec and spec.origin else ""
-    return {
-        "python": sys.version.split()[0],
-        "version": hydragnn_hpo.__version__,
-        "package": _digest_package(),
-        "torch_at": where,
-        "torch_filesystem": filesystem_of(Path(where)) if where else "",
-        "environment": {k: v for k, v in sorted(os.environ.items()) if k.startswith(REPORTED)},
-    }
+    torch_at = spec.origin if spec and spec.origin else ""
+    return SoftwareFacts(
+        python=sys.version.split()[0],
+        version=hydragnn_hpo.__version__,
+        package=_digest_package(),
+        torch_at=torch_at,
+        torch_filesystem=filesystem_of(Path(torch_at)) if torch_at else "",
+        environment={k: v for k, v in sorted(os.environ.items()) if k.startswith(REPORTED)},
+    )
 
 
-def probe_torch(request: ProbeRequest) -> dict[str, Any]:
-    """Time the import of torch; by hosts of the sample only."""
+def probe_torch(request: ProbeRequest) -> TorchFacts:
+    """Time the import of torch; on hosts of the sample only."""
     if not request.samples(host_id()) or importlib.util.find_spec("torch") is None:
-        return {}
+        return TorchFacts()
     began = time.perf_counter()
     try:
         importlib.import_module("torch")
     except (ImportError, OSError) as error:
-        return {"torch_problem": str(error)}
-    return {"torch_seconds": time.perf_counter() - began}
+        return TorchFacts(problem=str(error))
+    return TorchFacts(time.perf_counter() - began)
 
 
-Probe = Callable[[ProbeRequest], dict[str, Any]]
+Probe = Callable[[ProbeRequest], Struct]
 
 PROBES: dict[str, Probe] = {
     "system": probe_system,
@@ -454,7 +478,7 @@ PROBES: dict[str, Probe] = {
     "software": probe_software,
     "torch": probe_torch,
 }
-"""Part of the answer -> what returns fields of ``HostFacts``."""
+"""Part of ``HostFacts`` -> what returns it."""
 
 PATIENCE = {"torch": 4.0}
 """Parts that may take so many times longer."""
@@ -462,65 +486,72 @@ PATIENCE = {"torch": 4.0}
 NO_ANSWER = "no answer in time"
 
 
-def probe_host(request: ProbeRequest, probes: Mapping[str, Probe] = PROBES) -> dict[str, Any]:
-    """Run all probes one after the other; those that fail or hang are named in ``errors``."""
-    answer: dict[str, Any] = {"host": host_id(), "errors": {}}
+def probe_host(request: ProbeRequest, probes: Mapping[str, Probe] = PROBES) -> bytes:
+    """Run all probes in turn and return ``HostFacts`` as JSON; failures stand in ``errors``."""
+    parts: dict[str, Raw] = {}
+    errors: dict[str, str] = {}
     for part, probe in probes.items():
         try:
-            answer |= run_limited(probe, request, request.seconds * PATIENCE.get(part, 1.0))
+            parts[part] = run_limited(probe, request, request.seconds * PATIENCE.get(part, 1.0))
         except OSError as error:
-            answer["errors"][part] = str(error)
-    answer["clock"] = time.time()
-    return answer
+            errors[part] = str(error)
+    answer = {"host": host_id(), "clock": time.time(), "errors": errors, **parts}
+    return msgspec.json.encode(answer)
 
+
+_FAILED = b"!"
+"""Begins a reply that is no JSON but the reason why there is none."""
 
 _FORK = multiprocessing.get_context("fork")
 
 
-def run_limited(probe: Probe, request: ProbeRequest, seconds: float) -> dict[str, Any]:
-    """Run a probe in a process of its own, and kill it when its time is over.
+def run_limited(probe: Probe, request: ProbeRequest, seconds: float) -> Raw:
+    """Run a probe in a process of its own, and kill it with all it started when time is over.
+
+    Args:
+        probe: returns facts, or raises anything.
+        request: its argument.
+        seconds: time limit; a process that the kernel holds longer is left to the kernel.
 
     Raises:
-        OSError: it failed, or gave no answer in time.
+        OSError: it failed, crashed, or gave no answer in time.
     """
     reading, writing = _FORK.Pipe(duplex=False)
-    child = _FORK.Process(target=_answer, args=(probe, request, writing), daemon=True)
+    child = _FORK.Process(target=_reply, args=(probe, request, writing), daemon=True)
     child.start()
     writing.close()
     try:
         if not reading.poll(seconds):
             raise TimeoutError(NO_ANSWER)
-        result: dict[str, Any] = json.loads(reading.recv_bytes())
+        reply = reading.recv_bytes()
     except EOFError as error:
         raise OSError("it crashed") from error
     finally:
         reading.close()
         assert child.pid is not None
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(child.pid, signal.SIGKILL)  # with what it started
-        child.kill()
-        child.join(1.0)  # one that the kernel holds is left to it
-    if "error" in result:
-        raise OSError(result["error"])
-    facts: dict[str, Any] = result["facts"]
-    return facts
+            os.killpg(child.pid, signal.SIGKILL)
+        child.kill()  # it may not lead its group yet
+        child.join(1.0)
+    if reply.startswith(_FAILED):
+        raise OSError(reply.removeprefix(_FAILED).decode())
+    return Raw(reply)
 
 
-def _answer(probe: Probe, request: ProbeRequest, writing: Connection) -> None:
+def _reply(probe: Probe, request: ProbeRequest, writing: Connection) -> None:
     """Run a probe in the child, in a process group of its own that ends with it."""
     os.setpgid(0, 0)
-    result: dict[str, Any]
     try:
-        result = {"facts": probe(request)}
+        reply = msgspec.json.encode(probe(request))
     except Exception as error:  # whatever it is: the other parts go on
-        result = {"error": f"{type(error).__name__}: {error}"}
-    writing.send_bytes(json.dumps(result).encode())
+        reply = _FAILED + f"{type(error).__name__}: {error}".encode(errors="replace")
+    writing.send_bytes(reply)
 
 
 def main() -> None:
-    """Probe this host and print the answer."""
-    answer = json.dumps(probe_host(ProbeRequest.model_validate_json(sys.argv[1])))
-    for line in split_answer(answer):
+    """Probe this host and print the answer, in ASCII: lines have as many bytes as letters."""
+    answer = probe_host(msgspec.json.decode(sys.argv[1], type=ProbeRequest))
+    for line in split_answer(json.dumps(msgspec.json.decode(answer))):
         sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
     os._exit(0)  # an orderly end would wait for a probe that the kernel holds

@@ -18,15 +18,13 @@ from hydragnn_hpo.launching.slurm_allocation import expand_hosts
 
 @dataclass(frozen=True)
 class LauncherVariables:
-    """What a launcher calls what we must know."""
+    """Names of a launcher's variables; of several in one text the first that is set counts."""
 
     launcher: str
     rank: str
-    world: tuple[str, ...]
-    """The first that is set counts, also below."""
-
-    local: tuple[str, ...]
-    local_world: tuple[str, ...]
+    world: str
+    local: str
+    local_world: str
     only_with: str = ""
     """Counts only where this is set too: a batch script has the others without being a step."""
 
@@ -35,38 +33,36 @@ LAUNCHERS = (
     LauncherVariables(
         "Open MPI's mpiexec",
         "OMPI_COMM_WORLD_RANK",
-        ("OMPI_COMM_WORLD_SIZE",),
-        ("OMPI_COMM_WORLD_LOCAL_RANK",),
-        ("OMPI_COMM_WORLD_LOCAL_SIZE",),
+        "OMPI_COMM_WORLD_SIZE",
+        "OMPI_COMM_WORLD_LOCAL_RANK",
+        "OMPI_COMM_WORLD_LOCAL_SIZE",
     ),
-    LauncherVariables(
-        "PALS", "PALS_RANKID", ("PMI_SIZE",), ("PALS_LOCAL_RANKID",), ("PALS_LOCAL_SIZE",)
-    ),
+    LauncherVariables("PALS", "PALS_RANKID", "PMI_SIZE", "PALS_LOCAL_RANKID", "PALS_LOCAL_SIZE"),
     LauncherVariables(
         "mpiexec",
         "PMI_RANK",
-        ("PMI_SIZE",),
-        ("MPI_LOCALRANKID", "PMI_LOCAL_RANK"),
-        ("MPI_LOCALNRANKS", "PMI_LOCAL_SIZE"),
+        "PMI_SIZE",
+        "MPI_LOCALRANKID PMI_LOCAL_RANK",
+        "MPI_LOCALNRANKS PMI_LOCAL_SIZE",
     ),
     LauncherVariables(
         "srun",
         "SLURM_PROCID",
-        ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"),
-        ("SLURM_LOCALID",),
-        (),
+        "SLURM_STEP_NUM_TASKS SLURM_NTASKS",
+        "SLURM_LOCALID",
+        "",
         only_with="SLURM_STEP_ID",
     ),
 )
 """Innermost first: an mpiexec may run inside a step of Slurm, which then has other ranks."""
 
 _TORCH = LauncherVariables(
-    "the environment", "RANK", ("WORLD_SIZE",), ("LOCAL_RANK",), ("LOCAL_WORLD_SIZE",)
+    "the environment", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"
 )
 RANK_VARIABLES = tuple(each.rank for each in (_TORCH, *LAUNCHERS))
 """A process without any of these in its environment is no rank."""
 _OURS = ("TORCHELASTIC_RUN_ID", "HYDRAGNN_HPO_JOB")
-"""Whoever sets these (torchrun, our agents) starts ranks himself, inside whatever else."""
+"""Set by torchrun and our agents, which start ranks themselves, whatever they run in."""
 
 OF_A_RANK = (
     *("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_STEP_ID", "SLURM_STEPID"),
@@ -93,8 +89,8 @@ class LauncherInfo:
     local_world: int | None
 
 
-def _number(names: tuple[str, ...], environment: Mapping[str, str]) -> int | None:
-    for name in names:
+def _number(names: str, environment: Mapping[str, str]) -> int | None:
+    for name in names.split():
         if (text := environment.get(name)) is not None:
             if not re.fullmatch(r"\d{1,9}", text, re.ASCII):
                 raise ConfigError(f"{name} is {text!r}, which is no number: unset it.")
@@ -102,11 +98,11 @@ def _number(names: tuple[str, ...], environment: Mapping[str, str]) -> int | Non
     return None
 
 
-def _standing(names: LauncherVariables, environment: Mapping[str, str]) -> LauncherInfo | None:
+def _read(names: LauncherVariables, environment: Mapping[str, str]) -> LauncherInfo | None:
     """Return what one launcher says; None where it did not start us."""
     if names.only_with and names.only_with not in environment:
         return None
-    rank = _number((names.rank,), environment)
+    rank = _number(names.rank, environment)
     world = _number(names.world, environment)
     if rank is None or (world is None and names is not _TORCH):
         return None
@@ -114,8 +110,8 @@ def _standing(names: LauncherVariables, environment: Mapping[str, str]) -> Launc
         raise ConfigError(f"{names.rank} is {rank}, but WORLD_SIZE is not set: set both or none.")
     if rank >= world:
         raise ConfigError(
-            f"{names.rank} is {rank}, {names.world[0]} {world}: a rank must be below the number of "
-            "ranks."
+            f"{names.rank} is {rank}, {names.world.split()[0]} {world}: a rank must be below the "
+            "number of ranks."
         )
     local, local_world = (_number(n, environment) for n in (names.local, names.local_world))
     return LauncherInfo(names.launcher, rank, world, local, local_world)
@@ -128,8 +124,8 @@ def rank_of_launcher(environment: Mapping[str, str]) -> int:
         ConfigError: none started it, or what it says makes no sense.
     """
     for names in LAUNCHERS:
-        if (found := _standing(names, environment)) is not None:
-            return found.rank
+        if (info := _read(names, environment)) is not None:
+            return info.rank
     raise ConfigError("this process must be started by srun or mpiexec, and none of them did.")
 
 
@@ -139,14 +135,12 @@ def detect_launcher(environment: Mapping[str, str]) -> LauncherInfo | None:
     Raises:
         ConfigError: what a launcher says makes no sense.
     """
-    names = (_TORCH, *LAUNCHERS)
-    found = next((one for each in names if (one := _standing(each, environment))), None)
-    if found is None or found.world == 1:
+    infos = (_read(names, environment) for names in (_TORCH, *LAUNCHERS))
+    info = next(filter(None, infos), None)
+    if info is None or info.world == 1:
         return None
-    local_world = found.local_world or (
-        _tasks_here(environment) if found.launcher == "srun" else None
-    )
-    return replace(found, local_world=local_world)
+    srun = info.launcher == "srun"
+    return replace(info, local_world=_tasks_here(environment) if srun else info.local_world or None)
 
 
 def torchrun_environment(environment: Mapping[str, str], *, parent: int) -> dict[str, str]:
@@ -162,10 +156,10 @@ def torchrun_environment(environment: Mapping[str, str], *, parent: int) -> dict
     Raises:
         ConfigError: two launchers contradict each other, or none says where to meet.
     """
-    torchrun = _standing(_TORCH, environment)
+    torchrun = _read(_TORCH, environment)
     if torchrun and any(name in environment for name in _OURS):
         return {}
-    others = [info for names in LAUNCHERS if (info := _standing(names, environment))]
+    others = [info for names in LAUNCHERS if (info := _read(names, environment))]
     if torchrun:
         for other in others:
             if (other.rank, other.world) != (torchrun.rank, torchrun.world):
@@ -179,36 +173,28 @@ def torchrun_environment(environment: Mapping[str, str], *, parent: int) -> dict
     return _as_torchrun(others[0], environment, parent)
 
 
-def _as_torchrun(
-    found: LauncherInfo, environment: Mapping[str, str], parent: int
-) -> dict[str, str]:
-    hosts = _hosts(found, environment)
-    local_world = found.local_world
-    if local_world is None and hosts is not None:
-        local_world = _tasks_here(environment) or (found.world if len(hosts) == 1 else None)
-    given: dict[str, int | None] = {"RANK": found.rank, "WORLD_SIZE": found.world}
-    given |= {"LOCAL_RANK": found.local, "LOCAL_WORLD_SIZE": local_world}
-    named = {name: str(value) for name, value in given.items() if value is not None}
+def _as_torchrun(info: LauncherInfo, environment: Mapping[str, str], parent: int) -> dict[str, str]:
+    local_world, hosts = info.local_world, list[str]()
+    if info.launcher == "srun":
+        listed = environment.get("SLURM_STEP_NODELIST") or environment.get("SLURM_NODELIST", "")
+        hosts = expand_hosts(listed)
+    if hosts:
+        local_world = _tasks_here(environment) or (info.world if len(hosts) == 1 else None)
+    numbers: dict[str, int | None] = {"RANK": info.rank, "WORLD_SIZE": info.world}
+    numbers |= {"LOCAL_RANK": info.local, "LOCAL_WORLD_SIZE": local_world}
+    named = {name: str(value) for name, value in numbers.items() if value is not None}
     if environment.get("MASTER_ADDR") and environment.get("MASTER_PORT"):
         return named
-    one_host = local_world == found.world
+    one_host = local_world == info.world
     if not one_host and not hosts:
         raise ConfigError(
-            f"{found.launcher} started {found.world} ranks on several hosts, and nobody says where "
+            f"{info.launcher} started {info.world} ranks on several hosts, and nobody says where "
             "they meet: set MASTER_ADDR and MASTER_PORT, or start them as mpiexec python -m mpi4py "
             "-m hydragnn_hpo."
         )
-    address = "127.0.0.1" if one_host or not hosts else hosts[0]
+    address = "127.0.0.1" if one_host else hosts[0]
     meeting = {"MASTER_ADDR": address, "MASTER_PORT": str(_port(environment, parent, one_host))}
     return named | meeting
-
-
-def _hosts(found: LauncherInfo, environment: Mapping[str, str]) -> list[str] | None:
-    """Return the hosts of our step, if its launcher says them."""
-    if found.launcher != "srun":
-        return None
-    listed = environment.get("SLURM_STEP_NODELIST") or environment.get("SLURM_NODELIST", "")
-    return expand_hosts(listed) or None
 
 
 def _tasks_here(environment: Mapping[str, str]) -> int | None:
@@ -223,7 +209,7 @@ def _tasks_here(environment: Mapping[str, str]) -> int | None:
 
 
 def _port(environment: Mapping[str, str], parent: int, one_host: bool) -> int:
-    """Return a port that all ranks of a launch find by themselves, and other launches hardly."""
+    """Return a port that all ranks of a launch derive alike, and other launches hardly ever."""
     names = ("SLURM_JOB_ID", "SLURM_STEP_ID", "PALS_APID", "PMIX_NAMESPACE")
     known = [environment.get(name, "") for name in names]
     text = "/".join([*known, str(parent) if one_host and not any(known[1:]) else ""])
@@ -237,7 +223,7 @@ THREADS = "OMP_NUM_THREADS"
 def own_cores(
     mask: Collection[int], on_host: int, *, local: int, local_world: int
 ) -> tuple[int, tuple[int, ...]]:
-    """Return a rank its share of a host's cores.
+    """Return the share of a host's cores that one rank may use.
 
     Args:
         mask: cores that it may use, as its launcher left them.
@@ -255,17 +241,16 @@ def own_cores(
     return share, tuple(sorted(mask)[first : first + share])
 
 
-def bind_threads(environment: MutableMapping[str, str], standing: LauncherInfo) -> None:
+def bind_threads(environment: MutableMapping[str, str], info: LauncherInfo) -> None:
     """Bind this process to its share, and say so in the environment; before torch is imported.
 
     What a person or torchrun has said of threads counts.
     """
-    if THREADS in environment or standing.local is None or not standing.local_world:
+    if THREADS in environment or info.local is None or not info.local_world:
         return
     mask = os.sched_getaffinity(0)
     on_host = _on_host(environment, len(mask))
-    place = {"local": standing.local, "local_world": standing.local_world}
-    threads, cores = own_cores(mask, on_host, **place)
+    threads, cores = own_cores(mask, on_host, local=info.local, local_world=info.local_world)
     if cores:
         os.sched_setaffinity(0, cores)
     environment[THREADS] = str(threads)

@@ -12,10 +12,10 @@ from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.host_info import host_memory_mb
 from hydragnn_hpo.launching.devices import (
     Device,
-    beside,
     device_memory_mb,
     find_devices,
     near,
+    sort_by_core,
 )
 from hydragnn_hpo.launching.job import Slot
 
@@ -229,7 +229,7 @@ def find_seats(
         shares = share_cores(cores, wanted or layout.slots * lanes or len(cores))
         return [Seat(index, share) for index, share in enumerate(shares)]
     used = [devices[place] for place in take(len(devices), wanted, lanes)]
-    ordered = beside(cores)
+    ordered = sort_by_core(cores)
     shares = share_near([near(device.bus, ordered) for device in used], ordered)
     parts = enumerate(zip(shares, used, strict=True))
     return [Seat(index, tuple(sorted(share)), device) for index, (share, device) in parts]

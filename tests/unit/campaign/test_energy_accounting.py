@@ -1,6 +1,7 @@
 """Whose energy it was: counted by hand, and every joule of it once."""
 
 import random
+from dataclasses import asdict
 
 import pytest
 
@@ -225,7 +226,7 @@ class Stage:
         self.event_store.append("first_step", trial=trial, seconds=0.0)
 
     def tell(self, host, sample, late=0.0):
-        plain = sample.to_plain() | {"host": host}
+        plain = asdict(sample.rounded()) | {"host": host}
         self.energy_meter.on_event(Event("counters", None, self.now - late, plain))
 
     def told(self, kind):

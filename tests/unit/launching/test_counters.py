@@ -3,29 +3,26 @@
 The process that reads may hang, end, or be asked to hurry; nothing waits for it.
 """
 
+import json
 import os
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 from counter_trees import cray, gpu, put, rapl
 from processes import is_alive, until
 
-from hydragnn_hpo.launching import counters as module
+from hydragnn_hpo.launching import counters
 from hydragnn_hpo.launching.counters import (
     ROOT,
-    AmdSmi,
     Count,
     CounterProcess,
     CounterSample,
     CounterSampler,
-    Cray,
-    Drm,
-    HostCounters,
-    Nvml,
-    Rapl,
     Reading,
     joules_between,
     merge_samples,
@@ -54,7 +51,7 @@ def frontier(root):
 
 def test_a_cray_module_counts_for_both_of_its_dies(tmp_path):
     frontier(tmp_path)
-    reading = Cray(tmp_path).read()
+    reading = counters.cray(tmp_path)()
     assert energies(reading) == {
         "cray/energy": 9000.0, "cray/cpu_energy": 700.0, "cray/memory_energy": 300.0,
         "cray/accel0_energy": 0.0, "cray/accel1_energy": 100.0,
@@ -70,13 +67,13 @@ def test_a_cray_module_counts_for_both_of_its_dies(tmp_path):
 def test_devices_have_the_numbers_of_their_host(tmp_path):
     """Slots name devices in the numbers of the host, whatever hides some of them."""
     frontier(tmp_path)
-    gauges = Drm(tmp_path).read().devices
+    gauges = counters.drm(tmp_path)().devices
     assert gauges == {str(n): {"busy": pytest.approx(0.01 * n)} for n in range(8)}
 
 
 def test_a_cray_host_with_one_device_per_module(tmp_path):
     cray(tmp_path, energy=12044825101, power=724, accel0_energy=2869283299, accel1_energy=1)
-    reading = Cray(tmp_path).read()
+    reading = counters.cray(tmp_path)()
     assert energies(reading)["cray/energy"] == 12044825101.0
     assert covered(reading) == {"cray/accel0_energy": ("0",), "cray/accel1_energy": ("1",)}
 
@@ -84,11 +81,11 @@ def test_a_cray_host_with_one_device_per_module(tmp_path):
 @pytest.mark.parametrize("said", ["", "garbage", "724 W 7810213855886 us", "-5 J 1 us", "5"])
 def test_what_is_no_energy_is_no_number(tmp_path, said):
     folder = cray(tmp_path, energy=5, accel0_energy=7)
-    source = Cray(tmp_path)
+    source = counters.cray(tmp_path)
     put(folder / "energy", said)
-    assert energies(source.read()) == {"cray/accel0_energy": 7.0}
+    assert energies(source()) == {"cray/accel0_energy": 7.0}
     (folder / "accel0_energy").unlink()
-    assert source.read().counts == {}
+    assert source().counts == {}
 
 
 def test_packages_hold_their_cores(tmp_path):
@@ -96,7 +93,7 @@ def test_packages_hold_their_cores(tmp_path):
     rapl(tmp_path, "intel-rapl:0:0", "core", 900_000)
     rapl(tmp_path, "intel-rapl:0:1", "dram", 250_000, 65_532_610_987)
     rapl(tmp_path, "intel-rapl:1", "psys", 9_000_000)
-    found = Rapl(tmp_path).read().counts
+    found = counters.rapl(tmp_path)().counts
     assert {name: (c.joules, c.part, c.wraps) for name, c in found.items()} == {
         "rapl/intel-rapl:0": (1.5, "cpu", 262143.32885),
         "rapl/intel-rapl:0:1": (0.25, "memory", 65532.610987),
@@ -104,25 +101,23 @@ def test_packages_hold_their_cores(tmp_path):
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_counters_for_root_alone_are_named_once(tmp_path):
+def test_counters_for_root_alone_are_named(tmp_path):
     denied = rapl(tmp_path, "intel-rapl:0", "package-0", 1) / "energy_uj"
     denied.chmod(0)
-    source = Rapl(tmp_path)
-    assert source.read().notes == [f"{denied} may only be read by root"]
-    assert source.read().notes == []
-    assert source.read().counts == {}
+    reading = counters.rapl(tmp_path)()
+    assert reading.notes == (f"{denied} may only be read by root",)
+    assert reading.counts == {}
 
 
-def test_a_denied_counter_is_named_once_for_whoever_we_are(tmp_path, monkeypatch):
+def test_a_denied_counter_is_named_for_whoever_we_are(tmp_path, monkeypatch):
     zone = rapl(tmp_path, "intel-rapl:0", "package-0", 1)
 
     def deny(path):
         raise PermissionError(13, "Permission denied", str(path))
 
     monkeypatch.setattr("pathlib.Path.read_bytes", deny)
-    source = Rapl(tmp_path)
-    assert source.read().notes == [f"{zone / 'energy_uj'} may only be read by root"]
-    assert source.read().notes == []
+    notes = counters.rapl(tmp_path)().notes
+    assert notes == (f"{zone / 'energy_uj'} may only be read by root",)
 
 
 def test_gpus_are_numbered_by_address_and_screens_are_none(tmp_path):
@@ -130,7 +125,7 @@ def test_gpus_are_numbered_by_address_and_screens_are_none(tmp_path):
     gpu(tmp_path, 1, "0000:c1:00.0", gpu_busy_percent=93, **files)
     gpu(tmp_path, 0, "0000:c6:00.0", energy1_input=7_500_000, gpu_busy_percent=0)
     gpu(tmp_path, 2, "0000:01:00.0", vendor="0x1a03")
-    reading = Drm(tmp_path).read()
+    reading = counters.drm(tmp_path)()
     assert energies(reading) == {"drm/0": 5.0, "drm/1": 7.5}
     assert reading.devices == {
         "0": {"busy": 0.93, "celsius": 61.0},
@@ -141,7 +136,7 @@ def test_gpus_are_numbered_by_address_and_screens_are_none(tmp_path):
 def test_a_die_that_counts_nothing_is_counted_by_the_one_before(tmp_path):
     for number, energy in enumerate((4_000_000, 0, 6_000_000, 0)):
         gpu(tmp_path, number, f"0000:{PCI[number]}:00.0", energy1_input=energy)
-    reading = Drm(tmp_path).read()
+    reading = counters.drm(tmp_path)()
     assert energies(reading) == {"drm/0": 4.0, "drm/2": 6.0}
     assert covered(reading) == {"drm/0": ("0", "1"), "drm/2": ("2", "3")}
 
@@ -177,9 +172,9 @@ class FakeNvml:
 
 def test_nvml_is_read_where_its_driver_is(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pynvml", FakeNvml())
-    assert Nvml(tmp_path).read().counts == {}
+    assert counters.nvml(tmp_path)().counts == {}
     (tmp_path / "proc/driver/nvidia").mkdir(parents=True)
-    reading = Nvml(tmp_path).read()
+    reading = counters.nvml(tmp_path)()
     assert energies(reading) == {"nvml/0": 1234.567}
     assert covered(reading) == {"nvml/0": ("0", "GPU-a")}
     gauges = {"busy": 0.97, "celsius": 66.0}
@@ -189,7 +184,7 @@ def test_nvml_is_read_where_its_driver_is(tmp_path, monkeypatch):
 def test_a_library_that_fails_has_no_numbers(tmp_path, monkeypatch):
     (tmp_path / "proc/driver/nvidia").mkdir(parents=True)
     monkeypatch.setitem(sys.modules, "pynvml", None)
-    assert Nvml(tmp_path).read().counts == {}
+    assert counters.nvml(tmp_path)().counts == {}
 
 
 def test_amdsmi_counts_what_no_file_counts(tmp_path, monkeypatch):
@@ -202,28 +197,28 @@ def test_amdsmi_counts_what_no_file_counts(tmp_path, monkeypatch):
         },
     )  # fmt: skip
     monkeypatch.setitem(sys.modules, "amdsmi", smi)
-    assert AmdSmi(tmp_path).read().counts == {}
+    assert counters.amdsmi(tmp_path)().counts == {}
     device = gpu(tmp_path, 0, "0000:c1:00.0")
     gpu(tmp_path, 1, "0000:c6:00.0")
-    reading = AmdSmi(tmp_path).read()
+    reading = counters.amdsmi(tmp_path)()
     assert energies(reading) == {"amdsmi/0": pytest.approx(30.6)}
     assert covered(reading) == {"amdsmi/0": ("0", "1")}
     put(device / "hwmon/hwmon3/energy1_input", 5)
-    assert AmdSmi(tmp_path).read().counts == {}
+    assert counters.amdsmi(tmp_path)().counts == {}
     (device / "hwmon/hwmon3/energy1_input").unlink()
     cray(tmp_path, accel0_energy=5)
-    assert AmdSmi(tmp_path).read().counts == {}
+    assert counters.amdsmi(tmp_path)().counts == {}
 
 
 def test_an_empty_host_says_nothing_and_fails_nowhere(tmp_path):
-    reading = HostCounters(tmp_path).read()
-    assert (reading.counts, reading.devices, reading.notes) == ({}, {}, [])
+    reading = counters.all_sources(tmp_path)()
+    assert (reading.counts, reading.devices, reading.notes) == ({}, {}, ())
 
 
 def test_gauges_of_a_device_are_put_together(tmp_path):
     frontier(tmp_path)
     rapl(tmp_path, "intel-rapl:0", "package-0", 1_000_000)
-    reading = HostCounters(tmp_path).read()
+    reading = counters.all_sources(tmp_path)()
     assert next(iter(reading.counts)) == "cray/energy"
     assert "rapl/intel-rapl:0" in reading.counts
     assert len(reading.devices) == 8
@@ -341,13 +336,10 @@ def test_a_counter_that_was_seen_once_is_missed_for_ever():
     assert sampler.sample().rest == 0.0
 
 
-def test_notes_of_the_first_look_are_told():
-    first, second, third = readings({}, {}, {})
-    first.notes.append("root only")
-    moments, clock = iter((first, second, third)), iter((0.0, 1.0, 2.0))
-    sampler = CounterSampler(lambda: next(moments), lambda: next(clock))
-    assert sampler.sample().notes == ("root only",)
-    assert sampler.sample().notes == ()
+def test_each_note_is_told_once():
+    moments = iter(Reading(notes=notes) for notes in ((), ("a",), ("a", "b"), ("a", "b")))
+    sampler = CounterSampler(lambda: next(moments), lambda: 0.0)
+    assert [sampler.sample().notes for _ in range(3)] == [("a",), ("b",), ()]
 
 
 def test_what_could_not_be_told_is_in_the_next():
@@ -363,7 +355,14 @@ def test_what_could_not_be_told_is_in_the_next():
 
 def test_a_sample_goes_over_the_line_and_back():
     told = CounterSample(30.0, ("host",), 100.0, ((("0", "1"), 5.5),), {"0": {"busy": 1.0}})
-    assert CounterSample.of_plain(told.to_plain()) == told
+    plain = json.loads(json.dumps(asdict(told)))
+    assert msgspec.convert(plain, CounterSample) == told
+
+
+def test_a_sample_is_written_with_the_digits_that_mean_something():
+    told = CounterSample(30.00049, ("host",), 1.0006, ((("0",), 2.99951),))
+    assert told.rounded() == CounterSample(30.0, ("host",), 1.001, ((("0",), 3.0),))
+    assert CounterSample(1.0).rounded() == CounterSample(1.0)
 
 
 @pytest.fixture
@@ -375,7 +374,7 @@ def tree(tmp_path, monkeypatch):
 
 @pytest.fixture
 def sampling(monkeypatch):
-    monkeypatch.setattr(module, "_SLACK_SECONDS", 600.0)  # nobody hangs who only waits for a core
+    monkeypatch.setattr(counters, "_SLACK_SECONDS", 600.0)  # nobody hangs who only waits for a core
     sampling = CounterProcess()
     yield sampling
     sampling.end()
@@ -435,7 +434,7 @@ def test_one_that_hangs_in_a_driver_is_replaced_and_then_given_up(tree, sampling
     energy = tree / "sys/cray/pm_counters/energy"
     energy.unlink()
     os.mkfifo(energy)  # reading blocks for ever, as a file of a broken device does
-    monkeypatch.setattr(module, "_SLACK_SECONDS", 0.3)
+    monkeypatch.setattr(counters, "_SLACK_SECONDS", 0.3)
     sampling.begin(0.1, time.monotonic())
     seen = set()
 
@@ -446,7 +445,7 @@ def test_one_that_hangs_in_a_driver_is_replaced_and_then_given_up(tree, sampling
         return sampling.socket is None
 
     until(given_up, "end")
-    assert len(seen) == module._STARTS
+    assert len(seen) == counters._STARTS
     assert until(lambda: not any(map(is_alive, seen)), "all gone")
 
 
@@ -463,7 +462,7 @@ def test_a_host_that_cannot_start_it_goes_without(sampling, monkeypatch):
     def refuse(*_, **__):
         raise BlockingIOError(11, "Resource temporarily unavailable")
 
-    monkeypatch.setattr(module.subprocess, "Popen", refuse)
+    monkeypatch.setattr(counters.subprocess, "Popen", refuse)
     sampling.begin(0.1, time.monotonic())
     sampling.hurry()
     sampling.receive(time.monotonic())

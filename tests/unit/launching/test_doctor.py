@@ -28,8 +28,8 @@ from hydragnn_hpo.launching.host_probe import (
     MARK,
     PATIENCE,
     WIDTH,
-    AnswerCollector,
     ProbeRequest,
+    join_answers,
     probe_host,
     run_limited,
     split_answer,
@@ -52,7 +52,7 @@ def test_what_slurm_gave_is_read_host_by_host():
 
 def test_a_step_has_one_task_per_host_and_one_argument_for_the_order():
     hosts = ("n1", "n2", "n3")
-    order = ProbeRequest(name="x", folder="/a b/$(c)'\n", sample=("0",))
+    order = ProbeRequest(folder="/a b/$(c)'\n", sample=("0",))
     argv = JobHosts("slurm", hosts, "17", {"n2": "down"}).argv(order, ("--gpus-per-node=8",))
     assert "--gpus-per-node=8" in argv
     assert argv[0] == "srun"
@@ -68,7 +68,7 @@ def test_hosts_of_a_pbs_job_are_reached_by_mpiexec(tmp_path):
     nodes.write_text("x1\nx1\nx2\nx3\n")
     hosts = find_job_hosts({"PBS_NODEFILE": str(nodes), "PBS_JOBID": "9.pbs"}, 2)
     assert (hosts.kind, hosts.hosts, hosts.job) == ("pbs", ("x1", "x2"), "9.pbs")
-    argv = hosts.argv(ProbeRequest(name="x", folder="/f"))
+    argv = hosts.argv(ProbeRequest(folder="/f"))
     assert argv[1:7] == ["-n", "2", "-ppn", "1", "-hosts", "x1,x2"]
     with pytest.raises(ConfigError, match="cannot be read"):
         find_job_hosts({"PBS_NODEFILE": str(tmp_path / "gone")})
@@ -77,9 +77,7 @@ def test_hosts_of_a_pbs_job_are_reached_by_mpiexec(tmp_path):
 def test_a_laptop_is_one_host():
     hosts = find_job_hosts({})
     assert (hosts.kind, len(hosts.hosts)) == ("here", 1)
-    assert (
-        hosts.argv(ProbeRequest(name="x", folder="/f"))[-2] == "hydragnn_hpo.launching.host_probe"
-    )
+    assert hosts.argv(ProbeRequest(folder="/f"))[-2] == "hydragnn_hpo.launching.host_probe"
 
 
 def test_what_a_scheduler_means_is_said():
@@ -127,7 +125,7 @@ def test_a_sample_is_spread_over_all_hosts():
     assert choose_sample(hosts[:3]) == ("n0", "n1", "n2")
 
 
-REQUEST = ProbeRequest(name="x", folder="/tmp")
+REQUEST = ProbeRequest(folder="/tmp")
 
 
 def answer(host, **more):
@@ -149,11 +147,9 @@ def test_long_answers_come_in_short_lines_and_are_put_together():
     other = answer("n2", errors={"devices": "y" * 3000})
     lines, others = split_answer(text), split_answer(other)
     assert max(map(len, lines)) <= WIDTH + 60
-    collector = AnswerCollector()
     mixed = [line for pair in zip(lines, others, strict=False) for line in pair]
     mixed += lines[len(others) :]
-    told = [collector.add_line(f"3: {line}") for line in mixed]
-    assert [text for text in told if text] == [other, text]
+    assert list(join_answers(f"3: {line}" for line in mixed)) == [other, text]
 
 
 @pytest.mark.parametrize(
@@ -161,7 +157,7 @@ def test_long_answers_come_in_short_lines_and_are_put_together():
     ["", "hello", f"{MARK} ", f"{MARK} a b c d", f"{MARK} a 1", "0: ", f"{MARK} a \u00b2 1 x"],
 )
 def test_what_is_no_piece_is_passed_over(line):
-    assert AnswerCollector().add_line(line) is None
+    assert list(join_answers([line])) == []
 
 
 def test_all_answers_are_taken_and_noise_is_not():
@@ -206,7 +202,13 @@ def test_a_command_that_fails_says_why():
     assert found.missing["n1"].startswith("ended with code 1 before it answered: srun: error")
 
 
-@pytest.mark.parametrize("text", ["{}", '{"host": ""}', answer(""), answer("n1", cores="x"), "[1]"])
+DEEP = '{"more": ' + "[" * 50_000
+HUGE = answer("n1", devices={"count": 10**400, "memory_mb": 1})
+
+
+@pytest.mark.parametrize(
+    "text", ["{}", '{"host": ""}', answer(""), answer("n1", system="x"), "[1]", DEEP, HUGE]
+)
 def test_what_is_no_answer_counts_as_none(text):
     assert run(printing(*split_answer(text)), hosts=("n1",)).facts == {}
 
@@ -225,8 +227,8 @@ def test_a_part_that_hangs_costs_itself_only(monkeypatch):
         raise KeyError("x")
 
     parts = {"a": hang, "b": crash, "c": fail, "d": lambda order: {"fine": 1}}
-    found = probe_host(ProbeRequest(name="x", folder="/tmp", seconds=0.5), parts)
-    assert found["fine"] == 1
+    found = json.loads(probe_host(ProbeRequest(folder="/tmp", seconds=0.5), parts))
+    assert found["d"] == {"fine": 1}
     assert found["errors"] == {
         "a": "no answer in time",
         "b": "it crashed",
@@ -236,4 +238,4 @@ def test_a_part_that_hangs_costs_itself_only(monkeypatch):
 
 def test_a_part_may_say_much():
     found = run_limited(lambda order: {"much": "x" * 1_000_000}, REQUEST, 120.0)
-    assert len(found["much"]) == 1_000_000
+    assert json.loads(bytes(found)) == {"much": "x" * 1_000_000}

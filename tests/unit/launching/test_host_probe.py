@@ -9,7 +9,9 @@ import pytest
 from hydragnn_hpo.config.machine_checks import cores_of
 from hydragnn_hpo.launching import host_probe as storage
 from hydragnn_hpo.launching.host_probe import (
+    LibraryFacts,
     ProbeRequest,
+    TorchFacts,
     count_cores,
     filesystem_of,
     format_cores,
@@ -27,16 +29,16 @@ from hydragnn_hpo.launching.host_probe import (
 
 
 def order(**more):
-    return ProbeRequest(**({"name": "x", "folder": "/tmp"} | more))
+    return ProbeRequest(**{"folder": "/tmp", **more})
 
 
 def test_cores_and_limits_are_those_of_the_kernel():
     found = probe_system(order())
     said = subprocess.run(["taskset", "-p", str(os.getpid())], capture_output=True, text=True)
     mask = int(said.stdout.split()[-1], 16)
-    assert sum(1 << core for core in cores_of(found["allowed"])) == mask
+    assert sum(1 << core for core in cores_of(found.allowed)) == mask
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    assert found["open_files"] == (-1 if hard == resource.RLIM_INFINITY else hard)
+    assert found.open_files == (-1 if hard == resource.RLIM_INFINITY else hard)
 
 
 def test_threads_of_a_core_count_once(tmp_path):
@@ -56,8 +58,8 @@ def test_cores_are_written_as_the_kernel_does(cores, text):
 
 def test_interfaces_of_the_fabric_are_looked_at(tmp_path):
     found = probe_network(order(interfaces=("lo", "hsn9")))
-    assert found["interfaces"]["lo"] == "127.0.0.1"
-    assert found["fabric"] == ["lo"]
+    assert found.addresses["lo"] == "127.0.0.1"
+    assert found.fabric == ("lo",)
     for name, state in (("a", "down"), ("b", "up"), ("c", "unknown")):
         (tmp_path / name).mkdir()
         (tmp_path / name / "operstate").write_text(f"{state}\n")
@@ -66,20 +68,20 @@ def test_interfaces_of_the_fabric_are_looked_at(tmp_path):
 
 def test_the_first_library_that_loads_is_named():
     found = probe_libraries(order(libraries=("libnothing.so.9", "libc.so.6", "libm.so.6")))
-    assert found == {"library": "libc.so.6"}
+    assert found == LibraryFacts("libc.so.6")
     none = probe_libraries(order(libraries=("$(reboot)",)))
-    assert none["library"] == ""
-    assert "$(reboot)" in none["library_problem"]
+    assert none.loaded == ""
+    assert "$(reboot)" in none.problem
 
 
 def test_scratch_is_measured_and_left_clean(tmp_path, monkeypatch):
     monkeypatch.setattr(storage, "SIZE", 1 << 20)
     monkeypatch.setenv("PLACE", str(tmp_path))
     found = probe_scratch(order(scratch="$PLACE"))
-    assert found["scratch"] == str(tmp_path)
-    assert "scratch_problem" not in found
-    assert found["scratch_write"] > 0
-    assert found["scratch_read"] > 0
+    assert found.path == str(tmp_path)
+    assert found.problem == ""
+    assert found.write > 0
+    assert found.read > 0
     assert list(tmp_path.iterdir()) == []
 
 
@@ -88,16 +90,16 @@ def test_scratch_is_measured_and_left_clean(tmp_path, monkeypatch):
     [("/nowhere/at all", "is no folder here"), ("$NOT_SET_HERE/x", "names a variable")],
 )
 def test_scratch_that_is_not_there_is_a_problem(scratch, problem):
-    assert problem in probe_scratch(order(scratch=scratch))["scratch_problem"]
+    assert problem in probe_scratch(order(scratch=scratch)).problem
 
 
 def test_one_of_two_hosts_makes_each_file(tmp_path):
     asked = order(folder=str(tmp_path), sample=(host_id(),))
     first, second = probe_shared_folder(asked), probe_shared_folder(asked)
-    assert first["won"] == list(range(storage.RACES))
-    assert second["won"] == []
-    assert first["rename"] is True
-    assert abs(first["ahead_seconds"]) < 40.0
+    assert first.won == tuple(range(storage.RACES))
+    assert second.won == ()
+    assert first.rename is True
+    assert abs(first.ahead_seconds) < 40.0
     assert {path.name for path in tmp_path.iterdir()} == {f"race-{k}" for k in range(8)}
 
 
@@ -105,20 +107,20 @@ def test_a_file_server_whose_clock_is_late_is_noticed(tmp_path, monkeypatch):
     real = storage.time.time
     monkeypatch.setattr(storage.time, "time", lambda: real() + 100.0)
     found = probe_shared_folder(order(folder=str(tmp_path), sample=(host_id(),)))
-    assert found["ahead_seconds"] == pytest.approx(100.0, abs=40.0)
+    assert found.ahead_seconds == pytest.approx(100.0, abs=40.0)
 
 
 def test_a_host_that_stood_still_while_it_wrote_is_not_ahead_for_that(tmp_path, monkeypatch):
     asked, began = order(folder=str(tmp_path), sample=(host_id(),)), storage.time.time()
     moments = iter((began + 1.0, began + 201.0))
     monkeypatch.setattr(storage.time, "time", lambda: next(moments))
-    assert 0.0 <= probe_shared_folder(asked)["ahead_seconds"] < 2.0
+    assert 0.0 <= probe_shared_folder(asked).ahead_seconds < 2.0
 
 
 def test_thousands_of_hosts_leave_the_shared_folder_and_torch_alone(tmp_path):
     asked = order(folder=str(tmp_path), sample=("another",))
-    assert "won" not in probe_shared_folder(asked)
-    assert probe_torch(asked) == {}
+    assert probe_shared_folder(asked).won is None
+    assert probe_torch(asked) == TorchFacts()
     assert list(tmp_path.iterdir()) == []
 
 
@@ -133,7 +135,7 @@ def test_secrets_of_the_environment_are_not_told(monkeypatch):
     monkeypatch.setenv("MY_TOKEN", "secret")
     monkeypatch.setenv("NCCL_DEBUG", "INFO")
     found = probe_software(order())
-    assert found["environment"]["NCCL_DEBUG"] == "INFO"
+    assert found.environment["NCCL_DEBUG"] == "INFO"
     assert "secret" not in str(found)
 
 

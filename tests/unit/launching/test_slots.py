@@ -7,7 +7,7 @@ import pytest
 from hydragnn_hpo.config.machine import find_profile
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.launching import slots
-from hydragnn_hpo.launching.devices import Device, beside, near
+from hydragnn_hpo.launching.devices import Device, near, sort_by_core
 from hydragnn_hpo.launching.profile_adapter import layout_of
 from hydragnn_hpo.launching.slots import Layout, share_cores, share_near
 
@@ -135,8 +135,8 @@ def test_threads_of_one_core_are_side_by_side(tmp_path):
         path = tmp_path / f"cpu{core}" / "topology" / "thread_siblings_list"
         path.write_text(f"{core % 2},{core % 2 + 2}\n")
 
-    assert beside([0, 1, 2, 3], tmp_path) == [0, 2, 1, 3]
-    assert beside([3, 7], tmp_path) == [3, 7]
+    assert sort_by_core([0, 1, 2, 3], tmp_path) == [0, 2, 1, 3]
+    assert sort_by_core([3, 7], tmp_path) == [3, 7]
 
 
 @pytest.mark.parametrize(
