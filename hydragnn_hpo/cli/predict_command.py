@@ -294,7 +294,7 @@ def _to_screen(
     request: "PredictRequest", device: str, *, streamed: bool, as_json: bool
 ) -> "PredictOutcome":
     """Write to standard output: a table of the first structures, or all as they come."""
-    from hydragnn_hpo.ensemble import PredictOutcome, make_writer, stream_rows
+    from hydragnn_hpo.ensemble import OutputFormat, PredictOutcome, make_writer, stream_rows
 
     outcome = PredictOutcome()
     with request.open_input(device) as (model, columns, reader):
@@ -302,8 +302,9 @@ def _to_screen(
         if not streamed and not as_json:
             _print_table(model.manifest, rows, outcome)
             return outcome
-        lines = ".jsonl" if as_json else ".csv"
-        writer = make_writer(Path("stdout" + (lines if streamed else ".json")), columns)
+        lines = OutputFormat.JSON_LINES if as_json else OutputFormat.CSV
+        form = lines if streamed else OutputFormat.JSON
+        writer = make_writer(Path(f"stdout{form}"), columns)
         for content in writer.whole(writer.part([some])[""] for some in rows):
             sys.stdout.write(content.decode())
             sys.stdout.flush()
@@ -388,10 +389,12 @@ class PredictProgress:
 
 def print_outcome(outcome: "PredictOutcome", *, quiet: bool) -> None:
     """Print what was written and, on stderr, what went wrong."""
+    from hydragnn_hpo.ensemble import EXTXYZ_SUFFIXES
+
     for path in outcome.files:
         print(f"wrote {path}", file=sys.stderr if quiet else sys.stdout, flush=True)
     lines = [f"error: {reason}" for reason in outcome.errors]
-    if outcome.failed and outcome.files and outcome.files[0].suffix in (".extxyz", ".xyz"):
+    if outcome.failed and outcome.files and outcome.files[0].suffix in EXTXYZ_SUFFIXES:
         lines.insert(0, f"{outcome.files[0]} leaves out what could not be predicted")
     if (more := outcome.failed - len(outcome.errors)) > 0:
         lines.append(f"and {more} more, see the column 'error'")

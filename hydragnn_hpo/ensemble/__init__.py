@@ -37,7 +37,9 @@ if TYPE_CHECKING:
         stream_rows,
     )
     from hydragnn_hpo.ensemble.predict_output import (
+        EXTXYZ_SUFFIXES,
         OutputColumns,
+        OutputFormat,
         PartHeader,
         PredictedRows,
         PredictOutcome,
@@ -58,6 +60,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AUTO",
+    "EXTXYZ_SUFFIXES",
     "ArtefactContent",
     "ChunkReader",
     "Ensemble",
@@ -68,6 +71,7 @@ __all__ = [
     "Limits",
     "Manifest",
     "OutputColumns",
+    "OutputFormat",
     "PartHeader",
     "PickRequest",
     "PredictOutcome",

@@ -53,7 +53,7 @@ from hydragnn_hpo.ensemble.engine import (
     pieces,
 )
 from hydragnn_hpo.ensemble.inference import as_array, neighbor_counts
-from hydragnn_hpo.ensemble.select import (
+from hydragnn_hpo.ensemble.member_selection import (
     MemberSelection,
     ScoredHead,
     compare_members,

@@ -28,6 +28,7 @@ from hydragnn_hpo.ensemble.energy_derivatives import (
 )
 from hydragnn_hpo.ensemble.engine import EDGES_PER_BATCH, member_batches, pieces
 from hydragnn_hpo.ensemble.inference import Ensemble, HeadPrediction, as_array
+from hydragnn_hpo.ensemble.predict_output import EXTXYZ_SUFFIXES
 from hydragnn_hpo.ensemble.structure_batches import Structures
 from hydragnn_hpo.errors import ConfigError, DataError, unknown
 from hydragnn_hpo.files import write_text
@@ -49,8 +50,6 @@ SHORTLIST = 10
 
 DEVIATION = "max_force_deviation"
 """Key of the largest disagreement on a force in the output."""
-
-FORMATS = (".extxyz", ".xyz")
 
 
 @dataclass(frozen=True)
@@ -453,7 +452,7 @@ def check_picks_format(path: Path) -> None:
     Raises:
         ConfigError: the suffix is not one of extxyz.
     """
-    if path.suffix not in FORMATS:
+    if path.suffix not in EXTXYZ_SUFFIXES:
         raise ConfigError(f"{path}: structures are written as extxyz; end it in .extxyz.")
 
 

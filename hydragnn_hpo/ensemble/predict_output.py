@@ -18,6 +18,7 @@ import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from enum import StrEnum
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +29,22 @@ from hydragnn_hpo.ensemble.inference import HeadPrediction, Prediction
 from hydragnn_hpo.ensemble.structure_batches import ChunkId, Structures
 from hydragnn_hpo.errors import ConfigError, DataError
 from hydragnn_hpo.files import read_json, storage, write_json, write_pieces
+
+
+class OutputFormat(StrEnum):
+    """Suffix of an output file, which decides its format; ``writers.WRITERS`` has the writers."""
+
+    CSV = ".csv"
+    PARQUET = ".parquet"
+    EXTXYZ = ".extxyz"
+    XYZ = ".xyz"
+    JSON = ".json"
+    JSON_LINES = ".jsonl"
+    BP = ".bp"
+
+
+EXTXYZ_SUFFIXES = (OutputFormat.EXTXYZ, OutputFormat.XYZ)
+"""Two suffixes of one format."""
 
 MAX_REASONS = 20
 """Reasons why structures failed that are shown; all of them stand in the output."""

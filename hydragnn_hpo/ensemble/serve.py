@@ -37,7 +37,7 @@ from hydragnn_hpo.ensemble.engine import EDGES_PER_BATCH, pieces
 from hydragnn_hpo.ensemble.inference import Ensemble
 from hydragnn_hpo.ensemble.predict_output import OutputColumns, PredictedRows
 from hydragnn_hpo.ensemble.structure_batches import Structures
-from hydragnn_hpo.ensemble.writers.json import describe_rows
+from hydragnn_hpo.ensemble.writers.json_writer import describe_rows
 from hydragnn_hpo.errors import ConfigError, DataError
 from hydragnn_hpo.http_service import Token
 from hydragnn_hpo.metrics_log import replace_nonfinite

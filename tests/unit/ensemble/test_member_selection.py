@@ -19,7 +19,7 @@ from hydragnn_hpo.ensemble.artefact_writer import render_model_card
 from hydragnn_hpo.ensemble.build import build_ensemble
 from hydragnn_hpo.ensemble.candidates import flops_per_graph, open_build_context
 from hydragnn_hpo.ensemble.inference import Ensemble
-from hydragnn_hpo.ensemble.select import (
+from hydragnn_hpo.ensemble.member_selection import (
     ENOUGH,
     MOST,
     ScoredHead,

@@ -9,7 +9,13 @@ from typing import Any
 
 from ase.data import chemical_symbols
 
-from hydragnn_hpo.ensemble.predict_output import OutputColumns, PredictedRows, Writer, split_nodes
+from hydragnn_hpo.ensemble.predict_output import (
+    OutputColumns,
+    OutputFormat,
+    PredictedRows,
+    Writer,
+    split_nodes,
+)
 from hydragnn_hpo.files import write_pieces
 
 NODES = ".nodes"
@@ -44,7 +50,7 @@ class CsvWriter(Writer):
         """Write the files, the one with the structures last."""
         written = []
         if self._node:
-            written.append(out.with_suffix(f"{NODES}.csv"))
+            written.append(out.with_suffix(NODES + OutputFormat.CSV))
             titles = _text([["id", "atom", "element", *self._titles(self._node)]])
             lines = (share[NODES] for share in shares())
             write_pieces(written[0], itertools.chain([titles], lines))
