@@ -1,4 +1,4 @@
-"""The family of output formats."""
+"""The family of output formats: one writer per file, and a dict of them by suffix."""
 
 from hydragnn_hpo.ensemble.predict_output import OutputFormat, Writer
 from hydragnn_hpo.ensemble.writers.bp_writer import BpWriter

@@ -1,38 +1,80 @@
-"""JSON: one object, or a line per structure; no NaN in either."""
+"""JSON: one object, or a line per structure; a missing or infinite number is null.
+
+Shapes: R rows of a head, w components.
+"""
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 
 from hydragnn_hpo.ensemble.inference import HeadPrediction
-from hydragnn_hpo.ensemble.predict_output import OutputColumns, PredictedRows, Writer, split_nodes
+from hydragnn_hpo.ensemble.predict_output import (
+    OutputColumns,
+    PredictedRows,
+    ProvenanceRecord,
+    Share,
+    Writer,
+    split_nodes,
+)
+from hydragnn_hpo.ensemble.structure_batches import KeptValues
 from hydragnn_hpo.metrics_log import replace_nonfinite
+
+Value = float | list[float] | list[list[float]]
+"""A quantity of one structure: a number, [w], [N] or [N, w]."""
+
+Quantities = dict[str, Value | dict[str, Value]]
+"""Of one head and structure, in the head's unit: ``mean std std_epistemic``, ``lo90 hi90`` and so
+on; and ``members``, the value of each by trial, if the output has them."""
+
+
+class OutputRecord(TypedDict):
+    """What the numbers of an output mean, and where they come from."""
+
+    units: dict[str, str]
+    """By head."""
+    provenance: ProvenanceRecord
+    """Ensemble and campaign."""
+
+
+class StructureRecord(TypedDict, total=False):
+    """One structure; ``id`` and ``error`` are always there."""
+
+    id: str
+    """Name."""
+    error: str | None
+    """Why it could not be predicted; None if it was."""
+    kept: KeptValues
+    """Values copied from the input, if the output copies any."""
+    trust: str
+    """``ok``, or why its predictions should not be believed; missing if it was not predicted."""
+    heads: dict[str, Quantities]
+    """Predictions by head; missing if it was not predicted."""
 
 
 class JsonLinesWriter(Writer):
-    """Writes ``NAME.jsonl``: first what the numbers mean, then a line per structure."""
+    """Writes ``NAME.jsonl``: first an ``OutputRecord``, then a ``StructureRecord`` per line."""
 
-    def part(self, some: Sequence[PredictedRows]) -> dict[str, bytes]:
-        """Return the lines of some structures."""
+    def part(self, some: Sequence[PredictedRows]) -> Share:
+        """Render the lines of some structures."""
         return {"": b"".join(line + b"\n" for line in _lines(self.layout, some))}
 
     def whole(self, shares: Iterable[bytes]) -> Iterator[bytes]:
-        """Yield the first line, and the others."""
+        """Yield the first line, then the lines of all structures."""
         yield _line(_describe(self.layout)) + b"\n"
         yield from shares
 
 
 class JsonWriter(Writer):
-    """Writes ``NAME.json``: units, provenance, and a list of structures."""
+    """Writes ``NAME.json``: an ``OutputRecord`` with ``structures``, a list of them."""
 
-    def part(self, some: Sequence[PredictedRows]) -> dict[str, bytes]:
-        """Return the entries of some structures, between commas."""
+    def part(self, some: Sequence[PredictedRows]) -> Share:
+        """Render the records of some structures with commas between."""
         return {"": b",\n".join(_lines(self.layout, some))}
 
     def whole(self, shares: Iterable[bytes]) -> Iterator[bytes]:
-        """Yield the object around the entries."""
+        """Yield one object around the records of all structures."""
         yield _line(_describe(self.layout))[:-1] + b', "structures": [\n'
         before = b""
         for some in shares:
@@ -42,36 +84,43 @@ class JsonWriter(Writer):
         yield b"\n]}\n"
 
 
-def _describe(layout: OutputColumns) -> dict[str, Any]:
-    """Return what the numbers mean and where they come from."""
+def _describe(layout: OutputColumns) -> OutputRecord:
     return {"units": layout.manifest.units(), "provenance": layout.provenance()}
 
 
-def describe_rows(layout: OutputColumns, rows: PredictedRows) -> Iterator[dict[str, Any]]:
-    """Yield what is predicted for each structure as plain data, or why nothing is."""
+def describe_rows(layout: OutputColumns, rows: PredictedRows) -> Iterator[StructureRecord]:
+    """Yield the record of each structure, good or bad; numbers may be NaN or infinite."""
     predicted = rows.prediction.heads.items()
     heads = {name: _quantities(layout, name, head, rows) for name, head in predicted}
     for place, row, name, error in rows.each():
-        entry: dict[str, Any] = {"id": name, "error": error}
+        record: StructureRecord = {"id": name, "error": error}
         if layout.keep:
-            entry["kept"] = rows.structures.kept[place]
+            record["kept"] = rows.structures.kept[place]
         if row is not None:
-            entry["trust"] = rows.prediction.trust[row]
-            entry["heads"] = {name: _of_row(parts, row) for name, parts in heads.items()}
-        yield entry
+            record["trust"] = rows.prediction.trust[row]
+            record["heads"] = {name: quantities[row] for name, quantities in heads.items()}
+        yield record
 
 
 def _lines(layout: OutputColumns, some: Iterable[PredictedRows]) -> Iterator[bytes]:
-    return (_line(entry) for rows in some for entry in describe_rows(layout, rows))
+    return (_line(record) for rows in some for record in describe_rows(layout, rows))
 
 
 def _quantities(
     layout: OutputColumns, name: str, head: HeadPrediction, rows: PredictedRows
-) -> dict[str, Any]:
-    """Return by the name of a quantity a value, or a list, for each structure."""
+) -> list[Quantities]:
+    """Return the quantities of one head for each structure that was predicted.
+
+    Args:
+        layout: the columns.
+        name: of the head.
+        head: its prediction, R rows.
+        rows: the structures.
+    """
     node = layout.manifest.heads[name].level == "node"
 
-    def each(array: np.ndarray) -> list[Any]:
+    def each(array: np.ndarray) -> list[Value]:
+        """Return the value of each structure; one component needs no list."""
         flat = array[:, 0] if array.shape[1] == 1 else array
         if not node:
             return list(flat.tolist())
@@ -81,19 +130,16 @@ def _quantities(
     parts = {"mean": head.mean, "std": head.std, "std_epistemic": head.std_epistemic}
     for level in layout.levels:
         parts[f"lo{level}"], parts[f"hi{level}"] = bounds[level]
-    found: dict[str, Any] = {key: each(array) for key, array in parts.items()}
-    if layout.members:
-        found["members"] = {trial: each(head.members[trial]) for trial in layout.trials(name)}
-    return found
+    values = {key: each(array) for key, array in parts.items()}
+    members = {trial: each(head.members[trial]) for trial in layout.trials(name)}
+    by_structure: list[Quantities] = []
+    for row in range(rows.structures.columns.num_graphs):
+        quantities: Quantities = {key: of_all[row] for key, of_all in values.items()}
+        if layout.members:
+            quantities["members"] = {trial: of_all[row] for trial, of_all in members.items()}
+        by_structure.append(quantities)
+    return by_structure
 
 
-def _of_row(parts: dict[str, Any], row: int) -> dict[str, Any]:
-    """Return the quantities of one structure; those of members one level deeper."""
-    return {
-        key: _of_row(values, row) if isinstance(values, dict) else values[row]
-        for key, values in parts.items()
-    }
-
-
-def _line(value: dict[str, Any]) -> bytes:
+def _line(value: OutputRecord | StructureRecord) -> bytes:
     return json.dumps(replace_nonfinite(value), allow_nan=False).encode()
