@@ -147,7 +147,11 @@ class Provenance(Config):
 
     @property
     def card_files(self) -> dict[str, str]:
-        """Entry of the zip that holds each card, by the card's name."""
+        """Entries of the zip that hold the cards.
+
+        Returns:
+            By name of the card.
+        """
         return {name: f"data/{name}.toml" for name in self.cards}
 
 

@@ -430,7 +430,11 @@ class Calibration:
 
     @property
     def levels(self) -> tuple[float, ...]:
-        """The levels that have a quantile, rising."""
+        """The levels that have a quantile.
+
+        Returns:
+            Shares between 0 and 1, rising.
+        """
         return tuple(sorted(float(name) for name in self.quantiles))
 
     def guaranteed(self, level: float) -> bool:

@@ -69,7 +69,11 @@ class _TrialResult:
 
     @property
     def rank(self) -> tuple[float, str]:
-        """The sort key: the objective (infinite without one), then the name."""
+        """The sort key of trials, best first.
+
+        Returns:
+            The objective, infinite without one, and the name.
+        """
         objective = math.inf if self.objective is None else float(self.objective)
         return objective, self.folder.path.name
 
@@ -226,7 +230,11 @@ class BuildContext:
 
     @property
     def targets(self) -> dict[str, TargetStatistics]:
-        """The training split's statistics of the targets that the heads predict, by head."""
+        """Statistics of the heads' targets on the training split.
+
+        Returns:
+            By head.
+        """
         return {n: self.graphs.stats["targets"][n] for n in self.candidates[0].config.heads}
 
     def scale(self, name: str) -> float:

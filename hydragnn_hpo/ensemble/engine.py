@@ -123,7 +123,11 @@ class Member:
 
     @property
     def heads(self) -> tuple[str, ...]:
-        """Names of the targets that the net predicts, whether or not it has weight in them."""
+        """The targets that the net predicts.
+
+        Returns:
+            Names of all its heads, also of those in which it has no weight.
+        """
         return tuple(self.model.baselines)
 
     def in_precision(self, precision: str) -> Self:

@@ -371,7 +371,11 @@ class Ensemble:
         return moments
 
     def levels_known(self) -> tuple[int, ...]:
-        """Return the whole percents that every head has an interval for, rising."""
+        """Return the levels that ``predict`` accepts.
+
+        Returns:
+            Whole percents that every head has an interval for, rising.
+        """
         known = [head.calibration.levels for head in self.manifest.heads.values()]
         common = set.intersection(*(set(levels) for levels in known))
         whole = {level: round(100 * level) for level in sorted(common)}

@@ -161,7 +161,14 @@ class OutputColumns:
         return sorted(m.trial for m in self.manifest.members if name in m.weights)
 
     def lacking(self, present: Container[str]) -> tuple[str, ...]:
-        """Return the keys to copy that are not among ``present``, in their order."""
+        """Find the keys to copy that no structure had.
+
+        Args:
+            present: keys that some structure had.
+
+        Returns:
+            The others of ``keep``, in its order.
+        """
         return tuple(key for key in self.keep if key not in present)
 
     def provenance(self) -> ProvenanceRecord:

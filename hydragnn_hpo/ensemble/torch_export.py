@@ -258,7 +258,11 @@ class EnsembleProgram(nn.Module):
 
 
 def attribute_names(member: Member) -> tuple[str, ...]:
-    """Return the names of the attributes that a member reads, in the net's order."""
+    """List the attributes that a member reads.
+
+    Returns:
+        Names in the order in which the net reads them.
+    """
     attributes = member.model.trunk.known
     return () if attributes is None else attributes.names
 

@@ -299,7 +299,11 @@ def stack_members(group: Sequence[Member], tensors: Tensors) -> Stack | None:
 
 
 def _stack(group: Sequence[Member], tensors: Tensors) -> Stack:
-    """Stack the members' weights and trace the first of them."""
+    """Stack the members' weights and trace the first of them.
+
+    Returns:
+        From the inputs to the outputs of each member, by trial.
+    """
     program = export_model(group[0].model, tensors).run_decompositions(_STACKABLE_SUMS)
     net: nn.Module = program.module(check_guards=False)
     traced = {name for name, _ in itertools.chain(net.named_parameters(), net.named_buffers())}
@@ -307,7 +311,7 @@ def _stack(group: Sequence[Member], tensors: Tensors) -> Stack:
     stacked = {**parameters, **buffers}
     weights = {name: stacked[name].detach() for name in sorted(traced & set(stacked))}
 
-    def run(tensors: Tensors) -> dict[str, Tensors]:
+    def run_all(tensors: Tensors) -> dict[str, Tensors]:
         def run_one(weights: Tensors) -> Tensors:
             outputs: Tensors = functional_call(net, weights, (tensors,))
             return outputs
@@ -319,7 +323,7 @@ def _stack(group: Sequence[Member], tensors: Tensors) -> Stack:
             for row, member in enumerate(group)
         }
 
-    return run
+    return run_all
 
 
 def _first_line(reason: Exception) -> str:
