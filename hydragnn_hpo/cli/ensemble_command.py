@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -27,7 +27,13 @@ if TYPE_CHECKING:
 
     from hydragnn_hpo.campaign import State
     from hydragnn_hpo.data import Rules
-    from hydragnn_hpo.ensemble import ArtefactContent, PruneEffect, Structures
+    from hydragnn_hpo.ensemble import (
+        ArtefactContent,
+        BuildTable,
+        PickTable,
+        PruneEffect,
+        Structures,
+    )
     from hydragnn_hpo.layout import RunDir
 
 app = typer.Typer(no_args_is_help=True)
@@ -58,10 +64,11 @@ UnseenOption = Annotated[
     bool, typer.Option("--unseen", help="Also pick structures with elements no member has seen.")
 ]
 
-WAYS = {"top": "the K best on val", "greedy": "greedy on sel", "single": "best single on val"}
+METHODS = {"top": "the K best on val", "greedy": "greedy on sel", "single": "best single on val"}
+"""Words for the mixes of a build, by their name in its table."""
 ROWS = 20
 """Most picked structures that are shown."""
-_WORDS = {
+_COUNTS = {
     "read": "read",
     "bad": "cannot be predicted",
     "not_finite": "with a prediction that is not finite",
@@ -71,6 +78,7 @@ _WORDS = {
     "candidate": "candidates",
     "failed": "failed (from --high on)",
 }
+"""Words for the counts of a pick, see ``PickTable``."""
 
 
 def info(
@@ -86,7 +94,7 @@ def info(
     if card:
         typer.echo(render_model_card(content.manifest, content.configs))
     elif as_json:
-        typer.echo(json.dumps(_info_to_plain(content)))
+        typer.echo(_info_json(content))
     else:
         out = console()
         for line in _info_lines(content):
@@ -95,8 +103,8 @@ def info(
         out.print(_members_table(content))
 
 
-def _info_to_plain(content: "ArtefactContent") -> dict[str, Any]:
-    """Return the manifest and facts about the file as plain data."""
+def _info_json(content: "ArtefactContent") -> str:
+    """Return the manifest as JSON, with facts about the file under ``file``."""
     file = {
         "identity": content.identity,
         "written_as": content.manifest.format,
@@ -105,7 +113,7 @@ def _info_to_plain(content: "ArtefactContent") -> dict[str, Any]:
         "numbers": {trial: _count_weights(content, trial) for trial in content.configs},
         "can_be_pruned": content.calibration_data is not None,
     }
-    return {**content.manifest.model_dump(mode="json"), "file": file}
+    return json.dumps({**content.manifest.model_dump(mode="json"), "file": file})
 
 
 def _count_weights(content: "ArtefactContent", trial: str) -> int:
@@ -113,24 +121,25 @@ def _count_weights(content: "ArtefactContent", trial: str) -> int:
 
 
 def _info_lines(content: "ArtefactContent") -> list[str]:
-    known = content.manifest
-    made, data = known.created_by, known.data
+    manifest = content.manifest
+    made, data = manifest.created_by, manifest.data
     lines = [
         f"campaign {made.campaign} (seed {made.seed}, {made.method}), data {data.name}"
         f"{': ' if data.title else ''}{data.title}",
-        f"{len(known.elements)} elements, edges up to {known.cutoff:g} angstrom",
-        f"licence: {known.licence or 'not stated'}; of the data: {data.licence or 'not stated'}",
+        f"{len(manifest.elements)} elements, edges up to {manifest.cutoff:g} angstrom",
+        f"licence: {manifest.licence or 'not stated'}; of the data: {data.licence or 'not stated'}",
         f"{len(content.sizes)} entries, {sum(content.sizes.values()) / 1e6:.1f} MB, all checksums "
-        f"right; format {content.manifest.format}; {content.identity[:12]}",
+        f"right; format {manifest.format}; {content.identity[:12]}",
     ]
     if data.splits:
         splits = ", ".join(f"{name} {count}" for name, count in data.splits.items())
         lines.insert(1, f"structures: {splits}")
-    if known.software:
-        versions = ", ".join(f"{name} {version}" for name, version in known.software.items())
-        lines.append(f"made with {versions}{f', commit {known.commit}' if known.commit else ''}")
-    lines += [f"needs --trust {name} (version {v})" for name, v in known.packages.items()]
-    lines += [f"pruned: {', '.join(step.removed)} were taken out" for step in known.pruned]
+    if manifest.software:
+        versions = ", ".join(f"{name} {version}" for name, version in manifest.software.items())
+        commit = f", commit {manifest.commit}" if manifest.commit else ""
+        lines.append(f"made with {versions}{commit}")
+    lines += [f"needs --trust {name} (version {v})" for name, v in manifest.packages.items()]
+    lines += [f"pruned: {', '.join(step.removed)} were taken out" for step in manifest.pruned]
     return lines
 
 
@@ -268,7 +277,7 @@ def build(
     if dry_run:
         typer.echo(_describe_build(run, state, reseed))
         return
-    table = _reseeded(run.path, reseed, as_json) if reseed else _built(run)
+    table = _reseed_and_build(run.path, reseed, as_json) if reseed else _build_here(run)
     if as_json:
         typer.echo(json.dumps(table))
         return
@@ -286,8 +295,8 @@ def _describe_build(run: "RunDir", state: "State", reseed: int) -> str:
     return f"{first}would write {run.ensemble} from the best of: {names}"
 
 
-def _built(run: "RunDir") -> dict[str, Any]:
-    """Build here, from what is there."""
+def _build_here(run: "RunDir") -> "BuildTable":
+    """Build in this process, from the trials that the run has."""
     from hydragnn_hpo.ensemble import build_ensemble
     from hydragnn_hpo.report import draw_parity
 
@@ -296,8 +305,12 @@ def _built(run: "RunDir") -> dict[str, Any]:
     return table
 
 
-def _reseeded(run: Path, count: int, quiet: bool) -> dict[str, Any]:
-    """Train the best trials of the run's campaign again, and build the ensemble at its end."""
+def _reseed_and_build(run: Path, count: int, quiet: bool) -> "BuildTable":
+    """Train the best trials of the run's campaign again, and build the ensemble at its end.
+
+    Raises:
+        ConfigError: the campaign's trials run a command.
+    """
     from hydragnn_hpo import log
     from hydragnn_hpo.campaign import open_run
     from hydragnn_hpo.cli.run_command import alone, fitting_cards
@@ -312,11 +325,11 @@ def _reseeded(run: Path, count: int, quiet: bool) -> dict[str, Any]:
         raise ConfigError(f"{run}: its trials run a command: there is no ensemble to build.")
     cards = fitting_cards(config, source)
     result = alone(config, open_run(config, run), cards, quiet=quiet, reseed=count)
-    table: dict[str, Any] = result["ensemble"]
+    table: BuildTable = result["ensemble"]
     return table
 
 
-def _print_build(table: dict[str, Any]) -> None:
+def _print_build(table: "BuildTable") -> None:
     from hydragnn_hpo.cli.tables import console, ensemble_table
 
     out = console()
@@ -325,13 +338,12 @@ def _print_build(table: dict[str, Any]) -> None:
     out.print(ensemble_table(table["heads"]))
     for warning in table["warnings"]:
         typer.echo(f"warning: {warning}", err=True)
-    typer.echo(
-        f"{table['path']}: {len(table['members'])} members, {WAYS[table['method']]}: {table['why']}"
-    )
+    kept, why = METHODS[table["method"]], table["why"]
+    typer.echo(f"{table['path']}: {len(table['members'])} members, {kept}: {why}")
 
 
-def selection_table(table: dict[str, Any]) -> "Table":
-    """Lay out how each way of choosing does on ``sel``, and which is kept."""
+def selection_table(table: "BuildTable") -> "Table":
+    """Lay out how each selection method does on ``sel``, and which is kept."""
     from rich.table import Table
 
     heads = {name: head["unit"] for name, head in table["heads"].items()}
@@ -339,21 +351,21 @@ def selection_table(table: dict[str, Any]) -> "Table":
     out.add_column("members chosen")
     for column in ("members", "MFLOP/graph", "loss", *(f"{n} \\[{u}]" for n, u in heads.items())):
         out.add_column(column.replace("_", " "), justify="right")
-    for way, said in table["selection"].items():
-        kept = way == table["method"]
+    for method, mix in table["selection"].items():
+        kept = method == table["method"]
         out.add_row(
-            WAYS[way] + (" (kept)" if kept else ""),
-            str(len(said["members"])),
-            f"{said['flops_per_graph'] / 1e6:.3g}",
-            f"{said['sel_loss']:.4f}",
-            *(f"{said['sel_mae'][name]:.4f}" for name in heads),
+            METHODS[method] + (" (kept)" if kept else ""),
+            str(len(mix["members"])),
+            f"{mix['flops_per_graph'] / 1e6:.3g}",
+            f"{mix['sel_loss']:.4f}",
+            *(f"{mix['sel_mae'][name]:.4f}" for name in heads),
             style="bold" if kept else None,
         )
     return out
 
 
-def diversity_table(table: dict[str, Any]) -> "Table":
-    """Lay out how alike members err on ``sel``, and what their mix gains by it."""
+def diversity_table(table: "BuildTable") -> "Table":
+    """Lay out how alike members err on ``sel``, and what mixing them gains."""
     from rich.table import Table
 
     out = Table(title="Diversity of the members (on sel)", title_justify="left")
@@ -361,15 +373,15 @@ def diversity_table(table: dict[str, Any]) -> "Table":
     columns = ("members", "correlation of errors", "member RMSE", "RMSE of the mix", "gained")
     for column in columns:
         out.add_column(column, justify="right")
-    for name, seen in table["diversity"].items():
-        alike = seen["mean_correlation"]
-        gain = seen["ambiguity"] / seen["mean_member_mse"] if seen["mean_member_mse"] else 0.0
+    for name, head in table["diversity"].items():
+        correlation, alone = head["mean_correlation"], head["mean_member_mse"]
+        gain = head["ambiguity"] / alone if alone else 0.0
         out.add_row(
             name.replace("_", " "),
-            str(len(seen["members"])),
-            "-" if alike is None else f"{alike:.2f}",
-            f"{math.sqrt(seen['mean_member_mse']):.4f}",
-            f"{math.sqrt(seen['mse']):.4f}",
+            str(len(head["members"])),
+            "-" if correlation is None else f"{correlation:.2f}",
+            f"{math.sqrt(alone):.4f}",
+            f"{math.sqrt(head['mse']):.4f}",
             f"{100 * gain:.0f} %",
         )
     return out
@@ -417,7 +429,7 @@ def pick(
     _print_picks(picks_to_plain(picked), out, as_json=as_json)
 
 
-def _print_picks(plain: dict[str, Any], out: Path, *, as_json: bool) -> None:
+def _print_picks(plain: "PickTable", out: Path, *, as_json: bool) -> None:
     from hydragnn_hpo.cli.tables import console
 
     if as_json:
@@ -440,7 +452,7 @@ def _pool(files: list[Path], rules: "Rules") -> Iterator["Structures"]:
         yield from read_structures(reading)
 
 
-def _picks_table(plain: dict[str, Any]) -> Any:
+def _picks_table(plain: "PickTable") -> "Table":
     from rich.table import Table
     from rich.text import Text
 
@@ -448,6 +460,7 @@ def _picks_table(plain: dict[str, Any]) -> Any:
     table = Table(title=f"{len(picked)} of {counts['read']} picked", title_justify="left")
     table.add_column("pick", justify="right")
     table.add_column("structure")
+    # sigma of each head, and the largest disagreement on a force where that ranks
     columns = [name for name in picked[0] if name.endswith("_std") or name.startswith("max_")]
     for name in ("score", "distance", *columns):
         table.add_column(name, justify="right")
@@ -455,9 +468,9 @@ def _picks_table(plain: dict[str, Any]) -> Any:
     for entry in picked[:ROWS]:
         cells = [entry[name] for name in ("score", "distance", *columns)]
         shown = ["-" if value is None else f"{value:.4g}" for value in cells]
-        name = Text(entry["id"])
-        table.add_row(str(entry["pick"]), name, *shown, entry["trust"])
-    notes = [f"{count} {_WORDS[name]}" for name, count in counts.items() if count]
+        structure = Text(str(entry["id"]))
+        table.add_row(str(entry["pick"]), structure, *shown, str(entry["trust"]))
+    notes = [f"{count} {_COUNTS[name]}" for name, count in counts.items() if count]
     if len(picked) > ROWS:
         notes.append(f"the first {ROWS} are shown")
     notes.append(

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Self
+from typing import TYPE_CHECKING, Annotated, Self
 
 import typer
 
@@ -82,31 +82,41 @@ ROWS = 20
 """Structures that the table shows."""
 
 LINE_SECONDS = 15.0
-"""How often a line tells how far it is, where there is no terminal."""
+"""Seconds between two lines of progress where there is no terminal."""
 
 
 @dataclass(frozen=True)
 class PlaceOptions:
-    """The options that say where to predict."""
+    """The options that decide where to predict, as they were typed."""
 
     device: str
+    """Devices of one process, see ``engine.devices_of``."""
     ranks: int | None
+    """Ranks on each host."""
     hosts: int | None
+    """Hosts to use."""
     backend: str | None
+    """What starts ranks: ``local``, ``slurm``, ``mpiexec`` or ``ray``."""
     machine: str | None
+    """Machine profile: a shipped name or a path."""
 
     @property
     def starts_ranks(self) -> bool:
-        """Whether ranks are to be started."""
+        """Whether any option asks for ranks."""
         return any((self.ranks, self.hosts, self.backend, self.machine))
 
     def resolve_machine(self) -> "MachineConfig":
-        """Return the machine, with what its profile says."""
+        """Return the machine: the options first, then its profile."""
         from hydragnn_hpo.config import MachineConfig, resolve_machine
 
-        given: dict[str, Any] = {"slots": self.ranks, "hosts": self.hosts, "sample_seconds": 0.0}
-        given |= {"backend": self.backend, "profile": self.machine}
-        return resolve_machine(MachineConfig(), given)
+        options = {
+            "slots": self.ranks,
+            "hosts": self.hosts,
+            "sample_seconds": 0.0,
+            "backend": self.backend,
+            "profile": self.machine,
+        }
+        return resolve_machine(MachineConfig(), options)
 
 
 def predict(
@@ -161,10 +171,10 @@ def _run(
     Args:
         request: what to predict.
         where: the devices or ranks.
-        own_rank: our place among ranks, where a launcher has started them.
-        dry_run: only show what would be started.
-        streamed: standard output gets all structures as they come, not a table of the first.
-        as_json: it gets JSON.
+        own_rank: place of this process among ranks, where a launcher has started them.
+        dry_run: True only shows what would be started.
+        streamed: True prints all structures as they are predicted, not a table of the first.
+        as_json: True prints JSON.
     """
     if dry_run or where.starts_ranks or own_rank:
         _check_ranks(request, where, own_rank)
@@ -184,9 +194,10 @@ def _run(
 
 
 def find_own_rank() -> "LauncherInfo | None":
-    """Return our place among the ranks of a launcher, and take our share of the host's cores.
+    """Return the place of this process among the ranks of a launcher; None where there are none.
 
-    It is called before torch is imported, which looks at the number of threads.
+    The process gets its share of the host's threads. This must happen before torch is imported,
+    which reads their number.
     """
     from hydragnn_hpo.launching import RANK_VARIABLES, bind_threads, detect_launcher
 
@@ -205,8 +216,8 @@ def _check_ranks(
 
     Args:
         request: what they would predict.
-        where: starts them, perhaps.
-        own_rank: our place among them, where a launcher has started them.
+        where: whether ranks are to be started.
+        own_rank: place of this process among them, where a launcher has started them.
 
     Raises:
         ConfigError: they would read standard input, write to a screen, or share a device.
@@ -223,7 +234,7 @@ def _check_ranks(
 
 
 def _show_plan(request: "PredictRequest", where: PlaceOptions) -> None:
-    """Show what would be started."""
+    """Print what would be predicted, and which ranks would be started."""
     from hydragnn_hpo.launching import detect_slots, layout_of, site_of
 
     machine = where.resolve_machine()
@@ -244,7 +255,7 @@ def _show_plan(request: "PredictRequest", where: PlaceOptions) -> None:
 def _start_ranks(
     request: "PredictRequest", where: PlaceOptions, *, quiet: bool
 ) -> "PredictOutcome":
-    """Start ranks, show how far they are, and join what they did."""
+    """Start ranks, show their progress, and join their parts."""
     from hydragnn_hpo.ensemble import predict_on_ranks
 
     machine = where.resolve_machine()
@@ -256,10 +267,10 @@ def _start_ranks(
 
 
 def _predict_as_rank(request: "PredictRequest", own_rank: "LauncherInfo") -> "PredictOutcome":
-    """Predict as one of the ranks that a launcher has started; one of them has the outcome.
+    """Predict as one of the ranks that a launcher has started; one of them gets the outcome.
 
     Raises:
-        Exit: our part is done, another rank shows the result or the error.
+        Exit: this rank is done, and another one shows the outcome or the error.
     """
     from hydragnn_hpo.ensemble import predict_as_rank
 
@@ -293,8 +304,8 @@ def _to_file(request: "PredictRequest", device: str, *, quiet: bool) -> "Predict
 def _to_screen(
     request: "PredictRequest", device: str, *, streamed: bool, as_json: bool
 ) -> "PredictOutcome":
-    """Write to standard output: a table of the first structures, or all as they come."""
-    from hydragnn_hpo.ensemble import PredictOutcome, make_writer, stream_rows
+    """Print a table of the first structures, or all structures as they are predicted."""
+    from hydragnn_hpo.ensemble import OutputFormat, PredictOutcome, make_writer, stream_rows
 
     outcome = PredictOutcome()
     with request.open_input(device) as (model, columns, reader):
@@ -302,8 +313,9 @@ def _to_screen(
         if not streamed and not as_json:
             _print_table(model.manifest, rows, outcome)
             return outcome
-        lines = ".jsonl" if as_json else ".csv"
-        writer = make_writer(Path("stdout" + (lines if streamed else ".json")), columns)
+        lines = OutputFormat.JSON_LINES if as_json else OutputFormat.CSV
+        form = lines if streamed else OutputFormat.JSON
+        writer = make_writer(Path(f"stdout{form}"), columns)
         for content in writer.whole(writer.part([some])[""] for some in rows):
             sys.stdout.write(content.decode())
             sys.stdout.flush()
@@ -315,7 +327,7 @@ def _to_screen(
 def _print_table(
     manifest: "Manifest", rows: "Iterable[PredictedRows]", outcome: "PredictOutcome"
 ) -> None:
-    """Show the first structures."""
+    """Print the first structures, and predict no more than these."""
     from hydragnn_hpo.cli.tables import console
 
     shown: list[PredictedRows] = []
@@ -328,14 +340,14 @@ def _print_table(
 
 
 class PredictProgress:
-    """How far it is, on stderr: a bar on a terminal, lines elsewhere; use it in a ``with``."""
+    """Progress on stderr: a bar on a terminal, lines elsewhere. Use it in a ``with``."""
 
     def __init__(self, total: int | None, *, quiet: bool = False) -> None:
-        """Choose between both.
+        """Choose between a bar and lines.
 
         Args:
-            total: structures, where that is known.
-            quiet: show nothing.
+            total: number of structures; None where it is unknown.
+            quiet: True shows nothing.
         """
         from rich.console import Console
         from rich.progress import (
@@ -372,7 +384,7 @@ class PredictProgress:
 
         Args:
             header: of its part.
-            before: it was done when this process began.
+            before: True if the part existed when this process began; it does not count as speed.
         """
         now = time.monotonic()
         self.done += header.structures
@@ -388,10 +400,12 @@ class PredictProgress:
 
 def print_outcome(outcome: "PredictOutcome", *, quiet: bool) -> None:
     """Print what was written and, on stderr, what went wrong."""
+    from hydragnn_hpo.ensemble import EXTXYZ_SUFFIXES
+
     for path in outcome.files:
         print(f"wrote {path}", file=sys.stderr if quiet else sys.stdout, flush=True)
     lines = [f"error: {reason}" for reason in outcome.errors]
-    if outcome.failed and outcome.files and outcome.files[0].suffix in (".extxyz", ".xyz"):
+    if outcome.failed and outcome.files and outcome.files[0].suffix in EXTXYZ_SUFFIXES:
         lines.insert(0, f"{outcome.files[0]} leaves out what could not be predicted")
     if (more := outcome.failed - len(outcome.errors)) > 0:
         lines.append(f"and {more} more, see the column 'error'")
@@ -408,8 +422,8 @@ def render_table(manifest: "Manifest", some: "Iterable[PredictedRows]", most: in
 
     Args:
         manifest: heads and units.
-        some: structures, in order.
-        most: rows of the table.
+        some: structures and predictions, in order.
+        most: most rows of the table.
     """
     from rich.markup import escape
     from rich.table import Table
@@ -451,7 +465,7 @@ def _split_list(text: str) -> tuple[str, ...]:
 
 
 def _shipped_or_path(path: Path) -> Path:
-    """Return the path of a shipped file, so that ``workflows/molecules.xyz`` names it anywhere."""
+    """Return the path of a shipped file for one like ``workflows/molecules.xyz``, else itself."""
     from hydragnn_hpo.resources import resource_path
 
     if path.exists() or path.parts[:1] != ("workflows",):

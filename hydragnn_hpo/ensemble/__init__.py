@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from hydragnn_hpo.ensemble.artefact import ArtefactContent, Manifest, read_artefact
     from hydragnn_hpo.ensemble.artefact_writer import render_model_card, write_artefact
     from hydragnn_hpo.ensemble.build import build_ensemble
+    from hydragnn_hpo.ensemble.build_table import BuildTable
     from hydragnn_hpo.ensemble.calculator import EnsembleCalculator, SpreadExceeded, StopAtSpread
     from hydragnn_hpo.ensemble.engine import AUTO, device_of
     from hydragnn_hpo.ensemble.evaluation import (
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from hydragnn_hpo.ensemble.multi_rank import predict_as_rank, predict_on_ranks
     from hydragnn_hpo.ensemble.pick import (
         PickRequest,
+        PickTable,
         check_picks_format,
         make_ranking,
         pick_structures,
@@ -37,7 +39,9 @@ if TYPE_CHECKING:
         stream_rows,
     )
     from hydragnn_hpo.ensemble.predict_output import (
+        EXTXYZ_SUFFIXES,
         OutputColumns,
+        OutputFormat,
         PartHeader,
         PredictedRows,
         PredictOutcome,
@@ -58,7 +62,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AUTO",
+    "EXTXYZ_SUFFIXES",
     "ArtefactContent",
+    "BuildTable",
     "ChunkReader",
     "Ensemble",
     "EnsembleCalculator",
@@ -68,8 +74,10 @@ __all__ = [
     "Limits",
     "Manifest",
     "OutputColumns",
+    "OutputFormat",
     "PartHeader",
     "PickRequest",
+    "PickTable",
     "PredictOutcome",
     "PredictRequest",
     "PredictedRows",

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
-from typing import Annotated, Any, Literal, NoReturn, Self, TypeVar
+from typing import Annotated, Any, Literal, NoReturn, Self, TypedDict, TypeVar
 
 import torch
 from annotated_types import Len
@@ -47,6 +47,7 @@ from hydragnn_hpo.config import (
     parse_config,
 )
 from hydragnn_hpo.config.convs.spec import is_user_conv, package_of
+from hydragnn_hpo.ensemble.build_table import HeadScores
 from hydragnn_hpo.ensemble.calibrate import Calibration, Strata
 from hydragnn_hpo.ensemble.calibration_data import CalibrationData, from_arrays
 from hydragnn_hpo.errors import ConfigError, DataError
@@ -64,7 +65,9 @@ Symbol = Annotated[str, Field(pattern=f"^({'|'.join(chemical_symbols[1:])})$")]
 Count = Annotated[int, Field(ge=0, lt=2**31)]
 
 MANIFEST, CARD, SUMS = "ensemble.json", "MODEL_CARD.md", "SHA256SUMS"
+"""Entries with the manifest, the model card, and the checksum of every other entry."""
 CALIBRATION = "calibration.safetensors"
+"""Entry with the members' predictions for the calibration split; may be missing."""
 STORED = ".safetensors"
 """Suffix of the entries that are not compressed."""
 
@@ -73,6 +76,7 @@ MAX_TEXT = 64 * 2**20
 MAX_WEIGHTS = 8 * 2**30
 """Largest entry of weights, bytes."""
 MAX_ENTRIES = 10_000
+"""Most entries of the zip."""
 MAX_LIST = 4 * 2**20
 """Most bytes of the zip's own list of its entries."""
 
@@ -81,12 +85,16 @@ _NAME = re.compile(
     r"|data/[\w-]{1,100}\.toml|members/[\w-]{1,100}\.(toml|safetensors)",
     re.ASCII,
 )
+"""Every name that an entry may have; no folder but ``data`` and ``members``."""
 _SUM = re.compile(r"([0-9a-f]{64})  (\S+)")
+"""A line of ``SHA256SUMS``."""
 _PIECE = 2**20
+"""Bytes that are read at once to compute a checksum."""
 _DAMAGE = (
     *(OSError, zipfile.BadZipFile, zlib.error, EOFError),
     *(NotImplementedError, RuntimeError, ValueError, OverflowError),
 )
+"""Whatever ``zipfile`` raises for a damaged or hostile file."""
 
 _UNSOUND = (SafetensorError, ValueError, KeyError, TypeError, AttributeError, OverflowError)
 
@@ -139,7 +147,11 @@ class Provenance(Config):
 
     @property
     def card_files(self) -> dict[str, str]:
-        """Return the entry that holds each card, by its name."""
+        """Entries of the zip that hold the cards.
+
+        Returns:
+            By name of the card.
+        """
         return {name: f"data/{name}.toml" for name in self.cards}
 
 
@@ -170,31 +182,59 @@ class MemberEntry(Config):
 
     @property
     def weight(self) -> float:
-        """Return its share in the mean, averaged over the heads that it takes part in."""
+        """Its share in the mean, averaged over the heads that it takes part in."""
         return sum(self.weights.values()) / len(self.weights)
 
     @property
     def config_file(self) -> str:
-        """Return the entry that holds the trial's configuration."""
+        """Entry of the zip that holds the trial's configuration."""
         return f"members/{self.trial}.toml"
 
     @property
     def weights_file(self) -> str:
-        """Return the entry that holds the weights."""
+        """Entry of the zip that holds the weights."""
         return f"members/{self.trial}.safetensors"
 
 
 class Alike(Config):
-    """How alike the members of a head err, on the structures that they were chosen on."""
+    """How alike the members of a head err, on the split ``sel`` that they were chosen on."""
 
     correlation: Annotated[float, Field(ge=-1.0, le=1.0)] | None
-    """Of two members' errors, in the mean; None for one member."""
+    """Correlation of two members' errors, mean over all pairs; None for one member."""
 
     member_rmse: NonNegativeFloat
-    """Of a member, in the unit: root of the weighted mean square."""
+    """RMSE of one member, in the unit: root of the members' weighted mean square error."""
 
     rmse: NonNegativeFloat
-    """Of their mix, in the unit; smaller the more they differ."""
+    """RMSE of their mix, in the unit; the smaller, the more they differ."""
+
+
+class TargetStatistics(TypedDict, total=False):
+    """One target as a net's constructor and an ensemble's manifest need it.
+
+    A store's ``stats.json`` has all of these and more, ``Manifest.targets`` those that nets need.
+    """
+
+    level: Literal["graph", "node"]
+    """One value per structure, or one per atom."""
+    shape: Literal["scalar", "vector", "tensor"]
+    """A number, three components, or the nine of a stress."""
+    unit: str
+    """Unit of the values and of all below."""
+    energy: Literal["total", "per_atom"] | None
+    """Set for energies."""
+    derived_from: str | None
+    """Name of the energy whose derivative this is."""
+    description: str
+    """What the property is."""
+    mean: float
+    """Mean on the training split."""
+    std: float
+    """Standard deviation on the training split."""
+    min: float
+    """Smallest value or component on the training split."""
+    max: float
+    """Largest value or component on the training split."""
 
 
 class HeadEntry(Config):
@@ -235,7 +275,7 @@ class HeadEntry(Config):
 
     @field_validator("unit")
     @classmethod
-    def _unit_is_ours(cls, value: str) -> str:
+    def _unit_is_internal(cls, value: str) -> str:
         try:
             factor, name = inside(value)
         except ConfigError as error:
@@ -246,13 +286,13 @@ class HeadEntry(Config):
 
     @model_validator(mode="after")
     def _calibration_is_sound(self) -> Self:
-        known = self.calibration
-        numbers = (known.a, known.c, known.spread99, *known.quantiles.values())
-        tables = [v for table in known.tables.values() for v in table.values()]
-        if not (0 < known.b < inf and all(0 <= v < inf for v in (*numbers, *tables))):
+        fit = self.calibration
+        numbers = (fit.a, fit.c, fit.spread99, *fit.quantiles.values())
+        tables = [v for table in fit.tables.values() for v in table.values()]
+        if not (0 < fit.b < inf and all(0 <= v < inf for v in (*numbers, *tables))):
             raise ValueError("the calibration needs b > 0, and no other number below 0.")
-        for table in (known.quantiles, *known.tables.values()):
-            if "0.9" not in table or set(table) != set(known.quantiles):
+        for table in (fit.quantiles, *fit.tables.values()):
+            if "0.9" not in table or set(table) != set(fit.quantiles):
                 raise ValueError("the calibration needs a quantile '0.9', and equal levels.")
         return self
 
@@ -268,7 +308,7 @@ class Coordination:
 
 
 class Manifest(Config):
-    """The whole of ``ensemble.json``."""
+    """The whole of the ensemble file's ``ensemble.json``."""
 
     format: Literal[2] = FORMAT
     """Version of the artefact."""
@@ -294,8 +334,8 @@ class Manifest(Config):
     heads: Annotated[dict[Name, HeadEntry], Len(1)]
     """Predicted targets by name."""
 
-    evaluation: dict[str, dict[str, Any]] = {}
-    """Scores on the test split, by head."""
+    evaluation: dict[str, HeadScores] = {}
+    """Scores on the test split, by head; empty where it was not evaluated."""
 
     diversity: dict[Name, Alike] = {}
     """How alike the members err, by head."""
@@ -310,7 +350,7 @@ class Manifest(Config):
     """Version of each package that holds a user's conv: its code runs where members are built."""
 
     strata: Strata = Strata()
-    """What tells apart the kinds of structures that have intervals of their own."""
+    """How structures are told apart into kinds that have intervals of their own."""
 
     coordination: Coordination | None = None
     """Numbers of neighbours in training, by element."""
@@ -319,7 +359,7 @@ class Manifest(Config):
     """Versions of Python, torch and others that it was made with."""
 
     commit: str = ""
-    """Commit of hydragnn-hpo, where it ran from a checkout; ``-dirty`` behind it: and changes."""
+    """Commit of hydragnn-hpo, where it ran from a checkout; ends in ``-dirty`` if files differ."""
 
     licence: str = ""
     """Licence of the ensemble itself; the data's is in ``data``."""
@@ -340,38 +380,65 @@ class Manifest(Config):
             raise ValueError("a trial is named twice among the members.")
         return self
 
-    def targets(self) -> dict[str, dict[str, Any]]:
-        """Return the target statistics as the model's constructor wants them."""
+    def targets(self) -> dict[str, TargetStatistics]:
+        """Return what a net's constructor needs to know of the targets.
+
+        Returns:
+            By head ``level shape energy derived_from mean std``.
+        """
         return {
-            name: head.model_dump(
-                include={"level", "shape", "energy", "derived_from", "mean", "std"}
-            )
+            name: {
+                "level": head.level,
+                "shape": head.shape,
+                "energy": head.energy,
+                "derived_from": head.derived_from,
+                "mean": head.mean,
+                "std": head.std,
+            }
             for name, head in self.heads.items()
         }
 
     def shares(self, head: str) -> dict[str, float]:
-        """Return the weights of the members that take part in a head, by trial."""
+        """Return the weights of the members that take part in a head.
+
+        Returns:
+            By trial, > 0; they sum to 1.
+        """
         return {m.trial: m.weights[head] for m in self.members if head in m.weights}
 
     def units(self) -> dict[str, str]:
-        """Return each head's unit."""
+        """Return the units of all heads.
+
+        Returns:
+            By head.
+        """
         return {name: head.unit for name, head in self.heads.items()}
+
+
+class MemberNeeds(TypedDict):
+    """The fields of a ``Manifest`` that depend on which members there are."""
+
+    cutoff: float
+    """Longest edge that any of them needs, in angstrom."""
+    attributes: dict[str, AttributeConfig]
+    """Known properties of structures that any of them reads, by name."""
+    laplacian: int
+    """Laplacian encodings that any of them reads."""
+    packages: dict[str, str]
+    """Version of each package that holds the conv of any of them."""
 
 
 def describe_needs(
     models: Sequence[ModelConfig],
     attributes: Mapping[str, AttributeConfig],
     packages: Mapping[str, str],
-) -> dict[str, Any]:
-    """Return the manifest entries that depend on which members there are.
+) -> MemberNeeds:
+    """Return the fields of a manifest that depend on which members there are.
 
     Args:
-        models: nets of the members.
-        attributes: properties of structures that are known, by name.
-        packages: versions of packages with users' convs.
-
-    Returns:
-        ``cutoff attributes laplacian packages`` that these members need.
+        models: nets of the members, at least one.
+        attributes: all properties of structures that the data has, by name.
+        packages: versions of packages with users' convs, by name; more than needed is fine.
     """
     names = {name for model in models for name in model.attributes}
     codes = [model.encoding_size for model in models if model.encoding == "laplacian"]
@@ -386,7 +453,7 @@ def describe_needs(
 
 @dataclass(frozen=True)
 class ArtefactContent:
-    """Content of an ensemble file."""
+    """Content of an ensemble file, to be written or after it was read."""
 
     manifest: Manifest
     """Everything but the models."""
@@ -408,15 +475,29 @@ class ArtefactContent:
 
 
 def reject(path: Path, what: str, cause: BaseException | None = None) -> NoReturn:
-    """Raise a ``DataError`` that refuses an ensemble file in one sentence."""
+    """Refuse an ensemble file.
+
+    Args:
+        path: the file, with which the sentence begins.
+        what: what is wrong with it: the sentence without its subject and full stop.
+        cause: the error that showed it, if any.
+
+    Raises:
+        DataError: always.
+    """
     raise DataError(f"{path}: {what}; get the ensemble again or build it again.") from cause
 
 
 class SafeZip:
-    """The entries of an opened ensemble, each checked against its sum when it is read."""
+    """The entries of an opened ensemble file, each checked against its checksum when it is read."""
 
     def __init__(self, path: Path, file: zipfile.ZipFile) -> None:
-        """Check all names and sizes, and read the checksums."""
+        """Check all names and sizes, and read the checksums.
+
+        Raises:
+            DataError: an entry has a name, size or kind that no ensemble has, or entries and
+                checksums do not name the same.
+        """
         self.path = path
         self._file = file
         infos = file.infolist()
@@ -426,8 +507,8 @@ class SafeZip:
             reject(path, f"lacks '{SUMS}'")
         sums = file.read(SUMS)
         self.identity = hashlib.sha256(sums).hexdigest()
-        found = _SUM.findall(sums.decode("ascii", errors="replace"))
-        self.sums: dict[str, str] = {name: value for value, name in found}
+        lines = _SUM.findall(sums.decode("ascii", errors="replace"))
+        self.sums: dict[str, str] = {name: value for value, name in lines}
         for name in self.sizes:
             if name not in self.sums and name != SUMS:
                 reject(path, f"holds '{name}', which {SUMS} does not name")
@@ -436,7 +517,11 @@ class SafeZip:
                 reject(path, f"lacks '{name[:200]}'")
 
     def read(self, name: str) -> bytes:
-        """Return one entry after checking its checksum."""
+        """Read one entry whole, and compare it with its checksum.
+
+        Raises:
+            DataError: it is missing or damaged.
+        """
         if name not in self.sizes:
             reject(self.path, f"lacks '{name}'")
         with translate_damage(self.path):
@@ -445,7 +530,11 @@ class SafeZip:
         return data
 
     def check(self, name: str) -> None:
-        """Compare one entry with its checksum, piece by piece."""
+        """Compare one entry with its checksum without holding it in memory.
+
+        Raises:
+            DataError: it is missing or damaged.
+        """
         if name not in self.sizes:
             reject(self.path, f"lacks '{name}'")
         digest = hashlib.sha256()
@@ -455,12 +544,16 @@ class SafeZip:
         self._check(name, digest.hexdigest())
 
     def refuse_others(self, wanted: set[str]) -> None:
-        """Reject entries that the manifest does not name."""
+        """Reject the file if it holds entries beside those that are wanted.
+
+        Raises:
+            DataError: it does.
+        """
         for name in sorted(set(self.sizes) - wanted):
             reject(self.path, f"holds '{name}', which belongs to no member")
 
-    def _check(self, name: str, found: str) -> None:
-        if found != self.sums[name]:
+    def _check(self, name: str, checksum: str) -> None:
+        if checksum != self.sums[name]:
             reject(self.path, f"'{name}' does not have the checksum that {SUMS} gives")
 
 
@@ -479,8 +572,8 @@ def open_safe_zip(path: Path) -> Iterator[SafeZip]:
         source = _Source(path)
     with source:
         with translate_damage(path):
-            file = zipfile.ZipFile(source)
-        source.most = None
+            file = zipfile.ZipFile(source)  # reads the list of entries, as one block
+        source.most = None  # only now: entries may be larger than the list
         with file:
             with translate_damage(path):
                 entries = SafeZip(path, file)
@@ -489,7 +582,11 @@ def open_safe_zip(path: Path) -> Iterator[SafeZip]:
 
 @contextmanager
 def translate_damage(path: Path) -> Iterator[None]:
-    """Turn any error of a damaged zip into one ``DataError``."""
+    """Turn any error of a damaged zip into a ``DataError``.
+
+    Raises:
+        DataError: the block failed because of the file.
+    """
     try:
         yield
     except _DAMAGE as error:
@@ -499,9 +596,10 @@ def translate_damage(path: Path) -> Iterator[None]:
 
 
 class _Source(io.FileIO):
-    """A file that refuses to return a huge central directory, which would fill the memory."""
+    """A file that refuses to return a huge list of entries, which would fill the memory."""
 
     most: int | None = MAX_LIST
+    """Most bytes of one read; None for any number."""
 
     def read(self, size: int | None = -1, /) -> bytes:
         """Return up to ``size`` bytes."""
@@ -511,6 +609,7 @@ class _Source(io.FileIO):
 
 
 def _check_infos(path: Path, infos: list[zipfile.ZipInfo]) -> None:
+    """Reject names, sizes and kinds of entries that no ensemble has, before any is read."""
     if len(infos) > MAX_ENTRIES:
         reject(path, f"holds {len(infos)} entries, more than {MAX_ENTRIES}")
     seen: set[str] = set()
@@ -579,7 +678,10 @@ def read_artefact(path: Path, *, to_predict: bool = False) -> ArtefactContent:
 
 
 def _read_manifest(entries: SafeZip) -> Manifest:
-    """Read the manifest, and refuse entries that it does not name."""
+    """Read the manifest, and refuse entries of the zip that it does not name.
+
+    The format is checked before the schema, so that another version gets its own sentence.
+    """
     path = entries.path
 
     def refuse(constant: str) -> NoReturn:
@@ -618,9 +720,9 @@ def _read_toml(entries: SafeZip, name: str, schema: type[C]) -> C:
 
 def _validate(entries: SafeZip, name: str, values: Any, schema: type[C]) -> C:
     """Check values against a schema, and refuse text that a terminal would take for orders."""
-    found = find_unprintable(values)
-    if found is not None:
-        reject(entries.path, f"'{name}' holds text with control characters ({found[:60]!a})")
+    text = find_unprintable(values)
+    if text is not None:
+        reject(entries.path, f"'{name}' holds text with control characters ({text[:60]!a})")
     try:
         return parse_config(values, schema, where=f"{entries.path}: {name}")
     except ConfigError as error:
@@ -648,19 +750,20 @@ def _read_tensors(entries: SafeZip, member: MemberEntry, config: TrialConfig) ->
         reject(entries.path, f"'{name}' is not a safetensors file ({str(error)[:200]})", error)
     if not all(bool(torch.isfinite(value).all()) for value in tensors.values()):
         reject(entries.path, f"'{name}' holds weights that are not finite")
-    found = sum(value.numel() for value in tensors.values())
-    if (asked := _largest(config)) > found:
+    count = sum(value.numel() for value in tensors.values())
+    if (size := _largest_size(config)) > count:
         reject(
             entries.path,
-            f"'{member.config_file}' asks for {asked} of something, its net has {found} weights",
+            f"'{member.config_file}' asks for {size} of something, its net has {count} weights",
         )
     return tensors
 
 
-def _largest(config: TrialConfig) -> int:
-    """Return the largest size that a configuration asks for; every one of them takes weights.
+def _largest_size(config: TrialConfig) -> int:
+    """Return the largest number of layers, features and so on in a configuration.
 
-    Without this check a few bytes of text could ask for layers without end.
+    A net has at least as many weights as any of these numbers. Without this check a few bytes of
+    text could ask for layers without end.
     """
     model = config.model.model_dump(exclude={"max_neighbors"})
     if is_user_conv(config.model.conv):

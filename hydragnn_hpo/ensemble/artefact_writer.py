@@ -5,7 +5,6 @@ import json
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 from ase.data import chemical_symbols
 from jinja2 import Environment
@@ -169,13 +168,13 @@ def write_artefact(path: Path, content: ArtefactContent) -> None:
     """Write an ensemble file, whole or not at all; equal content gives equal bytes."""
     with whole_file(path) as target, zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as file:
         for name, data in _with_sums(_plain_entries(content)):
-            # one fixed date, and weights are not compressed
+            # one fixed date for equal bytes; arrays hardly shrink, so they are stored as they are
             kind = zipfile.ZIP_STORED if name.endswith(STORED) else zipfile.ZIP_DEFLATED
             file.writestr(zipfile.ZipInfo(name, _DATE), data, kind)
 
 
 def _with_sums(entries: Iterable[tuple[str, bytes]]) -> Iterator[tuple[str, bytes]]:
-    """Yield the entries one after the other, then their checksums."""
+    """Yield name and content of the entries, then of the one with their checksums."""
     sums: list[str] = []
     for name, data in entries:
         sums.append(f"{hashlib.sha256(data).hexdigest()}  {name}\n")
@@ -184,6 +183,7 @@ def _with_sums(entries: Iterable[tuple[str, bytes]]) -> Iterator[tuple[str, byte
 
 
 def _plain_entries(content: ArtefactContent) -> Iterator[tuple[str, bytes]]:
+    """Yield name and content of every entry but the checksums; no path of this host is in them."""
     values = sanitize_values(content.manifest.model_dump(mode="json"))
     manifest = Manifest.model_validate(values)
     text = json.dumps(values, indent=1, allow_nan=False)
@@ -209,16 +209,15 @@ def _without_paths(card: CardConfig) -> CardConfig:
 
 
 def _to_bytes(config: Config) -> bytes:
-    values: dict[str, Any] = sanitize_values(config.model_dump(mode="json", exclude_none=True))
-    return to_toml(values).encode()
+    return to_toml(sanitize_values(config.model_dump(mode="json", exclude_none=True))).encode()
 
 
 def render_model_card(manifest: Manifest, configs: Mapping[str, TrialConfig]) -> str:
-    """Return the model card of an ensemble, in Markdown.
+    """Render the model card of an ensemble, in Markdown.
 
     Args:
-        manifest: all that is known.
-        configs: of the members, by trial.
+        manifest: of the ensemble.
+        configs: configurations of the members, by trial.
     """
     environment = Environment(
         autoescape=False,  # noqa: S701  Markdown, not HTML; the filters keep text in its line
@@ -244,7 +243,7 @@ def render_model_card(manifest: Manifest, configs: Mapping[str, TrialConfig]) ->
 
 
 def _data_facts(manifest: Manifest) -> list[tuple[str, str]]:
-    """List name and text of all that is known of the data; texts may be empty."""
+    """List facts on the data: a name and a text, which may be empty."""
     data = manifest.data
     return [
         ("data set", data.name),

@@ -1,6 +1,9 @@
 """Build the ensemble of a run: select on ``sel``, calibrate on ``cal``, evaluate once on ``test``.
 
-Shapes: C candidates, M members, R rows of a head, w its components.
+Each selection method proposes a mix of candidates; the candidates of all mixes predict ``cal`` and
+``test``, so that the report can compare the methods, and one mix is kept as the ensemble.
+
+Shapes: C candidates, M members (here: all candidates of any mix), R rows of a head, w components.
 """
 
 import math
@@ -8,7 +11,7 @@ import os
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import NotRequired, TypedDict
 
 import numpy as np
 import torch
@@ -29,10 +32,21 @@ from hydragnn_hpo.ensemble.artefact import (
     HeadEntry,
     Manifest,
     MemberEntry,
+    MemberNeeds,
     Provenance,
+    TargetStatistics,
     describe_needs,
 )
 from hydragnn_hpo.ensemble.artefact_writer import write_artefact
+from hydragnn_hpo.ensemble.build_table import (
+    BuildTable,
+    CandidateErrors,
+    Curves,
+    HeadDiversity,
+    HeadScores,
+    MemberRow,
+    SizeErrors,
+)
 from hydragnn_hpo.ensemble.calibrate import GRAPHS_TOGETHER, Calibration, Moments, compute_moments
 from hydragnn_hpo.ensemble.calibration_data import (
     MOST_VALUES,
@@ -53,7 +67,7 @@ from hydragnn_hpo.ensemble.engine import (
     pieces,
 )
 from hydragnn_hpo.ensemble.inference import as_array, neighbor_counts
-from hydragnn_hpo.ensemble.select import (
+from hydragnn_hpo.ensemble.member_selection import (
     MemberSelection,
     ScoredHead,
     compare_members,
@@ -74,37 +88,37 @@ from hydragnn_hpo.files import write_bytes, write_json
 from hydragnn_hpo.layout import RunDir
 from hydragnn_hpo.metrics_log import replace_nonfinite
 from hydragnn_hpo.model import variance_key
+from hydragnn_hpo.placement import Stats
 from hydragnn_hpo.training import read_checkpoint
 
 TEST_PREDICTIONS, TABLE = "test_predictions.safetensors", "ensemble.json"
+"""Files of the report: values of every row of ``test``, and a ``BuildTable``."""
 
 PACKAGES = ("torch", "torch-geometric", "numpy", "scipy", "safetensors", "ase", "vesin")
 """Packages that may change the last digits of a number."""
 
-_HEAD = ("level", "shape", "unit", "energy", "derived_from", "description", "mean", "std")
-_OF_THE_SPLIT = ("rows", "mae", "rmse")
-"""Figures that tables call ``test_mae`` and so on."""
+_PREFIXED = ("rows", "mae", "rmse")
+"""Figures that the table calls ``test_mae`` and so on."""
 _ROOT = Path(__file__).parents[2]
-_SECONDS = 10
+"""Folder that holds the package."""
+_GIT_SECONDS = 10
+"""Time for git to describe the checkout."""
 
 MemberPredictions = dict[str, np.ndarray]
 """By head the members' predictions, [M, R, w]; by ``variance_key(head)`` variances, [M, R, 1]."""
 
 
-def build_ensemble(run: Path, device: str = "cpu") -> dict[str, Any]:
-    """Build ``RUN/ensemble.zip``, and what the report draws; looks at the test split once.
+def build_ensemble(run: Path, device: str = "cpu") -> BuildTable:
+    """Build ``RUN/ensemble.zip``, and write what the report draws.
+
+    The test split is predicted once, after everything is selected and calibrated (Law 6).
 
     Args:
         run: the run directory.
-        device: where members predict the test split.
-
-    Returns:
-        ``path method why members heads selection diversity curves warnings candidates by_size
-        leaderboard``; each head has ``unit test_mae single_mae mean_baseline_mae ratio_to_mean
-        coverage90 test_mae_top_k test_mae_greedy`` and more.
+        device: where members predict, as torch names it.
 
     Raises:
-        HydraError: the run cannot give an ensemble; one sentence says why.
+        HydraError: no ensemble can be built from the run; one sentence says why.
     """
     context = open_build_context(RunDir(run))
     choice = select_members(context)
@@ -122,46 +136,54 @@ def build_ensemble(run: Path, device: str = "cpu") -> dict[str, Any]:
     heads, arrays, curves = evaluate_heads(context, predictions, shares, calibrations, choice.kept)
     diversity = compare_members(context, choice.best)
     manifest = make_manifest(context, choice, calibrations, heads, diversity)
-    table = _table(context, choice, manifest) | {"diversity": diversity, "curves": curves}
-    table["warnings"] = _warnings(context, calibrations)
-    table |= _size_curves(context, predictions, list(members))
+    by_size = _size_curves(context, predictions, list(members))
+    table = _make_table(context, choice, manifest, diversity, curves, by_size)
     _write_report(context.run, table, arrays)
     weights = {context.candidates[c].trial: tensors[c] for c in tensors}
     _write_ensemble(context, manifest, weights, data)
     return table
 
 
-def job_main(spec: Mapping[str, Any]) -> int:
-    """Build an ensemble as a job: the table, or the error's sentence, goes to a file.
+class BuildSpec(TypedDict):
+    """What a job that builds an ensemble is given."""
 
-    Args:
-        spec: ``run``, the run directory; ``answer``, the JSON file to write; ``device``,
-            else ``HYDRAGNN_HPO_DEVICE``, else the processor.
+    run: str
+    """The run directory."""
+    answer: str
+    """JSON file to write: a ``BuildTable``, or an error, see ``errors.answer_of``."""
+    device: NotRequired[str]
+    """Where members predict; else ``HYDRAGNN_HPO_DEVICE``, else the processor."""
+
+
+def job_main(spec: BuildSpec) -> int:
+    """Build an ensemble as a job; the table, or the error's sentence, goes to a file.
 
     Returns:
-        0, also where the answer is ``{"error": sentence}``.
+        0, also where the answer is an error.
     """
     log.configure()
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
-    answer: dict[str, Any]
+    answer = Path(spec["answer"])
     try:
         device = os.environ.get("HYDRAGNN_HPO_DEVICE", "cpu")
-        answer = build_ensemble(Path(spec["run"]), spec.get("device", device))
+        write_json(answer, build_ensemble(Path(spec["run"]), spec.get("device", device)))
     except HydraError as error:
-        answer = answer_of(error)
-    write_json(Path(spec["answer"]), answer)
+        write_json(answer, answer_of(error))
     return 0
 
 
 def make_candidate_member(
     context: BuildContext, candidate: int, tensors: Mapping[str, Tensor]
 ) -> Member:
-    """Build a candidate's net around its weights, with weight 1 in every head.
+    """Build a candidate's net around its weights, as a member that is alone in every head.
 
     Args:
         context: shared by the steps.
-        candidate: its number.
-        tensors: its weights and buffers.
+        candidate: its position among the candidates.
+        tensors: its weights and buffers by name.
+
+    Raises:
+        DataError: configuration, heads and weights do not fit.
     """
     chosen = context.candidates[candidate]
     where, alone = str(chosen.folder.best), dict.fromkeys(context.targets, 1.0)
@@ -172,16 +194,17 @@ def make_candidate_member(
 def predict_split(
     context: BuildContext, by_candidate: Mapping[int, Member], split: str, device: str
 ) -> MemberPredictions:
-    """Predict a split with each member alone, in fp64; a missing variance is 0.
+    """Predict a split with each member alone.
 
     Args:
         context: shared by the steps.
-        by_candidate: members by number of the candidate.
+        by_candidate: M members by position of the candidate; moved to ``device``.
         split: name of the split.
-        device: where to predict.
+        device: where to predict, as torch names it.
 
     Returns:
-        By head the predictions of the members, in their order.
+        Predictions and variances of the members, in their order, in fp64; where only some members
+        predict a variance, that of the others is 0.
     """
     place, members = torch.device(device), list(by_candidate.values())
     graphs, indices = context.graphs, context.graphs.indices_of(split)
@@ -209,8 +232,8 @@ def check_members(
 
     Args:
         context: shared by the steps.
-        members: by number of the candidate.
-        predictions: theirs for ``cal``, in the same order.
+        members: by position of the candidate.
+        predictions: their predictions for ``cal``, in the same order.
 
     Raises:
         RunError: a member's weights do not repeat the stored predictions for ``cal``.
@@ -218,10 +241,10 @@ def check_members(
     for row, candidate in enumerate(members):
         stored = read_stored_predictions(context.candidates[candidate], "cal", context.graphs)
         for name in context.targets:
-            kept = stored[name]
-            gap = np.abs(predictions[name][row] - kept).max(initial=0.0)
+            before = stored[name]
+            gap = np.abs(predictions[name][row] - before).max(initial=0.0)
             # Another device rounds differently, the more the larger the numbers are.
-            if not gap <= 1e-3 * context.scale(name) + 1e-5 * np.abs(kept).max(initial=0.0):
+            if not gap <= 1e-3 * context.scale(name) + 1e-5 * np.abs(before).max(initial=0.0):
                 raise RunError(
                     f"{context.candidates[candidate].folder.best}: does not repeat the predictions "
                     f"of '{name}' beside the trial's result (they differ by {gap:.3g} "
@@ -236,13 +259,13 @@ def collect_calibration_data(
     candidates: Sequence[int],
     weights: Mapping[str, np.ndarray],
 ) -> CalibrationData:
-    """Collect the predictions of the chosen members for ``cal``.
+    """Collect the predictions for ``cal`` of those members that take part in the kept mix.
 
     Args:
         context: shared by the steps.
-        predictions: predictions for ``cal``.
-        candidates: those that predicted, in that order.
-        weights: by head the shares of these, [M].
+        predictions: of the M members for ``cal``.
+        candidates: positions of these among the candidates, [M].
+        weights: their shares in the kept mix by head, [M].
     """
     indices, heads = context.graphs.indices_of("cal"), {}
     for name in context.targets:
@@ -263,9 +286,8 @@ def collect_calibration_data(
 
 def _by_trial(context: BuildContext, weights: np.ndarray) -> dict[str, float]:
     """Return the weights of candidates, [C], by trial; those without weight are left out."""
-    return {
-        one.trial: float(w) for one, w in zip(context.candidates, weights, strict=True) if w > 0
-    }
+    pairs = zip(context.candidates, weights, strict=True)
+    return {candidate.trial: float(weight) for candidate, weight in pairs if weight > 0}
 
 
 def evaluate_heads(
@@ -274,62 +296,78 @@ def evaluate_heads(
     weights: Mapping[str, Mapping[str, np.ndarray]],
     calibrations: Mapping[str, Calibration],
     kept: str,
-) -> tuple[dict[str, dict[str, Any]], dict[str, np.ndarray], dict[str, Any]]:
+) -> tuple[dict[str, HeadScores], dict[str, np.ndarray], dict[str, Curves]]:
     """Score each head on the test split.
 
     Args:
         context: shared by the steps.
-        predictions: of the members for ``test``, the best single first.
-        weights: by method and head the members' shares, [M].
-        calibrations: by head.
+        predictions: of the M members for ``test``, the best single first.
+        weights: the members' shares by method and head, [M].
+        calibrations: of the kept mix, by head.
         kept: the method whose mix is the ensemble.
 
     Returns:
-        The table by head; the arrays of the figure: values of every row, sigma as predicted and
-        calibrated; and the curves by head: what intervals promise against what they hold, errors
-        against sigma, see ``compute_curves``.
+        The scores by head; arrays for figures by name, see ``_head_arrays``, and ``index``, the
+        graphs of the split, [G]; the curves by head.
     """
     indices = context.graphs.indices_of("test")
-    table, curves, arrays = {}, {}, {"index": indices}
+    scores: dict[str, HeadScores] = {}
+    curves: dict[str, Curves] = {}
+    arrays = {"index": indices}
     for name, target in context.targets.items():
         truth, mask = context.truth(name, "test")
         truth = truth[mask]
         mixes = {m: _mix(predictions, name, w[name], mask) for m, w in weights.items()}
         mix, calibration = mixes[kept], calibrations[name]
         stratum = context.strata.of_rows(context.graphs, indices, node=context.is_node(name))
-        found = HeadOnLabels(truth, mix.mean, mix.spread, mix.noise, stratum[mask])
-        figures = compute_figures(found, calibration, float(target["mean"]))
-        renamed = {f"test_{k}" if k in _OF_THE_SPLIT else k: v for k, v in figures.items()}
-        table[name] = replace_nonfinite({"unit": target["unit"], **renamed}) | {
+        predicted = HeadOnLabels(truth, mix.mean, mix.spread, mix.noise, stratum[mask])
+        scores[name] = _head_scores(predicted, calibration, target) | {
             "single_mae": mae(predictions[name][0][mask], truth),
             "test_mae_top_k": mae(mixes["top"].mean, truth),
             "test_mae_greedy": mae(mixes["greedy"].mean, truth),
         }
-        curves[name] = replace_nonfinite(compute_curves(found, calibration))
-        arrays |= _head_arrays(name, found, calibration)
-    return table, arrays, curves
+        curves[name] = replace_nonfinite(compute_curves(predicted, calibration))
+        arrays |= _head_arrays(name, predicted, calibration)
+    return scores, arrays, curves
 
 
-def _head_arrays(name: str, found: HeadOnLabels, calibration: Calibration) -> dict[str, np.ndarray]:
-    """Return the values of every row that figures need: sigma as predicted, and calibrated."""
-    sigma = found.sigma(calibration)
+def _head_scores(
+    predicted: HeadOnLabels, calibration: Calibration, target: TargetStatistics
+) -> HeadScores:
+    """Return the figures of a head under the names of the table, and its unit."""
+    figures = compute_figures(predicted, calibration, float(target["mean"]))
+    renamed = {f"test_{k}" if k in _PREFIXED else k: v for k, v in figures.items()}
+    scores: HeadScores = replace_nonfinite({"unit": target["unit"], **renamed})
+    return scores
+
+
+def _head_arrays(
+    name: str, predicted: HeadOnLabels, calibration: Calibration
+) -> dict[str, np.ndarray]:
+    """Return the values of every row that figures need.
+
+    Returns:
+        By name, in the head's unit: ``truth`` and ``mean``, [R, w]; half of the 90 % interval,
+        sigma calibrated, and sigma as the members claim it, [R, 1] each.
+    """
+    sigma = predicted.sigma(calibration)
     return {
-        f"{name}/truth": found.truth,
-        f"{name}/mean": found.mean,
-        f"{name}/half90": calibration.half_width(sigma, 0.9, found.stratum),
+        f"{name}/truth": predicted.truth,
+        f"{name}/mean": predicted.mean,
+        f"{name}/half90": calibration.half_width(sigma, 0.9, predicted.stratum),
         f"{name}/sigma": sigma,
-        f"{name}/raw_sigma": found.raw,
+        f"{name}/raw_sigma": predicted.raw,
     }
 
 
 def _mix(
     predictions: MemberPredictions, head: str, weights: np.ndarray, rows: np.ndarray
 ) -> Moments:
-    """Mix the members' predictions of some rows of a head; those of weight 0 are left out.
+    """Mix the members' predictions of some rows of a head; members of weight 0 are left out.
 
     Args:
-        predictions: see ``predict_split``.
-        head: its name.
+        predictions: of the M members.
+        head: name of the head.
         weights: of the members, [M].
         rows: mask of the rows wanted, [R].
     """
@@ -343,21 +381,21 @@ def make_manifest(
     context: BuildContext,
     choice: MemberSelection,
     calibrations: Mapping[str, Calibration],
-    evaluation: dict[str, dict[str, Any]],
-    seen: Mapping[str, Mapping[str, Any]],
+    evaluation: dict[str, HeadScores],
+    diversity: Mapping[str, HeadDiversity],
 ) -> Manifest:
     """Return the manifest of an ensemble.
 
     Args:
         context: shared by the steps.
         choice: the selected members and their weights.
-        calibrations: by head.
+        calibrations: of the kept mix, by head.
         evaluation: scores on the test split, by head.
-        seen: diversity of the members, by head.
+        diversity: of the members on ``sel``, by head.
     """
     stats, campaign = context.graphs.stats, context.campaign
-    taken = np.flatnonzero(members_in_any(list(choice.best.values()))).tolist()
-    models = [context.candidates[c].config.model for c in taken]
+    members = np.flatnonzero(members_in_any(list(choice.best.values()))).tolist()
+    models = [context.candidates[c].config.model for c in members]
     # Neighbours are counted within the shortest cutoff, so that any member can go.
     shortest = min(model.cutoff for model in models)
     return Manifest(
@@ -365,10 +403,10 @@ def make_manifest(
         created_by=CreatedBy(campaign=campaign.name, seed=campaign.seed, method=choice.kept),
         data=describe_data(context.cards, stats),
         elements=tuple(sorted(int(z) for z in stats["elements"])),
-        members=tuple(_member(context, choice, c) for c in taken),
+        members=tuple(_member(context, choice, c) for c in members),
         heads={n: _head(target, calibrations[n]) for n, target in context.targets.items()},
         evaluation=evaluation,
-        diversity={name: _alike(one) for name, one in seen.items()},
+        diversity={name: _alike(of_head) for name, of_head in diversity.items()},
         software=read_software_versions(PACKAGES),
         commit=read_commit(),
         licence=campaign.ensemble.licence,
@@ -378,7 +416,7 @@ def make_manifest(
     )
 
 
-def _needs(context: BuildContext, models: Sequence[ModelConfig]) -> dict[str, Any]:
+def _needs(context: BuildContext, models: Sequence[ModelConfig]) -> MemberNeeds:
     attributes = {name: a for card in context.cards for name, a in card.attributes.items()}
     own = sorted({model.conv for model in models if is_user_conv(model.conv)})
     packages = {package_of(name): version_of(name) for name in own}
@@ -386,33 +424,42 @@ def _needs(context: BuildContext, models: Sequence[ModelConfig]) -> dict[str, An
 
 
 def _member(context: BuildContext, choice: MemberSelection, candidate: int) -> MemberEntry:
-    one = context.candidates[candidate]
+    chosen = context.candidates[candidate]
     shares = {head: float(weights[candidate]) for head, weights in choice.best.items()}
     return MemberEntry(
-        trial=one.trial,
+        trial=chosen.trial,
         weights={head: share for head, share in shares.items() if share > 0},
-        objective=one.objective,
-        val_mae=one.val_mae,
+        objective=chosen.objective,
+        val_mae=chosen.val_mae,
     )
 
 
-def _head(target: Mapping[str, Any], calibration: Calibration) -> HeadEntry:
-    known = {key: target[key] for key in _HEAD if key in target}
+def _head(target: TargetStatistics, calibration: Calibration) -> HeadEntry:
     return HeadEntry(
-        **known, lowest=target.get("min"), highest=target.get("max"), calibration=calibration
+        level=target["level"],
+        shape=target["shape"],
+        unit=target["unit"],
+        energy=target.get("energy"),
+        derived_from=target.get("derived_from"),
+        description=target.get("description", ""),
+        mean=target["mean"],
+        std=target["std"],
+        lowest=target.get("min"),
+        highest=target.get("max"),
+        calibration=calibration,
     )
 
 
-def _alike(seen: Mapping[str, Any]) -> Alike:
+def _alike(diversity: HeadDiversity) -> Alike:
     return Alike(
-        correlation=seen["mean_correlation"],
-        member_rmse=math.sqrt(seen["mean_member_mse"]),
-        rmse=math.sqrt(seen["mse"]),
+        correlation=diversity["mean_correlation"],
+        member_rmse=math.sqrt(diversity["mean_member_mse"]),
+        rmse=math.sqrt(diversity["mse"]),
     )
 
 
 def measure_coordination(pieces_of_split: Iterable[Columns], cutoff: float) -> Coordination:
-    """Gather the ranges of numbers of neighbours over the structures of a training split.
+    """Find the fewest and most neighbours that atoms of each element have in a training split.
 
     Args:
         pieces_of_split: its graphs, some at a time, with all edges up to the cutoff.
@@ -423,9 +470,9 @@ def measure_coordination(pieces_of_split: Iterable[Columns], cutoff: float) -> C
         counts = neighbor_counts(columns, cutoff)
         np.minimum.at(lowest, columns.numbers, counts)
         np.maximum.at(highest, columns.numbers, counts)
-    seen = np.flatnonzero(highest >= 0).tolist()
+    elements = np.flatnonzero(highest >= 0).tolist()
     return Coordination(
-        cutoff, {chemical_symbols[z]: (int(lowest[z]), int(highest[z])) for z in seen}
+        cutoff, {chemical_symbols[z]: (int(lowest[z]), int(highest[z])) for z in elements}
     )
 
 
@@ -435,8 +482,8 @@ def _training_pieces(context: BuildContext) -> Iterable[Columns]:
         yield context.graphs.take(indices[first : first + GRAPHS_TOGETHER])
 
 
-def describe_data(cards: Sequence[CardConfig], stats: Mapping[str, Any]) -> Provenance:
-    """Return the provenance of the data from its cards and the statistics of the store."""
+def describe_data(cards: Sequence[CardConfig], stats: Stats) -> Provenance:
+    """Return the provenance of the data from its cards and the store's ``stats.json``."""
     fields = ("name", "title", "origin", "licence", "cite")
     texts = {
         key: "; ".join(dict.fromkeys(filter(None, (getattr(card, key) for card in cards))))
@@ -464,49 +511,89 @@ def read_commit(root: Path = _ROOT) -> str:
         return ""
     argv = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     try:
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=_SECONDS, check=False)
+        done = subprocess.run(
+            argv, capture_output=True, text=True, timeout=_GIT_SECONDS, check=False
+        )
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return done.stdout.strip() if done.returncode == 0 else ""
 
 
-def _table(context: BuildContext, choice: MemberSelection, manifest: Manifest) -> dict[str, Any]:
+def _make_table(
+    context: BuildContext,
+    choice: MemberSelection,
+    manifest: Manifest,
+    diversity: dict[str, HeadDiversity],
+    curves: dict[str, Curves],
+    by_size: dict[str, list[SizeErrors]],
+) -> BuildTable:
+    """Return the table of a build.
+
+    Args:
+        context: shared by the steps.
+        choice: the selected members and their weights.
+        manifest: of the ensemble.
+        diversity: of the members on ``sel``, by head.
+        curves: on ``test``, by head.
+        by_size: errors of ensembles of each size.
+    """
+    calibrations = {name: head.calibration for name, head in manifest.heads.items()}
     return {
         "path": str(context.run.ensemble),
         "method": choice.kept,
         "why": choice.why,
-        "members": [{**m.model_dump(mode="json"), "weight": m.weight} for m in manifest.members],
+        "members": [_member_row(member) for member in manifest.members],
         "heads": manifest.evaluation,
         "selection": choice.selection,
         "leaderboard": list_leaderboard(context.run),
+        "diversity": diversity,
+        "curves": curves,
+        "warnings": _warnings(context, calibrations),
+        "candidates": _candidate_errors(context),
+        "by_size": by_size,
     }
 
 
+def _member_row(member: MemberEntry) -> MemberRow:
+    return {
+        "trial": member.trial,
+        "weights": member.weights,
+        "objective": member.objective,
+        "val_mae": member.val_mae,
+        "weight": member.weight,
+    }
+
+
+def _candidate_errors(context: BuildContext) -> list[CandidateErrors]:
+    """Compute the error of each candidate alone on ``sel``."""
+    heads = make_scored_heads(context)
+    return [
+        {"trial": candidate.trial, "sel_mae": compute_errors(heads, [position])}
+        for position, candidate in enumerate(context.candidates)
+    ]
+
+
 def _size_curves(
-    context: BuildContext, predictions: MemberPredictions, known: list[int]
-) -> dict[str, Any]:
-    """Return the errors of each candidate and of each ensemble size on ``sel`` and ``test``.
+    context: BuildContext, predictions: MemberPredictions, candidates: list[int]
+) -> dict[str, list[SizeErrors]]:
+    """Compute the errors of each ensemble size on ``sel`` and ``test``.
 
     Args:
         context: shared by the steps.
-        predictions: of some candidates for ``test``; no other model is run there (Law 6).
-        known: those candidates.
+        predictions: of the M members for ``test``; no other model is run there (Law 6).
+        candidates: positions of these among the candidates, [M].
     """
-    heads, test = make_scored_heads(context), {}
+    test = {}
     for name in context.targets:
         truth, mask = context.truth(name, "test")
         test[name] = ScoredHead(predictions[name][:, mask], truth[mask], 1.0)
-    sizes = compute_size_curves(heads, [c.objective for c in context.candidates], (known, test))
-    for size in (size for curve in sizes.values() for size in curve):
-        size["added"] = context.candidates[size["added"]].trial
-    each = [
-        {"trial": one.trial, "sel_mae": compute_errors(heads, [c])}
-        for c, one in enumerate(context.candidates)
-    ]
-    return {"candidates": each, "by_size": sizes}
+    objectives = [candidate.objective for candidate in context.candidates]
+    trials = [candidate.trial for candidate in context.candidates]
+    heads = make_scored_heads(context)
+    return compute_size_curves(heads, objectives, trials, (candidates, test))
 
 
-def _write_report(run: RunDir, table: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
+def _write_report(run: RunDir, table: BuildTable, arrays: dict[str, np.ndarray]) -> None:
     run.report.mkdir(exist_ok=True)
     write_bytes(run.report / TEST_PREDICTIONS, save_arrays(arrays))
     write_json(run.report / TABLE, {k: v for k, v in table.items() if k != "path"})
@@ -530,18 +617,18 @@ def _write_ensemble(
 
 
 def _warnings(context: BuildContext, calibrations: Mapping[str, Calibration]) -> list[str]:
-    found = []
+    warnings = []
     if len(context.candidates) == 1:
-        found.append(
+        warnings.append(
             "one trial is all there is: its ensemble has no spread, so every prediction of a "
             "head has the same sigma; run more trials to the full budget."
         )
     if context.candidates[0].status != "completed":
-        found.append("no trial reached the full budget: members were stopped at a rung.")
+        warnings.append("no trial reached the full budget: members were stopped at a rung.")
     for name, calibration in calibrations.items():
         if not calibration.guaranteed(0.9):
-            found.append(
+            warnings.append(
                 f"head '{name}' was calibrated on {calibration.groups} groups, too few for a "
                 "guaranteed 90 % interval (it takes 9): raise the share of cal."
             )
-    return found
+    return warnings

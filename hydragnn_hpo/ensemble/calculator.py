@@ -6,7 +6,7 @@ Shapes: N nodes, E edges.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal, TypedDict
 
 import ase.io
 import numpy as np
@@ -35,30 +35,67 @@ from hydragnn_hpo.ensemble.structure_batches import graph_of_atoms
 from hydragnn_hpo.errors import ConfigError, JobError
 
 VOIGT = (0, 4, 8, 5, 2, 1)
-"""Places of xx, yy, zz, yz, xz, xy in a matrix row by row."""
+"""Positions of xx, yy, zz, yz, xz, xy among the nine components of a matrix, row by row."""
 SPREADS = {
     "forces": ("forces_max_std", "eV/angstrom", "the members' forces on an atom lie"),
     "energy": ("energy_std_epistemic", "eV", "the members' energies lie"),
 }
-"""By what is watched: its key among the results, its unit, its words."""
+"""What ``StopAtSpread`` can watch: the key among the results, the unit, and words for errors."""
+
+
+class CalculatorResults(TypedDict, total=False):
+    """The ``results`` of an ``EnsembleCalculator``; "raw" is the members' spread, not calibrated.
+
+    The calibration of forces was fitted with the weights of their own head; here members have
+    those of the energy, whose gradient the forces are.
+    """
+
+    energy: float
+    """Mean of the members, eV."""
+    free_energy: float
+    """The same; some optimizers of ASE ask for it."""
+    energy_std: float
+    """Calibrated standard deviation, eV."""
+    energy_std_epistemic: float
+    """Raw spread, eV."""
+    trust: str
+    """``ok``, or why this structure's predictions should not be believed."""
+    forces: np.ndarray
+    """Minus the gradient of the mean energy, eV/angstrom, [N, 3]."""
+    forces_std: np.ndarray
+    """By component, eV/angstrom, [N, 3]; calibrated if the ensemble has a head of forces, else
+    raw."""
+    forces_std_norm: np.ndarray
+    """Root of the sum of squares of ``forces_std`` over components, eV/angstrom, [N]."""
+    forces_std_epistemic: np.ndarray
+    """Raw spread by component, eV/angstrom, [N, 3]."""
+    forces_max_std: float
+    """Largest raw disagreement on the force on an atom, eV/angstrom: the signal of DP-GEN."""
+    stress: np.ndarray
+    """Voigt order, eV/angstrom^3, [6]; only for fully periodic structures."""
+    stress_std: np.ndarray
+    """Raw spread, eV/angstrom^3, [6]; only for fully periodic structures."""
 
 
 @dataclass(eq=False)
 class VerletList:
-    """Gives the graph of a structure, searching for neighbours only now and then.
+    """Makes graphs of a structure that moves, searching for neighbours only now and then.
 
-    A search finds all edges up to cutoff + skin. No distance shrinks by more than twice the
-    farthest that an atom has moved, so until one has moved half the skin these hold every edge
-    within the cutoff, and cutting them there gives what a new search would, in the same order.
+    A search finds all edges up to cutoff + skin. Two atoms approach each other by at most twice
+    the largest displacement, so while no atom has moved by half the skin this list holds every edge
+    within the cutoff. Cut at the cutoff it is the list of a new search, in the same order.
+
+    Source: Verlet (1967), Phys. Rev. 159, 98.
     """
 
     rules: Rules
     """How structures become graphs."""
     skin: float = 0.5
-    """How far the kept list reaches beyond the cutoff, in angstrom; 0 searches at every move."""
+    """How far the kept list reaches beyond the cutoff, in angstrom; with 0 every move searches."""
     searches: int = 0
     """Searches for neighbours so far."""
     _wide: Graph | None = None
+    """The graph of the last search, with edges up to cutoff + skin."""
 
     def columns(self, atoms: Atoms) -> Columns:
         """Return the structure's graph as columns of one row.
@@ -66,19 +103,19 @@ class VerletList:
         Raises:
             DataError: it cannot become a graph.
         """
-        graph = self._moved(atoms)
+        graph = self._graph_from_list(atoms)
         if graph is None:
             wide = replace(self.rules, cutoff=self.rules.cutoff + self.skin)
             self._wide = graph_of_atoms(atoms.copy(), 1, wide)  # type: ignore[no-untyped-call]
             self.searches += 1
-            graph = self._moved(atoms)
+            graph = self._graph_from_list(atoms)
             assert graph is not None, "a new list does not hold"
         return columns_of(
             [graph], {}, {"cutoff": self.rules.cutoff}, attributes=self.rules.attributes
         )
 
-    def _moved(self, atoms: Atoms) -> Graph | None:
-        """Return the graph from the kept list; None where that is no longer valid."""
+    def _graph_from_list(self, atoms: Atoms) -> Graph | None:
+        """Cut the kept list at the cutoff; None where the list is no longer valid."""
         wide = self._wide
         if wide is None or not is_list_valid(wide, atoms, self.skin):
             return None
@@ -86,7 +123,7 @@ class VerletList:
         vectors = edge_vectors(positions, wide.cell, wide.edges, wide.edge_shift)
         lengths = np.linalg.norm(vectors, axis=1)
         if lengths.min(initial=np.inf) < self.rules.min_distance:
-            return None
+            return None  # a new search raises the error that names the atoms
         near = lengths <= self.rules.cutoff
         edges: NDArray[np.int32] = wide.edges[near]
         codes = self.rules.laplacian
@@ -101,7 +138,13 @@ class VerletList:
 
 
 def is_list_valid(kept: Graph, atoms: Atoms, skin: float) -> bool:
-    """Check whether a list with a skin still holds every edge: the same atoms, hardly moved."""
+    """Check whether a list still holds every edge within the cutoff.
+
+    Args:
+        kept: the graph of the last search.
+        atoms: the structure now.
+        skin: how far the list reaches beyond the cutoff, in angstrom.
+    """
     if len(kept.numbers) != len(atoms) or not np.array_equal(kept.numbers, atoms.numbers):
         return False
     if not (np.array_equal(kept.cell, atoms.cell.array) and np.array_equal(kept.pbc, atoms.pbc)):
@@ -111,25 +154,9 @@ def is_list_valid(kept: Graph, atoms: Atoms, skin: float) -> bool:
 
 
 class EnsembleCalculator(Calculator):
-    """Energy in eV of the ensemble's mean, forces and stress by differentiating it.
+    """ASE calculator: energy of the ensemble's mean, forces and stress by differentiating it.
 
-    ``results`` holds ``energy``, ``forces`` and (for fully periodic structures) ``stress``, and
-
-    ========================== ====== =========================================================
-    ``energy_std``                    calibrated standard deviation, eV
-    ``energy_std_epistemic``          spread of the members as it is, eV
-    ``forces_std``             [N, 3] eV/angstrom; calibrated where the ensemble has a head of
-                                      forces, else the spread of the members
-    ``forces_std_norm``        [N]    the same per atom: root of the sum of squares
-    ``forces_std_epistemic``   [N, 3] spread of the members as it is
-    ``forces_max_std``                largest deviation of the members' forces on an atom as it
-                                      is: the signal of DP-GEN
-    ``stress_std``             [6]    spread of the members as it is, eV/angstrom^3
-    ``trust``                         ``ok``, or why this structure should not be believed
-    ========================== ====== =========================================================
-
-    The calibration of forces was fitted with the weights of their own head; here members have
-    those of the energy, whose mean the forces conserve.
+    ``results`` are ``CalculatorResults``: the properties, and how sure the ensemble is of them.
     """
 
     implemented_properties = [
@@ -147,7 +174,7 @@ class EnsembleCalculator(Calculator):
         precision: str = "fp64",
         skin: float = 0.5,
     ) -> None:
-        """Take an ensemble, or read one.
+        """Use an ensemble, or read one from its file.
 
         Args:
             ensemble: the ensemble, or the path of its file.
@@ -155,10 +182,11 @@ class EnsembleCalculator(Calculator):
             device: where to predict, if the ensemble is read here.
             precision: ``fp32`` or ``fp64``, if the ensemble is read here; fp64 keeps long
                 runs of molecular dynamics and relaxations smooth.
-            skin: in angstrom; neighbours are searched again when an atom has moved half of it.
+            skin: in angstrom; neighbours are searched again when an atom has moved by half of it.
 
         Raises:
             ConfigError: the ensemble has no such energy head.
+            DataError: the file cannot be used.
         """
         super().__init__()  # type: ignore[no-untyped-call]
         if not isinstance(ensemble, Ensemble):
@@ -173,7 +201,12 @@ class EnsembleCalculator(Calculator):
         properties: Sequence[str] = ("energy",),
         system_changes: Sequence[str] = tuple(all_changes),
     ) -> None:
-        """Compute everything at once; see the class.
+        """Compute all ``CalculatorResults`` of a structure, whatever is asked for.
+
+        Args:
+            atoms: the structure; that of the last call if None.
+            properties: not used, all are computed.
+            system_changes: not used, the Verlet list compares for itself.
 
         Raises:
             DataError: the structure cannot become a graph.
@@ -184,19 +217,20 @@ class EnsembleCalculator(Calculator):
         assert self.atoms is not None, "ASE calculates without atoms"
         columns = self.neighbors.columns(self.atoms)
         only = np.zeros(1, dtype=np.int64)
-        found = compute_derivatives(self.ensemble, self.target, columns, only)
+        derivatives = compute_derivatives(self.ensemble, self.target, columns, only)
         self.results = {
-            **self._energies(columns, only, found),
-            **self._forces(found),
-            **(_stress(found) if self.atoms.pbc.all() else {}),
+            **self._energies(columns, only, derivatives),
+            **self._forces(derivatives),
+            **(_stress(derivatives) if self.atoms.pbc.all() else {}),
         }
 
     def _energies(
-        self, columns: Columns, only: np.ndarray, found: EnergyDerivatives
-    ) -> dict[str, Any]:
-        """Return energies in eV: a standard deviation scales as its energy does, not its square."""
+        self, columns: Columns, only: np.ndarray, derivatives: EnergyDerivatives
+    ) -> CalculatorResults:
+        """Return what is known of the total energy, also where the head is one per atom."""
         head = self.ensemble.manifest.heads[self.target]
-        prediction = head_prediction(head, [found.energy])
+        prediction = head_prediction(head, [derivatives.energy])
+        # a standard deviation scales with the number of atoms, as the energy does
         factor = float(columns.num_nodes()[0]) if head.energy == "per_atom" else 1.0
         (trust,) = compute_trust(self.ensemble.manifest, columns, only, {self.target: prediction})
         return {
@@ -207,25 +241,25 @@ class EnsembleCalculator(Calculator):
             "trust": trust,
         }
 
-    def _forces(self, found: EnergyDerivatives) -> dict[str, Any]:
-        spread = np.sqrt(found.forces.variance)
-        known = find_forces_head(self.ensemble, self.target)
+    def _forces(self, derivatives: EnergyDerivatives) -> CalculatorResults:
+        spread = np.sqrt(derivatives.forces.variance)
+        head = find_forces_head(self.ensemble, self.target)
         sigma = spread
-        if known is not None:
-            sigma = self.ensemble.manifest.heads[known].calibration.sigma(spread)
+        if head is not None:
+            sigma = self.ensemble.manifest.heads[head].calibration.sigma(spread)
         return {
-            "forces": found.forces.mean,
+            "forces": derivatives.forces.mean,
             "forces_std": sigma,
             "forces_std_norm": np.linalg.norm(sigma, axis=1),
             "forces_std_epistemic": spread,
-            "forces_max_std": float(found.deviation.max()),
+            "forces_max_std": float(derivatives.deviation.max()),
         }
 
 
-def _stress(found: EnergyDerivatives) -> dict[str, Any]:
+def _stress(derivatives: EnergyDerivatives) -> CalculatorResults:
     return {
-        "stress": found.stress.mean[0, VOIGT],
-        "stress_std": np.sqrt(found.stress.variance)[0, VOIGT],
+        "stress": derivatives.stress.mean[0, VOIGT],
+        "stress_std": np.sqrt(derivatives.stress.variance)[0, VOIGT],
     }
 
 
@@ -234,9 +268,9 @@ class SpreadExceeded(JobError):
 
 
 class StopAtSpread:
-    """An observer for ASE's dynamics and optimizers: ``dynamics.attach(StopAtSpread(atoms, ...))``.
+    """Stops ASE's dynamics or optimizer: ``dynamics.attach(StopAtSpread(atoms, ...))``.
 
-    Watched is the spread of the members as it is: how far they disagree on this structure.
+    It watches the raw spread of the members: how far they disagree on the present structure.
     """
 
     def __init__(
@@ -254,7 +288,7 @@ class StopAtSpread:
             limit: largest spread, in eV/angstrom for forces (on the worst atom) or eV for the
                 energy, > 0.
             of: what is watched.
-            write: file that the structure at which it stops is added to, e.g. ``label.extxyz``.
+            write: file to which the structure at which it stops is added, as ``label.extxyz``.
 
         Raises:
             ConfigError: the limit is no positive number, or the atoms have another calculator.
@@ -267,7 +301,8 @@ class StopAtSpread:
             raise ConfigError("the atoms have no EnsembleCalculator, and so no spread: set it.")
         self.atoms, self.limit, self.of = atoms, float(limit), of
         self.write = None if write is None else Path(write)
-        self.looks = 0
+        self.checks = 0
+        """Structures that were checked so far."""
 
     def __call__(self) -> None:
         """Check the spread of the present structure.
@@ -275,19 +310,19 @@ class StopAtSpread:
         Raises:
             SpreadExceeded: the spread is above the limit, or no number.
         """
-        self.looks += 1
+        self.checks += 1
         key, unit, words = SPREADS[self.of]
         spread = float(self.atoms.calc.get_property(key, self.atoms))
         if spread <= self.limit:
             return
         kept = "" if self.write is None else f"; the structure is in {self._keep(spread)}"
         raise SpreadExceeded(
-            f"stopped at look {self.looks}: {words} {spread:.4g} {unit} apart, more than "
+            f"stopped at look {self.checks}: {words} {spread:.4g} {unit} apart, more than "
             f"{self.limit:g}{kept}: label it and train again, or raise the limit."
         )
 
     def _keep(self, spread: float) -> Path:
-        """Add the bare structure to the file: what is predicted for it is no label."""
+        """Add the structure to the file without predictions, which must not pass for labels."""
         assert self.write is not None
         bare = self.atoms.copy()  # type: ignore[no-untyped-call]
         bare.info = {"stopped_by": SPREADS[self.of][0], "spread": spread}

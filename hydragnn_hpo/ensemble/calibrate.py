@@ -1,7 +1,7 @@
-"""From what members predict to a mean, its sigma and conformal intervals.
+"""From the members' predictions to a mean, its sigma and conformal intervals.
 
-Mean and spread are streamed over members; sigma and intervals are fitted on the calibration
-split, where kinds of structures (``Strata``) may have intervals of their own.
+Mean and spread are streamed over members. Sigma is fitted on the calibration split, and so are the
+quantiles that turn it into intervals; kinds of structures (``Strata``) may have their own.
 
 Shapes: G graphs, R rows of a head (graphs or nodes), w its components, n values.
 """
@@ -19,6 +19,7 @@ from scipy.special import ndtri
 from hydragnn_hpo.data import Columns, GraphSet
 
 By = Literal["all", "size", "chemistry"]
+"""What tells structures apart: nothing, their number of atoms, or their elements."""
 
 LEVELS = (0.5, 0.8, 0.9, 0.95)
 """Shares of truths that intervals are quoted for."""
@@ -31,7 +32,7 @@ FEWEST = 50
 deviates by about 0.04 (standard deviation of the Beta law of split conformal at 90 %)."""
 
 GRAPHS_TOGETHER = 1024
-"""Graphs of a store that are in memory at once: their edges come along."""
+"""Graphs of a store that are read at once; their edges come with them and take most memory."""
 
 _FAMILIES = {
     "oxygen": ("O",),
@@ -39,15 +40,16 @@ _FAMILIES = {
     "chalcogen": ("S", "Se", "Te", "Po"),
     "pnictogen": ("N", "P", "As", "Sb"),
 }
-"""Elements that make anions: what a structure holds of them names its chemistry."""
+"""Elements that make anions: those that a structure holds name its chemistry."""
 
 _STARTS = ((1.0, 0.1), (0.5, 0.5), (0.05, 1.0))
+"""Starting points of the fit: sum of the factors, and the constant, in units of the mean square."""
 _FEW = 10
-"""With fewer values than this several parameters cannot be fitted: the constant is used."""
+"""With fewer values than this only a constant variance is fitted."""
 
 
 class Moments:
-    """Weighted mean and sum of squared deviations of what arrives, in fp64.
+    """Weighted mean and variance over members that are added one by one, in fp64.
 
     Source: West (1979), Comm. ACM 22, 532, eqs. for weighted data.
     """
@@ -60,12 +62,12 @@ class Moments:
         self._noise: np.ndarray | float = 0.0
 
     def add(self, values: np.ndarray, weight: float, noise: np.ndarray | None = None) -> None:
-        """Take one member's prediction in.
+        """Add one member.
 
         Args:
-            values: what it predicts, [R, w].
-            weight: its weight, > 0.
-            noise: the variance that it predicts for its own errors, [R, 1]; none is 0.
+            values: its predictions, [R, w].
+            weight: its weight, > 0; only ratios count.
+            noise: the variance that it predicts for its own errors, [R, 1]; 0 if None.
         """
         self._weight += weight
         if noise is not None:
@@ -73,27 +75,28 @@ class Moments:
         values = np.asarray(values, dtype=np.float64)
         change = values - self._mean
         self._mean = self._mean + change * (weight / self._weight)
+        # the deviation from the old mean times that from the new one
         self._squares = self._squares + weight * change * (values - self._mean)
 
     @property
     def mean(self) -> np.ndarray:
-        """Return the weighted mean, shaped like the predictions."""
+        """The weighted mean, [R, w]."""
         return self._mean
 
     @property
     def variance(self) -> np.ndarray:
-        """Return the weighted variance about the mean, in the unit squared."""
+        """The weighted variance about the mean, in the unit squared, [R, w]."""
         return np.maximum(self._squares / self._weight, 0.0)
 
     @property
     def noise(self) -> np.ndarray:
-        """Return the weighted mean of the variances that members predict, [R, 1]; 0 without any."""
+        """The weighted mean v of the variances that members predict, [R, 1]; 0 without any."""
         whole: np.ndarray = np.broadcast_to(self._noise / self._weight, (*self._mean.shape[:-1], 1))
         return whole
 
     @property
     def spread(self) -> np.ndarray:
-        """Return the members' spread of each row, [R, 1]: root mean variance of its components.
+        """The members' spread s, in the unit, [R, 1]: root mean variance of a row's components.
 
         One number for all components of a vector, so that it does not depend on the axes.
         """
@@ -106,12 +109,12 @@ def compute_moments(
     weights: Iterable[float],
     noises: Sequence[np.ndarray] | np.ndarray | None = None,
 ) -> Moments:
-    """Gather members' predictions; members of weight 0 are left out.
+    """Return the moments of members' predictions; members of weight 0 are left out.
 
     Args:
-        predictions: of the members, [R, w] each.
-        weights: their weights.
-        noises: the variances that they predict for their own errors, [R, 1] each.
+        predictions: of the M members, [R, w] each.
+        weights: of the members, M of them, >= 0.
+        noises: the variances that they predict for their own errors, [R, 1] each; 0 if None.
     """
     moments = Moments()
     each = [None] * len(predictions) if noises is None else noises
@@ -126,12 +129,12 @@ class Strata:
     """Kinds of structures, told apart before anything is predicted."""
 
     by: By = "all"
-    """Not at all, by the number of atoms, or by the anions among the elements."""
+    """``all``: there is one kind; ``size``: by number of atoms; ``chemistry``: by anions."""
     edges: tuple[int, ...] = ()
-    """For ``size``: most atoms of each kind but the last, rising."""
+    """For ``size``: most atoms of each kind but the last, which has no limit; rising."""
 
     def names(self, columns: Columns) -> np.ndarray:
-        """Return the name of each structure's kind, [G]; of all the same for ``all``."""
+        """Return the name of each structure's kind, [G]; of ``all`` it is the same for all."""
         if self.by == "size":
             return self.of_sizes(columns.num_nodes())
         if self.by == "chemistry":
@@ -139,12 +142,12 @@ class Strata:
         return np.full(columns.num_graphs, "all")
 
     def of_rows(self, graphs: GraphSet, indices: np.ndarray, *, node: bool) -> np.ndarray:
-        """Return the kind of structure of each row of a node- or graph-level head, [R].
+        """Return the name of the kind of each row's structure, [R].
 
         Args:
             graphs: of a store, or in memory.
-            indices: of the graphs.
-            node: whether the head has a row for each node.
+            indices: positions of the graphs wanted, [G].
+            node: True for a node-level head with a row per node, else there is one per graph.
         """
         names = [
             self.names(graphs.take(indices[first : first + GRAPHS_TOGETHER]))
@@ -162,7 +165,7 @@ class Strata:
 
 
 def size_strata(atoms: np.ndarray) -> Strata:
-    """Cut by size so that each third of some structures has its own kind.
+    """Return strata by size in which each third of some structures has its own kind.
 
     Args:
         atoms: numbers of atoms of the structures to calibrate on, [G].
@@ -173,19 +176,20 @@ def size_strata(atoms: np.ndarray) -> Strata:
 
 
 def _chemistries(columns: Columns) -> np.ndarray:
-    """Return names: ``organic`` (carbon and hydrogen), by their anions, or ``no anion``."""
+    """Return ``organic`` (carbon and hydrogen), the anions, or ``no anion`` by structure, [G]."""
     table = np.zeros(128, dtype=np.int64)
     for bit, family in enumerate((("C",), ("H",), *_FAMILIES.values())):
         for symbol in family:
             table[atomic_numbers[symbol]] |= 1 << bit
     if not columns.num_graphs:
         return np.zeros(0, dtype="U1")
-    found = np.bitwise_or.reduceat(table[columns.numbers], columns.node_offset[:-1])
-    kinds, place = np.unique(found, return_inverse=True)
-    return np.array([_named(int(kind)) for kind in kinds])[place]
+    bits = np.bitwise_or.reduceat(table[columns.numbers], columns.node_offset[:-1])
+    kinds, place = np.unique(bits, return_inverse=True)
+    return np.array([_name_of_kind(int(kind)) for kind in kinds])[place]
 
 
-def _named(kind: int) -> str:
+def _name_of_kind(kind: int) -> str:
+    """Return the name of a kind: bits 0 and 1 are carbon and hydrogen, then come the anions."""
     if kind & 3 == 3:
         return "organic"
     names = [name for bit, name in enumerate(_FAMILIES, start=2) if kind & (1 << bit)]
@@ -193,12 +197,12 @@ def _named(kind: int) -> str:
 
 
 def graph_of_row(graphs: GraphSet, indices: np.ndarray, *, node: bool) -> np.ndarray:
-    """Return the position of the graph of each row of a node- or graph-level head, [R].
+    """Return the position of each row's graph among the graphs wanted, [R].
 
     Args:
         graphs: of a store, or in memory.
-        indices: of the graphs.
-        node: whether the head has a row for each node.
+        indices: positions of the graphs wanted, [G].
+        node: True for a node-level head with a row per node, else there is one per graph.
     """
     positions = np.arange(len(indices))
     return np.repeat(positions, graphs.num_nodes()[indices]) if node else positions
@@ -223,14 +227,21 @@ def key(level: float) -> str:
 
 
 def group_weights(group: np.ndarray) -> tuple[np.ndarray, int]:
-    """Return the share of each value in its group, [n], and the number of groups."""
+    """Weigh values so that each group weighs 1.
+
+    Args:
+        group: number of each value's group, [n].
+
+    Returns:
+        Weight of each value, 1 over the values of its group, [n]; and the number of groups.
+    """
     _, place, counts = np.unique(group, return_inverse=True, return_counts=True)
     weights: np.ndarray = 1.0 / counts[place]
     return weights, len(counts)
 
 
 def conformal_rank(count: int, level: float) -> int:
-    """Return the rank, from 1, of the score that covers ``level`` of new values.
+    """Return the rank, from 1, of that of ``count`` scores which covers ``level`` of new values.
 
     Source: Vovk et al. (2005), Algorithmic learning in a random world: ceil((n + 1) level).
     """
@@ -238,17 +249,20 @@ def conformal_rank(count: int, level: float) -> int:
 
 
 def conformal_quantiles(scores: np.ndarray, group: np.ndarray) -> dict[str, float]:
-    """Return for every level of ``GRID``, by ``key(level)``, the score that covers a new group.
+    """Compute the scores that cover the values of a new group at every level of ``GRID``.
 
-    The groups' distributions of scores are pooled with equal weight, and one more group
-    whose scores are all infinite stands for the new one; with one value per group this is
-    the score of the conformal rank. With too few groups no finite interval has the
-    guarantee; then the larger of the largest score and the Gaussian quantile stands in
-    (``Calibration.guaranteed`` tells).
+    The groups' distributions of scores are pooled with equal weight, and one more group whose
+    scores are all infinite represents the new one; with one value per group this is the score of
+    the conformal rank. With too few groups no finite score has the guarantee (see
+    ``Calibration.guaranteed``), and the larger of the largest score and the Gaussian quantile is
+    used.
 
     Args:
-        scores: residual over sigma, [n].
+        scores: |residual| over sigma, [n].
         group: number of each value's group, [n].
+
+    Returns:
+        Quantile of the scores by ``key(level)``, dimensionless.
 
     Source: Dunn, Wasserman, Ramdas (2023), J. Am. Stat. Assoc. 118, 2491 (pooling CDFs).
     """
@@ -261,14 +275,16 @@ def conformal_quantiles(scores: np.ndarray, group: np.ndarray) -> dict[str, floa
 def conformal_tables(
     scores: np.ndarray, group: np.ndarray, stratum: np.ndarray
 ) -> dict[str, dict[str, float]]:
-    """Return own quantiles for the strata that have enough groups.
-
-    A kind that is missing here takes the quantiles of all, as the only kind there is does.
+    """Compute quantiles of their own for the kinds of structures that have enough groups.
 
     Args:
-        scores: residual over sigma, [n].
+        scores: |residual| over sigma, [n].
         group: number of each value's group, [n].
         stratum: name of each value's kind of structure, [n].
+
+    Returns:
+        By kind what ``conformal_quantiles`` returns; a kind with fewer than ``FEWEST`` groups is
+        missing and takes the quantiles of all. Empty where there is one kind.
 
     Source: Vovk, Lindsay, Nouretdinov, Gammerman (2003), Mondrian confidence machine.
     """
@@ -282,6 +298,14 @@ def conformal_tables(
 
 
 def _quantile(rising: np.ndarray, covered: np.ndarray, level: float, groups: int) -> float:
+    """Return the quantile of one level.
+
+    Args:
+        rising: sorted scores, [n].
+        covered: weight of the scores up to each of them, [n]; all weigh ``groups``.
+        level: share of a new group to cover.
+        groups: number of groups.
+    """
     place = int(np.searchsorted(covered, (groups + 1) * level - 1e-9))
     if place >= len(rising):
         return max(float(rising[-1]), float(ndtri(0.5 + level / 2)))
@@ -294,16 +318,16 @@ def fit_variance(
     """Fit factors f >= 0 and b >= ``floor`` of sigma^2 = known f + b by weighted likelihood.
 
     Args:
-        known: variances that may explain the squared residuals, [n, p]; the members'
-            variance, the variance that members predict.
-        square: squared residuals, [n].
+        known: variances that may explain the squared residuals, in the unit squared, [n, p]:
+            the members' variance, and the variance that members predict.
+        square: squared residuals, in the unit squared, [n].
         weight: how much each value counts, [n], > 0.
         floor: smallest b, in the unit squared, > 0.
 
     Returns:
-        The factors, [p], 0 where a known variance is the same everywhere, and b; the closed
-        form f = 0, b = mean square where there are few values, and where no fit is better.
-        Never less likely than f = 1, b = ``floor``.
+        The factors f, [p], and b. The factor of a variance that is the same everywhere is 0.
+        f = 0 and b = mean square where there are few values or no fit is better. The likelihood
+        is never below that of f = 1, b = ``floor``.
     """
     weight = weight / weight.sum()
     constant = max(float(weight @ square), floor)
@@ -311,16 +335,16 @@ def fit_variance(
     used = np.flatnonzero(np.ptp(known, axis=0) > 1e-12 * np.maximum(unit, floor))
     if len(square) < _FEW or not len(used):
         return factors, constant
-    x, y = known[:, used] / unit[used], square / constant
+    x, y = known[:, used] / unit[used], square / constant  # of order 1, for the optimizer
     low = max(floor / constant, 1e-9)
     bounds = [(0.0, 1e6)] * len(used) + [(low, 1e6)]
     best, lowest = np.r_[np.zeros(len(used)), 1.0], 0.5 * float(weight @ y)
     for start in (*_starts(len(used)), np.r_[unit[used] / constant, low]):
-        found = minimize(
+        fit = minimize(
             _cost, start, args=(x, y, weight), jac=True, bounds=bounds, method="L-BFGS-B"
         )
-        if np.isfinite(found.fun) and found.fun < lowest - 1e-12:
-            best, lowest = found.x, float(found.fun)
+        if np.isfinite(fit.fun) and fit.fun < lowest - 1e-12:
+            best, lowest = fit.x, float(fit.fun)
     factors[used] = best[:-1] * constant / unit[used]
     return factors, max(float(best[-1]) * constant, floor)
 
@@ -328,7 +352,14 @@ def fit_variance(
 def _cost(
     p: np.ndarray, x: np.ndarray, y: np.ndarray, weight: np.ndarray
 ) -> tuple[float, np.ndarray]:
-    """Return the negative log likelihood and its slope; factors [p - 1], then the constant."""
+    """Return the negative log likelihood of Gaussians per value, and its gradient, [q + 1].
+
+    Args:
+        p: the factors, then the constant, [q + 1].
+        x: known variances, [n, q].
+        y: squared residuals, [n].
+        weight: of the values, [n], summing to 1.
+    """
     sigma2 = x @ p[:-1] + p[-1]
     slope = 0.5 * weight * (1.0 / sigma2 - y / np.square(sigma2))
     value = 0.5 * float(weight @ (np.log(sigma2) + y / sigma2))
@@ -336,19 +367,23 @@ def _cost(
 
 
 def _starts(count: int) -> list[np.ndarray]:
-    """Return starting points: all variances together, and each alone."""
+    """Return starting points, [count + 1] each: all variances share the factor, or one has it."""
     shares = [np.full(count, 1.0 / count), *(np.eye(count) if count > 1 else ())]
     return [np.r_[factor * share, constant] for factor, constant in _STARTS for share in shares]
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """How one head's spread s becomes sigma: sigma^2 = a s^2 + c v + b."""
+    """How one head's spread s and predicted variance v become sigma: sigma^2 = a s^2 + c v + b.
+
+    Source: Musil et al. (2019), J. Chem. Theory Comput. 15, 906 (the members' variance scaled by
+    likelihood); for the intervals see ``conformal_quantiles``.
+    """
 
     a: float
-    """Factor of the members' variance, >= 0."""
+    """Factor of the members' variance s^2, >= 0."""
     b: float
-    """Variance that the members do not see, in the unit squared, > 0."""
+    """Variance that neither s nor v explains, in the unit squared, > 0."""
     quantiles: dict[str, float]
     """By level, as ``"0.9"``: the interval is mean -+ quantile * sigma."""
     spread99: float
@@ -356,18 +391,18 @@ class Calibration:
     rows: int
     """Values (rows times components) that it was fitted on."""
     groups: int
-    """Groups of structures they come from: what counts as independent."""
+    """Independent groups of structures that the values come from."""
     c: float = 0.0
-    """Factor of the variance that members predict for their own errors, >= 0."""
+    """Factor of the variance v that members predict for their own errors, >= 0."""
     tables: dict[str, dict[str, float]] = field(default_factory=dict)
-    """Quantiles of kinds of structures that have their own, see ``Strata``."""
+    """Quantiles by level of the kinds of structures that have their own, see ``Strata``."""
 
     def sigma(self, spread: np.ndarray, noise: np.ndarray | float = 0.0) -> np.ndarray:
-        """Return the calibrated standard deviation, in the unit.
+        """Return the calibrated standard deviation, in the unit, shaped like ``spread``.
 
         Args:
-            spread: of the members, in the unit.
-            noise: mean of the variances that members predict, in the unit squared.
+            spread: of the members, in the unit, [R, 1] or [R, w].
+            noise: mean of the variances that members predict, in the unit squared, [R, 1].
         """
         root: np.ndarray = np.sqrt(self.a * np.square(spread) + self.c * noise + self.b)
         return root
@@ -375,12 +410,16 @@ class Calibration:
     def half_width(
         self, sigma: np.ndarray, level: float = 0.9, stratum: np.ndarray | None = None
     ) -> np.ndarray:
-        """Return half the interval that covers ``level``, in the unit.
+        """Return half the width of the interval that covers ``level``, in the unit, [R, 1].
 
         Args:
             sigma: calibrated standard deviation, [R, 1].
             level: share to cover, one that has a quantile.
-            stratum: name of each row's kind of structure, [R]; all alike if left out.
+            stratum: name of each row's kind of structure, [R]; if None, kinds with quantiles of
+                their own take those of all, too.
+
+        Raises:
+            KeyError: the level has no quantile.
         """
         quantile = np.full(np.shape(sigma), self.quantiles[key(level)])
         if stratum is not None:
@@ -391,7 +430,11 @@ class Calibration:
 
     @property
     def levels(self) -> tuple[float, ...]:
-        """Return the levels that have a quantile, rising."""
+        """The levels that have a quantile.
+
+        Returns:
+            Shares between 0 and 1, rising.
+        """
         return tuple(sorted(float(name) for name in self.quantiles))
 
     def guaranteed(self, level: float) -> bool:
@@ -409,17 +452,17 @@ def calibrate(
     noise: np.ndarray | float = 0.0,
     stratum: np.ndarray | str = "all",
 ) -> Calibration:
-    """Fit the affine map by Gaussian likelihood, then conformal quantiles.
+    """Fit the affine map to sigma^2 by Gaussian likelihood, then conformal quantiles.
 
-    Each group (copies of a molecule, atoms of one structure, components of a vector) weighs
-    the same, and the intervals are those of a value of a *new* group.
+    Each group (copies of a molecule, atoms of one structure, components of a vector) weighs the
+    same, and the intervals cover the values of a *new* group.
 
     Args:
         residual: truth minus mean, [R, w], in the unit.
         spread: the members' spread, [R, 1], in the unit.
         group: number of each row's group, [R].
-        largest: for each calibration structure its largest spread, in the unit.
-        scale: the target's standard deviation; keeps b above zero when all fits perfectly.
+        largest: largest spread of each calibration structure, in the unit, [G].
+        scale: the target's standard deviation, in the unit; keeps b > 0 if no residual is.
         noise: mean of the variances that members predict, [R, 1], in the unit squared.
         stratum: name of each row's kind of structure, [R], if kinds have their own intervals.
     """

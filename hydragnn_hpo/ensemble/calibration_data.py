@@ -1,4 +1,6 @@
-"""Predictions of the members for the calibration split, from which fewer can be calibrated again.
+"""Predictions of the members for the calibration split: some of them can be calibrated again.
+
+An ensemble file carries them as named arrays, so that members can be removed without the data set.
 
 Shapes: C calibration structures, R rows of a head, w components.
 """
@@ -13,7 +15,10 @@ from hydragnn_hpo.ensemble.calibrate import Calibration, Moments, calibrate, lar
 from hydragnn_hpo.sanitize import escape_controls
 
 _KIND = "structures/kind/"
+"""What the names of arrays begin with that mark the structures of one kind."""
+
 Widths = Mapping[str, int]
+"""Components of each head."""
 
 MOST_VALUES = 8_000_000
 """Most numbers of calibration data that an ensemble file carries: 64 MB."""
@@ -24,15 +29,16 @@ class HeadCalibrationData:
     """One head on the calibration split, all rows."""
 
     truth: np.ndarray
-    """[R, w] in the unit; 0 where there is none."""
+    """The label, [R, w], in the unit; 0 where there is none."""
     mask: np.ndarray
-    """Which rows have a truth, [R]."""
+    """Which rows have a label, [R]."""
     graph: np.ndarray
-    """Position of each row's structure, [R]."""
+    """Position of each row's structure in the split, [R]."""
     predictions: Mapping[str, np.ndarray]
-    """Prediction of each member that takes part in the head, by trial, [R, w]."""
+    """Prediction of each member that takes part in the head, by trial, [R, w], in the unit."""
     variances: Mapping[str, np.ndarray] = field(default_factory=dict)
-    """Variance that members predict for themselves, by trial, [R, 1]; those that do."""
+    """Variance of its own errors that a member predicts, by trial, [R, 1], in the unit squared;
+    members that predict none are missing."""
 
 
 @dataclass(frozen=True)
@@ -44,17 +50,17 @@ class CalibrationData:
     kind: np.ndarray
     """Name of each structure's kind, as ``Strata`` names them, [C]."""
     heads: Mapping[str, HeadCalibrationData]
-    """By name."""
+    """By name of the head."""
 
     @property
     def values(self) -> int:
-        """Number of values that it holds."""
+        """Number of labels and predictions in all heads."""
         return sum(
             a.size for head in self.heads.values() for a in (head.truth, *head.predictions.values())
         )
 
     def without(self, removed: Collection[str]) -> "CalibrationData":
-        """Return the data of the other members."""
+        """Return the data of the members that are not removed; ``removed`` are trials."""
         heads = {
             name: HeadCalibrationData(
                 head.truth,
@@ -68,7 +74,7 @@ class CalibrationData:
         return CalibrationData(self.group, self.kind, heads)
 
     def moments(self, name: str, weights: Mapping[str, float]) -> Moments:
-        """Return mean and spread of one head for some weights by trial."""
+        """Return the moments of one head, [R, w]; ``weights`` are by trial, > 0."""
         head, moments = self.heads[name], Moments()
         for trial, weight in weights.items():
             moments.add(head.predictions[trial], weight, head.variances.get(trial))
@@ -79,8 +85,8 @@ class CalibrationData:
 
         Args:
             name: of the head.
-            weights: by trial, > 0.
-            scale: the target's standard deviation.
+            weights: of the members that take part, by trial, > 0.
+            scale: the target's standard deviation on the training split, in the unit.
         """
         head, moments = self.heads[name], self.moments(name, weights)
         return calibrate(
@@ -95,7 +101,11 @@ class CalibrationData:
 
 
 def to_arrays(data: CalibrationData) -> dict[str, np.ndarray]:
-    """Return the data as named arrays; fp32 where that loses nothing."""
+    """Return the data as named arrays for an ensemble file.
+
+    Returns:
+        By name as the room's README lists them; in fp32 where that is exact, else in fp64.
+    """
     arrays = {"structures/group": data.group.astype(np.int64)}
     for kind in np.unique(data.kind):
         arrays[f"{_KIND}{kind}"] = (data.kind == kind).astype(np.uint8)
@@ -113,17 +123,17 @@ def to_arrays(data: CalibrationData) -> dict[str, np.ndarray]:
 def from_arrays(
     arrays: Mapping[str, np.ndarray], weights: Mapping[str, Mapping[str, float]], width: Widths
 ) -> CalibrationData:
-    """Check and read named arrays.
+    """Read named arrays and check all of them.
 
     Args:
         arrays: as ``to_arrays`` returns them, of untrusted origin.
-        weights: by head and trial; each of these must be there.
+        weights: by head and trial; each of these must have predictions.
         width: components of each head.
 
     Raises:
         ValueError: arrays are missing, too many, of a wrong shape, or not finite.
     """
-    left, heads = dict(arrays), {}
+    left, heads = dict(arrays), {}  # an array that is read is taken out: none may be left
     take = partial(_take, left)
     group, kind = _structures(left)
     for name, shares in weights.items():
@@ -149,6 +159,7 @@ def from_arrays(
 
 
 def _structures(left: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Take group and kind of each structure, [C] each, out of the arrays that are left."""
     size = len(left.get("structures/group", ()))
     group = _take(left, "structures/group", (size,), "i")
     names = [key.removeprefix(_KIND) for key in left if key.startswith(_KIND)]
@@ -163,12 +174,20 @@ def _structures(left: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _take(left: dict[str, np.ndarray], key: str, shape: tuple[int, ...], kind: str) -> np.ndarray:
-    found = left.pop(key, None)
-    if found is None:
+    """Take one array out of those that are left.
+
+    Args:
+        left: arrays by name; ``key`` is removed.
+        key: name of the array.
+        shape: that it must have.
+        kind: of its numbers, as numpy calls it: ``f``, ``i`` or ``u``.
+    """
+    array = left.pop(key, None)
+    if array is None:
         raise ValueError(f"'{key}' is missing")
-    if found.shape != shape or found.dtype.kind != kind or not np.isfinite(found).all():
+    if array.shape != shape or array.dtype.kind != kind or not np.isfinite(array).all():
         raise ValueError(f"'{key}' has a wrong shape or kind, or numbers that are not finite")
-    return found.astype(np.float64) if kind == "f" else found
+    return array.astype(np.float64) if kind == "f" else array
 
 
 def _to_fp32(values: np.ndarray) -> np.ndarray:

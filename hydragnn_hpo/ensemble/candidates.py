@@ -7,7 +7,6 @@ import math
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError
@@ -23,6 +22,8 @@ from hydragnn_hpo.config import (
     load_config,
 )
 from hydragnn_hpo.data import GraphSet
+from hydragnn_hpo.ensemble.artefact import TargetStatistics
+from hydragnn_hpo.ensemble.build_table import TrialSummary
 from hydragnn_hpo.ensemble.calibrate import GRAPHS_TOGETHER, Strata, graph_of_row, size_strata
 from hydragnn_hpo.errors import RunError
 from hydragnn_hpo.files import read_json
@@ -33,7 +34,7 @@ from hydragnn_hpo.training import open_graphs
 
 @dataclass(frozen=True)
 class Candidate:
-    """A trial that came to a good end."""
+    """A trial that completed or was stopped at a rung, and so may become a member."""
 
     trial: str
     """Name of the trial."""
@@ -51,40 +52,70 @@ class Candidate:
     """File with its predictions on val, sel and cal."""
 
 
-Trials = list[tuple[TrialDir, TrialConfig, dict[str, Any]]]
+@dataclass(frozen=True)
+class _TrialResult:
+    """A trial and the ``result.json`` of its current attempt."""
+
+    folder: TrialDir
+    config: TrialConfig
+    status: str
+    objective: float | None
+    """Validation objective, in standard deviations; None for a failed trial."""
+    epochs: int | None
+    val_mae: dict[str, float]
+    """Validation MAE by head, in the head's unit; empty for a failed trial."""
+    predictions: Path
+    """File with its predictions on val, sel and cal; a failed trial has none."""
+
+    @property
+    def rank(self) -> tuple[float, str]:
+        """The sort key of trials, best first.
+
+        Returns:
+            The objective, infinite without one, and the name.
+        """
+        objective = math.inf if self.objective is None else float(self.objective)
+        return objective, self.folder.path.name
 
 
-def _read_results(run: RunDir) -> Trials:
-    """Return trials with configuration and result, best objective first, those without one last.
+def _read_results(run: RunDir) -> list[_TrialResult]:
+    """Read the results of all trials, best objective first, those without one last.
 
     Only the current attempt's result counts: a trial that is being trained on has none.
     """
-    trials: Trials = []
+    results = []
     for path in (run.path / "trials").glob("*/trial.toml"):
-        trial = TrialDir(path.parent)
-        attempts = trial.attempts()
-        result = trial.attempt(attempts[-1]) / "result.json" if attempts else None
-        if result is not None and result.exists():
-            trials.append((trial, load_config(path, TrialConfig), read_json(result)))
+        folder = TrialDir(path.parent)
+        attempts = folder.attempts()
+        if not attempts:
+            continue
+        attempt = folder.attempt(attempts[-1])
+        if (attempt / "result.json").exists():
+            content = read_json(attempt / "result.json")
+            result = _TrialResult(
+                folder=folder,
+                config=load_config(path, TrialConfig),
+                status=content["status"],
+                objective=content.get("objective"),
+                epochs=content.get("epochs"),
+                val_mae=content.get("val_mae") or {},
+                predictions=attempt / "predictions.safetensors",
+            )
+            results.append(result)
+    return sorted(results, key=lambda result: result.rank)
 
-    def rank(one: tuple[TrialDir, TrialConfig, dict[str, Any]]) -> tuple[float, str]:
-        objective = one[2].get("objective")
-        return math.inf if objective is None else float(objective), one[0].path.name
 
-    return sorted(trials, key=rank)
-
-
-def list_leaderboard(run: RunDir) -> list[dict[str, Any]]:
-    """List ``trial conv status objective epochs`` of every trial with a result, best first."""
+def list_leaderboard(run: RunDir) -> list[TrialSummary]:
+    """List every trial with a result, best validation objective first."""
     return [
         {
-            "trial": trial.path.name,
-            "conv": config.model.conv,
-            "status": result["status"],
-            "objective": result.get("objective"),
-            "epochs": result.get("epochs"),
+            "trial": result.folder.path.name,
+            "conv": result.config.model.conv,
+            "status": result.status,
+            "objective": result.objective,
+            "epochs": result.epochs,
         }
-        for trial, config, result in _read_results(run)
+        for result in _read_results(run)
     ]
 
 
@@ -95,22 +126,22 @@ def find_candidates(run: RunDir) -> list[Candidate]:
     stopped at a rung.
 
     Raises:
-        RunError: no trial came to a good end, or their heads differ.
+        RunError: no trial completed or was stopped at a rung, or their heads differ.
     """
-    scored = [one for one in _read_results(run) if one[2].get("objective") is not None]
+    results = _read_results(run)
     for status in ("completed", "stopped"):
         candidates = [
             Candidate(
-                trial=trial.path.name,
-                folder=trial,
-                config=config,
+                trial=result.folder.path.name,
+                folder=result.folder,
+                config=result.config,
                 status=status,
-                objective=float(result["objective"]),
-                val_mae=result["val_mae"],
-                predictions=trial.attempt(trial.attempts()[-1]) / "predictions.safetensors",
+                objective=float(result.objective),
+                val_mae=result.val_mae,
+                predictions=result.predictions,
             )
-            for trial, config, result in scored
-            if result["status"] == status
+            for result in results
+            if result.status == status and result.objective is not None
         ]
         if candidates:
             _check_heads(run, candidates)
@@ -134,12 +165,15 @@ def _check_heads(run: RunDir, candidates: list[Candidate]) -> None:
 def read_stored_predictions(
     candidate: Candidate, split: str, graphs: GraphSet
 ) -> dict[str, np.ndarray]:
-    """Return what a trial predicted on ``val``, ``sel`` or ``cal``, by head, [R, w] in fp64.
+    """Read the predictions that a trial stored when it ended.
 
     Args:
         candidate: the trial.
-        split: name of the split.
-        graphs: the store, whose split must be the same.
+        split: ``val``, ``sel`` or ``cal``.
+        graphs: the store that the trial was trained on; its split must not have changed since.
+
+    Returns:
+        Predictions by head, [R, w] in fp64, in the head's unit.
 
     Raises:
         RunError: the file is missing or damaged, or is about other structures.
@@ -161,15 +195,15 @@ def read_stored_predictions(
 
 
 def read_truth(graphs: GraphSet, target: str, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Read a target of some graphs of a store.
+    """Read a target of some graphs of a store, ``GRAPHS_TOGETHER`` graphs at a time.
 
     Args:
         graphs: the store.
         target: its name.
-        indices: of the graphs.
+        indices: positions of the graphs in the store, [G].
 
     Returns:
-        The values, [R, w] in fp64, and which rows have one, [R].
+        The values, [R, w] in fp64, in the target's unit; and which rows have one, [R].
     """
     values, masks = [], []
     for first in range(0, max(len(indices), 1), GRAPHS_TOGETHER):
@@ -184,27 +218,53 @@ class BuildContext:
     """All that the steps of a build share."""
 
     run: RunDir
+    """The run directory; the ensemble and its report are written there."""
     campaign: CampaignConfig
+    """Configuration of the campaign."""
     cards: tuple[CardConfig, ...]
+    """Cards of the data that the candidates were trained on."""
     graphs: GraphSet
+    """Graphs, labels, splits and groups of that data."""
     candidates: list[Candidate]
+    """The C trials to choose members from, best validation objective first."""
 
     @property
-    def targets(self) -> dict[str, dict[str, Any]]:
-        """Return the statistics of the targets that the heads predict."""
+    def targets(self) -> dict[str, TargetStatistics]:
+        """Statistics of the heads' targets on the training split.
+
+        Returns:
+            By head.
+        """
         return {n: self.graphs.stats["targets"][n] for n in self.candidates[0].config.heads}
 
     def scale(self, name: str) -> float:
-        """Return the divisor of a head's MAE in the objective of a trial: the target's spread."""
+        """Return the divisor of a head's MAE in the objective of a trial.
+
+        It is the target's standard deviation on the training split, in the unit; 1 for a constant.
+        """
         return float(self.targets[name]["std"]) or 1.0
 
     def stored(self, split: str) -> dict[str, np.ndarray]:
-        """Return the stored predictions of all candidates for a split, by head, [C, R, w]."""
+        """Read the stored predictions of all candidates for ``val``, ``sel`` or ``cal``.
+
+        Returns:
+            By head, [C, R, w] in fp64, in the head's unit.
+
+        Raises:
+            RunError: a file is missing or damaged, or is about other structures.
+        """
         each = [read_stored_predictions(c, split, self.graphs) for c in self.candidates]
         return {name: np.stack([one[name] for one in each]) for name in self.targets}
 
     def truth(self, name: str, split: str) -> tuple[np.ndarray, np.ndarray]:
-        """Return a target on a split, [R, w], and which rows have it, [R]; at least one does."""
+        """Read a target on a split.
+
+        Returns:
+            The values, [R, w] in the target's unit, and which rows have one, [R].
+
+        Raises:
+            RunError: no row has one.
+        """
         values, mask = read_truth(self.graphs, name, self.graphs.indices_of(split))
         if not mask.any():
             raise RunError(
@@ -218,17 +278,17 @@ class BuildContext:
         return bool(self.targets[name]["level"] == "node")
 
     def graph_of_row(self, name: str, split: str) -> np.ndarray:
-        """Return the position of each row's structure in a split, [R]."""
+        """Return the position in a split of each row's structure, [R]."""
         return graph_of_row(self.graphs, self.graphs.indices_of(split), node=self.is_node(name))
 
     def groups(self, name: str, split: str) -> int:
-        """Count the groups of structures that have a target on a split: what is independent."""
+        """Count the independent groups of structures that have a target on a split."""
         group = self.graphs.group[self.graphs.indices_of(split)][self.graph_of_row(name, split)]
         return len(np.unique(group[self.truth(name, split)[1]]))
 
     @cached_property
     def strata(self) -> Strata:
-        """The strata that may have intervals of their own; targets are not used."""
+        """The kinds of structures that may have intervals of their own; targets play no part."""
         by = self.campaign.ensemble.intervals
         if by == "size":
             return size_strata(self.graphs.num_nodes()[self.graphs.indices_of("cal")])
@@ -236,10 +296,10 @@ class BuildContext:
 
 
 def open_build_context(run: RunDir) -> BuildContext:
-    """Open what a finished campaign left.
+    """Open the candidates, graphs and cards of a finished campaign.
 
     Raises:
-        HydraError: there is nothing to build an ensemble from.
+        HydraError: a file cannot be read, or no trial may become a member.
     """
     campaign = load_config(run.campaign, CampaignConfig)
     candidates = find_candidates(run)
@@ -251,11 +311,11 @@ def open_build_context(run: RunDir) -> BuildContext:
 
 
 def flops_per_graph(model: ModelConfig, stats: Stats) -> float:
-    """Estimate the operations that a net spends on the mean structure of a store.
+    """Estimate the floating point operations that a net spends on the mean structure of a store.
 
     Args:
-        model: the net; its heads cost next to nothing.
-        stats: what the store says of its graphs.
+        model: the net; its heads are left out, they cost next to nothing.
+        stats: content of the store's ``stats.json``.
     """
     nodes, most = float(stats["nodes"]["mean"]), model.max_neighbors or math.inf
     edges = nodes * min(mean_neighbors(stats, model.cutoff), most)

@@ -23,16 +23,17 @@ class EnergyDerivatives:
     energy: Moments = field(default_factory=Moments)
     """The head as it is, total or per atom, [G, 1]."""
     forces: Moments = field(default_factory=Moments)
-    """Minus the slope of the total energy, eV/angstrom, [N, 3]."""
+    """Minus the gradient of the total energy, eV/angstrom, [N, 3]."""
     stress: Moments = field(default_factory=Moments)
-    """Its slope by strain over the volume, eV/angstrom^3, [G, 9]; 0 where there is no volume."""
+    """Derivative of the total energy by the strain over the volume, eV/angstrom^3, [G, 9]; 0
+    where there is no volume."""
 
     @property
     def deviation(self) -> np.ndarray:
-        """Return how far the members' forces on each atom lie apart, eV/angstrom, [N].
+        """Disagreement of the members on the force on each atom, eV/angstrom, [N].
 
-        It is the root of the mean squared distance of the members' vectors from their mean; the
-        spread of ``Moments``, one number per component, is smaller by the root of 3.
+        It is the root of the mean squared distance of the members' vectors from their mean.
+        ``Moments.spread`` averages over the three components and is smaller by the root of 3.
 
         Source: Zhang et al. (2020), Comput. Phys. Commun. 253, 107206 (DP-GEN), eq. 1.
         """
@@ -43,17 +44,25 @@ class EnergyDerivatives:
 def compute_derivatives(
     ensemble: Ensemble, target: str, graphs: GraphSet, indices: np.ndarray
 ) -> EnergyDerivatives:
-    """Differentiate each member's energy of one batch of graphs, one member after the other."""
-    found = EnergyDerivatives()
+    """Differentiate the members' energies of one batch of graphs, one member after the other.
+
+    Args:
+        ensemble: whose members with a weight for ``target`` take part.
+        target: the energy head.
+        graphs: with edges up to the ensemble's cutoff.
+        indices: positions of the graphs of the batch, [G].
+    """
+    derivatives = EnergyDerivatives()
     per_atom = ensemble.manifest.heads[target].energy == "per_atom"
     members = [member for member in ensemble.members if target in member.weights]
     for member, batch in member_batches(members, graphs, indices, ensemble.device):
         energy, noise, forces, stress = differentiate(member, batch, target, per_atom=per_atom)
         weight = member.weights[target]
-        found.energy.add(as_array(energy), weight, None if noise is None else as_array(noise))
-        found.forces.add(as_array(forces), weight)
-        found.stress.add(as_array(stress), weight)
-    return found
+        variance = None if noise is None else as_array(noise)
+        derivatives.energy.add(as_array(energy), weight, variance)
+        derivatives.forces.add(as_array(forces), weight)
+        derivatives.stress.add(as_array(stress), weight)
+    return derivatives
 
 
 def differentiate(
@@ -61,9 +70,15 @@ def differentiate(
 ) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
     """Differentiate one member's energy.
 
+    Args:
+        member: with a weight for ``target``.
+        batch: G graphs in its precision.
+        target: the energy head.
+        per_atom: True if the head is an energy per atom; the total is differentiated all the same.
+
     Returns:
-        The head [G, 1] and the variance that it predicts [G, 1], as they are; forces in
-        eV/angstrom [N, 3] and stress in eV/angstrom^3 [G, 9] of the total energy.
+        The head, [G, 1], in eV or eV/atom; the variance that it predicts, [G, 1], or None; forces
+        in eV/angstrom, [N, 3], and stress in eV/angstrom^3, [G, 9], of the total energy.
     """
     moved, positions, strain = attach_strain(batch)
     heads = member.model(moved, only=(target,))
@@ -76,10 +91,11 @@ def differentiate(
 
 
 def find_energy_head(ensemble: Ensemble, target: str | None = None) -> str:
-    """Choose the head that is differentiated.
+    """Choose the energy head that is differentiated; ``target`` names it where there are several.
 
     Raises:
-        ConfigError: the ensemble has none, or several and none was named.
+        ConfigError: the ensemble has none, several of which none is named, or a member whose
+            energy jumps.
     """
     heads = {name: head for name, head in ensemble.manifest.heads.items() if head.energy}
     if not heads:

@@ -1,15 +1,16 @@
 """Engines that predict with all members, and batches that members of several cutoffs share.
 
-Edges are laid out in pairs once, and shorter cutoffs are cut out of a longer one.
+Graphs are gathered once at the longest cutoff, with their edges in pairs: edge k leads from a to b
+and edge k + P from b to a. Batches of shorter cutoffs are cut out of that.
 
-Shapes: N nodes, E edges, P pairs (E / 2), R rows of a head, w its components.
+Shapes: G graphs, N nodes, E edges, P pairs (E / 2), R rows of a head, w its components.
 """
 
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, Self
+from typing import Protocol, Self
 
 import numpy as np
 import torch
@@ -18,26 +19,32 @@ from torch import Tensor
 from hydragnn_hpo.config import TrialConfig, TrialHeads, count_parameters, parse_config
 from hydragnn_hpo.config.convs.spec import is_user_conv
 from hydragnn_hpo.data import Batch, GraphSet, make_batch
+from hydragnn_hpo.ensemble.artefact import TargetStatistics
 from hydragnn_hpo.errors import ConfigError, DataError
 from hydragnn_hpo.launching import DEVICE
 from hydragnn_hpo.model import MultiHeadGNN
 from hydragnn_hpo.training import DTYPES
 
 AUTO = "auto"
+"""Name of a device that is to be chosen."""
 
 _DEVICE_KINDS = ("cpu", "cuda", "xpu")
+"""Kinds of devices that members can predict on, as torch names them."""
 
 EDGES_PER_BATCH = 40_000
 """Structures are predicted in batches of about this many edges and nodes."""
 
 Key = tuple[float, torch.dtype, int | None]
-"""What a member's batch depends on: its cutoff, type and cap on neighbours."""
+"""What a member's batch depends on: its cutoff in angstrom, type and cap on neighbours."""
+
+Targets = Mapping[str, TargetStatistics]
+"""Statistics of the targets on the training split, by head."""
 
 
 def arrange_in_pairs(batch: Batch) -> Batch:
     """Return the same graphs with their edges in pairs, unchanged where they have no pairs.
 
-    Done once per batch, because every net would otherwise repeat the same gathers and search.
+    It is done once per batch: every net would otherwise repeat the same gathers and search.
     """
     if batch.pairs is None:
         return batch
@@ -81,8 +88,9 @@ def cut_to_cutoff(batch: Batch, squared: Tensor, cutoff: float) -> Batch:
         return batch
     both = torch.cat((near, near))
     rows = torch.cat((kept, kept + len(near)))
-    place = both.cumsum(0) - 1
+    place = both.cumsum(0) - 1  # new number of each edge that is kept
     stays = both.index_select(0, batch.order)
+    # edges kept before each position of the order: where the edges of a node start now
     passed = torch.cat((stays.new_zeros(1, dtype=torch.int64), stays.cumsum(0)))
     return replace(
         batch,
@@ -95,12 +103,12 @@ def cut_to_cutoff(batch: Batch, squared: Tensor, cutoff: float) -> Batch:
 
 @dataclass(frozen=True)
 class Member:
-    """A model that is ready to predict, and its share in the mean of each head."""
+    """A net that is ready to predict, and its share in the mean of each head."""
 
     trial: str
     """Name of the trial."""
     weights: Mapping[str, float]
-    """Share in the mean of each head that it takes part in, > 0."""
+    """Share in the mean of each head that it takes part in, by head, > 0."""
     model: MultiHeadGNN
     """The net, in evaluation mode, without gradients of its weights."""
     cutoff: float
@@ -108,18 +116,22 @@ class Member:
     dtype: torch.dtype
     """Floating point type of its weights."""
     max_neighbors: int | None = None
-    """Cap on the neighbours of a node."""
+    """Cap on the neighbours of a node; None for none."""
     signature: str = ""
-    """What the net computes, weights and type aside; equal ones share compiled code and can be
-    stacked. Empty where that is not known: a user's own conv."""
+    """What the net computes, weights and type aside; members of one signature share compiled code
+    and can be stacked. Empty where that is not known: a user's own conv."""
 
     @property
     def heads(self) -> tuple[str, ...]:
-        """Names of the targets it predicts."""
+        """The targets that the net predicts.
+
+        Returns:
+            Names of all its heads, also of those in which it has no weight.
+        """
         return tuple(self.model.baselines)
 
     def in_precision(self, precision: str) -> Self:
-        """Return the same member computing in ``fp32`` or ``fp64``."""
+        """Return the member in ``fp32`` or ``fp64``; its net is converted in place."""
         dtype = DTYPES[precision]
         return replace(self, model=self.model.to(dtype), dtype=dtype)
 
@@ -127,7 +139,7 @@ class Member:
 def make_member(
     config: TrialConfig,
     tensors: Mapping[str, Tensor],
-    targets: Mapping[str, Mapping[str, Any]],
+    targets: Targets,
     *,
     weights: Mapping[str, float],
     where: str,
@@ -138,16 +150,16 @@ def make_member(
     for more memory than its weights take on disk.
 
     Args:
-        config: the trial.
-        tensors: weights and buffers by name.
-        targets: target statistics by name; a baseline per element is among the weights.
-        weights: share in the mean by head.
+        config: of the trial.
+        tensors: weights and buffers by name; a baseline per element is among them.
+        targets: of all heads of the trial.
+        weights: share in the mean by head, > 0.
         where: file named in the error.
 
     Raises:
         DataError: configuration, heads and weights do not fit, or a weight is not finite.
     """
-    _check(config, tensors, targets, where)
+    _check_fits(config, tensors, targets, where)
     dtype = DTYPES[config.training.precision]
     with torch.random.fork_rng(devices=[]):
         learned = config.training.balance == "uncertainty"
@@ -166,34 +178,37 @@ def make_member(
     return Member(config.trial, weights, model, config.model.cutoff, dtype, cap, signature)
 
 
-def signature_of(config: TrialConfig, targets: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return what a trial's net computes, its numbers aside; empty for a user's own conv."""
+def signature_of(config: TrialConfig, targets: Targets) -> str:
+    """Return what a trial's net computes, weights and type aside, as JSON.
+
+    Returns:
+        Equal texts for nets that differ in their numbers alone; empty for a user's own conv.
+    """
     if is_user_conv(config.model.conv):
         return ""
-    known = {
+    parts = {
         "model": config.model.model_dump(mode="json"),
         "heads": {
             name: [
                 head.model_dump(mode="json", exclude={"weight", "loss", "beta"}),
                 {
-                    key: targets[name].get(key)
-                    for key in ("level", "shape", "energy", "derived_from")
+                    "level": targets[name].get("level"),
+                    "shape": targets[name].get("shape"),
+                    "energy": targets[name].get("energy"),
+                    "derived_from": targets[name].get("derived_from"),
                 },
             ]
             for name, head in config.heads.items()
         },
         "learned": config.training.balance == "uncertainty",
     }
-    return json.dumps(known, sort_keys=True)
+    return json.dumps(parts, sort_keys=True)
 
 
-def _check(
-    config: TrialConfig,
-    tensors: Mapping[str, Tensor],
-    targets: Mapping[str, Mapping[str, Any]],
-    where: str,
+def _check_fits(
+    config: TrialConfig, tensors: Mapping[str, Tensor], targets: Targets, where: str
 ) -> None:
-    """Refuse what does not fit before anything is built."""
+    """Refuse configurations, heads and weights that do not fit, before anything is built."""
     try:
         parse_config(
             {"heads": config.heads, "targets": targets, "model": config.model}, TrialHeads, where
@@ -201,10 +216,10 @@ def _check(
     except ConfigError as error:
         raise DataError(str(error)) from error
     wanted = count_parameters(config.model, config.heads, targets)
-    found = sum(v.numel() for v in tensors.values())
-    if wanted > found:
+    count = sum(v.numel() for v in tensors.values())
+    if wanted > count:
         raise DataError(
-            f"{where}: trial '{config.trial}' has {found} weights, its configuration makes "
+            f"{where}: trial '{config.trial}' has {count} weights, its configuration makes "
             f"{wanted}; build the ensemble anew."
         )
     if not all(bool(torch.isfinite(value).all()) for value in tensors.values()):
@@ -212,7 +227,16 @@ def _check(
 
 
 def pieces(columns: GraphSet, indices: np.ndarray, limit: int) -> Iterator[np.ndarray]:
-    """Cut graphs into batches of about ``limit`` edges and nodes, order kept."""
+    """Cut graphs into batches, in their order.
+
+    Args:
+        columns: G graphs or more.
+        indices: positions of the graphs wanted, [G].
+        limit: edges and nodes of a batch, about.
+
+    Yields:
+        Positions of the graphs of each batch.
+    """
     size = np.cumsum(columns.num_edges()[indices] + columns.num_nodes()[indices])
     group = (size - 1) // limit
     yield from np.split(indices, np.flatnonzero(np.diff(group)) + 1) if len(indices) else ()
@@ -226,7 +250,14 @@ def key_of(member: Member) -> Key:
 def member_batches(
     members: Iterable[Member], columns: GraphSet, indices: np.ndarray, device: torch.device
 ) -> Iterator[tuple[Member, Batch]]:
-    """Pair members with batches of some graphs, each masked to the member's own cutoff."""
+    """Pair members with batches of some graphs, each cut to the member's own cutoff.
+
+    Args:
+        members: any number; those with equal keys share a batch.
+        columns: graphs with edges up to the longest cutoff of the members.
+        indices: positions of the graphs wanted, [G].
+        device: where the batches are wanted.
+    """
     several = tuple(members)
     made = batches_by_key(list(map(key_of, several)), columns, indices, device)
     for member in several:
@@ -236,12 +267,22 @@ def member_batches(
 def batches_by_key(
     keys: Sequence[Key], graphs: GraphSet, indices: np.ndarray, device: torch.device
 ) -> dict[Key, Batch]:
-    """Gather some graphs once per type, at the longest cutoff, and cut the others out of that.
+    """Gather some graphs once per type at the longest cutoff, and cut the others out of that.
 
-    A cap on neighbours depends on the cutoff; such batches are gathered one by one.
+    A batch with a cap on neighbours is gathered by itself: the cap is applied within the cutoff.
+
+    Args:
+        keys: of the members.
+        graphs: with edges up to the longest cutoff.
+        indices: positions of the graphs wanted, [G].
+        device: where the batches are wanted.
+
+    Returns:
+        The batches by key.
     """
     made: dict[Key, Batch] = {}
     whole: dict[torch.dtype, tuple[Batch, Tensor]] = {}
+    # longest first, so that the batch of each type is there when shorter ones are cut out of it
     for cutoff, dtype, cap in sorted(dict.fromkeys(keys), key=lambda key: -key[0]):
         key = (cutoff, dtype, cap)
         if cap is None and dtype in whole:
@@ -262,7 +303,12 @@ class Engine(Protocol):
     def predict(
         self, graphs: GraphSet, indices: np.ndarray
     ) -> Iterator[tuple[Member, dict[str, Tensor]]]:
-        """Yield each member's heads, [R, w], and variances, for one batch of graphs."""
+        """Yield each member's heads, [R, w], and variances, [R, 1], for one batch of graphs.
+
+        Args:
+            graphs: with edges up to the longest cutoff of the members.
+            indices: positions of the graphs of the batch, [G].
+        """
 
 
 class EagerEngine:
@@ -282,18 +328,23 @@ class EagerEngine:
 
 
 def run_member(member: Member, batch: Batch) -> dict[str, Tensor]:
-    """Run a member; heads that are derivatives need autograd."""
+    """Run a member on a batch.
+
+    Returns:
+        Heads by name, [R, w], and variances by ``variance_key`` of their head, [R, 1].
+    """
+    # heads that are derivatives turn autograd on again, which inference mode does not allow
     quiet = torch.no_grad if member.model.energies else torch.inference_mode
     with quiet():
-        found: dict[str, Tensor] = member.model(batch)
-    return found
+        outputs: dict[str, Tensor] = member.model(batch)
+    return outputs
 
 
 def device_of(named: str) -> str:
-    """Return the one device that a text names.
+    """Return the one device that a text names, see ``devices_of``.
 
     Raises:
-        ConfigError: it is not here, or there are several.
+        ConfigError: this host has no such device, or several are named.
     """
     first, *others = devices_of(named)
     if others:
@@ -309,7 +360,7 @@ def devices_of(named: str) -> list[str]:
             or names as torch has them, with commas between.
 
     Raises:
-        ConfigError: one of them is not here.
+        ConfigError: this host lacks one of them.
     """
     if named == AUTO:
         return [os.environ.get(DEVICE) or _first_accelerator() or "cpu"]
@@ -320,8 +371,8 @@ def devices_of(named: str) -> list[str]:
 
 
 def _first_accelerator() -> str | None:
-    found = torch.accelerator.current_accelerator(check_available=True)
-    return f"{found.type}:0" if found is not None and found.type in _DEVICE_KINDS else None
+    device = torch.accelerator.current_accelerator(check_available=True)
+    return f"{device.type}:0" if device is not None and device.type in _DEVICE_KINDS else None
 
 
 def _check_device(name: str) -> None:

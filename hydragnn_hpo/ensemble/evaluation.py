@@ -1,15 +1,19 @@
-"""Evaluate an ensemble on labelled structures: labels, figures, curves, kinds, warnings."""
+"""Evaluate an ensemble on labelled structures: labels, figures, curves, kinds, warnings.
+
+Shapes: R rows of a head (graphs or nodes), w its components.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 
 from hydragnn_hpo.config import CardConfig, TargetConfig
 from hydragnn_hpo.data import Columns, Rules, open_store
 from hydragnn_hpo.ensemble.artefact import HeadEntry, Manifest
+from hydragnn_hpo.ensemble.build_table import Curves
 from hydragnn_hpo.ensemble.calibrate import By, Strata, size_strata
 from hydragnn_hpo.ensemble.engine import EDGES_PER_BATCH, pieces
 from hydragnn_hpo.ensemble.inference import Ensemble
@@ -35,10 +39,32 @@ FAR = 20.0
 """Standard deviations of the training data that labels may lie from its mean, in the median,
 before their unit is doubted."""
 _Parts = list[list[np.ndarray]]
+"""Of one head, batch after batch, the rows that have a label: truth, mean, [R, w]; spread, noise,
+[R, 1]; kind of structure, position of the structure, [R]."""
+
+HeadRecord = dict[str, str | float | dict[str, dict[str, float | None]] | Curves | None]
+"""One head in ``evaluation.json``: ``unit``, ``level``, every figure of ``compute_figures`` by its
+name (None for a missing value), ``strata`` (figures by kind of structure) and ``curves``."""
+
+
+class EvaluationRecord(TypedDict):
+    """The content of ``evaluation.json``, but for the ensemble's path."""
+
+    structures: int
+    """Structures that were predicted."""
+    errors: list[str]
+    """Why others were not, a sentence each."""
+    warnings: list[str]
+    """Reasons to distrust the figures, a sentence each."""
+    heads: dict[str, HeadRecord]
+    """By name; those that have a label."""
 
 
 def match_card_labels(manifest: Manifest, card: CardConfig) -> dict[str, TargetConfig]:
-    """Return the card's targets that the ensemble predicts, by head.
+    """Choose those of a card's targets that the ensemble predicts.
+
+    Returns:
+        The labels by head, all optional: a structure may lack one.
 
     Raises:
         ConfigError: there is none, or one is another quantity than the head.
@@ -53,16 +79,19 @@ def match_card_labels(manifest: Manifest, card: CardConfig) -> dict[str, TargetC
 
 
 def parse_label_options(manifest: Manifest, options: Iterable[str]) -> dict[str, TargetConfig]:
-    """Return the labels that options like ``gap=band_gap:meV`` name, by head.
+    """Parse options like ``gap=band_gap:meV``.
 
     Args:
-        manifest: the heads.
+        manifest: of the ensemble, whose heads are labelled.
         options: ``HEAD=KEY`` or ``HEAD=KEY:UNIT``; without a unit the label is in the head's.
+
+    Returns:
+        The labels by head, all optional: a structure may lack one.
 
     Raises:
         ConfigError: one is no such text, names no head, or has a unit of another quantity.
     """
-    found: dict[str, TargetConfig] = {}
+    labels: dict[str, TargetConfig] = {}
     for option in options:
         head, _, rest = option.partition("=")
         key, _, unit = rest.partition(":")
@@ -70,11 +99,11 @@ def parse_label_options(manifest: Manifest, options: Iterable[str]) -> dict[str,
             raise ConfigError(f"--target '{option}': write HEAD=KEY or HEAD=KEY:UNIT.")
         if head not in manifest.heads:
             raise ConfigError(f"--target '{option}': {unknown('head', head, manifest.heads)}")
-        if head in found:
+        if head in labels:
             raise ConfigError(f"--target '{option}': head '{head}' has a label already; give one.")
         entry = manifest.heads[head]
         inside(unit or entry.unit)
-        found[head] = TargetConfig(
+        labels[head] = TargetConfig(
             key=key,
             level=entry.level,
             shape=entry.shape,
@@ -82,21 +111,21 @@ def parse_label_options(manifest: Manifest, options: Iterable[str]) -> dict[str,
             energy=entry.energy,
             derived_from=entry.derived_from,
         )
-    return _check_labels(manifest, found, "--target")
+    return _check_labels(manifest, labels, "--target")
 
 
 def _check_labels(
     manifest: Manifest, labels: Mapping[str, TargetConfig], where: str
 ) -> dict[str, TargetConfig]:
-    """Refuse other quantities; structures may lack a label, then they do not count for it.
+    """Refuse labels of other quantities than their heads.
 
     Args:
-        manifest: the heads.
+        manifest: of the ensemble.
         labels: by head.
         where: what named them, for the error.
 
     Returns:
-        The labels, all optional.
+        The labels, all optional: a structure without one does not count for its head.
     """
     for name, label in labels.items():
         head, unit = manifest.heads[name], inside(label.unit)[1]
@@ -121,12 +150,12 @@ def _check_labels(
 
 @dataclass(frozen=True)
 class LabelledStructures:
-    """Some structures that could be read, with their labels."""
+    """Some structures of the input, with their labels."""
 
     columns: Columns
-    """Graphs with targets by head."""
+    """Graphs of those that could be read, with targets by head."""
     errors: tuple[str, ...] = ()
-    """Why others among them could not be read, a sentence each."""
+    """Why the others could not be read, a sentence each."""
 
 
 def read_labelled(
@@ -149,16 +178,21 @@ def read_labelled(
 
 
 def read_split(path: Path, split: str, cutoff: float) -> Iterator[LabelledStructures]:
-    """Read a split of a store.
+    """Read a split of a store, ``TOGETHER`` structures at a time.
+
+    Args:
+        path: the store.
+        split: name of the split.
+        cutoff: longest edge that the ensemble needs, in angstrom.
 
     Raises:
         DataError: it is no store, has no such split, or its edges are too short.
     """
     graphs = open_store(path)
-    found = float(graphs.stats["cutoff"])
-    if found < cutoff:
+    longest = float(graphs.stats["cutoff"])
+    if longest < cutoff:
         raise DataError(
-            f"{path}: holds edges up to {found:g} angstrom, the ensemble needs {cutoff:g}: build "
+            f"{path}: holds edges up to {longest:g} angstrom, the ensemble needs {cutoff:g}: build "
             "it with that cutoff."
         )
     indices = graphs.indices_of(split)
@@ -174,23 +208,25 @@ class HeadEvaluation:
 
     entry: HeadEntry
     """Manifest entry of the head."""
-    found: HeadOnLabels
+    predicted: HeadOnLabels
     """Predictions and labels, row by row."""
     figures: dict[str, float]
     """By name, see ``compute_figures``."""
     strata: dict[str, dict[str, float]]
-    """By kind of structure, if asked for."""
+    """By kind of structure, see ``compute_strata_figures``; empty if no kinds were wanted."""
 
-    def as_plain(self) -> dict[str, Any]:
-        """Return plain data for JSON, with None for a missing value."""
-        plain: dict[str, Any] = {
-            "unit": self.entry.unit,
-            "level": self.entry.level,
-            **self.figures,
-            "strata": self.strata,
-            "curves": compute_curves(self.found, self.entry.calibration),
-        }
-        return {name: replace_nonfinite(value) for name, value in plain.items()}
+    def as_plain(self) -> HeadRecord:
+        """Return plain data for JSON."""
+        plain: HeadRecord = replace_nonfinite(
+            {
+                "unit": self.entry.unit,
+                "level": self.entry.level,
+                **self.figures,
+                "strata": self.strata,
+                "curves": compute_curves(self.predicted, self.entry.calibration),
+            }
+        )
+        return plain
 
 
 @dataclass
@@ -206,7 +242,7 @@ class Evaluation:
     warnings: list[str] = field(default_factory=list)
     """Reasons to distrust the figures."""
 
-    def as_plain(self) -> dict[str, Any]:
+    def as_plain(self) -> EvaluationRecord:
         """Return plain data for JSON."""
         return {
             "structures": self.structures,
@@ -219,15 +255,15 @@ class Evaluation:
 def evaluate_ensemble(
     ensemble: Ensemble, labelled: Iterable[LabelledStructures], heads: Iterable[str], by: By = "all"
 ) -> Evaluation:
-    """Predict labelled structures and hold the predictions against the labels.
+    """Predict labelled structures and compare the predictions with the labels.
 
-    What was predicted is kept row by row; the structures are not.
+    The predictions are kept in memory row by row; the structures are not.
 
     Args:
-        ensemble: what predicts.
+        ensemble: predicts them.
         labelled: structures, some at a time.
         heads: names of the heads that have labels.
-        by: kinds of structures to show apart.
+        by: kinds of structures that get figures of their own.
 
     Raises:
         DataError: no structure has a label.
@@ -241,7 +277,7 @@ def evaluate_ensemble(
         chemistry.append(Strata("chemistry").names(some.columns))
         _predict(ensemble, some.columns, parts, first)
     kinds, size = None, np.concatenate(sizes)
-    if by == "size" and len(size):  # in thirds of the structures that are evaluated
+    if by == "size" and len(size):  # thirds of these structures, not of the calibration's
         kinds = size_strata(size).of_sizes(size)
     elif by == "chemistry" and len(size):
         kinds = np.concatenate(chemistry)
@@ -258,7 +294,14 @@ def evaluate_ensemble(
 
 
 def _predict(ensemble: Ensemble, graphs: Columns, parts: dict[str, _Parts], first: int) -> None:
-    """Add truth, mean, spread, noise, stratum and structure of the rows that have a label."""
+    """Predict some graphs, and add the rows that have a label.
+
+    Args:
+        ensemble: predicts them.
+        graphs: with labels.
+        parts: rows by head; updated.
+        first: number of structures before these.
+    """
     for piece in pieces(graphs, np.arange(graphs.num_graphs), EDGES_PER_BATCH):
         moments, columns = ensemble.moments(graphs, piece), graphs.take(piece)
         strata, counts = ensemble.manifest.strata.names(columns), columns.num_nodes()
@@ -274,25 +317,36 @@ def _predict(ensemble: Ensemble, graphs: Columns, parts: dict[str, _Parts], firs
 def _evaluate_head(
     done: Evaluation, name: str, entry: HeadEntry, rows: _Parts, kinds: np.ndarray | None
 ) -> None:
+    """Compute one head's figures, or add the warning that it has none.
+
+    Args:
+        done: gets the head and warnings; updated.
+        name: of the head.
+        entry: of the head in the manifest.
+        rows: of the head, batch after batch.
+        kinds: kind of each structure, [G]; None if no kinds were wanted.
+    """
     if not rows:
         return
     *whole, graph = (np.concatenate(part) for part in zip(*rows, strict=True))
-    found = HeadOnLabels(*whole)
-    broken = ~np.isfinite(found.mean).all(axis=1)
+    predicted = HeadOnLabels(*whole)
+    broken = ~np.isfinite(predicted.mean).all(axis=1)
     if broken.any():
         count = len(np.unique(graph[broken]))
         done.warnings.append(f"'{name}' of {count} structures is not finite; they are left out.")
-        found, graph = found.of(~broken), graph[~broken]
-    if not len(found.truth):
+        predicted, graph = predicted.of(~broken), graph[~broken]
+    if not len(predicted.truth):
         done.warnings.append(f"no structure has a label of '{name}'.")
         return
-    away = abs(float(np.median(found.truth)) - entry.mean)
+    away = abs(float(np.median(predicted.truth)) - entry.mean)
     if entry.std > 0 and away > FAR * entry.std:
         done.warnings.append(
             f"labels of '{name}' lie {away / entry.std:.3g} standard deviations of the training "
             f"data from its mean: are they in the unit that was said? The ensemble predicts "
             f"{entry.unit}."
         )
-    figures = compute_figures(found, entry.calibration, entry.mean)
-    strata = {} if kinds is None else compute_strata_figures(found, entry.calibration, kinds[graph])
-    done.heads[name] = HeadEvaluation(entry, found, figures, strata)
+    figures = compute_figures(predicted, entry.calibration, entry.mean)
+    strata = {}
+    if kinds is not None:
+        strata = compute_strata_figures(predicted, entry.calibration, kinds[graph])
+    done.heads[name] = HeadEvaluation(entry, predicted, figures, strata)

@@ -51,22 +51,23 @@ Timer = Callable[[Engine, GraphSet, np.ndarray], float]
 
 @dataclass(frozen=True)
 class HeadPrediction:
-    """One head; all in the head's unit."""
+    """What an ensemble predicts for one head; all in the head's unit."""
 
     mean: np.ndarray
     """Mean of the members, [R, w]."""
     std: np.ndarray
     """Calibrated standard deviation, [R, 1]; one for all components of a vector."""
     std_epistemic: np.ndarray
-    """Spread of the members as it is, [R, 1]."""
+    """Spread of the members without calibration, [R, 1]."""
     lo90: np.ndarray
     """Lower end of the 90 % interval, [R, w]."""
     hi90: np.ndarray
     """Upper end of the 90 % interval, [R, w]."""
     bounds: Mapping[int, tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)
-    """Ends of the intervals of other levels that were asked for, by percent, each [R, w]."""
+    """Lower and upper end of the intervals of other levels, by percent, [R, w] each; empty unless
+    levels were given."""
     members: Mapping[str, np.ndarray] = field(default_factory=dict)
-    """Values of each member, by its trial, [R, w]; empty unless asked for."""
+    """Values of each member that takes part, by trial, [R, w]; empty unless wanted."""
 
 
 @dataclass(frozen=True)
@@ -87,14 +88,14 @@ def head_prediction(
     members: Mapping[str, Sequence[np.ndarray]] | None = None,
     stratum: np.ndarray | None = None,
 ) -> HeadPrediction:
-    """Turn the moments of batch after batch into mean, sigma and intervals of one head.
+    """Turn the moments of all batches into mean, sigma and intervals of one head.
 
     Args:
         head: with its calibration.
-        parts: moments of the batches.
+        parts: moments of the batches in order, R rows in all.
         levels: intervals besides that of 90 %, in percent.
-        members: values of each member for each batch.
-        stratum: name of each row's kind of structure, [R]; all alike if left out.
+        members: values of each member for each batch, by trial, if they are wanted.
+        stratum: name of each row's kind of structure, [R]; None where that makes no difference.
     """
     mean = _stack([part.mean for part in parts], WIDTHS[head.shape])
     spread = _stack([part.spread for part in parts], 1)
@@ -123,13 +124,19 @@ def compute_trust(
     indices: np.ndarray,
     heads: Mapping[str, HeadPrediction],
 ) -> tuple[str, ...]:
-    """Return ``ok`` or the reasons against each structure's predictions, [G].
+    """Find reasons not to believe the predictions for structures.
+
+    These are an element or a number of neighbours that the training data lacks, a prediction that
+    is not finite, and a larger spread than that of 99 % of the calibration structures.
 
     Args:
-        manifest: heads with their calibration, elements and coordination of the training data.
-        columns: graphs.
-        indices: of the structures.
-        heads: what is predicted for them.
+        manifest: calibration of the heads, elements and coordination of the training data.
+        columns: graphs of these structures, and perhaps of others.
+        indices: positions of these structures among them, [G].
+        heads: predictions for these structures, by head.
+
+    Returns:
+        ``ok``, or the reasons with semicolons between, of each structure, [G].
     """
     reasons: list[list[str]] = [[] for _ in indices]
     here = columns.take(indices)
@@ -142,26 +149,42 @@ def compute_trust(
         for row, number in _pairs(graph_of_node[outside], here.numbers[outside]):
             reasons[row].append(f"unseen coordination of {chemical_symbols[number]}")
     for name, head in heads.items():
-        limit = manifest.heads[name].calibration.spread99 * (1 + 1e-9)
-        node = manifest.heads[name].level == "node"
-        graph = graph_of_row(columns, indices, node=node)
-        largest = largest_per_graph(head.std_epistemic[:, 0], graph, len(indices))
-        broken = ~np.isfinite(head.mean).all(axis=1)
-        for row in np.unique(graph[broken]).tolist():
-            reasons[row].append(f"{name} is not finite")
-        for row in np.flatnonzero(largest > limit).tolist():
-            reasons[row].append(f"large spread of {name}")
+        entry = manifest.heads[name]
+        graph = graph_of_row(columns, indices, node=entry.level == "node")
+        for row, reason in _reasons_of_head(name, entry, head, graph, len(indices)):
+            reasons[row].append(reason)
     return tuple("; ".join(reason) or "ok" for reason in reasons)
 
 
-def outside_coordination(known: Coordination, columns: Columns) -> np.ndarray:
-    """Check which atoms have fewer or more neighbours than any of their element had, [N].
-
-    Atoms of an element that was never seen are not outside: they have a flag of their own.
+def _reasons_of_head(
+    name: str, entry: HeadEntry, head: HeadPrediction, graph: np.ndarray, graphs: int
+) -> Iterator[tuple[int, str]]:
+    """Yield structures whose prediction of one head should not be believed, and why.
 
     Args:
-        known: numbers of neighbours in training.
-        columns: graphs with all edges up to its cutoff.
+        name: of the head.
+        entry: of the head in the manifest.
+        head: its prediction, R rows.
+        graph: position of each row's structure, [R].
+        graphs: number of structures.
+    """
+    broken = ~np.isfinite(head.mean).all(axis=1)
+    for row in np.unique(graph[broken]).tolist():
+        yield row, f"{name} is not finite"
+    limit = entry.calibration.spread99 * (1 + 1e-9)  # forgives rounding
+    largest = largest_per_graph(head.std_epistemic[:, 0], graph, graphs)
+    for row in np.flatnonzero(largest > limit).tolist():
+        yield row, f"large spread of {name}"
+
+
+def outside_coordination(known: Coordination, columns: Columns) -> np.ndarray:
+    """Check which atoms have fewer or more neighbours than any of their element in training, [N].
+
+    Atoms of an element that is not in the training data do not count: they have their own reason.
+
+    Args:
+        known: numbers of neighbours in the training data.
+        columns: graphs with all edges up to the cutoff of ``known``.
     """
     lowest, highest = np.zeros(128, np.int64), np.full(128, np.iinfo(np.int64).max)
     for symbol, (low, high) in known.ranges.items():
@@ -172,7 +195,7 @@ def outside_coordination(known: Coordination, columns: Columns) -> np.ndarray:
 
 
 def neighbor_counts(columns: Columns, cutoff: float) -> np.ndarray:
-    """Count each atom's neighbours, periodic images included, [N]."""
+    """Count the neighbours of each atom within a cutoff in angstrom, images included, [N]."""
     edges_of, first = np.diff(columns.edge_offset), columns.node_offset[:-1]
     graph = np.repeat(np.arange(columns.num_graphs), edges_of)
     sender, receiver = (columns.edges + first[graph][:, None]).T
@@ -184,17 +207,17 @@ def neighbor_counts(columns: Columns, cutoff: float) -> np.ndarray:
 
 
 def _pairs(graph: np.ndarray, number: np.ndarray) -> list[list[int]]:
-    """Return graph and atomic number of some atoms, each pair once, in order."""
+    """Return graph and atomic number of some atoms, [n] each, every pair once, in order."""
     pairs: list[list[int]] = np.unique(np.stack((graph, number), axis=1), axis=0).tolist()
     return pairs
 
 
 MemberValues = dict[str, list[np.ndarray]]
-"""Values of members for a head in batch after batch, by their trial."""
+"""Values of each member for one head, by trial: a list with [R, w] of every batch."""
 
 
 class Ensemble:
-    """A set of members with one calibration; answers are the same in any batch (Law 7)."""
+    """Members with one calibration; predictions are the same alone and in any batch (Law 7)."""
 
     def __init__(
         self,
@@ -208,9 +231,9 @@ class Ensemble:
 
         Args:
             manifest: heads, calibration, provenance.
-            members: models with their weights.
-            device: where they predict.
-            compiled: run them as machine code, see ``ensemble.traced_engines``.
+            members: nets with their weights; moved to ``device``.
+            device: where they predict, as torch names it.
+            compiled: True runs them as machine code, see ``CompiledEngine``.
         """
         self.manifest = manifest
         self.device = torch.device(device)
@@ -234,11 +257,11 @@ class Ensemble:
 
         Args:
             path: the ``ensemble.zip``.
-            device: where to predict.
-            precision: ``fp32`` or ``fp64`` for all members; each its own if left out.
+            device: where to predict, as torch names it.
+            precision: ``fp32`` or ``fp64`` for all members; each its own if None.
             trust: packages whose convs may be imported, which runs their code.
-            compiled: compile members when they first meet structures, or take them from the
-                user's cache; those that cannot be compiled stay as they are.
+            compiled: True compiles members at the first batch, or takes them from the user's
+                cache; those that cannot be compiled stay as they are.
 
         Raises:
             DataError: the file cannot be used; one sentence says why.
@@ -259,7 +282,7 @@ class Ensemble:
 
     @property
     def cutoff(self) -> float:
-        """The longest edge that graphs must hold, in angstrom."""
+        """The longest edge that graphs need, in angstrom."""
         return self.manifest.cutoff
 
     @property
@@ -282,10 +305,10 @@ class Ensemble:
         Args:
             structures: one ``ase.Atoms`` or several, or graphs of a store with edges up to at
                 least the ensemble's cutoff.
-            indices: which of the graphs, in which order; all if left out.
-            edges_per_batch: bounds the memory of one batch.
+            indices: positions of the graphs wanted, in that order, [G]; all if None.
+            edges_per_batch: edges and nodes of a batch, about, which bounds its memory.
             levels: intervals besides that of 90 %, in percent, see ``levels_known``.
-            members: also return the values of each member.
+            members: True also returns the values of each member.
 
         Raises:
             DataError: a structure cannot become a graph, or the store's edges are too short.
@@ -316,7 +339,7 @@ class Ensemble:
         return columns_of_atoms(several, self.rules)
 
     def _kinds(self, graphs: GraphSet, indices: np.ndarray) -> dict[str, np.ndarray | None]:
-        """Return by head the kind of structure of each row, where that decides its intervals."""
+        """Return by head the kind of each row's structure, [R]; None where all have one table."""
         kinds: dict[str, np.ndarray | None] = dict.fromkeys(self.manifest.heads)
         for name, head in self.manifest.heads.items():
             if head.calibration.tables:
@@ -327,12 +350,15 @@ class Ensemble:
     def moments(
         self, graphs: GraphSet, indices: np.ndarray, collect: dict[str, MemberValues] | None = None
     ) -> dict[str, Moments]:
-        """Stream the members over one batch of graphs: by head, mean and spread.
+        """Run all members on one batch of graphs.
 
         Args:
             graphs: with edges up to the ensemble's cutoff.
-            indices: of the batch.
-            collect: gets each member's own values, by head.
+            indices: positions of the graphs of the batch, [G].
+            collect: gets the values of each member, by head; None where they are not wanted.
+
+        Returns:
+            Mean, spread and predicted variance by head, of R rows each.
         """
         moments = {name: Moments() for name in self.manifest.heads}
         for member, heads in self.engine.predict(graphs, indices):
@@ -345,23 +371,27 @@ class Ensemble:
         return moments
 
     def levels_known(self) -> tuple[int, ...]:
-        """Return the whole percents that every head has an interval for."""
+        """Return the levels that ``predict`` accepts.
+
+        Returns:
+            Whole percents that every head has an interval for, rising.
+        """
         known = [head.calibration.levels for head in self.manifest.heads.values()]
         common = set.intersection(*(set(levels) for levels in known))
         whole = {level: round(100 * level) for level in sorted(common)}
         return tuple(n for level, n in whole.items() if abs(100 * level - n) < 1e-9)
 
     def _check_cutoff(self, columns: Columns) -> None:
-        found = float(columns.stats["cutoff"])
-        if found < self.cutoff:
+        longest = float(columns.stats["cutoff"])
+        if longest < self.cutoff:
             raise DataError(
-                f"the graphs hold edges up to {found:g} angstrom, the ensemble needs "
+                f"the graphs hold edges up to {longest:g} angstrom, the ensemble needs "
                 f"{self.cutoff:g}: build them with that cutoff."
             )
 
 
 def as_array(values: Tensor) -> np.ndarray:
-    """Return a tensor of any device as an array in fp64."""
+    """Return a tensor of any device as an array of the same shape in fp64."""
     array: np.ndarray = values.detach().double().cpu().numpy()
     return array
 
@@ -385,14 +415,14 @@ def load_ensemble(
     """Load an ensemble that predicts on one device, or with its members on several.
 
     Args:
-        named: devices, see ``devices_of``.
+        named: names of devices, see ``devices_of``.
         archive: the ensemble's file.
-        trust: packages whose convs may run.
-        compiled: predict with machine code.
+        trust: packages whose convs may be imported, which runs their code.
+        compiled: True predicts with machine code.
 
     Raises:
         ConfigError: there is no such device.
-        HydraError: the file is not what it says.
+        DataError: the file cannot be used.
     """
     devices = devices_of(named)
     ensemble = Ensemble.load(archive, device=devices[0], trust=trust, compiled=compiled)
@@ -404,7 +434,13 @@ def load_ensemble(
 def make_engine(
     members: Sequence[Member], device: torch.device, *, compiled: bool = False
 ) -> Engine:
-    """Return a compiled engine if wanted, a stacked one on a GPU, else an eager one."""
+    """Return a compiled engine if wanted, a stacked one on a GPU, else an eager one.
+
+    Args:
+        members: whose nets are on ``device``.
+        device: where they predict.
+        compiled: True runs them as machine code.
+    """
     if compiled:  # tracers and compilers take a second to import: only where they are used
         from hydragnn_hpo.ensemble.traced_engines import CompiledEngine
 
@@ -417,16 +453,17 @@ def make_engine(
 
 
 def assign_members(costs: Sequence[float], devices: int) -> list[list[int]]:
-    """Divide members among devices so that all end about together.
+    """Divide members among devices so that all devices end at about the same time.
 
-    The longest first, each to the device that is done first: never above 4/3 of the best.
+    The longest comes first, and each goes to the device that is free first; the time is at most 4/3
+    of the shortest possible.
 
     Args:
         costs: seconds of each member.
-        devices: how many.
+        devices: number of devices.
 
     Returns:
-        The members of each device, by their positions, rising.
+        Positions of the members of each device, rising.
 
     Source: Graham (1969), SIAM J. Appl. Math. 17, 416.
     """
@@ -440,7 +477,13 @@ def assign_members(costs: Sequence[float], devices: int) -> list[list[int]]:
 
 
 def time_engine(engine: Engine, graphs: GraphSet, indices: np.ndarray) -> float:
-    """Return the seconds of one batch, after one that does not count."""
+    """Return the seconds that an engine takes for one batch: the least of several tries.
+
+    Args:
+        engine: to be timed; it runs once before, so that tracing and the like do not count.
+        graphs: with edges up to the longest cutoff of its members.
+        indices: positions of the graphs of the batch, [G].
+    """
     seconds = []
     for _ in range(1 + _TIMINGS):
         began = time.perf_counter()
@@ -452,7 +495,7 @@ def time_engine(engine: Engine, graphs: GraphSet, indices: np.ndarray) -> float:
 
 
 class MultiDeviceEngine:
-    """Engines of several devices, side by side; the first batch shows what each member costs."""
+    """Engines of several devices that run in parallel; the first batch divides the members."""
 
     def __init__(
         self,
@@ -462,12 +505,12 @@ class MultiDeviceEngine:
         compiled: bool = False,
         timer: Timer = time_engine,
     ) -> None:
-        """Keep members; they are divided at the first batch.
+        """Keep the members; the first batch divides them.
 
         Args:
             members: of the ensemble.
-            devices: as torch names them, alike.
-            compiled: predict with machine code.
+            devices: as torch names them; all of one kind.
+            compiled: True predicts with machine code.
             timer: times an engine on the first batch.
         """
         self.members, self.devices = tuple(members), tuple(devices)
@@ -485,14 +528,19 @@ class MultiDeviceEngine:
         def run(engine: Engine) -> list[tuple[Member, dict[str, Tensor]]]:
             return list(engine.predict(graphs, indices))
 
-        for answer in [self._pool.submit(run, engine) for engine in self.engines]:
-            yield from answer.result()
+        # the list starts all devices before the first result is waited for
+        for future in [self._pool.submit(run, engine) for engine in self.engines]:
+            yield from future.result()
 
     def divide(self, graphs: GraphSet, indices: np.ndarray) -> list[list[str]]:
         """Time each member on a batch, and move it to its device.
 
+        Args:
+            graphs: with edges up to the ensemble's cutoff.
+            indices: positions of the graphs of the batch, [G].
+
         Returns:
-            Names of the members of each device.
+            Trials of the members of each device.
         """
         first = torch.device(self.devices[0])
         for member in self.members:

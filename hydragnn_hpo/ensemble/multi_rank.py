@@ -1,8 +1,8 @@
 """Many ranks share a prediction: claims on chunks, what each rank does, and how ranks are started.
 
-Ranks do not speak to each other: they meet in the folder of parts. A rank claims the chunk it is at
-with a file that one rank alone can create. Only time depends on claims: two ranks at the same chunk
-write the same bytes. torch.distributed takes no part.
+Ranks exchange no messages, they see each other's files in the folder of parts. A rank claims the
+chunk that it predicts by creating a file, which only one rank can. Claims only save time: two ranks
+that predict the same chunk write the same bytes. torch.distributed is not used.
 """
 
 import contextlib
@@ -17,9 +17,10 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 import torch
+from pydantic import JsonValue
 
 from hydragnn_hpo import log
 from hydragnn_hpo.ensemble.engine import AUTO, device_of
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 CLAIM_SECONDS = 30.0
-"""A claim whose stamp has not changed for so long is of a rank that is gone."""
+"""A claim that was not renewed for so long belongs to a rank that is lost."""
 
 MAX_ATTEMPTS = 3
 """Ranks that may be lost at a chunk; then it is given up until the next start."""
@@ -54,7 +55,11 @@ _BEATS = 6
 
 
 class ChunkClaims:
-    """One rank's view of a folder of claims; claims taken in a ``with`` are renewed."""
+    """One rank's view of the folder of claims; inside a ``with`` it renews those it has taken.
+
+    A claim is a file ``CHUNK.ATTEMPT``, renewed by its modification time. When a rank is lost the
+    file stays, and the next rank creates that of the next attempt.
+    """
 
     def __init__(
         self,
@@ -73,24 +78,24 @@ class ChunkClaims:
         self._folder, self._lease, self._clock = folder, lease_seconds, clock
         self._held: set[Path] = set()
         self._watches: dict[Path, StampWatch] = {}
-        self._left = threading.Event()
-        self._heart = threading.Thread(target=self._beat, daemon=True, name="claims")
+        self._exited = threading.Event()
+        self._heartbeat = threading.Thread(target=self._renew, daemon=True, name="claims")
 
     def __enter__(self) -> Self:
-        """Make the folder and begin to renew.
+        """Make the folder and start to renew.
 
         Raises:
             StorageError: the folder cannot be written.
         """
         with storage(self._folder):
             self._folder.mkdir(exist_ok=True)
-        self._heart.start()
+        self._heartbeat.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Renew no more: what is still claimed is free after a lease."""
-        self._left.set()
-        self._heart.join()
+        """Stop renewing: chunks that are still claimed are free after a lease."""
+        self._exited.set()
+        self._heartbeat.join()
 
     def take(self, name: str) -> bool:
         """Claim a chunk, unless a live rank has it or too many were lost at it.
@@ -108,7 +113,7 @@ class ChunkClaims:
         return False
 
     def drop(self, name: str) -> None:
-        """Release a chunk that is done, or left undone in order; its lost ranks are forgotten."""
+        """Release a chunk that is done or was interrupted; ranks lost at it count no more."""
         for attempt in reversed(range(MAX_ATTEMPTS)):
             path = self._path(name, attempt)
             self._held.discard(path)
@@ -126,7 +131,7 @@ class ChunkClaims:
         return [path.stem for path in self._folder.glob(f"[0-9]*.{MAX_ATTEMPTS - 1}")]
 
     def clear(self) -> None:
-        """Remove all claims: what ranks of an earlier start were lost at may be tried again.
+        """Remove all claims, so that chunks at which ranks were lost are tried again.
 
         Raises:
             StorageError: one cannot be removed.
@@ -149,14 +154,14 @@ class ChunkClaims:
         watch = self._watches.setdefault(path, StampWatch(path, self._lease, now))
         try:
             watch.update(now)
-        except OSError:  # dropped this moment
+        except OSError:  # the claim was dropped at this moment
             return True
         return now < watch.until
 
-    def _beat(self) -> None:
-        while not self._left.wait(self._lease / _BEATS):
+    def _renew(self) -> None:
+        while not self._exited.wait(self._lease / _BEATS):
             for path in tuple(self._held):
-                with contextlib.suppress(OSError):  # the next beat may find the folder again
+                with contextlib.suppress(OSError):  # the file server may be back at the next beat
                     os.utime(path)
 
     def _path(self, name: str, attempt: int) -> Path:
@@ -166,32 +171,34 @@ class ChunkClaims:
 # -- one rank --------------------------------------------------------------------------------
 
 STORAGE_RETRY_SECONDS = 20.0
-"""Before a rank whose file server is away ends: its slot is started a few times only."""
+"""Pause before a rank ends because its file server is away: few starts of a slot are allowed."""
 
 BEGIN_SECONDS = 300.0
-"""How long ranks wait for the first of them, which makes the folder."""
+"""How long ranks wait for rank 0, which makes the folder."""
 
 _FAILED = "failed.json"
+"""File with the error of a rank."""
 _JOIN = "join"
+"""Name of the claim on joining the parts."""
 
 
 def claims_of(request: PredictRequest) -> ChunkClaims:
-    """Return the claims of all ranks of a request."""
+    """Return the claims that all ranks of a request share."""
     return ChunkClaims(request.parts.folder / "claims")
 
 
-def rank_main(spec: Mapping[str, Any]) -> int:
+def rank_main(spec: Mapping[str, JsonValue]) -> int:
     """Predict as a rank of a backend; its entry point.
 
     Args:
-        spec: a ``PredictRequest`` as JSON.
+        spec: a ``PredictRequest``, see ``PredictRequest.to_spec``.
 
     Returns:
-        0 once no chunk is left; 1 after an error, whose sentence is kept for ``read_failure``,
-        except one of a file server that is away: that concerns this host and moment alone.
+        0 once no chunk is left; 1 after an error, whose sentence is kept for ``read_failure``
+        unless the file server is away, which concerns this host at this moment alone.
     """
     log.configure(rank=int(os.environ.get("RANK", "0")))
-    request = PredictRequest.from_json(spec)
+    request = PredictRequest.from_spec(spec)
     _set_up_process()
     try:
         device = os.environ.get(DEVICE, "cpu")
@@ -209,7 +216,7 @@ def rank_main(spec: Mapping[str, Any]) -> int:
 
 
 def read_failure(request: PredictRequest) -> JobError | None:
-    """Return the error of a rank, if one has left any."""
+    """Return the error with which a rank ended; None where none has."""
     path = request.parts.folder / _FAILED
     return JobError(str(read_json(path)["error"])) if path.exists() else None
 
@@ -219,26 +226,27 @@ def predict_as_rank(
 ) -> PredictOutcome | None:
     """Predict as a rank of a launcher; one of the ranks joins the parts.
 
-    Rank 0 alone makes the folder, so that one that comes late does not predict all again.
+    Rank 0 alone makes the folder. If any rank made it, one that starts after the others have joined
+    the parts would predict everything again.
 
     Args:
         request: the same on all ranks.
-        rank: number of this one.
-        local: its number on its host, where that is known.
+        rank: number of this rank.
+        local: its number on its host; None where that is unknown.
 
     Returns:
-        How it ended, on the rank that joined.
+        The outcome on the rank that joined the parts, None on the others.
 
     Raises:
-        HydraError: it cannot be done; on all ranks that see it.
+        HydraError: the prediction failed; on all ranks that notice it.
     """
     _set_up_process()
-    parts, started = request.parts, _process_start()
+    parts, start_time = request.parts, _process_start()
     device = device_of_rank(rank if local is None else local)
 
     def begin(parts: PartFolder, plan: dict[str, str]) -> None:
         if rank:
-            _await_folder(parts, started)
+            _await_folder(parts, start_time)
             parts.check_plan(plan)
         else:
             parts.begin(plan)
@@ -250,16 +258,17 @@ def predict_as_rank(
                 raise _given_up_error(request, given_up)
             return _join_once(parts.folder, pipeline, claims)
     except HydraError:
-        if parts.folder.exists() or not _is_younger(parts.out, started):
+        if parts.folder.exists() or not _is_younger(parts.out, start_time):
             raise
-        return None  # other ranks have joined meanwhile, or before this one began
+        return None  # other ranks have joined the parts, perhaps before this one began
 
 
 def device_of_rank(local: int) -> str:
-    """Return the device of this rank's slot; its share of the host's where a launcher has no slots.
+    """Return the device of this rank's slot.
 
     Args:
-        local: number of the rank on its host.
+        local: number of the rank on its host; it chooses among the host's devices where the
+            launcher knows no slots.
     """
     device = device_of(AUTO)
     if DEVICE in os.environ or device == "cpu":
@@ -270,7 +279,11 @@ def device_of_rank(local: int) -> str:
 def _join_once(
     folder: Path, pipeline: PredictPipeline, claims: ChunkClaims
 ) -> PredictOutcome | None:
-    """Join the parts, or wait until another rank has."""
+    """Join the parts, or wait until another rank has joined them.
+
+    Raises:
+        JobError: too many ranks were lost while they joined them.
+    """
     while True:
         try:
             if claims.take(_JOIN):
@@ -298,7 +311,7 @@ def _given_up_error(request: PredictRequest, chunks: Sequence[ChunkId]) -> JobEr
 
 
 def _set_up_process() -> None:
-    """Use the threads of this rank, and leave in order on SIGTERM."""
+    """Use as many threads as this rank has, and exit on SIGTERM, which releases the claim."""
     torch.set_num_threads(int(os.environ.get(THREADS, "1")))
     signal.signal(signal.SIGTERM, _exit_on_signal)
 
@@ -307,28 +320,33 @@ def _exit_on_signal(number: int, frame: FrameType | None) -> None:
     raise SystemExit(128 + number)
 
 
-def _await_folder(parts: PartFolder, started: float) -> None:
-    """Wait for the folder.
+def _await_folder(parts: PartFolder, start_time: float) -> None:
+    """Wait until rank 0 has made the folder.
+
+    Args:
+        parts: the folder.
+        start_time: of this process, in seconds since the epoch.
 
     Raises:
-        JobError: rank 0 does not make it; or it is gone already: the output is younger than this
-            process.
+        JobError: rank 0 does not make it; or it was removed before this rank looked, as an output
+            that is younger than this process shows.
     """
     deadline = time.monotonic() + BEGIN_SECONDS
     while not parts.plan.exists():
-        if _is_younger(parts.out, started):
+        if _is_younger(parts.out, start_time):
             raise JobError(f"{parts.out}: was finished before this rank began.")
         if time.monotonic() > deadline:
             raise JobError(f"{parts.folder}: rank 0 has not begun within {BEGIN_SECONDS:.0f} s.")
         time.sleep(POLL_SECONDS)
 
 
-def _is_younger(path: Path, started: float) -> bool:
-    return path.exists() and path.stat().st_mtime > started
+def _is_younger(path: Path, moment: float) -> bool:
+    """Check whether a file was written after a moment, in seconds since the epoch."""
+    return path.exists() and path.stat().st_mtime > moment
 
 
 def _process_start() -> float:
-    """Return when this process was started, in seconds since the epoch: imports may take long."""
+    """Return when this process began, in seconds since the epoch; imports may have taken long."""
     since_boot = (start_ticks(os.getpid()) or 0) / os.sysconf("SC_CLK_TCK")
     return time.time() - (time.clock_gettime(time.CLOCK_BOOTTIME) - since_boot)
 
@@ -336,15 +354,17 @@ def _process_start() -> float:
 # -- ranks of a backend ----------------------------------------------------------------------
 
 RANKS_LOG = "ranks.log"
+"""File with the output of all ranks."""
 EVENT_SECONDS = 0.1
+"""How long to wait for an event of the backend."""
 HOST_SECONDS = 600.0
-"""How long to wait for the first host, and for one to come back once all were lost."""
+"""How long to wait for the first host, and for a new one once all were lost."""
 
 MAX_STARTS = 3
-"""A slot whose ranks have ended badly so often is left alone."""
+"""Ranks that are started on one slot; if all of them fail, the slot is left alone."""
 
 PROGRESS_SECONDS = 1.0
-"""Between two looks at what is done."""
+"""Between two checks of the parts that are done."""
 
 
 def predict_on_ranks(
@@ -356,20 +376,20 @@ def predict_on_ranks(
         request: what to predict.
         pipeline: of the request, opened in this process.
         machine: where ranks run.
-        report: called with each chunk, and whether it was there before.
+        report: called with the header of each part, and whether it existed before.
 
     Raises:
-        HydraError: it cannot be done, or ranks ended before it was.
+        HydraError: the prediction failed, or ranks ended before all was predicted.
     """
     parts, folder = request.parts, request.parts.folder / "launch"
     with storage(folder):
         folder.mkdir(mode=0o700, exist_ok=True)
-    lease, why = ControllerLease(folder), FAILED
+    lease, reason = ControllerLease(folder), FAILED
     try:
         _run_ranks(request, pipeline.num_sources, machine, _Progress(request, report, lease))
-        why = FINISHED
+        reason = FINISHED
     finally:
-        lease.release(why)
+        lease.release(reason)
         if not (folder / RANKS_LOG).exists():  # no rank was started
             parts.leave()
     outcome = pipeline.join()
@@ -385,9 +405,9 @@ def _run_ranks(
 
     Args:
         request: what to predict.
-        num_sources: into which the input was divided.
+        num_sources: number of sources of the input.
         machine: where ranks run.
-        progress: reports parts, and keeps the lease.
+        progress: reports parts, and renews the lease.
 
     Raises:
         JobError: ranks were lost at all attempts at a chunk.
@@ -395,13 +415,13 @@ def _run_ranks(
     from hydragnn_hpo.campaign import backend_on
 
     parts, claims, folder = request.parts, claims_of(request), request.parts.folder / "launch"
-    (parts.folder / _FAILED).unlink(missing_ok=True)  # its cause may be mended
+    (parts.folder / _FAILED).unlink(missing_ok=True)  # of an earlier start
     claims.clear()
     progress.update(before=True)
     if parts.headers(num_sources) is not None:
         return
     with backend_on(machine, folder) as backend:
-        RankPool(backend, folder, request.to_json()).run(progress)
+        RankPool(backend, folder, request.to_spec()).run(progress)
     progress.update()
     if parts.headers(num_sources) is None:
         chunks = sorted(map(ChunkId.parse, claims.last_attempts()))
@@ -410,15 +430,15 @@ def _run_ranks(
 
 
 class RankPool:
-    """One rank on every slot, each for itself: one that is lost takes no other along."""
+    """One rank on every slot, each a job of its own: the loss of one ends no other."""
 
-    def __init__(self, backend: Backend, folder: Path, spec: dict[str, Any]) -> None:
-        """Start nothing yet.
+    def __init__(self, backend: Backend, folder: Path, spec: dict[str, JsonValue]) -> None:
+        """Remember how ranks are started; none is started yet.
 
         Args:
             backend: runs the ranks.
             folder: for their logs and leases; all hosts see it.
-            spec: handed to each of them.
+            spec: of each rank's job.
         """
         self._backend, self._folder, self._spec = backend, folder, spec
         self._names = map(f"predict-{secrets.token_hex(3)}-{{}}".format, itertools.count(1))
@@ -428,13 +448,13 @@ class RankPool:
         self.log = folder / RANKS_LOG
 
     def run(self, tick: Callable[[], None]) -> None:
-        """Keep a rank on every slot; return when no chunk and no rank is left.
+        """Keep a rank on every slot until no chunk and no rank is left.
 
         Args:
-            tick: called often meanwhile; what it raises ends the ranks.
+            tick: called after every poll; an error that it raises ends the ranks.
 
         Raises:
-            JobError: there is no host, or every rank has ended badly.
+            JobError: there is no host, or ranks failed too often on every slot.
         """
         last_busy = time.monotonic()
         while True:
@@ -453,7 +473,7 @@ class RankPool:
             raise JobError(f"all ranks have ended before their work was done: see {self.log}.")
 
     def _is_usable(self, slot: Slot) -> bool:
-        """Check whether ranks have not ended badly too often on a slot."""
+        """Check whether a rank may be started on a slot once more."""
         return self._starts[slot.name] < MAX_STARTS
 
     def _fill(self) -> None:
@@ -479,19 +499,19 @@ class RankPool:
             self._backend.start(job)
 
     def _on_event(self, event: Event) -> None:
-        """Record a job's end: a rank ends well only when no chunk is left."""
-        if event.kind == "adopted" and event.job:  # of a command that was killed
+        """Record the end of a job: a rank returns 0 only when no chunk is left."""
+        if event.kind == "adopted" and event.job:  # a rank that a killed command has left
             self._backend.stop(event.job, grace=0.0)
         if event.kind == "ended" and event.job in self._running:
             del self._running[event.job]
             if 0 in (event.data.get("codes") or ()) and not self._finished:
                 self._finished = True
-                for name in self._running:  # they only wait for chunks of others
+                for name in self._running:  # the others only wait for each other
                     self._backend.stop(name)
 
 
 class _Progress:
-    """Reports the parts that ranks have written, and keeps the lease."""
+    """Reports the parts that ranks have written, and renews the lease."""
 
     def __init__(self, request: PredictRequest, report: Report, lease: ControllerLease) -> None:
         self._request, self._report, self._lease = request, report, lease
@@ -499,7 +519,11 @@ class _Progress:
         self._last_update = 0.0
 
     def __call__(self) -> None:
-        """Update now and then; raise the error that a rank has left."""
+        """Renew the lease, and from time to time report parts.
+
+        Raises:
+            JobError: a rank has ended with an error.
+        """
         self._lease.renew()
         if time.monotonic() <= self._last_update + PROGRESS_SECONDS:
             return
@@ -507,7 +531,7 @@ class _Progress:
         try:
             failure = read_failure(self._request)
             self.update()
-        except (HydraError, OSError) as error:  # files may be back at the next look
+        except (HydraError, OSError) as error:  # the file server may be back next time
             if not passes(error):
                 raise
         else:
@@ -515,7 +539,7 @@ class _Progress:
                 raise failure
 
     def update(self, before: bool = False) -> None:
-        """Report what is new."""
+        """Report parts that were not reported; ``before`` marks those of an earlier start."""
         parts = self._request.parts
         for chunk in sorted(set(parts.done()) - self._known):
             if header := parts.header(chunk):

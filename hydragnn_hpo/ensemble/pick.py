@@ -1,8 +1,10 @@
 """Pick structures that are worth a label: by uncertainty, and diverse by learned descriptors.
 
-Descriptors are made from the features of the members.
+A pool streams by and each structure gets a score; of those with the highest scores some are picked
+one by one, each far from the ones before it. The distance is that of descriptors, which are made
+from the features of the members.
 
-Shapes: G graphs of a batch, M structures, D dimensions, F features of a member, n chosen.
+Shapes: G graphs of a batch, N nodes, M structures, D dimensions, F features of a member, n chosen.
 """
 
 import heapq
@@ -11,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 import torch
@@ -28,6 +30,7 @@ from hydragnn_hpo.ensemble.energy_derivatives import (
 )
 from hydragnn_hpo.ensemble.engine import EDGES_PER_BATCH, member_batches, pieces
 from hydragnn_hpo.ensemble.inference import Ensemble, HeadPrediction, as_array
+from hydragnn_hpo.ensemble.predict_output import EXTXYZ_SUFFIXES
 from hydragnn_hpo.ensemble.structure_batches import Structures
 from hydragnn_hpo.errors import ConfigError, DataError, unknown
 from hydragnn_hpo.files import write_text
@@ -45,12 +48,10 @@ FORCES = "forces"
 """Value of ``PickRequest.by`` that ranks by the disagreement on forces."""
 
 SHORTLIST = 10
-"""Candidates that are compared for each one that is picked."""
+"""Candidates of highest score that are kept for each one that is picked."""
 
 DEVIATION = "max_force_deviation"
 """Key of the largest disagreement on a force in the output."""
-
-FORMATS = (".extxyz", ".xyz")
 
 
 @dataclass(frozen=True)
@@ -66,54 +67,60 @@ class DiverseSelection:
 
 
 def farthest_first(points: np.ndarray, scores: np.ndarray, count: int) -> DiverseSelection:
-    """Choose greedily: the best score first, then whatever has the largest score x distance.
+    """Choose greedily: the highest score first, then the largest score times distance.
 
-    With equal scores this is the greedy k-center cover of the points, at most twice as wide as
-    the best one. The score weighs it, so that a far but well-known point does not win.
+    The distance of a point is that to the nearest one chosen. With equal scores this is the greedy
+    k-center cover of the points, whose radius is at most twice the smallest possible.
 
     Args:
         points: descriptors, [M, D].
         scores: > 0, [M].
-        count: n, at most.
+        count: how many to choose; fewer come where the others are duplicates.
 
     Source: Gonzalez (1985), Theor. Comput. Sci. 38, 293; as a core-set for labels, Sener &
     Savarese (2018), arXiv:1708.00489.
     """
     nearest = np.full(len(points), np.inf)
-    open_ = np.ones(len(points), dtype=bool)
+    available = np.ones(len(points), dtype=bool)
     rows: list[int] = []
     distances: list[float] = []
     duplicates = 0
-    while len(rows) < count and open_.any():
+    while len(rows) < count and available.any():
         weighted = np.where(np.isinf(nearest), scores, scores * nearest)
-        row = int(np.argmax(np.where(open_, weighted, -np.inf)))
+        row = int(np.argmax(np.where(available, weighted, -np.inf)))
         rows.append(row)
-        distances.append(float(nearest[row]))
+        distances.append(float(nearest[row]))  # before it counts as chosen itself
         nearest = np.minimum(nearest, np.linalg.norm(points - points[row], axis=1))
-        open_[row] = False
-        equal = open_ & (nearest < SAME)
+        available[row] = False
+        equal = available & (nearest < SAME)
         duplicates += int(equal.sum())
-        open_ &= ~equal
+        available &= ~equal
     return DiverseSelection(np.array(rows, dtype=np.int64), np.array(distances), duplicates)
 
 
 def standardize(features: np.ndarray) -> np.ndarray:
-    """Scale columns so that two random points are about 1.4 apart: mean 0, sum of variances 1.
+    """Scale columns to mean 0 and equal variances whose sum is 1.
+
+    Two random points are then about 1.4 (the root of 2) apart.
 
     Args:
-        features: [M, D]; a column that never changes becomes 0.
+        features: [M, F].
+
+    Returns:
+        The scaled columns without constant ones, [M, D], D <= F; one column of 0 where all are
+        constant.
     """
     spread = features.std(axis=0)
-    moving = spread > 1e-9 * np.maximum(np.abs(features).max(axis=0, initial=0.0), 1e-30)
-    if not moving.any():
+    varies = spread > 1e-9 * np.maximum(np.abs(features).max(axis=0, initial=0.0), 1e-30)
+    if not varies.any():
         return np.zeros((len(features), 1))
-    kept = features[:, moving]
-    scaled: np.ndarray = (kept - kept.mean(axis=0)) / spread[moving] / np.sqrt(moving.sum())
+    kept = features[:, varies]
+    scaled: np.ndarray = (kept - kept.mean(axis=0)) / spread[varies] / np.sqrt(varies.sum())
     return scaled
 
 
 def mean_distance(points: np.ndarray) -> float:
-    """Return the mean distance over all pairs of points; 0 where there are none."""
+    """Return the mean distance over all pairs of points, [M, D]; 0 where there are no pairs."""
     if len(points) < 2:
         return 0.0
     total = sum(np.linalg.norm(points[k + 1 :] - p, axis=1).sum() for k, p in enumerate(points))
@@ -122,20 +129,20 @@ def mean_distance(points: np.ndarray) -> float:
 
 @torch.no_grad()
 def compute_descriptors(ensemble: Ensemble, graphs: Sequence[Graph]) -> np.ndarray:
-    """Return a point for each structure, [M, D]; near ones look alike to the members.
+    """Return a descriptor of each structure, [M, D]; near ones are alike to the members.
 
-    The mean over a structure's atoms of every member's last features, each member's
-    standardised over these structures and as heavy as any other's. They do not change when a
-    structure is turned, shifted, or repeated.
+    It is the mean over a structure's atoms of every member's last features, [F], standardized over
+    these structures; all members weigh the same. It does not change when a structure is rotated,
+    translated or repeated as a supercell.
     """
     rules = ensemble.rules
     columns = columns_of(graphs, {}, {"cutoff": rules.cutoff}, attributes=rules.attributes)
-    found: dict[str, list[np.ndarray]] = {member.trial: [] for member in ensemble.members}
+    features: dict[str, list[np.ndarray]] = {member.trial: [] for member in ensemble.members}
     for piece in pieces(columns, np.arange(len(graphs)), EDGES_PER_BATCH):
         for member, batch in member_batches(ensemble.members, columns, piece, ensemble.device):
             pooled = pool_mean(member.model.trunk(batch).scalars, batch)
-            found[member.trial].append(as_array(pooled))
-    each = [standardize(np.concatenate(parts)) for parts in found.values() if parts]
+            features[member.trial].append(as_array(pooled))
+    each = [standardize(np.concatenate(parts)) for parts in features.values() if parts]
     if not each:
         return np.zeros((0, 1))
     points: np.ndarray = np.concatenate(each, axis=1) / np.sqrt(len(each))
@@ -143,7 +150,7 @@ def compute_descriptors(ensemble: Ensemble, graphs: Sequence[Graph]) -> np.ndarr
 
 
 def is_informative(calibration: Calibration) -> bool:
-    """Check whether sigma differs between structures; with a = 0 from the fit it does not."""
+    """Check whether sigma differs between structures; with a = c = 0 it is constant."""
     return calibration.a > 0.0 or calibration.c > 0.0
 
 
@@ -151,12 +158,12 @@ def score_head(head: HeadEntry, prediction: HeadPrediction, offsets: np.ndarray)
     """Return each structure's uncertainty of one head, in standard deviations of the target, [G].
 
     The most uncertain atom counts for a node-level head. Where sigma is constant, the members'
-    raw spread ranks in its place.
+    raw spread takes its place.
 
     Args:
-        head: with unit, spread of the target, calibration.
-        prediction: of G structures.
-        offsets: first atom of each structure, and the end, [G + 1].
+        head: the target's standard deviation, and the calibration.
+        prediction: of G structures, in the head's unit.
+        offsets: first atom of each structure, and the number of all, [G + 1].
     """
     informative = is_informative(head.calibration)
     values = (prediction.std if informative else prediction.std_epistemic)[:, 0]
@@ -167,15 +174,15 @@ def score_head(head: HeadEntry, prediction: HeadPrediction, offsets: np.ndarray)
 def score_structures(
     manifest: Manifest, heads: Mapping[str, HeadPrediction], offsets: np.ndarray
 ) -> np.ndarray:
-    """Return each structure's uncertainty, the mean over some heads, [G].
+    """Return each structure's uncertainty in standard deviations, the mean over some heads, [G].
 
-    Heads whose spread is unrelated to their errors (a = 0 on ``cal``) count only where there are
-    no others.
+    Heads whose sigma is constant, because their spread is unrelated to their errors on ``cal``,
+    count only where there are no others.
 
     Args:
         manifest: of the ensemble.
-        heads: predictions of the heads that count.
-        offsets: first atom of each structure, and the end, [G + 1].
+        heads: predictions of the heads that count, by name.
+        offsets: first atom of each structure, and the number of all, [G + 1].
     """
     informative = [n for n in heads if is_informative(manifest.heads[n].calibration)]
     each = [score_head(manifest.heads[n], heads[n], offsets) for n in informative or heads]
@@ -186,8 +193,9 @@ def force_disagreement(prediction: HeadPrediction, offsets: np.ndarray) -> np.nd
     """Return the largest disagreement on the force on an atom, eV/angstrom, [G].
 
     Args:
-        prediction: of a head of forces; its spread is the root *mean* variance of three components.
-        offsets: first atom of each structure, and the end, [G + 1].
+        prediction: of a head of forces; its spread is the root *mean* variance of three
+            components, so the deviation of the vector is larger by the root of 3.
+        offsets: first atom of each structure, and the number of all, [G + 1].
 
     Source: Zhang et al. (2020), Comput. Phys. Commun. 253, 107206 (DP-GEN), eq. 1.
     """
@@ -203,8 +211,10 @@ def _largest(values: np.ndarray, offsets: np.ndarray) -> np.ndarray:
 def assign_levels(deviation: np.ndarray, low: float, high: float) -> np.ndarray:
     """Return each structure's level as an index into ``LEVELS``, [G].
 
-    Below ``low`` the model is right already, from ``high`` on the structure is too strange to
-    be worth a label.
+    Args:
+        deviation: largest disagreement on a force in each structure, eV/angstrom, [G].
+        low: below it the members are accurate already, eV/angstrom.
+        high: from it on the structure is too strange to be worth a label, eV/angstrom.
     """
     level: np.ndarray = np.digitize(deviation, [low, high])
     return level
@@ -217,15 +227,23 @@ class PoolCandidate:
     id: str
     """Its name."""
     score: float
-    """How uncertain it is."""
+    """How uncertain it is: standard deviations of the targets, or eV/angstrom of forces."""
     graph: Graph
     """The structure."""
-    details: dict[str, Any]
-    """Values that are written beside it: standard deviations, trust."""
+    deviations: dict[str, float]
+    """``HEAD_std`` and ``HEAD_std_epistemic`` in the heads' units, and perhaps ``DEVIATION``."""
+    trust: str
+    """``ok``, or why its predictions should not be believed."""
 
 
 def copy_graph(columns: Columns, row: int, name: str) -> Graph:
-    """Copy one structure, so that the others can be forgotten."""
+    """Copy one structure, so that the memory of the others can be freed.
+
+    Args:
+        columns: G structures.
+        row: position of the structure among them.
+        name: its id.
+    """
     nodes = slice(columns.node_offset[row], columns.node_offset[row + 1])
     edges = slice(columns.edge_offset[row], columns.edge_offset[row + 1])
     laplacian = None if columns.laplacian is None else np.array(columns.laplacian[nodes])
@@ -250,9 +268,9 @@ class PickRequest:
     """Number of structures to pick, and how to rank them."""
 
     count: int
-    """How many structures."""
+    """How many structures, at most."""
     by: str | None = None
-    """A head, or ``forces``; the mean over all heads if left out."""
+    """A head, or ``forces``; the mean over all heads if None."""
     low: float = 0.0
     """Disagreement on forces from which a structure is a candidate, eV/angstrom."""
     high: float = np.inf
@@ -268,13 +286,33 @@ class PickResult:
     candidates: list[PoolCandidate] = field(default_factory=list)
     """In the order in which they were picked."""
     distances: list[float | None] = field(default_factory=list)
-    """Of each to the nearest one picked before; none for the first."""
+    """Distance of each to the nearest one picked before it; None for the first."""
     counts: Counter[str] = field(default_factory=Counter)
-    """Structures that were read, bad, not predicted, unseen, the same as a picked one, ..."""
+    """Number of structures by what became of them, see ``PickTable``."""
     mean_distance: float = 0.0
     """Mean over all pairs of picked structures."""
     mean_distance_top: float = 0.0
-    """The same, had simply those with the highest scores been picked."""
+    """Mean over all pairs of as many structures of highest score, to compare with."""
+
+
+PickRow = dict[str, str | int | float | None]
+"""A picked structure: ``id``; ``pick``, its number from 1; ``score``; ``distance``; its
+``deviations`` by name; ``trust``. None for a value that is not finite or does not exist."""
+
+
+class PickTable(TypedDict):
+    """The result of a pick, as ``ensemble pick --json`` prints it."""
+
+    picked: list[PickRow]
+    """Picked structures, in the order in which they were picked."""
+    counts: dict[str, int]
+    """Structures of the pool: all that were ``read``; ``bad`` ones that cannot be predicted; those
+    whose prediction is ``not_finite``; with elements ``unseen`` in training; of each of ``LEVELS``
+    if forces rank; and the ``same`` as a picked one."""
+    mean_distance: float | None
+    """Mean distance of the descriptors over all pairs of picked structures."""
+    mean_distance_top: float | None
+    """Mean over all pairs of as many structures of highest score, to compare with."""
 
 
 def pick_structures(
@@ -282,13 +320,13 @@ def pick_structures(
 ) -> PickResult:
     """Pick structures that are worth a label.
 
-    While the pool streams by, its ``SHORTLIST`` times as many most uncertain structures are kept;
-    ``farthest_first`` picks from these.
+    While the pool streams by, the most uncertain structures are kept, ``SHORTLIST`` times as many
+    as are wanted; ``farthest_first`` picks from these.
 
     Args:
         ensemble: predicts the pool.
         pool: the structures, a batch at a time.
-        request: how many, ranked how.
+        request: how many to pick, and what ranks them.
 
     Raises:
         ConfigError: the ensemble has no such head, or no energy to take forces from.
@@ -299,8 +337,8 @@ def pick_structures(
     candidates = _find_candidates(ranking, pool, result.counts)
     best = heapq.nlargest(SHORTLIST * request.count, candidates, key=lambda one: one.score)
     if not best:
-        found = ", ".join(f"{count} {name}" for name, count in result.counts.items()) or "0 read"
-        raise DataError(f"the pool holds nothing to pick ({found}); give other structures.")
+        counts = ", ".join(f"{count} {name}" for name, count in result.counts.items()) or "0 read"
+        raise DataError(f"the pool holds nothing to pick ({counts}); give other structures.")
     points = compute_descriptors(ensemble, [candidate.graph for candidate in best])
     scores = np.array([candidate.score for candidate in best])
     choice = farthest_first(points, np.maximum(scores, np.finfo(float).tiny), request.count)
@@ -314,21 +352,32 @@ def pick_structures(
 
 @dataclass(frozen=True)
 class Ranking:
-    """How structures of a pool are ranked."""
+    """How structures of a pool are ranked: by heads, a head of forces, or slopes of an energy."""
 
     ensemble: Ensemble
+    """Predicts them."""
     request: PickRequest
+    """Limits that leave structures out."""
     heads: tuple[str, ...]
-    """Heads that count; empty where forces count."""
+    """Heads that rank; empty where forces do."""
     forces: str | None
-    """Head of forces that counts."""
+    """Head of forces that ranks."""
     energy: str | None
-    """Energy head whose slope counts."""
+    """Energy head whose slopes rank."""
 
     def scores(
         self, columns: Columns, heads: dict[str, HeadPrediction]
     ) -> tuple[np.ndarray, np.ndarray | None]:
-        """Return each structure's score, [G], and disagreement on forces, [G], if that counts."""
+        """Score structures.
+
+        Args:
+            columns: G structures.
+            heads: predictions for them, by head.
+
+        Returns:
+            The scores, [G]; and the largest disagreement on a force, eV/angstrom, [G], or None
+            where heads rank.
+        """
         if self.heads:
             chosen = {name: heads[name] for name in self.heads}
             return score_structures(self.ensemble.manifest, chosen, columns.node_offset), None
@@ -391,14 +440,13 @@ def _find_candidates(
         scores, deviation = ranking.scores(columns, prediction.heads)
         good = _is_candidate(ranking, columns, scores, deviation, counts)
         names = [n for place, n in enumerate(structures.ids) if place not in structures.errors]
-        deviations = _standard_deviations(ranking.ensemble, columns, prediction.heads)
-        for row, details in enumerate(deviations):
+        each = _standard_deviations(ranking.ensemble, columns, prediction.heads)
+        for row, deviations in enumerate(each):
             if good[row]:
                 if deviation is not None:
-                    details[DEVIATION] = float(deviation[row])
-                details["trust"] = prediction.trust[row]
-                graph = copy_graph(columns, row, names[row])
-                yield PoolCandidate(names[row], float(scores[row]), graph, details)
+                    deviations[DEVIATION] = float(deviation[row])
+                graph, trust = copy_graph(columns, row, names[row]), prediction.trust[row]
+                yield PoolCandidate(names[row], float(scores[row]), graph, deviations, trust)
 
 
 def _is_candidate(
@@ -434,8 +482,8 @@ def _is_candidate(
 
 def _standard_deviations(
     ensemble: Ensemble, columns: Columns, heads: dict[str, HeadPrediction]
-) -> Iterator[dict[str, Any]]:
-    """Yield each structure's standard deviations; the largest of a node-level head."""
+) -> Iterator[dict[str, float]]:
+    """Yield each structure's standard deviations by name; the largest of a node-level head."""
     values: dict[str, np.ndarray] = {}
     for name, prediction in heads.items():
         node = ensemble.manifest.heads[name].level == "node"
@@ -453,22 +501,28 @@ def check_picks_format(path: Path) -> None:
     Raises:
         ConfigError: the suffix is not one of extxyz.
     """
-    if path.suffix not in FORMATS:
+    if path.suffix not in EXTXYZ_SUFFIXES:
         raise ConfigError(f"{path}: structures are written as extxyz; end it in .extxyz.")
 
 
-def picks_to_plain(result: PickResult) -> dict[str, Any]:
-    """Return the picked structures in order, and the counts of the others, as plain data."""
-    entries = [
-        {"id": candidate.id, "pick": rank, "score": candidate.score, "distance": far}
-        | candidate.details
+def picks_to_plain(result: PickResult) -> PickTable:
+    """Return a result as plain data for JSON."""
+    picked = [
+        {
+            "id": candidate.id,
+            "pick": rank,
+            "score": candidate.score,
+            "distance": far,
+            **candidate.deviations,
+            "trust": candidate.trust,
+        }
         for rank, (candidate, far) in enumerate(
             zip(result.candidates, result.distances, strict=True), start=1
         )
     ]
-    plain: dict[str, Any] = replace_nonfinite(
+    plain: PickTable = replace_nonfinite(
         {
-            "picked": entries,
+            "picked": picked,
             "counts": dict(result.counts),
             "mean_distance": result.mean_distance,
             "mean_distance_top": result.mean_distance_top,
@@ -478,10 +532,15 @@ def picks_to_plain(result: PickResult) -> dict[str, Any]:
 
 
 def write_picks(path: Path, manifest: Manifest, result: PickResult) -> None:
-    """Write the picked structures, whole or not at all, in the order of picking.
+    """Write the picked structures as extended XYZ, in the order of picking.
 
-    ``info`` of each frame holds ``id``, ``pick`` (from 1), ``score``, ``distance``, ``trust``,
-    the standard deviations, and the known properties that the ensemble reads.
+    ``info`` of each frame holds its ``PickRow`` without None, and the known properties that the
+    ensemble reads. The file is written whole or not at all.
+
+    Args:
+        path: the file to write.
+        manifest: of the ensemble: names and units of known properties.
+        result: of the pick.
     """
     frames = []
     for entry, candidate in zip(picks_to_plain(result)["picked"], result.candidates, strict=True):
@@ -494,6 +553,7 @@ def write_picks(path: Path, manifest: Manifest, result: PickResult) -> None:
 
 
 def _to_atoms(candidate: PoolCandidate, manifest: Manifest) -> Atoms:
+    """Return a picked structure with its known properties in the units of the input."""
     graph = candidate.graph
     known = {
         item.key or name: graph.attributes[name] / inside(item.unit)[0]

@@ -1,17 +1,20 @@
-"""Predict files of structures: what is asked for, and the chunks it is predicted in.
+"""Predict files of structures chunk after chunk: requests, and the loop of every rank.
 
 The input is cut into chunks (``structure_batches``). A process predicts chunks and writes a part of
 the output for each, whole or not at all (``predict_output``); a run that was killed skips the parts
-that are there. At the end the parts are joined in order. Many ranks run the same loop over the same
-chunks and claim those they are at (``multi_rank``), so the output is the same to the byte.
+that exist. At the end the parts are joined in order. Many ranks run the same loop over the same
+chunks and claim the one that they predict (``multi_rank``), so the output is the same to the byte.
 """
 
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
+
+import msgspec
+from pydantic import JsonValue
 
 from hydragnn_hpo.data import Prefetcher
 from hydragnn_hpo.ensemble.inference import Ensemble, load_ensemble
@@ -21,6 +24,7 @@ from hydragnn_hpo.ensemble.predict_output import (
     PartHeader,
     PredictedRows,
     PredictOutcome,
+    Share,
     Writer,
     make_rows,
 )
@@ -42,56 +46,65 @@ if TYPE_CHECKING:
     from hydragnn_hpo.ensemble.multi_rank import ChunkClaims
 
 BATCHES_AHEAD = 1
-"""Batches that are read while the nets are at one."""
+"""Batches that are read while the nets predict one."""
 
 POLL_SECONDS, MAX_POLL_SECONDS = 0.2, 2.0
-"""Between two looks at chunks of other ranks: short at first, then longer."""
+"""Shortest and longest time between two polls of the chunks of other ranks."""
 
 Begin = Callable[[PartFolder, dict[str, str]], None]
+"""Called before the output is begun, with its folder of parts and its plan."""
 Report = Callable[[PartHeader, bool], None]
-"""Called with each chunk that is done, and whether it was there before."""
+"""Called with the header of each part, and whether the part existed before."""
 
 
 @dataclass(frozen=True)
 class PredictRequest:
-    """One prediction, as a person asks for it."""
+    """The options of one prediction."""
 
     files: tuple[str, ...]
     """Files, folders, databases and stores to read."""
     archive: str
     """The ensemble's file."""
     out: str = ""
-    """The output; empty where it is no file."""
+    """The file to write; empty for standard output."""
     levels: tuple[str, ...] = ("90",)
-    """Intervals in percent."""
+    """Intervals in percent, as they were typed."""
     members: bool = False
-    """Whether each member has columns of its own."""
+    """True writes columns of each member, too."""
     keep: tuple[str, ...] = ()
     """Keys of the input to copy into the output."""
     structure_column: str | None = None
-    """For tables: the column with a structure."""
+    """For CSV files, the column with a structure's text or file name."""
     form: str = "extxyz"
-    """Format of standard input."""
+    """Format of standard input: a suffix, or ASE's name."""
     trust: tuple[str, ...] = ()
-    """Packages whose convs may run."""
+    """Packages whose convs may be imported, which runs their code."""
     compiled: bool = False
-    """Whether members run as machine code."""
+    """True runs members as machine code."""
 
-    def to_json(self) -> dict[str, Any]:
-        """Return what ``from_json`` takes; paths lead to the same files from any folder."""
-        files = [str(Path(file).absolute()) for file in self.files]
-        absolute = {key: str(Path(getattr(self, key)).absolute()) for key in ("archive", "out")}
-        return {**asdict(self), "files": files, **absolute}
+    def to_spec(self) -> dict[str, JsonValue]:
+        """Return the request as the spec of a job, which may run in another folder.
+
+        Returns:
+            The fields by name, with absolute paths; ``from_spec`` reads them.
+        """
+        absolute = replace(
+            self,
+            files=tuple(str(Path(file).absolute()) for file in self.files),
+            archive=str(Path(self.archive).absolute()),
+            out=str(Path(self.out).absolute()),
+        )
+        spec: dict[str, JsonValue] = msgspec.to_builtins(absolute)
+        return spec
 
     @classmethod
-    def from_json(cls, content: Mapping[str, Any]) -> Self:
-        """Read what ``to_json`` returned."""
-        lists = {key: tuple(content[key]) for key in ("files", "levels", "keep", "trust")}
-        return cls(**{**content, **lists})
+    def from_spec(cls, spec: Mapping[str, JsonValue]) -> Self:
+        """Read the spec of a job, see ``to_spec``."""
+        return msgspec.convert(spec, cls)
 
     @property
     def parts(self) -> PartFolder:
-        """The folder of parts that are done."""
+        """The folder of the parts of the output."""
         return PartFolder(Path(self.out))
 
     @contextlib.contextmanager
@@ -103,11 +116,11 @@ class PredictRequest:
         Args:
             device: where to predict, see ``engine.devices_of``.
 
-        Returns:
-            The ensemble, the columns of the output, and what reads the structures.
+        Yields:
+            The ensemble, the columns of the output, and the reader of the structures.
 
         Raises:
-            HydraError: something that is asked for is not there.
+            HydraError: the ensemble, a file, a level or a device does not exist.
         """
         model = load_ensemble(device, Path(self.archive), trust=self.trust, compiled=self.compiled)
         columns = select_columns(
@@ -126,11 +139,11 @@ class PredictRequest:
 
         Args:
             device: where to predict, see ``engine.devices_of``.
-            begin: called when all is well, with the folder of parts and what decides the output.
+            begin: makes or checks the folder of parts; called once all else is checked.
 
         Raises:
-            HydraError: something that is asked for is not there, or the output was begun by
-                another request.
+            HydraError: the ensemble, a file, a level or a device does not exist, or the output
+                was begun by another request.
         """
         with self.open_input(device) as (model, columns, reader):
             parts = self.parts
@@ -138,12 +151,12 @@ class PredictRequest:
             refuse_to_replace(reader.sources, parts.out)
             checksum = checksum_input(reader.sources)
             if checksum is None:
-                parts.remove()  # what came through standard input does not come again
+                parts.remove()  # they are of standard input, which does not come again
             begin(parts, self._plan(checksum or "standard input", columns))
             yield PredictPipeline(model, reader, writer, parts)
 
     def _plan(self, checksum: str, columns: OutputColumns) -> dict[str, str]:
-        """Return what decides the bytes of the output, see ``PartFolder.begin``."""
+        """Return all that decides the bytes of the output, see ``PartFolder.begin``."""
         options = [Path(self.out).suffix, columns.levels, columns.members, columns.keep]
         options += [self.structure_column, self.form, *["compiled"] * self.compiled]
         return {
@@ -155,32 +168,32 @@ class PredictRequest:
 
 @dataclass(frozen=True)
 class PredictPipeline:
-    """From chunks of the input to parts of the output, and from all parts to the output."""
+    """Predicts chunks of the input into parts of the output, and joins all parts."""
 
     model: Ensemble
     """Predicts."""
     reader: ChunkReader
     """Reads the structures."""
     writer: Writer
-    """Writes them in the format of the output."""
+    """Renders them in the format of the output."""
     parts: PartFolder
-    """Where parts are kept, begun."""
+    """Holds the parts; it was begun."""
 
     @property
     def num_sources(self) -> int:
-        """Number of sources that the input was divided into."""
+        """Number of sources of the input."""
         return len(self.reader.sources)
 
     def is_last(self, chunk: ChunkId) -> bool:
-        """Check whether a chunk is known as the last of its source before it is read."""
+        """Check whether a chunk is the last of its source, as far as that is known unread."""
         return self.reader.sources[chunk.source].whole
 
     def header(self, chunk: ChunkId) -> PartHeader | None:
-        """Return what the part of a chunk says; None while there is no whole part."""
+        """Return the header of a chunk's part; None while there is no whole part."""
         return self.parts.header(chunk)
 
     def predict(self, chunk: ChunkId) -> PartHeader:
-        """Predict a chunk and write its part; an empty one behind the end of the source."""
+        """Predict a chunk and write its part, which is empty after the end of the source."""
         rows, outcome, last = list[PredictedRows](), PredictOutcome(), False
         with Prefetcher(lambda batch: batch, self.reader.batches(chunk), BATCHES_AHEAD) as batches:
             for batch, last in batches:  # noqa: B007
@@ -190,10 +203,13 @@ class PredictPipeline:
         return self.parts.write(chunk, self.writer.part(rows), outcome, last=last)
 
     def join(self) -> PredictOutcome | None:
-        """Write the output from the parts, and remove them; None while one is missing.
+        """Write the output from the parts, and remove them.
+
+        Returns:
+            The counts of all parts; None while one is missing.
 
         Raises:
-            DataError: a part is damaged, or no structure was there at all.
+            DataError: a part is damaged, or the input holds no structure.
         """
         headers = self.parts.headers(self.num_sources)
         if headers is None:
@@ -205,7 +221,7 @@ class PredictPipeline:
             self.parts.remove()
             raise _nothing_to_predict()
 
-        def shares() -> Iterator[dict[str, bytes]]:
+        def shares() -> Iterator[Share]:
             return (self.parts.read(chunk) for chunk in headers)
 
         outcome.files = tuple(self.writer.join(shares, self.parts.out))
@@ -224,23 +240,23 @@ def predict_chunks(
     """Predict every chunk that is not done: the loop of a process alone and of each of many ranks.
 
     Chunks are taken in order, so that a file is read once from its beginning. With claims, a chunk
-    that another rank is at is left to it; when none is free this rank waits, and predicts what a
-    lost rank leaves undone.
+    that another rank has claimed is left to it; when none is free this rank waits, and predicts the
+    chunks of ranks that are lost.
 
     Args:
         pipeline: predicts chunks.
         claims: of this rank, entered; None where no other rank is at work.
-        report: called with each chunk once it is done.
-        pause: waits for some seconds.
+        report: called with each part once it is written, or found.
+        pause: sleeps for so many seconds.
 
     Returns:
         Chunks that are given up: too many ranks were lost at them.
     """
-    done: dict[ChunkId, bool] = {}  # and whether the source ends there
+    done: dict[ChunkId, bool] = {}  # whether the chunk is the last of its source
     wait = POLL_SECONDS
     while True:
-        known, busy, given_up = len(done), False, list[ChunkId]()
-        for chunk in _walk(pipeline, done):
+        before_round, busy, given_up = len(done), False, list[ChunkId]()
+        for chunk in _unfinished_chunks(pipeline, done):
             before = pipeline.header(chunk)
             header = before or _predict_claimed(pipeline, claims, chunk)
             if header is not None:
@@ -252,12 +268,20 @@ def predict_chunks(
                 busy = True
         if not busy:
             return given_up
-        wait = POLL_SECONDS if len(done) > known else min(2 * wait, MAX_POLL_SECONDS)
+        wait = POLL_SECONDS if len(done) > before_round else min(2 * wait, MAX_POLL_SECONDS)
         pause(wait)
 
 
-def _walk(pipeline: PredictPipeline, done: Mapping[ChunkId, bool]) -> Iterator[ChunkId]:
-    """Yield the chunks that are not done, each source up to the first chunk known as its last."""
+def _unfinished_chunks(
+    pipeline: PredictPipeline, done: Mapping[ChunkId, bool]
+) -> Iterator[ChunkId]:
+    """Yield the chunks that are not done, of each source up to the last one.
+
+    Args:
+        pipeline: knows the sources.
+        done: whether a chunk that is done is the last of its source; read between two chunks, so
+            the caller may add those that are yielded.
+    """
     for source in range(pipeline.num_sources):
         number, last = 0, False
         while not last:
@@ -271,14 +295,15 @@ def _walk(pipeline: PredictPipeline, done: Mapping[ChunkId, bool]) -> Iterator[C
 def _predict_claimed(
     pipeline: PredictPipeline, claims: "ChunkClaims | None", chunk: ChunkId
 ) -> PartHeader | None:
-    """Predict a chunk that no other rank is at; None where one is."""
+    """Predict a chunk; None where another rank has claimed it."""
     if claims is None:
         return pipeline.predict(chunk)
     if not claims.take(chunk.name):
         return None
-    try:  # between the first look and the claim another rank may have finished it
+    try:
+        # another rank may have finished it after this one has read its header, before the claim
         header = pipeline.header(chunk) or pipeline.predict(chunk)
-    except (SystemExit, KeyboardInterrupt):  # asked to end: not the chunk's doing
+    except (SystemExit, KeyboardInterrupt):  # the process is to end: no rank is lost at this chunk
         claims.drop(chunk.name)
         raise
     claims.drop(chunk.name)
@@ -286,7 +311,13 @@ def _predict_claimed(
 
 
 def predict_rows(model: Ensemble, batch: Structures, columns: OutputColumns) -> PredictedRows:
-    """Predict some structures, as far as an output has columns for it."""
+    """Predict a batch, with the levels and members that the output has columns for.
+
+    Args:
+        model: predicts.
+        batch: G structures that can be predicted, and perhaps others.
+        columns: of the output.
+    """
     levels = [level for level in columns.levels if level != 90]
     prediction = model.predict(batch.columns, levels=levels, members=columns.members)
     return make_rows(batch, prediction)
@@ -301,10 +332,10 @@ def stream_rows(
         model: predicts.
         columns: of the output.
         reader: reads the structures.
-        outcome: counts them; what they lack is known at the end.
+        outcome: counts the structures; updated, and complete once all rows were yielded.
 
     Raises:
-        DataError: no structure was there at all.
+        DataError: the input holds no structure.
     """
     for batch in read_structures(reader):
         outcome.add_batch(batch)
@@ -322,7 +353,7 @@ def make_writer(out: Path, columns: OutputColumns) -> Writer:
     """Return the writer of an output, chosen by its suffix.
 
     Raises:
-        ConfigError: it is not known, or needs a package that is not installed.
+        ConfigError: the suffix is unknown, or its writer needs a package that is not installed.
     """
     if out.suffix not in WRITERS:
         raise ConfigError(f"{out}: cannot tell the format; end it in {', '.join(WRITERS)}.")
@@ -343,7 +374,7 @@ def select_columns(
         model: the ensemble.
         archive: its file.
         levels: intervals in percent, as they were typed.
-        members: each member has columns of its own.
+        members: True writes columns of each member, too.
         keep: keys of the input to copy into the output.
 
     Raises:

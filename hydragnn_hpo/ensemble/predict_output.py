@@ -1,12 +1,12 @@
-"""What a prediction writes: the columns of all formats, and parts of the output that are done.
+"""The output of a prediction: the columns of all formats, and the parts that are done.
 
 The columns of a head ``t`` are ``t``, ``t_std``, ``t_std_epistemic``, ``t_lo90`` and ``t_hi90``
 (or of other levels); a vector has ``t_x``, ``t_y``, ``t_z`` and so on, but one ``t_std``. The value
-of one member is ``t_TRIAL``. Names carry no unit, so that scripts do not break over it.
+of one member is ``t_TRIAL``. Names carry no unit, so that a script works for any ensemble.
 
-``OUT.parts/`` holds ``plan.json`` and a file for each chunk that is done. A killed run goes on from
-there, and ranks that see the folder share the work: every chunk has one name, and whichever rank
-writes its part writes the same bytes.
+``OUT.parts/`` holds ``plan.json`` and a file, the *part*, for each chunk that is done. The next run
+goes on from there after a kill, and ranks that see the folder share the work: a chunk always has
+the same name, and its part the same bytes, whichever rank writes it.
 
 Shapes: G graphs, R rows of a head (G or N), w components.
 """
@@ -18,7 +18,9 @@ import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from enum import StrEnum
 from pathlib import Path
+from typing import TypedDict
 
 import numpy as np
 
@@ -29,15 +31,46 @@ from hydragnn_hpo.ensemble.structure_batches import ChunkId, Structures
 from hydragnn_hpo.errors import ConfigError, DataError
 from hydragnn_hpo.files import read_json, storage, write_json, write_pieces
 
+
+class OutputFormat(StrEnum):
+    """Suffix of an output file, which decides its format; ``writers.WRITERS`` has the writers."""
+
+    CSV = ".csv"
+    PARQUET = ".parquet"
+    EXTXYZ = ".extxyz"
+    XYZ = ".xyz"
+    JSON = ".json"
+    JSON_LINES = ".jsonl"
+    BP = ".bp"
+
+
+EXTXYZ_SUFFIXES = (OutputFormat.EXTXYZ, OutputFormat.XYZ)
+"""Two suffixes of one format."""
+
 MAX_REASONS = 20
-"""Reasons why structures failed that are shown; all of them stand in the output."""
+"""Most reasons why structures failed that are shown; the output holds all of them."""
 
 AXES = {
     "scalar": ("",),
     "vector": ("_x", "_y", "_z"),
     "tensor": tuple(f"_{a}{b}" for a in "xyz" for b in "xyz"),
 }
-"""What is put behind the names of components, by the shape of a head."""
+"""Suffixes of the columns of components, by the shape of a head."""
+
+Share = dict[str, bytes]
+"""What one chunk contributes to each file of the output, by the suffix of the file's name; the main
+file has the suffix ``""``."""
+
+
+class ProvenanceRecord(TypedDict):
+    """Where the numbers of an output come from."""
+
+    ensemble_sha256: str
+    """Checksum of the ensemble's file."""
+    campaign: str
+    """Campaign that made the ensemble."""
+    package: str
+    """Version of hydragnn-hpo that wrote the ensemble."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,15 +78,16 @@ class PredictedRows:
     """Some structures and their predictions, without edges."""
 
     structures: Structures
-    """Good ones and bad ones."""
+    """G good ones, which could be predicted, and bad ones."""
     prediction: Prediction
-    """For the good ones."""
+    """Of the good ones, in their order."""
 
     def each(self) -> Iterator[tuple[int, int | None, str, str | None]]:
-        """Go through good and bad structures in order.
+        """Iterate over good and bad structures in order.
 
-        Returns:
-            Position, row of the prediction (None for a bad one), name, and why it is bad.
+        Yields:
+            Position among all; position among the good ones (None for a bad one); name; and why it
+            is bad (None for a good one).
         """
         row = 0
         for place, name in enumerate(self.structures.ids):
@@ -72,7 +106,7 @@ class PredictedRows:
 
 
 def make_rows(structures: Structures, prediction: Prediction) -> PredictedRows:
-    """Return both together, without the edges, which take most of the memory."""
+    """Pair structures with their prediction, and drop the edges, which take most of the memory."""
     columns = structures.columns
     light = replace(
         columns,
@@ -87,25 +121,25 @@ def make_rows(structures: Structures, prediction: Prediction) -> PredictedRows:
 
 @dataclass(frozen=True)
 class OutputColumns:
-    """Which columns there are."""
+    """The columns of an output."""
 
     manifest: Manifest
     """Heads, units, provenance."""
     levels: tuple[int, ...] = (90,)
-    """Intervals, in percent."""
+    """Intervals, in percent, rising."""
     members: bool = False
-    """Whether each member has columns of its own."""
+    """True for columns of each member, too."""
     keep: tuple[str, ...] = ()
     """Keys of the input that are copied."""
     ensemble: str = ""
-    """Checksum of the ensemble's file."""
+    """Checksum of the ensemble's file; empty where that is not written."""
 
     def names(self, level: str) -> list[str]:
         """Return the heads of a level: ``graph`` or ``node``."""
         return [name for name, head in self.manifest.heads.items() if head.level == level]
 
     def titles(self, name: str) -> list[str]:
-        """Return the titles of a head's columns."""
+        """Return the titles of all columns of a head."""
         axes = AXES[self.manifest.heads[name].shape]
         bounds = [f"_{end}{level}" for level in self.levels for end in ("lo", "hi")]
         ends = [bound + axis for bound in bounds for axis in axes]
@@ -113,7 +147,7 @@ class OutputColumns:
         return [name + tail for tail in (*axes, "_std", "_std_epistemic", *ends, *own)]
 
     def values(self, name: str, head: HeadPrediction) -> np.ndarray:
-        """Return a head's columns side by side, in the order of their titles, [R, columns]."""
+        """Return all columns of a head, in the order of ``titles``, [R, columns]."""
         bounds = {**head.bounds, 90: (head.lo90, head.hi90)}
         ends = [array for level in self.levels for array in bounds[level]]
         own = [head.members[trial] for trial in self.trials(name)]
@@ -126,11 +160,18 @@ class OutputColumns:
             return []
         return sorted(m.trial for m in self.manifest.members if name in m.weights)
 
-    def lacking(self, found: Container[str]) -> tuple[str, ...]:
-        """Return the keys to copy that are not among those found."""
-        return tuple(key for key in self.keep if key not in found)
+    def lacking(self, present: Container[str]) -> tuple[str, ...]:
+        """Find the keys to copy that no structure had.
 
-    def provenance(self) -> dict[str, str]:
+        Args:
+            present: keys that some structure had.
+
+        Returns:
+            The others of ``keep``, in its order.
+        """
+        return tuple(key for key in self.keep if key not in present)
+
+    def provenance(self) -> ProvenanceRecord:
         """Return where the numbers come from."""
         manifest = self.manifest
         return {
@@ -141,34 +182,37 @@ class OutputColumns:
 
 
 def split_nodes(columns: Columns, values: np.ndarray) -> list[np.ndarray]:
-    """Cut the rows of a node-level head into those of each structure."""
+    """Split the rows of a node-level head, [N, ...], into those of each structure; G arrays."""
     return np.split(values, columns.node_offset[1:-1]) if columns.num_graphs else []
 
 
 class Writer(ABC):
-    """Writes a chunk's share of each file, and joins the shares of all chunks.
+    """Renders the share of each chunk, and joins the shares of all chunks to the output.
 
-    ``part`` may run anywhere and any time; the bytes depend on the rows alone.
+    ``part`` may run on any rank at any time: the bytes depend on the rows alone.
     """
 
     def __init__(self, layout: OutputColumns) -> None:
-        """Keep the columns."""
+        """Remember the columns."""
         self.layout = layout
 
     @abstractmethod
-    def part(self, some: Sequence[PredictedRows]) -> dict[str, bytes]:
-        """Return the shares of some structures, by what is put behind the name of the output."""
+    def part(self, some: Sequence[PredictedRows]) -> Share:
+        """Render the share of some structures."""
 
     def whole(self, shares: Iterable[bytes]) -> Iterator[bytes]:
-        """Yield the main file, given its shares in order."""
+        """Yield the content of the main file, given the shares of it in order."""
         yield from shares
 
-    def join(self, shares: Callable[[], Iterator[dict[str, bytes]]], out: Path) -> list[Path]:
-        """Write each file whole or not at all, and return their paths, the main one first.
+    def join(self, shares: Callable[[], Iterator[Share]], out: Path) -> list[Path]:
+        """Write each file whole or not at all.
 
         Args:
-            shares: reads the shares of all chunks in order, as often as it is called.
+            shares: reads the shares of all chunks in order; may be called several times.
             out: path of the main file.
+
+        Returns:
+            Paths of the files, the main one first.
         """
         write_pieces(out, self.whole(share[""] for share in shares()))
         return [out]
@@ -176,14 +220,14 @@ class Writer(ABC):
 
 @dataclass
 class PredictOutcome:
-    """How much was predicted, and what went wrong."""
+    """How many structures were predicted, and what went wrong."""
 
     structures: int = 0
     """Structures of the input, also those that could not be predicted."""
     failed: int = 0
     """Structures that could not be predicted."""
     errors: list[str] = field(default_factory=list)
-    """The first reasons why."""
+    """The first reasons why, at most ``MAX_REASONS``."""
     kept: set[str] = field(default_factory=set)
     """Keys to copy that some structure had."""
     files: tuple[Path, ...] = ()
@@ -195,9 +239,9 @@ class PredictOutcome:
         """Count more structures.
 
         Args:
-            structures: how many.
-            failed: how many of them could not be predicted.
-            errors: reasons why.
+            structures: number of structures.
+            failed: number of those that could not be predicted.
+            errors: reasons why; the first are enough.
             kept: keys to copy that some of them had.
         """
         self.structures += structures
@@ -212,29 +256,29 @@ class PredictOutcome:
 
 @dataclass(frozen=True)
 class PartHeader:
-    """What the first line of a part says."""
+    """The first line of a part, as JSON; the shares follow it."""
 
     structures: int
     """Structures of the chunk, also those that could not be predicted."""
     failed: int
     """Structures that could not be predicted."""
     last: bool
-    """No structure of the source comes after this chunk."""
+    """True if the source ends with this chunk."""
     sections: dict[str, int]
-    """Bytes of each file's share, by what is put behind the name of the output."""
+    """Bytes of the share of each file, by the suffix of the file's name, see ``Share``."""
     crc32: int
-    """Checksum of all shares, end to end."""
+    """Checksum of all sections, end to end."""
     errors: Sequence[str] = ()
-    """Some of the reasons why structures could not be predicted."""
+    """The first reasons why structures could not be predicted."""
     kept: Sequence[str] = ()
     """Keys to copy that some structure had."""
 
 
 class PartFolder:
-    """The folder ``OUT.parts``."""
+    """The folder ``OUT.parts``, which holds the parts of an output until they are joined."""
 
     def __init__(self, out: Path) -> None:
-        """Remember the path of the output; nothing is made yet."""
+        """Remember the path of the output; the folder is not made yet."""
         self.out = out
         self.folder = out.with_name(out.name + ".parts")
         self.plan = self.folder / "plan.json"
@@ -243,11 +287,12 @@ class PartFolder:
         """Make the folder, or go on with it if it was made for the same plan.
 
         Args:
-            plan: what decides the output, by what a person would call it.
+            plan: all that decides the bytes of the output, by the words that an error uses for it.
 
         Raises:
-            ConfigError: it was begun for other structures, another ensemble or other options, or
-                does not say for what.
+            ConfigError: it was made for other structures, another ensemble or other options, or
+                holds no plan.
+            StorageError: it cannot be written.
         """
         if not self.plan.exists():
             if self.done():
@@ -261,13 +306,13 @@ class PartFolder:
         """Check that the folder was made for a plan.
 
         Raises:
-            ConfigError: it was begun for other structures, another ensemble, other options.
-            StorageError: it is gone.
+            ConfigError: it was made for other structures, another ensemble or other options.
+            StorageError: it does not exist any more.
         """
-        known = read_json(self.plan)
-        if not isinstance(known, dict):
+        written = read_json(self.plan)
+        if not isinstance(written, dict):
             raise self._unknown_plan()
-        differs = [name for name in {**known, **plan} if known.get(name) != plan.get(name)]
+        differs = [name for name in {**written, **plan} if written.get(name) != plan.get(name)]
         if differs:
             raise ConfigError(
                 f"{self.folder}: was begun with another {differs[0]} than this command has; "
@@ -280,34 +325,34 @@ class PartFolder:
         )
 
     def write(
-        self, chunk: ChunkId, sections: Mapping[str, bytes], outcome: PredictOutcome, *, last: bool
+        self, chunk: ChunkId, share: Share, outcome: PredictOutcome, *, last: bool
     ) -> PartHeader:
-        """Write a part whole, durably.
+        """Write a part, whole or not at all.
 
         Args:
-            chunk: what it is of.
-            sections: its share of each file of the output.
+            chunk: of the part.
+            share: what the chunk contributes to each file.
             outcome: of the chunk's structures.
-            last: no structure of the source comes after.
+            last: True if the source ends with this chunk.
         """
         checksum = 0
-        for content in sections.values():
+        for content in share.values():
             checksum = zlib.crc32(content, checksum)
         header = PartHeader(
             structures=outcome.structures,
             failed=outcome.failed,
             last=last,
-            sections={name: len(content) for name, content in sections.items()},
+            sections={name: len(content) for name, content in share.items()},
             crc32=checksum,
             errors=outcome.errors,
             kept=sorted(outcome.kept),
         )
         line = json.dumps(asdict(header)).encode() + b"\n"
-        write_pieces(self._path(chunk), (line, *sections.values()))
+        write_pieces(self._path(chunk), (line, *share.values()))
         return header
 
     def header(self, chunk: ChunkId) -> PartHeader | None:
-        """Return the header of a part; None where it is not there, or not whole."""
+        """Return the header of a part; None where there is none, or it is not whole."""
         try:
             with self._path(chunk).open("rb") as file:
                 line = file.readline()
@@ -318,7 +363,14 @@ class PartFolder:
         return header if size == sum(header.sections.values()) else None
 
     def headers(self, num_sources: int) -> dict[ChunkId, PartHeader] | None:
-        """Return the headers of all chunks in order, or None while the part of one is missing."""
+        """Read the headers of all parts.
+
+        Args:
+            num_sources: number of sources of the input.
+
+        Returns:
+            Headers by chunk, in order; None while the part of one chunk is missing.
+        """
         headers: dict[ChunkId, PartHeader] = {}
         for source in range(num_sources):
             number, last = 0, False
@@ -331,8 +383,8 @@ class PartFolder:
                 number, last = number + 1, header.last
         return headers
 
-    def read(self, chunk: ChunkId) -> dict[str, bytes]:
-        """Read the shares of a part.
+    def read(self, chunk: ChunkId) -> Share:
+        """Read the share that a part holds.
 
         Raises:
             DataError: it is missing or damaged.
@@ -345,18 +397,18 @@ class PartFolder:
             header, body = None, b""
         if header is None or zlib.crc32(body) != header.crc32:
             raise DataError(f"{path}: is damaged; remove it and repeat the command.")
-        sections, first = {}, 0
+        share, first = {}, 0
         for name, size in header.sections.items():
-            sections[name] = body[first : first + size]
+            share[name] = body[first : first + size]
             first += size
-        return sections
+        return share
 
     def done(self) -> list[ChunkId]:
-        """Return the chunks whose parts are there, in any order."""
+        """Return the chunks that have a part, in any order."""
         return [ChunkId.parse(path.stem) for path in self.folder.glob("[0-9]*.part")]
 
     def remove(self) -> None:
-        """Remove the folder: the output is whole. For other ranks it vanishes in one moment."""
+        """Remove the folder once the output is whole; other ranks see all of it or none."""
         gone = self.folder.with_name(f".{self.folder.name}.gone")
         shutil.rmtree(gone, ignore_errors=True)
         with contextlib.suppress(OSError):
@@ -364,7 +416,7 @@ class PartFolder:
         shutil.rmtree(gone, ignore_errors=True)
 
     def leave(self) -> None:
-        """Leave what is done for the next run; a folder without any is removed."""
+        """Leave the parts for the next run; a folder without any is removed."""
         if not self.done():
             self.remove()
 

@@ -1,4 +1,8 @@
-"""Remove members: weights are shared out again, and calibrated again on the split for that."""
+"""Remove members from an ensemble: the others share the weight and are calibrated again.
+
+Neither the data set nor the test split is needed: the ensemble file holds the predictions of all
+members for the calibration split.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,24 +31,33 @@ class PruneEffect:
     """Quality of one head before and after, on the calibration split, in its unit."""
 
     unit: str
-    """Of the head."""
+    """Unit of the head."""
     mae_before: float
-    """Mean absolute error of all members' mean."""
+    """Mean absolute error of the mean of all members."""
     width90_before: float
-    """Mean width of the 90 % interval."""
+    """Mean width of the 90 % interval, of all members."""
     mae_after: float
-    """Mean absolute error of the mean of those that stay."""
+    """Mean absolute error of the mean of the members that stay."""
     width90_after: float
-    """The same, calibrated again."""
+    """Mean width of the 90 % interval, of those calibrated again."""
 
 
 def choose_members(manifest: Manifest, keep: int | None, members: Sequence[str]) -> tuple[str, ...]:
-    """Decide which members stay: those named, or the ``keep`` that weigh most.
+    """Decide which members stay: those named, or the ``keep`` of largest weight.
 
     Of equal weights the lower validation objective stays.
 
+    Args:
+        manifest: of the ensemble.
+        keep: how many members stay, from 1 to one less than all; None where they are named.
+        members: trials of the members that stay; empty where their number is given.
+
+    Returns:
+        Trials of the members that stay, in the order of the manifest.
+
     Raises:
-        ConfigError: both or none were asked for, a member is unknown, or nothing would go.
+        ConfigError: number and names are both given or both missing, a member is unknown, or no
+            member would be removed.
     """
     known = [member.trial for member in manifest.members]
     if len(known) == 1:
@@ -75,12 +88,12 @@ def prune_members(
     used once.
 
     Args:
-        content: the ensemble, as read from its file.
+        content: the ensemble, read from its file with its calibration data.
         stay: trials of the members that stay, at least one.
         where: file named in the error.
 
     Returns:
-        The smaller ensemble, and by head the effect.
+        The smaller ensemble, and the effect by head.
 
     Raises:
         ConfigError: the ensemble holds nothing to calibrate with, or a head loses all members.
@@ -128,7 +141,11 @@ def _without_members(
 
 
 def _share_weights(old: Manifest, stay: set[str]) -> list[MemberEntry]:
-    """Share each head's weight among the members that stay, in the old proportions."""
+    """Scale the weights of the members that stay so that those of each head sum to 1.
+
+    Raises:
+        ConfigError: a head loses all its members.
+    """
     members = [member for member in old.members if member.trial in stay]
     sums = {name: sum(m.weights.get(name, 0.0) for m in members) for name in old.heads}
     for name, total in sums.items():
@@ -146,7 +163,7 @@ def _share_weights(old: Manifest, stay: set[str]) -> list[MemberEntry]:
 def _quality(
     data: CalibrationData, name: str, weights: dict[str, float], fit: Calibration
 ) -> tuple[float, float]:
-    """Measure a head on ``cal``.
+    """Measure a mix of members for one head on ``cal``.
 
     Args:
         data: predictions of the members.
@@ -155,7 +172,7 @@ def _quality(
         fit: calibration of their mix.
 
     Returns:
-        The mean absolute error, and the mean width of the 90 % interval.
+        The mean absolute error, and the mean width of the 90 % interval, in the unit.
     """
     head, moments = data.heads[name], data.moments(name, weights)
     error = np.abs(moments.mean - head.truth)[head.mask]

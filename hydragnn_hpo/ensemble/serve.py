@@ -1,7 +1,9 @@
 """Serve an ensemble over HTTP: one token, hard limits, one thread that predicts in batches.
 
-Requests that wait together are predicted together (Law 7).
-Shapes: G graphs of the requests of one batch, N nodes of a structure.
+``PredictService`` reads requests and waits for responses; ``PredictWorker`` owns the ensemble and
+predicts all requests that wait at the same time in one batch (Law 7: that changes no number).
+
+Shapes: N nodes of a structure.
 """
 
 import asyncio
@@ -14,15 +16,15 @@ import threading
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Self, TypedDict
 
 import numpy as np
 from annotated_types import Len
 from ase import Atoms
 from ase.data import atomic_numbers
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, JsonValue, model_validator
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
@@ -33,38 +35,97 @@ from hydragnn_hpo.config import AttributeConfig, Config, parse_config
 from hydragnn_hpo.data import Columns, Graph, Place, columns_of, graph_of
 from hydragnn_hpo.data.readers.ase_file import single, structures_in
 from hydragnn_hpo.ensemble.artefact import Manifest
+from hydragnn_hpo.ensemble.build_table import HeadScores
 from hydragnn_hpo.ensemble.engine import EDGES_PER_BATCH, pieces
 from hydragnn_hpo.ensemble.inference import Ensemble
 from hydragnn_hpo.ensemble.predict_output import OutputColumns, PredictedRows
 from hydragnn_hpo.ensemble.structure_batches import Structures
-from hydragnn_hpo.ensemble.writers.json import describe_rows
+from hydragnn_hpo.ensemble.writers.json_writer import StructureRecord, describe_rows
 from hydragnn_hpo.errors import ConfigError, DataError
 from hydragnn_hpo.http_service import Token
 from hydragnn_hpo.metrics_log import replace_nonfinite
 
 JSON, EXTXYZ = "json", "extxyz"
+"""Kinds of bodies."""
 KINDS = {"application/json": JSON, "text/plain": EXTXYZ, "chemical/x-extxyz": EXTXYZ}
 """Kind of body by content type."""
 
 Triple = Annotated[list[float], Len(3, 3)]
+"""A vector."""
 NamedStructures = Iterator[tuple[str, Atoms | DataError]]
-"""Name of each structure, and the structure or why it cannot be used."""
+"""Name of each structure, empty if it has none; and the structure or why it cannot be used."""
 
 _LONGEST_LINE = 10_000
-"""Characters of an extxyz comment line; ASE parses it with regular expressions."""
+"""Most characters of an extxyz line; ASE parses comments with regular expressions, which may take
+very long."""
 
 logger = logging.getLogger(__name__)
 
-_ENTRY = ("trust", "heads")
-"""What a structure's entry gets when it is predicted."""
-
 _BEFORE_THE_BODY = frozenset((401, 408, 413, 415, 429))
-"""Statuses that are sent before the body was read: the connection ends with them."""
+"""Statuses that are sent before the body was read: the connection is closed after them."""
+
+
+class RequestLimits(TypedDict):
+    """The ``Limits`` that a client must know, see there."""
+
+    body_bytes: int
+    structures: int
+    atoms: int
+    edges: int
+    seconds: float
+
+
+class HeadInfo(TypedDict):
+    """One predicted target, as ``HeadEntry`` documents it."""
+
+    level: str
+    shape: str
+    unit: str
+    description: str
+
+
+class EnsembleInfo(TypedDict):
+    """What ``GET /info`` answers about the ensemble."""
+
+    package: str
+    """Version of hydragnn-hpo that wrote it."""
+    data: dict[str, JsonValue]
+    """The training data, see ``artefact.Provenance``."""
+    heads: dict[str, HeadInfo]
+    """Predicted targets by name."""
+    elements: list[int]
+    """Atomic numbers in the training data, rising."""
+    cutoff: float
+    """Longest edge that any member needs, in angstrom."""
+    members: int
+    """Number of members."""
+    info: dict[str, str]
+    """Unit of each known property that a structure must bring in its ``info``."""
+    evaluation: dict[str, HeadScores]
+    """Scores on the test split by head."""
+
+
+class ServiceInfo(EnsembleInfo):
+    """What ``GET /info`` answers."""
+
+    limits: RequestLimits
+    """Limits of a request."""
+    structure: dict[str, JsonValue]
+    """JSON schema of a structure of ``POST /predict``."""
+
+
+class PredictResponse(TypedDict):
+    """What ``POST /predict`` answers."""
+
+    units: dict[str, str]
+    """By head."""
+    structures: list[StructureRecord]
+    """In the order of the request."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of a service; a request beyond them is rejected before the work is done."""
+    """Limits of a service; a request beyond them is rejected before it is worked on."""
 
     body_bytes: int = 8_000_000
     """Largest body of a request."""
@@ -75,18 +136,18 @@ class Limits:
     edges: int = 500_000
     """Most edges in the graph of a structure."""
     seconds: float = 60.0
-    """Time for a request, its body included."""
+    """Time for a request, reading its body included."""
     waiting: int = 32
-    """Most requests at a time, the one that is worked on included."""
+    """Most requests at a time, those that are worked on included."""
 
     @property
     def pairs(self) -> int:
-        """Most pairs of atoms and images that a neighbour search may have to try."""
+        """Most pairs of atoms and images of atoms that a neighbour search may try."""
         return 40 * self.edges
 
 
 class RequestRejected(Exception):
-    """A request gets no predictions; the client gets the status and the sentence."""
+    """A request that gets no predictions; its client gets the status and the sentence."""
 
     def __init__(self, status: int, sentence: str) -> None:
         """Store the HTTP status and the sentence for the client."""
@@ -134,7 +195,7 @@ class StructureRequest(Config):
 
     @property
     def elements(self) -> list[int]:
-        """Atomic numbers; -1 for an unknown element."""
+        """Atomic numbers; -1 for a symbol or number that is no element."""
         if self.numbers is not None:
             return [z if 0 < z < 1_000 else -1 for z in self.numbers]
         return [atomic_numbers.get(symbol, -1) for symbol in self.symbols or ()]
@@ -143,7 +204,7 @@ class StructureRequest(Config):
 def parse_structures(
     body: bytes, kind: str, limits: Limits, attributes: Mapping[str, AttributeConfig]
 ) -> NamedStructures:
-    """Yield each structure's name, and the structure or why it cannot be used.
+    """Parse the body of a request, structure after structure.
 
     Args:
         body: of the request.
@@ -151,8 +212,12 @@ def parse_structures(
         limits: most structures, and atoms in each.
         attributes: known properties that members read; all others are dropped.
 
+    Yields:
+        Name of each structure, its number where it has none; and the structure, or why it alone
+        cannot be used.
+
     Raises:
-        RequestRejected: the body as a whole is of no use, or holds too many structures.
+        RequestRejected: the body as a whole cannot be used, or holds too many structures.
     """
     structures = _parse_json(body, limits) if kind == JSON else _parse_extxyz(body, limits)
     wanted = {attribute.key or name for name, attribute in attributes.items()}
@@ -167,6 +232,7 @@ def parse_structures(
 
 
 def _parse_json(body: bytes, limits: Limits) -> NamedStructures:
+    """Parse ``{"structures": [...]}``; a bad structure does not spoil the others."""
     try:
         values = json.loads(body)
     except RecursionError:
@@ -187,6 +253,7 @@ def _parse_structure(value: Any, number: int, limits: Limits) -> Atoms | DataErr
     if not isinstance(value, dict):
         return _bad(number, "is no JSON object")
     positions = value.get("positions")
+    # counted before the schema is checked, which takes time for every atom
     if isinstance(positions, list) and len(positions) > limits.atoms:
         return _too_many_atoms(number, len(positions), limits)
     try:
@@ -200,6 +267,7 @@ def _parse_structure(value: Any, number: int, limits: Limits) -> Atoms | DataErr
 
 
 def _parse_extxyz(body: bytes, limits: Limits) -> NamedStructures:
+    """Parse frames of extended XYZ; a bad frame does not spoil the others."""
     try:
         lines = body.decode().splitlines()
     except UnicodeDecodeError:
@@ -216,30 +284,31 @@ def _parse_extxyz(body: bytes, limits: Limits) -> NamedStructures:
             continue
         content = io.StringIO("\n".join(lines[first:last]) + "\n")
         try:
-            found = single(structures_in(content, "extxyz", "body"), "body")
+            structure = single(structures_in(content, "extxyz", "body"), "body")
         except DataError as error:
             reason = str(error).removeprefix("body: structure 1 ")[:300].rstrip(".")
             yield "", _bad(number, reason)
             continue
-        own = found.info.get("id", found.info.get("name"))
-        yield own[:200] if isinstance(own, str) else "", found
+        own = structure.info.get("id", structure.info.get("name"))
+        yield own[:200] if isinstance(own, str) else "", structure
 
 
 def _find_frames(lines: list[str]) -> Iterator[tuple[int, int]]:
-    """Yield first line and end of each frame."""
-    at = 0
-    while at < len(lines):
-        head = lines[at].strip()
+    """Yield the first line of each frame and the line after its last, counted from 0."""
+    first = 0
+    while first < len(lines):
+        head = lines[first].strip()
         if not head:
-            at += 1
+            first += 1
             continue
+        number = first + 1
         if not re.fullmatch(r"[0-9]{1,9}", head, re.ASCII):
-            raise RequestRejected(400, f"line {at + 1}: a number of atoms was wanted; send extxyz.")
-        end = at + 2 + int(head)
+            raise RequestRejected(400, f"line {number}: a number of atoms was wanted; send extxyz.")
+        end = first + 2 + int(head)  # that number, the comment, a line per atom
         if end > len(lines):
-            raise RequestRejected(400, f"line {at + 1}: the body ends within its {head} atoms.")
-        yield at, end
-        at = end
+            raise RequestRejected(400, f"line {number}: the body ends within its {head} atoms.")
+        yield first, end
+        first = end
 
 
 def _check_count(count: int, limits: Limits) -> None:
@@ -260,19 +329,20 @@ def _bad(number: int, reason: str) -> DataError:
 
 
 def bound_pairs(atoms: int, cell: np.ndarray, pbc: Sequence[bool], cutoff: float) -> float:
-    """Bound the edges of a structure without searching for them.
+    """Return an upper bound of the edges of a structure without searching for them.
 
     Along a periodic direction whose lattice planes are h apart, an atom has at most
     2 cutoff / h + 1 images of another one within the cutoff.
 
     Args:
-        atoms: N.
+        atoms: number of atoms, N.
         cell: lattice vectors as rows in angstrom, [3, 3].
-        pbc: periodic directions.
+        pbc: periodic directions, [3].
         cutoff: longest edge in angstrom.
 
     Returns:
-        N^2 times the images; infinite where the lattice spans nothing.
+        N^2 times the images; infinite where periodic lattice vectors are not finite or linearly
+        dependent.
     """
     periodic = cell[np.asarray(pbc, dtype=bool)]
     if not len(periodic):
@@ -284,7 +354,13 @@ def bound_pairs(atoms: int, cell: np.ndarray, pbc: Sequence[bool], cutoff: float
 
 
 def make_app(ensemble: Ensemble, token: Token, limits: Limits) -> Starlette:
-    """Return the service; its worker lives as long as the application does."""
+    """Make the service; its worker starts and ends with the application.
+
+    Args:
+        ensemble: predicts.
+        token: that requests must bring.
+        limits: of requests.
+    """
     worker = PredictWorker(ensemble, limits)
     service = PredictService(worker, token, limits)
 
@@ -308,29 +384,39 @@ def make_app(ensemble: Ensemble, token: Token, limits: Limits) -> Starlette:
 
 
 class PredictService:
-    """Endpoints that need the token: counts requests, reads bodies, waits for responses."""
+    """Endpoints that need the token: they count requests, read bodies and wait for responses."""
 
     def __init__(self, worker: "PredictWorker", token: Token, limits: Limits) -> None:
         """Store what the endpoints share.
 
         Args:
             worker: predicts.
-            token: that requests bring.
+            token: that requests must bring.
             limits: of requests.
         """
         self.worker, self.token, self.limits = worker, token, limits
         self.active = 0
+        """Requests that are read or wait for their response."""
 
     async def info(self, request: Request) -> Response:
-        """Describe what is predicted, in which units, learned from what, and how to ask for it."""
+        """Answer with ``ServiceInfo``: what is predicted, and how to ask for it."""
         self._check_token(request)
-        limits = {name: value for name, value in asdict(self.limits).items() if name != "waiting"}
-        structure = StructureRequest.model_json_schema()
-        about = describe_ensemble(self.worker.ensemble.manifest)
-        return JSONResponse({**about, "limits": limits, "structure": structure})
+        limits: RequestLimits = {
+            "body_bytes": self.limits.body_bytes,
+            "structures": self.limits.structures,
+            "atoms": self.limits.atoms,
+            "edges": self.limits.edges,
+            "seconds": self.limits.seconds,
+        }
+        about: ServiceInfo = {
+            **describe_ensemble(self.worker.ensemble.manifest),
+            "limits": limits,
+            "structure": StructureRequest.model_json_schema(),
+        }
+        return JSONResponse(about)
 
     async def predict(self, request: Request) -> Response:
-        """Predict every head for some structures: mean, standard deviation, interval, trust."""
+        """Answer with a ``PredictResponse``: every head for each structure."""
         self._check_token(request)
         kind = _body_kind(request)
         if self.active >= self.limits.waiting:
@@ -347,7 +433,7 @@ class PredictService:
             raise RequestRejected(401, "say who you are: Authorization: Bearer TOKEN.")
 
     async def _predict(self, request: Request, kind: str) -> bytes:
-        """Read the body and wait for the response, within one time limit for both."""
+        """Read the body and wait for the response; both together have ``limits.seconds``."""
         end = asyncio.get_running_loop().time() + self.limits.seconds
         try:
             async with asyncio.timeout_at(end):
@@ -364,7 +450,11 @@ class PredictService:
 
 
 def _body_kind(request: Request) -> str:
-    """Return the kind of body by its content type."""
+    """Return the kind of a body by its content type.
+
+    Raises:
+        RequestRejected: the type is unknown, or the body is compressed.
+    """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind not in KINDS or request.headers.get("content-encoding", "identity") != "identity":
         raise RequestRejected(415, f"send one of {', '.join(KINDS)}, not compressed.")
@@ -372,7 +462,11 @@ def _body_kind(request: Request) -> str:
 
 
 async def _read_body(request: Request, most: int) -> bytes:
-    """Read a body that may claim any size, or none."""
+    """Read a body whatever size it claims; ``most`` is the largest size in bytes.
+
+    Raises:
+        RequestRejected: it is larger, or ends too early.
+    """
     claimed = request.headers.get("content-length", "0")
     too_large = RequestRejected(
         413, f"the body is larger than {most} bytes: send fewer structures."
@@ -391,7 +485,7 @@ async def _read_body(request: Request, most: int) -> bytes:
 
 
 async def _health(request: Request) -> Response:
-    """Answer that the service runs, and nothing else: no token is needed."""
+    """Answer that the service runs, and nothing else, as no token is needed."""
     return JSONResponse({"status": "ok"})
 
 
@@ -417,21 +511,22 @@ class PendingRequest:
     """A request that waits for its response, or is worked on."""
 
     body: bytes
-    """As received; emptied when it was parsed."""
+    """As received; emptied once it is parsed."""
     kind: str
     """``json`` or ``extxyz``."""
     response: "Future[bytes]" = field(default_factory=Future)
-    """JSON; cancelled when the client no longer waits."""
-    entries: list[dict[str, Any]] = field(default_factory=list)
-    """One per structure; ``heads`` is added when it is predicted."""
+    """The response's body, JSON; cancelled when the client no longer waits."""
+    records: list[StructureRecord] = field(default_factory=list)
+    """One per structure; ``trust`` and ``heads`` are added when it is predicted."""
     remaining: int = 0
-    """Structures still to be predicted."""
+    """Structures that are still to be predicted."""
 
     def finish(self, units: dict[str, str]) -> None:
-        """Set the response once every structure has its entry."""
-        if self.remaining or not self.entries or self.response.done():
+        """Set the response if every structure is predicted or bad; ``units`` are by head."""
+        if self.remaining or not self.records or self.response.done():
             return
-        content = json.dumps({"units": units, "structures": self.entries}, allow_nan=False)
+        answer: PredictResponse = {"units": units, "structures": self.records}
+        content = json.dumps(answer, allow_nan=False)
         if self.response.set_running_or_notify_cancel():
             self.response.set_result(content.encode())
 
@@ -442,10 +537,10 @@ class PendingRequest:
 
 
 class PredictWorker:
-    """Owns an ensemble and predicts the requests that wait together in one batch."""
+    """Owns an ensemble; its thread predicts requests that wait at the same time in one batch."""
 
     def __init__(self, ensemble: Ensemble, limits: Limits) -> None:
-        """Store the ensemble; ``start`` begins."""
+        """Store the ensemble; the thread is not started yet."""
         self.ensemble = ensemble
         self.limits = limits
         self._layout = OutputColumns(ensemble.manifest)
@@ -457,21 +552,29 @@ class PredictWorker:
         self._thread.start()
 
     def stop(self, seconds: float) -> None:
-        """Predict what waits, then end; wait for it no longer than ``seconds``."""
+        """End the thread after the requests that wait; return after ``seconds`` in any case."""
         self._waiting.put(None)
         self._thread.join(seconds)
 
     def submit(self, body: bytes, kind: str) -> "Future[bytes]":
-        """Queue a request; its result is JSON, or ``RequestRejected``."""
+        """Queue a request.
+
+        Args:
+            body: as received.
+            kind: ``json`` or ``extxyz``.
+
+        Returns:
+            The response's body to be, JSON; or the error ``RequestRejected``.
+        """
         request = PendingRequest(body, kind)
         self._waiting.put(request)
         return request.response
 
     def _run(self) -> None:
-        going = True
-        while going:
+        running = True
+        while running:
             batch = self._next_batch()
-            going = batch[-1] is not None
+            running = batch[-1] is not None
             requests = [request for request in batch if request is not None]
             try:
                 with np.errstate(all="ignore"):  # positions of 1e300: they are rejected in the end
@@ -482,7 +585,11 @@ class PredictWorker:
                     request.fail(RequestRejected(500, "the service failed; its log says where."))
 
     def _next_batch(self) -> list[PendingRequest | None]:
-        """Wait for a request, and take those that wait with it, up to the bytes of one body."""
+        """Wait for a request, and take all that wait, up to the bytes of the largest body.
+
+        Returns:
+            The requests; None at the end means that the thread is to end after them.
+        """
         batch, size = [self._waiting.get()], 0
         while batch[-1] is not None and size + len(batch[-1].body) < self.limits.body_bytes:
             size += len(batch[-1].body)
@@ -493,7 +600,7 @@ class PredictWorker:
         return batch
 
     def predict(self, requests: Sequence[PendingRequest]) -> None:
-        """Predict some requests at once; each responds as soon as its last structure is done."""
+        """Predict some requests in one batch; each response is set after its last structure."""
         graphs: list[Graph] = []
         owner: list[tuple[PendingRequest, int]] = []
         units = self.ensemble.manifest.units()
@@ -502,29 +609,34 @@ class PredictWorker:
                 graphs.append(graph)
                 owner.append((request, row))
         for request in requests:
-            request.finish(units)
+            request.finish(units)  # those that hold bad structures alone
         rules = self.ensemble.rules
         columns = columns_of(graphs, {}, {"cutoff": rules.cutoff}, attributes=rules.attributes)
         for piece in pieces(columns, np.arange(len(graphs)), EDGES_PER_BATCH):
             rows = [row for row in piece.tolist() if not owner[row][0].response.cancelled()]
-            for row, entry in zip(rows, self._predict_rows(columns, rows), strict=True):
+            for row, record in zip(rows, self._predict_rows(columns, rows), strict=True):
                 request, place = owner[row]
-                request.entries[place].update(entry)
+                request.records[place].update(record)
                 request.remaining -= 1
                 request.finish(units)
 
     def _parse(self, request: PendingRequest) -> list[tuple[int, Graph]]:
-        """Parse a request; return the graphs that can be predicted, each with its place."""
+        """Parse a request, and add a record for each structure.
+
+        Returns:
+            Position and graph of the structures that can be predicted; empty where the request
+            failed or its client no longer waits.
+        """
         graphs: list[tuple[int, Graph]] = []
         attributes = self.ensemble.rules.attributes
         try:
             for name, item in parse_structures(request.body, request.kind, self.limits, attributes):
                 if request.response.cancelled():
                     return []
-                place = len(request.entries)
+                place = len(request.records)
                 graph = item if isinstance(item, DataError) else self._to_graph(item, place + 1)
                 error = str(graph) if isinstance(graph, DataError) else None
-                request.entries.append({"id": name, "error": error})
+                request.records.append({"id": name, "error": error})
                 if isinstance(graph, Graph):
                     graphs.append((place, graph))
         except RequestRejected as error:
@@ -538,6 +650,10 @@ class PredictWorker:
         return graphs
 
     def _to_graph(self, atoms: Atoms, number: int) -> Graph | DataError:
+        """Turn a structure into a graph, or return why it cannot be used.
+
+        The size is bounded before neighbours are searched, and checked after.
+        """
         rules, limits = self.ensemble.rules, self.limits
         pairs = bound_pairs(len(atoms), atoms.cell.array, atoms.pbc.tolist(), rules.cutoff)
         try:
@@ -553,8 +669,12 @@ class PredictWorker:
             return DataError(f"it has {len(graph.edges)} edges, the limit is {limits.edges}.")
         return graph
 
-    def _predict_rows(self, columns: Columns, rows: list[int]) -> list[dict[str, Any]]:
-        """Predict some graphs; where that fails, each alone, so that one spoils no other."""
+    def _predict_rows(self, columns: Columns, rows: list[int]) -> list[StructureRecord]:
+        """Predict some graphs; where that fails, each by itself, so that one spoils no other.
+
+        Returns:
+            ``trust`` and ``heads`` of each graph, or its ``error``.
+        """
         if not rows:
             return []
         indices = np.array(rows, dtype=np.int64)
@@ -562,18 +682,21 @@ class PredictWorker:
             prediction = self.ensemble.predict(columns, indices)
             structures = Structures(columns.take(indices), tuple(map(str, rows)), {})
             predicted = describe_rows(self._layout, PredictedRows(structures, prediction))
-            return [{key: replace_nonfinite(each[key]) for key in _ENTRY} for each in predicted]
+            return [
+                {"trust": record["trust"], "heads": replace_nonfinite(record["heads"])}
+                for record in predicted
+            ]
         except (RuntimeError, MemoryError, ArithmeticError) as error:
             _log(error)
             if len(rows) == 1:
                 return [{"error": "the models failed on it; the service's log says where."}]
-        return [entry for row in rows for entry in self._predict_rows(columns, [row])]
+        return [record for row in rows for record in self._predict_rows(columns, [row])]
 
 
-def describe_ensemble(manifest: Manifest) -> dict[str, Any]:
-    """Return what an ensemble predicts, from what it learned, and its elements."""
+def describe_ensemble(manifest: Manifest) -> EnsembleInfo:
+    """Return what an ensemble predicts, and what it was trained on."""
     shown = {"level", "shape", "unit", "description"}
-    plain: dict[str, Any] = replace_nonfinite(
+    plain: EnsembleInfo = replace_nonfinite(
         {
             "package": manifest.package,
             "data": manifest.data.model_dump(mode="json"),
@@ -591,7 +714,7 @@ def describe_ensemble(manifest: Manifest) -> dict[str, Any]:
 
 
 def _log(error: Exception) -> None:
-    """Log where something failed; not its words, which may quote a client."""
+    """Log type and place of an error; not its text, which may quote a client's data."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next

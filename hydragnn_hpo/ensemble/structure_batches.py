@@ -2,11 +2,11 @@
 
 The input is cut into chunks, the same way on every rank. A *source* is one large file, store or
 database, or a run of small files. A run of small files is one chunk. A large source is cut every so
-many structures; where it ends is seen when it is read, so nothing is counted beforehand. The number
-of a chunk therefore decides what is in it, whoever reads it and whenever.
+many structures; nothing is counted beforehand, its end is found when it is read. So the source and
+number of a chunk decide which structures are in it, on any rank and at any time.
 
-Structures come as ``ase.Atoms``, from files or from a store. One that is bad keeps its place and
-has a reason.
+Structures come as ``ase.Atoms`` from files, or as graphs from a store. One that cannot be used
+keeps its position, with a reason in place of a graph.
 
 Shapes: G graphs.
 """
@@ -22,7 +22,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import numpy as np
 from ase import Atoms
@@ -41,66 +41,69 @@ from hydragnn_hpo.errors import ConfigError, DataError
 from hydragnn_hpo.sanitize import escape_controls
 
 STDIN = Path("-")
-"""Stands for standard input."""
+"""The path that means standard input."""
+
+KeptValues = dict[str, str | int | float]
+"""Values of one structure that are copied from the input to the output, by key."""
 
 _SMALL_BYTES = 1 << 16
 """Files of fewer bytes are taken together."""
 
 _SMALL_FILES = 256
-"""Most files of a source, and with ``_SMALL_BYTES`` what a chunk may hold."""
+"""Most small files of a source, which is one chunk."""
 
 _SEEKABLE = ("extxyz", "database")
-"""Readers that find a structure by its number; the others go through a file once."""
+"""Readers that find a structure by its number; the others read a file from its beginning."""
 
 _COUNTED_BYTES = 1 << 26
-"""Bytes up to which the frames of a text file are counted before they are read."""
+"""Largest text file whose frames are counted to show progress, bytes."""
 
 BATCH_SIZE = 4 * EDGES_PER_BATCH
-"""Edges and nodes that are held as graphs at once: the engine makes batches of its own size."""
+"""Edges and nodes that are held as graphs at once, about; engines cut them into batches."""
 
 CHUNK_ATOMS = 20_000
-"""Atoms of a chunk, about, judged by the first structure of its source."""
+"""Atoms of a chunk, about, if all structures of its source are as large as the first."""
 
 MIN_STRUCTURES, MAX_STRUCTURES = 16, 1000
-"""Structures of a chunk."""
+"""Fewest and most structures of a chunk."""
 
 _NAME_KEYS = ("name", "id")
-"""Keys of ``atoms.info`` under which a structure may bring its own name."""
+"""Keys of ``atoms.info`` that may hold a structure's own name; the first that does counts."""
 
 _NAME_LENGTH = 300
-"""Letters of a name that are shown."""
+"""Most characters of a name."""
 
 _REASON_LENGTH = 1000
-"""Letters of a sentence that are shown: it ends with what to do."""
+"""Most characters of a reason; long enough for its end, which says what to do."""
 
 
 class ChunkId(NamedTuple):
-    """Some structures of the input."""
+    """The position of a chunk in the input."""
 
     source: int
-    """Which source, from 0."""
+    """Position of the source, from 0."""
     number: int
-    """Which chunk of the source, from 0."""
+    """Position of the chunk in its source, from 0."""
 
     @property
     def name(self) -> str:
-        """What its claim is called."""
+        """Name of its claim, ``SOURCE-NUMBER``."""
         return f"{self.source}-{self.number}"
 
     @classmethod
     def parse(cls, name: str) -> Self:
-        """Return the chunk of a name, whatever zeros its numbers begin with."""
+        """Return the chunk of a name; its numbers may begin with zeros."""
         return cls(*map(int, name.split("-")))
 
 
 @dataclass(frozen=True)
 class InputSource:
-    """What is read as one."""
+    """Files that are read as one: one large file, store or database, or several small files."""
 
     paths: tuple[Path, ...]
-    """One large file, store or database, or several small files."""
+    """In the order in which they are read."""
     whole: bool
-    """It is one chunk, however many structures it holds."""
+    """True if it is one chunk, however many structures it holds: a run of small files."""
 
 
 def list_input_sources(paths: Sequence[Path]) -> list[InputSource]:
@@ -120,10 +123,10 @@ def list_input_sources(paths: Sequence[Path]) -> list[InputSource]:
 
 
 def refuse_to_replace(sources: Sequence[InputSource], out: Path) -> None:
-    """Refuse an output that is one of the inputs: its labels would be gone.
+    """Refuse an output that is one of the inputs, whose labels would be lost.
 
     Raises:
-        ConfigError: it is.
+        ConfigError: the output is one of the inputs.
     """
     for source in sources:
         for path in source.paths:
@@ -132,7 +135,7 @@ def refuse_to_replace(sources: Sequence[InputSource], out: Path) -> None:
 
 
 def is_store(path: Path) -> bool:
-    """Check whether a folder is one of our graph stores."""
+    """Check whether a path is a graph store of this package."""
     named = path.is_dir() and (path.suffix == ".bp" or (path / "index.json").is_file())
     return named and not is_hydragnn_bp(path)
 
@@ -144,8 +147,8 @@ def checksum_input(sources: Sequence[InputSource]) -> str | None:
         for path in source.paths:
             if path == STDIN:
                 return None
-            inside = sorted(path.rglob("*")) if path.is_dir() else [path]
-            for entry in inside:
+            entries = sorted(path.rglob("*")) if path.is_dir() else [path]
+            for entry in entries:
                 stat = entry.stat()
                 digest.update(os.fsencode(entry.resolve()))
                 digest.update(f"\0{stat.st_size}\0{stat.st_mtime_ns}\0".encode())
@@ -153,24 +156,29 @@ def checksum_input(sources: Sequence[InputSource]) -> str | None:
 
 
 def shown_path(path: Path) -> Path:
-    """Return what a file is called in names and errors."""
+    """Return the path that names and errors show for a file."""
     return Path("stdin") if path == STDIN else path
 
 
 @dataclass
 class _OpenFile:
-    """A reader that goes through a file once, and where it is."""
+    """A file that is being read from its beginning."""
 
     path: Path
-    at: int
+    position: int
+    """Number of structures that were read."""
     items: Iterator[Item]
+    """The structures after these."""
 
 
 class StructureFiles:
-    """Reads runs of structures of files by their numbers; each file is gone through once."""
+    """Reads runs of structures of files by their numbers.
+
+    One file is kept open, so that runs that come in order read it once.
+    """
 
     def __init__(self, structure_column: str | None = None, stdin_format: str = "extxyz") -> None:
-        """Open nothing yet.
+        """Remember how files are read; nothing is opened yet.
 
         Args:
             structure_column: for CSV files, the column with a structure's text or file name.
@@ -181,12 +189,12 @@ class StructureFiles:
         self._cleanup = contextlib.ExitStack()
 
     def close(self) -> None:
-        """Remove what was kept of standard input."""
+        """Close the file, and remove the copy of standard input."""
         self._open = None
         self._cleanup.close()
 
     def first(self, path: Path) -> Item:
-        """Return the first structure of a file, without losing it for a later read.
+        """Return the first structure of a file; a later read returns it once more.
 
         Raises:
             DataError: the file cannot be read.
@@ -195,16 +203,17 @@ class StructureFiles:
             return next(self.items(path, 0, 1))
         items = self._read_from_start(path)
         first = next(items)
+        # standard input cannot be read twice: the structure is put back
         self._open = _OpenFile(path, 0, itertools.chain([first], items))
         return first
 
     def items(self, path: Path, start: int, stop: int | None) -> Iterator[Item]:
-        """Yield structures ``start`` to ``stop``, counted from 0.
+        """Yield structures ``start`` to ``stop`` of a file, counted from 0.
 
         Args:
-            path: the file.
-            start: the first structure.
-            stop: the structure behind the last; None: to the end.
+            path: the file, or ``STDIN``.
+            start: number of the first structure.
+            stop: number after the last structure; None for the end of the file.
 
         Raises:
             DataError: the file cannot be read on.
@@ -214,17 +223,17 @@ class StructureFiles:
             yield from reader.read(self._source(path), start, stop)
             return
         file = self._open
-        if file is None or file.path != path or file.at > start:
+        if file is None or file.path != path or file.position > start:
             file = self._open = _OpenFile(path, 0, self._read_from_start(path))
         for item in file.items:
-            file.at += 1
-            if file.at > start:
+            file.position += 1
+            if file.position > start:
                 yield item
-            if file.at == stop:
+            if file.position == stop:
                 return
 
     def count(self, path: Path) -> int | None:
-        """Count the structures where that is cheap."""
+        """Count the structures of a file; None where that would take long."""
         if path == STDIN:
             return None
         source = self._source(path)
@@ -237,7 +246,7 @@ class StructureFiles:
             return None
 
     def count_small(self, path: Path) -> int:
-        """Count the frames of a small text file; any other is taken for one structure."""
+        """Count the frames of a small text file; any other file counts as one structure."""
         counts = path.suffix in (".xyz", ".extxyz")
         return (self.count(path) or 1) if counts else 1
 
@@ -245,7 +254,7 @@ class StructureFiles:
         return Source(path, structure_column=self._column)
 
     def _seekable_reader(self, path: Path) -> Reader | None:
-        """Return the reader, if it finds a structure by its number."""
+        """Return the reader of a file if it finds a structure by its number, else None."""
         if path == STDIN:
             return None
         reader = reader_of(self._source(path), None)
@@ -293,13 +302,13 @@ class Structures:
     """Some structures of the input."""
 
     columns: Columns
-    """Graphs of the structures that can be predicted, in order."""
+    """The G graphs of the structures that can be predicted, in order."""
     ids: tuple[str, ...]
-    """Names of all structures, also of those that cannot, in order."""
+    """Names of all structures, also of those that cannot be predicted, in order."""
     errors: dict[int, str]
-    """By position in ``ids``: why a structure cannot be predicted, one sentence."""
-    kept: tuple[dict[str, Any], ...] = ()
-    """Values to copy into the output, by key, in the order of ``ids``; or nothing at all."""
+    """Why a structure cannot be predicted, one sentence, by position in ``ids``."""
+    kept: tuple[KeptValues, ...] = ()
+    """Values to copy into the output, in the order of ``ids``; empty where nothing is copied."""
 
 
 def rules_for(
@@ -310,7 +319,7 @@ def rules_for(
     Args:
         cutoff: longest edge of the graphs, in angstrom.
         attributes: known properties that members read, by name.
-        laplacian: Laplacian encodings that members read.
+        laplacian: number of Laplacian encodings that members read; 0 for none.
     """
     return Rules(
         cutoff=cutoff,
@@ -322,7 +331,7 @@ def rules_for(
 
 
 def columns_of_atoms(structures: Sequence[Atoms], rules: Rules) -> Columns:
-    """Turn structures into columns, a row each.
+    """Turn structures into graphs, one per structure.
 
     Raises:
         DataError: one of them cannot become a graph.
@@ -334,7 +343,9 @@ def columns_of_atoms(structures: Sequence[Atoms], rules: Rules) -> Columns:
 
 
 def graph_of_atoms(atoms: Atoms, number: int, rules: Rules) -> Graph:
-    """Return a structure's graph; its formula, slower than the graph, is for an error alone.
+    """Turn a structure into a graph; an error names it by its formula.
+
+    The formula takes longer than the graph, so it is made for an error alone.
 
     Args:
         atoms: the structure.
@@ -352,7 +363,7 @@ def graph_of_atoms(atoms: Atoms, number: int, rules: Rules) -> Graph:
 
 
 class ChunkReader:
-    """Reads chunks, each file once if they come in order; use it in a ``with``."""
+    """Reads chunks; each file once if they come in order. Use it in a ``with``."""
 
     def __init__(
         self,
@@ -361,18 +372,20 @@ class ChunkReader:
         files: StructureFiles,
         keep: Sequence[str] = (),
     ) -> None:
-        """Keep the input; nothing is opened yet.
+        """Remember the input; nothing is opened yet.
 
         Args:
-            sources: see ``list_input_sources``.
+            sources: of the input, see ``list_input_sources``.
             rules: how structures become graphs.
-            files: opens them.
-            keep: keys of ``atoms.info`` to copy.
+            files: reads them; closed at the end of the ``with``.
+            keep: keys of ``atoms.info`` to copy into the output.
         """
         self.sources, self.rules, self.keep = sources, rules, tuple(keep)
         self._files = files
         self._stores: dict[int, _StoreReader] = {}
+        """By source."""
         self._steps: dict[int, int] = {}
+        """Structures per chunk, by source; known once its first structure was read."""
 
     def __enter__(self) -> Self:
         return self
@@ -381,29 +394,30 @@ class ChunkReader:
         self._files.close()
 
     def batches(self, chunk: ChunkId) -> Iterator[tuple[Structures, bool]]:
-        """Read a chunk.
+        """Read a chunk, batch after batch.
 
-        Returns:
-            Structures, and with the last of them whether the source ends there. At least one batch
-            comes; it is empty where the source ended before.
+        Yields:
+            Structures, and whether the source ends with this chunk, which is certain at the last
+            batch only. At least one batch comes; it is empty if the source ends before the chunk.
         """
         source = self.sources[chunk.source]
         if is_store(source.paths[0]):
             yield from self._store(chunk.source).batches(chunk.number)
             return
         batch, count, ended = _Batch(), 0, source.whole
-        for found in self._read_all(source) if source.whole else self._read_run(source, chunk):
+        for raw in self._read_all(source) if source.whole else self._read_run(source, chunk):
             count += 1
-            ended = ended or found.ends
-            batch.add(found, self.rules, self.keep)
+            ended = ended or raw.ends
+            batch.add(raw, self.rules, self.keep)
             if batch.size >= BATCH_SIZE:
                 structures, batch = batch.to_structures(self.rules), _Batch()
                 yield structures, False
-                del structures  # it is not held while the next batch is read
+                del structures  # else two batches are in memory while the next one is read
+        # a chunk that is not full is the last one; ``_read_run`` has set the step
         yield batch.to_structures(self.rules), ended or count < self._steps[chunk.source]
 
     def count(self) -> int | None:
-        """Count the structures where that is cheap."""
+        """Count the structures of the input; None where that would take long."""
         counts = [self._count(number, source) for number, source in enumerate(self.sources)]
         known = [count for count in counts if count is not None]
         return sum(known) if len(known) == len(counts) else None
@@ -422,7 +436,7 @@ class ChunkReader:
         return self._stores[source]
 
     def _read_all(self, source: InputSource) -> Iterator["_RawStructure"]:
-        """Read all structures of small files; one that cannot be read does not stop the next."""
+        """Read all structures of small files; a file that cannot be read does not stop the next."""
         for path in source.paths:
             number = 0
             try:
@@ -447,9 +461,9 @@ class ChunkReader:
             yield _RawStructure(name, place, number + 1, error, ends=True)
 
     def _chunk_size(self, source: int, path: Path) -> int:
-        """Return the structures of a chunk, as many as the first structure lets expect."""
+        """Return the structures of a chunk of a source, by the size of its first structure."""
         if source not in self._steps:
-            self._steps[source] = MAX_STRUCTURES
+            self._steps[source] = MAX_STRUCTURES  # stays where the first cannot be read
             _, first = self._files.first(path)
             atoms = len(first) if isinstance(first, Atoms) else 1
             expected = CHUNK_ATOMS // max(atoms, 1)
@@ -470,39 +484,45 @@ def read_structures(reader: ChunkReader) -> Iterator[Structures]:
 
 @dataclass(frozen=True)
 class _RawStructure:
-    """A structure of a file."""
+    """A structure of a file, not yet a graph."""
 
     name: str
+    """Name by file and number."""
     place: Path
+    """The file, for errors."""
     number: int
+    """Number in the file, from 1, for errors."""
     content: Atoms | DataError
+    """The structure, or why it cannot be read."""
     ends: bool = False
-    """The file cannot be read on."""
+    """True if the file cannot be read on."""
 
 
 class _Batch:
-    """Structures on their way to a prediction."""
+    """Structures that are collected as graphs."""
 
     def __init__(self) -> None:
         self.size = 0
+        """Edges and nodes of the graphs."""
         self.graphs: list[Graph] = []
         self.ids: list[str] = []
         self.errors: dict[int, str] = {}
-        self.kept: list[dict[str, Any]] = []
+        self.kept: list[KeptValues] = []
 
-    def add(self, found: _RawStructure, rules: Rules, keep: tuple[str, ...]) -> None:
-        """Make a structure a graph, or record why it is none.
+    def add(self, raw: _RawStructure, rules: Rules, keep: tuple[str, ...]) -> None:
+        """Turn a structure into a graph, or record why that cannot be done.
 
         Args:
-            found: what was read.
+            raw: the structure.
             rules: how structures become graphs.
             keep: keys of ``atoms.info`` to copy.
         """
-        content, name, kept = found.content, _one_line(found.name), {}
+        content, name = raw.content, _one_line(raw.name)
+        kept: KeptValues = {}
         if isinstance(content, Atoms):
-            name, kept = _structure_name(content, found.name), _select_info(content, keep)
+            name, kept = _structure_name(content, raw.name), _select_info(content, keep)
             try:
-                graph = graph_of(content, Place(found.place, found.number, name), rules)
+                graph = graph_of(content, Place(raw.place, raw.number, name), rules)
                 self.graphs.append(graph)
                 self.size += len(graph.numbers) + len(graph.edges)
             except DataError as error:
@@ -513,21 +533,21 @@ class _Batch:
         self.kept.append(kept)
 
     def to_structures(self, rules: Rules) -> Structures:
-        """Return what was added; nothing else refers to the graphs any more."""
+        """Return the structures that were added."""
         stats = {"cutoff": rules.cutoff}
         columns = columns_of(self.graphs, rules.targets, stats, attributes=rules.attributes)
         return Structures(columns, tuple(self.ids), self.errors, tuple(self.kept))
 
 
 class _StoreReader:
-    """Reads runs of a store's graphs; their edges are made again where they are too short."""
+    """Reads runs of a store's graphs; neighbours are searched again where edges are too short."""
 
     def __init__(self, path: Path, rules: Rules, keep: tuple[str, ...]) -> None:
-        """Open the store; nothing is copied.
+        """Open the store; nothing is copied to a faster disk, as it is read once.
 
         Args:
             path: the store.
-            rules: what graphs must hold.
+            rules: how structures become graphs.
             keep: graph-level targets or attributes to copy.
 
         Raises:
@@ -535,8 +555,7 @@ class _StoreReader:
         """
         self._graphs = open_store(path, access="windows")
         self._path, self._rules, self._keep = path, rules, keep
-        known = self._graphs.stats.get("attributes", {})
-        lacking = sorted(set(rules.attributes) - set(known))
+        lacking = sorted(set(rules.attributes) - set(self._graphs.stats.get("attributes", {})))
         if lacking:
             raise DataError(
                 f"{path}: has no attribute '{lacking[0]}', which the ensemble is told; build the "
@@ -551,12 +570,12 @@ class _StoreReader:
         return self._graphs.num_graphs
 
     def batches(self, number: int) -> Iterator[tuple[Structures, bool]]:
-        """Read a chunk, and with its last batch whether the store ends there."""
-        first, behind = number * MAX_STRUCTURES, (number + 1) * MAX_STRUCTURES
-        rows = np.arange(min(first, self.num_graphs), min(behind, self.num_graphs))
+        """Read a chunk, see ``ChunkReader.batches``."""
+        first, end = number * MAX_STRUCTURES, (number + 1) * MAX_STRUCTURES
+        rows = np.arange(min(first, self.num_graphs), min(end, self.num_graphs))
         for some in pieces(self._graphs, rows, BATCH_SIZE):
             yield self._structures(some), False
-        yield self._structures(rows[:0]), behind >= self.num_graphs
+        yield self._structures(rows[:0]), end >= self.num_graphs
 
     def _structures(self, rows: np.ndarray) -> Structures:
         columns = self._graphs.take(rows)
@@ -578,7 +597,16 @@ class _StoreReader:
         return Structures(rebuilt, ids, errors, kept)
 
     def _rebuild_graph(self, columns: Columns, row: int, place: Place) -> Graph:
-        """Make a graph with edges as long as they must be."""
+        """Make a graph with edges up to the cutoff of the rules.
+
+        Args:
+            columns: graphs of the store.
+            row: position of the graph among them.
+            place: where it comes from, for an error.
+
+        Raises:
+            DataError: the structure cannot become a graph.
+        """
         nodes = slice(columns.node_offset[row], columns.node_offset[row + 1])
         atoms = Atoms(
             numbers=columns.numbers[nodes],
@@ -592,7 +620,7 @@ class _StoreReader:
 
 
 def _structure_name(atoms: Atoms, otherwise: str) -> str:
-    """Return a structure's own name, if it has one that is more than blanks."""
+    """Return a structure's own name if it has one that is not blank, else the other one."""
     for key in _NAME_KEYS:
         own = atoms.info.get(key)
         if isinstance(own, (str, int, np.integer)) and str(own).strip():
@@ -601,37 +629,40 @@ def _structure_name(atoms: Atoms, otherwise: str) -> str:
 
 
 def _one_line(text: str, most: int = _NAME_LENGTH) -> str:
-    """Return a text from a file as one line of so many letters that a terminal can take."""
+    """Return a text from a file as one line that is safe on a terminal.
+
+    Control characters are spelt out, and a longer text is cut to ``most`` characters.
+    """
     line = text
-    if not text.isprintable():  # most names are
+    if not text.isprintable():  # most names are printable, and escaping takes longer
         line = escape_controls(text).replace("\n", r"\n").replace("\t", r"\t")
     return line if len(line) <= most else line[: most - 3] + "..."
 
 
-def _select_info(atoms: Atoms, keys: tuple[str, ...]) -> dict[str, Any]:
+def _select_info(atoms: Atoms, keys: tuple[str, ...]) -> KeptValues:
     """Return a structure's values of some keys of ``atoms.info``, as far as it has them.
 
-    What ASE takes for results of a calculator counts, too.
+    Some keys, as ``energy``, ASE reads as results of a calculator; these count, too.
     """
     results = atoms.calc.results if atoms.calc is not None else {}
     values = {key: atoms.info.get(key, results.get(key)) for key in keys}
     return {key: _to_plain_value(value) for key, value in values.items() if value is not None}
 
 
-def _select_values(columns: Columns, row: int, keep: tuple[str, ...]) -> dict[str, Any]:
-    """Return the graph-level numbers of a structure of a store by their names."""
-    found: dict[str, Any] = {}
+def _select_values(columns: Columns, row: int, keep: tuple[str, ...]) -> KeptValues:
+    """Return those attributes and graph-level targets of one graph that are to be copied."""
+    selected: KeptValues = {}
     for key in keep:
         if key in columns.attributes:
-            found[key] = _to_plain_value(columns.attributes[key][row])
+            selected[key] = _to_plain_value(columns.attributes[key][row])
         elif columns.levels.get(key) == "graph" and columns.masks[key][row]:
             values = columns.targets[key][row]
-            found[key] = _to_plain_value(values if len(values) == 1 else values.tolist())
-    return found
+            selected[key] = _to_plain_value(values if len(values) == 1 else values.tolist())
+    return selected
 
 
-def _to_plain_value(value: Any) -> str | int | float:
-    """Return a value as a number or as text that can be shown."""
-    if hasattr(value, "item") and getattr(value, "size", 0) == 1:
+def _to_plain_value(value: object) -> str | int | float:
+    """Return a value as a number, or as text that can be shown."""
+    if isinstance(value, (np.ndarray, np.generic)) and value.size == 1:
         value = value.item()
     return value if isinstance(value, (int, float)) else _one_line(str(value), most=10_000)

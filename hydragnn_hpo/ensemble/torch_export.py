@@ -1,4 +1,4 @@
-"""Export one target of an ensemble as a program that needs torch alone, with a page beside it.
+"""Export one target of an ensemble as a program that needs torch alone, with its description.
 
 Shapes: G graphs, N nodes, E edges, M members, R rows of the target (G or N), w components.
 """
@@ -9,9 +9,10 @@ import tempfile
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 import torch
+from pydantic import JsonValue
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -39,13 +40,90 @@ from hydragnn_hpo.model.convs.dimenetpp import DimeNetPPConv
 from hydragnn_hpo.model.convs.mfc import MFCConv
 
 GHOST_SHIFT = 0.75
-"""Length of the ghost's edges, as a share of the cutoff."""
+"""Length of the ghost atom's edges, as a share of the cutoff."""
 
 LOADING = {
     "exported": "program = torch.export.load(path).module(); out = program(*inputs)",
     "compiled": "program = torch._inductor.aoti_load_package(path); out = program(*inputs)",
 }
-"""Python code that loads and calls a program, by kind."""
+"""Python code that loads and calls a program, by its kind."""
+
+Shape = list[str | int]
+"""Sizes of a tensor; letters stand for any number."""
+
+
+class TensorDescription(TypedDict):
+    """One input or output of a program."""
+
+    name: str
+    """Key of an output; inputs are known by their order."""
+    dtype: str
+    """Type, as ``float64``."""
+    shape: Shape
+    """Sizes, as ``["N", 3]``."""
+    unit: str
+    """Unit; ``1`` for a number without."""
+    meaning: str
+    """What it is."""
+
+
+class MadeBy(TypedDict):
+    """Versions of what made a program."""
+
+    hydragnn_hpo: str
+    torch: str
+
+
+class ProgramDescription(TypedDict):
+    """The content of ``NAME.json`` beside a program, but for ``program`` and ``sha256``."""
+
+    format: int
+    """Version of this description, 1."""
+    kind: str
+    """``exported`` or ``compiled``."""
+    python: str
+    """Python code that loads and calls the program."""
+    warning: str
+    """That loading may run code."""
+    target: str
+    """Name of the head."""
+    description: str
+    """What the property is."""
+    unit: str
+    """Unit of the head."""
+    energy: str | None
+    """``total`` or ``per_atom`` for an energy."""
+    cutoff: float
+    """Length up to which edges are needed, in angstrom."""
+    edges: str
+    """How to make the edges."""
+    elements: list[int]
+    """Atomic numbers in the training data."""
+    inputs: list[TensorDescription]
+    """Inputs in their order."""
+    outputs: list[TensorDescription]
+    """Entries of the dictionary that the program returns."""
+    intervals: dict[str, float]
+    """Quantile by level: an interval is mean -+ quantile * std."""
+    members: list[str]
+    """Trials of the members."""
+    data: dict[str, JsonValue]
+    """Origin, licence and checksums of the training data, see ``artefact.Provenance``."""
+    device: str
+    """Where the program runs: ``cpu``."""
+    made_by: MadeBy
+    """Versions of what made it."""
+
+
+class WrittenProgram(ProgramDescription):
+    """The content of ``NAME.json`` beside a program."""
+
+    program: str
+    """Name of the program's file."""
+    sha256: str
+    """Checksum of the program's file."""
+
+
 EDGES_TEXT = (
     "All pairs up to the cutoff, periodic images included, once per direction. An edge leads from "
     "sender edge_index[0] to receiver edge_index[1] along positions[receiver] + edge_shift - "
@@ -54,8 +132,8 @@ EDGES_TEXT = (
     "all of them."
 )
 EXAMPLE_GRAPHS, EXAMPLE_NODES, EXAMPLE_EDGES = 101, 211, 307
-"""Sizes of the traced example: unlike each other and any width of a net, since tracing takes equal
-sizes for one."""
+"""Sizes of the traced example: unlike each other and any width of a net, because tracing takes
+equal sizes for the same one."""
 UNTRACEABLE: dict[type[nn.Module], str] = {
     AlignnConv: "its conv alignn lists the angles between bonds",
     DimeNetPPConv: "its conv dimenetpp lists the angles between edges",
@@ -71,13 +149,19 @@ UNTRACEABLE: dict[type[nn.Module], str] = {
 class EnsembleProgram(nn.Module):
     """Mean and spread of one target over all members.
 
-    All members read one edge list. Edges beyond a member's cutoff are redirected to a ghost:
-    one more atom, in a graph of its own, whose rows are dropped. So no tensor's size depends on
-    values, which a traced program could not follow, and none is ever empty.
+    All members read one edge list. Edges beyond a member's cutoff are redirected to a ghost: one
+    more atom, in a graph of its own, whose rows of the output are dropped. So no tensor is empty,
+    and no size depends on values, which a traced program could not follow.
     """
 
     def __init__(self, members: Sequence[Member], target: str, head: HeadEntry) -> None:
-        """Take the members that take part in the target."""
+        """Keep the members that take part in the target.
+
+        Args:
+            members: of the ensemble.
+            target: name of the head.
+            head: entry of the head in the manifest.
+        """
         super().__init__()
         self.members = tuple(member for member in members if target in member.weights)
         self.nets = nn.ModuleList(member.model for member in self.members)
@@ -96,7 +180,20 @@ class EnsembleProgram(nn.Module):
         cell: Tensor,
         *attributes: Tensor,
     ) -> dict[str, Tensor]:
-        """Predict; ``describe_inputs`` and ``describe_outputs`` explain inputs and outputs."""
+        """Predict the target for G structures.
+
+        Args:
+            numbers: atomic numbers, [N].
+            positions: in angstrom, [N, 3].
+            edge_index: sender and receiver of each edge, [2, E].
+            edge_shift: translation of the receiver's image, in angstrom, [E, 3].
+            graph_of_node: structure of each atom, from 0, rising, [N].
+            cell: lattice vectors as rows, in angstrom, [G, 3, 3]; 0 without.
+            attributes: known properties in the order of ``names``, [G] each.
+
+        Returns:
+            By name what ``describe_outputs`` lists, in fp64.
+        """
         given = Batch(
             numbers=numbers,
             positions=positions,
@@ -113,28 +210,36 @@ class EnsembleProgram(nn.Module):
         return self._mix([self._run(member, given) for member in self.members])
 
     def _mix(self, outputs: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
-        """Return mean and spread of the members' outputs."""
+        """Return mean and spread of the members' outputs; the formulas of ``calibrate``."""
         weights = [member.weights[self.target] for member in self.members]
-        found = {
+        moments = {
             name: _moments([output[name] for output in outputs], weights) for name in outputs[0]
         }
-        mean, variance = found["value"]
+        mean, variance = moments["value"]
         spread = variance.mean(dim=1, keepdim=True).sqrt()
-        noise = found["noise"][0] if "noise" in found else 0.0
-        known = self.head.calibration
+        noise = moments["noise"][0] if "noise" in moments else 0.0
+        fit = self.head.calibration
         out = {
             "mean": mean,
-            "std": (known.a * spread.square() + known.c * noise + known.b).sqrt(),
+            "std": (fit.a * spread.square() + fit.c * noise + fit.b).sqrt(),
             "std_epistemic": spread,
         }
         for name in ("forces", "stress"):
-            if name in found:
-                out[name] = found[name][0]
-                out[f"{name}_std_epistemic"] = found[name][1].sqrt()
+            if name in moments:
+                out[name] = moments[name][0]
+                out[f"{name}_std_epistemic"] = moments[name][1].sqrt()
         return out
 
     def _run(self, member: Member, given: Batch) -> dict[str, Tensor]:
-        """Return value, noise, and derivatives of energies of one member, in fp64."""
+        """Run one member, and drop the rows of its ghost.
+
+        Args:
+            member: with weight in the target.
+            given: the inputs, G structures with N atoms.
+
+        Returns:
+            ``value``; where there are such, ``noise``, ``forces`` and ``stress``; in fp64.
+        """
         batch = add_ghost_atom(given, member.cutoff, member.dtype)
         graphs, nodes = given.num_graphs, given.numbers.shape[0]
         rows = graphs if self.head.level == "graph" else nodes
@@ -153,15 +258,25 @@ class EnsembleProgram(nn.Module):
 
 
 def attribute_names(member: Member) -> tuple[str, ...]:
-    """Return the names of the attributes that a member reads."""
-    known = member.model.trunk.known
-    return () if known is None else known.names
+    """List the attributes that a member reads.
+
+    Returns:
+        Names in the order in which the net reads them.
+    """
+    attributes = member.model.trunk.known
+    return () if attributes is None else attributes.names
 
 
 def add_ghost_atom(given: Batch, cutoff: float, dtype: torch.dtype) -> Batch:
-    """Return the batch as a member sees it: its cutoff, its type, and a ghost of one atom.
+    """Return a batch in a member's type, with edges beyond its cutoff redirected to a ghost atom.
 
-    The ghost has two edges to its own images, and all edges beyond the cutoff.
+    Args:
+        given: G structures with N atoms and E edges.
+        cutoff: of the member, in angstrom.
+        dtype: of the member's weights.
+
+    Returns:
+        G + 1 structures, N + 1 atoms and E + 2 edges: the last two are the ghost's own.
     """
     positions = given.positions.to(dtype)
     sender, receiver = given.edge_index[0], given.edge_index[1]
@@ -174,13 +289,13 @@ def add_ghost_atom(given: Batch, cutoff: float, dtype: torch.dtype) -> Batch:
     away = torch.tensor([GHOST_SHIFT * cutoff, 0.0, 0.0], dtype=shift.dtype, device=shift.device)
     ghosts = given.edge_index.new_full((2,), nodes)
     ends = [torch.cat((torch.where(far, nodes, end), ghosts)) for end in (sender, receiver)]
-    led = torch.where(far.unsqueeze(1), away, shift)
+    shifts = torch.where(far.unsqueeze(1), away, shift)
     assert given.cell is not None
     return Batch(
         numbers=torch.cat((given.numbers, given.numbers.new_ones(1))),
         positions=torch.cat((positions, positions.new_zeros(1, 3))),
         edge_index=torch.stack(ends),
-        edge_shift=torch.cat((led, torch.stack((away, -away)))).to(dtype),
+        edge_shift=torch.cat((shifts, torch.stack((away, -away)))).to(dtype),
         graph_of_node=torch.cat((given.graph_of_node, given.graph_of_node.new_full((1,), graphs))),
         num_graphs=graphs + 1,
         targets={},
@@ -195,7 +310,7 @@ def add_ghost_atom(given: Batch, cutoff: float, dtype: torch.dtype) -> Batch:
 
 
 def _moments(values: Sequence[Tensor], weights: Sequence[float]) -> tuple[Tensor, Tensor]:
-    """Return weighted mean and variance over members."""
+    """Return weighted mean and variance over members, both of the shape of one member's values."""
     stacked = torch.stack(list(values))
     share = stacked.new_tensor(weights).view(-1, *[1] * (stacked.dim() - 1))
     share = share / share.sum()
@@ -205,8 +320,14 @@ def _moments(values: Sequence[Tensor], weights: Sequence[float]) -> tuple[Tensor
 
 def describe_program(
     manifest: Manifest, program: EnsembleProgram, *, compiled: bool
-) -> dict[str, Any]:
-    """Return the page of a program: inputs and outputs with shapes, types and units."""
+) -> ProgramDescription:
+    """Describe a program: inputs and outputs with shapes, types and units.
+
+    Args:
+        manifest: of the ensemble.
+        program: before it was traced.
+        compiled: True for machine code, False for a traced program.
+    """
     head, kind = program.head, "compiled" if compiled else "exported"
     return {
         "format": 1,
@@ -230,9 +351,10 @@ def describe_program(
     }
 
 
-def describe_inputs(manifest: Manifest, names: tuple[str, ...]) -> list[dict[str, Any]]:
-    """Return the inputs in their order."""
-    rows: list[tuple[str, str, list[Any], str, str]] = [
+def describe_inputs(manifest: Manifest, names: tuple[str, ...]) -> list[TensorDescription]:
+    """Describe the inputs in their order; ``names`` are those of the attributes."""
+    of_graphs: Shape = ["G"]
+    rows: list[tuple[str, str, Shape, str, str]] = [
         ("numbers", "int64", ["N"], "1", "atomic numbers"),
         ("positions", "float64", ["N", 3], "angstrom", "positions"),
         ("edge_index", "int64", [2, "E"], "1", "sender and receiver of each edge"),
@@ -240,18 +362,18 @@ def describe_inputs(manifest: Manifest, names: tuple[str, ...]) -> list[dict[str
         ("graph_of_node", "int64", ["N"], "1", "structure of each atom, from 0, rising"),
         ("cell", "float64", ["G", 3, 3], "angstrom", "lattice vectors as rows; 0 without"),
         *(
-            (name, "float64", ["G"], manifest.attributes[name].unit, "known property")
+            (name, "float64", of_graphs, manifest.attributes[name].unit, "known property")
             for name in names
         ),
     ]
     return [_row(*row) for row in rows]
 
 
-def describe_outputs(head: HeadEntry) -> list[dict[str, Any]]:
-    """Return the entries of the output dictionary; all are fp64."""
+def describe_outputs(head: HeadEntry) -> list[TensorDescription]:
+    """Describe the entries of the dictionary that a program returns; all are fp64."""
     rows, width, unit = "G" if head.level == "graph" else "N", WIDTHS[head.shape], head.unit
     interval = "calibrated standard deviation; mean -+ intervals['0.9'] * std covers 90 %"
-    found: list[tuple[str, list[Any], str, str]] = [
+    entries: list[tuple[str, Shape, str, str]] = [
         ("mean", [rows, width], unit, "mean of the members"),
         ("std", [rows, 1], unit, interval),
         ("std_epistemic", [rows, 1], unit, "spread of the members as it is"),
@@ -259,16 +381,16 @@ def describe_outputs(head: HeadEntry) -> list[dict[str, Any]]:
     if head.energy is not None:
         apart = "spread of the members as it is, by component"
         pressure = "slope of the total energy by strain over the volume, row by row; 0 without"
-        found += [
+        entries += [
             ("forces", ["N", 3], "eV/angstrom", "minus the slope of the total energy"),
             ("forces_std_epistemic", ["N", 3], "eV/angstrom", apart),
             ("stress", ["G", 9], "eV/angstrom^3", pressure),
             ("stress_std_epistemic", ["G", 9], "eV/angstrom^3", apart),
         ]
-    return [_row(name, "float64", shape, unit, says) for name, shape, unit, says in found]
+    return [_row(name, "float64", shape, unit, text) for name, shape, unit, text in entries]
 
 
-def _row(name: str, dtype: str, shape: list[Any], unit: str, meaning: str) -> dict[str, Any]:
+def _row(name: str, dtype: str, shape: Shape, unit: str, meaning: str) -> TensorDescription:
     return {"name": name, "dtype": dtype, "shape": shape, "unit": unit, "meaning": meaning}
 
 
@@ -305,9 +427,9 @@ def explain_untraceable(member: Member, target: str) -> str | None:
 
 
 def trace_program(ensemble: Ensemble, target: str) -> ExportedProgram:
-    """Trace all members into one program for structures of any number and size.
+    """Trace all members into one program for any number of structures of any size.
 
-    ``make_fx`` writes derivatives out as operations first; ``torch.export`` does not follow them.
+    ``torch.export`` cannot follow derivatives, so ``make_fx`` first writes them out as operations.
 
     Raises:
         ConfigError: see ``check_exportable``, or a user's conv cannot be traced.
@@ -319,7 +441,7 @@ def trace_program(ensemble: Ensemble, target: str) -> ExportedProgram:
     try:
         flat = make_fx(program, tracing_mode="symbolic", _allow_non_fake_inputs=True)(*given)
         return torch.export.export(flat, given, dynamic_shapes=dynamic, strict=False)
-    except Exception as error:  # whatever a net does that is not one of ours
+    except Exception as error:  # a user's conv may raise anything
         reason = str(error).strip().partition("\n")[0]
         raise ConfigError(
             f"the program of '{target}' cannot be traced ({type(error).__name__}: {reason}): a "
@@ -328,18 +450,21 @@ def trace_program(ensemble: Ensemble, target: str) -> ExportedProgram:
 
 
 def make_example(elements: Sequence[int], attributes: int) -> tuple[Tensor, ...]:
-    """Return random graphs to trace with; only their sizes matter.
+    """Make random graphs to trace with; only their sizes matter.
 
     Args:
-        elements: atomic numbers that occur.
+        elements: atomic numbers to draw from.
         attributes: number of attributes that the members read.
+
+    Returns:
+        The inputs of ``EnsembleProgram.forward`` in their order.
     """
     generator = torch.Generator().manual_seed(0)
-    known = torch.tensor(elements)
+    choices = torch.tensor(elements)
     owner = torch.arange(EXAMPLE_NODES) * EXAMPLE_GRAPHS // EXAMPLE_NODES
     ends = torch.randint(EXAMPLE_NODES, (2, EXAMPLE_EDGES), generator=generator)
     return (
-        known[torch.randint(len(known), (EXAMPLE_NODES,), generator=generator)],
+        choices[torch.randint(len(choices), (EXAMPLE_NODES,), generator=generator)],
         torch.rand(EXAMPLE_NODES, 3, generator=generator, dtype=torch.float64),
         ends,
         torch.rand(EXAMPLE_EDGES, 3, generator=generator, dtype=torch.float64),
@@ -351,14 +476,14 @@ def make_example(elements: Sequence[int], attributes: int) -> tuple[Tensor, ...]
 
 def export_program(
     ensemble: Ensemble, target: str, out: Path, *, aot: bool = False
-) -> dict[str, Any]:
+) -> WrittenProgram:
     """Write ``NAME.pt2`` and ``NAME.json``.
 
     Args:
-        ensemble: on the CPU, in the precision of the program.
-        target: the head.
+        ensemble: on the CPU, in the precision that the program is to have.
+        target: name of the head.
         out: ``NAME.pt2``.
-        aot: compile it for this kind of computer (AOTInductor; needs a C++ compiler).
+        aot: True compiles it for this kind of processor (AOTInductor; needs a C++ compiler).
 
     Returns:
         The content of ``NAME.json``.
@@ -370,24 +495,27 @@ def export_program(
         raise ConfigError(f"{out}: a program is called NAME.pt2; give --out such a name.")
     program = trace_program(ensemble, target)
     content = compile_program(program) if aot else save_program(program)
-    shape = EnsembleProgram(ensemble.members, target, ensemble.manifest.heads[target])
-    page = describe_program(ensemble.manifest, shape, compiled=aot)
-    page |= {"program": out.name, "sha256": hashlib.sha256(content).hexdigest()}
+    plain = EnsembleProgram(ensemble.members, target, ensemble.manifest.heads[target])
+    description: WrittenProgram = {
+        **describe_program(ensemble.manifest, plain, compiled=aot),
+        "program": out.name,
+        "sha256": hashlib.sha256(content).hexdigest(),
+    }
     out.parent.mkdir(parents=True, exist_ok=True)
     write_bytes(out, content)
-    write_json(out.with_suffix(".json"), page)
-    return page
+    write_json(out.with_suffix(".json"), description)
+    return description
 
 
 def save_program(program: ExportedProgram) -> bytes:
-    """Return the file of a traced program."""
+    """Return the content of the file of a traced program."""
     buffer = io.BytesIO()
     torch.export.save(program, buffer)
     return buffer.getvalue()
 
 
 def compile_program(program: ExportedProgram) -> bytes:
-    """Compile ahead of time and return the package.
+    """Compile a traced program ahead of time, and return the content of its file.
 
     Raises:
         ConfigError: there is no working compiler.

@@ -1,8 +1,8 @@
 """Engines that trace nets: members of one signature stacked for GPUs, or compiled to machine code.
 
-Small nets leave a GPU idle: launching an operation takes longer than computing it. Weights of
-members that differ in nothing else are stacked, so that each operation is launched once for all
-of them; unlike members are launched on several streams. On a CPU one by one is quicker.
+Small nets leave a GPU idle: launching an operation takes longer than computing it. Members that
+differ in their weights alone are stacked, so that each operation is launched once for all of them;
+unlike members are launched on several streams. On a CPU it is quicker to run them one by one.
 
 A compiled net is machine code, compiled once per machine and kept in a cache of the user. It is
 never loaded from an ensemble file nor from a folder that another user can write to (Law 10).
@@ -38,9 +38,11 @@ from hydragnn_hpo.ensemble.engine import Member, batches_by_key, key_of, member_
 from hydragnn_hpo.model import MultiHeadGNN
 
 Tensors = dict[str, Tensor]
+"""Inputs of a net by name, see ``to_tensors``; or its outputs, see ``engine.run_member``."""
 Net = Callable[[Tensors], Tensors]
+"""From inputs to outputs."""
 Stack = Callable[[Tensors], dict[str, Tensors]]
-"""Members as one net: the heads of each, by trial."""
+"""Members as one net: from inputs to the outputs of each, by trial."""
 
 SAME = {torch.float32: 1e-5, torch.float64: 1e-10}
 """Tolerance between engines, relative to the largest value of a head."""
@@ -57,7 +59,7 @@ _PARTS = (
     "ensemble/engine.py",
     "ensemble/traced_engines.py",
 )
-"""Parts of this package that determine the compiled code of a net."""
+"""Files and folders of this package that determine the compiled code of a net."""
 
 STREAMS = 4
 """Unlike members that are launched side by side on a GPU."""
@@ -72,15 +74,18 @@ class CannotCompile(Exception):
 
 
 class FunctionalModel(nn.Module):
-    """A net as a function of the named tensors of a batch with edges in pairs."""
+    """A net as a function of the named tensors of a batch with edges in pairs.
+
+    Tensors named ``weight:NAME`` replace weights of the net.
+    """
 
     def __init__(self, model: MultiHeadGNN) -> None:
-        """Wrap a net."""
+        """Wrap a net; its weights are shared, not copied."""
         super().__init__()
         self.model = model
 
     def forward(self, tensors: Tensors) -> Tensors:
-        """Return every head, and the variances that heads predict."""
+        """Return every head, [R, w], and the variances that heads predict, [R, 1], by name."""
         sender, receiver = tensors["ends"]
         shift = tensors["shift"]
         batch = Batch(
@@ -93,36 +98,39 @@ class FunctionalModel(nn.Module):
             targets={},
             masks={},
             graph_index=tensors["graph_index"],
-            attributes=_named(tensors, "attribute"),
+            attributes=_select_prefix(tensors, "attribute"),
             laplacian=tensors.get("laplacian"),
             order=tensors["order"].view(-1),
             starts=tensors["starts"],
         )
-        given = _named(tensors, "weight")
-        found: Tensors = functional_call(self.model, given, batch) if given else self.model(batch)
-        return found
+        weights = _select_prefix(tensors, "weight")
+        outputs: Tensors = (
+            functional_call(self.model, weights, batch) if weights else self.model(batch)
+        )
+        return outputs
 
 
-def _named(tensors: Tensors, kind: str) -> Tensors:
-    """Return the inputs whose names are ``KIND:NAME``, by name."""
+def _select_prefix(tensors: Tensors, kind: str) -> Tensors:
+    """Return the inputs whose names are ``KIND:NAME``, by ``NAME``."""
     split = ((name.partition(":"), tensor) for name, tensor in tensors.items())
-    return {name: tensor for (found, _, name), tensor in split if found == kind}
+    return {name: tensor for (prefix, _, name), tensor in split if prefix == kind}
 
 
 def small_weights(model: MultiHeadGNN) -> Tensors:
-    """Return the weights that are inputs of compiled code, by the names of these inputs.
+    """Return the weights that compiled code takes as inputs, by the names of these inputs.
 
-    Torch's compiler writes the values of tiny tensors into the code, where those of another
-    member cannot take their place.
+    Torch's compiler writes the values of tiny tensors into the code, where another member's could
+    not replace them. Inputs are not written into it.
     """
     named = itertools.chain(model.named_parameters(), model.named_buffers())
     return {f"weight:{name}": t.detach() for name, t in named if t.numel() <= INLINED}
 
 
 def to_tensors(batch: Batch) -> Tensors | None:
-    """Return a batch's tensors by name; ``None`` where compiled code does not fit it.
+    """Return the tensors of a batch by name; None where traced code cannot take the batch.
 
-    It needs pairs, and two or more of everything: torch takes sizes of 0 and 1 for constants.
+    It needs edges in pairs, and two or more graphs, nodes and pairs: torch takes sizes of 0 and 1
+    for constants.
     """
     half = batch.edge_index.shape[1] // 2
     few = min(batch.num_graphs, len(batch.numbers), half)
@@ -145,8 +153,12 @@ def to_tensors(batch: Batch) -> Tensors | None:
 def export_model(model: MultiHeadGNN, tensors: Tensors) -> ExportedProgram:
     """Trace a net for any number of graphs, nodes and edges.
 
+    Args:
+        model: the net.
+        tensors: inputs to trace with; other inputs must have the same names and types.
+
     Raises:
-        Exception: torch cannot trace it for all sizes; it has many classes for that.
+        Exception: torch cannot trace it for all sizes; it has many classes of errors for that.
     """
     graphs, nodes, pairs = (
         Dim(name, min=2, max=2**31 - 1) for name in ("graphs", "nodes", "pairs")
@@ -162,74 +174,83 @@ def export_model(model: MultiHeadGNN, tensors: Tensors) -> ExportedProgram:
         "starts": {0: nodes + 1},
         "laplacian": {0: nodes},
     }
-    wanted = {name: sizes.get(name, _own_size(name, graphs)) for name in tensors}
+    dynamic = {name: sizes.get(name, _size_of_attribute(name, graphs)) for name in tensors}
     with torch.no_grad():
         return torch.export.export(
-            FunctionalModel(model), (tensors,), dynamic_shapes=(wanted,), strict=False
+            FunctionalModel(model), (tensors,), dynamic_shapes=(dynamic,), strict=False
         )
 
 
-def _own_size(name: str, graphs: Dim) -> dict[int, Dim]:
+def _size_of_attribute(name: str, graphs: Dim) -> dict[int, Dim]:
+    """Return the dimensions of an attribute, [G]; a weight has a fixed shape."""
     return {0: graphs} if name.startswith("attribute:") else {}
 
 
 def run_eagerly(member: Member) -> Net:
-    """Return a member's net, run as it is."""
+    """Return a member's net without tracing, as a function of the same tensors."""
 
     def net(tensors: Tensors) -> Tensors:
         with torch.inference_mode():
-            found: Tensors = FunctionalModel(member.model)(tensors)
-        return found
+            outputs: Tensors = FunctionalModel(member.model)(tensors)
+        return outputs
 
     return net
 
 
-def check_same_output(found: Tensors, wanted: Tensors, dtype: torch.dtype) -> None:
-    """Compare outputs with those of the net itself.
+def check_same_output(outputs: Tensors, expected: Tensors, dtype: torch.dtype) -> None:
+    """Compare the outputs of traced code with those of the net itself.
+
+    Args:
+        outputs: of traced code.
+        expected: of the net.
+        dtype: type of the net's weights, which decides the tolerance, see ``SAME``.
 
     Raises:
         CannotCompile: they are too far off, or of other heads.
     """
-    if set(found) != set(wanted):
+    if set(outputs) != set(expected):
         raise CannotCompile(
-            f"it answers {', '.join(found)} where the net answers {', '.join(wanted)}"
+            f"it answers {', '.join(outputs)} where the net answers {', '.join(expected)}"
         )
-    for name, values in wanted.items():
-        off = (found[name] - values).abs().max() / values.abs().max().clamp(min=1e-30)
+    for name, values in expected.items():
+        off = (outputs[name] - values).abs().max() / values.abs().max().clamp(min=1e-30)
         if not float(off) <= SAME[dtype]:
             raise CannotCompile(f"its answers for {name} are {float(off):.1e} off, relative")
 
 
 class StackedEngine:
-    """Members of one signature in one call; the others one by one, on a GPU on several streams."""
+    """Members of one signature in one call; the others one by one, on a GPU on several streams.
+
+    Members are stacked at the first batch that traced code can take.
+    """
 
     def __init__(self, members: Sequence[Member], device: torch.device) -> None:
-        """Take members whose nets are on ``device``."""
+        """Group members whose nets are on ``device``; nothing is traced yet."""
         self.members = tuple(members)
         self.device = device
         self.groups = group_by_signature(self.members)
         self._stacks: dict[str, Stack | None] = {}
+        """By trial of a group's first member; None where the group cannot be stacked."""
 
-    def predict(
-        self, graphs: GraphSet, indices: np.ndarray
-    ) -> Iterator[tuple[Member, dict[str, Tensor]]]:
+    def predict(self, graphs: GraphSet, indices: np.ndarray) -> Iterator[tuple[Member, Tensors]]:
         """Yield each member's heads and variances for one batch of graphs, in their order."""
-        made = batches_by_key(list(map(key_of, self.members)), graphs, indices, self.device)
-        found: dict[str, Tensors] = {}
+        batches = batches_by_key(list(map(key_of, self.members)), graphs, indices, self.device)
+        by_trial: dict[str, Tensors] = {}
         alone: list[Member] = []
         for group in self.groups:
-            batch = made[key_of(group[0])]
+            batch = batches[key_of(group[0])]
             outputs = self._run_stacked(group, batch) if len(group) > 1 else None
             if outputs is None:
                 alone += group
             else:
-                found |= outputs
-        found |= run_on_streams([(member, made[key_of(member)]) for member in alone], self.device)
+                by_trial |= outputs
+        pairs = [(member, batches[key_of(member)]) for member in alone]
+        by_trial |= run_on_streams(pairs, self.device)
         for member in self.members:
-            yield member, found[member.trial]
+            yield member, by_trial[member.trial]
 
     def _run_stacked(self, group: Sequence[Member], batch: Batch) -> dict[str, Tensors] | None:
-        """Run members of one signature together; ``None`` where they must run one by one."""
+        """Run members of one signature in one call; None where they must run one by one."""
         first, tensors = group[0], to_tensors(batch)
         if tensors is None:
             return None
@@ -240,23 +261,26 @@ class StackedEngine:
 
 
 def group_by_signature(members: Sequence[Member]) -> list[tuple[Member, ...]]:
-    """Group members that differ in their weights alone, in the order of the first ones."""
+    """Group members that differ in their weights alone, in the order of their first members.
+
+    A user's own conv and heads that are derivatives cannot be stacked: such a member is alone.
+    """
     groups: dict[object, list[Member]] = {}
     for number, member in enumerate(members):
-        fits = member.signature and not member.model.energies
-        key = (member.signature, member.dtype) if fits else number
+        can_be_stacked = member.signature and not member.model.energies
+        key = (member.signature, member.dtype) if can_be_stacked else number
         groups.setdefault(key, []).append(member)
     return [tuple(group) for group in groups.values()]
 
 
 def stack_members(group: Sequence[Member], tensors: Tensors) -> Stack | None:
-    """Make one net of members that differ in their weights alone; ``None`` where that fails.
+    """Make one net of members that differ in their weights alone; None where that fails.
 
     Its outputs are compared with those of each member alone.
 
     Args:
-        group: the members.
-        tensors: inputs to trace with.
+        group: the members, two or more.
+        tensors: inputs to trace and to compare with.
     """
     try:
         with warnings.catch_warnings():
@@ -275,15 +299,19 @@ def stack_members(group: Sequence[Member], tensors: Tensors) -> Stack | None:
 
 
 def _stack(group: Sequence[Member], tensors: Tensors) -> Stack:
-    """Stack the members' weights and trace the first of them."""
+    """Stack the members' weights and trace the first of them.
+
+    Returns:
+        From the inputs to the outputs of each member, by trial.
+    """
     program = export_model(group[0].model, tensors).run_decompositions(_STACKABLE_SUMS)
     net: nn.Module = program.module(check_guards=False)
-    known = {name for name, _ in itertools.chain(net.named_parameters(), net.named_buffers())}
+    traced = {name for name, _ in itertools.chain(net.named_parameters(), net.named_buffers())}
     parameters, buffers = stack_module_state([FunctionalModel(m.model) for m in group])
     stacked = {**parameters, **buffers}
-    weights = {name: stacked[name].detach() for name in sorted(known & set(stacked))}
+    weights = {name: stacked[name].detach() for name in sorted(traced & set(stacked))}
 
-    def run(tensors: Tensors) -> dict[str, Tensors]:
+    def run_all(tensors: Tensors) -> dict[str, Tensors]:
         def run_one(weights: Tensors) -> Tensors:
             outputs: Tensors = functional_call(net, weights, (tensors,))
             return outputs
@@ -295,7 +323,7 @@ def _stack(group: Sequence[Member], tensors: Tensors) -> Stack:
             for row, member in enumerate(group)
         }
 
-    return run
+    return run_all
 
 
 def _first_line(reason: Exception) -> str:
@@ -305,24 +333,32 @@ def _first_line(reason: Exception) -> str:
 def run_on_streams(
     pairs: Sequence[tuple[Member, Batch]], device: torch.device
 ) -> dict[str, Tensors]:
-    """Run members, each with its batch: on a GPU a few at a time, on a CPU one by one."""
+    """Run members, each with its batch: on a GPU a few at a time, on a CPU one by one.
+
+    Args:
+        pairs: members and batches on ``device``.
+        device: where to run them.
+
+    Returns:
+        Heads and variances of each member by trial.
+    """
     if device.type != "cuda":
         return {member.trial: run_member(member, batch) for member, batch in pairs}
     here = torch.cuda.current_stream(device)
     count = min(STREAMS, len(pairs))
     streams = [torch.cuda.Stream(device) for _ in range(count)]  # type: ignore[no-untyped-call]
-    found: dict[str, Tensors] = {}
+    by_trial: dict[str, Tensors] = {}
     for stream in streams:
-        stream.wait_stream(here)
+        stream.wait_stream(here)  # the batches are made on this one
     for (member, batch), stream in zip(pairs, itertools.cycle(streams)):
         with torch.cuda.stream(stream):
-            found[member.trial] = run_member(member, batch)
+            by_trial[member.trial] = run_member(member, batch)
     for stream in streams:
         here.wait_stream(stream)
-    for outputs in found.values():
+    for outputs in by_trial.values():
         for values in outputs.values():
-            values.record_stream(here)
-    return found
+            values.record_stream(here)  # their memory is not reused while this stream reads them
+    return by_trial
 
 
 def _embedding_bag(
@@ -336,7 +372,10 @@ def _embedding_bag(
     ends: bool = False,
     padding: int = -1,
 ) -> tuple[Tensor, ...]:
-    """Sum segments of rows by ``index_add``: ``embedding_bag`` cannot be stacked."""
+    """Sum segments of rows by ``index_add``, since ``vmap`` cannot stack ``embedding_bag``.
+
+    Arguments and outputs are those of torch's operation; only sums with ``ends`` are supported.
+    """
     assert mode == 0
     assert ends
     place = torch.arange(index.shape[0], device=index.device)
@@ -364,7 +403,11 @@ def cache_folder(environment: Mapping[str, str] = os.environ) -> Path:
 
 
 def make_private(place: Path) -> bool:
-    """Create a folder that no other user can write to; return whether that worked."""
+    """Create a folder that no other user can write to.
+
+    Returns:
+        Whether that worked; False also where the folder belongs to another user.
+    """
     try:
         place.mkdir(mode=0o700, parents=True, exist_ok=True)
         place.chmod(0o700)
@@ -376,21 +419,21 @@ def make_private(place: Path) -> bool:
 def is_own(path: Path) -> bool:
     """Check whether a file or folder belongs to this user, and no other user can write to it."""
     try:
-        found = path.lstat()
+        status = path.lstat()  # of a link itself, not of what it points to
     except OSError:
         return False
-    plain = stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode)
-    return plain and found.st_uid == os.geteuid() and not found.st_mode & 0o022
+    plain = stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)
+    return plain and status.st_uid == os.geteuid() and not status.st_mode & 0o022
 
 
 def cache_key(signature: str, tensors: Mapping[str, torch.Tensor]) -> str:
-    """Return the cache key of a net: a hash of all that determines its code; weights do not.
+    """Return the cache key of a net: a hash of all that determines its code, weights excluded.
 
     Args:
         signature: of the net, see ``Member.signature``.
-        tensors: its inputs by name.
+        tensors: its inputs by name; their types and device count.
     """
-    known = {
+    parts = {
         "signature": signature,
         "inputs": {name: str(tensor.dtype) for name, tensor in sorted(tensors.items())},
         "device": _device(tensors["positions"].device),
@@ -398,7 +441,7 @@ def cache_key(signature: str, tensors: Mapping[str, torch.Tensor]) -> str:
         "torch": torch.__version__,
         "code": code_checksum(),
     }
-    return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
 def _device(device: torch.device) -> str:
@@ -432,8 +475,8 @@ def code_checksum() -> str:
 def torch_compile_cache(place: Path) -> Iterator[None]:
     """Point torch's compile cache to a private folder, unless the user has named one.
 
-    Torch's default lies in a folder open to all, and torch writes it into the environment once it
-    was asked for.
+    Torch's default lies in a folder that is open to all users. Torch writes it into the environment
+    when it first needs it, so a variable with the default is not a user's choice.
     """
     from torch._inductor.runtime.cache_dir_utils import default_cache_dir  # slow
 
@@ -451,21 +494,21 @@ def torch_compile_cache(place: Path) -> Iterator[None]:
 
 
 class CompiledEngine:
-    """Members compiled for any number of graphs; those that cannot be stay as they are.
+    """Members compiled for any number of graphs; those that cannot be compiled run eagerly.
 
-    A member is compiled, or taken from the cache, when it first meets a batch that compiled code
-    can take, and its answers to that batch are compared with those of the net itself.
+    A member is compiled, or taken from the cache, at the first batch that compiled code can take,
+    and the outputs for that batch are compared with those of the net itself.
     """
 
     def __init__(
         self, members: Sequence[Member], device: torch.device, place: Path | None = None
     ) -> None:
-        """Take members whose nets are on ``device``; nothing is compiled yet.
+        """Keep members whose nets are on ``device``; nothing is compiled yet.
 
         Args:
-            members: in the order in which they answer.
+            members: in the order of the outputs.
             device: where they are.
-            place: folder of compiled nets; the user's own if left out.
+            place: folder of compiled nets; that of ``cache_folder`` if None.
         """
         self.members = tuple(members)
         self.device = device
@@ -473,13 +516,13 @@ class CompiledEngine:
         self.ways: dict[str, str] = {}
         """How each member that has predicted runs, in words, by trial."""
         self._nets: dict[str, Net | None] = {}
+        """By trial; None for a member that runs eagerly, missing before its first batch."""
 
-    def predict(
-        self, graphs: GraphSet, indices: np.ndarray
-    ) -> Iterator[tuple[Member, dict[str, Tensor]]]:
+    def predict(self, graphs: GraphSet, indices: np.ndarray) -> Iterator[tuple[Member, Tensors]]:
         """Yield each member's heads and variances for one batch of graphs."""
         for member, batch in member_batches(self.members, graphs, indices, self.device):
             tensors = to_tensors(batch)
+            # the default stands for a member that has no entry yet, and so may be compiled
             if tensors is None or self._nets.get(member.trial, self) is None:
                 yield member, run_member(member, batch)
                 continue
@@ -489,7 +532,7 @@ class CompiledEngine:
             yield member, run_member(member, batch) if net is None else net(tensors)
 
     def _prepare(self, member: Member, tensors: Tensors) -> Net | None:
-        """Return a member's compiled net, or ``None`` after logging why there is none."""
+        """Return a member's compiled net, or None after logging why there is none."""
         conv = type(member.model.trunk.convs[0]).__name__
         try:
             net = self._compile(member, tensors)
@@ -511,18 +554,27 @@ class CompiledEngine:
             raise CannotCompile(f"{self.place} is not a folder that this user alone can write to")
         path = self.place / f"{cache_key(member.signature, tensors)}.pt2"
         began = time.monotonic()
-        there = is_own(path)
-        if not there:
+        cached = is_own(path)
+        if not cached:
             logger.info("compiling member %s; once for this machine.", member.trial)
             compile_to(path, member, tensors)
         net = load_compiled(path, member)
         seconds = time.monotonic() - began
-        self.ways[member.trial] = f"{'from the cache' if there else 'compiled'} in {seconds:.1f} s"
+        self.ways[member.trial] = f"{'from the cache' if cached else 'compiled'} in {seconds:.1f} s"
         return net
 
 
 def compile_to(path: Path, member: Member, tensors: Tensors) -> None:
-    """Compile a member's net, and write it whole or not at all."""
+    """Compile a member's net, and write it whole or not at all.
+
+    Args:
+        path: the file to write, in a folder that this user alone can write to.
+        member: whose net is compiled; its weights can be replaced when it is loaded.
+        tensors: inputs to trace with.
+
+    Raises:
+        Exception: torch cannot trace or compile it; it has many classes of errors for that.
+    """
     with (
         TemporaryDirectory(dir=path.parent) as scratch,
         torch_compile_cache(path.parent / "inductor"),
@@ -537,16 +589,21 @@ def compile_to(path: Path, member: Member, tensors: Tensors) -> None:
 
 
 def load_compiled(path: Path, member: Member) -> Net:
-    """Load a compiled net with a member's weights; another member's may have been compiled."""
+    """Load a compiled net with a member's weights; it may have been compiled for another member.
+
+    Args:
+        path: the compiled net. Loading runs its code: the caller has checked whose file it is.
+        member: of the signature that the net was compiled for.
+    """
     net = torch._inductor.aoti_load_package(str(path), device_index=_index(member))
     plain, small = FunctionalModel(member.model), small_weights(member.model)
     own = {**dict(plain.named_parameters()), **dict(plain.named_buffers())}
-    known = {name: own[name].detach() for name in net.get_constant_fqns() if name in own}
-    net.load_constants(known, check_full_update=True)
+    constants = {name: own[name].detach() for name in net.get_constant_fqns() if name in own}
+    net.load_constants(constants, check_full_update=True)
 
     def run(tensors: Tensors) -> Tensors:
-        found: Tensors = net(tensors | small)
-        return found
+        outputs: Tensors = net(tensors | small)
+        return outputs
 
     return run
 

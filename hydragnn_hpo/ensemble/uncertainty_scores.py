@@ -1,18 +1,19 @@
 """How good predictions and their uncertainties are: proper scores, calibration, ranking, curves.
 
-A vector's components are values of their own that share one sigma. "Raw" is what the members
-claim without calibration: sigma^2 = s^2 + v, with Gaussian intervals.
+A vector's components are values of their own that share one sigma. "Raw" is the uncertainty without
+calibration: sigma^2 = s^2 + v, of the members' spread s and the variance v that they predict, with
+Gaussian intervals.
 
 Shapes: R rows that have the target, w components, n = R w values, L levels.
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from scipy.special import ndtr, ndtri
 from scipy.stats import spearmanr
 
+from hydragnn_hpo.ensemble.build_table import Curves
 from hydragnn_hpo.ensemble.calibrate import GRID, LEVELS, Calibration
 
 BINS = 10
@@ -54,7 +55,15 @@ def gaussian_scores(residual: np.ndarray, sigma: np.ndarray) -> dict[str, float]
 
 
 def flatten_values(residual: np.ndarray, sigma: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Flatten components, each beside its sigma: [R, w] and [R, 1] become [n] and [n]."""
+    """Flatten components, and repeat sigma for each of them.
+
+    Args:
+        residual: truth minus mean, [R, w].
+        sigma: standard deviation, [R, 1].
+
+    Returns:
+        Residuals and sigmas of all values, [n] each.
+    """
     return residual.ravel(), np.broadcast_to(sigma, residual.shape).ravel()
 
 
@@ -89,12 +98,20 @@ def crps(error: np.ndarray, sigma: np.ndarray) -> float:
 
 
 def bin_by_sigma(error: np.ndarray, sigma: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the root mean square of sigma and of the error in bins of rising sigma."""
+    """Compare sigma with the error in bins of equal count and rising sigma.
+
+    Args:
+        error: truth minus mean, [n].
+        sigma: standard deviation, [n].
+
+    Returns:
+        Root mean square of sigma and of the error in each bin, at most ``BINS`` of each.
+    """
     bins = max(1, min(BINS, len(error) // SMALLEST_BIN))
     parts = np.array_split(np.argsort(sigma, kind="stable"), bins)
     expected = np.array([np.sqrt(np.square(sigma[part]).mean()) for part in parts])
-    found = np.array([np.sqrt(np.square(error[part]).mean()) for part in parts])
-    return expected, found
+    observed = np.array([np.sqrt(np.square(error[part]).mean()) for part in parts])
+    return expected, observed
 
 
 def ence(error: np.ndarray, sigma: np.ndarray) -> float:
@@ -102,15 +119,15 @@ def ence(error: np.ndarray, sigma: np.ndarray) -> float:
 
     Source: Levi, Gispan, Giladi, Fetaya (2022), Sensors 22, 5540, eq. 8.
     """
-    expected, found = bin_by_sigma(error, sigma)
-    return float((np.abs(expected - found) / expected).mean())
+    expected, observed = bin_by_sigma(error, sigma)
+    return float((np.abs(expected - observed) / expected).mean())
 
 
 def miscalibration_area(error: np.ndarray, sigma: np.ndarray) -> float:
     """Return the area between the calibration curve of central intervals and the diagonal, exact.
 
-    A value is inside the Gaussian interval of level p from p = 2 Phi(|z|) - 1 on, so the
-    curve is the distribution function of those levels.
+    A value lies inside the Gaussian interval of level p if p >= 2 Phi(|z|) - 1, so the share of
+    values inside as a function of p, the curve, is the distribution function of 2 Phi(|z|) - 1.
 
     Source: Kuleshov, Fenner, Ermon (2018), ICML, and Tran et al. (2020), Mach. Learn.: Sci.
     Technol. 1, 025006 (the area).
@@ -132,7 +149,12 @@ def step_area(edges: np.ndarray, height: np.ndarray) -> float:
 
 
 def line_area(levels: np.ndarray, covered: np.ndarray) -> float:
-    """Integrate |covered - level| along straight lines between levels; 0 and 1 are added."""
+    """Integrate |covered - level| along straight lines between levels, from 0 to 1.
+
+    Args:
+        levels: rising, between 0 and 1, [L].
+        covered: share of values inside the interval of each level, [L].
+    """
     levels, gaps = np.r_[0.0, levels, 1.0], np.r_[0.0, covered - levels, 0.0]
     left, right, width = gaps[:-1], gaps[1:], np.diff(levels)
     total = np.abs(left) + np.abs(right)
@@ -142,7 +164,13 @@ def line_area(levels: np.ndarray, covered: np.ndarray) -> float:
 
 
 def gaussian_coverage(error: np.ndarray, sigma: np.ndarray, levels: np.ndarray) -> np.ndarray:
-    """Return the share of values inside the Gaussian interval of each level, [L]."""
+    """Return the share of values inside the Gaussian interval of each level, [L].
+
+    Args:
+        error: truth minus mean, [n].
+        sigma: standard deviation, [n].
+        levels: between 0 and 1, [L].
+    """
     z = np.sort(np.abs(np.where(error == 0, 0.0, error / sigma)))
     inside = np.searchsorted(z, ndtri(0.5 + 0.5 * levels), side="right")
     share: np.ndarray = inside / len(z)
@@ -157,16 +185,18 @@ def spearman(error: np.ndarray, sigma: np.ndarray) -> float:
 
 
 def sparsification(error: np.ndarray, by: np.ndarray) -> np.ndarray:
-    """Return the MAE of what is left when the values of largest ``by`` are taken away, [n].
+    """Return the MAE of the values that remain when those of largest ``by`` are removed, [n].
 
-    Element k is for k values taken away, relative to the MAE of all. Values with equal
-    ``by`` leave in any order: each counts as the mean of them.
+    Element k is for k values removed, relative to the MAE of all. Among values of equal ``by``
+    none comes first: each counts as their mean.
     """
     _, place, counts = np.unique(by, return_inverse=True, return_counts=True)
     sums = np.bincount(place, weights=np.abs(error))
     rising = np.repeat(sums / counts, counts)
-    left = np.cumsum(rising) / np.arange(1, len(error) + 1)
-    curve: np.ndarray = left[::-1] / left[-1] if left[-1] > 0 else np.ones(len(error))
+    remaining = np.cumsum(rising) / np.arange(1, len(error) + 1)
+    curve: np.ndarray = (
+        remaining[::-1] / remaining[-1] if remaining[-1] > 0 else np.ones(len(error))
+    )
     return curve
 
 
@@ -183,25 +213,25 @@ class HeadOnLabels:
     """Predictions and truths of one head, for the rows that have the target."""
 
     truth: np.ndarray
-    """[R, w]."""
+    """The label, [R, w], in the unit."""
     mean: np.ndarray
-    """The ensemble's mean, [R, w]."""
+    """The ensemble's mean, [R, w], in the unit."""
     spread: np.ndarray
-    """The members' spread, [R, 1]."""
+    """The members' spread s, [R, 1], in the unit."""
     noise: np.ndarray
-    """Mean of the variances that members predict, [R, 1]."""
+    """Mean v of the variances that members predict, [R, 1], in the unit squared."""
     stratum: np.ndarray
     """Name of each row's kind of structure, [R], see ``Strata``."""
 
     @property
     def residual(self) -> np.ndarray:
-        """Return truth minus mean, [R, w]."""
+        """Truth minus mean, [R, w]."""
         out: np.ndarray = self.truth - self.mean
         return out
 
     @property
     def raw(self) -> np.ndarray:
-        """Return the standard deviation that members claim, [R, 1]."""
+        """The standard deviation without calibration, [R, 1]."""
         root: np.ndarray = np.sqrt(np.square(self.spread) + self.noise)
         return root
 
@@ -210,20 +240,20 @@ class HeadOnLabels:
         return calibration.sigma(self.spread, self.noise)
 
     def of(self, rows: np.ndarray) -> "HeadOnLabels":
-        """Return some of the rows."""
+        """Return some of the rows; ``rows`` is a mask, [R], or positions."""
         parts = (self.truth, self.mean, self.spread, self.noise, self.stratum)
         return HeadOnLabels(*(part[rows] for part in parts))
 
 
 def compute_figures(
-    found: HeadOnLabels, calibration: Calibration, baseline: float
+    predicted: HeadOnLabels, calibration: Calibration, baseline: float
 ) -> dict[str, float]:
-    """Return every figure of one head by name.
+    """Compute every figure of one head.
 
     Args:
-        found: one head on labelled structures.
+        predicted: one head on labelled structures.
         calibration: of the head.
-        baseline: mean of the training data, which a model must beat.
+        baseline: mean of the training data, in the unit; a constant that a model must beat.
 
     Returns:
         ``rows mae rmse``; the Gaussian scores of the calibrated sigma; ``area_conformal``, and
@@ -231,15 +261,15 @@ def compute_figures(
         ``raw_nll`` and so on, its intervals Gaussian; ``mean_baseline_mae ratio_to_mean``. Where a
         figure has no value (a rank correlation of constants) it is NaN or infinite.
     """
-    error, sigma, raw = found.residual, found.sigma(calibration), found.raw
-    half = {q: calibration.half_width(sigma, q, found.stratum) for q in LEVELS}
+    error, sigma, raw = predicted.residual, predicted.sigma(calibration), predicted.raw
+    half = {q: calibration.half_width(sigma, q, predicted.stratum) for q in LEVELS}
     wide = {q: float(ndtri(0.5 + q / 2)) * raw for q in LEVELS}
     calibrated = gaussian_scores(error, sigma)
-    calibrated["area_conformal"] = conformal_area(found, calibration)
+    calibrated["area_conformal"] = conformal_area(predicted, calibration)
     before = gaussian_scores(error, raw) | _intervals(error, wide)
-    error_of_mean = mae(baseline, found.truth)
+    error_of_mean = mae(baseline, predicted.truth)
     figures = {
-        **_errors(found),
+        **_errors(predicted),
         **calibrated,
         **_intervals(error, half),
         **{f"raw_{name}": value for name, value in before.items()},
@@ -250,18 +280,22 @@ def compute_figures(
 
 
 def compute_strata_figures(
-    found: HeadOnLabels, calibration: Calibration, kinds: np.ndarray
+    predicted: HeadOnLabels, calibration: Calibration, kinds: np.ndarray
 ) -> dict[str, dict[str, float]]:
-    """Return ``rows mae rmse crps`` and the intervals' coverage and width of each kind.
+    """Compute some figures for each kind of structures.
 
     Args:
-        found: one head.
-        calibration: the head's.
-        kinds: name of each row's kind of structure, [R].
+        predicted: one head on labelled structures.
+        calibration: of the head.
+        kinds: name of each row's kind of structure, [R]; need not be those of the calibration.
+
+    Returns:
+        By kind, then by name: ``rows mae rmse crps``, and ``coverage50 width50`` and so on of the
+        conformal intervals.
     """
     out = {}
     for name in np.unique(kinds).tolist():
-        part = found.of(kinds == name)
+        part = predicted.of(kinds == name)
         sigma = part.sigma(calibration)
         half = {q: calibration.half_width(sigma, q, part.stratum) for q in LEVELS}
         out[str(name)] = {
@@ -272,43 +306,52 @@ def compute_strata_figures(
     return out
 
 
-def _errors(found: HeadOnLabels) -> dict[str, float]:
+def _errors(predicted: HeadOnLabels) -> dict[str, float]:
     return {
-        "rows": len(found.truth),
-        "mae": mae(found.mean, found.truth),
-        "rmse": rmse(found.mean, found.truth),
+        "rows": len(predicted.truth),
+        "mae": mae(predicted.mean, predicted.truth),
+        "rmse": rmse(predicted.mean, predicted.truth),
     }
 
 
-def conformal_area(found: HeadOnLabels, calibration: Calibration) -> float:
+def conformal_area(predicted: HeadOnLabels, calibration: Calibration) -> float:
     """Return the area between the conformal intervals' calibration curve and the diagonal."""
     levels = np.array(calibration.levels)
-    return line_area(levels, conformal_coverage(found, calibration))
+    return line_area(levels, conformal_coverage(predicted, calibration))
 
 
-def conformal_coverage(found: HeadOnLabels, calibration: Calibration) -> np.ndarray:
-    """Return the share of values inside the interval of each level that has one, [L]."""
-    error, sigma = np.abs(found.residual), found.sigma(calibration)
+def conformal_coverage(predicted: HeadOnLabels, calibration: Calibration) -> np.ndarray:
+    """Return the share of values inside the conformal interval of each level, rising, [L]."""
+    error, sigma = np.abs(predicted.residual), predicted.sigma(calibration)
     shares = [
-        float((error <= calibration.half_width(sigma, level, found.stratum)).mean())
+        float((error <= calibration.half_width(sigma, level, predicted.stratum)).mean())
         for level in calibration.levels
     ]
     return np.array(shares)
 
 
-def compute_curves(
-    found: HeadOnLabels, calibration: Calibration
-) -> dict[str, dict[str, list[float]]]:
-    """Return the curves of the report: calibration curves, error over sigma, sparsification."""
-    error, sigma = flatten_values(found.residual, found.sigma(calibration))
-    raw, grid = flatten_values(found.residual, found.raw)[1], np.array(GRID)
+def compute_curves(predicted: HeadOnLabels, calibration: Calibration) -> Curves:
+    """Compute the curves of the report.
+
+    Returns:
+        By curve, then by axis:
+        ``calibration``: ``level`` of Gaussian intervals, shares of values inside them with sigma
+        ``raw`` and calibrated (``gaussian``);
+        ``conformal``: ``level`` of conformal intervals, share ``covered``;
+        ``bins``: root mean square ``sigma`` and ``rms_error``, both in the unit;
+        ``sparsification``: share of values ``taken``, and the relative MAE of the others when the
+        largest ``sigma``, or the largest errors (``oracle``), are removed first.
+    """
+    residual = predicted.residual
+    error, sigma = flatten_values(residual, predicted.sigma(calibration))
+    raw, grid = flatten_values(residual, predicted.raw)[1], np.array(GRID)
     with np.errstate(divide="ignore"):
         before = gaussian_coverage(error, raw, grid)
     expected, rms = bin_by_sigma(error, sigma)
     steps = np.linspace(0, len(error) - 1, min(STEPS, len(error))).astype(np.int64)
     by_sigma = sparsification(error, sigma)[steps]
     oracle = sparsification(error, np.abs(error))[steps]
-    curves: dict[str, dict[str, Any]] = {
+    curves: dict[str, dict[str, np.ndarray]] = {
         "calibration": {
             "level": grid,
             "raw": before,
@@ -316,7 +359,7 @@ def compute_curves(
         },
         "conformal": {
             "level": np.array(calibration.levels),
-            "covered": conformal_coverage(found, calibration),
+            "covered": conformal_coverage(predicted, calibration),
         },
         "bins": {"sigma": expected, "rms_error": rms},
         "sparsification": {"taken": steps / len(error), "sigma": by_sigma, "oracle": oracle},
@@ -328,7 +371,7 @@ def compute_curves(
 
 
 def _intervals(error: np.ndarray, half: dict[float, np.ndarray]) -> dict[str, float]:
-    """Return coverage and mean width of intervals by level, as ``coverage90``."""
+    """Return coverage and mean width of intervals, as ``coverage90``; ``half`` is by level."""
     out = {}
     for level, wide in half.items():
         out[f"coverage{100 * level:.0f}"] = float((np.abs(error) <= wide).mean())

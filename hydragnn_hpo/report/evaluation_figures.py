@@ -50,7 +50,7 @@ def write_evaluation(folder: Path, done: Evaluation, plain: dict[str, Any]) -> l
     files = [folder / "evaluation.json"]
     write_text(files[0], json.dumps(plain, indent=1, allow_nan=False) + "\n")
     for name, head in done.heads.items():
-        curves = compute_curves(head.found, head.entry.calibration)
+        curves = compute_curves(head.predicted, head.entry.calibration)
         for kind, draw in FIGURES.items():
             figure = make_figure(SIZE, SIZE)
             axis = figure.subplots()
@@ -75,7 +75,7 @@ def draw_parity(axis: "Axes", head: HeadEvaluation, curves: Curves) -> None:
         head: of the evaluation.
         curves: not needed here; all figures of a head are called alike.
     """
-    found, known = head.found, head.entry.calibration
+    found, known = head.predicted, head.entry.calibration
     half = known.half_width(found.sigma(known), 0.9, found.stratum)
     truth, bars = flatten_values(found.truth, half)
     draw_intervals(axis, truth, found.mean.ravel(), bars, unit=head.entry.unit)
@@ -118,7 +118,9 @@ def draw_error(axis: "Axes", head: HeadEvaluation, curves: Curves) -> None:
         head: of the evaluation.
         curves: its calibration curves.
     """
-    error, sigma = flatten_values(head.found.residual, head.found.sigma(head.entry.calibration))
+    error, sigma = flatten_values(
+        head.predicted.residual, head.predicted.sigma(head.entry.calibration)
+    )
     error, bins = np.abs(error), curves["bins"]
     smallest = max(1e-3 * float(np.quantile(error, 0.99)), np.finfo(float).tiny)
     shown = sample_evenly(sigma, 2 * POINTS)

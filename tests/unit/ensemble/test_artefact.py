@@ -193,6 +193,7 @@ def without_charge(values: dict) -> None:
         (lambda v: v["heads"]["charge"].update(shape="vector"), "charge"),
         (lambda v: v.update(elements=[0]), "elements"),
         (lambda v: v.update(cutoff=1.0), "beyond the ensemble's cutoff"),
+        (lambda v: v["evaluation"]["energy"].update(test_mae=[1.0]), "evaluation.energy.test_mae"),
         (lambda v: v["coordination"]["ranges"].update(Qq=[1, 2]), "coordination.ranges"),
         (lambda v: v["coordination"]["ranges"].update(C=[1, 2**80]), "coordination.ranges"),
     ],

@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -18,6 +19,16 @@ from hydragnn_hpo.data.store_access import open_store
 from hydragnn_hpo.data.store_parts import write_store
 from hydragnn_hpo.ensemble.artefact import read_artefact
 from hydragnn_hpo.ensemble.build import build_ensemble, job_main
+from hydragnn_hpo.ensemble.build_table import (
+    BuildTable,
+    CandidateErrors,
+    HeadDiversity,
+    MemberRow,
+    MemberWeights,
+    MixScores,
+    SizeErrors,
+    TrialSummary,
+)
 from hydragnn_hpo.ensemble.calibrate import Calibration, calibrate
 from hydragnn_hpo.ensemble.engine import Member
 from hydragnn_hpo.ensemble.inference import Ensemble
@@ -45,6 +56,26 @@ def test_the_table_holds_what_the_reader_wants(make_run: Make) -> None:
         assert wanted | {"test_mae_top_k", "test_mae_greedy"} <= set(scores)
         assert scores["test_mae"] == scores["test_mae_top_k"]
     assert table["heads"]["energy"]["unit"] == "eV/atom"
+
+
+def test_the_file_of_the_report_has_the_fields_of_its_type_and_no_others(make_run: Make) -> None:
+    build_ensemble(run := make_run())
+    table = json.loads((run / "report/ensemble.json").read_text())
+
+    msgspec.convert(table, BuildTable)  # checks types and ignores further fields
+
+    rows = [
+        (HeadDiversity, table["diversity"].values()),
+        (CandidateErrors, table["candidates"]),
+        (MemberRow, table["members"]),
+        (MemberWeights, table["selection"]["greedy"]["members"]),
+        (MixScores, table["selection"].values()),
+        (SizeErrors, [size for sizes in table["by_size"].values() for size in sizes]),
+        (TrialSummary, table["leaderboard"]),
+    ]
+    assert set(table) == set(BuildTable.__annotations__) - {"path"}
+    for kind, several in rows:
+        assert all(set(row) == set(kind.__annotations__) for row in several), kind
 
 
 def test_the_scores_are_those_of_the_zip_on_the_test_split(make_run: Make) -> None:

@@ -403,7 +403,7 @@ def test_dynamics_below_the_limit_go_on(calculator: EnsembleCalculator, tmp_path
     dynamics = VelocityVerlet(atoms, timestep=0.5 * units.fs)
     dynamics.attach(watch)
     dynamics.run(3)
-    assert watch.looks == 4
+    assert watch.checks == 4
     assert not list(tmp_path.iterdir())
 
 

@@ -390,7 +390,7 @@ def fails(code):
 def test_one_rank_without_its_files_does_not_end_the_others(request_five, monkeypatch, code, ends):
     monkeypatch.setattr(multi_rank, "STORAGE_RETRY_SECONDS", 0.0)
     monkeypatch.setattr(multi_rank, "predict_chunks", fails(code))
-    assert rank_main(request_five.to_json()) == 1
+    assert rank_main(request_five.to_spec()) == 1
     assert isinstance(read_failure(request_five), JobError) == ends
 
 

@@ -245,7 +245,7 @@ def test_unseen_elements_are_picked_on_request_only(ensemble: Ensemble) -> None:
     assert without.counts["unseen"] == 1
     assert "s5" not in {c.id for c in without.candidates}
     with_them = pick_structures(ensemble, pool(ensemble, some, 6), PickRequest(6, unseen=True))
-    told = {c.id: c.details["trust"] for c in with_them.candidates}
+    told = {c.id: c.trust for c in with_them.candidates}
     assert "unseen element U" in told["s5"]
 
 
@@ -258,19 +258,19 @@ def test_forces_rank_by_the_largest_disagreement(ensemble: Ensemble) -> None:
         atoms.calc = calculator
         spread = calculator.get_property("forces_std_epistemic", atoms)
         wanted = np.sqrt(np.square(spread).sum(axis=1)).max()
-        assert candidate.details[DEVIATION] == pytest.approx(wanted, rel=1e-6)
-        assert candidate.score == candidate.details[DEVIATION]
+        assert candidate.deviations[DEVIATION] == pytest.approx(wanted, rel=1e-6)
+        assert candidate.score == candidate.deviations[DEVIATION]
 
 
 def test_trust_levels_sort_structures(ensemble: Ensemble) -> None:
     some = structures(12)
     everything = pick_structures(ensemble, pool(ensemble, some, 12), PickRequest(12, by="forces"))
-    values = sorted(c.details[DEVIATION] for c in everything.candidates)
+    values = sorted(c.deviations[DEVIATION] for c in everything.candidates)
     low, high = (values[2] + values[3]) / 2, (values[8] + values[9]) / 2
     found = pick_structures(
         ensemble, pool(ensemble, some, 5), PickRequest(12, by="forces", low=low, high=high)
     )
-    assert all(low <= c.details[DEVIATION] < high for c in found.candidates)
+    assert all(low <= c.deviations[DEVIATION] < high for c in found.candidates)
     counts = found.counts
     assert (counts["accurate"], counts["candidate"], counts["failed"]) == (3, 6, 3)
 

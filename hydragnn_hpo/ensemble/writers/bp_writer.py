@@ -1,45 +1,45 @@
 """ADIOS2 BP5: one array per column, all structures end to end.
 
 Per structure (NaN where nothing is predicted): the columns of graph-level heads, ``num_nodes``.
-Per atom: the columns of node-level heads, and ``numbers``; ``num_nodes`` tells whose they are.
-Texts (``id``, ``trust``, ``error``, keys that are copied) are UTF-8 end to end in ``NAME_text``
-with the bytes of each in ``NAME_size``.
+Per atom: the columns of node-level heads, and ``numbers``; ``num_nodes`` atoms belong to each
+structure. Texts (``id``, ``trust``, ``error``, keys that are copied) are UTF-8, end to end in
+``NAME_text``, with the number of bytes of each in ``NAME_size``.
 """
 
 import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from safetensors.numpy import load, save
 
 from hydragnn_hpo.data import Names, reserve_disk
-from hydragnn_hpo.ensemble.predict_output import PredictedRows, Writer
+from hydragnn_hpo.ensemble.predict_output import PredictedRows, Share, Writer
 from hydragnn_hpo.errors import StorageError
 from hydragnn_hpo.files import whole_folder
 
 Arrays = dict[str, np.ndarray]
+"""By the name of the variable; the first dimension is structures, atoms or bytes."""
 
 _MARGIN = 1 << 20
-"""Bytes for what ADIOS2 writes around the columns, generously."""
+"""Bytes that are reserved for what ADIOS2 writes beside the columns; more than it needs."""
 
 
 class BpWriter(Writer):
     """Writes ``NAME.bp``, a folder."""
 
-    def part(self, some: Sequence[PredictedRows]) -> dict[str, bytes]:
-        """Return the arrays of some structures, as safetensors."""
+    def part(self, some: Sequence[PredictedRows]) -> Share:
+        """Render the arrays of some structures as safetensors."""
         pieces = [self._arrays(rows) for rows in some]
         names = pieces[0] if pieces else {}
         whole = {name: np.concatenate([piece[name] for piece in pieces]) for name in names}
         return {"": save(whole)}
 
-    def join(self, shares: Callable[[], Iterator[dict[str, bytes]]], out: Path) -> list[Path]:
-        """Write the folder under a temporary name; it takes its own when it is whole."""
+    def join(self, shares: Callable[[], Iterator[Share]], out: Path) -> list[Path]:
+        """Write the folder under a temporary name; it is renamed when it is whole."""
         totals: dict[str, int] = {}
-        kinds: dict[str, Any] = {}
-        for arrays in _loaded(shares()):
+        kinds: dict[str, np.dtype] = {}
+        for arrays in _load_arrays(shares()):  # sizes first: ADIOS2 wants them beforehand
             for name, array in arrays.items():
                 totals[name] = totals.get(name, 0) + len(array)
                 kinds[name] = array.dtype
@@ -60,10 +60,17 @@ class BpWriter(Writer):
         self,
         folder: Path,
         totals: dict[str, int],
-        kinds: dict[str, Any],
-        shares: Iterator[dict[str, bytes]],
+        kinds: dict[str, np.dtype],
+        shares: Iterator[Share],
     ) -> None:
-        """Write the blocks of all parts into one step."""
+        """Write the blocks of all parts into one step.
+
+        Args:
+            folder: to write.
+            totals: length of each variable.
+            kinds: type of each variable.
+            shares: of all chunks, in order.
+        """
         import adios2
         from adios2.bindings import Mode
 
@@ -77,7 +84,7 @@ class BpWriter(Writer):
                 if n
             }
             done = dict.fromkeys(totals, 0)
-            for arrays in _loaded(shares):
+            for arrays in _load_arrays(shares):
                 for name, array in arrays.items():
                     if len(array):
                         variables[name].set_selection([[done[name]], [len(array)]])
@@ -116,7 +123,7 @@ class BpWriter(Writer):
         return arrays
 
 
-def _loaded(shares: Iterator[dict[str, bytes]]) -> Iterator[Arrays]:
+def _load_arrays(shares: Iterator[Share]) -> Iterator[Arrays]:
     for share in shares:
         if share[""]:
             yield load(share[""])

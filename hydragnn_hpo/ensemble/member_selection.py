@@ -1,15 +1,18 @@
 """Select members and their weights on ``sel``: the K best, or greedily; how alike members err.
 
+A *mix* is the weighted mean of the candidates' predictions; its members are those of weight > 0.
+
 Shapes: C candidates, M members, R rows (graphs, or nodes of a node-level head), w components.
 """
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 
+from hydragnn_hpo.ensemble.build_table import HeadDiversity, MemberWeights, MixScores, SizeErrors
 from hydragnn_hpo.ensemble.candidates import BuildContext, flops_per_graph
 from hydragnn_hpo.ensemble.uncertainty_scores import mae
 
@@ -23,6 +26,7 @@ _TIE = 1e-12
 """Losses this close (relative) are equal: the order of a sum must not decide."""
 
 Method = Literal["top", "greedy"]
+"""The K of lowest validation objective, or greedy selection on ``sel``."""
 Weights = dict[str, np.ndarray]
 """Of the candidates, [C], by head; each sums to 1."""
 ENOUGH = 300
@@ -31,14 +35,14 @@ ENOUGH = 300
 
 @dataclass(frozen=True)
 class ScoredHead:
-    """One head on the selection split: only rows that have the target."""
+    """One head on the rows of a split that have the target."""
 
     predictions: np.ndarray
-    """What each candidate predicts, [M, R, w], in the target's unit."""
+    """Predictions of the candidates, [C, R, w], in the target's unit."""
     truth: np.ndarray
     """The target, [R, w], in its unit."""
     weight: float
-    """Share of the head in the loss over the target's standard deviation, 1 / unit."""
+    """Share of the head in the loss, divided by the target's standard deviation, 1 / unit."""
 
 
 @dataclass(frozen=True)
@@ -46,19 +50,19 @@ class Terms:
     """Constraints of greedy selection."""
 
     rounds: int = 12
-    """Draws in all; at least as many as the floor needs are made."""
+    """Draws; more where the floor needs more."""
     floor: int = FLOOR
-    """Distinct members to reach where there are as many candidates."""
+    """Fewest distinct members, where there are as many candidates."""
     most: int | None = None
-    """Most distinct members; any number if None. The floor comes first."""
+    """Most distinct members, unless the floor is higher; any number if None."""
     price: float = 0.0
-    """Part of the loss that a doubling of the members' cost must save."""
+    """Part of the loss that a doubling of the members' cost must save, 0 for none."""
     costs: Sequence[float] | None = None
-    """Cost of a structure with each candidate, > 0, in any unit; all alike if None."""
+    """Cost of a structure with each candidate, [C], > 0, in any unit; all alike if None."""
 
 
 def loss(heads: Sequence[ScoredHead], weights: np.ndarray) -> float:
-    """Return the weighted MAE of a mix, in standard deviations; ``weights`` [M] sum to 1."""
+    """Return the weighted MAE of a mix, in standard deviations; ``weights`` [C] sum to 1."""
     return sum(
         head.weight * float(np.abs(np.tensordot(weights, head.predictions, 1) - head.truth).mean())
         for head in heads
@@ -66,7 +70,7 @@ def loss(heads: Sequence[ScoredHead], weights: np.ndarray) -> float:
 
 
 def select_top_k(objectives: Sequence[float], k: int) -> np.ndarray:
-    """Weigh the ``k`` candidates of lowest objective equally, the others with 0: [M].
+    """Weigh the ``k`` candidates of lowest objective equally, the others with 0: [C].
 
     Equal objectives: the earlier candidate wins.
     """
@@ -77,10 +81,10 @@ def select_top_k(objectives: Sequence[float], k: int) -> np.ndarray:
 
 
 def add_price(error: float, cost: float, price: float) -> float:
-    """Return the loss with a price on cost: half the cost is worth a factor ``1 + price``.
+    """Return the loss with a price on cost: halving the cost makes up for a factor ``1 + price``.
 
     Args:
-        error: the loss.
+        error: the loss, in standard deviations.
         cost: of all members together, > 0, in any unit: only ratios count.
         price: relative loss that a doubling of the cost must save, 0 for none.
     """
@@ -91,17 +95,17 @@ def add_price(error: float, cost: float, price: float) -> float:
 def select_greedy(heads: Sequence[ScoredHead], terms: Terms | None = None) -> np.ndarray:
     """Draw candidates with replacement, each time the one that helps the mix most.
 
-    The first draw is the best single candidate. Until the floor of distinct members is in, only
-    new ones are drawn: a mix that collapses to one member has no spread to calibrate. Of all
-    mixes on the way that reach the floor the best is kept. Ties go to the earlier candidate and
-    to the shorter mix, so the result depends on the candidates' order alone.
+    The first draw is the best single candidate. Until the floor of distinct members is reached,
+    only new candidates are drawn: a mix of one member has no spread to calibrate. Of the mixes
+    after each draw that have reached the floor the best is kept. Ties go to the earlier candidate
+    and to the mix of fewer draws, so the result does not depend on how sums are rounded.
 
     Args:
-        heads: the heads on the selection split, [M, R, w] each.
-        terms: rounds, floor, most members, price.
+        heads: the heads on the selection split, [C, R, w] each.
+        terms: rounds, floor, most members, price; the default ``Terms`` if None.
 
     Returns:
-        Weights of the candidates, [M], summing to 1.
+        Weights of the candidates, [C], summing to 1.
 
     Source: Caruana et al. (2004), Ensemble selection from libraries of models, ICML.
     """
@@ -131,7 +135,7 @@ def greedy_order(heads: Sequence[ScoredHead], most: int) -> list[int]:
     """List candidates, each the one that helps the mean of those before it most, without repeats.
 
     Args:
-        heads: the heads on the selection split, [M, R, w] each.
+        heads: the heads on the selection split, [C, R, w] each.
         most: how many to list, where there are as many.
     """
     order: list[int] = []
@@ -147,25 +151,27 @@ def greedy_order(heads: Sequence[ScoredHead], most: int) -> list[int]:
     return order
 
 
-Known = tuple[Sequence[int], Mapping[str, ScoredHead]]
-"""The candidates that predicted another split, and its heads: predictions [M, R, w] of those."""
+TestHeads = tuple[Sequence[int], Mapping[str, ScoredHead]]
+"""The M candidates that predicted ``test``, and its heads: their predictions, [M, R, w]."""
 
 
 def compute_size_curves(
-    heads: Mapping[str, ScoredHead], objectives: Sequence[float], test: Known
-) -> dict[str, list[dict[str, Any]]]:
-    """Return the errors of means of 1, 2, 3 and more candidates; nothing is chosen by them.
+    heads: Mapping[str, ScoredHead],
+    objectives: Sequence[float],
+    trials: Sequence[str],
+    test: TestHeads,
+) -> dict[str, list[SizeErrors]]:
+    """Compute the errors of means of 1, 2, 3 and more candidates; nothing is chosen by them.
 
     Args:
         heads: on ``sel``, of all candidates, [C, R, w].
-        objectives: of the candidates, [C].
-        test: what some of the candidates predicted on ``test``; no other is run there (Law 6).
+        objectives: of the candidates, [C], in standard deviations.
+        trials: names of the candidates, [C].
+        test: the candidates that predicted ``test``; no other is run there (Law 6).
 
     Returns:
         By method (``top``: the K of lowest objective; ``greedy``: the first K that greedy selection
-        draws on ``sel``), for K = 1, 2 and so on: ``members``; ``added``, the candidate that came
-        in; ``sel_mae`` by head; ``test_mae`` by head, None where one of them did not predict
-        ``test``.
+        draws on ``sel``) the errors for K = 1, 2 and so on, up to ``MOST``.
     """
     most = min(len(objectives), MOST)
     orders = {
@@ -173,7 +179,7 @@ def compute_size_curves(
         "greedy": greedy_order(list(heads.values()), most),
     }
     place = {candidate: row for row, candidate in enumerate(test[0])}
-    curves: dict[str, list[dict[str, Any]]] = {method: [] for method in orders}
+    curves: dict[str, list[SizeErrors]] = {method: [] for method in orders}
     for method, order in orders.items():
         for count in range(1, len(order) + 1):
             members = order[:count]
@@ -182,7 +188,7 @@ def compute_size_curves(
             curves[method].append(
                 {
                     "members": count,
-                    "added": members[-1],
+                    "added": trials[members[-1]],
                     "sel_mae": compute_errors(heads, members),
                     "test_mae": compute_errors(test[1], rows) if is_known else None,
                 }
@@ -191,51 +197,72 @@ def compute_size_curves(
 
 
 def compute_errors(heads: Mapping[str, ScoredHead], rows: Sequence[int]) -> dict[str, float]:
-    """Return the error of the plain mean of some candidates, by head."""
-    taken = list(rows)
+    """Compute the error of the plain mean of some candidates.
+
+    Args:
+        heads: with the predictions of all candidates, [C, R, w].
+        rows: which candidates, at least one.
+
+    Returns:
+        MAE by head, in the head's unit.
+    """
+    members = list(rows)
     return {
-        name: mae(head.predictions[taken].mean(axis=0), head.truth) for name, head in heads.items()
+        name: mae(head.predictions[members].mean(axis=0), head.truth)
+        for name, head in heads.items()
     }
 
 
 def weigh_per_head(
     heads: Sequence[ScoredHead], members: np.ndarray, terms: Terms
 ) -> list[np.ndarray]:
-    """Weigh some members for each head by its own loss alone.
+    """Weigh the members of an ensemble for each head by that head's loss alone.
 
-    They all run anyway, so none has a price here.
+    All members run for any head, so none has a price here.
 
     Args:
-        heads: the heads on the selection split, [M, R, w] each.
-        members: which candidates are members, [M].
-        terms: rounds and floor.
+        heads: the heads on the selection split, [C, R, w] each.
+        members: mask of the candidates that are members, [C].
+        terms: rounds and floor; the rest does not apply.
 
     Returns:
-        Weights of the candidates for each head, [M], each summing to 1; 0 where a head does
+        Weights of the candidates for each head, [C], each summing to 1; 0 where a head does
         better without a member.
     """
-    chosen, found = np.flatnonzero(members), []
+    chosen, per_head = np.flatnonzero(members), []
     for head in heads:
         among = ScoredHead(head.predictions[chosen], head.truth, 1.0)
         weights = np.zeros(len(members))
         weights[chosen] = select_greedy([among], Terms(rounds=terms.rounds, floor=terms.floor))
-        found.append(weights)
-    return found
+        per_head.append(weights)
+    return per_head
 
 
 def _allowed(counts: np.ndarray, floor: int, most: int | None) -> np.ndarray:
-    """Return the candidates that may be drawn next."""
-    there = np.count_nonzero(counts)
-    if there < floor:
+    """Return the candidates that may be drawn next.
+
+    Args:
+        counts: draws of each candidate so far, [C].
+        floor: fewest distinct members.
+        most: most distinct members; any number if None.
+    """
+    distinct = np.count_nonzero(counts)
+    if distinct < floor:
         return np.flatnonzero(counts == 0)
-    full = most is not None and there >= most
+    full = most is not None and distinct >= most
     return np.flatnonzero(counts) if full else np.arange(len(counts))
 
 
 def _loss_with(
     heads: Sequence[ScoredHead], sums: Sequence[np.ndarray], draw: tuple[int, int]
 ) -> float:
-    """Return the loss of the mix if a candidate became its next draw: (candidate, draws)."""
+    """Return the loss of the mix with one more draw.
+
+    Args:
+        heads: the heads on the selection split, [C, R, w] each.
+        sums: predictions of the draws so far, summed, [R, w] by head.
+        draw: the candidate that is drawn, and the number of draws with it.
+    """
     candidate, draws = draw
     return sum(
         head.weight * float(np.abs((s + head.predictions[candidate]) / draws - head.truth).mean())
@@ -248,27 +275,23 @@ class Diversity:
     """How much a head gains by mixing: mse = mean_member_mse - ambiguity."""
 
     correlation: list[list[float]]
-    """Of the members' errors, M x M; 1 on the diagonal. Errors that are all alike count as 1."""
+    """Correlation of the members' errors, M x M; 1 on the diagonal, and between constant errors."""
     mean_correlation: float | None
     """Mean off the diagonal; None for one member."""
     mse: float
-    """Of the mix, in the unit squared; per row, its components summed."""
+    """Mean square error of the mix, in the unit squared; of a vector its components summed."""
     mean_member_mse: float
-    """Weighted mean over the members."""
+    """Weighted mean of the members' mean square errors, in the unit squared."""
     ambiguity: float
-    """Weighted mean square by which members differ from the mix."""
-
-    def to_plain(self) -> dict[str, Any]:
-        """Return plain data for JSON."""
-        return asdict(self)
+    """Weighted mean square by which members differ from the mix, in the unit squared."""
 
 
 def compute_diversity(predictions: np.ndarray, truth: np.ndarray, weights: np.ndarray) -> Diversity:
-    """Compare the members of one head; their errors are centred only in the correlation.
+    """Compare the members of one head; only the correlation subtracts each member's mean error.
 
     Args:
-        predictions: of each member, [M, R, w].
-        truth: [R, w].
+        predictions: of each member, [M, R, w], in the unit.
+        truth: the target, [R, w], in the unit.
         weights: of the members, [M], summing to 1.
 
     Source: Krogh & Vedelsby (1995), Neural network ensembles, cross validation, and active
@@ -293,7 +316,7 @@ def compute_diversity(predictions: np.ndarray, truth: np.ndarray, weights: np.nd
 
 
 def _correlation(errors: np.ndarray) -> np.ndarray:
-    """Correlate rows; rows that do not vary differ in nothing."""
+    """Return the correlation of members' errors, [M, n] to [M, M]; of constant errors it is 1."""
     centred = errors - errors.mean(axis=1, keepdims=True)
     norms = np.linalg.norm(centred, axis=1)
     flat = norms <= 1e-300
@@ -301,36 +324,45 @@ def _correlation(errors: np.ndarray) -> np.ndarray:
     matrix = np.clip(units @ units.T, -1.0, 1.0)
     matrix[np.ix_(flat, flat)] = 1.0
     np.fill_diagonal(matrix, 1.0)
-    found: np.ndarray = matrix
-    return found
+    correlation: np.ndarray = matrix
+    return correlation
 
 
 @dataclass(frozen=True)
 class MemberSelection:
-    """Members and weights by each method, and the one that is kept."""
+    """Members and weights by each method, and the method that is kept."""
 
     kept: Method
+    """The method whose mix becomes the ensemble."""
     why: str
     """Why that one."""
     weights: dict[Method, Weights]
-    selection: dict[str, Any]
-    """How each does on ``sel``, beside the best single: plain data for the table."""
+    """The mix of each method."""
+    selection: dict[str, MixScores]
+    """Scores on ``sel`` of both mixes, and of ``single``, the best candidate alone."""
 
     @property
     def best(self) -> Weights:
-        """Return the weights of the method that is kept."""
+        """The weights of the method that is kept."""
         return self.weights[self.kept]
 
     @property
     def needed(self) -> list[int]:
-        """List the candidates that any method takes, and the first: the best single."""
+        """The members of all mixes and the first candidate, the best single one; rising."""
         every = [w for by_head in self.weights.values() for w in by_head.values()]
         return [
             int(c) for c in np.flatnonzero(members_in_any(every) | (np.arange(len(every[0])) == 0))
         ]
 
     def shares(self, rows: Sequence[int]) -> dict[str, Weights]:
-        """Return the weights of some candidates by method and head, [len(rows)] each."""
+        """Return the weights of some candidates.
+
+        Args:
+            rows: the M candidates, in the order wanted.
+
+        Returns:
+            Weights by method and head, [M] each.
+        """
         return {
             method: {name: share[list(rows)] for name, share in by_head.items()}
             for method, by_head in self.weights.items()
@@ -338,19 +370,23 @@ class MemberSelection:
 
 
 def members_in_any(weights: Sequence[np.ndarray]) -> np.ndarray:
-    """Check which candidates have weight in any head, [C]."""
-    taken: np.ndarray = np.any(np.stack(list(weights)) > 0, axis=0)
-    return taken
+    """Check which candidates have weight in any head, [C]; of each head [C]."""
+    mask: np.ndarray = np.any(np.stack(list(weights)) > 0, axis=0)
+    return mask
 
 
 def select_members(context: BuildContext) -> MemberSelection:
-    """Choose by both methods, from what the candidates predicted on ``sel`` alone."""
+    """Choose by both methods, from the predictions on ``sel`` alone.
+
+    Raises:
+        RunError: a candidate's predictions cannot be read, or ``sel`` lacks a target.
+    """
     config, heads = context.campaign.ensemble, make_scored_heads(context)
     costs = [flops_per_graph(c.config.model, context.graphs.stats) for c in context.candidates]
     scored, objectives = list(heads.values()), [c.objective for c in context.candidates]
     terms = Terms(config.rounds, most=config.members, price=config.price, costs=costs)
     if config.per_head:
-        # Nothing is saved by fewer members: each head says what a further one is worth to it.
+        # Without a price fewer members save nothing, and each head weighs them for itself.
         fill = terms if config.price else replace(terms, floor=max(config.members, FLOOR))
         mixed = weigh_per_head(scored, select_greedy(scored, fill) > 0, terms)
     else:
@@ -360,24 +396,21 @@ def select_members(context: BuildContext) -> MemberSelection:
         "greedy": dict(zip(heads, mixed, strict=True)),
     }
     kept, why = choose_method(config.method, min(context.groups(name, "sel") for name in heads))
-    selection: dict[str, Any] = {
-        method: _diversity_of_heads(heads, mix, costs)
-        | {"members": _weights_by_trial(context, mix)}
-        for method, mix in weights.items()
-    }
-    alone = dict.fromkeys(heads, np.eye(len(objectives))[0])
-    selection["single"] = _diversity_of_heads(heads, alone, costs) | {
-        "members": _weights_by_trial(context, alone)
-    }
+    mixes: dict[str, Weights] = {method: mix for method, mix in weights.items()}
+    mixes["single"] = dict.fromkeys(heads, np.eye(len(objectives))[0])
+    selection = {name: _score_mix(context, heads, mix, costs) for name, mix in mixes.items()}
     return MemberSelection(kept, why, weights, selection)
 
 
 def choose_method(wanted: Literal["auto", "top", "greedy"], groups: int) -> tuple[Method, str]:
-    """Return the method that is kept, and why.
+    """Choose the method that is kept.
 
     Args:
         wanted: ``auto``, ``top`` or ``greedy``, as the campaign says.
         groups: independent groups of ``sel`` that have the rarest target.
+
+    Returns:
+        The method, and the reason as part of a sentence.
     """
     if wanted != "auto":
         return wanted, f"the campaign says ensemble.method = '{wanted}'"
@@ -388,19 +421,35 @@ def choose_method(wanted: Literal["auto", "top", "greedy"], groups: int) -> tupl
     return ("greedy" if groups >= ENOUGH else "top"), why
 
 
-def compare_members(context: BuildContext, weights: Weights) -> dict[str, Any]:
-    """Return the diversity of each head's members on ``sel``, and their names."""
-    stored, found = context.stored("sel"), {}
+def compare_members(context: BuildContext, weights: Weights) -> dict[str, HeadDiversity]:
+    """Measure the diversity of each head's members on ``sel``.
+
+    Returns:
+        By head, in the order of ``weights``.
+    """
+    stored = context.stored("sel")
+    by_head: dict[str, HeadDiversity] = {}
     for name, share in weights.items():
         truth, mask = context.truth(name, "sel")
         chosen = np.flatnonzero(share)
-        seen = compute_diversity(stored[name][chosen][:, mask], truth[mask], share[chosen])
-        found[name] = {"members": [context.candidates[c].trial for c in chosen]} | seen.to_plain()
-    return found
+        diversity = compute_diversity(stored[name][chosen][:, mask], truth[mask], share[chosen])
+        by_head[name] = {
+            "members": [context.candidates[c].trial for c in chosen],
+            "correlation": diversity.correlation,
+            "mean_correlation": diversity.mean_correlation,
+            "mse": diversity.mse,
+            "mean_member_mse": diversity.mean_member_mse,
+            "ambiguity": diversity.ambiguity,
+        }
+    return by_head
 
 
 def make_scored_heads(context: BuildContext) -> dict[str, ScoredHead]:
-    """Return each head's predictions on ``sel`` beside the truth, with its share in the loss."""
+    """Read the predictions of all candidates on ``sel``, [C, R, w], beside the truth.
+
+    Returns:
+        By head, with its share in the loss as the campaign says.
+    """
     common = context.campaign.trial.get("heads", {})
     shares = {name: float(common.get(name, {}).get("weight", 1.0)) for name in context.targets}
     stored, heads = context.stored("sel"), {}
@@ -411,10 +460,13 @@ def make_scored_heads(context: BuildContext) -> dict[str, ScoredHead]:
     return heads
 
 
-def _diversity_of_heads(
-    heads: Mapping[str, ScoredHead], weights: Weights, costs: Sequence[float]
-) -> dict[str, Any]:
-    """Return loss, errors by head and cost of a mix on ``sel``."""
+def _score_mix(
+    context: BuildContext,
+    heads: Mapping[str, ScoredHead],
+    weights: Weights,
+    costs: Sequence[float],
+) -> MixScores:
+    """Compute loss, errors by head and cost of a mix on ``sel``."""
     members = members_in_any(list(weights.values()))
     return {
         "sel_loss": sum(loss([head], weights[name]) for name, head in heads.items()),
@@ -423,11 +475,12 @@ def _diversity_of_heads(
             for name, head in heads.items()
         },
         "flops_per_graph": float(np.asarray(costs)[members].sum()),
+        "members": _weights_by_trial(context, weights),
     }
 
 
-def _weights_by_trial(context: BuildContext, weights: Weights) -> list[dict[str, Any]]:
-    """Return the members of a mix, each with its weights by head and their mean."""
+def _weights_by_trial(context: BuildContext, weights: Weights) -> list[MemberWeights]:
+    """List the members of a mix, each with its weights by head and their mean."""
     return [
         {
             "trial": context.candidates[c].trial,

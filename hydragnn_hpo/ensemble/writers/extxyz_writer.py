@@ -1,13 +1,12 @@
 """Extended XYZ: the structures themselves, with what is predicted in ``info`` and ``arrays``.
 
-A head whose name ASE would take for its own (``energy`` would become the total energy) is called
+A head whose name has a meaning for ASE (``energy`` would become the total energy) is written as
 ``predicted_energy``. A structure that could not be predicted is left out.
 
 Shapes: N nodes of one structure.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 from ase.calculators.calculator import all_properties
@@ -18,9 +17,11 @@ from hydragnn_hpo.ensemble.predict_output import (
     AXES,
     OutputColumns,
     PredictedRows,
+    Share,
     Writer,
     split_nodes,
 )
+from hydragnn_hpo.ensemble.structure_batches import KeptValues
 
 RESERVED = {*all_properties, "charge", "magmom", "id", "trust", "units", "pos", "positions"}
 RESERVED |= {"species", "numbers", "Z", "tags", "momenta", "momentum", "masses", "mass"}
@@ -28,21 +29,21 @@ RESERVED |= {"Lattice", "Properties", "pbc"}
 """Names to which ASE gives a meaning of its own when it reads extxyz."""
 
 Block = tuple[str, np.ndarray]
-"""A name, and values [R, w]."""
+"""A name, and values, [R, w]."""
 
 
 class ExtxyzWriter(Writer):
     """Writes ``NAME.extxyz``."""
 
     def __init__(self, layout: OutputColumns) -> None:
-        """Keep the columns, and write their units once."""
+        """Remember the columns, and render their units, which are the same in every frame."""
         super().__init__(layout)
         units = layout.manifest.units().items()
-        told = {"units": " ".join(f"{name}={unit}" for name, unit in units)}
-        self._units = key_val_dict_to_str(told)  # type: ignore[no-untyped-call]
+        info = {"units": " ".join(f"{name}={unit}" for name, unit in units)}
+        self._units = key_val_dict_to_str(info)  # type: ignore[no-untyped-call]
 
-    def part(self, some: Sequence[PredictedRows]) -> dict[str, bytes]:
-        """Return the frames of some structures."""
+    def part(self, some: Sequence[PredictedRows]) -> Share:
+        """Render the frames of some structures."""
         return {"": "".join(frame for rows in some for frame in self._frames(rows)).encode()}
 
     def _frames(self, rows: PredictedRows) -> Iterator[str]:
@@ -55,13 +56,13 @@ class ExtxyzWriter(Writer):
         numbers = split_nodes(columns, columns.numbers)
         positions = split_nodes(columns, columns.positions)
         for row, place in enumerate(rows.good()):
-            info: dict[str, Any] = {"id": structures.ids[place], "trust": prediction.trust[row]}
+            info: KeptValues = {"id": structures.ids[place], "trust": prediction.trust[row]}
             kept = structures.kept[place] if self.layout.keep else {}
             info |= {f"kept_{k}" if k in RESERVED else k: value for k, value in kept.items()}
-            said = key_val_dict_to_str(info)  # type: ignore[no-untyped-call]
-            numbers_said = " ".join(_pair(name, values[row].tolist()) for name, values in graph)
+            texts = key_val_dict_to_str(info)  # type: ignore[no-untyped-call]
+            values_text = " ".join(_pair(name, values[row].tolist()) for name, values in graph)
             yield _frame(
-                f"{said} {self._units} {numbers_said}",
+                f"{texts} {self._units} {values_text}",
                 f"species:S:1:pos:R:3{properties}",
                 (columns.cell[row], columns.pbc[row]),
                 numbers[row],
@@ -69,7 +70,7 @@ class ExtxyzWriter(Writer):
             )
 
     def _of(self, name: str, rows: PredictedRows) -> list[Block]:
-        """Return a head's quantities, each with all its components."""
+        """Return the quantities of a head (mean, std, ends of intervals, ...), one block each."""
         layout, head = self.layout, rows.prediction.heads[name]
         values = layout.values(name, head)
         axes, titles = AXES[layout.manifest.heads[name].shape], layout.titles(name)
@@ -91,27 +92,27 @@ def _pair(name: str, values: list[float]) -> str:
 
 
 def _frame(
-    said: str,
+    comment: str,
     properties: str,
     box: tuple[np.ndarray, np.ndarray],
     numbers: np.ndarray,
     values: np.ndarray,
 ) -> str:
-    """Return the text of one frame.
+    """Render one frame.
 
     Args:
-        said: what stands in the second line besides lattice and columns.
-        properties: what the columns are called.
-        box: lattice vectors in angstrom, [3, 3], and the periodic directions, [3].
+        comment: keys and values of the second line besides ``Lattice``, ``Properties``, ``pbc``.
+        properties: names and types of the columns, as extended XYZ writes them.
+        box: lattice vectors as rows in angstrom, [3, 3], and the periodic directions, [3].
         numbers: atomic numbers, [N].
-        values: positions, and what is predicted for the atoms, side by side, [N, columns].
+        values: positions in angstrom, then the columns of node-level heads, [N, columns].
     """
     cell, pbc = box
     head = ""
     if cell.any():
         head = 'Lattice="' + " ".join(f"{x:.10g}" for x in cell.ravel().tolist()) + '" '
     periodic = " ".join("FT"[flag] for flag in pbc.astype(int).tolist())
-    lines = [str(len(numbers)), f'{head}Properties={properties} {said} pbc="{periodic}"']
+    lines = [str(len(numbers)), f'{head}Properties={properties} {comment} pbc="{periodic}"']
     form = "%-2s" + " %.10g" * values.shape[1]
     symbols = [chemical_symbols[z] for z in numbers.tolist()]
     lines += [form % (s, *row) for s, row in zip(symbols, values.tolist(), strict=True)]

@@ -1,6 +1,6 @@
 """Parquet: a row per structure; what is predicted for its atoms as lists.
 
-Each column names its unit; where the numbers come from stands in the schema.
+The metadata of a column holds its unit, that of the schema where the numbers come from.
 
 Shapes: G graphs, N nodes.
 """
@@ -8,14 +8,19 @@ Shapes: G graphs, N nodes.
 import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from hydragnn_hpo.data import offsets
-from hydragnn_hpo.ensemble.predict_output import OutputColumns, PredictedRows, Writer
+from hydragnn_hpo.ensemble.predict_output import OutputColumns, PredictedRows, Share, Writer
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.files import whole_file
+
+if TYPE_CHECKING:
+    import pyarrow
+
+    Column: TypeAlias = list[str] | list[str | None] | pyarrow.Array
 
 ROW_GROUP = 1 << 16
 """Rows that are written together: what a reader can skip."""
@@ -43,8 +48,8 @@ class ParquetWriter(Writer):
         self._parquet: Any = pyarrow.parquet
         self._schema = self._make_schema()
 
-    def part(self, some: Sequence[PredictedRows]) -> dict[str, bytes]:
-        """Return the table of some structures, as a file of Arrow."""
+    def part(self, some: Sequence[PredictedRows]) -> Share:
+        """Render the table of some structures as an Arrow file."""
         arrow = self._arrow
         sink = arrow.BufferOutputStream()
         with arrow.ipc.new_file(sink, self._schema) as writer:
@@ -52,16 +57,16 @@ class ParquetWriter(Writer):
                 writer.write_table(arrow.table(self._columns(rows), schema=self._schema))
         return {"": sink.getvalue().to_pybytes()}
 
-    def join(self, shares: Callable[[], Iterator[dict[str, bytes]]], out: Path) -> list[Path]:
-        """Write the file under a temporary name; it takes its own when it is whole."""
+    def join(self, shares: Callable[[], Iterator[Share]], out: Path) -> list[Path]:
+        """Write the file under a temporary name; it is renamed when it is whole."""
         with whole_file(out) as file, self._parquet.ParquetWriter(file, self._schema) as writer:
             for table in self._groups(shares()):
                 writer.write_table(table, row_group_size=ROW_GROUP)
         return [out]
 
-    def _groups(self, shares: Iterator[dict[str, bytes]]) -> Iterator[Any]:
-        """Yield tables that are large enough to be groups of rows."""
-        held: list[Any] = []
+    def _groups(self, shares: Iterator[Share]) -> Iterator["pyarrow.Table"]:
+        """Yield tables of at least ``ROW_GROUP`` rows, but for the last one."""
+        held: list[pyarrow.Table] = []
         for share in shares:
             with self._arrow.ipc.open_file(self._arrow.BufferReader(share[""])) as reader:
                 held.append(reader.read_all())
@@ -71,7 +76,7 @@ class ParquetWriter(Writer):
         if held:
             yield self._arrow.concat_tables(held)
 
-    def _make_schema(self) -> Any:
+    def _make_schema(self) -> "pyarrow.Schema":
         arrow, layout = self._arrow, self.layout
         fields = [arrow.field("id", arrow.string(), nullable=False)]
         for level, kind in (("graph", arrow.float64()), ("node", arrow.list_(arrow.float64()))):
@@ -81,21 +86,21 @@ class ParquetWriter(Writer):
         if layout.names("node"):
             fields.append(arrow.field("numbers", arrow.list_(arrow.int16())))
         fields += [arrow.field(key, arrow.string()) for key in ("trust", "error", *layout.keep)]
-        known = {"provenance": layout.provenance(), "units": layout.manifest.units()}
-        return arrow.schema(fields, {"hydragnn_hpo": json.dumps(known)})
+        about = {"provenance": layout.provenance(), "units": layout.manifest.units()}
+        return arrow.schema(fields, {"hydragnn_hpo": json.dumps(about)})
 
-    def _columns(self, rows: PredictedRows) -> dict[str, Any]:
+    def _columns(self, rows: PredictedRows) -> dict[str, "Column"]:
         """Return the columns of some structures by name; null where nothing is predicted."""
         arrow, layout, structures = self._arrow, self.layout, rows.structures
         total = len(structures.ids)
         bad = np.isin(np.arange(total), list(structures.errors))
-        where = np.cumsum(~bad) - 1
-        found: dict[str, Any] = {"id": list(structures.ids)}
+        where = np.cumsum(~bad) - 1  # row of the prediction; of a bad one any, it is masked
+        table: dict[str, Column] = {"id": list(structures.ids)}
         for name in layout.names("graph"):
             values = layout.values(name, rows.prediction.heads[name])
             for title, column in zip(layout.titles(name), values.T, strict=True):
                 spread = column[where] if len(column) else np.zeros(total)
-                found[title] = arrow.array(spread, mask=bad)
+                table[title] = arrow.array(spread, mask=bad)
         counts = np.zeros(total, dtype=np.int64)
         counts[~bad] = rows.num_nodes
         starts = arrow.array(offsets(counts).astype(np.int32))
@@ -105,11 +110,10 @@ class ParquetWriter(Writer):
             lists |= dict(zip(layout.titles(name), values.T, strict=True))
         for title, column in lists.items():
             flat = arrow.array(np.ascontiguousarray(column))
-            found[title] = arrow.ListArray.from_arrays(starts, flat, mask=arrow.array(bad))
+            table[title] = arrow.ListArray.from_arrays(starts, flat, mask=arrow.array(bad))
         trust = iter(rows.prediction.trust)
-        found["trust"] = [None if wrong else next(trust) for wrong in bad]
-        found["error"] = [structures.errors.get(place) for place in range(total)]
+        table["trust"] = [None if wrong else next(trust) for wrong in bad]
+        table["error"] = [structures.errors.get(place) for place in range(total)]
         for key in layout.keep:
-            kept = [str(known[key]) if key in known else None for known in structures.kept]
-            found[key] = kept
-        return found
+            table[key] = [str(kept[key]) if key in kept else None for kept in structures.kept]
+        return table

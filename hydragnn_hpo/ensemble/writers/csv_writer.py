@@ -5,14 +5,21 @@ import io
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from ase.data import chemical_symbols
 
-from hydragnn_hpo.ensemble.predict_output import OutputColumns, PredictedRows, Writer, split_nodes
+from hydragnn_hpo.ensemble.predict_output import (
+    OutputColumns,
+    OutputFormat,
+    PredictedRows,
+    Share,
+    Writer,
+    split_nodes,
+)
 from hydragnn_hpo.files import write_pieces
 
 NODES = ".nodes"
+"""What the name of the file with values per atom has before its suffix."""
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 """What a table program takes for the beginning of a formula.
 
@@ -24,27 +31,27 @@ class CsvWriter(Writer):
     """Writes ``NAME.csv`` and, where there are node-level heads, ``NAME.nodes.csv``."""
 
     def __init__(self, layout: OutputColumns) -> None:
-        """Keep the columns, and which stand in which file."""
+        """Remember the columns, and which file has which heads."""
         super().__init__(layout)
         self._graph, self._node = layout.names("graph"), layout.names("node")
 
-    def part(self, some: Sequence[PredictedRows]) -> dict[str, bytes]:
-        """Return the lines of some structures."""
-        shares = {"": _text(line for rows in some for line in self._lines(rows))}
+    def part(self, some: Sequence[PredictedRows]) -> Share:
+        """Render the lines of some structures."""
+        share = {"": _text(line for rows in some for line in self._lines(rows))}
         if self._node:
-            shares[NODES] = _text(line for rows in some for line in self._atoms(rows))
-        return shares
+            share[NODES] = _text(line for rows in some for line in self._atoms(rows))
+        return share
 
     def whole(self, shares: Iterable[bytes]) -> Iterator[bytes]:
-        """Yield the line with the titles, and the others."""
+        """Yield the line with the titles, then the lines of all structures."""
         yield _text([["id", *self._titles(self._graph), "trust", "error", *self.layout.keep]])
         yield from shares
 
-    def join(self, shares: Callable[[], Iterator[dict[str, bytes]]], out: Path) -> list[Path]:
-        """Write the files, the one with the structures last."""
+    def join(self, shares: Callable[[], Iterator[Share]], out: Path) -> list[Path]:
+        """Write both files, see ``Writer.join``; the main one last, as a sign that all is done."""
         written = []
         if self._node:
-            written.append(out.with_suffix(f"{NODES}.csv"))
+            written.append(out.with_suffix(NODES + OutputFormat.CSV))
             titles = _text([["id", "atom", "element", *self._titles(self._node)]])
             lines = (share[NODES] for share in shares())
             write_pieces(written[0], itertools.chain([titles], lines))
@@ -54,6 +61,7 @@ class CsvWriter(Writer):
         return [title for name in heads for title in self.layout.titles(name)]
 
     def _lines(self, rows: PredictedRows) -> Iterator[list[str]]:
+        """Yield the cells of each structure, good or bad."""
         layout, prediction = self.layout, rows.prediction
         columns = [layout.values(name, prediction.heads[name]) for name in self._graph]
         empty = [""] * len(self._titles(self._graph))
@@ -67,6 +75,7 @@ class CsvWriter(Writer):
                 yield [_inert(name), *cells, prediction.trust[row], "", *tail]
 
     def _atoms(self, rows: PredictedRows) -> Iterator[list[str]]:
+        """Yield the cells of each atom of the good structures."""
         layout, columns = self.layout, rows.structures.columns
         heads = [
             split_nodes(columns, layout.values(name, rows.prediction.heads[name]))
@@ -80,12 +89,12 @@ class CsvWriter(Writer):
                 yield [name, str(atom), chemical_symbols[z], *cells]
 
 
-def _cell(value: Any) -> str:
+def _cell(value: str | int | float) -> str:
     return _inert(value) if isinstance(value, str) else str(value)
 
 
 def _inert(text: str) -> str:
-    """Return a text that no table program takes for a formula."""
+    """Return a text with a quote before it if a table program would take it for a formula."""
     return "'" + text if text.startswith(_FORMULA) else text
 
 

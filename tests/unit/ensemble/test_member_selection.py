@@ -19,7 +19,7 @@ from hydragnn_hpo.ensemble.artefact_writer import render_model_card
 from hydragnn_hpo.ensemble.build import build_ensemble
 from hydragnn_hpo.ensemble.candidates import flops_per_graph, open_build_context
 from hydragnn_hpo.ensemble.inference import Ensemble
-from hydragnn_hpo.ensemble.select import (
+from hydragnn_hpo.ensemble.member_selection import (
     ENOUGH,
     MOST,
     ScoredHead,
@@ -390,13 +390,13 @@ def test_means_grow_by_one_member_at_a_time() -> None:
     sel = {"e": head([3.0, 3.0], [2.0, 2.0], [-1.0, -1.0])}
     test = {"e": head([4.0], [0.0])}  # said by candidates 1 and 0, in that order
 
-    found = compute_size_curves(sel, [0.1, 0.2, 0.3], ([1, 0], test))
+    found = compute_size_curves(sel, [0.1, 0.2, 0.3], ["a", "b", "c"], ([1, 0], test))
 
-    assert [s["added"] for s in found["top"]] == [0, 1, 2]
+    assert [s["added"] for s in found["top"]] == ["a", "b", "c"]
     assert [s["sel_mae"]["e"] for s in found["top"]] == pytest.approx([3.0, 2.5, 4 / 3])
     assert [s["test_mae"] and s["test_mae"]["e"] for s in found["top"]] == [0.0, 2.0, None]
     # Greedily: -1 first; then 2 gives a mean of 0.5, 3 of 1.
-    assert [s["added"] for s in found["greedy"]] == [2, 1, 0]
+    assert [s["added"] for s in found["greedy"]] == ["c", "b", "a"]
     assert [s["sel_mae"]["e"] for s in found["greedy"]] == pytest.approx([1.0, 0.5, 4 / 3])
     assert [s["test_mae"] for s in found["greedy"]] == [None, None, None]
     assert compute_errors(sel, [2]) == {"e": 1.0}
@@ -423,9 +423,10 @@ def test_the_greedy_order_is_that_of_a_slow_search() -> None:
 
 def test_equal_candidates_come_in_their_order_and_sizes_end_somewhere() -> None:
     same = {"e": head(*[[1.0]] * (MOST + 5))}
-    found = compute_size_curves(same, [0.0] * (MOST + 5), ([], {"e": head([0.0])}))
+    names = [f"t{number}" for number in range(MOST + 5)]
+    found = compute_size_curves(same, [0.0] * (MOST + 5), names, ([], {"e": head([0.0])}))
     for method in ("top", "greedy"):
-        assert [s["added"] for s in found[method]] == list(range(MOST))
+        assert [s["added"] for s in found[method]] == names[:MOST]
 
 
 def test_the_table_tells_of_every_size_and_asks_no_new_model_about_test(make_run: Make) -> None:
