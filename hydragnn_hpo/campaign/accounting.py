@@ -71,7 +71,11 @@ class Utilization:
 
     @property
     def shares(self) -> dict[str, float]:
-        """All shares; they sum to 1."""
+        """All shares; they sum to 1.
+
+        Returns:
+            Share of the slot-seconds by cause, 0 to 1; keys of ``CAUSES``.
+        """
         return {cause: self.share(cause) for cause in self.by_cause}
 
     @property
@@ -162,6 +166,9 @@ class Attempt:
         Args:
             end: when it ended, or now.
             died: whether its controller died, and with it the work since its last checkpoint.
+
+        Returns:
+            Seconds by cause, keys of ``CAUSES``; they sum to the time from placed to ``end``.
         """
         if self.first is None:
             return {"start_up": end - self.placed}
@@ -242,7 +249,11 @@ class SlotLedger:
 
     @property
     def hosts(self) -> tuple[int, int]:
-        """Hosts that are here, and those that were lost or are in quarantine."""
+        """Hosts that are here, and those that were lost or are in quarantine.
+
+        Returns:
+            Number of hosts that are here, number of hosts that are away.
+        """
         return len(self._here) - len(self._away), len(self._away)
 
     @property
@@ -257,6 +268,9 @@ class SlotLedger:
 
         Why is ``held``, or ``open`` until it is known whether another trial follows. Before the
         first placement of each controller none is counted.
+
+        Returns:
+            The cause, idle slots of hosts that are here, idle slots of hosts that are away.
         """
         counted = (self._idle, self._idle_away) if self._counting else (0, 0)
         return "held" if self._waiting else _OPEN, *counted
@@ -464,8 +478,17 @@ class SlotHolders:
             hold = next(hold for hold in reversed(self._holds[slot]) if hold.trial == trial)
             hold.ended = time
 
-    def of(self, slot: str, begin: float, end: float) -> dict[str, float]:
-        """Return the trials that held a slot in some time, and the seconds of each."""
+    def find_holders(self, slot: str, begin: float, end: float) -> dict[str, float]:
+        """Return the trials that held a slot in some time, and the seconds of each.
+
+        Args:
+            slot: ``host:number``.
+            begin: of the time, in seconds since the epoch.
+            end: of the time, likewise.
+
+        Returns:
+            Seconds within that time by trial; none that is 0.
+        """
         held: defaultdict[str, float] = defaultdict(float)
         for hold in self._holds.get(slot, ()):
             if (seconds := hold.seconds(begin, end)) > 0.0:

@@ -275,18 +275,25 @@ class Attempts:
         away: Sequence[str] = (),
         **_: Any,
     ) -> None:
-        """Note how an attempt ended and what becomes of its trial."""
+        """Note how an attempt ended and what becomes of its trial.
+
+        Args:
+            trial: it runs until now.
+            codes: exit codes by rank, negative ones are signals; empty if its controller was lost.
+            first: the rank that ended first, where that is known.
+            signal_sent: whether we sent signals ourselves.
+            error: a sentence of the backend where the job could not run.
+            away: hosts that were lost with ranks of it.
+        """
         self._check_run_directory()
         left = self._describe_end(trial, codes, first=first, error=error, away=away)
-        ended = self.dispatch.work.ended(left, until=trial.until)
+        ended = self.dispatch.work.read_end(left, until=trial.until)
         widths, shared = self.dispatch.choices(trial)
         ended = retry_out_of_memory(ended, width=trial.width, widths=widths, shared=shared)
         if ended["reason"] in LOST:
             ended["codes"] = list(codes)
         if ended["reason"] == "host_lost" and not ended.get("excused"):
-            places = trial.slots[:: max(1, len(trial.slots) // len(codes))]
-            host = find_failed_host(places, codes, first=first, signalled=signal_sent)
-            self._record_host_failure(trial, host)
+            self._record_host_failure(trial, codes, first=first, signal_sent=signal_sent)
         self.dispatch.release(trial, ended)
         if ended["outcome"] != "interrupted":
             ended["score"] = self._score(trial, ended)
@@ -347,7 +354,12 @@ class Attempts:
         known: AttemptOutcome = {**ended, "joules": trial.joules} if trial.joules else ended
         return read_objective(self.config.search.objective, known, self.dispatch.spreads)
 
-    def _record_host_failure(self, trial: Trial, host: str | None) -> None:
+    def _record_host_failure(
+        self, trial: Trial, codes: Sequence[int], *, first: int | None, signal_sent: bool
+    ) -> None:
+        """Record a failure of the host that a lost attempt speaks against, if there is one."""
+        places = trial.slots[:: max(1, len(trial.slots) // len(codes))]
+        host = find_failed_host(places, codes, first=first, signalled=signal_sent)
         if host is not None:
             self.event_store.append("host_failed", host=host, cause=trial.name)
 

@@ -62,7 +62,13 @@ def choose_profile(slots: Sequence[Slot], here: ProfileConfig, lanes: int) -> Pr
 
 
 def set_measured_memory(profile: ProfileConfig, slots: Sequence[Slot], lanes: int) -> ProfileConfig:
-    """Set the memory of a device as its slots report it; keep the profile's where they do not."""
+    """Set the memory of a device as its slots report it; keep the profile's where they do not.
+
+    Args:
+        profile: is not changed; a copy is returned where memory is known.
+        slots: of the backend; their ``memory_mb`` is a lane's share of a device, in MiB.
+        lanes: slots that share a device.
+    """
     known = [slot.memory_mb for slot in slots if slot.memory_mb]
     if not known:
         return profile
@@ -80,6 +86,11 @@ def fill_profile(profile: ProfileConfig, slots: Sequence[Slot], lanes: int) -> P
     """Fill in what a profile does not know: memory, and devices of the other kind.
 
     The speeds of GPUs promise a hundred times too much of hosts that turn out to have none.
+
+    Args:
+        profile: is not changed.
+        slots: of the backend; without any the profile is kept.
+        lanes: slots that share a device.
     """
     kind = "gpu" if any(slot.device != "cpu" for slot in slots) else "cpu"
     if slots and kind != profile.device:
@@ -125,7 +136,11 @@ class Dispatch:
 
     @property
     def spreads(self) -> dict[str, float]:
-        """Standard deviation of each target in its own unit."""
+        """Standard deviation of each target in its own unit.
+
+        Returns:
+            By target; those of a command have none.
+        """
         targets = self.work.stats["targets"] if self.work.stats else {}
         return {name: target["std"] for name, target in targets.items() if "std" in target}
 
@@ -239,7 +254,11 @@ class Dispatch:
         return (command.width,) if command else (1,)
 
     def choices(self, trial: Trial) -> tuple[tuple[int, ...], bool]:
-        """Return the widths a trial may have here, and whether it shares its device with others."""
+        """Return the widths a trial may have here, and whether it shares its device with others.
+
+        Returns:
+            Widths in ranks, rising; whether a device runs ranks of other trials beside its own.
+        """
         price = self.price(trial)
         lanes = self._lanes(trial, price)
         room = self.pool.widest // lanes
@@ -271,15 +290,15 @@ class Dispatch:
         with storage(place):
             place.mkdir(parents=True, exist_ok=True)
         if not folder.config.exists():
-            write_text(folder.config, self.work.written(self.configs[trial.name]))
+            write_text(folder.config, self.work.render_config(self.configs[trial.name]))
         write_text(place / "placement.toml", dump_config(placement))
         slots = self._places(start)
-        ranks = self.work.ranks(slots)
+        ranks = self.work.choose_rank_slots(slots)
         return Job(
             id=f"{trial.name}.{attempt}",
             kind=self.work.kind,
             width=len(ranks),
-            spec=self.work.spec(folder, attempt=attempt, epochs=trial.until, slots=slots),
+            spec=self.work.make_spec(folder, attempt=attempt, epochs=trial.until, slots=slots),
             log=place / "log",
             watch=place / "metrics.jsonl",
             slots=ranks,
@@ -311,7 +330,13 @@ class Dispatch:
             self.costs.observe_end(config, trial.reason if trial.status == "failed" else None)
 
     def learn(self, trial: Trial, width: int, seconds: float) -> None:
-        """Correct the cost model by one epoch that was measured."""
+        """Correct the cost model by one epoch that was measured.
+
+        Args:
+            trial: the trial.
+            width: ranks of the epoch.
+            seconds: of training and validation; 0 is ignored.
+        """
         config = self.configs[trial.name]
         if isinstance(config, TrialConfig):
             self.costs.observe(config, width, seconds)

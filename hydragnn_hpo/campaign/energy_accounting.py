@@ -116,6 +116,9 @@ class HostWarnings:
 
         Args:
             watts: of the hosts of which every slot is held.
+
+        Returns:
+            A sentence by host; empty where too few hosts can be compared.
         """
         if len(watts) < PEERS:
             return {}
@@ -179,7 +182,7 @@ class EnergyMeter:
 
     def _take(self, host: str, sample: CounterSample, end: float) -> None:
         slots, begin = self._slots_of(host), end - sample.seconds
-        held = {s.name: self._event_store.holders.of(s.name, begin, end) for s in slots}
+        held = {s.name: self._event_store.holders.find_holders(s.name, begin, end) for s in slots}
         busy = all(sum(by.values()) > 0.99 * sample.seconds for by in held.values())
         if (joules := sample.joules) is not None:
             self._charge(sample, slots, held)

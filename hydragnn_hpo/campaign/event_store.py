@@ -56,7 +56,11 @@ class JournalFold:
 
     @property
     def restarts(self) -> dict[str, int]:
-        """Interrupted attempts by reason."""
+        """Interrupted attempts by reason.
+
+        Returns:
+            Number of interruptions by reason.
+        """
         return dict(self._restarts)
 
     def figures(self) -> RunFigures:

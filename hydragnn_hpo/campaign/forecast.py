@@ -136,7 +136,11 @@ class Forecast:
 
     @cached_property
     def longest(self) -> tuple[str, float]:
-        """Return the trial that takes longest even as wide as is efficient, and its seconds."""
+        """Return the trial that takes longest even as wide as is efficient, and its seconds.
+
+        Returns:
+            Name and seconds; an empty name and 0 where there is no work.
+        """
         seconds: dict[str, float] = {}
         for work in self.works:
             name = trial_of(work.name)
@@ -145,7 +149,11 @@ class Forecast:
 
     @property
     def widths(self) -> dict[int, int]:
-        """Count the pieces of work by the ranks they ended with."""
+        """Count the pieces of work by the ranks they ended with.
+
+        Returns:
+            Number of pieces of work by ranks, rising.
+        """
         lanes = {work.name: work.lanes for work in self.works}
         counts = Counter(slots // lanes[name] for name, slots in self.simulated.widths.items())
         return dict(sorted(counts.items()))
@@ -206,10 +214,16 @@ class TrialPricer:
             trial = self.configure(name, values)
         except ConfigError:
             return None
-        return self.priced(name, values, trial)
+        return self.price_configured(name, values, trial)
 
-    def priced(self, name: str, values: SearchedValues, trial: Any) -> PricedTrial:
-        """Price a trial whose configuration is known."""
+    def price_configured(self, name: str, values: SearchedValues, trial: Any) -> PricedTrial:
+        """Price a trial whose configuration is known.
+
+        Args:
+            name: of the trial.
+            values: its searched values, which alone price a command.
+            trial: its whole configuration: a ``TrialConfig``, or a table of a command.
+        """
         command, every = self.config.command, CHECKPOINT_SECONDS
         if isinstance(trial, TrialConfig):
             price, label = self.costs.price(trial), trial.model.conv

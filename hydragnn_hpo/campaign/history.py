@@ -53,7 +53,11 @@ class SlotHistory(SlotLedger):
 
     @property
     def all_slots(self) -> tuple[str, ...]:
-        """All slots that ever existed, by host and number."""
+        """All slots that ever existed, by host and number.
+
+        Returns:
+            ``host:number`` each.
+        """
         return tuple(sorted(self._slots, key=_slot_order))
 
     @property

@@ -149,7 +149,11 @@ def choose_epochs(training: int) -> int:
 
 
 def choose_batches(training: int) -> tuple[int, ...]:
-    """Return batch sizes that leave an epoch at least a few steps."""
+    """Return batch sizes that leave an epoch at least a few steps.
+
+    Returns:
+        Graphs per optimizer step, rising; 8 alone where the data are few.
+    """
     return tuple(b for b in BATCHES if training >= 6 * b) or (8,)
 
 
@@ -168,7 +172,11 @@ def set_trials(budget: SearchBudget, trials: int) -> SearchBudget:
 
 
 def select_convs(able: Sequence[str], most: int) -> tuple[str, ...]:
-    """Select some convs, the fast ones first; in the order in which they were given."""
+    """Select some convs, the fast ones first; in the order in which they were given.
+
+    Returns:
+        At most ``most`` names.
+    """
     order = [name for name in (*FAST_CONVS, *able) if name in able]
     kept = list(dict.fromkeys(order))[:most]
     return tuple(name for name in able if name in kept)

@@ -138,6 +138,9 @@ def _differences(old: Any, new: Any, path: tuple[str, ...]) -> Iterator[tuple[st
 def find_cards(config: CampaignConfig, source: Path) -> dict[Path, CardConfig]:
     """Find the cards of a campaign: paths beside the campaign file, or shipped names.
 
+    Returns:
+        Cards by their resolved path, in the order of ``[[data]]``.
+
     Raises:
         ConfigError: one is missing or wrong, or two have the same name.
     """
@@ -308,7 +311,11 @@ PACKAGES = ("torch", "torch-geometric", "numpy", "scipy", "adios2", "vesin", "de
 
 
 def read_software_versions(packages: Sequence[str] = PACKAGES) -> dict[str, str]:
-    """Return the versions of Python and of packages, without importing them."""
+    """Return the versions of Python and of packages, without importing them.
+
+    Returns:
+        Version by name, ``python`` first; packages that are not installed are absent.
+    """
     versions = {"python": platform.python_version()}
     for name in packages:
         try:
@@ -319,6 +326,10 @@ def read_software_versions(packages: Sequence[str] = PACKAGES) -> dict[str, str]
 
 
 def controller_versions() -> dict[str, str]:
-    """Return what the journal says of the controller's software and system."""
+    """Return what the journal says of the controller's software and system.
+
+    Returns:
+        Version by name: this package, Python and packages; ``system`` is name, release and machine.
+    """
     system = f"{platform.system()} {platform.release()} {platform.machine()}"
     return {"hydragnn-hpo": __version__, **read_software_versions(), "system": system}

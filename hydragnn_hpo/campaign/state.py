@@ -113,7 +113,11 @@ class Trial:
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """Hosts it runs on, each once."""
+        """Hosts it runs on, each once.
+
+        Returns:
+            Ids of hosts, in the order of the ranks; empty while it does not run.
+        """
         return tuple(dict.fromkeys(slot.rpartition(":")[0] for slot in self.slots))
 
     @property

@@ -95,7 +95,11 @@ class Status:
         return sum(self.counts.get(status, 0) for status in BUSY_ENDS)
 
     def to_plain(self) -> dict[str, Any]:
-        """Return plain data for JSON."""
+        """Return plain data for JSON.
+
+        Returns:
+            What ``status --json`` prints; times are seconds, energies joules.
+        """
         best = self.best
         return {
             "trials": self.counts,
@@ -200,6 +204,9 @@ def running_trials(state: State, most: int, now: float | None = None) -> tuple[R
         state: the campaign's state.
         most: give no more than these.
         now: seconds since the epoch.
+
+    Returns:
+        At most ``most`` rows.
     """
     trials = state.with_status("running")
     shown = sorted(trials, key=lambda t: (-t.width, t.placed, t.name))[:most]

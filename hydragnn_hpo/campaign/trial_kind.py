@@ -55,18 +55,32 @@ class TrialKind(Protocol):
             ConfigError: the values do not make a valid trial.
         """
 
-    def written(self, config: Any) -> str:
+    def render_config(self, config: Any) -> str:
         """Return the content of ``trial.toml``."""
 
-    def ranks(self, slots: tuple[Slot, ...]) -> tuple[Slot, ...]:
-        """Return those of a trial's slots on which a rank is started."""
+    def choose_rank_slots(self, slots: tuple[Slot, ...]) -> tuple[Slot, ...]:
+        """Return those of a trial's slots on which a rank is started.
 
-    def spec(
+        Returns:
+            Slots by rank, in the order of ``slots``.
+        """
+
+    def make_spec(
         self, trial: TrialDir, *, attempt: int, epochs: int, slots: tuple[Slot, ...]
     ) -> dict[str, Any]:
-        """Return the job specification that every rank of an attempt gets."""
+        """Return the job specification that every rank of an attempt gets.
 
-    def ended(self, attempt: EndedAttempt, *, until: int) -> AttemptOutcome:
+        Args:
+            trial: the trial's folder.
+            attempt: number of the attempt.
+            epochs: it is to reach.
+            slots: it holds.
+
+        Returns:
+            What ``Job.spec`` holds; plain data.
+        """
+
+    def read_end(self, attempt: EndedAttempt, *, until: int) -> AttemptOutcome:
         """Read how an attempt that was to go up to an epoch ended, see ``outcome.read_outcome``."""
 
 
@@ -100,28 +114,48 @@ class TrainingTrials:
         """Make a trial's configuration from the template and searched values."""
         return trial_config(self.config, name, values, self._stores)
 
-    def written(self, config: TrialConfig) -> str:
+    def render_config(self, config: TrialConfig) -> str:
         """Return the content of ``trial.toml``."""
         return dump_config(config)
 
-    def ranks(self, slots: tuple[Slot, ...]) -> tuple[Slot, ...]:
-        """Return all slots."""
+    def choose_rank_slots(self, slots: tuple[Slot, ...]) -> tuple[Slot, ...]:
+        """Return all slots.
+
+        Returns:
+            One slot for each rank.
+        """
         return slots
 
-    def spec(
+    def make_spec(
         self, trial: TrialDir, *, attempt: int, epochs: int, slots: tuple[Slot, ...]
     ) -> dict[str, Any]:
-        """Return trial and attempt; ``placement.toml`` says the rest."""
+        """Return trial and attempt; ``placement.toml`` says the rest.
+
+        Args:
+            trial: the trial's folder.
+            attempt: number of the attempt.
+            epochs: is in ``placement.toml``.
+            slots: tell whether all ranks lie on one host.
+
+        Returns:
+            ``trial_dir attempt one_host``.
+        """
         one_host = len({slot.host for slot in slots}) == 1
         return {"trial_dir": str(trial.path.resolve()), "attempt": attempt, "one_host": one_host}
 
-    def ended(self, attempt: EndedAttempt, *, until: int) -> AttemptOutcome:
+    def read_end(self, attempt: EndedAttempt, *, until: int) -> AttemptOutcome:
         """Read how an attempt ended."""
         return read_outcome(attempt)
 
 
 def make_trial_kind(config: CampaignConfig, run: RunDir, cards: Mapping[Path, str]) -> TrialKind:
-    """Choose the kind of trials that the campaign asks for."""
+    """Choose the kind of trials that the campaign asks for.
+
+    Args:
+        config: the campaign.
+        run: its directory.
+        cards: path and name of each card; empty for a command.
+    """
     if config.command is not None:
         return CommandTrials(config, config.command)
     return TrainingTrials(config, run, cards)
@@ -147,23 +181,41 @@ class CommandTrials:
         """Do nothing: a command has no data to prepare."""
 
     def configure(self, name: str, values: SearchedValues) -> dict[str, Any]:
-        """Fill the searched values into the template; name and seed are ours."""
+        """Fill the searched values into the template; name and seed are ours.
+
+        Returns:
+            Content of ``trial.toml``.
+        """
         seed = derive_seed(self.config.seed, name, "training")
         return {"trial": name, "seed": seed, **apply_values(self.config.trial, values)}
 
-    def written(self, config: dict[str, Any]) -> str:
+    def render_config(self, config: dict[str, Any]) -> str:
         """Return the content of ``trial.toml``."""
         return to_toml(config)
 
-    def ranks(self, slots: tuple[Slot, ...]) -> tuple[Slot, ...]:
-        """Return the slots on which a process is started: all, or the first for all of them."""
+    def choose_rank_slots(self, slots: tuple[Slot, ...]) -> tuple[Slot, ...]:
+        """Return the slots on which a process is started: all, or the first for all of them.
+
+        Returns:
+            One slot for each process.
+        """
         forked = self.command.per == "rank" and self.command.launcher is None
         return slots if forked else slots[:1]
 
-    def spec(
+    def make_spec(
         self, trial: TrialDir, *, attempt: int, epochs: int, slots: tuple[Slot, ...]
     ) -> dict[str, Any]:
-        """Return the command and its place."""
+        """Return the command and its place.
+
+        Args:
+            trial: the trial's folder.
+            attempt: number of the attempt.
+            epochs: it is to reach.
+            slots: it holds.
+
+        Returns:
+            See ``launching.spec_of``.
+        """
         return spec_of(
             self.command,
             trial,
@@ -173,7 +225,7 @@ class CommandTrials:
             machine=self.config.machine,
         )
 
-    def ended(self, attempt: EndedAttempt, *, until: int) -> AttemptOutcome:
+    def read_end(self, attempt: EndedAttempt, *, until: int) -> AttemptOutcome:
         """Read how an attempt ended; see ``outcome.read_outcome``.
 
         A result must hold what is minimized. A command that ended by itself without a result is

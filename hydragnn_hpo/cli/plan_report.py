@@ -214,7 +214,9 @@ def _known(
     for event in events:
         if event["event"] == "epoch" and (config := configs.get(event["trial"])) is not None:
             _observe(pricing.costs, config, trials[event["trial"]].values, event)
-    return {name: pricing.priced(name, trials[name].values, c) for name, c in configs.items()}
+    return {
+        name: pricing.price_configured(name, trials[name].values, c) for name, c in configs.items()
+    }
 
 
 def _observe(costs: CostModel, config: Any, values: SearchedValues, event: EpochEvent) -> None:

@@ -80,7 +80,13 @@ class Ridge:
         self._noise, self._stale = self._first_noise, 0.0
 
     def put(self, key: Any, features: Features, value: float) -> None:
-        """Take in an observation, in place of an earlier one of the same key."""
+        """Take in an observation, in place of an earlier one of the same key.
+
+        Args:
+            key: tells observations apart.
+            features: what the value is regressed on, by name.
+            value: logarithm of measured over predicted.
+        """
         _, before = self._rows.get(key, ({}, math.inf))
         if key not in self._rows and len(self._rows) >= MOST_ROWS:
             del self._rows[next(iter(self._rows))]
@@ -213,7 +219,11 @@ def _count(counts: dict[str, list[int]], cause: str, ends: int, failures: int) -
 
 
 def failure_causes(config: TrialConfig) -> tuple[str, ...]:
-    """Name what may make a trial fail: its conv, and its learning rate within half a decade."""
+    """Name what may make a trial fail: its conv, and its learning rate within half a decade.
+
+    Returns:
+        Names as ``conv:schnet`` and ``rate:1e-3``.
+    """
     decade = round(2 * math.log10(config.training.learning_rate)) / 2
     return (f"conv:{config.model.conv}", f"rate:1e{decade:g}")
 
@@ -338,15 +348,33 @@ class CostModel:
         return self._priced(self._command(values, widths))
 
     def observe(self, config: TrialConfig, width: int, seconds: float) -> None:
-        """Take in the seconds of one epoch, training and validation, at some width."""
+        """Take in the seconds of one epoch, training and validation, at some width.
+
+        Args:
+            config: the trial, the same object each time.
+            width: ranks.
+            seconds: of the epoch, > 0; others are ignored.
+        """
         self._learn(self._trial(config), width, seconds)
 
     def observe_values(self, values: Values, width: int, seconds: float) -> None:
-        """Take in the seconds of one epoch of a command."""
+        """Take in the seconds of one epoch of a command.
+
+        Args:
+            values: searched values of the command.
+            width: ranks.
+            seconds: of the epoch, > 0; others are ignored.
+        """
         self._learn(self._command(values, (width,)), width, seconds)
 
     def observe_memory(self, config: TrialConfig, width: int, size: float) -> None:
-        """Take in the most bytes that a rank took, ``peak_bytes`` of its record."""
+        """Take in the most bytes that a rank took, ``peak_bytes`` of its record.
+
+        Args:
+            config: the trial, the same object each time.
+            width: ranks.
+            size: in bytes; 0 where it was not measured.
+        """
         quote = self._trial(config).quote
         if size > 0.0:
             ratio = math.log(size / quote.bytes(width))

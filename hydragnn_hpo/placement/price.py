@@ -147,6 +147,11 @@ def mean_triplets(stats: StoreStats, cutoff: float, most: float = math.inf) -> f
 
     By the histogram of neighbours at the nearest cutoff that has one: few crowded nodes have most
     of the pairs. Without a histogram all nodes are taken to be alike.
+
+    Args:
+        stats: of the data.
+        cutoff: in angstrom.
+        most: neighbours that a node keeps at most.
     """
     mean = min(mean_neighbors(stats, cutoff), most)
     histograms = stats.get("degrees") or {}
@@ -164,7 +169,13 @@ def mean_triplets(stats: StoreStats, cutoff: float, most: float = math.inf) -> f
 def relative_epoch_cost(
     config: TrialConfig, sizes: EpochCounts, targets: Mapping[str, TargetStats]
 ) -> float:
-    """Return how much longer an epoch takes than its plain training steps alone."""
+    """Return how much longer an epoch takes than its plain training steps alone.
+
+    Args:
+        config: the trial.
+        sizes: of the epoch.
+        targets: of the data, by name.
+    """
     times = RECOMPUTED if config.parallel.recompute else 1.0
     times *= DERIVATIVES if differentiates(config.heads, targets) else 1.0
     return times * (1.0 + sizes.validated / BACKWARD)
@@ -175,6 +186,9 @@ def graph_cost_spread(stats: StoreStats) -> tuple[float, float]:
 
     Edges stand for costs, from their histogram; where there is none, sizes are taken to be spread
     evenly between the smallest and the largest graph.
+
+    Returns:
+        Standard deviation over the mean, largest over the mean; 0 and 1 where nothing is known.
     """
     kind: Literal["edges", "nodes"] = "edges" if "edges" in stats else "nodes"
     mean, largest, smallest = (float(stats[kind][key]) for key in ("mean", "max", "min"))
@@ -219,7 +233,13 @@ class RankLayout:
 
     @classmethod
     def of(cls, work: Workload, profile: ProfileConfig, width: int) -> "RankLayout":
-        """Lay out ``width`` ranks on as few hosts as hold them."""
+        """Lay out ``width`` ranks on as few hosts as hold them.
+
+        Args:
+            work: names how the trial is split.
+            profile: the machine, which has the slots of a host.
+            width: ranks.
+        """
         tensor = work.config.parallel.tensor_ranks(width)
         local = min(width, profile.slots_per_host or width)
         return cls(width, local, width // tensor, tensor)
@@ -268,6 +288,11 @@ def lognormal_imbalance(count: float, spread: float) -> float:
 def all_reduce_seconds(ranks: RankLayout, profile: ProfileConfig, size: float) -> float:
     """Return the seconds in which all ranks sum ``size`` bytes: within hosts, then between them.
 
+    Args:
+        ranks: how they lie.
+        profile: the machine, which has bandwidth and latency of its links.
+        size: in bytes.
+
     Source: Thakur, Rabenseifner, Gropp (2005), Int. J. High Perform. Comput. Appl. 19, 49: a
     reduce-scatter and an all-gather by halving and doubling.
     """
@@ -290,6 +315,11 @@ def exposed_communication_seconds(
     Gradients are summed once a step; with weights sharded between forward and backward pass they
     are gathered once more, half the bytes of a sum. Ranks that share wide maps sum the features of
     their nodes there and back in every round.
+
+    Args:
+        work: what an epoch costs.
+        profile: the machine.
+        ranks: how they lie.
     """
     if ranks.width == 1:
         return 0.0
@@ -325,6 +355,11 @@ def estimate_seconds(work: Workload, profile: ProfileConfig, width: int) -> floa
     """Price one epoch on ``width`` ranks in seconds, before anything ran.
 
     Arithmetic and memory traffic are shared out, unequally; what a step costs beside them is not.
+
+    Args:
+        work: what an epoch costs.
+        profile: the machine.
+        width: ranks.
     """
     ranks = RankLayout.of(work, profile, width)
     computed = work.flops / profile.flops_per_second + work.moved / profile.bytes_per_second
@@ -338,6 +373,11 @@ def estimate_bytes(work: Workload, profile: ProfileConfig, width: int) -> float:
     """Estimate the memory that a rank takes, in bytes, as its ``peak_bytes`` will tell it.
 
     Where steps are not cut up by configuration they are cut until they fit, or hold one graph.
+
+    Args:
+        work: what an epoch costs.
+        profile: the machine.
+        width: ranks.
     """
     ranks, cpu = RankLayout.of(work, profile, width), profile.device == "cpu"
     heap = HEAP if cpu else 1.0
@@ -351,7 +391,13 @@ def estimate_bytes(work: Workload, profile: ProfileConfig, width: int) -> float:
 
 
 def state_bytes(work: Workload, ranks: RankLayout, *, cpu: bool) -> float:
-    """Return what weights, gradients and the optimizer's state take of a rank, in bytes."""
+    """Return what weights, gradients and the optimizer's state take of a rank, in bytes.
+
+    Args:
+        work: names parameters, precision and optimizer.
+        ranks: how they lie and what they share.
+        cpu: whether they run on a processor, where what is written down is held, too.
+    """
     parallel, training = work.config.parallel, work.config.training
     size = 8.0 if training.precision == "fp64" else 4.0
     held = weight_copies(training, cpu=cpu)
@@ -459,7 +505,11 @@ class Price:
         return self.own[nearest] * self._predicted(width) / self._predicted(nearest)
 
     def tasks_seconds(self, epochs: float) -> tuple[float, ...]:
-        """Return the seconds of some epochs at each of its widths, as ``Task`` has them."""
+        """Return the seconds of some epochs at each of its widths, as ``Task`` has them.
+
+        Returns:
+            Seconds, in the order of ``widths``.
+        """
         return tuple(epochs * self.epoch_seconds(width) for width in self.widths)
 
     def memory(self, width: int) -> float:

@@ -46,8 +46,12 @@ class SimulatedWork:
     lanes: int = 1
     """Slots that each of its ranks occupies."""
 
-    def believed(self) -> tuple[float, ...]:
-        """Return the seconds that the planner starts from."""
+    def planned_seconds(self) -> tuple[float, ...]:
+        """Return the seconds that the planner starts from.
+
+        Returns:
+            Seconds by width, in the order of ``widths``.
+        """
         return self.predicted or self.seconds
 
     def true(self, width: int) -> float:
@@ -145,13 +149,21 @@ class SimulationResult:
 
     @property
     def shares(self) -> dict[str, float]:
-        """Return the share of slot-time by cause; they add up to 1."""
+        """Return the share of slot-time by cause; they add up to 1.
+
+        Returns:
+            By cause of ``CAUSES``, 0 to 1.
+        """
         whole = max(self.slots * self.makespan, 1e-9)
         return {cause: self.spent.get(cause, 0.0) / whole for cause in CAUSES}
 
     @property
     def widths(self) -> dict[str, int]:
-        """Return the slots that every trial ended with."""
+        """Return the slots that every trial ended with.
+
+        Returns:
+            Number of slots by trial.
+        """
         return {bar.trial: len(bar.slots) for bar in self.bars if bar.what == "training"}
 
 
@@ -167,10 +179,17 @@ class SimulatedTrial:
         self.hosts: frozenset[str] = frozenset()
         self.started = self.setup = self.whole = self.end = 0.0
         self.width = 0
-        self._known = Task(self.name, work.widths, work.believed(), lanes=work.lanes)
+        self._known = Task(self.name, work.widths, work.planned_seconds(), lanes=work.lanes)
 
     def start(self, now: float, setup: float, width: int, slots: tuple[str, ...]) -> None:
-        """Start an attempt."""
+        """Start an attempt.
+
+        Args:
+            now: seconds since the simulation began.
+            setup: seconds until it trains.
+            width: ranks.
+            slots: ``host:number`` each.
+        """
         self.attempts += 1
         self.requested_width = None
         self.started, self.setup, self.width, self.slots = now, setup, width, slots
@@ -336,10 +355,16 @@ class _Simulation:
         self.order += 1
         heapq.heappush(self.queue, (max(time, self.now), self.order, act))
 
-    def during(
+    def schedule_while_running(
         self, trial: SimulatedTrial, time: float, act: Callable[[SimulatedTrial], None]
     ) -> None:
-        """Schedule an action that needs the trial's present attempt to go on until then."""
+        """Schedule an action that needs the trial's present attempt to go on until then.
+
+        Args:
+            trial: it runs.
+            time: seconds since the simulation began.
+            act: is called with the trial, unless its attempt has ended by then.
+        """
         attempt = trial.attempts
 
         def act_if_running() -> None:
@@ -430,10 +455,10 @@ class _Simulation:
         self.running[start.name] = trial
         setup = self.setting.restart_seconds if trial.attempts else self.setting.start_seconds
         trial.start(self.now, setup, start.width, start.slots)
-        self.during(trial, trial.end, self.end)
+        self.schedule_while_running(trial, trial.end, self.end)
         probed = trial.time_of(trial.done + self.setting.probe)
         if probed < trial.end:
-            self.during(trial, probed, self.measure)
+            self.schedule_while_running(trial, probed, self.measure)
 
     def measure(self, trial: SimulatedTrial) -> None:
         """Learn the speed of an attempt."""
@@ -446,7 +471,7 @@ class _Simulation:
         trial.requested_width = resize.width
         stop = trial.next_checkpoint(self.now, self.setting.checkpoint_every)
         if stop < trial.end:
-            self.during(trial, stop, self.requeue)
+            self.schedule_while_running(trial, stop, self.requeue)
 
     def requeue(self, trial: SimulatedTrial) -> None:
         """Queue a trial again that ended its attempt at a checkpoint."""
@@ -467,17 +492,24 @@ class _Simulation:
         """End an attempt; what it trained after the time ``kept`` is lost."""
         trained = min(trial.started + trial.setup, self.now)
         kept = min(max(kept, trained), self.now)
-        self.bar(trial, trial.started, trained, "start-up")
-        self.bar(trial, trained, kept, "training")
-        self.bar(trial, kept, self.now, "lost")
+        self.add_bar(trial, trial.started, trained, "start-up")
+        self.add_bar(trial, trained, kept, "training")
+        self.add_bar(trial, kept, self.now, "lost")
         trial.done = trial.done_at(kept)
         del self.running[trial.name]
         self.pool.give_back(trial.slots)
         self.free = self.pool.free
         trial.slots = ()
 
-    def bar(self, trial: SimulatedTrial, start: float, end: float, what: What) -> None:
-        """Write down what a trial did for a while."""
+    def add_bar(self, trial: SimulatedTrial, start: float, end: float, what: What) -> None:
+        """Write down what a trial did for a while.
+
+        Args:
+            trial: its slots are those of the bar.
+            start: seconds since the simulation began.
+            end: likewise; nothing is written unless it is later.
+            what: ``start-up``, ``training`` or ``lost``.
+        """
         if end > start:
             bar = Bar(trial.name, trial.slots, start, end, what)
             self.bars.append(bar)

@@ -35,7 +35,11 @@ class Task:
 
     @cached_property
     def rows(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return seconds and slots at all widths, as arrays."""
+        """Return seconds and slots at all widths, as arrays.
+
+        Returns:
+            Seconds, [W], and slots, [W]; W widths.
+        """
         return np.array(self.seconds), np.array(self.widths, dtype=float) * self.lanes
 
 

@@ -107,6 +107,9 @@ def read_constraints(
         space: searched keys.
         template: the values that all trials have in common.
 
+    Returns:
+        One rule for each text, in order.
+
     Raises:
         ConfigError: one is no rule, or names neither a searched nor a fixed key.
     """

@@ -16,7 +16,11 @@ Point = float | tuple[float, ...]
 
 
 def goals(objective: Objective) -> tuple[Goal, ...]:
-    """List what is minimized, the first first."""
+    """List what is minimized, the first first.
+
+    Returns:
+        One goal or several.
+    """
     return objective if isinstance(objective, tuple) else (objective,)
 
 
@@ -83,7 +87,16 @@ def finite_number(value: Any) -> float | None:
 def read_epoch_objective(
     objective: Objective, record: Mapping[str, Any], spreads: Mapping[str, float] | None = None
 ) -> float | None:
-    """Read the first goal from an epoch record, for a stopping rule."""
+    """Read the first goal from an epoch record, for a stopping rule.
+
+    Args:
+        objective: ``search.objective``.
+        record: of an epoch, as in ``metrics.jsonl``.
+        spreads: standard deviation of each target in its unit, for weights of heads.
+
+    Returns:
+        A number to be minimized; None if it is missing or not finite.
+    """
     return _score(goals(objective)[0], record, spreads or {})
 
 

@@ -82,7 +82,7 @@ class DeepHyperBrain:
 
     def tell(self, values: Mapping[str, Scalar], objective: Point | None) -> None:
         """Take in a result, to be told to the model at the next ``ask``."""
-        self._take_in(self._known.read(values), objective)
+        self._take_in(self._known.remember(values), objective)
 
     def _take_in(self, full: dict[str, Scalar], objective: Point | None) -> None:
         objective = finite_or_none(objective)
@@ -98,12 +98,14 @@ class DeepHyperBrain:
         for values, objective in results:
             self.tell(values, objective)
         for values in pending:
-            self._known.read(values)
+            self._known.remember(values)
 
     def learn(self, results: Sequence[tuple[Mapping[str, Scalar], Point | None]]) -> None:
         """Take in results of earlier campaigns, to be told to the model at the first ``ask``."""
         for values, objective in results:
-            self._take_in(canonical_values(self._known.space, self._known.typed(values)), objective)
+            self._take_in(
+                canonical_values(self._known.space, self._known.convert_types(values)), objective
+            )
 
     def _spread(self) -> dict[str, Scalar]:
         return self._at(next(self._points))
