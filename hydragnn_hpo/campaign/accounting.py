@@ -6,12 +6,28 @@ Beside it, which trial held which slot; ``history`` has what slots did as bars o
 """
 
 from collections import Counter, defaultdict, deque
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
-from hydragnn_hpo.campaign.journal import Event
-from hydragnn_hpo.search import Point
+from hydragnn_hpo.journal_events import (
+    AddedEvent,
+    CheckpointEvent,
+    EndedEvent,
+    EpochEvent,
+    FirstStepEvent,
+    HostJoinedEvent,
+    HostLostEvent,
+    JournalEvent,
+    OpenedEvent,
+    PlacedEvent,
+    PromotedEvent,
+    ProposedEvent,
+    QuarantinedEvent,
+    RestedEvent,
+    RetriedEvent,
+)
 
 CAUSES: dict[str, str] = {
     "training": "training and validation",
@@ -55,7 +71,11 @@ class Utilization:
 
     @property
     def shares(self) -> dict[str, float]:
-        """All shares; they sum to 1."""
+        """All shares; they sum to 1.
+
+        Returns:
+            Share of the slot-seconds by cause, 0 to 1; keys of ``CAUSES``.
+        """
         return {cause: self.share(cause) for cause in self.by_cause}
 
     @property
@@ -98,8 +118,8 @@ class Attempt:
     """``completed``, ``stopped``, ``failed``, ``cancelled`` or ``interrupted``."""
     reason: str | None = None
     train_seconds: float | None = None
-    score: Point | list[float] | None = None
-    """What it was judged by at its end; journals hold several goals as a list."""
+    score: float | Sequence[float] | None = None
+    """What its trial is ranked by; journals hold several goals as a list."""
     val_mae: Mapping[str, float | None] = field(default_factory=dict)
     """Validation MAE of each head at its end."""
 
@@ -132,7 +152,7 @@ class Attempt:
             since = time - max(self.last, self.first)
             self.saved = time, min(self.trained + since, time - self.first)
 
-    def on_end(self, event: Event) -> None:
+    def on_end(self, event: EndedEvent) -> None:
         """Note how it ended."""
         self.ended, self.outcome = event["time"], event["outcome"]
         self.reason = event.get("reason")
@@ -146,6 +166,9 @@ class Attempt:
         Args:
             end: when it ended, or now.
             died: whether its controller died, and with it the work since its last checkpoint.
+
+        Returns:
+            Seconds by cause, keys of ``CAUSES``; they sum to the time from placed to ``end``.
         """
         if self.first is None:
             return {"start_up": end - self.placed}
@@ -188,16 +211,13 @@ class SlotLedger:
     """Of the last event."""
     _counting: bool = False
 
-    def apply(self, event: Event) -> None:
+    def apply(self, event: JournalEvent) -> None:
         """Apply one event."""
         if event["epoch"] != self._epoch:
             self._change_controller(event)
         self._advance(event["time"])
-        name = event.get("trial")
-        if name in self.orphans and event["event"] != "ended":
-            attempt = self.orphans.pop(name)
-            attempt.end = None
-            self._begin(attempt)
+        if self.orphans and event["event"] != "ended":
+            self._take_over(event.get("trial"))
         handler = _HANDLERS.get(event["event"])
         if handler is not None:
             handler(self, event)
@@ -229,7 +249,11 @@ class SlotLedger:
 
     @property
     def hosts(self) -> tuple[int, int]:
-        """Hosts that are here, and those that were lost or are in quarantine."""
+        """Hosts that are here, and those that were lost or are in quarantine.
+
+        Returns:
+            Number of hosts that are here, number of hosts that are away.
+        """
         return len(self._here) - len(self._away), len(self._away)
 
     @property
@@ -244,6 +268,9 @@ class SlotLedger:
 
         Why is ``held``, or ``open`` until it is known whether another trial follows. Before the
         first placement of each controller none is counted.
+
+        Returns:
+            The cause, idle slots of hosts that are here, idle slots of hosts that are away.
         """
         counted = (self._idle, self._idle_away) if self._counting else (0, 0)
         return "held" if self._waiting else _OPEN, *counted
@@ -275,7 +302,7 @@ class SlotLedger:
             else:
                 self._idle += idle
 
-    def _change_controller(self, event: Event) -> None:
+    def _change_controller(self, event: JournalEvent) -> None:
         """Skip the time between two controllers, in which trials may run on."""
         for attempt in self.running.values():
             attempt.end = self.time
@@ -296,7 +323,14 @@ class SlotLedger:
             self._busy.update(hosts)
         self._counting = True
 
-    def _placed(self, event: Event) -> None:
+    def _take_over(self, trial: object) -> None:
+        """Let an orphan run on once the present controller writes an event about it."""
+        attempt = self.orphans.pop(trial, None) if isinstance(trial, str) else None
+        if attempt is not None:
+            attempt.end = None
+            self._begin(attempt)
+
+    def _placed(self, event: PlacedEvent) -> None:
         self._waiting.discard(event["trial"])
         attempt = Attempt(
             trial=event["trial"],
@@ -309,20 +343,20 @@ class SlotLedger:
         )
         self._begin(attempt)
 
-    def _first_step(self, event: Event) -> None:
+    def _first_step(self, event: FirstStepEvent) -> None:
         if attempt := self.running.get(event["trial"]):
             attempt.first_step_seconds = event["seconds"]
             attempt.first = min(attempt.placed + max(0.0, event["seconds"]), event["time"])
 
-    def _epoch_ended(self, event: Event) -> None:
+    def _epoch_ended(self, event: EpochEvent) -> None:
         if attempt := self.running.get(event["trial"]):
             attempt.on_epoch(event["time"], event["seconds"])
 
-    def _checkpoint(self, event: Event) -> None:
+    def _checkpoint(self, event: CheckpointEvent) -> None:
         if attempt := self.running.get(event["trial"]):
             attempt.on_checkpoint(event["time"])
 
-    def _ended(self, event: Event) -> None:
+    def _ended(self, event: EndedEvent) -> None:
         name, outcome = event["trial"], event["outcome"]
         self._waiting.discard(name)
         if outcome == "interrupted":
@@ -339,36 +373,36 @@ class SlotLedger:
 
     # -- what waits, what is there ---------------------------------------------------
 
-    def _new(self, event: Event) -> None:
+    def _new(self, event: ProposedEvent) -> None:
         self._waiting.add(event["trial"])
         for sums in (self._sums, self._loose):
             sums["brain"] += sums.pop(_OPEN, 0.0)
 
-    def _promoted(self, event: Event) -> None:
+    def _promoted(self, event: PromotedEvent) -> None:
         self._waiting.update(name for name in event["trials"] if name not in self.running)
 
-    def _retried(self, event: Event) -> None:
+    def _retried(self, event: RetriedEvent) -> None:
         self._waiting.add(event["trial"])
 
-    def _rested(self, event: Event) -> None:
+    def _rested(self, event: RestedEvent) -> None:
         self._waiting.discard(event["trial"])
 
-    def _added(self, event: Event) -> None:
+    def _added(self, event: AddedEvent) -> None:
         """Until a person asked for more trials there was nothing left to start."""
         for sums in (self._sums, self._loose):
             sums["tail"] += sums.pop(_OPEN, 0.0)
 
-    def _opened(self, event: Event) -> None:
+    def _opened(self, event: OpenedEvent) -> None:
         slots_by_host = Counter(slot.rpartition(":")[0] for slot in event.get("slots", ()))
         with self._changing(slots_by_host):
             self._here.update(slots_by_host)
 
-    def _host_joined(self, event: Event) -> None:
+    def _host_joined(self, event: HostJoinedEvent) -> None:
         with self._changing((event["host"],)):
             self._here[event["host"]] = len(event["slots"])
             self._away.discard(event["host"])
 
-    def _host_away(self, event: Event) -> None:
+    def _host_away(self, event: HostLostEvent | QuarantinedEvent) -> None:
         if event["host"] in self._here:
             with self._changing((event["host"],)):
                 self._away.add(event["host"])
@@ -379,7 +413,7 @@ def _add(sums: Sums, parts: Mapping[str, float], times: int = 1) -> None:
         sums[cause] += times * seconds
 
 
-_HANDLERS = {
+_HANDLERS: dict[str, Callable[[SlotLedger, Any], None]] = {
     "opened": SlotLedger._opened,
     "proposed": SlotLedger._new,
     "placed": SlotLedger._placed,
@@ -422,7 +456,7 @@ class SlotHolders:
         self._holds: defaultdict[str, deque[SlotHold]] = defaultdict(deque)
         self._slots: dict[str, tuple[str, ...]] = {}
 
-    def apply(self, event: Event) -> None:
+    def apply(self, event: JournalEvent) -> None:
         """Apply one event."""
         match event["event"]:
             case "placed":
@@ -444,8 +478,17 @@ class SlotHolders:
             hold = next(hold for hold in reversed(self._holds[slot]) if hold.trial == trial)
             hold.ended = time
 
-    def of(self, slot: str, begin: float, end: float) -> dict[str, float]:
-        """Return the trials that held a slot in some time, and the seconds of each."""
+    def find_holders(self, slot: str, begin: float, end: float) -> dict[str, float]:
+        """Return the trials that held a slot in some time, and the seconds of each.
+
+        Args:
+            slot: ``host:number``.
+            begin: of the time, in seconds since the epoch.
+            end: of the time, likewise.
+
+        Returns:
+            Seconds within that time by trial; none that is 0.
+        """
         held: defaultdict[str, float] = defaultdict(float)
         for hold in self._holds.get(slot, ()):
             if (seconds := hold.seconds(begin, end)) > 0.0:

@@ -21,6 +21,7 @@ from hydragnn_hpo.campaign.state import LOST, Trial
 from hydragnn_hpo.config import CampaignConfig, TrialConfig
 from hydragnn_hpo.config.convs.spec import is_user_conv, package_of
 from hydragnn_hpo.errors import HydraError, JobError, StorageError
+from hydragnn_hpo.journal_events import AttemptOutcome
 from hydragnn_hpo.launching import Backend, Event
 from hydragnn_hpo.layout import RunDir
 from hydragnn_hpo.placement import Plan, StartTask
@@ -119,19 +120,19 @@ class Attempts:
         while self.to_launch and time.monotonic() < until:
             some = [self.to_launch.popleft() for _ in range(min(WRITERS, len(self.to_launch)))]
             pairs = [(self.event_store.state.trials[start.name], start) for start in some]
-            going = [pair for pair in pairs if pair[0].asked is None]
+            going = [pair for pair in pairs if pair[0].stop_reason is None]
             for job in self._writers.map(lambda pair: self.dispatch.prepare(*pair), going):
                 self.backend.start(job)
                 self.started += 1
             for trial, _ in pairs:
-                if trial.asked is not None:
+                if trial.stop_reason is not None:
                     self.end(trial)
 
     def ask(self, trial: Trial, reason: str, **values: Any) -> None:
         """Ask a running trial to end: once, but for a person or a pause, which do not wait."""
-        if trial.asked is not None and reason in REQUESTS:
+        if trial.stop_reason is not None and reason in REQUESTS:
             return
-        if trial.asked is None or reason == "cancelled":
+        if trial.stop_reason is None or reason == "cancelled":
             self.event_store.append("asked", trial=trial.name, reason=reason, **values)
         self._send_request(trial, reason)
 
@@ -150,8 +151,8 @@ class Attempts:
         trial = self._trial_of(job)
         if trial is None:
             self.backend.stop(job, grace=PATIENCE_SECONDS)
-        elif trial.asked is not None:
-            self._send_request(trial, trial.asked)
+        elif trial.stop_reason is not None:
+            self._send_request(trial, trial.stop_reason)
 
     def recover(self, wait: Callable[[], None]) -> None:
         """Take over what a lost controller left running, or queue it again.
@@ -274,18 +275,25 @@ class Attempts:
         away: Sequence[str] = (),
         **_: Any,
     ) -> None:
-        """Note how an attempt ended and what becomes of its trial."""
+        """Note how an attempt ended and what becomes of its trial.
+
+        Args:
+            trial: it runs until now.
+            codes: exit codes by rank, negative ones are signals; empty if its controller was lost.
+            first: the rank that ended first, where that is known.
+            signal_sent: whether we sent signals ourselves.
+            error: a sentence of the backend where the job could not run.
+            away: hosts that were lost with ranks of it.
+        """
         self._check_run_directory()
         left = self._describe_end(trial, codes, first=first, error=error, away=away)
-        ended = self.dispatch.work.ended(left, until=trial.until)
+        ended = self.dispatch.work.read_end(left, until=trial.until)
         widths, shared = self.dispatch.choices(trial)
         ended = retry_out_of_memory(ended, width=trial.width, widths=widths, shared=shared)
         if ended["reason"] in LOST:
             ended["codes"] = list(codes)
         if ended["reason"] == "host_lost" and not ended.get("excused"):
-            places = trial.slots[:: max(1, len(trial.slots) // len(codes))]
-            host = find_failed_host(places, codes, first=first, signalled=signal_sent)
-            self._record_host_failure(trial, host)
+            self._record_host_failure(trial, codes, first=first, signal_sent=signal_sent)
         self.dispatch.release(trial, ended)
         if ended["outcome"] != "interrupted":
             ended["score"] = self._score(trial, ended)
@@ -309,7 +317,7 @@ class Attempts:
         return EndedAttempt(
             self.run_dir.trial(trial.name).attempt(trial.attempt),
             codes,
-            trial.asked,
+            trial.stop_reason,
             restarts=trial.restarts,
             max_restarts=self.config.search.max_restarts,
             error=error,
@@ -339,14 +347,19 @@ class Attempts:
         else:
             self.files_away_since = min(self.files_away_since, time.monotonic())
 
-    def _score(self, trial: Trial, ended: dict[str, Any]) -> Point | None:
+    def _score(self, trial: Trial, ended: AttemptOutcome) -> Point | None:
         """Return what an end is ranked by; nothing for a failure."""
         if ended["outcome"] not in ("completed", "stopped"):
             return None
-        known = {**ended, "joules": trial.joules} if trial.joules else ended
+        known: AttemptOutcome = {**ended, "joules": trial.joules} if trial.joules else ended
         return read_objective(self.config.search.objective, known, self.dispatch.spreads)
 
-    def _record_host_failure(self, trial: Trial, host: str | None) -> None:
+    def _record_host_failure(
+        self, trial: Trial, codes: Sequence[int], *, first: int | None, signal_sent: bool
+    ) -> None:
+        """Record a failure of the host that a lost attempt speaks against, if there is one."""
+        places = trial.slots[:: max(1, len(trial.slots) // len(codes))]
+        host = find_failed_host(places, codes, first=first, signalled=signal_sent)
         if host is not None:
             self.event_store.append("host_failed", host=host, cause=trial.name)
 
@@ -358,7 +371,7 @@ class Attempts:
                 f"{folder}: the disk is full; make room, then run the same command again to go on."
             )
         most = self.config.search.max_failures
-        if trial.reason == "bug" and self.event_store.state.alike(trial) >= most:
+        if trial.reason == "bug" and self.event_store.state.count_equal_failures(trial) >= most:
             self.trouble = JobError(
                 f"{most} trials failed alike; the last, {trial.name}, with: {trial.message} "
                 f"See {folder / 'log'}."
@@ -386,10 +399,9 @@ def replay_stop_rule(config: CampaignConfig, event_store: EventStore) -> TrialPr
     """Build the stopping rule, which knows what earlier controllers saw."""
     rule = TrialPruner(config.search)
     for event in read_journal(event_store.path) if config.search.stop_rule != "none" else ():
-        value = event.get("watched", event.get("objective"))
-        searched = (
-            event["event"] == "epoch" and event_store.state.trials[event["trial"]].parent is None
-        )
-        if searched and value is not None:
+        if event["event"] != "epoch" or event_store.state.trials[event["trial"]].parent is not None:
+            continue
+        value = event.get("watched", event["objective"])
+        if value is not None:
             rule.observe(event["trial"], event["reached"], value, until=event["reached"])
     return rule

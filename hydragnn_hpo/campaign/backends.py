@@ -97,7 +97,11 @@ def tell_overruled(machine: MachineConfig) -> None:
 
 
 def preload_of(config: CampaignConfig) -> tuple[str, ...]:
-    """Return the modules that ranks of a campaign need: none for a command of a user."""
+    """Return the modules that ranks of a campaign need: none for a command of a user.
+
+    Returns:
+        Names of modules, as the zygote imports them.
+    """
     return PRELOAD if config.command is None else ()
 
 

@@ -1,7 +1,7 @@
 """Between state and planner: price trials, choose their places, write their orders."""
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,9 @@ from hydragnn_hpo.config import (
     find_profile,
 )
 from hydragnn_hpo.errors import JobError
+from hydragnn_hpo.file_records import StoreStats
 from hydragnn_hpo.files import storage, write_text
+from hydragnn_hpo.journal_events import AttemptOutcome
 from hydragnn_hpo.launching import Event, Job, Slot
 from hydragnn_hpo.layout import RunDir
 from hydragnn_hpo.placement import (
@@ -60,7 +62,13 @@ def choose_profile(slots: Sequence[Slot], here: ProfileConfig, lanes: int) -> Pr
 
 
 def set_measured_memory(profile: ProfileConfig, slots: Sequence[Slot], lanes: int) -> ProfileConfig:
-    """Set the memory of a device as its slots report it; keep the profile's where they do not."""
+    """Set the memory of a device as its slots report it; keep the profile's where they do not.
+
+    Args:
+        profile: is not changed; a copy is returned where memory is known.
+        slots: of the backend; their ``memory_mb`` is a lane's share of a device, in MiB.
+        lanes: slots that share a device.
+    """
     known = [slot.memory_mb for slot in slots if slot.memory_mb]
     if not known:
         return profile
@@ -78,6 +86,11 @@ def fill_profile(profile: ProfileConfig, slots: Sequence[Slot], lanes: int) -> P
     """Fill in what a profile does not know: memory, and devices of the other kind.
 
     The speeds of GPUs promise a hundred times too much of hosts that turn out to have none.
+
+    Args:
+        profile: is not changed.
+        slots: of the backend; without any the profile is kept.
+        lanes: slots that share a device.
     """
     kind = "gpu" if any(slot.device != "cpu" for slot in slots) else "cpu"
     if slots and kind != profile.device:
@@ -104,10 +117,10 @@ class Dispatch:
         self.config, self.run_dir, self.work, self.profile = config, run, work, profile
         self.slots: dict[str, Slot] = {}
         self.pool = SlotPool({})
-        self.costs = CostModel({}, profile, max_width=config.machine.max_width)
+        self.costs = CostModel(None, profile, max_width=config.machine.max_width)
         self.configs: dict[str, Any] = {}
 
-    def settle(self, stats: Mapping[str, Any], slots: Sequence[Slot]) -> None:
+    def settle(self, stats: StoreStats | None, slots: Sequence[Slot]) -> None:
         """Set up the cost model from the data, the slots, and what earlier campaigns learnt.
 
         What this one learnt is in its journal, and is learnt again from there.
@@ -123,8 +136,12 @@ class Dispatch:
 
     @property
     def spreads(self) -> dict[str, float]:
-        """Standard deviation of each target in its own unit."""
-        targets = self.work.stats.get("targets", {})
+        """Standard deviation of each target in its own unit.
+
+        Returns:
+            By target; those of a command have none.
+        """
+        targets = self.work.stats["targets"] if self.work.stats else {}
         return {name: target["std"] for name, target in targets.items() if "std" in target}
 
     # -- slots -----------------------------------------------------------------------
@@ -194,7 +211,7 @@ class Dispatch:
 
     def _task(self, trial: Trial) -> Task:
         price, epochs = self.price(trial), trial.until - trial.epoch
-        widths = [w for w in price.widths if w >= trial.least] or [price.widths[-1]]
+        widths = [w for w in price.widths if w >= trial.min_width] or [price.widths[-1]]
         return Task(
             trial.name,
             tuple(widths),
@@ -202,7 +219,7 @@ class Dispatch:
             measured=price.measured,
             restarts=trial.resizes,
             lanes=self._lanes(trial, price),
-            wished=trial.wished,
+            requested_width=trial.requested_width,
         )
 
     def _running(self, trial: Trial, now: float) -> RunningTask:
@@ -210,8 +227,8 @@ class Dispatch:
         left = epoch * (trial.until - trial.epoch)
         if trial.first_step is None:
             left += self.profile.start_seconds
-        since = max(0.0, now - trial.moved)
-        stoppable = trial.first_step is not None and trial.asked is None
+        since = max(0.0, now - trial.last_progress)
+        stoppable = trial.first_step is not None and trial.stop_reason is None
         return RunningTask(
             self._task(trial), trial.width, max(left - since, 0.1 * epoch), stoppable
         )
@@ -222,7 +239,7 @@ class Dispatch:
         if lanes == 1:
             return 1
         room = self.profile.memory_bytes / lanes
-        return lanes if trial.whole or price.memory(trial.least) > room else 1
+        return lanes if trial.whole_device or price.memory(trial.min_width) > room else 1
 
     def price(self, trial: Trial) -> Price:
         """Price a trial by all that is known now."""
@@ -237,7 +254,11 @@ class Dispatch:
         return (command.width,) if command else (1,)
 
     def choices(self, trial: Trial) -> tuple[tuple[int, ...], bool]:
-        """Return the widths a trial may have here, and whether it shares its device with others."""
+        """Return the widths a trial may have here, and whether it shares its device with others.
+
+        Returns:
+            Widths in ranks, rising; whether a device runs ranks of other trials beside its own.
+        """
         price = self.price(trial)
         lanes = self._lanes(trial, price)
         room = self.pool.widest // lanes
@@ -269,15 +290,15 @@ class Dispatch:
         with storage(place):
             place.mkdir(parents=True, exist_ok=True)
         if not folder.config.exists():
-            write_text(folder.config, self.work.written(self.configs[trial.name]))
+            write_text(folder.config, self.work.render_config(self.configs[trial.name]))
         write_text(place / "placement.toml", dump_config(placement))
         slots = self._places(start)
-        ranks = self.work.ranks(slots)
+        ranks = self.work.choose_rank_slots(slots)
         return Job(
             id=f"{trial.name}.{attempt}",
             kind=self.work.kind,
             width=len(ranks),
-            spec=self.work.spec(folder, attempt=attempt, epochs=trial.until, slots=slots),
+            spec=self.work.make_spec(folder, attempt=attempt, epochs=trial.until, slots=slots),
             log=place / "log",
             watch=place / "metrics.jsonl",
             slots=ranks,
@@ -289,7 +310,7 @@ class Dispatch:
         named = [self.slots[name] for name in start.slots]
         return tuple(merge_slots(named[at : at + lanes]) for at in range(0, len(named), lanes))
 
-    def release(self, trial: Trial, ended: Mapping[str, Any]) -> None:
+    def release(self, trial: Trial, ended: AttemptOutcome) -> None:
         """Free a trial's slots, and learn from how it ended."""
         self.pool.give_back(trial.slots)
         config = self.configs[trial.name]
@@ -309,7 +330,13 @@ class Dispatch:
             self.costs.observe_end(config, trial.reason if trial.status == "failed" else None)
 
     def learn(self, trial: Trial, width: int, seconds: float) -> None:
-        """Correct the cost model by one epoch that was measured."""
+        """Correct the cost model by one epoch that was measured.
+
+        Args:
+            trial: the trial.
+            width: ranks of the epoch.
+            seconds: of training and validation; 0 is ignored.
+        """
         config = self.configs[trial.name]
         if isinstance(config, TrialConfig):
             self.costs.observe(config, width, seconds)
@@ -364,7 +391,7 @@ class HostHealth:
         if not gone:
             return []
         running = self.event_store.state.with_status("running")
-        return [t for t in running if t.asked is None and not gone.isdisjoint(t.hosts)]
+        return [t for t in running if t.stop_reason is None and not gone.isdisjoint(t.hosts)]
 
     def quarantine_failing(self) -> None:
         """Quarantine hosts that failed twice: not by one bad trial, not the last."""

@@ -118,6 +118,9 @@ class HostWarnings:
 
         Args:
             watts: of the hosts of which every slot is held.
+
+        Returns:
+            A sentence by host; empty where too few hosts can be compared.
         """
         if len(watts) < PEERS:
             return {}
@@ -191,7 +194,7 @@ class EnergyMeter:
         begin = min(begin, end - _SHORTEST_SECONDS)
         self._ends[host], seconds = end, end - begin
         slots = self._slots_of(host)
-        held = {s.name: self._event_store.holders.of(s.name, begin, end) for s in slots}
+        held = {s.name: self._event_store.holders.find_holders(s.name, begin, end) for s in slots}
         busy = all(sum(by.values()) > 0.99 * seconds for by in held.values())
         if (joules := sample.joules) is not None:
             self._charge(sample, slots, held, seconds)

@@ -16,6 +16,7 @@ from hydragnn_hpo.campaign.promotion import choose_promotions
 from hydragnn_hpo.campaign.state import State
 from hydragnn_hpo.config import CampaignConfig, ProfileConfig, TrialConfig
 from hydragnn_hpo.errors import ConfigError
+from hydragnn_hpo.journal_events import SearchedValues
 from hydragnn_hpo.layout import derive_seed
 from hydragnn_hpo.placement import (
     CostModel,
@@ -29,8 +30,8 @@ from hydragnn_hpo.placement import (
 )
 from hydragnn_hpo.search import Point, Promotion, RungResult, make_brain
 
-Values = dict[str, Any]
-Configure = Callable[[str, Mapping[str, Any]], Any]
+Configure = Callable[[str, SearchedValues], Any]
+"""Makes a trial's whole configuration from its name and searched values."""
 
 ERROR = 0.25
 """How far the logarithm of a trial's true time is from its price, once the machine's own speed is
@@ -135,7 +136,11 @@ class Forecast:
 
     @cached_property
     def longest(self) -> tuple[str, float]:
-        """Return the trial that takes longest even as wide as is efficient, and its seconds."""
+        """Return the trial that takes longest even as wide as is efficient, and its seconds.
+
+        Returns:
+            Name and seconds; an empty name and 0 where there is no work.
+        """
         seconds: dict[str, float] = {}
         for work in self.works:
             name = trial_of(work.name)
@@ -144,7 +149,11 @@ class Forecast:
 
     @property
     def widths(self) -> dict[int, int]:
-        """Count the pieces of work by the ranks they ended with."""
+        """Count the pieces of work by the ranks they ended with.
+
+        Returns:
+            Number of pieces of work by ranks, rising.
+        """
         lanes = {work.name: work.lanes for work in self.works}
         counts = Counter(slots // lanes[name] for name, slots in self.simulated.widths.items())
         return dict(sorted(counts.items()))
@@ -157,8 +166,8 @@ class Forecast:
 
 
 def sample_configurations(
-    config: CampaignConfig, count: int, known: Sequence[Values] = ()
-) -> list[Values]:
+    config: CampaignConfig, count: int, known: Sequence[SearchedValues] = ()
+) -> list[SearchedValues]:
     """Draw configurations as a campaign may propose them, spread evenly over its space.
 
     Args:
@@ -199,16 +208,22 @@ class TrialPricer:
         self.config, self.machine = config, machine
         self.costs, self.configure = costs, configure
 
-    def price(self, name: str, values: Values) -> PricedTrial | None:
+    def price(self, name: str, values: SearchedValues) -> PricedTrial | None:
         """Price a trial; None if its values make no valid one."""
         try:
             trial = self.configure(name, values)
         except ConfigError:
             return None
-        return self.priced(name, values, trial)
+        return self.price_configured(name, values, trial)
 
-    def priced(self, name: str, values: Values, trial: Any) -> PricedTrial:
-        """Price a trial whose configuration is known."""
+    def price_configured(self, name: str, values: SearchedValues, trial: Any) -> PricedTrial:
+        """Price a trial whose configuration is known.
+
+        Args:
+            name: of the trial.
+            values: its searched values, which alone price a command.
+            trial: its whole configuration: a ``TrialConfig``, or a table of a command.
+        """
         command, every = self.config.command, CHECKPOINT_SECONDS
         if isinstance(trial, TrialConfig):
             price, label = self.costs.price(trial), trial.model.conv

@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from hydragnn_hpo.campaign.backends import fleet_on
 from hydragnn_hpo.campaign.controller import Controller
@@ -23,7 +22,7 @@ from hydragnn_hpo.campaign.forecast import (
     TrialPricer,
     forecast_campaign,
 )
-from hydragnn_hpo.campaign.journal import Event, read_journal
+from hydragnn_hpo.campaign.journal import read_journal
 from hydragnn_hpo.campaign.outcome import last_lines
 from hydragnn_hpo.campaign.setup import open_run
 from hydragnn_hpo.campaign.shutdown import Drained
@@ -31,7 +30,9 @@ from hydragnn_hpo.campaign.state import State
 from hydragnn_hpo.campaign.trial_kind import TrialKind
 from hydragnn_hpo.config import STORE_VERSION, CampaignConfig, Goal
 from hydragnn_hpo.errors import HydraError
+from hydragnn_hpo.file_records import StoreStats
 from hydragnn_hpo.files import storage, write_json
+from hydragnn_hpo.journal_events import JournalEvent
 from hydragnn_hpo.launching import SpeedUp, StubPlan, StubTransport
 from hydragnn_hpo.layout import RunDir
 from hydragnn_hpo.placement import CostModel
@@ -69,11 +70,11 @@ class RehearsalPlan:
     cards: Mapping[Path, str]
     """Path and name of the campaign's cards."""
 
-    stats: Mapping[str, dict[str, Any]]
+    stats: Mapping[str, StoreStats]
     """Statistics of each card's data, by its name."""
 
-    pooled_stats: dict[str, Any]
-    """Of all data together; empty without data."""
+    pooled_stats: StoreStats | None
+    """Of all data together; None where trials are a command."""
 
     machine: ForecastMachine
     makespan: float
@@ -212,12 +213,12 @@ def rehearse(plan: RehearsalPlan, path: Path) -> Rehearsal:
 
 def find_results(run: RunDir) -> list[tuple[str, int]]:
     """Return trial and attempt of each result on disk."""
-    found = run.trials.glob("*/attempts/*/result.json")
-    return [(path.parents[2].name, int(path.parent.name)) for path in found]
+    paths = run.trials.glob("*/attempts/*/result.json")
+    return [(path.parents[2].name, int(path.parent.name)) for path in paths]
 
 
 def summarize_load(
-    samples: Sequence[Load], events: Sequence[Event], clock: SpeedUp
+    samples: Sequence[Load], events: Sequence[JournalEvent], clock: SpeedUp
 ) -> ControllerLoad:
     """Return the load of the time in which nearly all trials ran.
 
@@ -383,7 +384,7 @@ def find_steady(samples: Sequence[Load]) -> Sequence[Load]:
     return samples[busy[0] : busy[-1] + 1]
 
 
-def count_records(events: Iterable[Event], steady: Sequence[Load], clock: SpeedUp) -> int:
+def count_records(events: Iterable[JournalEvent], steady: Sequence[Load], clock: SpeedUp) -> int:
     """Count the records that the journal took between the first and the last of some samples.
 
     Args:
@@ -396,7 +397,9 @@ def count_records(events: Iterable[Event], steady: Sequence[Load], clock: SpeedU
     return sum(first <= moment < last for moment in times)
 
 
-def check_results(events: Iterable[Event], results: Iterable[tuple[str, int]]) -> tuple[int, int]:
+def check_results(
+    events: Iterable[JournalEvent], results: Iterable[tuple[str, int]]
+) -> tuple[int, int]:
     """Compare results on disk with those in the journal.
 
     Args:
@@ -421,7 +424,7 @@ def check_results(events: Iterable[Event], results: Iterable[tuple[str, int]]) -
     return lost, sum(count - 1 for count in ends.values())
 
 
-def measure_makespan(events: Iterable[Event]) -> float:
+def measure_makespan(events: Iterable[JournalEvent]) -> float:
     """Return the seconds from the first attempt's begin to the last one's end."""
     began = ended = math.nan
     for event in events:
@@ -449,7 +452,7 @@ def _predict(plan: RehearsalPlan, config: CampaignConfig, work: TrialKind, state
     return forecast_campaign(config, machine, priced).simulated.makespan
 
 
-def _open_run(config: CampaignConfig, path: Path, stats: Mapping[str, dict[str, Any]]) -> RunDir:
+def _open_run(config: CampaignConfig, path: Path, stats: Mapping[str, StoreStats]) -> RunDir:
     """Make a run directory with what a controller reads of graph stores.
 
     Args:

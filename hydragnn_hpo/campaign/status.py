@@ -8,13 +8,15 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
 from hydragnn_hpo.campaign.accounting import SlotLedger, Utilization
 from hydragnn_hpo.campaign.event_store import read_state
 from hydragnn_hpo.campaign.journal import read_journal
 from hydragnn_hpo.campaign.state import EnergyUse, State, Trial
 from hydragnn_hpo.config import SearchConfig
+from hydragnn_hpo.file_records import LeaderboardEntry, LeaderboardTable
+from hydragnn_hpo.journal_events import SearchedValues
 from hydragnn_hpo.layout import RunDir
 from hydragnn_hpo.search import Point, pareto_front
 
@@ -93,7 +95,11 @@ class Status:
         return sum(self.counts.get(status, 0) for status in BUSY_ENDS)
 
     def to_plain(self) -> dict[str, Any]:
-        """Return plain data for JSON."""
+        """Return plain data for JSON.
+
+        Returns:
+            What ``status --json`` prints; times are seconds, energies joules.
+        """
         best = self.best
         return {
             "trials": self.counts,
@@ -198,6 +204,9 @@ def running_trials(state: State, most: int, now: float | None = None) -> tuple[R
         state: the campaign's state.
         most: give no more than these.
         now: seconds since the epoch.
+
+    Returns:
+        At most ``most`` rows.
     """
     trials = state.with_status("running")
     shown = sorted(trials, key=lambda t: (-t.width, t.placed, t.name))[:most]
@@ -211,7 +220,7 @@ def running_trials(state: State, most: int, now: float | None = None) -> tuple[R
             until=t.until,
             objective=t.objective,
             epoch_seconds=t.seconds.get(t.width),
-            asked=t.asked,
+            asked=t.stop_reason,
             ends_in=_ends_in(t, now),
         )
         for t in shown
@@ -223,7 +232,7 @@ def _ends_in(trial: Trial, now: float | None) -> float | None:
     each = trial.seconds.get(trial.width, trial.predicted)
     if each is None:
         return None
-    since = 0.0 if now is None else min(each, max(0.0, now - trial.moved))
+    since = 0.0 if now is None else min(each, max(0.0, now - trial.last_progress))
     return max(0.0, (trial.until - trial.epoch) * each - since)
 
 
@@ -299,14 +308,17 @@ def count_progress(run: RunDir) -> int:
     furthest: dict[str, tuple[int, int]] = {}
     steps = len(list(run.data.glob("*/index.json")))
     for event in read_journal(run.journal):
-        kind = event["event"]
-        if kind in ("epoch", "checkpoint"):
-            reached = (event["reached"], event.get("step", 0))
-            if reached > furthest.get(event["trial"], (0, 0)):
-                furthest[event["trial"]] = reached
+        match event["event"]:
+            case "epoch" | "checkpoint":
+                step = event.get("step", 0) if event["event"] == "checkpoint" else 0
+                reached = (event["reached"], step)
+                if reached > furthest.get(event["trial"], (0, 0)):
+                    furthest[event["trial"]] = reached
+                    steps += 1
+            case "ended" if event["outcome"] != "interrupted":
                 steps += 1
-        elif kind == "finished" or (kind == "ended" and event["outcome"] != "interrupted"):
-            steps += 1
+            case "finished":
+                steps += 1
     return steps
 
 
@@ -332,14 +344,14 @@ class LeaderboardRow:
     """What it is ranked by: one number, or one for each goal of the campaign."""
     front: bool | None
     """Whether no other trial is better at every goal; None where there is one goal."""
-    val_mae: dict[str, float]
+    val_mae: dict[str, float | None]
     """By head, in the head's unit."""
     slot_seconds: float
     energy_joules: float | None
     """What its slots took, by the counters of their hosts; None where nothing was counted."""
     energy_share: float | None
     """Share of the time it held slots in which that was counted; None while it runs."""
-    values: dict[str, Any]
+    values: SearchedValues
 
 
 @dataclass(frozen=True)
@@ -353,9 +365,10 @@ class Leaderboard:
         """Keep the first rows."""
         return Leaderboard(self.rows[:top], self.units)
 
-    def to_plain(self) -> dict[str, Any]:
+    def to_plain(self) -> LeaderboardTable:
         """Return plain data for JSON."""
-        return {"units": self.units, "trials": [asdict(row) for row in self.rows]}
+        rows = [cast("LeaderboardEntry", asdict(row)) for row in self.rows]
+        return {"units": self.units, "trials": rows}
 
 
 def rank_trials(state: State) -> Leaderboard:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
@@ -325,8 +325,7 @@ def _reseed_and_build(run: Path, count: int, quiet: bool) -> "BuildTable":
         raise ConfigError(f"{run}: its trials run a command: there is no ensemble to build.")
     cards = fitting_cards(config, source)
     result = alone(config, open_run(config, run), cards, quiet=quiet, reseed=count)
-    table: BuildTable = result["ensemble"]
-    return table
+    return cast("BuildTable", result["ensemble"])
 
 
 def _print_build(table: "BuildTable") -> None:

@@ -84,11 +84,11 @@ from hydragnn_hpo.ensemble.uncertainty_scores import (
     mae,
 )
 from hydragnn_hpo.errors import HydraError, RunError, answer_of
+from hydragnn_hpo.file_records import StoreStats
 from hydragnn_hpo.files import write_bytes, write_json
 from hydragnn_hpo.layout import RunDir
 from hydragnn_hpo.metrics_log import replace_nonfinite
 from hydragnn_hpo.model import variance_key
-from hydragnn_hpo.placement import Stats
 from hydragnn_hpo.training import read_checkpoint
 
 TEST_PREDICTIONS, TABLE = "test_predictions.safetensors", "ensemble.json"
@@ -482,7 +482,7 @@ def _training_pieces(context: BuildContext) -> Iterable[Columns]:
         yield context.graphs.take(indices[first : first + GRAPHS_TOGETHER])
 
 
-def describe_data(cards: Sequence[CardConfig], stats: Stats) -> Provenance:
+def describe_data(cards: Sequence[CardConfig], stats: StoreStats) -> Provenance:
     """Return the provenance of the data from its cards and the store's ``stats.json``."""
     fields = ("name", "title", "origin", "licence", "cite")
     texts = {

@@ -28,8 +28,10 @@ from hydragnn_hpo.config import (
     validation_sentence,
 )
 from hydragnn_hpo.errors import StorageError
+from hydragnn_hpo.file_records import StoreStats
 from hydragnn_hpo.files import read_json, write_json
-from hydragnn_hpo.placement.price import CommandQuote, Price, Quote, Stats, epoch_workload
+from hydragnn_hpo.journal_events import JournalEvent
+from hydragnn_hpo.placement.price import CommandQuote, Price, Quote, epoch_workload
 
 Features = Mapping[str, float]
 Row = tuple[dict[str, float], float]
@@ -78,7 +80,13 @@ class Ridge:
         self._noise, self._stale = self._first_noise, 0.0
 
     def put(self, key: Any, features: Features, value: float) -> None:
-        """Take in an observation, in place of an earlier one of the same key."""
+        """Take in an observation, in place of an earlier one of the same key.
+
+        Args:
+            key: tells observations apart.
+            features: what the value is regressed on, by name.
+            value: logarithm of measured over predicted.
+        """
         _, before = self._rows.get(key, ({}, math.inf))
         if key not in self._rows and len(self._rows) >= MOST_ROWS:
             del self._rows[next(iter(self._rows))]
@@ -141,13 +149,13 @@ class Ridge:
         for _ in range(ROUNDS):
             weighted = table * (weights / self._noise**2)[:, None]
             self._spread = np.asarray(np.linalg.inv(table.T @ weighted + penalty), dtype=float)
-            found = self._spread @ (weighted.T @ values)
-            away = np.abs(values - table @ found)
+            fitted = self._spread @ (weighted.T @ values)
+            away = np.abs(values - table @ fitted)
             weights = np.minimum(1.0, BEND * self._noise / np.maximum(away, 1e-12))
             used = len(penalty) - float(np.diag(self._spread) @ np.diag(penalty))
             squares = BELIEF * self._first_noise**2 + float(weights @ away**2) / BENT
             self._noise = math.sqrt(squares / (BELIEF + max(float(weights.sum()) - used, 0.0)))
-        self._known = dict(zip(self._columns, found.tolist(), strict=True))
+        self._known = dict(zip(self._columns, fitted.tolist(), strict=True))
 
     def _table(self) -> tuple[Floats, Floats]:
         """Lay the observations out, [R, C] and [R]."""
@@ -199,10 +207,10 @@ class FailureModel:
 
     def fails(self, causes: tuple[str, ...]) -> float:
         """Return the probability of failure: each cause multiplies the odds of all trials."""
-        whole, found = self.rate("all"), self.rate("all")
+        rate_of_all = probability = self.rate("all")
         for cause in causes:
-            found *= self.rate(cause) / whole
-        return min(found, MOST)
+            probability *= self.rate(cause) / rate_of_all
+        return min(probability, MOST)
 
 
 def _count(counts: dict[str, list[int]], cause: str, ends: int, failures: int) -> None:
@@ -211,7 +219,11 @@ def _count(counts: dict[str, list[int]], cause: str, ends: int, failures: int) -
 
 
 def failure_causes(config: TrialConfig) -> tuple[str, ...]:
-    """Name what may make a trial fail: its conv, and its learning rate within half a decade."""
+    """Name what may make a trial fail: its conv, and its learning rate within half a decade.
+
+    Returns:
+        Names as ``conv:schnet`` and ``rate:1e-3``.
+    """
     decade = round(2 * math.log10(config.training.learning_rate)) / 2
     return (f"conv:{config.model.conv}", f"rate:1e{decade:g}")
 
@@ -302,12 +314,16 @@ class CostModel:
     """
 
     def __init__(
-        self, stats: Stats, profile: ProfileConfig | None = None, *, max_width: int = 64
+        self,
+        stats: StoreStats | None,
+        profile: ProfileConfig | None = None,
+        *,
+        max_width: int = 64,
     ) -> None:
         """Know formulas only.
 
         Args:
-            stats: statistics of the data, as in ``stats.json``.
+            stats: of the data, as in ``stats.json``; None where trials are a command.
             profile: the machine; this computer if left out.
             max_width: most ranks of a trial.
         """
@@ -332,15 +348,33 @@ class CostModel:
         return self._priced(self._command(values, widths))
 
     def observe(self, config: TrialConfig, width: int, seconds: float) -> None:
-        """Take in the seconds of one epoch, training and validation, at some width."""
+        """Take in the seconds of one epoch, training and validation, at some width.
+
+        Args:
+            config: the trial, the same object each time.
+            width: ranks.
+            seconds: of the epoch, > 0; others are ignored.
+        """
         self._learn(self._trial(config), width, seconds)
 
     def observe_values(self, values: Values, width: int, seconds: float) -> None:
-        """Take in the seconds of one epoch of a command."""
+        """Take in the seconds of one epoch of a command.
+
+        Args:
+            values: searched values of the command.
+            width: ranks.
+            seconds: of the epoch, > 0; others are ignored.
+        """
         self._learn(self._command(values, (width,)), width, seconds)
 
     def observe_memory(self, config: TrialConfig, width: int, size: float) -> None:
-        """Take in the most bytes that a rank took, ``peak_bytes`` of its record."""
+        """Take in the most bytes that a rank took, ``peak_bytes`` of its record.
+
+        Args:
+            config: the trial, the same object each time.
+            width: ranks.
+            size: in bytes; 0 where it was not measured.
+        """
         quote = self._trial(config).quote
         if size > 0.0:
             ratio = math.log(size / quote.bytes(width))
@@ -395,6 +429,7 @@ class CostModel:
     def _trial(self, config: TrialConfig) -> _TrialFeatures:
         """Return what is known of a trial, after a first look if it is new."""
         if id(config) not in self._seen:
+            assert self.stats is not None, "only trainings have a formula, and they have data"
             quote = Quote(epoch_workload(config, self.stats), self.profile, self.max_width)
             self._seen[id(config)] = _TrialFeatures(config, quote, failure_causes(config))
         return self._seen[id(config)]
@@ -464,7 +499,7 @@ class TrialPrediction:
         return self.actual / self.predicted
 
 
-def compare_with_prediction(events: Iterable[Mapping[str, Any]]) -> list[TrialPrediction]:
+def compare_with_prediction(events: Iterable[JournalEvent]) -> list[TrialPrediction]:
     """Compare each trial that ended: its first attempt at the speed it was placed by.
 
     Args:
@@ -476,16 +511,16 @@ def compare_with_prediction(events: Iterable[Mapping[str, Any]]) -> list[TrialPr
     epochs: dict[str, list[float]] = {}
     ended: dict[str, None] = {}
     for event in events:
-        kind, trial = event["event"], event.get("trial")
-        if kind == "placed" and trial is not None:
-            attempt[trial] = event["attempt"]
-            if event["attempt"] == 1:
-                seconds = event.get("predicted_seconds") or 0.0
-                placed[trial] = (event["width"], seconds / event["until"])
-        elif kind == "epoch" and attempt.get(event["trial"]) == 1:
-            epochs.setdefault(event["trial"], []).append(event["seconds"])
-        elif kind == "ended" and trial in epochs:
-            ended.setdefault(trial)
+        match event["event"]:
+            case "placed":
+                attempt[event["trial"]] = event["attempt"]
+                if event["attempt"] == 1:
+                    seconds = event.get("predicted_seconds") or 0.0
+                    placed[event["trial"]] = (event["width"], seconds / event["until"])
+            case "epoch" if attempt.get(event["trial"]) == 1:
+                epochs.setdefault(event["trial"], []).append(event["seconds"])
+            case "ended" if event["trial"] in epochs:
+                ended.setdefault(event["trial"])
     return [
         TrialPrediction(trial, *placed[trial], statistics.median(epochs[trial]))
         for trial in ended

@@ -56,9 +56,9 @@ class PriceTable:
     def column(self, seconds: float | Floats) -> NDArray[np.intp]:
         """Return the column of the canonical width for a time; the quickest where none will do."""
         enough = self.seconds <= np.broadcast_to(seconds, len(self.now))[:, None]
-        found = enough.argmax(axis=1)
-        some = enough[np.arange(len(found)), found]
-        columns: NDArray[np.intp] = np.where(some, found, self._fastest)
+        narrowest = enough.argmax(axis=1)
+        some = enough[np.arange(len(narrowest)), narrowest]
+        columns: NDArray[np.intp] = np.where(some, narrowest, self._fastest)
         return columns
 
     def occupied(self, seconds: float) -> float:
@@ -100,6 +100,12 @@ def build_price_table(
 
     A running one is priced by its pace: what it takes at other widths is in proportion to its
     prices. It may move while it has restarts left, now where its pace is measured and it can stop.
+
+    Args:
+        waiting: tasks that wait.
+        running: tasks that hold slots.
+        total: slots of the machine.
+        outlook: names the efficiency that widths keep, and the restarts that a task may have.
     """
     tasks = [*waiting, *(each.task for each in running)]
     first, count = len(waiting), len(tasks)
@@ -113,7 +119,7 @@ def build_price_table(
     present = np.array([each.task.at(each.width) for each in running])
     waits = np.array([each.checkpoint_in for each in running])
     stays = np.maximum(left[first:] - waits, 0.0) / np.maximum(present, 1e-9)
-    again = np.array([task.wished is not None for task in waiting], dtype=bool)
+    again = np.array([task.requested_width is not None for task in waiting], dtype=bool)
     seconds[:first][again] += outlook.restart_seconds
     with np.errstate(invalid="ignore"):
         seconds[first:] *= stays[:, None]
@@ -127,7 +133,11 @@ def build_price_table(
 
 
 def width_tables(tasks: Sequence[Task]) -> tuple[Floats, Floats]:
-    """Return seconds and slots of all widths, [n, W] each; infinite beyond a task's last width."""
+    """Return seconds and slots of all widths, [n, W] each; infinite beyond a task's last width.
+
+    Returns:
+        Seconds, [n, W], and slots, [n, W]; n tasks, W widths of the task that has most.
+    """
     shape = (len(tasks), max((len(task.widths) for task in tasks), default=1))
     seconds, slots = np.full(shape, np.inf), np.full(shape, np.inf)
     for row, task in enumerate(tasks):
@@ -136,7 +146,17 @@ def width_tables(tasks: Sequence[Task]) -> tuple[Floats, Floats]:
 
 
 def allowed_widths(seconds: Floats, slots: Floats, floor: float, total: int) -> NDArray[np.bool_]:
-    """Return which widths fit the machine and keep efficiency above a floor; the narrowest does."""
+    """Return which widths fit the machine and keep efficiency above a floor; the narrowest does.
+
+    Args:
+        seconds: by task and width, [n, W]; infinite where a task has no such width.
+        slots: likewise, [n, W].
+        floor: least efficiency over that of the narrowest width, 0 to 1.
+        total: slots of the machine.
+
+    Returns:
+        Mask, [n, W].
+    """
     with np.errstate(invalid="ignore"):
         efficiency = (seconds[:, :1] * slots[:, :1]) / (seconds * slots)
         fine = efficiency >= floor
@@ -175,6 +195,12 @@ def smallest_fitting(
     """Return the least time that fits, to within a share ``near``; ``high`` fits, or is doubled.
 
     Halves first in orders of magnitude: what fits may be far below.
+
+    Args:
+        fits: whether everything fits into a time in seconds; false below some time, true above.
+        low: seconds that do not fit, or 0.
+        high: seconds to begin with.
+        near: share of the answer by which it may be too large.
     """
     for _ in range(SEARCH):
         if fits(high):

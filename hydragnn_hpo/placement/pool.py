@@ -60,7 +60,13 @@ class SlotPool:
     def of(
         cls, names: Iterable[str], *, hosts_per_group: int = 0, slot_order: Sequence[int] = ()
     ) -> Self:
-        """Build from slot names in network order."""
+        """Build from slot names in network order.
+
+        Args:
+            names: ``host:number`` each.
+            hosts_per_group: hosts that share a switch; 0 where groups are not known.
+            slot_order: numbers of a host's slots, neighbours side by side; ascending if empty.
+        """
         hosts: dict[str, list[int]] = {}
         for name in names:
             host, _, index = name.rpartition(":")
@@ -77,7 +83,11 @@ class SlotPool:
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """Hosts that may be used, in network order."""
+        """Hosts that may be used, in network order.
+
+        Returns:
+            Ids of hosts.
+        """
         return tuple(self._hosts[row] for row in np.flatnonzero(self._open))
 
     @property
@@ -98,13 +108,21 @@ class SlotPool:
 
     @property
     def idle_hosts(self) -> tuple[str, ...]:
-        """Hosts that may be used and of which every slot is free."""
+        """Hosts that may be used and of which every slot is free.
+
+        Returns:
+            Ids of hosts, in network order.
+        """
         rows = np.flatnonzero(self._open & (self._counts == self._sizes) & (self._sizes > 0))
         return tuple(self._hosts[row] for row in rows)
 
     @property
     def free_names(self) -> tuple[str, ...]:
-        """Names of the free slots, neighbours side by side."""
+        """Names of the free slots, neighbours side by side.
+
+        Returns:
+            ``host:number`` each, in network order.
+        """
         rows, columns = np.nonzero(self._free)
         return tuple(self._names[r][c] for r, c in zip(rows, columns, strict=True))
 
@@ -163,6 +181,9 @@ class SlotPool:
             width: ranks.
             lanes: slots that each rank takes: all that share its device. These are neighbours
                 in ``slot_order``, and the size of a host is a multiple of them.
+
+        Returns:
+            ``host:number`` of ``width * lanes`` slots, by rank; they are free no more.
         """
         units = self._free if lanes == 1 else self._units(lanes)
         counts = self._counts if lanes == 1 else units.sum(axis=1)

@@ -7,11 +7,11 @@ Shapes: G graphs, N nodes, E edges, T triplets.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import NormalDist
-from typing import Any
+from typing import Literal
 
 from hydragnn_hpo.config import (
     FULL,
@@ -30,8 +30,7 @@ from hydragnn_hpo.config import (
     pass_bytes,
     weight_copies,
 )
-
-Stats = Mapping[str, Any]
+from hydragnn_hpo.file_records import StoreStats, TargetStats
 
 BACKWARD = 3.0
 """A training step costs about three forward passes."""
@@ -51,7 +50,7 @@ ARITHMETIC = {"fp64": 2.0, "bf16": 0.5}
 
 
 @dataclass(frozen=True)
-class EpochSizes:
+class EpochCounts:
     """How much an epoch goes through."""
 
     graphs: int
@@ -69,7 +68,7 @@ class Workload:
     """What an epoch costs in operations, bytes and steps, on all ranks together."""
 
     config: TrialConfig
-    sizes: EpochSizes
+    sizes: EpochCounts
     spread: float
     """Standard deviation of the graphs' costs over their mean."""
     largest: float
@@ -90,14 +89,14 @@ class Workload:
         return self.sizes.graphs / self.sizes.steps
 
 
-def epoch_workload(config: TrialConfig, stats: Stats) -> Workload:
+def epoch_workload(config: TrialConfig, stats: StoreStats) -> Workload:
     """Count what an epoch of a trial costs.
 
     Args:
         config: the trial.
         stats: what ``stats.json`` of its data says, or ``unite_stats`` of several.
     """
-    model, targets, sizes = config.model, stats.get("targets", {}), epoch_sizes(config, stats)
+    model, targets, sizes = config.model, stats.get("targets", {}), count_epoch(config, stats)
     amounts = (sizes.nodes, sizes.edges, sizes.triplets)
     passes = relative_epoch_cost(config, sizes, targets)
     spread, largest = graph_cost_spread(stats)
@@ -118,7 +117,7 @@ def epoch_workload(config: TrialConfig, stats: Stats) -> Workload:
     )
 
 
-def epoch_sizes(config: TrialConfig, stats: Stats) -> EpochSizes:
+def count_epoch(config: TrialConfig, stats: StoreStats) -> EpochCounts:
     """Count graphs, nodes, edges, triplets and steps of an epoch."""
     model = config.model
     size = compute_epoch_size(stats, config.training, [entry.ratio for entry in config.data])
@@ -127,10 +126,10 @@ def epoch_sizes(config: TrialConfig, stats: Stats) -> EpochSizes:
     angle = angle_cutoff(model)
     triplets = 0.0 if angle is None else size.nodes * mean_triplets(stats, angle, most)
     validated = stats["splits"].get("val", 0) / size.graphs
-    return EpochSizes(size.graphs, size.nodes, edges, triplets, size.steps, validated)
+    return EpochCounts(size.graphs, size.nodes, edges, triplets, size.steps, validated)
 
 
-def mean_neighbors(stats: Stats, cutoff: float) -> float:
+def mean_neighbors(stats: StoreStats, cutoff: float) -> float:
     """Estimate the mean number of neighbours of a node within a cutoff in angstrom.
 
     Between cutoffs that were counted it grows with the volume. ``config.data_config.mean_degree``,
@@ -143,18 +142,23 @@ def mean_neighbors(stats: Stats, cutoff: float) -> float:
     return known[-1][1]
 
 
-def mean_triplets(stats: Stats, cutoff: float, most: float = math.inf) -> float:
+def mean_triplets(stats: StoreStats, cutoff: float, most: float = math.inf) -> float:
     """Estimate the pairs of edges that meet at a node within a cutoff in angstrom.
 
     By the histogram of neighbours at the nearest cutoff that has one: few crowded nodes have most
     of the pairs. Without a histogram all nodes are taken to be alike.
+
+    Args:
+        stats: of the data.
+        cutoff: in angstrom.
+        most: neighbours that a node keeps at most.
     """
     mean = min(mean_neighbors(stats, cutoff), most)
-    histograms: Mapping[str, Any] = stats.get("degrees") or {}
+    histograms = stats.get("degrees") or {}
     if not histograms:
         return mean * max(mean - 1.0, 0.0)
     nearest = min(histograms, key=lambda radius: abs(float(radius) - cutoff))
-    counts: Sequence[int] = histograms[nearest]["all"]
+    counts = histograms[nearest]["all"]
     nodes, edges = sum(counts), sum(d * n for d, n in enumerate(counts))
     if not edges:
         return 0.0
@@ -162,25 +166,35 @@ def mean_triplets(stats: Stats, cutoff: float, most: float = math.inf) -> float:
     return float(pairs / nodes * (mean * nodes / edges) ** 2)
 
 
-def relative_epoch_cost(config: TrialConfig, sizes: EpochSizes, targets: Stats) -> float:
-    """Return how much longer an epoch takes than its plain training steps alone."""
+def relative_epoch_cost(
+    config: TrialConfig, sizes: EpochCounts, targets: Mapping[str, TargetStats]
+) -> float:
+    """Return how much longer an epoch takes than its plain training steps alone.
+
+    Args:
+        config: the trial.
+        sizes: of the epoch.
+        targets: of the data, by name.
+    """
     times = RECOMPUTED if config.parallel.recompute else 1.0
     times *= DERIVATIVES if differentiates(config.heads, targets) else 1.0
     return times * (1.0 + sizes.validated / BACKWARD)
 
 
-def graph_cost_spread(stats: Stats) -> tuple[float, float]:
+def graph_cost_spread(stats: StoreStats) -> tuple[float, float]:
     """Return the spread of the graphs' costs and the cost of the largest, both over the mean.
 
     Edges stand for costs, from their histogram; where there is none, sizes are taken to be spread
     evenly between the smallest and the largest graph.
+
+    Returns:
+        Standard deviation over the mean, largest over the mean; 0 and 1 where nothing is known.
     """
-    sizes = stats.get("edges") or stats.get("nodes") or {}
-    mean, largest = float(sizes.get("mean", 0.0)), float(sizes.get("max", 0.0))
-    smallest = float(sizes.get("min", largest))
+    kind: Literal["edges", "nodes"] = "edges" if "edges" in stats else "nodes"
+    mean, largest, smallest = (float(stats[kind][key]) for key in ("mean", "max", "min"))
     if not mean:
         return 0.0, 1.0
-    bins = (stats.get("histograms") or {}).get("edges" if stats.get("edges") else "nodes")
+    bins = stats.get("histograms", {}).get(kind)
     if bins and sum(bins["counts"]):
         middles = [(a + b) / 2 for a, b in zip(bins["edges"], bins["edges"][1:], strict=False)]
         square = sum(n * (m - mean) ** 2 for m, n in zip(middles, bins["counts"], strict=True))
@@ -219,7 +233,13 @@ class RankLayout:
 
     @classmethod
     def of(cls, work: Workload, profile: ProfileConfig, width: int) -> "RankLayout":
-        """Lay out ``width`` ranks on as few hosts as hold them."""
+        """Lay out ``width`` ranks on as few hosts as hold them.
+
+        Args:
+            work: names how the trial is split.
+            profile: the machine, which has the slots of a host.
+            width: ranks.
+        """
         tensor = work.config.parallel.tensor_ranks(width)
         local = min(width, profile.slots_per_host or width)
         return cls(width, local, width // tensor, tensor)
@@ -268,6 +288,11 @@ def lognormal_imbalance(count: float, spread: float) -> float:
 def all_reduce_seconds(ranks: RankLayout, profile: ProfileConfig, size: float) -> float:
     """Return the seconds in which all ranks sum ``size`` bytes: within hosts, then between them.
 
+    Args:
+        ranks: how they lie.
+        profile: the machine, which has bandwidth and latency of its links.
+        size: in bytes.
+
     Source: Thakur, Rabenseifner, Gropp (2005), Int. J. High Perform. Comput. Appl. 19, 49: a
     reduce-scatter and an all-gather by halving and doubling.
     """
@@ -290,6 +315,11 @@ def exposed_communication_seconds(
     Gradients are summed once a step; with weights sharded between forward and backward pass they
     are gathered once more, half the bytes of a sum. Ranks that share wide maps sum the features of
     their nodes there and back in every round.
+
+    Args:
+        work: what an epoch costs.
+        profile: the machine.
+        ranks: how they lie.
     """
     if ranks.width == 1:
         return 0.0
@@ -325,19 +355,29 @@ def estimate_seconds(work: Workload, profile: ProfileConfig, width: int) -> floa
     """Price one epoch on ``width`` ranks in seconds, before anything ran.
 
     Arithmetic and memory traffic are shared out, unequally; what a step costs beside them is not.
+
+    Args:
+        work: what an epoch costs.
+        profile: the machine.
+        width: ranks.
     """
     ranks = RankLayout.of(work, profile, width)
     computed = work.flops / profile.flops_per_second + work.moved / profile.bytes_per_second
     shared = computed * tensor_parallel_share(ranks) * imbalance(work, ranks.data) / ranks.data
-    started = profile.step_seconds + profile.layer_seconds * work.config.model.layers
+    overhead = profile.step_seconds + profile.layer_seconds * work.config.model.layers
     sent = work.sizes.steps * exposed_communication_seconds(work, profile, ranks)
-    return shared + work.steps * started + sent
+    return shared + work.steps * overhead + sent
 
 
 def estimate_bytes(work: Workload, profile: ProfileConfig, width: int) -> float:
     """Estimate the memory that a rank takes, in bytes, as its ``peak_bytes`` will tell it.
 
     Where steps are not cut up by configuration they are cut until they fit, or hold one graph.
+
+    Args:
+        work: what an epoch costs.
+        profile: the machine.
+        width: ranks.
     """
     ranks, cpu = RankLayout.of(work, profile, width), profile.device == "cpu"
     heap = HEAP if cpu else 1.0
@@ -351,7 +391,13 @@ def estimate_bytes(work: Workload, profile: ProfileConfig, width: int) -> float:
 
 
 def state_bytes(work: Workload, ranks: RankLayout, *, cpu: bool) -> float:
-    """Return what weights, gradients and the optimizer's state take of a rank, in bytes."""
+    """Return what weights, gradients and the optimizer's state take of a rank, in bytes.
+
+    Args:
+        work: names parameters, precision and optimizer.
+        ranks: how they lie and what they share.
+        cpu: whether they run on a processor, where what is written down is held, too.
+    """
     parallel, training = work.config.parallel, work.config.training
     size = 8.0 if training.precision == "fp64" else 4.0
     held = weight_copies(training, cpu=cpu)
@@ -459,7 +505,11 @@ class Price:
         return self.own[nearest] * self._predicted(width) / self._predicted(nearest)
 
     def tasks_seconds(self, epochs: float) -> tuple[float, ...]:
-        """Return the seconds of some epochs at each of its widths, as ``Task`` has them."""
+        """Return the seconds of some epochs at each of its widths, as ``Task`` has them.
+
+        Returns:
+            Seconds, in the order of ``widths``.
+        """
         return tuple(epochs * self.epoch_seconds(width) for width in self.widths)
 
     def memory(self, width: int) -> float:

@@ -46,8 +46,12 @@ class SimulatedWork:
     lanes: int = 1
     """Slots that each of its ranks occupies."""
 
-    def believed(self) -> tuple[float, ...]:
-        """Return the seconds that the planner starts from."""
+    def planned_seconds(self) -> tuple[float, ...]:
+        """Return the seconds that the planner starts from.
+
+        Returns:
+            Seconds by width, in the order of ``widths``.
+        """
         return self.predicted or self.seconds
 
     def true(self, width: int) -> float:
@@ -145,13 +149,21 @@ class SimulationResult:
 
     @property
     def shares(self) -> dict[str, float]:
-        """Return the share of slot-time by cause; they add up to 1."""
+        """Return the share of slot-time by cause; they add up to 1.
+
+        Returns:
+            By cause of ``CAUSES``, 0 to 1.
+        """
         whole = max(self.slots * self.makespan, 1e-9)
         return {cause: self.spent.get(cause, 0.0) / whole for cause in CAUSES}
 
     @property
     def widths(self) -> dict[str, int]:
-        """Return the slots that every trial ended with."""
+        """Return the slots that every trial ended with.
+
+        Returns:
+            Number of slots by trial.
+        """
         return {bar.trial: len(bar.slots) for bar in self.bars if bar.what == "training"}
 
 
@@ -162,17 +174,24 @@ class SimulatedTrial:
         """Start with nothing done."""
         self.work, self.name = work, work.name
         self.done, self.attempts, self.resized = 0.0, 0, 0
-        self.wished: int | None = None
+        self.requested_width: int | None = None
         self.slots: tuple[str, ...] = ()
         self.hosts: frozenset[str] = frozenset()
         self.started = self.setup = self.whole = self.end = 0.0
         self.width = 0
-        self._known = Task(self.name, work.widths, work.believed(), lanes=work.lanes)
+        self._known = Task(self.name, work.widths, work.planned_seconds(), lanes=work.lanes)
 
     def start(self, now: float, setup: float, width: int, slots: tuple[str, ...]) -> None:
-        """Start an attempt."""
+        """Start an attempt.
+
+        Args:
+            now: seconds since the simulation began.
+            setup: seconds until it trains.
+            width: ranks.
+            slots: ``host:number`` each.
+        """
         self.attempts += 1
-        self.wished = None
+        self.requested_width = None
         self.started, self.setup, self.width, self.slots = now, setup, width, slots
         self.hosts = frozenset(name.rpartition(":")[0] for name in slots)
         self.whole = self.work.true(width)
@@ -211,14 +230,24 @@ class SimulatedTrial:
         seconds = self._known.seconds
         if self.done:
             seconds = tuple(left * each for each in seconds)
-        elif self.wished is None and not self.resized:
+        elif self.requested_width is None and not self.resized:
             return self._known
-        return replace(self._known, seconds=seconds, restarts=self.resized, wished=self.wished)
+        return replace(
+            self._known,
+            seconds=seconds,
+            restarts=self.resized,
+            requested_width=self.requested_width,
+        )
 
     def running(self, now: float, every: float) -> RunningTask:
         """Return what a planner may know while the trial runs."""
-        if self.wished != self._known.wished or self.resized != self._known.restarts:
-            self._known = replace(self._known, wished=self.wished, restarts=self.resized)
+        if (
+            self.requested_width != self._known.requested_width
+            or self.resized != self._known.restarts
+        ):
+            self._known = replace(
+                self._known, requested_width=self.requested_width, restarts=self.resized
+            )
         trained = now - self.started - self.setup
         left = (1.0 - self.done) * self._known.at(self.width)
         if trained < 0.0:
@@ -226,7 +255,7 @@ class SimulatedTrial:
         # What is believed may be too short: a trial that runs on has something left.
         left = max(left - trained, 0.01 * left)
         wait = self.next_checkpoint(now, every) - now
-        return RunningTask(self._known, self.width, left, self.wished is None, wait)
+        return RunningTask(self._known, self.width, left, self.requested_width is None, wait)
 
 
 def draw_error(seed: int, trial: str, spread: float) -> float:
@@ -276,7 +305,7 @@ class _Simulation:
         promote: Promote | None,
     ) -> None:
         self.setting, self.decide, self.promote = setting, decide, promote
-        self.now, self.planned, self.asked = 0.0, False, False
+        self.now, self.planned, self.brain_is_asked = 0.0, False, False
         self.queue: list[tuple[float, int, Callable[[], None]]] = []
         self.order = 0
         self.to_come = list(reversed(works))
@@ -326,10 +355,16 @@ class _Simulation:
         self.order += 1
         heapq.heappush(self.queue, (max(time, self.now), self.order, act))
 
-    def during(
+    def schedule_while_running(
         self, trial: SimulatedTrial, time: float, act: Callable[[SimulatedTrial], None]
     ) -> None:
-        """Schedule an action that needs the trial's present attempt to go on until then."""
+        """Schedule an action that needs the trial's present attempt to go on until then.
+
+        Args:
+            trial: it runs.
+            time: seconds since the simulation began.
+            act: is called with the trial, unless its attempt has ended by then.
+        """
         attempt = trial.attempts
 
         def act_if_running() -> None:
@@ -354,7 +389,7 @@ class _Simulation:
 
     def propose(self) -> None:
         """Queue what the brain proposes."""
-        self.asked = False
+        self.brain_is_asked = False
         wanted = self.setting.wave - len(self.waiting) if self.setting.wave else len(self.to_come)
         for _ in range(min(wanted, len(self.to_come))):
             self.enter(self.to_come.pop())
@@ -392,8 +427,8 @@ class _Simulation:
             self.ask_to_yield(resize)
         few = len(self.waiting) < self.setting.wave
         self.consulted = True
-        if self.to_come and few and not self.asked:
-            self.asked = True
+        if self.to_come and few and not self.brain_is_asked:
+            self.brain_is_asked = True
             self.at(self.now + self.setting.brain_seconds, self.propose)
 
     def outlook(self) -> PlanningContext:
@@ -420,10 +455,10 @@ class _Simulation:
         self.running[start.name] = trial
         setup = self.setting.restart_seconds if trial.attempts else self.setting.start_seconds
         trial.start(self.now, setup, start.width, start.slots)
-        self.during(trial, trial.end, self.end)
+        self.schedule_while_running(trial, trial.end, self.end)
         probed = trial.time_of(trial.done + self.setting.probe)
         if probed < trial.end:
-            self.during(trial, probed, self.measure)
+            self.schedule_while_running(trial, probed, self.measure)
 
     def measure(self, trial: SimulatedTrial) -> None:
         """Learn the speed of an attempt."""
@@ -433,10 +468,10 @@ class _Simulation:
     def ask_to_yield(self, resize: ResizeTask) -> None:
         """Stop an attempt at its next checkpoint, to go on at another width."""
         trial = self.running[resize.name]
-        trial.wished = resize.width
+        trial.requested_width = resize.width
         stop = trial.next_checkpoint(self.now, self.setting.checkpoint_every)
         if stop < trial.end:
-            self.during(trial, stop, self.requeue)
+            self.schedule_while_running(trial, stop, self.requeue)
 
     def requeue(self, trial: SimulatedTrial) -> None:
         """Queue a trial again that ended its attempt at a checkpoint."""
@@ -457,17 +492,24 @@ class _Simulation:
         """End an attempt; what it trained after the time ``kept`` is lost."""
         trained = min(trial.started + trial.setup, self.now)
         kept = min(max(kept, trained), self.now)
-        self.bar(trial, trial.started, trained, "start-up")
-        self.bar(trial, trained, kept, "training")
-        self.bar(trial, kept, self.now, "lost")
+        self.add_bar(trial, trial.started, trained, "start-up")
+        self.add_bar(trial, trained, kept, "training")
+        self.add_bar(trial, kept, self.now, "lost")
         trial.done = trial.done_at(kept)
         del self.running[trial.name]
         self.pool.give_back(trial.slots)
         self.free = self.pool.free
         trial.slots = ()
 
-    def bar(self, trial: SimulatedTrial, start: float, end: float, what: What) -> None:
-        """Write down what a trial did for a while."""
+    def add_bar(self, trial: SimulatedTrial, start: float, end: float, what: What) -> None:
+        """Write down what a trial did for a while.
+
+        Args:
+            trial: its slots are those of the bar.
+            start: seconds since the simulation began.
+            end: likewise; nothing is written unless it is later.
+            what: ``start-up``, ``training`` or ``lost``.
+        """
         if end > start:
             bar = Bar(trial.name, trial.slots, start, end, what)
             self.bars.append(bar)
@@ -492,7 +534,7 @@ class _Simulation:
         for trial in [t for t in self.running.values() if host in t.hosts]:
             kept = trial.last_checkpoint(self.now, self.setting.checkpoint_every)
             self.leave(trial, kept)
-            trial.wished = None
+            trial.requested_width = None
             self.waiting[trial.name] = trial
         self.pool.close_host(host)
         self.free, self.total = self.pool.free, self.pool.total

@@ -26,7 +26,7 @@ class Task:
     """How often it was stopped to be resized."""
     lanes: int = 1
     """Slots that each of its ranks occupies: all that share a device where it needs it whole."""
-    wished: int | None = None
+    requested_width: int | None = None
     """Width for which it was stopped; it comes first."""
 
     def at(self, width: int) -> float:
@@ -35,7 +35,11 @@ class Task:
 
     @cached_property
     def rows(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return seconds and slots at all widths, as arrays."""
+        """Return seconds and slots at all widths, as arrays.
+
+        Returns:
+            Seconds, [W], and slots, [W]; W widths.
+        """
         return np.array(self.seconds), np.array(self.widths, dtype=float) * self.lanes
 
 
@@ -59,7 +63,7 @@ class RunningTask:
     stoppable: bool = True
     """Whether it may be asked to yield: it has started, and was not asked already.
 
-    One that was asked has the width that it goes on at in ``task.wished``; slots are kept for it.
+    One that was asked goes on at ``task.requested_width``; slots are kept for it.
     """
     checkpoint_in: float = 0.0
     """Seconds until it could yield, as far as known."""

@@ -32,6 +32,11 @@ class PruningRule(Protocol):
 
         An epoch that a trial repeats after it was interrupted, and an objective that is not
         finite, change nothing.
+
+        Args:
+            trial: its name.
+            epoch: number of the epoch, from 1.
+            objective: of this epoch; lower is better.
         """
         ...
 
@@ -80,7 +85,13 @@ class MedianRule:
         """Running averages of all trials at each epoch, sorted."""
 
     def observe(self, trial: str, epoch: int, objective: float) -> None:
-        """Take in the objective of one epoch."""
+        """Take in the objective of one epoch.
+
+        Args:
+            trial: its name.
+            epoch: number of the epoch, from 1; one that was observed already changes nothing.
+            objective: of this epoch; lower is better.
+        """
         last, count, mean, best = self._own.get(trial, (0, 0, 0.0, math.inf))
         if epoch <= last or not math.isfinite(objective):
             return
@@ -123,7 +134,13 @@ class CurveRule:
         """Best objectives of the trials that came to a rung, sorted."""
 
     def observe(self, trial: str, epoch: int, objective: float) -> None:
-        """Take in the objective of one epoch."""
+        """Take in the objective of one epoch.
+
+        Args:
+            trial: its name.
+            epoch: number of the epoch, from 1; one that was observed already changes nothing.
+            objective: of this epoch; lower is better.
+        """
         curve = self._curves.setdefault(trial, LearningCurve())
         if epoch <= curve.epoch or not math.isfinite(objective):
             return

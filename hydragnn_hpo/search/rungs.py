@@ -49,11 +49,11 @@ def promote_asynchronously(
         promoted: from each rung.
         reduction: one in so many goes on.
     """
-    found: list[Promotion] = []
+    promotions: list[Promotion] = []
     seated = _best_of_rungs(results, reduction)
     for rung in reversed(range(len(results) - 1)):
-        found += _promotions_to(seated[rung], promoted[rung], rung, rung + 1)
-    return found
+        promotions += _promotions_to(seated[rung], promoted[rung], rung, rung + 1)
+    return promotions
 
 
 def promote_synchronously(
@@ -64,6 +64,12 @@ def promote_synchronously(
     The lowest rung that nobody has left yet is closed: its best one in ``reduction`` go on, but
     never fewer than there are to be finalists. To the last rung only the finalists go, and after
     that who fills seats of finalists that failed there.
+
+    Args:
+        results: of each rung, lowest first.
+        promoted: names of the trials that left each rung.
+        reduction: one in so many goes on.
+        finalists: trials that are to reach the last rung.
     """
     for rung in range(len(results) - 1):
         resting = _best(results[rung])
@@ -82,18 +88,23 @@ def promote_finalists(results: Rungs, promoted: Promoted, *, finalists: int) -> 
     To be asked when the budget of trials is used up and all rest; an empty answer ends the
     search. The best of the highest rung go first; who has run out of patience holds a seat
     without training on. Who went on and never arrived was cancelled, and is left alone.
+
+    Args:
+        results: of each rung, lowest first.
+        promoted: names of the trials that left each rung.
+        finalists: trials that are to reach the last rung.
     """
     last = len(results) - 1
     gone: set[str] = set()
     seats = finalists - len(_best(results[last]))
-    found: list[Promotion] = []
+    promotions: list[Promotion] = []
     for rung in reversed(range(last)):
         gone |= set(promoted[rung])
         resting = [r for r in _best(results[rung]) if r.trial not in gone]
         chosen = resting[: max(seats, 0)]
         seats -= len(chosen)
-        found += _promotions_to(chosen, promoted[rung], rung, last)
-    return found
+        promotions += _promotions_to(chosen, promoted[rung], rung, last)
+    return promotions
 
 
 def _best(rested: Sequence[RungResult]) -> list[RungResult]:

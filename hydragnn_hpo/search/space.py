@@ -26,6 +26,9 @@ def active_parameters(space: Space, values: Mapping[str, Scalar]) -> dict[str, S
     """Keep the keys whose conditions hold, through chains of conditions.
 
     A condition on a key that is not searched is settled by ``check`` and counts as met.
+
+    Returns:
+        Values by key, in the order of the space.
     """
     return {
         name: values[name] for name in space if name in values and is_active(space, name, values)
@@ -33,7 +36,13 @@ def active_parameters(space: Space, values: Mapping[str, Scalar]) -> dict[str, S
 
 
 def is_active(space: Space, name: str, values: Mapping[str, Scalar]) -> bool:
-    """Check whether the conditions of one key hold."""
+    """Check whether the conditions of one key hold.
+
+    Args:
+        space: searched keys.
+        name: of the key.
+        values: by key; a key that is absent meets no condition.
+    """
     for parent, wanted in space[name].when.items():
         if parent not in space:
             continue
@@ -46,6 +55,9 @@ def is_active(space: Space, name: str, values: Mapping[str, Scalar]) -> bool:
 
 def canonical_values(space: Space, values: Mapping[str, Scalar]) -> dict[str, Scalar]:
     """Set every key: inactive ones to the lowest value, or the first choice.
+
+    Returns:
+        A value for every key of the space.
 
     Raises:
         ConfigError: an active key has no value.
@@ -146,6 +158,9 @@ def choice_index(parameter: ParameterConfig, raw: Any) -> int:
 
 def apply_values(template: Mapping[str, Any], values: Mapping[str, Scalar]) -> dict[str, Any]:
     """Set dotted keys in a deep copy of a template; missing tables are made.
+
+    Returns:
+        Nested tables; the template is not changed.
 
     Raises:
         ConfigError: a key leads through something that is not a table.
@@ -304,11 +319,15 @@ def _readable(number: float, span: float, log: bool) -> float:
 
 
 def fixed_values(template: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of a template by their dotted keys."""
-    found: dict[str, Any] = {}
+    """Return the values of a template by their dotted keys.
+
+    Returns:
+        Values that are no tables, by dotted key.
+    """
+    fixed: dict[str, Any] = {}
     for name, value in template.items():
         if isinstance(value, Mapping):
-            found |= {f"{name}.{key}": inner for key, inner in fixed_values(value).items()}
+            fixed |= {f"{name}.{key}": inner for key, inner in fixed_values(value).items()}
         else:
-            found[name] = value
-    return found
+            fixed[name] = value
+    return fixed

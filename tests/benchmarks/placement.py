@@ -148,7 +148,7 @@ def equal_longest_first(size: int) -> Decide:
 def moldable(works: Sequence[SimulatedWork], slots: int) -> Decide:
     """Give the widths of the best of several targets, longest first with backfill; never again."""
     some = np.array(works[0].widths)
-    believed = np.array([work.believed() for work in works])
+    believed = np.array([work.planned_seconds() for work in works])
     bound = least_makespan(believed, some.astype(float), slots)
     best = None
     for factor in (0.1, 0.33, 0.5, 0.7, 0.85, 0.95, 1.0, 1.05, 1.1, 1.2, 1.35, 1.6, 2.0):
@@ -232,7 +232,7 @@ def run(case: Case, seeds: int, share: int) -> dict[str, float]:
 def decisions(turns: int) -> dict[str, float]:
     """Time one decision on the whole of Frontier: a full re-plan, and one after one event."""
     works = trials(2000, 0, 0.25, 9408 * 8)
-    tasks = [Task(work.name, work.widths, work.believed()) for work in works]
+    tasks = [Task(work.name, work.widths, work.planned_seconds()) for work in works]
     pool = SlotPool.of(f"n{host:05}:{slot}" for host in range(9408) for slot in range(8))
     outlook = PlanningContext(restart_seconds=60.0, efficiency_floor=0.4)
     whole, one = [], []

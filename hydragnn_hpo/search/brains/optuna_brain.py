@@ -97,7 +97,7 @@ class OptunaBrain:
 
     def tell(self, values: Mapping[str, Scalar], objective: Point | None) -> None:
         """Take in a result, to be shown to the model at the next ``ask``."""
-        chosen = active_parameters(self._known.space, self._known.read(values))
+        chosen = active_parameters(self._known.space, self._known.remember(values))
         self._pending.pop(configuration_key(chosen), None)
         self._take_in(chosen, objective)
 
@@ -110,14 +110,14 @@ class OptunaBrain:
         for values, objective in results:
             self.tell(values, objective)
         for values in pending:
-            chosen = active_parameters(self._known.space, self._known.read(values))
+            chosen = active_parameters(self._known.space, self._known.remember(values))
             self._pending[configuration_key(chosen)] = chosen
 
     def learn(self, results: Sequence[tuple[Mapping[str, Scalar], Point | None]]) -> None:
         """Take in results of earlier campaigns."""
         for values, objective in results:
             self._take_in(
-                active_parameters(self._known.space, self._known.typed(values)), objective
+                active_parameters(self._known.space, self._known.convert_types(values)), objective
             )
 
     def _take_in(self, chosen: dict[str, Scalar], objective: Point | None) -> None:

@@ -49,14 +49,22 @@ class ProposalHistory:
             self._keys.add(configuration_key(chosen))
         return free
 
-    def read(self, values: Mapping[str, Scalar]) -> dict[str, Scalar]:
-        """Remember a configuration as it came from a file, and give its canonical form."""
-        typed = self.typed(values)
+    def remember(self, values: Mapping[str, Scalar]) -> dict[str, Scalar]:
+        """Remember a configuration as it came from a file, and give its canonical form.
+
+        Returns:
+            A value for every key, see ``canonical_values``.
+        """
+        typed = self.convert_types(values)
         self._keys.add(configuration_key(active_parameters(self.space, typed)))
         return canonical_values(self.space, typed)
 
-    def typed(self, values: Mapping[str, Scalar]) -> dict[str, Scalar]:
-        """Return the searched values of a configuration in the types of the space."""
+    def convert_types(self, values: Mapping[str, Scalar]) -> dict[str, Scalar]:
+        """Return the searched values of a configuration in the types of the space.
+
+        Returns:
+            Values by key; keys of other spaces are left out.
+        """
         return {
             name: snap_value(self.space[name], values[name])
             for name in self.space
@@ -97,6 +105,14 @@ def spread_points(dimensions: int, seed: int, initial: int) -> Iterator[list[flo
 
     Along each axis the first points fall into equal strata, one each, in Sobol order: each of
     n choices then appears among the first n points, which Sobol alone does not promise.
+
+    Args:
+        dimensions: d, number of axes.
+        seed: of the scrambling.
+        initial: number of points that are spread evenly along each axis.
+
+    Returns:
+        Points in [0, 1)^d, without end.
     """
     points = sobol_points(dimensions, seed)
     first = [next(points) for _ in range(initial)]
@@ -132,7 +148,7 @@ class SamplingBrain:
 
     def tell(self, values: Mapping[str, Scalar], objective: Point | None) -> None:
         """Remember the configuration; its result changes nothing."""
-        self._known.read(values)
+        self._known.remember(values)
 
     def replay(
         self,
@@ -141,7 +157,7 @@ class SamplingBrain:
     ) -> None:
         """Remember what was proposed; the sequence then goes on where it stopped."""
         for values in [*(values for values, _ in results), *pending]:
-            self._known.read(values)
+            self._known.remember(values)
 
     def learn(self, results: Sequence[tuple[Mapping[str, Scalar], Point | None]]) -> None:
         """Learn nothing: there is no model."""

@@ -47,16 +47,16 @@ def test_who_held_a_slot_and_for_how_long():
         placed("a", ["h:0", "h:1"], 100.0), ended("a", 110.0),
         placed("b", ["h:0"], 112.0), placed("c", ["h:1"], 125.0),
     )  # fmt: skip
-    assert found.of("h:0", 100.0, 130.0) == {"a": 10.0, "b": 18.0}
-    assert found.of("h:1", 105.0, 130.0) == {"a": 5.0, "c": 5.0}
-    assert found.of("h:1", 110.0, 125.0) == {}
-    assert found.of("h:9", 0.0, 1e9) == {}
+    assert found.find_holders("h:0", 100.0, 130.0) == {"a": 10.0, "b": 18.0}
+    assert found.find_holders("h:1", 105.0, 130.0) == {"a": 5.0, "c": 5.0}
+    assert found.find_holders("h:1", 110.0, 125.0) == {}
+    assert found.find_holders("h:9", 0.0, 1e9) == {}
 
 
 def test_a_trial_that_comes_back_is_on_its_new_slots_only():
     found = holders(placed("a", ["h:0"], 0.0), placed("a", ["h:1"], 10.0, attempt=2))
-    assert found.of("h:0", 0.0, 20.0) == {"a": 10.0}
-    assert found.of("h:1", 0.0, 20.0) == {"a": 10.0}
+    assert found.find_holders("h:0", 0.0, 20.0) == {"a": 10.0}
+    assert found.find_holders("h:1", 0.0, 20.0) == {"a": 10.0}
 
 
 def test_what_is_long_over_is_forgotten():
@@ -65,7 +65,7 @@ def test_what_is_long_over_is_forgotten():
         found.apply(placed(f"t{number}", ["h:0"], 10.0 * number))
         found.apply(ended(f"t{number}", 10.0 * number + 10.0))
     assert len(found._holds["h:0"]) <= REMEMBERED_SECONDS / 10.0 + 2
-    assert found.of("h:0", 9990.0, 10_000.0) == {"t999": 10.0}
+    assert found.find_holders("h:0", 9990.0, 10_000.0) == {"t999": 10.0}
 
 
 def test_a_host_by_hand():

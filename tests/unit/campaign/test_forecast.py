@@ -207,8 +207,8 @@ def test_prices_of_what_never_ran_are_not_exact():
     unmeasured.measured = False
     pricing = TrialPricer(campaign(), machine(), costs, lambda name, values: {})
     works = [pricing.price(f"t{number:04d}", {}).work(0, 1) for number in range(200)]
-    factors = [work.seconds[0] / work.believed()[0] for work in works]
-    assert {work.believed() for work in works} == {(10.0,)}
+    factors = [work.seconds[0] / work.planned_seconds()[0] for work in works]
+    assert {work.planned_seconds() for work in works} == {(10.0,)}
     assert 0.4 < min(factors) < 0.8 < 1.25 < max(factors) < 2.5
     again = pricing.price("t0000", {}).work(0, 1)
     assert again.seconds == works[0].seconds

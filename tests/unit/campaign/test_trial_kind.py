@@ -33,12 +33,12 @@ def test_trial_toml_holds_template_values_name_and_seed():
     assert config == {"trial": "t0003", "ranks": 8, "launch": {"nested": True, "tensor": 2}}
     assert isinstance(seed, int)
     assert work().configure("t0004", {"launch.tensor": 2})["seed"] != seed
-    assert tomllib.loads(work().written(config)) == config
+    assert tomllib.loads(work().render_config(config)) == config
 
 
 def test_ranks_are_all_slots_or_one_for_all():
-    assert work().ranks(SLOTS) == SLOTS
-    assert work(per="trial").ranks(SLOTS) == SLOTS[:1]
+    assert work().choose_rank_slots(SLOTS) == SLOTS
+    assert work(per="trial").choose_rank_slots(SLOTS) == SLOTS[:1]
 
 
 def ended(folder: Path, result=None, codes=(0, 0), *, objective="weighted", **more):
@@ -46,7 +46,7 @@ def ended(folder: Path, result=None, codes=(0, 0), *, objective="weighted", **mo
         text = result if isinstance(result, str) else json.dumps(result)
         (folder / "result.json").write_text(text)
     (folder / "log").write_text("something\nsaid last\n")
-    return work(objective).ended(EndedAttempt(folder, codes, **more), until=6)
+    return work(objective).read_end(EndedAttempt(folder, codes, **more), until=6)
 
 
 def test_a_result_proves_an_end_whatever_the_codes(tmp_path):
@@ -128,8 +128,8 @@ def test_lost_again_and_again_is_a_bug(tmp_path):
 
 
 def test_a_command_that_was_asked_to_end_goes_on_later(tmp_path):
-    assert ended(tmp_path, codes=(1,), asked="paused")["reason"] == "paused"
-    assert ended(tmp_path, codes=(1,), asked="cancelled")["outcome"] == "cancelled"
+    assert ended(tmp_path, codes=(1,), stop_reason="paused")["reason"] == "paused"
+    assert ended(tmp_path, codes=(1,), stop_reason="cancelled")["outcome"] == "cancelled"
 
 
 def test_a_job_that_the_backend_could_not_run_is_no_bug_of_the_command(tmp_path):
