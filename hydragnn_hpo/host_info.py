@@ -96,6 +96,6 @@ def create_private(folder: Path) -> bool:
     """
     with contextlib.suppress(FileExistsError):  # also of a file or a link, which is no such folder
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    found = folder.lstat()
-    private = stat.S_ISDIR(found.st_mode) and not stat.S_IMODE(found.st_mode) & 0o077
-    return private and found.st_uid == os.getuid()
+    status = folder.lstat()
+    private = stat.S_ISDIR(status.st_mode) and not stat.S_IMODE(status.st_mode) & 0o077
+    return private and status.st_uid == os.getuid()

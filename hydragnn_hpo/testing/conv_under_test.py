@@ -113,19 +113,19 @@ def outputs(net: MultiHeadGNN, batch: Batch) -> dict[str, Tensor]:
     return found
 
 
-def deviation(found: Tensor, expected: Tensor) -> float:
+def deviation(values: Tensor, expected: Tensor) -> float:
     """Return the largest difference, relative to the largest expected number or 1."""
-    if found.shape != expected.shape:
+    if values.shape != expected.shape:
         return float("inf")
-    if not found.numel():
+    if not values.numel():
         return 0.0
     scale = 1.0 + expected.abs().max()
-    return float((found.to(expected.dtype) - expected).abs().max() / scale)
+    return float((values.to(expected.dtype) - expected).abs().max() / scale)
 
 
-def worst(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> float:
+def worst(values: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> float:
     """Return the largest deviation of all outputs; not a number if one is none."""
-    each = torch.tensor([deviation(found[name], expected[name]) for name in expected])
+    each = torch.tensor([deviation(values[name], expected[name]) for name in expected])
     return float(each.max())
 
 
@@ -145,20 +145,20 @@ def make_conv_under_test(
     Raises:
         ConfigError: there is no such conv, it is no torch module, or an option is wrong.
     """
-    found = find_conv(conv) if isinstance(conv, str) else conv
-    if not (inspect.isclass(found) and issubclass(found, nn.Module)):
+    conv_class = find_conv(conv) if isinstance(conv, str) else conv
+    if not (inspect.isclass(conv_class) and issubclass(conv_class, nn.Module)):
         raise ConfigError(f"{conv!r} is no class of torch modules: give the class of a conv.")
-    ours = next((name for name, each in CONVS.items() if each is found), None)
-    spec: Any = found if ours is None else CONV_SPECS[ours]
-    name = conv if isinstance(conv, str) else ours or found.__qualname__
-    schema = _options_class(found, name) if ours is None else spec.options
+    ours = next((name for name, each in CONVS.items() if each is conv_class), None)
+    spec: Any = conv_class if ours is None else CONV_SPECS[ours]
+    name = conv if isinstance(conv, str) else ours or conv_class.__qualname__
+    schema = _options_class(conv_class, name) if ours is None else spec.options
     subject = ConvUnderTest(
-        conv=found,
+        conv=conv_class,
         options=_checked(options, schema, name),
         name=name,
         vectors=bool(getattr(spec, "vectors", False)),
         forces=bool(getattr(spec, "forces", True)),
-        exports=bool(getattr(found, "exports", True)),
+        exports=bool(getattr(conv_class, "exports", True)),
         features=features,
     )
     if ours is not None:
@@ -174,9 +174,9 @@ def _check_widths(subject: ConvUnderTest, name: str) -> None:
         raise ConfigError(str(error)) from error
 
 
-def _options_class(found: type[nn.Module], name: str) -> type[Config]:
+def _options_class(conv_class: type[nn.Module], name: str) -> type[Config]:
     """Return the settings of a user's conv."""
-    schema = getattr(found, "Options", UserOptions)
+    schema = getattr(conv_class, "Options", UserOptions)
     if not (inspect.isclass(schema) and issubclass(schema, Config)):
         raise ConfigError(
             f"conv '{name}': its Options are no class of settings: derive them from "

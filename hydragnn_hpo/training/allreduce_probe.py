@@ -61,7 +61,7 @@ def job_main(spec: dict[str, Any]) -> int:
         ranks = join_ranks(answer.with_suffix(".meeting") if spec["one_host"] else None)
         report = _measure(ranks, spec["sizes"])
         _send_report(ranks, report | {"network": _used_network(nccl_log, ranks)}, answer)
-        ranks.leave()
+        ranks.barrier()
     except (RuntimeError, OSError, HydraError) as error:
         first = str(error).strip().splitlines()[:1] or [type(error).__name__]
         if not answer.exists() or "error" not in read_json(answer):
@@ -95,13 +95,13 @@ def _count_wrong(ranks: Ranks, size: int) -> int:
     ranks, so that fp32 holds them whatever the order.
     """
     places = torch.arange(size // _FLOAT_BYTES, device=ranks.device) % _PERIOD
-    found = ((places + ranks.rank) % _PERIOD).to(torch.float32)
-    ranks.sum(found)
+    values = ((places + ranks.rank) % _PERIOD).to(torch.float32)
+    ranks.sum(values)
     rounds, rest = divmod(ranks.world, _PERIOD)
     whole = rounds * _PERIOD * (_PERIOD - 1) // 2
-    right = [whole + sum((i + r) % _PERIOD for r in range(rest)) for i in range(_PERIOD)]
-    expected = torch.tensor(right, dtype=torch.float32, device=ranks.device)[places]
-    return int((found != expected).sum())
+    sums = [whole + sum((i + r) % _PERIOD for r in range(rest)) for i in range(_PERIOD)]
+    expected = torch.tensor(sums, dtype=torch.float32, device=ranks.device)[places]
+    return int((values != expected).sum())
 
 
 def _median_seconds(ranks: Ranks, size: int, samples: int, sums: int) -> float:
@@ -178,5 +178,5 @@ def parse_network(text: str) -> str:
     A name and no number is read from what a library prints (Law 2): there is no other way. Newer
     versions log ``Using network NAME``, older ones only which of their parts found a device.
     """
-    found = _USED.search(text) or _CHOSEN.search(text)
-    return found[1] if found else ""
+    match = _USED.search(text) or _CHOSEN.search(text)
+    return match[1] if match else ""

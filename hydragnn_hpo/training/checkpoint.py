@@ -57,9 +57,9 @@ def _pieces(
             "shape": list(value.shape),
             "data_offsets": [start, end],
         }
-    told = json.dumps(header).encode()
-    told += b" " * (-len(told) % 8)
-    yield len(told).to_bytes(8, "little") + told
+    encoded = json.dumps(header).encode()
+    encoded += b" " * (-len(encoded) % 8)
+    yield len(encoded).to_bytes(8, "little") + encoded
     for name in order:
         flat = tensors[name].detach().cpu().contiguous().reshape(-1)
         yield flat.view(torch.uint8).numpy().data

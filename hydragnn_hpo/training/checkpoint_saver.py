@@ -74,7 +74,7 @@ class BackgroundJob:
 BEST, LAST, POINTER, FOLDER = "best.safetensors", "last.safetensors", "last.json", "sharded-"
 
 
-_HELD_SHARE = 0.05
+_PAUSE_SHARE = 0.05
 """Most of the time that a training stands still for its checkpoints, unless it asks for all."""
 
 
@@ -106,7 +106,7 @@ class CheckpointSaver:
 
     def __init__(
         self,
-        learned: TrainState,
+        train_state: TrainState,
         ranks: Ranks,
         record: Callable[..., None],
         *,
@@ -116,20 +116,20 @@ class CheckpointSaver:
         """Count from now.
 
         Args:
-            learned: tensors to save.
+            train_state: tensors to save.
             ranks: this rank among the others.
             record: told about every checkpoint that is on disk, by the thread.
             every: seconds between checkpoints.
             clock: in seconds.
         """
-        self.learned, self.ranks, self.record = learned, ranks, record
-        self.every, self.clock, self.in_parts = every, clock, learned.in_parts
+        self.train_state, self.ranks, self.record = train_state, ranks, record
+        self.every, self.clock, self.is_sharded = every, clock, train_state.is_sharded
         self.seconds = 0.0
         """How long the last checkpoint took until it was on disk."""
-        self.held = 0.0
+        self.pause_seconds = 0.0
         """How long the training stood still for the last one."""
         self._group: Any = None
-        if self.in_parts:  # the training's own group is busy with gradients meanwhile
+        if self.is_sharded:  # the training's own group is busy with gradients meanwhile
             self._group = dist.new_group(backend="gloo")
             keep_until_exit(self._group)
         self._background = BackgroundJob()
@@ -157,7 +157,7 @@ class CheckpointSaver:
 
         Copying everything takes time too: large models are saved more rarely than asked for.
         """
-        apart = max(self.every, self.held / _HELD_SHARE) if self.every else 0.0
+        apart = max(self.every, self.pause_seconds / _PAUSE_SHARE) if self.every else 0.0
         return self.clock() - self._began >= apart and not self._background.busy
 
     def save(self, folder: Path, state: State, best: Mapping[str, Tensor]) -> None:
@@ -176,24 +176,24 @@ class CheckpointSaver:
         if position == self._position:
             return
         self._position, self._began = position, self.clock()
-        if not (self.ranks.first or self.in_parts):
+        if not (self.ranks.first or self.is_sharded):
             return
         new = best is not self._best
         if new:
             self._best, self._best_on_host = best, {n: v.cpu() for n, v in best.items()}
-        tensors = self._copied(self.learned.tensors())
+        tensors = self._copy_tensors(self.train_state.tensors())
         tensors |= add_prefix("best", self._best_on_host)
-        job = self._write_parts if self.in_parts else self._write_whole
+        job = self._write_parts if self.is_sharded else self._write_whole
         self._background.start(
             functools.partial(
                 job, folder, tensors, copy.deepcopy(dict(state)), new_best=new and bool(best)
             )
         )
-        self.held = self.clock() - self._began
+        self.pause_seconds = self.clock() - self._began
 
-    def _copied(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def _copy_tensors(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Copy tensors into this host's memory, where the thread can take its time."""
-        if self.in_parts:
+        if self.is_sharded:
             from hydragnn_hpo.training import sharded
 
             return sharded.copy_to_host(tensors)
@@ -207,7 +207,7 @@ class CheckpointSaver:
         write_checkpoint(folder / LAST, tensors, state)
         (folder / POINTER).unlink(missing_ok=True)
         prune_checkpoints(folder)
-        self._tell(state, (folder / LAST).stat().st_size)
+        self._record_checkpoint(state, (folder / LAST).stat().st_size)
 
     def _write_parts(
         self, folder: Path, tensors: Mapping[str, Tensor], state: State, *, new_best: bool
@@ -222,9 +222,9 @@ class CheckpointSaver:
             write_text(folder / POINTER, json.dumps({"folder": name, **state}))
             (folder / LAST).unlink(missing_ok=True)
             prune_checkpoints(folder)
-            self._tell(state, size)
+            self._record_checkpoint(state, size)
 
-    def _tell(self, state: State, size: int) -> None:
+    def _record_checkpoint(self, state: State, size: int) -> None:
         self.seconds = self.clock() - self._began
         progress = state["progress"]
         self.record(
@@ -256,11 +256,11 @@ class CheckpointSaver:
                 if _is_away(unreadable):
                     raise
                 error = str(unreadable)
-            if self.ranks.most(self._number(read is None)).item() == 0:
+            if self.ranks.max(self._number(read is None)).item() == 0:
                 assert read is not None
-                return self._take_over(folder, origin, *read)
+                return self._load_into_training(folder, origin, *read)
             if self.ranks.first:
-                self._tell_unreadable(origin, error)
+                self._record_unreadable(origin, error)
         return None
 
     def _list_origins(self, folder: Path) -> list[Origin]:
@@ -273,7 +273,7 @@ class CheckpointSaver:
             except StorageError as error:
                 if _is_away(error):
                     raise
-                self._tell_unreadable(origin, str(error))
+                self._record_unreadable(origin, str(error))
         newest = sorted(set(steps) - {"best"}, key=lambda origin: -steps[origin])
         # Before the first checkpoint is whole, ``best`` alone is no place to go on from.
         return newest + (["best"] if "best" in steps and set(there) != {"best"} else [])
@@ -296,8 +296,8 @@ class CheckpointSaver:
         if origin == "sharded":
             from hydragnn_hpo.training import sharded
 
-            state, with_best = _read_state(folder, origin), self.ranks.first or not self.in_parts
-            weights = self.learned.weights()
+            state, with_best = _read_state(folder, origin), self.ranks.first or not self.is_sharded
+            weights = self.train_state.weights()
             tensors = sharded.read_sharded(folder / state["folder"], weights, best=with_best)
         else:
             tensors, state = read_checkpoint(folder / _FILES[origin])
@@ -308,29 +308,29 @@ class CheckpointSaver:
             raise _other_version(folder / _FILES[origin], error) from None
         try:
             if origin == "best":
-                self.learned.check(add_prefix("model", tensors), ("model/",))
+                self.train_state.check_tensors(add_prefix("model", tensors), ("model/",))
             else:
-                self.learned.check(tensors, ("model/", "average/"))
+                self.train_state.check_tensors(tensors, ("model/", "average/"))
         except StorageError as error:
             raise _other_version(folder / _FILES[origin], error) from None
         return tensors, state
 
-    def _take_over(
+    def _load_into_training(
         self, folder: Path, origin: Origin, tensors: dict[str, Tensor], state: dict[str, Any]
     ) -> LoadedCheckpoint:
         if origin == "best":
-            self.learned.put_best(tensors)
+            self.train_state.load_best(tensors)
             best = tensors
         else:
-            self.learned.put(tensors)
+            self.train_state.load(tensors)
             self._position = (folder, state["progress"]["epoch"], state["progress"]["step"])
             best = strip_prefix("best", tensors)
-        if self.in_parts and not self.ranks.first:
+        if self.is_sharded and not self.ranks.first:
             best = {}
         best = {name: value.to(self.ranks.device) for name, value in best.items()}
         return LoadedCheckpoint(origin, state, best)
 
-    def _tell_unreadable(self, origin: Origin, error: str) -> None:
+    def _record_unreadable(self, origin: Origin, error: str) -> None:
         logger.warning("%s The trial goes on from an older state.", error)
         self.record("unreadable", checkpoint=_FILES[origin], error=error)
 

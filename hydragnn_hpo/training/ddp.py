@@ -77,7 +77,7 @@ class Ranks:
         return self.world // self.tensor
 
     @property
-    def counts(self) -> bool:
+    def represents_share(self) -> bool:
         """Whether this rank is the one that speaks for its share in sums over all ranks."""
         return self.rank % self.tensor == 0
 
@@ -87,13 +87,13 @@ class Ranks:
             dist.all_reduce(values)
         return values
 
-    def most(self, values: Tensor) -> Tensor:
+    def max(self, values: Tensor) -> Tensor:
         """Take the largest of all ranks, element by element, in place."""
         if self.world > 1:
             dist.all_reduce(values, op=dist.ReduceOp.MAX)
         return values
 
-    def leave(self) -> None:
+    def barrier(self) -> None:
         """Wait for the others; the process group goes with the process, see ``_KEPT``."""
         if self.world > 1:
             dist.barrier()
@@ -143,14 +143,14 @@ def collective_seconds() -> float:
     Raises:
         ConfigError: the environment holds no number of seconds.
     """
-    found = os.environ.get("HYDRAGNN_HPO_COLLECTIVE_SECONDS")
+    setting = os.environ.get("HYDRAGNN_HPO_COLLECTIVE_SECONDS")
     try:
-        seconds = COLLECTIVE_SECONDS if found is None else float(found)
+        seconds = COLLECTIVE_SECONDS if setting is None else float(setting)
     except ValueError:
         seconds = 0.0
     if not 0 < seconds < float("inf"):
         raise ConfigError(
-            f"HYDRAGNN_HPO_COLLECTIVE_SECONDS is '{found}': set a number of seconds above 0, or "
+            f"HYDRAGNN_HPO_COLLECTIVE_SECONDS is '{setting}': set a number of seconds above 0, or "
             "leave it out."
         )
     return seconds
@@ -176,12 +176,12 @@ def _device() -> torch.device:
     name = os.environ.get("HYDRAGNN_HPO_DEVICE")
     if name is not None:
         return torch.device(name)
-    found = torch.accelerator.current_accelerator(check_available=True)
-    if found is None or found.type not in _BACKENDS:
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
+    if accelerator is None or accelerator.type not in _BACKENDS:
         return torch.device("cpu")
     local = int(os.environ.get("LOCAL_RANK", "0"))
     alone = torch.accelerator.device_count() == 1  # whoever launched us shows each rank its own
-    return torch.device(found.type, 0 if alone else local)
+    return torch.device(accelerator.type, 0 if alone else local)
 
 
 def _wait_for_port(host: str, port: int) -> None:
@@ -334,11 +334,11 @@ class SyncPoints:
         Returns:
             What is asked of all, and whether a checkpoint is due.
         """
-        wish, first = self.signal(), self.ranks.first
+        requested, first = self.signal(), self.ranks.first
         flags = torch.tensor(
             [
-                float(wish == "stop"),
-                float(wish == "interrupt"),
+                float(requested == "stop"),
+                float(requested == "interrupt"),
                 float(save and first),
                 float(self._ahead(step) if first else 0),
             ],

@@ -39,7 +39,7 @@ class DivergenceGuard:
         self._alive = torch.zeros((), dtype=torch.float64, device=device)
         self._known, self._steps = not self._trunk, 0
 
-    def gradient(self, norm: Tensor, *, epoch: int, step: int) -> None:
+    def check_gradient(self, norm: Tensor, *, epoch: int, step: int) -> None:
         """Look at the gradient of a step, on a GPU only at every 50th, where it has to wait.
 
         Args:
@@ -52,16 +52,16 @@ class DivergenceGuard:
         """
         self._steps += 1
         if not self._known:
-            self._look_at_trunk(step)
+            self._check_trunk(step)
         if step % self.every or math.isfinite(norm):
             return
-        found = (name for name, p in self.model.named_parameters() if not _finite(p.grad))
+        names = (name for name, p in self.model.named_parameters() if not _finite(p.grad))
         raise Diverged(
-            f"epoch {epoch}, step {step}: the gradient of {next(found, 'the whole model')} is not "
+            f"epoch {epoch}, step {step}: the gradient of {next(names, 'the whole model')} is not "
             "finite"
         )
 
-    def _look_at_trunk(self, step: int) -> None:
+    def _check_trunk(self, step: int) -> None:
         """Note whether this rank's part of the trunk has any gradient, until it has."""
         gradients = [_local(p.grad) for p in self._trunk if p.grad is not None]
         if gradients:
@@ -69,16 +69,16 @@ class DivergenceGuard:
         if step % self.every == 0:
             self._known = bool(self._alive != 0)  # not finite is alive too, and met elsewhere
 
-    def shares(self, ranks: Ranks) -> dict[str, Tensor]:
+    def local_sums(self, ranks: Ranks) -> dict[str, Tensor]:
         """Return what this rank adds to the epoch's sums: a living trunk, a weight that is none."""
-        broken = self._broken()
+        nonfinite = self._nonfinite_parameters()
         alive = float(self._known or not self._steps or bool(self._alive != 0))
         self._alive.zero_()
         self._known, self._steps = not self._trunk, 0
-        mine = torch.tensor([alive, broken[0] + 1.0 if broken else 0.0], dtype=torch.float64)
+        mine = torch.tensor([alive, nonfinite[0] + 1.0 if nonfinite else 0.0], dtype=torch.float64)
         return {"guard": rank_row(ranks, mine)}
 
-    def _broken(self) -> list[int]:
+    def _nonfinite_parameters(self) -> list[int]:
         """Return the numbers of parameters of which this rank holds what is not finite."""
         parts = [_local(p.detach()) for p in self.model.parameters()]
         largest = torch._foreach_norm([part for part in parts if part.numel()], float("inf"))
@@ -86,19 +86,19 @@ class DivergenceGuard:
             return []
         return [number for number, part in enumerate(parts) if not _finite(part)]
 
-    def weights(self, table: np.ndarray, *, epoch: int) -> None:
+    def check_weights(self, table: np.ndarray, *, epoch: int) -> None:
         """Look at what all ranks found in an epoch.
 
         Args:
-            table: sum of ``shares``, [world, 2].
+            table: sum of ``local_sums``, [world, 2].
             epoch: from 1.
 
         Raises:
             Diverged: a weight is not finite, or no step gave the trunk a gradient.
         """
-        broken = table[:, 1][table[:, 1] > 0]
-        if len(broken):
-            name = [name for name, _ in self.model.named_parameters()][int(broken.min()) - 1]
+        nonfinite = table[:, 1][table[:, 1] > 0]
+        if len(nonfinite):
+            name = [name for name, _ in self.model.named_parameters()][int(nonfinite.min()) - 1]
             raise Diverged(f"epoch {epoch}: the weights of {name} are not finite")
         if not table[:, 0].any():
             name = next(n for n, p in self.model.named_parameters() if p is self._trunk[0])
@@ -107,7 +107,7 @@ class DivergenceGuard:
                 "others) was exactly 0: it cannot learn"
             )
 
-    def objective(
+    def check_objective(
         self,
         objective: float,
         mae: Mapping[str, float],

@@ -100,8 +100,8 @@ class AmdCounter:
 
     def joules(self) -> float:
         """Return the joules since its driver was loaded; the resolution is in microjoules."""
-        found = self.smi.amdsmi_get_energy_count(self.handle)
-        return float(found["energy_accumulator"] * found["counter_resolution"]) / 1e6
+        count = self.smi.amdsmi_get_energy_count(self.handle)
+        return float(count["energy_accumulator"] * count["counter_resolution"]) / 1e6
 
 
 def find_counters(
@@ -150,8 +150,8 @@ def _gpu(device: torch.device) -> Iterator[Counter]:
 
 def bus_of(device: torch.device) -> str:
     """Return the PCI address of a GPU, which no environment variable renumbers."""
-    found: Any = torch.cuda.get_device_properties(device)
-    return f"{found.pci_domain_id:04x}:{found.pci_bus_id:02x}:{found.pci_device_id:02x}.0"
+    gpu: Any = torch.cuda.get_device_properties(device)
+    return f"{gpu.pci_domain_id:04x}:{gpu.pci_bus_id:02x}:{gpu.pci_device_id:02x}.0"
 
 
 class Energy:
@@ -162,10 +162,10 @@ class Energy:
         self.counters = counters
         self._last = [0.0] * len(counters)
         self._sums = torch.zeros(len(REGIONS), len(PARTS), dtype=torch.float64)
-        self.spent("train")
-        self.take()
+        self.count("train")
+        self.take_joules()
 
-    def spent(self, region: str) -> None:
+    def count(self, region: str) -> None:
         """Count what was spent since the last call for a region."""
         for place, counter in enumerate(self.counters):
             with contextlib.suppress(Exception):  # a counter that is gone counts no more
@@ -175,7 +175,7 @@ class Energy:
                 )
                 self._last[place] = now
 
-    def take(self) -> Tensor:
+    def take_joules(self) -> Tensor:
         """Return the joules since the last call, fp64, [regions, parts], and start from zero."""
         taken = self._sums.clone()
         self._sums.zero_()

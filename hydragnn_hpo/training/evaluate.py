@@ -30,14 +30,14 @@ class BatchFeed:
     costs: np.ndarray
     max_neighbors: int | None = None
     precision: str = "fp32"
-    together: bool = False
+    is_collective: bool = False
     """Whether all ranks must take equally many batches: where weights are sharded, they meet."""
 
-    def batch(self, indices: np.ndarray) -> Batch:
+    def batch_on_device(self, indices: np.ndarray) -> Batch:
         """Make one batch on this rank's device."""
-        return self.made(indices).to(self.ranks.device)
+        return self.batch_on_host(indices).to(self.ranks.device)
 
-    def made(self, indices: np.ndarray) -> Batch:
+    def batch_on_host(self, indices: np.ndarray) -> Batch:
         """Make one batch in this process's memory, from where a GPU can fetch it by itself."""
         made = make_batch(
             self.graphs,
@@ -56,14 +56,14 @@ class BatchFeed:
             return indices
         return self._shares(indices)[self.ranks.data_rank]
 
-    def pieces(self, indices: np.ndarray) -> Iterator[Batch]:
+    def share_in_batches(self, indices: np.ndarray) -> Iterator[Batch]:
         """Go through this rank's part of some graphs in batches of bounded size."""
         mine = self._cut(self.share(indices))
         count = len(mine)
-        if self.together:
+        if self.is_collective:
             count = max(len(self._cut(share)) for share in self._shares(indices))
         for piece in [*mine, *[indices[:0]] * (count - len(mine))]:
-            yield self.batch(piece)
+            yield self.batch_on_device(piece)
 
     def _shares(self, indices: np.ndarray) -> list[np.ndarray]:
         return [indices[rows] for rows in balance_load(self.costs[indices], self.ranks.data_world)]
@@ -73,7 +73,9 @@ class BatchFeed:
         return [indices[groups == group] for group in np.unique(groups)]
 
 
-def make_feed(config: TrialConfig, graphs: GraphSet, ranks: Ranks, together: bool) -> BatchFeed:
+def make_feed(
+    config: TrialConfig, graphs: GraphSet, ranks: Ranks, is_collective: bool
+) -> BatchFeed:
     """Return what a trial's batches are made of."""
     return BatchFeed(
         graphs=graphs,
@@ -84,7 +86,7 @@ def make_feed(config: TrialConfig, graphs: GraphSet, ranks: Ranks, together: boo
         costs=predict_graph_costs(graphs, config.model),
         max_neighbors=config.model.max_neighbors,
         precision=config.training.precision,
-        together=together,
+        is_collective=is_collective,
     )
 
 
@@ -92,7 +94,7 @@ def predict_share(
     model: MultiHeadGNN, feed: BatchFeed, indices: np.ndarray
 ) -> Iterator[tuple[Batch, dict[str, Tensor]]]:
     """Predict this rank's part of some graphs, batch by batch."""
-    for batch in feed.pieces(indices):
+    for batch in feed.share_in_batches(indices):
         yield from _predict_in_halves(model, feed, batch)
 
 
@@ -102,17 +104,17 @@ def _predict_in_halves(
     """Predict a batch, or its halves where memory runs out; not where all ranks must meet."""
     try:
         with compute_dtype(feed.precision, feed.ranks.device):
-            found = model(batch, feed.targets)
+            predictions = model(batch, feed.targets)
     except (RuntimeError, MemoryError) as error:
-        if not is_out_of_memory(error) or feed.together or batch.num_graphs < 2:
+        if not is_out_of_memory(error) or feed.is_collective or batch.num_graphs < 2:
             raise
-        found = {}
-    if found:
-        yield batch, found
+        predictions = {}
+    if predictions:
+        yield batch, predictions
         return
     release_memory(feed.ranks.device)
     for half in np.array_split(batch.graph_index.cpu().numpy(), 2):
-        yield from _predict_in_halves(model, feed, feed.batch(half))
+        yield from _predict_in_halves(model, feed, feed.batch_on_device(half))
 
 
 @torch.no_grad()
@@ -128,7 +130,7 @@ def error_sums(model: MultiHeadGNN, feed: BatchFeed, indices: np.ndarray) -> Ten
             error = (predictions[name].double() - batch.targets[name].double()).abs() * mask
             sums[row, 0] += error.sum()
             sums[row, 1] += mask.sum() * error.shape[1]
-    return sums if feed.ranks.counts else torch.zeros_like(sums)
+    return sums if feed.ranks.represents_share else torch.zeros_like(sums)
 
 
 @torch.no_grad()
@@ -156,7 +158,7 @@ def predict_split(
             whole[torch.from_numpy(chosen)] = values.double().cpu()
     for name in feed.targets:
         whole = _gather_predictions(out, name, feed, len(indices), int(starts[-1]))
-        mine = whole if feed.ranks.counts else torch.zeros_like(whole)
+        mine = whole if feed.ranks.represents_share else torch.zeros_like(whole)
         out[name] = feed.ranks.sum(mine.to(feed.ranks.device)).cpu()
     return {name: out[name].numpy() for name in feed.targets}
 

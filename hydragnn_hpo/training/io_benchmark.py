@@ -101,10 +101,10 @@ def measure_io(trial: TrialDir, way: Way) -> IoBenchmark | None:
     keep_freed_memory()
     ranks = join_ranks()
     config, graphs = load_trial(trial)
-    found = measure_trainer(Trainer(config, graphs, ranks), WAYS[WAYS.index(way) :])
-    ranks.leave()
+    measured = measure_trainer(Trainer(config, graphs, ranks), WAYS[WAYS.index(way) :])
+    ranks.barrier()
     close(graphs)
-    return found if ranks.first else None
+    return measured if ranks.first else None
 
 
 def measure_trainer(trainer: Trainer, ways: tuple[Way, ...]) -> IoBenchmark:
@@ -168,19 +168,19 @@ class _StepRunner:
         if way == "real":
             return self.real, steps
         if way == "cached":
-            made = self.trainer.micro.made
+            made = self.trainer.micro.make_batches
             self._kept = self._kept or [(step, made(step)) for step in self.steps[:CACHED]]
             repeated = itertools.islice(itertools.cycle(self._kept), len(steps))
             return self.cached, [step for step, _ in repeated]
         if not self._stays:
-            made = self.trainer.micro.made
+            made = self.trainer.micro.make_batches
             self._stays = [piece.to(self.device) for piece in made(self.typical)]
         return self.synthetic, [self.typical] * len(steps)
 
     def real(self, steps: list[np.ndarray]) -> None:
         """Read and make batches as a training does."""
         trainer = self.trainer
-        with Prefetcher(trainer.micro.ahead, steps, trainer._depth()) as made:
+        with Prefetcher(trainer.micro.make_ahead, steps, trainer.prefetch_depth()) as made:
             self._take(zip(steps, made, strict=True))
 
     def cached(self, steps: list[np.ndarray]) -> None:
@@ -194,11 +194,11 @@ class _StepRunner:
     def _take(self, steps: Iterable[tuple[np.ndarray, Pieces]]) -> None:
         trainer = self.trainer
         for indices, pieces in steps:
-            trainer.micro.through(
+            trainer.micro.take_step(
                 indices,
                 pieces,
                 trainer.stepper,
-                lambda made, graphs=indices: trainer.stepper.take(  # type: ignore[misc]
+                lambda made, graphs=indices: trainer.stepper.take_step(  # type: ignore[misc]
                     graphs, made, rate=0.0, epoch=1, step=0
                 ),
             )
@@ -206,11 +206,11 @@ class _StepRunner:
     def timed(self, run: Callable[[list[np.ndarray]], None], steps: list[np.ndarray]) -> float:
         """Return the seconds that the slowest rank needs for some steps."""
         self._wait()
-        started = time.perf_counter()
+        begin = time.perf_counter()
         run(steps)
         self._wait()
-        passed = torch.tensor(time.perf_counter() - started, device=self.device)
-        return float(self.trainer.ranks.most(passed))
+        passed = torch.tensor(time.perf_counter() - begin, device=self.device)
+        return float(self.trainer.ranks.max(passed))
 
     def _wait(self) -> None:
         if self.device.type == "cuda":

@@ -96,8 +96,8 @@ def _status(key: str) -> int:
     """Return a size in bytes that Linux keeps of this process; 0 elsewhere."""
     with contextlib.suppress(OSError):
         text = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
-        if found := re.search(rf"^{key}:\s+(\d+) kB", text, re.MULTILINE):
-            return int(found[1]) * 1024
+        if match := re.search(rf"^{key}:\s+(\d+) kB", text, re.MULTILINE):
+            return int(match[1]) * 1024
     return 0
 
 

@@ -49,11 +49,11 @@ class MicroBatches:
 
     def __init__(self, feed: BatchFeed, pieces: int | None) -> None:
         """Begin with a number of pieces that was asked for, or with one."""
-        self.feed, self.asked, self.pieces = feed, pieces, pieces or 1
+        self.feed, self.requested, self.pieces = feed, pieces, pieces or 1
         self.folder: Path | None = None
-        self.changed: Callable[[int], None] = lambda pieces: None
+        self.on_change: Callable[[int], None] = lambda pieces: None
 
-    def cut(self, indices: np.ndarray) -> list[np.ndarray]:
+    def cut_share(self, indices: np.ndarray) -> list[np.ndarray]:
         """Return this rank's share of a step in pieces of equal cost, the cheapest last.
 
         It is in the last that gradients are sent, and what is sent cannot be taken back. Some
@@ -69,18 +69,18 @@ class MicroBatches:
         parts = sorted(balance_load(costs, pieces), key=lambda piece: -costs[piece].sum())
         return [mine[piece] for piece in parts]
 
-    def made(self, indices: np.ndarray) -> list[Batch]:
+    def make_batches(self, indices: np.ndarray) -> list[Batch]:
         """Make the batches of a step in this process's memory."""
-        return [self.feed.made(piece) for piece in self.cut(indices)]
+        return [self.feed.batch_on_host(piece) for piece in self.cut_share(indices)]
 
-    def ahead(self, indices: np.ndarray) -> list[Batch]:
+    def make_ahead(self, indices: np.ndarray) -> list[Batch]:
         """Make them before their turn; none where there is no room for them yet."""
         try:
-            return self.made(indices)
+            return self.make_batches(indices)
         except MemoryError:
             return []
 
-    def through(
+    def take_step(
         self,
         indices: np.ndarray,
         batches: list[Batch],
@@ -105,7 +105,7 @@ class MicroBatches:
         while True:
             try:
                 if len(batches) != self.pieces:
-                    batches = self.made(indices)
+                    batches = self.make_batches(indices)
                 return take(batches)
             except (RuntimeError, MemoryError) as error:
                 if not is_out_of_memory(error):
@@ -127,7 +127,7 @@ class MicroBatches:
         piece = batches[stepper.piece] if stepper.piece < len(batches) else None
         if piece is not None and piece.num_graphs <= 1:
             raise MemoryError(f"{too_large_graph_error(piece)} ({reason})")
-        self.more(2 * self.pieces)
+        self.increase(2 * self.pieces)
         logger.warning("a step did not fit into the memory: now in %d pieces", self.pieces)
         if stepper.bound == "gradients":
             raise TooManyGraphs(
@@ -135,13 +135,13 @@ class MicroBatches:
                 f"from the last checkpoint, in {self.pieces} pieces"
             )
 
-    def more(self, pieces: int) -> None:
+    def increase(self, pieces: int) -> None:
         """Take every step in more pieces from now on, also after a restart."""
         self.pieces = pieces
-        self.keep()
-        self.changed(pieces)
+        self.save_pieces()
+        self.on_change(pieces)
 
-    def keep(self) -> None:
+    def save_pieces(self) -> None:
         """Write down in how many pieces later attempts have to take their steps.
 
         They do so even if there is more memory by then: sums in another order differ in the last
@@ -219,14 +219,14 @@ def fit_to_memory(
         TooManyGraphs: a rehearsal that all ranks held together ran out of memory.
         MemoryError: not even one graph fits.
     """
-    ranks, free, micro.folder = micro.feed.ranks, micro.asked is None, folder
+    ranks, free, micro.folder = micro.feed.ranks, micro.requested is None, folder
     known = max(read_known_pieces(folder, ranks.data_world) if folder else 1, micro.pieces)
     need, limit = _measure_need(config, order, micro, stepper)
     pieces = max(need.pieces(FULL * limit) if free else 1, known)
     crowded = free and need.bytes(pieces) > LITTLE * limit
     micro.pieces, rehearse = _largest(ranks, pieces, crowded)
     taken = None
-    if crowded or (rehearse and stepper.net.together):
+    if crowded or (rehearse and stepper.net.is_collective):
         before = micro.pieces
         taken = rehearse_step(need, stepper)
         least = known if micro.pieces == before else micro.pieces
@@ -234,14 +234,14 @@ def fit_to_memory(
     if rehearse:
         (micro.pieces,) = _largest(ranks, pieces)
     if ranks.first:
-        micro.keep()
+        micro.save_pieces()
     probed = None if taken is None else int(need.fixed) + taken
     return MemoryFit(micro.pieces, int(need.bytes(micro.pieces)), probed, limit)
 
 
 def _largest(ranks: Ranks, *values: int) -> list[int]:
     """Return the largest of each value over all ranks."""
-    return [int(value) for value in ranks.most(torch.tensor(values, device=ranks.device)).tolist()]
+    return [int(value) for value in ranks.max(torch.tensor(values, device=ranks.device)).tolist()]
 
 
 def _measure_need(
@@ -315,9 +315,9 @@ def rehearse_step(need: StepMemory, stepper: Stepper) -> int | None:
         if not reason:
             break
         if len(rows) <= 1:
-            raise MemoryError(f"{too_large_graph_error(micro.feed.made(rows))} ({reason})")
-        micro.more(2 * micro.pieces)
-        if net.together:
+            raise MemoryError(f"{too_large_graph_error(micro.feed.batch_on_host(rows))} ({reason})")
+        micro.increase(2 * micro.pieces)
+        if net.is_collective:
             raise TooManyGraphs(f"a rehearsed step did not fit: next time in {micro.pieces} pieces")
     expected = float(need.of_graphs[rows].sum())
     if taken and expected:
@@ -331,9 +331,9 @@ def _run_backward_pass(stepper: Stepper, micro: MicroBatches, rows: NDArray[np.i
     counts = dict.fromkeys(stepper.heads, 1.0)
     net.model.train()
     cards = [device] if device.type == "cuda" else []
-    with torch.random.fork_rng(devices=cards), net.sending(net.together):
-        _, loss = stepper.losses(micro.feed.made(rows), counts, last=net.together)
-        if net.together:  # shards are gathered and gradients scattered in hooks of this
+    with torch.random.fork_rng(devices=cards), net.gradient_sync(net.is_collective):
+        _, loss = stepper.losses(micro.feed.batch_on_host(rows), counts, last=net.is_collective)
+        if net.is_collective:  # shards are gathered and gradients scattered in hooks of this
             torch.autograd.backward(loss)
             stepper.optimizer.zero_grad(set_to_none=True)
         else:

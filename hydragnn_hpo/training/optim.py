@@ -192,12 +192,12 @@ def _orthogonalize_groups(matrices: list[Tensor]) -> list[Tensor]:
     by_shape: dict[torch.Size, list[int]] = {}
     for number, matrix in enumerate(matrices):
         by_shape.setdefault(matrix.shape, []).append(number)
-    found = list(matrices)
+    orthogonal = list(matrices)
     for numbers in by_shape.values():
         made = orthogonalize(torch.stack([matrices[number] for number in numbers]))
         for number, matrix in zip(numbers, made.unbind(0), strict=True):
-            found[number] = matrix
-    return found
+            orthogonal[number] = matrix
+    return orthogonal
 
 
 def orthogonalize(matrices: Tensor) -> Tensor:
@@ -237,18 +237,18 @@ class ParameterGroups(NamedTuple):
 
 def sort_parameters(model: nn.Module) -> ParameterGroups:
     """Sort the parameters of a model that learn, in the model's own order."""
-    found = ParameterGroups([], [], [])
+    groups = ParameterGroups([], [], [])
     for module in model.modules():
         for name, parameter in module.named_parameters(recurse=False):
             if not parameter.requires_grad:
                 continue
             if not (isinstance(module, nn.Linear) and name == "weight"):
-                found.free.append(parameter)
+                groups.free.append(parameter)
             elif min(parameter.shape) <= _OUTPUTS:
-                found.outputs.append(parameter)
+                groups.outputs.append(parameter)
             else:
-                found.matrices.append(parameter)
-    return found
+                groups.matrices.append(parameter)
+    return groups
 
 
 def make_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
@@ -261,12 +261,12 @@ def make_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimiz
 
 def _groups(model: nn.Module, config: TrainConfig) -> list[dict[str, Any]]:
     """Part what decays, in the order of the model, from what does not."""
-    found = sort_parameters(model)
-    linear = {id(p) for p in (*found.matrices, *found.outputs)}
+    sorted_parameters = sort_parameters(model)
+    linear = {id(p) for p in (*sorted_parameters.matrices, *sorted_parameters.outputs)}
     decayed = [p for p in model.parameters() if id(p) in linear]
     return [
         {"params": decayed, "weight_decay": config.weight_decay},
-        {"params": found.free, "weight_decay": 0.0},
+        {"params": sorted_parameters.free, "weight_decay": 0.0},
     ]
 
 
@@ -328,11 +328,11 @@ def _lamb(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
 
 
 def _muon(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
-    found, decay = sort_parameters(model), config.weight_decay
+    parameters, decay = sort_parameters(model), config.weight_decay
     groups: list[dict[str, Any]] = [
-        {"params": found.matrices, "weight_decay": decay, "matrices": True},
-        {"params": found.outputs, "weight_decay": decay},
-        {"params": found.free},
+        {"params": parameters.matrices, "weight_decay": decay, "matrices": True},
+        {"params": parameters.outputs, "weight_decay": decay},
+        {"params": parameters.free},
     ]
     return Muon(groups, momentum=config.momentum, nesterov=config.nesterov, **_adaptive(config))
 

@@ -124,10 +124,10 @@ class TimedAllReduce:
 
         work = dist.all_reduce(bucket.buffer().div_(world), async_op=True)
         assert work is not None
-        told: torch.futures.Future[Tensor] = work.get_future().then(done)
-        return told
+        average: torch.futures.Future[Tensor] = work.get_future().then(done)
+        return average
 
-    def take(self) -> Span:
+    def take_times(self) -> Span:
         """Call after the backward pass of a step.
 
         Returns:
@@ -195,7 +195,7 @@ them travel while the rest is computed, and each costs a collective."""
 class ModelParallelism:
     """A model whose gradients are those of the whole step: the plain one, of a single rank."""
 
-    together = False
+    is_collective = False
     """Whether every forward pass is a collective: all ranks must take equally many."""
 
     def __init__(self, model: MultiHeadGNN, config: ParallelConfig, ranks: Ranks) -> None:
@@ -203,41 +203,41 @@ class ModelParallelism:
         self.model, self.config, self.ranks = model, config, ranks
         self.wrapped: nn.Module = model
 
-    def sending(self, last: bool) -> AbstractContextManager[object]:
+    def gradient_sync(self, last: bool) -> AbstractContextManager[object]:
         """Send gradients in the ``last`` micro-batch of a step, and add them up before."""
         return contextlib.nullcontext()
 
-    def sent(self, meter: EpochTimers) -> None:
+    def add_communication_seconds(self, meter: EpochTimers) -> None:
         """Report to a meter what sending took, after the last backward pass of a step."""
 
-    def norm(self) -> Tensor:
+    def gradient_norm(self) -> Tensor:
         """Return the length of the whole gradient."""
         return nn.utils.get_total_norm(self.gradients())
 
-    def clip(self, norm: Tensor, limit: float) -> None:
+    def clip_gradients(self, norm: Tensor, limit: float) -> None:
         """Scale the gradient down where it is longer than ``limit``."""
         if norm.device.type == "cpu" and limit / (float(norm) + 1e-6) >= 1.0:
             return  # nothing to do; on a GPU it is quicker to do it than to ask
-        nn.utils.clip_grads_with_norm_(self.learned, limit, norm)
+        nn.utils.clip_grads_with_norm_(self.parameters, limit, norm)
 
     @functools.cached_property
-    def learned(self) -> list[nn.Parameter]:
+    def parameters(self) -> list[nn.Parameter]:
         """The weights as they are between steps; to find them takes as long as to use them."""
         return list(self.model.parameters())
 
     def gradients(self) -> list[Tensor]:
         """Return what there is of gradients, sharded ones as they are."""
-        return [p.grad for p in self.learned if p.grad is not None]
+        return [p.grad for p in self.parameters if p.grad is not None]
 
-    def whole(self) -> dict[str, Tensor]:
+    def full_state(self) -> dict[str, Tensor]:
         """Copy the whole weights and buffers, on this rank's device; every rank calls this.
 
         Where they are sharded, only rank 0 gets them, in its host's memory, the others nothing.
         """
         return {name: value.detach().clone() for name, value in self.model.state_dict().items()}
 
-    def put(self, tensors: Mapping[str, Tensor]) -> None:
-        """Take whole weights and buffers over; every rank calls this with what ``whole`` gave."""
+    def load_full_state(self, tensors: Mapping[str, Tensor]) -> None:
+        """Load whole weights and buffers, as ``full_state`` returns them; every rank calls this."""
         self.model.load_state_dict(dict(tensors))
 
 
@@ -261,17 +261,17 @@ class ReplicatedModel(ModelParallelism):
             bucket_cap_mb=config.bucket_mb or bucket_mb(model),
         )
         self.wrapped, self._ddp = ddp, ddp
-        self._overheard = TimedAllReduce(ranks.device)
-        ddp.register_comm_hook(ranks.world, self._overheard.average)
+        self._all_reduce = TimedAllReduce(ranks.device)
+        ddp.register_comm_hook(ranks.world, self._all_reduce.average)
         keep_until_exit(ddp)
 
-    def sending(self, last: bool) -> AbstractContextManager[object]:
+    def gradient_sync(self, last: bool) -> AbstractContextManager[object]:
         """Send gradients in the ``last`` micro-batch of a step, and add them up before."""
         return contextlib.nullcontext() if last else self._ddp.no_sync()
 
-    def sent(self, meter: EpochTimers) -> None:
+    def add_communication_seconds(self, meter: EpochTimers) -> None:
         """Report to a meter what sending took, after the last backward pass of a step."""
-        communication, exposed = self._overheard.take()
+        communication, exposed = self._all_reduce.take_times()
         meter.add("communication", communication)
         meter.add("exposed", exposed)
 
@@ -300,5 +300,7 @@ def _checkpointed_round(
 ) -> tuple[Tensor, Any]:
     if not torch.is_grad_enabled():
         return take(layer, scalars, state, place)
-    found: tuple[Tensor, Any] = checkpoint(take, layer, scalars, state, place, use_reentrant=False)
-    return found
+    outputs: tuple[Tensor, Any] = checkpoint(
+        take, layer, scalars, state, place, use_reentrant=False
+    )
+    return outputs

@@ -83,13 +83,13 @@ class _SumOverGroup(Function):
 
 
 def _copy_to_group(values: Tensor, group: dist.ProcessGroup) -> Tensor:
-    found: Tensor = _CopyToGroup.apply(values, group)  # type: ignore[no-untyped-call]
-    return found
+    copied: Tensor = _CopyToGroup.apply(values, group)  # type: ignore[no-untyped-call]
+    return copied
 
 
 def _sum_over_group(values: Tensor, group: dist.ProcessGroup) -> Tensor:
-    found: Tensor = _SumOverGroup.apply(values, group)  # type: ignore[no-untyped-call]
-    return found
+    total: Tensor = _SumOverGroup.apply(values, group)  # type: ignore[no-untyped-call]
+    return total
 
 
 def _local_slice(parameter: Tensor) -> Tensor:
@@ -159,8 +159,8 @@ def apply_tensor_parallel(model: nn.Module, mesh: DeviceMesh, even: int = 1) -> 
     Returns:
         How many pairs were cut.
     """
-    found = list(find_linear_pairs(model, mesh.size() * even))
-    for first, second in found:
+    pairs = list(find_linear_pairs(model, mesh.size() * even))
+    for first, second in pairs:
         _slice_linear(first, "weight", mesh, 0)
         if first.bias is not None:
             _slice_linear(first, "bias", mesh, 0)
@@ -169,7 +169,7 @@ def apply_tensor_parallel(model: nn.Module, mesh: DeviceMesh, even: int = 1) -> 
         first.__class__, second.__class__ = ColumnParallelLinear, RowParallelLinear
         for module in (first, second):
             setattr(module, "group", mesh.get_group())  # noqa: B010 - it has just become one of ours
-    return len(found)
+    return len(pairs)
 
 
 def _slice_linear(module: nn.Module, name: str, mesh: DeviceMesh, dimension: int) -> None:
@@ -187,7 +187,7 @@ COPIES, SHARD, TENSOR = "copies", "shard", "tensor"
 class ShardedModel(ModelParallelism):
     """Every rank holds a part of the weights, of their gradients and the optimizer's state."""
 
-    together = True
+    is_collective = True
 
     def __init__(self, model: MultiHeadGNN, config: ParallelConfig, ranks: Ranks) -> None:
         """Take a model over; every rank calls this with the same weights.
@@ -214,33 +214,33 @@ class ShardedModel(ModelParallelism):
         fully_shard(self.model, mesh=mesh, reshard_after_forward=False)
         self.model.register_forward_hook(_free_whole_weights)
 
-    def sending(self, last: bool) -> AbstractContextManager[object]:
+    def gradient_sync(self, last: bool) -> AbstractContextManager[object]:
         """Send gradients in the ``last`` micro-batch of a step, and add them up before."""
         assert isinstance(self.model, FSDPModule)
         self.model.set_requires_gradient_sync(last)
         return contextlib.nullcontext()
 
-    def norm(self) -> Tensor:
+    def gradient_norm(self) -> Tensor:
         """Return the length of the whole gradient: squares of all parts, each counted once."""
         squares: dict[tuple[str, ...], list[Tensor]] = defaultdict(list)
         for gradient in self.gradients():
             squares[_sharded_mesh_dims(gradient)].append(local_part(gradient))
         total = torch.zeros(2, device=self.ranks.device, dtype=torch.float64)
         for names, parts in squares.items():
-            found = torch.stack(torch._foreach_norm(parts)).double().square().sum()
-            total[int(TENSOR in names)] += found
+            partial = torch.stack(torch._foreach_norm(parts)).double().square().sum()
+            total[int(TENSOR in names)] += partial
         dist.all_reduce(total, group=self.mesh[SHARD].get_group())
         if self.mesh[TENSOR].size() > 1:
             dist.all_reduce(total[1], group=self.mesh[TENSOR].get_group())
         return total.sum().sqrt()
 
-    def clip(self, norm: Tensor, limit: float) -> None:
+    def clip_gradients(self, norm: Tensor, limit: float) -> None:
         """Scale the gradient down where it is longer than ``limit``."""
         factor = (limit / (norm + 1e-6)).clamp(max=1.0)
         parts = [local_part(gradient) for gradient in self.gradients()]
         torch._foreach_mul_(parts, factor.to(parts[0].dtype))
 
-    def whole(self) -> dict[str, Tensor]:
+    def full_state(self) -> dict[str, Tensor]:
         """Gather the weights and buffers on rank 0, in its host's memory; others get nothing."""
         found = {}
         for name, value in self.model.state_dict().items():
@@ -249,7 +249,7 @@ class ShardedModel(ModelParallelism):
                 found[name] = gathered.cpu().clone()
         return found
 
-    def put(self, tensors: Mapping[str, Tensor]) -> None:
+    def load_full_state(self, tensors: Mapping[str, Tensor]) -> None:
         """Take over what rank 0 has; every rank calls this."""
         for name, value in self.model.state_dict().items():
             given = torch.empty(value.shape, dtype=value.dtype, device=self.ranks.device)
@@ -374,6 +374,6 @@ def _allocate_like(name: str, entry: Any, weights: Mapping[str, Tensor]) -> Tens
 def _first_failure(error: BaseException) -> BaseException:
     """Return what went wrong on the first rank on which something did."""
     if isinstance(error, CheckpointException) and error.failures:
-        found: BaseException = next(iter(error.failures.values()))[0]
-        return found
+        failure: BaseException = next(iter(error.failures.values()))[0]
+        return failure
     return error

@@ -158,7 +158,7 @@ class Stepper:
         self.bound: Literal["", "gradients", "weights"] = ""
         """What of the step cannot be taken back: others have gradients of it, or weights change."""
 
-    def take(
+    def take_step(
         self, indices: np.ndarray, batches: Sequence[Batch], *, rate: float, epoch: int, step: int
     ) -> Tensor:
         """Take one step.
@@ -179,17 +179,17 @@ class Stepper:
         reseed(self.seed, step, self.net.ranks)
         counts = {name: float(self.counts[name][indices].sum()) for name in self.heads}
         self.optimizer.zero_grad(set_to_none=True)
-        self.bound = "gradients" if self.net.together else ""
+        self.bound = "gradients" if self.net.is_collective else ""
         summed = []
         for self.piece, batch in enumerate(batches):
             last = self.piece + 1 == len(batches)
             summed.append(self._piece(batch, counts, last=last))
         self.bound = "weights"
         with self.meter.region("update"):
-            norm = self.net.norm()
-            self.guard.gradient(norm, epoch=epoch, step=step + 1)
+            norm = self.net.gradient_norm()
+            self.guard.check_gradient(norm, epoch=epoch, step=step + 1)
             if self.training.clip_norm is not None:
-                self.net.clip(norm, self.training.clip_norm)
+                self.net.clip_gradients(norm, self.training.clip_norm)
             for group in self.optimizer.param_groups:
                 group["lr"] = rate
             self.optimizer.step()
@@ -199,13 +199,13 @@ class Stepper:
 
     def _piece(self, batch: Batch, counts: dict[str, float], *, last: bool) -> Tensor:
         """Add the gradient of one piece; the last one sends the sum to the other ranks."""
-        with self.net.sending(last):
+        with self.net.gradient_sync(last):
             with self.meter.region("forward"):
                 sums, loss = self.losses(batch, counts, last=last)
             with self.meter.region("backward"):
                 torch.autograd.backward(loss)
         if last:
-            self.net.sent(self.meter)
+            self.net.add_communication_seconds(self.meter)
         return torch.stack([sums[name].detach().double() for name in self.heads])
 
     def losses(

@@ -48,11 +48,11 @@ class EpochTimers:
         if self._on_device and name in ("forward", "backward", "update"):
             yield from self._timed_by_device(name)
             return
-        started = time.perf_counter()
+        begin = time.perf_counter()
         try:
             yield
         finally:
-            self.seconds[name] += time.perf_counter() - started
+            self.seconds[name] += time.perf_counter() - begin
 
     def _timed_by_device(self, name: str) -> Iterator[None]:
         """Record events on the device around a region; they are read when the epoch ends."""
@@ -63,7 +63,7 @@ class EpochTimers:
         last.record()
         self._events.append((name, first, last))
 
-    def moved(self) -> None:
+    def mark_progress(self) -> None:
         """Note that work goes on, where there are no regions."""
         self.moves += 1
 
@@ -76,12 +76,12 @@ class EpochTimers:
         """Name the counters of joules that this rank reads."""
         return [counter.name for counter in self.energy.counters] if self.energy else []
 
-    def spent(self, region: str) -> None:
+    def count_energy(self, region: str) -> None:
         """Count the joules since the last call for ``train``, ``val`` or ``checkpoint``."""
         if self.energy:
-            self.energy.spent(region)
+            self.energy.count(region)
 
-    def take(self) -> dict[str, float]:
+    def take_seconds(self) -> dict[str, float]:
         """Return the seconds by region since the last call, and begin again at zero."""
         if self._events:
             self._events[-1][2].synchronize()
@@ -92,12 +92,12 @@ class EpochTimers:
         self.seconds.clear()
         return taken
 
-    def shares(self, ranks: Ranks) -> dict[str, Tensor]:
+    def local_sums(self, ranks: Ranks) -> dict[str, Tensor]:
         """Return what this rank adds to the epoch's sums, and begin again at zero."""
-        seconds = self.take()
+        seconds = self.take_seconds()
         regions = [seconds.get(name, 0.0) for name in (*TIMED, *SENT)]
         mine = [busy_seconds(seconds), float(peak_bytes(ranks.device))]
-        joules = self.energy.take() if self.energy else torch.zeros(len(REGIONS), len(PARTS))
+        joules = self.energy.take_joules() if self.energy else torch.zeros(len(REGIONS), len(PARTS))
         return {
             "regions": torch.tensor(regions, dtype=torch.float64),
             "ranks": rank_row(ranks, torch.tensor(mine, dtype=torch.float64)),
@@ -171,14 +171,14 @@ class Stragglers:
             Ranks that have now been slow for some epochs running, and how many times the mean they
             need; each is named once.
         """
-        mean, found = float(busy.mean()), []
+        mean, stragglers = float(busy.mean()), []
         for rank, seconds in enumerate(busy.tolist()):
             slow = seconds > SLOW * mean and seconds - mean > SLOW_SECONDS
             self._epochs[rank] = self._epochs[rank] + 1 if slow else 0
             if self._epochs[rank] >= SLOW_EPOCHS and rank not in self._named:
                 self._named.add(rank)
-                found.append((rank, seconds / mean))
-        return found
+                stragglers.append((rank, seconds / mean))
+        return stragglers
 
     def warn(self, busy: np.ndarray) -> None:
         """Log the ranks that have now been slow for some epochs; called by one rank for all.

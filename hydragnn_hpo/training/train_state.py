@@ -85,7 +85,7 @@ class TrainState:
     average: AveragedWeights | None
 
     @property
-    def in_parts(self) -> bool:
+    def is_sharded(self) -> bool:
         """Whether no rank holds all of it."""
         return has_dtensors(self.weights().values())
 
@@ -101,7 +101,7 @@ class TrainState:
             tensors |= checkpoint.add_prefix("average", self.average.mean)
         return tensors
 
-    def check(self, tensors: Mapping[str, Tensor], parts: tuple[str, ...]) -> None:
+    def check_tensors(self, tensors: Mapping[str, Tensor], parts: tuple[str, ...]) -> None:
         """Check that tensors are those of this training, before any of them is taken over.
 
         Args:
@@ -111,7 +111,7 @@ class TrainState:
         Raises:
             StorageError: some are missing, unknown or of another shape.
         """
-        own, found = (
+        own, given = (
             {name: tuple(value.shape) for name, value in each.items() if name.startswith(parts)}
             for each in (self.tensors(), tensors)
         )
@@ -119,17 +119,17 @@ class TrainState:
         unknown = {key.rpartition("/")[0] for key in optimized} - dict(
             self.net.model.named_parameters()
         ).keys()
-        wrong = {name for name in own.keys() | found.keys() if own.get(name) != found.get(name)}
+        wrong = {name for name in own.keys() | given.keys() if own.get(name) != given.get(name)}
         if wrong or unknown:
             raise StorageError(f"its tensor {min(wrong or unknown)} is none of this training's.")
 
-    def put_best(self, weights: Mapping[str, Tensor]) -> None:
+    def load_best(self, weights: Mapping[str, Tensor]) -> None:
         """Take the weights of the best epoch over, which are averaged where averages are kept."""
-        self.net.put(weights)
+        self.net.load_full_state(weights)
         if self.average:
             self.average.load({name: weights[name] for name in self.average.mean})
 
-    def put(self, tensors: Mapping[str, Tensor]) -> None:
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
         """Take tensors over, whole or sharded as they are here; every rank calls this."""
         weights, spread = self.weights(), dict(tensors)
         for name, value in tensors.items():
@@ -147,5 +147,5 @@ def matching_weight(name: str, shape: torch.Size, weights: Mapping[str, Tensor])
     part, _, weight = name.partition("/")
     if part == "optimizer":
         weight, _, _ = weight.rpartition("/")
-    found = weights.get(weight) if part != "best" else None
-    return found if found is not None and found.shape == shape else None
+    candidate = weights.get(weight) if part != "best" else None
+    return candidate if candidate is not None and candidate.shape == shape else None

@@ -149,9 +149,9 @@ class Trainer:
         self.optimizer = make_optimizer(model, config.training)
         decay = config.training.ema
         self.average = AveragedWeights(model, decay) if decay else None
-        self.feed = make_feed(config, graphs, self.ranks, self.net.together)
+        self.feed = make_feed(config, graphs, self.ranks, self.net.is_collective)
         self.micro = MicroBatches(self.feed, config.training.micro_batches)
-        self.micro.changed = lambda pieces: self.record("memory", pieces=pieces)
+        self.micro.on_change = lambda pieces: self.record("memory", pieces=pieces)
         self.counts = {name: _counts(graphs, name) for name in self.heads}
         self.val, self.order = graphs.indices_of("val"), make_sampler(config, graphs)
         self._check_val()
@@ -159,9 +159,9 @@ class Trainer:
         self.schedule = LearningRateSchedule(
             config.training, self.total_steps, self.order.graphs_per_step
         )
-        self._begin()
+        self._reset()
 
-    def _begin(self) -> None:
+    def _reset(self) -> None:
         """Stand at the beginning of the training."""
         device = self.ranks.device
         self.guard, self.meter, self.stragglers = (
@@ -169,7 +169,7 @@ class Trainer:
             make_timers(device),
             Stragglers(),
         )
-        self.around_epoch: Callable[[int], AbstractContextManager[None]] = lambda _: nullcontext()
+        self.epoch_context: Callable[[int], AbstractContextManager[None]] = lambda _: nullcontext()
         self.stepper = Stepper(
             self.config,
             self.net,
@@ -190,7 +190,7 @@ class Trainer:
             lambda *kind, **values: self.record(*kind, **values),
             every=self.config.training.checkpoint_seconds,
         )
-        self.looks = SyncPoints(self.ranks, lambda: "go")
+        self.sync_points = SyncPoints(self.ranks, lambda: "go")
 
     def _check_val(self) -> None:
         for name, counts in self.counts.items():
@@ -217,8 +217,8 @@ class Trainer:
         Raises:
             Diverged: loss or gradient are no longer finite.
         """
-        self._fit(folder)
-        self.looks = SyncPoints(self.ranks, signal, step=self.progress.step)
+        self._choose_micro_batches(folder)
+        self.sync_points = SyncPoints(self.ranks, signal, step=self.progress.step)
         received: Signal = "go"
         with self.saver:
             while self.progress.epoch < until and received == "go" and not self.out_of_patience:
@@ -228,7 +228,7 @@ class Trainer:
                     self._save(folder)
         return received
 
-    def _fit(self, folder: Path | None) -> None:
+    def _choose_micro_batches(self, folder: Path | None) -> None:
         """Choose the micro-batches."""
         fit = fit_to_memory(self.config, self.order, self.micro, self.stepper, folder)
         self.record("memory", **vars(fit))
@@ -245,15 +245,15 @@ class Trainer:
         Returns:
             What is asked of all ranks, and whether a checkpoint is due.
         """
-        started, progress = time.perf_counter(), self.progress
+        begin, progress = time.perf_counter(), self.progress
         steps = self.order.steps(progress.epoch)
         left = steps[progress.step - progress.epoch * self.order.steps_per_epoch :]
         self.model.train()
-        with self.around_epoch(progress.epoch + 1):
+        with self.epoch_context(progress.epoch + 1):
             received = self._train(left, folder)
         trained = time.perf_counter()
         if received != "go":
-            progress.train_seconds += trained - started
+            progress.train_seconds += trained - begin
             return received, True
         progress.epoch += 1
         with self.meter.region("val"):
@@ -264,7 +264,7 @@ class Trainer:
         objective = compute_objective(mae, self._stds(), self.heads)
         self._keep_best(objective, mae)
         ended = time.perf_counter()
-        progress.train_seconds += ended - started
+        progress.train_seconds += ended - begin
         self.record(
             "epoch",
             epoch=progress.epoch,
@@ -273,9 +273,9 @@ class Trainer:
             objective=objective,
             best_objective=progress.best_objective,
             learning_rate=self.optimizer.param_groups[0]["lr"],
-            train_seconds=trained - started,
+            train_seconds=trained - begin,
             val_seconds=ended - trained,
-            graphs_per_second=sum(map(len, left)) / (trained - started),
+            graphs_per_second=sum(map(len, left)) / (trained - begin),
             **summarize_epoch(sums, self.ranks.world),
         )
         return received, save
@@ -284,16 +284,16 @@ class Trainer:
         """Take the steps of an epoch that are left; return the signal to obey before its end."""
         progress = self.progress
         ends = progress.step + len(left)
-        with Prefetcher(self.micro.ahead, left, self._depth()) as made:
+        with Prefetcher(self.micro.make_ahead, left, self.prefetch_depth()) as made:
             batches = iter(made)
             for indices in left:
                 with self.meter.region("data"):
                     pieces = next(batches)
                 self._losses += self._step(indices, pieces)
-                if progress.step < ends and self.looks.due(progress.step):
+                if progress.step < ends and self.sync_points.due(progress.step):
                     with self.meter.region("look"):
-                        received, save = self.looks.agree(progress.step, save=self.saver.due)
-                    self.meter.spent("train")
+                        received, save = self.sync_points.agree(progress.step, save=self.saver.due)
+                    self.meter.count_energy("train")
                     if received == "interrupt":
                         return received
                     if save:
@@ -305,7 +305,7 @@ class Trainer:
         known = {name: max(int(self.counts[name][rows].sum()), 1) for name in self.heads}
         return {name: float(sums[row] / known[name]) for row, name in enumerate(self.heads)}
 
-    def _depth(self) -> int:
+    def prefetch_depth(self) -> int:
         """Return how many batches are made ahead: while a GPU computes, or a disk is read.
 
         On a CPU nothing is won where the graphs are in memory: a rank has one thread.
@@ -320,11 +320,11 @@ class Trainer:
         progress = self.progress
         rate = self.schedule.rate(progress.step)
         epoch = progress.epoch + 1
-        sums = self.micro.through(
+        sums = self.micro.take_step(
             indices,
             pieces,
             self.stepper,
-            lambda made: self.stepper.take(
+            lambda made: self.stepper.take_step(
                 indices, made, rate=rate, epoch=epoch, step=progress.step
             ),
         )
@@ -340,21 +340,21 @@ class Trainer:
         Returns:
             The sums by name; what is asked; is a checkpoint due.
         """
-        self.meter.spent("train")
+        self.meter.count_energy("train")
         self.model.eval()
         if self.average:
             self.average.swap()
         errors = error_sums(self.model, self.feed, self.val)
         if self.average:
             self.average.swap()
-        self.meter.spent("val")
-        wish, due = self.looks.signal(), self.ranks.first and self.saver.due
-        mine = losses if self.ranks.counts else torch.zeros_like(losses)
-        flags = torch.tensor([wish == "stop", wish == "interrupt", due])
+        self.meter.count_energy("val")
+        requested, due = self.sync_points.signal(), self.ranks.first and self.saver.due
+        mine = losses if self.ranks.represents_share else torch.zeros_like(losses)
+        flags = torch.tensor([requested == "stop", requested == "interrupt", due])
         parts = {"errors": errors, "losses": mine, "flags": flags}
-        parts |= self.guard.shares(self.ranks) | self.meter.shares(self.ranks)
+        parts |= self.guard.local_sums(self.ranks) | self.meter.local_sums(self.ranks)
         sums = allreduce_tensors(self.ranks, parts)
-        self.guard.weights(sums["guard"], epoch=self.progress.epoch)
+        self.guard.check_weights(sums["guard"], epoch=self.progress.epoch)
         if self.ranks.first:
             self.stragglers.warn(sums["ranks"][:, 0])
         stop, interrupt, save = sums["flags"]
@@ -368,7 +368,7 @@ class Trainer:
         self.schedule.after_epoch(objective)
         progress = self.progress
         std, best = self._stds(), progress.best_val
-        progress.lost = self.guard.objective(
+        progress.lost = self.guard.check_objective(
             objective, mae, std=std, best=best, lost=progress.lost, epoch=progress.epoch
         )
         if objective < progress.best_objective:
@@ -376,7 +376,7 @@ class Trainer:
             progress.best_val = mae
             if self.average:
                 self.average.swap()
-            self.best = self.net.whole()
+            self.best = self.net.full_state()
             if self.average:
                 self.average.swap()
 
@@ -387,14 +387,14 @@ class Trainer:
         with self.meter.region("checkpoint"):
             self.progress.losses = self._losses_by_rank()
             self.saver.save(folder, self._state(), self.best)
-        self.meter.spent("checkpoint")
+        self.meter.count_energy("checkpoint")
 
     def _losses_by_rank(self) -> list[list[float]]:
         """Gather what the epoch that has begun has summed so far."""
         if self.progress.step % self.order.steps_per_epoch == 0:
             return []
         table = self._losses.new_zeros(self.ranks.world, len(self.heads))
-        if self.ranks.counts:
+        if self.ranks.represents_share:
             table[self.ranks.rank] = self._losses
         rows: list[list[float]] = self.ranks.sum(table).tolist()
         return rows
@@ -424,15 +424,15 @@ class Trainer:
             progress.epoch, progress.losses = progress.best_epoch, []
             progress.step = progress.epoch * self.order.steps_per_epoch
         self.schedule.load(loaded.state["schedule"])
-        self._take_losses(progress.losses)
+        self._load_losses(progress.losses)
         return True
 
     @property
     def seconds_to_end(self) -> tuple[float, float]:
         """Return how long the last checkpoint took, and the longest time between two looks."""
-        return self.saver.seconds, self.looks.longest
+        return self.saver.seconds, self.sync_points.longest
 
-    def _take_losses(self, rows: list[list[float]]) -> None:
+    def _load_losses(self, rows: list[list[float]]) -> None:
         """Go on summing: each rank its own, or rank 0 all of them where the width has changed."""
         self._losses.zero_()
         if len(rows) == self.ranks.world:
@@ -440,9 +440,9 @@ class Trainer:
         elif rows and self.ranks.first:
             self._losses += self._losses.new_tensor(rows).sum(0)
 
-    def use_best(self) -> None:
+    def load_best_weights(self) -> None:
         """Put the best epoch's weights into the model (Law 8: "load" means the best epoch)."""
-        self.net.put(self.best)
+        self.net.load_full_state(self.best)
         self.model.eval()
 
 

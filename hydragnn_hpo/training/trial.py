@@ -90,7 +90,7 @@ class StopSignals:
         self.reason: str | None = None
         self.first = environment.get("RANK", "0") == "0"
         self.walltime = WallTime.of(environment)
-        self.needs: Callable[[], tuple[float, float]] = lambda: (0.0, 0.0)
+        self.seconds_needed: Callable[[], tuple[float, float]] = lambda: (0.0, 0.0)
         """Gives the seconds of the last checkpoint, and those between two looks."""
         for number in (signal.SIGTERM, signal.SIGUSR1):
             signal.signal(number, self._interrupt)
@@ -100,10 +100,10 @@ class StopSignals:
         self.reason = "walltime"
 
     def signal(self) -> Signal:
-        """Return what is asked now; ``reason`` says why."""
+        """Return what this rank has to do now; ``reason`` holds why it has to end."""
         if self.interrupted:
             return "interrupt"
-        if self.first and self.walltime.near(*self.needs()):
+        if self.first and self.walltime.near(*self.seconds_needed()):
             self.reason = "walltime"
             return "interrupt"
         if self.first and self.requests:
@@ -248,12 +248,12 @@ def _run_rank(
         torch.set_num_threads(1)  # more add up in another order each time: Law 5
         torch.set_flush_denormal(True)
         keep_freed_memory()
-        asked = StopSignals(RequestReader() if placed else None)
+        signals = StopSignals(RequestReader() if placed else None)
         ranks = join_ranks(meeting)
         config, graphs = load_trial(trial)
         attempt = attempt or _agree_on_attempt(trial, config, ranks)
         trainer = Trainer(config, graphs, ranks)
-        return _run(trial.attempt(attempt), trial, trainer, asked, profile)
+        return _run(trial.attempt(attempt), trial, trainer, signals, profile)
     except Exception as error:
         if _is_lost_peer(error):
             logger.warning("another rank was lost: %s", error)
@@ -281,7 +281,11 @@ def _agree_on_attempt(trial: TrialDir, config: TrialConfig, ranks: Ranks) -> int
 
 
 def _run(
-    folder: Path, trial: TrialDir, trainer: Trainer, asked: StopSignals, profile: ProfilePlan | None
+    folder: Path,
+    trial: TrialDir,
+    trainer: Trainer,
+    signals: StopSignals,
+    profile: ProfilePlan | None,
 ) -> int:
     placement = load_config(folder / "placement.toml", PlacementConfig)
     ranks, targets = trainer.ranks, trainer.graphs.stats["targets"]
@@ -295,20 +299,20 @@ def _run(
         trial.checkpoints.mkdir(exist_ok=True, mode=0o700)
         sweep(trial.checkpoints)
         prune_checkpoints(trial.checkpoints)
-    asked.needs, asked.record = lambda: trainer.seconds_to_end, record
+    signals.seconds_needed, signals.record = lambda: trainer.seconds_to_end, record
     resumed = trainer.resume(trial.checkpoints)
     progress = trainer.progress
     origin = {"origin": trainer.resumed_from or "start"}
     record("ready", resumed=resumed, reached=progress.epoch, step=progress.step, **origin)
     _start_instruments(trainer, profile, folder / "profile", placement.epochs)
-    ended = trainer.run(placement.epochs, asked.signal, trial.checkpoints)
+    ended = trainer.run(placement.epochs, signals.signal, trial.checkpoints)
     if ended != "go":
-        record("obeyed", epoch=trainer.progress.epoch, wish=ended, reason=asked.reason)
+        record("obeyed", epoch=trainer.progress.epoch, wish=ended, reason=signals.reason)
     if ended != "interrupt":
         with trainer.meter.region("predict"):
             _finish(trainer, folder, ended)
     with trainer.meter.region("end"):
-        ranks.leave()
+        ranks.barrier()
     close(trainer.graphs)
     if writer:
         writer.close()
@@ -327,12 +331,12 @@ def _start_instruments(
     start_watchdog(ranks, trainer.model, meter, lambda: trainer.progress.step)
     if plan and ranks.rank in plan.ranks:
         chosen = plan.chosen(trainer.progress.epoch, epochs)
-        trainer.around_epoch = EpochProfiler(chosen, ranks, folder, trainer.optimizer).epoch
+        trainer.epoch_context = EpochProfiler(chosen, ranks, folder, trainer.optimizer).epoch
 
 
 def _finish(trainer: Trainer, folder: Path, ended: Signal) -> None:
     """Predict with the best epoch and write the result; the result comes last."""
-    trainer.use_best()
+    trainer.load_best_weights()
     arrays = {}
     for split in PREDICTED:
         indices = trainer.graphs.indices_of(split)
@@ -340,7 +344,7 @@ def _finish(trainer: Trainer, folder: Path, ended: Signal) -> None:
         for name, values in predict_split(trainer.model, trainer.feed, indices).items():
             arrays[f"{split}/{name}"] = values
     most = torch.tensor([trainer.micro.pieces, peak_bytes(trainer.ranks.device)])
-    micro_batches, peak = trainer.ranks.most(most.to(trainer.ranks.device)).tolist()
+    micro_batches, peak = trainer.ranks.max(most.to(trainer.ranks.device)).tolist()
     if not trainer.ranks.first:
         return
     progress, config = trainer.progress, trainer.config

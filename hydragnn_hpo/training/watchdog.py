@@ -107,23 +107,23 @@ class Watchdog:
     def _watch(self) -> None:
         step, phase, moves = self.at()
         moved = time.time(), time.monotonic()
-        self._say(ProgressMark(step, phase, moved[0], moved[0]))
+        self._write_mark(ProgressMark(step, phase, moved[0], moved[0]))
         while not self._stop.wait(self.every):
             step, phase, now = self.at()
             if now != moves:
                 moves, moved = now, (time.time(), time.monotonic())
-            self._say(ProgressMark(step, phase, moved[0], time.time()))
+            self._write_mark(ProgressMark(step, phase, moved[0], time.time()))
             if time.monotonic() - moved[1] > self.limit:
-                self._give_up()
+                self._end_process()
                 return
 
-    def _say(self, mark: ProgressMark) -> None:
+    def _write_mark(self, mark: ProgressMark) -> None:
         try:
             self.store.set(_key(self.ranks.rank), mark.text())
         except Exception as error:  # the store may be gone for a while, or with its host
             logger.debug("no mark could be left: %s", error)
 
-    def _give_up(self) -> None:
+    def _end_process(self) -> None:
         """Log which rank is behind, and end this one: nothing else will."""
         answers: list[str] = []
         reader = threading.Thread(target=lambda: answers.append(self._sentence()), daemon=True)
@@ -171,7 +171,7 @@ def start_watchdog(
     """
     if ranks.store is None:
         return
-    model.register_forward_pre_hook(lambda *_: meter.moved())
+    model.register_forward_pre_hook(lambda *_: meter.mark_progress())
     Watchdog(
         ranks,
         ranks.store,
