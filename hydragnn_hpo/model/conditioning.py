@@ -30,9 +30,9 @@ class GraphAttributes(nn.Module):
         """Take centre and spread over, as buffers; 0 and 1 where they are not known."""
         super().__init__()
         self.names = names
-        found = [stats.get(name, {}) for name in names]
-        self.register_buffer("mean", torch.tensor([float(s.get("mean", 0.0)) for s in found]))
-        spread = [float(s.get("std", 1.0)) or 1.0 for s in found]
+        of_name = [stats.get(name, {}) for name in names]
+        self.register_buffer("mean", torch.tensor([float(s.get("mean", 0.0)) for s in of_name]))
+        spread = [float(s.get("std", 1.0)) or 1.0 for s in of_name]
         self.register_buffer("std", torch.tensor(spread))
 
     def forward(self, batch: Batch) -> Tensor:
@@ -54,10 +54,10 @@ class GraphAttributes(nn.Module):
 class ConcatConditioning(nn.Module):
     """Mix the attributes into the embedding of every node: ``concat``."""
 
-    def __init__(self, features: int, told: int) -> None:
+    def __init__(self, features: int, num_attributes: int) -> None:
         """Build the linear map back to the width."""
         super().__init__()
-        self.map = nn.Linear(features + told, features)
+        self.map = nn.Linear(features + num_attributes, features)
 
     def forward(self, scalars: Tensor, known: Tensor, batch: Batch) -> Tensor:
         """Return the new embedding, [N, F]."""
@@ -72,10 +72,10 @@ class FiLM(nn.Module):
     Source: Perez et al. (2018), arXiv:1709.07871, eq. 2.
     """
 
-    def __init__(self, features: int, told: int) -> None:
+    def __init__(self, features: int, num_attributes: int) -> None:
         """Build the perceptron that makes scale and shift."""
         super().__init__()
-        self.map = mlp((told, features, 2 * features))
+        self.map = mlp((num_attributes, features, 2 * features))
 
     def forward(self, scalars: Tensor, known: Tensor, batch: Batch) -> Tensor:
         """Return the changed channels, [N, F]."""
@@ -183,8 +183,8 @@ class GlobalAttention(nn.Module):
         score = query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1])
         others = ~padding.is_node[:, None, None, :]
         weights = score.masked_fill(others, float("-inf")).softmax(dim=-1)
-        heard = (weights @ value).transpose(1, 2).flatten(-2)
-        result: Tensor = self.join(padding.nodes(heard))
+        attended = (weights @ value).transpose(1, 2).flatten(-2)
+        result: Tensor = self.join(padding.nodes(attended))
         return result
 
 

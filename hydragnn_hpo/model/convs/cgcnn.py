@@ -29,10 +29,19 @@ class CGCNNConv(nn.Module):
         self.measure = nn.Linear(dimensions.basis_size, 2 * features, bias=False)
 
     def forward(self, scalars: Tensor, state: None, edges: Edges) -> tuple[Tensor, None]:
-        """Return the change of the scalars, [N, F]; there is no state."""
-        met = edges.sum_ends(
+        """Sum the gated messages of the neighbours.
+
+        Args:
+            scalars: features of the nodes, normed, [N, F].
+            state: None: this conv carries nothing from layer to layer.
+            edges: geometry of the batch.
+
+        Returns:
+            The change of the scalars, [N, F], and None.
+        """
+        joint = edges.sum_ends(
             self.receive(scalars), self.send(scalars), self.measure(edges.pair_basis)
         )
-        gate, content = met.chunk(2, dim=-1)
+        gate, content = joint.chunk(2, dim=-1)
         messages = gate.sigmoid() * self.activation(content)
         return edges.outer_sum(messages, edges.envelope).squeeze(1), None

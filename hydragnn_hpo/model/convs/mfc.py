@@ -65,7 +65,16 @@ class MFCConv(nn.Module):
     def forward(
         self, scalars: Tensor, state: DegreeGroups | None, edges: Edges
     ) -> tuple[Tensor, DegreeGroups]:
-        """Return the change of the scalars, [N, F], and the order of the nodes."""
+        """Map each node and the sum of its neighbours by the weights of its degree.
+
+        Args:
+            scalars: features of the nodes, normed, [N, F].
+            state: the nodes grouped by degree; None in the first layer.
+            edges: geometry of the batch.
+
+        Returns:
+            The change of the scalars, [N, F], and the groups, which all layers share.
+        """
         state = group_by_degree(edges, self.highest) if state is None else state
         gathered = weighted_sum(scalars, edges.pair_envelope, edges.links)
         both = torch.cat((gathered, scalars), dim=1).index_select(0, state.order)
