@@ -50,7 +50,14 @@ class ZBL(nn.Module):
         decay = sum(
             c * torch.exp(-rate * screened) for c, rate in zip(_COEFFICIENTS, _RATES, strict=True)
         )
-        energy = COULOMB * sender_charge * receiver_charge / lengths * decay * envelope(lengths / contact, 1.0)
+        energy = (
+            COULOMB
+            * sender_charge
+            * receiver_charge
+            / lengths
+            * decay
+            * envelope(lengths / contact, 1.0)
+        )
         return edges.sum_messages(edges.expand_pairs(0.5 * energy.unsqueeze(-1)))
 
 
@@ -65,7 +72,9 @@ def attach_strain(batch: Batch) -> tuple[Batch, Tensor, Tensor]:
     if not positions.requires_grad:
         positions = positions.detach().requires_grad_(True)
     strain = positions.new_zeros(batch.num_graphs, 3, 3).requires_grad_(True)
-    deformation = torch.eye(3, dtype=strain.dtype, device=strain.device) + 0.5 * (strain + strain.mT)
+    deformation = torch.eye(3, dtype=strain.dtype, device=strain.device) + 0.5 * (
+        strain + strain.mT
+    )
     of_node = deformation.index_select(0, batch.graph_of_node)
     strained = apply_without_autocast(torch.bmm, positions.unsqueeze(1), of_node).squeeze(1)
     of_edge = of_node.index_select(0, batch.edge_index[0])

@@ -111,7 +111,10 @@ def pool_mean(values: Tensor, batch: Batch) -> Tensor:
 
 
 def pool_max(values: Tensor, batch: Batch) -> Tensor:
-    """Return the largest value of each channel in each graph: [N, F] to [G, F]; -inf without nodes."""
+    """Return the largest value of each channel in each graph: [N, F] to [G, F].
+
+    A graph without nodes gets -inf.
+    """
     padding = Padding.of(batch)
     if not padding.is_node.numel():
         return pool_sum(values, batch)

@@ -1,4 +1,7 @@
-"""Timers of an epoch: seconds, energy and memory by region over all ranks, and stragglers."""
+"""Timers of an epoch: seconds, joules and memory by region over all ranks, and stragglers.
+
+A region is what a rank does at a time, such as ``forward``.
+"""
 
 import logging
 import os
@@ -19,21 +22,26 @@ from hydragnn_hpo.training.memory import peak_bytes
 logger = logging.getLogger(__name__)
 
 TIMED = ("data", "forward", "backward", "update", "look", "checkpoint")
-"""Regions whose seconds stand in every epoch's record."""
+"""Regions whose seconds are in every epoch's record; ``look`` is the agreement at sync points."""
 
 SENT = ("communication", "exposed")
-"""Seconds of sending gradients, and of these the ones in which a rank waited for it."""
+"""Seconds in which gradients are sent, and of these the ones in which a rank waits for them."""
 
 SLOW, SLOW_EPOCHS, SLOW_SECONDS = 1.5, 3, 0.5
-"""A rank is a straggler if it computes so many times as long as the mean, so many epochs running,
-and by so many seconds at least: in shorter epochs it is chance."""
+"""A straggler computes ``SLOW`` times as long as the mean in ``SLOW_EPOCHS`` epochs running, and at
+least ``SLOW_SECONDS`` longer: in shorter epochs that is chance."""
 
 
 class EpochTimers:
-    """Adds up seconds by region; on a GPU those in which it computes, not those of asking it to."""
+    """Adds up seconds by region; on a GPU the seconds of its kernels, not of their launches."""
 
     def __init__(self, device: torch.device | None = None, energy: Energy | None = None) -> None:
-        """Start at nothing."""
+        """Begin at zero.
+
+        Args:
+            device: that computes; None for a CPU.
+            energy: counts joules; None counts none.
+        """
         self.seconds: defaultdict[str, float] = defaultdict(float)
         self.energy = energy
         self.phase, self.moves = "start", 0
@@ -42,7 +50,7 @@ class EpochTimers:
 
     @contextmanager
     def region(self, name: str) -> Iterator[None]:
-        """Count the time inside for a region: ``data forward backward update look checkpoint``."""
+        """Count the seconds in this context for a region, one of ``watchdog.PHASES``."""
         self.phase = name
         self.moves += 1
         if self._on_device and name in ("forward", "backward", "update"):
@@ -64,16 +72,16 @@ class EpochTimers:
         self._events.append((name, first, last))
 
     def mark_progress(self) -> None:
-        """Note that work goes on, where there are no regions."""
+        """Record progress inside a long region, for the watchdog."""
         self.moves += 1
 
     def add(self, name: str, seconds: float) -> None:
-        """Count seconds for a region that were measured elsewhere."""
+        """Count seconds that were measured elsewhere."""
         self.seconds[name] += seconds
 
     @property
     def counters(self) -> list[str]:
-        """Name the counters of joules that this rank reads."""
+        """Names of the counters of joules that this rank reads."""
         return [counter.name for counter in self.energy.counters] if self.energy else []
 
     def count_energy(self, region: str) -> None:
@@ -82,7 +90,11 @@ class EpochTimers:
             self.energy.count(region)
 
     def take_seconds(self) -> dict[str, float]:
-        """Return the seconds by region since the last call, and begin again at zero."""
+        """Return the seconds since the last call, and begin again at zero.
+
+        Returns:
+            Seconds by region; regions that did not occur are left out.
+        """
         if self._events:
             self._events[-1][2].synchronize()
             for name, first, last in self._events:
@@ -93,7 +105,13 @@ class EpochTimers:
         return taken
 
     def local_sums(self, ranks: Ranks) -> dict[str, Tensor]:
-        """Return what this rank adds to the epoch's sums, and begin again at zero."""
+        """Return this rank's terms of the epoch's sums over ranks, and begin again at zero.
+
+        Returns:
+            ``regions``: seconds of ``TIMED`` and ``SENT``, [8]; ``ranks``: busy seconds and peak
+            bytes of every rank, zeros but for this one, [world, 2]; ``joules``: [REGIONS, PARTS].
+            All fp64.
+        """
         seconds = self.take_seconds()
         regions = [seconds.get(name, 0.0) for name in (*TIMED, *SENT)]
         mine = [busy_seconds(seconds), float(peak_bytes(ranks.device))]
@@ -106,27 +124,32 @@ class EpochTimers:
 
 
 def make_timers(device: torch.device) -> EpochTimers:
-    """Make the timers of this rank; the first rank of a host reads the host's counters too."""
+    """Build the timers of this rank; the first rank of a host reads the host's counters too."""
     whole_host = os.environ.get("LOCAL_RANK", "0") == "0"
     return EpochTimers(device, Energy(find_counters(device, whole_host=whole_host)))
 
 
 def busy_seconds(seconds: Mapping[str, float]) -> float:
-    """Return the seconds a rank worked in an epoch's steps, without those it waited for others.
+    """Return the seconds that a rank worked in an epoch's steps, without waiting for others.
 
-    The waiting for the slowest is inside the backward pass, where the gradients meet; whoever
-    measures it calls it ``exposed``.
+    A rank waits for the slowest inside the backward pass, where gradients are averaged:
+    ``exposed`` seconds.
     """
     working = ("data", "forward", "backward", "update")
     return sum(seconds.get(name, 0.0) for name in working) - seconds.get("exposed", 0.0)
 
 
 def summarize_epoch(sums: Mapping[str, np.ndarray], world: int) -> dict[str, Any]:
-    """Turn an epoch's sums over ``world`` ranks into what its record says.
+    """Compute the values of an epoch's record from its sums.
+
+    Args:
+        sums: of ``EpochTimers.local_sums`` over all ranks.
+        world: number of ranks.
 
     Returns:
-        Mean seconds of a rank by region, ``data_share`` of all of them, how evenly the ranks
-        worked, the largest memory of a rank in bytes, and joules of all ranks by region.
+        Mean seconds of a rank by region, ``data_share`` of their sum, how evenly the ranks worked,
+        the peak memory of a rank in bytes, and joules of all ranks by region and part. Keys as in
+        the README of this room; values that were not measured are left out.
     """
     seconds = dict(zip((*TIMED, *SENT), (sums["regions"] / world).tolist(), strict=True))
     steps = sum(seconds[name] for name in TIMED)
@@ -157,7 +180,7 @@ def _balance(busy: np.ndarray) -> dict[str, Any]:
 
 
 class Stragglers:
-    """Notices a rank that is slower than the others, epoch after epoch."""
+    """Finds ranks that are slower than the others for several epochs running."""
 
     def __init__(self) -> None:
         """Begin with no rank that has been slow."""
@@ -165,11 +188,14 @@ class Stragglers:
         self._named: set[int] = set()
 
     def slow(self, busy: np.ndarray) -> list[tuple[int, float]]:
-        """Look at the ranks' own seconds of an epoch.
+        """Count slow epochs of every rank.
+
+        Args:
+            busy: seconds that each rank worked in an epoch, [world].
 
         Returns:
-            Ranks that have now been slow for some epochs running, and how many times the mean they
-            need; each is named once.
+            Ranks that have now been slow for ``SLOW_EPOCHS`` epochs running, with their seconds
+            over the mean; each rank once in a training.
         """
         mean, stragglers = float(busy.mean()), []
         for rank, seconds in enumerate(busy.tolist()):
@@ -184,7 +210,7 @@ class Stragglers:
         """Log the ranks that have now been slow for some epochs; called by one rank for all.
 
         Args:
-            busy: the ranks' own seconds of an epoch, [world].
+            busy: seconds that each rank worked in an epoch, [world].
         """
         for rank, times in self.slow(busy):
             logger.warning(

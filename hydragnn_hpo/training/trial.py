@@ -330,8 +330,8 @@ def _start_instruments(
         trainer.record("energy", counters=meter.counters, unit="J")
     start_watchdog(ranks, trainer.model, meter, lambda: trainer.progress.step)
     if plan and ranks.rank in plan.ranks:
-        chosen = plan.chosen(trainer.progress.epoch, epochs)
-        trainer.epoch_context = EpochProfiler(chosen, ranks, folder, trainer.optimizer).epoch
+        profiled = plan.epochs_to_profile(trainer.progress.epoch, epochs)
+        trainer.epoch_context = EpochProfiler(profiled, ranks, folder, trainer.optimizer).epoch
 
 
 def _finish(trainer: Trainer, folder: Path, ended: Signal) -> None:

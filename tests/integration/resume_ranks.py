@@ -134,7 +134,7 @@ def run(task, rank):
         "LOCAL_WORLD_SIZE": str(task["world"]), "GLOO_SOCKET_IFNAME": "lo",
         "HYDRAGNN_HPO_DEVICE": "cpu", **task.get("environment", {}),
     }  # fmt: skip
-    ddp.SECONDS = task.get("look_seconds", ddp.SECONDS)
+    ddp.SYNC_SECONDS = task.get("look_seconds", ddp.SYNC_SECONDS)
     kill = task.get("kill")
     if kill and kill["rank"] == rank:
         (killed_writing if kill.get("writing") else killed_in)(kill["step"])

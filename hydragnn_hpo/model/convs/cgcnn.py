@@ -12,10 +12,10 @@ from hydragnn_hpo.model.edges import Edges
 
 
 class CGCNNConv(nn.Module):
-    """Sum what a gate lets through of both ends and their distance.
+    """Sum gated linear maps of both ends and their distance.
 
-    Gate and content are linear maps of ``[x_i, x_j, basis_ij]``: one map gives both, and it is
-    taken apart, so that nodes and pairs pass through it before they meet on the edges.
+    Gate and content are linear maps of ``[x_i, x_j, basis_ij]``. One map makes both, and it is
+    split: it acts on nodes and pairs, whose results are added on the edges.
     Source: Xie and Grossman (2018), arXiv:1710.10324, eq. 5, without norms over the batch.
     """
 

@@ -16,8 +16,8 @@ from hydragnn_hpo.model.layers import mlp
 class EGNNConv(nn.Module):
     """Send to each node a function of both ends and their distance.
 
-    The first linear map of the message is taken apart and applied to nodes and basis
-    before they meet on the edges: the same mathematics, F*F work per node, not per edge.
+    The first linear map of the message is split: it acts on nodes and basis, whose results are
+    added on the edges. The function is the same, with F*F operations per node instead of per edge.
     Source: Satorras et al. (2021), arXiv:2102.09844, eqs. 3, 5, 6 and 8.
     """
 

@@ -1,7 +1,7 @@
 """Equivariant transformer: attention along the edges without a softmax, with a vector channel.
 
-As in ``model.scatter``, a function keeps its inputs and nothing else for the backward pass, and its
-gradients are made of the same functions, so that they can be differentiated again (forces).
+As in ``model.scatter``, autograd functions keep only their inputs for the backward pass, and
+compute their gradients by each other, so that these can be differentiated again (forces).
 
 Shapes: N nodes, E edges, P rows of a filter (E, or E / 2 for one row per pair of edges),
 F features, H heads; head h owns the h-th of H equal parts of the features.
@@ -184,9 +184,9 @@ class _AttentionFilterGradient(Function):
 class ETConv(nn.Module):
     """Attend to neighbours by dot products in which the distance takes part.
 
-    There is no softmax: a neighbour's weight is ``1 + silu(query . key)`` under the envelope, so
-    that it neither depends on the other neighbours nor jumps when one of them leaves. The 1 lets
-    a net start as a sum over neighbours, and the update is PaiNN's: both were measured to help.
+    There is no softmax: a neighbour's weight is ``1 + silu(query . key)`` times the envelope, so
+    it neither depends on the other neighbours nor jumps when one of them leaves. With the 1, a net
+    starts as a sum over neighbours; the update is PaiNN's. Both were measured to help.
 
     Source: Thoelke and De Fabritiis (2022), arXiv:2202.02541, eqs. 6-8, without the 1; Schuett
     et al. (2021), arXiv:2102.03150, eqs. 9 and 10.

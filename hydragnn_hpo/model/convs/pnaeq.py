@@ -15,7 +15,7 @@ from hydragnn_hpo.model.scatter import multiply_by_filters
 
 
 class PNAEqConv(nn.Module):
-    """Scalars are aggregated in several ways, vectors as in PaiNN; then both talk.
+    """Aggregate scalars in several ways and vectors as in PaiNN, and mix both in each node.
 
     Source: Corso et al. (2020), arXiv:2004.05718, eqs. 5-9; Schuett et al. (2021),
     arXiv:2102.03150, eqs. 8-10.

@@ -15,8 +15,8 @@ from hydragnn_hpo.model.scatter import segment_max, weighted_sum
 class SAGEConv(nn.Module):
     """Join each node with the mean, sum or maximum of its neighbours in one layer.
 
-    A neighbour counts by its envelope; in the mean, the node itself counts as one neighbour
-    that says nothing.
+    A neighbour is weighted by its envelope; in the mean, the node itself counts as one neighbour
+    with a zero message.
     Source: Hamilton et al. (2017), arXiv:1706.02216, algorithm 1 and eq. 3; SiLU for ReLU.
     """
 

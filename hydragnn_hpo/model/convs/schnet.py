@@ -12,7 +12,7 @@ from hydragnn_hpo.model.layers import ShiftedSoftplus
 
 
 class SchNetConv(nn.Module):
-    """Mix each node with its neighbours through filters generated from their distance.
+    """Mix each node with its neighbours by filters computed from their distance.
 
     Source: Schuett et al. (2017), arXiv:1706.08566.
     """

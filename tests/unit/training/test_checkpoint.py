@@ -154,7 +154,7 @@ def slow(monkeypatch):
 
 
 def test_training_goes_on_while_a_checkpoint_is_written(train, tmp_path, slow, monkeypatch):
-    monkeypatch.setattr(ddp, "SECONDS", 0.0)
+    monkeypatch.setattr(ddp, "SYNC_SECONDS", 0.0)
     gate, asked = slow
     trainer = train(epochs=3, checkpoint_seconds=0.0)
 

@@ -105,7 +105,7 @@ def test_patience_ends_the_training(train, monkeypatch):
 @pytest.fixture
 def look_always(monkeypatch):
     """Look up after every step, and write checkpoints before the training goes on."""
-    monkeypatch.setattr(ddp, "SECONDS", 0.0)
+    monkeypatch.setattr(ddp, "SYNC_SECONDS", 0.0)
     monkeypatch.setattr(BackgroundJob, "start", lambda self, job: job())
 
 
