@@ -7,7 +7,6 @@ system that has no room, no permission or the like.
 
 import difflib
 from collections.abc import Iterable
-from typing import Any
 
 
 class HydraError(Exception):
@@ -38,8 +37,12 @@ class JobError(HydraError):
     exit_code = 1
 
 
-def answer_of(error: HydraError) -> dict[str, Any]:
-    """Return the answer of a job that fails so; one of a full disk may succeed on another host.
+def answer_of(error: HydraError) -> dict[str, str | bool]:
+    """Return the answer of a job that failed with an error.
+
+    Returns:
+        ``error``: the sentence; ``storage``: true where the disk is to blame, so that the job may
+        succeed on another host.
 
     >>> answer_of(ConfigError("no heads."))
     {'error': 'no heads.'}

@@ -9,15 +9,17 @@ F features, h heads.
 
 import math
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from hydragnn_hpo.data import Batch
 from hydragnn_hpo.errors import ConfigError
+from hydragnn_hpo.file_records import AttributeStats
 from hydragnn_hpo.model.edges import Edges
 from hydragnn_hpo.model.layers import Padding, apply_without_autocast, mlp
+
+_NOT_KNOWN: AttributeStats = {"mean": 0.0, "std": 1.0}
 
 
 class GraphAttributes(nn.Module):
@@ -26,20 +28,19 @@ class GraphAttributes(nn.Module):
     mean: Tensor
     std: Tensor
 
-    def __init__(self, names: tuple[str, ...], stats: Mapping[str, Mapping[str, Any]]) -> None:
+    def __init__(self, names: tuple[str, ...], stats: Mapping[str, AttributeStats]) -> None:
         """Store centre and spread as buffers, fp32.
 
         Args:
             names: of the attributes, A of them.
-            stats: ``mean`` and ``std`` of each attribute in its unit, by name; 0 and 1 where they
-                are not known, as in a net that loads its weights from a file.
+            stats: of the attributes, by name; those that are missing, as in a net that loads its
+                weights from a file, are 0 and 1.
         """
         super().__init__()
         self.names = names
-        of_name = [stats.get(name, {}) for name in names]
-        self.register_buffer("mean", torch.tensor([float(s.get("mean", 0.0)) for s in of_name]))
-        spread = [float(s.get("std", 1.0)) or 1.0 for s in of_name]
-        self.register_buffer("std", torch.tensor(spread))
+        of_name = [stats.get(name, _NOT_KNOWN) for name in names]
+        self.register_buffer("mean", torch.tensor([float(s["mean"]) for s in of_name]))
+        self.register_buffer("std", torch.tensor([float(s["std"]) or 1.0 for s in of_name]))
 
     def forward(self, batch: Batch) -> Tensor:
         """Return the attributes, centred and scaled, [G, A].

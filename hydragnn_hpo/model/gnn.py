@@ -37,6 +37,7 @@ from hydragnn_hpo.config.convs.spec import (
 )
 from hydragnn_hpo.data import Batch
 from hydragnn_hpo.errors import ConfigError, unknown
+from hydragnn_hpo.file_records import AttributeStats
 from hydragnn_hpo.model.conditioning import (
     ENCODINGS,
     ConcatConditioning,
@@ -160,7 +161,7 @@ class Trunk(nn.Module):
         *,
         state_is_read: bool,
         degree: float = 12.0,
-        attributes: Mapping[str, Mapping[str, Any]] | None = None,
+        attributes: Mapping[str, AttributeStats] | None = None,
     ) -> None:
         """Build the layers; parameters come from torch's global generator.
 
@@ -168,7 +169,7 @@ class Trunk(nn.Module):
             config: the trunk.
             state_is_read: whether a head reads the state of the last conv.
             degree: mean number of neighbours within the cutoff in the training data.
-            attributes: ``mean`` and ``std`` of attributes of the graphs in their units, by name.
+            attributes: statistics of the attributes of the graphs, by name; None where not known.
 
         Raises:
             ConfigError: a user's conv cannot be imported, or its options are wrong.
@@ -194,9 +195,7 @@ class Trunk(nn.Module):
             for _ in range(rounds)
         )
 
-    def _build_conditioning(
-        self, config: ModelConfig, stats: Mapping[str, Mapping[str, Any]]
-    ) -> None:
+    def _build_conditioning(self, config: ModelConfig, stats: Mapping[str, AttributeStats]) -> None:
         """Build the layers that condition the rounds on the attributes."""
         features, count = config.features, len(config.attributes)
         self.known = GraphAttributes(config.attributes, stats) if count else None
@@ -486,6 +485,8 @@ def branch_key(head: HeadConfig) -> str:
 
 
 Targets = Mapping[str, Mapping[str, Any]]
+"""Targets by name: ``TargetStats`` of a store, or the part of them that an ensemble keeps (without
+baselines per element, which are among its weights)."""
 
 
 def variance_key(name: str) -> str:
@@ -516,10 +517,9 @@ class MultiHeadGNN(nn.Module):
         Args:
             model: the trunk.
             heads: heads by the name of their target.
-            targets: the store's target statistics (``level shape mean std``, and ``elements``
-                with ``by_number mean std`` where a baseline per element exists) by name.
-            stats: the store's statistics, for convs that scale by the degree and for attributes;
-                a net that gets its weights from a file needs none.
+            targets: statistics of the store's targets by name.
+            stats: ``StoreStats``, for convs that scale by the degree and for attributes; None in a
+                net that loads its weights from a file.
             learn_weights: give each head a learned weight in the loss.
 
         Raises:
@@ -527,10 +527,10 @@ class MultiHeadGNN(nn.Module):
                 lacks vectors or derivatives that a head needs.
         """
         super().__init__()
-        self.energies, stats = _energies_of_derivatives(model, heads, targets), stats or {}
+        self.energies = _energies_of_derivatives(model, heads, targets)
         state = any(reads_state(head, targets[name]) for name, head in heads.items())
-        degree = mean_degree(stats, model.cutoff) if "degree" in stats else 12.0
-        attributes = stats.get("attributes", {})
+        degree = mean_degree(stats, model.cutoff) if stats and "degree" in stats else 12.0
+        attributes = stats.get("attributes") if stats else None
         self.trunk = Trunk(model, state_is_read=state, degree=degree, attributes=attributes)
         graph = {n: h for n, h in heads.items() if is_graph_scalar(h, targets[n])}
         self.shared, self.whole = build_branch_mlps(model, graph), nn.Identity()

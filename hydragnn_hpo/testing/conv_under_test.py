@@ -18,6 +18,7 @@ from hydragnn_hpo.config.convs import CONV_SPECS
 from hydragnn_hpo.config.convs.spec import UserOptions
 from hydragnn_hpo.data import Batch
 from hydragnn_hpo.errors import ConfigError
+from hydragnn_hpo.file_records import TargetStats
 from hydragnn_hpo.model import MultiHeadGNN, find_conv
 from hydragnn_hpo.model.convs import CONVS
 from hydragnn_hpo.testing.sample_structures import CUTOFF, Structure, batch_of
@@ -27,12 +28,12 @@ SHAKE = 0.05
 """Random numbers of this size are added to all parameters, so that what was initialised with
 zeros speaks as well."""
 
-TARGETS: dict[str, dict[str, Any]] = {
-    "energy": {"level": "graph", "shape": "scalar", "mean": 0.0, "std": 1.0},
-    "charge": {"level": "node", "shape": "scalar", "mean": 0.0, "std": 1.0},
-    "arrow": {"level": "node", "shape": "vector", "mean": 0.0, "std": 1.0},
+TARGETS: dict[str, TargetStats] = {
+    "energy": {"level": "graph", "shape": "scalar", "unit": "1", "mean": 0.0, "std": 1.0},
+    "charge": {"level": "node", "shape": "scalar", "unit": "1", "mean": 0.0, "std": 1.0},
+    "arrow": {"level": "node", "shape": "vector", "unit": "1", "mean": 0.0, "std": 1.0},
 }
-"""What the nets predict; arrows only where the conv carries vectors."""
+"""Targets of the nets; ``arrow`` only where the conv carries vectors."""
 
 
 @dataclass(frozen=True, eq=False)

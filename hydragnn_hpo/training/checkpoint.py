@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from hydragnn_hpo.errors import StorageError
 from hydragnn_hpo.files import write_pieces
+from hydragnn_hpo.training.optim import ScheduleState
 
 _TYPES = {
     torch.float64: "F64",
@@ -27,7 +28,41 @@ _TYPES = {
 """Names of torch's dtypes in the format."""
 
 
-def write_checkpoint(path: Path, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
+class CheckpointWriter(TypedDict):
+    """What wrote a checkpoint; for people, nothing depends on it."""
+
+    hydragnn_hpo: str
+    """Version of this package."""
+    torch: str
+    """Version of torch."""
+    python: str
+    """Version of Python."""
+    device: str
+    """Type of device: ``cpu`` or ``cuda``."""
+    world: int
+    """Number of ranks."""
+    shard: str
+    """``parallel.shard``."""
+    tensor: int
+    """Ranks that share layers."""
+
+
+class CheckpointState(TypedDict):
+    """The part of a checkpoint that is no tensor, as JSON holds it."""
+
+    progress: dict[str, Any]
+    """Fields of ``Progress``."""
+    schedule: ScheduleState
+    """Of the learning rate."""
+    seed: int
+    """Of the trial."""
+    made_by: CheckpointWriter
+    """What wrote it."""
+    folder: NotRequired[str]
+    """Name of the folder of a sharded checkpoint, beside the file that holds this."""
+
+
+def write_checkpoint(path: Path, tensors: Mapping[str, Tensor], state: CheckpointState) -> None:
     """Write tensors and plain state into one file, whole or not at all.
 
     The library's own ``save`` builds the whole file in memory and holds the interpreter's lock for
@@ -36,7 +71,7 @@ def write_checkpoint(path: Path, tensors: Mapping[str, Tensor], state: Mapping[s
     Args:
         path: of the file, which is replaced.
         tensors: by name, on any device, of the dtypes in ``_TYPES``.
-        state: everything else, as JSON holds it.
+        state: everything else.
 
     Source: the format in huggingface.co/docs/safetensors.
 
@@ -46,9 +81,7 @@ def write_checkpoint(path: Path, tensors: Mapping[str, Tensor], state: Mapping[s
     write_pieces(path, _pieces(tensors, state))
 
 
-def _pieces(
-    tensors: Mapping[str, Tensor], state: Mapping[str, Any]
-) -> Iterator[bytes | memoryview]:
+def _pieces(tensors: Mapping[str, Tensor], state: CheckpointState) -> Iterator[bytes | memoryview]:
     """Yield the header's length, the header, and every tensor; wide dtypes first, to align them."""
     order = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
     header: dict[str, Any] = {"__metadata__": {"state": json.dumps(state)}}
@@ -69,11 +102,11 @@ def _pieces(
         yield flat.view(torch.uint8).numpy().data
 
 
-def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], CheckpointState]:
     """Read a checkpoint of one file.
 
     Returns:
-        Tensors by name, on the CPU, and the plain state.
+        Tensors by name, on the CPU, and the plain state, whose keys are not checked.
 
     Raises:
         StorageError: the file is missing or damaged.
@@ -87,18 +120,18 @@ def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         raise _unreadable(path, error) from error
 
 
-def read_state(path: Path) -> dict[str, Any]:
+def read_state(path: Path) -> CheckpointState:
     """Read the plain state of a checkpoint without its tensors.
 
     Returns:
-        As it was written; its keys are not checked.
+        The plain state, whose keys are not checked.
 
     Raises:
         StorageError: the file is missing or damaged.
     """
     try:
         with safe_open(path, framework="pt") as file:
-            state: dict[str, Any] = json.loads((file.metadata() or {}).get("state", "{}"))
+            state: CheckpointState = json.loads((file.metadata() or {}).get("state", "{}"))
     except (OSError, SafetensorError, ValueError) as error:
         raise _unreadable(path, error) from error
     return state

@@ -23,6 +23,8 @@ from hydragnn_hpo.config import ParallelConfig
 from hydragnn_hpo.errors import StorageError
 from hydragnn_hpo.files import passes, read_json, write_text
 from hydragnn_hpo.training.checkpoint import (
+    CheckpointState,
+    CheckpointWriter,
     add_prefix,
     read_checkpoint,
     read_state,
@@ -83,9 +85,6 @@ _GRACE_SECONDS = 5.0
 """How long a failing training waits for a checkpoint that is being written."""
 
 
-State = Mapping[str, Any]
-"""What of a training is no tensor, as JSON can hold it; has ``progress``."""
-
 Origin = Literal["last", "sharded", "best"]
 """Kinds of checkpoints that a training resumes from."""
 
@@ -98,7 +97,8 @@ class LoadedCheckpoint:
 
     origin: Origin
     """Its kind."""
-    state: dict[str, Any]
+    state: CheckpointState
+    """Everything that is no tensor."""
     best: dict[str, Tensor]
     """Weights of the best epoch by name; empty but on rank 0 where weights are sharded."""
 
@@ -162,7 +162,7 @@ class CheckpointSaver:
         apart = max(self.every, self.pause_seconds / _PAUSE_SHARE) if self.every else 0.0
         return self.clock() - self._began >= apart and not self._background.busy
 
-    def save(self, folder: Path, state: State, best: Mapping[str, Tensor]) -> None:
+    def save(self, folder: Path, state: CheckpointState, best: Mapping[str, Tensor]) -> None:
         """Copy everything and begin to write it; every rank calls this at the same step.
 
         Args:
@@ -189,7 +189,7 @@ class CheckpointSaver:
         job = self._write_parts if self.is_sharded else self._write_whole
         self._background.start(
             functools.partial(
-                job, folder, tensors, copy.deepcopy(dict(state)), new_best=new and bool(best)
+                job, folder, tensors, copy.deepcopy(state), new_best=new and bool(best)
             )
         )
         self.pause_seconds = self.clock() - self._began
@@ -203,7 +203,7 @@ class CheckpointSaver:
         return {name: _copy_to_host(value) for name, value in tensors.items()}
 
     def _write_whole(
-        self, folder: Path, tensors: Mapping[str, Tensor], state: State, *, new_best: bool
+        self, folder: Path, tensors: Mapping[str, Tensor], state: CheckpointState, *, new_best: bool
     ) -> None:
         if new_best:
             write_checkpoint(folder / BEST, self._best_on_host, state)
@@ -214,7 +214,7 @@ class CheckpointSaver:
         self._record_checkpoint(state, (folder / LAST).stat().st_size)
 
     def _write_parts(
-        self, folder: Path, tensors: Mapping[str, Tensor], state: State, *, new_best: bool
+        self, folder: Path, tensors: Mapping[str, Tensor], state: CheckpointState, *, new_best: bool
     ) -> None:
         from hydragnn_hpo.training import sharded
 
@@ -229,7 +229,7 @@ class CheckpointSaver:
             prune_checkpoints(folder)
             self._record_checkpoint(state, size)
 
-    def _record_checkpoint(self, state: State, size: int) -> None:
+    def _record_checkpoint(self, state: CheckpointState, size: int) -> None:
         self.seconds = self.clock() - self._began
         progress = state["progress"]
         self.record(
@@ -292,7 +292,7 @@ class CheckpointSaver:
     def _number(self, value: int) -> Tensor:
         return torch.tensor(int(value), device=self.ranks.device)
 
-    def _read(self, folder: Path, origin: Origin) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    def _read(self, folder: Path, origin: Origin) -> tuple[dict[str, Tensor], CheckpointState]:
         """Read tensors and state, and check that they fit this training.
 
         Returns:
@@ -324,7 +324,7 @@ class CheckpointSaver:
         return tensors, state
 
     def _load_into_training(
-        self, folder: Path, origin: Origin, tensors: dict[str, Tensor], state: dict[str, Any]
+        self, folder: Path, origin: Origin, tensors: dict[str, Tensor], state: CheckpointState
     ) -> LoadedCheckpoint:
         if origin == "best":
             self.train_state.load_best(tensors)
@@ -347,7 +347,7 @@ def _other_version(path: Path, why: Exception) -> StorageError:
     return StorageError(f"{path}: is a checkpoint of another version ({why}).")
 
 
-def _read_state(folder: Path, origin: Origin) -> dict[str, Any]:
+def _read_state(folder: Path, origin: Origin) -> CheckpointState:
     """Read the plain state of a checkpoint.
 
     Raises:
@@ -361,7 +361,7 @@ def _read_state(folder: Path, origin: Origin) -> dict[str, Any]:
             folder.joinpath(state["folder"])
     except (KeyError, TypeError, ValueError):
         raise StorageError(f"{path}: does not say how far it is.") from None
-    return dict(state)
+    return state
 
 
 def _is_unreachable(error: StorageError) -> bool:
@@ -388,8 +388,8 @@ def _copy_to_host(value: Tensor) -> Tensor:
     return value.detach().to("cpu", copy=True)
 
 
-def checkpoint_origin(ranks: Ranks, parallel: ParallelConfig) -> dict[str, Any]:
-    """Return what writes a checkpoint; for people, nothing depends on it."""
+def checkpoint_origin(ranks: Ranks, parallel: ParallelConfig) -> CheckpointWriter:
+    """Return what writes a checkpoint: versions, device and ranks of this process."""
     return {
         "hydragnn_hpo": __version__,
         "torch": str(torch.__version__),

@@ -1,6 +1,8 @@
 """Train one model: the same mathematics at any number of ranks (Law 1).
 
-Initial weights are fresh, or those of another trial's trunk, and spread over the ranks.
+Initial weights are random, or those of another trial's trunk, and are spread over the ranks.
+
+Shapes: G graphs, H heads.
 """
 
 import logging
@@ -9,7 +11,6 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -38,8 +39,8 @@ _TRUNK = "trunk."
 def build_model(config: TrialConfig, graphs: GraphSet) -> MultiHeadGNN:
     """Build the net of a trial; its initial weights depend on the trial's seed alone.
 
-    With ``training.start_from`` the trunk is that of another trial's best epoch, and with
-    ``training.freeze_trunk`` it stays so.
+    With ``training.start_from`` the trunk is that of another trial's best epoch; with
+    ``training.freeze_trunk`` it does not learn.
 
     Raises:
         ConfigError: the checkpoint cannot be read, or its trunk has another shape.
@@ -83,6 +84,11 @@ def _copy_trunk(model: MultiHeadGNN, path: Path) -> None:
 def parallelize(model: MultiHeadGNN, config: ParallelConfig, ranks: Ranks) -> ModelParallelism:
     """Spread a model over the ranks; every rank calls this with the same weights.
 
+    Args:
+        model: on the device of this rank.
+        config: how weights are shared, and whether rounds are recomputed.
+        ranks: this rank among the others.
+
     Raises:
         ConfigError: a user's conv has a parameter that cannot be sharded.
     """
@@ -106,13 +112,22 @@ logger = logging.getLogger(__name__)
 def compute_objective(
     mae: dict[str, float], std: dict[str, float], heads: dict[str, HeadConfig]
 ) -> float:
-    """Weigh the heads' MAEs in units of each target's standard deviation; lower is better."""
+    """Average the heads' MAEs by their weights, in units of each target's standard deviation.
+
+    Args:
+        mae: by head, in the target's unit.
+        std: by head, in the target's unit.
+        heads: whose weights are normalised to sum to 1.
+
+    Returns:
+        Dimensionless; lower is better.
+    """
     total = sum(head.weight for head in heads.values())
     return sum(head.weight / total * mae[name] / std[name] for name, head in heads.items())
 
 
 def make_sampler(config: TrialConfig, graphs: GraphSet) -> BatchSampler:
-    """Lay out which graphs a trial trains on in which step."""
+    """Build the sampler that assigns graphs to the steps of a trial."""
     ends = graphs.ends.tolist() if isinstance(graphs, Mixture) else ()
     ratios = [entry.ratio for entry in config.data]
     return BatchSampler.of(graphs, config.training, config.seed, ratios, ends)
@@ -134,10 +149,10 @@ class Trainer:
             config: the trial.
             graphs: the data, one set or several as one.
             ranks: this rank among the others.
-            record: called with a record's kind and its values; rank 0 writes them down.
+            record: called with the kind and the values of each record, on every rank.
 
         Raises:
-            DataError: a head cannot be compared, nothing in ``val`` has its target.
+            DataError: no structure of the validation split has the target of a head.
         """
         self.config, self.graphs, self.record = config, graphs, record
         self.ranks = replace(ranks, tensor=config.parallel.tensor_ranks(ranks.world))
@@ -162,7 +177,7 @@ class Trainer:
         self._reset()
 
     def _reset(self) -> None:
-        """Stand at the beginning of the training."""
+        """Build everything that has the state of the beginning: guard, timers, stepper, saver."""
         device = self.ranks.device
         self.guard, self.meter, self.stragglers = (
             DivergenceGuard(self.model, device),
@@ -183,7 +198,7 @@ class Trainer:
         self._losses = torch.zeros(len(self.heads), dtype=torch.float64, device=device)
         self._started = False
         self.resumed_from: Origin | None = None
-        """What this training went on from; None if it began at the start."""
+        """Kind of checkpoint that this training resumed from; None if it began at epoch 0."""
         self.saver = CheckpointSaver(
             TrainState(self.net, self.optimizer, self.average),
             self.ranks,
@@ -201,21 +216,24 @@ class Trainer:
                 )
 
     def run(self, until: int, signal: Callable[[], Signal], folder: Path | None = None) -> Signal:
-        """Train up to an epoch; checkpoint on the way; obey what is asked.
+        """Train up to an epoch, write checkpoints, and obey signals.
 
-        An interruption is obeyed within seconds, between two steps; a stop at the end of an epoch,
-        when there is a validation to go by.
+        ``interrupt`` is obeyed within seconds, between two steps; ``stop`` at the end of an epoch,
+        after its validation.
 
         Args:
             until: last epoch, counted from the trial's beginning.
-            signal: what a person, the controller or the system asks of this rank.
-            folder: where checkpoints are kept; none are written if left out.
+            signal: returns what a person, the controller or the system requests of this rank.
+            folder: of the checkpoints; None writes none.
 
         Returns:
             ``go`` if the epoch was reached or patience ran out, else the signal obeyed.
 
         Raises:
-            Diverged: loss or gradient are no longer finite.
+            Diverged: loss or gradient are not finite, or an error has exploded.
+            TooManyGraphs: a step needs more micro-batches, from the last checkpoint on.
+            MemoryError: not even one graph fits into the memory.
+            StorageError: a checkpoint cannot be written.
         """
         self._choose_micro_batches(folder)
         self.sync_points = SyncPoints(self.ranks, signal, step=self.progress.step)
@@ -229,7 +247,7 @@ class Trainer:
         return received
 
     def _choose_micro_batches(self, folder: Path | None) -> None:
-        """Choose the micro-batches."""
+        """Choose the number of micro-batches of a step."""
         fit = fit_to_memory(self.config, self.order, self.micro, self.stepper, folder)
         self.record("memory", **vars(fit))
 
@@ -243,7 +261,7 @@ class Trainer:
         """Train the rest of an epoch and validate, unless interrupted between two steps.
 
         Returns:
-            What is asked of all ranks, and whether a checkpoint is due.
+            The signal that all ranks agree on, and whether a checkpoint is due.
         """
         begin, progress = time.perf_counter(), self.progress
         steps = self.order.steps(progress.epoch)
@@ -281,7 +299,7 @@ class Trainer:
         return received, save
 
     def _train(self, left: list[np.ndarray], folder: Path | None) -> Signal:
-        """Take the steps of an epoch that are left; return the signal to obey before its end."""
+        """Take the remaining steps of an epoch; return the signal to obey before its end."""
         progress = self.progress
         ends = progress.step + len(left)
         with Prefetcher(self.micro.make_ahead, left, self.prefetch_depth()) as made:
@@ -301,14 +319,14 @@ class Trainer:
         return "go"
 
     def _mean_losses(self, sums: np.ndarray, rows: np.ndarray) -> dict[str, float]:
-        """Divide summed losses by what the graphs of the epoch hold of each target."""
+        """Divide loss sums, [H], by the known components of the epoch's graphs; return by head."""
         known = {name: max(int(self.counts[name][rows].sum()), 1) for name in self.heads}
         return {name: float(sums[row] / known[name]) for row, name in enumerate(self.heads)}
 
     def prefetch_depth(self) -> int:
-        """Return how many batches are made ahead: while a GPU computes, or a disk is read.
+        """Return how many batches are made ahead: 2 on a GPU, 1 where graphs are read from disk.
 
-        On a CPU nothing is won where the graphs are in memory: a rank has one thread.
+        On a CPU with graphs in memory it is 0: a rank has one thread.
         """
         if self.ranks.device.type == "cuda":
             return 2
@@ -316,7 +334,7 @@ class Trainer:
         return 0 if all(isinstance(graphs, Columns) for graphs in sets) else 1
 
     def _step(self, indices: np.ndarray, pieces: list[Batch]) -> Tensor:
-        """Take one optimizer step; gives this rank's loss sums per head, [H]."""
+        """Take one optimizer step; return this rank's loss sums by head, fp64, [H]."""
         progress = self.progress
         rate = self.schedule.rate(progress.step)
         epoch = progress.epoch + 1
@@ -335,10 +353,10 @@ class Trainer:
         return sums
 
     def _validate(self, losses: Tensor) -> tuple[dict[str, np.ndarray], Signal, bool]:
-        """Sum errors, losses, wishes and what was measured over ranks, in one all-reduce.
+        """Validate, and sum errors, losses, signals and measurements over ranks in one all-reduce.
 
         Returns:
-            The sums by name; what is asked; is a checkpoint due.
+            The sums by name; the signal that all ranks agree on; whether a checkpoint is due.
         """
         self.meter.count_energy("train")
         self.model.eval()
@@ -390,7 +408,7 @@ class Trainer:
         self.meter.count_energy("checkpoint")
 
     def _losses_by_rank(self) -> list[list[float]]:
-        """Gather what the epoch that has begun has summed so far."""
+        """Gather the loss sums of the current epoch, one row per rank, [world, H]."""
         if self.progress.step % self.order.steps_per_epoch == 0:
             return []
         table = self._losses.new_zeros(self.ranks.world, len(self.heads))
@@ -399,8 +417,8 @@ class Trainer:
         rows: list[list[float]] = self.ranks.sum(table).tolist()
         return rows
 
-    def _state(self) -> dict[str, Any]:
-        """Return what a checkpoint holds beside tensors."""
+    def _state(self) -> checkpoint.CheckpointState:
+        """Return the part of a checkpoint that is no tensor."""
         return {
             "progress": vars(self.progress),
             "schedule": self.schedule.state(),
@@ -414,13 +432,13 @@ class Trainer:
             self._save(folder)
 
     def resume(self, folder: Path) -> bool:
-        """Go on from the newest checkpoint if there is one; every rank calls this."""
+        """Load the newest checkpoint, and return whether there was one; every rank calls this."""
         loaded = self.saver.load(folder)
         if loaded is None:
             return False
         self.resumed_from, self.best = loaded.origin, loaded.best
         self.progress = progress = Progress(**loaded.state["progress"])
-        if loaded.origin == "best":  # its state is that of the checkpoint which it was saved with
+        if loaded.origin == "best":  # its state is of a later epoch
             progress.epoch, progress.losses = progress.best_epoch, []
             progress.step = progress.epoch * self.order.steps_per_epoch
         self.schedule.load(loaded.state["schedule"])
@@ -429,11 +447,11 @@ class Trainer:
 
     @property
     def seconds_to_end(self) -> tuple[float, float]:
-        """Return how long the last checkpoint took, and the longest time between two looks."""
+        """Seconds of the last checkpoint, and the longest time between two sync points."""
         return self.saver.seconds, self.sync_points.longest
 
     def _load_losses(self, rows: list[list[float]]) -> None:
-        """Go on summing: each rank its own, or rank 0 all of them where the width has changed."""
+        """Restore loss sums: each rank its own, or rank 0 all where the number of ranks changed."""
         self._losses.zero_()
         if len(rows) == self.ranks.world:
             self._losses += self._losses.new_tensor(rows[self.ranks.rank])
@@ -441,7 +459,7 @@ class Trainer:
             self._losses += self._losses.new_tensor(rows).sum(0)
 
     def load_best_weights(self) -> None:
-        """Put the best epoch's weights into the model (Law 8: "load" means the best epoch)."""
+        """Load the best epoch's weights into the model (Law 8)."""
         self.net.load_full_state(self.best)
         self.model.eval()
 
