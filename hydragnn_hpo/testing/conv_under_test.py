@@ -21,12 +21,12 @@ from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.file_records import TargetStats
 from hydragnn_hpo.model import MultiHeadGNN, find_conv
 from hydragnn_hpo.model.convs import CONVS
-from hydragnn_hpo.testing.sample_structures import CUTOFF, Structure, batch_of
+from hydragnn_hpo.testing.sample_structures import CUTOFF, Structure, batch_structures
 
 LAYERS, BASIS_SIZE = 3, 8
 SHAKE = 0.05
-"""Random numbers of this size are added to all parameters, so that what was initialised with
-zeros speaks as well."""
+"""Standard deviation of the noise that is added to all parameters, so that those initialised with
+zeros have an effect."""
 
 TARGETS: dict[str, TargetStats] = {
     "energy": {"level": "graph", "shape": "scalar", "unit": "1", "mean": 0.0, "std": 1.0},
@@ -45,7 +45,7 @@ class ConvUnderTest:
     options: Config
     """Its options, checked."""
     name: str
-    """What it is called in the report."""
+    """Its name in the report."""
     vectors: bool
     """Whether its state holds vectors."""
     forces: bool
@@ -66,7 +66,7 @@ class ConvUnderTest:
         return tuple(TARGETS) if self.vectors else ("energy", "charge")
 
     def config(self, layers: int = LAYERS) -> ModelConfig:
-        """Return the trunk around it, with one of our own convs in its place."""
+        """Return the configuration of the trunk, with one of our convs in place of this one."""
         return ModelConfig(
             conv="painn" if self.vectors else "schnet",
             features=self.features,
@@ -85,7 +85,13 @@ class ConvUnderTest:
     ) -> MultiHeadGNN:
         """Build a net in training mode; its parameters depend on the seed alone.
 
-        A class needs no name that can be imported: it may stand in a notebook or a function.
+        The class is used as it is, so it may be defined in a notebook or a function.
+
+        Args:
+            seed: of the parameters.
+            dtype: of the parameters.
+            targets: names in ``TARGETS``, one head each; None for all that the conv can predict.
+            layers: of message passing.
         """
         names = self.targets if targets is None else targets
         heads = {name: HeadConfig(pool="contributions") for name in names}
@@ -103,19 +109,27 @@ class ConvUnderTest:
         return net.to(dtype).train()
 
     def predict(self, structures: Sequence[Structure]) -> dict[str, Tensor]:
-        """Predict in fp64."""
-        return outputs(self.net, batch_of(structures))
+        """Predict the targets of structures in one batch, in fp64.
+
+        Returns:
+            By target: [structures, 1], or [atoms of all structures, 1 or 3].
+        """
+        return predict_all(self.net, batch_structures(structures))
 
 
-def outputs(net: MultiHeadGNN, batch: Batch) -> dict[str, Tensor]:
-    """Predict everything a net can, without gradients."""
+def predict_all(net: MultiHeadGNN, batch: Batch) -> dict[str, Tensor]:
+    """Predict all targets without gradients.
+
+    Returns:
+        By target: [G, w] or [N, w].
+    """
     with torch.no_grad():
         found: dict[str, Tensor] = net(batch)
     return found
 
 
-def deviation(values: Tensor, expected: Tensor) -> float:
-    """Return the largest difference, relative to the largest expected number or 1."""
+def relative_deviation(values: Tensor, expected: Tensor) -> float:
+    """Return the largest difference, relative to 1 + the largest expected number."""
     if values.shape != expected.shape:
         return float("inf")
     if not values.numel():
@@ -124,9 +138,9 @@ def deviation(values: Tensor, expected: Tensor) -> float:
     return float((values.to(expected.dtype) - expected).abs().max() / scale)
 
 
-def worst(values: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> float:
-    """Return the largest deviation of all outputs; not a number if one is none."""
-    each = torch.tensor([deviation(values[name], expected[name]) for name in expected])
+def largest_deviation(values: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> float:
+    """Return the largest relative deviation of all outputs; NaN if one of them is NaN."""
+    each = torch.tensor([relative_deviation(values[name], expected[name]) for name in expected])
     return float(each.max())
 
 

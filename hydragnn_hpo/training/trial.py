@@ -261,16 +261,9 @@ def _run_rank(
     meeting: Path | None = None,
     profile: ProfilePlan | None = None,
 ) -> int:
-    """Run a rank; every failure is a result with a reason (Law 9).
+    """Run a rank, and return as ``rank_main``; every failure is a result with a reason (Law 9).
 
-    Args:
-        trial: its directory.
-        attempt: that a controller has placed; None makes a new one, for a trial run by hand.
-        meeting: see ``join_ranks``.
-        profile: see ``run_by_hand``.
-
-    Returns:
-        As ``rank_main``.
+    Without an ``attempt`` that a controller has placed it makes a new one.
     """
     placed = attempt is not None
     try:

@@ -212,4 +212,4 @@ def test_a_number_without_a_dimension_is_refused_by_name():
     model = net()
     model.trunk.convs[0].scale = nn.Parameter(torch.tensor(1.0))
     with pytest.raises(ConfigError, match=r"'trunk\.convs\.0\.scale' has no dimension"):
-        sharded._check(model)
+        sharded._check_parameters(model)
