@@ -40,7 +40,7 @@ def lazy_exports(package: str, file: str) -> tuple[Callable[[str], Any], Callabl
         if name.startswith("__") or name not in find_modules():
             raise AttributeError(f"module '{package}' has no attribute '{name}'")
         value = getattr(importlib.import_module(modules[name]), name)
-        setattr(sys.modules[package], name, value)  # later uses do not come here
+        setattr(sys.modules[package], name, value)  # so __getattr__ is not called for it again
         return value
 
     return load, lambda: sorted(find_modules())

@@ -18,7 +18,7 @@ import struct
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn, Self
+from typing import NoReturn, Self
 from urllib.parse import quote
 
 from hydragnn_hpo.errors import RunError
@@ -207,7 +207,7 @@ def _newest_lease(run: Path) -> Path | None:
 
 def _describe_process() -> str:
     pid = os.getpid()
-    process: dict[str, Any] = {"pid": pid, "host": socket.gethostname(), "born": _birth(pid)}
+    process: dict[str, str | int] = {"pid": pid, "host": socket.gethostname(), "born": _birth(pid)}
     return json.dumps(process)
 
 
@@ -247,7 +247,9 @@ class StampWatch:
         Raises:
             OSError: the file does not exist (``FileNotFoundError``) or is out of reach.
         """
-        with self._path.open("rb") as file:  # opening asks the file server; a stamp may be cached
+        with self._path.open(
+            "rb"
+        ) as file:  # an open file has the stamp of the file server, not a cached one
             stamp = os.fstat(file.fileno()).st_mtime_ns
         if stamp != self._stamp:
             self._stamp, self.until = stamp, now + self._seconds

@@ -72,7 +72,7 @@ class ConcatConditioning(nn.Module):
         Args:
             scalars: features of the nodes, [N, F].
             attributes: of the graphs, centred and scaled, [G, A].
-            batch: tells the graph of each node.
+            batch: of these nodes and graphs.
         """
         per_node = attributes.index_select(0, batch.graph_of_node)
         result: Tensor = self.map(torch.cat((scalars, per_node), dim=-1))
@@ -96,7 +96,7 @@ class FiLM(nn.Module):
         Args:
             scalars: features of the nodes, [N, F].
             attributes: of the graphs, centred and scaled, [G, A].
-            batch: tells the graph of each node.
+            batch: of these nodes and graphs.
         """
         per_node = self.map(attributes).index_select(0, batch.graph_of_node)
         scale, shift = per_node.chunk(2, dim=-1)

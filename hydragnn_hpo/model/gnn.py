@@ -79,7 +79,7 @@ def find_conv(name: str) -> type[nn.Module]:
         conv = getattr(importlib.import_module(module_name), class_name, None)
     except ValueError as error:
         raise ConfigError(str(error)) from error
-    except Exception as error:  # whatever a user's module does while it is imported
+    except Exception as error:  # a user's module may raise anything
         cause = str(error).strip().rstrip(".") or type(error).__name__
         raise ConfigError(f"conv '{name}': its module cannot be imported ({cause}).") from error
     if not (isinstance(conv, type) and issubclass(conv, nn.Module)):
@@ -387,7 +387,7 @@ class GraphHead(nn.Module):
 
         Args:
             features: of the trunk.
-            batch: tells the graph of each node.
+            batch: of these nodes.
             shared: layers that the heads of its branch share, [n, F] to [n, F].
         """
         if self.contributes:
@@ -429,7 +429,7 @@ class NodeHead(nn.Module):
 
         Args:
             features: of the trunk.
-            batch: tells the graph of each node.
+            batch: of these nodes.
             shared: not used; only graph heads share layers.
         """
         scalars = features.scalars
@@ -490,7 +490,7 @@ baselines per element, which are among its weights)."""
 
 
 def variance_key(name: str) -> str:
-    """Return the key under which a head's predicted variance stands."""
+    """Return the key of a head's predicted variance among the predictions."""
     return f"{name}:variance"
 
 
@@ -520,7 +520,7 @@ class MultiHeadGNN(nn.Module):
             targets: statistics of the store's targets by name.
             stats: ``StoreStats``, for convs that scale by the degree and for attributes; None in a
                 net that loads its weights from a file.
-            learn_weights: give each head a learned weight in the loss.
+            learn_weights: whether each head has a learned weight in the loss.
 
         Raises:
             ConfigError: a target has the name of an attribute of torch modules, or a user's conv

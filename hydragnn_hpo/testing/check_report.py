@@ -137,7 +137,11 @@ class CheckReport:
 
     @property
     def failures(self) -> tuple[CheckFinding, ...]:
-        """Findings of failed checks, in the order of the suite."""
+        """Findings of failed checks.
+
+        Returns:
+            In the order of the suite.
+        """
         return tuple(finding for finding in self.findings if finding.failed)
 
     def to_plain(self) -> ReportTable:

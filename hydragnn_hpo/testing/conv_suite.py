@@ -1,4 +1,4 @@
-"""Run all checks on a conv, and turn whatever it raises into findings."""
+"""Run all checks on a conv; its exceptions become findings."""
 
 import inspect
 import time
@@ -48,7 +48,7 @@ def check_conv(
     """Check a conv against all laws, on a CPU, in seconds.
 
     Args:
-        conv: a class, the name of one of ours, or ``my_pkg.my_module:MyConv``. A class takes
+        conv: a class, a name in ``CONVS``, or ``my_pkg.my_module:MyConv``. A class takes
             ``(dimensions, options)``; it may have ``Options`` (a ``Config``), ``vectors`` (its
             state holds vectors), ``forces`` (meant for forces by differentiation) and ``exports``
             (can be followed by torch.export).
@@ -93,7 +93,7 @@ def run_check(check: ConvCheck, subject: ConvUnderTest) -> CheckFinding:
     except Exception as error:  # a user's conv may raise anything
         message = " ".join(str(error).split())[:LONGEST]
         detail = f"{type(error).__name__}: {message}" if message else type(error).__name__
-        return replace(failed, detail=f"it raised {detail}", place=_place(error, subject))
+        return replace(failed, detail=f"it raised {detail}", place=_user_line(error, subject))
     return replace(
         failed,
         result="passed" if measured.passed else "failed",
@@ -105,8 +105,8 @@ def run_check(check: ConvCheck, subject: ConvUnderTest) -> CheckFinding:
     )
 
 
-def _place(error: BaseException, subject: ConvUnderTest) -> str:
-    """Return the deepest line of the conv's own file, or of any file but ours and torch's."""
+def _user_line(error: BaseException, subject: ConvUnderTest) -> str:
+    """Return the innermost frame in the conv's file, else in any file outside torch and here."""
     frames = traceback.extract_tb(error.__traceback__)
     try:
         own = inspect.getsourcefile(subject.conv)

@@ -62,7 +62,11 @@ class ConvUnderTest:
 
     @property
     def targets(self) -> tuple[str, ...]:
-        """Names of what the net can predict."""
+        """Names of the targets that the net can predict.
+
+        Returns:
+            Keys of ``TARGETS``.
+        """
         return tuple(TARGETS) if self.vectors else ("energy", "charge")
 
     def config(self, layers: int = LAYERS) -> ModelConfig:
@@ -124,8 +128,8 @@ def predict_all(net: MultiHeadGNN, batch: Batch) -> dict[str, Tensor]:
         By target: [G, w] or [N, w].
     """
     with torch.no_grad():
-        found: dict[str, Tensor] = net(batch)
-    return found
+        predictions: dict[str, Tensor] = net(batch)
+    return predictions
 
 
 def relative_deviation(values: Tensor, expected: Tensor) -> float:
@@ -153,7 +157,7 @@ def make_conv_under_test(
     """Find a conv and check its options.
 
     Args:
-        conv: a class, the name of one of ours, or ``my_pkg.my_module:MyConv``.
+        conv: a class, a name in ``CONVS``, or ``my_pkg.my_module:MyConv``.
         options: of the conv; those left out take their defaults.
         features: channels per node.
 
@@ -163,26 +167,26 @@ def make_conv_under_test(
     conv_class = find_conv(conv) if isinstance(conv, str) else conv
     if not (inspect.isclass(conv_class) and issubclass(conv_class, nn.Module)):
         raise ConfigError(f"{conv!r} is no class of torch modules: give the class of a conv.")
-    ours = next((name for name, each in CONVS.items() if each is conv_class), None)
-    spec: Any = conv_class if ours is None else CONV_SPECS[ours]
-    name = conv if isinstance(conv, str) else ours or conv_class.__qualname__
-    schema = _options_class(conv_class, name) if ours is None else spec.options
+    builtin_name = next((name for name, each in CONVS.items() if each is conv_class), None)
+    spec: Any = conv_class if builtin_name is None else CONV_SPECS[builtin_name]
+    name = conv if isinstance(conv, str) else builtin_name or conv_class.__qualname__
+    schema = _options_class(conv_class, name) if builtin_name is None else spec.options
     subject = ConvUnderTest(
         conv=conv_class,
-        options=_checked(options, schema, name),
+        options=_check_options(options, schema, name),
         name=name,
         vectors=bool(getattr(spec, "vectors", False)),
         forces=bool(getattr(spec, "forces", True)),
         exports=bool(getattr(conv_class, "exports", True)),
         features=features,
     )
-    if ours is not None:
-        _check_widths(subject, ours)
+    if builtin_name is not None:
+        _check_widths(subject, builtin_name)
     return subject
 
 
 def _check_widths(subject: ConvUnderTest, name: str) -> None:
-    """Refuse options of one of ours that do not go with the widths."""
+    """Raise ``ConfigError`` where options of a conv of this package do not fit the widths."""
     try:
         CONV_SPECS[name].check(subject.config().dimensions(False)[0], subject.options)
     except ValueError as error:
@@ -200,7 +204,9 @@ def _options_class(conv_class: type[nn.Module], name: str) -> type[Config]:
     return schema
 
 
-def _checked(options: Mapping[str, Any] | Config | None, schema: type[Config], name: str) -> Config:
+def _check_options(
+    options: Mapping[str, Any] | Config | None, schema: type[Config], name: str
+) -> Config:
     if isinstance(options, Config):
         return options
     try:

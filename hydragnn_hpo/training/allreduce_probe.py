@@ -1,6 +1,6 @@
 """Speed and correctness of all-reduce over the ranks of a job: the job ``probe``.
 
-The ranks meet as those of a trial do. ``campaign.network_probe`` compares what they measure.
+The ranks join as those of a trial do. ``campaign.network_probe`` compares the measurements.
 """
 
 import json

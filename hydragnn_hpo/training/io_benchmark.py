@@ -11,8 +11,8 @@ file system is blamed, docs.olcf.ornl.gov.
 import itertools
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass
-from typing import Literal, get_args
+from dataclasses import dataclass
+from typing import Literal, TypedDict, get_args
 
 import numpy as np
 import torch
@@ -48,6 +48,18 @@ Pieces = list[Batch]
 """Micro-batches of one step."""
 
 
+class IoBenchmarkTable(TypedDict):
+    """An ``IoBenchmark`` in JSON: the output of ``trial --io --json``."""
+
+    ranks: int
+    steps: int
+    seconds: dict[str, float]
+    graphs_per_second: dict[str, float]
+    parts: dict[str, float]
+    bottleneck: str
+    sentence: str
+
+
 @dataclass(frozen=True)
 class IoBenchmark:
     """What was measured; seconds are those of one step, means over the measured steps."""
@@ -78,13 +90,17 @@ class IoBenchmark:
             return "Only computing was measured; --io real shows what it waits for."
         return f"The bottleneck is {self.bottleneck}: {share:.0%} of a step. {advice}"
 
-    def as_json(self) -> dict[str, object]:
-        """Return the fields, ``bottleneck`` and ``sentence`` by name, as plain data.
-
-        Returns:
-            Values of JSON.
-        """
-        return {**asdict(self), "bottleneck": self.bottleneck, "sentence": self.sentence}
+    def to_plain(self) -> IoBenchmarkTable:
+        """Return plain data for JSON."""
+        return {
+            "ranks": self.ranks,
+            "steps": self.steps,
+            "seconds": self.seconds,
+            "graphs_per_second": self.graphs_per_second,
+            "parts": self.parts,
+            "bottleneck": self.bottleneck,
+            "sentence": self.sentence,
+        }
 
 
 _ADVICE = {

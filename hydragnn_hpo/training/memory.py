@@ -57,7 +57,7 @@ def release_memory(device: torch.device) -> None:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Check whether an error says that there is no memory left."""
+    """Check whether an error means that there is no memory left, on any device."""
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
         return True
     return isinstance(error, RuntimeError) and any(phrase in str(error) for phrase in _FULL)
@@ -83,7 +83,7 @@ def measure_peak_bytes(work: Callable[[], None], device: torch.device) -> int | 
         work()
         return torch.cuda.max_memory_allocated(device) - before
     try:
-        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # the peak begins anew
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # resets the peak
     except OSError:
         work()
         return None

@@ -292,7 +292,12 @@ def _groups(model: nn.Module, config: TrainConfig) -> list[ParameterGroup]:
     ]
 
 
-def _kernel_options(model: nn.Module) -> dict[str, Any]:
+class _KernelOptions(TypedDict, total=False):
+    fused: bool
+    foreach: bool
+
+
+def _kernel_options(model: nn.Module) -> _KernelOptions:
     """Return the options of torch's fastest kernels; sharded parameters are updated one by one."""
     parts = has_dtensors(model.parameters())
     return {"fused": False, "foreach": False} if parts else {"fused": True}
@@ -319,19 +324,25 @@ class ShardedAdam(_LocalShards, torch.optim.Adam):
     """Adam for weights that are spread over ranks."""
 
 
-def _adaptive(config: TrainConfig) -> dict[str, Any]:
+class _AdaptiveOptions(TypedDict):
+    lr: float
+    betas: tuple[float, float]
+    eps: float
+
+
+def _adaptive_options(config: TrainConfig) -> _AdaptiveOptions:
     betas = config.beta1, config.beta2
     return {"lr": config.learning_rate, "betas": betas, "eps": config.epsilon}
 
 
 def _adamw(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
     kind = ShardedAdamW if has_dtensors(model.parameters()) else torch.optim.AdamW
-    return kind(_groups(model, config), **_adaptive(config), fused=True)
+    return kind(_groups(model, config), **_adaptive_options(config), fused=True)
 
 
 def _adam(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
     kind = ShardedAdam if has_dtensors(model.parameters()) else torch.optim.Adam
-    return kind(_groups(model, config), **_adaptive(config), fused=True)
+    return kind(_groups(model, config), **_adaptive_options(config), fused=True)
 
 
 def _sgd(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
@@ -346,7 +357,7 @@ def _sgd(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
 
 def _lamb(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
     decayed, free = _groups(model, config)
-    return Lamb([decayed, {**free, "adapt": False}], **_adaptive(config))
+    return Lamb([decayed, {**free, "adapt": False}], **_adaptive_options(config))
 
 
 def _muon(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
@@ -356,7 +367,9 @@ def _muon(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
         {"params": parameters.outputs, "weight_decay": decay},
         {"params": parameters.free},
     ]
-    return Muon(groups, momentum=config.momentum, nesterov=config.nesterov, **_adaptive(config))
+    return Muon(
+        groups, momentum=config.momentum, nesterov=config.nesterov, **_adaptive_options(config)
+    )
 
 
 _MAKERS: dict[str, Callable[[nn.Module, TrainConfig], torch.optim.Optimizer]] = {

@@ -59,11 +59,26 @@ class _CopyToGroup(Function):
 
     @staticmethod
     def forward(ctx: Any, values: Tensor, group: dist.ProcessGroup) -> Tensor:
+        """Return the values themselves.
+
+        Args:
+            ctx: keeps the group for ``backward``.
+            values: the same on all ranks of the group, of any shape.
+            group: ranks that share layers.
+
+        Returns:
+            The same on all ranks of the group.
+        """
         ctx.group = group
         return values.view_as(values)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        """Return the gradient of the values.
+
+        Returns:
+            Of the shape of ``grad``, and None for the group.
+        """
         return _sum_over_group(grad, ctx.group), None
 
 
@@ -72,6 +87,16 @@ class _SumOverGroup(Function):
 
     @staticmethod
     def forward(ctx: Any, values: Tensor, group: dist.ProcessGroup) -> Tensor:
+        """Add the values of all ranks.
+
+        Args:
+            ctx: keeps the group for ``backward``.
+            values: of this rank, of any shape.
+            group: ranks that share layers.
+
+        Returns:
+            The sum, the same on all ranks of the group.
+        """
         ctx.group = group
         total = values.clone(memory_format=torch.contiguous_format)
         dist.all_reduce(total, group=group)
@@ -79,6 +104,11 @@ class _SumOverGroup(Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        """Return the gradient of the values.
+
+        Returns:
+            Of the shape of ``grad``, and None for the group.
+        """
         return _copy_to_group(grad, ctx.group), None
 
 
@@ -318,7 +348,11 @@ def _free_whole_weights(model: nn.Module, batch: object, predicted: object) -> N
 
 
 def copy_to_host(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Copy this rank's parts of tensors, by name, into host memory."""
+    """Copy this rank's parts of tensors into host memory.
+
+    Returns:
+        Copies by the names of ``tensors``, as ``write_sharded`` takes them.
+    """
     copies: dict[str, Tensor] = FileSystemWriter("unused").stage(dict(tensors))
     return copies
 

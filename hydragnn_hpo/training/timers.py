@@ -9,7 +9,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 import torch
@@ -139,44 +139,74 @@ def busy_seconds(seconds: Mapping[str, float]) -> float:
     return sum(seconds.get(name, 0.0) for name in working) - seconds.get("exposed", 0.0)
 
 
-def summarize_epoch(sums: Mapping[str, np.ndarray], world: int) -> dict[str, Any]:
-    """Compute the values of an epoch's record from its sums.
+class EpochSummary(TypedDict, total=False):
+    """Measurements of an epoch in its record; seconds are means over ranks."""
+
+    data_seconds: float
+    """Waiting for batches."""
+    forward_seconds: float
+    """Forward passes."""
+    backward_seconds: float
+    """Backward passes, waiting for other ranks included."""
+    update_seconds: float
+    """Clipping, and updates of the weights."""
+    look_seconds: float
+    """Agreement of all ranks at sync points."""
+    checkpoint_seconds: float
+    """Pauses for checkpoints."""
+    data_share: float
+    """``data_seconds`` over the sum of all of the above."""
+    imbalance: float
+    """Largest busy time of a rank over the mean; absent with one rank."""
+    slowest_rank: int
+    """The rank with that time; absent with one rank."""
+    communication_seconds: float
+    """Sending gradients; this and the next two are present in DDP trials."""
+    exposed_seconds: float
+    """Part of it while the rank waited."""
+    hidden_share: float
+    """Share of it while the rank computed."""
+    peak_bytes: int
+    """Largest peak memory of a rank so far."""
+    energy: dict[str, dict[str, float]]
+    """Joules of all ranks by region and part; absent without counters."""
+
+
+def summarize_epoch(sums: Mapping[str, np.ndarray], world: int) -> EpochSummary:
+    """Compute the measurements in an epoch's record.
 
     Args:
         sums: of ``EpochTimers.local_sums`` over all ranks.
         world: number of ranks.
-
-    Returns:
-        Mean seconds of a rank by region, ``data_share`` of their sum, how evenly the ranks worked,
-        the peak memory of a rank in bytes, and joules of all ranks by region and part. Keys as in
-        the README of this room; values that were not measured are left out.
     """
     seconds = dict(zip((*TIMED, *SENT), (sums["regions"] / world).tolist(), strict=True))
     steps = sum(seconds[name] for name in TIMED)
-    record: dict[str, Any] = {f"{name}_seconds": seconds[name] for name in TIMED}
-    record["data_share"] = seconds["data"] / steps if steps else 0.0
+    record: EpochSummary = {
+        "data_seconds": seconds["data"],
+        "forward_seconds": seconds["forward"],
+        "backward_seconds": seconds["backward"],
+        "update_seconds": seconds["update"],
+        "look_seconds": seconds["look"],
+        "checkpoint_seconds": seconds["checkpoint"],
+        "data_share": seconds["data"] / steps if steps else 0.0,
+    }
     if world > 1:
-        record |= _balance(sums["ranks"][:, 0])
+        busy = sums["ranks"][:, 0]
+        mean = float(busy.mean())
+        record["imbalance"] = float(busy.max()) / mean if mean > 0 else 1.0
+        record["slowest_rank"] = int(busy.argmax())
         if seconds["communication"]:  # what sharded ranks send is not measured
-            record |= {f"{name}_seconds": seconds[name] for name in SENT}
+            record["communication_seconds"] = seconds["communication"]
+            record["exposed_seconds"] = seconds["exposed"]
             record["hidden_share"] = 1.0 - seconds["exposed"] / seconds["communication"]
     record["peak_bytes"] = int(sums["ranks"][:, 1].max())
-    energy = {
-        region: {part: float(sums["joules"][i, j]) for j, part in enumerate(PARTS)}
-        for i, region in enumerate(REGIONS)
-    }
-    counted = [part for part in PARTS if any(energy[region][part] for region in REGIONS)]
+    counted = [j for j in range(len(PARTS)) if sums["joules"][:, j].any()]
     if counted:
-        record["energy"] = {r: {part: energy[r][part] for part in counted} for r in REGIONS}
+        record["energy"] = {
+            region: {PARTS[j]: float(sums["joules"][i, j]) for j in counted}
+            for i, region in enumerate(REGIONS)
+        }
     return record
-
-
-def _balance(busy: np.ndarray) -> dict[str, Any]:
-    mean = float(busy.mean())
-    return {
-        "imbalance": float(busy.max()) / mean if mean > 0 else 1.0,
-        "slowest_rank": int(busy.argmax()),
-    }
 
 
 class Stragglers:

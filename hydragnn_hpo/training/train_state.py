@@ -102,11 +102,19 @@ class TrainState:
         return has_dtensors(self.weights().values())
 
     def weights(self) -> dict[str, Tensor]:
-        """Return weights and buffers by their name in the model; sharded ones stay so."""
+        """Return weights and buffers of the model.
+
+        Returns:
+            By their name in the model, not copied; sharded ones stay so.
+        """
         return dict(self.net.model.state_dict())
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return all tensors by name, not copied; sharded ones stay so. Every rank calls this."""
+        """Return all tensors of the training; every rank calls this.
+
+        Returns:
+            By the names of this class, not copied; sharded ones stay so.
+        """
         tensors = checkpoint.add_prefix("model", self.weights())
         tensors |= checkpoint.optimizer_tensors(self.optimizer, self.net.model)
         if self.average:

@@ -447,7 +447,11 @@ class Trainer:
 
     @property
     def seconds_to_end(self) -> tuple[float, float]:
-        """Seconds of the last checkpoint, and the longest time between two sync points."""
+        """What an interruption takes, of which ``StopSignals`` decides when the allocation ends.
+
+        Returns:
+            Seconds of the last checkpoint, and the longest between two sync points.
+        """
         return self.saver.seconds, self.sync_points.longest
 
     def _load_losses(self, rows: list[list[float]]) -> None:

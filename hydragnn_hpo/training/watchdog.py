@@ -64,7 +64,11 @@ class ProgressMark:
 
     @property
     def place(self) -> tuple[int, int]:
-        """Step and number of the phase: equal for ranks that wait for each other, rising."""
+        """Position in the training, by which ranks are compared.
+
+        Returns:
+            Step, and number of the phase in ``PHASES``; equal for ranks that wait for each other.
+        """
         return self.step, PHASES.index(self.phase) if self.phase in PHASES else 0
 
 

@@ -1,7 +1,7 @@
 """Directional message passing: edges carry messages, and meet in pairs at angles.
 
 Shapes: N nodes, E edges, P pairs, T triplets, F features, K radial functions, S angular
-functions, R radial functions of each, W width of a message where it meets angles.
+functions, R radial functions of each, W width of a message in the sum over angles.
 """
 
 from typing import NamedTuple

@@ -89,8 +89,8 @@ def apply_per_degree(
     """Multiply rows in groups: those of group d by the matrices of d and of d + 1.
 
     Args:
-        lower: what meets the matrix of d, one group after the other, [N, W].
-        higher: what meets the matrix of d + 1, [N, W].
+        lower: rows that the matrix of d multiplies, one group after the other, [N, W].
+        higher: rows that the matrix of d + 1 multiplies, [N, W].
         weight: matrices, [D + 1, W, F].
         counts: number of rows of each group, D of them.
 

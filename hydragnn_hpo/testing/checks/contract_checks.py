@@ -38,8 +38,8 @@ def count_contract_errors(subject: ConvUnderTest) -> Measurement:
         for layer, conv in enumerate(trunk.convs):
             answer = conv(scalars, state, edges)
             if not (isinstance(answer, tuple) and len(answer) == 2):
-                given = type(answer).__name__
-                return Measurement(1, 0, detail=f"layer {layer} gives no pair but a {given}")
+                returned = type(answer).__name__
+                return Measurement(1, 0, detail=f"layer {layer} gives no pair but a {returned}")
             change, state = answer
             faults += [
                 f"layer {layer}: {f}" for f in _contract_error(change, scalars, "the change")

@@ -88,4 +88,4 @@ def test_the_sentence_names_the_largest_part():
     parts = {"computing": 1.0, "feeding": 3.0, "reading and batching": 0.0}
     found = IoBenchmark(2, 9, {"real": 4.0}, {"real": 1.0}, parts)
     assert found.sentence.startswith("The bottleneck is feeding: 75% of a step. ")
-    assert found.as_json()["bottleneck"] == "feeding"
+    assert found.to_plain()["bottleneck"] == "feeding"
