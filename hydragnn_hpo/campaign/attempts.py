@@ -21,6 +21,7 @@ from hydragnn_hpo.campaign.state import LOST, Trial
 from hydragnn_hpo.config import CampaignConfig, TrialConfig
 from hydragnn_hpo.config.convs.spec import is_user_conv, package_of
 from hydragnn_hpo.errors import HydraError, JobError, StorageError
+from hydragnn_hpo.journal_events import AttemptOutcome
 from hydragnn_hpo.launching import Backend, Event
 from hydragnn_hpo.layout import RunDir
 from hydragnn_hpo.placement import Plan, StartTask
@@ -119,19 +120,19 @@ class Attempts:
         while self.to_launch and time.monotonic() < until:
             some = [self.to_launch.popleft() for _ in range(min(WRITERS, len(self.to_launch)))]
             pairs = [(self.event_store.state.trials[start.name], start) for start in some]
-            going = [pair for pair in pairs if pair[0].asked is None]
+            going = [pair for pair in pairs if pair[0].stop_reason is None]
             for job in self._writers.map(lambda pair: self.dispatch.prepare(*pair), going):
                 self.backend.start(job)
                 self.started += 1
             for trial, _ in pairs:
-                if trial.asked is not None:
+                if trial.stop_reason is not None:
                     self.end(trial)
 
     def ask(self, trial: Trial, reason: str, **values: Any) -> None:
         """Ask a running trial to end: once, but for a person or a pause, which do not wait."""
-        if trial.asked is not None and reason in REQUESTS:
+        if trial.stop_reason is not None and reason in REQUESTS:
             return
-        if trial.asked is None or reason == "cancelled":
+        if trial.stop_reason is None or reason == "cancelled":
             self.event_store.append("asked", trial=trial.name, reason=reason, **values)
         self._send_request(trial, reason)
 
@@ -150,8 +151,8 @@ class Attempts:
         trial = self._trial_of(job)
         if trial is None:
             self.backend.stop(job, grace=PATIENCE_SECONDS)
-        elif trial.asked is not None:
-            self._send_request(trial, trial.asked)
+        elif trial.stop_reason is not None:
+            self._send_request(trial, trial.stop_reason)
 
     def recover(self, wait: Callable[[], None]) -> None:
         """Take over what a lost controller left running, or queue it again.
@@ -309,7 +310,7 @@ class Attempts:
         return EndedAttempt(
             self.run_dir.trial(trial.name).attempt(trial.attempt),
             codes,
-            trial.asked,
+            trial.stop_reason,
             restarts=trial.restarts,
             max_restarts=self.config.search.max_restarts,
             error=error,
@@ -339,11 +340,11 @@ class Attempts:
         else:
             self.files_away_since = min(self.files_away_since, time.monotonic())
 
-    def _score(self, trial: Trial, ended: dict[str, Any]) -> Point | None:
+    def _score(self, trial: Trial, ended: AttemptOutcome) -> Point | None:
         """Return what an end is ranked by; nothing for a failure."""
         if ended["outcome"] not in ("completed", "stopped"):
             return None
-        known = {**ended, "joules": trial.joules} if trial.joules else ended
+        known: AttemptOutcome = {**ended, "joules": trial.joules} if trial.joules else ended
         return read_objective(self.config.search.objective, known, self.dispatch.spreads)
 
     def _record_host_failure(self, trial: Trial, host: str | None) -> None:
@@ -358,7 +359,7 @@ class Attempts:
                 f"{folder}: the disk is full; make room, then run the same command again to go on."
             )
         most = self.config.search.max_failures
-        if trial.reason == "bug" and self.event_store.state.alike(trial) >= most:
+        if trial.reason == "bug" and self.event_store.state.count_equal_failures(trial) >= most:
             self.trouble = JobError(
                 f"{most} trials failed alike; the last, {trial.name}, with: {trial.message} "
                 f"See {folder / 'log'}."

@@ -1,7 +1,7 @@
 """Between state and planner: price trials, choose their places, write their orders."""
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,9 @@ from hydragnn_hpo.config import (
     find_profile,
 )
 from hydragnn_hpo.errors import JobError
+from hydragnn_hpo.file_records import StoreStats
 from hydragnn_hpo.files import storage, write_text
+from hydragnn_hpo.journal_events import AttemptOutcome
 from hydragnn_hpo.launching import Event, Job, Slot
 from hydragnn_hpo.layout import RunDir
 from hydragnn_hpo.placement import (
@@ -104,10 +106,10 @@ class Dispatch:
         self.config, self.run_dir, self.work, self.profile = config, run, work, profile
         self.slots: dict[str, Slot] = {}
         self.pool = SlotPool({})
-        self.costs = CostModel({}, profile, max_width=config.machine.max_width)
+        self.costs = CostModel(None, profile, max_width=config.machine.max_width)
         self.configs: dict[str, Any] = {}
 
-    def settle(self, stats: Mapping[str, Any], slots: Sequence[Slot]) -> None:
+    def settle(self, stats: StoreStats | None, slots: Sequence[Slot]) -> None:
         """Set up the cost model from the data, the slots, and what earlier campaigns learnt.
 
         What this one learnt is in its journal, and is learnt again from there.
@@ -124,7 +126,7 @@ class Dispatch:
     @property
     def spreads(self) -> dict[str, float]:
         """Standard deviation of each target in its own unit."""
-        targets = self.work.stats.get("targets", {})
+        targets = self.work.stats["targets"] if self.work.stats else {}
         return {name: target["std"] for name, target in targets.items() if "std" in target}
 
     # -- slots -----------------------------------------------------------------------
@@ -194,7 +196,7 @@ class Dispatch:
 
     def _task(self, trial: Trial) -> Task:
         price, epochs = self.price(trial), trial.until - trial.epoch
-        widths = [w for w in price.widths if w >= trial.least] or [price.widths[-1]]
+        widths = [w for w in price.widths if w >= trial.min_width] or [price.widths[-1]]
         return Task(
             trial.name,
             tuple(widths),
@@ -202,7 +204,7 @@ class Dispatch:
             measured=price.measured,
             restarts=trial.resizes,
             lanes=self._lanes(trial, price),
-            wished=trial.wished,
+            requested_width=trial.requested_width,
         )
 
     def _running(self, trial: Trial, now: float) -> RunningTask:
@@ -210,8 +212,8 @@ class Dispatch:
         left = epoch * (trial.until - trial.epoch)
         if trial.first_step is None:
             left += self.profile.start_seconds
-        since = max(0.0, now - trial.moved)
-        stoppable = trial.first_step is not None and trial.asked is None
+        since = max(0.0, now - trial.last_progress)
+        stoppable = trial.first_step is not None and trial.stop_reason is None
         return RunningTask(
             self._task(trial), trial.width, max(left - since, 0.1 * epoch), stoppable
         )
@@ -222,7 +224,7 @@ class Dispatch:
         if lanes == 1:
             return 1
         room = self.profile.memory_bytes / lanes
-        return lanes if trial.whole or price.memory(trial.least) > room else 1
+        return lanes if trial.whole_device or price.memory(trial.min_width) > room else 1
 
     def price(self, trial: Trial) -> Price:
         """Price a trial by all that is known now."""
@@ -289,7 +291,7 @@ class Dispatch:
         named = [self.slots[name] for name in start.slots]
         return tuple(merge_slots(named[at : at + lanes]) for at in range(0, len(named), lanes))
 
-    def release(self, trial: Trial, ended: Mapping[str, Any]) -> None:
+    def release(self, trial: Trial, ended: AttemptOutcome) -> None:
         """Free a trial's slots, and learn from how it ended."""
         self.pool.give_back(trial.slots)
         config = self.configs[trial.name]
@@ -364,7 +366,7 @@ class HostHealth:
         if not gone:
             return []
         running = self.event_store.state.with_status("running")
-        return [t for t in running if t.asked is None and not gone.isdisjoint(t.hosts)]
+        return [t for t in running if t.stop_reason is None and not gone.isdisjoint(t.hosts)]
 
     def quarantine_failing(self) -> None:
         """Quarantine hosts that failed twice: not by one bad trial, not the last."""

@@ -5,7 +5,7 @@ import platform
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from hydragnn_hpo import __version__
 from hydragnn_hpo.config import (
@@ -22,7 +22,9 @@ from hydragnn_hpo.config import (
     parse_config,
 )
 from hydragnn_hpo.errors import ConfigError, RunError
+from hydragnn_hpo.file_records import StoreStats, TargetStats
 from hydragnn_hpo.files import PART, read_json, remove, storage, sweep, write_text
+from hydragnn_hpo.journal_events import SearchedValues
 from hydragnn_hpo.layout import RunDir, derive_seed
 from hydragnn_hpo.resources import find_resource
 from hydragnn_hpo.search import (
@@ -116,10 +118,10 @@ def check_stores(run: RunDir, names: Iterable[str]) -> None:
         if not (store / "index.json").exists():
             continue
         content = read_json(store / "index.json")
-        found = content.get("version") if isinstance(content, dict) else None
-        if found != STORE_VERSION:
+        version = content.get("version") if isinstance(content, dict) else None
+        if version != STORE_VERSION:
             raise RunError(
-                f"{store}: is a graph store of version {found}, this program reads "
+                f"{store}: is a graph store of version {version}, this program reads "
                 f"{STORE_VERSION}: finish the run with the hydragnn-hpo that began it, or choose "
                 "another directory with --run."
             )
@@ -153,7 +155,18 @@ def find_cards(config: CampaignConfig, source: Path) -> dict[Path, CardConfig]:
     return cards
 
 
-def stores_of(config: CampaignConfig, names: Sequence[str]) -> list[dict[str, Any]]:
+class StoreEntry(TypedDict):
+    """A ``[[data]]`` entry of ``trial.toml``."""
+
+    store: str
+    """Path of the graph store, relative to the trial's folder."""
+    prefix: str
+    """Put before the names of its targets."""
+    ratio: float | None
+    """Share of the graphs that are drawn from it; None for every graph once per epoch."""
+
+
+def stores_of(config: CampaignConfig, names: Sequence[str]) -> list[StoreEntry]:
     """Return the ``[[data]]`` entries of a trial.
 
     Args:
@@ -167,7 +180,7 @@ def stores_of(config: CampaignConfig, names: Sequence[str]) -> list[dict[str, An
 
 
 def trial_config(
-    config: CampaignConfig, name: str, values: Mapping[str, Any], stores: list[dict[str, Any]]
+    config: CampaignConfig, name: str, values: SearchedValues, stores: list[StoreEntry]
 ) -> TrialConfig:
     """Make a trial's whole configuration from the campaign's template and searched values.
 
@@ -232,9 +245,9 @@ def check_search(
 
 def check_corners(
     config: CampaignConfig,
-    targets: Mapping[str, Any],
+    targets: Mapping[str, TargetStats],
     cutoff: float,
-    stats: Mapping[str, Any] | None = None,
+    stats: StoreStats | None = None,
 ) -> None:
     """Try the corners of a space before a trial is paid for.
 

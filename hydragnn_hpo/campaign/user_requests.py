@@ -9,7 +9,6 @@ import logging
 import secrets
 import stat
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -22,6 +21,7 @@ from hydragnn_hpo.campaign.state import State, Trial
 from hydragnn_hpo.config import CampaignConfig, Config, Scalar, parse_config, validation_sentence
 from hydragnn_hpo.errors import ConfigError, HydraError, RunError, StorageError, unknown
 from hydragnn_hpo.files import storage, write_json
+from hydragnn_hpo.journal_events import SearchedValues
 from hydragnn_hpo.layout import RunDir
 from hydragnn_hpo.search import (
     active_parameters,
@@ -184,13 +184,13 @@ def _check_retry(trial: Trial) -> None:
     if trial.reason == "bad_config":
         raise RunError(f"{trial.name} cannot run with its values ({trial.message}).")
     if trial.status not in ("failed", "cancelled"):
-        kept = "it keeps its result" if trial.rests else "let it end first"
+        kept = "it keeps its result" if trial.rung_scores else "let it end first"
         raise RunError(
             f"{trial.name} is {trial.status}: only a failed or cancelled trial is retried; {kept}."
         )
 
 
-def check_values(config: CampaignConfig, values: Mapping[str, Any]) -> None:
+def check_values(config: CampaignConfig, values: SearchedValues) -> None:
     """Refuse searched values that the campaign's space does not hold.
 
     Raises:
@@ -295,7 +295,7 @@ class RequestHandler:
 
     def _drop(self, trial: Trial, why: str, *, durable: bool = True) -> None:
         """End a trial that waits: what it reached at an earlier rung stays its result."""
-        if trial.rests:
+        if trial.rung_scores:
             self.event_store.append("rested", durable=durable, trial=trial.name)
             return
         ended = {"outcome": "cancelled", "reason": "cancelled", "message": why}

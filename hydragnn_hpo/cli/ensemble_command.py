@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -312,8 +312,7 @@ def _reseeded(run: Path, count: int, quiet: bool) -> dict[str, Any]:
         raise ConfigError(f"{run}: its trials run a command: there is no ensemble to build.")
     cards = fitting_cards(config, source)
     result = alone(config, open_run(config, run), cards, quiet=quiet, reseed=count)
-    table: dict[str, Any] = result["ensemble"]
-    return table
+    return cast("dict[str, Any]", result["ensemble"])
 
 
 def _print_build(table: dict[str, Any]) -> None:

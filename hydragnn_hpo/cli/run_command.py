@@ -19,6 +19,7 @@ from hydragnn_hpo.cli.words import energy
 if TYPE_CHECKING:
     from hydragnn_hpo.campaign import Controller, ShutdownRequest
     from hydragnn_hpo.config import CampaignConfig
+    from hydragnn_hpo.file_records import RunFigures, RunSummary
     from hydragnn_hpo.launching import Backend
     from hydragnn_hpo.layout import RunDir
 
@@ -162,7 +163,7 @@ def alone(
     cards: dict[Path, str],
     quiet: bool,
     reseed: int = 0,
-) -> dict[str, Any]:
+) -> "RunSummary":
     """Run the campaign as its controller, with hosts of our own.
 
     Args:
@@ -188,7 +189,7 @@ def _shutdown_request() -> "ShutdownRequest":
 
 def _join(
     config: "CampaignConfig", opened: "RunDir", cards: dict[Path, str], quiet: bool
-) -> dict[str, Any]:
+) -> "RunSummary":
     """Bring our hosts to the controller, or be it whenever there is none.
 
     Raises:
@@ -209,7 +210,7 @@ def _join(
                 continue
     if course == "finished":
         typer.echo(f"{opened.path}: the campaign has finished", err=True)
-        done: dict[str, Any] = read_json(opened.summary)
+        done: RunSummary = read_json(opened.summary)
         return done
     typer.echo(f"{course}; run the same command again to go on with {opened.path}.", err=True)
     raise typer.Exit(DRAINED if course == "drained" and not pause.wanted else 1)
@@ -224,7 +225,7 @@ def _run(
     make: Callable[[], "Backend"],
     pause: "ShutdownRequest",
     reseed: int = 0,
-) -> dict[str, Any]:
+) -> "RunSummary":
     from hydragnn_hpo.campaign import Controller, Drained
     from hydragnn_hpo.cli.run_progress import RunProgress
     from hydragnn_hpo.launching import DRAINED
@@ -274,17 +275,17 @@ def _forget(opened: "RunDir") -> None:
             path.unlink()
 
 
-def _finish(controller: "Controller", opened: "RunDir") -> dict[str, Any]:
+def _finish(controller: "Controller", opened: "RunDir") -> "RunSummary":
     """Build the ensemble as a job, and write the run's figures."""
     from hydragnn_hpo.campaign import JournalFold, rank_trials, read_journal
     from hydragnn_hpo.files import read_json, write_json
 
     if controller.state.finished and opened.summary.exists():
-        done: dict[str, Any] = read_json(opened.summary)
+        done: RunSummary = read_json(opened.summary)
         return done
     trains = controller.config.command is None
     spec = {"run": str(opened.path.resolve())}
-    result = {
+    result: RunSummary = {
         "ensemble": controller.job("ensemble", spec) if trains else None,
         "leaderboard": rank_trials(controller.state).to_plain(),
         "figures": JournalFold(read_journal(opened.journal)).figures(),
@@ -314,7 +315,7 @@ def _report(opened: "RunDir", *, drawn: bool) -> None:
         typer.echo(f"warning: no report was written ({error}); {again}.", err=True)
 
 
-def _print(opened: "RunDir", result: dict[str, Any]) -> None:
+def _print(opened: "RunDir", result: "RunSummary") -> None:
     from hydragnn_hpo.campaign import read_leaderboard
     from hydragnn_hpo.cli.tables import console, ensemble_table, leaderboard_table, not_learned
 
@@ -350,7 +351,7 @@ def _program() -> str:
     return sys.argv[0] if called.name == "hydragnn-hpo" else f"{sys.executable} -m hydragnn_hpo"
 
 
-def _used(figures: dict[str, Any]) -> str:
+def _used(figures: "RunFigures") -> str:
     """Return in a sentence what became of the slots."""
     used = figures["utilization"] or 0.0
     said = (
@@ -358,7 +359,7 @@ def _used(figures: dict[str, Any]) -> str:
         f"({figures['wide_attempts']} of two ranks or more), slots {100 * used:.0f} % in training"
     )
     if joules := figures.get("energy_joules"):  # a run of an earlier version has none
-        said += f", {energy(joules)} ({', '.join(figures['energy_parts'])})"
+        said += f", {energy(joules)} ({', '.join(figures['energy_parts'] or ())})"
     warm, cold = figures["first_step_seconds"], figures["cold_start_seconds"]
     if warm is None or cold is None:
         return f"{said}."

@@ -113,8 +113,8 @@ class RunProgress:
         if now == was:
             return
         self._seen[trial.name] = now
-        told = len(trial.rests) - (trial.status in ("stopped", "completed"))
-        for rung in list(trial.rests)[was[2] : told]:
+        told = len(trial.rung_scores) - (trial.status in ("stopped", "completed"))
+        for rung in list(trial.rung_scores)[was[2] : told]:
             yield _rested(trial, rung)
         if trial.status != "queued" and now[:2] != was[:2]:
             yield _changed(trial)
@@ -125,12 +125,12 @@ class RunProgress:
 
 def _mark(trial: Trial) -> tuple[str, int, int]:
     """Return what changes when there is something to tell of a trial."""
-    return trial.status, trial.attempt, len(trial.rests)
+    return trial.status, trial.attempt, len(trial.rung_scores)
 
 
 def _rested(trial: Trial, rung: int) -> str:
     """Return what a trial had reached at a rung."""
-    score = trial.rests[rung]
+    score = trial.rung_scores[rung]
     first = score[0] if isinstance(score, tuple) else score
     return f"{trial.name} rested    {describe_trial(trial)} (epoch {rung}, objective {first:.4f})"
 

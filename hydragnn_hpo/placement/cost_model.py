@@ -28,9 +28,10 @@ from hydragnn_hpo.config import (
     validation_sentence,
 )
 from hydragnn_hpo.errors import StorageError
+from hydragnn_hpo.file_records import StoreStats
 from hydragnn_hpo.files import read_json, write_json
 from hydragnn_hpo.journal_events import JournalEvent
-from hydragnn_hpo.placement.price import CommandQuote, Price, Quote, Stats, epoch_workload
+from hydragnn_hpo.placement.price import CommandQuote, Price, Quote, epoch_workload
 
 Features = Mapping[str, float]
 Row = tuple[dict[str, float], float]
@@ -142,13 +143,13 @@ class Ridge:
         for _ in range(ROUNDS):
             weighted = table * (weights / self._noise**2)[:, None]
             self._spread = np.asarray(np.linalg.inv(table.T @ weighted + penalty), dtype=float)
-            found = self._spread @ (weighted.T @ values)
-            away = np.abs(values - table @ found)
+            fitted = self._spread @ (weighted.T @ values)
+            away = np.abs(values - table @ fitted)
             weights = np.minimum(1.0, BEND * self._noise / np.maximum(away, 1e-12))
             used = len(penalty) - float(np.diag(self._spread) @ np.diag(penalty))
             squares = BELIEF * self._first_noise**2 + float(weights @ away**2) / BENT
             self._noise = math.sqrt(squares / (BELIEF + max(float(weights.sum()) - used, 0.0)))
-        self._known = dict(zip(self._columns, found.tolist(), strict=True))
+        self._known = dict(zip(self._columns, fitted.tolist(), strict=True))
 
     def _table(self) -> tuple[Floats, Floats]:
         """Lay the observations out, [R, C] and [R]."""
@@ -200,10 +201,10 @@ class FailureModel:
 
     def fails(self, causes: tuple[str, ...]) -> float:
         """Return the probability of failure: each cause multiplies the odds of all trials."""
-        whole, found = self.rate("all"), self.rate("all")
+        rate_of_all = probability = self.rate("all")
         for cause in causes:
-            found *= self.rate(cause) / whole
-        return min(found, MOST)
+            probability *= self.rate(cause) / rate_of_all
+        return min(probability, MOST)
 
 
 def _count(counts: dict[str, list[int]], cause: str, ends: int, failures: int) -> None:
@@ -303,12 +304,16 @@ class CostModel:
     """
 
     def __init__(
-        self, stats: Stats, profile: ProfileConfig | None = None, *, max_width: int = 64
+        self,
+        stats: StoreStats | None,
+        profile: ProfileConfig | None = None,
+        *,
+        max_width: int = 64,
     ) -> None:
         """Know formulas only.
 
         Args:
-            stats: statistics of the data, as in ``stats.json``.
+            stats: of the data, as in ``stats.json``; None where trials are a command.
             profile: the machine; this computer if left out.
             max_width: most ranks of a trial.
         """
@@ -396,6 +401,7 @@ class CostModel:
     def _trial(self, config: TrialConfig) -> _TrialFeatures:
         """Return what is known of a trial, after a first look if it is new."""
         if id(config) not in self._seen:
+            assert self.stats is not None, "only trainings have a formula, and they have data"
             quote = Quote(epoch_workload(config, self.stats), self.profile, self.max_width)
             self._seen[id(config)] = _TrialFeatures(config, quote, failure_causes(config))
         return self._seen[id(config)]
