@@ -297,7 +297,7 @@ class TargetBaseline(nn.Module):
     elements: Tensor
 
     def __init__(self, target: Mapping[str, Any], head: HeadConfig) -> None:
-        """Store the target's statistics as fp32 buffers; without a baseline per element it is 0."""
+        """Store the target's statistics as fp32 buffers; ``elements`` is 0 unless it is fitted."""
         super().__init__()
         self.level, self.total = target["level"], target.get("energy") == "total"
         fitted = target.get("elements") if head.baseline == "elements" else None

@@ -42,7 +42,7 @@ class ProbeSpec(TypedDict):
     """The ``spec`` of a job of kind ``probe``."""
 
     answer: str
-    """Path of the JSON file that rank 0 writes: ``ProbeAnswer``, or ``{"error": sentence}``."""
+    """Path of the JSON file that rank 0 writes: ``AllReduceReport``, or ``{"error": sentence}``."""
     sizes: list[int]
     """Sizes of the long sums in bytes."""
     one_host: bool
@@ -92,7 +92,7 @@ class BandwidthPoint(TypedDict):
     """Bandwidth of the slowest wire, see ``merge_reports``."""
 
 
-class ProbeAnswer(TypedDict):
+class AllReduceReport(TypedDict):
     """Measurements of all ranks."""
 
     world: int
@@ -211,7 +211,7 @@ def _send_report(ranks: Ranks, report: RankReport, answer: Path) -> None:
     write_json(answer, merge_reports(reports))
 
 
-def merge_reports(reports: Sequence[RankReport]) -> ProbeAnswer:
+def merge_reports(reports: Sequence[RankReport]) -> AllReduceReport:
     """Merge the reports of all ranks; times are those of the slowest rank.
 
     Bus bandwidth is the bandwidth of the slowest wire for any number of ranks p: bytes over

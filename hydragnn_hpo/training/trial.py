@@ -309,6 +309,7 @@ def _run(
     signals: StopSignals,
     profile: ProfilePlan | None,
 ) -> int:
+    """Train, predict and write the result of one attempt, and return the rank's exit code."""
     placement = load_config(folder / "placement.toml", PlacementConfig)
     ranks, targets = trainer.ranks, trainer.graphs.stats["targets"]
     writer = RecordWriter(folder / "metrics.jsonl") if ranks.first else None
@@ -367,6 +368,7 @@ def _finish(trainer: Trainer, folder: Path, ended: Signal) -> None:
             arrays[f"{split}/{name}"] = values
     most = torch.tensor([trainer.micro.pieces, peak_bytes(trainer.ranks.device)])
     micro_batches, peak = trainer.ranks.max(most.to(trainer.ranks.device)).tolist()
+    # All ranks take part in the collectives above; rank 0 alone writes files.
     if not trainer.ranks.first:
         return
     progress, config = trainer.progress, trainer.config
