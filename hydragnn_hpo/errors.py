@@ -1,45 +1,49 @@
-"""The errors a user can meet: one sentence each, with where, what was found, what to do.
+"""Errors for users: one sentence each, with the place, what was found there, and what to do.
 
-Different cures are different classes. The command line prints the sentence and exits
-with ``exit_code``; anything else is a bug and shows its traceback, unless it is the operating
-system that has no room, no permission or the like.
+Errors with different remedies are different classes. The command line prints the sentence and
+exits with ``exit_code``. Any other exception is a bug and shows its traceback, unless it is an
+error of the operating system, such as a full disk or missing permission.
 """
 
 import difflib
 from collections.abc import Iterable
-from typing import Any
 
 
 class HydraError(Exception):
-    """What every error for a user derives from."""
+    """Base class of the errors for users."""
 
     exit_code = 2
+    """Exit code of the command line."""
 
 
 class ConfigError(HydraError):
-    """A setting is wrong: the user edits a file or an argument."""
+    """A setting is wrong: the user corrects a file or an argument."""
 
 
 class DataError(HydraError):
-    """A structure, card or store is wrong: the user mends the data."""
+    """A structure, card or store is wrong: the user corrects the data."""
 
 
 class RunError(HydraError):
-    """A run directory cannot be used as asked."""
+    """A run directory does not allow what a command does."""
 
 
 class StorageError(HydraError):
-    """The disk said no: the user makes room or changes permissions."""
+    """A file cannot be read or written: the user makes room or changes permissions."""
 
 
 class JobError(HydraError):
-    """Work that was started did not come to a good end."""
+    """A job failed."""
 
     exit_code = 1
 
 
-def answer_of(error: HydraError) -> dict[str, Any]:
-    """Return the answer of a job that fails so; one of a full disk may succeed on another host.
+def answer_of(error: HydraError) -> dict[str, str | bool]:
+    """Return the answer of a job that failed with an error.
+
+    Returns:
+        ``error``: the sentence; ``storage``: true where the disk is to blame, so that the job may
+        succeed on another host.
 
     >>> answer_of(ConfigError("no heads."))
     {'error': 'no heads.'}
@@ -48,10 +52,15 @@ def answer_of(error: HydraError) -> dict[str, Any]:
 
 
 def unknown(kind: str, found: str, known: Iterable[str]) -> str:
-    """Return a sentence on an unknown name: what it may have meant, and which are known.
+    """Return a sentence about an unknown name, with the nearest known name and all of them.
 
     >>> unknown("conv", "schent", ["gin", "pna", "schnet"])
     "unknown conv 'schent'. Did you mean 'schnet'? Known: gin, pna, schnet."
+
+    Args:
+        kind: of thing that the name stands for, such as ``conv``.
+        found: the unknown name.
+        known: all names of that kind.
     """
     names = sorted(known)
     close = difflib.get_close_matches(found, names, n=1)

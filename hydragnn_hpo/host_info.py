@@ -11,10 +11,11 @@ _MEBI = 1 << 20
 
 
 def read_memory(meminfo: Path = Path("/proc/meminfo")) -> dict[str, int]:
-    """Return the bytes of each line of ``meminfo``, such as ``MemTotal`` and ``MemAvailable``.
+    """Return the sizes in ``/proc/meminfo``.
 
     Returns:
-        Empty where the file cannot be read.
+        Bytes by name, such as ``MemTotal`` and ``MemAvailable``; empty where the file cannot be
+        read.
     """
     try:
         text = meminfo.read_text(encoding="ascii", errors="replace")
@@ -27,7 +28,7 @@ def read_memory(meminfo: Path = Path("/proc/meminfo")) -> dict[str, int]:
 def host_memory_mb(
     meminfo: Path = Path("/proc/meminfo"), group: Path = Path("/sys/fs/cgroup/memory.max")
 ) -> int:
-    """Return the MiB of this host, or of the container that we are in; 0 if unknown."""
+    """Return the memory of this host, or of the container of this process, in MiB; 0 if unknown."""
     physical = read_memory(meminfo).get("MemTotal", 0) // _MEBI
     if not physical:
         return 0
@@ -38,9 +39,10 @@ def host_memory_mb(
 
 
 def read_process_stat(pid: int | str) -> list[str]:
-    """Return the fields of ``/proc/PID/stat`` from the state (third field of proc(5)) on.
+    """Return the fields of ``/proc/PID/stat`` from the third one, the state, on; see proc(5).
 
-    The name before them may hold spaces and parentheses. Empty where there is no such process.
+    The second, the name, is left out: it may hold spaces and parentheses. The list is empty where
+    there is no such process.
     """
     try:
         text = Path(f"/proc/{pid}/stat").read_bytes()
@@ -50,13 +52,13 @@ def read_process_stat(pid: int | str) -> list[str]:
 
 
 def parent_of(pid: int) -> int:
-    """Return the parent of a process; 0 if there is none."""
+    """Return the id of a process's parent; 0 if there is no such process."""
     fields = read_process_stat(pid)
     return int(fields[1]) if fields else 0
 
 
 def start_ticks(pid: int | str) -> int | None:
-    """Return when a process was started, in clock ticks since boot; None if there is none."""
+    """Return when a process began, in clock ticks since boot; None if there is no such process."""
     fields = read_process_stat(pid)
     return int(fields[19]) if fields else None
 
@@ -68,7 +70,7 @@ def is_running(pid: int) -> bool:
 
 
 def processes_of_group(group: int) -> Iterator[int]:
-    """Yield the running processes of a process group."""
+    """Yield the ids of the running processes of a process group, zombies left out."""
     for name in filter(str.isdigit, os.listdir("/proc")):
         fields = read_process_stat(name)
         if fields and fields[2] == str(group) and fields[0] not in "ZX":
@@ -84,18 +86,22 @@ def boot_id() -> str:
 
 
 def private_folder(place: Path) -> Path:
-    """Return the path of our own folder below a place where several users may write."""
+    """Return the path of this user's folder below a folder where several users may write."""
     return place / f"hydragnn-hpo-{os.getuid()}"
 
 
 def create_private(folder: Path) -> bool:
-    """Create a folder that only we can enter; check whether it is so: a stranger may have made it.
+    """Create a folder that only this user can enter, unless it exists.
+
+    Returns:
+        Whether it is a folder of this user that no other can enter; where several users may write,
+        another may have created it.
 
     Raises:
         OSError: it cannot be created.
     """
     with contextlib.suppress(FileExistsError):  # also of a file or a link, which is no such folder
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    found = folder.lstat()
-    private = stat.S_ISDIR(found.st_mode) and not stat.S_IMODE(found.st_mode) & 0o077
-    return private and found.st_uid == os.getuid()
+    status = folder.lstat()
+    private = stat.S_ISDIR(status.st_mode) and not stat.S_IMODE(status.st_mode) & 0o077
+    return private and status.st_uid == os.getuid()

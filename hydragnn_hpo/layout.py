@@ -1,4 +1,4 @@
-"""Where things lie in a run directory and in a trial directory; said once, here."""
+"""Paths of files and folders in a run directory and in a trial directory."""
 
 import hashlib
 from dataclasses import dataclass
@@ -10,10 +10,11 @@ class TrialDir:
     """A trial's directory: configuration, attempts, checkpoints."""
 
     path: Path
+    """The directory."""
 
     @property
     def config(self) -> Path:
-        """Return the file with everything that decides the trial's result; written once."""
+        """Return the file with everything that the trial's result depends on; written once."""
         return self.path / "trial.toml"
 
     @property
@@ -27,11 +28,11 @@ class TrialDir:
         return self.checkpoints / "best.safetensors"
 
     def attempt(self, number: int) -> Path:
-        """Return the directory of one start of the trial."""
+        """Return the directory of one attempt to run the trial, from 1."""
         return self.path / "attempts" / f"{number:03d}"
 
     def attempts(self) -> list[int]:
-        """Return the numbers of all attempts, rising."""
+        """Return the numbers of all attempts, in ascending order."""
         return sorted(int(p.name) for p in (self.path / "attempts").glob("[0-9]*"))
 
 
@@ -40,6 +41,7 @@ class RunDir:
     """A campaign's directory."""
 
     path: Path
+    """The directory."""
 
     @property
     def campaign(self) -> Path:
@@ -48,7 +50,7 @@ class RunDir:
 
     @property
     def journal(self) -> Path:
-        """Return the journal, from which all state is folded."""
+        """Return the journal, from which all state of the campaign is computed."""
         return self.path / "events.jsonl"
 
     @property
@@ -58,7 +60,7 @@ class RunDir:
 
     @property
     def ensemble(self) -> Path:
-        """Return the ensemble, the file that a user takes away."""
+        """Return the ensemble, the campaign's result."""
         return self.path / "ensemble.zip"
 
     @property
@@ -68,7 +70,7 @@ class RunDir:
 
     @property
     def summary(self) -> Path:
-        """Return the run's own figures."""
+        """Return the summary of a finished run, see ``file_records.RunSummary``."""
         return self.path / "summary.json"
 
     @property
@@ -93,12 +95,12 @@ class RunDir:
 
     @property
     def excluded(self) -> Path:
-        """Return the list of hosts that the run leaves alone."""
+        """Return the list of hosts that the run does not use."""
         return self.path / "exclude.hosts"
 
     @property
     def costs(self) -> Path:
-        """Return the file of what was measured of costs."""
+        """Return the file of measured costs."""
         return self.path / "cost.json"
 
     def store(self, name: str) -> Path:
@@ -111,6 +113,15 @@ class RunDir:
 
 
 def derive_seed(seed: int, trial: str, purpose: str) -> int:
-    """Derive a seed from (campaign seed, trial, purpose): Law 5; in [0, 2^31)."""
+    """Derive a seed, as Law 5 demands, by SHA-256.
+
+    Args:
+        seed: of the campaign.
+        trial: name of the trial, or of another thing that draws random numbers.
+        purpose: separates the uses within a trial, such as ``training``.
+
+    Returns:
+        From 0 to 2^31 - 1.
+    """
     digest = hashlib.sha256(f"{seed}/{trial}/{purpose}".encode()).digest()
     return int.from_bytes(digest[:4], "big") >> 1

@@ -1,11 +1,11 @@
 """Public faces of rooms whose names are imported on first use.
 
 A room's ``__init__.py`` lists its public names as imports under ``TYPE_CHECKING``. Type checkers
-read them as they stand; at run time each happens when the name is asked for. So
-``from hydragnn_hpo.data import Batch`` loads one module rather than a whole room, the command
-line answers at once, and a host agent loads neither pydantic nor torch. A name is kept in the face
-once it was asked for, as after a plain import: a test that replaces what other rooms use replaces
-it there, and a module that is replaced or reloaded later is not looked at again.
+read them directly; at run time a name is imported at its first use. So
+``from hydragnn_hpo.data import Batch`` loads one module instead of a whole room, the command line
+starts at once, and a host agent loads neither pydantic nor torch. After its first use a name is an
+attribute of the package, as after a plain import: tests replace it there, and a module that is
+reloaded later has no effect on it.
 """
 
 import importlib
@@ -24,21 +24,26 @@ def lazy_exports(package: str, file: str) -> tuple[Callable[[str], Any], Callabl
     Returns:
         Its ``__getattr__``, which raises ``AttributeError`` for other names, and its ``__dir__``.
     """
-    homes: dict[str, str] = {}
+    modules: dict[str, str] = {}
 
-    def read_homes() -> dict[str, str]:
-        if not homes:
-            homes.update(read_exports(file))
-        return homes
+    def find_modules() -> dict[str, str]:
+        """Read the package's file once.
+
+        Returns:
+            Dotted module by public name.
+        """
+        if not modules:
+            modules.update(read_exports(file))
+        return modules
 
     def load(name: str) -> Any:
-        if name.startswith("__") or name not in read_homes():
+        if name.startswith("__") or name not in find_modules():
             raise AttributeError(f"module '{package}' has no attribute '{name}'")
-        value = getattr(importlib.import_module(homes[name]), name)
-        setattr(sys.modules[package], name, value)  # the next time it is found without a call
+        value = getattr(importlib.import_module(modules[name]), name)
+        setattr(sys.modules[package], name, value)  # so __getattr__ is not called for it again
         return value
 
-    return load, lambda: sorted(read_homes())
+    return load, lambda: sorted(find_modules())
 
 
 def read_exports(file: str) -> dict[str, str]:
@@ -50,7 +55,7 @@ def read_exports(file: str) -> dict[str, str]:
     Returns:
         Dotted module by name, from the imports under ``TYPE_CHECKING``.
     """
-    import ast  # only where a name is asked for: agents of thousands of hosts never do
+    import ast  # only at the first use of a name, which host agents never get to
 
     with open(file, encoding="utf-8") as source:
         tree = ast.parse(source.read())

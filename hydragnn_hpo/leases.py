@@ -1,12 +1,12 @@
-"""Leases: files that say which process may act, and until when.
+"""Leases: which process may act, and until when.
 
-``ControllerLease``: the one process that writes a run's journal. ``AllocationLease``: the one that
-brings an allocation's hosts to it. ``RankLease``: until when ranks may run on a host.
-``StampWatch``: whether the process that renews a file on shared storage still lives.
+``ControllerLease``: for the one process that writes a run's journal. ``AllocationLease``: for the
+one process that brings an allocation's hosts to the run. ``RankLease``: until when ranks may run on
+a host. ``StampWatch``: whether the process that renews a file on shared storage is still alive.
 
-File locks are not trusted, because network file systems do not keep them, and neither are the
-clocks of file servers: except for a controller lost with its host, only changes count, timed by the
-monotonic clock of the process that watches.
+File locks are not used, because network file systems do not keep them. Neither are the clocks of
+file servers, except to detect a controller that was lost with its host: only changes of a time
+stamp count, measured by the monotonic clock of the process that watches it.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ import struct
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn, Self
+from typing import NoReturn, Self
 from urllib.parse import quote
 
 from hydragnn_hpo.errors import RunError
@@ -26,12 +26,13 @@ from hydragnn_hpo.files import storage, write_text
 from hydragnn_hpo.host_info import boot_id, start_ticks
 
 STALE_SECONDS = 30.0
-"""A process's lease on another host that was not renewed for so long is free."""
+"""Time after which the lease of a process on another host is free if it was not renewed."""
 
 RENEWAL_GRACE_SECONDS = STALE_SECONDS / 2.0
-"""So long a lease may fail to be renewed: no other controller takes it for stale yet."""
+"""Time for which renewals may fail: no other controller considers the lease stale by then."""
 
 _RENEWAL_SECONDS = 1.0
+"""Least time between two renewals."""
 
 FINISHED, DRAINED, PAUSED, FAILED = "finished", "drained", "paused", "failed"
 """Why controllers release their lease."""
@@ -45,7 +46,7 @@ RANK_LEASE_ALARM = -signal.SIGALRM
 _TIME = struct.Struct("=d")
 
 _CHECKS_PER_LEASE = 10
-"""A rank outlives its lease by the time between two checks at most."""
+"""Checks of a rank's lease in its length; a rank outlives the lease by at most one interval."""
 
 
 class LeaseTaken(RunError):
@@ -85,11 +86,11 @@ class ControllerLease:
         self._renewed = time.monotonic()
 
     def renew(self) -> None:
-        """Renew the lease, about once a second; a file server may be away for a moment.
+        """Renew the lease, about once a second; a file server may be out of reach for a while.
 
         Raises:
             RunError: a newer controller has taken over; nothing may be written any more.
-            StorageError: it could not be renewed for so long that another may soon take over.
+            StorageError: renewals have failed for ``RENEWAL_GRACE_SECONDS``.
         """
         now = time.monotonic()
         if now - self._renewed < _RENEWAL_SECONDS:
@@ -107,17 +108,17 @@ class ControllerLease:
         self._renewed = now
 
     def release(self, why: str = "") -> None:
-        """Release the lease; its number stays used.
+        """Release the lease; its number is not used again.
 
         Args:
-            why: kept for processes that might take over, see ``read_release_reason``.
+            why: ``FINISHED``, ``DRAINED``, ``PAUSED`` or ``FAILED``, see ``read_release_reason``.
         """
         with storage(self.path):
             self.path.write_text(json.dumps({"left": why}))
 
 
 class AllocationLease:
-    """The right of one process to bring an allocation's hosts: two would replace each other's."""
+    """The right of one process to bring an allocation's hosts; two would replace each other's."""
 
     def __init__(self, run: Path, allocation: str) -> None:
         """Take the lease.
@@ -146,13 +147,13 @@ class AllocationLease:
         if time.monotonic() - self._renewed < _RENEWAL_SECONDS:
             return
         self._renewed = time.monotonic()
-        with contextlib.suppress(OSError):  # else an allocation is lost for a moment's silence
+        with contextlib.suppress(OSError):  # an allocation is not lost for a short outage
             if self._path.read_text() != self._content:
                 raise LeaseTaken(f"{self._path}: another process took this allocation's place.")
             os.utime(self._path)
 
     def release(self) -> None:
-        """Release the lease, if it is still this process's."""
+        """Release the lease, unless another process has taken it."""
         with contextlib.suppress(OSError):
             if self._path.read_text() == self._content:
                 self._path.unlink()
@@ -177,11 +178,11 @@ def read_release_reason(run: Path) -> str:
 def find_holder(path: Path) -> str | None:
     """Return the name of the process that holds a controller's or an allocation's lease.
 
-    A lease without content is being written this moment: K copies of one job script start in the
-    same second.
+    An empty lease is being written at this moment, as when many copies of one job script start in
+    the same second.
 
     Returns:
-        Such as ``process 12 on host``; None when the lease is free.
+        Such as ``process 12 on host``; None where the lease is free.
     """
     try:
         text = path.read_text()
@@ -206,18 +207,18 @@ def _newest_lease(run: Path) -> Path | None:
 
 def _describe_process() -> str:
     pid = os.getpid()
-    process: dict[str, Any] = {"pid": pid, "host": socket.gethostname(), "born": _birth(pid)}
+    process: dict[str, str | int] = {"pid": pid, "host": socket.gethostname(), "born": _birth(pid)}
     return json.dumps(process)
 
 
 def _birth(pid: int) -> str:
-    """Return this host's boot and when after it a process began; empty where there is none."""
+    """Return an identity of a process: boot of this host and start in ticks; empty without one."""
     ticks = start_ticks(pid)
     return "" if ticks is None else f"{boot_id()}/{ticks}"
 
 
 def _is_alive(pid: int, born: str) -> bool:
-    """Check whether a process exists and is the one meant: numbers are used again."""
+    """Check whether a process exists and has the identity ``born``, as numbers are used again."""
     try:
         command = Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
@@ -226,15 +227,15 @@ def _is_alive(pid: int, born: str) -> bool:
 
 
 class StampWatch:
-    """A file's time stamp, watched for changes by which its writer proves that it lives."""
+    """Watches the time stamp of a file, whose changes show that its writer is alive."""
 
     def __init__(self, path: Path, lease_seconds: float, now: float) -> None:
         """Begin with a whole lease.
 
         Args:
             path: the file.
-            lease_seconds: how long each change of the stamp counts.
-            now: time of any clock that never goes back, in seconds.
+            lease_seconds: how long the writer counts as alive after a change of the stamp.
+            now: time of a monotonic clock in seconds.
         """
         self._path, self._seconds = path, lease_seconds
         self._stamp = -1
@@ -244,9 +245,11 @@ class StampWatch:
         """Extend ``until`` if the stamp has changed since the last call.
 
         Raises:
-            OSError: the file is gone (``FileNotFoundError``) or out of reach.
+            OSError: the file does not exist (``FileNotFoundError``) or is out of reach.
         """
-        with self._path.open("rb") as file:  # opening asks the file server; a stamp may be cached
+        with self._path.open(
+            "rb"
+        ) as file:  # an open file has the stamp of the file server, not a cached one
             stamp = os.fstat(file.fileno()).st_mtime_ns
         if stamp != self._stamp:
             self._stamp, self.until = stamp, now + self._seconds
@@ -255,12 +258,13 @@ class StampWatch:
 class RankLease:
     """Until when the ranks of one agent may run, in this host's monotonic time.
 
-    A number in memory that the agent, its fork server and all ranks share by an inherited
-    descriptor: no file system can delay or lose it, and a laptop that slept wakes with it in order.
+    It is a number in memory that the agent, its fork server and all ranks share by an inherited
+    descriptor, so that no file system can delay or lose it. ``time.monotonic`` stands still while a
+    host is suspended, so leases stay valid.
     """
 
     def __init__(self, descriptor: int) -> None:
-        """Use the lease that was inherited by this number."""
+        """Open the lease of an inherited file descriptor."""
         self.descriptor = descriptor
 
     @classmethod
@@ -289,14 +293,14 @@ def watch_rank_lease(
 ) -> NoReturn:
     """End this process once its lease is over; run it in a thread.
 
-    A thread that cannot run (another one holds the interpreter, or the whole host was frozen) is
-    backed by the kernel: an alarm that was set for the end kills the process, and a frozen one
-    before it does anything else.
+    The thread may not get to run, as when another holds the interpreter or the host was frozen. So
+    an alarm of the kernel, set for the end of the lease, kills the process then; one that was
+    frozen dies before it does anything else.
 
     Args:
         lease: of this host.
         lease_seconds: length of a whole lease.
-        end_group: called at the end, to kill the other processes of this one's group.
+        end_group: called at the end, to kill the other processes of this process group.
     """
     pause = min(1.0, lease_seconds / _CHECKS_PER_LEASE)
     while (left := lease.read() - time.monotonic()) >= 0:

@@ -1,7 +1,8 @@
 """Structured records: the only way a number leaves a running trial (Law 2).
 
-A record is one flat JSON object per line with a ``record`` kind and a ``time`` (seconds
-since the epoch). Values carry their unit in a ``units`` object of the first record.
+A record is a JSON object on a line of its own, with its kind in ``record`` and the ``time`` in
+seconds since 1970. The first record has the unit of each target in ``units``. All kinds and their
+keys are in the README of ``training``.
 """
 
 import errno
@@ -16,7 +17,7 @@ from hydragnn_hpo.files import storage
 
 
 def replace_nonfinite(value: Any) -> Any:
-    """Replace NaN and infinity by None, all the way down, so that the line is JSON."""
+    """Replace NaN and infinity by None in nested values, as JSON has neither."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
@@ -27,7 +28,7 @@ def replace_nonfinite(value: Any) -> Any:
 
 
 class RecordWriter:
-    """Append records to ``metrics.jsonl``, one line each."""
+    """Appends records to a file, one line each."""
 
     def __init__(self, path: Path) -> None:
         """Open the file for appending; it is created with mode 0600."""
@@ -36,7 +37,16 @@ class RecordWriter:
             self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
     def write(self, record: str, time: float, **values: Any) -> None:
-        """Append one record; the whole line goes out in one write."""
+        """Append one record, as one write of a whole line.
+
+        Args:
+            record: its kind.
+            time: seconds since 1970.
+            values: further keys, of values that JSON holds.
+
+        Raises:
+            StorageError: the disk is full.
+        """
         line = json.dumps(
             replace_nonfinite({"record": record, "time": time, **values}), allow_nan=False
         )
@@ -46,14 +56,14 @@ class RecordWriter:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def close(self) -> None:
-        """Make everything durable and close."""
+        """Write everything to disk and close the file."""
         with storage(self.path):
             os.fsync(self._descriptor)
         os.close(self._descriptor)
 
 
 def read_records(path: Path) -> Iterator[dict[str, Any]]:
-    """Return the whole records of a file; a torn last line is left out."""
+    """Yield the records of a file; an incomplete last line is left out."""
     if not path.exists():
         return
     with path.open("rb") as file:

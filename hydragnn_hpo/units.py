@@ -1,4 +1,4 @@
-"""Convert quantities at the door: inside are eV, angstrom, e, muB and seconds.
+"""Units of input files, and factors to the units inside: eV, angstrom, e, muB and seconds.
 
 Source of the factors: CODATA 2018, ``ase.units.create_units("2018")`` of ASE 3.29.
 """
@@ -24,12 +24,12 @@ _STRESS = {
     "GPa(stress)": 0.006241509074460763,
     "kbar(stress)": 6.241509074460763e-4,
 }
-"""GPa and kbar as a derivative of an energy; as properties of their own they are pressures."""
+"""GPa and kbar of a stress that is a derivative of an energy; else they are pressures."""
 _TEMPERATURE = {"K": 1.0}
 
 
-def _known() -> dict[str, tuple[float, str]]:
-    """Every unit a card may name, with its factor and the unit it becomes inside."""
+def _conversions() -> dict[str, tuple[float, str]]:
+    """Return every unit that a card may name, with its factor and the unit inside."""
     table: dict[str, tuple[float, str]] = {}
     bases = ("eV", "angstrom", "e", "muB", "1", "1/cm", "GPa", "eV/angstrom^3", "K")
     families = (
@@ -48,17 +48,23 @@ def _known() -> dict[str, tuple[float, str]]:
     return table
 
 
-_TABLE = _known()
+_TABLE = _conversions()
 
 
 def inside(unit: str) -> tuple[float, str]:
-    """Return the factor into our own unit, and that unit's name.
+    """Return how a unit is converted when it is read.
 
     >>> inside("meV")
     (0.001, 'eV')
 
+    Args:
+        unit: as a card names it.
+
+    Returns:
+        Factor that a value in ``unit`` is multiplied by, and name of the unit inside.
+
     Raises:
-        ConfigError: the unit is not known.
+        ConfigError: the unit is unknown.
     """
     if unit not in _TABLE:
         raise ConfigError(unknown("unit", unit, _TABLE))

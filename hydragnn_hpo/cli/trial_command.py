@@ -142,7 +142,7 @@ def _measure(place: "TrialDir", io: Io, *, as_json: bool) -> NoReturn:
 
     found = measure_io(place, io.value)
     if found and as_json:
-        typer.echo(json.dumps(found.as_json(), indent=1))
+        typer.echo(json.dumps(found.to_plain(), indent=1))
     elif found:
         console().print(feeding_table(found))
         typer.echo(found.sentence)

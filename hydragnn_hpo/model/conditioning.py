@@ -1,7 +1,7 @@
-"""What a node knows beyond its neighbours: attributes, its place in its graph, all other nodes.
+"""Inputs beyond the neighbours: graph attributes, positional encodings, attention to all nodes.
 
-Encodings are of the graph as it is stored: of a crystal, the graph of one cell, where an atom and
-its images are one node. A supercell therefore has other encodings.
+Encodings belong to the stored graph. The graph of a crystal is that of one cell, in which an atom
+and its images are one node, so a supercell has other encodings.
 
 Shapes: G graphs, N nodes, E edges, n nodes of the largest graph, A attributes, k encodings,
 F features, h heads.
@@ -9,15 +9,17 @@ F features, h heads.
 
 import math
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from hydragnn_hpo.data import Batch
 from hydragnn_hpo.errors import ConfigError
+from hydragnn_hpo.file_records import AttributeStats
 from hydragnn_hpo.model.edges import Edges
 from hydragnn_hpo.model.layers import Padding, apply_without_autocast, mlp
+
+_NOT_KNOWN: AttributeStats = {"mean": 0.0, "std": 1.0}
 
 
 class GraphAttributes(nn.Module):
@@ -26,20 +28,25 @@ class GraphAttributes(nn.Module):
     mean: Tensor
     std: Tensor
 
-    def __init__(self, names: tuple[str, ...], stats: Mapping[str, Mapping[str, Any]]) -> None:
-        """Take centre and spread over, as buffers; 0 and 1 where they are not known."""
+    def __init__(self, names: tuple[str, ...], stats: Mapping[str, AttributeStats]) -> None:
+        """Store centre and spread as buffers, fp32.
+
+        Args:
+            names: of the attributes, A of them.
+            stats: of the attributes, by name; those that are missing, as in a net that loads its
+                weights from a file, are 0 and 1.
+        """
         super().__init__()
         self.names = names
-        found = [stats.get(name, {}) for name in names]
-        self.register_buffer("mean", torch.tensor([float(s.get("mean", 0.0)) for s in found]))
-        spread = [float(s.get("std", 1.0)) or 1.0 for s in found]
-        self.register_buffer("std", torch.tensor(spread))
+        of_name = [stats.get(name, _NOT_KNOWN) for name in names]
+        self.register_buffer("mean", torch.tensor([float(s["mean"]) for s in of_name]))
+        self.register_buffer("std", torch.tensor([float(s["std"]) or 1.0 for s in of_name]))
 
     def forward(self, batch: Batch) -> Tensor:
-        """Return the attributes side by side, [G, A].
+        """Return the attributes, centred and scaled, [G, A].
 
         Raises:
-            ConfigError: the graphs lack one.
+            ConfigError: the graphs lack an attribute.
         """
         for name in self.names:
             if name not in batch.attributes:
@@ -54,32 +61,44 @@ class GraphAttributes(nn.Module):
 class ConcatConditioning(nn.Module):
     """Mix the attributes into the embedding of every node: ``concat``."""
 
-    def __init__(self, features: int, told: int) -> None:
-        """Build the linear map back to the width."""
+    def __init__(self, features: int, num_attributes: int) -> None:
+        """Build the linear map from F + A numbers to F."""
         super().__init__()
-        self.map = nn.Linear(features + told, features)
+        self.map = nn.Linear(features + num_attributes, features)
 
-    def forward(self, scalars: Tensor, known: Tensor, batch: Batch) -> Tensor:
-        """Return the new embedding, [N, F]."""
-        per_node = known.index_select(0, batch.graph_of_node)
+    def forward(self, scalars: Tensor, attributes: Tensor, batch: Batch) -> Tensor:
+        """Return the new embedding, [N, F].
+
+        Args:
+            scalars: features of the nodes, [N, F].
+            attributes: of the graphs, centred and scaled, [G, A].
+            batch: of these nodes and graphs.
+        """
+        per_node = attributes.index_select(0, batch.graph_of_node)
         result: Tensor = self.map(torch.cat((scalars, per_node), dim=-1))
         return result
 
 
 class FiLM(nn.Module):
-    """Scale and shift the channels of a round by what is known.
+    """Scale and shift the channels of a round by functions of the attributes: ``film``.
 
     Source: Perez et al. (2018), arXiv:1709.07871, eq. 2.
     """
 
-    def __init__(self, features: int, told: int) -> None:
-        """Build the perceptron that makes scale and shift."""
+    def __init__(self, features: int, num_attributes: int) -> None:
+        """Build the perceptron from A attributes to F scales and F shifts."""
         super().__init__()
-        self.map = mlp((told, features, 2 * features))
+        self.map = mlp((num_attributes, features, 2 * features))
 
-    def forward(self, scalars: Tensor, known: Tensor, batch: Batch) -> Tensor:
-        """Return the changed channels, [N, F]."""
-        per_node = self.map(known).index_select(0, batch.graph_of_node)
+    def forward(self, scalars: Tensor, attributes: Tensor, batch: Batch) -> Tensor:
+        """Return the scaled and shifted channels, [N, F].
+
+        Args:
+            scalars: features of the nodes, [N, F].
+            attributes: of the graphs, centred and scaled, [G, A].
+            batch: of these nodes and graphs.
+        """
+        per_node = self.map(attributes).index_select(0, batch.graph_of_node)
         scale, shift = per_node.chunk(2, dim=-1)
         result: Tensor = scalars * (1.0 + scale) + shift
         return result
@@ -92,7 +111,7 @@ class LaplacianEncoding(nn.Module):
     """
 
     def __init__(self, size: int, features: int) -> None:
-        """Build the perceptron."""
+        """Build the perceptron from the first ``size`` = k eigenvectors."""
         super().__init__()
         self.size = size
         self.map = mlp((size, features, features))
@@ -114,33 +133,34 @@ class LaplacianEncoding(nn.Module):
 
 
 class RandomWalkEncoding(nn.Module):
-    """Chances that a walker is back after 1 .. k steps, through a linear map.
+    """Probabilities that a random walk is back after 1 .. k steps, through a linear map.
 
-    The walker stays with weight 1 and takes an edge with the weight of its envelope, so that
-    nothing jumps when an atom crosses the cutoff.
+    The walk stays with weight 1 and takes an edge with the weight of its envelope, so that nothing
+    jumps when an atom crosses the cutoff.
     Source: Dwivedi et al. (2022), arXiv:2110.07875, eq. 12.
     """
 
     def __init__(self, size: int, features: int) -> None:
-        """Build the map."""
+        """Build the linear map from the probabilities after 1 .. ``size`` = k steps."""
         super().__init__()
         self.size = size
         self.map = nn.Linear(size, features)
 
     def forward(self, batch: Batch, edges: Edges) -> Tensor:
         """Encode, [N, F]."""
-        result: Tensor = self.map(self.returns(Padding.of(batch), edges))
+        result: Tensor = self.map(self.return_probabilities(Padding.of(batch), edges))
         return result
 
-    def returns(self, padding: Padding, edges: Edges) -> Tensor:
-        """Return the chances to be back, [N, k]."""
+    def return_probabilities(self, padding: Padding, edges: Edges) -> Tensor:
+        """Return the probabilities to be back, [N, k]."""
         graphs, longest = padding.is_node.shape
         weight = edges.envelope.squeeze(-1)
-        at, to = padding.place[edges.sender], padding.place[edges.receiver]
+        start, end = padding.place[edges.sender], padding.place[edges.receiver]
         flat = weight.new_zeros(graphs * longest * longest)
-        joined = flat.index_add(0, at * longest + to % max(longest, 1), weight)
+        # One matrix [n, n] per graph: edges stay within a graph, so its column is a rest modulo n.
+        adjacency = flat.index_add(0, start * longest + end % max(longest, 1), weight)
         stay = torch.eye(longest, dtype=weight.dtype, device=weight.device)
-        step = joined.view(graphs, longest, longest) + stay
+        step = adjacency.view(graphs, longest, longest) + stay
         step = step / step.sum(dim=-1, keepdim=True)
         walk, back = step, []
         for _ in range(self.size):
@@ -153,28 +173,28 @@ ENCODINGS: dict[str, type[LaplacianEncoding | RandomWalkEncoding]] = {
     "laplacian": LaplacianEncoding,
     "random_walk": RandomWalkEncoding,
 }
-"""Positional encodings by the name a trial gives."""
+"""Positional encodings by ``model.encoding``."""
 
 
 class GlobalAttention(nn.Module):
     """Softmax attention within each graph; other graphs of a batch are masked (Law 7).
 
-    It sees features, not places, so periodic structures are welcome: a supercell attends to
-    copies of the same nodes and gives the same answer.
+    It reads features, not positions, so it is sound for periodic structures: in a supercell a node
+    attends to copies of the same nodes, which gives the same average.
     Source: Rampasek et al. (2022), arXiv:2205.12454; Vaswani et al. (2017), arXiv:1706.03762.
     """
 
     def __init__(self, features: int, heads: int) -> None:
-        """Build the maps to queries, keys and values, and the one that joins heads."""
+        """Build the map to queries, keys and values, and the one that mixes ``heads`` = h heads."""
         super().__init__()
         self.heads = heads
         self.project = nn.Linear(features, 3 * features)
         self.join = nn.Linear(features, features)
 
     def forward(self, scalars: Tensor, padding: Padding) -> Tensor:
-        """Return what each node receives from its whole graph, [N, F].
+        """Return the attended features of each node, [N, F].
 
-        Written out, not torch's fused kernel: that one cannot be differentiated twice.
+        Written out: torch's fused kernel cannot be differentiated twice.
         """
         block = padding.block(self.project(scalars))
         channels = scalars.shape[1] // self.heads
@@ -183,16 +203,22 @@ class GlobalAttention(nn.Module):
         score = query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1])
         others = ~padding.is_node[:, None, None, :]
         weights = score.masked_fill(others, float("-inf")).softmax(dim=-1)
-        heard = (weights @ value).transpose(1, 2).flatten(-2)
-        result: Tensor = self.join(padding.nodes(heard))
+        attended = (weights @ value).transpose(1, 2).flatten(-2)
+        result: Tensor = self.join(padding.nodes(attended))
         return result
 
 
 class GlobalRound(nn.Module):
-    """What ``gps`` adds to a round: attention in parallel, then a perceptron on each node."""
+    """The part of a ``gps`` round after its conv: global attention, and a perceptron per node."""
 
     def __init__(self, features: int, heads: int, norm: nn.Module) -> None:
-        """Build attention and perceptron; ``norm`` stands before the perceptron."""
+        """Build attention and perceptron.
+
+        Args:
+            features: F.
+            heads: h, which divides F.
+            norm: of the perceptron's input, takes ``(values, batch)``.
+        """
         super().__init__()
         self.attend = GlobalAttention(features, heads)
         self.norm = norm
@@ -203,9 +229,9 @@ class GlobalRound(nn.Module):
 
         Args:
             scalars: after the conv of the round, [N, F].
-            before: what the conv of the round was given, [N, F].
+            before: input of that conv, which the attention reads, [N, F].
             padding: the nodes as one block per graph.
-            batch: whose nodes they are.
+            batch: of these nodes, for the norm.
         """
         scalars = scalars + self.attend(before, padding)
         mixed: Tensor = self.mix(self.norm(scalars, batch))

@@ -1,4 +1,4 @@
-"""Terms of an energy beyond its head: the screened repulsion of nuclei, and its derivatives.
+"""Screened repulsion of nuclei, and the derivatives of energies: forces and stress.
 
 Shapes: G graphs, N nodes, E edges, P pairs of edges.
 """
@@ -16,8 +16,9 @@ from hydragnn_hpo.model.layers import apply_without_autocast, without_autocast
 COULOMB = 14.399645
 """Energy of two elementary charges 1 angstrom apart, eV (CODATA 2018)."""
 
-_SHARES = (0.18175, 0.50986, 0.28022, 0.02817)
+_COEFFICIENTS = (0.18175, 0.50986, 0.28022, 0.02817)
 _RATES = (3.19980, 0.94229, 0.40290, 0.20162)
+"""Screening function ``sum_i coefficient_i exp(-rate_i x)``, dimensionless."""
 
 
 class ZBL(nn.Module):
@@ -30,75 +31,85 @@ class ZBL(nn.Module):
     radii: Tensor
 
     def __init__(self) -> None:
-        """Take over the radii; nothing is learned."""
+        """Load the radii in angstrom; nothing is learned."""
         super().__init__()
         from ase.data import covalent_radii
 
-        known = torch.tensor(covalent_radii[: MAX_ELEMENT + 1], dtype=torch.float32)
-        self.register_buffer("radii", known, persistent=False)
+        radii = torch.tensor(covalent_radii[: MAX_ELEMENT + 1], dtype=torch.float32)
+        self.register_buffer("radii", radii, persistent=False)
 
     def forward(self, batch: Batch, edges: Edges) -> Tensor:
         """Return each node's half of the energy of its pairs in eV, [N, 1]."""
         count = edges.pair_lengths.shape[0]
         ends = (edges.sender[:count], edges.receiver[:count])
         numbers = [batch.numbers.index_select(0, end) for end in ends]
-        one, two = (each.to(edges.pair_lengths.dtype) for each in numbers)
-        touch = self.radii[numbers[0]] + self.radii[numbers[1]]
+        sender_charge, receiver_charge = (number.to(edges.pair_lengths.dtype) for number in numbers)
+        contact = self.radii[numbers[0]] + self.radii[numbers[1]]
         lengths = edges.pair_lengths.clamp(min=1e-3)
-        screened = lengths * (one.pow(0.23) + two.pow(0.23)) / 0.46850
+        screened = lengths * (sender_charge.pow(0.23) + receiver_charge.pow(0.23)) / 0.46850
         decay = sum(
-            c * torch.exp(-rate * screened) for c, rate in zip(_SHARES, _RATES, strict=True)
+            c * torch.exp(-rate * screened) for c, rate in zip(_COEFFICIENTS, _RATES, strict=True)
         )
-        energy = COULOMB * one * two / lengths * decay * envelope(lengths / touch, 1.0)
+        energy = (
+            COULOMB
+            * sender_charge
+            * receiver_charge
+            / lengths
+            * decay
+            * envelope(lengths / contact, 1.0)
+        )
         return edges.sum_messages(edges.expand_pairs(0.5 * energy.unsqueeze(-1)))
 
 
 def attach_strain(batch: Batch) -> tuple[Batch, Tensor, Tensor]:
-    """Return the batch with positions and a strain per graph that may be differentiated by.
+    """Strain a batch by zero, so that its energy can be differentiated by positions and strain.
 
     Returns:
-        The batch, positions in angstrom [N, 3], and strain, dimensionless and zero, [G, 3, 3].
+        The batch as a function of the other two; positions in angstrom, [N, 3]; strain,
+        dimensionless and zero, [G, 3, 3]. Both require a gradient.
     """
     positions = batch.positions
     if not positions.requires_grad:
         positions = positions.detach().requires_grad_(True)
     strain = positions.new_zeros(batch.num_graphs, 3, 3).requires_grad_(True)
-    bend = torch.eye(3, dtype=strain.dtype, device=strain.device) + 0.5 * (strain + strain.mT)
-    of_node = bend.index_select(0, batch.graph_of_node)
-    moved = apply_without_autocast(torch.bmm, positions.unsqueeze(1), of_node).squeeze(1)
+    deformation = torch.eye(3, dtype=strain.dtype, device=strain.device) + 0.5 * (
+        strain + strain.mT
+    )
+    of_node = deformation.index_select(0, batch.graph_of_node)
+    strained = apply_without_autocast(torch.bmm, positions.unsqueeze(1), of_node).squeeze(1)
     of_edge = of_node.index_select(0, batch.edge_index[0])
     shift = apply_without_autocast(torch.bmm, batch.edge_shift.unsqueeze(1), of_edge).squeeze(1)
-    return replace(batch, positions=moved, edge_shift=shift), positions, strain
+    return replace(batch, positions=strained, edge_shift=shift), positions, strain
 
 
 def forces_and_stress(
     energy: Tensor, positions: Tensor, strain: Tensor, batch: Batch, *, train: bool
 ) -> tuple[Tensor, Tensor]:
-    """Differentiate total energies.
+    """Differentiate total energies by positions and strain.
 
     Args:
-        energy: in eV, [G, 1].
-        positions: what it depends on, in angstrom, [N, 3].
-        strain: what it depends on, [G, 3, 3].
-        batch: holds the cells.
-        train: keep the graph, so that the result can be differentiated again.
+        energy: of each structure in eV, [G, 1].
+        positions: from ``attach_strain``, in angstrom, [N, 3].
+        strain: from ``attach_strain``, dimensionless, [G, 3, 3].
+        batch: holds the cells in angstrom, [G, 3, 3], or None.
+        train: whether to keep the graph, so that forces and stress can be differentiated again.
 
     Returns:
         Forces in eV/angstrom, [N, 3], and stress in eV/angstrom^3, positive when tensile,
         [G, 9]; 0 where a structure has no volume.
     """
-    wanted = (positions, strain)
+    inputs = (positions, strain)
     with without_autocast(positions):
-        found = torch.autograd.grad(
-            energy.sum(), wanted, create_graph=train, retain_graph=True, allow_unused=True
+        gradients = torch.autograd.grad(
+            energy.sum(), inputs, create_graph=train, retain_graph=True, allow_unused=True
         )
-    slope, virial = (
-        torch.zeros_like(given) if each is None else each
-        for each, given in zip(found, wanted, strict=True)
+    gradient, virial = (
+        torch.zeros_like(variable) if each is None else each
+        for each, variable in zip(gradients, inputs, strict=True)
     )
     if batch.cell is None:
-        return -slope, torch.zeros_like(virial).flatten(1)
+        return -gradient, torch.zeros_like(virial).flatten(1)
     volume = torch.linalg.det(batch.cell).abs().view(-1, 1, 1)
-    solid = volume > 0
-    stress = torch.where(solid, virial / torch.where(solid, volume, 1.0), 0.0)
-    return -slope, stress.flatten(1)
+    has_volume = volume > 0
+    stress = torch.where(has_volume, virial / torch.where(has_volume, volume, 1.0), 0.0)
+    return -gradient, stress.flatten(1)

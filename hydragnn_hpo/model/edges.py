@@ -1,6 +1,9 @@
 """Edges of a batch: lengths and directions, the smooth cutoff (Law 8), and radial functions.
 
-Shapes: N nodes, E edges, P pairs of edges (E without pairs), F features, K radial functions.
+A pair is both directions of one bond: row p and row P + p. What depends on the length alone is
+computed once per pair. Where a batch has no pairs, every edge is a pair of its own: P = E.
+
+Shapes: N nodes, E edges, P pairs of edges, F features, K radial functions.
 """
 
 import math
@@ -26,7 +29,7 @@ def envelope(lengths: Tensor, cutoff: float) -> Tensor:
 
     Source: Gasteiger et al. (2020), arXiv:2003.03123, eq. 8 with p = 6.
     """
-    x = (lengths / cutoff).clamp(max=1.0)
+    x = (lengths / cutoff).clamp(max=1.0)  # beyond the cutoff as at it: exactly 0
     x3 = x * x * x
     x6 = x3 * x3
     return 1.0 - 28.0 * x6 + 48.0 * x6 * x - 21.0 * x6 * x * x
@@ -41,7 +44,10 @@ class BesselBasis(nn.Module):
     frequencies: Tensor
 
     def __init__(self, size: int, cutoff: float) -> None:
-        """Fix the frequencies n pi / cutoff for n = 1 .. size; they are not learned."""
+        """Fix the frequencies n pi / cutoff for n = 1 .. ``size`` = K; they are not learned.
+
+        ``cutoff`` is in angstrom.
+        """
         super().__init__()
         frequencies = torch.arange(1, size + 1, dtype=torch.float64) * math.pi / cutoff
         self.register_buffer("frequencies", frequencies.to(torch.get_default_dtype()), False)
@@ -62,7 +68,7 @@ class GaussianBasis(nn.Module):
     centres: Tensor
 
     def __init__(self, size: int, cutoff: float) -> None:
-        """Place the centres; they are not learned."""
+        """Place ``size`` = K centres from 0 to ``cutoff``, in angstrom; they are not learned."""
         super().__init__()
         centres = torch.linspace(0.0, cutoff, size)
         self.register_buffer("centres", centres, False)
@@ -74,16 +80,17 @@ class GaussianBasis(nn.Module):
 
 
 BASES = {"bessel": BesselBasis, "gaussian": GaussianBasis}
+"""Radial functions by ``model.basis``."""
 
 
 @dataclass(frozen=True, eq=False)
 class Edges:
-    """Geometry of the edges; ``sender`` sends to ``receiver``."""
+    """Geometry of the edges of a batch, in the dtype of its positions; what every conv receives."""
 
     links: Links
-    """Both ends of every edge."""
+    """Both ends of every edge, and the edges sorted by each."""
     directions: Tensor
-    """Unit vectors from sender to receiver, [E, 3]; they turn with the structure."""
+    """Unit vectors from sender to receiver, [E, 3]; they rotate with the structure."""
     pair_lengths: Tensor
     """Lengths in angstrom, [P]."""
     pair_basis: Tensor
@@ -130,8 +137,8 @@ class Edges:
     def faded_basis(self) -> Tensor:
         """Radial functions times envelope, and the envelope itself, [P, K + 1].
 
-        A linear map of these without bias is a linear map of the basis with bias, times the
-        envelope: every filter comes out smooth and none is multiplied.
+        A linear map of these without bias equals a linear map of the basis with bias, times the
+        envelope: every filter is smooth at the cutoff without a product of its own.
         """
         return torch.cat((self.pair_basis * self.pair_envelope, self.pair_envelope), dim=-1)
 
@@ -148,12 +155,12 @@ class Edges:
         return scatter.gather_nodes(values, self.links, "receiver")
 
     def sum_ends(self, receiver: Tensor, sender: Tensor, pair: Tensor | None = None) -> Tensor:
-        """Add what both ends and the pair bring to each edge, [E, F].
+        """Add values of both ends and of the pair on each edge, [E, F].
 
         Args:
-            receiver: of the node that receives, [N, F].
-            sender: of the node that sends, [N, F].
-            pair: of the pair, [P, F].
+            receiver: added to the edges that a node receives, [N, F].
+            sender: added to the edges that a node sends, [N, F].
+            pair: of the pairs, [P, F]; None adds nothing.
         """
         return scatter.sum_ends(receiver, sender, pair, self.links)
 
@@ -162,7 +169,7 @@ class Edges:
         return scatter.sum_messages(messages, self.links)
 
     def filtered_sum(self, values: Tensor, filters: Tensor) -> Tensor:
-        """Sum over neighbours ``filter_ij * value_j``, see ``scatter.filtered_sum``."""
+        """Sum ``filter_ij * value_j`` over neighbours j, [N, F], see ``scatter.filtered_sum``."""
         return scatter.filtered_sum(values, filters, self.links)
 
     def filter_senders(self, values: Tensor, filters: Tensor) -> Tensor:
@@ -170,15 +177,17 @@ class Edges:
         return scatter.filter_senders(values, filters, self.links)
 
     def outer_sum(self, messages: Tensor, components: Tensor) -> Tensor:
-        """Sum over neighbours ``components_ij x message_ij``, see ``scatter.outer_sum``."""
+        """Sum ``components_ij x message_ij`` over neighbours j, see ``scatter.outer_sum``."""
         return scatter.outer_sum(messages, components, self.links)
 
 
 def pair_vectors(batch: Batch) -> tuple[Links, Tensor]:
-    """Return the links of a batch's edges, and the vectors of pairs in angstrom, [P, 3].
+    """Return the links of a batch's edges and the vector of each pair.
 
-    A vector leads from sender to receiver. Periodic images count through the batch's shifts.
-    Positions and shifts may require a gradient.
+    Periodic images count through the batch's shifts. Positions and shifts may require a gradient.
+
+    Returns:
+        Links of all edges, and vectors from sender to receiver in angstrom, [P, 3].
     """
     num_nodes = batch.positions.shape[0]
     sender, receiver = batch.edge_index

@@ -37,6 +37,7 @@ from hydragnn_hpo.config.convs.spec import (
 )
 from hydragnn_hpo.data import Batch
 from hydragnn_hpo.errors import ConfigError, unknown
+from hydragnn_hpo.file_records import AttributeStats
 from hydragnn_hpo.model.conditioning import (
     ENCODINGS,
     ConcatConditioning,
@@ -65,7 +66,7 @@ def find_conv(name: str) -> type[nn.Module]:
     """Return the class of a conv.
 
     Raises:
-        ConfigError: there is none of this name, or it is no module of torch.
+        ConfigError: there is no conv of this name, or it is no ``torch.nn.Module``.
     """
     if not is_user_conv(name):
         if name not in CONVS:
@@ -78,7 +79,7 @@ def find_conv(name: str) -> type[nn.Module]:
         conv = getattr(importlib.import_module(module_name), class_name, None)
     except ValueError as error:
         raise ConfigError(str(error)) from error
-    except Exception as error:  # whatever a user's module does while it is imported
+    except Exception as error:  # a user's module may raise anything
         cause = str(error).strip().rstrip(".") or type(error).__name__
         raise ConfigError(f"conv '{name}': its module cannot be imported ({cause}).") from error
     if not (isinstance(conv, type) and issubclass(conv, nn.Module)):
@@ -89,7 +90,7 @@ def find_conv(name: str) -> type[nn.Module]:
 
 
 def options_of(config: ModelConfig) -> Config:
-    """Return a conv's options; those of a user's conv are checked by its class's ``Options``.
+    """Return a conv's options; those of a user's conv are checked by the ``Options`` of its class.
 
     Raises:
         ConfigError: an option is unknown or wrong.
@@ -116,34 +117,35 @@ def describe_conv(name: str) -> ConvSpec:
 
 
 class TrunkFeatures(NamedTuple):
-    """What a trunk knows of the nodes, for heads."""
+    """What heads read: features of the nodes, geometry and attributes."""
 
     scalars: Tensor
     """Invariant features, [N, F]."""
     vectors: Tensor
-    """Vectors that turn with the structure, [N, 3, F]; zeros if the conv has none."""
+    """Vectors that rotate with the structure, [N, 3, F]; zeros if the conv has none."""
     state: Any
-    """What the conv carries beside the scalars."""
+    """State of the last conv, see ``model.convs``."""
     edges: Edges
     """The geometry."""
-    known: Tensor | None
+    attributes: Tensor | None
     """Attributes of the graphs, centred and scaled, [G, A]."""
 
 
 class RoundContext(NamedTuple):
-    """What a round is told beside its own features."""
+    """Inputs of a round that are the same in all rounds."""
 
     batch: Batch
     """The graphs."""
     edges: Edges
     """The geometry."""
-    known: Tensor | None
+    attributes: Tensor | None
     """Attributes of the graphs, centred and scaled, [G, A]."""
     padding: Padding | None
-    """The nodes as one block per graph, for global attention."""
+    """The nodes as one block per graph; None without global attention."""
 
 
 Round = Callable[[int, Tensor, Any, RoundContext], tuple[Tensor, Any]]
+"""Runs one round: ``Trunk.run_round``."""
 
 
 class Trunk(nn.Module):
@@ -159,15 +161,15 @@ class Trunk(nn.Module):
         *,
         state_is_read: bool,
         degree: float = 12.0,
-        attributes: Mapping[str, Mapping[str, Any]] | None = None,
+        attributes: Mapping[str, AttributeStats] | None = None,
     ) -> None:
         """Build the layers; parameters come from torch's global generator.
 
         Args:
             config: the trunk.
-            state_is_read: whether a head reads the state after the last layer.
-            degree: mean number of neighbours in the training data.
-            attributes: mean and std of known properties of whole structures, by name.
+            state_is_read: whether a head reads the state of the last conv.
+            degree: mean number of neighbours within the cutoff in the training data.
+            attributes: statistics of the attributes of the graphs, by name; None where not known.
 
         Raises:
             ConfigError: a user's conv cannot be imported, or its options are wrong.
@@ -193,9 +195,7 @@ class Trunk(nn.Module):
             for _ in range(rounds)
         )
 
-    def _build_conditioning(
-        self, config: ModelConfig, stats: Mapping[str, Mapping[str, Any]]
-    ) -> None:
+    def _build_conditioning(self, config: ModelConfig, stats: Mapping[str, AttributeStats]) -> None:
         """Build the layers that condition the rounds on the attributes."""
         features, count = config.features, len(config.attributes)
         self.known = GraphAttributes(config.attributes, stats) if count else None
@@ -205,7 +205,7 @@ class Trunk(nn.Module):
         self.films = nn.ModuleList(FiLM(features, count) for _ in range(films))
 
     def edges(self, batch: Batch) -> Edges:
-        """Expand the geometry once for all layers."""
+        """Compute the geometry of a batch, for all layers."""
         links, vectors = pair_vectors(batch)
         lengths, basis = torch.linalg.vector_norm(vectors, dim=-1), self.basis
         directions = vectors / lengths.clamp(min=1e-6).unsqueeze(-1)
@@ -220,41 +220,62 @@ class Trunk(nn.Module):
         )
 
     def forward(self, batch: Batch) -> TrunkFeatures:
-        """Return what heads read."""
+        """Run all rounds on a batch."""
         edges = self.edges(batch)
-        known = None if self.known is None else self.known(batch)
-        scalars = self._embedded(batch, edges, known)
+        attributes = None if self.known is None else self.known(batch)
+        scalars = self._embed(batch, edges, attributes)
         padding = Padding.of(batch) if len(self.rounds) else None
-        state, place = None, RoundContext(batch, edges, known, padding)
+        state, context = None, RoundContext(batch, edges, attributes, padding)
         for layer in range(len(self.convs)):
-            scalars, state = self.go(self.round, layer, scalars, state, place)
-        return TrunkFeatures(scalars, self._vectors(scalars, state), state, edges, known)
+            scalars, state = self.apply_round(self.run_round, layer, scalars, state, context)
+        return TrunkFeatures(scalars, self._vectors(scalars, state), state, edges, attributes)
 
-    def go(
-        self, take: Round, layer: int, scalars: Tensor, state: Any, place: RoundContext
+    def apply_round(
+        self, run: Round, layer: int, scalars: Tensor, state: Any, context: RoundContext
     ) -> tuple[Tensor, Any]:
-        """Take a round; a trainer puts another way here, see ``recompute_rounds``."""
-        return take(layer, scalars, state, place)
+        """Run a round; ``training.parallel.recompute_rounds`` replaces this method.
 
-    def round(
-        self, layer: int, scalars: Tensor, state: Any, place: RoundContext
+        Args:
+            run: the round.
+            layer: its number, from 0.
+            scalars: of the nodes, [N, F].
+            state: of the conv; None in the first round.
+            context: inputs of all rounds.
+
+        Returns:
+            New scalars, [N, F], and the new state of the conv.
+        """
+        return run(layer, scalars, state, context)
+
+    def run_round(
+        self, layer: int, scalars: Tensor, state: Any, context: RoundContext
     ) -> tuple[Tensor, Any]:
-        """Return scalars, [N, F], and the conv's state after one round of message passing."""
-        before = self.norms[layer](scalars, place.batch)
-        if place.known is not None and len(self.films):
-            before = self.films[layer](before, place.known, place.batch)
-        change, state = self.convs[layer](before, state, place.edges)
+        """Run one round of message passing: norm, attributes, conv, global attention.
+
+        Args:
+            layer: number of the round, from 0.
+            scalars: of the nodes, [N, F].
+            state: of the conv; None in the first round.
+            context: inputs of all rounds.
+
+        Returns:
+            New scalars, [N, F], and the new state of the conv.
+        """
+        before = self.norms[layer](scalars, context.batch)
+        if context.attributes is not None and len(self.films):
+            before = self.films[layer](before, context.attributes, context.batch)
+        change, state = self.convs[layer](before, state, context.edges)
         scalars = scalars + change
-        if place.padding is not None:
-            scalars = self.rounds[layer](scalars, before, place.padding, place.batch)
+        if context.padding is not None:
+            scalars = self.rounds[layer](scalars, before, context.padding, context.batch)
         return scalars, state
 
-    def _embedded(self, batch: Batch, edges: Edges, known: Tensor | None) -> Tensor:
+    def _embed(self, batch: Batch, edges: Edges, attributes: Tensor | None) -> Tensor:
         scalars: Tensor = self.embedding(batch.numbers)
         if self.encoding is not None:
             scalars = scalars + self.encoding(batch, edges)
-        if self.beside is not None and known is not None:
-            scalars = self.beside(scalars, known, batch)
+        if self.beside is not None and attributes is not None:
+            scalars = self.beside(scalars, attributes, batch)
         return scalars
 
     def _vectors(self, scalars: Tensor, state: Any) -> Tensor:
@@ -267,8 +288,8 @@ class Trunk(nn.Module):
 class TargetBaseline(nn.Module):
     """Turn a head's number into the target's unit: ``number * std + mean + elements``.
 
-    The part of the elements is a lookup by atomic number, averaged over the nodes of a
-    graph (summed for total energies), as in a linear regression over the composition.
+    ``elements`` is a number per element, averaged over the nodes of a graph (summed for total
+    energies), as in a linear regression over the composition. All parts are in the target's unit.
     """
 
     mean: Tensor
@@ -276,7 +297,7 @@ class TargetBaseline(nn.Module):
     elements: Tensor
 
     def __init__(self, target: Mapping[str, Any], head: HeadConfig) -> None:
-        """Take the numbers over from the target's statistics."""
+        """Store the target's statistics as fp32 buffers; ``elements`` is 0 unless it is fitted."""
         super().__init__()
         self.level, self.total = target["level"], target.get("energy") == "total"
         fitted = target.get("elements") if head.baseline == "elements" else None
@@ -289,7 +310,7 @@ class TargetBaseline(nn.Module):
     def forward(self, numbers: Tensor, batch: Batch) -> Tensor:
         """Return the prediction in the target's unit, fp64, of the shape of ``numbers``.
 
-        The sum over many atoms has more digits than fp32: the head's small number would drown.
+        A sum over many atoms needs more digits than fp32 has to keep the head's small number.
         """
         shift = self.elements.double()[batch.numbers].unsqueeze(-1)
         if self.level == "graph":
@@ -303,12 +324,12 @@ SMALLEST_VARIANCE = 1e-6
 
 @dataclass(frozen=True, eq=False)
 class HeadOutput:
-    """What a head says, in units of the target's spread."""
+    """Prediction of a head, in units of the target's spread."""
 
     mean: Tensor
     """The prediction, [R, w]."""
     variance: Tensor | None = None
-    """Its variance, [R, 1], one for all components of a vector."""
+    """Its variance, [R, 1], one for all components of a vector; None from a head without."""
 
 
 @dataclass(frozen=True)
@@ -316,7 +337,7 @@ class HeadPlan:
     """What a head is built from."""
 
     model: ModelConfig
-    """The trunk it stands on."""
+    """The trunk."""
     head: HeadConfig
     """Its own settings."""
     total: bool
@@ -326,9 +347,14 @@ class HeadPlan:
 
 
 def _split_output(numbers: Tensor, batch: Batch | None = None, power: int = 0) -> HeadOutput:
-    """Split columns into prediction and variance; ``batch`` adds contributions up.
+    """Split columns into prediction and variance, and sum contributions of nodes.
 
-    The variance of a sum of independent contributions is the sum of theirs.
+    The variance of a sum of independent contributions is the sum of their variances.
+
+    Args:
+        numbers: prediction, and logit of the variance where the head has one, [R, 1] or [R, 2].
+        batch: sums the rows of each graph; None leaves them as they are.
+        power: 1 divides the sums by the number of nodes, 0 does not.
     """
     mean, raw = numbers[:, :1], numbers[:, 1:]
     variance = F.softplus(raw) if raw.shape[1] else None
@@ -357,25 +383,31 @@ class GraphHead(nn.Module):
         self.mlp = mlp((first + self.fused, *rest))
 
     def forward(self, features: TrunkFeatures, batch: Batch, shared: nn.Module) -> HeadOutput:
-        """Predict, [G, 1], through what the heads of its branch share."""
+        """Predict one number per graph, [G, 1].
+
+        Args:
+            features: of the trunk.
+            batch: of these nodes.
+            shared: layers that the heads of its branch share, [n, F] to [n, F].
+        """
         if self.contributes:
-            known = self._known(features, batch.graph_of_node)
+            attributes = self._fused_attributes(features, batch.graph_of_node)
             numbers = apply_with_float32_output(
-                self.mlp, self._joined(shared(features.scalars), known)
+                self.mlp, self._concatenate(shared(features.scalars), attributes)
             )
             return _split_output(numbers, batch, self.power)
         pooled = shared(self.pool(features.scalars, batch))
-        joined = self._joined(pooled, self._known(features, None))
+        joined = self._concatenate(pooled, self._fused_attributes(features, None))
         return _split_output(apply_with_float32_output(self.mlp, joined))
 
-    def _known(self, features: TrunkFeatures, rows: Tensor | None) -> Tensor | None:
-        if not self.fused or features.known is None:
+    def _fused_attributes(self, features: TrunkFeatures, rows: Tensor | None) -> Tensor | None:
+        if not self.fused or features.attributes is None:
             return None
-        return features.known if rows is None else features.known.index_select(0, rows)
+        return features.attributes if rows is None else features.attributes.index_select(0, rows)
 
     @staticmethod
-    def _joined(values: Tensor, known: Tensor | None) -> Tensor:
-        return values if known is None else torch.cat((values, known), dim=-1)
+    def _concatenate(values: Tensor, attributes: Tensor | None) -> Tensor:
+        return values if attributes is None else torch.cat((values, attributes), dim=-1)
 
 
 class NodeHead(nn.Module):
@@ -393,7 +425,13 @@ class NodeHead(nn.Module):
         self.mlp = mlp(mlp_widths(model.features, plan.head))
 
     def forward(self, features: TrunkFeatures, batch: Batch, shared: nn.Module) -> HeadOutput:
-        """Predict, [N, 1]; nothing is shared."""
+        """Predict one number per node, [N, 1].
+
+        Args:
+            features: of the trunk.
+            batch: of these nodes.
+            shared: not used; only graph heads share layers.
+        """
         scalars = features.scalars
         if self.conv is not None and self.norm is not None:
             change, _ = self.conv(self.norm(scalars, batch), features.state, features.edges)
@@ -402,7 +440,7 @@ class NodeHead(nn.Module):
 
 
 class NodeVectorHead(nn.Module):
-    """One vector per node that turns with the structure: mixed channels times a gate."""
+    """One vector per node that rotates with the structure: mixed channels times a gate."""
 
     def __init__(self, plan: HeadPlan) -> None:
         """Build the mix of channels and the gate."""
@@ -412,7 +450,13 @@ class NodeVectorHead(nn.Module):
         self.gate = mlp((features, features, 2 if plan.head.has_variance else 1))
 
     def forward(self, features: TrunkFeatures, batch: Batch, shared: nn.Module) -> HeadOutput:
-        """Predict, [N, 3]; nothing is shared."""
+        """Predict one vector per node, [N, 3].
+
+        Args:
+            features: of the trunk; their vectors rotate with the structure.
+            batch: not used.
+            shared: not used; only graph heads share layers.
+        """
         gate = _split_output(apply_with_float32_output(self.gate, features.scalars))
         mixed = apply_without_autocast(self.mix, features.vectors).squeeze(-1)
         return HeadOutput(mixed * gate.mean, gate.variance)
@@ -423,10 +467,11 @@ HEADS: dict[tuple[str, str], type[nn.Module]] = {
     ("node", "scalar"): NodeHead,
     ("node", "vector"): NodeVectorHead,
 }
+"""Heads by level and shape of the target."""
 
 
 def build_branch_mlps(model: ModelConfig, heads: Mapping[str, HeadConfig]) -> nn.ModuleDict:
-    """Build what the graph heads of each branch share: an MLP that ends in a non-linearity."""
+    """Build the MLP that the graph heads of each branch share; it ends in an activation."""
     if not model.shared_layers:
         return nn.ModuleDict()
     chain = (model.features,) * (model.shared_layers + 1)
@@ -435,25 +480,27 @@ def build_branch_mlps(model: ModelConfig, heads: Mapping[str, HeadConfig]) -> nn
 
 
 def branch_key(head: HeadConfig) -> str:
-    """Name the module that the graph heads of a branch share; torch wants no empty name."""
+    """Return the name of the module that a branch shares; torch accepts no empty name."""
     return f"branch_{head.branch}"
 
 
 Targets = Mapping[str, Mapping[str, Any]]
+"""Targets by name: ``TargetStats`` of a store, or the part of them that an ensemble keeps (without
+baselines per element, which are among its weights)."""
 
 
 def variance_key(name: str) -> str:
-    """Return the key under which a head's predicted variance stands."""
+    """Return the key of a head's predicted variance among the predictions."""
     return f"{name}:variance"
 
 
 class MultiHeadGNN(nn.Module):
     """One trunk, one head per target.
 
-    Outputs are in the targets' own units: each head predicts what is left after a baseline
-    (the mean, and by default one number per element), in units of the spread that is left.
-    Both were fitted on the training split and are kept as buffers. Forces and stress are
-    derivatives of their energy's head.
+    Outputs are in the targets' own units. Each head predicts the difference from a baseline (the
+    mean, and by default one number per element), in units of the standard deviation of that
+    difference. Both were fitted on the training split and are kept as buffers. Forces and stress
+    are derivatives of the head of their energy.
     """
 
     def __init__(
@@ -470,34 +517,33 @@ class MultiHeadGNN(nn.Module):
         Args:
             model: the trunk.
             heads: heads by the name of their target.
-            targets: the store's target statistics (``level shape mean std``, and ``elements``
-                with ``by_number mean std`` where a baseline per element exists) by name.
-            stats: the store's statistics, for convs that scale by the degree and for attributes;
-                a net that gets its weights from a file needs none.
-            learn_weights: give each head a learned weight in the loss.
+            targets: statistics of the store's targets by name.
+            stats: ``StoreStats``, for convs that scale by the degree and for attributes; None in a
+                net that loads its weights from a file.
+            learn_weights: whether each head has a learned weight in the loss.
 
         Raises:
-            ConfigError: a target has a name that torch does not give away, or a user's conv
-                cannot do what a head needs.
+            ConfigError: a target has the name of an attribute of torch modules, or a user's conv
+                lacks vectors or derivatives that a head needs.
         """
         super().__init__()
-        self.energies, stats = _energies(model, heads, targets), stats or {}
+        self.energies = _energies_of_derivatives(model, heads, targets)
         state = any(reads_state(head, targets[name]) for name, head in heads.items())
-        degree = mean_degree(stats, model.cutoff) if "degree" in stats else 12.0
-        attributes = stats.get("attributes", {})
+        degree = mean_degree(stats, model.cutoff) if stats and "degree" in stats else 12.0
+        attributes = stats.get("attributes") if stats else None
         self.trunk = Trunk(model, state_is_read=state, degree=degree, attributes=attributes)
         graph = {n: h for n, h in heads.items() if is_graph_scalar(h, targets[n])}
         self.shared, self.whole = build_branch_mlps(model, graph), nn.Identity()
         self.branches = {name: branch_key(head) for name, head in graph.items()}
         self.heads, self.baselines = nn.ModuleDict(), nn.ModuleDict()
         for name, head in heads.items():
-            self._add(name, targets[name], head, model, degree)
+            self._add_head(name, targets[name], head, model, degree)
         self.repulsion = ZBL() if model.repulsion == "zbl" else None
         self.kinds = {name: str(targets[name].get("energy") or "") for name in heads}
         self.tensors = frozenset(n for n in heads if targets[n]["shape"] == "tensor")
         self.log_variances = nn.Parameter(torch.zeros(len(heads))) if learn_weights else None
 
-    def _add(
+    def _add_head(
         self,
         name: str,
         target: Mapping[str, Any],
@@ -505,29 +551,32 @@ class MultiHeadGNN(nn.Module):
         model: ModelConfig,
         degree: float,
     ) -> None:
-        """Build a target's head, unless it is a derivative, and what it starts from."""
-        _check_name(self.heads, name)
+        """Build a target's baseline, and its head unless the target is a derivative."""
+        _check_head_name(self.heads, name)
         self.baselines[name] = TargetBaseline(target, head)
         if name not in self.energies:
             plan = HeadPlan(model, head, target.get("energy") == "total", degree)
             self.heads[name] = HEADS[target["level"], target["shape"]](plan)
 
     def forward(self, batch: Batch, only: Collection[str] | None = None) -> dict[str, Tensor]:
-        """Predict every target, or ``only`` some: [G, w] or [N, w], in the target's unit.
+        """Predict every target, or ``only`` some.
 
-        A width w is 1, 3 for vectors, 9 for stress. The variance of a head that has one stands
-        under ``variance_of(name)``, [G, 1] or [N, 1], in the unit squared.
+        Returns:
+            Predictions by target, [G, w] or [N, w], in the target's unit: fp64, but forces and
+            stress in the dtype of the positions. The width w is 1, 3 for vectors, 9 for stress.
+            The variance of a head that has one is under ``variance_key(target)``, [G, 1] or
+            [N, 1], fp64, in the unit squared.
         """
         names = [n for n in self.baselines if only is None or n in only]
         derived = [name for name in names if name in self.energies]
         if not derived:
-            return self._direct(batch, names)
+            return self._predict_direct(batch, names)
         direct = dict.fromkeys([n for n in names if n not in derived])
         energies = [self.energies[name] for name in derived]
         needed = dict.fromkeys([*direct, *energies])
         with torch.enable_grad():
             moved, positions, strain = attach_strain(batch)
-            predictions = self._direct(moved, list(needed))
+            predictions = self._predict_direct(moved, list(needed))
             for energy in dict.fromkeys(energies):
                 forces, stress = forces_and_stress(
                     predictions[energy], positions, strain, batch, train=self.training
@@ -542,8 +591,8 @@ class MultiHeadGNN(nn.Module):
         }
         return kept if torch.is_grad_enabled() else {n: v.detach() for n, v in kept.items()}
 
-    def _direct(self, batch: Batch, names: Collection[str]) -> dict[str, Tensor]:
-        """Predict what needs no derivative."""
+    def _predict_direct(self, batch: Batch, names: Collection[str]) -> dict[str, Tensor]:
+        """Predict targets that are no derivatives; as ``forward``."""
         features = self.trunk(batch)
         predictions = {}
         for name in names:
@@ -552,27 +601,33 @@ class MultiHeadGNN(nn.Module):
             output = self.heads[name](features, batch, shared)
             predictions[name] = self.baselines[name](output.mean, batch)
             if self.repulsion is not None and self.kinds[name]:
-                predictions[name] = predictions[name] + self._repelled(name, features, batch)
+                predictions[name] = predictions[name] + self._repulsion_energy(
+                    name, features, batch
+                )
             if output.variance is not None:
                 scale = self.std(name).double() ** 2
                 predictions[variance_key(name)] = output.variance.double() * scale
         return predictions
 
-    def _repelled(self, name: str, features: TrunkFeatures, batch: Batch) -> Tensor:
+    def _repulsion_energy(self, name: str, features: TrunkFeatures, batch: Batch) -> Tensor:
         assert self.repulsion is not None
         gather = pool_sum if self.kinds[name] == "total" else pool_mean
         return gather(self.repulsion(batch, features.edges).double(), batch)
 
     def std(self, name: str) -> Tensor:
-        """Return the spread of a target around its baseline on the training split, in its unit."""
+        """Return a target's standard deviation around its baseline, in its unit, a scalar."""
         spread: Tensor = self.baselines[name].get_buffer("std")
         return spread
 
 
-def _energies(
+def _energies_of_derivatives(
     model: ModelConfig, heads: Mapping[str, HeadConfig], targets: Targets
 ) -> dict[str, str]:
-    """Return the energy of each head that is a derivative, and refuse what a conv cannot do."""
+    """Return the energy of each head that is a derivative, by name of the head.
+
+    Raises:
+        ConfigError: the conv has no vectors or derivatives for a head that needs them.
+    """
     energies = {
         n: targets[n]["derived_from"] for n, h in heads.items() if is_by_gradient(h, targets[n])
     }
@@ -592,7 +647,7 @@ def _energies(
     return energies
 
 
-def _check_name(modules: nn.ModuleDict, name: str) -> None:
+def _check_head_name(modules: nn.ModuleDict, name: str) -> None:
     if hasattr(modules, name):
         raise ConfigError(
             f"head '{name}': torch keeps this name for itself; give the target another "

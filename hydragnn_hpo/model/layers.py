@@ -1,7 +1,7 @@
 """Layers that all parts of a net share: perceptron, activation, norms, pooling, bf16 rules.
 
-Where linear maps run in bf16 (``torch.autocast``), everything that touches the scalars of the
-nodes, geometry or sums over whole graphs stays in the type of the weights.
+Under ``torch.autocast`` linear maps run in bf16; the scalars of the nodes, geometry and sums over
+whole graphs keep the dtype of the weights.
 
 Shapes: G graphs, N nodes, F features, n nodes of the largest graph.
 """
@@ -26,7 +26,7 @@ def to_float32(values: Tensor) -> Tensor:
 
 
 def without_autocast(like: Tensor) -> AbstractContextManager[object]:
-    """Switch autocast off, where it is on for a tensor."""
+    """Return a context without autocast for the device of ``like``."""
     kind = like.device.type
     if not torch.is_autocast_enabled(kind):
         return nullcontext()
@@ -34,15 +34,15 @@ def without_autocast(like: Tensor) -> AbstractContextManager[object]:
 
 
 def apply_without_autocast(function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
-    """Apply a function as if there were no autocast."""
+    """Apply a function without autocast, to fp32 in place of bf16 inputs."""
     with without_autocast(inputs[0]):
         return function(*map(to_float32, inputs))
 
 
 def apply_with_float32_output(chain: nn.Sequential, values: Tensor) -> Tensor:
-    """Apply a chain of maps, the last one in the type of its weights.
+    """Apply a chain of maps, the last one in the dtype of its weights.
 
-    The output of a head is of the order of 1 and would be rounded to 8 bits in bf16: too few.
+    The output of a head is of order 1, and bf16 would round it to 8 bits: too few.
     """
     if not torch.is_autocast_enabled(values.device.type):
         result: Tensor = chain(values)
@@ -54,7 +54,7 @@ def apply_with_float32_output(chain: nn.Sequential, values: Tensor) -> Tensor:
 
 
 def unify_dtypes(tensors: Sequence[Tensor]) -> Sequence[Tensor]:
-    """Return tensors that meet in one kernel in one type: bf16 where one of them has it.
+    """Return fp32 tensors as bf16 if any tensor is bf16: a kernel takes one dtype.
 
     torch's kernels that sum over neighbours add bf16 in fp32, and round once.
     """
@@ -65,12 +65,12 @@ def unify_dtypes(tensors: Sequence[Tensor]) -> Sequence[Tensor]:
 
 @dataclass(frozen=True, eq=False)
 class Padding:
-    """Where each node stands in the padded block."""
+    """Layout of the nodes of a batch as one block of n rows per graph."""
 
     place: Tensor
-    """Row of each node in the flat block of G * n rows, [N]."""
+    """Row of each node in the flat block of G * n rows, int64, [N]."""
     is_node: Tensor
-    """Whether a row holds a node, [G, n]."""
+    """Whether a row holds a node, bool, [G, n]."""
 
     @classmethod
     def of(cls, batch: Batch) -> "Padding":
@@ -84,24 +84,24 @@ class Padding:
         return cls(owner * longest + row, is_node)
 
     def block(self, values: Tensor, fill: float = 0.0) -> Tensor:
-        """Pad: [N, ...] to [G, n, ...]."""
+        """Pad: [N, ...] to [G, n, ...], with ``fill`` in rows without a node."""
         flat = values.new_full((self.is_node.numel(), *values.shape[1:]), fill)
         return flat.index_copy(0, self.place, values).view(*self.is_node.shape, *values.shape[1:])
 
     def nodes(self, block: Tensor) -> Tensor:
-        """Take the nodes back: [G, n, ...] to [N, ...]."""
+        """Undo ``block``: [G, n, ...] to [N, ...]."""
         return block.reshape(-1, *block.shape[2:]).index_select(0, self.place)
 
 
 def pool_sum(values: Tensor, batch: Batch) -> Tensor:
-    """Sum the rows of each graph: [N, F] to [G, F], not in bf16."""
+    """Sum the rows of each graph: [N, F] to [G, F], in fp32 where they are bf16."""
     values = to_float32(values)
     zeros = values.new_zeros(batch.num_graphs, values.shape[1])
     return zeros.index_add(0, batch.graph_of_node, values)
 
 
 def node_counts(values: Tensor, batch: Batch) -> Tensor:
-    """Count the nodes of each graph, at least 1, in the type of ``values`` but bf16, [G, 1]."""
+    """Count the nodes of each graph, at least 1, [G, 1], in the dtype of ``values``; not bf16."""
     return pool_sum(values.new_ones(values.shape[0], 1), batch).clamp(min=1.0)
 
 
@@ -111,7 +111,10 @@ def pool_mean(values: Tensor, batch: Batch) -> Tensor:
 
 
 def pool_max(values: Tensor, batch: Batch) -> Tensor:
-    """Return the largest value of each channel in each graph: [N, F] to [G, F]."""
+    """Return the largest value of each channel in each graph: [N, F] to [G, F].
+
+    A graph without nodes gets -inf.
+    """
     padding = Padding.of(batch)
     if not padding.is_node.numel():
         return pool_sum(values, batch)
@@ -132,6 +135,7 @@ class AttentionPool(nn.Module):
     def forward(self, values: Tensor, batch: Batch) -> Tensor:
         """Pool: [N, F] to [G, F]."""
         score: Tensor = self.score(values)
+        # As in any softmax, the largest score is subtracted so that no exponential overflows.
         top = pool_max(score.detach(), batch).index_select(0, batch.graph_of_node)
         weight = (score - top).exp()
         total = pool_sum(weight, batch).clamp(min=1e-12)
@@ -139,19 +143,20 @@ class AttentionPool(nn.Module):
 
 
 POOLS = {"mean": pool_mean, "sum": pool_sum, "max": pool_max}
+"""Functions of (values [N, F], batch) to [G, F], by ``pool`` of a head."""
 
 
 class ShiftedSoftplus(nn.Module):
     """Softplus moved down so that 0 stays 0. Source: arXiv:1706.08566, section 3."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Apply to each element."""
+        """Apply to each element; the shape stays."""
         result: Tensor = _ShiftedSoftplus.apply(x)  # type: ignore[no-untyped-call]
         return result
 
 
 class _ShiftedSoftplus(Function):
-    """In one array: the softplus is moved where it stands."""
+    """Shift the softplus in place, so that the pass makes one array."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -165,7 +170,7 @@ class _ShiftedSoftplus(Function):
 
 
 def mlp(widths: Sequence[int], activation: Callable[[], nn.Module] = nn.SiLU) -> nn.Sequential:
-    """Chain linear maps through ``widths``, with a non-linearity between them."""
+    """Chain linear maps through ``widths`` (input, hidden ..., output), activated in between."""
     layers: list[nn.Module] = []
     for inputs, outputs in zip(widths, widths[1:], strict=False):
         layers.extend((nn.Linear(inputs, outputs), activation()))
@@ -176,7 +181,7 @@ class NodeNorm(nn.Module):
     """A norm over the channels of each node: torch's own."""
 
     def __init__(self, norm: nn.Module) -> None:
-        """Wrap it, so that all norms are called alike."""
+        """Wrap a norm, so that all norms take ``(values, batch)``."""
         super().__init__()
         self.norm = norm
 
@@ -187,20 +192,20 @@ class NodeNorm(nn.Module):
 
 
 class GraphNorm(nn.Module):
-    """Centre and scale each channel over the nodes of one graph; how much is learned.
+    """Centre and scale each channel over the nodes of one graph; how far it centres is learned.
 
     Source: Cai et al. (2021), arXiv:2009.03294, eq. 6.
     """
 
     def __init__(self, features: int) -> None:
-        """Start as a full norm."""
+        """Begin with full centring, ``keep`` = 1."""
         super().__init__()
         self.weight = nn.Parameter(torch.ones(features))
         self.bias = nn.Parameter(torch.zeros(features))
         self.keep = nn.Parameter(torch.ones(features))
 
     def forward(self, values: Tensor, batch: Batch) -> Tensor:
-        """Normalise, [N, F]; a lone atom keeps its bias."""
+        """Normalise, [N, F]; at first a single atom becomes its bias."""
         mean = pool_mean(values, batch).index_select(0, batch.graph_of_node)
         moved = values - self.keep * mean
         variance = pool_mean(moved.square(), batch).index_select(0, batch.graph_of_node)
@@ -208,7 +213,7 @@ class GraphNorm(nn.Module):
 
 
 def build_norm(kind: str, features: int) -> nn.Module:
-    """Build one norm: ``layer``, ``rms``, ``graph`` or ``none``."""
+    """Build a norm that takes ``(values, batch)``: ``layer``, ``rms``, ``graph`` or ``none``."""
     if kind == "graph":
         return GraphNorm(features)
     if kind == "rms":

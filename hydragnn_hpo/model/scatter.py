@@ -1,9 +1,12 @@
 """Scatter and gather: plain, filtered and weighted sums, maxima and minima over neighbours.
 
-All can be differentiated twice, for forces and their training.
+Sums can be differentiated twice, for forces and their training. A private autograd function keeps
+only its inputs for the backward pass, and computes its gradients by other functions of this file,
+so that these can be differentiated again. Its last arguments are the six tensors of
+``Links.arrays``, or some of them.
 
 Shapes: N nodes, E edges, P rows of a filter (E, or E / 2 for one row per pair of edges),
-F features, C components, H heads.
+F features, C components, H heads. Indices are int64.
 """
 
 from collections.abc import Sequence
@@ -15,6 +18,10 @@ from torch import Tensor
 from torch.autograd import Function
 
 from hydragnn_hpo.model.layers import unify_dtypes, without_autocast
+
+Gradients = tuple[Tensor | None, ...]
+"""What ``backward`` of an autograd function returns: the gradient of every input of ``forward``, in
+their order and of their shapes; None for inputs that need none, such as indices."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +43,12 @@ class Links:
 
     @property
     def arrays(self) -> tuple[Tensor, ...]:
-        """Return the tensors in the order of the fields."""
+        """Return the fields as autograd functions take them.
+
+        Returns:
+            Sender, receiver, order by receiver, receivers' starts, order by sender, senders'
+            starts.
+        """
         return (
             self.sender,
             self.receiver,
@@ -53,7 +65,7 @@ class Links:
 
 
 def build_paired_links(sender: Tensor, receiver: Tensor, order: Tensor, num_nodes: int) -> Links:
-    """Return the links of edges in pairs: row p + E / 2 is row p turned round.
+    """Return the links of edges in pairs: edge p + E / 2 is the reverse of edge p.
 
     Args:
         sender: node that sends, in pairs, [E].
@@ -67,14 +79,28 @@ def build_paired_links(sender: Tensor, receiver: Tensor, order: Tensor, num_node
 
 
 def build_sorted_links(sender: Tensor, receiver: Tensor, order: Tensor, starts: Tensor) -> Links:
-    """Return the links of edges in pairs where it is known at which row each node's begin."""
+    """Return the links of edges in pairs whose order by receiver is known.
+
+    Args:
+        sender: node that sends, in pairs, [E].
+        receiver: node that receives, in pairs, [E].
+        order: edges in the order of their receivers, [E].
+        starts: where each receiver's edges begin in that order, and the end, [N + 1].
+    """
     half = order.shape[0] // 2
-    turned = torch.where(order < half, order + half, order - half)
-    return Links(sender, receiver, order, starts, turned, starts)
+    # The reverses of a node's incoming edges are its outgoing ones: both orders have equal starts.
+    reverse_order = torch.where(order < half, order + half, order - half)
+    return Links(sender, receiver, order, starts, reverse_order, starts)
 
 
 def build_links(sender: Tensor, receiver: Tensor, num_nodes: int) -> Links:
-    """Return the links of any edges."""
+    """Return the links of edges in any order, by sorting them twice.
+
+    Args:
+        sender: node that sends, [E].
+        receiver: node that receives, [E].
+        num_nodes: N.
+    """
     nodes = torch.arange(num_nodes + 1, device=receiver.device)
     ends: list[Tensor] = []
     for index in (receiver, sender):
@@ -84,7 +110,16 @@ def build_links(sender: Tensor, receiver: Tensor, num_nodes: int) -> Links:
 
 
 def gather_nodes(values: Tensor, links: Links, end: str) -> Tensor:
-    """Gather for each edge the row of its ``sender`` or ``receiver``: [N, ...] to [E, ...]."""
+    """Gather for each edge the row of one of its ends.
+
+    Args:
+        values: of the nodes, [N, ...].
+        links: which node each edge leaves and enters.
+        end: ``sender`` or ``receiver``.
+
+    Returns:
+        [E, ...].
+    """
     s, r, by_r, r_starts, by_s, s_starts = links.arrays
     ends = (s, by_s, s_starts) if end == "sender" else (r, by_r, r_starts)
     return apply_function(_GatherNodes, values, *ends)
@@ -97,13 +132,13 @@ def sum_messages(messages: Tensor, links: Links) -> Tensor:
 
 
 def sum_ends(receiver: Tensor, sender: Tensor, pair: Tensor | None, links: Links) -> Tensor:
-    """Add what both ends and the pair bring to each edge: ``a_i + b_j + c_ij``, [E, F].
+    """Add values of both ends and of the pair on each edge: ``a_i + b_j + c_ij``, [E, F].
 
     Args:
-        receiver: of the node that receives, [N, F].
-        sender: of the node that sends, [N, F].
-        pair: of both edges of a pair, [E / 2, F], or of edges, [E, F].
-        links: the edges.
+        receiver: ``a``, added to the edges that a node receives, [N, F].
+        sender: ``b``, added to the edges that a node sends, [N, F].
+        pair: ``c``, of both edges of a pair, [E / 2, F], or of edges, [E, F]; None adds nothing.
+        links: which node each edge leaves and enters.
     """
     pair = receiver.new_zeros(0, receiver.shape[1]) if pair is None else pair
     return apply_function(_SumEnds, receiver, sender, pair, *links.arrays)
@@ -115,7 +150,7 @@ def filter_senders(values: Tensor, filters: Tensor, links: Links) -> Tensor:
     Args:
         values: of the nodes, [N, F].
         filters: of the edges, [E, F], or one for both edges of a pair, [E / 2, F].
-        links: the edges.
+        links: which node each edge leaves and enters.
     """
     return apply_function(_FilterSenders, values, filters, *links.arrays)
 
@@ -128,12 +163,12 @@ def multiply_by_filters(messages: Tensor, filters: Tensor) -> Tensor:
 
 
 def filtered_sum(values: Tensor, filters: Tensor, links: Links) -> Tensor:
-    """Sum what neighbours send through filters: ``out_i = sum_j filter_ij * value_j``.
+    """Sum filtered neighbours: ``out_i = sum_j filter_ij * value_j``.
 
     Args:
         values: of the nodes, [N, F] or [N, C, F].
         filters: of the edges, [E, F], or one for both edges of a pair, [E / 2, F].
-        links: the edges.
+        links: which node each edge leaves and enters.
 
     Returns:
         [N, F] or [N, C, F].
@@ -147,7 +182,7 @@ def outer_sum(messages: Tensor, components: Tensor, links: Links) -> Tensor:
     Args:
         messages: of the edges, [E, F].
         components: of the edges, [E, C]: a direction, spherical harmonics.
-        links: the edges.
+        links: which node each edge leaves and enters.
 
     Returns:
         [N, C, F]; no array of E * C * F is made.
@@ -157,10 +192,10 @@ def outer_sum(messages: Tensor, components: Tensor, links: Links) -> Tensor:
 
 
 def apply_function(function: type[Function], *inputs: Tensor) -> Tensor:
-    """Apply an autograd function to tensors; those of several types are made alike before.
+    """Apply an autograd function to tensors of one dtype, bf16 where any of them is.
 
-    Inside there is no autocast, which has other rules on GPUs than on CPUs: a function gives the
-    type that it was given, and finds the same in its backward pass.
+    Autocast is off inside, as its rules differ between GPUs and CPUs: a function returns the dtype
+    of its inputs, and receives gradients of that dtype.
     """
     with without_autocast(inputs[0]):
         result: Tensor = function.apply(*unify_dtypes(inputs))  # type: ignore[no-untyped-call]
@@ -168,7 +203,11 @@ def apply_function(function: type[Function], *inputs: Tensor) -> Tensor:
 
 
 def reverse_links(links: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """Return the arrays of links with senders and receivers exchanged."""
+    """Return the arrays of links whose edges point the other way.
+
+    Returns:
+        As ``Links.arrays``.
+    """
     s, r, by_r, r_starts, by_s, s_starts = links
     return r, s, by_s, s_starts, by_r, r_starts
 
@@ -176,17 +215,27 @@ def reverse_links(links: Sequence[Tensor]) -> tuple[Tensor, ...]:
 def segment_sum(
     values: Tensor, order: Tensor, starts: Tensor, weights: Tensor | None = None
 ) -> Tensor:
-    """Sum the rows of each segment: torch's quickest kernel for it, on CPUs and GPUs."""
+    """Sum the rows of each segment by ``embedding_bag``, torch's quickest kernel for it.
+
+    Args:
+        values: rows, [n, ...].
+        order: rows in the order of their segments, [n].
+        starts: where each segment begins in that order, and the end, [s + 1].
+        weights: factor of each entry of ``order``, [n]; None for 1.
+
+    Returns:
+        [s, ...].
+    """
     shape = (starts.shape[0] - 1, *values.shape[1:])
     if not values.numel():
         return values.new_zeros(shape)
     rows = values.reshape(values.shape[0], -1)
-    found: Tensor = torch.embedding_bag(rows, order, starts, False, 0, False, weights, True)[0]
-    return found.view(shape)
+    sums: Tensor = torch.embedding_bag(rows, order, starts, False, 0, False, weights, True)[0]
+    return sums.view(shape)
 
 
 def gather_rows(values: Tensor, index: Tensor) -> Tensor:
-    """Gather rows; as a matrix, which torch copies many times faster than other layouts."""
+    """Gather rows, [N, ...] to [n, ...], as a matrix, which torch copies fastest."""
     if values.dim() <= 2:
         whole = values if values.stride(-1) == 1 else values.contiguous()
         return whole.index_select(0, index)
@@ -195,30 +244,72 @@ def gather_rows(values: Tensor, index: Tensor) -> Tensor:
 
 
 class _GatherNodes(Function):
+    """``gather_nodes``; its gradient is ``_SumMessages``."""
+
     @staticmethod
     def forward(ctx: Any, values: Tensor, index: Tensor, order: Tensor, starts: Tensor) -> Tensor:
+        """Gather the row of one end of each edge.
+
+        Args:
+            ctx: keeps the inputs for ``backward``.
+            values: of the nodes, [N, ...].
+            index: the end of each edge, [E].
+            order: edges in the order of that end, [E].
+            starts: where each node begins in that order, and the end, [N + 1].
+
+        Returns:
+            [E, ...].
+        """
         ctx.save_for_backward(index, order, starts)
         return gather_rows(values, index)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad: Tensor) -> Gradients:
         return apply_function(_SumMessages, grad, *ctx.saved_tensors), None, None, None
 
 
 class _SumMessages(Function):
+    """``sum_messages``; its gradient is ``_GatherNodes``."""
+
     @staticmethod
     def forward(ctx: Any, values: Tensor, index: Tensor, order: Tensor, starts: Tensor) -> Tensor:
+        """Sum the rows of the edges at one of their ends.
+
+        Args:
+            ctx: keeps the inputs for ``backward``.
+            values: of the edges, [E, ...].
+            index: the end of each edge, [E].
+            order: edges in the order of that end, [E].
+            starts: where each node begins in that order, and the end, [N + 1].
+
+        Returns:
+            [N, ...].
+        """
         ctx.save_for_backward(index, order, starts)
         return segment_sum(values, order, starts)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad: Tensor) -> Gradients:
         return apply_function(_GatherNodes, grad, *ctx.saved_tensors), None, None, None
 
 
 class _SumEnds(Function):
+    """``sum_ends``; ``pair`` has no rows where there is none."""
+
     @staticmethod
     def forward(ctx: Any, receiver: Tensor, sender: Tensor, pair: Tensor, *links: Tensor) -> Tensor:
+        """Add rows of both ends and of the pair on each edge.
+
+        Args:
+            ctx: keeps the inputs for ``backward``.
+            receiver: of the node that receives, [N, F].
+            sender: of the node that sends, [N, F].
+            pair: of pairs or edges, [P, F], or [0, F].
+            links: the six tensors of ``Links.arrays``.
+
+        Returns:
+            [E, F].
+        """
         ctx.save_for_backward(*links)
         ctx.shape = pair.shape
         rows = gather_rows(receiver, links[1]).add_(gather_rows(sender, links[0]))
@@ -227,7 +318,7 @@ class _SumEnds(Function):
         return rows
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad: Tensor) -> Gradients:
         s, r, by_r, r_starts, by_s, s_starts = ctx.saved_tensors
         to_receiver = to_sender = to_pair = None
         if ctx.needs_input_grad[0]:
@@ -241,20 +332,33 @@ class _SumEnds(Function):
 
 
 def scale_rows(rows: Tensor, filters: Tensor) -> Tensor:
-    """Multiply the rows of edges by filters of edges or of pairs, in place."""
+    """Multiply rows of edges, [E, F], in place by filters, [P, F], and return them."""
     if rows.shape[0]:
         rows.view(-1, *filters.shape).mul_(filters)
     return rows
 
 
 class _FilterSenders(Function):
+    """``filter_senders``."""
+
     @staticmethod
     def forward(ctx: Any, values: Tensor, filters: Tensor, *links: Tensor) -> Tensor:
+        """Filter the row of each edge's sender.
+
+        Args:
+            ctx: keeps the inputs for ``backward``.
+            values: of the nodes, [N, F].
+            filters: of pairs or edges, [P, F].
+            links: the six tensors of ``Links.arrays``.
+
+        Returns:
+            [E, F].
+        """
         ctx.save_for_backward(values, filters, *links)
         return scale_rows(gather_rows(values, links[0]), filters)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad: Tensor) -> Gradients:
         values, filters, s, _, _, _, by_s, s_starts = ctx.saved_tensors
         to_values = to_filters = None
         if ctx.needs_input_grad[0]:
@@ -268,24 +372,38 @@ class _FilterSenders(Function):
 
 
 def _components(values: Tensor) -> tuple[Tensor, ...]:
-    """Take components apart: one after the other they stay in the processor's cache."""
+    """Split [N, C, F] into C of [N, F]: one component at a time fits into the processor's cache."""
     return values.unbind(1) if values.dim() == 3 else (values,)
 
 
 class _FilteredSum(Function):
+    """``filtered_sum``."""
+
     @staticmethod
     def forward(ctx: Any, values: Tensor, filters: Tensor, *links: Tensor) -> Tensor:
+        """Filter the senders' rows and sum them at the receivers.
+
+        Args:
+            ctx: keeps the inputs for ``backward``.
+            values: of the nodes, [N, F] or [N, C, F].
+            filters: of pairs or edges, [P, F].
+            links: the six tensors of ``Links.arrays``.
+
+        Returns:
+            Of the shape of ``values``.
+        """
         ctx.save_for_backward(values, filters, *links)
         sender, _, order, starts, _, _ = links
-        found = [
+        sums = [
             segment_sum(scale_rows(gather_rows(each, sender), filters), order, starts)
             for each in _components(values)
         ]
-        return torch.stack(found, dim=1) if values.dim() == 3 else found[0]
+        return torch.stack(sums, dim=1) if values.dim() == 3 else sums[0]
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad: Tensor) -> Gradients:
         values, filters, *links = ctx.saved_tensors
+        # Without a graph to build, both gradients share one gather of ``grad``.
         if all(ctx.needs_input_grad[:2]) and not torch.is_grad_enabled():
             return *_filtered_sum_gradients_fused(values, filters, grad, links), *[None] * 6
         needed = ctx.needs_input_grad[:2]
@@ -299,7 +417,18 @@ def filtered_sum_gradients(
     links: Sequence[Tensor],
     needed: Sequence[bool],
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Return the gradients of ``filtered_sum`` in a way that can be differentiated again."""
+    """Differentiate ``filtered_sum``, in a way that can be differentiated again.
+
+    Args:
+        values: its input, [N, F] or [N, C, F].
+        filters: its input, [P, F].
+        grad: gradient of its output, of the shape of ``values``.
+        links: the six tensors of ``Links.arrays``.
+        needed: whether the gradients of values and of filters are needed.
+
+    Returns:
+        Gradients of values and of filters, in their shapes; None where not needed.
+    """
     to_values = to_filters = None
     if needed[0]:
         to_values = apply_function(_FilteredSum, grad, filters, *reverse_links(links))
@@ -311,17 +440,23 @@ def filtered_sum_gradients(
 def _filtered_sum_gradients_fused(
     values: Tensor, filters: Tensor, grad: Tensor, links: Sequence[Tensor]
 ) -> tuple[Tensor, Tensor]:
-    """Return the gradients of ``filtered_sum``, gathering that of the result once for both."""
+    """Differentiate ``filtered_sum``, with one gather of ``grad`` for both gradients."""
     to_values, to_filters = [], torch.zeros_like(filters)
-    for value, slope in zip(_components(values), _components(grad), strict=True):
-        met = gather_rows(slope, links[1])
-        add_products(to_filters, gather_rows(value, links[0]), met)
-        to_values.append(segment_sum(scale_rows(met, filters), links[4], links[5]))
+    for value, grad_part in zip(_components(values), _components(grad), strict=True):
+        arrived = gather_rows(grad_part, links[1])
+        add_products(to_filters, gather_rows(value, links[0]), arrived)
+        to_values.append(segment_sum(scale_rows(arrived, filters), links[4], links[5]))
     return torch.stack(to_values, dim=1) if values.dim() == 3 else to_values[0], to_filters
 
 
 def add_products(total: Tensor, rows: Tensor, others: Tensor) -> None:
-    """Add the products of two arrays of edges to an array of pairs, in place."""
+    """Add products of two arrays of edges to an array of pairs, in place.
+
+    Args:
+        total: of pairs or edges, [P, F]; changed.
+        rows: of the edges, [E, F].
+        others: of the edges, [E, F].
+    """
     if rows.shape[0]:
         pairs = zip(rows.view(-1, *total.shape), others.view(-1, *total.shape), strict=True)
         for half, other in pairs:
@@ -333,14 +468,26 @@ class _FilterGradient(Function):
 
     @staticmethod
     def forward(ctx: Any, values: Tensor, grad: Tensor, like: Tensor, *links: Tensor) -> Tensor:
+        """Multiply values by gradients on each edge, and add both edges of a pair.
+
+        Args:
+            ctx: keeps the inputs for ``backward``.
+            values: of the nodes, [N, F] or [N, C, F].
+            grad: of the sum, of the shape of ``values``.
+            like: filters whose shape the result takes, [P, F].
+            links: the six tensors of ``Links.arrays``.
+
+        Returns:
+            [P, F].
+        """
         ctx.save_for_backward(values, grad, *links)
         total = torch.zeros_like(like)
-        for value, slope in zip(_components(values), _components(grad), strict=True):
-            add_products(total, gather_rows(value, links[0]), gather_rows(slope, links[1]))
+        for value, grad_part in zip(_components(values), _components(grad), strict=True):
+            add_products(total, gather_rows(value, links[0]), gather_rows(grad_part, links[1]))
         return total
 
     @staticmethod
-    def backward(ctx: Any, second: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, second: Tensor) -> Gradients:
         values, grad, *links = ctx.saved_tensors
         to_values = apply_function(_FilteredSum, grad, second, *reverse_links(links))
         to_grad = apply_function(_FilteredSum, values, second, *links)
@@ -348,8 +495,21 @@ class _FilterGradient(Function):
 
 
 class _OuterSum(Function):
+    """``outer_sum``."""
+
     @staticmethod
     def forward(ctx: Any, messages: Tensor, components: Tensor, *links: Tensor) -> Tensor:
+        """Sum messages at their receivers, once for each component as a weight.
+
+        Args:
+            ctx: keeps the inputs for ``backward``.
+            messages: of the edges, [E, F].
+            components: of the edges, [E, C].
+            links: receiver, its order and starts.
+
+        Returns:
+            [N, C, F].
+        """
         ctx.save_for_backward(messages, components, *links)
         _, order, starts = links
         weights = components.index_select(0, order).t().contiguous()
@@ -358,7 +518,7 @@ class _OuterSum(Function):
         return torch.stack([segment_sum(messages, order, starts, each) for each in weights], dim=1)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad: Tensor) -> Gradients:
         messages, components, *links = ctx.saved_tensors
         needed = ctx.needs_input_grad[:2]
         return *outer_sum_gradients(messages, components, grad, links, needed), None, None, None
@@ -371,7 +531,18 @@ def outer_sum_gradients(
     links: Sequence[Tensor],
     needed: Sequence[bool],
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Return the gradients of ``outer_sum``; ``links`` are receiver, its order and starts."""
+    """Differentiate ``outer_sum``, in a way that can be differentiated again.
+
+    Args:
+        messages: its input, [E, F].
+        components: its input, [E, C].
+        grad: gradient of its output, [N, C, F].
+        links: receiver, its order and starts.
+        needed: whether the gradients of messages and of components are needed.
+
+    Returns:
+        Gradients of messages and of components, in their shapes; None where not needed.
+    """
     to_messages = to_components = None
     arrived = [apply_function(_GatherNodes, each, *links) for each in grad.unbind(1)]
     if needed[0]:
@@ -386,16 +557,16 @@ def outer_sum_gradients(
 def segment_max(messages: Tensor, links: Links) -> Tensor:
     """Return the largest message that each node receives, or 0 where none is above.
 
-    The floor makes a message of size 0 the same as none, so that nothing jumps when
-    a neighbour whose message is weighted by its envelope comes or goes.
+    With this floor a message of 0 equals no message, so that nothing jumps when a neighbour, whose
+    message is weighted by its envelope, crosses the cutoff.
 
     Args:
         messages: of the edges, [E, F].
-        links: the edges.
+        links: which node each edge leaves and enters.
 
     Returns:
-        [N, F], >= 0. Neighbours that say the same share the gradient, so that atoms that are
-        alike feel alike; a message at or below 0 has none.
+        [N, F], >= 0. Equal messages share the gradient, so that equivalent atoms get equal forces;
+        a message at or below 0 has none.
     """
     return _segment_extreme(messages, links, "amax")
 
@@ -406,40 +577,53 @@ def segment_min(messages: Tensor, links: Links) -> Tensor:
 
 
 def _segment_extreme(messages: Tensor, links: Links, reduction: str) -> Tensor:
-    found: Tensor = _SegmentExtreme.apply(  # type: ignore[no-untyped-call]
+    extreme: Tensor = _SegmentExtreme.apply(  # type: ignore[no-untyped-call]
         messages, reduction, *links.arrays
     )
-    return found
+    return extreme
 
 
 class _SegmentExtreme(Function):
-    @staticmethod
-    def forward(ctx: Any, messages: Tensor, reduction: str, *links: Tensor) -> Tensor:
-        receiver, starts = links[1], links[3]
-        found = messages.new_zeros(starts.shape[0] - 1, messages.shape[1])
-        where = receiver.unsqueeze(1).expand_as(messages)
-        found.scatter_reduce_(0, where, messages, reduction)
-        ctx.save_for_backward(messages, found, *links)
-        return found
+    """``segment_max`` and ``segment_min``."""
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        messages, found, *arrays = ctx.saved_tensors
+    def forward(ctx: Any, messages: Tensor, reduction: str, *links: Tensor) -> Tensor:
+        """Reduce the messages of each receiver.
+
+        Args:
+            ctx: keeps the inputs for ``backward``.
+            messages: of the edges, [E, F].
+            reduction: ``amax`` or ``amin``, over the messages and 0.
+            links: the six tensors of ``Links.arrays``.
+
+        Returns:
+            [N, F].
+        """
+        receiver, starts = links[1], links[3]
+        extreme = messages.new_zeros(starts.shape[0] - 1, messages.shape[1])
+        where = receiver.unsqueeze(1).expand_as(messages)
+        extreme.scatter_reduce_(0, where, messages, reduction)
+        ctx.save_for_backward(messages, extreme, *links)
+        return extreme
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Gradients:
+        messages, extreme, *arrays = ctx.saved_tensors
         links = Links(*arrays)
         with torch.no_grad():
-            hits = found.index_select(0, links.receiver).eq_(messages)
+            hits = extreme.index_select(0, links.receiver).eq_(messages)
             ties = sum_messages(hits, links)
-            share = (found != 0) / ties.clamp_(min=1.0)
+            share = (extreme != 0) / ties.clamp_(min=1.0)
         return gather_nodes(grad * share, links, "receiver").mul_(hits), None, *[None] * 6
 
 
 def weighted_sum(values: Tensor, weights: Tensor, links: Links) -> Tensor:
-    """Sum what neighbours are by weights of the edges: ``out_i = sum_j weight_ij * value_j``.
+    """Sum neighbours by weights of the edges: ``out_i = sum_j weight_ij * value_j``.
 
     Args:
         values: of the nodes, [N, F]; head h owns the h-th of H equal parts of the channels.
         weights: of the edges, [E, H], or one for both edges of a pair, [P, H].
-        links: the edges.
+        links: which node each edge leaves and enters.
 
     Returns:
         [N, F].
@@ -448,8 +632,21 @@ def weighted_sum(values: Tensor, weights: Tensor, links: Links) -> Tensor:
 
 
 class _WeightedSum(Function):
+    """``weighted_sum``."""
+
     @staticmethod
     def forward(ctx: Any, values: Tensor, weights: Tensor, *links: Tensor) -> Tensor:
+        """Sum the senders' rows by the weights of each head.
+
+        Args:
+            ctx: keeps the inputs for ``backward``.
+            values: of the nodes, [N, F].
+            weights: of pairs or edges, [P, H].
+            links: the six tensors of ``Links.arrays``.
+
+        Returns:
+            [N, F].
+        """
         ctx.save_for_backward(values, weights, *links)
         sender, _, order, starts, _, _ = links
         shape = (starts.shape[0] - 1, values.shape[1])
@@ -459,14 +656,14 @@ class _WeightedSum(Function):
         both = torch.cat((weights,) * (order.shape[0] // weights.shape[0]))
         by_head = both.t().index_select(1, order)
         heads = values.view(values.shape[0], weights.shape[1], -1).transpose(0, 1).contiguous()
-        found = [
+        sums = [
             torch.embedding_bag(head, index, starts, False, 0, False, weight, True)[0]
             for head, weight in zip(heads, by_head, strict=True)
         ]
-        return found[0] if len(found) == 1 else torch.cat(found, dim=1)
+        return sums[0] if len(sums) == 1 else torch.cat(sums, dim=1)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad: Tensor) -> Gradients:
         values, weights, *links = ctx.saved_tensors
         to_values = to_weights = None
         if ctx.needs_input_grad[0]:
@@ -481,6 +678,18 @@ class _WeightGradient(Function):
 
     @staticmethod
     def forward(ctx: Any, values: Tensor, grad: Tensor, like: Tensor, *links: Tensor) -> Tensor:
+        """Multiply values by gradients on each edge, and sum over each head's channels.
+
+        Args:
+            ctx: keeps the inputs for ``backward``.
+            values: of the nodes, [N, F].
+            grad: of the sum, [N, F].
+            like: weights whose shape the result takes, [P, H].
+            links: the six tensors of ``Links.arrays``.
+
+        Returns:
+            [P, H].
+        """
         ctx.save_for_backward(values, grad, *links)
         if not links[0].shape[0]:
             return torch.zeros_like(like)
@@ -490,7 +699,7 @@ class _WeightGradient(Function):
         return rows.view(-1, len(ones)).mv(ones).view(-1, *like.shape).sum(0)
 
     @staticmethod
-    def backward(ctx: Any, second: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, second: Tensor) -> Gradients:
         values, grad, *links = ctx.saved_tensors
         to_values = apply_function(_WeightedSum, grad, second, *reverse_links(links))
         to_grad = apply_function(_WeightedSum, values, second, *links)

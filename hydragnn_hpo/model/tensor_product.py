@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from hydragnn_hpo.config.convs.vector import start
-from hydragnn_hpo.model.scatter import Links, apply_function, reverse_links
+from hydragnn_hpo.model.scatter import Gradients, Links, apply_function, reverse_links
 
 Array = np.ndarray
 
@@ -71,8 +71,13 @@ def coupling_coefficients(first: int, second: int, third: int) -> Array:
     """Return the coupling of two harmonics to a third: ``out_c = sum_ab C_cab left_a right_b``.
 
     The mean over the sphere of the product of three harmonics is, for natural parity, a
-    Clebsch-Gordan coefficient up to a factor. It is scaled so that the squares that make one
-    component sum to 1.
+    Clebsch-Gordan coefficient up to a factor. The factor is chosen so that the squares of the
+    coefficients of one output component sum to 1.
+
+    Args:
+        first: degree of the left factor, >= 0.
+        second: degree of the right factor, >= 0.
+        third: degree of the product; ``first + second + third`` is even.
 
     Returns:
         [2 third + 1, 2 first + 1, 2 second + 1], fp64.
@@ -89,7 +94,11 @@ def coupling_coefficients(first: int, second: int, third: int) -> Array:
 
 @cache
 def _sphere_quadrature(max_ell: int) -> tuple[Array, Array]:
-    """Return harmonics and weights on points that average products of three exactly."""
+    """Return a quadrature of the sphere that is exact for products of three harmonics.
+
+    Returns:
+        Harmonics on its points, [points, (max_ell + 1)^2], and weights that sum to 1, [points].
+    """
     heights, along = np.polynomial.legendre.leggauss(2 * max_ell + 1)
     turns = np.arange(4 * max_ell + 1) * (2 * math.pi / (4 * max_ell + 1))
     z, angle = (grid.ravel() for grid in np.meshgrid(heights, turns, indexing="ij"))
@@ -100,13 +109,13 @@ def _sphere_quadrature(max_ell: int) -> tuple[Array, Array]:
 
 
 def coupled_sum(values: Tensor, filters: Tensor, mixing: Tensor, links: Links) -> Tensor:
-    """Sum what neighbours send: ``out_i[b] = sum_j filter_ij sum_a mixing_ij[b, a] value_j[a]``.
+    """Sum coupled neighbours: ``out_i[b] = sum_j filter_ij sum_a mixing_ij[b, a] value_j[a]``.
 
     Args:
         values: of the nodes, [N, A, F].
         filters: of the edges, [E, F], or one for both edges of a pair, [E / 2, F].
-        mixing: of the edges, from components sent to components that arrive, [E, B, A].
-        links: the edges.
+        mixing: matrices of the edges, from components of a sender to those of a sum, [E, B, A].
+        links: which node each edge leaves and enters.
 
     Returns:
         [N, B, F].
@@ -126,22 +135,22 @@ def _weighted_segment_sum(
     """Sum weighted rows of each segment: torch's quickest kernel for it."""
     if not rows.numel() or not index.numel():
         return rows.new_zeros(starts.shape[0] - 1, rows.shape[1])
-    found: Tensor = torch.embedding_bag(rows, index, starts, False, 0, False, weights, True)[0]
-    return found
+    sums: Tensor = torch.embedding_bag(rows, index, starts, False, 0, False, weights, True)[0]
+    return sums
 
 
 def _mix_at_edges(values: Tensor, nodes: Tensor, mixing: Tensor) -> Tensor:
     """Mix a node's components at each of its edges: [N, A, F] to [E, B, F]."""
-    edges, arrive, sent = mixing.shape
-    if arrive == sent == 1:
+    edges, num_received, num_sent = mixing.shape
+    if num_received == num_sent == 1:
         return _gather_matrix_rows(values, nodes).mul_(mixing)
-    columns = torch.arange(sent, device=nodes.device)
-    index = (nodes.unsqueeze(1) * sent + columns).unsqueeze(1).expand(-1, arrive, -1)
-    starts = torch.arange(0, edges * arrive * sent + 1, sent, device=nodes.device)
-    found = _weighted_segment_sum(
+    columns = torch.arange(num_sent, device=nodes.device)
+    index = (nodes.unsqueeze(1) * num_sent + columns).unsqueeze(1).expand(-1, num_received, -1)
+    starts = torch.arange(0, edges * num_received * num_sent + 1, num_sent, device=nodes.device)
+    mixed = _weighted_segment_sum(
         values.reshape(-1, values.shape[2]), index.flatten(), starts, mixing.flatten()
     )
-    return found.view(edges, arrive, values.shape[2])
+    return mixed.view(edges, num_received, values.shape[2])
 
 
 def _filter_rows(rows: Tensor, filters: Tensor) -> Tensor:
@@ -152,9 +161,9 @@ def _filter_rows(rows: Tensor, filters: Tensor) -> Tensor:
 
 
 def _sum_components(rows: Tensor, like: Tensor) -> Tensor:
-    """Sum rows of edges over components, and over both edges of a pair: [E, A, F] to [P, F]."""
-    found = rows.sum(1) if rows.shape[1] > 1 else rows.squeeze(1)
-    return found if found.shape == like.shape else found.view(-1, *like.shape).sum(0)
+    """Sum rows over components, and over both edges of a pair: [E, A, F] to [P, F] of ``like``."""
+    sums = rows.sum(1) if rows.shape[1] > 1 else rows.squeeze(1)
+    return sums if sums.shape == like.shape else sums.view(-1, *like.shape).sum(0)
 
 
 def _sum_at_nodes(rows: Tensor, mixing: Tensor | None, order: Tensor, starts: Tensor) -> Tensor:
@@ -166,17 +175,31 @@ def _sum_at_nodes(rows: Tensor, mixing: Tensor | None, order: Tensor, starts: Te
         )
     index = (order.unsqueeze(1) * sent + torch.arange(sent, device=order.device)).flatten()
     weights = mixing.index_select(0, order).transpose(0, 1).flatten(1).contiguous()
-    found = [
+    sums = [
         _weighted_segment_sum(rows.flatten(0, 1), index, starts * sent, each) for each in weights
     ]
-    return torch.stack(found, dim=1)
+    return torch.stack(sums, dim=1)
 
 
 class _CoupledSum(Function):
+    """``coupled_sum``."""
+
     @staticmethod
     def forward(
         ctx: Any, values: Tensor, filters: Tensor, mixing: Tensor, *links: Tensor
     ) -> Tensor:
+        """Mix components before or after the sum over neighbours, whichever has fewer of them.
+
+        Args:
+            ctx: keeps the inputs for ``backward``.
+            values: of the nodes, [N, A, F].
+            filters: of pairs or edges, [P, F].
+            mixing: matrices of the edges, [E, B, A].
+            links: the six tensors of ``Links.arrays``.
+
+        Returns:
+            [N, B, F].
+        """
         ctx.save_for_backward(values, filters, mixing, *links)
         sender, _, order, starts, _, _ = links
         if mixing.shape[2] <= mixing.shape[1]:
@@ -186,7 +209,7 @@ class _CoupledSum(Function):
         return _sum_at_nodes(rows, None, order, starts)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad: Tensor) -> Gradients:
         values, filters, mixing, *links = ctx.saved_tensors
         to_values = to_filters = to_mixing = None
         if ctx.needs_input_grad[0]:
@@ -208,6 +231,19 @@ class _FilterGradientOfCoupled(Function):
     def forward(
         ctx: Any, values: Tensor, grad: Tensor, mixing: Tensor, like: Tensor, *links: Tensor
     ) -> Tensor:
+        """Multiply mixed values by gradients, and sum over components and pairs.
+
+        Args:
+            ctx: keeps the inputs for ``backward``.
+            values: of the nodes, [N, A, F].
+            grad: of the sum, [N, B, F].
+            mixing: matrices of the edges, [E, B, A].
+            like: filters whose shape the result takes, [P, F].
+            links: the six tensors of ``Links.arrays``.
+
+        Returns:
+            [P, F].
+        """
         ctx.save_for_backward(values, grad, mixing, *links)
         sender, receiver = links[:2]
         if mixing.shape[2] <= mixing.shape[1]:
@@ -218,7 +254,7 @@ class _FilterGradientOfCoupled(Function):
         return _sum_components(rows, like)
 
     @staticmethod
-    def backward(ctx: Any, second: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, second: Tensor) -> Gradients:
         values, grad, mixing, *links = ctx.saved_tensors
         back = mixing.transpose(1, 2).contiguous()
         to_values = apply_function(_CoupledSum, grad, second, back, *reverse_links(links))
@@ -234,13 +270,25 @@ class _MixingGradient(Function):
 
     @staticmethod
     def forward(ctx: Any, values: Tensor, grad: Tensor, filters: Tensor, *links: Tensor) -> Tensor:
+        """Multiply filtered values by gradients, and sum over channels.
+
+        Args:
+            ctx: keeps the inputs for ``backward``.
+            values: of the nodes, [N, A, F].
+            grad: of the sum, [N, B, F].
+            filters: of pairs or edges, [P, F].
+            links: the six tensors of ``Links.arrays``.
+
+        Returns:
+            [E, B, A].
+        """
         ctx.save_for_backward(values, grad, filters, *links)
         sender, receiver = links[:2]
         rows = _filter_rows(_gather_matrix_rows(values, sender), filters)
         return torch.bmm(_gather_matrix_rows(grad, receiver), rows.transpose(1, 2))
 
     @staticmethod
-    def backward(ctx: Any, second: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, second: Tensor) -> Gradients:
         values, grad, filters, *links = ctx.saved_tensors
         back = second.transpose(1, 2).contiguous()
         to_values = apply_function(_CoupledSum, grad, filters, back, *reverse_links(links))

@@ -1,4 +1,6 @@
-"""Triplets of a batch: finding them, functions of angles and lengths, and weighted sums.
+"""Triplets of a batch: find them, expand angles and lengths, and sum over them by weights.
+
+A triplet is a pair of edges k -> j and j -> i: the first enters the node j that the second leaves.
 
 Shapes: E edges, P pairs of edges, F features, T triplets, S angular functions, R radial functions
 of each; n rows of any kind.
@@ -19,7 +21,7 @@ from torch.autograd import Function
 from hydragnn_hpo.config.convs.angular import chebyshev_terms
 from hydragnn_hpo.model.edges import Edges
 from hydragnn_hpo.model.layers import apply_without_autocast
-from hydragnn_hpo.model.scatter import Links, apply_function, gather_nodes
+from hydragnn_hpo.model.scatter import Gradients, Links, apply_function, gather_nodes
 
 
 def legendre(cosines: Tensor, size: int) -> Tensor:
@@ -34,11 +36,13 @@ def legendre(cosines: Tensor, size: int) -> Tensor:
 
     Source: Bonnet's recurrence, dlmf.nist.gov/18.9; scale: arXiv:2003.03123, eq. 6.
     """
-    found = [torch.ones_like(cosines), cosines]
+    polynomials = [torch.ones_like(cosines), cosines]
     for n in range(1, size - 1):
-        found.append(((2 * n + 1) * cosines * found[n] - n * found[n - 1]) / (n + 1))
+        polynomials.append(
+            ((2 * n + 1) * cosines * polynomials[n] - n * polynomials[n - 1]) / (n + 1)
+        )
     scales = [math.sqrt((2 * n + 1) / (4 * math.pi)) for n in range(size)]
-    return torch.stack([s * p for s, p in zip(scales, found, strict=False)], dim=1)
+    return torch.stack([s * p for s, p in zip(scales, polynomials, strict=False)], dim=1)
 
 
 def chebyshev(values: Tensor, size: int) -> Tensor:
@@ -47,11 +51,13 @@ def chebyshev(values: Tensor, size: int) -> Tensor:
     Each step doubles their number: ``T_m+n = 2 T_m T_n - T_m-n``.
     Source: dlmf.nist.gov/18.18, eq. 21.
     """
-    found = torch.stack((torch.ones_like(values), values), dim=1)
-    while found.shape[1] < size:
-        last = found[:, -1:]
-        found = torch.cat((found, 2 * last * found[:, 1:] - found[:, :-1].flip(1)), dim=1)
-    return found[:, :size]
+    polynomials = torch.stack((torch.ones_like(values), values), dim=1)
+    while polynomials.shape[1] < size:
+        last = polynomials[:, -1:]
+        polynomials = torch.cat(
+            (polynomials, 2 * last * polynomials[:, 1:] - polynomials[:, :-1].flip(1)), dim=1
+        )
+    return polynomials[:, :size]
 
 
 def bessel_roots(orders: int, count: int) -> NDArray[np.float64]:
@@ -67,10 +73,10 @@ def bessel_roots(orders: int, count: int) -> NDArray[np.float64]:
     rows = [roots[:count]]
     for order in range(1, orders):
         brackets = zip(roots, roots[1:], strict=False)
-        found = [
+        between = [
             brentq(lambda x, n=order: spherical_jn(n, x), *each, xtol=1e-14) for each in brackets
         ]
-        roots = np.array(found)
+        roots = np.array(between)
         rows.append(roots[:count])
     return np.array(rows)
 
@@ -78,8 +84,8 @@ def bessel_roots(orders: int, count: int) -> NDArray[np.float64]:
 class SphericalBessel(nn.Module):
     """Spherical Bessel functions that vanish at a length: ``j_l(z_ln d / c) / |j_l+1(z_ln)|``.
 
-    Recurrences in l lose all digits at short lengths, so the functions are expanded once in
-    Chebyshev polynomials of d / c, which are exact to rounding from 0 to 1.
+    Recurrences in l lose all digits at short lengths, so each function is expanded once in
+    Chebyshev polynomials of d / c, which is exact to rounding for d / c from 0 to 1.
     Source: Gasteiger et al. (2020), arXiv:2003.03123, eq. 6.
     """
 
@@ -102,19 +108,19 @@ class SphericalBessel(nn.Module):
 
     def forward(self, lengths: Tensor) -> Tensor:
         """Expand lengths in angstrom, [P], to dimensionless [S, P, R]."""
-        place = 2.0 * (lengths / self.cutoff).clamp(max=1.0) - 1.0
-        terms = chebyshev(place, self.coefficients.shape[0])
-        found = apply_without_autocast(torch.mm, terms, self.coefficients)
-        shape = (self.orders, found.shape[1] // self.orders)
-        return found.view(lengths.shape[0], *shape).transpose(0, 1).contiguous()
+        scaled = 2.0 * (lengths / self.cutoff).clamp(max=1.0) - 1.0
+        terms = chebyshev(scaled, self.coefficients.shape[0])
+        values = apply_without_autocast(torch.mm, terms, self.coefficients)
+        shape = (self.orders, values.shape[1] // self.orders)
+        return values.view(lengths.shape[0], *shape).transpose(0, 1).contiguous()
 
 
 @dataclass(frozen=True, eq=False)
 class Triplets:
-    """Pairs of edges that meet in a node, in the order of the second edge."""
+    """Pairs of edges that meet in a node, sorted by the second edge."""
 
     links: Links
-    """Edge k -> j as the sender and edge j -> i as the receiver of every triplet."""
+    """Links whose nodes are edges: k -> j is the sender and j -> i the receiver of a triplet."""
     cosines: Tensor
     """Cosine of the angle at j between the directions to k and to i, [T]."""
 
@@ -122,8 +128,8 @@ class Triplets:
 def find_triplets(edges: Edges, reach: float) -> Triplets:
     """Find all triplets whose two edges are both shorter than ``reach``, in angstrom.
 
-    Nothing is differentiated but the cosines, which are products of unit vectors: there is no
-    arc cosine whose slope is infinite for three nodes in a line.
+    An edge and its own reverse are no triplet. Only the cosines, products of unit vectors, can be
+    differentiated: there is no arc cosine, whose slope is infinite for three nodes in a line.
     """
     with torch.no_grad():
         links = _triplet_links(edges, edges.lengths < reach)
@@ -132,8 +138,14 @@ def find_triplets(edges: Edges, reach: float) -> Triplets:
 
 
 def _triplet_links(edges: Edges, short: Tensor) -> Links:
-    """Pair every short edge j -> i with the short edges that enter j."""
+    """Pair every short edge j -> i with the short edges that enter j.
+
+    Args:
+        edges: of a batch.
+        short: which of them are short, [E].
+    """
     total = edges.sender.shape[0]
+    # Short edges by receiver: those that enter j are the rows starts[j] to starts[j + 1].
     order = edges.links.by_receiver
     order = order[short.index_select(0, order)]
     starts = _segment_starts(edges.receiver.index_select(0, order), edges.num_nodes)
@@ -141,6 +153,8 @@ def _triplet_links(edges: Edges, short: Tensor) -> Links:
     middle = edges.sender.index_select(0, second)
     begin = starts.index_select(0, middle)
     count = starts.index_select(0, middle + 1) - begin
+    # ``row`` counts from begin upwards for each second edge: what is added to 0, 1, 2 ... T - 1 is
+    # its begin less the number of triplets before it.
     offset = begin - (count.cumsum(0) - count)
     row = torch.repeat_interleave(offset, count)
     row += torch.arange(row.shape[0], device=row.device)
@@ -159,50 +173,58 @@ def _triplet_links(edges: Edges, short: Tensor) -> Links:
 
 
 def _segment_starts(ordered: Tensor, count: int) -> Tensor:
-    """Return where each of ``count`` begins among ordered numbers, and the end, [count + 1]."""
+    """Return where each of 0 to ``count`` - 1 begins in sorted ids, and the end, [count + 1]."""
     return torch.searchsorted(ordered, torch.arange(count + 1, device=ordered.device))
 
 
 def _is_reverse_edge(edges: Edges, first: Tensor, second: Tensor) -> Tensor:
-    """Check which second edges are the first ones turned round, [T].
+    """Check which second edges are the reverse of the first, [T].
 
-    Where edges are not stored in pairs, geometry decides: the way there and back ends where it
-    began. Two images of one node are angstroms apart, rounding is far below a hundredth of one.
+    Where edges are not stored in pairs, geometry decides: both vectors add up to less than 0.01
+    angstrom. Rounding is far below that, and two images of one node are angstroms apart.
     """
     if edges.paired:
         half = edges.pair_lengths.shape[0]
         return (first + half) % max(2 * half, 1) == second
     vectors = edges.directions * edges.lengths.unsqueeze(-1)
-    way = vectors.index_select(0, first) + vectors.index_select(0, second)
-    home = edges.sender.index_select(0, first) == edges.receiver.index_select(0, second)
-    return home & (way.square().sum(-1) < 1e-4)
+    vector_sum = vectors.index_select(0, first) + vectors.index_select(0, second)
+    same_node = edges.sender.index_select(0, first) == edges.receiver.index_select(0, second)
+    return same_node & (vector_sum.square().sum(-1) < 1e-4)
 
 
 @dataclass(frozen=True, eq=False)
 class TripletWeights:
-    """Weights as ``triplet_sum`` needs them: each triplet counts once per angular function."""
+    """Weights of triplets and the edges they join, laid out for ``triplet_sum``.
+
+    Each triplet counts once per angular function. Indices are int64.
+    """
 
     weights: Tensor
     """Of the triplets, one per angular function, [T, S]."""
-    turned: Tensor
-    """The same numbers in the order of the first edge, without a gradient, [S, T]."""
+    by_first_weights: Tensor
+    """The same numbers in the order of ``by_first``, without a gradient, [S, T]."""
     rows: Tensor
-    """Row of the values, [S * E], that triplet and function read; by second edge, [T * S]."""
+    """Row of the values, flat [S * E], that each triplet and function reads, [T * S]."""
     seconds: Tensor
-    """Second edges, in their order, [T]."""
+    """Second edge of each triplet, rising, [T]."""
     starts: Tensor
-    """Where each of them begins, and the end, [E + 1]."""
+    """Where each second edge begins in ``seconds``, and the end, [E + 1]."""
     by_first: Tensor
     """Triplets in the order of their first edge, [T]."""
     first_starts: Tensor
-    """Where each first edge begins in that order, and the end, [E + 1]."""
+    """Where each first edge begins in ``by_first``, and the end, [E + 1]."""
 
     @property
     def arrays(self) -> tuple[Tensor, ...]:
-        """Return the tensors in the order of the fields."""
+        """Return the fields as autograd functions take them.
+
+        Returns:
+            Weights, the same by first edge, rows, second edges, their starts, triplets by first
+            edge, and the starts of the first edges.
+        """
         return (
             self.weights,
-            self.turned,
+            self.by_first_weights,
             self.rows,
             self.seconds,
             self.starts,
@@ -212,11 +234,11 @@ class TripletWeights:
 
 
 def sort_triplet_weights(links: Links, weights: Tensor) -> TripletWeights:
-    """Lay out the weights of triplets, [T, S], once for all layers."""
+    """Lay out the weights of the triplets of ``links``, [T, S], for all layers."""
     step = torch.arange(weights.shape[1], device=weights.device) * links.num_nodes
     return TripletWeights(
         weights=weights,
-        turned=_transpose_weights(weights.detach(), links.by_sender),
+        by_first_weights=_transpose_weights(weights.detach(), links.by_sender),
         rows=(links.sender.unsqueeze(1) + step).view(-1),
         seconds=links.receiver,
         starts=links.receiver_starts,
@@ -229,96 +251,145 @@ def _transpose_weights(weights: Tensor, by_first: Tensor) -> Tensor:
     return weights.index_select(0, by_first).t().contiguous()
 
 
-def triplet_sum(values: Tensor, fan: TripletWeights) -> Tensor:
+def triplet_sum(values: Tensor, weights: TripletWeights) -> Tensor:
     """Sum over triplets and angular functions: ``out_ji = sum_k sum_s weight_kji,s value_s,kj``.
 
-    No array of T * F numbers is made, neither here nor in the gradients of any order.
+    No array of T * F numbers is made, neither here nor in gradients of any order.
 
     Args:
-        values: of the first edges, one for each angular function, [S, E, F].
-        fan: the weights, and who meets whom.
+        values: of the first edges, for each angular function, [S, E, F].
+        weights: of the triplets, with the edges that each of them joins.
 
     Returns:
         Of the second edges, [E, F].
     """
-    return apply_function(_TripletSum, values, *fan.arrays)
+    return apply_function(_TripletSum, values, *weights.arrays)
 
 
 def _weighted_rows_sum(values: Tensor, rows: Tensor, starts: Tensor, weights: Tensor) -> Tensor:
     """Sum weighted rows of each segment, [n, F]."""
     if not rows.numel():
         return values.new_zeros(starts.shape[0] - 1, values.shape[1])
-    found: Tensor = torch.embedding_bag(
+    sums: Tensor = torch.embedding_bag(
         values.contiguous(), rows, starts, False, 0, False, weights.contiguous(), True
     )[0]
-    return found
+    return sums
 
 
 class _TripletSum(Function):
-    """The form ``sum_t,s weight_ts <value_s,kj(t), grad_ji(t)>``, differentiated by grad."""
+    """``triplet_sum``: the trilinear form below, differentiated by ``grad``.
+
+    All three functions are derivatives of ``sum_t,s weight_ts <value_s,kj(t), grad_ji(t)>``, where
+    t runs over triplets; so the gradients of each are the other two.
+    """
 
     @staticmethod
-    def forward(ctx: Any, values: Tensor, weights: Tensor, turned: Tensor, *fan: Tensor) -> Tensor:
-        ctx.save_for_backward(values, weights, turned, *fan)
-        rows, _, starts, _, _ = fan
+    def forward(
+        ctx: Any, values: Tensor, weights: Tensor, by_first_weights: Tensor, *layout: Tensor
+    ) -> Tensor:
+        """Sum weighted values over the triplets and functions of each second edge.
+
+        Args:
+            ctx: keeps the inputs for ``backward``.
+            values: of the first edges, [S, E, F].
+            weights: of the triplets, [T, S].
+            by_first_weights: the same by first edge, [S, T].
+            layout: ``TripletWeights.arrays`` from ``rows`` on.
+
+        Returns:
+            [E, F].
+        """
+        ctx.save_for_backward(values, weights, by_first_weights, *layout)
+        rows, _, starts, _, _ = layout
         flat = values.reshape(-1, values.shape[2])
         return _weighted_rows_sum(flat, rows, starts * values.shape[0], weights.reshape(-1))
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        values, weights, turned, *fan = ctx.saved_tensors
+    def backward(ctx: Any, grad: Tensor) -> Gradients:
+        values, weights, by_first_weights, *layout = ctx.saved_tensors
         to_values = to_weights = None
         if ctx.needs_input_grad[0]:
-            to_values = apply_function(_TripletValueGradient, grad, weights, turned, *fan)
+            to_values = apply_function(
+                _TripletValueGradient, grad, weights, by_first_weights, *layout
+            )
         if ctx.needs_input_grad[1]:
-            to_weights = apply_function(_TripletWeightGradient, values, grad, *fan)
+            to_weights = apply_function(_TripletWeightGradient, values, grad, *layout)
         return to_values, to_weights, *[None] * 6
 
 
 class _TripletValueGradient(Function):
-    """The same form, differentiated by the values: [S, E, F]."""
+    """The form of ``_TripletSum``, differentiated by the values."""
 
     @staticmethod
-    def forward(ctx: Any, grad: Tensor, weights: Tensor, turned: Tensor, *fan: Tensor) -> Tensor:
-        ctx.save_for_backward(grad, weights, turned, *fan)
-        _, seconds, _, by_first, starts = fan
+    def forward(
+        ctx: Any, grad: Tensor, weights: Tensor, by_first_weights: Tensor, *layout: Tensor
+    ) -> Tensor:
+        """Sum weighted gradients over the triplets of each first edge.
+
+        Args:
+            ctx: keeps the inputs for ``backward``.
+            grad: of the second edges, [E, F].
+            weights: of the triplets, [T, S].
+            by_first_weights: the same by first edge, [S, T].
+            layout: ``TripletWeights.arrays`` from ``rows`` on.
+
+        Returns:
+            [S, E, F].
+        """
+        ctx.save_for_backward(grad, weights, by_first_weights, *layout)
+        _, seconds, _, by_first, starts = layout
         back = seconds.index_select(0, by_first)
-        return torch.stack([_weighted_rows_sum(grad, back, starts, each) for each in turned])
+        return torch.stack(
+            [_weighted_rows_sum(grad, back, starts, each) for each in by_first_weights]
+        )
 
     @staticmethod
-    def backward(ctx: Any, second: Tensor) -> tuple[Tensor | None, ...]:
-        grad, weights, turned, *fan = ctx.saved_tensors
+    def backward(ctx: Any, second: Tensor) -> Gradients:
+        grad, weights, by_first_weights, *layout = ctx.saved_tensors
         to_grad = to_weights = None
         if ctx.needs_input_grad[0]:
-            to_grad = apply_function(_TripletSum, second, weights, turned, *fan)
+            to_grad = apply_function(_TripletSum, second, weights, by_first_weights, *layout)
         if ctx.needs_input_grad[1]:
-            to_weights = apply_function(_TripletWeightGradient, second, grad, *fan)
+            to_weights = apply_function(_TripletWeightGradient, second, grad, *layout)
         return to_grad, to_weights, *[None] * 6
 
 
 class _TripletWeightGradient(Function):
-    """The same form, differentiated by the weights: [T, S]."""
+    """The form of ``_TripletSum``, differentiated by the weights."""
 
     @staticmethod
-    def forward(ctx: Any, values: Tensor, grad: Tensor, *fan: Tensor) -> Tensor:
-        ctx.save_for_backward(values, grad, *fan)
-        rows, seconds, starts, _, _ = fan
+    def forward(ctx: Any, values: Tensor, grad: Tensor, *layout: Tensor) -> Tensor:
+        """Multiply values of the first edge by gradients of the second, and sum over channels.
+
+        Args:
+            ctx: keeps the inputs for ``backward``.
+            values: of the first edges, [S, E, F].
+            grad: of the second edges, [E, F].
+            layout: ``TripletWeights.arrays`` from ``rows`` on.
+
+        Returns:
+            [T, S].
+        """
+        ctx.save_for_backward(values, grad, *layout)
+        rows, seconds, starts, _, _ = layout
         size = values.shape[0]
         if not rows.numel():
             return values.new_zeros(0, size)
         flat = values.reshape(-1, values.shape[2])
-        found: Tensor = torch.ops.aten._embedding_bag_per_sample_weights_backward(
+        gradient: Tensor = torch.ops.aten._embedding_bag_per_sample_weights_backward(
             grad.contiguous(), flat, rows, starts * size, seconds.repeat_interleave(size), 0
         )
-        return found.view(-1, size)
+        return gradient.view(-1, size)
 
     @staticmethod
-    def backward(ctx: Any, second: Tensor) -> tuple[Tensor | None, ...]:
-        values, grad, *fan = ctx.saved_tensors
-        turned = _transpose_weights(second.detach(), fan[3])
+    def backward(ctx: Any, second: Tensor) -> Gradients:
+        values, grad, *layout = ctx.saved_tensors
+        by_first_weights = _transpose_weights(second.detach(), layout[3])
         to_values = to_grad = None
         if ctx.needs_input_grad[0]:
-            to_values = apply_function(_TripletValueGradient, grad, second, turned, *fan)
+            to_values = apply_function(
+                _TripletValueGradient, grad, second, by_first_weights, *layout
+            )
         if ctx.needs_input_grad[1]:
-            to_grad = apply_function(_TripletSum, values, second, turned, *fan)
+            to_grad = apply_function(_TripletSum, values, second, by_first_weights, *layout)
         return to_values, to_grad, *[None] * 5

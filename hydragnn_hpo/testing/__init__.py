@@ -1,4 +1,4 @@
-"""The physics suite as a library: does a conv obey the laws, on a CPU, in seconds?"""
+"""The physics suite as a library: check that a conv obeys the laws, on a CPU, in seconds."""
 
 from typing import TYPE_CHECKING
 

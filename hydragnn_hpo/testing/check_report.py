@@ -1,9 +1,9 @@
-"""What a check measures, and what is said about it."""
+"""What a check measures, and the report of all checks."""
 
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any, Literal, TypedDict
 
 from hydragnn_hpo.testing.conv_under_test import ConvUnderTest
 
@@ -12,24 +12,24 @@ from hydragnn_hpo.testing.conv_under_test import ConvUnderTest
 class Measurement:
     """One number beside its limit."""
 
-    found: float
-    """What was found; not a number fails."""
+    value: float
+    """What was measured; NaN fails."""
     limit: float
     """What is allowed."""
     at_most: bool = True
-    """Whether the limit is the most that may be found, else the least."""
+    """Whether ``limit`` is the largest allowed value, else the smallest."""
     detail: str = ""
-    """Where or what, if a number does not say it."""
+    """Explanation for a person, where a number is not enough."""
 
     @property
     def passed(self) -> bool:
         """Whether the limit is kept."""
-        return self.found <= self.limit if self.at_most else self.found >= self.limit
+        return self.value <= self.limit if self.at_most else self.value >= self.limit
 
 
 @dataclass(frozen=True)
 class ConvCheck:
-    """One question that a conv is asked."""
+    """One check of the suite."""
 
     name: str
     """Short name, unique in the suite."""
@@ -38,14 +38,14 @@ class ConvCheck:
     advice: str
     """What to do where it does not."""
     measure: Callable[[ConvUnderTest], Measurement]
-    """Gives the answer; what it raises is a failure."""
+    """Measures a conv; any exception is a failure."""
     needs: Literal["", "forces", "exports"] = ""
-    """The flag of the class without which the check is left out."""
+    """Attribute of ``ConvUnderTest`` that must be true, or the check is left out."""
 
 
 @dataclass(frozen=True)
 class CheckFinding:
-    """The answer to one check."""
+    """The result of one check."""
 
     name: str
     """Name of the check."""
@@ -53,14 +53,14 @@ class CheckFinding:
     """What must hold."""
     result: Literal["passed", "failed", "left out"]
     """How it ended."""
-    found: float | None = None
-    """What was found; None where nothing could be measured."""
+    measured: float | None = None
+    """What was measured; None where nothing could be."""
     limit: float | None = None
     """What is allowed."""
     at_most: bool = True
-    """Whether the limit is the most that may be found, else the least."""
+    """Whether ``limit`` is the largest allowed value, else the smallest."""
     detail: str = ""
-    """Where or what, an exception, or why it was left out."""
+    """Explanation for a person: an exception, or why the check was left out."""
     place: str = ""
     """The line of the conv that raised, as ``file:line: code``."""
     advice: str = ""
@@ -73,7 +73,7 @@ class CheckFinding:
 
     @property
     def bound(self) -> str:
-        """Write the limit with its sign: ``<= 1e-09``."""
+        """The limit as text, such as ``<= 1e-09``; ``-`` without one."""
         if self.limit is None:
             return "-"
         if self.at_most and self.limit == 0:
@@ -82,15 +82,44 @@ class CheckFinding:
 
     @property
     def sentence(self) -> str:
-        """Return what was measured, as text."""
-        number = "" if self.found is None else f"{self.found:.2g}, must be {self.bound}"
+        """The result as text: ``failed: 0.2, must be <= 1e-09``."""
+        number = "" if self.measured is None else f"{self.measured:.2g}, must be {self.bound}"
         parts = [part.rstrip(".") for part in (number, self.detail) if part]
         return f"{self.result}: {'; '.join(parts)}" if parts else self.result
 
 
+class CheckRow(TypedDict):
+    """A ``CheckFinding`` in JSON, field by field; ``found`` is its ``measured``."""
+
+    name: str
+    asks: str
+    result: Literal["passed", "failed", "left out"]
+    found: float | None
+    limit: float | None
+    at_most: bool
+    detail: str
+    place: str
+    advice: str
+
+
+class ReportTable(TypedDict):
+    """A ``CheckReport`` in JSON: the output of ``check-layer --json``."""
+
+    conv: str
+    """Name of the conv."""
+    options: dict[str, Any]
+    """Its options by name, every value resolved."""
+    passed: bool
+    """Whether no check failed."""
+    seconds: float
+    """Time of all checks."""
+    checks: list[CheckRow]
+    """In the order of the suite."""
+
+
 @dataclass(frozen=True)
 class CheckReport:
-    """What the suite found."""
+    """The results of all checks on a conv."""
 
     conv: str
     """Name of the conv."""
@@ -99,7 +128,7 @@ class CheckReport:
     findings: tuple[CheckFinding, ...]
     """One per check, in the order of the suite."""
     seconds: float
-    """How long it took."""
+    """Time of all checks."""
 
     @property
     def passed(self) -> bool:
@@ -108,22 +137,37 @@ class CheckReport:
 
     @property
     def failures(self) -> tuple[CheckFinding, ...]:
-        """What failed."""
+        """Findings of failed checks.
+
+        Returns:
+            In the order of the suite.
+        """
         return tuple(finding for finding in self.findings if finding.failed)
 
-    def to_plain(self) -> dict[str, Any]:
+    def to_plain(self) -> ReportTable:
         """Return plain data for JSON; numbers that are not finite become None."""
-        findings = []
-        for finding in self.findings:
-            plain = asdict(finding)
-            for name in ("found", "limit"):
-                value = plain[name]
-                plain[name] = value if value is not None and math.isfinite(value) else None
-            findings.append(plain)
         return {
             "conv": self.conv,
             "options": self.options,
             "passed": self.passed,
             "seconds": round(self.seconds, 3),
-            "checks": findings,
+            "checks": [_finding_row(finding) for finding in self.findings],
         }
+
+
+def _finding_row(finding: CheckFinding) -> CheckRow:
+    return {
+        "name": finding.name,
+        "asks": finding.asks,
+        "result": finding.result,
+        "found": _finite_or_none(finding.measured),
+        "limit": _finite_or_none(finding.limit),
+        "at_most": finding.at_most,
+        "detail": finding.detail,
+        "place": finding.place,
+        "advice": finding.advice,
+    }
+
+
+def _finite_or_none(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None

@@ -1,4 +1,4 @@
-"""Run all checks on a conv, and turn whatever it raises into findings."""
+"""Run all checks on a conv; its exceptions become findings."""
 
 import inspect
 import time
@@ -23,15 +23,15 @@ from hydragnn_hpo.testing.checks import (
 from hydragnn_hpo.testing.conv_under_test import ConvUnderTest, make_conv_under_test
 
 FIRST = "contract"
-"""Where this fails, nothing else can be asked."""
+"""Check without which no other can run."""
 
-_ROOMS = (
+_SUITES = (
     contract_checks.CHECKS,
     symmetry_checks.CHECKS,
     derivative_checks.CHECKS,
     compile_checks.CHECKS,
 )
-CHECKS: dict[str, ConvCheck] = {check.name: check for room in _ROOMS for check in room}
+CHECKS: dict[str, ConvCheck] = {check.name: check for suite in _SUITES for check in suite}
 """The suite: every check by its name, the contract first."""
 
 LONGEST = 300
@@ -45,10 +45,10 @@ def check_conv(
     features: int = 16,
     only: Collection[str] | None = None,
 ) -> CheckReport:
-    """Ask a conv everything that the laws demand, on a CPU, in seconds.
+    """Check a conv against all laws, on a CPU, in seconds.
 
     Args:
-        conv: a class, the name of one of ours, or ``my_pkg.my_module:MyConv``. A class takes
+        conv: a class, a name in ``CONVS``, or ``my_pkg.my_module:MyConv``. A class takes
             ``(dimensions, options)``; it may have ``Options`` (a ``Config``), ``vectors`` (its
             state holds vectors), ``forces`` (meant for forces by differentiation) and ``exports``
             (can be followed by torch.export).
@@ -83,21 +83,21 @@ def _skipped_checks(check: ConvCheck, reason: str) -> CheckFinding:
 
 
 def run_check(check: ConvCheck, subject: ConvUnderTest) -> CheckFinding:
-    """Ask one question; whatever the conv raises is an answer."""
+    """Run one check; any exception of the conv becomes a failed finding."""
     if check.needs and not getattr(subject, check.needs):
         return _skipped_checks(check, f"the conv says {check.needs} = False")
     failed = CheckFinding(check.name, check.asks, "failed", advice=check.advice)
     try:
         with torch.random.fork_rng(devices=[]), torch.enable_grad():
             measured = check.measure(subject)
-    except Exception as error:  # whatever a user's conv raises is an answer
+    except Exception as error:  # a user's conv may raise anything
         message = " ".join(str(error).split())[:LONGEST]
         detail = f"{type(error).__name__}: {message}" if message else type(error).__name__
-        return replace(failed, detail=f"it raised {detail}", place=_place(error, subject))
+        return replace(failed, detail=f"it raised {detail}", place=_user_line(error, subject))
     return replace(
         failed,
         result="passed" if measured.passed else "failed",
-        found=float(measured.found),
+        measured=float(measured.value),
         limit=float(measured.limit),
         at_most=measured.at_most,
         detail=measured.detail,
@@ -105,8 +105,8 @@ def run_check(check: ConvCheck, subject: ConvUnderTest) -> CheckFinding:
     )
 
 
-def _place(error: BaseException, subject: ConvUnderTest) -> str:
-    """Return the deepest line of the conv's own file, or of any file but ours and torch's."""
+def _user_line(error: BaseException, subject: ConvUnderTest) -> str:
+    """Return the innermost frame in the conv's file, else in any file outside torch and here."""
     frames = traceback.extract_tb(error.__traceback__)
     try:
         own = inspect.getsourcefile(subject.conv)

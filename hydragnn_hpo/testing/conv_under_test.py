@@ -18,21 +18,22 @@ from hydragnn_hpo.config.convs import CONV_SPECS
 from hydragnn_hpo.config.convs.spec import UserOptions
 from hydragnn_hpo.data import Batch
 from hydragnn_hpo.errors import ConfigError
+from hydragnn_hpo.file_records import TargetStats
 from hydragnn_hpo.model import MultiHeadGNN, find_conv
 from hydragnn_hpo.model.convs import CONVS
-from hydragnn_hpo.testing.sample_structures import CUTOFF, Structure, batch_of
+from hydragnn_hpo.testing.sample_structures import CUTOFF, Structure, batch_structures
 
 LAYERS, BASIS_SIZE = 3, 8
 SHAKE = 0.05
-"""Random numbers of this size are added to all parameters, so that what was initialised with
-zeros speaks as well."""
+"""Standard deviation of the noise that is added to all parameters, so that those initialised with
+zeros have an effect."""
 
-TARGETS: dict[str, dict[str, Any]] = {
-    "energy": {"level": "graph", "shape": "scalar", "mean": 0.0, "std": 1.0},
-    "charge": {"level": "node", "shape": "scalar", "mean": 0.0, "std": 1.0},
-    "arrow": {"level": "node", "shape": "vector", "mean": 0.0, "std": 1.0},
+TARGETS: dict[str, TargetStats] = {
+    "energy": {"level": "graph", "shape": "scalar", "unit": "1", "mean": 0.0, "std": 1.0},
+    "charge": {"level": "node", "shape": "scalar", "unit": "1", "mean": 0.0, "std": 1.0},
+    "arrow": {"level": "node", "shape": "vector", "unit": "1", "mean": 0.0, "std": 1.0},
 }
-"""What the nets predict; arrows only where the conv carries vectors."""
+"""Targets of the nets; ``arrow`` only where the conv carries vectors."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +45,7 @@ class ConvUnderTest:
     options: Config
     """Its options, checked."""
     name: str
-    """What it is called in the report."""
+    """Its name in the report."""
     vectors: bool
     """Whether its state holds vectors."""
     forces: bool
@@ -61,11 +62,15 @@ class ConvUnderTest:
 
     @property
     def targets(self) -> tuple[str, ...]:
-        """Names of what the net can predict."""
+        """Names of the targets that the net can predict.
+
+        Returns:
+            Keys of ``TARGETS``.
+        """
         return tuple(TARGETS) if self.vectors else ("energy", "charge")
 
     def config(self, layers: int = LAYERS) -> ModelConfig:
-        """Return the trunk around it, with one of our own convs in its place."""
+        """Return the configuration of the trunk, with one of our convs in place of this one."""
         return ModelConfig(
             conv="painn" if self.vectors else "schnet",
             features=self.features,
@@ -84,7 +89,13 @@ class ConvUnderTest:
     ) -> MultiHeadGNN:
         """Build a net in training mode; its parameters depend on the seed alone.
 
-        A class needs no name that can be imported: it may stand in a notebook or a function.
+        The class is used as it is, so it may be defined in a notebook or a function.
+
+        Args:
+            seed: of the parameters.
+            dtype: of the parameters.
+            targets: names in ``TARGETS``, one head each; None for all that the conv can predict.
+            layers: of message passing.
         """
         names = self.targets if targets is None else targets
         heads = {name: HeadConfig(pool="contributions") for name in names}
@@ -102,30 +113,38 @@ class ConvUnderTest:
         return net.to(dtype).train()
 
     def predict(self, structures: Sequence[Structure]) -> dict[str, Tensor]:
-        """Predict in fp64."""
-        return outputs(self.net, batch_of(structures))
+        """Predict the targets of structures in one batch, in fp64.
+
+        Returns:
+            By target: [structures, 1], or [atoms of all structures, 1 or 3].
+        """
+        return predict_all(self.net, batch_structures(structures))
 
 
-def outputs(net: MultiHeadGNN, batch: Batch) -> dict[str, Tensor]:
-    """Predict everything a net can, without gradients."""
+def predict_all(net: MultiHeadGNN, batch: Batch) -> dict[str, Tensor]:
+    """Predict all targets without gradients.
+
+    Returns:
+        By target: [G, w] or [N, w].
+    """
     with torch.no_grad():
-        found: dict[str, Tensor] = net(batch)
-    return found
+        predictions: dict[str, Tensor] = net(batch)
+    return predictions
 
 
-def deviation(found: Tensor, expected: Tensor) -> float:
-    """Return the largest difference, relative to the largest expected number or 1."""
-    if found.shape != expected.shape:
+def relative_deviation(values: Tensor, expected: Tensor) -> float:
+    """Return the largest difference, relative to 1 + the largest expected number."""
+    if values.shape != expected.shape:
         return float("inf")
-    if not found.numel():
+    if not values.numel():
         return 0.0
     scale = 1.0 + expected.abs().max()
-    return float((found.to(expected.dtype) - expected).abs().max() / scale)
+    return float((values.to(expected.dtype) - expected).abs().max() / scale)
 
 
-def worst(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> float:
-    """Return the largest deviation of all outputs; not a number if one is none."""
-    each = torch.tensor([deviation(found[name], expected[name]) for name in expected])
+def largest_deviation(values: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> float:
+    """Return the largest relative deviation of all outputs; NaN if one of them is NaN."""
+    each = torch.tensor([relative_deviation(values[name], expected[name]) for name in expected])
     return float(each.max())
 
 
@@ -138,45 +157,45 @@ def make_conv_under_test(
     """Find a conv and check its options.
 
     Args:
-        conv: a class, the name of one of ours, or ``my_pkg.my_module:MyConv``.
+        conv: a class, a name in ``CONVS``, or ``my_pkg.my_module:MyConv``.
         options: of the conv; those left out take their defaults.
         features: channels per node.
 
     Raises:
         ConfigError: there is no such conv, it is no torch module, or an option is wrong.
     """
-    found = find_conv(conv) if isinstance(conv, str) else conv
-    if not (inspect.isclass(found) and issubclass(found, nn.Module)):
+    conv_class = find_conv(conv) if isinstance(conv, str) else conv
+    if not (inspect.isclass(conv_class) and issubclass(conv_class, nn.Module)):
         raise ConfigError(f"{conv!r} is no class of torch modules: give the class of a conv.")
-    ours = next((name for name, each in CONVS.items() if each is found), None)
-    spec: Any = found if ours is None else CONV_SPECS[ours]
-    name = conv if isinstance(conv, str) else ours or found.__qualname__
-    schema = _options_class(found, name) if ours is None else spec.options
+    builtin_name = next((name for name, each in CONVS.items() if each is conv_class), None)
+    spec: Any = conv_class if builtin_name is None else CONV_SPECS[builtin_name]
+    name = conv if isinstance(conv, str) else builtin_name or conv_class.__qualname__
+    schema = _options_class(conv_class, name) if builtin_name is None else spec.options
     subject = ConvUnderTest(
-        conv=found,
-        options=_checked(options, schema, name),
+        conv=conv_class,
+        options=_check_options(options, schema, name),
         name=name,
         vectors=bool(getattr(spec, "vectors", False)),
         forces=bool(getattr(spec, "forces", True)),
-        exports=bool(getattr(found, "exports", True)),
+        exports=bool(getattr(conv_class, "exports", True)),
         features=features,
     )
-    if ours is not None:
-        _check_widths(subject, ours)
+    if builtin_name is not None:
+        _check_widths(subject, builtin_name)
     return subject
 
 
 def _check_widths(subject: ConvUnderTest, name: str) -> None:
-    """Refuse options of one of ours that do not go with the widths."""
+    """Raise ``ConfigError`` where options of a conv of this package do not fit the widths."""
     try:
         CONV_SPECS[name].check(subject.config().dimensions(False)[0], subject.options)
     except ValueError as error:
         raise ConfigError(str(error)) from error
 
 
-def _options_class(found: type[nn.Module], name: str) -> type[Config]:
+def _options_class(conv_class: type[nn.Module], name: str) -> type[Config]:
     """Return the settings of a user's conv."""
-    schema = getattr(found, "Options", UserOptions)
+    schema = getattr(conv_class, "Options", UserOptions)
     if not (inspect.isclass(schema) and issubclass(schema, Config)):
         raise ConfigError(
             f"conv '{name}': its Options are no class of settings: derive them from "
@@ -185,7 +204,9 @@ def _options_class(found: type[nn.Module], name: str) -> type[Config]:
     return schema
 
 
-def _checked(options: Mapping[str, Any] | Config | None, schema: type[Config], name: str) -> Config:
+def _check_options(
+    options: Mapping[str, Any] | Config | None, schema: type[Config], name: str
+) -> Config:
     if isinstance(options, Config):
         return options
     try:

@@ -1,6 +1,6 @@
-"""Small structures that laws are tried on.
+"""Small structures for the checks.
 
-Shapes: N nodes.
+Shapes: N atoms, E edges. Lengths are in angstrom.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ CUTOFF = 4.0
 """Longest edge in angstrom."""
 
 NEAREST = 0.9
-"""Random atoms are at least so far apart, images included, in angstrom."""
+"""Least distance of random atoms, images included, in angstrom."""
 
 Array = NDArray[np.float64]
 
@@ -35,19 +35,19 @@ class Structure:
     periodic: bool = False
     """Whether the structure repeats along its lattice vectors."""
 
-    def turned(self, matrix: Array) -> "Structure":
-        """Turn or mirror everything by an orthogonal matrix."""
+    def rotate(self, matrix: Array) -> "Structure":
+        """Rotate or mirror positions and cell by an orthogonal matrix, [3, 3]."""
         return replace(self, positions=self.positions @ matrix.T, cell=self.cell @ matrix.T)
 
-    def moved(self, shift: Array) -> "Structure":
-        """Move all atoms by [3], or each by its own [N, 3], in angstrom."""
+    def translate(self, shift: Array) -> "Structure":
+        """Translate all atoms by [3], or each by its own [N, 3], in angstrom."""
         return replace(self, positions=self.positions + shift)
 
-    def reordered(self, order: NDArray[np.int64]) -> "Structure":
-        """Count the atoms in another order."""
+    def reorder(self, order: NDArray[np.int64]) -> "Structure":
+        """Reorder the atoms: the new atom i is the old ``order[i]``, [N]."""
         return replace(self, numbers=self.numbers[order], positions=self.positions[order])
 
-    def doubled(self) -> "Structure":
+    def double_cell(self) -> "Structure":
         """Return the same crystal with two cells along the first lattice vector as one."""
         return Structure(
             np.tile(self.numbers, 2),
@@ -57,7 +57,7 @@ class Structure:
         )
 
     def graph(self, without: tuple[int, int] | None = None) -> Graph:
-        """Find the edges, and leave out those between two atoms."""
+        """Return the graph of all edges within ``CUTOFF``, except between two given atoms."""
         pbc = np.full(3, self.periodic)
         edges, shift = find_edges(self.positions, self.cell, pbc, CUTOFF)
         if without is not None:
@@ -71,7 +71,13 @@ SKEWED = np.array([[3.8, 0.0, 0.0], [0.8, 4.2, 0.0], [-0.5, 0.6, 4.9]])
 
 
 def random_structure(seed: int, num_nodes: int = 6, *, periodic: bool = False) -> Structure:
-    """Throw atoms of four elements into a box, or into a skewed cell."""
+    """Place atoms of four elements at random in a box, or in a skewed cell.
+
+    Args:
+        seed: of the random numbers.
+        num_nodes: number of atoms, N.
+        periodic: whether it is a crystal of the cell ``SKEWED``, else a molecule.
+    """
     random = np.random.default_rng(seed)
     images = [np.zeros(3)]
     if periodic:
@@ -88,7 +94,11 @@ def random_structure(seed: int, num_nodes: int = 6, *, periodic: bool = False) -
 
 
 def molecule_and_crystal() -> tuple[Structure, Structure]:
-    """Return two small structures at random, the second a periodic one."""
+    """Return two small random structures.
+
+    Returns:
+        A molecule of 6 atoms, and a crystal of 5.
+    """
     return random_structure(1), random_structure(2, 5, periodic=True)
 
 
@@ -99,7 +109,7 @@ def molecule(numbers: Sequence[int], positions: Sequence[Sequence[float] | Array
 
 
 def add_isolated_atom(seed: int) -> Structure:
-    """Return a molecule, and one atom far away from it that has no edge."""
+    """Return a random molecule with one more atom that is too far away to have an edge."""
     near = random_structure(seed, 4)
     return Structure(
         np.append(near.numbers, np.int16(26)),
@@ -109,29 +119,45 @@ def add_isolated_atom(seed: int) -> Structure:
 
 
 def symmetric_sites() -> tuple[Structure, ...]:
-    """Return a straight molecule and a cubic crystal: directions around a site cancel exactly."""
+    """Return structures in which the directions around an atom cancel exactly.
+
+    Returns:
+        A straight molecule, and a cubic crystal of one atom.
+    """
     straight = molecule([8, 6, 8], [[-1.16, 0, 0], [0, 0, 0], [1.16, 0, 0]])
     cubic = Structure(np.array([26], np.int16), np.zeros((1, 3)), 2.87 * np.eye(3), True)
     return straight, cubic
 
 
-def batch_of(
+def batch_structures(
     structures: Sequence[Structure], dtype: torch.dtype = torch.float64, *, paired: bool = True
 ) -> Batch:
-    """Batch structures, their edges in pairs or in the order of the store."""
+    """Return the batch of some structures.
+
+    Args:
+        structures: at least one.
+        dtype: of positions and cells.
+        paired: whether edges are in pairs, else in the order of the store.
+    """
     return batch_graphs([structure.graph() for structure in structures], dtype, paired=paired)
 
 
 def batch_graphs(
     graphs: Sequence[Graph], dtype: torch.dtype = torch.float64, *, paired: bool = True
 ) -> Batch:
-    """Batch graphs, their edges in pairs or in the order of the store."""
+    """Return the batch of some graphs.
+
+    Args:
+        graphs: at least one.
+        dtype: of positions and cells.
+        paired: whether edges are in pairs, else in the order of the store.
+    """
     columns = columns_of(graphs, {})
     return make_batch(columns, range(len(graphs)), cutoff=CUTOFF, dtype=dtype, pairs=paired)
 
 
-def shuffled_edges(batch: Batch, seed: int) -> Batch:
-    """Return the same edges in a random order, as single ones."""
+def shuffle_edges(batch: Batch, seed: int) -> Batch:
+    """Return the batch with its edges in a random order, and not in pairs."""
     order = torch.from_numpy(np.random.default_rng(seed).permutation(batch.edge_index.shape[1]))
     return replace(
         batch,
@@ -142,8 +168,8 @@ def shuffled_edges(batch: Batch, seed: int) -> Batch:
 
 
 def empty_batch(dtype: torch.dtype = torch.float64) -> Batch:
-    """Return the share of a rank that got no graph."""
-    one = batch_of([random_structure(0, 2)], dtype)
+    """Return a batch without graphs, as a rank gets when there are fewer graphs than ranks."""
+    one = batch_structures([random_structure(0, 2)], dtype)
     assert one.pairs is not None
     assert one.cell is not None
     return replace(

@@ -1,4 +1,4 @@
-"""One trial: spec in, result out; the same mathematics at any width."""
+"""One trial: configuration in, result out; the same mathematics on any number of ranks."""
 
 from typing import TYPE_CHECKING
 

@@ -1,6 +1,6 @@
 """Speed and correctness of all-reduce over the ranks of a job: the job ``probe``.
 
-The ranks meet as those of a trial do. ``campaign.network_probe`` compares what they measure.
+The ranks join as those of a trial do. ``campaign.network_probe`` compares the measurements.
 """
 
 import json
@@ -10,7 +10,7 @@ import statistics
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 import torch
 from torch import Tensor
@@ -22,30 +22,96 @@ from hydragnn_hpo.files import read_json, write_json
 from hydragnn_hpo.training.ddp import Ranks, join_ranks
 
 LATENCY_BYTES = 8
+"""Size of a short sum."""
 LATENCY_SAMPLES, SUMS_PER_SAMPLE = 40, 5
-"""Short sums are timed some at a time: a look whether a device is done takes as long as one."""
+"""Samples of short sums, and sums in each: waiting for a device takes as long as one sum."""
 
 BANDWIDTH_SAMPLES = 5
+"""Samples of one long sum each."""
+
 WARM_UP = 3
-"""The first sums open connections and buffers."""
+"""Sums before the first sample, which open connections and buffers."""
 
 _PERIOD = 8
 _FLOAT_BYTES = 4
 _USED = re.compile(r"Using network (.+?)\s*$", re.MULTILINE)
 _CHOSEN = re.compile(r"NET/(\w+)\s*:? +(?:Using|Selected)", re.MULTILINE)
 
-Report = dict[str, Any]
+
+class ProbeSpec(TypedDict):
+    """The ``spec`` of a job of kind ``probe``."""
+
+    answer: str
+    """Path of the JSON file that rank 0 writes: ``AllReduceReport``, or ``{"error": sentence}``."""
+    sizes: list[int]
+    """Sizes of the long sums in bytes."""
+    one_host: bool
+    """Whether all ranks share a host."""
+    seconds: float
+    """How long ranks wait for each other."""
 
 
-def job_main(spec: dict[str, Any]) -> int:
+class RankReport(TypedDict):
+    """Measurements of one rank."""
+
+    rank: int
+    """Its number."""
+    host: str
+    """Name of its host."""
+    wrong: int
+    """Elements of all sums that had a wrong value."""
+    latency_seconds: float
+    """Median time of a short sum."""
+    sizes: list[int]
+    """Sizes of the long sums in bytes."""
+    seconds: list[float]
+    """Median time of a sum of each size."""
+    network: str
+    """The network that its library uses; empty if unknown."""
+
+
+class RankCheck(TypedDict):
+    """Whether the sums of a rank were right."""
+
+    rank: int
+    """Its number."""
+    host: str
+    """Name of its host."""
+    wrong: int
+    """Elements of all sums that had a wrong value."""
+
+
+class BandwidthPoint(TypedDict):
+    """Speed of sums of one size."""
+
+    bytes: int
+    """Size of the sum."""
+    seconds: float
+    """Time of the slowest rank."""
+    bus_bytes_per_second: float
+    """Bandwidth of the slowest wire, see ``merge_reports``."""
+
+
+class AllReduceReport(TypedDict):
+    """Measurements of all ranks."""
+
+    world: int
+    """Number of ranks."""
+    latency_seconds: float
+    """Median time of a short sum on the slowest rank."""
+    bandwidth: list[BandwidthPoint]
+    """By size, in the order of the spec."""
+    networks: list[str]
+    """Networks that the ranks use, sorted."""
+    ranks: list[RankCheck]
+    """By rank."""
+
+
+def job_main(spec: ProbeSpec) -> int:
     """Sum over all ranks and report correctness and speed; the entry point of agents.
 
-    Args:
-        spec: ``answer``, the JSON file that rank 0 writes; ``sizes`` in bytes; ``one_host``:
-            whether all ranks share a host; ``seconds`` that ranks wait for each other.
-
     Returns:
-        0; a rank that could not do its part raises, and the answer then is ``{"error": ...}``.
+        0; a rank that fails raises after it has written the answer ``{"error": sentence}``.
     """
     answer, rank = Path(spec["answer"]), int(os.environ.get("RANK", "0"))
     log.configure(rank=rank)
@@ -59,9 +125,8 @@ def job_main(spec: dict[str, Any]) -> int:
     try:
         torch.set_num_threads(1)
         ranks = join_ranks(answer.with_suffix(".meeting") if spec["one_host"] else None)
-        report = _measure(ranks, spec["sizes"])
-        _send_report(ranks, report | {"network": _used_network(nccl_log, ranks)}, answer)
-        ranks.leave()
+        _send_report(ranks, _measure(ranks, spec["sizes"], nccl_log), answer)
+        ranks.barrier()
     except (RuntimeError, OSError, HydraError) as error:
         first = str(error).strip().splitlines()[:1] or [type(error).__name__]
         if not answer.exists() or "error" not in read_json(answer):
@@ -70,8 +135,8 @@ def job_main(spec: dict[str, Any]) -> int:
     return 0
 
 
-def _measure(ranks: Ranks, sizes: Sequence[int]) -> Report:
-    """Time sums of a few bytes and of many, and check their results."""
+def _measure(ranks: Ranks, sizes: Sequence[int], nccl_log: Path) -> RankReport:
+    """Time short and long sums, and check their results."""
     wrong = _count_wrong(ranks, LATENCY_BYTES)
     latency = _median_seconds(ranks, LATENCY_BYTES, LATENCY_SAMPLES, SUMS_PER_SAMPLE)
     seconds = []
@@ -85,33 +150,34 @@ def _measure(ranks: Ranks, sizes: Sequence[int]) -> Report:
         "latency_seconds": latency,
         "sizes": list(sizes),
         "seconds": seconds,
+        "network": _used_network(nccl_log, ranks),
     }
 
 
 def _count_wrong(ranks: Ranks, size: int) -> int:
     """Count the elements of a sum that are wrong on this rank.
 
-    Rank r holds (r + i) mod 8 at place i: sums are whole numbers below 2^24 up to two million
-    ranks, so that fp32 holds them whatever the order.
+    Rank r has (r + i) mod 8 at index i. Up to two million ranks, all partial sums are integers
+    below 2^24, which fp32 holds exactly, whatever their order.
     """
     places = torch.arange(size // _FLOAT_BYTES, device=ranks.device) % _PERIOD
-    found = ((places + ranks.rank) % _PERIOD).to(torch.float32)
-    ranks.sum(found)
+    values = ((places + ranks.rank) % _PERIOD).to(torch.float32)
+    ranks.sum(values)
     rounds, rest = divmod(ranks.world, _PERIOD)
     whole = rounds * _PERIOD * (_PERIOD - 1) // 2
-    right = [whole + sum((i + r) % _PERIOD for r in range(rest)) for i in range(_PERIOD)]
-    expected = torch.tensor(right, dtype=torch.float32, device=ranks.device)[places]
-    return int((found != expected).sum())
+    sums = [whole + sum((i + r) % _PERIOD for r in range(rest)) for i in range(_PERIOD)]
+    expected = torch.tensor(sums, dtype=torch.float32, device=ranks.device)[places]
+    return int((values != expected).sum())
 
 
 def _median_seconds(ranks: Ranks, size: int, samples: int, sums: int) -> float:
-    """Return the seconds of one sum of zeros: the median of some samples of some sums.
+    """Return the median time of one sum of zeros in seconds.
 
     Args:
         ranks: all of the job.
-        size: of what is summed, in bytes.
-        samples: number of times.
-        sums: in each sample.
+        size: bytes of the summed array.
+        samples: number of measurements.
+        sums: number of sums in each, whose time is divided by it.
     """
     values = torch.zeros(size // _FLOAT_BYTES, device=ranks.device)
     for _ in range(WARM_UP):
@@ -133,7 +199,7 @@ def _synchronize(device: torch.device) -> None:
         torch.accelerator.synchronize(device)
 
 
-def _send_report(ranks: Ranks, report: Report, answer: Path) -> None:
+def _send_report(ranks: Ranks, report: RankReport, answer: Path) -> None:
     """Collect the reports of all ranks on rank 0, which writes the answer."""
     reports = [report]
     if ranks.store is not None:
@@ -145,10 +211,10 @@ def _send_report(ranks: Ranks, report: Report, answer: Path) -> None:
     write_json(answer, merge_reports(reports))
 
 
-def merge_reports(reports: Sequence[Report]) -> Report:
-    """Merge the reports of all ranks: the slowest rank decides how long it took.
+def merge_reports(reports: Sequence[RankReport]) -> AllReduceReport:
+    """Merge the reports of all ranks; times are those of the slowest rank.
 
-    Bus bandwidth is the bandwidth of the slowest wire whatever the number of ranks p: bytes over
+    Bus bandwidth is the bandwidth of the slowest wire for any number of ranks p: bytes over
     seconds, times 2 (p - 1) / p. Source: NVIDIA nccl-tests, doc/PERFORMANCE.md.
     """
     world, sizes = len(reports), reports[0]["sizes"]
@@ -162,7 +228,10 @@ def merge_reports(reports: Sequence[Report]) -> Report:
             for size, seconds in zip(sizes, slowest, strict=True)
         ],
         "networks": sorted({report["network"] for report in reports}),
-        "ranks": [{key: report[key] for key in ("rank", "host", "wrong")} for report in reports],
+        "ranks": [
+            {"rank": report["rank"], "host": report["host"], "wrong": report["wrong"]}
+            for report in reports
+        ],
     }
 
 
@@ -173,10 +242,10 @@ def _used_network(nccl_log: Path, ranks: Ranks) -> str:
 
 
 def parse_network(text: str) -> str:
-    """Return the network that NCCL or RCCL logs, as it calls it; empty if it logs none.
+    """Return the name of the network in a log of NCCL or RCCL; empty if it has none.
 
-    A name and no number is read from what a library prints (Law 2): there is no other way. Newer
-    versions log ``Using network NAME``, older ones only which of their parts found a device.
+    There is no other way to learn it; Law 2 forbids only numbers from logs. Newer versions log
+    ``Using network NAME``, older ones only which of their plugins found a device.
     """
-    found = _USED.search(text) or _CHOSEN.search(text)
-    return found[1] if found else ""
+    match = _USED.search(text) or _CHOSEN.search(text)
+    return match[1] if match else ""

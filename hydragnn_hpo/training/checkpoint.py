@@ -1,10 +1,9 @@
 """Checkpoint files: safetensors whose header carries the rest as JSON."""
 
 import json
-import logging
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -12,6 +11,7 @@ from torch import Tensor, nn
 
 from hydragnn_hpo.errors import StorageError
 from hydragnn_hpo.files import write_pieces
+from hydragnn_hpo.training.optim import ScheduleState
 
 _TYPES = {
     torch.float64: "F64",
@@ -25,27 +25,64 @@ _TYPES = {
     torch.uint8: "U8",
     torch.bool: "BOOL",
 }
-"""What the format calls torch's types."""
+"""Names of torch's dtypes in the format."""
 
 
-def write_checkpoint(path: Path, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
+class CheckpointWriter(TypedDict):
+    """What wrote a checkpoint; for people, nothing depends on it."""
+
+    hydragnn_hpo: str
+    """Version of this package."""
+    torch: str
+    """Version of torch."""
+    python: str
+    """Version of Python."""
+    device: str
+    """Type of device: ``cpu`` or ``cuda``."""
+    world: int
+    """Number of ranks."""
+    shard: str
+    """``parallel.shard``."""
+    tensor: int
+    """Ranks that share layers."""
+
+
+class CheckpointState(TypedDict):
+    """The part of a checkpoint that is no tensor, as JSON holds it."""
+
+    progress: dict[str, Any]
+    """Fields of ``Progress``."""
+    schedule: ScheduleState
+    """Of the learning rate."""
+    seed: int
+    """Of the trial."""
+    made_by: CheckpointWriter
+    """What wrote it."""
+    folder: NotRequired[str]
+    """Name of the folder of a sharded checkpoint, beside the file that holds this."""
+
+
+def write_checkpoint(path: Path, tensors: Mapping[str, Tensor], state: CheckpointState) -> None:
     """Write tensors and plain state into one file, whole or not at all.
 
-    The library's own ``save`` makes one string of everything and holds the interpreter's lock
-    meanwhile (0.2 s for 200 MB), which stops the training of the main thread.
+    The library's own ``save`` builds the whole file in memory and holds the interpreter's lock for
+    that time (0.2 s for 200 MB), which stops the training in the main thread.
+
+    Args:
+        path: of the file, which is replaced.
+        tensors: by name, on any device, of the dtypes in ``_TYPES``.
+        state: everything else.
 
     Source: the format in huggingface.co/docs/safetensors.
 
     Raises:
-        StorageError: the disk is full or the folder not writable; nothing is left behind.
+        StorageError: the disk is full or the folder not writable; the old file stays.
     """
     write_pieces(path, _pieces(tensors, state))
 
 
-def _pieces(
-    tensors: Mapping[str, Tensor], state: Mapping[str, Any]
-) -> Iterator[bytes | memoryview]:
-    """Yield length of the header, header, and every tensor; wide types first, so all is aligned."""
+def _pieces(tensors: Mapping[str, Tensor], state: CheckpointState) -> Iterator[bytes | memoryview]:
+    """Yield the header's length, the header, and every tensor; wide dtypes first, to align them."""
     order = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
     header: dict[str, Any] = {"__metadata__": {"state": json.dumps(state)}}
     end = 0
@@ -57,16 +94,19 @@ def _pieces(
             "shape": list(value.shape),
             "data_offsets": [start, end],
         }
-    told = json.dumps(header).encode()
-    told += b" " * (-len(told) % 8)
-    yield len(told).to_bytes(8, "little") + told
+    encoded = json.dumps(header).encode()
+    encoded += b" " * (-len(encoded) % 8)
+    yield len(encoded).to_bytes(8, "little") + encoded
     for name in order:
         flat = tensors[name].detach().cpu().contiguous().reshape(-1)
         yield flat.view(torch.uint8).numpy().data
 
 
-def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Read tensors and plain state.
+def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], CheckpointState]:
+    """Read a checkpoint of one file.
+
+    Returns:
+        Tensors by name, on the CPU, and the plain state, whose keys are not checked.
 
     Raises:
         StorageError: the file is missing or damaged.
@@ -80,15 +120,18 @@ def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         raise _unreadable(path, error) from error
 
 
-def read_state(path: Path) -> dict[str, Any]:
-    """Read the plain state alone.
+def read_state(path: Path) -> CheckpointState:
+    """Read the plain state of a checkpoint without its tensors.
+
+    Returns:
+        The plain state, whose keys are not checked.
 
     Raises:
         StorageError: the file is missing or damaged.
     """
     try:
         with safe_open(path, framework="pt") as file:
-            state: dict[str, Any] = json.loads((file.metadata() or {}).get("state", "{}"))
+            state: CheckpointState = json.loads((file.metadata() or {}).get("state", "{}"))
     except (OSError, SafetensorError, ValueError) as error:
         raise _unreadable(path, error) from error
     return state
@@ -101,7 +144,11 @@ def _unreadable(path: Path, error: Exception) -> StorageError:
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, Tensor]:
-    """Name the optimizer's tensors ``optimizer/PARAMETER/NAME``, whatever its groups are."""
+    """Name the tensors of an optimizer's state, independent of its groups.
+
+    Returns:
+        Tensors by ``optimizer/PARAMETER/NAME``, such as ``optimizer/trunk.embedding.weight/step``.
+    """
     names, states = _parameter_names(optimizer, model), optimizer.state_dict()["state"]
     return {
         f"optimizer/{names[index]}/{name}": value
@@ -114,7 +161,13 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer, model: nn.Module) -> dic
 def load_optimizer(
     optimizer: torch.optim.Optimizer, model: nn.Module, tensors: Mapping[str, Tensor]
 ) -> None:
-    """Load an optimizer's tensors; its settings stay as they are."""
+    """Load the tensors of an optimizer's state; its settings stay as they are.
+
+    Args:
+        optimizer: of the parameters of ``model``.
+        model: names the parameters.
+        tensors: of a checkpoint; those under ``optimizer/`` are used.
+    """
     states: dict[int, dict[str, Tensor]] = {}
     indices = {name: index for index, name in enumerate(_parameter_names(optimizer, model))}
     for key, value in strip_prefix("optimizer", tensors).items():
@@ -124,20 +177,25 @@ def load_optimizer(
 
 
 def _parameter_names(optimizer: torch.optim.Optimizer, model: nn.Module) -> list[str]:
-    """Name the optimizer's parameters in its own order, which its ``state_dict`` counts by."""
+    """Return the names of an optimizer's parameters in the order of its ``state_dict``."""
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     return [names[id(p)] for group in optimizer.param_groups for p in group["params"]]
 
 
 def add_prefix(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Put names under a prefix."""
+    """Return the tensors by ``prefix/NAME``.
+
+    Returns:
+        The same tensors, not copied.
+    """
     return {f"{prefix}/{name}": value for name, value in tensors.items()}
 
 
 def strip_prefix(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Take the names under a prefix, without it."""
+    """Return the tensors whose names begin with ``prefix/``, by the rest of the name.
+
+    Returns:
+        The same tensors, not copied.
+    """
     start = f"{prefix}/"
     return {k.removeprefix(start): v for k, v in tensors.items() if k.startswith(start)}
-
-
-logger = logging.getLogger(__name__)

@@ -23,6 +23,8 @@ from hydragnn_hpo.config import ParallelConfig
 from hydragnn_hpo.errors import StorageError
 from hydragnn_hpo.files import passes, read_json, write_text
 from hydragnn_hpo.training.checkpoint import (
+    CheckpointState,
+    CheckpointWriter,
     add_prefix,
     read_checkpoint,
     read_state,
@@ -36,10 +38,10 @@ logger = logging.getLogger(__name__)
 
 
 class BackgroundJob:
-    """Runs a job in a thread; what the job raised, the next one to come meets."""
+    """Runs one job at a time in a thread; the next call raises the error of the last job."""
 
     def __init__(self) -> None:
-        """Start without a job."""
+        """Begin without a job."""
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
 
@@ -49,7 +51,7 @@ class BackgroundJob:
         return self._thread is not None and self._thread.is_alive()
 
     def start(self, job: Callable[[], None]) -> None:
-        """Begin a job after the one before; raises what that raised."""
+        """Wait for the last job, raise its error if it had one, and begin another job."""
         self.wait()
         self._thread = threading.Thread(
             target=self._run, args=(job,), name="checkpoint", daemon=True
@@ -63,7 +65,7 @@ class BackgroundJob:
             self._error = error
 
     def wait(self, seconds: float | None = None) -> None:
-        """Wait for the end of the job, or some seconds; raises what it raised."""
+        """Wait until the job ends, or for some seconds, and raise its error if it had one."""
         if self._thread is not None:
             self._thread.join(seconds)
         error, self._error = self._error, None
@@ -72,64 +74,64 @@ class BackgroundJob:
 
 
 BEST, LAST, POINTER, FOLDER = "best.safetensors", "last.safetensors", "last.json", "sharded-"
+"""Files of the best epoch and of the last checkpoint; of a sharded one, the file that names its
+folder, and the beginning of that name."""
 
-
-_HELD_SHARE = 0.05
-"""Most of the time that a training stands still for its checkpoints, unless it asks for all."""
+_PAUSE_SHARE = 0.05
+"""Largest share of its time that a training pauses for checkpoints; a period of 0 overrides it."""
 
 
 _GRACE_SECONDS = 5.0
-"""How long a training that fails waits for a checkpoint that is being written."""
+"""How long a failing training waits for a checkpoint that is being written."""
 
-
-State = Mapping[str, Any]
-"""What of a training is no tensor, as JSON can hold it; has ``progress``."""
 
 Origin = Literal["last", "sharded", "best"]
-"""What a training goes on from."""
+"""Kinds of checkpoints that a training resumes from."""
 
 _FILES: dict[Origin, str] = {"last": LAST, "sharded": POINTER, "best": BEST}
 
 
 @dataclass(frozen=True)
 class LoadedCheckpoint:
-    """A checkpoint whose tensors were taken over."""
+    """A checkpoint whose tensors were loaded into the training."""
 
     origin: Origin
-    state: dict[str, Any]
+    """Its kind."""
+    state: CheckpointState
+    """Everything that is no tensor."""
     best: dict[str, Tensor]
-    """Weights of the best epoch, which rank 0 alone has where weights are sharded."""
+    """Weights of the best epoch by name; empty but on rank 0 where weights are sharded."""
 
 
 class CheckpointSaver:
-    """Takes and reads the checkpoints of one training; every rank has one."""
+    """Writes and reads the checkpoints of one training; every rank has one."""
 
     def __init__(
         self,
-        learned: TrainState,
+        train_state: TrainState,
         ranks: Ranks,
         record: Callable[..., None],
         *,
         every: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Count from now.
+        """Count the time to the first checkpoint from now.
 
         Args:
-            learned: tensors to save.
+            train_state: tensors to save.
             ranks: this rank among the others.
-            record: told about every checkpoint that is on disk, by the thread.
-            every: seconds between checkpoints.
+            record: writes a record; called by the thread when a checkpoint is on disk.
+            every: seconds between checkpoints; 0 for as many as possible.
             clock: in seconds.
         """
-        self.learned, self.ranks, self.record = learned, ranks, record
-        self.every, self.clock, self.in_parts = every, clock, learned.in_parts
+        self.train_state, self.ranks, self.record = train_state, ranks, record
+        self.every, self.clock, self.is_sharded = every, clock, train_state.is_sharded
         self.seconds = 0.0
-        """How long the last checkpoint took until it was on disk."""
-        self.held = 0.0
-        """How long the training stood still for the last one."""
+        """Time from the beginning of the last checkpoint until it was on disk."""
+        self.pause_seconds = 0.0
+        """Time that the training paused for the last one."""
         self._group: Any = None
-        if self.in_parts:  # the training's own group is busy with gradients meanwhile
+        if self.is_sharded:  # the thread needs a group of its own: gradients use the other
             self._group = dist.new_group(backend="gloo")
             keep_until_exit(self._group)
         self._background = BackgroundJob()
@@ -142,7 +144,7 @@ class CheckpointSaver:
         self._began = self.clock()
 
     def __exit__(self, kind: type[BaseException] | None, *_: TracebackType | object) -> None:
-        """Wait until the last checkpoint is on disk; one error is told, the first."""
+        """Wait until the last checkpoint is on disk; of two errors the first is raised."""
         if kind is None:
             self._background.wait()
             return
@@ -153,20 +155,21 @@ class CheckpointSaver:
 
     @property
     def due(self) -> bool:
-        """Whether it is time for one; while another is being written it never is.
+        """Whether it is time for a checkpoint; never while another is being written.
 
-        Copying everything takes time too: large models are saved more rarely than asked for.
+        Large models, whose copies take long, are saved less often than ``every`` seconds.
         """
-        apart = max(self.every, self.held / _HELD_SHARE) if self.every else 0.0
+        apart = max(self.every, self.pause_seconds / _PAUSE_SHARE) if self.every else 0.0
         return self.clock() - self._began >= apart and not self._background.busy
 
-    def save(self, folder: Path, state: State, best: Mapping[str, Tensor]) -> None:
+    def save(self, folder: Path, state: CheckpointState, best: Mapping[str, Tensor]) -> None:
         """Copy everything and begin to write it; every rank calls this at the same step.
 
         Args:
             folder: of the checkpoints.
-            state: what is no tensor.
-            best: whole weights of the best epoch, on rank 0; never changed in place.
+            state: everything that is no tensor.
+            best: whole weights of the best epoch by name, on rank 0; a new mapping for each best
+                epoch, as its identity tells whether they have to be written.
 
         Raises:
             StorageError: the checkpoint before could not be written.
@@ -176,41 +179,42 @@ class CheckpointSaver:
         if position == self._position:
             return
         self._position, self._began = position, self.clock()
-        if not (self.ranks.first or self.in_parts):
+        if not (self.ranks.first or self.is_sharded):
             return
         new = best is not self._best
         if new:
             self._best, self._best_on_host = best, {n: v.cpu() for n, v in best.items()}
-        tensors = self._copied(self.learned.tensors())
+        tensors = self._copy_tensors(self.train_state.tensors())
         tensors |= add_prefix("best", self._best_on_host)
-        job = self._write_parts if self.in_parts else self._write_whole
+        job = self._write_parts if self.is_sharded else self._write_whole
         self._background.start(
             functools.partial(
-                job, folder, tensors, copy.deepcopy(dict(state)), new_best=new and bool(best)
+                job, folder, tensors, copy.deepcopy(state), new_best=new and bool(best)
             )
         )
-        self.held = self.clock() - self._began
+        self.pause_seconds = self.clock() - self._began
 
-    def _copied(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Copy tensors into this host's memory, where the thread can take its time."""
-        if self.in_parts:
+    def _copy_tensors(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Copy tensors into host memory, from which the thread writes them while they change."""
+        if self.is_sharded:
             from hydragnn_hpo.training import sharded
 
             return sharded.copy_to_host(tensors)
         return {name: _copy_to_host(value) for name, value in tensors.items()}
 
     def _write_whole(
-        self, folder: Path, tensors: Mapping[str, Tensor], state: State, *, new_best: bool
+        self, folder: Path, tensors: Mapping[str, Tensor], state: CheckpointState, *, new_best: bool
     ) -> None:
         if new_best:
             write_checkpoint(folder / BEST, self._best_on_host, state)
         write_checkpoint(folder / LAST, tensors, state)
+        # A sharded checkpoint, of other ranks, is older: removed only when this one is on disk.
         (folder / POINTER).unlink(missing_ok=True)
         prune_checkpoints(folder)
-        self._tell(state, (folder / LAST).stat().st_size)
+        self._record_checkpoint(state, (folder / LAST).stat().st_size)
 
     def _write_parts(
-        self, folder: Path, tensors: Mapping[str, Tensor], state: State, *, new_best: bool
+        self, folder: Path, tensors: Mapping[str, Tensor], state: CheckpointState, *, new_best: bool
     ) -> None:
         from hydragnn_hpo.training import sharded
 
@@ -218,13 +222,14 @@ class CheckpointSaver:
             write_checkpoint(folder / BEST, self._best_on_host, state)
         name = f"{FOLDER}{state['progress']['step']:09d}"
         size = sharded.write_sharded(folder / name, tensors, self._group)
+        # The pointer is written after all parts: a kill before leaves the checkpoint before.
         if self.ranks.first:
             write_text(folder / POINTER, json.dumps({"folder": name, **state}))
             (folder / LAST).unlink(missing_ok=True)
             prune_checkpoints(folder)
-            self._tell(state, size)
+            self._record_checkpoint(state, size)
 
-    def _tell(self, state: State, size: int) -> None:
+    def _record_checkpoint(self, state: CheckpointState, size: int) -> None:
         self.seconds = self.clock() - self._began
         progress = state["progress"]
         self.record(
@@ -236,16 +241,16 @@ class CheckpointSaver:
         )
 
     def load(self, folder: Path) -> LoadedCheckpoint | None:
-        """Take the newest checkpoint over that every rank can read; every rank calls this.
+        """Load the newest checkpoint that every rank can read; every rank calls this.
 
-        One that cannot be read, cut off, damaged or of another version, costs work and no trial:
-        the next older one counts, then the weights of the best epoch alone.
+        A checkpoint that is truncated, damaged or of another version is skipped: the next older
+        one is tried, then the weights of the best epoch alone.
 
         Returns:
             What was loaded; None without a checkpoint.
 
         Raises:
-            StorageError: the file server is away.
+            StorageError: the file server is out of reach.
         """
         left = self._list_origins(folder) if self.ranks.first else []
         while (origin := self._agree_on_origin(left)) is not None:
@@ -253,33 +258,33 @@ class CheckpointSaver:
             try:
                 read = self._read(folder, origin)
             except StorageError as unreadable:
-                if _is_away(unreadable):
+                if _is_unreachable(unreadable):
                     raise
                 error = str(unreadable)
-            if self.ranks.most(self._number(read is None)).item() == 0:
+            if self.ranks.max(self._number(read is None)).item() == 0:
                 assert read is not None
-                return self._take_over(folder, origin, *read)
+                return self._load_into_training(folder, origin, *read)
             if self.ranks.first:
-                self._tell_unreadable(origin, error)
+                self._record_unreadable(origin, error)
         return None
 
     def _list_origins(self, folder: Path) -> list[Origin]:
-        """List what can be loaded, best first; a kill may leave one checkpoint of each kind."""
+        """List the readable kinds, newest first, ``best`` last; a kill may leave each of them."""
         steps: dict[Origin, int] = {}
-        there = [origin for origin, name in _FILES.items() if (folder / name).exists()]
-        for origin in there:
+        present = [origin for origin, name in _FILES.items() if (folder / name).exists()]
+        for origin in present:
             try:
                 steps[origin] = _read_state(folder, origin)["progress"]["step"]
             except StorageError as error:
-                if _is_away(error):
+                if _is_unreachable(error):
                     raise
-                self._tell_unreadable(origin, str(error))
+                self._record_unreadable(origin, str(error))
         newest = sorted(set(steps) - {"best"}, key=lambda origin: -steps[origin])
-        # Before the first checkpoint is whole, ``best`` alone is no place to go on from.
-        return newest + (["best"] if "best" in steps and set(there) != {"best"} else [])
+        # Without a checkpoint beside it, ``best`` is not loaded: the first was never completed.
+        return newest + (["best"] if "best" in steps and set(present) != {"best"} else [])
 
     def _agree_on_origin(self, left: list[Origin]) -> Origin | None:
-        """Take the next of rank 0's list on all ranks; None when there is none left."""
+        """Broadcast the next of rank 0's list, and remove it; None when the list is empty."""
         mine = list(_FILES).index(left.pop(0)) + 1 if left else 0
         number = int(self.ranks.sum(self._number(mine)).item())
         return list(_FILES)[number - 1] if number else None
@@ -287,17 +292,20 @@ class CheckpointSaver:
     def _number(self, value: int) -> Tensor:
         return torch.tensor(int(value), device=self.ranks.device)
 
-    def _read(self, folder: Path, origin: Origin) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Read tensors and state, and check that they are of this training.
+    def _read(self, folder: Path, origin: Origin) -> tuple[dict[str, Tensor], CheckpointState]:
+        """Read tensors and state, and check that they fit this training.
+
+        Returns:
+            Tensors by name, and the state.
 
         Raises:
-            StorageError: they are not, or cannot be read.
+            StorageError: they do not fit, or cannot be read.
         """
         if origin == "sharded":
             from hydragnn_hpo.training import sharded
 
-            state, with_best = _read_state(folder, origin), self.ranks.first or not self.in_parts
-            weights = self.learned.weights()
+            state, with_best = _read_state(folder, origin), self.ranks.first or not self.is_sharded
+            weights = self.train_state.weights()
             tensors = sharded.read_sharded(folder / state["folder"], weights, best=with_best)
         else:
             tensors, state = read_checkpoint(folder / _FILES[origin])
@@ -308,29 +316,29 @@ class CheckpointSaver:
             raise _other_version(folder / _FILES[origin], error) from None
         try:
             if origin == "best":
-                self.learned.check(add_prefix("model", tensors), ("model/",))
+                self.train_state.check_tensors(add_prefix("model", tensors), ("model/",))
             else:
-                self.learned.check(tensors, ("model/", "average/"))
+                self.train_state.check_tensors(tensors, ("model/", "average/"))
         except StorageError as error:
             raise _other_version(folder / _FILES[origin], error) from None
         return tensors, state
 
-    def _take_over(
-        self, folder: Path, origin: Origin, tensors: dict[str, Tensor], state: dict[str, Any]
+    def _load_into_training(
+        self, folder: Path, origin: Origin, tensors: dict[str, Tensor], state: CheckpointState
     ) -> LoadedCheckpoint:
         if origin == "best":
-            self.learned.put_best(tensors)
+            self.train_state.load_best(tensors)
             best = tensors
         else:
-            self.learned.put(tensors)
+            self.train_state.load(tensors)
             self._position = (folder, state["progress"]["epoch"], state["progress"]["step"])
             best = strip_prefix("best", tensors)
-        if self.in_parts and not self.ranks.first:
+        if self.is_sharded and not self.ranks.first:
             best = {}
         best = {name: value.to(self.ranks.device) for name, value in best.items()}
         return LoadedCheckpoint(origin, state, best)
 
-    def _tell_unreadable(self, origin: Origin, error: str) -> None:
+    def _record_unreadable(self, origin: Origin, error: str) -> None:
         logger.warning("%s The trial goes on from an older state.", error)
         self.record("unreadable", checkpoint=_FILES[origin], error=error)
 
@@ -339,11 +347,11 @@ def _other_version(path: Path, why: Exception) -> StorageError:
     return StorageError(f"{path}: is a checkpoint of another version ({why}).")
 
 
-def _read_state(folder: Path, origin: Origin) -> dict[str, Any]:
+def _read_state(folder: Path, origin: Origin) -> CheckpointState:
     """Read the plain state of a checkpoint.
 
     Raises:
-        StorageError: it cannot be read, or says nothing of its progress.
+        StorageError: it cannot be read, or holds no progress.
     """
     path = folder / _FILES[origin]
     state = read_json(path) if origin == "sharded" else read_state(path)
@@ -353,35 +361,35 @@ def _read_state(folder: Path, origin: Origin) -> dict[str, Any]:
             folder.joinpath(state["folder"])
     except (KeyError, TypeError, ValueError):
         raise StorageError(f"{path}: does not say how far it is.") from None
-    return dict(state)
+    return state
 
 
-def _is_away(error: StorageError) -> bool:
-    """Check whether an error speaks of the file server, which may be back, not of the file."""
+def _is_unreachable(error: StorageError) -> bool:
+    """Check whether an error is one of the file server, which may return, not of the file."""
     return passes(error) or isinstance(error.__cause__, PermissionError)
 
 
 def prune_checkpoints(folder: Path) -> None:
-    """Remove parts that do not count: those before, and those that a kill left half written."""
-    counts = None
+    """Remove sharded checkpoints but the one of the pointer: older ones, and incomplete ones."""
+    current = None
     if (folder / POINTER).exists():
         try:
-            counts = _read_state(folder, "sharded").get("folder")
+            current = _read_state(folder, "sharded").get("folder")
         except StorageError as error:
             if isinstance(error.__cause__, OSError):  # the file may be whole: remove nothing
                 return
     for path in folder.glob(f"{FOLDER}*"):
-        if path.name != counts:
+        if path.name != current:
             shutil.rmtree(path, ignore_errors=True)
 
 
 def _copy_to_host(value: Tensor) -> Tensor:
-    """Copy a tensor into this host's memory."""
+    """Copy a tensor into host memory."""
     return value.detach().to("cpu", copy=True)
 
 
-def checkpoint_origin(ranks: Ranks, parallel: ParallelConfig) -> dict[str, Any]:
-    """Return what writes a checkpoint; for people, nothing depends on it."""
+def checkpoint_origin(ranks: Ranks, parallel: ParallelConfig) -> CheckpointWriter:
+    """Return what writes a checkpoint: versions, device and ranks of this process."""
     return {
         "hydragnn_hpo": __version__,
         "torch": str(torch.__version__),

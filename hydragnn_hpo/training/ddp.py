@@ -1,9 +1,11 @@
 """The process group of one trial: rank and world size, rendezvous, device, MPI, all-reduce.
 
-An agent, torchrun, srun or MPI sets the environment that all of it is read from; without any, a
-rank runs alone. ``SyncPoints`` are the steps at which ranks check together for requests and due
-checkpoints: in every step that would cost a collective and make a GPU wait, and ranks that check
-each for itself would disagree. So rank 0 chooses how many steps it is until the next one.
+All of it is read from the environment that an agent, torchrun, srun or MPI sets; without one, a
+rank runs alone.
+
+``SyncPoints`` are the steps at which the ranks agree on requests and due checkpoints. Agreement in
+every step would cost a collective and make a GPU wait; without agreement, ranks would stop at
+different steps. So rank 0 chooses the number of steps to the next one, about a second.
 """
 
 import datetime
@@ -32,21 +34,23 @@ from hydragnn_hpo.errors import ConfigError
 _KEPT: list[nn.Module] = []
 """Everything that holds a process group, kept to the end of the process.
 
-Whoever drops the last reference to a gloo group joins its threads while holding the GIL; a
-thread that is just then releasing the tensors of the last collective waits for the GIL, and
-the rank hangs for good (seen with torch 2.13 in one of some hundred starts). So groups are
-never destroyed: ranks end by ``os._exit`` when their files are written.
+Dropping the last reference to a gloo group joins its threads while holding the GIL. A thread that
+releases the tensors of the last collective at that moment waits for the GIL, and the rank hangs for
+good (seen with torch 2.13 in about one of a hundred starts). So groups are never destroyed: ranks
+end by ``os._exit`` when their files are written.
 """
 
 _BACKENDS = {"cuda": "nccl", "xpu": "xccl"}
-"""What ranks speak by, by device; gloo else. RCCL goes by NCCL's name."""
+"""torch's backend by type of device; gloo for all others. RCCL has the name of NCCL."""
 
 JOIN_SECONDS = 60.0
+"""How long a rank waits until rank 0 listens."""
+
 COLLECTIVE_SECONDS = 300.0
-"""How long ranks wait for each other; ``HYDRAGNN_HPO_COLLECTIVE_SECONDS`` says otherwise."""
+"""How long ranks wait for each other, unless ``HYDRAGNN_HPO_COLLECTIVE_SECONDS`` is set."""
 
 NAMING_SECONDS = 30.0
-"""What torch waits longer, so that ``training.watchdog`` can name who is behind."""
+"""How much longer torch waits, so that ``training.watchdog`` can name the rank that is behind."""
 
 
 @dataclass(frozen=True)
@@ -54,12 +58,15 @@ class Ranks:
     """This rank among the ranks of its trial."""
 
     rank: int
+    """From 0."""
     world: int
+    """Number of ranks."""
     device: torch.device
+    """Where this rank computes."""
     tensor: int = 1
-    """Neighbouring ranks that share layers, and so see the same graphs; divides ``world``."""
+    """Number of neighbouring ranks that share layers and see the same graphs; divides ``world``."""
     store: Store | None = field(default=None, repr=False, compare=False)
-    """Where the ranks met and can leave each other notes; none for a rank alone."""
+    """The store through which the ranks met, also for marks of progress; None for a single rank."""
 
     @property
     def first(self) -> bool:
@@ -73,34 +80,34 @@ class Ranks:
 
     @property
     def data_world(self) -> int:
-        """Into how many shares the graphs of a step go."""
+        """Number of shares into which the graphs of a step are divided."""
         return self.world // self.tensor
 
     @property
-    def counts(self) -> bool:
-        """Whether this rank is the one that speaks for its share in sums over all ranks."""
+    def represents_share(self) -> bool:
+        """Whether this rank, of those that see the same graphs, adds them to sums over ranks."""
         return self.rank % self.tensor == 0
 
     def sum(self, values: Tensor) -> Tensor:
-        """Add a tensor over all ranks, in place."""
+        """Add a tensor over all ranks, in place, and return it; every rank calls this."""
         if self.world > 1:
             dist.all_reduce(values)
         return values
 
-    def most(self, values: Tensor) -> Tensor:
-        """Take the largest of all ranks, element by element, in place."""
+    def max(self, values: Tensor) -> Tensor:
+        """Take the maximum over all ranks, element by element, in place; every rank calls this."""
         if self.world > 1:
             dist.all_reduce(values, op=dist.ReduceOp.MAX)
         return values
 
-    def leave(self) -> None:
-        """Wait for the others; the process group goes with the process, see ``_KEPT``."""
+    def barrier(self) -> None:
+        """Wait until every rank has called this."""
         if self.world > 1:
             dist.barrier()
 
 
 def keep_until_exit(module: nn.Module) -> None:
-    """Hold what has a process group to the end of the process, see ``_KEPT``."""
+    """Keep a module with a process group until the process ends, see ``_KEPT``."""
     _KEPT.append(module)
 
 
@@ -111,12 +118,16 @@ def join_ranks(meeting: Path | None = None) -> Ranks:
     ``HYDRAGNN_HPO_DEVICE``. gloo on CPUs; nccl on GPUs (RCCL on ROCm), xccl on Intel's.
 
     Args:
-        meeting: a file, new with each attempt, through which the ranks of one host find each
-            other; without it they meet at ``MASTER_PORT``, where torch's store listens on
-            every interface (Law 10: only for trials that another launcher started).
+        meeting: file through which the ranks of one host find each other, a new one for each
+            attempt. With None they meet at ``MASTER_PORT``, where torch's store listens on every
+            interface (Law 10: only for trials that another launcher started).
+
+    Returns:
+        This rank among the others; they wait for each other in here.
 
     Raises:
         ConfigError: the environment names a rank outside the world.
+        ConnectionError: rank 0 does not listen within ``JOIN_SECONDS``.
     """
     rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     if not 0 <= rank < world:
@@ -138,26 +149,26 @@ def join_ranks(meeting: Path | None = None) -> Ranks:
 
 
 def collective_seconds() -> float:
-    """Return how long ranks wait for each other.
+    """Return how long ranks wait for each other in a collective, in seconds.
 
     Raises:
-        ConfigError: the environment holds no number of seconds.
+        ConfigError: ``HYDRAGNN_HPO_COLLECTIVE_SECONDS`` is no positive number.
     """
-    found = os.environ.get("HYDRAGNN_HPO_COLLECTIVE_SECONDS")
+    setting = os.environ.get("HYDRAGNN_HPO_COLLECTIVE_SECONDS")
     try:
-        seconds = COLLECTIVE_SECONDS if found is None else float(found)
+        seconds = COLLECTIVE_SECONDS if setting is None else float(setting)
     except ValueError:
         seconds = 0.0
     if not 0 < seconds < float("inf"):
         raise ConfigError(
-            f"HYDRAGNN_HPO_COLLECTIVE_SECONDS is '{found}': set a number of seconds above 0, or "
+            f"HYDRAGNN_HPO_COLLECTIVE_SECONDS is '{setting}': set a number of seconds above 0, or "
             "leave it out."
         )
     return seconds
 
 
 def collective_timeout() -> datetime.timedelta:
-    """Return when a collective that nobody ends fails by itself."""
+    """Return after how long torch lets a collective fail by itself."""
     return datetime.timedelta(seconds=collective_seconds() + NAMING_SECONDS)
 
 
@@ -176,12 +187,12 @@ def _device() -> torch.device:
     name = os.environ.get("HYDRAGNN_HPO_DEVICE")
     if name is not None:
         return torch.device(name)
-    found = torch.accelerator.current_accelerator(check_available=True)
-    if found is None or found.type not in _BACKENDS:
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
+    if accelerator is None or accelerator.type not in _BACKENDS:
         return torch.device("cpu")
     local = int(os.environ.get("LOCAL_RANK", "0"))
-    alone = torch.accelerator.device_count() == 1  # whoever launched us shows each rank its own
-    return torch.device(found.type, 0 if alone else local)
+    alone = torch.accelerator.device_count() == 1  # the launcher shows each rank its own alone
+    return torch.device(accelerator.type, 0 if alone else local)
 
 
 def _wait_for_port(host: str, port: int) -> None:
@@ -205,7 +216,7 @@ def allreduce_tensors(ranks: Ranks, parts: Mapping[str, Tensor]) -> dict[str, np
         parts: tensors on any device; they are sent as fp64.
 
     Returns:
-        The sums by name, in the tensors' shapes.
+        The sums by name, fp64, in the tensors' shapes.
     """
     flat = [part.to(ranks.device, torch.float64).flatten() for part in parts.values()]
     values = ranks.sum(torch.cat(flat)).cpu().numpy()
@@ -218,16 +229,16 @@ def allreduce_tensors(ranks: Ranks, parts: Mapping[str, Tensor]) -> dict[str, np
 
 
 def rank_row(ranks: Ranks, values: Tensor) -> Tensor:
-    """Put this rank's numbers into a table of all ranks, [world, n]; the sum fills it."""
+    """Return a table of zeros, [world, n], with this rank's numbers, [n]; a sum fills the rest."""
     table = values.new_zeros(ranks.world, len(values))
     table[ranks.rank] = values
     return table
 
 
 def adopt_mpi_environment() -> None:
-    """Set in the environment what MPI knows, where no other launcher has said it.
+    """Set the variables of ``torchrun`` from MPI, unless another launcher has set them.
 
-    ``python -m mpi4py`` has MPI imported; the names below are those that ``torchrun`` sets.
+    MPI counts as the launcher where it is imported already, as by ``python -m mpi4py``.
     """
     if "mpi4py" not in sys.modules or "WORLD_SIZE" in os.environ:
         return
@@ -257,10 +268,13 @@ def adopt_mpi_environment() -> None:
 
 
 def check_mpi_ranks(config: Path) -> None:
-    """Look whether MPI knows all ranks of a trial whose store it shall spread.
+    """Check that MPI knows all ranks of a trial whose store is distributed over them.
+
+    Args:
+        config: file of the trial, for the error.
 
     Raises:
-        ConfigError: it does not: each rank would hold the whole store.
+        ConfigError: it does not; each rank would hold the whole store.
     """
     try:
         from mpi4py import MPI
@@ -278,7 +292,7 @@ def check_mpi_ranks(config: Path) -> None:
 
 
 def finalize_mpi() -> None:
-    """Finalize MPI, which takes a process that just ends for a broken one."""
+    """Finalize MPI, which reports a process that exits without this as broken."""
     if "mpi4py.MPI" in sys.modules:
         from mpi4py import MPI
 
@@ -287,16 +301,17 @@ def finalize_mpi() -> None:
 
 
 Signal = Literal["go", "stop", "interrupt"]
+"""Continue; end for good after this epoch's validation; end before the next step."""
 
-SECONDS = 1.0
-"""About how often the ranks look up."""
+SYNC_SECONDS = 1.0
+"""Approximate time between two sync points."""
 
 _GROWTH = 4
-"""Most by which the steps from look to look grow."""
+"""Largest factor by which the number of steps between two sync points grows."""
 
 
 class SyncPoints:
-    """Agreement of all ranks, once a second or so."""
+    """Steps at which all ranks agree on requests and checkpoints, about one a second."""
 
     def __init__(
         self,
@@ -306,56 +321,56 @@ class SyncPoints:
         step: int = 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Look up after the next step, and then as often as rank 0 says.
+        """Begin with a sync point after the next step.
 
         Args:
-            ranks: who looks up together.
-            signal: what is asked of this rank.
+            ranks: all of them have sync points at the same steps.
+            signal: returns what is requested of this rank.
             step: steps taken before.
             clock: in seconds.
         """
         self.ranks, self.signal, self.clock = ranks, signal, clock
         self.next = step + 1
         self.longest = 0.0
-        """Most seconds between two looks so far, on this rank."""
-        self._seen, self._at, self._before = step, clock(), 1
+        """Longest time between two sync points so far on this rank, in seconds."""
+        self._last_step, self._last_time, self._last_count = step, clock(), 1
 
     def due(self, step: int) -> bool:
-        """Check whether the ranks look up after ``step`` steps of the training."""
+        """Check whether there is a sync point after ``step`` steps of the training."""
         return step >= self.next
 
     def agree(self, step: int, *, save: bool) -> tuple[Signal, bool]:
-        """Ask all ranks in one small all-reduce.
+        """Agree with all ranks in one small all-reduce.
 
         Args:
             step: steps taken since the training's beginning, the same on all ranks.
             save: whether this rank wants a checkpoint; rank 0 decides.
 
         Returns:
-            What is asked of all, and whether a checkpoint is due.
+            The strongest signal of any rank, and whether a checkpoint is due.
         """
-        wish, first = self.signal(), self.ranks.first
+        requested, first = self.signal(), self.ranks.first
         flags = torch.tensor(
             [
-                float(wish == "stop"),
-                float(wish == "interrupt"),
+                float(requested == "stop"),
+                float(requested == "interrupt"),
                 float(save and first),
-                float(self._ahead(step) if first else 0),
+                float(self._steps_to_next(step) if first else 0),
             ],
             device=self.ranks.device,
         )
-        stop, interrupt, due, ahead = self.ranks.sum(flags).tolist()
-        self.next = step + int(ahead)
+        stop, interrupt, due, steps = self.ranks.sum(flags).tolist()
+        self.next = step + int(steps)
         return "interrupt" if interrupt else "stop" if stop else "go", bool(due)
 
-    def _ahead(self, step: int) -> int:
-        """Return the steps that fit between two looks, by the pace since the last one.
+    def _steps_to_next(self, step: int) -> int:
+        """Return the number of steps to the next sync point, by the pace since the last one.
 
-        A few quick steps prove little, so the distance grows by a factor at most.
+        It grows by a factor of ``_GROWTH`` at most, as a few quick steps prove little.
         """
         now = self.clock()
-        passed = now - self._at
-        fitting = round((step - self._seen) / max(passed, 1e-9) * SECONDS)
-        self._seen, self._at, self.longest = step, now, max(self.longest, passed)
-        self._before = min(max(fitting, 1), _GROWTH * self._before)
-        return self._before
+        passed = now - self._last_time
+        fitting = round((step - self._last_step) / max(passed, 1e-9) * SYNC_SECONDS)
+        self._last_step, self._last_time, self.longest = step, now, max(self.longest, passed)
+        self._last_count = min(max(fitting, 1), _GROWTH * self._last_count)
+        return self._last_count

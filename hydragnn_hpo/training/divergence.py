@@ -1,7 +1,7 @@
 """End a diverged training early, and name the epoch and the tensor.
 
-All ranks decide alike: by the gradient of the whole step, or by what they sum at the end of an
-epoch. On a GPU nothing here waits for the device but every 50th step and the end of an epoch.
+All ranks decide alike: by the gradient of the whole step, or by sums over ranks at the end of an
+epoch. On a GPU only every 50th step and the end of an epoch wait for the device.
 """
 
 import math
@@ -15,90 +15,97 @@ from hydragnn_hpo.model import MultiHeadGNN
 from hydragnn_hpo.training.ddp import Ranks, rank_row
 
 HOPELESS = 100.0
-"""Spreads of a target: an error so many times as large as that of guessing the mean is hopeless."""
+"""Standard deviations of a target above which its error is hopeless; guessing the mean has one."""
 
 LOST_EPOCHS = 3
-"""Epochs running in which an error must be hopeless. One or two may be a spike: of 30 small
-trainings with far too large steps, 4 came back after one of more than 1000 spreads."""
+"""Epochs in a row in which an error must be hopeless. One or two may be a spike: of 30 small
+trainings with far too large steps, 4 recovered from an error of more than 1000 spreads."""
 
 _GPU_STEPS = 50
-"""How often the gradient on a GPU is looked at: each look waits for the device."""
+"""Steps between two checks of the gradient on a GPU: each check waits for the device."""
 
 
 class Diverged(Exception):
-    """The training came to nothing; says in which epoch, and at which tensor."""
+    """The training diverged; the message names the epoch and the tensor."""
 
 
 class DivergenceGuard:
-    """Looks at gradients, weights and errors while a model trains."""
+    """Checks gradients, weights and errors while a model trains."""
 
     def __init__(self, model: MultiHeadGNN, device: torch.device) -> None:
-        """Watch over a model; what of its trunk is frozen now may stay without a gradient."""
+        """Guard a model; frozen parameters of its trunk may stay without a gradient."""
         self.model, self.every = model, 1 if device.type == "cpu" else _GPU_STEPS
         self._trunk = [p for p in model.trunk.parameters() if p.requires_grad]
         self._alive = torch.zeros((), dtype=torch.float64, device=device)
         self._known, self._steps = not self._trunk, 0
 
-    def gradient(self, norm: Tensor, *, epoch: int, step: int) -> None:
-        """Look at the gradient of a step, on a GPU only at every 50th, where it has to wait.
+    def check_gradient(self, norm: Tensor, *, epoch: int, step: int) -> None:
+        """Check the gradient of a step; on a GPU of every 50th step.
 
         Args:
-            norm: length of the whole gradient.
+            norm: 2-norm of the whole gradient, a scalar.
             epoch: from 1.
-            step: from 1, since the training's beginning.
+            step: from 1, since the beginning of the training.
 
         Raises:
-            Diverged: it is not finite.
+            Diverged: the norm is not finite.
         """
         self._steps += 1
         if not self._known:
-            self._look_at_trunk(step)
+            self._check_trunk(step)
         if step % self.every or math.isfinite(norm):
             return
-        found = (name for name, p in self.model.named_parameters() if not _finite(p.grad))
+        names = (name for name, p in self.model.named_parameters() if not _is_finite(p.grad))
         raise Diverged(
-            f"epoch {epoch}, step {step}: the gradient of {next(found, 'the whole model')} is not "
+            f"epoch {epoch}, step {step}: the gradient of {next(names, 'the whole model')} is not "
             "finite"
         )
 
-    def _look_at_trunk(self, step: int) -> None:
-        """Note whether this rank's part of the trunk has any gradient, until it has."""
+    def _check_trunk(self, step: int) -> None:
+        """Record whether this rank's part of the trunk has had a gradient in this epoch."""
         gradients = [_local(p.grad) for p in self._trunk if p.grad is not None]
         if gradients:
             self._alive += torch.stack(torch._foreach_norm(gradients, 1)).sum()
         if step % self.every == 0:
-            self._known = bool(self._alive != 0)  # not finite is alive too, and met elsewhere
+            self._known = bool(
+                self._alive != 0
+            )  # NaN counts too: the norm of the whole gradient is checked for it
 
-    def shares(self, ranks: Ranks) -> dict[str, Tensor]:
-        """Return what this rank adds to the epoch's sums: a living trunk, a weight that is none."""
-        broken = self._broken()
+    def local_sums(self, ranks: Ranks) -> dict[str, Tensor]:
+        """Return this rank's term of the epoch's sums over ranks, and begin the next epoch.
+
+        Returns:
+            ``guard``: whether the trunk had a gradient, and the number of the first parameter that
+            is not finite, from 1, or 0; zeros but for this rank's row, fp64, [world, 2].
+        """
+        nonfinite = self._nonfinite_parameters()
         alive = float(self._known or not self._steps or bool(self._alive != 0))
         self._alive.zero_()
         self._known, self._steps = not self._trunk, 0
-        mine = torch.tensor([alive, broken[0] + 1.0 if broken else 0.0], dtype=torch.float64)
+        mine = torch.tensor([alive, nonfinite[0] + 1.0 if nonfinite else 0.0], dtype=torch.float64)
         return {"guard": rank_row(ranks, mine)}
 
-    def _broken(self) -> list[int]:
-        """Return the numbers of parameters of which this rank holds what is not finite."""
+    def _nonfinite_parameters(self) -> list[int]:
+        """Return the numbers of the parameters whose local part is not finite, from 0."""
         parts = [_local(p.detach()) for p in self.model.parameters()]
         largest = torch._foreach_norm([part for part in parts if part.numel()], float("inf"))
         if bool(torch.isfinite(torch.stack(largest)).all()):
             return []
-        return [number for number, part in enumerate(parts) if not _finite(part)]
+        return [number for number, part in enumerate(parts) if not _is_finite(part)]
 
-    def weights(self, table: np.ndarray, *, epoch: int) -> None:
-        """Look at what all ranks found in an epoch.
+    def check_weights(self, table: np.ndarray, *, epoch: int) -> None:
+        """Check the weights, and the trunk's gradients, of all ranks after an epoch.
 
         Args:
-            table: sum of ``shares``, [world, 2].
+            table: ``guard`` of ``local_sums``, summed over ranks, [world, 2].
             epoch: from 1.
 
         Raises:
             Diverged: a weight is not finite, or no step gave the trunk a gradient.
         """
-        broken = table[:, 1][table[:, 1] > 0]
-        if len(broken):
-            name = [name for name, _ in self.model.named_parameters()][int(broken.min()) - 1]
+        nonfinite = table[:, 1][table[:, 1] > 0]
+        if len(nonfinite):
+            name = [name for name, _ in self.model.named_parameters()][int(nonfinite.min()) - 1]
             raise Diverged(f"epoch {epoch}: the weights of {name} are not finite")
         if not table[:, 0].any():
             name = next(n for n, p in self.model.named_parameters() if p is self._trunk[0])
@@ -107,7 +114,7 @@ class DivergenceGuard:
                 "others) was exactly 0: it cannot learn"
             )
 
-    def objective(
+    def check_objective(
         self,
         objective: float,
         mae: Mapping[str, float],
@@ -117,23 +124,24 @@ class DivergenceGuard:
         lost: int,
         epoch: int,
     ) -> int:
-        """Look at the validation of an epoch.
+        """Check the validation of an epoch.
 
-        What was never sane may become so when steps get smaller; what was and is lost has exploded.
+        An error that was always hopeless may still fall as steps get smaller; only one that was
+        better in the best epoch can have exploded.
 
         Args:
-            objective: what the search compares.
-            mae: each head's error, in its unit.
-            std: each target's spread, in its unit.
-            best: errors of the best epoch so far; empty in the first.
-            lost: what the last epoch's call gave.
+            objective: of the epoch, see ``trainer.compute_objective``.
+            mae: validation MAE by head, in the target's unit.
+            std: standard deviation of each target, in its unit.
+            best: validation MAE of the best epoch so far, by head; empty in the first epoch.
+            lost: result of this method after the epoch before.
             epoch: from 1.
 
         Returns:
-            Epochs running in which an error was hopeless that had not been so.
+            Number of last epochs in a row in which an error was hopeless that had not always been.
 
         Raises:
-            Diverged: it is not finite, or an error has exploded.
+            Diverged: the objective is not finite, or an error has exploded.
         """
         if not math.isfinite(objective):
             raise Diverged(f"epoch {epoch}: validation MAE {dict(mae)} is not finite")
@@ -154,5 +162,5 @@ def _local(value: Tensor) -> Tensor:
     return value if part is None else part()
 
 
-def _finite(value: Tensor | None) -> bool:
+def _is_finite(value: Tensor | None) -> bool:
     return value is None or bool(torch.isfinite(_local(value)).all())

@@ -1,6 +1,6 @@
-"""Joules, from whatever counters a host has; a part without a counter is left out.
+"""Energy of a training in joules, from the counters of its host; parts without one are left out.
 
-A host's counters see the whole host: what shares it with the trial is counted too.
+The counters of a host count everything on it, also what runs beside the trial.
 Sources: Linux, Documentation/power/powercap/powercap.rst (RAPL); HPE Cray EX, pm_counters(5).
 """
 
@@ -16,15 +16,19 @@ from torch import Tensor
 CRAY, POWERCAP = Path("/sys/cray/pm_counters"), Path("/sys/class/powercap")
 
 REGIONS = ("train", "val", "checkpoint")
+"""Parts of an epoch that energy is counted for."""
+
 PARTS = ("host", "cpu", "memory", "accelerator")
-"""What is counted. ``host`` is everything in a host, the other parts included."""
+"""Parts of a machine. ``host`` is everything in a host, the other parts included."""
 
 
 class Counter(Protocol):
     """A number of joules that only rises."""
 
     name: str
+    """Unique on its host."""
     part: str
+    """One of ``PARTS``."""
 
     def joules(self) -> float:
         """Return the joules since an arbitrary time.
@@ -42,14 +46,14 @@ class FileCounter:
         """Read a counter for the first time.
 
         Args:
-            path: the file; its first word is the number.
+            path: file whose first word is the number.
             part: what it counts, one of ``PARTS``.
-            unit: joules of 1 in the file.
-            wraps: where it begins at 0 again, in joules.
+            unit: joules per unit of the number.
+            wraps: joules after which the number begins at 0 again; 0 where it never does.
 
         Raises:
-            OSError: it is missing, or not for this user.
-            ValueError: it holds no number.
+            OSError: the file is missing, or this user cannot read it.
+            ValueError: the file holds no number.
         """
         self.path, self.part, self.unit, self.wraps = path, part, unit, wraps
         self.name = f"{path.parent.name}/{path.name}"
@@ -62,6 +66,7 @@ class FileCounter:
         """Return the joules since this object was made."""
         now = self._read()
         passed = now - self._last
+        # A number that fell has wrapped, or its counter was reset to 0.
         self._total += passed if passed >= 0 else passed + self.wraps if self.wraps else now
         self._last = now
         return self._total
@@ -73,7 +78,11 @@ class NvidiaCounter:
     part = "accelerator"
 
     def __init__(self, bus: str) -> None:
-        """Find the GPU on a PCI address, and read it for the first time."""
+        """Open the GPU at a PCI address, such as ``0000:65:00.0``, and read it once.
+
+        Raises:
+            Exception: of any kind, where the library or the counter is missing.
+        """
         self.nvml: Any = importlib.import_module("pynvml")
         self.nvml.nvmlInit()
         self.handle = self.nvml.nvmlDeviceGetHandleByPciBusId_v2(bus.encode())
@@ -91,7 +100,11 @@ class AmdCounter:
     part = "accelerator"
 
     def __init__(self, bus: str) -> None:
-        """Find the GPU on a PCI address, and read it for the first time."""
+        """Open the GPU at a PCI address, such as ``0000:65:00.0``, and read it once.
+
+        Raises:
+            Exception: of any kind, where the library or the counter is missing.
+        """
         self.smi: Any = importlib.import_module("amdsmi")
         self.smi.amdsmi_init()
         self.handle = self.smi.amdsmi_get_processor_handle_from_bdf(bus)
@@ -100,22 +113,23 @@ class AmdCounter:
 
     def joules(self) -> float:
         """Return the joules since its driver was loaded; the resolution is in microjoules."""
-        found = self.smi.amdsmi_get_energy_count(self.handle)
-        return float(found["energy_accumulator"] * found["counter_resolution"]) / 1e6
+        count = self.smi.amdsmi_get_energy_count(self.handle)
+        return float(count["energy_accumulator"] * count["counter_resolution"]) / 1e6
 
 
 def find_counters(
     device: torch.device, *, whole_host: bool, cray: Path = CRAY, powercap: Path = POWERCAP
 ) -> list[Counter]:
-    """Find what counts joules here, without counting anything twice.
+    """Find the counters that this rank reads, so that nothing is counted twice over all ranks.
 
     Args:
-        device: this rank's device; its own counter is read by this rank.
-        whole_host: whether this rank reads the host's counters, as one rank of each host does.
-        cray: root of Cray's counters.
-        powercap: root of Intel's and AMD's counters of processors.
+        device: of this rank; a GPU is read by its own rank.
+        whole_host: whether this rank reads the host's counters too, as one rank of each host does.
+        cray: folder of Cray's counters.
+        powercap: folder of Linux' counters of processors (RAPL).
     """
     of_cray = list(_cray(cray))
+    # Cray counts the whole host and its GPUs, so other counters would count the same again.
     host = (of_cray or list(_processors(powercap))) if whole_host else []
     if any(counter.part == "accelerator" for counter in of_cray) or device.type != "cuda":
         return host
@@ -131,7 +145,7 @@ def _cray(root: Path) -> Iterator[Counter]:
 
 
 def _processors(root: Path) -> Iterator[Counter]:
-    """Return the counters of RAPL's packages and memories; cores and such are inside a package."""
+    """Yield RAPL's counters of packages and memories; those of cores are parts of a package."""
     for folder in sorted(root.glob("intel-rapl:*")):
         with contextlib.suppress(OSError, ValueError, IndexError):
             name = (folder / "name").read_text().strip()
@@ -142,16 +156,16 @@ def _processors(root: Path) -> Iterator[Counter]:
 
 
 def _gpu(device: torch.device) -> Iterator[Counter]:
-    """Return the counter of one GPU; none where its library fails, whatever the error."""
+    """Yield the counter of one GPU; none where its library fails with any error."""
     kind = AmdCounter if torch.version.hip else NvidiaCounter
     with contextlib.suppress(Exception):
         yield kind(bus_of(device))
 
 
 def bus_of(device: torch.device) -> str:
-    """Return the PCI address of a GPU, which no environment variable renumbers."""
-    found: Any = torch.cuda.get_device_properties(device)
-    return f"{found.pci_domain_id:04x}:{found.pci_bus_id:02x}:{found.pci_device_id:02x}.0"
+    """Return the PCI address of a GPU; unlike its index it depends on no environment variable."""
+    gpu: Any = torch.cuda.get_device_properties(device)
+    return f"{gpu.pci_domain_id:04x}:{gpu.pci_bus_id:02x}:{gpu.pci_device_id:02x}.0"
 
 
 class Energy:
@@ -162,11 +176,11 @@ class Energy:
         self.counters = counters
         self._last = [0.0] * len(counters)
         self._sums = torch.zeros(len(REGIONS), len(PARTS), dtype=torch.float64)
-        self.spent("train")
-        self.take()
+        self.count("train")
+        self.take_joules()
 
-    def spent(self, region: str) -> None:
-        """Count what was spent since the last call for a region."""
+    def count(self, region: str) -> None:
+        """Count the joules since the last call for a region, one of ``REGIONS``."""
         for place, counter in enumerate(self.counters):
             with contextlib.suppress(Exception):  # a counter that is gone counts no more
                 now = counter.joules()
@@ -175,8 +189,8 @@ class Energy:
                 )
                 self._last[place] = now
 
-    def take(self) -> Tensor:
-        """Return the joules since the last call, fp64, [regions, parts], and start from zero."""
+    def take_joules(self) -> Tensor:
+        """Return the joules since the last call, fp64, [REGIONS, PARTS], and start from zero."""
         taken = self._sums.clone()
         self._sums.zero_()
         return taken

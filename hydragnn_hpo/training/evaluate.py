@@ -1,4 +1,7 @@
-"""Errors and predictions over a whole split: sums over ranks, no padding, no double counts."""
+"""Errors and predictions over a whole split: sums over ranks, no padding, no double counts.
+
+Shapes: G graphs, N nodes, T targets, w components of a target (1, 3 for vectors, 9 for stress).
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,25 +23,34 @@ EDGES_PER_BATCH = 40_000
 
 @dataclass(frozen=True)
 class BatchFeed:
-    """What is needed to make batches: graphs, cutoff, type, targets, ranks."""
+    """Makes the batches of a trial on this rank."""
 
     graphs: GraphSet
+    """All graphs of the trial; indices count in these."""
     cutoff: float
+    """Longest edge in angstrom."""
     dtype: torch.dtype
+    """Of positions and targets."""
     targets: tuple[str, ...]
+    """Names of the targets in a batch, T."""
     ranks: Ranks
+    """This rank among the others."""
     costs: np.ndarray
+    """Predicted cost of each graph, in any unit, [G]."""
     max_neighbors: int | None = None
+    """Most neighbours of a node; None for all within the cutoff."""
     precision: str = "fp32"
-    together: bool = False
-    """Whether all ranks must take equally many batches: where weights are sharded, they meet."""
+    """``training.precision``."""
+    is_collective: bool = False
+    """Whether a forward pass is a collective, as with sharded weights: all ranks then take equally
+    many batches."""
 
-    def batch(self, indices: np.ndarray) -> Batch:
-        """Make one batch on this rank's device."""
-        return self.made(indices).to(self.ranks.device)
+    def batch_on_device(self, indices: np.ndarray) -> Batch:
+        """Make the batch of some graphs, int64 [n], on this rank's device."""
+        return self.batch_on_host(indices).to(self.ranks.device)
 
-    def made(self, indices: np.ndarray) -> Batch:
-        """Make one batch in this process's memory, from where a GPU can fetch it by itself."""
+    def batch_on_host(self, indices: np.ndarray) -> Batch:
+        """Make the batch of some graphs, int64 [n], in host memory; pinned where there is a GPU."""
         made = make_batch(
             self.graphs,
             indices,
@@ -51,19 +63,22 @@ class BatchFeed:
         return made.pin() if self.ranks.device.type == "cuda" else made
 
     def share(self, indices: np.ndarray) -> np.ndarray:
-        """Take this rank's part of some graphs, balanced by cost."""
+        """Return this rank's share of some graphs, balanced by cost: int64, [n] to [share]."""
         if self.ranks.data_world == 1:
             return indices
         return self._shares(indices)[self.ranks.data_rank]
 
-    def pieces(self, indices: np.ndarray) -> Iterator[Batch]:
-        """Go through this rank's part of some graphs in batches of bounded size."""
+    def share_in_batches(self, indices: np.ndarray) -> Iterator[Batch]:
+        """Yield this rank's share of some graphs, [n], in batches of about ``EDGES_PER_BATCH``.
+
+        Where forward passes are collectives, empty batches make the number equal on all ranks.
+        """
         mine = self._cut(self.share(indices))
         count = len(mine)
-        if self.together:
+        if self.is_collective:
             count = max(len(self._cut(share)) for share in self._shares(indices))
         for piece in [*mine, *[indices[:0]] * (count - len(mine))]:
-            yield self.batch(piece)
+            yield self.batch_on_device(piece)
 
     def _shares(self, indices: np.ndarray) -> list[np.ndarray]:
         return [indices[rows] for rows in balance_load(self.costs[indices], self.ranks.data_world)]
@@ -73,8 +88,17 @@ class BatchFeed:
         return [indices[groups == group] for group in np.unique(groups)]
 
 
-def make_feed(config: TrialConfig, graphs: GraphSet, ranks: Ranks, together: bool) -> BatchFeed:
-    """Return what a trial's batches are made of."""
+def make_feed(
+    config: TrialConfig, graphs: GraphSet, ranks: Ranks, is_collective: bool
+) -> BatchFeed:
+    """Build the feed of a trial.
+
+    Args:
+        config: the trial.
+        graphs: its data.
+        ranks: this rank among the others.
+        is_collective: whether a forward pass is a collective of all ranks.
+    """
     return BatchFeed(
         graphs=graphs,
         cutoff=config.model.cutoff,
@@ -84,42 +108,59 @@ def make_feed(config: TrialConfig, graphs: GraphSet, ranks: Ranks, together: boo
         costs=predict_graph_costs(graphs, config.model),
         max_neighbors=config.model.max_neighbors,
         precision=config.training.precision,
-        together=together,
+        is_collective=is_collective,
     )
 
 
 def predict_share(
     model: MultiHeadGNN, feed: BatchFeed, indices: np.ndarray
 ) -> Iterator[tuple[Batch, dict[str, Tensor]]]:
-    """Predict this rank's part of some graphs, batch by batch."""
-    for batch in feed.pieces(indices):
+    """Predict this rank's share of some graphs, batch by batch.
+
+    Args:
+        model: in evaluation mode.
+        feed: makes the batches.
+        indices: graphs of all ranks together, int64, [n].
+
+    Yields:
+        A batch, and its predictions and variances by name, [graphs or nodes of the batch, w].
+    """
+    for batch in feed.share_in_batches(indices):
         yield from _predict_in_halves(model, feed, batch)
 
 
 def _predict_in_halves(
     model: MultiHeadGNN, feed: BatchFeed, batch: Batch
 ) -> Iterator[tuple[Batch, dict[str, Tensor]]]:
-    """Predict a batch, or its halves where memory runs out; not where all ranks must meet."""
+    """Predict a batch, or its halves where memory runs out and a forward pass is no collective."""
     try:
         with compute_dtype(feed.precision, feed.ranks.device):
-            found = model(batch, feed.targets)
+            predictions = model(batch, feed.targets)
     except (RuntimeError, MemoryError) as error:
-        if not is_out_of_memory(error) or feed.together or batch.num_graphs < 2:
+        if not is_out_of_memory(error) or feed.is_collective or batch.num_graphs < 2:
             raise
-        found = {}
-    if found:
-        yield batch, found
+        predictions = {}
+    if predictions:
+        yield batch, predictions
         return
+    # Only here, where the error no longer holds them, are the tensors of the failed pass free.
     release_memory(feed.ranks.device)
     for half in np.array_split(batch.graph_index.cpu().numpy(), 2):
-        yield from _predict_in_halves(model, feed, feed.batch(half))
+        yield from _predict_in_halves(model, feed, feed.batch_on_device(half))
 
 
 @torch.no_grad()
 def error_sums(model: MultiHeadGNN, feed: BatchFeed, indices: np.ndarray) -> Tensor:
-    """Sum absolute errors and counts per head over this rank's part: [T, 2] in fp64.
+    """Sum absolute errors and count components of each target over this rank's share.
 
-    Ranks that see the same graphs as another give zeros, so that a sum over all is right.
+    Args:
+        model: in evaluation mode.
+        feed: makes the batches.
+        indices: graphs of all ranks together, int64, [n].
+
+    Returns:
+        Sum of errors in the target's unit, and number of components, fp64, [T, 2]. Zeros on ranks
+        that see the same graphs as another, so that a sum over all ranks counts each graph once.
     """
     sums = torch.zeros(len(feed.targets), 2, dtype=torch.float64, device=feed.ranks.device)
     for batch, predictions in predict_share(model, feed, indices):
@@ -128,17 +169,23 @@ def error_sums(model: MultiHeadGNN, feed: BatchFeed, indices: np.ndarray) -> Ten
             error = (predictions[name].double() - batch.targets[name].double()).abs() * mask
             sums[row, 0] += error.sum()
             sums[row, 1] += mask.sum() * error.shape[1]
-    return sums if feed.ranks.counts else torch.zeros_like(sums)
+    return sums if feed.ranks.represents_share else torch.zeros_like(sums)
 
 
 @torch.no_grad()
 def predict_split(
     model: MultiHeadGNN, feed: BatchFeed, indices: np.ndarray
 ) -> dict[str, np.ndarray]:
-    """Predict every target for some graphs, gathered over ranks in the order of ``indices``.
+    """Predict every target for some graphs, gathered over ranks; every rank calls this.
+
+    Args:
+        model: in evaluation mode.
+        feed: makes the batches.
+        indices: graphs of all ranks together, int64, [n].
 
     Returns:
-        By target: [len(indices), w] for graphs, rows of all their nodes for nodes, fp64.
+        By target, in its unit, fp64, in the order of ``indices``: [n, w] for targets of graphs,
+        [sum of their nodes, w] for targets of nodes.
     """
     nodes = feed.graphs.num_nodes()[indices]
     starts = np.concatenate(([0], np.cumsum(nodes)))
@@ -149,14 +196,14 @@ def predict_split(
         each = [np.arange(starts[row], starts[row + 1]) for row in rows]
         of_nodes = np.concatenate([rows[:0], *each])
         for name, values in predictions.items():
-            if name not in feed.targets:  # a variance: the ensemble asks for those itself
+            if name not in feed.targets:  # a variance: ensembles compute their own
                 continue
-            whole = _gather_predictions(out, name, feed, len(indices), int(starts[-1]))
+            whole = _rows_of_target(out, name, feed, len(indices), int(starts[-1]))
             chosen = of_nodes if _per_node(feed, name) else rows
             whole[torch.from_numpy(chosen)] = values.double().cpu()
     for name in feed.targets:
-        whole = _gather_predictions(out, name, feed, len(indices), int(starts[-1]))
-        mine = whole if feed.ranks.counts else torch.zeros_like(whole)
+        whole = _rows_of_target(out, name, feed, len(indices), int(starts[-1]))
+        mine = whole if feed.ranks.represents_share else torch.zeros_like(whole)
         out[name] = feed.ranks.sum(mine.to(feed.ranks.device)).cpu()
     return {name: out[name].numpy() for name in feed.targets}
 
@@ -165,9 +212,10 @@ def _per_node(feed: BatchFeed, name: str) -> bool:
     return bool(feed.graphs.stats["targets"][name]["level"] == "node")
 
 
-def _gather_predictions(
+def _rows_of_target(
     out: dict[str, Tensor], name: str, feed: BatchFeed, graphs: int, nodes: int
 ) -> Tensor:
+    """Return the rows of a target in ``out``, zeros at first, fp64, [graphs or nodes, w]."""
     if name not in out:
         width = WIDTHS[feed.graphs.stats["targets"][name]["shape"]]
         rows = nodes if _per_node(feed, name) else graphs

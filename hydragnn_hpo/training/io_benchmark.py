@@ -1,8 +1,8 @@
-"""Which part of a training is the bottleneck: reading, feeding or computing (``trial --io``).
+"""Measure the bottleneck of a training: reading, feeding or computing (``trial --io``).
 
-``real`` trains as ever; ``cached`` feeds batches that were made before, from the host's memory;
-``synthetic`` takes one step's batch again and again, which stays on the device. What each leaves
-out costs the difference. Nothing is written, and the weights stay as they are.
+Mode ``real`` trains as usual; ``cached`` feeds batches made before, from host memory; ``synthetic``
+repeats one batch that stays on the device. The part that a mode leaves out costs the difference.
+Nothing is written, and the weights do not change.
 
 Source: the advice of the OLCF's user guides to train on cached and on synthetic data before a
 file system is blamed, docs.olcf.ornl.gov.
@@ -11,8 +11,8 @@ file system is blamed, docs.olcf.ornl.gov.
 import itertools
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, Literal, get_args
+from dataclasses import dataclass
+from typing import Literal, TypedDict, get_args
 
 import numpy as np
 import torch
@@ -23,25 +23,41 @@ from hydragnn_hpo.training.ddp import join_ranks
 from hydragnn_hpo.training.memory import keep_freed_memory
 from hydragnn_hpo.training.trainer import Trainer
 
-Way = Literal["real", "cached", "synthetic"]
-WAYS: tuple[Way, ...] = get_args(Way)
+IoMode = Literal["real", "cached", "synthetic"]
+"""What runs in a step, see the module."""
+
+IO_MODES: tuple[IoMode, ...] = get_args(IoMode)
+"""All of them; each leaves out more than the one before."""
 
 SECONDS = 12.0
-"""About how long each way is measured at most."""
+"""Approximate limit of the time in which each mode is measured."""
 
 ROUNDS = 3
-"""Turns in which the ways are measured, so that all of them meet the same disturbances."""
+"""Rounds of measuring all modes in turn, so that disturbances of the host affect all of them."""
 
 FEWEST = 30
-"""Steps of a turn, also where an epoch has fewer, as far as the time allows."""
+"""Least steps of a mode in a round, also where an epoch has fewer, if ``SECONDS`` allows."""
 
 WARMUP = 3
-"""Steps that are taken before anything is measured."""
+"""Steps before the first measurement."""
 
 CACHED = 16
-"""Steps whose batches are kept in the host's memory."""
+"""Steps whose batches ``cached`` keeps in host memory."""
 
 Pieces = list[Batch]
+"""Micro-batches of one step."""
+
+
+class IoBenchmarkTable(TypedDict):
+    """An ``IoBenchmark`` in JSON: the output of ``trial --io --json``."""
+
+    ranks: int
+    steps: int
+    seconds: dict[str, float]
+    graphs_per_second: dict[str, float]
+    parts: dict[str, float]
+    bottleneck: str
+    sentence: str
 
 
 @dataclass(frozen=True)
@@ -49,14 +65,15 @@ class IoBenchmark:
     """What was measured; seconds are those of one step, means over the measured steps."""
 
     ranks: int
+    """Number of ranks."""
     steps: int
-    """Steps of each way."""
+    """Measured steps of each mode."""
     seconds: dict[str, float]
-    """Of a whole step, by way."""
+    """Of a whole step, by mode."""
     graphs_per_second: dict[str, float]
-    """Of all ranks, by way."""
+    """Of all ranks, by mode."""
     parts: dict[str, float]
-    """Seconds of a step by part, as far as the ways tell them apart."""
+    """Seconds of a step by part, of the parts that the measured modes separate."""
 
     @property
     def bottleneck(self) -> str:
@@ -73,9 +90,17 @@ class IoBenchmark:
             return "Only computing was measured; --io real shows what it waits for."
         return f"The bottleneck is {self.bottleneck}: {share:.0%} of a step. {advice}"
 
-    def as_json(self) -> dict[str, Any]:
-        """Return everything as plain data."""
-        return {**asdict(self), "bottleneck": self.bottleneck, "sentence": self.sentence}
+    def to_plain(self) -> IoBenchmarkTable:
+        """Return plain data for JSON."""
+        return {
+            "ranks": self.ranks,
+            "steps": self.steps,
+            "seconds": self.seconds,
+            "graphs_per_second": self.graphs_per_second,
+            "parts": self.parts,
+            "bottleneck": self.bottleneck,
+            "sentence": self.sentence,
+        }
 
 
 _ADVICE = {
@@ -85,11 +110,11 @@ _ADVICE = {
 }
 
 
-def measure_io(trial: TrialDir, way: Way) -> IoBenchmark | None:
-    """Measure a trial the given way and those that leave out more; every rank calls this.
+def measure_io(trial: TrialDir, mode: IoMode) -> IoBenchmark | None:
+    """Measure a trial in a mode and in those that leave out more; every rank calls this.
 
     Returns:
-        What was measured; None but on rank 0.
+        The measurements; None on other ranks than 0.
 
     Raises:
         ConfigError: the trial cannot be trained as it is written.
@@ -101,38 +126,45 @@ def measure_io(trial: TrialDir, way: Way) -> IoBenchmark | None:
     keep_freed_memory()
     ranks = join_ranks()
     config, graphs = load_trial(trial)
-    found = measure_trainer(Trainer(config, graphs, ranks), WAYS[WAYS.index(way) :])
-    ranks.leave()
+    measured = measure_trainer(Trainer(config, graphs, ranks), IO_MODES[IO_MODES.index(mode) :])
+    ranks.barrier()
     close(graphs)
-    return found if ranks.first else None
+    return measured if ranks.first else None
 
 
-def measure_trainer(trainer: Trainer, ways: tuple[Way, ...]) -> IoBenchmark:
-    """Measure a trainer that stands at its beginning."""
+def measure_trainer(trainer: Trainer, modes: tuple[IoMode, ...]) -> IoBenchmark:
+    """Measure a trainer at epoch 0 in some modes; every rank calls this."""
     runs = _StepRunner(trainer)
     runs.real(runs.steps[:1])
     pace = runs.timed(runs.real, runs.steps[:WARMUP]) / len(runs.steps[:WARMUP])
     count = max(min(int(SECONDS / ROUNDS / pace), max(len(runs.steps) // ROUNDS, FEWEST)), 1)
     endless = itertools.cycle(runs.steps)
-    taken, sizes = dict.fromkeys(ways, 0.0), dict.fromkeys(ways, 0)
+    taken, sizes = dict.fromkeys(modes, 0.0), dict.fromkeys(modes, 0)
     for _ in range(ROUNDS):
         steps = list(itertools.islice(endless, count))
-        for way in ways:
-            run, chosen = runs.of(way, steps)
-            taken[way] += runs.timed(run, chosen)
-            sizes[way] += sum(map(len, chosen))
-    seconds: dict[str, float] = {way: taken[way] / (ROUNDS * count) for way in ways}
+        for mode in modes:
+            run, chosen = runs.of(mode, steps)
+            taken[mode] += runs.timed(run, chosen)
+            sizes[mode] += sum(map(len, chosen))
+    seconds: dict[str, float] = {mode: taken[mode] / (ROUNDS * count) for mode in modes}
     return IoBenchmark(
         ranks=trainer.ranks.world,
         steps=ROUNDS * count,
         seconds=seconds,
-        graphs_per_second={way: sizes[way] / taken[way] for way in ways},
+        graphs_per_second={mode: sizes[mode] / taken[mode] for mode in modes},
         parts=split_seconds(seconds),
     )
 
 
 def split_seconds(seconds: Mapping[str, float]) -> dict[str, float]:
-    """Return the seconds of each part: what a way leaves out costs the difference, at least 0."""
+    """Return the seconds of each part: the differences between modes, at least 0.
+
+    Args:
+        seconds: of a step, by mode.
+
+    Returns:
+        Seconds of a step by part, of the parts that these modes separate.
+    """
     parts = {"computing": seconds["synthetic"]}
     if "cached" in seconds:
         parts["feeding"] = max(seconds["cached"] - seconds["synthetic"], 0.0)
@@ -142,75 +174,75 @@ def split_seconds(seconds: Mapping[str, float]) -> dict[str, float]:
 
 
 class _StepRunner:
-    """Takes steps of the first epoch in one of the ways, at a learning rate of 0."""
+    """Takes steps of the first epoch in one of the modes, with a learning rate of 0."""
 
     def __init__(self, trainer: Trainer) -> None:
         self.trainer, self.device = trainer, trainer.ranks.device
         self.steps = trainer.order.steps(0)
         costs = [float(trainer.feed.costs[step].sum()) for step in self.steps]
         self.typical = self.steps[int(np.argsort(costs)[len(costs) // 2])]
-        self._kept: list[tuple[np.ndarray, Pieces]] = []
-        self._stays: Pieces = []
+        self._cached: list[tuple[np.ndarray, Pieces]] = []
+        self._on_device: Pieces = []
         trainer.model.train()
 
     def of(
-        self, way: Way, steps: list[np.ndarray]
+        self, mode: IoMode, steps: list[np.ndarray]
     ) -> tuple[Callable[[list[np.ndarray]], None], list[np.ndarray]]:
-        """Return what runs a way, and the graphs of its steps.
+        """Return the function of a mode, and the graphs of its steps.
 
         Args:
-            way: what is left out.
+            mode: to measure.
             steps: graphs of the steps that a training would take.
 
         Returns:
-            A function that takes steps, and the steps to give it in place of ``steps``.
+            A function that takes steps, and the graphs to call it with in place of ``steps``.
         """
-        if way == "real":
+        if mode == "real":
             return self.real, steps
-        if way == "cached":
-            made = self.trainer.micro.made
-            self._kept = self._kept or [(step, made(step)) for step in self.steps[:CACHED]]
-            repeated = itertools.islice(itertools.cycle(self._kept), len(steps))
+        if mode == "cached":
+            made = self.trainer.micro.make_batches
+            self._cached = self._cached or [(step, made(step)) for step in self.steps[:CACHED]]
+            repeated = itertools.islice(itertools.cycle(self._cached), len(steps))
             return self.cached, [step for step, _ in repeated]
-        if not self._stays:
-            made = self.trainer.micro.made
-            self._stays = [piece.to(self.device) for piece in made(self.typical)]
+        if not self._on_device:
+            made = self.trainer.micro.make_batches
+            self._on_device = [piece.to(self.device) for piece in made(self.typical)]
         return self.synthetic, [self.typical] * len(steps)
 
     def real(self, steps: list[np.ndarray]) -> None:
         """Read and make batches as a training does."""
         trainer = self.trainer
-        with Prefetcher(trainer.micro.ahead, steps, trainer._depth()) as made:
+        with Prefetcher(trainer.micro.make_ahead, steps, trainer.prefetch_depth()) as made:
             self._take(zip(steps, made, strict=True))
 
     def cached(self, steps: list[np.ndarray]) -> None:
-        """Feed batches that are in the host's memory."""
-        self._take(itertools.islice(itertools.cycle(self._kept), len(steps)))
+        """Feed batches that are in host memory."""
+        self._take(itertools.islice(itertools.cycle(self._cached), len(steps)))
 
     def synthetic(self, steps: list[np.ndarray]) -> None:
-        """Compute alone."""
-        self._take((step, self._stays) for step in steps)
+        """Compute one batch that is on the device."""
+        self._take((step, self._on_device) for step in steps)
 
     def _take(self, steps: Iterable[tuple[np.ndarray, Pieces]]) -> None:
         trainer = self.trainer
         for indices, pieces in steps:
-            trainer.micro.through(
+            trainer.micro.take_step(
                 indices,
                 pieces,
                 trainer.stepper,
-                lambda made, graphs=indices: trainer.stepper.take(  # type: ignore[misc]
+                lambda made, graphs=indices: trainer.stepper.take_step(  # type: ignore[misc]
                     graphs, made, rate=0.0, epoch=1, step=0
                 ),
             )
 
     def timed(self, run: Callable[[list[np.ndarray]], None], steps: list[np.ndarray]) -> float:
-        """Return the seconds that the slowest rank needs for some steps."""
+        """Return the seconds of the slowest rank for some steps."""
         self._wait()
-        started = time.perf_counter()
+        begin = time.perf_counter()
         run(steps)
         self._wait()
-        passed = torch.tensor(time.perf_counter() - started, device=self.device)
-        return float(self.trainer.ranks.most(passed))
+        passed = torch.tensor(time.perf_counter() - begin, device=self.device)
+        return float(self.trainer.ranks.max(passed))
 
     def _wait(self) -> None:
         if self.device.type == "cuda":

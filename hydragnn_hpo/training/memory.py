@@ -1,4 +1,4 @@
-"""Memory of a rank: its limit, its peak, freeing what is kept, and out-of-memory errors."""
+"""Memory of a rank: its limit, its peak, release of caches, and out-of-memory errors."""
 
 import contextlib
 import ctypes
@@ -17,27 +17,27 @@ _TRIM, _TOP, _MAP = -1, -2, -3
 """Numbers of glibc's ``M_TRIM_THRESHOLD``, ``M_TOP_PAD`` and ``M_MMAP_THRESHOLD``."""
 
 LARGEST = 32 * 2**20
-"""Most that glibc takes from its own heap at once, bytes."""
+"""Largest array that glibc takes from its heap instead of mapping it, in bytes."""
 
 MEMORY = "HYDRAGNN_HPO_MEMORY_MB"
 """Environment variable: MiB that the tensors of one rank may take, where ranks share a card."""
 
 CPU_IS_FULL = "DefaultCPUAllocator: can't allocate memory"
-"""What torch says in a plain RuntimeError; it has a class of its own for GPUs only."""
+"""Text of torch's plain RuntimeError on a CPU; only for GPUs it has a class of its own."""
 
 _FULL = (CPU_IS_FULL, "out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
-"""The same in the words of drivers and libraries."""
+"""Texts of such errors from torch, drivers and libraries."""
 
 
 def keep_freed_memory() -> bool:
-    """Keep the C library from giving freed memory back to the system after each operation.
+    """Stop the C library from returning freed memory to the system after each operation.
 
-    By default every array of some megabytes is mapped anew, and touching its pages for the first
-    time costs more than the arithmetic on them: a step of PaiNN took 1.5 times as long. The
-    process holds on to the most it ever used.
+    By default every array of some megabytes is mapped again, and the first access to its pages
+    costs more than the arithmetic on them: a step of PaiNN took 1.5 times as long. The process
+    then keeps the most memory it ever used.
 
     Returns:
-        Whether this C library can be told; others than glibc are left as they are.
+        Whether the C library accepted the settings; only glibc has them.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt
@@ -48,7 +48,7 @@ def keep_freed_memory() -> bool:
 
 
 def release_memory(device: torch.device) -> None:
-    """Release what is kept but not used to the system, or to the other ranks of a card."""
+    """Release unused memory that allocators keep, to the system or to other ranks of a card."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
@@ -57,24 +57,24 @@ def release_memory(device: torch.device) -> None:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Check whether an error says that there is no memory left."""
+    """Check whether an error means that there is no memory left, on any device."""
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
         return True
-    return isinstance(error, RuntimeError) and any(sign in str(error) for sign in _FULL)
+    return isinstance(error, RuntimeError) and any(phrase in str(error) for phrase in _FULL)
 
 
 def peak_bytes(device: torch.device) -> int:
-    """Return the most memory this rank took so far: of the process, or of torch on its GPU."""
+    """Return the peak memory of this rank in bytes: of the process, or of torch on its GPU."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     return _status("VmHWM") or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def measure_peak_bytes(work: Callable[[], None], device: torch.device) -> int | None:
-    """Do some work, and give the bytes it took at most beside what was there before.
+    """Call ``work`` and measure by how much memory rose in it at most.
 
     Returns:
-        None where this system does not tell.
+        Bytes; None where this system does not report them.
     """
     release_memory(device)
     if device.type == "cuda":
@@ -83,7 +83,7 @@ def measure_peak_bytes(work: Callable[[], None], device: torch.device) -> int | 
         work()
         return torch.cuda.max_memory_allocated(device) - before
     try:
-        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # the peak begins anew
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # resets the peak
     except OSError:
         work()
         return None
@@ -93,24 +93,25 @@ def measure_peak_bytes(work: Callable[[], None], device: torch.device) -> int | 
 
 
 def _status(key: str) -> int:
-    """Return a size in bytes that Linux keeps of this process; 0 elsewhere."""
+    """Return a size in bytes from ``/proc/self/status``; 0 where Linux does not report it."""
     with contextlib.suppress(OSError):
         text = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
-        if found := re.search(rf"^{key}:\s+(\d+) kB", text, re.MULTILINE):
-            return int(found[1]) * 1024
+        if match := re.search(rf"^{key}:\s+(\d+) kB", text, re.MULTILINE):
+            return int(match[1]) * 1024
     return 0
 
 
 def limit_bytes(device: torch.device, held: int, environment: Mapping[str, str]) -> int:
-    """Return how much the tensors of this rank may take.
+    """Return how many bytes the tensors of this rank may take.
 
-    On a GPU that is what is free, on a CPU this rank's part of what its host, its control group
-    and its own limits leave free.
+    On a GPU that is its free memory; on a CPU it is this rank's part of the memory that its host,
+    its control group and its own limits leave free.
 
     Args:
         device: of the rank.
-        held: bytes of the tensors that are there already; they belong to the limit.
-        environment: ``HYDRAGNN_HPO_MEMORY_MB`` in place of all that; ``LOCAL_WORLD_SIZE``.
+        held: bytes of the tensors that exist already; they count towards the limit.
+        environment: of the process: ``HYDRAGNN_HPO_MEMORY_MB`` overrides everything else,
+            ``LOCAL_WORLD_SIZE`` is the number of ranks that share the host.
 
     Raises:
         ConfigError: ``HYDRAGNN_HPO_MEMORY_MB`` is not a number.
@@ -128,7 +129,7 @@ def limit_bytes(device: torch.device, held: int, environment: Mapping[str, str])
 
 
 def _own_limits() -> Iterator[tuple[int, str]]:
-    """Return the limits of this process, and what counts against each."""
+    """Yield each limit of this process in bytes, and the key of what counts against it."""
     for which, key in ((resource.RLIMIT_AS, "VmSize"), (resource.RLIMIT_DATA, "VmData")):
         soft = resource.getrlimit(which)[0]
         if soft != resource.RLIM_INFINITY:
@@ -136,10 +137,10 @@ def _own_limits() -> Iterator[tuple[int, str]]:
 
 
 def free_bytes(root: Path = Path("/")) -> int:
-    """Return the bytes that this host and this process' control groups leave free.
+    """Return the bytes that this host and the control groups of this process leave free.
 
     Args:
-        root: where ``proc`` and ``sys`` are.
+        root: folder of ``proc`` and ``sys``.
     """
     free = [2**62]
     free += [read_memory(root / "proc/meminfo").get("MemAvailable", 2**62)]
@@ -154,9 +155,14 @@ def free_bytes(root: Path = Path("/")) -> int:
 
 
 def _free_in_cgroup(mount: Path, place: str, *, version: int) -> Iterator[int]:
-    """Return what a control group and those around it leave; file caches are given up for us.
+    """Yield the bytes that a control group and those around it leave; file caches count as free.
 
     A container often sees its own group as the root, under a path that does not exist.
+
+    Args:
+        mount: folder of all control groups.
+        place: path of the group below it.
+        version: of Linux' control groups, 1 or 2.
     """
     if version == 2:
         names = ("memory.max", "memory.current", "inactive_file")

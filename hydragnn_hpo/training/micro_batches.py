@@ -1,8 +1,15 @@
-"""Micro-batches: cut a step into pieces that fit into memory, by an estimate and a rehearsal."""
+"""Micro-batches: split a step into pieces that fit into memory.
+
+The number of pieces is first estimated. Where the estimate comes near the limit, one backward pass
+through the costliest piece is run and measured (a rehearsal); where memory ends during the
+training, steps are split further.
+
+Shapes: G graphs of the data set, n graphs of a step or share.
+"""
 
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -32,92 +39,98 @@ from hydragnn_hpo.training.memory import (
     measure_peak_bytes,
     release_memory,
 )
+from hydragnn_hpo.training.parallel import local_part
 from hydragnn_hpo.training.stepper import Stepper
 
 logger = logging.getLogger(__name__)
 
 KEPT = "micro.json"
-"""File in a trial's ``checkpoints`` that says in how many pieces its steps have to be taken."""
+"""File in a trial's ``checkpoints`` with the number of pieces that its steps need."""
 
 
 class TooManyGraphs(Exception):
-    """A step did not fit after others had got some of it: next time in more pieces."""
+    """A step ran out of memory when it could not be repeated: the trial resumes in more pieces."""
 
 
 class MicroBatches:
-    """Cuts shares, makes their batches, and cuts further where memory runs out."""
+    """Splits this rank's share of each step into pieces, and further where memory runs out."""
 
     def __init__(self, feed: BatchFeed, pieces: int | None) -> None:
-        """Begin with a number of pieces that was asked for, or with one."""
-        self.feed, self.asked, self.pieces = feed, pieces, pieces or 1
+        """Begin with a number of pieces.
+
+        Args:
+            feed: makes the batches.
+            pieces: ``training.micro_batches``; None lets ``fit_to_memory`` choose.
+        """
+        self.feed, self.requested, self.pieces = feed, pieces, pieces or 1
         self.folder: Path | None = None
-        self.changed: Callable[[int], None] = lambda pieces: None
+        self.on_change: Callable[[int], None] = lambda pieces: None
 
-    def cut(self, indices: np.ndarray) -> list[np.ndarray]:
-        """Return this rank's share of a step in pieces of equal cost, the cheapest last.
+    def cut_share(self, indices: np.ndarray) -> list[np.ndarray]:
+        """Return this rank's share of a step, [n], in pieces of like cost, the cheapest last.
 
-        It is in the last that gradients are sent, and what is sent cannot be taken back. Some
-        are empty if there are few graphs.
+        In the last piece gradients are sent, after which the step cannot be repeated, so it has the
+        lowest risk. Pieces are empty if there are fewer graphs than pieces.
         """
         return self.split(self.feed.share(indices), self.pieces)
 
     def split(self, mine: np.ndarray, pieces: int) -> list[np.ndarray]:
-        """Return this rank's graphs in so many pieces."""
+        """Split graphs of this rank, [n], as ``cut_share`` does."""
         if pieces == 1:
             return [mine]
         costs = self.feed.costs[mine]
         parts = sorted(balance_load(costs, pieces), key=lambda piece: -costs[piece].sum())
         return [mine[piece] for piece in parts]
 
-    def made(self, indices: np.ndarray) -> list[Batch]:
-        """Make the batches of a step in this process's memory."""
-        return [self.feed.made(piece) for piece in self.cut(indices)]
+    def make_batches(self, indices: np.ndarray) -> list[Batch]:
+        """Make the batches of this rank's pieces of a step, [n], in host memory."""
+        return [self.feed.batch_on_host(piece) for piece in self.cut_share(indices)]
 
-    def ahead(self, indices: np.ndarray) -> list[Batch]:
-        """Make them before their turn; none where there is no room for them yet."""
+    def make_ahead(self, indices: np.ndarray) -> list[Batch]:
+        """Make the batches of a later step; return [] where there is no memory for them yet."""
         try:
-            return self.made(indices)
+            return self.make_batches(indices)
         except MemoryError:
             return []
 
-    def through(
+    def take_step(
         self,
         indices: np.ndarray,
         batches: list[Batch],
         stepper: Stepper,
         take: Callable[[Sequence[Batch]], Tensor],
     ) -> Tensor:
-        """Take a step in as many pieces as it needs.
+        """Take a step, and repeat it in more pieces while memory runs out.
 
         Args:
-            indices: the graphs of all ranks.
-            batches: what was made of them, perhaps when a step still had fewer pieces.
-            stepper: knows how far a step has come.
-            take: lets it take the step.
+            indices: graphs of the step, of all ranks together, [n].
+            batches: of ``make_ahead``, perhaps from when a step had fewer pieces.
+            stepper: takes the step; knows which piece ran out of memory.
+            take: calls ``stepper.take_step`` with its batches.
 
         Returns:
-            What ``take`` gives.
+            The result of ``take``.
 
         Raises:
-            TooManyGraphs: it has to be taken in more pieces by all ranks, from the last checkpoint.
-            MemoryError: it does not fit in any number of pieces.
+            TooManyGraphs: the step cannot be repeated; all ranks resume from the last checkpoint.
+            MemoryError: a single graph does not fit.
         """
         while True:
             try:
                 if len(batches) != self.pieces:
-                    batches = self.made(indices)
+                    batches = self.make_batches(indices)
                 return take(batches)
             except (RuntimeError, MemoryError) as error:
                 if not is_out_of_memory(error):
                     raise
                 reason = str(error) or "no memory left"
-            # Only here, where the error no longer holds them, are the step's tensors free.
+            # Only here, where the error no longer holds them, are the tensors of the step free.
             self._cut_further(batches, stepper, reason)
             batches = []
             release_memory(self.feed.ranks.device)
 
     def _cut_further(self, batches: list[Batch], stepper: Stepper, reason: str) -> None:
-        """Find more pieces for a step that did not fit."""
+        """Double the pieces after a step ran out of memory, or raise where that does not help."""
         stepper.optimizer.zero_grad(set_to_none=True)
         if stepper.bound == "weights":
             raise MemoryError(
@@ -127,7 +140,7 @@ class MicroBatches:
         piece = batches[stepper.piece] if stepper.piece < len(batches) else None
         if piece is not None and piece.num_graphs <= 1:
             raise MemoryError(f"{too_large_graph_error(piece)} ({reason})")
-        self.more(2 * self.pieces)
+        self.increase(2 * self.pieces)
         logger.warning("a step did not fit into the memory: now in %d pieces", self.pieces)
         if stepper.bound == "gradients":
             raise TooManyGraphs(
@@ -135,17 +148,17 @@ class MicroBatches:
                 f"from the last checkpoint, in {self.pieces} pieces"
             )
 
-    def more(self, pieces: int) -> None:
-        """Take every step in more pieces from now on, also after a restart."""
+    def increase(self, pieces: int) -> None:
+        """Take every step in so many pieces from now on, also after a restart."""
         self.pieces = pieces
-        self.keep()
-        self.changed(pieces)
+        self.save_pieces()
+        self.on_change(pieces)
 
-    def keep(self) -> None:
-        """Write down in how many pieces later attempts have to take their steps.
+    def save_pieces(self) -> None:
+        """Write the number of pieces for later attempts.
 
-        They do so even if there is more memory by then: sums in another order differ in the last
-        digit, and a resumed trial equals an unbroken one.
+        They use it even with more memory: sums in another order differ in the last digit, and a
+        resumed trial must equal an uninterrupted one.
         """
         if self.folder is None or self.pieces == 1:
             return
@@ -155,7 +168,12 @@ class MicroBatches:
 
 
 def read_known_pieces(folder: Path, world: int) -> int:
-    """Return the pieces that a trial's steps were found to need, for ``world`` shares of a step."""
+    """Return the number of pieces that earlier attempts needed, for ``world`` shares of a step.
+
+    Args:
+        folder: ``checkpoints`` of the trial.
+        world: number of shares now; the file holds pieces for the number then.
+    """
     path = folder / KEPT
     if not path.exists():
         return 1
@@ -164,7 +182,7 @@ def read_known_pieces(folder: Path, world: int) -> int:
 
 
 def too_large_graph_error(piece: Batch) -> str:
-    """Make the error for a graph, or for what stays when there is none, that is too large."""
+    """Return the message for a piece of one graph, or of none, that does not fit into memory."""
     if not piece.num_graphs:
         return "there is no memory left for an empty piece of a step: take a smaller model"
     return (
@@ -175,26 +193,27 @@ def too_large_graph_error(piece: Batch) -> str:
 
 
 Bytes = NDArray[np.float64]
+"""Estimated bytes of graphs."""
 
 LITTLE = 0.25
-"""Below this share of the memory nothing is rehearsed."""
+"""Share of the memory limit below which the estimate is trusted without a rehearsal."""
 
 COSTLIEST = 4
-"""Steps of an epoch whose shares are looked at."""
+"""Steps of the first epoch, those of the highest cost, whose shares are compared."""
 
 
 @dataclass(frozen=True)
 class MemoryFit:
-    """What was found about a trial's steps, on one rank."""
+    """How the steps of a trial fit into the memory of one rank; a record ``memory``."""
 
     pieces: int
     """Micro-batches of every step, on all ranks."""
     estimated_bytes: int
-    """What this rank is expected to take: weights, optimizer, and the costliest piece."""
+    """Estimate for this rank: weights, optimizer, and the costliest piece."""
     probed_bytes: int | None
-    """What a rehearsal took, if there was one, in as many pieces as were expected before it."""
+    """Measured in a rehearsal, in the number of pieces before it; None without one."""
     limit_bytes: int
-    """What it may take."""
+    """Most that this rank may take."""
 
 
 def fit_to_memory(
@@ -204,29 +223,28 @@ def fit_to_memory(
     stepper: Stepper,
     folder: Path | None,
 ) -> MemoryFit:
-    """Choose in how many pieces every rank takes its share of a step; every rank calls this.
-
-    Weights, optimizer and random numbers stay as they are.
+    """Choose the number of pieces of a step, the same on all ranks; every rank calls this.
 
     Args:
         config: the trial.
         order: which graphs are in which step.
-        micro: is told the number of pieces.
-        stepper: takes the steps.
-        folder: of checkpoints, and of what earlier attempts found.
+        micro: its ``pieces`` and ``folder`` are set.
+        stepper: takes the steps; weights, optimizer and random numbers do not change.
+        folder: of checkpoints, and of the pieces that earlier attempts needed; None without.
 
     Raises:
-        TooManyGraphs: a rehearsal that all ranks held together ran out of memory.
+        TooManyGraphs: a rehearsal in which all ranks take part ran out of memory.
         MemoryError: not even one graph fits.
     """
-    ranks, free, micro.folder = micro.feed.ranks, micro.asked is None, folder
+    ranks, free, micro.folder = micro.feed.ranks, micro.requested is None, folder
     known = max(read_known_pieces(folder, ranks.data_world) if folder else 1, micro.pieces)
     need, limit = _measure_need(config, order, micro, stepper)
     pieces = max(need.pieces(FULL * limit) if free else 1, known)
     crowded = free and need.bytes(pieces) > LITTLE * limit
+    # A rank rehearses alone, unless forward passes are collectives: then all do if one has to.
     micro.pieces, rehearse = _largest(ranks, pieces, crowded)
     taken = None
-    if crowded or (rehearse and stepper.net.together):
+    if crowded or (rehearse and stepper.net.is_collective):
         before = micro.pieces
         taken = rehearse_step(need, stepper)
         least = known if micro.pieces == before else micro.pieces
@@ -234,20 +252,20 @@ def fit_to_memory(
     if rehearse:
         (micro.pieces,) = _largest(ranks, pieces)
     if ranks.first:
-        micro.keep()
+        micro.save_pieces()
     probed = None if taken is None else int(need.fixed) + taken
     return MemoryFit(micro.pieces, int(need.bytes(micro.pieces)), probed, limit)
 
 
 def _largest(ranks: Ranks, *values: int) -> list[int]:
     """Return the largest of each value over all ranks."""
-    return [int(value) for value in ranks.most(torch.tensor(values, device=ranks.device)).tolist()]
+    return [int(value) for value in ranks.max(torch.tensor(values, device=ranks.device)).tolist()]
 
 
 def _measure_need(
     config: TrialConfig, order: BatchSampler, micro: MicroBatches, stepper: Stepper
 ) -> tuple["StepMemory", int]:
-    """Return what the costliest step needs, and the limit in bytes."""
+    """Return the memory of the costliest step, and the limit in bytes."""
     device = micro.feed.ranks.device
     held = _local_bytes(stepper.net.model.parameters())
     fixed = held * weight_copies(config.training, cpu=device.type == "cpu")
@@ -255,12 +273,19 @@ def _measure_need(
 
 
 class StepMemory:
-    """What the costliest step of the first epoch takes on this rank."""
+    """Estimated memory of the costliest step of the first epoch on this rank."""
 
     def __init__(
         self, config: TrialConfig, order: BatchSampler, micro: MicroBatches, *, fixed: float
     ) -> None:
-        """Find that step; ``fixed`` bytes are taken whatever the step."""
+        """Find that step.
+
+        Args:
+            config: the trial.
+            order: which graphs are in which step.
+            micro: splits shares.
+            fixed: bytes that are taken in all steps: weights, gradients, optimizer.
+        """
         feed, self.micro, self.fixed, self.factor = micro.feed, micro, fixed, 1.0
         heap = HEAP if feed.ranks.device.type == "cpu" else 1.0
         self.of_graphs = heap * graph_bytes(config, feed.graphs)
@@ -268,20 +293,20 @@ class StepMemory:
         sums = np.array([self.of_graphs[step].sum() for step in steps])
         shares = [feed.share(steps[at]) for at in np.argsort(-sums)[:COSTLIEST]]
         self.share = max(shares, key=lambda rows: float(self.of_graphs[rows].sum()))
-        """The graphs of this rank."""
+        """Graphs of this rank in that step, [n]."""
 
     def costliest(self, pieces: int) -> NDArray[np.int64]:
-        """Return the graphs of the piece that takes the most, of so many."""
+        """Return the graphs of the largest of so many pieces, [n]."""
         cut = self.micro.split(self.share, pieces)
         return max(cut, key=lambda rows: float(self.of_graphs[rows].sum()))
 
     def bytes(self, pieces: int) -> float:
-        """Estimate what a step takes in so many pieces."""
+        """Estimate the bytes of a step in so many pieces."""
         piece = float(self.of_graphs[self.costliest(pieces)].sum())
         return self.fixed + self.factor * piece
 
     def pieces(self, room: float) -> int:
-        """Return the smallest number of pieces that fits, or as many as there are graphs."""
+        """Return the smallest number of pieces that fits into ``room`` bytes, at most n."""
         whole = self.factor * float(self.of_graphs[self.share].sum())
         pieces = max(int(whole / max(room - self.fixed, 1.0)), 1)
         while pieces < len(self.share) and self.bytes(pieces) > room:
@@ -290,15 +315,19 @@ class StepMemory:
 
 
 def rehearse_step(need: StepMemory, stepper: Stepper) -> int | None:
-    """Go forth and back through the costliest piece, and correct the estimate by what it took.
+    """Run one backward pass through the costliest piece, and correct the estimate by its memory.
 
-    Where it does not fit it is cut, once more and again.
+    While it does not fit, steps are split into twice as many pieces.
+
+    Args:
+        need: its ``factor`` is corrected.
+        stepper: whose net is used.
 
     Returns:
-        Bytes that the pass took; None where this system does not tell.
+        Bytes that the pass took; None where this system does not report them.
 
     Raises:
-        TooManyGraphs: it did not fit on a net that all ranks must go through together.
+        TooManyGraphs: it did not fit, and a forward pass is a collective of all ranks.
         MemoryError: not even one graph fits.
     """
     micro, net = need.micro, stepper.net
@@ -315,9 +344,9 @@ def rehearse_step(need: StepMemory, stepper: Stepper) -> int | None:
         if not reason:
             break
         if len(rows) <= 1:
-            raise MemoryError(f"{too_large_graph_error(micro.feed.made(rows))} ({reason})")
-        micro.more(2 * micro.pieces)
-        if net.together:
+            raise MemoryError(f"{too_large_graph_error(micro.feed.batch_on_host(rows))} ({reason})")
+        micro.increase(2 * micro.pieces)
+        if net.is_collective:
             raise TooManyGraphs(f"a rehearsed step did not fit: next time in {micro.pieces} pieces")
     expected = float(need.of_graphs[rows].sum())
     if taken and expected:
@@ -326,14 +355,14 @@ def rehearse_step(need: StepMemory, stepper: Stepper) -> int | None:
 
 
 def _run_backward_pass(stepper: Stepper, micro: MicroBatches, rows: NDArray[np.int64]) -> None:
-    """Make a batch, and compute gradients that are neither used nor sent."""
+    """Make a batch, and compute gradients that are discarded."""
     net, device = stepper.net, stepper.net.ranks.device
     counts = dict.fromkeys(stepper.heads, 1.0)
     net.model.train()
     cards = [device] if device.type == "cuda" else []
-    with torch.random.fork_rng(devices=cards), net.sending(net.together):
-        _, loss = stepper.losses(micro.feed.made(rows), counts, last=net.together)
-        if net.together:  # shards are gathered and gradients scattered in hooks of this
+    with torch.random.fork_rng(devices=cards), net.gradient_sync(net.is_collective):
+        _, loss = stepper.losses(micro.feed.batch_on_host(rows), counts, last=net.is_collective)
+        if net.is_collective:  # its hooks gather shards and scatter gradients
             torch.autograd.backward(loss)
             stepper.optimizer.zero_grad(set_to_none=True)
         else:
@@ -341,14 +370,14 @@ def _run_backward_pass(stepper: Stepper, micro: MicroBatches, rows: NDArray[np.i
             torch.autograd.grad(loss, learned, allow_unused=True)
 
 
-def _local_bytes(parameters: Any) -> int:
+def _local_bytes(parameters: Iterable[Tensor]) -> int:
     """Return the bytes of this rank's part of some parameters."""
-    own: list[Tensor] = [p.to_local() if hasattr(p, "to_local") else p for p in parameters]
+    own = [local_part(parameter) for parameter in parameters]
     return sum(each.numel() * each.element_size() for each in own)
 
 
 def graph_bytes(config: TrialConfig, graphs: GraphSet) -> Bytes:
-    """Estimate what each graph takes at the peak of a forward and backward pass, in bytes, [G]."""
+    """Estimate the bytes of each graph at the peak of a backward pass, fp64, [G]."""
     model, stats = config.model, graphs.stats
     nodes, stored = graphs.num_nodes().astype(np.float64), graphs.num_edges()
     most = nodes * (model.max_neighbors or np.inf)
@@ -365,7 +394,7 @@ def graph_bytes(config: TrialConfig, graphs: GraphSet) -> Bytes:
 
 
 def _share_of_edges_within(stats: Mapping[str, Any], radius: float) -> float:
-    """Estimate which share of the stored edges is no longer than some angstrom."""
+    """Estimate the share of the stored edges that are at most ``radius`` angstrom long."""
     whole = float(stats.get("cutoff", radius))
     if "degree" not in stats:
         return min(radius / whole, 1.0) ** 3

@@ -1,8 +1,8 @@
-"""Optimizers, also over sharded weights (AdamW, Adam, SGD, LAMB, Muon), and learning rates."""
+"""Optimizers (AdamW, Adam, SGD, LAMB, Muon), also over sharded weights, and learning rates."""
 
 import math
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 import torch
 from torch import Tensor, nn
@@ -19,39 +19,49 @@ from hydragnn_hpo.training.parallel import (
     local_part,
 )
 
+ParameterGroup = dict[str, Any]
+"""A parameter group as torch defines it: its ``params``, and settings of the optimizer by name."""
+
 
 class Lamb(Optimizer):
     """Layer-wise adaptive moments.
 
-    Groups with ``adapt`` scale Adam's step, decay included, to the length of the parameter itself;
-    the others (norms, biases, embeddings) take Adam's step as it is, as in the authors' own code:
-    what starts at 0 would hardly move.
+    In groups with ``adapt``, Adam's step, decay included, is scaled to the length of the parameter.
+    The others (norms, biases, embeddings) take Adam's step as it is, as in the authors' own code:
+    parameters that start at 0 would hardly move.
     Source: You et al. (2020), arXiv:1904.00962, algorithm 2, with the identity for phi.
     """
 
     def __init__(
         self,
-        groups: Iterable[dict[str, Any]],
+        groups: Iterable[ParameterGroup],
         *,
         lr: float,
         betas: tuple[float, float],
         eps: float,
     ) -> None:
-        """Hold the parameters; groups may name ``weight_decay`` and ``adapt``."""
+        """Hold the parameters.
+
+        Args:
+            groups: may set ``weight_decay`` (default 0) and ``adapt`` (default true).
+            lr: learning rate.
+            betas: decays of the averages of gradients and of their squares.
+            eps: added to the root of the average square.
+        """
         defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": 0.0, "adapt": True}
         super().__init__(groups, defaults)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
-        """Take one step; parameters without a gradient stay."""
+        """Take one step; parameters without a gradient stay. ``closure`` must be None."""
         assert closure is None
         for group in self.param_groups:
             parameters = [p for p in group["params"] if p.grad is not None]
             if parameters:
-                self._advance(parameters, group)
+                self._update(parameters, group)
 
-    def _advance(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
-        """Move some parameters at once: what this rank holds of them, by the lengths of all."""
+    def _update(self, parameters: list[Tensor], group: ParameterGroup) -> None:
+        """Update this rank's part of some parameters, by the lengths of the whole ones."""
         (beta1, beta2), grads = group["betas"], local_gradients(parameters)
         states = [self._state(parameter) for parameter in parameters]
         counts = [int(state["step"].add_(1)) for state in states]
@@ -64,13 +74,13 @@ class Lamb(Optimizer):
         spreads = torch._foreach_div(squares, [1.0 - beta2**count for count in counts])
         torch._foreach_sqrt_(spreads)
         torch._foreach_add_(spreads, group["eps"])
-        ways = torch._foreach_div(means, [1.0 - beta1**count for count in counts])
-        torch._foreach_div_(ways, spreads)
-        torch._foreach_add_(ways, weights, alpha=group["weight_decay"])
+        steps = torch._foreach_div(means, [1.0 - beta1**count for count in counts])
+        torch._foreach_div_(steps, spreads)
+        torch._foreach_add_(steps, weights, alpha=group["weight_decay"])
         if group["adapt"]:
-            for parameter, weight, way in zip(parameters, weights, ways, strict=True):
-                way.mul_(_trust_ratio(_length(weight, parameter), _length(way, parameter)))
-        torch._foreach_add_(weights, ways, alpha=-group["lr"])
+            for parameter, weight, step in zip(parameters, weights, steps, strict=True):
+                step.mul_(_trust_ratio(_length(weight, parameter), _length(step, parameter)))
+        torch._foreach_add_(weights, steps, alpha=-group["lr"])
 
     def _state(self, parameter: Tensor) -> dict[str, Tensor]:
         state: dict[str, Tensor] = self.state[parameter]
@@ -82,12 +92,12 @@ class Lamb(Optimizer):
 
 
 def _length(tensor: Tensor, parameter: Tensor) -> Tensor:
-    """Return the length of a tensor that is spread over ranks as a parameter is."""
+    """Return the 2-norm of the whole tensor that is spread over ranks as a parameter is."""
     return gather_dtensor(torch.linalg.vector_norm(as_dtensor(tensor, parameter)))
 
 
 def _trust_ratio(size: Tensor, step: Tensor) -> Tensor:
-    """Return by how much a step is scaled to the size of its weight; 1 where one of them is 0."""
+    """Return the factor from the length of a step to that of its weight; 1 where either is 0."""
     return torch.where((size > 0) & (step > 0), size / step, 1.0)
 
 
@@ -95,22 +105,23 @@ _A, _B, _C = 3.4445, -4.7750, 2.0315
 """Coefficients of the iteration; steepest at 0. Source: kellerjordan.github.io/posts/muon."""
 
 _ROUNDS = 5
+"""Iterations of it."""
 
 
 class Muon(Optimizer):
     """Two optimizers in one: groups with ``matrices`` take orthogonal steps, others AdamW's.
 
-    Steps of matrices are as long, in the root mean square, as AdamW's usually are, so that one
-    learning rate and one decay serve both. The iteration runs in the weights' own type: torch's
-    Muon rounds to bf16, where a gradient's last digit, which depends on the number of ranks,
-    would become its third (Law 1).
+    Steps of matrices have the root mean square that AdamW's usually have, so that one learning rate
+    and one decay serve both. The iteration runs in the dtype of the weights: torch's Muon rounds to
+    bf16, in which the rounding errors of gradients, which depend on the number of ranks, would
+    appear in the third digit (Law 1).
     Source: Jordan et al. (2024), kellerjordan.github.io/posts/muon; Liu et al. (2025),
     arXiv:2502.16982, eq. 4 for the length.
     """
 
     def __init__(
         self,
-        groups: Iterable[dict[str, Any]],
+        groups: Iterable[ParameterGroup],
         *,
         lr: float,
         momentum: float,
@@ -118,7 +129,16 @@ class Muon(Optimizer):
         betas: tuple[float, float],
         eps: float,
     ) -> None:
-        """Hold the parameters; groups name ``matrices`` and ``weight_decay``."""
+        """Hold the parameters.
+
+        Args:
+            groups: may set ``matrices`` (default false) and ``weight_decay`` (default 0).
+            lr: learning rate.
+            momentum: decay of the average of gradients, of matrices.
+            nesterov: whether matrices step along gradient and average together.
+            betas: of AdamW.
+            eps: of AdamW.
+        """
         defaults = {
             "lr": lr,
             "momentum": momentum,
@@ -130,34 +150,36 @@ class Muon(Optimizer):
         }
         super().__init__(groups, defaults)
         for group in self.param_groups:
-            group["fused"] = True  # Tells torch to keep the count of steps where parameters are.
+            group["fused"] = (
+                True  # torch then keeps the count of steps on the device of the parameters.
+            )
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
-        """Take one step; parameters without a gradient stay."""
+        """Take one step; parameters without a gradient stay. ``closure`` must be None."""
         assert closure is None
         for group in self.param_groups:
             parameters = [p for p in group["params"] if p.grad is not None]
-            (self._turn if group["matrices"] else self._adamw)(parameters, group)
+            (self._step_matrices if group["matrices"] else self._step_adamw)(parameters, group)
 
-    def _turn(self, matrices: list[Tensor], group: dict[str, Any]) -> None:
-        """Move matrices along their momentum made orthogonal."""
-        keep, ways = group["momentum"], []
+    def _step_matrices(self, matrices: list[Tensor], group: ParameterGroup) -> None:
+        """Step along the orthogonalized average of the gradients."""
+        keep, directions = group["momentum"], []
         for parameter, grad in zip(matrices, local_gradients(matrices), strict=True):
             state = self.state[parameter]
             if not state:
                 state["momentum_buffer"] = torch.zeros_like(parameter)
             mean = local_part(state["momentum_buffer"]).lerp_(grad, 1.0 - keep)
-            way = grad.lerp(mean, keep) if group["nesterov"] else mean
-            ways.append(gather_dtensor(as_dtensor(way, parameter)))
-        for parameter, way in zip(matrices, _orthogonalize_groups(ways), strict=True):
-            length = 0.2 * math.sqrt(max(way.shape))
-            weight, mine = local_part(parameter), local_part(distribute_like(way, parameter))
+            direction = grad.lerp(mean, keep) if group["nesterov"] else mean
+            directions.append(gather_dtensor(as_dtensor(direction, parameter)))
+        for parameter, direction in zip(matrices, _orthogonalize_groups(directions), strict=True):
+            length = 0.2 * math.sqrt(max(direction.shape))
+            weight, mine = local_part(parameter), local_part(distribute_like(direction, parameter))
             weight.mul_(1.0 - group["lr"] * group["weight_decay"])
             weight.add_(mine, alpha=-group["lr"] * length)
 
-    def _adamw(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
-        """Move what is no matrix as AdamW does."""
+    def _step_adamw(self, parameters: list[Tensor], group: ParameterGroup) -> None:
+        """Step as AdamW does."""
         states = [self._state(parameter) for parameter in parameters]
         beta1, beta2 = group["betas"]
         adamw(
@@ -188,20 +210,20 @@ class Muon(Optimizer):
 
 
 def _orthogonalize_groups(matrices: list[Tensor]) -> list[Tensor]:
-    """Make matrices orthogonal, those of one shape in one go."""
+    """Orthogonalize matrices, all of one shape at once."""
     by_shape: dict[torch.Size, list[int]] = {}
     for number, matrix in enumerate(matrices):
         by_shape.setdefault(matrix.shape, []).append(number)
-    found = list(matrices)
+    orthogonal = list(matrices)
     for numbers in by_shape.values():
         made = orthogonalize(torch.stack([matrices[number] for number in numbers]))
         for number, matrix in zip(numbers, made.unbind(0), strict=True):
-            found[number] = matrix
-    return found
+            orthogonal[number] = matrix
+    return orthogonal
 
 
 def orthogonalize(matrices: Tensor) -> Tensor:
-    """Bring all singular values near 1 (0.7 to 1.2), and keep the singular vectors.
+    """Set all singular values to about 1 (0.7 to 1.2), and keep the singular vectors.
 
     Args:
         matrices: [n, A, B].
@@ -221,11 +243,11 @@ def orthogonalize(matrices: Tensor) -> Tensor:
 
 
 _OUTPUTS = 2
-"""Most numbers that a head's last map gives: a prediction and its variance."""
+"""Largest width of a head's output: a prediction and its variance."""
 
 
 class ParameterGroups(NamedTuple):
-    """The parameters of a model that learn, by what optimizers do with them."""
+    """The parameters of a model that learn, by how optimizers treat them."""
 
     matrices: list[nn.Parameter]
     """Weights of linear maps from many channels to many."""
@@ -237,18 +259,18 @@ class ParameterGroups(NamedTuple):
 
 def sort_parameters(model: nn.Module) -> ParameterGroups:
     """Sort the parameters of a model that learn, in the model's own order."""
-    found = ParameterGroups([], [], [])
+    groups = ParameterGroups([], [], [])
     for module in model.modules():
         for name, parameter in module.named_parameters(recurse=False):
             if not parameter.requires_grad:
                 continue
             if not (isinstance(module, nn.Linear) and name == "weight"):
-                found.free.append(parameter)
+                groups.free.append(parameter)
             elif min(parameter.shape) <= _OUTPUTS:
-                found.outputs.append(parameter)
+                groups.outputs.append(parameter)
             else:
-                found.matrices.append(parameter)
-    return found
+                groups.matrices.append(parameter)
+    return groups
 
 
 def make_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
@@ -259,30 +281,35 @@ def make_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimiz
     return _MAKERS[config.optimizer](model, config)
 
 
-def _groups(model: nn.Module, config: TrainConfig) -> list[dict[str, Any]]:
-    """Part what decays, in the order of the model, from what does not."""
-    found = sort_parameters(model)
-    linear = {id(p) for p in (*found.matrices, *found.outputs)}
+def _groups(model: nn.Module, config: TrainConfig) -> list[ParameterGroup]:
+    """Return a group of the parameters that decay, in the model's order, and one of the rest."""
+    sorted_parameters = sort_parameters(model)
+    linear = {id(p) for p in (*sorted_parameters.matrices, *sorted_parameters.outputs)}
     decayed = [p for p in model.parameters() if id(p) in linear]
     return [
         {"params": decayed, "weight_decay": config.weight_decay},
-        {"params": found.free, "weight_decay": 0.0},
+        {"params": sorted_parameters.free, "weight_decay": 0.0},
     ]
 
 
-def _kernel_options(model: nn.Module) -> dict[str, Any]:
-    """Choose torch's quickest kernels; what is spread over ranks is moved one by one."""
+class _KernelOptions(TypedDict, total=False):
+    fused: bool
+    foreach: bool
+
+
+def _kernel_options(model: nn.Module) -> _KernelOptions:
+    """Return the options of torch's fastest kernels; sharded parameters are updated one by one."""
     parts = has_dtensors(model.parameters())
     return {"fused": False, "foreach": False} if parts else {"fused": True}
 
 
 class _LocalShards:
-    """Works on what this rank holds of each tensor: every number of it goes its own way.
+    """Makes torch's elementwise optimizers work on this rank's part of each tensor.
 
-    A ``DTensor`` says the same, and takes some hundred microseconds per operation to find out.
+    The result is that of ``DTensor`` operations, which take some hundred microseconds each.
     """
 
-    def _init_group(self, group: dict[str, Any], *lists: list[Any]) -> bool:
+    def _init_group(self, group: ParameterGroup, *lists: list[Any]) -> bool:
         is_complex: bool = super()._init_group(group, *lists)  # type: ignore[misc]
         for tensors in lists:
             tensors[:] = [local_part(tensor) for tensor in tensors]
@@ -297,19 +324,25 @@ class ShardedAdam(_LocalShards, torch.optim.Adam):
     """Adam for weights that are spread over ranks."""
 
 
-def _adaptive(config: TrainConfig) -> dict[str, Any]:
+class _AdaptiveOptions(TypedDict):
+    lr: float
+    betas: tuple[float, float]
+    eps: float
+
+
+def _adaptive_options(config: TrainConfig) -> _AdaptiveOptions:
     betas = config.beta1, config.beta2
     return {"lr": config.learning_rate, "betas": betas, "eps": config.epsilon}
 
 
 def _adamw(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
     kind = ShardedAdamW if has_dtensors(model.parameters()) else torch.optim.AdamW
-    return kind(_groups(model, config), **_adaptive(config), fused=True)
+    return kind(_groups(model, config), **_adaptive_options(config), fused=True)
 
 
 def _adam(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
     kind = ShardedAdam if has_dtensors(model.parameters()) else torch.optim.Adam
-    return kind(_groups(model, config), **_adaptive(config), fused=True)
+    return kind(_groups(model, config), **_adaptive_options(config), fused=True)
 
 
 def _sgd(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
@@ -324,17 +357,19 @@ def _sgd(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
 
 def _lamb(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
     decayed, free = _groups(model, config)
-    return Lamb([decayed, {**free, "adapt": False}], **_adaptive(config))
+    return Lamb([decayed, {**free, "adapt": False}], **_adaptive_options(config))
 
 
 def _muon(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
-    found, decay = sort_parameters(model), config.weight_decay
-    groups: list[dict[str, Any]] = [
-        {"params": found.matrices, "weight_decay": decay, "matrices": True},
-        {"params": found.outputs, "weight_decay": decay},
-        {"params": found.free},
+    parameters, decay = sort_parameters(model), config.weight_decay
+    groups: list[ParameterGroup] = [
+        {"params": parameters.matrices, "weight_decay": decay, "matrices": True},
+        {"params": parameters.outputs, "weight_decay": decay},
+        {"params": parameters.free},
     ]
-    return Muon(groups, momentum=config.momentum, nesterov=config.nesterov, **_adaptive(config))
+    return Muon(
+        groups, momentum=config.momentum, nesterov=config.nesterov, **_adaptive_options(config)
+    )
 
 
 _MAKERS: dict[str, Callable[[nn.Module, TrainConfig], torch.optim.Optimizer]] = {
@@ -346,24 +381,35 @@ _MAKERS: dict[str, Callable[[nn.Module, TrainConfig], torch.optim.Optimizer]] = 
 }
 
 _START = 25.0
-"""``one_cycle`` begins at the peak over this, as torch's ``OneCycleLR`` does."""
+"""``one_cycle`` begins at the peak divided by this, as torch's ``OneCycleLR`` does."""
+
+
+class ScheduleState(TypedDict):
+    """State of ``plateau``, as JSON holds it; the same in all steps of other schedules."""
+
+    factor: float
+    """Present rate divided by the peak."""
+    best: float
+    """Lowest objective so far."""
+    waited: int
+    """Epochs since then, or since the last reduction."""
 
 
 class LearningRateSchedule:
-    """Gives the step size of every step.
+    """Learning rate of every step.
 
-    Only ``plateau`` remembers anything; the others are functions of the step, laid over the full
-    budget from the first epoch, so that a trial that is stopped at a rung and goes on later takes
-    the same course as one that runs through.
+    All schedules but ``plateau`` are functions of the step over the full budget, so that a trial
+    that is stopped at a rung and resumed later has the same rates as one without a pause.
     """
 
     def __init__(self, config: TrainConfig, total_steps: int, graphs_per_step: float) -> None:
-        """Lay the course out.
+        """Compute the peak and the length of the warm-up.
 
         Args:
             config: schedule, peak, warm-up.
             total_steps: steps of the full budget.
-            graphs_per_step: over all ranks, in the mean; the peak grows with it if asked to.
+            graphs_per_step: mean over all ranks together; the peak grows with it as
+                ``training.scale_rate`` says.
         """
         self.config, self.total = config, total_steps
         self.peak = config.learning_rate * _batch_scaling(config, graphs_per_step)
@@ -371,10 +417,10 @@ class LearningRateSchedule:
         self.factor, self.best, self.waited = 1.0, math.inf, 0
 
     def rate(self, step: int) -> float:
-        """Return the step size of one step, counted from 0.
+        """Return the learning rate of one step, counted from 0.
 
-        A linear rise over the warm-up, then what the schedule says; ``one_cycle`` rises along a
-        cosine from a 25th of the peak, which it reaches one step after the warm-up.
+        It rises linearly over the warm-up and then follows the schedule. ``one_cycle`` rises along
+        a cosine from a 25th of the peak, which it reaches one step after the warm-up.
         """
         if self.config.schedule == "one_cycle" and step < self.rise:
             return self.peak * _cosine_between(1.0 / _START, 1.0, step / self.rise)
@@ -388,7 +434,7 @@ class LearningRateSchedule:
         return self.peak * _cosine_between(1.0, self.config.final_rate, progress)
 
     def after_epoch(self, objective: float) -> None:
-        """Record how an epoch's validation went; ``plateau`` may lower the rates that follow."""
+        """Use the objective of an epoch's validation: ``plateau`` may lower the following rates."""
         config = self.config
         if config.schedule != "plateau":
             return
@@ -398,22 +444,22 @@ class LearningRateSchedule:
             self.factor = max(self.factor * config.plateau_factor, config.final_rate)
             self.waited = 0
 
-    def state(self) -> dict[str, Any]:
-        """Return what a checkpoint has to hold, as JSON can hold it."""
+    def state(self) -> ScheduleState:
+        """Return the part that a checkpoint holds."""
         return {"factor": self.factor, "best": self.best, "waited": self.waited}
 
-    def load(self, state: dict[str, Any]) -> None:
-        """Go on from a checkpoint's state."""
+    def load(self, state: ScheduleState) -> None:
+        """Load the state of a checkpoint."""
         self.factor, self.best = float(state["factor"]), float(state["best"])
         self.waited = int(state["waited"])
 
 
 def _cosine_between(start: float, end: float, progress: float) -> float:
-    """Go from one share of the peak to another along half a cosine."""
+    """Interpolate between two shares of the peak along half a cosine; ``progress`` is 0 to 1."""
     return end + (start - end) * (0.5 * (1.0 + math.cos(math.pi * progress)))
 
 
 def _batch_scaling(config: TrainConfig, graphs_per_step: float) -> float:
-    """Return by how much the peak grows with the batch."""
+    """Return the factor by which the peak grows with the batch."""
     ratio = graphs_per_step / config.rate_batch
     return {"none": 1.0, "sqrt": math.sqrt(ratio), "linear": ratio}[config.scale_rate]

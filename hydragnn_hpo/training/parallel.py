@@ -1,7 +1,8 @@
 """One model over all ranks of a trial: replicas (DDP), overlapped all-reduce, recomputed rounds.
 
-Also tensors that a rank holds whole or in part, as optimizers see them. ``DTensor`` is imported
-where there are some: that takes half a second, and most trials have none.
+The first functions handle tensors that may be spread over ranks: a ``DTensor``, of which each rank
+holds a part. That class is imported only where there are some: the import takes half a second, and
+most trials have none.
 """
 
 import contextlib
@@ -37,18 +38,18 @@ def has_dtensors(tensors: Iterable[Tensor]) -> bool:
 
 
 def local_part(tensor: Tensor) -> Tensor:
-    """Return what this rank holds of a tensor: changes of the one are changes of the other."""
+    """Return this rank's part of a tensor, in the same memory: in-place changes reach both."""
     part: Tensor = tensor.to_local() if is_dtensor(tensor) else tensor  # type: ignore[attr-defined]
     return part
 
 
 def local_gradients(parameters: Iterable[Tensor]) -> list[Tensor]:
-    """Return what this rank holds of the gradients of parameters that have one."""
+    """Return this rank's part of each gradient, of the parameters that have one."""
     return [local_part(parameter.grad) for parameter in parameters if parameter.grad is not None]
 
 
 def as_dtensor(tensor: Tensor, like: Tensor) -> Tensor:
-    """Declare what this rank holds to be its part of a tensor that is spread as ``like`` is."""
+    """Return the tensor, spread as ``like`` is, of which ``tensor`` is this rank's part."""
     if not is_dtensor(like):
         return tensor
     from torch.distributed.tensor import DTensor
@@ -73,7 +74,7 @@ def gather_dtensor(tensor: Tensor) -> Tensor:
 
 
 def distribute_like(tensor: Tensor, like: Tensor) -> Tensor:
-    """Take this rank's part of what all ranks hold, as ``like`` is spread; nothing is sent."""
+    """Spread a tensor that all ranks hold whole as ``like`` is spread; sends nothing."""
     if not is_dtensor(like):
         return tensor
     from torch.distributed.tensor import DTensor, Replicate
@@ -86,7 +87,7 @@ def distribute_like(tensor: Tensor, like: Tensor) -> Tensor:
 
 @torch.no_grad()
 def copy_into(target: Tensor, source: Tensor) -> None:
-    """Copy what all ranks hold, or what is spread alike, into a tensor."""
+    """Copy into ``target`` a tensor that all ranks hold whole, or one that is spread alike."""
     if is_dtensor(target) and not is_dtensor(source):
         source = distribute_like(source.to(target), target)
     target.copy_(source)
@@ -100,10 +101,11 @@ Span = tuple[float, float]
 
 
 class TimedAllReduce:
-    """Averages gradients over ranks, as DDP does by itself, and notes when.
+    """Averages gradients over ranks, as DDP does by itself, and measures how long that takes.
 
-    The last piece is sent when the last gradient is there: what is sent after that moment,
-    nothing hides. On a GPU events are read when they have passed, steps later: nobody waits.
+    DDP sends the last bucket when the last gradient has been computed; from then on nothing hides
+    the communication. On a GPU an event is read only after it has passed, often some steps later,
+    so that no step waits for it.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -113,7 +115,7 @@ class TimedAllReduce:
         self._waiting: deque[list[list[Mark]]] = deque()
 
     def average(self, world: int, bucket: GradBucket) -> torch.futures.Future[Tensor]:
-        """Average a piece of the gradient over ``world`` ranks; a hook of DDP."""
+        """Average one bucket of gradients over ``world`` ranks, in place; a hook of DDP."""
         marks = [self._mark()]
         self._step.append(marks)
 
@@ -124,15 +126,15 @@ class TimedAllReduce:
 
         work = dist.all_reduce(bucket.buffer().div_(world), async_op=True)
         assert work is not None
-        told: torch.futures.Future[Tensor] = work.get_future().then(done)
-        return told
+        average: torch.futures.Future[Tensor] = work.get_future().then(done)
+        return average
 
-    def take(self) -> Span:
-        """Call after the backward pass of a step.
+    def take_times(self) -> Span:
+        """Return the times since the last call; to be called after each step's backward pass.
 
         Returns:
-            Seconds in which something was being sent, and of these the seconds after the last
-            gradient had been computed; of the steps whose times are known by now.
+            Seconds in which a bucket was being sent, and of these the seconds after the last
+            gradient had been computed; sums over the steps whose events have all passed.
         """
         self._waiting.append(self._step)
         self._step, sent, exposed = [], 0.0, 0.0
@@ -151,13 +153,13 @@ class TimedAllReduce:
 
 
 def measure_overlap(pieces: Sequence[Span]) -> Span:
-    """Measure how long something was under way, and how long after the last piece had set out.
+    """Measure how long buckets were being sent, and how much of that nothing hides.
 
     Args:
-        pieces: when each piece set out, and when it had arrived.
+        pieces: when each bucket was sent, and when it had been averaged, in seconds.
 
     Returns:
-        Seconds in which at least one was under way, and of these the ones after all had set out.
+        Seconds in which at least one was being sent, and of these the ones after the last was sent.
     """
     total, reached = 0.0, float("-inf")
     for first, last in sorted(pieces):
@@ -188,56 +190,64 @@ def _seconds(mark: Mark, origin: Mark) -> float:
 MIB = 2**20
 
 BUCKETS, SMALLEST_MB, LARGEST_MB = 4, 1.0, 25.0
-"""A gradient is sent in about so many pieces, none smaller or larger than this, MiB: the first of
-them travel while the rest is computed, and each costs a collective."""
+"""Number of buckets in which a gradient is sent, and limits of their size in MiB: the first are
+sent while the rest is computed, and each costs a collective."""
 
 
 class ModelParallelism:
     """A model whose gradients are those of the whole step: the plain one, of a single rank."""
 
-    together = False
-    """Whether every forward pass is a collective: all ranks must take equally many."""
+    is_collective = False
+    """Whether a forward pass is a collective: all ranks must then run equally many."""
 
     def __init__(self, model: MultiHeadGNN, config: ParallelConfig, ranks: Ranks) -> None:
-        """Take a model over; every rank calls this with the same weights."""
+        """Wrap a model; every rank calls this with the same weights.
+
+        Args:
+            model: on the device of this rank.
+            config: how weights are shared.
+            ranks: this rank among the others.
+        """
         self.model, self.config, self.ranks = model, config, ranks
         self.wrapped: nn.Module = model
 
-    def sending(self, last: bool) -> AbstractContextManager[object]:
-        """Send gradients in the ``last`` micro-batch of a step, and add them up before."""
+    def gradient_sync(self, last: bool) -> AbstractContextManager[object]:
+        """Return the context of a micro-batch: gradients are sent in the ``last`` one of a step."""
         return contextlib.nullcontext()
 
-    def sent(self, meter: EpochTimers) -> None:
-        """Report to a meter what sending took, after the last backward pass of a step."""
+    def add_communication_seconds(self, meter: EpochTimers) -> None:
+        """Add the seconds of sending to a meter, after the last backward pass of a step."""
 
-    def norm(self) -> Tensor:
-        """Return the length of the whole gradient."""
+    def gradient_norm(self) -> Tensor:
+        """Return the 2-norm of the whole gradient, a scalar; every rank calls this."""
         return nn.utils.get_total_norm(self.gradients())
 
-    def clip(self, norm: Tensor, limit: float) -> None:
-        """Scale the gradient down where it is longer than ``limit``."""
+    def clip_gradients(self, norm: Tensor, limit: float) -> None:
+        """Scale the gradient in place so that its ``norm`` is at most ``limit``."""
         if norm.device.type == "cpu" and limit / (float(norm) + 1e-6) >= 1.0:
-            return  # nothing to do; on a GPU it is quicker to do it than to ask
-        nn.utils.clip_grads_with_norm_(self.learned, limit, norm)
+            return  # nothing to do; on a GPU this test would make it wait
+        nn.utils.clip_grads_with_norm_(self.parameters, limit, norm)
 
     @functools.cached_property
-    def learned(self) -> list[nn.Parameter]:
-        """The weights as they are between steps; to find them takes as long as to use them."""
+    def parameters(self) -> list[nn.Parameter]:
+        """The weights; cached, as listing them takes as long as an update."""
         return list(self.model.parameters())
 
     def gradients(self) -> list[Tensor]:
-        """Return what there is of gradients, sharded ones as they are."""
-        return [p.grad for p in self.learned if p.grad is not None]
+        """Return the gradients of the weights that have one; sharded ones stay so."""
+        return [p.grad for p in self.parameters if p.grad is not None]
 
-    def whole(self) -> dict[str, Tensor]:
-        """Copy the whole weights and buffers, on this rank's device; every rank calls this.
+    def full_state(self) -> dict[str, Tensor]:
+        """Copy all weights and buffers; every rank calls this.
 
-        Where they are sharded, only rank 0 gets them, in its host's memory, the others nothing.
+        Returns:
+            Whole tensors by name, on this rank's device. Where they are sharded, rank 0 has them in
+            host memory, and other ranks have none.
         """
         return {name: value.detach().clone() for name, value in self.model.state_dict().items()}
 
-    def put(self, tensors: Mapping[str, Tensor]) -> None:
-        """Take whole weights and buffers over; every rank calls this with what ``whole`` gave."""
+    def load_full_state(self, tensors: Mapping[str, Tensor]) -> None:
+        """Load whole weights and buffers, as ``full_state`` returns them; every rank calls this."""
         self.model.load_state_dict(dict(tensors))
 
 
@@ -245,14 +255,19 @@ class ReplicatedModel(ModelParallelism):
     """Every rank holds the whole model; gradients are averaged while they are computed (DDP)."""
 
     def __init__(self, model: MultiHeadGNN, config: ParallelConfig, ranks: Ranks) -> None:
-        """Take a model over; every rank calls this with the same weights.
+        """Wrap a model; every rank calls this with the same weights.
 
-        ``static_graph`` is left off: a step in several pieces fails with it (torch 2.13), and no
-        time was gained without them. Nor is ``find_unused_parameters`` needed: every parameter
-        that learns is in every loss, with gradient 0 where no target is known.
+        ``static_graph`` is off: with it a step of several micro-batches fails (torch 2.13), and a
+        step of one is no faster. ``find_unused_parameters`` is not needed: every parameter that
+        learns takes part in every loss, with gradient 0 where no target is known.
+
+        Args:
+            model: on the device of this rank.
+            config: how weights are shared.
+            ranks: this rank among the others.
         """
         super().__init__(model, config, ranks)
-        # The gradient of a map to one number is one row, whose rows torch counts in another way.
+        # DDP warns about gradients of a single row, whose stride has no effect.
         warnings.filterwarnings("ignore", message="Grad strides do not match bucket view strides")
         ddp = DistributedDataParallel(
             model,
@@ -261,44 +276,46 @@ class ReplicatedModel(ModelParallelism):
             bucket_cap_mb=config.bucket_mb or bucket_mb(model),
         )
         self.wrapped, self._ddp = ddp, ddp
-        self._overheard = TimedAllReduce(ranks.device)
-        ddp.register_comm_hook(ranks.world, self._overheard.average)
+        self._all_reduce = TimedAllReduce(ranks.device)
+        ddp.register_comm_hook(ranks.world, self._all_reduce.average)
         keep_until_exit(ddp)
 
-    def sending(self, last: bool) -> AbstractContextManager[object]:
-        """Send gradients in the ``last`` micro-batch of a step, and add them up before."""
+    def gradient_sync(self, last: bool) -> AbstractContextManager[object]:
+        """Return the context of a micro-batch: gradients are sent in the ``last`` one of a step."""
         return contextlib.nullcontext() if last else self._ddp.no_sync()
 
-    def sent(self, meter: EpochTimers) -> None:
-        """Report to a meter what sending took, after the last backward pass of a step."""
-        communication, exposed = self._overheard.take()
+    def add_communication_seconds(self, meter: EpochTimers) -> None:
+        """Add the seconds of sending to a meter, after the last backward pass of a step."""
+        communication, exposed = self._all_reduce.take_times()
         meter.add("communication", communication)
         meter.add("exposed", exposed)
 
 
 def bucket_mb(model: nn.Module) -> float:
-    """Choose the size of the pieces in which a model's gradient is sent, MiB."""
+    """Return the size of the buckets in which a model's gradient is sent, in MiB."""
     learned = (p for p in model.parameters() if p.requires_grad)
     size = sum(p.numel() * p.element_size() for p in learned) / MIB
     return min(max(size / BUCKETS, SMALLEST_MB), LARGEST_MB)
 
 
 def recompute_rounds(trunk: Trunk) -> None:
-    """Make every round of a trunk keep its inputs alone until the backward pass.
+    """Make every round of a trunk keep only its inputs until the backward pass.
 
-    The same operations run twice on the same numbers, so that nothing changes but time and
-    memory. Forces are differentiated twice: the first pass keeps what it computed again, because
-    the second goes through it, and little memory is won.
+    The same operations run twice on the same numbers, so only time and memory change. With forces
+    little memory is saved: the first of two backward passes keeps what it recomputed for the
+    second.
 
     Source: Chen et al. (2016), arXiv:1604.06174.
     """
-    setattr(trunk, "go", _checkpointed_round)  # noqa: B010 - a method of one net is replaced on purpose
+    setattr(trunk, "apply_round", _checkpointed_round)  # noqa: B010 - a method of one net is replaced on purpose
 
 
 def _checkpointed_round(
-    take: Round, layer: int, scalars: Tensor, state: Any, place: RoundContext
+    run: Round, layer: int, scalars: Tensor, state: Any, context: RoundContext
 ) -> tuple[Tensor, Any]:
     if not torch.is_grad_enabled():
-        return take(layer, scalars, state, place)
-    found: tuple[Tensor, Any] = checkpoint(take, layer, scalars, state, place, use_reentrant=False)
-    return found
+        return run(layer, scalars, state, context)
+    outputs: tuple[Tensor, Any] = checkpoint(
+        run, layer, scalars, state, context, use_reentrant=False
+    )
+    return outputs

@@ -1,4 +1,4 @@
-"""In which floating point type a training computes."""
+"""Floating point type of a training: dtype of the weights, rounding of products, autocast."""
 
 from contextlib import AbstractContextManager, nullcontext
 
@@ -14,9 +14,9 @@ DTYPES = {
 
 
 def set_matmul_precision(precision: str) -> None:
-    """Set the rounding of factors of fp32 products on GPUs: to 10 bits with ``tf32`` alone.
+    """Set whether GPUs round the factors of fp32 products to 10 bits: with ``tf32`` alone.
 
-    A CPU does not know the type: there it is fp32. Nets have nothing that cuDNN would compute.
+    On a CPU ``tf32`` is fp32. cuDNN has a setting of its own, but nets do not use it.
     """
     torch.backends.cuda.matmul.fp32_precision = "tf32" if precision == "tf32" else "ieee"
 
@@ -24,11 +24,10 @@ def set_matmul_precision(precision: str) -> None:
 def compute_dtype(precision: str, device: torch.device) -> AbstractContextManager[object]:
     """Return the context that sets the type of a net's forward pass; losses stay outside.
 
-    With ``bf16`` weights, their gradients and the optimizer's state are fp32, and linear maps
-    multiply in bf16. So are messages; geometry, the scalars of the nodes, sums over graphs and
-    the last map of a head have all bits (``model.layers``). Laws 1 and 7 then hold to bf16
-    rounding: a graph gives the same alone and in any batch within 8 bits of each message, as
-    kernels may add in another order before they round.
+    With ``bf16``, linear maps multiply in bf16 and messages are bf16. Weights, their gradients and
+    the optimizer's state stay fp32, and so do geometry, the scalars of the nodes, sums over graphs
+    and the last map of a head (``model.layers``). Laws 1 and 7 then hold to bf16 rounding, 8 bits
+    of each message, as kernels may add in another order before they round.
 
     Source: Micikevicius et al. (2018), arXiv:1710.03740; Kalamkar et al. (2019), arXiv:1905.12322.
     """

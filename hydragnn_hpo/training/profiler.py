@@ -1,4 +1,4 @@
-"""Look into chosen epochs of chosen ranks with torch's profiler: ``trial --profile``."""
+"""Profile some epochs of some ranks with torch's profiler: ``trial --profile``."""
 
 import contextlib
 import logging
@@ -18,7 +18,7 @@ from hydragnn_hpo.training.ddp import Ranks
 logger = logging.getLogger(__name__)
 
 STEPS = 100
-"""Steps of an epoch that are recorded at most: a step is some megabytes of trace."""
+"""Most steps of an epoch that are recorded: the trace of a step is some megabytes."""
 
 COSTLIEST = 10
 """Operations in the table."""
@@ -26,24 +26,25 @@ COSTLIEST = 10
 
 @dataclass(frozen=True)
 class ProfilePlan:
-    """What is to be profiled."""
+    """Ranks and epochs to profile."""
 
     ranks: tuple[int, ...] = (0,)
+    """From 0."""
     epochs: tuple[int, ...] = ()
-    """From 1; the second of this attempt, the first has warmed up, or the last if left out."""
+    """From 1. If empty, the second epoch of an attempt (the first warms up), or its only one."""
 
     @classmethod
     def of(cls, ranks: str | None, epochs: str | None, *, world: int, last: int) -> "ProfilePlan":
-        """Read what a person wrote, numbers between commas.
+        """Parse the command's options, numbers between commas.
 
         Args:
-            ranks: from 0; the first if left out.
-            epochs: from 1; see ``epochs`` if left out.
-            world: ranks of the trial.
+            ranks: from 0; None for rank 0.
+            epochs: from 1; None for the default of ``epochs``.
+            world: number of ranks of the trial.
             last: its last epoch.
 
         Raises:
-            ConfigError: no numbers, or the trial has no such rank or epoch.
+            ConfigError: a word is no number, or the trial has no such rank or epoch.
         """
         plan = cls(_numbers("ranks", ranks or "0"), _numbers("epochs", epochs or ""))
         bounds = (("ranks", plan.ranks, 0, world - 1), ("epochs", plan.epochs, 1, last))
@@ -56,8 +57,16 @@ class ProfilePlan:
                     )
         return plan
 
-    def chosen(self, reached: int, last: int) -> tuple[int, ...]:
-        """Return the epochs, where ``reached`` are trained already."""
+    def epochs_to_profile(self, reached: int, last: int) -> tuple[int, ...]:
+        """Return the epochs to profile, from 1.
+
+        Args:
+            reached: epochs trained by earlier attempts.
+            last: last epoch of this attempt.
+
+        Returns:
+            ``epochs``, or the default.
+        """
         return self.epochs or (min(reached + 2, last),)
 
 
@@ -71,7 +80,7 @@ def _numbers(option: str, text: str) -> tuple[int, ...]:
 
 
 class EpochProfiler:
-    """Writes one Chrome trace per profiled epoch of this rank."""
+    """Profiles some epochs of this rank, and writes one Chrome trace for each."""
 
     def __init__(
         self,
@@ -80,19 +89,19 @@ class EpochProfiler:
         folder: Path,
         optimizer: torch.optim.Optimizer,
     ) -> None:
-        """Prepare it.
+        """Profile nothing yet.
 
         Args:
-            epochs: those to profile, from 1.
+            epochs: to profile, from 1.
             ranks: this rank among the others.
-            folder: made when something is written into it.
-            optimizer: each call of its ``step`` is the end of a step.
+            folder: of the traces; created with the first.
+            optimizer: each call of its ``step`` ends a step.
         """
         self.epochs, self.ranks, self.folder, self.optimizer = epochs, ranks, folder, optimizer
 
     @contextlib.contextmanager
     def epoch(self, number: int) -> Iterator[None]:
-        """Profile the steps inside if it is this epoch's turn."""
+        """Profile the steps in this context if epoch ``number`` is among ``epochs``."""
         if number not in self.epochs:
             yield
             return
@@ -141,12 +150,15 @@ class EpochProfiler:
 
 
 def costliest_operations(averages: Sequence[Any], steps: int, *, on_gpu: bool) -> str:
-    """Lay out the operations that took longest by themselves, without what they call.
+    """Return a table of the operations that took longest by themselves, without their callees.
 
     Args:
-        averages: torch's sums by operation, times in microseconds.
+        averages: torch's sums by operation, with times in microseconds.
         steps: number of steps that they cover.
-        on_gpu: sort by the GPU's time.
+        on_gpu: whether to count the time of the GPU, else that of the CPU.
+
+    Returns:
+        Text of several lines, times in milliseconds.
     """
     own = "self_device_time_total" if on_gpu else "self_cpu_time_total"
     total = sum(getattr(row, own) for row in averages) or 1.0

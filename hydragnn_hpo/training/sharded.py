@@ -2,13 +2,13 @@
 
 ``ShardedModel`` spreads parameters over the ranks of a mesh (copies x shard x tensor). In tensor
 parallelism neighbouring ranks share the hidden channels of wide perceptrons: the first of two
-linear maps is cut by its outputs, the second by its inputs; what lies between them is done
-channel by channel. So two maps cost one all-reduce forward and one backward. All ranks of a group
-see the same graphs, and compute everything else alike.
+linear maps is split by its outputs, the second by its inputs, and the activation between them acts
+on each channel alone. So two maps cost one all-reduce forward and one backward. All ranks of a
+group see the same graphs and compute everything else redundantly.
 
 Every rank writes its part of a checkpoint, in torch's own distributed format. Torch pickles the
-list of what lies where; it is only ever read inside a run's own directory, which belongs to its
-user alone (Law 10). Importing this module costs half a second.
+index of the parts; it is only read inside a run's own directory, which belongs to its user alone
+(Law 10). Importing this module takes half a second.
 
 Source: Shoeybi et al. (2019), arXiv:1909.08053, section 3.
 """
@@ -47,31 +47,56 @@ from hydragnn_hpo.training.parallel import ModelParallelism, copy_into, gather_d
 from hydragnn_hpo.training.train_state import matching_weight
 
 BY_CHANNEL = (nn.SiLU, ShiftedSoftplus)
-"""Non-linearities that look at one channel alone."""
+"""Activations that act on each channel alone."""
 
 OURS = ("torch.nn.", "hydragnn_hpo.")
-"""Modules whose weights are only used by calling them, where they stand in a chain; what a user's
-conv does with its own is not known."""
+"""Packages whose modules use the weights in a chain only by calling it; a user's conv may use them
+in other ways."""
 
 
 class _CopyToGroup(Function):
-    """Copy to all ranks of a group; the gradient is the sum of theirs."""
+    """Pass values that all ranks of a group have; the gradient is the sum of theirs."""
 
     @staticmethod
     def forward(ctx: Any, values: Tensor, group: dist.ProcessGroup) -> Tensor:
+        """Return the values themselves.
+
+        Args:
+            ctx: keeps the group for ``backward``.
+            values: the same on all ranks of the group, of any shape.
+            group: ranks that share layers.
+
+        Returns:
+            The same on all ranks of the group.
+        """
         ctx.group = group
         return values.view_as(values)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        """Return the gradient of the values.
+
+        Returns:
+            Of the shape of ``grad``, and None for the group.
+        """
         return _sum_over_group(grad, ctx.group), None
 
 
 class _SumOverGroup(Function):
-    """Add up what the ranks of a group have; the gradient goes to all of them."""
+    """Add values over the ranks of a group; the gradient is that of the sum, on all of them."""
 
     @staticmethod
     def forward(ctx: Any, values: Tensor, group: dist.ProcessGroup) -> Tensor:
+        """Add the values of all ranks.
+
+        Args:
+            ctx: keeps the group for ``backward``.
+            values: of this rank, of any shape.
+            group: ranks that share layers.
+
+        Returns:
+            The sum, the same on all ranks of the group.
+        """
         ctx.group = group
         total = values.clone(memory_format=torch.contiguous_format)
         dist.all_reduce(total, group=group)
@@ -79,28 +104,34 @@ class _SumOverGroup(Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        """Return the gradient of the values.
+
+        Returns:
+            Of the shape of ``grad``, and None for the group.
+        """
         return _copy_to_group(grad, ctx.group), None
 
 
 def _copy_to_group(values: Tensor, group: dist.ProcessGroup) -> Tensor:
-    found: Tensor = _CopyToGroup.apply(values, group)  # type: ignore[no-untyped-call]
-    return found
+    copied: Tensor = _CopyToGroup.apply(values, group)  # type: ignore[no-untyped-call]
+    return copied
 
 
 def _sum_over_group(values: Tensor, group: dist.ProcessGroup) -> Tensor:
-    found: Tensor = _SumOverGroup.apply(values, group)  # type: ignore[no-untyped-call]
-    return found
+    total: Tensor = _SumOverGroup.apply(values, group)  # type: ignore[no-untyped-call]
+    return total
 
 
 def _local_slice(parameter: Tensor) -> Tensor:
-    """Return this rank's part of a weight that is cut."""
+    """Return this rank's part of a weight that is split."""
     return parameter.to_local() if isinstance(parameter, DTensor) else parameter
 
 
 class ColumnParallelLinear(nn.Linear):
-    """The first map of a pair: this rank's outputs of it."""
+    """The first map of a pair, of which each rank computes a part of the outputs."""
 
     group: dist.ProcessGroup
+    """Ranks that share the map."""
 
     def forward(self, input: Tensor) -> Tensor:
         """Map [..., F] to this rank's share of the hidden channels."""
@@ -109,9 +140,10 @@ class ColumnParallelLinear(nn.Linear):
 
 
 class RowParallelLinear(nn.Linear):
-    """The second map of a pair: the sum over all ranks' inputs of it."""
+    """The second map of a pair, of which each rank adds the terms of a part of the inputs."""
 
     group: dist.ProcessGroup
+    """Ranks that share the map."""
 
     def forward(self, input: Tensor) -> Tensor:
         """Map this rank's share of the hidden channels to [..., F], the same on all ranks."""
@@ -120,9 +152,9 @@ class RowParallelLinear(nn.Linear):
 
 
 def find_linear_pairs(model: nn.Module, parts: int) -> Iterator[tuple[nn.Linear, nn.Linear]]:
-    """Find pairs of linear maps whose hidden width goes into so many equal parts.
+    """Yield pairs of linear maps whose hidden width is divisible by ``parts``.
 
-    Only chains are looked at: ``nn.Sequential`` of linear maps with non-linearities between them.
+    Only pairs in an ``nn.Sequential``, with an activation between them, are considered.
     """
     if not type(model).__module__.startswith(OURS):
         return
@@ -149,27 +181,27 @@ def _linear_pairs(chain: list[nn.Module], parts: int) -> Iterator[tuple[nn.Linea
 
 
 def apply_tensor_parallel(model: nn.Module, mesh: DeviceMesh, even: int = 1) -> int:
-    """Cut the pairs of a model over the ranks of a mesh; no rank speaks.
+    """Split the pairs of a model over the ranks of a mesh, in place; sends nothing.
 
     Args:
         model: has the same weights on all ranks.
         mesh: of one dimension.
-        even: into how many equal parts a rank's part must still go, to be sharded.
+        even: number of equal parts into which the part of a rank must be divisible, to be sharded.
 
     Returns:
-        How many pairs were cut.
+        Number of pairs that were split.
     """
-    found = list(find_linear_pairs(model, mesh.size() * even))
-    for first, second in found:
+    pairs = list(find_linear_pairs(model, mesh.size() * even))
+    for first, second in pairs:
         _slice_linear(first, "weight", mesh, 0)
         if first.bias is not None:
             _slice_linear(first, "bias", mesh, 0)
         _slice_linear(second, "weight", mesh, 1)
-        # Names, settings and hooks stay; only the way of calling changes.
+        # The class alone changes: names, settings and hooks of the modules stay.
         first.__class__, second.__class__ = ColumnParallelLinear, RowParallelLinear
         for module in (first, second):
             setattr(module, "group", mesh.get_group())  # noqa: B010 - it has just become one of ours
-    return len(found)
+    return len(pairs)
 
 
 def _slice_linear(module: nn.Module, name: str, mesh: DeviceMesh, dimension: int) -> None:
@@ -178,19 +210,25 @@ def _slice_linear(module: nn.Module, name: str, mesh: DeviceMesh, dimension: int
     setattr(module, name, nn.Parameter(part, requires_grad=whole.requires_grad))
 
 
-# It says in every gathering of what is cut twice that this takes two steps.
+# torch warns at every gather of a tensor that is split over two dimensions of the mesh.
 logging.getLogger("torch.distributed.tensor._redistribute").setLevel(logging.ERROR)
 
 COPIES, SHARD, TENSOR = "copies", "shard", "tensor"
+"""Dimensions of the mesh: replicas, ranks that share all weights, ranks that share layers."""
 
 
 class ShardedModel(ModelParallelism):
     """Every rank holds a part of the weights, of their gradients and the optimizer's state."""
 
-    together = True
+    is_collective = True
 
     def __init__(self, model: MultiHeadGNN, config: ParallelConfig, ranks: Ranks) -> None:
-        """Take a model over; every rank calls this with the same weights.
+        """Shard a model; every rank calls this with the same weights.
+
+        Args:
+            model: on the device of this rank; its parameters become ``DTensor``s.
+            config: how weights are shared.
+            ranks: this rank among the others.
 
         Raises:
             ConfigError: a user's conv has a parameter that cannot be sharded.
@@ -203,10 +241,10 @@ class ShardedModel(ModelParallelism):
         keep_until_exit(model)
 
     def _shard(self) -> None:
-        """Put weights that are used together into one group, which travels as one."""
+        """Shard the weights in groups; a group is gathered as a whole where its layers are used."""
         copies = self.mesh[COPIES].size() > 1
         mesh = self.mesh[COPIES, SHARD] if copies else self.mesh[SHARD]
-        _check(self.model)
+        _check_parameters(self.model)
         release = self.config.shard in ("full", "hybrid")
         if release and not self.model.energies:
             for group in round_modules(self.model):
@@ -214,49 +252,54 @@ class ShardedModel(ModelParallelism):
         fully_shard(self.model, mesh=mesh, reshard_after_forward=False)
         self.model.register_forward_hook(_free_whole_weights)
 
-    def sending(self, last: bool) -> AbstractContextManager[object]:
-        """Send gradients in the ``last`` micro-batch of a step, and add them up before."""
+    def gradient_sync(self, last: bool) -> AbstractContextManager[object]:
+        """Return the context of a micro-batch: gradients are sent in the ``last`` one of a step."""
         assert isinstance(self.model, FSDPModule)
         self.model.set_requires_gradient_sync(last)
         return contextlib.nullcontext()
 
-    def norm(self) -> Tensor:
-        """Return the length of the whole gradient: squares of all parts, each counted once."""
+    def gradient_norm(self) -> Tensor:
+        """Return the 2-norm of the whole gradient, fp64; each part counts once."""
         squares: dict[tuple[str, ...], list[Tensor]] = defaultdict(list)
         for gradient in self.gradients():
             squares[_sharded_mesh_dims(gradient)].append(local_part(gradient))
+        # Parts that all ranks of a tensor group hold are not added over that group.
         total = torch.zeros(2, device=self.ranks.device, dtype=torch.float64)
         for names, parts in squares.items():
-            found = torch.stack(torch._foreach_norm(parts)).double().square().sum()
-            total[int(TENSOR in names)] += found
+            partial = torch.stack(torch._foreach_norm(parts)).double().square().sum()
+            total[int(TENSOR in names)] += partial
         dist.all_reduce(total, group=self.mesh[SHARD].get_group())
         if self.mesh[TENSOR].size() > 1:
             dist.all_reduce(total[1], group=self.mesh[TENSOR].get_group())
         return total.sum().sqrt()
 
-    def clip(self, norm: Tensor, limit: float) -> None:
-        """Scale the gradient down where it is longer than ``limit``."""
+    def clip_gradients(self, norm: Tensor, limit: float) -> None:
+        """Scale the gradient in place so that its ``norm`` is at most ``limit``."""
         factor = (limit / (norm + 1e-6)).clamp(max=1.0)
         parts = [local_part(gradient) for gradient in self.gradients()]
         torch._foreach_mul_(parts, factor.to(parts[0].dtype))
 
-    def whole(self) -> dict[str, Tensor]:
-        """Gather the weights and buffers on rank 0, in its host's memory; others get nothing."""
-        found = {}
-        for name, value in self.model.state_dict().items():
-            gathered = gather_dtensor(value.detach())
-            if self.ranks.first:
-                found[name] = gathered.cpu().clone()
-        return found
+    def full_state(self) -> dict[str, Tensor]:
+        """Gather all weights and buffers on rank 0; every rank calls this.
 
-    def put(self, tensors: Mapping[str, Tensor]) -> None:
-        """Take over what rank 0 has; every rank calls this."""
+        Returns:
+            Whole tensors by name, in host memory; empty on other ranks.
+        """
+        gathered_tensors = {}
         for name, value in self.model.state_dict().items():
-            given = torch.empty(value.shape, dtype=value.dtype, device=self.ranks.device)
+            whole = gather_dtensor(value.detach())
             if self.ranks.first:
-                given.copy_(tensors[name])
-            dist.broadcast(given, 0)
-            copy_into(value, given)
+                gathered_tensors[name] = whole.cpu().clone()
+        return gathered_tensors
+
+    def load_full_state(self, tensors: Mapping[str, Tensor]) -> None:
+        """Load whole weights and buffers that rank 0 has; every rank calls this."""
+        for name, value in self.model.state_dict().items():
+            whole = torch.empty(value.shape, dtype=value.dtype, device=self.ranks.device)
+            if self.ranks.first:
+                whole.copy_(tensors[name])
+            dist.broadcast(whole, 0)
+            copy_into(value, whole)
 
 
 def build_mesh(config: ParallelConfig, ranks: Ranks) -> DeviceMesh:
@@ -265,13 +308,13 @@ def build_mesh(config: ParallelConfig, ranks: Ranks) -> DeviceMesh:
     tensor, held = config.tensor_ranks(ranks.world), config.copy_ranks(ranks.world, local)
     shape = (ranks.world // (held * tensor), held, tensor)
     mesh = init_device_mesh(ranks.device.type, shape, mesh_dim_names=(COPIES, SHARD, TENSOR))
-    for group in mesh.get_all_groups():  # they start with half an hour, whatever all ranks have
+    for group in mesh.get_all_groups():  # torch begins with half an hour
         _set_pg_timeout(collective_timeout(), group)
     return mesh
 
 
 def round_modules(model: MultiHeadGNN) -> Iterator[list[nn.Module]]:
-    """Yield the modules of each round of the trunk that have weights, in the order of calls."""
+    """Yield for each round of the trunk its modules with weights, in the order of their calls."""
     trunk = model.trunk
     kinds = (trunk.norms, trunk.films, trunk.convs, trunk.rounds)
     for layer in range(len(trunk.convs)):
@@ -282,14 +325,14 @@ def round_modules(model: MultiHeadGNN) -> Iterator[list[nn.Module]]:
 
 
 def _sharded_mesh_dims(tensor: Tensor) -> tuple[str, ...]:
-    """Name the dimensions of the mesh that a tensor is cut over."""
+    """Return the names of the dimensions of the mesh that a tensor is split over."""
     if not isinstance(tensor, DTensor):
         return ()
     names = tensor.device_mesh.mesh_dim_names or ()
     return tuple(n for n, p in zip(names, tensor.placements, strict=True) if not p.is_replicate())
 
 
-def _check(model: nn.Module) -> None:
+def _check_parameters(model: nn.Module) -> None:
     for name, parameter in model.named_parameters():
         if not parameter.dim():
             raise ConfigError(
@@ -299,27 +342,31 @@ def _check(model: nn.Module) -> None:
 
 
 def _free_whole_weights(model: nn.Module, batch: object, predicted: object) -> None:
-    """Free whole weights where no backward pass will: new weights would not reach them."""
+    """Free gathered weights after a pass without gradients: updates would not reach them."""
     if not torch.is_grad_enabled() and isinstance(model, FSDPModule):
         model.reshard()
 
 
 def copy_to_host(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Copy this rank's parts into the memory of its host."""
-    made: dict[str, Tensor] = FileSystemWriter("unused").stage(dict(tensors))
-    return made
+    """Copy this rank's parts of tensors into host memory.
+
+    Returns:
+        Copies by the names of ``tensors``, as ``write_sharded`` takes them.
+    """
+    copies: dict[str, Tensor] = FileSystemWriter("unused").stage(dict(tensors))
+    return copies
 
 
 def write_sharded(folder: Path, tensors: Mapping[str, Tensor], group: dist.ProcessGroup) -> int:
-    """Write this rank's parts; returns when those of all ranks are on disk.
+    """Write this rank's parts of a checkpoint, and wait until those of all ranks are on disk.
 
     Args:
-        folder: new.
-        tensors: by name, copied.
-        group: of all ranks, used by nobody else at the same time.
+        folder: does not exist yet.
+        tensors: copies of ``copy_to_host``, by name.
+        group: of all ranks, not in use by another thread.
 
     Returns:
-        The bytes of all ranks.
+        Bytes of all ranks together.
 
     Raises:
         StorageError: a rank's disk is full or the folder not writable.
@@ -334,15 +381,18 @@ def write_sharded(folder: Path, tensors: Mapping[str, Tensor], group: dist.Proce
 
 
 def read_sharded(folder: Path, weights: Mapping[str, Tensor], *, best: bool) -> dict[str, Tensor]:
-    """Read what this rank needs, whatever number of ranks wrote it; nothing is sent.
+    """Read this rank's parts of a checkpoint, whatever number of ranks wrote it; sends nothing.
 
     Args:
-        folder: of ``write``.
-        weights: like which tensors are spread here.
-        best: whether this rank reads the best weights, which are whole.
+        folder: of ``write_sharded``.
+        weights: of the model on these ranks; a tensor is spread as its weight is.
+        best: whether this rank reads the weights of the best epoch, which are whole.
+
+    Returns:
+        Tensors by their name in the checkpoint.
 
     Raises:
-        StorageError: something is missing or damaged.
+        StorageError: a file is missing or damaged.
     """
     try:
         described = FileSystemReader(folder).read_metadata().state_dict_metadata
@@ -363,7 +413,7 @@ def read_sharded(folder: Path, weights: Mapping[str, Tensor], *, best: bool) -> 
 
 
 def _allocate_like(name: str, entry: Any, weights: Mapping[str, Tensor]) -> Tensor:
-    """Make room for a tensor, spread like its weight."""
+    """Allocate a tensor of a checkpoint, spread as its weight is."""
     assert isinstance(entry, TensorStorageMetadata)
     like = matching_weight(name, entry.size, weights)
     if like is None:
@@ -372,8 +422,8 @@ def _allocate_like(name: str, entry: Any, weights: Mapping[str, Tensor]) -> Tens
 
 
 def _first_failure(error: BaseException) -> BaseException:
-    """Return what went wrong on the first rank on which something did."""
+    """Return the error of the first rank that failed."""
     if isinstance(error, CheckpointException) and error.failures:
-        found: BaseException = next(iter(error.failures.values()))[0]
-        return found
+        failure: BaseException = next(iter(error.failures.values()))[0]
+        return failure
     return error

@@ -1,8 +1,8 @@
 """Training steps: the weighted multi-task loss (Law 1), its seeds, gradients and updates.
 
-Losses are normalised by global counts, over all ranks and pieces of a step.
+Losses are normalised by global counts, over all ranks and micro-batches of a step.
 
-Shapes: G graphs, R rows of a target (graphs or nodes), w components, H heads.
+Shapes: G graphs, R rows of a target (graphs or nodes), w components of a target, H heads.
 """
 
 import hashlib
@@ -29,13 +29,20 @@ LOSSES: dict[str, Callable[[Tensor], Tensor]] = {
     "mse": lambda error: error.square(),
     "huber": lambda error: F.huber_loss(error, error.new_zeros(()).expand_as(error), "none"),
 }
+"""Loss of every error, in the errors' shape, by ``loss`` of a head."""
 
 
 def gaussian_nll(error: Tensor, variance: Tensor, beta: float) -> Tensor:
-    """Return the negative log-likelihood of errors under predicted variances, [R, w].
+    """Return the negative log-likelihood of errors under predicted variances, without its constant.
 
-    The constant is left out. ``beta`` weighs each row by its variance to that power, which is
-    taken as it is and not learned through: rows with a large variance are not given up on.
+    Args:
+        error: in units of the spread, [R, w].
+        variance: predicted, in units of the spread squared, > 0, [R, 1].
+        beta: weighs each row by ``variance ** beta``, which has no gradient; above 0 it keeps rows
+            with a large variance in the training.
+
+    Returns:
+        [R, w].
 
     Source: Nix and Weigend (1994); Seitzer et al. (2022), arXiv:2203.09168, eq. 5.
     """
@@ -50,11 +57,19 @@ def head_sums(
     heads: Mapping[str, HeadConfig],
     balance: str = "scale",
 ) -> dict[str, Tensor]:
-    """Sum each head's loss over the rows of this batch that have the target.
+    """Sum each head's loss over the rows of a batch that have its target.
 
-    Errors are in units of the target's standard deviation, or with ``balance = "unit"`` in the
-    target's own; missing targets count nothing. Predictions and targets are fp64, their
-    difference is small again and as precise as the net.
+    Predictions and targets are fp64; their difference is small and is rounded to the net's dtype.
+
+    Args:
+        model: knows the spread of each target.
+        predictions: of the model, by target, and variances by ``variance_key``, [R, w].
+        batch: holds targets, [R, w], and masks of the rows that have them, [R].
+        heads: loss of each target.
+        balance: ``unit`` for errors in the target's own unit, else in units of its spread.
+
+    Returns:
+        Sum by target, a scalar.
     """
     sums = {}
     for name, head in heads.items():
@@ -78,21 +93,24 @@ def combine_losses(
     log_variances: Tensor | None = None,
     priced: bool = True,
 ) -> Tensor:
-    """Make this rank's loss out of its sums.
+    """Combine this rank's sums into its loss.
 
-    Each head's sum is divided by its *global* count in the step. The gradients of DDP are
-    averaged over ranks, hence the factor ``world``: ranks with unequal shares, even empty
-    ones, add up to the mean over the global batch.
+    Each head's sum is divided by its *global* count in the step. DDP averages gradients over ranks,
+    hence the factor ``world``: ranks with unequal shares, even empty ones, then add up to the mean
+    over the global batch.
 
     Args:
-        sums: this rank's sum per head.
-        counts: components with a target in the whole step, over all ranks.
+        sums: this rank's sum by head, scalars.
+        counts: components with a target in the whole step, over all ranks, by head.
         heads: weights; they are normalised to sum to 1.
-        world: number of ranks that hold unlike shares.
-        log_variances: learned logarithm of each head's variance, [H]: a head counts by
-            ``exp(-s)`` and pays ``s / 2`` for it. That term is the same on all ranks, so that it
-            needs no factor.
-        priced: whether that term is paid here: once per step, in one of its micro-batches.
+        world: number of ranks with shares of their own.
+        log_variances: learned logarithm s of each head's variance, [H]; None for fixed weights. The
+            loss of a head is multiplied by ``exp(-s)``, and ``s / 2`` is added; that term is the
+            same on all ranks, so it has no factor ``world``.
+        priced: whether ``s / 2`` is added here: in one micro-batch of each step.
+
+    Returns:
+        A scalar.
     """
     total = sum(head.weight for head in heads.values())
     loss = next(iter(sums.values())).new_zeros(())
@@ -108,15 +126,15 @@ def combine_losses(
 
 
 def reseed(seed: int, step: int, ranks: Ranks) -> None:
-    """Seed torch's generators for one step, so that a resumed training draws what it would have.
+    """Seed torch's generators for one step, so that a resumed training draws the same numbers.
 
-    Checkpoints hold no generator's state, of no rank. Costs 6 us; ``torch.manual_seed`` would
-    cost 180 us and grow a list in each call where CUDA was never used.
+    Checkpoints hold no state of a generator. This takes 6 us; ``torch.manual_seed`` takes 180 us,
+    and extends a list in each call where CUDA was never used.
 
     Args:
         seed: of the trial.
         step: steps taken so far.
-        ranks: those that see the same graphs draw the same.
+        ranks: those that see the same graphs draw the same numbers.
     """
     digest = hashlib.sha256(f"{seed}/{step}/{ranks.data_rank}".encode()).digest()
     number = int.from_bytes(digest[:8], "big") >> 1
@@ -126,7 +144,7 @@ def reseed(seed: int, step: int, ranks: Ranks) -> None:
 
 
 class Stepper:
-    """Turns the batches of a step into new weights: forward, backward, clip, update."""
+    """Takes optimizer steps: forward, backward, clip, update."""
 
     def __init__(
         self,
@@ -139,34 +157,34 @@ class Stepper:
         guard: DivergenceGuard,
         meter: EpochTimers,
     ) -> None:
-        """Hold what a step needs.
+        """Prepare steps.
 
         Args:
             config: the trial.
             net: the model over all ranks.
             optimizer: of its parameters.
-            average: averaged weights, if any.
+            average: averaged weights; None where none are kept.
             counts: components of each head's target that each graph has, [G].
-            guard: looks at every gradient.
-            meter: told how long each part takes.
+            guard: checks the gradients.
+            meter: measures each region of a step.
         """
         self.heads, self.training, self.seed = dict(config.heads), config.training, config.seed
         self.net, self.optimizer, self.average = net, optimizer, average
         self.counts, self.guard, self.meter = counts, guard, meter
         self.piece = 0
-        """The piece of the step that is being worked on."""
+        """Number of the micro-batch in progress, from 0."""
         self.bound: Literal["", "gradients", "weights"] = ""
-        """What of the step cannot be taken back: others have gradients of it, or weights change."""
+        """What of this step cannot be undone: gradients were sent, or weights change."""
 
-    def take(
+    def take_step(
         self, indices: np.ndarray, batches: Sequence[Batch], *, rate: float, epoch: int, step: int
     ) -> Tensor:
         """Take one step.
 
         Args:
-            indices: the graphs of all ranks.
-            batches: this rank's share of them, in pieces.
-            rate: step size.
+            indices: graphs of the step, of all ranks together, int64, [n].
+            batches: micro-batches of this rank's share.
+            rate: learning rate.
             epoch: from 1.
             step: steps taken so far, from 0.
 
@@ -179,17 +197,17 @@ class Stepper:
         reseed(self.seed, step, self.net.ranks)
         counts = {name: float(self.counts[name][indices].sum()) for name in self.heads}
         self.optimizer.zero_grad(set_to_none=True)
-        self.bound = "gradients" if self.net.together else ""
+        self.bound = "gradients" if self.net.is_collective else ""
         summed = []
         for self.piece, batch in enumerate(batches):
             last = self.piece + 1 == len(batches)
             summed.append(self._piece(batch, counts, last=last))
         self.bound = "weights"
         with self.meter.region("update"):
-            norm = self.net.norm()
-            self.guard.gradient(norm, epoch=epoch, step=step + 1)
+            norm = self.net.gradient_norm()
+            self.guard.check_gradient(norm, epoch=epoch, step=step + 1)
             if self.training.clip_norm is not None:
-                self.net.clip(norm, self.training.clip_norm)
+                self.net.clip_gradients(norm, self.training.clip_norm)
             for group in self.optimizer.param_groups:
                 group["lr"] = rate
             self.optimizer.step()
@@ -198,30 +216,34 @@ class Stepper:
         return torch.stack(summed).sum(0)
 
     def _piece(self, batch: Batch, counts: dict[str, float], *, last: bool) -> Tensor:
-        """Add the gradient of one piece; the last one sends the sum to the other ranks."""
-        with self.net.sending(last):
+        """Add the gradient of one micro-batch, sent with the last; return its loss sums, [H]."""
+        with self.net.gradient_sync(last):
             with self.meter.region("forward"):
                 sums, loss = self.losses(batch, counts, last=last)
             with self.meter.region("backward"):
                 torch.autograd.backward(loss)
         if last:
-            self.net.sent(self.meter)
+            self.net.add_communication_seconds(self.meter)
         return torch.stack([sums[name].detach().double() for name in self.heads])
 
     def losses(
         self, batch: Batch, counts: Mapping[str, float], *, last: bool
     ) -> tuple[dict[str, Tensor], Tensor]:
-        """Return the sum of each head's loss over a piece, and what the whole of it counts.
+        """Run the model on a micro-batch and compute its losses.
 
         Args:
-            batch: the piece.
-            counts: components with a target in the whole step, by head.
-            last: whether it is the last piece of the step.
+            batch: the micro-batch, in host memory or on the device.
+            counts: components with a target in the whole step, over all ranks, by head.
+            last: whether it is the last micro-batch of the step.
+
+        Returns:
+            Sum of each head's loss, scalars, and the loss to differentiate, a scalar.
         """
         model, ranks = self.net.model, self.net.ranks
         batch = batch.to(ranks.device, non_blocking=True)
         with compute_dtype(self.training.precision, ranks.device):
             predicted = self.net.wrapped(batch)
+        # From the first gradient of the last micro-batch on, DDP sends gradients to other ranks.
         if last and ranks.world > 1:
             self.bound = "gradients"
         sums = head_sums(model, predicted, batch, self.heads, self.training.balance)

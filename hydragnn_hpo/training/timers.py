@@ -1,4 +1,7 @@
-"""Timers of an epoch: seconds, energy and memory by region over all ranks, and stragglers."""
+"""Timers of an epoch: seconds, joules and memory by region over all ranks, and stragglers.
+
+A region is what a rank does at a time, such as ``forward``.
+"""
 
 import logging
 import os
@@ -6,7 +9,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 import torch
@@ -19,21 +22,26 @@ from hydragnn_hpo.training.memory import peak_bytes
 logger = logging.getLogger(__name__)
 
 TIMED = ("data", "forward", "backward", "update", "look", "checkpoint")
-"""Regions whose seconds stand in every epoch's record."""
+"""Regions whose seconds are in every epoch's record; ``look`` is the agreement at sync points."""
 
 SENT = ("communication", "exposed")
-"""Seconds of sending gradients, and of these the ones in which a rank waited for it."""
+"""Seconds in which gradients are sent, and of these the ones in which a rank waits for them."""
 
 SLOW, SLOW_EPOCHS, SLOW_SECONDS = 1.5, 3, 0.5
-"""A rank is a straggler if it computes so many times as long as the mean, so many epochs running,
-and by so many seconds at least: in shorter epochs it is chance."""
+"""A straggler computes ``SLOW`` times as long as the mean in ``SLOW_EPOCHS`` epochs running, and at
+least ``SLOW_SECONDS`` longer: in shorter epochs that is chance."""
 
 
 class EpochTimers:
-    """Adds up seconds by region; on a GPU those in which it computes, not those of asking it to."""
+    """Adds up seconds by region; on a GPU the seconds of its kernels, not of their launches."""
 
     def __init__(self, device: torch.device | None = None, energy: Energy | None = None) -> None:
-        """Start at nothing."""
+        """Begin at zero.
+
+        Args:
+            device: that computes; None for a CPU.
+            energy: counts joules; None counts none.
+        """
         self.seconds: defaultdict[str, float] = defaultdict(float)
         self.energy = energy
         self.phase, self.moves = "start", 0
@@ -42,17 +50,17 @@ class EpochTimers:
 
     @contextmanager
     def region(self, name: str) -> Iterator[None]:
-        """Count the time inside for a region: ``data forward backward update look checkpoint``."""
+        """Count the seconds in this context for a region, one of ``watchdog.PHASES``."""
         self.phase = name
         self.moves += 1
         if self._on_device and name in ("forward", "backward", "update"):
             yield from self._timed_by_device(name)
             return
-        started = time.perf_counter()
+        begin = time.perf_counter()
         try:
             yield
         finally:
-            self.seconds[name] += time.perf_counter() - started
+            self.seconds[name] += time.perf_counter() - begin
 
     def _timed_by_device(self, name: str) -> Iterator[None]:
         """Record events on the device around a region; they are read when the epoch ends."""
@@ -63,26 +71,30 @@ class EpochTimers:
         last.record()
         self._events.append((name, first, last))
 
-    def moved(self) -> None:
-        """Note that work goes on, where there are no regions."""
+    def mark_progress(self) -> None:
+        """Record progress inside a long region, for the watchdog."""
         self.moves += 1
 
     def add(self, name: str, seconds: float) -> None:
-        """Count seconds for a region that were measured elsewhere."""
+        """Count seconds that were measured elsewhere."""
         self.seconds[name] += seconds
 
     @property
     def counters(self) -> list[str]:
-        """Name the counters of joules that this rank reads."""
+        """Names of the counters of joules that this rank reads."""
         return [counter.name for counter in self.energy.counters] if self.energy else []
 
-    def spent(self, region: str) -> None:
+    def count_energy(self, region: str) -> None:
         """Count the joules since the last call for ``train``, ``val`` or ``checkpoint``."""
         if self.energy:
-            self.energy.spent(region)
+            self.energy.count(region)
 
-    def take(self) -> dict[str, float]:
-        """Return the seconds by region since the last call, and begin again at zero."""
+    def take_seconds(self) -> dict[str, float]:
+        """Return the seconds since the last call, and begin again at zero.
+
+        Returns:
+            Seconds by region; regions that did not occur are left out.
+        """
         if self._events:
             self._events[-1][2].synchronize()
             for name, first, last in self._events:
@@ -92,12 +104,18 @@ class EpochTimers:
         self.seconds.clear()
         return taken
 
-    def shares(self, ranks: Ranks) -> dict[str, Tensor]:
-        """Return what this rank adds to the epoch's sums, and begin again at zero."""
-        seconds = self.take()
+    def local_sums(self, ranks: Ranks) -> dict[str, Tensor]:
+        """Return this rank's terms of the epoch's sums over ranks, and begin again at zero.
+
+        Returns:
+            ``regions``: seconds of ``TIMED`` and ``SENT``, [8]; ``ranks``: busy seconds and peak
+            bytes of every rank, zeros but for this one, [world, 2]; ``joules``: [REGIONS, PARTS].
+            All fp64.
+        """
+        seconds = self.take_seconds()
         regions = [seconds.get(name, 0.0) for name in (*TIMED, *SENT)]
         mine = [busy_seconds(seconds), float(peak_bytes(ranks.device))]
-        joules = self.energy.take() if self.energy else torch.zeros(len(REGIONS), len(PARTS))
+        joules = self.energy.take_joules() if self.energy else torch.zeros(len(REGIONS), len(PARTS))
         return {
             "regions": torch.tensor(regions, dtype=torch.float64),
             "ranks": rank_row(ranks, torch.tensor(mine, dtype=torch.float64)),
@@ -106,58 +124,93 @@ class EpochTimers:
 
 
 def make_timers(device: torch.device) -> EpochTimers:
-    """Make the timers of this rank; the first rank of a host reads the host's counters too."""
+    """Build the timers of this rank; the first rank of a host reads the host's counters too."""
     whole_host = os.environ.get("LOCAL_RANK", "0") == "0"
     return EpochTimers(device, Energy(find_counters(device, whole_host=whole_host)))
 
 
 def busy_seconds(seconds: Mapping[str, float]) -> float:
-    """Return the seconds a rank worked in an epoch's steps, without those it waited for others.
+    """Return the seconds that a rank worked in an epoch's steps, without waiting for others.
 
-    The waiting for the slowest is inside the backward pass, where the gradients meet; whoever
-    measures it calls it ``exposed``.
+    A rank waits for the slowest inside the backward pass, where gradients are averaged:
+    ``exposed`` seconds.
     """
     working = ("data", "forward", "backward", "update")
     return sum(seconds.get(name, 0.0) for name in working) - seconds.get("exposed", 0.0)
 
 
-def summarize_epoch(sums: Mapping[str, np.ndarray], world: int) -> dict[str, Any]:
-    """Turn an epoch's sums over ``world`` ranks into what its record says.
+class EpochSummary(TypedDict, total=False):
+    """Measurements of an epoch in its record; seconds are means over ranks."""
 
-    Returns:
-        Mean seconds of a rank by region, ``data_share`` of all of them, how evenly the ranks
-        worked, the largest memory of a rank in bytes, and joules of all ranks by region.
+    data_seconds: float
+    """Waiting for batches."""
+    forward_seconds: float
+    """Forward passes."""
+    backward_seconds: float
+    """Backward passes, waiting for other ranks included."""
+    update_seconds: float
+    """Clipping, and updates of the weights."""
+    look_seconds: float
+    """Agreement of all ranks at sync points."""
+    checkpoint_seconds: float
+    """Pauses for checkpoints."""
+    data_share: float
+    """``data_seconds`` over the sum of all of the above."""
+    imbalance: float
+    """Largest busy time of a rank over the mean; absent with one rank."""
+    slowest_rank: int
+    """The rank with that time; absent with one rank."""
+    communication_seconds: float
+    """Sending gradients; this and the next two are present in DDP trials."""
+    exposed_seconds: float
+    """Part of it while the rank waited."""
+    hidden_share: float
+    """Share of it while the rank computed."""
+    peak_bytes: int
+    """Largest peak memory of a rank so far."""
+    energy: dict[str, dict[str, float]]
+    """Joules of all ranks by region and part; absent without counters."""
+
+
+def summarize_epoch(sums: Mapping[str, np.ndarray], world: int) -> EpochSummary:
+    """Compute the measurements in an epoch's record.
+
+    Args:
+        sums: of ``EpochTimers.local_sums`` over all ranks.
+        world: number of ranks.
     """
     seconds = dict(zip((*TIMED, *SENT), (sums["regions"] / world).tolist(), strict=True))
     steps = sum(seconds[name] for name in TIMED)
-    record: dict[str, Any] = {f"{name}_seconds": seconds[name] for name in TIMED}
-    record["data_share"] = seconds["data"] / steps if steps else 0.0
+    record: EpochSummary = {
+        "data_seconds": seconds["data"],
+        "forward_seconds": seconds["forward"],
+        "backward_seconds": seconds["backward"],
+        "update_seconds": seconds["update"],
+        "look_seconds": seconds["look"],
+        "checkpoint_seconds": seconds["checkpoint"],
+        "data_share": seconds["data"] / steps if steps else 0.0,
+    }
     if world > 1:
-        record |= _balance(sums["ranks"][:, 0])
+        busy = sums["ranks"][:, 0]
+        mean = float(busy.mean())
+        record["imbalance"] = float(busy.max()) / mean if mean > 0 else 1.0
+        record["slowest_rank"] = int(busy.argmax())
         if seconds["communication"]:  # what sharded ranks send is not measured
-            record |= {f"{name}_seconds": seconds[name] for name in SENT}
+            record["communication_seconds"] = seconds["communication"]
+            record["exposed_seconds"] = seconds["exposed"]
             record["hidden_share"] = 1.0 - seconds["exposed"] / seconds["communication"]
     record["peak_bytes"] = int(sums["ranks"][:, 1].max())
-    energy = {
-        region: {part: float(sums["joules"][i, j]) for j, part in enumerate(PARTS)}
-        for i, region in enumerate(REGIONS)
-    }
-    counted = [part for part in PARTS if any(energy[region][part] for region in REGIONS)]
+    counted = [j for j in range(len(PARTS)) if sums["joules"][:, j].any()]
     if counted:
-        record["energy"] = {r: {part: energy[r][part] for part in counted} for r in REGIONS}
+        record["energy"] = {
+            region: {PARTS[j]: float(sums["joules"][i, j]) for j in counted}
+            for i, region in enumerate(REGIONS)
+        }
     return record
 
 
-def _balance(busy: np.ndarray) -> dict[str, Any]:
-    mean = float(busy.mean())
-    return {
-        "imbalance": float(busy.max()) / mean if mean > 0 else 1.0,
-        "slowest_rank": int(busy.argmax()),
-    }
-
-
 class Stragglers:
-    """Notices a rank that is slower than the others, epoch after epoch."""
+    """Finds ranks that are slower than the others for several epochs running."""
 
     def __init__(self) -> None:
         """Begin with no rank that has been slow."""
@@ -165,26 +218,29 @@ class Stragglers:
         self._named: set[int] = set()
 
     def slow(self, busy: np.ndarray) -> list[tuple[int, float]]:
-        """Look at the ranks' own seconds of an epoch.
+        """Count slow epochs of every rank.
+
+        Args:
+            busy: seconds that each rank worked in an epoch, [world].
 
         Returns:
-            Ranks that have now been slow for some epochs running, and how many times the mean they
-            need; each is named once.
+            Ranks that have now been slow for ``SLOW_EPOCHS`` epochs running, with their seconds
+            over the mean; each rank once in a training.
         """
-        mean, found = float(busy.mean()), []
+        mean, stragglers = float(busy.mean()), []
         for rank, seconds in enumerate(busy.tolist()):
             slow = seconds > SLOW * mean and seconds - mean > SLOW_SECONDS
             self._epochs[rank] = self._epochs[rank] + 1 if slow else 0
             if self._epochs[rank] >= SLOW_EPOCHS and rank not in self._named:
                 self._named.add(rank)
-                found.append((rank, seconds / mean))
-        return found
+                stragglers.append((rank, seconds / mean))
+        return stragglers
 
     def warn(self, busy: np.ndarray) -> None:
         """Log the ranks that have now been slow for some epochs; called by one rank for all.
 
         Args:
-            busy: the ranks' own seconds of an epoch, [world].
+            busy: seconds that each rank worked in an epoch, [world].
         """
         for rank, times in self.slow(busy):
             logger.warning(

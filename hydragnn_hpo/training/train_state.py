@@ -20,14 +20,19 @@ from hydragnn_hpo.training.parallel import (
 
 
 class AveragedWeights:
-    """Exponential moving average of the weights; early steps forget faster.
+    """Exponential moving average of the weights, with a smaller decay in the first steps.
 
-    Weights that are spread over ranks have averages that are spread alike.
+    Averages of weights that are spread over ranks are spread alike.
     Source of the ramp: (1 + t) / (10 + t), as in TensorFlow's ``ExponentialMovingAverage``.
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
-        """Start from the model's present weights."""
+        """Begin with the model's present weights.
+
+        Args:
+            model: whose weights are averaged.
+            decay: share of the average that a step keeps, below 1.
+        """
         self.decay = decay
         self.live = dict(model.named_parameters())
         self.mean = {name: p.detach().clone() for name, p in self.live.items()}
@@ -36,7 +41,7 @@ class AveragedWeights:
     def update(self, step: int) -> None:
         """Move the average towards the live weights after one step."""
         share = 1.0 - min(self.decay, (1.0 + step) / (10.0 + step))
-        # On what is here: torch would work out anew how a DTensor is spread for every share.
+        # On local parts: of a DTensor torch would derive the layout again for every share.
         mean = [local_part(value) for value in self.mean.values()]
         torch._foreach_lerp_(mean, [local_part(value) for value in self.live.values()], share)
 
@@ -49,69 +54,84 @@ class AveragedWeights:
             self.mean[name].copy_(kept)
 
     def load(self, mean: Mapping[str, Tensor]) -> None:
-        """Take over saved averages, whole or as they are spread here."""
+        """Load averages of a checkpoint by name, whole or spread as the weights are."""
         for name, value in mean.items():
             copy_into(self.mean[name], value)
 
 
 @dataclass
 class Progress:
-    """Counters, the best epoch so far, and what the epoch that has begun has summed."""
+    """Counters, the best epoch so far, and loss sums of the current epoch; saved as JSON."""
 
     epoch: int = 0
     """Epochs trained and validated."""
     step: int = 0
-    """Steps taken since the training's beginning, so also the position inside the epoch."""
+    """Steps taken since the beginning of the training; also the position within the epoch."""
     best_epoch: int = 0
+    """Epoch with the lowest objective, from 1; 0 before the first."""
     best_objective: float = math.inf
+    """Objective of that epoch, see ``trainer.compute_objective``."""
     best_val: dict[str, float] = field(default_factory=dict)
+    """Validation MAE of that epoch by head, in the target's unit."""
     train_seconds: float = 0.0
+    """Seconds of training and validation, over all attempts."""
     lost: int = 0
-    """Epochs running in which an error was hopeless, see ``training.divergence``."""
+    """Last epochs in a row in which an error was hopeless, see ``training.divergence``."""
     losses: list[list[float]] = field(default_factory=list)
-    """Sums of each head's loss in the epoch that has begun, by rank; empty between epochs."""
+    """Loss sums of the current epoch, one row per rank, [world, H]; empty between epochs."""
 
 
 @dataclass(frozen=True)
 class TrainState:
-    """Model, optimizer and averaged weights under one roof.
+    """All tensors of a training by name: of model, optimizer and averaged weights.
 
-    Names: ``model/WEIGHT``, ``optimizer/WEIGHT/STATE``, ``average/WEIGHT``. They depend neither
-    on the number of ranks nor on how these share the weights.
+    Names are ``model/WEIGHT``, ``optimizer/WEIGHT/STATE`` and ``average/WEIGHT``. They depend
+    neither on the number of ranks nor on how these share the weights.
     """
 
     net: ModelParallelism
+    """The model over all ranks."""
     optimizer: torch.optim.Optimizer
+    """Of its parameters."""
     average: AveragedWeights | None
+    """Averaged weights; None where none are kept."""
 
     @property
-    def in_parts(self) -> bool:
-        """Whether no rank holds all of it."""
+    def is_sharded(self) -> bool:
+        """Whether weights are spread over ranks, so that no rank holds all of them."""
         return has_dtensors(self.weights().values())
 
     def weights(self) -> dict[str, Tensor]:
-        """Return the model's live weights and buffers, sharded ones as they are."""
+        """Return weights and buffers of the model.
+
+        Returns:
+            By their name in the model, not copied; sharded ones stay so.
+        """
         return dict(self.net.model.state_dict())
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the live tensors, sharded ones as they are; every rank calls this."""
+        """Return all tensors of the training; every rank calls this.
+
+        Returns:
+            By the names of this class, not copied; sharded ones stay so.
+        """
         tensors = checkpoint.add_prefix("model", self.weights())
         tensors |= checkpoint.optimizer_tensors(self.optimizer, self.net.model)
         if self.average:
             tensors |= checkpoint.add_prefix("average", self.average.mean)
         return tensors
 
-    def check(self, tensors: Mapping[str, Tensor], parts: tuple[str, ...]) -> None:
-        """Check that tensors are those of this training, before any of them is taken over.
+    def check_tensors(self, tensors: Mapping[str, Tensor], parts: tuple[str, ...]) -> None:
+        """Check that tensors fit this training, before any of them is loaded.
 
         Args:
-            tensors: of a checkpoint.
-            parts: beginnings of the names that must all be there.
+            tensors: of a checkpoint, by name.
+            parts: prefixes of the names that are compared, such as ``model/``.
 
         Raises:
-            StorageError: some are missing, unknown or of another shape.
+            StorageError: a tensor is missing, unknown or of another shape.
         """
-        own, found = (
+        own, given = (
             {name: tuple(value.shape) for name, value in each.items() if name.startswith(parts)}
             for each in (self.tensors(), tensors)
         )
@@ -119,18 +139,18 @@ class TrainState:
         unknown = {key.rpartition("/")[0] for key in optimized} - dict(
             self.net.model.named_parameters()
         ).keys()
-        wrong = {name for name in own.keys() | found.keys() if own.get(name) != found.get(name)}
+        wrong = {name for name in own.keys() | given.keys() if own.get(name) != given.get(name)}
         if wrong or unknown:
             raise StorageError(f"its tensor {min(wrong or unknown)} is none of this training's.")
 
-    def put_best(self, weights: Mapping[str, Tensor]) -> None:
-        """Take the weights of the best epoch over, which are averaged where averages are kept."""
-        self.net.put(weights)
+    def load_best(self, weights: Mapping[str, Tensor]) -> None:
+        """Load weights of the best epoch by their name in the model, and averages equal to them."""
+        self.net.load_full_state(weights)
         if self.average:
             self.average.load({name: weights[name] for name in self.average.mean})
 
-    def put(self, tensors: Mapping[str, Tensor]) -> None:
-        """Take tensors over, whole or sharded as they are here; every rank calls this."""
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Load tensors by name, whole or spread as the weights are; every rank calls this."""
         weights, spread = self.weights(), dict(tensors)
         for name, value in tensors.items():
             like = matching_weight(name, value.shape, weights)
@@ -143,9 +163,19 @@ class TrainState:
 
 
 def matching_weight(name: str, shape: torch.Size, weights: Mapping[str, Tensor]) -> Tensor | None:
-    """Return the weight whose layout a tensor of a checkpoint has, if it is of its shape."""
+    """Return the weight that a tensor of a checkpoint is spread like.
+
+    Args:
+        name: of the tensor, as in ``TrainState``, or ``best/WEIGHT``.
+        shape: of the tensor.
+        weights: of the model, by name.
+
+    Returns:
+        Its own weight; None for tensors of other shapes, and for those of ``best``, which are
+        whole.
+    """
     part, _, weight = name.partition("/")
     if part == "optimizer":
         weight, _, _ = weight.rpartition("/")
-    found = weights.get(weight) if part != "best" else None
-    return found if found is not None and found.shape == shape else None
+    candidate = weights.get(weight) if part != "best" else None
+    return candidate if candidate is not None and candidate.shape == shape else None

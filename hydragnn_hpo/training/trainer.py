@@ -1,6 +1,8 @@
 """Train one model: the same mathematics at any number of ranks (Law 1).
 
-Initial weights are fresh, or those of another trial's trunk, and spread over the ranks.
+Initial weights are random, or those of another trial's trunk, and are spread over the ranks.
+
+Shapes: G graphs, H heads.
 """
 
 import logging
@@ -9,7 +11,6 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -38,8 +39,8 @@ _TRUNK = "trunk."
 def build_model(config: TrialConfig, graphs: GraphSet) -> MultiHeadGNN:
     """Build the net of a trial; its initial weights depend on the trial's seed alone.
 
-    With ``training.start_from`` the trunk is that of another trial's best epoch, and with
-    ``training.freeze_trunk`` it stays so.
+    With ``training.start_from`` the trunk is that of another trial's best epoch; with
+    ``training.freeze_trunk`` it does not learn.
 
     Raises:
         ConfigError: the checkpoint cannot be read, or its trunk has another shape.
@@ -83,6 +84,11 @@ def _copy_trunk(model: MultiHeadGNN, path: Path) -> None:
 def parallelize(model: MultiHeadGNN, config: ParallelConfig, ranks: Ranks) -> ModelParallelism:
     """Spread a model over the ranks; every rank calls this with the same weights.
 
+    Args:
+        model: on the device of this rank.
+        config: how weights are shared, and whether rounds are recomputed.
+        ranks: this rank among the others.
+
     Raises:
         ConfigError: a user's conv has a parameter that cannot be sharded.
     """
@@ -106,13 +112,22 @@ logger = logging.getLogger(__name__)
 def compute_objective(
     mae: dict[str, float], std: dict[str, float], heads: dict[str, HeadConfig]
 ) -> float:
-    """Weigh the heads' MAEs in units of each target's standard deviation; lower is better."""
+    """Average the heads' MAEs by their weights, in units of each target's standard deviation.
+
+    Args:
+        mae: by head, in the target's unit.
+        std: by head, in the target's unit.
+        heads: whose weights are normalised to sum to 1.
+
+    Returns:
+        Dimensionless; lower is better.
+    """
     total = sum(head.weight for head in heads.values())
     return sum(head.weight / total * mae[name] / std[name] for name, head in heads.items())
 
 
 def make_sampler(config: TrialConfig, graphs: GraphSet) -> BatchSampler:
-    """Lay out which graphs a trial trains on in which step."""
+    """Build the sampler that assigns graphs to the steps of a trial."""
     ends = graphs.ends.tolist() if isinstance(graphs, Mixture) else ()
     ratios = [entry.ratio for entry in config.data]
     return BatchSampler.of(graphs, config.training, config.seed, ratios, ends)
@@ -134,10 +149,10 @@ class Trainer:
             config: the trial.
             graphs: the data, one set or several as one.
             ranks: this rank among the others.
-            record: called with a record's kind and its values; rank 0 writes them down.
+            record: called with the kind and the values of each record, on every rank.
 
         Raises:
-            DataError: a head cannot be compared, nothing in ``val`` has its target.
+            DataError: no structure of the validation split has the target of a head.
         """
         self.config, self.graphs, self.record = config, graphs, record
         self.ranks = replace(ranks, tensor=config.parallel.tensor_ranks(ranks.world))
@@ -149,9 +164,9 @@ class Trainer:
         self.optimizer = make_optimizer(model, config.training)
         decay = config.training.ema
         self.average = AveragedWeights(model, decay) if decay else None
-        self.feed = make_feed(config, graphs, self.ranks, self.net.together)
+        self.feed = make_feed(config, graphs, self.ranks, self.net.is_collective)
         self.micro = MicroBatches(self.feed, config.training.micro_batches)
-        self.micro.changed = lambda pieces: self.record("memory", pieces=pieces)
+        self.micro.on_change = lambda pieces: self.record("memory", pieces=pieces)
         self.counts = {name: _counts(graphs, name) for name in self.heads}
         self.val, self.order = graphs.indices_of("val"), make_sampler(config, graphs)
         self._check_val()
@@ -159,17 +174,17 @@ class Trainer:
         self.schedule = LearningRateSchedule(
             config.training, self.total_steps, self.order.graphs_per_step
         )
-        self._begin()
+        self._reset()
 
-    def _begin(self) -> None:
-        """Stand at the beginning of the training."""
+    def _reset(self) -> None:
+        """Build everything that has the state of the beginning: guard, timers, stepper, saver."""
         device = self.ranks.device
         self.guard, self.meter, self.stragglers = (
             DivergenceGuard(self.model, device),
             make_timers(device),
             Stragglers(),
         )
-        self.around_epoch: Callable[[int], AbstractContextManager[None]] = lambda _: nullcontext()
+        self.epoch_context: Callable[[int], AbstractContextManager[None]] = lambda _: nullcontext()
         self.stepper = Stepper(
             self.config,
             self.net,
@@ -183,14 +198,14 @@ class Trainer:
         self._losses = torch.zeros(len(self.heads), dtype=torch.float64, device=device)
         self._started = False
         self.resumed_from: Origin | None = None
-        """What this training went on from; None if it began at the start."""
+        """Kind of checkpoint that this training resumed from; None if it began at epoch 0."""
         self.saver = CheckpointSaver(
             TrainState(self.net, self.optimizer, self.average),
             self.ranks,
             lambda *kind, **values: self.record(*kind, **values),
             every=self.config.training.checkpoint_seconds,
         )
-        self.looks = SyncPoints(self.ranks, lambda: "go")
+        self.sync_points = SyncPoints(self.ranks, lambda: "go")
 
     def _check_val(self) -> None:
         for name, counts in self.counts.items():
@@ -201,24 +216,27 @@ class Trainer:
                 )
 
     def run(self, until: int, signal: Callable[[], Signal], folder: Path | None = None) -> Signal:
-        """Train up to an epoch; checkpoint on the way; obey what is asked.
+        """Train up to an epoch, write checkpoints, and obey signals.
 
-        An interruption is obeyed within seconds, between two steps; a stop at the end of an epoch,
-        when there is a validation to go by.
+        ``interrupt`` is obeyed within seconds, between two steps; ``stop`` at the end of an epoch,
+        after its validation.
 
         Args:
             until: last epoch, counted from the trial's beginning.
-            signal: what a person, the controller or the system asks of this rank.
-            folder: where checkpoints are kept; none are written if left out.
+            signal: returns what a person, the controller or the system requests of this rank.
+            folder: of the checkpoints; None writes none.
 
         Returns:
             ``go`` if the epoch was reached or patience ran out, else the signal obeyed.
 
         Raises:
-            Diverged: loss or gradient are no longer finite.
+            Diverged: loss or gradient are not finite, or an error has exploded.
+            TooManyGraphs: a step needs more micro-batches, from the last checkpoint on.
+            MemoryError: not even one graph fits into the memory.
+            StorageError: a checkpoint cannot be written.
         """
-        self._fit(folder)
-        self.looks = SyncPoints(self.ranks, signal, step=self.progress.step)
+        self._choose_micro_batches(folder)
+        self.sync_points = SyncPoints(self.ranks, signal, step=self.progress.step)
         received: Signal = "go"
         with self.saver:
             while self.progress.epoch < until and received == "go" and not self.out_of_patience:
@@ -228,8 +246,8 @@ class Trainer:
                     self._save(folder)
         return received
 
-    def _fit(self, folder: Path | None) -> None:
-        """Choose the micro-batches."""
+    def _choose_micro_batches(self, folder: Path | None) -> None:
+        """Choose the number of micro-batches of a step."""
         fit = fit_to_memory(self.config, self.order, self.micro, self.stepper, folder)
         self.record("memory", **vars(fit))
 
@@ -243,17 +261,17 @@ class Trainer:
         """Train the rest of an epoch and validate, unless interrupted between two steps.
 
         Returns:
-            What is asked of all ranks, and whether a checkpoint is due.
+            The signal that all ranks agree on, and whether a checkpoint is due.
         """
-        started, progress = time.perf_counter(), self.progress
+        begin, progress = time.perf_counter(), self.progress
         steps = self.order.steps(progress.epoch)
         left = steps[progress.step - progress.epoch * self.order.steps_per_epoch :]
         self.model.train()
-        with self.around_epoch(progress.epoch + 1):
+        with self.epoch_context(progress.epoch + 1):
             received = self._train(left, folder)
         trained = time.perf_counter()
         if received != "go":
-            progress.train_seconds += trained - started
+            progress.train_seconds += trained - begin
             return received, True
         progress.epoch += 1
         with self.meter.region("val"):
@@ -264,7 +282,7 @@ class Trainer:
         objective = compute_objective(mae, self._stds(), self.heads)
         self._keep_best(objective, mae)
         ended = time.perf_counter()
-        progress.train_seconds += ended - started
+        progress.train_seconds += ended - begin
         self.record(
             "epoch",
             epoch=progress.epoch,
@@ -273,27 +291,27 @@ class Trainer:
             objective=objective,
             best_objective=progress.best_objective,
             learning_rate=self.optimizer.param_groups[0]["lr"],
-            train_seconds=trained - started,
+            train_seconds=trained - begin,
             val_seconds=ended - trained,
-            graphs_per_second=sum(map(len, left)) / (trained - started),
+            graphs_per_second=sum(map(len, left)) / (trained - begin),
             **summarize_epoch(sums, self.ranks.world),
         )
         return received, save
 
     def _train(self, left: list[np.ndarray], folder: Path | None) -> Signal:
-        """Take the steps of an epoch that are left; return the signal to obey before its end."""
+        """Take the remaining steps of an epoch; return the signal to obey before its end."""
         progress = self.progress
         ends = progress.step + len(left)
-        with Prefetcher(self.micro.ahead, left, self._depth()) as made:
+        with Prefetcher(self.micro.make_ahead, left, self.prefetch_depth()) as made:
             batches = iter(made)
             for indices in left:
                 with self.meter.region("data"):
                     pieces = next(batches)
                 self._losses += self._step(indices, pieces)
-                if progress.step < ends and self.looks.due(progress.step):
+                if progress.step < ends and self.sync_points.due(progress.step):
                     with self.meter.region("look"):
-                        received, save = self.looks.agree(progress.step, save=self.saver.due)
-                    self.meter.spent("train")
+                        received, save = self.sync_points.agree(progress.step, save=self.saver.due)
+                    self.meter.count_energy("train")
                     if received == "interrupt":
                         return received
                     if save:
@@ -301,14 +319,14 @@ class Trainer:
         return "go"
 
     def _mean_losses(self, sums: np.ndarray, rows: np.ndarray) -> dict[str, float]:
-        """Divide summed losses by what the graphs of the epoch hold of each target."""
+        """Divide loss sums, [H], by the known components of the epoch's graphs; return by head."""
         known = {name: max(int(self.counts[name][rows].sum()), 1) for name in self.heads}
         return {name: float(sums[row] / known[name]) for row, name in enumerate(self.heads)}
 
-    def _depth(self) -> int:
-        """Return how many batches are made ahead: while a GPU computes, or a disk is read.
+    def prefetch_depth(self) -> int:
+        """Return how many batches are made ahead: 2 on a GPU, 1 where graphs are read from disk.
 
-        On a CPU nothing is won where the graphs are in memory: a rank has one thread.
+        On a CPU with graphs in memory it is 0: a rank has one thread.
         """
         if self.ranks.device.type == "cuda":
             return 2
@@ -316,15 +334,15 @@ class Trainer:
         return 0 if all(isinstance(graphs, Columns) for graphs in sets) else 1
 
     def _step(self, indices: np.ndarray, pieces: list[Batch]) -> Tensor:
-        """Take one optimizer step; gives this rank's loss sums per head, [H]."""
+        """Take one optimizer step; return this rank's loss sums by head, fp64, [H]."""
         progress = self.progress
         rate = self.schedule.rate(progress.step)
         epoch = progress.epoch + 1
-        sums = self.micro.through(
+        sums = self.micro.take_step(
             indices,
             pieces,
             self.stepper,
-            lambda made: self.stepper.take(
+            lambda made: self.stepper.take_step(
                 indices, made, rate=rate, epoch=epoch, step=progress.step
             ),
         )
@@ -335,26 +353,26 @@ class Trainer:
         return sums
 
     def _validate(self, losses: Tensor) -> tuple[dict[str, np.ndarray], Signal, bool]:
-        """Sum errors, losses, wishes and what was measured over ranks, in one all-reduce.
+        """Validate, and sum errors, losses, signals and measurements over ranks in one all-reduce.
 
         Returns:
-            The sums by name; what is asked; is a checkpoint due.
+            The sums by name; the signal that all ranks agree on; whether a checkpoint is due.
         """
-        self.meter.spent("train")
+        self.meter.count_energy("train")
         self.model.eval()
         if self.average:
             self.average.swap()
         errors = error_sums(self.model, self.feed, self.val)
         if self.average:
             self.average.swap()
-        self.meter.spent("val")
-        wish, due = self.looks.signal(), self.ranks.first and self.saver.due
-        mine = losses if self.ranks.counts else torch.zeros_like(losses)
-        flags = torch.tensor([wish == "stop", wish == "interrupt", due])
+        self.meter.count_energy("val")
+        requested, due = self.sync_points.signal(), self.ranks.first and self.saver.due
+        mine = losses if self.ranks.represents_share else torch.zeros_like(losses)
+        flags = torch.tensor([requested == "stop", requested == "interrupt", due])
         parts = {"errors": errors, "losses": mine, "flags": flags}
-        parts |= self.guard.shares(self.ranks) | self.meter.shares(self.ranks)
+        parts |= self.guard.local_sums(self.ranks) | self.meter.local_sums(self.ranks)
         sums = allreduce_tensors(self.ranks, parts)
-        self.guard.weights(sums["guard"], epoch=self.progress.epoch)
+        self.guard.check_weights(sums["guard"], epoch=self.progress.epoch)
         if self.ranks.first:
             self.stragglers.warn(sums["ranks"][:, 0])
         stop, interrupt, save = sums["flags"]
@@ -368,7 +386,7 @@ class Trainer:
         self.schedule.after_epoch(objective)
         progress = self.progress
         std, best = self._stds(), progress.best_val
-        progress.lost = self.guard.objective(
+        progress.lost = self.guard.check_objective(
             objective, mae, std=std, best=best, lost=progress.lost, epoch=progress.epoch
         )
         if objective < progress.best_objective:
@@ -376,7 +394,7 @@ class Trainer:
             progress.best_val = mae
             if self.average:
                 self.average.swap()
-            self.best = self.net.whole()
+            self.best = self.net.full_state()
             if self.average:
                 self.average.swap()
 
@@ -387,20 +405,20 @@ class Trainer:
         with self.meter.region("checkpoint"):
             self.progress.losses = self._losses_by_rank()
             self.saver.save(folder, self._state(), self.best)
-        self.meter.spent("checkpoint")
+        self.meter.count_energy("checkpoint")
 
     def _losses_by_rank(self) -> list[list[float]]:
-        """Gather what the epoch that has begun has summed so far."""
+        """Gather the loss sums of the current epoch, one row per rank, [world, H]."""
         if self.progress.step % self.order.steps_per_epoch == 0:
             return []
         table = self._losses.new_zeros(self.ranks.world, len(self.heads))
-        if self.ranks.counts:
+        if self.ranks.represents_share:
             table[self.ranks.rank] = self._losses
         rows: list[list[float]] = self.ranks.sum(table).tolist()
         return rows
 
-    def _state(self) -> dict[str, Any]:
-        """Return what a checkpoint holds beside tensors."""
+    def _state(self) -> checkpoint.CheckpointState:
+        """Return the part of a checkpoint that is no tensor."""
         return {
             "progress": vars(self.progress),
             "schedule": self.schedule.state(),
@@ -414,35 +432,39 @@ class Trainer:
             self._save(folder)
 
     def resume(self, folder: Path) -> bool:
-        """Go on from the newest checkpoint if there is one; every rank calls this."""
+        """Load the newest checkpoint, and return whether there was one; every rank calls this."""
         loaded = self.saver.load(folder)
         if loaded is None:
             return False
         self.resumed_from, self.best = loaded.origin, loaded.best
         self.progress = progress = Progress(**loaded.state["progress"])
-        if loaded.origin == "best":  # its state is that of the checkpoint which it was saved with
+        if loaded.origin == "best":  # its state is of a later epoch
             progress.epoch, progress.losses = progress.best_epoch, []
             progress.step = progress.epoch * self.order.steps_per_epoch
         self.schedule.load(loaded.state["schedule"])
-        self._take_losses(progress.losses)
+        self._load_losses(progress.losses)
         return True
 
     @property
     def seconds_to_end(self) -> tuple[float, float]:
-        """Return how long the last checkpoint took, and the longest time between two looks."""
-        return self.saver.seconds, self.looks.longest
+        """What an interruption takes, of which ``StopSignals`` decides when the allocation ends.
 
-    def _take_losses(self, rows: list[list[float]]) -> None:
-        """Go on summing: each rank its own, or rank 0 all of them where the width has changed."""
+        Returns:
+            Seconds of the last checkpoint, and the longest between two sync points.
+        """
+        return self.saver.seconds, self.sync_points.longest
+
+    def _load_losses(self, rows: list[list[float]]) -> None:
+        """Restore loss sums: each rank its own, or rank 0 all where the number of ranks changed."""
         self._losses.zero_()
         if len(rows) == self.ranks.world:
             self._losses += self._losses.new_tensor(rows[self.ranks.rank])
         elif rows and self.ranks.first:
             self._losses += self._losses.new_tensor(rows).sum(0)
 
-    def use_best(self) -> None:
-        """Put the best epoch's weights into the model (Law 8: "load" means the best epoch)."""
-        self.net.put(self.best)
+    def load_best_weights(self) -> None:
+        """Load the best epoch's weights into the model (Law 8)."""
+        self.net.load_full_state(self.best)
         self.model.eval()
 
 

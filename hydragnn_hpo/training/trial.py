@@ -1,7 +1,8 @@
 """Run one rank of one attempt of a trial: load it, train, predict, write the result.
 
 ``rank_main`` is the entry point of agents, ``run_by_hand`` that of the command ``trial``. Signals,
-the clock and requests of an agent can end an attempt; every failure is a result with a reason.
+the end of the allocation and requests of an agent end an attempt; every failure is a result with a
+reason.
 """
 
 import errno
@@ -14,7 +15,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 import torch
 import torch.distributed as dist
@@ -38,6 +39,12 @@ from hydragnn_hpo.config import (
 from hydragnn_hpo.config.convs.spec import is_user_conv, package_of, version_of
 from hydragnn_hpo.data import GraphSet, close, open_store, unite
 from hydragnn_hpo.errors import ConfigError, DataError, HydraError, StorageError
+from hydragnn_hpo.file_records import (
+    FailedResult,
+    FailureReason,
+    FinishedResult,
+    TrialResult,
+)
 from hydragnn_hpo.files import (
     passes,
     read_json,
@@ -68,19 +75,19 @@ PREDICTED = ("val", "sel", "cal")
 
 
 class StopSignals:
-    """Listens to signals; on rank 0 also to the clock and to requests of its agent."""
+    """What ends an attempt: signals; on rank 0 also the end of the allocation and requests."""
 
     def __init__(
         self, requests: RequestReader | None, environment: Mapping[str, str] = os.environ
     ) -> None:
-        """Listen from now on.
+        """Install handlers of SIGTERM and SIGUSR1, which interrupt the attempt.
 
         Args:
-            requests: of an agent; None for a trial that is run by hand, which gets signals only.
-            environment: of this process.
+            requests: of an agent; None for a trial that is run by hand.
+            environment: of this process, which names the end of the allocation.
 
         Raises:
-            ConfigError: the environment names no sensible end of the allocation.
+            ConfigError: that end is no time.
         """
         self.requests, self.interrupted = requests, False
         self.request: Request | None = None
@@ -90,8 +97,8 @@ class StopSignals:
         self.reason: str | None = None
         self.first = environment.get("RANK", "0") == "0"
         self.walltime = WallTime.of(environment)
-        self.needs: Callable[[], tuple[float, float]] = lambda: (0.0, 0.0)
-        """Gives the seconds of the last checkpoint, and those between two looks."""
+        self.seconds_needed: Callable[[], tuple[float, float]] = lambda: (0.0, 0.0)
+        """Returns the seconds of the last checkpoint, and the longest between two sync points."""
         for number in (signal.SIGTERM, signal.SIGUSR1):
             signal.signal(number, self._interrupt)
 
@@ -100,10 +107,10 @@ class StopSignals:
         self.reason = "walltime"
 
     def signal(self) -> Signal:
-        """Return what is asked now; ``reason`` says why."""
+        """Return what this rank has to do now; ``reason`` holds why it has to end."""
         if self.interrupted:
             return "interrupt"
-        if self.first and self.walltime.near(*self.needs()):
+        if self.first and self.walltime.near(*self.seconds_needed()):
             self.reason = "walltime"
             return "interrupt"
         if self.first and self.requests:
@@ -111,7 +118,7 @@ class StopSignals:
         return "go"
 
     def _read_request(self, requests: RequestReader) -> Signal:
-        """Return what the newest request asks for; a new one is acknowledged at once."""
+        """Return the signal of the newest request; a new one is acknowledged by a record."""
         request = requests.read()
         if request != self.request:
             self.request = request
@@ -123,7 +130,7 @@ class StopSignals:
 
 
 def next_attempt(trial: TrialDir, config: TrialConfig) -> PlacementConfig:
-    """Make a new attempt at the full budget, for a trial started by hand."""
+    """Create the folder of a new attempt at the full budget, for a trial that is run by hand."""
     placement = PlacementConfig(
         attempt=max(trial.attempts(), default=0) + 1,
         epochs=config.training.epochs,
@@ -139,6 +146,9 @@ def next_attempt(trial: TrialDir, config: TrialConfig) -> PlacementConfig:
 
 def load_trial(trial: TrialDir) -> tuple[TrialConfig, GraphSet]:
     """Read ``trial.toml``, open its stores, and check that they fit.
+
+    Returns:
+        The resolved configuration, and the graphs of all stores as one data set.
 
     Raises:
         ConfigError: a key is wrong, or the model cannot fit the data's heads.
@@ -190,11 +200,19 @@ def open_graphs(trial: TrialDir, config: TrialConfig) -> GraphSet:
         raise ConfigError(f"{trial.config}: {error}") from error
 
 
-def rank_main(spec: dict[str, Any]) -> int:
-    """Run one rank of one attempt; the entry point of agents.
+class TrainSpec(TypedDict):
+    """The ``spec`` of a job of kind ``train``."""
 
-    Args:
-        spec: ``trial_dir``, ``attempt``, and ``one_host``: whether all ranks share a host.
+    trial_dir: str
+    """Path of the trial's directory."""
+    attempt: int
+    """Number of the attempt, whose folder and ``placement.toml`` exist."""
+    one_host: NotRequired[bool]
+    """Whether all ranks share a host."""
+
+
+def rank_main(spec: TrainSpec) -> int:
+    """Run one rank of one attempt; the entry point of agents.
 
     Returns:
         The rank's exit code: 0, 1 for a failure, ``INTERRUPTED``, ``PEER_LOST``, ``DISK_FULL``,
@@ -212,10 +230,11 @@ def run_by_hand(trial: TrialDir, profile: ProfilePlan | None = None) -> tuple[in
 
     Args:
         trial: its directory.
-        profile: ranks and epochs to look into.
+        profile: ranks and epochs to profile; None for none.
 
     Returns:
-        The exit code, and a sentence about the end for a person (empty but on rank 0).
+        The exit code of the command, and a sentence about the end for a person, which is empty but
+        on rank 0.
     """
     log.configure(rank=int(os.environ.get("RANK", "0")))
     code = _run_rank(trial, None, profile=profile)
@@ -226,7 +245,7 @@ def run_by_hand(trial: TrialDir, profile: ProfilePlan | None = None) -> tuple[in
         return StorageError.exit_code, f"error: {trial.path}: make room, then run it again."
     if not path.exists():
         return code, f"{trial.path}: interrupted; run the same command again to go on."
-    result = read_json(path)
+    result: TrialResult = read_json(path)
     if result["status"] == "failed":
         code = 2 if result["reason"] == "bad_config" else 1
         return code, f"error: {result['reason']}: {result['message']}"
@@ -242,18 +261,21 @@ def _run_rank(
     meeting: Path | None = None,
     profile: ProfilePlan | None = None,
 ) -> int:
-    """Run a rank; every failure is a result with a reason (Law 9)."""
+    """Run a rank, and return as ``rank_main``; every failure is a result with a reason (Law 9).
+
+    Without an ``attempt`` that a controller has placed it makes a new one.
+    """
     placed = attempt is not None
     try:
-        torch.set_num_threads(1)  # more add up in another order each time: Law 5
+        torch.set_num_threads(1)  # more threads add in another order each time: Law 5
         torch.set_flush_denormal(True)
         keep_freed_memory()
-        asked = StopSignals(RequestReader() if placed else None)
+        signals = StopSignals(RequestReader() if placed else None)
         ranks = join_ranks(meeting)
         config, graphs = load_trial(trial)
         attempt = attempt or _agree_on_attempt(trial, config, ranks)
         trainer = Trainer(config, graphs, ranks)
-        return _run(trial.attempt(attempt), trial, trainer, asked, profile)
+        return _run(trial.attempt(attempt), trial, trainer, signals, profile)
     except Exception as error:
         if _is_lost_peer(error):
             logger.warning("another rank was lost: %s", error)
@@ -281,8 +303,13 @@ def _agree_on_attempt(trial: TrialDir, config: TrialConfig, ranks: Ranks) -> int
 
 
 def _run(
-    folder: Path, trial: TrialDir, trainer: Trainer, asked: StopSignals, profile: ProfilePlan | None
+    folder: Path,
+    trial: TrialDir,
+    trainer: Trainer,
+    signals: StopSignals,
+    profile: ProfilePlan | None,
 ) -> int:
+    """Train, predict and write the result of one attempt, and return the rank's exit code."""
     placement = load_config(folder / "placement.toml", PlacementConfig)
     ranks, targets = trainer.ranks, trainer.graphs.stats["targets"]
     writer = RecordWriter(folder / "metrics.jsonl") if ranks.first else None
@@ -295,20 +322,20 @@ def _run(
         trial.checkpoints.mkdir(exist_ok=True, mode=0o700)
         sweep(trial.checkpoints)
         prune_checkpoints(trial.checkpoints)
-    asked.needs, asked.record = lambda: trainer.seconds_to_end, record
+    signals.seconds_needed, signals.record = lambda: trainer.seconds_to_end, record
     resumed = trainer.resume(trial.checkpoints)
     progress = trainer.progress
     origin = {"origin": trainer.resumed_from or "start"}
     record("ready", resumed=resumed, reached=progress.epoch, step=progress.step, **origin)
     _start_instruments(trainer, profile, folder / "profile", placement.epochs)
-    ended = trainer.run(placement.epochs, asked.signal, trial.checkpoints)
+    ended = trainer.run(placement.epochs, signals.signal, trial.checkpoints)
     if ended != "go":
-        record("obeyed", epoch=trainer.progress.epoch, wish=ended, reason=asked.reason)
+        record("obeyed", epoch=trainer.progress.epoch, wish=ended, reason=signals.reason)
     if ended != "interrupt":
         with trainer.meter.region("predict"):
             _finish(trainer, folder, ended)
     with trainer.meter.region("end"):
-        ranks.leave()
+        ranks.barrier()
     close(trainer.graphs)
     if writer:
         writer.close()
@@ -320,19 +347,19 @@ def _run(
 def _start_instruments(
     trainer: Trainer, plan: ProfilePlan | None, folder: Path, epochs: int
 ) -> None:
-    """Begin all that looks at a training from beside it: counters, watchdog, profiler."""
+    """Start what observes a training: counters of joules, watchdog, profiler."""
     ranks, meter = trainer.ranks, trainer.meter
     if meter.counters:
         trainer.record("energy", counters=meter.counters, unit="J")
     start_watchdog(ranks, trainer.model, meter, lambda: trainer.progress.step)
     if plan and ranks.rank in plan.ranks:
-        chosen = plan.chosen(trainer.progress.epoch, epochs)
-        trainer.around_epoch = EpochProfiler(chosen, ranks, folder, trainer.optimizer).epoch
+        profiled = plan.epochs_to_profile(trainer.progress.epoch, epochs)
+        trainer.epoch_context = EpochProfiler(profiled, ranks, folder, trainer.optimizer).epoch
 
 
 def _finish(trainer: Trainer, folder: Path, ended: Signal) -> None:
-    """Predict with the best epoch and write the result; the result comes last."""
-    trainer.use_best()
+    """Predict with the weights of the best epoch, and write predictions, then the result."""
+    trainer.load_best_weights()
     arrays = {}
     for split in PREDICTED:
         indices = trainer.graphs.indices_of(split)
@@ -340,13 +367,14 @@ def _finish(trainer: Trainer, folder: Path, ended: Signal) -> None:
         for name, values in predict_split(trainer.model, trainer.feed, indices).items():
             arrays[f"{split}/{name}"] = values
     most = torch.tensor([trainer.micro.pieces, peak_bytes(trainer.ranks.device)])
-    micro_batches, peak = trainer.ranks.most(most.to(trainer.ranks.device)).tolist()
+    micro_batches, peak = trainer.ranks.max(most.to(trainer.ranks.device)).tolist()
+    # All ranks take part in the collectives above; rank 0 alone writes files.
     if not trainer.ranks.first:
         return
     progress, config = trainer.progress, trainer.config
     done = progress.epoch >= config.training.epochs or trainer.out_of_patience
     write_bytes(folder / "predictions.safetensors", save_arrays(arrays))
-    result = {
+    result: FinishedResult = {
         "trial": config.trial,
         "status": "cancelled" if ended == "stop" else "completed" if done else "stopped",
         "reason": "early_stopping" if trainer.out_of_patience else None,
@@ -367,12 +395,12 @@ def _finish(trainer: Trainer, folder: Path, ended: Signal) -> None:
 
 
 def _packages(conv: str) -> dict[str, str]:
-    """Return the version of the package of a user's conv."""
+    """Return the version of a user's conv by the name of its package; empty for other convs."""
     return {package_of(conv): version_of(conv)} if is_user_conv(conv) else {}
 
 
 _LEFT_OUT = ("epoch", "slowest_rank")
-"""Numbers of an epoch's record that are no curves."""
+"""Numbers of an epoch's record that are not drawn as curves."""
 
 
 def check_tensorboard(where: Path) -> None:
@@ -389,22 +417,22 @@ def check_tensorboard(where: Path) -> None:
 
 
 class TensorBoardWriter:
-    """Writes the epochs' records once more, as TensorBoard reads them."""
+    """Writes the records of epochs in the format of TensorBoard too."""
 
     def __init__(self, folder: Path) -> None:
-        """Begin a file in a folder, which is made."""
+        """Create a folder and a file in it."""
         from torch.utils.tensorboard import SummaryWriter
 
         make: Any = SummaryWriter
         self._writer = make(str(folder))
 
     def show(self, record: str, time: float, values: Mapping[str, Any]) -> None:
-        """Show a record, if it is an epoch's; other kinds are no curves.
+        """Write the numbers of a record of kind ``epoch``; ignore other kinds.
 
         Args:
             record: its kind.
             time: seconds since 1970.
-            values: what it says.
+            values: its keys and values.
         """
         if record != "epoch":
             return
@@ -413,12 +441,12 @@ class TensorBoardWriter:
         self._writer.flush()
 
     def close(self) -> None:
-        """Write down what is left."""
+        """Write what is buffered, and close the file."""
         self._writer.close()
 
 
 def curves(values: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, float]]:
-    """Return every number in a record by its path: ``val_mae/energy``."""
+    """Yield every number in a record with its path, such as ``val_mae/energy``."""
     for key, value in values.items():
         name = f"{path}/{key}" if path else key
         if isinstance(value, Mapping):
@@ -438,17 +466,18 @@ def _write_record(
 
 
 def _is_lost_peer(error: Exception) -> bool:
-    """Check whether an error only says that another rank of this trial is gone."""
+    """Check whether an error means that another rank of this trial is gone."""
     if isinstance(error, (dist.DistError, ConnectionError)):
         return True
     return isinstance(error, RuntimeError) and "gloo" in str(error).lower()
 
 
 def _files_are_away(error: Exception, trial: TrialDir) -> bool:
-    """Check whether files of a run are out of reach that its controller saw when it placed us.
+    """Check whether an error is that of a file server which is out of reach.
 
-    A mount that is gone shows no file, and one that is dead lets no process in: in a trial that a
-    person runs by hand the same errors are that person's to mend.
+    The controller saw the files of a run when it placed the attempt. Without its mount a file does
+    not exist, and a dead mount refuses all access. In a trial that is run by hand the same errors
+    are for the user to correct.
     """
     if isinstance(error, HydraError):
         return isinstance(error.__cause__, OSError)
@@ -458,13 +487,13 @@ def _files_are_away(error: Exception, trial: TrialDir) -> bool:
 
 
 def _disk_is_full(error: Exception) -> bool:
-    """Check whether there is no room for a file: that says nothing about the trial."""
+    """Check whether the disk is full, which is no failure of the trial."""
     cause = error.__cause__ if isinstance(error, StorageError) else error
     return isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
-def _reason(error: Exception) -> tuple[str, str]:
-    """Name the reason of a failure as Law 9 does."""
+def _reason(error: Exception) -> tuple[FailureReason, str]:
+    """Return the reason of a failure, as Law 9 names it, and a message for a person."""
     if isinstance(error, Diverged):
         return "diverged", str(error)
     if is_out_of_memory(error):
@@ -476,14 +505,19 @@ def _reason(error: Exception) -> tuple[str, str]:
     return "bug", "".join(traceback.format_exception(error))
 
 
-def _write_failure(trial: TrialDir, attempt: int | None, reason: str, message: str) -> None:
-    """Leave a result that says why; a trial by hand that never began leaves it in attempt 1."""
+def _write_failure(
+    trial: TrialDir, attempt: int | None, reason: FailureReason, message: str
+) -> None:
+    """Write the result of a failure, in a new attempt where the trial failed before one began."""
     folder = trial.attempt(attempt or max(trial.attempts(), default=0) + 1)
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        write_json(
-            folder / "result.json",
-            {"status": "failed", "reason": reason, "message": message, "time": time.time()},
-        )
+        result: FailedResult = {
+            "status": "failed",
+            "reason": reason,
+            "message": message,
+            "time": time.time(),
+        }
+        write_json(folder / "result.json", result)
     except (OSError, StorageError) as error:
         logger.error("%s", error)

@@ -1,7 +1,7 @@
 """Name the rank that the others wait for, where torch would only report a timeout.
 
-Every rank puts a mark where all can read it: the store in which the ranks met. Whoever has not
-moved for too long reads the marks, says who is behind, and ends.
+Every rank writes a mark of its progress into the store through which the ranks met. A rank that has
+made no progress for too long reads all marks, logs which rank is behind, and ends its process.
 """
 
 import logging
@@ -23,51 +23,57 @@ from hydragnn_hpo.training.timers import EpochTimers
 logger = logging.getLogger(__name__)
 
 MARK_SECONDS = 5.0
-"""How often a rank says where it is, at most."""
+"""Longest time between two marks of a rank."""
 
 READERS = 4
-"""Ranks that read all marks: with thousands of ranks, all reading all would last for minutes."""
+"""Ranks that read all marks: if thousands of ranks did, it would take minutes."""
 
 ANSWER_SECONDS = 5.0
-"""How long the store may take to answer; it lives in rank 0 where ranks did not meet in a file."""
+"""How long to wait for the store; it lives in rank 0 where ranks did not meet in a file."""
 
 _NO_ANSWER = "and rank 0, which keeps the marks of all, does not answer"
 
 PHASES = (
     "start", "look", "val", "checkpoint", "data", "forward", "backward", "update", "predict", "end",
 )  # fmt: skip
-"""What a rank is doing, in the order in which it does so after as many steps."""
+"""What a rank is doing, in the order in which it does so after the same number of steps."""
 
 
 @dataclass(frozen=True)
 class ProgressMark:
-    """Where a rank was when it last spoke."""
+    """Progress of a rank, as it last wrote it."""
 
     step: int
+    """Steps taken."""
     phase: str
+    """One of ``PHASES``, or a region that is not listed there."""
     moved: float
-    """When it got there, seconds since 1970."""
-    spoke: float
-    """When it said so."""
+    """When it last made progress, seconds since 1970."""
+    written: float
+    """When it wrote this mark, seconds since 1970."""
 
     def text(self) -> str:
-        """Write it down for the store."""
-        return f"{self.step} {self.phase} {self.moved:.3f} {self.spoke:.3f}"
+        """Return the mark as the store holds it."""
+        return f"{self.step} {self.phase} {self.moved:.3f} {self.written:.3f}"
 
     @classmethod
     def of(cls, text: str) -> "ProgressMark":
-        """Read what ``text`` wrote."""
-        step, phase, moved, spoke = text.split()
-        return cls(int(step), phase, float(moved), float(spoke))
+        """Parse what ``text`` returned."""
+        step, phase, moved, written = text.split()
+        return cls(int(step), phase, float(moved), float(written))
 
     @property
     def place(self) -> tuple[int, int]:
-        """Return how far it is: the same for all who wait for each other."""
+        """Position in the training, by which ranks are compared.
+
+        Returns:
+            Step, and number of the phase in ``PHASES``; equal for ranks that wait for each other.
+        """
         return self.step, PHASES.index(self.phase) if self.phase in PHASES else 0
 
 
 class Watchdog:
-    """A thread that only sleeps, looks at two numbers, and writes a mark."""
+    """A thread that writes marks of this rank's progress, and ends a process that makes none."""
 
     def __init__(
         self,
@@ -78,13 +84,13 @@ class Watchdog:
         limit: float,
         end: Callable[[int], Any] = os._exit,
     ) -> None:
-        """Prepare it; ``start`` starts it.
+        """Prepare the thread; ``start`` starts it.
 
         Args:
             ranks: this rank among the others.
-            store: where all ranks can read.
-            at: gives step, phase and a number that changes with every move.
-            limit: seconds without a move that are too many.
+            store: all ranks can read it.
+            at: returns step, phase, and a number that changes with all progress.
+            limit: seconds without progress after which the process ends.
             end: ends the process with an exit code.
         """
         self.ranks, self.store, self.at = ranks, store, at
@@ -94,40 +100,40 @@ class Watchdog:
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
 
     def start(self) -> None:
-        """Watch from now on, over a way to the store that only this thread uses."""
+        """Start the thread, with a connection to the store that only it uses."""
         self.store = self.store.clone()  # type: ignore[attr-defined]
         self.store.set_timeout(timedelta(seconds=ANSWER_SECONDS))
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread; the process goes on unwatched."""
+        """End the thread; the process continues unwatched."""
         self._stop.set()
         self._thread.join(timeout=2 * ANSWER_SECONDS)
 
     def _watch(self) -> None:
         step, phase, moves = self.at()
         moved = time.time(), time.monotonic()
-        self._say(ProgressMark(step, phase, moved[0], moved[0]))
+        self._write_mark(ProgressMark(step, phase, moved[0], moved[0]))
         while not self._stop.wait(self.every):
             step, phase, now = self.at()
             if now != moves:
                 moves, moved = now, (time.time(), time.monotonic())
-            self._say(ProgressMark(step, phase, moved[0], time.time()))
+            self._write_mark(ProgressMark(step, phase, moved[0], time.time()))
             if time.monotonic() - moved[1] > self.limit:
-                self._give_up()
+                self._end_process()
                 return
 
-    def _say(self, mark: ProgressMark) -> None:
+    def _write_mark(self, mark: ProgressMark) -> None:
         try:
             self.store.set(_key(self.ranks.rank), mark.text())
         except Exception as error:  # the store may be gone for a while, or with its host
             logger.debug("no mark could be left: %s", error)
 
-    def _give_up(self) -> None:
-        """Log which rank is behind, and end this one: nothing else will."""
+    def _end_process(self) -> None:
+        """Log which rank is behind, and end this process, which cannot end by itself."""
         answers: list[str] = []
         reader = threading.Thread(target=lambda: answers.append(self._sentence()), daemon=True)
-        reader.start()  # some calls of the store wait for an answer for ever
+        reader.start()  # some calls of the store never return
         reader.join(ANSWER_SECONDS)
         sentence = answers[0] if answers else _NO_ANSWER
         logger.error(
@@ -137,7 +143,7 @@ class Watchdog:
             sentence,
             STALE,
         )
-        if self.ranks.first:  # the others may be reading marks that end with this process
+        if self.ranks.first:  # the store may live in this process, and others may still read it
             time.sleep(self.every)
         logging.shutdown()
         self.end(STALE)
@@ -161,17 +167,17 @@ class Watchdog:
 def start_watchdog(
     ranks: Ranks, model: nn.Module, meter: EpochTimers, step: Callable[[], int]
 ) -> None:
-    """Watch this rank to the end of its process, if there are others that it can wait for.
+    """Watch this rank to the end of its process, if it is not the only one.
 
     Args:
         ranks: this rank among the others.
-        model: each of its forward passes is a move, so that a long validation is no standstill.
-        meter: knows what is being done.
-        step: gives the steps taken.
+        model: each forward pass counts as progress, so that a long validation is no standstill.
+        meter: knows the region in progress.
+        step: returns the steps taken.
     """
     if ranks.store is None:
         return
-    model.register_forward_pre_hook(lambda *_: meter.moved())
+    model.register_forward_pre_hook(lambda *_: meter.mark_progress())
     Watchdog(
         ranks,
         ranks.store,
@@ -186,15 +192,15 @@ def name_stragglers(
     """Name the ranks that are behind, and where the others wait for them.
 
     Args:
-        marks: by rank, as far as there are any.
+        marks: by rank; ranks that never wrote one are missing.
         world: number of ranks.
         now: seconds since 1970.
         every: seconds between two marks of a rank.
 
     Returns:
-        The end of a sentence.
+        The end of a sentence that begins with ``rank 3 has not moved for 60 s,``.
     """
-    silent = [r for r in range(world) if r not in marks or now - marks[r].spoke > 3 * every + 1.0]
+    silent = [r for r in range(world) if r not in marks or now - marks[r].written > 3 * every + 1.0]
     speaking = [mark.place for rank, mark in marks.items() if rank not in silent]
     front = max(speaking, default=(0, 0))
     behind = [r for r in range(world) if r in silent or marks[r].place < front]

@@ -162,7 +162,7 @@ def errors_on_test(
     )
     trainer = Trainer(config, graphs, Ranks(0, 1, torch.device("cpu")))
     trainer.run(epochs, lambda: "go")
-    trainer.use_best()
+    trainer.load_best_weights()
     sums = error_sums(trainer.model, trainer.feed, graphs.indices_of("test"))
     return {name: float(row[0] / row[1]) for name, row in zip(task.heads, sums, strict=True)}
 

@@ -231,7 +231,7 @@ def throughput(conv: str, columns: Columns, turns: int) -> dict[str, float]:
     loader = peer_loader(columns)
     plain = Plain(peer, loader)
     rows = ours.order.steps(0)
-    ready = [ours.feed.made(step) for step in rows]
+    ready = [ours.feed.batch_on_host(step) for step in rows]
     our_epoch(ours)
     times: list[tuple[float, float, float]] = []
 
@@ -278,11 +278,11 @@ def rank_main(conv: str, line: Connection, columns: Columns) -> None:
             float(trainer.feed.costs[trainer.feed.share(step)].sum())
             for step in trainer.order.steps(trainer.progress.epoch)
         ]
-        trainer.meter.take()
+        trainer.meter.take_seconds()
         started = time.perf_counter()
         our_epoch(trainer)
         spent = time.perf_counter() - started
-        line.send((spent, shares, trainer.meter.take()))
+        line.send((spent, shares, trainer.meter.take_seconds()))
 
 
 @contextmanager

@@ -31,7 +31,7 @@ def full(*_):
 def run_out(phase):
     """Let memory run out once, in the second step: ``forward-first backward-last`` and so on."""
     way, piece = phase.split("-")
-    take, losses, backward = Stepper.take, Stepper.losses, torch.autograd.backward
+    take, losses, backward = Stepper.take_step, Stepper.losses, torch.autograd.backward
     forward, now = MultiHeadGNN.forward, {"armed": False}
 
     def taking(stepper, indices, batches, **where):
@@ -59,7 +59,7 @@ def run_out(phase):
             )
         return backward(loss, *arguments)
 
-    Stepper.take, Stepper.losses, MultiHeadGNN.forward = taking, losing, forwarding
+    Stepper.take_step, Stepper.losses, MultiHeadGNN.forward = taking, losing, forwarding
     torch.autograd.backward = going_back
 
 

@@ -41,9 +41,9 @@ def trials(world):
 def train(made, graphs, ranks):
     trainer = Trainer(TrialConfig.model_validate(made), graphs, ranks)
     trainer.run(EPOCHS, lambda: "go")
-    weights = trainer.net.whole()
-    trainer.use_best()
-    best = trainer.net.whole()
+    weights = trainer.net.full_state()
+    trainer.load_best_weights()
+    best = trainer.net.full_state()
     names = [name for name, _ in trainer.model.named_parameters()] if ranks.first else []
     return [
         torch.cat([each[name].flatten() for name in names]).tolist() if names else []
@@ -57,7 +57,7 @@ def run(world, out):
     found = {name: train(made, graphs, ranks) for name, made in trials(world)}
     if ranks.first:
         out.write_text(json.dumps(found))
-    ranks.leave()
+    ranks.barrier()
 
 
 def main():

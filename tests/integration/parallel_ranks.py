@@ -86,11 +86,11 @@ def train(made, graphs, ranks):
     told = lambda kind, **values: epochs.append(values) if kind == "epoch" else None  # noqa: E731
     trainer = Trainer(made, graphs, ranks, told)
     trainer.run(EPOCHS, lambda: "go")
-    last = trainer.net.whole()
-    trainer.use_best()
+    last = trainer.net.full_state()
+    trainer.load_best_weights()
     predictions = evaluate.predict_split(trainer.model, trainer.feed, trainer.val)
     parameters = list(trainer.model.parameters())
-    best = trainer.net.whole()
+    best = trainer.net.full_state()
     return {
         "steps": trainer.progress.step,
         "objective": trainer.progress.best_objective,
@@ -116,7 +116,7 @@ def run(world, cases, out):
         }
     if ranks.first:
         out.write_text(json.dumps(found))
-    ranks.leave()
+    ranks.barrier()
 
 
 def main():

@@ -145,7 +145,7 @@ def train(out, conv, batch, epochs, way):
         made = TrialConfig.model_validate(made.model_dump() | update | {"heads": WHOLE["heads"]})
     trainer = Trainer(made, graphs, ranks)
     trainer.run(epochs, lambda: "go")
-    trainer.use_best()
+    trainer.load_best_weights()
     predictions = evaluate.predict_split(trainer.model, trainer.feed, trainer.val)
     if ranks.first:
         found = {
@@ -158,7 +158,7 @@ def train(out, conv, batch, epochs, way):
             ).tolist(),
         }
         out.write_text(json.dumps(found))
-    ranks.leave()
+    ranks.barrier()
 
 
 def trained(batch, epochs, conv, way):

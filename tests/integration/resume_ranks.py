@@ -46,24 +46,24 @@ def killed_in(step):
             os.kill(os.getpid(), signal.SIGKILL)
         return found
 
-    take = Stepper.take
+    take = Stepper.take_step
 
     def noted(self, *arguments, **options):
         self.step_is = options["step"]
         return take(self, *arguments, **options)
 
-    Stepper._piece, Stepper.take = piece, noted
+    Stepper._piece, Stepper.take_step = piece, noted
 
 
 def before_step(do):
     """Call with the number of every step before it is taken."""
-    take = Stepper.take
+    take = Stepper.take_step
 
     def taking(self, *arguments, **options):
         do(options["step"])
         return take(self, *arguments, **options)
 
-    Stepper.take = taking
+    Stepper.take_step = taking
 
 
 def signalled_after(most, number):
@@ -134,7 +134,7 @@ def run(task, rank):
         "LOCAL_WORLD_SIZE": str(task["world"]), "GLOO_SOCKET_IFNAME": "lo",
         "HYDRAGNN_HPO_DEVICE": "cpu", **task.get("environment", {}),
     }  # fmt: skip
-    ddp.SECONDS = task.get("look_seconds", ddp.SECONDS)
+    ddp.SYNC_SECONDS = task.get("look_seconds", ddp.SYNC_SECONDS)
     kill = task.get("kill")
     if kill and kill["rank"] == rank:
         (killed_writing if kill.get("writing") else killed_in)(kill["step"])

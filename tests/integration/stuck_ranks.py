@@ -40,7 +40,7 @@ def watched(folder):
 
     Whoever waits for it has no patience any more, but endless one before: he may be slow.
     """
-    told, say = threading.Event(), Watchdog._say
+    told, say = threading.Event(), Watchdog._write_mark
 
     def saying(self, mark):
         say(self, mark)
@@ -49,7 +49,7 @@ def watched(folder):
         if (mark.step, mark.phase) == (STOPS_AT, "backward") and (folder / "stopped").exists():
             self.limit = 0.0
 
-    Watchdog._say, watchdog.MARK_SECONDS = saying, MARK_SECONDS
+    Watchdog._write_mark, watchdog.MARK_SECONDS = saying, MARK_SECONDS
     return told
 
 
@@ -63,7 +63,7 @@ def train(rank, way, folder):
         lambda kind, **values: records.append({"record": kind, **values}),
     )  # fmt: skip
     start_watchdog(ranks, trainer.model, trainer.meter, lambda: trainer.progress.step)
-    made = trainer.micro.ahead
+    made = trainer.micro.make_ahead
 
     def delayed(indices):
         if way == "slow" and rank == 0:  # however long that took, rank 1 takes longer
@@ -82,12 +82,12 @@ def train(rank, way, folder):
             os.kill(os.getpid(), signal.SIGSTOP)
         return made(indices)
 
-    trainer.micro.ahead = delayed
+    trainer.micro.make_ahead = delayed
     trainer.run(4, lambda: "go")
     if ranks.first:
         epochs = [record for record in records if record["record"] == "epoch"]
         (folder / "epochs.json").write_text(json.dumps(epochs))
-    ranks.leave()
+    ranks.barrier()
 
 
 def rank_main(rank, way, folder, port):

@@ -3,10 +3,10 @@
 Each layer is built from ``Dimensions`` and its own options (``config.convs``) and maps
 ``(scalars [N, F], state, edges)`` to the change of the scalars, [N, F], and the new state.
 
-The state is what a conv carries from layer to layer beside the scalars: vectors, messages of
-edges, nothing (None). The first layer gets None; ``dimensions.state_is_read`` says whether
-anything reads what a layer gives. Where the spec says ``vectors``, it is a tensor [N, C, F]
-whose first three components are x, y and z of vectors that turn with the structure.
+The state is everything else that a conv carries from layer to layer: vectors, messages of edges,
+or None. The first layer receives None; ``dimensions.state_is_read`` tells whether anything reads
+the state that a layer returns. Where the spec says ``vectors``, it is a tensor [N, C, F] whose
+first three components are x, y and z of vectors that rotate with the structure.
 """
 
 from torch import nn

@@ -15,6 +15,7 @@ from hydragnn_hpo.config.convs.angular import AlignnOptions, keeps_angles, sees_
 from hydragnn_hpo.model.edges import Edges, envelope
 from hydragnn_hpo.model.layers import mlp
 from hydragnn_hpo.model.scatter import (
+    Gradients,
     Links,
     apply_function,
     filtered_sum,
@@ -31,14 +32,14 @@ EPSILON = 1e-5
 class EdgeGatedConv(nn.Module):
     """Gate what nodes send by the features of edges, and change both.
 
-    Norms act on one row. A mean over neighbours counts the node itself as one that says
-    nothing, so that it is smooth where the last neighbour leaves.
+    Norms act on one row. A mean over neighbours counts the node itself as a neighbour with a zero
+    message, so that it is smooth where the last neighbour leaves.
     Source: Choudhary and DeCost (2021), npj Comput. Mater. 7, 185, eqs. 3 and 4; Bresson and
     Laurent (2017), arXiv:1711.07553, eq. 11.
     """
 
     def __init__(self, features: int, edges_are_read: bool) -> None:
-        """Build it; without ``edges_are_read`` nothing is made for the change of the edges."""
+        """Build the maps; those for the change of the edges only with ``edges_are_read``."""
         super().__init__()
         self.receive = nn.Linear(features, features)
         self.send = nn.Linear(features, features, bias=False)
@@ -49,69 +50,105 @@ class EdgeGatedConv(nn.Module):
         self.edge_norm = nn.LayerNorm(features) if edges_are_read else None
 
     def forward(
-        self, nodes: Tensor, along: Tensor, weight: Tensor, links: Links
+        self, nodes: Tensor, edge_features: Tensor, weight: Tensor, links: Links
     ) -> tuple[Tensor, Tensor | None]:
-        """Return the changes of nodes, [N, F], and of edges, [E, F] or None.
+        """Run one edge-gated convolution.
 
         Args:
             nodes: features, [N, F].
-            along: features of the edges, [E, F].
-            weight: takes each edge smoothly to nothing at the cutoff, [E, 1].
-            links: the edges.
+            edge_features: [E, F].
+            weight: envelope of each edge, 0 from the cutoff on, [E, 1].
+            links: which node each edge leaves and enters.
+
+        Returns:
+            Change of the nodes, [N, F], and of the edges, [E, F]; None where no later layer reads
+            the edges.
         """
-        met = sum_ends(self.receive(nodes), self.send(nodes), None, links).add_(self.gate(along))
-        message = gated_mean(self.value(nodes), met, weight, links)
+        joint = sum_ends(self.receive(nodes), self.send(nodes), None, links).add_(
+            self.gate(edge_features)
+        )
+        message = gated_mean(self.value(nodes), joint, weight, links)
         change = silu_of_norm(self.own(nodes) + message, self.norm.weight, self.norm.bias)
         if self.edge_norm is None:
             return change, None
-        return change, silu_of_norm(met, self.edge_norm.weight, self.edge_norm.bias)
+        return change, silu_of_norm(joint, self.edge_norm.weight, self.edge_norm.bias)
 
 
-def gated_mean(values: Tensor, met: Tensor, weight: Tensor, links: Links) -> Tensor:
+def gated_mean(values: Tensor, joint: Tensor, weight: Tensor, links: Links) -> Tensor:
     """Return ``sum_j w_ij sigmoid(m_ij) v_j / (1 + sum_j w_ij sigmoid(m_ij))``, [N, F].
 
     Args:
-        values: of the nodes, [N, F].
-        met: of the edges, [E, F].
-        weight: of the edges, [E, 1].
-        links: the edges.
+        values: ``v``, of the nodes, [N, F].
+        joint: ``m``, gate inputs of the edges, [E, F].
+        weight: ``w``, envelope of the edges, [E, 1].
+        links: which node each edge leaves and enters.
     """
-    gates = apply_function(_Gates, met, weight)
+    gates = apply_function(_Gates, joint, weight)
     return filtered_sum(values, gates, links) / (1.0 + sum_messages(gates, links))
 
 
 def silu_of_norm(rows: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Return SiLU of the layer norm of each row, [n, F]; weight and bias are the norm's, [F]."""
+    """Normalise each row and apply SiLU, in one function that keeps only the rows.
+
+    Args:
+        rows: [n, F].
+        weight: scale of the layer norm, [F].
+        bias: shift of the layer norm, [F].
+
+    Returns:
+        [n, F].
+    """
     return apply_function(_SiluOfNorm, rows, weight, bias)
 
 
 class _Gates(Function):
-    """``sigmoid(met) * weight``, of which only ``met`` is kept: the edges' norm keeps it too."""
+    """``sigmoid(gate_inputs) * weight``; keeps its inputs alone, as the edges' norm does."""
 
     @staticmethod
-    def forward(ctx: Any, met: Tensor, weight: Tensor) -> Tensor:
-        ctx.save_for_backward(met, weight)
-        return met.sigmoid().mul_(weight)
+    def forward(ctx: Any, gate_inputs: Tensor, weight: Tensor) -> Tensor:
+        """Weigh the sigmoid of the gate inputs.
+
+        Args:
+            ctx: keeps the inputs for ``backward``.
+            gate_inputs: [E, F].
+            weight: envelope of the edges, [E, 1].
+
+        Returns:
+            [E, F].
+        """
+        ctx.save_for_backward(gate_inputs, weight)
+        return gate_inputs.sigmoid().mul_(weight)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        met, weight = ctx.saved_tensors
-        gates = met.sigmoid()
+    def backward(ctx: Any, grad: Tensor) -> Gradients:
+        gate_inputs, weight = ctx.saved_tensors
+        gates = gate_inputs.sigmoid()
         to_weight = (grad * gates).sum(1, keepdim=True) if ctx.needs_input_grad[1] else None
         return torch.ops.aten.sigmoid_backward(grad * weight, gates), to_weight
 
 
 class _SiluOfNorm(Function):
-    """SiLU of a layer norm, of which only the rows are kept."""
+    """SiLU of a layer norm; keeps the rows and recomputes the rest."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        """Normalise each row and apply SiLU.
+
+        Args:
+            ctx: keeps the inputs for ``backward``.
+            rows: [n, F].
+            weight: scale of the layer norm, [F].
+            bias: shift of the layer norm, [F].
+
+        Returns:
+            [n, F].
+        """
         normal, mean, scale = torch.native_layer_norm(rows, weight.shape, weight, bias, EPSILON)
         ctx.save_for_backward(rows, weight, bias, mean, scale)
         return F.silu(normal, inplace=True)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, ...]:
+    def backward(ctx: Any, grad: Tensor) -> Gradients:
         rows, weight, bias, mean, scale = ctx.saved_tensors
         normal = F.layer_norm(rows, weight.shape, weight, bias, EPSILON)
         if torch.is_grad_enabled():
@@ -119,7 +156,7 @@ class _SiluOfNorm(Function):
             before = grad * half * (1.0 + normal * (1.0 - half))
         else:
             before = torch.ops.aten.silu_backward(grad, normal)
-        gradients: tuple[Tensor, ...] = torch.ops.aten.native_layer_norm_backward(
+        gradients: Gradients = torch.ops.aten.native_layer_norm_backward(
             before, rows, weight.shape, mean, scale, weight, bias, [True] * 3
         )
         return gradients
@@ -133,7 +170,7 @@ class AngleState(NamedTuple):
     weight: Tensor
     """Takes a triplet smoothly to nothing as one of its bonds grows too long, [T, 1]."""
     links: Links
-    """Which bond tells which."""
+    """From bond k -> j to bond j -> i, as in ``Triplets``."""
 
 
 class BondState(NamedTuple):
@@ -146,7 +183,7 @@ class BondState(NamedTuple):
 
 
 class AngleExpansion(nn.Module):
-    """A linear map whose weight stands upright, [S, F].
+    """A linear map with a transposed weight, [S, F].
 
     Its gradient is ``terms^T grad``; with torch's own layout it would be ``grad^T terms``, which
     takes ten times as long for a few columns and many rows.
@@ -191,8 +228,18 @@ class AlignnConv(nn.Module):
     def forward(
         self, scalars: Tensor, state: BondState | None, edges: Edges
     ) -> tuple[Tensor, BondState | None]:
-        """Return the change of the scalars, [N, F], and the new bonds."""
-        bonds, angles = self._first(edges) if state is None else state
+        """Update bonds from angles, then nodes from bonds.
+
+        Args:
+            scalars: features of the nodes, normed, [N, F].
+            state: features of bonds and angles; None in the first layer.
+            edges: geometry of the batch.
+
+        Returns:
+            The change of the scalars, [N, F], and the new bonds; None where no later layer reads
+            them.
+        """
+        bonds, angles = self._initial_state(edges) if state is None else state
         if self.between is not None:
             assert angles is not None
             change, bent = self.between(bonds, angles.features, angles.weight, angles.links)
@@ -201,8 +248,8 @@ class AlignnConv(nn.Module):
         change, more = self.along(scalars, bonds, edges.envelope, edges.links)
         return change, None if more is None else BondState(bonds + more, angles)
 
-    def _first(self, edges: Edges) -> BondState:
-        """Make bonds of lengths, and angles of cosines."""
+    def _initial_state(self, edges: Edges) -> BondState:
+        """Expand lengths into bond features and cosines into angle features."""
         assert self.measure is not None
         bonds = edges.expand_pairs(self.measure(edges.pair_basis))
         if self.bend is None:

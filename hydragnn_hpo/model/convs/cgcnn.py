@@ -12,10 +12,10 @@ from hydragnn_hpo.model.edges import Edges
 
 
 class CGCNNConv(nn.Module):
-    """Sum what a gate lets through of both ends and their distance.
+    """Sum gated linear maps of both ends and their distance.
 
-    Gate and content are linear maps of ``[x_i, x_j, basis_ij]``: one map gives both, and it is
-    taken apart, so that nodes and pairs pass through it before they meet on the edges.
+    Gate and content are linear maps of ``[x_i, x_j, basis_ij]``. One map makes both, and it is
+    split: it acts on nodes and pairs, whose results are added on the edges.
     Source: Xie and Grossman (2018), arXiv:1710.10324, eq. 5, without norms over the batch.
     """
 
@@ -29,10 +29,19 @@ class CGCNNConv(nn.Module):
         self.measure = nn.Linear(dimensions.basis_size, 2 * features, bias=False)
 
     def forward(self, scalars: Tensor, state: None, edges: Edges) -> tuple[Tensor, None]:
-        """Return the change of the scalars, [N, F]; there is no state."""
-        met = edges.sum_ends(
+        """Sum the gated messages of the neighbours.
+
+        Args:
+            scalars: features of the nodes, normed, [N, F].
+            state: None: this conv carries nothing from layer to layer.
+            edges: geometry of the batch.
+
+        Returns:
+            The change of the scalars, [N, F], and None.
+        """
+        joint = edges.sum_ends(
             self.receive(scalars), self.send(scalars), self.measure(edges.pair_basis)
         )
-        gate, content = met.chunk(2, dim=-1)
+        gate, content = joint.chunk(2, dim=-1)
         messages = gate.sigmoid() * self.activation(content)
         return edges.outer_sum(messages, edges.envelope).squeeze(1), None

@@ -1,7 +1,7 @@
-"""Directional message passing: messages live on edges and hear each other at angles.
+"""Directional message passing: edges carry messages, and meet in pairs at angles.
 
 Shapes: N nodes, E edges, P pairs, T triplets, F features, K radial functions, S angular
-functions, R radial functions of each, W width of a message where it meets angles.
+functions, R radial functions of each, W width of a message in the sum over angles.
 """
 
 from typing import NamedTuple
@@ -25,14 +25,14 @@ from hydragnn_hpo.model.triplets import (
 
 
 class DimeNetAngles(NamedTuple):
-    """The geometry of all angles of a batch, found once."""
+    """The geometry of all angles of a batch, computed in the first layer."""
 
     radial: Tensor
     """Functions of the length of an edge that enters the middle node, [S, P, R]."""
     envelope: Tensor
     """Weight that takes an edge smoothly out of all its angles, [P, 1]."""
-    fan: TripletWeights
-    """Functions of the angles, [T, S], and who meets whom."""
+    weights: TripletWeights
+    """Functions of the angles, [T, S], and the two edges of each triplet."""
 
 
 class DirectedState(NamedTuple):
@@ -45,7 +45,7 @@ class DirectedState(NamedTuple):
 
 
 class Residual(nn.Module):
-    """Two linear maps beside a straight line. Source: arXiv:2003.03123, section 5."""
+    """Two linear maps with a skip connection. Source: arXiv:2003.03123, section 5."""
 
     def __init__(self, features: int) -> None:
         """Build it."""
@@ -60,13 +60,13 @@ class Residual(nn.Module):
 class AngularSum(nn.Module):
     """Send the messages of edges k -> j to edges j -> i through filters of length and angle.
 
-    Filters are linear in the functions of length and angle, so that lengths are contracted on
-    edges before anything meets: a triplet costs S multiplications per channel and stores nothing.
+    Filters are linear in the functions of length and angle, so lengths are contracted on the edges,
+    before the sum over triplets: a triplet costs S multiplications per channel and stores nothing.
     Source: Gasteiger et al. (2020), arXiv:2011.14115, section 3.
     """
 
     def __init__(self, options: DimeNetPPOptions) -> None:
-        """Draw the filters' weights, so that sums over some twenty neighbours are of order 1."""
+        """Draw the filters' weights; sums over about twenty neighbours are then of order 1."""
         super().__init__()
         orders, count = options.num_spherical, options.num_radial
         inner, width = options.basis_emb, options.int_emb
@@ -75,18 +75,19 @@ class AngularSum(nn.Module):
         self.second = nn.Parameter(torch.randn(inner, width) / inner**0.5)
 
     def forward(self, messages: Tensor, angles: DimeNetAngles) -> Tensor:
-        """Sum, [E, W] to [E, W]."""
+        """Sum over the triplets of each edge: messages [E, W] to [E, W]."""
         filters = torch.bmm(angles.radial, self.first @ self.second)
         values = filters.unsqueeze(1) * _halves(messages, filters.shape[1])
         values = values.view(filters.shape[0], *messages.shape)
-        return triplet_sum(values, angles.fan)
+        return triplet_sum(values, angles.weights)
 
 
 class DimeNetPPConv(nn.Module):
     """One interaction block on the messages of edges, and one output block to the nodes.
 
-    Layer 0 makes the messages. Beyond the paper, later layers hear both ends of the edge as well,
-    so that what happens to nodes between layers (attention, conditioning) reaches the messages.
+    Layer 0 makes the messages. Beyond the paper, later layers read the scalars of both ends of an
+    edge again, so that changes of the nodes between layers (attention, conditioning) reach the
+    messages.
     Source: Gasteiger et al. (2020), arXiv:2011.14115.
     """
 
@@ -122,7 +123,16 @@ class DimeNetPPConv(nn.Module):
     def forward(
         self, scalars: Tensor, state: DirectedState | None, edges: Edges
     ) -> tuple[Tensor, DirectedState]:
-        """Return the change of the scalars, [N, F], and the new messages, [E, F]."""
+        """Update the messages of the edges, and sum them at their receivers.
+
+        Args:
+            scalars: features of the nodes, normed, [N, F].
+            state: messages and angles of the last layer; None in the first.
+            edges: geometry of the batch.
+
+        Returns:
+            The change of the scalars, [N, F], and the new messages, [E, F], with the same angles.
+        """
         ends = self.receive(scalars), self.send(scalars)
         if state is None:
             assert self.measure is not None
@@ -132,9 +142,9 @@ class DimeNetPPConv(nn.Module):
             messages, angles = state
             own = sum_ends(*ends, self.own(messages), edges.links)
         filtered = multiply_by_filters(F.silu(self.other(messages)), self.filter(edges.pair_basis))
-        turned = self.angular(F.silu(self.down(filtered)), angles)
-        met = F.silu(own) + F.silu(self.up(multiply_by_filters(turned, angles.envelope)))
-        messages = self.after(F.silu(self.mix(self.before(met))) + messages)
+        angular = self.angular(F.silu(self.down(filtered)), angles)
+        joint = F.silu(own) + F.silu(self.up(multiply_by_filters(angular, angles.envelope)))
+        messages = self.after(F.silu(self.mix(self.before(joint))) + messages)
         gate = self.gate(edges.pair_basis) * edges.pair_envelope
         return self.out(edges.sum_messages(multiply_by_filters(messages, gate))), DirectedState(
             messages, angles
@@ -148,7 +158,7 @@ class DimeNetPPConv(nn.Module):
         return DimeNetAngles(
             radial=self.bessel(edges.pair_lengths) * weight,
             envelope=weight,
-            fan=sort_triplet_weights(triplets.links, legendre(triplets.cosines, orders)),
+            weights=sort_triplet_weights(triplets.links, legendre(triplets.cosines, orders)),
         )
 
 

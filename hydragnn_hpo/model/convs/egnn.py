@@ -16,8 +16,8 @@ from hydragnn_hpo.model.layers import mlp
 class EGNNConv(nn.Module):
     """Send to each node a function of both ends and their distance.
 
-    The first linear map of the message is taken apart and applied to nodes and basis
-    before they meet on the edges: the same mathematics, F*F work per node, not per edge.
+    The first linear map of the message is split: it acts on nodes and basis, whose results are
+    added on the edges. The function is the same, with F*F operations per node instead of per edge.
     Source: Satorras et al. (2021), arXiv:2102.09844, eqs. 3, 5, 6 and 8.
     """
 
@@ -33,11 +33,20 @@ class EGNNConv(nn.Module):
         self.update = mlp((2 * features, features, features))
 
     def forward(self, scalars: Tensor, state: None, edges: Edges) -> tuple[Tensor, None]:
-        """Return the change of the scalars, [N, F]; there is no state."""
-        met = edges.sum_ends(
+        """Sum gated messages of the neighbours and update each node from the sum.
+
+        Args:
+            scalars: features of the nodes, normed, [N, F].
+            state: None: this conv carries nothing from layer to layer.
+            edges: geometry of the batch.
+
+        Returns:
+            The change of the scalars, [N, F], and None.
+        """
+        joint = edges.sum_ends(
             self.receive(scalars), self.send(scalars), self.measure(edges.pair_basis)
         )
-        messages = F.silu(self.message(F.silu(met)))
+        messages = F.silu(self.message(F.silu(joint)))
         weight = edges.envelope
         if self.gate is not None:
             # A product with one row is several times quicker than one with one column.

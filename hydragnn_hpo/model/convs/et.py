@@ -1,7 +1,7 @@
 """Equivariant transformer: attention along the edges without a softmax, with a vector channel.
 
-As in ``model.scatter``, a function keeps its inputs and nothing else for the backward pass, and its
-gradients are made of the same functions, so that they can be differentiated again (forces).
+As in ``model.scatter``, autograd functions keep only their inputs for the backward pass, and
+compute their gradients by each other, so that these can be differentiated again (forces).
 
 Shapes: N nodes, E edges, P rows of a filter (E, or E / 2 for one row per pair of edges),
 F features, H heads; head h owns the h-th of H equal parts of the features.
@@ -18,7 +18,7 @@ from hydragnn_hpo.config.convs import Dimensions
 from hydragnn_hpo.config.convs.vector import ETOptions, sent_channels
 from hydragnn_hpo.model.convs.painn import RadialFilters, VectorUpdate, send_vectors
 from hydragnn_hpo.model.edges import Edges
-from hydragnn_hpo.model.scatter import Links, apply_function, reverse_links, scale_rows
+from hydragnn_hpo.model.scatter import Gradients, Links, apply_function, reverse_links, scale_rows
 
 
 def edge_scores(
@@ -30,7 +30,7 @@ def edge_scores(
         received: of the node that receives, its queries, [N, F].
         sent: of the node that sends, its keys, [N, F].
         filters: of the edges, [E, F], or one for both edges of a pair, [E / 2, F].
-        links: the edges.
+        links: which node each edge leaves and enters.
         heads: H; each sums over its own features.
     """
     like = received.new_empty(0, heads)
@@ -38,13 +38,13 @@ def edge_scores(
 
 
 def attention_sum(values: Tensor, filters: Tensor, weights: Tensor, links: Links) -> Tensor:
-    """Sum what neighbours send: ``out_i = sum_j weight_ij filter_ij value_j``, [N, F].
+    """Sum attended neighbours: ``out_i = sum_j weight_ij filter_ij value_j``, [N, F].
 
     Args:
         values: of the nodes, [N, F].
         filters: of the edges, [E, F], or one for both edges of a pair, [E / 2, F].
         weights: of the edges, one per head, [E, H].
-        links: the edges.
+        links: which node each edge leaves and enters.
     """
     return apply_function(_AttentionSum, values, filters, weights, *links.arrays)
 
@@ -57,10 +57,25 @@ def _scale_heads(rows: Tensor, weights: Tensor) -> Tensor:
 
 
 class _EdgeScores(Function):
+    """``edge_scores``."""
+
     @staticmethod
     def forward(
         ctx: Any, received: Tensor, sent: Tensor, filters: Tensor, like: Tensor, *links: Tensor
     ) -> Tensor:
+        """Multiply queries, keys and filters, and sum over each head's channels.
+
+        Args:
+            ctx: keeps the inputs for ``backward``.
+            received: queries of the nodes, [N, F].
+            sent: keys of the nodes, [N, F].
+            filters: of pairs or edges, [P, F].
+            like: any tensor with H columns.
+            links: the six tensors of ``Links.arrays``.
+
+        Returns:
+            [E, H].
+        """
         ctx.save_for_backward(received, sent, filters, *links)
         sender, receiver = links[:2]
         rows = received.index_select(0, receiver).mul_(sent.index_select(0, sender))
@@ -69,7 +84,7 @@ class _EdgeScores(Function):
         return parts.sum(2)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad: Tensor) -> Gradients:
         received, sent, filters, *links = ctx.saved_tensors
         to_received = to_sent = to_filters = None
         if ctx.needs_input_grad[0]:
@@ -84,10 +99,24 @@ class _EdgeScores(Function):
 
 
 class _AttentionSum(Function):
+    """``attention_sum``."""
+
     @staticmethod
     def forward(
         ctx: Any, values: Tensor, filters: Tensor, weights: Tensor, *links: Tensor
     ) -> Tensor:
+        """Filter and weigh the senders' rows, and sum them at the receivers.
+
+        Args:
+            ctx: keeps the inputs for ``backward``.
+            values: of the nodes, [N, F].
+            filters: of pairs or edges, [P, F].
+            weights: of the edges, [E, H].
+            links: the six tensors of ``Links.arrays``.
+
+        Returns:
+            [N, F].
+        """
         ctx.save_for_backward(values, filters, weights, *links)
         sender, _, order, starts, _, _ = links
         if not values.numel() or not order.numel():
@@ -97,7 +126,7 @@ class _AttentionSum(Function):
         return sums
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad: Tensor) -> Gradients:
         values, filters, weights, *links = ctx.saved_tensors
         to_values = to_filters = to_weights = None
         if ctx.needs_input_grad[0]:
@@ -112,12 +141,25 @@ class _AttentionSum(Function):
 
 
 class _AttentionFilterGradient(Function):
-    """Gradient of both for their filters: ``weight_ij received_i sent_j``, summed over pairs."""
+    """Filter gradient of both functions: ``weight_ij received_i sent_j``, summed over pairs."""
 
     @staticmethod
     def forward(
         ctx: Any, received: Tensor, sent: Tensor, weights: Tensor, like: Tensor, *links: Tensor
     ) -> Tensor:
+        """Multiply weighted rows of both ends, and add both edges of a pair.
+
+        Args:
+            ctx: keeps the inputs for ``backward``.
+            received: of the nodes that receive, [N, F].
+            sent: of the nodes that send, [N, F].
+            weights: of the edges, [E, H].
+            like: filters whose shape the result takes, [P, F].
+            links: the six tensors of ``Links.arrays``.
+
+        Returns:
+            [P, F].
+        """
         ctx.save_for_backward(received, sent, weights, *links)
         sender, receiver = links[:2]
         rows = received.index_select(0, receiver).mul_(sent.index_select(0, sender))
@@ -125,7 +167,7 @@ class _AttentionFilterGradient(Function):
         return rows if rows.shape == like.shape else rows.view(-1, *like.shape).sum(0)
 
     @staticmethod
-    def backward(ctx: Any, second: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, second: Tensor) -> Gradients:
         received, sent, weights, *links = ctx.saved_tensors
         to_received = to_sent = to_weights = None
         if ctx.needs_input_grad[0]:
@@ -142,9 +184,9 @@ class _AttentionFilterGradient(Function):
 class ETConv(nn.Module):
     """Attend to neighbours by dot products in which the distance takes part.
 
-    There is no softmax: a neighbour's weight is ``1 + silu(query . key)`` under the envelope, so
-    that it neither depends on the other neighbours nor jumps when one of them leaves. The 1 lets
-    a net start as a sum over neighbours, and the update is PaiNN's: both were measured to help.
+    There is no softmax: a neighbour's weight is ``1 + silu(query . key)`` times the envelope, so
+    it neither depends on the other neighbours nor jumps when one of them leaves. With the 1, a net
+    starts as a sum over neighbours; the update is PaiNN's. Both were measured to help.
 
     Source: Thoelke and De Fabritiis (2022), arXiv:2202.02541, eqs. 6-8, without the 1; Schuett
     et al. (2021), arXiv:2102.03150, eqs. 9 and 10.
@@ -167,12 +209,23 @@ class ETConv(nn.Module):
         self.update = VectorUpdate(features, nn.SiLU)
 
     def forward(self, scalars: Tensor, state: Tensor | None, edges: Edges) -> tuple[Tensor, Tensor]:
-        """Return the change of the scalars, [N, F], and the new vectors, [N, 3, F]."""
+        """Attend to the neighbours, send vectors, and mix both in each node.
+
+        Args:
+            scalars: features of the nodes, normed, [N, F].
+            state: vectors of the nodes, [N, 3, F]; None in the first layer.
+            edges: geometry of the batch.
+
+        Returns:
+            The change of the scalars, [N, F], and the new vectors, [N, 3, F].
+        """
         near = F.silu(self.near(edges.pair_basis))
         match = edge_scores(self.query(scalars), self.key(scalars), near, edges.links, self.heads)
         to_scalar, *to_vectors = self.filters(edges)
-        say, *turn = (self.send(scalars) * self.scale).chunk(self.sent, dim=-1)
-        message = self.out(attention_sum(say, to_scalar, 1.0 + F.silu(match), edges.links))
-        vectors = send_vectors(state, turn, to_vectors, edges)
-        answer, vectors = self.update(scalars + message, vectors)
-        return message + answer, vectors
+        scalar_values, *vector_values = (self.send(scalars) * self.scale).chunk(self.sent, dim=-1)
+        message = self.out(
+            attention_sum(scalar_values, to_scalar, 1.0 + F.silu(match), edges.links)
+        )
+        vectors = send_vectors(state, vector_values, to_vectors, edges)
+        change, vectors = self.update(scalars + message, vectors)
+        return message + change, vectors

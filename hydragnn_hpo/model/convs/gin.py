@@ -28,7 +28,16 @@ class GINConv(nn.Module):
         self.update = mlp((features, features, features))
 
     def forward(self, scalars: Tensor, state: None, edges: Edges) -> tuple[Tensor, None]:
-        """Return the change of the scalars, [N, F]; there is no state."""
+        """Add the neighbours to each node and pass the sum through the perceptron.
+
+        Args:
+            scalars: features of the nodes, normed, [N, F].
+            state: None: this conv carries nothing from layer to layer.
+            edges: geometry of the batch.
+
+        Returns:
+            The change of the scalars, [N, F], and None.
+        """
         message = weighted_sum(scalars, edges.pair_envelope, edges.links)
         own = scalars if self.eps is None else scalars * (1.0 + self.eps)
         return self.update(own + message), None

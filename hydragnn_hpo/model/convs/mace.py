@@ -41,7 +41,17 @@ class MACEConv(nn.Module):
     def forward(
         self, scalars: Tensor, state: Tensor | None, edges: Edges
     ) -> tuple[Tensor, Tensor | None]:
-        """Return the change of the scalars, [N, F], and features of degree 1 and up, [N, M, F]."""
+        """Sum neighbours, multiply the sums by themselves, and mix the products of each degree.
+
+        Args:
+            scalars: features of the nodes, normed, [N, F].
+            state: features of degree 1 and up, [N, M, F]; None in the first layer.
+            edges: geometry of the batch.
+
+        Returns:
+            The change of the scalars, [N, F], and the new features of degree 1 and up, [N, M, F];
+            None where no later layer reads them.
+        """
         single = self.gather(scalars, state, edges)
         terms = [single]
         for product in self.products:
@@ -57,7 +67,7 @@ class MACEConv(nn.Module):
 
 
 def _mix(inputs: int, outputs: int, *, bias: bool = False) -> nn.Linear:
-    """Return a linear map that keeps the variance of what passes, as products of maps need it."""
+    """Build a linear map that keeps the variance, which products would amplify."""
     mix = nn.Linear(inputs, outputs, bias=bias)
     nn.init.normal_(mix.weight, std=inputs**-0.5)
     return mix
@@ -66,15 +76,15 @@ def _mix(inputs: int, outputs: int, *, bias: bool = False) -> nn.Linear:
 class NeighborMoments(nn.Module):
     """Sum over neighbours: radial weight x harmonics of the direction x features of the sender.
 
-    The radial weights depend on the two degrees that meet, not on the third that they are coupled
-    to: each of these has its own mix of channels behind the sum. The envelope weighs what the
-    weights are made of, so that it costs one product, not one per coupling.
+    The radial weights depend on the degrees of feature and harmonic, not on the degree that both
+    are coupled to: each of those has its own mix of channels after the sum. The envelope multiplies
+    the input of the radial weights, which costs one product instead of one per coupling.
     """
 
     scale: Tensor
 
     def __init__(self, dimensions: Dimensions, options: MACEOptions) -> None:
-        """Build radial weights and the mixes before and behind the sum."""
+        """Build radial weights and the mixes before and after the sum."""
         super().__init__()
         features, plan = dimensions.features, Plan(dimensions, options)
         self.plan = plan
@@ -87,12 +97,22 @@ class NeighborMoments(nn.Module):
         self.mix = nn.ModuleList(_mix(count * features, features) for count in plan.counts)
         for (one, two), ends in plan.moments.items():
             blocks = [torch.from_numpy(coupling_coefficients(one, two, three)) for three in ends]
-            # Kept in fp64 until it is used: rounded to fp32 it would not quite turn in fp64 nets.
+            # fp64 until it is used: rounded to fp32 it would break the rotation symmetry of fp64
+            # nets.
             matrix = torch.cat(blocks).permute(2, 0, 1).flatten(1)
             self.register_buffer(f"couple_{one}{two}", matrix, persistent=False)
 
     def forward(self, scalars: Tensor, state: Tensor | None, edges: Edges) -> Tensor:
-        """Return features of all degrees, [M, N, F]."""
+        """Sum over neighbours and mix the channels of each degree.
+
+        Args:
+            scalars: features of degree 0, [N, F].
+            state: features of degree 1 and up, [N, M, F]; None in the first layer.
+            edges: geometry of the batch.
+
+        Returns:
+            Features of all degrees, [M, N, F].
+        """
         values = [scalars.unsqueeze(1)]
         if state is not None:
             ends = [start(ell) - 1 for ell in range(1, self.plan.reads + 2)]
@@ -100,11 +120,11 @@ class NeighborMoments(nn.Module):
             values += [part * _norm_scale(part) for part in parts]
         sent = [send(value) for send, value in zip(self.send, values, strict=True)]
         radial = F.silu(self.radial(edges.pair_basis)) * (edges.pair_envelope * self.scale)
-        around = spherical_harmonics(edges.directions, self.plan.around)
+        harmonics = spherical_harmonics(edges.directions, self.plan.around)
         by_degree: list[list[Tensor]] = [[] for _ in self.mix]
         moments = zip(self.plan.moments.items(), self.weights, strict=True)
         for ((one, two), coupled_to), weights in moments:
-            moment = self._moment(sent[one], weights(radial), around, (one, two), edges)
+            moment = self._moment(sent[one], weights(radial), harmonics, (one, two), edges)
             widths = [2 * three + 1 for three in coupled_to]
             for three, part in zip(coupled_to, torch.split(moment, widths, dim=1), strict=True):
                 by_degree[three].append(part)
@@ -114,17 +134,22 @@ class NeighborMoments(nn.Module):
         return torch.cat(mixed, dim=1).transpose(0, 1).contiguous()
 
     def _moment(
-        self, sent: Tensor, filters: Tensor, around: Tensor, degrees: tuple[int, int], edges: Edges
+        self,
+        sent: Tensor,
+        filters: Tensor,
+        harmonics: Tensor,
+        degrees: tuple[int, int],
+        edges: Edges,
     ) -> Tensor:
         """Sum features of one degree times harmonics of another, coupled, [N, C, F]."""
         one, two = degrees
         if two == 0:
             return edges.filtered_sum(sent, filters)
         matrix = self.get_buffer(f"couple_{one}{two}")
-        mixing = around[:, start(two) : start(two + 1)] @ matrix.to(around.dtype)
+        mixing = harmonics[:, start(two) : start(two + 1)] @ matrix.to(harmonics.dtype)
         rows = matrix.shape[1] // (2 * one + 1)
         return coupled_sum(
-            sent, filters, mixing.view(around.shape[0], rows, 2 * one + 1), edges.links
+            sent, filters, mixing.view(harmonics.shape[0], rows, 2 * one + 1), edges.links
         )
 
 
@@ -140,7 +165,7 @@ class ProductBasis(nn.Module):
     """Multiply features of a node channel by channel and couple them to features again.
 
     The weights of the couplings are made from the node's scalars. The paper has one set of
-    weights per element; here the scalars tell the element, and what is around it.
+    weights per element; here they depend on the element and on its neighbours.
     Source: Batatia et al. (2022), arXiv:2206.07697, eq. 10, one factor at a time.
     """
 
@@ -148,9 +173,10 @@ class ProductBasis(nn.Module):
         """Build the constant matrix from products of components to coupled components.
 
         Args:
-            features: F.
-            couplings: two degrees and a third, in the order of the third.
-            same: both factors are the same features.
+            features: channels, F.
+            couplings: degrees of both factors and of the product, sorted by that of the product.
+            same: whether both factors are the same features: a product and its mirror image then
+                share one column.
         """
         super().__init__()
         columns = pairs(couplings, same=same)
@@ -162,7 +188,16 @@ class ProductBasis(nn.Module):
         self.weights = nn.Linear(features, len(couplings) * features)
 
     def forward(self, scalars: Tensor, first: Tensor, second: Tensor) -> Tensor:
-        """Multiply features of all degrees, [M, N, F] each, into [M', N, F]."""
+        """Multiply features channel by channel and couple the products.
+
+        Args:
+            scalars: make the weights of the couplings, [N, F].
+            first: features of all degrees, [M, N, F].
+            second: features of all degrees, [M, N, F].
+
+        Returns:
+            Coupled features of all degrees that the couplings reach, [M', N, F].
+        """
         left, right = self.get_buffer("columns").unbind()
         products = first.index_select(0, left) * second.index_select(0, right)
         matrix = self.get_buffer("matrix").to(products.dtype)

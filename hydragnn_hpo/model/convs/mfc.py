@@ -19,13 +19,13 @@ class DegreeGroups(NamedTuple):
     """The nodes in the order of their degrees; the same in all layers."""
 
     order: Tensor
-    """Nodes in the order of their degrees, [N]."""
+    """Nodes in the order of their degrees, int64, [N]."""
     back: Tensor
-    """Place of each node in that order, [N]."""
+    """Row of each node in that order, int64, [N]."""
     counts: tuple[int, ...]
     """How many nodes have a degree between d and d + 1, for d from 0 to D - 1."""
     share: Tensor
-    """How much of d + 1 each node has, in that order, [N, 1]."""
+    """Blending weight of d + 1 for each node, 0 to 1, in that order, [N, 1]."""
 
 
 def group_by_degree(edges: Edges, highest: int) -> DegreeGroups:
@@ -45,8 +45,8 @@ def group_by_degree(edges: Edges, highest: int) -> DegreeGroups:
 class MFCConv(nn.Module):
     """Map a node and the sum of its neighbours by the weights of its degree.
 
-    The degree is the sum of envelopes. Between two whole numbers their weights are blended by
-    a fifth-order step, whose two derivatives vanish at both ends.
+    The degree is the sum of envelopes. Between two whole numbers their weights are blended by a
+    polynomial of fifth order, whose first two derivatives vanish at both ends.
     Source: Duvenaud et al. (2015), arXiv:1509.09292, algorithm 2; with weights of their own for
     the node itself.
     """
@@ -65,7 +65,16 @@ class MFCConv(nn.Module):
     def forward(
         self, scalars: Tensor, state: DegreeGroups | None, edges: Edges
     ) -> tuple[Tensor, DegreeGroups]:
-        """Return the change of the scalars, [N, F], and the order of the nodes."""
+        """Map each node and the sum of its neighbours by the weights of its degree.
+
+        Args:
+            scalars: features of the nodes, normed, [N, F].
+            state: the nodes grouped by degree; None in the first layer.
+            edges: geometry of the batch.
+
+        Returns:
+            The change of the scalars, [N, F], and the groups, which all layers share.
+        """
         state = group_by_degree(edges, self.highest) if state is None else state
         gathered = weighted_sum(scalars, edges.pair_envelope, edges.links)
         both = torch.cat((gathered, scalars), dim=1).index_select(0, state.order)
@@ -80,8 +89,8 @@ def apply_per_degree(
     """Multiply rows in groups: those of group d by the matrices of d and of d + 1.
 
     Args:
-        lower: what meets the matrix of d, one group after the other, [N, W].
-        higher: what meets the matrix of d + 1, [N, W].
+        lower: rows that the matrix of d multiplies, one group after the other, [N, W].
+        higher: rows that the matrix of d + 1 multiplies, [N, W].
         weight: matrices, [D + 1, W, F].
         counts: number of rows of each group, D of them.
 

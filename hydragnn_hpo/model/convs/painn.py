@@ -1,4 +1,4 @@
-"""PaiNN: scalars and vectors exchange messages. Its blocks also serve other convs with vectors.
+"""PaiNN: scalars and vectors exchange messages; other convs with vectors use its blocks too.
 
 Shapes: N nodes, E edges, P pairs of edges, F features, K radial functions. Vectors are [N, 3, F].
 """
@@ -15,6 +15,7 @@ from hydragnn_hpo.config.convs.vector import PaiNNOptions, sent_channels
 from hydragnn_hpo.model.edges import Edges
 from hydragnn_hpo.model.layers import ShiftedSoftplus, mlp
 from hydragnn_hpo.model.scatter import (
+    Gradients,
     Links,
     add_products,
     apply_function,
@@ -31,20 +32,25 @@ def vector_messages_sum(
 ) -> Tensor:
     """Sum ``direction_ij x message_ij + filter_ij * vector_j`` over neighbours, [N, 3, F].
 
-    Both terms share their passes over the edges: the sum, and in the backward pass the slope of
-    the result that each edge fetches from its receiver.
+    Both terms share one pass over the edges forward, and one backward, where each edge gathers the
+    gradient of its receiver.
 
     Args:
         messages: of the edges, [E, F].
-        directions: of the edges, [E, 3].
+        directions: unit vectors of the edges, [E, 3].
         vectors: of the nodes, [N, 3, F].
         filters: of the edges, [E, F], or one for both edges of a pair, [E / 2, F].
-        links: the edges.
+        links: which node each edge leaves and enters.
+
+    Returns:
+        Vectors of the nodes, [N, 3, F].
     """
     return apply_function(_VectorMessagesSum, messages, directions, vectors, filters, *links.arrays)
 
 
 class _VectorMessagesSum(Function):
+    """``vector_messages_sum``."""
+
     @staticmethod
     def forward(
         ctx: Any,
@@ -54,20 +60,35 @@ class _VectorMessagesSum(Function):
         filters: Tensor,
         *links: Tensor,
     ) -> Tensor:
+        """Add both terms on the edges, one axis at a time, and sum them at the receivers.
+
+        Args:
+            ctx: keeps the inputs for ``backward``.
+            messages: of the edges, [E, F].
+            directions: unit vectors of the edges, [E, 3].
+            vectors: of the nodes, [N, 3, F].
+            filters: of pairs or edges, [P, F].
+            links: the six tensors of ``Links.arrays``.
+
+        Returns:
+            [N, 3, F].
+        """
         ctx.save_for_backward(messages, directions, vectors, filters, *links)
         sender, _, order, starts, _, _ = links
-        found = []
+        sums = []
         for axis, values in enumerate(vectors.unbind(1)):
             rows = scale_rows(gather_rows(values, sender), filters)
             rows.addcmul_(messages, directions[:, axis : axis + 1])
-            found.append(segment_sum(rows, order, starts))
-        return torch.stack(found, dim=1)
+            sums.append(segment_sum(rows, order, starts))
+        return torch.stack(sums, dim=1)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad: Tensor) -> Gradients:
         messages, directions, vectors, filters, *links = ctx.saved_tensors
         sender, receiver, by_receiver, receiver_starts, by_sender, starts = links
         needed = ctx.needs_input_grad
+        # The loop at the end gathers once for all gradients, but cannot be differentiated again and
+        # has none for the directions: it serves trainings without forces.
         if torch.is_grad_enabled() or needed[1]:
             ends = (receiver, by_receiver, receiver_starts)
             first = outer_sum_gradients(messages, directions, grad, ends, needed[:2])
@@ -75,11 +96,13 @@ class _VectorMessagesSum(Function):
             return *first, *second, *[None] * 6
         to_messages, to_filters = torch.zeros_like(messages), torch.zeros_like(filters)
         to_vectors = []
-        for axis, (values, slope) in enumerate(zip(vectors.unbind(1), grad.unbind(1), strict=True)):
-            met = gather_rows(slope, receiver)
-            to_messages.addcmul_(met, directions[:, axis : axis + 1])
-            add_products(to_filters, gather_rows(values, sender), met)
-            to_vectors.append(segment_sum(scale_rows(met, filters), by_sender, starts))
+        for axis, (values, grad_axis) in enumerate(
+            zip(vectors.unbind(1), grad.unbind(1), strict=True)
+        ):
+            arrived = gather_rows(grad_axis, receiver)
+            to_messages.addcmul_(arrived, directions[:, axis : axis + 1])
+            add_products(to_filters, gather_rows(values, sender), arrived)
+            to_vectors.append(segment_sum(scale_rows(arrived, filters), by_sender, starts))
         return to_messages, None, torch.stack(to_vectors, dim=1), to_filters, *[None] * 6
 
 
@@ -89,14 +112,17 @@ def send_vectors(
     filters: Sequence[Tensor],
     edges: Edges,
 ) -> Tensor:
-    """Send directions and vectors to neighbours, [N, 3, F].
+    """Send directions and vectors to neighbours.
 
     Args:
-        vectors: of the nodes; none in the first layer, [N, 3, F].
-        nodes: what each node puts on directions, and on its own vectors if there are any,
-            [N, F] each.
-        filters: what each pair lets through of these, smooth at the cutoff, [P, F] each.
-        edges: the geometry.
+        vectors: of the nodes, [N, 3, F]; None in the first layer.
+        nodes: what each node multiplies directions by, and its own vectors where there are any,
+            one or two of [N, F].
+        filters: of the pairs for each of ``nodes``, 0 from the cutoff on, [P, F] each.
+        edges: geometry of the batch.
+
+    Returns:
+        New vectors of the nodes, [N, 3, F].
 
     Source: Schuett et al. (2021), arXiv:2102.03150, eq. 8.
     """
@@ -112,11 +138,11 @@ def send_vectors(
 class RadialFilters(nn.Module):
     """Filters of each pair's distance, smooth at the cutoff.
 
-    Several maps and not one: slices of its result would be strided, and slower.
+    There is one map per filter: slices of the output of a common map would be strided, and slower.
     """
 
     def __init__(self, basis_size: int, features: int, count: int) -> None:
-        """Build the maps; the envelope's own column is their bias."""
+        """Build ``count`` maps; the envelope, a column of their input, serves as their bias."""
         super().__init__()
         self.maps = nn.ModuleList(
             nn.Linear(basis_size + 1, features, bias=False) for _ in range(count)
@@ -143,12 +169,16 @@ class VectorUpdate(nn.Module):
         )
 
     def forward(self, scalars: Tensor, vectors: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the change of the scalars, [N, F], and the new vectors, [N, 3, F]."""
+        """Mix scalars, [N, F], and vectors, [N, 3, F], inside each node.
+
+        Returns:
+            The change of the scalars, [N, F], and the new vectors, [N, 3, F].
+        """
         left, right = self.mix(vectors).chunk(2, dim=-1)
         length = (right.square().sum(dim=1) + 1e-8).sqrt()
-        scale, mixed, own = self.talk(torch.cat((scalars, length), dim=-1)).chunk(3, dim=-1)
+        scale, mixed, shift = self.talk(torch.cat((scalars, length), dim=-1)).chunk(3, dim=-1)
         inner = (left * right).sum(dim=1)
-        return own + mixed * inner, vectors + left * scale.unsqueeze(1)
+        return shift + mixed * inner, vectors + left * scale.unsqueeze(1)
 
 
 PAINN_ACTIVATIONS: dict[str, type[nn.Module]] = {"silu": nn.SiLU, "ssp": ShiftedSoftplus}
@@ -171,10 +201,19 @@ class PaiNNConv(nn.Module):
         self.update = VectorUpdate(features, activation)
 
     def forward(self, scalars: Tensor, state: Tensor | None, edges: Edges) -> tuple[Tensor, Tensor]:
-        """Return the change of the scalars, [N, F], and the new vectors, [N, 3, F]."""
+        """Run one message block and one update block.
+
+        Args:
+            scalars: features of the nodes, normed, [N, F].
+            state: vectors of the nodes, [N, 3, F]; None in the first layer.
+            edges: geometry of the batch.
+
+        Returns:
+            The change of the scalars, [N, F], and the new vectors, [N, 3, F].
+        """
         to_scalar, *to_vectors = self.filters(edges)
-        say, *turn = self.send(scalars).chunk(self.sent, dim=-1)
-        message = edges.filtered_sum(say, to_scalar)
-        vectors = send_vectors(state, turn, to_vectors, edges)
-        answer, vectors = self.update(scalars + message, vectors)
-        return message + answer, vectors
+        scalar_values, *vector_values = self.send(scalars).chunk(self.sent, dim=-1)
+        message = edges.filtered_sum(scalar_values, to_scalar)
+        vectors = send_vectors(state, vector_values, to_vectors, edges)
+        change, vectors = self.update(scalars + message, vectors)
+        return message + change, vectors

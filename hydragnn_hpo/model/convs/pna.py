@@ -1,4 +1,4 @@
-"""Principal neighbourhood aggregation: several views of what neighbours say, scaled by degree.
+"""Principal neighbourhood aggregation: several statistics of messages, scaled by degree.
 
 Shapes: N nodes, E edges, F features.
 """
@@ -15,23 +15,29 @@ from hydragnn_hpo.model.edges import Edges
 from hydragnn_hpo.model.scatter import segment_max, segment_min
 
 SMALL = 0.25
-"""Spreads well below this are no longer told from none: the bare root of a variance would rise
-from 0 so steeply that forces jump where the first neighbour comes in."""
+"""Spreads well below this count as none: the plain root of a variance would rise from 0 so steeply
+that forces jump where the first neighbour enters."""
 
 
 class Aggregation(nn.Module):
     """Mean, spread, largest and smallest message, each as it is, amplified and attenuated.
 
-    Every message counts by its envelope and the node itself counts as one neighbour that says
-    nothing, so that nothing jumps when an atom crosses the cutoff: the mean of
-    one vanishing message is 0, and so are its extremes.
+    Messages are weighted by their envelope, and the node itself counts as one neighbour with a zero
+    message. So nothing jumps when an atom crosses the cutoff: mean and extremes of a single
+    vanishing message are 0.
     Source: Corso et al. (2020), arXiv:2004.05718, eqs. 5-8; degrees are sums of envelopes.
     """
 
     typical: Tensor
 
     def __init__(self, features: int, degree: float, options: Config) -> None:
-        """Build the map from all views to the width; ``degree`` is the typical one."""
+        """Build the map from all statistics to F channels.
+
+        Args:
+            features: F.
+            degree: mean number of neighbours in the training data, which scales are relative to.
+            options: of the conv; whether amplified and attenuated copies are made.
+        """
         super().__init__()
         self.copies = aggregator_copies(options)
         self.mix = nn.Linear(AGGREGATIONS * self.copies * features, features)
@@ -47,18 +53,18 @@ class Aggregation(nn.Module):
         spread = (square - mean.square() + SMALL**2).sqrt() - SMALL
         largest = segment_max(weighted, edges.links)
         smallest = segment_min(weighted, edges.links)
-        views = torch.cat((mean, spread, largest, smallest), dim=-1)
+        statistics = torch.cat((mean, spread, largest, smallest), dim=-1)
         if self.copies > 1:
             amplify = torch.log(degree + 2.0) / self.typical
-            views = torch.cat((views, views * amplify, views / amplify), dim=-1)
-        mixed: Tensor = self.mix(views)
+            statistics = torch.cat((statistics, statistics * amplify, statistics / amplify), dim=-1)
+        mixed: Tensor = self.mix(statistics)
         return mixed
 
 
 class PNAConv(nn.Module):
     """Send a linear map of both ends and their distance, and aggregate it in several ways.
 
-    The map is taken apart: nodes and pairs pass through it before they meet on the edges.
+    The map is split: it acts on nodes and pairs, whose results are added on the edges.
     Source: Corso et al. (2020), arXiv:2004.05718, eq. 9.
     """
 
@@ -73,7 +79,16 @@ class PNAConv(nn.Module):
         self.update = nn.Linear(2 * features, features)
 
     def forward(self, scalars: Tensor, state: None, edges: Edges) -> tuple[Tensor, None]:
-        """Return the change of the scalars, [N, F]; there is no state."""
+        """Aggregate messages of the neighbours in several ways and mix them with the node.
+
+        Args:
+            scalars: features of the nodes, normed, [N, F].
+            state: None: this conv carries nothing from layer to layer.
+            edges: geometry of the batch.
+
+        Returns:
+            The change of the scalars, [N, F], and None.
+        """
         messages = edges.sum_ends(
             self.receive(scalars), self.send(scalars), self.measure(edges.pair_basis)
         )

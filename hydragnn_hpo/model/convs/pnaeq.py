@@ -15,7 +15,7 @@ from hydragnn_hpo.model.scatter import multiply_by_filters
 
 
 class PNAEqConv(nn.Module):
-    """Scalars are aggregated in several ways, vectors as in PaiNN; then both talk.
+    """Aggregate scalars in several ways and vectors as in PaiNN, and mix both in each node.
 
     Source: Corso et al. (2020), arXiv:2004.05718, eqs. 5-9; Schuett et al. (2021),
     arXiv:2102.03150, eqs. 8-10.
@@ -34,12 +34,21 @@ class PNAEqConv(nn.Module):
         self.update = VectorUpdate(features, nn.SiLU)
 
     def forward(self, scalars: Tensor, state: Tensor | None, edges: Edges) -> tuple[Tensor, Tensor]:
-        """Return the change of the scalars, [N, F], and the new vectors, [N, 3, F]."""
+        """Aggregate scalars in several ways, send vectors, and mix both in each node.
+
+        Args:
+            scalars: features of the nodes, normed, [N, F].
+            state: vectors of the nodes, [N, 3, F]; None in the first layer.
+            edges: geometry of the batch.
+
+        Returns:
+            The change of the scalars, [N, F], and the new vectors, [N, 3, F].
+        """
         to_vectors = self.filters(edges)
-        say, *turn = self.send(scalars).chunk(self.sent, dim=-1)
-        messages = edges.sum_ends(self.receive(scalars), say)
+        scalar_values, *vector_values = self.send(scalars).chunk(self.sent, dim=-1)
+        messages = edges.sum_ends(self.receive(scalars), scalar_values)
         messages = multiply_by_filters(messages, self.filter(edges.pair_basis))
         gathered = self.aggregate(messages, edges)
-        vectors = send_vectors(state, turn, to_vectors, edges)
-        answer, vectors = self.update(scalars + gathered, vectors)
-        return gathered + answer, vectors
+        vectors = send_vectors(state, vector_values, to_vectors, edges)
+        change, vectors = self.update(scalars + gathered, vectors)
+        return gathered + change, vectors

@@ -33,7 +33,16 @@ class PNAPlusConv(nn.Module):
         self.update = nn.Linear(2 * features, features)
 
     def forward(self, scalars: Tensor, state: None, edges: Edges) -> tuple[Tensor, None]:
-        """Return the change of the scalars, [N, F]; there is no state."""
+        """Aggregate filtered messages in several ways and mix them with the node.
+
+        Args:
+            scalars: features of the nodes, normed, [N, F].
+            state: None: this conv carries nothing from layer to layer.
+            edges: geometry of the batch.
+
+        Returns:
+            The change of the scalars, [N, F], and None.
+        """
         messages = edges.sum_ends(
             self.receive(scalars), self.send(scalars), self.measure(edges.pair_basis)
         )

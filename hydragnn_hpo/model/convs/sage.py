@@ -15,8 +15,8 @@ from hydragnn_hpo.model.scatter import segment_max, weighted_sum
 class SAGEConv(nn.Module):
     """Join each node with the mean, sum or maximum of its neighbours in one layer.
 
-    A neighbour counts by its envelope; in the mean, the node itself counts as one neighbour
-    that says nothing.
+    A neighbour is weighted by its envelope; in the mean, the node itself counts as one neighbour
+    with a zero message.
     Source: Hamilton et al. (2017), arXiv:1706.02216, algorithm 1 and eq. 3; SiLU for ReLU.
     """
 
@@ -31,7 +31,17 @@ class SAGEConv(nn.Module):
     def forward(
         self, scalars: Tensor, state: Tensor | None, edges: Edges
     ) -> tuple[Tensor, Tensor | None]:
-        """Return the change of the scalars, [N, F]; the state is what a mean divides by, [N, 1]."""
+        """Join each node with the aggregate of its neighbours.
+
+        Args:
+            scalars: features of the nodes, normed, [N, F].
+            state: divisor of the mean, 1 + sum of envelopes, [N, 1]; None in the first layer, and
+                with sum or maximum.
+            edges: geometry of the batch.
+
+        Returns:
+            The change of the scalars, [N, F], and the divisor for the next layer.
+        """
         if self.aggregation == "mean" and state is None:
             state = 1.0 + edges.sum_messages(edges.envelope)
         gathered = self._gathered(scalars, edges)

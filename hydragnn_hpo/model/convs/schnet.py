@@ -12,7 +12,7 @@ from hydragnn_hpo.model.layers import ShiftedSoftplus
 
 
 class SchNetConv(nn.Module):
-    """Mix each node with its neighbours through filters generated from their distance.
+    """Mix each node with its neighbours by filters computed from their distance.
 
     Source: Schuett et al. (2017), arXiv:1706.08566.
     """
@@ -32,6 +32,15 @@ class SchNetConv(nn.Module):
         )
 
     def forward(self, scalars: Tensor, state: None, edges: Edges) -> tuple[Tensor, None]:
-        """Return the change of the scalars, [N, F]; there is no state."""
+        """Sum neighbours through filters of their distance, then mix the channels.
+
+        Args:
+            scalars: features of the nodes, normed, [N, F].
+            state: None: this conv carries nothing from layer to layer.
+            edges: geometry of the batch.
+
+        Returns:
+            The change of the scalars, [N, F], and None.
+        """
         filters = self.filter(edges.pair_basis) * edges.pair_envelope
         return self.out(edges.filtered_sum(self.into(scalars), filters)), None

@@ -1,6 +1,6 @@
-"""Compiling and exporting nets give the same answers.
+"""Laws of compilers: compiled and exported nets have the same outputs.
 
-Shapes: N nodes, E edges.
+Shapes: N nodes, E edges, P pairs of edges, F features.
 """
 
 import warnings
@@ -11,15 +11,15 @@ from torch import Tensor, nn
 from hydragnn_hpo.data import Batch
 from hydragnn_hpo.model import Trunk
 from hydragnn_hpo.testing.check_report import ConvCheck, Measurement
-from hydragnn_hpo.testing.conv_under_test import ConvUnderTest, deviation
-from hydragnn_hpo.testing.sample_structures import batch_of, random_structure
+from hydragnn_hpo.testing.conv_under_test import ConvUnderTest, relative_deviation
+from hydragnn_hpo.testing.sample_structures import batch_structures, random_structure
 
 SAME = 1e-9
-"""What fusing operations may change in fp64, relative."""
+"""Largest relative difference by fused operations in fp64."""
 
 
-class Plain(nn.Module):
-    """A trunk that takes and gives plain tensors, as a compiler wants it."""
+class TensorTrunk(nn.Module):
+    """A trunk whose inputs and outputs are tensors, as compilers need them."""
 
     def __init__(self, trunk: Trunk) -> None:
         """Wrap a trunk."""
@@ -29,7 +29,18 @@ class Plain(nn.Module):
     def forward(
         self, numbers: Tensor, positions: Tensor, edge_index: Tensor, shift: Tensor, pairs: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Return scalars, [N, F], and vectors, [N, 3, F], of the nodes of one graph."""
+        """Run the trunk on one graph.
+
+        Args:
+            numbers: atomic numbers, int64, [N].
+            positions: in angstrom, [N, 3].
+            edge_index: senders and receivers, int64, [2, E].
+            shift: of periodic images in angstrom, [E, 3].
+            pairs: edges in pairs, see ``Batch.pairs``, int64, [2, E].
+
+        Returns:
+            Scalars, [N, F], and vectors, [N, 3, F], of the nodes.
+        """
         graph_of_node = torch.zeros_like(numbers)
         batch = Batch(
             numbers,
@@ -47,39 +58,39 @@ class Plain(nn.Module):
         return features.scalars, features.vectors
 
 
-def _plain(subject: ConvUnderTest) -> tuple[Plain, tuple[Tensor, ...]]:
-    """Return a shallow net and its inputs: two layers, so that one of them gets a state."""
-    batch = batch_of([random_structure(2, 4, periodic=True)])
+def _trunk_and_inputs(subject: ConvUnderTest) -> tuple[TensorTrunk, tuple[Tensor, ...]]:
+    """Return a trunk of two layers, of which one receives a state, and its inputs."""
+    batch = batch_structures([random_structure(2, 4, periodic=True)])
     assert batch.pairs is not None
     inputs = (batch.numbers, batch.positions, batch.edge_index, batch.edge_shift, batch.pairs)
-    return Plain(subject.build(layers=2).trunk), inputs
+    return TensorTrunk(subject.build(layers=2).trunk), inputs
 
 
-def _worst(found: tuple[Tensor, ...], expected: tuple[Tensor, ...]) -> float:
+def _largest_deviation(found: tuple[Tensor, ...], expected: tuple[Tensor, ...]) -> float:
     pairs = zip(found, expected, strict=True)
-    return float(torch.tensor([deviation(one, other) for one, other in pairs]).max())
+    return float(torch.tensor([relative_deviation(one, other) for one, other in pairs]).max())
 
 
-def compiled(subject: ConvUnderTest) -> Measurement:
+def measure_compile(subject: ConvUnderTest) -> Measurement:
     """Compile a trunk for inference, without making machine code."""
-    net, inputs = _plain(subject)
+    net, inputs = _trunk_and_inputs(subject)
     torch.compiler.reset()
     try:
         with torch.no_grad(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch warns of its own ways while it traces
+            warnings.simplefilter("ignore")  # torch warns about itself while it traces
             results = torch.compile(net, backend="aot_eager")(*inputs)
-            return Measurement(_worst(results, net(*inputs)), SAME)
+            return Measurement(_largest_deviation(results, net(*inputs)), SAME)
     finally:
         torch.compiler.reset()
 
 
-def exported(subject: ConvUnderTest) -> Measurement:
+def measure_export(subject: ConvUnderTest) -> Measurement:
     """Export a trunk as a graph of operations."""
-    net, inputs = _plain(subject)
+    net, inputs = _trunk_and_inputs(subject)
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         results = torch.export.export(net, inputs, strict=False).module()(*inputs)
-        return Measurement(_worst(results, net(*inputs)), SAME)
+        return Measurement(_largest_deviation(results, net(*inputs)), SAME)
 
 
 CHECKS = (
@@ -87,14 +98,14 @@ CHECKS = (
         "compile",
         "torch.compile gives the same answers, for inference",
         "Look for what happens at import or outside of torch: numpy, global state, is_compiling.",
-        compiled,
+        measure_compile,
     ),
     ConvCheck(
         "export",
         "torch.export gives the same answers",
         "Let no branch or loop depend on values of tensors: no item(), no if on a tensor; use "
         "torch.where. If the number of its rows must depend on values, set exports = False.",
-        exported,
+        measure_export,
         needs="exports",
     ),
 )

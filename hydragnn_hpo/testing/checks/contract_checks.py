@@ -1,4 +1,4 @@
-"""Laws of ranks, files and precision: what a conv gives, keeps, and learns from.
+"""Laws of ranks, files and precision: shapes, gradients, seeds, state, weights as tensors.
 
 Shapes: N nodes, C components, F features.
 """
@@ -12,24 +12,24 @@ from torch import Tensor
 from hydragnn_hpo.data import Batch
 from hydragnn_hpo.model import MultiHeadGNN
 from hydragnn_hpo.testing.check_report import ConvCheck, Measurement
-from hydragnn_hpo.testing.conv_under_test import ConvUnderTest, outputs, worst
+from hydragnn_hpo.testing.conv_under_test import ConvUnderTest, largest_deviation, predict_all
 from hydragnn_hpo.testing.sample_structures import (
-    batch_of,
+    batch_structures,
     empty_batch,
     molecule,
     molecule_and_crystal,
 )
 
 SINGLE = 1e-4
-"""What fp32 may differ from fp64, relative."""
+"""Largest relative difference between fp32 and fp64."""
 
 
-def contract(subject: ConvUnderTest) -> Measurement:
-    """Look at what the layers give, in both precisions, without checking any law."""
+def count_contract_errors(subject: ConvUnderTest) -> Measurement:
+    """Count wrong shapes, dtypes and values that layers return, in fp64 and fp32."""
     faults: list[str] = []
     for dtype in (torch.float64, torch.float32):
         trunk = subject.build(dtype=dtype).trunk
-        edges = trunk.edges(batch_of(molecule_and_crystal(), dtype))
+        edges = trunk.edges(batch_structures(molecule_and_crystal(), dtype))
         generator = torch.Generator().manual_seed(0)
         scalars = torch.randn(
             edges.num_nodes, subject.features, generator=generator, dtype=torch.float64
@@ -38,8 +38,8 @@ def contract(subject: ConvUnderTest) -> Measurement:
         for layer, conv in enumerate(trunk.convs):
             answer = conv(scalars, state, edges)
             if not (isinstance(answer, tuple) and len(answer) == 2):
-                given = type(answer).__name__
-                return Measurement(1, 0, detail=f"layer {layer} gives no pair but a {given}")
+                returned = type(answer).__name__
+                return Measurement(1, 0, detail=f"layer {layer} gives no pair but a {returned}")
             change, state = answer
             faults += [
                 f"layer {layer}: {f}" for f in _contract_error(change, scalars, "the change")
@@ -75,7 +75,11 @@ def _vector_error(state: object, scalars: Tensor) -> list[str]:
 
 
 def _train_steps(net: MultiHeadGNN, batch: Batch) -> tuple[list[str], list[str]]:
-    """Return the parameters that get no gradient, and those whose gradient is not finite."""
+    """Run one backward pass.
+
+    Returns:
+        Names of parameters without a gradient, and of those whose gradient is not finite.
+    """
     net.zero_grad(set_to_none=True)
     loss = torch.stack([value.double().square().sum() for value in net(batch).values()]).sum()
     loss.backward()  # type: ignore[no-untyped-call]
@@ -86,7 +90,7 @@ def _train_steps(net: MultiHeadGNN, batch: Batch) -> tuple[list[str], list[str]]
 
 
 def _heads(subject: ConvUnderTest) -> Sequence[tuple[str, ...]]:
-    """Return the heads of two nets: one whose last state is not read, one whose is."""
+    """Return the heads of nets: of one that ignores the last state, and of one that reads it."""
     return (("energy",), ("arrow",)) if subject.vectors else (("energy",),)
 
 
@@ -95,22 +99,30 @@ def _few(faults: Sequence[str]) -> str:
     return "; ".join(faults[:3]) + more
 
 
-def every_parameter(subject: ConvUnderTest) -> Measurement:
-    """Look for parameters that a loss does not reach."""
+def count_missing_gradients(subject: ConvUnderTest) -> Measurement:
+    """Count parameters that a loss does not depend on."""
     faults = []
     for names in _heads(subject):
-        missing, bad = _train_steps(subject.build(targets=names), batch_of(molecule_and_crystal()))
+        missing, bad = _train_steps(
+            subject.build(targets=names), batch_structures(molecule_and_crystal())
+        )
         faults += [f"no gradient for {name} (loss of {names[0]})" for name in missing]
         faults += [f"gradient of {name} is not finite" for name in bad]
     return Measurement(len(faults), 0, detail=_few(faults))
 
 
 def _share(subject: ConvUnderTest, batch: Batch, *, zero: bool) -> Measurement:
-    """Learn from a batch that lacks something; what no batch reaches is not counted again."""
+    """Count bad gradients of a batch, but not those that are missing with any batch.
+
+    Args:
+        subject: the conv.
+        batch: without edges or graphs.
+        zero: whether all gradients must be 0.
+    """
     faults = []
     for names in _heads(subject):
         net = subject.build(targets=names)
-        never, _ = _train_steps(net, batch_of(molecule_and_crystal()))
+        never, _ = _train_steps(net, batch_structures(molecule_and_crystal()))
         missing, bad = _train_steps(net, batch)
         faults += [f"no gradient for {name}" for name in missing if name not in never]
         faults += [f"gradient of {name} is not finite" for name in bad]
@@ -120,26 +132,28 @@ def _share(subject: ConvUnderTest, batch: Batch, *, zero: bool) -> Measurement:
     return Measurement(len(faults), 0, detail=_few(faults))
 
 
-def no_edges(subject: ConvUnderTest) -> Measurement:
-    """Learn from atoms that all are alone."""
+def measure_no_edges(subject: ConvUnderTest) -> Measurement:
+    """Run a backward pass on isolated atoms."""
     far = molecule([1, 8], [[0.0, 0.0, 0.0], [30.0, 0.0, 0.0]])
-    return _share(subject, batch_of([molecule([26], [[0.0, 0.0, 0.0]]), far]), zero=False)
+    return _share(subject, batch_structures([molecule([26], [[0.0, 0.0, 0.0]]), far]), zero=False)
 
 
-def empty_share(subject: ConvUnderTest) -> Measurement:
-    """Learn from no graph at all: gradients must be there, and zero."""
+def measure_empty_batch(subject: ConvUnderTest) -> Measurement:
+    """Run a backward pass on no graph: gradients must exist, and be 0."""
     return _share(subject, empty_batch(), zero=True)
 
 
-def single_precision(subject: ConvUnderTest) -> Measurement:
+def measure_single_precision(subject: ConvUnderTest) -> Measurement:
     """Compare fp32 with fp64."""
     net = subject.build(dtype=torch.float32)
     net.load_state_dict(subject.net.state_dict())
-    predicted = outputs(net, batch_of(molecule_and_crystal(), torch.float32))
-    return Measurement(worst(predicted, subject.predict(molecule_and_crystal())), SINGLE)
+    predicted = predict_all(net, batch_structures(molecule_and_crystal(), torch.float32))
+    return Measurement(
+        largest_deviation(predicted, subject.predict(molecule_and_crystal())), SINGLE
+    )
 
 
-def same_seed(subject: ConvUnderTest) -> Measurement:
+def measure_same_seed(subject: ConvUnderTest) -> Measurement:
     """Build twice with one seed."""
     first, second = (dict(_tensors(subject.build(seed=5))) for _ in range(2))
     wrong = [n for n in first if n not in second or not torch.equal(first[n], second[n])]
@@ -151,15 +165,15 @@ def _tensors(net: MultiHeadGNN) -> Iterator[tuple[str, Tensor]]:
     yield from net.named_buffers()
 
 
-def no_memory(subject: ConvUnderTest) -> Measurement:
+def measure_repetition(subject: ConvUnderTest) -> Measurement:
     """Predict one batch twice, and another in between."""
     first, *others = molecule_and_crystal()
     before = subject.predict([first])
     subject.predict(others)
-    return Measurement(worst(subject.predict([first]), before), 0.0)
+    return Measurement(largest_deviation(subject.predict([first]), before), 0.0)
 
 
-def round_trip(subject: ConvUnderTest) -> Measurement:
+def measure_round_trip(subject: ConvUnderTest) -> Measurement:
     """Save the weights without pickle and load them into a net of another seed."""
     weights = subject.net.state_dict()
     strange = [name for name, value in weights.items() if not isinstance(value, Tensor)]
@@ -168,8 +182,10 @@ def round_trip(subject: ConvUnderTest) -> Measurement:
     saved = save({name: value.contiguous().clone() for name, value in weights.items()})
     other = subject.build(seed=11)
     other.load_state_dict(load(saved))
-    batch = batch_of(molecule_and_crystal())
-    return Measurement(worst(outputs(other, batch), outputs(subject.net, batch)), 0.0)
+    batch = batch_structures(molecule_and_crystal())
+    return Measurement(
+        largest_deviation(predict_all(other, batch), predict_all(subject.net, batch)), 0.0
+    )
 
 
 CHECKS = (
@@ -178,50 +194,50 @@ CHECKS = (
         "a layer gives the change of the scalars, [N, F], and its state",
         "See hydragnn_hpo/model/convs/__init__.py for what a conv gets and gives; make new tensors "
         "with scalars.new_zeros, so that they are of the same type.",
-        contract,
+        count_contract_errors,
     ),
     ConvCheck(
         "parameters",
         "every parameter of every layer gets a gradient",
         "DDP waits for each of them: build no parameter that forward does not use, and none that "
         "only feeds a state where dimensions.state_is_read is false.",
-        every_parameter,
+        count_missing_gradients,
     ),
     ConvCheck(
         "no edges",
         "a batch without edges gives finite gradients to all parameters",
         "Do not skip the layer when there are no edges: operations on zero rows are fine.",
-        no_edges,
+        measure_no_edges,
     ),
     ConvCheck(
         "empty batch",
         "a batch without graphs gives zero gradients to all parameters",
         "Do not skip the layer when there are no nodes, and take no mean or maximum over all rows.",
-        empty_share,
+        measure_empty_batch,
     ),
     ConvCheck(
         "float32",
         "float32 gives what float64 gives",
         "Look for divisions by small numbers and differences of large ones.",
-        single_precision,
+        measure_single_precision,
     ),
     ConvCheck(
         "seed",
         "one seed gives the same weights",
         "Draw initial weights from torch's generator, not from numpy or random (Law 5).",
-        same_seed,
+        measure_same_seed,
     ),
     ConvCheck(
         "repeat",
         "the same batch gives the same answer again, in training mode",
         "Draw no random numbers in forward, dropout included, and keep nothing between calls "
         "(Laws 1 and 5).",
-        no_memory,
+        measure_repetition,
     ),
     ConvCheck(
         "state dict",
         "weights saved as plain tensors give the same answer elsewhere",
         "Make tensors parameters or buffers (register_buffer), and write no get_extra_state.",
-        round_trip,
+        measure_round_trip,
     ),
 )

@@ -1,4 +1,4 @@
-"""Laws of derivatives: right, twice, smooth at the cutoff, finite where directions cancel.
+"""Laws of derivatives: gradients, second derivatives, the cutoff, cancelling directions.
 
 Shapes: N nodes.
 """
@@ -13,37 +13,37 @@ from torch import Tensor, nn
 from hydragnn_hpo.data import Batch
 from hydragnn_hpo.model import MultiHeadGNN
 from hydragnn_hpo.testing.check_report import ConvCheck, Measurement
-from hydragnn_hpo.testing.conv_under_test import ConvUnderTest, outputs
+from hydragnn_hpo.testing.conv_under_test import ConvUnderTest, predict_all
 from hydragnn_hpo.testing.sample_structures import (
     CUTOFF,
     Structure,
     add_isolated_atom,
     batch_graphs,
-    batch_of,
+    batch_structures,
     molecule,
     random_structure,
     symmetric_sites,
 )
 
 STEP = 1e-5
-"""Of finite differences: angstrom, or the unit of a parameter."""
+"""Step of finite differences in angstrom, or in the unit of a parameter."""
 
 SAME_SLOPE = 1e-6
-"""What finite differences with this step may be off, relative."""
+"""Largest relative error of finite differences with this step."""
 
 FLAT = 1e-3
-"""Slopes below this are compared as if they were this large."""
+"""Added to slopes that errors are relative to, so that small ones compare absolutely."""
 
 THIRD_POWER = 7.0
-"""Halving the distance to the cutoff divides what falls as its third power by 8, as its square
-by 4."""
+"""Least ratio of the jumps at two distances from the cutoff, the second half the first: a function
+that falls as the third power has 8, as the square 4."""
 
 NOISE = 1e-13
-"""A jump below this cannot be told from rounding."""
+"""Jumps below this may be rounding."""
 
 
 def _samples() -> Batch:
-    return batch_of([random_structure(5), random_structure(6, 4, periodic=True)])
+    return batch_structures([random_structure(5), random_structure(6, 4, periodic=True)])
 
 
 def _energy(net: MultiHeadGNN, batch: Batch, positions: Tensor) -> Tensor:
@@ -66,7 +66,7 @@ def _directions(like: Tensor, count: int) -> list[Tensor]:
     return [each / each.norm() for each in drawn]
 
 
-def gradient(subject: ConvUnderTest) -> Measurement:
+def measure_gradient(subject: ConvUnderTest) -> Measurement:
     """Compare the energy's gradient with finite differences."""
     batch = _samples()
     positions = batch.positions.clone().requires_grad_(True)
@@ -85,7 +85,7 @@ def _force_loss(net: MultiHeadGNN, batch: Batch, positions: Tensor) -> Tensor:
     return (_slope(_energy(net, batch, positions), positions) * weight).sum()
 
 
-def force_training(subject: ConvUnderTest) -> Measurement:
+def measure_force_training(subject: ConvUnderTest) -> Measurement:
     """Compare the gradient of a loss of forces with finite differences."""
     net, batch = subject.build(), _samples()
     positions = batch.positions.clone().requires_grad_(True)
@@ -116,8 +116,8 @@ def _step(values: Sequence[Tensor], ways: Sequence[Tensor], length: float) -> No
             value.add_(length * way)
 
 
-def cutoff(subject: ConvUnderTest) -> Measurement:
-    """Take away a bond shortly before it reaches the cutoff, with few and many others."""
+def measure_cutoff(subject: ConvUnderTest) -> Measurement:
+    """Remove a bond shortly before it reaches the cutoff, with few and many others."""
     crowd = random_structure(7, 4)
     ratios = []
     for others in (molecule([6], [[0.0, 0.0, 0.0]]), crowd):
@@ -128,23 +128,28 @@ def cutoff(subject: ConvUnderTest) -> Measurement:
 
 
 def _jump(subject: ConvUnderTest, others: Structure, distance: float) -> float:
-    """Return how much the outputs change without the bond of the first atom to a new one.
+    """Return the change of all outputs when the bond of the first atom to a new one is removed.
 
-    A hydrogen half way keeps both of them from being alone.
+    A hydrogen halfway between them keeps both from being isolated.
+
+    Args:
+        subject: the conv.
+        others: atoms of which the first gets the bond.
+        distance: length of the bond in angstrom.
     """
     first, way = others.positions[0], np.array([0.6, 0.0, 0.8])
     places = [*others.positions, first + 0.5 * CUTOFF * way, first + distance * way]
     whole = molecule([*others.numbers, 1, 8], places)
     bond = (0, len(others.numbers) + 1)
     pair = [batch_graphs([whole.graph(without=each)]) for each in (None, bond)]
-    with_it, without = (outputs(subject.net, each) for each in pair)
+    with_it, without = (predict_all(subject.net, each) for each in pair)
     changes = [(with_it[name] - without[name]).abs().sum() for name in with_it]
     return float(torch.stack([change.double() for change in changes]).sum())
 
 
-def _bad_numbers(subject: ConvUnderTest, structures: Sequence[Structure]) -> Measurement:
+def _count_nonfinite(subject: ConvUnderTest, structures: Sequence[Structure]) -> Measurement:
     """Count outputs and gradients that are not finite, also those of forces."""
-    net, batch = subject.build(), batch_of(structures)
+    net, batch = subject.build(), batch_structures(structures)
     positions = batch.positions.clone().requires_grad_(True)
     result: dict[str, Tensor] = net(replace(batch, positions=positions))
     bad = [name for name, value in result.items() if not torch.isfinite(value).all()]
@@ -165,14 +170,14 @@ def _not_finite(net: nn.Module) -> list[str]:
     ]
 
 
-def isolated_atom(subject: ConvUnderTest) -> Measurement:
+def measure_isolated_atom(subject: ConvUnderTest) -> Measurement:
     """Predict a structure with an atom that has no neighbour."""
-    return _bad_numbers(subject, [add_isolated_atom(8), molecule([26], [[0.0, 0.0, 0.0]])])
+    return _count_nonfinite(subject, [add_isolated_atom(8), molecule([26], [[0.0, 0.0, 0.0]])])
 
 
-def symmetric_site(subject: ConvUnderTest) -> Measurement:
+def measure_symmetric_site(subject: ConvUnderTest) -> Measurement:
     """Predict structures where directions around an atom cancel and angles are 180 degrees."""
-    return _bad_numbers(subject, symmetric_sites())
+    return _count_nonfinite(subject, symmetric_sites())
 
 
 CHECKS = (
@@ -181,13 +186,13 @@ CHECKS = (
         "outputs have two continuous derivatives at the cutoff",
         "Multiply every message by the envelope, and let counts, means and softmaxes over "
         "neighbours use sums of it: sum(w * m) / (1 + sum(w)) (Law 8).",
-        cutoff,
+        measure_cutoff,
     ),
     ConvCheck(
         "gradient",
         "the gradient of the energy equals finite differences",
         "Look for detach, no_grad, rounding, or a wrong backward of a function of your own.",
-        gradient,
+        measure_gradient,
         needs="forces",
     ),
     ConvCheck(
@@ -195,7 +200,7 @@ CHECKS = (
         "the gradient of a loss of forces equals finite differences",
         "Every operation must be twice differentiable: write the backward of a function of your "
         "own out of operations that have a gradient.",
-        force_training,
+        measure_force_training,
         needs="forces",
     ),
     ConvCheck(
@@ -203,12 +208,12 @@ CHECKS = (
         "an atom without neighbours: finite numbers and gradients",
         "Divide by 1 + sum(w), and write norms as sqrt(x**2 + small): the gradient of sqrt is "
         "infinite at 0.",
-        isolated_atom,
+        measure_isolated_atom,
     ),
     ConvCheck(
         "symmetric site",
         "cancelling directions, straight angles: finite numbers and gradients",
         "Write norms as sqrt(x**2 + small), and use cosines instead of acos.",
-        symmetric_site,
+        measure_symmetric_site,
     ),
 )

@@ -1,4 +1,4 @@
-"""Laws of space and of batches: turned, mirrored, moved, reordered, repeated, together.
+"""Laws of space and of batches: rotation, reflection, translation, order, images, batching.
 
 Shapes: N nodes.
 """
@@ -11,103 +11,110 @@ from scipy.spatial.transform import Rotation
 from torch import Tensor
 
 from hydragnn_hpo.testing.check_report import ConvCheck, Measurement
-from hydragnn_hpo.testing.conv_under_test import ConvUnderTest, deviation, outputs, worst
+from hydragnn_hpo.testing.conv_under_test import (
+    ConvUnderTest,
+    largest_deviation,
+    predict_all,
+    relative_deviation,
+)
 from hydragnn_hpo.testing.sample_structures import (
     Array,
-    batch_of,
+    batch_structures,
     molecule_and_crystal,
     random_structure,
-    shuffled_edges,
+    shuffle_edges,
 )
 
 EXACT = 1e-9
-"""What rounding may do in fp64, relative."""
+"""Largest relative difference by rounding in fp64."""
 
-SPEAKS = 1e-6
-"""Less than this says nothing."""
+NOTICEABLE = 1e-6
+"""Smallest relative difference that is more than rounding."""
 
-TURN: Array = Rotation.from_euler("zyx", [0.3, -1.1, 2.0]).as_matrix()
+ROTATION: Array = Rotation.from_euler("zyx", [0.3, -1.1, 2.0]).as_matrix()
 MIRROR: Array = np.diag([1.0, 1.0, -1.0])
 
 
-def _turned(subject: ConvUnderTest, matrix: Array) -> Measurement:
+def _measure_transformed(subject: ConvUnderTest, matrix: Array) -> Measurement:
+    """Compare predictions for structures transformed by an orthogonal matrix, [3, 3]."""
     deviations = []
     for sample in molecule_and_crystal():
         expected = subject.predict([sample])
         if "arrow" in expected:
             expected["arrow"] = expected["arrow"] @ torch.from_numpy(matrix.T.copy())
-        deviations.append(worst(subject.predict([sample.turned(matrix)]), expected))
+        deviations.append(largest_deviation(subject.predict([sample.rotate(matrix)]), expected))
     return Measurement(float(np.max(deviations)), EXACT)
 
 
-def rotation(subject: ConvUnderTest) -> Measurement:
-    """Turn structures."""
-    return _turned(subject, TURN)
+def measure_rotation(subject: ConvUnderTest) -> Measurement:
+    """Rotate structures."""
+    return _measure_transformed(subject, ROTATION)
 
 
-def reflection(subject: ConvUnderTest) -> Measurement:
-    """Mirror structures."""
-    return _turned(subject, MIRROR @ TURN)
+def measure_reflection(subject: ConvUnderTest) -> Measurement:
+    """Mirror and rotate structures."""
+    return _measure_transformed(subject, MIRROR @ ROTATION)
 
 
-def translation(subject: ConvUnderTest) -> Measurement:
-    """Move structures, and each atom of a crystal by lattice vectors of its own."""
+def measure_translation(subject: ConvUnderTest) -> Measurement:
+    """Translate structures, and each atom of a crystal by lattice vectors of its own."""
     free, crystal = molecule_and_crystal()
     steps = np.random.default_rng(4).integers(-2, 3, (len(crystal.numbers), 3))
     pairs = (
-        (free, free.moved(np.array([3.7, -21.0, 0.4]))),
-        (crystal, crystal.moved(steps @ crystal.cell + np.array([0.3, 0.2, -0.1]))),
+        (free, free.translate(np.array([3.7, -21.0, 0.4]))),
+        (crystal, crystal.translate(steps @ crystal.cell + np.array([0.3, 0.2, -0.1]))),
     )
     deviations = [
-        worst(subject.predict([after]), subject.predict([before])) for before, after in pairs
+        largest_deviation(subject.predict([after]), subject.predict([before]))
+        for before, after in pairs
     ]
     return Measurement(float(np.max(deviations)), EXACT)
 
 
 def _rows(predicted: dict[str, Tensor], rows: Tensor) -> dict[str, Tensor]:
-    """Pick rows of what is predicted per node."""
+    """Select rows of the predictions per node."""
     return {n: v if n == "energy" else v[rows] for n, v in predicted.items()}
 
 
-def node_order(subject: ConvUnderTest) -> Measurement:
-    """Count the atoms in another order."""
+def measure_node_order(subject: ConvUnderTest) -> Measurement:
+    """Reorder the atoms."""
     deviations = []
     for sample in molecule_and_crystal():
         order = np.random.default_rng(0).permutation(len(sample.numbers))
         expected = _rows(subject.predict([sample]), torch.from_numpy(order))
-        deviations.append(worst(subject.predict([sample.reordered(order)]), expected))
+        deviations.append(largest_deviation(subject.predict([sample.reorder(order)]), expected))
     return Measurement(float(np.max(deviations)), EXACT)
 
 
-def edge_order(subject: ConvUnderTest) -> Measurement:
+def measure_edge_order(subject: ConvUnderTest) -> Measurement:
     """List the edges in another order, and not in pairs."""
-    batch = batch_of(molecule_and_crystal())
-    deviations = outputs(subject.net, shuffled_edges(batch, 5))
-    return Measurement(worst(deviations, outputs(subject.net, batch)), EXACT)
+    batch = batch_structures(molecule_and_crystal())
+    reordered = predict_all(subject.net, shuffle_edges(batch, 5))
+    return Measurement(largest_deviation(reordered, predict_all(subject.net, batch)), EXACT)
 
 
-def together(subject: ConvUnderTest) -> Measurement:
+def measure_batching(subject: ConvUnderTest) -> Measurement:
     """Predict structures in one batch and one by one, in training mode."""
     samples = [random_structure(s, 2 + s, periodic=bool(s % 2)) for s in range(1, 5)]
     alone = [subject.predict([sample]) for sample in samples]
     expected = {name: torch.cat([each[name] for each in alone]) for name in alone[0]}
-    return Measurement(worst(subject.predict(samples), expected), EXACT)
+    return Measurement(largest_deviation(subject.predict(samples), expected), EXACT)
 
 
-def supercell(subject: ConvUnderTest) -> Measurement:
-    """Take two cells of a crystal as one."""
+def measure_supercell(subject: ConvUnderTest) -> Measurement:
+    """Compare a crystal with a supercell of two cells."""
     small = random_structure(4, 4, periodic=True)
     rows = torch.arange(len(small.numbers)).repeat(2)
     expected = _rows(subject.predict([small]), rows)
-    return Measurement(worst(subject.predict([small.doubled()]), expected), EXACT)
+    return Measurement(largest_deviation(subject.predict([small.double_cell()]), expected), EXACT)
 
 
-def images(subject: ConvUnderTest) -> Measurement:
-    """Take the images of a crystal away."""
+def measure_images(subject: ConvUnderTest) -> Measurement:
+    """Compare a crystal with the same atoms without periodic images."""
     crystal = random_structure(4, 4, periodic=True)
     free = replace(crystal, cell=np.zeros((3, 3)), periodic=False)
     energies = [subject.predict([each])["energy"] for each in (crystal, free)]
-    return Measurement(deviation(*energies), SPEAKS, at_most=False)
+    return Measurement(relative_deviation(*energies), NOTICEABLE, at_most=False)
 
 
 CHECKS = (
@@ -116,53 +123,53 @@ CHECKS = (
         "a turned structure has the same scalars, and turned vectors",
         "Let scalars see only lengths, scalar products and cross products' lengths, never the x, y "
         "or z of a direction, and act on the channels of vectors by linear maps without bias.",
-        rotation,
+        measure_rotation,
     ),
     ConvCheck(
         "reflection",
         "a mirrored structure has the same scalars, and mirrored vectors",
         "Look for a cross product or a triple product: it gives a pseudovector or a pseudoscalar; "
         "use it in pairs.",
-        reflection,
+        measure_reflection,
     ),
     ConvCheck(
         "translation",
         "moving a structure, or atoms by lattice vectors, changes nothing",
         "Use edges.directions and edges.pair_lengths only; they do not depend on where atoms are "
         "written down, but the order of edges does.",
-        translation,
+        measure_translation,
     ),
     ConvCheck(
         "node order",
         "the order of atoms does not matter",
         "Gather by sums, means or maxima over neighbours; a node's number must not enter.",
-        node_order,
+        measure_node_order,
     ),
     ConvCheck(
         "edge order",
         "the order of edges does not matter, in pairs or not",
-        "Gather with edges.filtered, edges.add or edges.spread, and repeat what belongs to pairs "
-        "with edges.both.",
-        edge_order,
+        "Gather with edges.filtered_sum, edges.sum_messages or edges.outer_sum, and repeat what "
+        "belongs to pairs with edges.expand_pairs.",
+        measure_edge_order,
     ),
     ConvCheck(
         "batch",
         "predictions are the same alone and in any batch, in training mode",
         "Nothing may see two graphs at once: no BatchNorm, no mean or maximum over all nodes "
         "(Laws 1 and 7).",
-        together,
+        measure_batching,
     ),
     ConvCheck(
         "supercell",
         "two cells of a crystal taken as one give the same per atom",
         "Treat an edge from an atom to its own image like any other, and scale by no count of "
         "nodes (Law 8).",
-        supercell,
+        measure_supercell,
     ),
     ConvCheck(
         "images",
         "periodic images of neighbours change the energy",
         "Let messages of neighbours reach the change of the scalars.",
-        images,
+        measure_images,
     ),
 )

@@ -172,7 +172,7 @@ def test_random_walk_of_two_atoms_by_hand(make):
     w = 1.0 - 28 * 0.5**6 + 48 * 0.5**7 - 21 * 0.5**8
     stay, step = 1 / (1 + w), w / (1 + w)
     back = [stay, stay**2 + step**2, stay**3 + 3 * stay * step**2]
-    found = RandomWalkEncoding(3, 4).double().returns(Padding.of(batch), edges)
+    found = RandomWalkEncoding(3, 4).double().return_probabilities(Padding.of(batch), edges)
     np.testing.assert_allclose(found, [back, back], rtol=1e-12)
 
 

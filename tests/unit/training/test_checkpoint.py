@@ -154,7 +154,7 @@ def slow(monkeypatch):
 
 
 def test_training_goes_on_while_a_checkpoint_is_written(train, tmp_path, slow, monkeypatch):
-    monkeypatch.setattr(ddp, "SECONDS", 0.0)
+    monkeypatch.setattr(ddp, "SYNC_SECONDS", 0.0)
     gate, asked = slow
     trainer = train(epochs=3, checkpoint_seconds=0.0)
 
@@ -176,11 +176,11 @@ def test_a_checkpoint_holds_what_was_when_it_was_asked_for(train, tmp_path, slow
     gate, _ = slow
     trainer = train(epochs=3, ema=0.5, checkpoint_seconds=1e6)
     trainer.run(1, go)
-    before = {name: v.clone() for name, v in trainer.saver.learned.tensors().items()}
+    before = {name: v.clone() for name, v in trainer.saver.train_state.tensors().items()}
     with trainer.saver:
         trainer._save(tmp_path)
         for batches in trainer.order.steps(1):
-            trainer._step(batches, trainer.micro.ahead(batches))
+            trainer._step(batches, trainer.micro.make_ahead(batches))
         trainer.progress.best_val["energy"] = 99.0
         gate.set()
     tensors, state = checkpoint.read_checkpoint(tmp_path / "last.safetensors")
@@ -195,14 +195,14 @@ def test_a_checkpoint_holds_what_was_when_it_was_asked_for(train, tmp_path, slow
 
 def test_large_models_are_saved_more_rarely(train):
     saver, now = train().saver, [0.0]
-    saver.clock, saver.every, saver.held = lambda: now[0], 10.0, 2.0
+    saver.clock, saver.every, saver.pause_seconds = lambda: now[0], 10.0, 2.0
     saver._began = 0.0
     due = []
     for seconds in (9.0, 11.0, 39.0, 41.0):
         now[0] = seconds
         due.append(saver.due)
     assert due == [False, False, False, True], "2 s in 40 s are 5 %"
-    saver.held, now[0] = 0.1, 11.0
+    saver.pause_seconds, now[0] = 0.1, 11.0
     assert saver.due
 
 
@@ -222,7 +222,7 @@ def test_best_is_not_written_again_unless_it_changed(train, tmp_path, monkeypatc
 def test_the_state_of_the_optimizer_is_named_by_weights(train):
     trainer = train(epochs=1)
     trainer.run(1, go)
-    names = {name for name in trainer.saver.learned.tensors() if name.startswith("optimizer/")}
+    names = {name for name in trainer.saver.train_state.tensors() if name.startswith("optimizer/")}
     weights = [name for name, _ in trainer.model.named_parameters()]
     assert names == {
         f"optimizer/{name}/{key}" for name in weights for key in ("exp_avg", "exp_avg_sq", "step")

@@ -18,7 +18,7 @@ def judge(guard, course):
     """Let a guard judge a course of one head's errors, in spreads of its target."""
     lost, best = 0, {}
     for epoch, error in enumerate(course, start=1):
-        lost = guard.objective(
+        lost = guard.check_objective(
             error, {"energy": 3.0 * error}, std={"energy": 3.0}, best=best, lost=lost, epoch=epoch
         )
         if 3.0 * error < best.get("energy", np.inf):
@@ -103,8 +103,8 @@ def test_a_frozen_trunk_needs_no_gradient(train):
     model = train().model
     model.trunk.requires_grad_(False)
     guard = DivergenceGuard(model, ALONE.device)
-    guard.gradient(torch.tensor(1.0), epoch=1, step=1)
-    guard.weights(guard.shares(ALONE)["guard"].numpy(), epoch=1)
+    guard.check_gradient(torch.tensor(1.0), epoch=1, step=1)
+    guard.check_weights(guard.local_sums(ALONE)["guard"].numpy(), epoch=1)
 
 
 def test_a_weight_that_no_graph_reads_is_named_when_it_is_not_finite(train):
@@ -119,9 +119,9 @@ def test_a_weight_that_no_graph_reads_is_named_when_it_is_not_finite(train):
 def test_all_ranks_decide_by_what_all_have_found(train):
     """Rank 1 of 3 holds the broken part of a sharded weight, rank 2 alone a living gradient."""
     guard = train().guard
-    guard.weights(np.array([[0.0, 0.0], [0.0, 0.0], [1.0, 0.0]]), epoch=2)
+    guard.check_weights(np.array([[0.0, 0.0], [0.0, 0.0], [1.0, 0.0]]), epoch=2)
     names = [name for name, _ in guard.model.named_parameters()]
     with pytest.raises(Diverged, match=f"epoch 2: the weights of {names[1]} are not finite"):
-        guard.weights(np.array([[1.0, 0.0], [1.0, 2.0], [1.0, 0.0]]), epoch=2)
+        guard.check_weights(np.array([[1.0, 0.0], [1.0, 2.0], [1.0, 0.0]]), epoch=2)
     with pytest.raises(Diverged, match="epoch 2: in every step"):
-        guard.weights(np.zeros((3, 2)), epoch=2)
+        guard.check_weights(np.zeros((3, 2)), epoch=2)

@@ -39,7 +39,7 @@ def find(tmp_path, device=CPU, whole_host=True):
 
 
 def spent(energy, region, part):
-    return energy.take()[REGIONS.index(region), PARTS.index(part)].item()
+    return energy.take_joules()[REGIONS.index(region), PARTS.index(part)].item()
 
 
 def test_packages_and_memories_are_counted_once(tmp_path, powercap):
@@ -55,8 +55,8 @@ def test_packages_and_memories_are_counted_once(tmp_path, powercap):
     powercap.zone("intel-rapl:0", "package-0", 3_500_000)
     powercap.zone("intel-rapl:1", "package-1", 2_000_000)
     powercap.zone("intel-rapl:0:1", "dram", 1_250_000)
-    energy.spent("val")
-    found = energy.take()
+    energy.count("val")
+    found = energy.take_joules()
     assert found[REGIONS.index("val"), PARTS.index("cpu")] == pytest.approx(2.5 + 1.0)
     assert found[REGIONS.index("val"), PARTS.index("memory")] == pytest.approx(0.25)
     assert found.sum() == pytest.approx(3.75)
@@ -68,10 +68,10 @@ def test_a_counter_that_begins_again_goes_on(tmp_path, powercap):
     energy = Energy(find(tmp_path))
     for _ in range(2):
         powercap.zone("intel-rapl:0", "package-0", 2_000_000, largest=10_000_000)
-        energy.spent("train")
+        energy.count("train")
         assert spent(energy, "train", "cpu") == pytest.approx(3.0)
         powercap.zone("intel-rapl:0", "package-0", 9_000_000, largest=10_000_000)
-        energy.spent("train")
+        energy.count("train")
         assert spent(energy, "train", "cpu") == pytest.approx(7.0)
 
 
@@ -90,8 +90,8 @@ def test_crays_counters_are_taken_before_the_processors(tmp_path, powercap):
     ]
     (cray / "energy").write_text("160 J\n")
     (cray / "accel1_energy").write_text("25 J\n")
-    energy.spent("checkpoint")
-    found = energy.take()[REGIONS.index("checkpoint")]
+    energy.count("checkpoint")
+    found = energy.take_joules()[REGIONS.index("checkpoint")]
     assert dict(zip(PARTS, found.tolist(), strict=True)) == {
         "host": 60.0, "cpu": 0.0, "memory": 0.0, "accelerator": 5.0,
     }  # fmt: skip
@@ -124,9 +124,9 @@ def test_a_counter_that_goes_away_counts_no_more(tmp_path):
     path.write_text("5")
     energy = Energy([FileCounter(path, "host")])
     path.write_text("7")
-    energy.spent("train")
+    energy.count("train")
     path.unlink()
-    energy.spent("train")
+    energy.count("train")
     assert spent(energy, "train", "host") == pytest.approx(2.0)
 
 
@@ -141,7 +141,7 @@ def test_a_gpu_is_found_by_its_address(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pynvml", nvml)
     energy = Energy(find(tmp_path, GPU, whole_host=False))
     assert [c.name for c in energy.counters] == ["nvml/0000:c1:00.0"]
-    energy.spent("train")
+    energy.count("train")
     assert spent(energy, "train", "accelerator") == pytest.approx(3.5)
 
 
@@ -158,5 +158,5 @@ def test_a_gpu_of_amd(tmp_path, monkeypatch):
     )  # fmt: skip
     monkeypatch.setitem(sys.modules, "amdsmi", smi)
     energy = Energy(find(tmp_path, GPU))
-    energy.spent("val")
+    energy.count("val")
     assert spent(energy, "val", "accelerator") == pytest.approx(30.6)

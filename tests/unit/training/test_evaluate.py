@@ -24,7 +24,9 @@ def one_by_one(trainer, indices):
     found = {name: [] for name in HEADS}
     with torch.no_grad():
         for index in indices:
-            for name, values in trainer.model(trainer.feed.batch(np.array([index]))).items():
+            for name, values in trainer.model(
+                trainer.feed.batch_on_device(np.array([index]))
+            ).items():
                 found[name].append(values.numpy())
     return {name: np.concatenate(pieces) for name, pieces in found.items()}
 
@@ -42,7 +44,7 @@ def test_predictions_are_in_the_order_asked_for(trainer, monkeypatch, edges_per_
 def test_pieces_hold_every_graph_once_and_stay_small(trainer, monkeypatch):
     monkeypatch.setattr(evaluate, "EDGES_PER_BATCH", 25)
     indices = np.arange(40)[::-1].copy()
-    pieces = list(trainer.feed.pieces(indices))
+    pieces = list(trainer.feed.share_in_batches(indices))
     assert torch.cat([piece.graph_index for piece in pieces]).tolist() == indices.tolist()
     assert len(pieces) > 5
     largest = trainer.graphs.num_edges().max()
@@ -55,7 +57,7 @@ def test_a_trials_cap_reaches_its_batches(train):
     found = {}
     for cap in (None, 1):
         feed = train(model={"max_neighbors": cap}).feed
-        found[cap] = feed.batch(rows).edge_index
+        found[cap] = feed.batch_on_device(rows).edge_index
         wanted = make_batch(feed.graphs, rows, cutoff=3.5, dtype=torch.float64, max_neighbors=cap)
         assert torch.equal(found[cap], wanted.edge_index)
     assert found[1].shape < found[None].shape
@@ -113,8 +115,8 @@ def test_ranks_that_meet_take_equally_many_batches(trainer, columns, monkeypatch
     taken, largest = [], 0
     for rank in range(3):
         ranks = replace(trainer.feed.ranks, rank=rank, world=3)
-        feed = replace(trainer.feed, ranks=ranks, together=True)
-        pieces = [batch.graph_index.tolist() for batch in feed.pieces(indices)]
+        feed = replace(trainer.feed, ranks=ranks, is_collective=True)
+        pieces = [batch.graph_index.tolist() for batch in feed.share_in_batches(indices)]
         largest = max(largest, len(feed.share(indices)))
         taken.append(pieces)
         assert sum(pieces, []) == feed.share(indices).tolist()

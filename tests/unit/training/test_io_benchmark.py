@@ -44,7 +44,7 @@ def test_what_a_way_leaves_out_costs_the_difference():
 
 def test_slow_reading_is_found(train, monkeypatch, clock):
     trainer = train()
-    monkeypatch.setattr(trainer.micro, "ahead", clock.slow(trainer.micro.ahead, 0.06))
+    monkeypatch.setattr(trainer.micro, "make_ahead", clock.slow(trainer.micro.make_ahead, 0.06))
     found = measure_trainer(trainer, ("real", "cached", "synthetic"))
     assert found.bottleneck == "reading and batching"
     assert found.parts["reading and batching"] == pytest.approx(0.06, abs=1e-3)
@@ -53,7 +53,7 @@ def test_slow_reading_is_found(train, monkeypatch, clock):
 
 def test_slow_computing_is_found(train, monkeypatch, clock):
     trainer = train()
-    monkeypatch.setattr(trainer.stepper, "take", clock.slow(trainer.stepper.take, 0.06))
+    monkeypatch.setattr(trainer.stepper, "take_step", clock.slow(trainer.stepper.take_step, 0.06))
     found = measure_trainer(trainer, ("real", "cached", "synthetic"))
     assert found.bottleneck == "computing"
     assert found.parts["computing"] > 0.06
@@ -88,4 +88,4 @@ def test_the_sentence_names_the_largest_part():
     parts = {"computing": 1.0, "feeding": 3.0, "reading and batching": 0.0}
     found = IoBenchmark(2, 9, {"real": 4.0}, {"real": 1.0}, parts)
     assert found.sentence.startswith("The bottleneck is feeding: 75% of a step. ")
-    assert found.as_json()["bottleneck"] == "feeding"
+    assert found.to_plain()["bottleneck"] == "feeding"

@@ -43,8 +43,8 @@ def seen_by(trainer):
 def test_looking_ahead_changes_nothing(train, monkeypatch, depth):
     plain = train()
     plain.run(2, go)
-    assert plain._depth() == 0
-    monkeypatch.setattr(Trainer, "_depth", lambda _: depth)
+    assert plain.prefetch_depth() == 0
+    monkeypatch.setattr(Trainer, "prefetch_depth", lambda _: depth)
     ahead = train()
     ahead.run(2, go)
     assert torch.equal(weights(ahead), weights(plain))
@@ -52,7 +52,7 @@ def test_looking_ahead_changes_nothing(train, monkeypatch, depth):
 
 
 def test_a_training_that_breaks_off_leaves_no_thread(train, monkeypatch):
-    monkeypatch.setattr(Trainer, "_depth", lambda _: 2)
+    monkeypatch.setattr(Trainer, "prefetch_depth", lambda _: 2)
     trainer = train(learning_rate=1e200, clip_norm=None, warmup=0.0)
     with pytest.raises(Diverged):
         trainer.run(4, go)
@@ -65,7 +65,7 @@ def test_windows_from_disk_train_as_the_stage_does(train, store, tmp_path, monke
     assert isinstance(staged, Columns)
     assert not isinstance(windows, Columns)
     made = [train(columns=graphs, shuffle_buffer=8) for graphs in (staged, windows)]
-    assert [trainer._depth() for trainer in made] == [0, 1]
+    assert [trainer.prefetch_depth() for trainer in made] == [0, 1]
     seen = [seen_by(trainer) for trainer in made]
     for trainer in made:
         trainer.run(2, go)
@@ -135,7 +135,7 @@ def test_loss_is_that_of_the_graphs_drawn(pair):
     for name in config.heads:
         total = known = 0.0
         for row in drawn:
-            batch = trainer.feed.batch(np.array([row]))
+            batch = trainer.feed.batch_on_device(np.array([row]))
             with torch.no_grad():
                 error = trainer.model(batch)[name] - batch.targets[name]
             error = (error / trainer.model.std(name))[batch.masks[name]].abs()

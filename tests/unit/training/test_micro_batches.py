@@ -66,7 +66,7 @@ def full_at(monkeypatch):
 def test_pieces_hold_the_share_once_and_the_last_is_the_cheapest(train, pieces):
     trainer = train(micro_batches=pieces)
     rows = trainer.order.steps(0)[0]
-    cut = trainer.micro.cut(rows)
+    cut = trainer.micro.cut_share(rows)
     assert len(cut) == pieces
     assert sorted(np.concatenate(cut).tolist()) == sorted(rows.tolist())
     costs = [trainer.feed.costs[piece].sum() for piece in cut]
@@ -110,11 +110,11 @@ def test_a_step_that_does_not_fit_is_taken_again_in_more_pieces(train, full_at, 
 def test_batches_made_ahead_are_cut_again(train, full_at, monkeypatch, depth):
     undisturbed = train()
     undisturbed.run(2, go)
-    monkeypatch.setattr(Trainer, "_depth", lambda _: depth)
+    monkeypatch.setattr(Trainer, "prefetch_depth", lambda _: depth)
     trainer = train()
     full_at({1})
-    taken, take = [], trainer.stepper.take
-    trainer.stepper.take = lambda indices, batches, **where: (
+    taken, take = [], trainer.stepper.take_step
+    trainer.stepper.take_step = lambda indices, batches, **where: (
         taken.append(len(batches)),
         take(indices, batches, **where),
     )[1]
@@ -126,13 +126,13 @@ def test_batches_made_ahead_are_cut_again(train, full_at, monkeypatch, depth):
 def test_no_room_to_make_batches_ahead_waits_for_their_turn(train, monkeypatch):
     undisturbed = train()
     undisturbed.run(1, go)
-    trainer, made = train(), MicroBatches.made
+    trainer, made = train(), MicroBatches.make_batches
 
     def full_once(micro, indices):
-        monkeypatch.setattr(MicroBatches, "made", made)
+        monkeypatch.setattr(MicroBatches, "make_batches", made)
         raise MemoryError
 
-    monkeypatch.setattr(MicroBatches, "made", full_once)
+    monkeypatch.setattr(MicroBatches, "make_batches", full_once)
     trainer.run(1, go)
     assert torch.equal(weights(trainer), weights(undisturbed))
 
@@ -155,7 +155,7 @@ def test_a_graph_that_is_too_large_alone_ends_the_trial_with_its_size(train, ful
     costliest = first[np.argmax(trainer.feed.costs[first])]
     nodes, edges = (
         columns.num_nodes()[costliest],
-        trainer.feed.made([costliest]).edge_index.shape[1],
+        trainer.feed.batch_on_host([costliest]).edge_index.shape[1],
     )
     assert str(found.value).startswith(
         f"structure {costliest} of {nodes} atoms and {edges} edges does not fit into the memory "
@@ -226,7 +226,7 @@ def test_a_structure_too_large_fails_the_trial_as_out_of_memory(bench, full_at):
 def test_a_step_that_cannot_be_taken_back_interrupts_the_trial(bench, monkeypatch):
     """By hand: the same command goes on, in more pieces."""
     bench.configure(epochs=2)
-    take = stepping.Stepper.take
+    take = stepping.Stepper.take_step
 
     def half_sent(stepper, *arguments, **where):
         if where["step"] == 2:
@@ -234,13 +234,13 @@ def test_a_step_that_cannot_be_taken_back_interrupts_the_trial(bench, monkeypatc
             raise FULL["gpu"]
         return take(stepper, *arguments, **where)
 
-    monkeypatch.setattr(stepping.Stepper, "take", half_sent)
+    monkeypatch.setattr(stepping.Stepper, "take_step", half_sent)
     code, said = run_by_hand(bench.trial)
     assert code == HALVED
     assert said.endswith("interrupted; run the same command again to go on.")
     assert read_known_pieces(bench.trial.checkpoints, 1) == 2
     assert not (bench.trial.attempt(1) / "result.json").exists()
-    monkeypatch.setattr(stepping.Stepper, "take", take)
+    monkeypatch.setattr(stepping.Stepper, "take_step", take)
     code, said = run_by_hand(bench.trial)
     assert (code, result_of(bench, 2)["micro_batches"]) == (0, 2)
 
@@ -259,6 +259,6 @@ def test_half_sent_is_an_error_of_its_own(train, monkeypatch):
         stepper.bound = "gradients"
         raise FULL["cpu"]
 
-    monkeypatch.setattr(stepping.Stepper, "take", half_sent)
+    monkeypatch.setattr(stepping.Stepper, "take_step", half_sent)
     with pytest.raises(TooManyGraphs, match="goes on from the last checkpoint, in 2 pieces"):
         trainer.run(1, go)

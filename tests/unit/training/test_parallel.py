@@ -73,9 +73,9 @@ def test_the_average_arrives_and_the_time_is_noted(monkeypatch):
     for work in sent:
         work.end()
     assert first.wait().tolist() == last.wait().tolist() == [5.0, 6.0]
-    total, exposed = heard.take()
+    total, exposed = heard.take_times()
     assert 0.02 <= exposed <= total
-    assert heard.take() == (0.0, 0.0)
+    assert heard.take_times() == (0.0, 0.0)
 
 
 TARGETS = {
@@ -125,7 +125,7 @@ def test_one_rank_shares_nothing(train):
     made = parallelize(net(), ParallelConfig(shard="full", tensor=2), ranks)
     assert type(made) is ModelParallelism
     assert made.wrapped is made.model
-    assert not made.together
+    assert not made.is_collective
 
 
 def names_of(model, parts):
@@ -191,7 +191,7 @@ def kept_bytes(model, batch):
 
 def test_recomputing_keeps_less_and_changes_nothing(train):
     trainer = train(epochs=1)
-    batch = trainer.feed.batch(trainer.graphs.indices_of("train"))
+    batch = trainer.feed.batch_on_device(trainer.graphs.indices_of("train"))
     gradients, sizes = [], []
     for recompute in (False, True):
         if recompute:
@@ -212,4 +212,4 @@ def test_a_number_without_a_dimension_is_refused_by_name():
     model = net()
     model.trunk.convs[0].scale = nn.Parameter(torch.tensor(1.0))
     with pytest.raises(ConfigError, match=r"'trunk\.convs\.0\.scale' has no dimension"):
-        sharded._check(model)
+        sharded._check_parameters(model)

@@ -111,7 +111,7 @@ def test_training_and_evaluation_compute_in_bf16(train, columns):
     found = {}
     for precision in ("fp32", "bf16"):
         trainer = train(conv="painn", **plain() | {"precision": precision})
-        made = trainer.feed.batch(trainer.order.steps(0)[0])
+        made = trainer.feed.batch_on_device(trainer.order.steps(0)[0])
         counts = {
             name: float(c[trainer.order.steps(0)[0]].sum()) for name, c in trainer.counts.items()
         }
@@ -119,7 +119,7 @@ def test_training_and_evaluation_compute_in_bf16(train, columns):
         errors = error_sums(trainer.model, trainer.feed, trainer.val)
         predictions = predict_split(trainer.model, trainer.feed, trainer.val)
         with compute_dtype(precision, CPU):
-            direct = trainer.model(trainer.feed.batch(trainer.val))
+            direct = trainer.model(trainer.feed.batch_on_device(trainer.val))
         np.testing.assert_allclose(predictions["energy"], direct["energy"].detach(), rtol=1e-6)
         assert loss.dtype in (torch.float32, torch.float64)
         found[precision] = loss.item(), float(errors[0, 0]), float(predictions["charge"].sum())
@@ -132,9 +132,9 @@ def test_a_graph_alone_is_the_same_within_bf16(train, columns):
     trainer = train(conv="painn", **plain() | {"precision": "bf16"})
     rows = np.arange(12)
     with compute_dtype("bf16", CPU), torch.no_grad():
-        many = trainer.model(trainer.feed.batch(rows))["energy"]
+        many = trainer.model(trainer.feed.batch_on_device(rows))["energy"]
         alone = torch.cat(
-            [trainer.model(trainer.feed.batch(rows[i : i + 1]))["energy"] for i in rows]
+            [trainer.model(trainer.feed.batch_on_device(rows[i : i + 1]))["energy"] for i in rows]
         )
     assert (many - alone).abs().max() < 2**-8 * many.abs().max()
 

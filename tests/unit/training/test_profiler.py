@@ -15,14 +15,14 @@ from hydragnn_hpo.training.trial import run_by_hand
 def test_a_plan_is_rank_0_and_the_second_epoch_to_come():
     plan = ProfilePlan.of(None, None, world=4, last=9)
     assert plan.ranks == (0,)
-    assert [plan.chosen(reached, 9) for reached in (0, 5, 8)] == [(2,), (7,), (9,)]
-    assert ProfilePlan.of(None, None, world=1, last=1).chosen(0, 1) == (1,)
+    assert [plan.epochs_to_profile(reached, 9) for reached in (0, 5, 8)] == [(2,), (7,), (9,)]
+    assert ProfilePlan.of(None, None, world=1, last=1).epochs_to_profile(0, 1) == (1,)
 
 
 def test_a_plan_takes_what_was_written():
     plan = ProfilePlan.of("0,3", "2,5", world=4, last=5)
     assert plan.ranks == (0, 3)
-    assert plan.chosen(0, 5) == (2, 5)
+    assert plan.epochs_to_profile(0, 5) == (2, 5)
 
 
 @pytest.mark.parametrize(

@@ -53,8 +53,8 @@ def test_regions_add_up_and_start_again(clock):
         raise ValueError("counted nevertheless")
     meter.add("exposed", 0.5)
     assert (meter.phase, meter.moves) == ("forward", 3)
-    assert meter.take() == {"data": 3.0, "forward": 4.0, "exposed": 0.5}
-    assert meter.take() == {}
+    assert meter.take_seconds() == {"data": 3.0, "forward": 4.0, "exposed": 0.5}
+    assert meter.take_seconds() == {}
 
 
 def test_a_ranks_own_seconds_are_those_in_which_it_waits_for_nobody():
@@ -100,9 +100,9 @@ def test_what_nobody_measured_is_not_told_as_nothing():
 def test_joules_are_told_by_region():
     meter = EpochTimers(energy=Energy([Clock()]))
     for region in ("train", "train", "val", "checkpoint"):
-        meter.spent(region)
+        meter.count_energy(region)
     alone = Ranks(0, 1, torch.device("cpu"))
-    record = summarize_epoch(allreduce_tensors(alone, meter.shares(alone)), 1)
+    record = summarize_epoch(allreduce_tensors(alone, meter.local_sums(alone)), 1)
     assert record["energy"] == {"train": {"host": 20.0}, "val": {"host": 10.0},
                                 "checkpoint": {"host": 10.0}}  # fmt: skip
     assert meter.counters == ["clock"]
@@ -133,8 +133,8 @@ def test_epochs_say_where_their_time_went(train, monkeypatch):
     reads = itertools.count()  # each look at the clock takes a second, and nothing else
     monkeypatch.setattr(time, "perf_counter", lambda: float(next(reads)))
     trainer = train()
-    regions, spent = [], trainer.meter.spent
-    trainer.meter.spent = lambda region: (regions.append(region), spent(region))
+    regions, spent = [], trainer.meter.count_energy
+    trainer.meter.count_energy = lambda region: (regions.append(region), spent(region))
     trainer.run(2, lambda: "go")
     assert [r for r, after in pairwise(regions) if after == "val"] == ["train", "train"]
     first, second = (r for r in trainer.records if r["record"] == "epoch")

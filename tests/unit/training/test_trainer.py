@@ -58,7 +58,7 @@ def test_best_goes_on_over_a_break_even_if_the_rest_is_worse(train, tmp_path):
     second.resume(tmp_path)
     second.run(4, go, tmp_path)
     assert second.progress.best_epoch == first.progress.best_epoch
-    second.use_best()
+    second.load_best_weights()
     for name, value in second.model.state_dict().items():
         assert torch.equal(value, best[name]), name
 
@@ -72,7 +72,7 @@ def test_best_epoch_is_kept_not_the_last(train, tmp_path, ema):
     assert best < 6, "choose settings whose last epoch is not the best one"
     assert trainer.progress.best_epoch == best
     assert trainer.progress.best_objective == min(told)
-    trainer.use_best()
+    trainer.load_best_weights()
     sums = error_sums(trainer.model, trainer.feed, trainer.val).numpy()
     mae = {name: sums[row, 0] / sums[row, 1] for row, name in enumerate(trainer.heads)}
     assert mae == pytest.approx(epochs(trainer)[best - 1]["val_mae"], rel=1e-12)
@@ -105,7 +105,7 @@ def test_patience_ends_the_training(train, monkeypatch):
 @pytest.fixture
 def look_always(monkeypatch):
     """Look up after every step, and write checkpoints before the training goes on."""
-    monkeypatch.setattr(ddp, "SECONDS", 0.0)
+    monkeypatch.setattr(ddp, "SYNC_SECONDS", 0.0)
     monkeypatch.setattr(BackgroundJob, "start", lambda self, job: job())
 
 
@@ -200,7 +200,7 @@ def test_records_say_the_training_loss_over_the_whole_epoch(train, columns):
     trainer = train(conv="painn", heads=heads, learning_rate=1e-12, weight_decay=0.0)
     rows = columns.indices_of("train")
     with torch.no_grad():
-        batch = trainer.feed.batch(rows)
+        batch = trainer.feed.batch_on_device(rows)
         predicted = trainer.model(batch)
     expected = {}
     for name, head in heads.items():
@@ -275,7 +275,7 @@ def taught(train, tmp_path):
     """A trained trial's checkpoint, and its trunk."""
     trainer = train(heads={"charge": {}}, seed=8)
     trainer.run(2, lambda: "go", tmp_path)
-    trainer.use_best()
+    trainer.load_best_weights()
     weights = {n: p.detach().clone() for n, p in trainer.model.trunk.named_parameters()}
     return tmp_path / "best.safetensors", weights
 
