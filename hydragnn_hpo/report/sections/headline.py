@@ -5,10 +5,20 @@ from typing import Any
 
 from hydragnn_hpo.config import PublishedConfig
 from hydragnn_hpo.report.charts import cost_unit, time_unit
+from hydragnn_hpo.report.ensemble_table import HeadScores, ScoreName
 from hydragnn_hpo.report.facts import Facts
 from hydragnn_hpo.report.page_blocks import Block, Number, Numbers, Section, Table, Text, make_table
 
 JOULES_PER_KWH = 3.6e6
+
+SCORES: tuple[ScoreName, ...] = (
+    "test_mae",
+    "single_mae",
+    "mean_baseline_mae",
+    "ratio_to_mean",
+    "coverage90",
+)
+"""Columns of the table of heads."""
 
 
 def make_section(facts: Facts) -> Section:
@@ -16,7 +26,7 @@ def make_section(facts: Facts) -> Section:
     blocks: list[Block] = []
     if not facts.state.finished:
         blocks.append(Text("The campaign is not finished: what follows is as far as it has come."))
-    heads = (facts.ensemble or {}).get("heads", {})
+    heads = facts.ensemble["heads"] if facts.ensemble is not None else {}
     blocks += _ensemble(facts, heads) if heads else _best_trial(facts)
     blocks += [_counts(facts), _cost(facts)]
     if facts.figures["energy_joules"] is None:
@@ -25,7 +35,7 @@ def make_section(facts: Facts) -> Section:
     return Section("headline", "Headline", lead, tuple(blocks))
 
 
-def _ensemble(facts: Facts, heads: Mapping[str, Any]) -> list[Block]:
+def _ensemble(facts: Facts, heads: Mapping[str, HeadScores]) -> list[Block]:
     errors = [
         Number(f"test_mae.{name}", f"test MAE, {name}", head["test_mae"], head["unit"], "ensemble")
         for name, head in heads.items()
@@ -40,7 +50,7 @@ def best_published(facts: Facts, head: str) -> PublishedConfig | None:
     return min(known, key=lambda one: one.mae, default=None)
 
 
-def _heads(facts: Facts, heads: Mapping[str, Any]) -> Table:
+def _heads(facts: Facts, heads: Mapping[str, HeadScores]) -> Table:
     columns = {
         "head": "head",
         "unit": "unit",
@@ -57,9 +67,8 @@ def _heads(facts: Facts, heads: Mapping[str, Any]) -> Table:
         published = best_published(facts, name)
         if published is not None:
             sources.append(f"{name}: {published.by}, {published.source}.")
-        figures = ("test_mae", "single_mae", "mean_baseline_mae", "ratio_to_mean", "coverage90")
         known = (published.mae, published.by) if published else (None, "-")
-        rows.append((name, head["unit"], *(head.get(figure) for figure in figures), *known))
+        rows.append((name, head["unit"], *(head.get(score) for score in SCORES), *known))
     note = "All on the test split, which only the final ensemble sees. "
     note += " ".join(sources) or "The card names no published figure to compare with."
     return make_table("heads", columns, rows, note)
