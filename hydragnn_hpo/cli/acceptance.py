@@ -188,10 +188,14 @@ def accept(site: Acceptance, examine: Examine) -> tuple[dict[str, Any], list[Fin
     ours: list[Examine] = [partial(act, site) for act in (_widths, _interruption, _campaign)]
     for name, act in zip(STEPS, [examine, *ours], strict=True):
         began = time.monotonic()
-        found = _findings_of(name, act)
+        step_findings = _findings_of(name, act)
         typer.echo(f"{name}: {time.monotonic() - began:.0f} s", err=True)
-        findings += found
-        stage = {"name": name, "state": worst(found), "findings": [f.to_plain() for f in found]}
+        findings += step_findings
+        stage = {
+            "name": name,
+            "state": worst(step_findings),
+            "findings": [f.to_plain() for f in step_findings],
+        }
         report["stages"].append(stage)
         if len(report["stages"]) == len(STEPS):
             report["accepted"] = worst(findings) != "wrong"

@@ -94,16 +94,16 @@ def info(
     from hydragnn_hpo.data import describe_store
 
     _refuse_card(store)
-    found = describe_store(store)
+    overview = describe_store(store)
     if figure is not None:
         from hydragnn_hpo.report import draw_dataset
 
-        draw_dataset(figure, found)
+        draw_dataset(figure, overview)
     if as_json:
-        typer.echo(json.dumps(found))
+        typer.echo(json.dumps(overview))
         return
-    typer.echo(_summarize(store, found))
-    _print_blocks(overview_blocks(found))
+    typer.echo(_summarize(store, overview))
+    _print_blocks(overview_blocks(overview))
 
 
 @app.command()
@@ -127,17 +127,17 @@ def check(
 
     _refuse_card(store)
     with Console(stderr=True).status("reading") as line:
-        found = check_store(store, tolerance=tolerance, z_limit=z_limit, progress=line.update)
-    if figure is not None and found.scan is not None:
+        result = check_store(store, tolerance=tolerance, z_limit=z_limit, progress=line.update)
+    if figure is not None and result.scan is not None:
         from hydragnn_hpo.data import describe_store
         from hydragnn_hpo.report import draw_dataset
 
-        draw_dataset(figure, describe_store(store), found.report)
+        draw_dataset(figure, describe_store(store), result.report)
     if as_json:
-        typer.echo(json.dumps(found.report))
+        typer.echo(json.dumps(result.report))
     else:
-        _print_blocks(findings_blocks(found.report, limit))
-    if found.serious:
+        _print_blocks(findings_blocks(result.report, limit))
+    if result.serious:
         raise typer.Exit(1)
 
 
@@ -176,26 +176,26 @@ HEAVY = 0.01
 """More outliers than this share are no errors but a heavy tail."""
 
 
-def overview_blocks(found: Mapping[str, Any]) -> list[Any]:
+def overview_blocks(overview: Mapping[str, Any]) -> list[Any]:
     """Lay out what ``describe_store`` returns: tables and text, in order."""
-    store = found["store"]
+    store = overview["store"]
     parts = f"{store['parts']} part" + ("s" if store["parts"] != 1 else "")
     windows = f"{store['windows']} window" + ("s" if store["windows"] != 1 else "")
     memory = (
         f"{_size(store['bytes'])} in memory, {_size(store['file_bytes'])} on disk "
-        f"({parts}, {windows}); a graph takes {_size(found['bytes']['mean'])}, "
-        f"at most {_size(found['bytes']['max'])}"
+        f"({parts}, {windows}); a graph takes {_size(overview['bytes']['mean'])}, "
+        f"at most {_size(overview['bytes']['max'])}"
     )
     blocks: list[Any] = [memory]
     if store["quarantined"]:
         file = f"{store['path']}/quarantine.jsonl"
         blocks.append(f"{store['quarantined']} structures were set aside, see {file}")
-    blocks += ["", f"Elements (structures / atoms): {_elements(found['element_counts'])}"]
+    blocks += ["", f"Elements (structures / atoms): {_elements(overview['element_counts'])}"]
     for name, title in (("nodes", "Atoms per graph"), ("edges", "Edges per graph")):
-        blocks += ["", *_bars(title, found["histograms"][name])]
-    blocks += ["", _degrees(found)]
-    for name, target in found["targets"].items():
-        blocks += ["", *_target(name, target, found["target_splits"][name])]
+        blocks += ["", *_bars(title, overview["histograms"][name])]
+    blocks += ["", _degrees(overview)]
+    for name, target in overview["targets"].items():
+        blocks += ["", *_target(name, target, overview["target_splits"][name])]
     return blocks
 
 
@@ -230,9 +230,9 @@ def _elements(counts: Mapping[str, Mapping[str, int]]) -> str:
     return ", ".join(f"{symbol} {n['structures']}/{n['atoms']}" for symbol, n in ranked)
 
 
-def _bars(title: str, found: Mapping[str, Sequence[int]]) -> list[str]:
+def _bars(title: str, histogram: Mapping[str, Sequence[int]]) -> list[str]:
     """Draw a histogram of whole numbers, a line per bin."""
-    edges, counts = found["edges"], found["counts"]
+    edges, counts = histogram["edges"], histogram["counts"]
     highest = max(counts, default=1)
     lines = [title]
     for low, high, count in zip(edges, edges[1:], counts, strict=False):
@@ -262,10 +262,10 @@ def _table(columns: Iterable[str], left: int = 1, title: str | None = None) -> "
     return table
 
 
-def _degrees(found: Mapping[str, Any]) -> "Table":
+def _degrees(overview: Mapping[str, Any]) -> "Table":
     columns = ("cutoff", "mean", "median", "most", "isolated", "histogram from 0 to most")
     table = _table(columns, title="Neighbours of an atom within a cutoff in angstrom")
-    for cutoff, degrees in found["degrees"].items():
+    for cutoff, degrees in overview["degrees"].items():
         counts = degrees["all"]
         total, passed, median = sum(counts), 0, 0
         for degree, count in enumerate(counts):
@@ -275,7 +275,7 @@ def _degrees(found: Mapping[str, Any]) -> "Table":
                 break
         width = -(-len(counts) // 32) or 1
         binned = [sum(counts[k : k + width]) for k in range(0, len(counts), width)]
-        mean = f"{found['degree'][cutoff]:.1f}"
+        mean = f"{overview['degree'][cutoff]:.1f}"
         row = (cutoff, mean, str(median), str(len(counts) - 1), str(counts[0] if counts else 0))
         table.add_row(*row, f"|{_shades(binned)}|")
     return table
@@ -289,14 +289,14 @@ def _target(name: str, target: Mapping[str, Any], splits: Mapping[str, Any]) -> 
     about = f": {target['description']}" if target["description"] else ""
     table = _table(("split", "values", "missing", "mean", "std", "median", "min", "max"))
     lines = []
-    for split, found in splits.items():
+    for split, summary in splits.items():
         if split == "bins":
             continue
         keys = ("mean", "std", "median", "min", "max")
-        numbers = ["-" if found[key] is None else f"{found[key]:.4g}" for key in keys]
-        missing = "-" if not found["missing"] else f"{100 * found['missing']:.2g} %"
-        table.add_row(split, str(found["values"]), missing, *numbers)
-        lines.append(f"  {split:<6}|{_shades(found['counts'])}|")
+        numbers = ["-" if summary[key] is None else f"{summary[key]:.4g}" for key in keys]
+        missing = "-" if not summary["missing"] else f"{100 * summary['missing']:.2g} %"
+        table.add_row(split, str(summary["values"]), missing, *numbers)
+        lines.append(f"  {split:<6}|{_shades(summary['counts'])}|")
     low, high = (f"{splits['bins'][end]:.4g}" for end in (0, -1))
     scale = f"{'':8}{low:<20}{high:>22}"
     return [f"{name} ({what}{norm}){about}", table, *lines, scale]
@@ -307,8 +307,10 @@ def _leakage(leakage: Mapping[str, Any], limit: int) -> list[Any]:
         ("split", "structures", "twin in train", "group in train", "composition in train"),
         title="Leakage: what train knows of the other splits",
     )
-    for split, found in leakage["splits"].items():
-        counts = (found[key] for key in ("structures", "twins", "groups", "compositions"))
+    for split, shared_with_train in leakage["splits"].items():
+        counts = (
+            shared_with_train[key] for key in ("structures", "twins", "groups", "compositions")
+        )
         table.add_row(split, *(str(count) for count in counts))
     lines = [
         f"{pair['split']} {pair['id']} is {pair['train_id']} of train "
@@ -322,16 +324,16 @@ def _leakage(leakage: Mapping[str, Any], limit: int) -> list[Any]:
 
 
 def _duplicates(report: Mapping[str, Any], limit: int) -> list[str]:
-    found = report["duplicates"]
-    if not found["groups"]:
+    duplicates = report["duplicates"]
+    if not duplicates["groups"]:
         return [f"Duplicates: none within {report['tolerance']:g} angstrom."]
-    between = ", ".join(f"{pair} {count}" for pair, count in found["between"].items())
+    between = ", ".join(f"{pair} {count}" for pair, count in duplicates["between"].items())
     lines = [
-        f"Duplicates: {found['structures']} structures in {_sets(found['groups'])} within "
-        f"{report['tolerance']:g} angstrom, {found['exact_groups']} of them exact; "
+        f"Duplicates: {duplicates['structures']} structures in {_sets(duplicates['groups'])} "
+        f"within {report['tolerance']:g} angstrom, {duplicates['exact_groups']} of them exact; "
         f"between splits: {between or 'none'}."
     ]
-    rows = sorted(found["rows"], key=lambda row: (row["distance"], row["rows"]))
+    rows = sorted(duplicates["rows"], key=lambda row: (row["distance"], row["rows"]))
     named = [
         f"{row['formula']}: {_few(row['ids'])} differ by up to {row['distance']:.2g} angstrom"
         for row in rows
@@ -359,16 +361,16 @@ def _outliers(report: Mapping[str, Any], limit: int) -> list[Any]:
     title = f"Outliers: robust z-score beyond {report['z_limit']:g}"
     table = _table(columns, left=2, title=title)
     lines: list[str] = []
-    for name, found in report["outliers"].items():
-        share = found["count"] / max(found["values"], 1)
-        scale = f"{found['scale']:.3g} {found['scale_unit']}"
-        numbers = (scale, str(found["values"]), str(found["count"]))
-        table.add_row(name, found["subtracted"], *numbers)
+    for name, outliers in report["outliers"].items():
+        share = outliers["count"] / max(outliers["values"], 1)
+        scale = f"{outliers['scale']:.3g} {outliers['scale_unit']}"
+        numbers = (scale, str(outliers["values"]), str(outliers["count"]))
+        table.add_row(name, outliers["subtracted"], *numbers)
         if share > HEAVY:
             lines.append(f"  {name}: {100 * share:.2g} % are a heavy tail rather than errors")
         named = [
-            f"{name} of {_place(row)} is {row['value']:.5g} {found['unit']} (z {row['z']:.3g})"
-            for row in found["rows"]
+            f"{name} of {_place(row)} is {row['value']:.5g} {outliers['unit']} (z {row['z']:.3g})"
+            for row in outliers["rows"]
         ]
         lines += _first(named, limit)
     return [table, *lines]

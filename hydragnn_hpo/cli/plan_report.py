@@ -136,7 +136,7 @@ def forecast_known(known: "KnownCampaign", trials: int | None = None) -> PlanRep
     if not priced:
         raise ConfigError(f"{config.name}: none of {drawn} drawn configurations is a valid trial.")
     return PlanReport(
-        config, data.said, forecast_campaign(config, machine, priced, refused=refused)
+        config, data.origin, forecast_campaign(config, machine, priced, refused=refused)
     )
 
 
@@ -150,7 +150,7 @@ class KnownCampaign:
 
 
 def read_campaign(campaign: str, request: PlanRequest) -> KnownCampaign:
-    """Read a campaign, with whatever was asked for in place of what it says.
+    """Read a campaign, and apply the machine that was requested on the command line.
 
     Raises:
         ConfigError: campaign or profile are wrong.
@@ -158,8 +158,8 @@ def read_campaign(campaign: str, request: PlanRequest) -> KnownCampaign:
     """
     source = find_resource(campaign, "workflows")
     config = settle(load_config(source, CampaignConfig), source)
-    asked = resolve_machine(config.machine, {"profile": request.machine}, source.parent)
-    config = config.model_copy(update={"machine": asked})
+    machine = resolve_machine(config.machine, {"profile": request.machine}, source.parent)
+    config = config.model_copy(update={"machine": machine})
     run = RunDir(Path("runs") / config.name)
     data = data_of_campaign(config, source, run, request.structures)
     return KnownCampaign(config, data, _choose_machine(config, request))
@@ -179,7 +179,7 @@ def plan_run(run: RunDir, request: PlanRequest) -> PlanReport:
     left = None if state.finished else _left(pricing, state, events, request)
     return PlanReport(
         config,
-        data.said,
+        data.origin,
         left if left is not None and left.works else None,
         comparisons=tuple(compare_with_prediction(events)),
         bars=tuple(history.slots.bars),
@@ -268,37 +268,37 @@ def _price_all(
 
 def report_lines(planned: PlanReport) -> Iterator[str]:
     """Yield the whole report, line by line."""
-    search, found = planned.config.search, planned.forecast
+    search, forecast = planned.config.search, planned.forecast
     rungs = " -> ".join(map(str, search.rungs))
     if planned.comparisons:
         yield from _hindsight(planned)
-    if found is None:
+    if forecast is None:
         yield f"{planned.config.name}: nothing is left to do"
         return
     what = "what is left: " if planned.bars else ""
     yield (
-        f"{planned.config.name}: {what}{count(found.trials, 'trial')}, epochs {rungs}, "
+        f"{planned.config.name}: {what}{count(forecast.trials, 'trial')}, epochs {rungs}, "
         f"{count(search.finalists, 'finalist')}"
     )
-    yield f"machine      {_describe_machine(found)}"
+    yield f"machine      {_describe_machine(forecast)}"
     yield f"data         {planned.data}"
-    yield from _course(found)
-    for advice in advice_lines(found):
+    yield from _course(forecast)
+    for advice in advice_lines(forecast):
         yield f"advice       {advice}"
-    yield f"trust        {_trust(found)}"
+    yield f"trust        {_trust(forecast)}"
 
 
-def _describe_machine(found: Forecast) -> str:
-    machine = found.machine
+def _describe_machine(forecast: Forecast) -> str:
+    machine = forecast.machine
     size = f"{count(machine.hosts, 'host')} of {count(machine.slots_per_host, 'slot')}"
     lost = f", {machine.failures:g} lost per host and hour" if machine.failures else ""
     return f"{machine.profile.name}: {size}{lost}"
 
 
-def _course(found: Forecast) -> Iterator[str]:
+def _course(forecast: Forecast) -> Iterator[str]:
     """Return how the simulation went."""
-    went = found.simulated
-    yield f"takes        {duration(went.makespan)}, {found.host_hours:,.4g} host-hours"
+    went = forecast.simulated
+    yield f"takes        {duration(went.makespan)}, {forecast.host_hours:,.4g} host-hours"
     yield f"useful       {percent(went.useful)} of slot-time is work that one rank would have, too"
     shares = sorted(went.shares.items(), key=lambda pair: (pair[0] != "training", -pair[1]))
     for number, (cause, share) in enumerate(shares):
@@ -306,17 +306,17 @@ def _course(found: Forecast) -> Iterator[str]:
             name = "slot-time" if number == 0 else ""
             yield f"{name:9} {percent(share):>9}  {CAUSES[cause]}"
     restarts = count(went.restarts, "restart")
-    yield f"attempts     {_ranks(found.widths)}; {restarts} for a better width"
-    name, seconds = found.longest
+    yield f"attempts     {_ranks(forecast.widths)}; {restarts} for a better width"
+    name, seconds = forecast.longest
     yield f"longest      {name}: {duration(seconds)} as wide as is efficient"
-    if found.machine.failures:
+    if forecast.machine.failures:
         yield f"failures     {count(went.failed_hosts, 'host')} lost"
 
 
-def advice_lines(found: Forecast) -> Iterator[str]:
+def advice_lines(forecast: Forecast) -> Iterator[str]:
     """Return what would make better use of the machine."""
-    went, machine = found.simulated, found.machine
-    shares, (_, longest) = went.shares, found.longest
+    went, machine = forecast.simulated, forecast.machine
+    shares, (_, longest) = went.shares, forecast.longest
     idle = shares["tail"] + shares["held"]
     if went.unfinished:
         yield (
@@ -328,26 +328,26 @@ def advice_lines(found: Forecast) -> Iterator[str]:
     elif idle > WORTH_A_WORD:
         last = longest < BOUND * went.makespan
         yield (
-            f"with {count(found.trials, 'trial')} on {count(machine.hosts, 'host')} "
+            f"with {count(forecast.trials, 'trial')} on {count(machine.hosts, 'host')} "
             f"{'the last rungs are' if last else 'the longest trial is'} the bound: more trials or "
-            f"fewer hosts. {_enough(found)}"
+            f"fewer hosts. {_enough(forecast)}"
         ).rstrip()
     if shares["brain"] > WORTH_A_WORD:
         yield "slots wait for the brain: search.brain = 'sobol', or more search.initial."
     if shares["start-up"] > WORTH_A_WORD and went.makespan > SHORT:
         yield "starting takes long beside training: fewer hosts, or longer rungs."
-    if found.refused:
+    if forecast.refused:
         yield (
-            f"{found.refused} of {found.refused + len(found.priced)} drawn configurations are no "
-            "valid trial: rule them out by search.constraints."
+            f"{forecast.refused} of {forecast.refused + len(forecast.priced)} drawn configurations "
+            "are no valid trial: rule them out by search.constraints."
         )
 
 
-def _enough(found: Forecast) -> str:
+def _enough(forecast: Forecast) -> str:
     """Return how many hosts would nearly do: those that the work keeps busy for the whole time."""
-    went, each = found.simulated, found.machine.slots_per_host
+    went, each = forecast.simulated, forecast.machine.slots_per_host
     hosts = math.ceil(went.useful_seconds / (BUSY * max(went.makespan, 1e-9)) / each)
-    if hosts >= found.machine.hosts:
+    if hosts >= forecast.machine.hosts:
         return ""
     return f"{count(max(1, hosts), 'host')} would take about as long."
 
@@ -362,9 +362,9 @@ def _ranks(widths: dict[int, int]) -> str:
     return f"{len(every):,}, of {min(every)} to {max(every):,} ranks, half of them up to {middle:,}"
 
 
-def _trust(found: Forecast) -> str:
+def _trust(forecast: Forecast) -> str:
     """Return how far prices can be believed."""
-    factor = math.exp(found.sigma)
+    factor = math.exp(forecast.sigma)
     if factor < 1.3:
         return "prices follow what ran before"
     return (
@@ -401,25 +401,25 @@ def report_plain(planned: PlanReport) -> dict[str, Any]:
     }
 
 
-def _plain(found: Forecast) -> dict[str, Any]:
-    went, machine = found.simulated, found.machine
+def _plain(forecast: Forecast) -> dict[str, Any]:
+    went, machine = forecast.simulated, forecast.machine
     return {
         "machine": machine.profile.name,
         "hosts": machine.hosts,
         "slots_per_host": machine.slots_per_host,
-        "trials": found.trials,
-        "refused": found.refused,
+        "trials": forecast.trials,
+        "refused": forecast.refused,
         "makespan": went.makespan,
-        "host_hours": found.host_hours,
+        "host_hours": forecast.host_hours,
         "useful": went.useful,
         "shares": went.shares,
-        "widths": found.widths,
+        "widths": forecast.widths,
         "restarts": went.restarts,
         "failed_hosts": went.failed_hosts,
         "unfinished": len(went.unfinished),
-        "longest": {"trial": found.longest[0], "seconds": found.longest[1]},
-        "advice": list(advice_lines(found)),
-        "sigma": found.sigma,
+        "longest": {"trial": forecast.longest[0], "seconds": forecast.longest[1]},
+        "advice": list(advice_lines(forecast)),
+        "sigma": forecast.sigma,
     }
 
 
@@ -447,15 +447,15 @@ def _past(planned: PlanReport) -> Chart:
 
 
 def _future(planned: PlanReport) -> Chart:
-    found = planned.forecast
-    if found is None or not found.simulated.bars:
+    forecast = planned.forecast
+    if forecast is None or not forecast.simulated.bars:
         raise RunError(f"campaign '{planned.config.name}': there is nothing to draw.")
-    machine, went = found.machine, found.simulated
+    machine, went = forecast.machine, forecast.simulated
     order = machine.profile.slot_order or range(machine.slots_per_host)
     slots = [f"n{host:05}:{slot}" for host in range(machine.hosts) for slot in order]
-    labels = {name: each.label for name, each in found.priced.items()}
+    labels = {name: each.label for name, each in forecast.priced.items()}
     heading = (
-        f"{planned.config.name} on {machine.profile.name}: {count(found.trials, 'trial')} in "
+        f"{planned.config.name} on {machine.profile.name}: {count(forecast.trials, 'trial')} in "
         f"{duration(went.makespan)}, {percent(went.shares['training'])} of slot-time in training"
     )
     return Chart(went.bars, slots, went.makespan, heading, _colouring(went.bars, labels))

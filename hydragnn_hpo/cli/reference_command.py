@@ -48,8 +48,8 @@ def find_settings(part: str) -> Iterator[str]:
 
     rows = list(read_settings())
     exact = [row for row in rows if f".{row[1].name}".endswith(f".{part}")]
-    found = exact or [row for row in rows if part in row[1].name]
-    if not found:
+    matches = exact or [row for row in rows if part in row[1].name]
+    if not matches:
         last = {key.name.rpartition(".")[2]: key.name for _, key in rows}
         known = last | {key.name: key.name for _, key in rows}
         close = difflib.get_close_matches(part, known, n=1)
@@ -58,7 +58,7 @@ def find_settings(part: str) -> Iterator[str]:
             f"no setting is named '{part}'.{hint} All names: hydragnn-hpo reference, without a "
             "name."
         )
-    for where, key in found:
+    for where, key in matches:
         if not part:
             yield f"{key.name}  ({where})"
             continue

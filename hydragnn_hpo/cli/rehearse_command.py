@@ -66,15 +66,15 @@ def rehearse(
     request = PlanRequest(machine, hosts, slots, trials, structures)
     plan = _make_plan(campaign, request, speed_up=speed_up, minutes=minutes, kills=kills, seed=seed)
     with tempfile.TemporaryDirectory(prefix="hydragnn-hpo-rehearsal-") as folder:
-        found = rehearse_campaign(plan, run_dir or Path(folder) / "run")
+        rehearsal = rehearse_campaign(plan, run_dir or Path(folder) / "run")
     if as_json:
-        typer.echo(json.dumps(report_plain(plan, found)))
+        typer.echo(json.dumps(report_plain(plan, rehearsal)))
     else:
-        for line in report_lines(plan, found):
+        for line in report_lines(plan, rehearsal):
             typer.echo(line)
-    for problem in found.problems():
+    for problem in rehearsal.problems():
         typer.echo(f"error: {problem}", err=True)
-    if found.problems():
+    if rehearsal.problems():
         raise typer.Exit(1)
 
 
@@ -114,22 +114,22 @@ def _make_plan(
     )
 
 
-def report_lines(plan: "RehearsalPlan", found: "Rehearsal") -> Iterator[str]:
+def report_lines(plan: "RehearsalPlan", rehearsal: "Rehearsal") -> Iterator[str]:
     """Yield the whole report, line by line."""
     from hydragnn_hpo.cli.words import count, duration
 
-    load = found.load
-    size = f"{count(found.hosts, 'host')} of {count(plan.machine.slots_per_host, 'slot')}"
+    load = rehearsal.load
+    size = f"{count(rehearsal.hosts, 'host')} of {count(plan.machine.slots_per_host, 'slot')}"
     yield (
         f"{plan.config.name} on {plan.machine.profile.name}: {size}, "
-        f"{count(found.trials, 'trial')}, {plan.speed_up:,.4g} times as fast"
+        f"{count(rehearsal.trials, 'trial')}, {plan.speed_up:,.4g} times as fast"
     )
     admission = "never all of them at once"
-    if found.admission_seconds is not None:
-        seconds, cpu = found.admission_seconds, found.admission_cpu_seconds or 0.0
+    if rehearsal.admission_seconds is not None:
+        seconds, cpu = rehearsal.admission_seconds, rehearsal.admission_cpu_seconds or 0.0
         admission = f"all within {seconds:.1f} s, for {cpu:.1f} s of CPU"
-    joined = f"{found.hosts_admitted:,} joined"
-    yield f"hosts        {joined}, {admission}; {found.hosts_killed:,} killed"
+    joined = f"{rehearsal.hosts_admitted:,} joined"
+    yield f"hosts        {joined}, {admission}; {rehearsal.hosts_killed:,} killed"
     yield (
         f"load         {load.records_per_second:,.0f} records/s from "
         f"{load.running_trials:,.0f} trials at once, for {load.steady_seconds:.0f} s"
@@ -139,20 +139,20 @@ def report_lines(plan: "RehearsalPlan", found: "Rehearsal") -> Iterator[str]:
         f"{load.memory_first_mb:,.0f} MB to {load.memory_last_mb:,.0f} MB meanwhile"
     )
     yield (
-        f"results      {count(found.results, 'trial')} with one; {found.results_lost} lost, "
-        f"{found.results_twice} counted twice; {found.attempts_lost:,} of "
-        f"{count(found.attempts, 'attempt')} lost with their hosts"
+        f"results      {count(rehearsal.results, 'trial')} with one; {rehearsal.results_lost} "
+        f"lost, {rehearsal.results_twice} counted twice; {rehearsal.attempts_lost:,} of "
+        f"{count(rehearsal.attempts, 'attempt')} lost with their hosts"
     )
-    ratio = found.makespan / max(found.predicted_makespan, 1e-9)
+    ratio = rehearsal.makespan / max(rehearsal.predicted_makespan, 1e-9)
     yield (
-        f"makespan     {duration(found.predicted_makespan)} predicted, "
-        f"{duration(found.makespan)} rehearsed ({ratio:.2f} times)"
+        f"makespan     {duration(rehearsal.predicted_makespan)} predicted, "
+        f"{duration(rehearsal.makespan)} rehearsed ({ratio:.2f} times)"
     )
 
 
-def report_plain(plan: "RehearsalPlan", found: "Rehearsal") -> dict[str, Any]:
+def report_plain(plan: "RehearsalPlan", rehearsal: "Rehearsal") -> dict[str, Any]:
     """Return everything as plain data for JSON."""
-    figures = asdict(found)
+    figures = asdict(rehearsal)
     load = figures.pop("load")
     return {
         "campaign": plan.config.name,
@@ -161,5 +161,5 @@ def report_plain(plan: "RehearsalPlan", found: "Rehearsal") -> dict[str, Any]:
         "speed_up": plan.speed_up,
         **figures,
         **load,
-        "problems": found.problems(),
+        "problems": rehearsal.problems(),
     }

@@ -353,16 +353,16 @@ def _program() -> str:
 def _used(figures: dict[str, Any]) -> str:
     """Return in a sentence what became of the slots."""
     used = figures["utilization"] or 0.0
-    said = (
+    text = (
         f"{figures['trials']} trials, {figures['attempts']} attempts "
         f"({figures['wide_attempts']} of two ranks or more), slots {100 * used:.0f} % in training"
     )
     if joules := figures.get("energy_joules"):  # a run of an earlier version has none
-        said += f", {energy(joules)} ({', '.join(figures['energy_parts'])})"
+        text += f", {energy(joules)} ({', '.join(figures['energy_parts'])})"
     warm, cold = figures["first_step_seconds"], figures["cold_start_seconds"]
     if warm is None or cold is None:
-        return f"{said}."
-    return f"{said}; from placed to first step {warm:.2f} s warm, {cold:.1f} s cold."
+        return f"{text}."
+    return f"{text}; from placed to first step {warm:.2f} s warm, {cold:.1f} s cold."
 
 
 def _example(opened: "RunDir") -> str:

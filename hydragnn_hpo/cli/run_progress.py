@@ -113,8 +113,8 @@ class RunProgress:
         if now == was:
             return
         self._seen[trial.name] = now
-        told = len(trial.rests) - (trial.status in ("stopped", "completed"))
-        for rung in list(trial.rests)[was[2] : told]:
+        ended = len(trial.rests) - (trial.status in ("stopped", "completed"))
+        for rung in list(trial.rests)[was[2] : ended]:
             yield _rested(trial, rung)
         if trial.status != "queued" and now[:2] != was[:2]:
             yield _changed(trial)

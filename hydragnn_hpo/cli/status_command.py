@@ -189,7 +189,7 @@ class RunReader:
         state, ledger, search = self.fold.state, self.fold.ledger, self.search
         holder = find_controller(self.run.path)
         now = time.time() if holder and not state.finished else None
-        found = build_status(
+        status = build_status(
             state,
             ledger,
             trials=search.trials,
@@ -201,7 +201,7 @@ class RunReader:
         jobs = self._read_jobs(draining=bool(holder) and state.draining)
         snapshot = Snapshot(
             name=self.run.path.resolve().name,
-            status=replace(found, excluded=len(read_run_excluded(self.run.path))),
+            status=replace(status, excluded=len(read_run_excluded(self.run.path))),
             course=course_of(holder, jobs, finished=state.finished),
             best_so_far=tuple(self.fold.best_so_far),
             restarts=self.fold.restarts,
@@ -260,10 +260,10 @@ def _print_changes(reader: RunReader, interval: float) -> None:
     while True:
         began = time.monotonic()
         view = reader.read()
-        found = replace(view.snapshot.status, ends_in=None)
-        line = headline(found)
+        status = replace(view.snapshot.status, ends_in=None)
+        line = headline(status)
         if line != printed:
-            typer.echo(escape_controls(summary_line(found)))
+            typer.echo(escape_controls(summary_line(status)))
             sys.stdout.flush()
         if not view.goes_on:
             return

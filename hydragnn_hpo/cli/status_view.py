@@ -32,8 +32,8 @@ LEAST_ROWS = 4
 
 
 @dataclass(frozen=True)
-class Signs:
-    """What bars are drawn with."""
+class Glyphs:
+    """Characters that bars and curves are drawn with."""
 
     done: str
     open: str
@@ -41,8 +41,8 @@ class Signs:
     """From the least to the most."""
 
 
-UNICODE = Signs("\u2501", "\u2500", "\u2581\u2582\u2583\u2584\u2585\u2586\u2587\u2588")
-ASCII = Signs("#", "-", "_.-=+*#")
+UNICODE = Glyphs("\u2501", "\u2500", "\u2581\u2582\u2583\u2584\u2585\u2586\u2587\u2588")
+ASCII = Glyphs("#", "-", "_.-=+*#")
 
 
 @dataclass(frozen=True)
@@ -87,9 +87,9 @@ def use_of_slots(status: Status) -> str:
 
 def summary_line(status: Status) -> str:
     """Return in one line what goes on, how well the slots are used, and what costs most."""
-    said = f"{headline(status)}; {use_of_slots(status)}"
+    line = f"{headline(status)}; {use_of_slots(status)}"
     losses = name_losses(status)
-    return f"{said}; largest loss: {losses[0]}" if losses else said
+    return f"{line}; largest loss: {losses[0]}" if losses else line
 
 
 def name_losses(status: Status) -> list[str]:
@@ -106,11 +106,11 @@ def energy_line(status: Status) -> str:
         ranks = f"{energy(status.joules)} in training and validation" if status.joules else ""
         return ranks or (f"unknown: {spent.unread}" if spent.unread else "")
     idle = f"{percent(spent.idle / spent.joules)} of it idle" if spent.joules else "none"
-    said = f"{energy(spent.joules)} so far ({', '.join(spent.parts)}), {idle}"
+    line = f"{energy(spent.joules)} so far ({', '.join(spent.parts)}), {idle}"
     if spent.watts and status.running:
-        said += f"; {spent.watts / 1e3:,.1f} kW on {count(spent.hosts, 'host')} now"
+        line += f"; {spent.watts / 1e3:,.1f} kW on {count(spent.hosts, 'host')} now"
     best = status.best
-    return f"{said}; {best.name}: {energy(best.energy)}" if best and best.energy else said
+    return f"{line}; {best.name}: {energy(best.energy)}" if best and best.energy else line
 
 
 def troubled_hosts(status: Status) -> Iterator[str]:
@@ -132,13 +132,13 @@ def _name_hosts(hosts: Mapping[str, str]) -> str:
 # -- bars and curves ---------------------------------------------------------------------
 
 
-def bar(share: float, width: int, signs: Signs) -> tuple[str, str]:
+def bar(share: float, width: int, glyphs: Glyphs) -> tuple[str, str]:
     """Return what is done of a bar, and what is open."""
     done = round(width * min(1.0, max(0.0, share)))
-    return signs.done * done, signs.open * (width - done)
+    return glyphs.done * done, glyphs.open * (width - done)
 
 
-def sparkline(values: Sequence[float], width: int, signs: Signs) -> str:
+def sparkline(values: Sequence[float], width: int, glyphs: Glyphs) -> str:
     """Draw values as one line of letters, on a logarithmic scale where all are positive.
 
     More values than columns are thinned; the last of each column stays.
@@ -146,7 +146,7 @@ def sparkline(values: Sequence[float], width: int, signs: Signs) -> str:
     Args:
         values: finite numbers, in order.
         width: columns at most.
-        signs: to draw with.
+        glyphs: to draw with.
     """
     if not values or width < 1:
         return ""
@@ -154,9 +154,9 @@ def sparkline(values: Sequence[float], width: int, signs: Signs) -> str:
         values = [values[(place + 1) * len(values) // width - 1] for place in range(width)]
     scaled = [math.log(value) for value in values] if min(values) > 0 else list(values)
     low, high = min(scaled), max(scaled)
-    top = len(signs.curve) - 1
+    top = len(glyphs.curve) - 1
     steps = [round(top * (value - low) / (high - low)) if high > low else 0 for value in scaled]
-    return "".join(signs.curve[step] for step in steps)
+    return "".join(glyphs.curve[step] for step in steps)
 
 
 # -- the page ----------------------------------------------------------------------------
@@ -184,14 +184,14 @@ class StatusPage:
                 line.no_wrap, line.overflow = True, "crop" if plain else "ellipsis"
             yield line
 
-    def _lay_out(self, options: ConsoleOptions, signs: Signs) -> list[RenderableType]:
+    def _lay_out(self, options: ConsoleOptions, glyphs: Glyphs) -> list[RenderableType]:
         status, width = self.snapshot.status, options.max_width
         cursor = 0 if self.interval is not None else 1  # a whole screen has no line for it
         height = options.height or options.max_height - cursor
         room = height if self.interval is None else height - 1
-        head = [*_head(self.snapshot, width, signs), *_best(self.snapshot, width, signs)]
+        head = [*_head(self.snapshot, width, glyphs), *_best(self.snapshot, width, glyphs)]
         gap = [Text()] if height >= AIRY else []
-        rest = [*gap, *_slots(status), *_rungs(status, width, signs)]
+        rest = [*gap, *_slots(status), *_rungs(status, width, glyphs)]
         if trouble := list(_trouble(self.snapshot)):
             rest += [*gap, *trouble]
         kept = min(LEAST_ROWS, 1 + len(status.running)) if status.running else 0
@@ -200,7 +200,7 @@ class StatusPage:
         lines: list[RenderableType] = [*head]
         used = len(lines)
         if status.running and (left := room - used - len(gap)) >= 2:
-            table, more = _running(status, left, width, signs)
+            table, more = _running(status, left, width, glyphs)
             lines += [*gap, table, *more]
             used += len(gap) + 1 + table.row_count + len(more)
         if self.interval is not None:
@@ -214,7 +214,7 @@ def _labelled(label: str, *parts: "str | tuple[str, str]") -> Text:
     return Text.assemble((f"{label:{LABEL}}", "dim"), *parts)
 
 
-def _head(snapshot: Snapshot, width: int, signs: Signs) -> Iterator[Text]:
+def _head(snapshot: Snapshot, width: int, glyphs: Glyphs) -> Iterator[Text]:
     """Lay out which campaign it is, who runs it, and how far it is."""
     status = snapshot.status
     course = "" if snapshot.course == status.phase else sanitize_line(snapshot.course)
@@ -225,24 +225,24 @@ def _head(snapshot: Snapshot, width: int, signs: Signs) -> Iterator[Text]:
     yield title.append(" " * blank).append(course, "dim")
     yield Text(headline(replace(status, ends_in=None)), "bold")
     share = status.at_rest / status.budget if status.budget else 0.0
-    done, rest = bar(share, width, signs)
+    done, rest = bar(share, width, glyphs)
     yield Text.assemble((done, "green"), (rest, "dim"))
 
 
-def _best(snapshot: Snapshot, width: int, signs: Signs) -> Iterator[Text]:
+def _best(snapshot: Snapshot, width: int, glyphs: Glyphs) -> Iterator[Text]:
     """Name the best, and draw how the best result fell."""
     best, scores = snapshot.status.best, snapshot.best_so_far
     if best is None:
         return
     score = "" if best.objective is None else f"{best.objective:.4g} "
-    said = f"{sanitize_line(best.name)} ({sanitize_line(describe_trial(best))}), epoch {best.epoch}"
-    yield _labelled("best", (score, "bold green"), said)
+    text = f"{sanitize_line(best.name)} ({sanitize_line(describe_trial(best))}), epoch {best.epoch}"
+    yield _labelled("best", (score, "bold green"), text)
     if len(scores) > 1:
         first, last = f"{scores[0]:.3g} ", f" {scores[-1]:.3g}"
-        said = f" after {count(len(scores), 'result')}"
-        room = width - LABEL - len(first) - len(last) - len(said)
-        drawn = sparkline(scores, room, signs)
-        yield _labelled("", first, (drawn, "green"), last, (said, "dim"))
+        text = f" after {count(len(scores), 'result')}"
+        room = width - LABEL - len(first) - len(last) - len(text)
+        drawn = sparkline(scores, room, glyphs)
+        yield _labelled("", first, (drawn, "green"), last, (text, "dim"))
 
 
 def _slots(status: Status) -> Iterator[Text]:
@@ -252,7 +252,7 @@ def _slots(status: Status) -> Iterator[Text]:
         yield _labelled("" if number else "losses", loss)
 
 
-def _rungs(status: Status, width: int, signs: Signs) -> Iterator[Text]:
+def _rungs(status: Status, width: int, glyphs: Glyphs) -> Iterator[Text]:
     """Count the trials at each rung; the highest rungs where there are many."""
     rungs = status.rungs[-MOST_RUNGS:]
     if len(status.rungs) < 2:
@@ -266,7 +266,7 @@ def _rungs(status: Status, width: int, signs: Signs) -> Iterator[Text]:
         drawn = [("  ", "")]
         for number, style in ((rung.resting, "green"), (rung.running, "cyan")):
             columns = round(max(0, room) * number / most)
-            drawn.append((signs.done * columns, style))
+            drawn.append((glyphs.done * columns, style))
         yield _labelled("", "".join(f"{number:>9,}" for number in numbers), *drawn)
 
 
@@ -278,8 +278,8 @@ def _trouble(snapshot: Snapshot) -> Iterator[Text]:
             f"{n:,} {sanitize_line(reason)}" for reason, n in status.failures.items()
         )
         again = ", ".join(f"{n:,} {sanitize_line(reason)}" for reason, n in restarts.items())
-        said = [(failed, "red"), ("; " if failed and again else "", "")]
-        yield _labelled("failed", *said, (f"started again: {again}" if again else "", "yellow"))
+        parts = [(failed, "red"), ("; " if failed and again else "", "")]
+        yield _labelled("failed", *parts, (f"started again: {again}" if again else "", "yellow"))
     if troubled := "; ".join(troubled_hosts(status)):
         yield _labelled("hosts", (sanitize_line(troubled), "red"))
     if status.warned:
@@ -334,14 +334,14 @@ def _number(value: float | None, form: Callable[[float], str]) -> str:
     return "" if value is None else form(value)
 
 
-def _running(status: Status, room: int, width: int, signs: Signs) -> tuple[Table, list[Text]]:
+def _running(status: Status, room: int, width: int, glyphs: Glyphs) -> tuple[Table, list[Text]]:
     """Lay out the running trials in some lines; the widest where they are too many.
 
     Args:
         status: of the campaign.
         room: lines there are, 2 or more.
         width: columns there are.
-        signs: to draw with.
+        glyphs: to draw with.
 
     Returns:
         Their table, and a line about those that are not in it, if there is room for it.
@@ -353,14 +353,14 @@ def _running(status: Status, room: int, width: int, signs: Signs) -> tuple[Table
     columns = [column for column in TRIAL_COLUMNS if width >= column.least_width]
     if status.hosts < 2:
         columns = [column for column in columns if column.title != "hosts"]
-    table = _trials_table(rows, columns, min(MOST_BAR, width // 8), signs)
+    table = _trials_table(rows, columns, min(MOST_BAR, width // 8), glyphs)
     hidden = total - len(rows)
     more = f"and {hidden:,} more; these are the widest {len(rows)}"
     return table, [Text(more, "dim")] if hidden and room > 2 else []
 
 
 def _trials_table(
-    rows: Sequence[RunningTrial], columns: Sequence[TrialColumn], room: int, signs: Signs
+    rows: Sequence[RunningTrial], columns: Sequence[TrialColumn], room: int, glyphs: Glyphs
 ) -> Table:
     """Lay out trials, one on each line.
 
@@ -368,9 +368,9 @@ def _trials_table(
         rows: the trials.
         columns: of the table.
         room: length of a bar.
-        signs: to draw with.
+        glyphs: to draw with.
     """
-    overflow: Literal["crop", "ellipsis"] = "crop" if signs is ASCII else "ellipsis"
+    overflow: Literal["crop", "ellipsis"] = "crop" if glyphs is ASCII else "ellipsis"
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     for column in columns:
         shrinks_first = column.title == "configuration"
@@ -382,7 +382,7 @@ def _trials_table(
             overflow=overflow,
         )
     for row in rows:
-        done, rest = bar(row.epoch / row.until if row.until else 0.0, room, signs)
+        done, rest = bar(row.epoch / row.until if row.until else 0.0, room, glyphs)
         drawn = Text.assemble((done, "cyan"), (rest, "dim"))
         texts = [Text(sanitize_line(c.cell(row)), no_wrap=True, overflow=overflow) for c in columns]
         table.add_row(

@@ -58,7 +58,7 @@ class CommandConfig(Config):
 
     @model_validator(mode="after")
     def _fields_are_known(self) -> Self:
-        for name in (found for part in self.argv for found in _FIELD.findall(part)):
+        for name in (field for part in self.argv for field in _FIELD.findall(part)):
             if name not in FIELDS:
                 raise ValueError(unknown("field", name, FIELDS))
         return self
@@ -67,7 +67,7 @@ class CommandConfig(Config):
 def fill_arguments(argv: tuple[str, ...], fields: Mapping[str, object]) -> tuple[str, ...]:
     """Put values in place of the fields that are known now; others stay as they are."""
 
-    def value(found: re.Match[str]) -> str:
-        return str(fields.get(found[1], found[0]))
+    def value(field: re.Match[str]) -> str:
+        return str(fields.get(field[1], field[0]))
 
     return tuple(_FIELD.sub(value, part) for part in argv)

@@ -343,14 +343,14 @@ def _attributes(stats: Sequence[Stats]) -> dict[str, dict[str, float]]:
     """Pool centre and spread of the attributes that all sets have, over their train splits."""
     known: list[Stats] = [each.get("attributes", {}) for each in stats]
     counts = [each["splits"]["train"] for each in stats]
-    found = {}
+    pooled = {}
     for name in sorted(set.intersection(*(set(each) for each in known))):
         parts = [(count, each[name]) for count, each in zip(counts, known, strict=True)]
         total = max(sum(counts), 1)
         mean = math.fsum(n * one["mean"] for n, one in parts) / total
         square = math.fsum(n * (one["std"] ** 2 + (one["mean"] - mean) ** 2) for n, one in parts)
-        found[name] = {"mean": mean, "std": math.sqrt(square / total) or 1.0}
-    return found
+        pooled[name] = {"mean": mean, "std": math.sqrt(square / total) or 1.0}
+    return pooled
 
 
 def _degrees(stats: Sequence[Stats], cutoff: float) -> dict[str, float]:
@@ -367,11 +367,11 @@ def _degrees(stats: Sequence[Stats], cutoff: float) -> dict[str, float]:
 
 def targets_of(card: CardConfig) -> dict[str, Stats]:
     """Return what a card says about its targets, in our own units, as a store will."""
-    found: dict[str, Stats] = {}
+    targets: dict[str, Stats] = {}
     for name, target in card.targets.items():
         unit = inside(target.unit)[1]
-        found[name] = {**target.model_dump(), "unit": f"{unit}/atom" if target.per_atom else unit}
-    return found
+        targets[name] = {**target.model_dump(), "unit": f"{unit}/atom" if target.per_atom else unit}
+    return targets
 
 
 def unite_targets(
@@ -384,21 +384,21 @@ def unite_targets(
     Raises:
         ConfigError: see ``unite_stats``.
     """
-    found: dict[str, list[Stats]] = {}
+    united: dict[str, list[Stats]] = {}
     for number, (own, entry) in enumerate(zip(targets, entries, strict=True)):
         for name, target in own.items():
             derived = target.get("derived_from")
             renamed = {**target, "derived_from": derived and entry.prefix + derived, "set": number}
-            found.setdefault(entry.prefix + name, []).append(renamed)
-    for name, several in found.items():
+            united.setdefault(entry.prefix + name, []).append(renamed)
+    for name, several in united.items():
         if len(several) > 1:
             _check_shared(name, several, shared)
-    unknown = sorted(set(shared) - {name for name, several in found.items() if len(several) > 1})
+    unknown = sorted(set(shared) - {name for name, several in united.items() if len(several) > 1})
     if unknown:
         raise ConfigError(
             f"shared names '{unknown[0]}', which no two data sets have: correct or drop it."
         )
-    return {name: _pooled(several) for name, several in found.items()}
+    return {name: _pooled(several) for name, several in united.items()}
 
 
 def _check_shared(name: str, several: Sequence[Stats], shared: Sequence[str]) -> None:

@@ -438,15 +438,15 @@ def read_chain(path: Path) -> list[tuple[Path, dict[str, Any]]]:
 
 
 def _find_extended(file: Path, named: Any) -> Path:
-    """Find what a file extends: beside it first, then among what ships, then as a path.
+    """Find what a file extends: in its own folder, then a shipped profile, then a path.
 
     A file may have the name of what it extends.
     """
     if not isinstance(named, str) or not named or not named.isprintable():
         raise ConfigError(f"{file}: '{EXTENDS}' is {named!r}: write the name of a profile or file.")
-    for beside in (file.parent / named, file.parent / f"{named}.toml"):
-        if beside.is_file() and not beside.samefile(file):
-            return beside
+    for path in (file.parent / named, file.parent / f"{named}.toml"):
+        if path.is_file() and not path.samefile(file):
+            return path
     try:
         return find_resource(named, PROFILES)
     except ConfigError as error:
@@ -488,7 +488,7 @@ def find_profile(argument: str | None = None) -> ProfileConfig:
     return read_profile(argument).config
 
 
-def located(named: str, folder: Path) -> str:
+def locate_profile(named: str, folder: Path) -> str:
     """Return a profile's name so that it is found from anywhere: a shipped one's, or a whole path.
 
     Args:
@@ -498,8 +498,8 @@ def located(named: str, folder: Path) -> str:
     Raises:
         ConfigError: there is no such profile.
     """
-    beside = folder / named
-    path = (beside if beside.is_file() else find_resource(named, PROFILES)).resolve()
+    own = folder / named
+    path = (own if own.is_file() else find_resource(named, PROFILES)).resolve()
     return path.stem if path.parent == resource_path(PROFILES).resolve() else str(path)
 
 
@@ -521,41 +521,44 @@ WORKING_FOLDER = Path()
 
 
 def resolve_machine(
-    machine: "MachineConfig", asked: dict[str, Any], folder: Path = WORKING_FOLDER
+    machine: "MachineConfig",
+    overrides: Mapping[str, str | int | float | None],
+    folder: Path = WORKING_FOLDER,
 ) -> "MachineConfig":
-    """Settle ``[machine]``: what was asked counts most, then the campaign, then the profile.
+    """Complete ``[machine]``: overrides count most, then the campaign, then the profile.
 
     A profile of the user's own, an archive or an image is named by its absolute path from here
     on: a run goes on from any folder.
 
     Args:
         machine: of the campaign.
-        asked: values from the command line; ``profile`` among them changes the machine, and then
-            the campaign's own ``backend``, ``interface`` and ``address`` do not count any more.
-        folder: of the campaign's file: its profile is looked for beside it first.
+        overrides: values from the command line by key; None leaves a key as it is. A ``profile``
+            that differs from the campaign's drops the campaign's ``backend``, ``interface`` and
+            ``address``.
+        folder: folder of the campaign's file, in which its profile is looked for first.
 
     Raises:
         ConfigError: there is no such profile, or a value is wrong.
     """
-    said = machine.model_dump(exclude_unset=True)
-    wanted = {key: value for key, value in asked.items() if value is not None}
+    own = machine.model_dump(exclude_unset=True)
+    wanted: dict[str, Any] = {k: value for k, value in overrides.items() if value is not None}
     if "profile" in wanted:
-        wanted["profile"] = located(wanted["profile"], WORKING_FOLDER)
-        if not _same(said.pop("profile", None), folder, wanted["profile"]):
-            said = {key: value for key, value in said.items() if key not in OF_ONE_MACHINE}
-    elif said.get("profile") is not None:
-        said["profile"] = located(said["profile"], folder)
-    for named, beside in ((said, folder), (wanted, WORKING_FOLDER)):
-        named |= {key: str((beside / named[key]).absolute()) for key in FILES if named.get(key)}
-    values = said | wanted
+        wanted["profile"] = locate_profile(wanted["profile"], WORKING_FOLDER)
+        if not _is_same_profile(own.pop("profile", None), folder, wanted["profile"]):
+            own = {key: value for key, value in own.items() if key not in OF_ONE_MACHINE}
+    elif own.get("profile") is not None:
+        own["profile"] = locate_profile(own["profile"], folder)
+    for named, base in ((own, folder), (wanted, WORKING_FOLDER)):
+        named |= {key: str((base / named[key]).absolute()) for key in FILES if named.get(key)}
+    values = own | wanted
     if values.get("profile") is not None:
         values = {"backend": find_profile(values["profile"]).backend} | values
     return parse_config(values, type(machine), "[machine]")
 
 
-def _same(named: str | None, folder: Path, asked: str) -> bool:
-    """Whether a campaign means the machine that is asked for; it may mean one that is not here."""
+def _is_same_profile(named: str | None, folder: Path, profile: str) -> bool:
+    """Check whether a campaign's name means a located profile; it may mean one not found here."""
     try:
-        return named is not None and located(named, folder) == asked
+        return named is not None and locate_profile(named, folder) == profile
     except ConfigError:
         return False

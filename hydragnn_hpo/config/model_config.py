@@ -256,7 +256,7 @@ def norm_parameters(model: ModelConfig) -> int:
 
 def trunk_parameters(model: ModelConfig, state_is_read: bool) -> int:
     """Count the parameters of embedding, encodings, rounds and conditioning."""
-    f, told = model.features, len(model.attributes)
+    f, attributes = model.features, len(model.attributes)
     dimensions = model.dimensions(state_is_read)
     convs = sum(model.spec.parameters(each, model.conv_options) for each in dimensions)
     total = (MAX_ELEMENT + 1) * f + convs + model.layers * norm_parameters(model)
@@ -266,10 +266,10 @@ def trunk_parameters(model: ModelConfig, state_is_read: bool) -> int:
         total += chain(model.encoding_size, f, f)
     elif model.encoding == "random_walk":
         total += linear(model.encoding_size, f)
-    if told and model.conditioning == "concat":
-        total += linear(f + told, f)
-    elif told and model.conditioning == "film":
-        total += model.layers * chain(told, f, 2 * f)
+    if attributes and model.conditioning == "concat":
+        total += linear(f + attributes, f)
+    elif attributes and model.conditioning == "film":
+        total += model.layers * chain(attributes, f, 2 * f)
     return total
 
 

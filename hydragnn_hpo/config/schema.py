@@ -94,7 +94,7 @@ def validation_sentence(error: ValidationError, schema: type[BaseModel]) -> str:
     """Turn the first finding of pydantic into one sentence."""
     first = error.errors(include_url=False)[0]
     place = ".".join(str(part) for part in first["loc"])
-    found = first.get("input")
+    value = first.get("input")
     if first["type"] == "extra_forbidden":
         key = str(first["loc"][-1])
         known = _keys_at(schema, first["loc"][:-1])
@@ -107,7 +107,7 @@ def validation_sentence(error: ValidationError, schema: type[BaseModel]) -> str:
     if first["type"] == "value_error":
         reason = str(first["ctx"]["error"]) if "ctx" in first else first["msg"]
         return f"'{place}': {reason}" if place else reason
-    return f"'{place}' is {_shown(found)}: {_lower(first['msg'])}."
+    return f"'{place}' is {_shown(value)}: {_lower(first['msg'])}."
 
 
 def _keys_at(schema: type[BaseModel], location: tuple[Any, ...]) -> list[str]:

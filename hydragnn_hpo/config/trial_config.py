@@ -364,7 +364,7 @@ class TrialHeads(Config):
                 raise ValueError(
                     f"head '{name}': kind = \"conv\" is for scalars of atoms: drop it."
                 )
-        self._told()
+        self._inputs_exist()
         return self
 
     def _derivative_fits(self, name: str, head: HeadConfig, energy: str) -> None:
@@ -413,7 +413,7 @@ class TrialHeads(Config):
                 f"no vectors: use {able}, or drop the head."
             )
 
-    def _told(self) -> None:
+    def _inputs_exist(self) -> None:
         for name in self.model.attributes:
             if self.attributes is not None and name not in self.attributes:
                 known = ", ".join(sorted(self.attributes)) or "none"

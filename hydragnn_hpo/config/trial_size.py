@@ -172,13 +172,13 @@ def count_draws(
         largest = counts.index(max(counts))
         once = counts[largest] / weights[largest]
         return tuple(max(1, round(weight * once)) for weight in weights)
-    found = _apportion(steps * (training.global_batch or 1), weights)
-    if 0 in found:
+    drawn = _apportion(steps * (training.global_batch or 1), weights)
+    if 0 in drawn:
         raise ConfigError(
-            f"training.steps_per_epoch is {steps}: data set {found.index(0) + 1} would have no "
+            f"training.steps_per_epoch is {steps}: data set {drawn.index(0) + 1} would have no "
             "graph in them by its ratio: raise one of the two."
         )
-    return found
+    return drawn
 
 
 def _apportion(total: int, weights: Sequence[Fraction]) -> tuple[int, ...]:

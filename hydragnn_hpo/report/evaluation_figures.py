@@ -73,10 +73,10 @@ def draw_parity(axis: "Axes", head: HeadEvaluation, curves: Curves) -> None:
         head: of the evaluation.
         curves: not needed here; all figures of a head are called alike.
     """
-    found, known = head.found, head.entry.calibration
-    half = known.half_width(found.sigma(known), 0.9, found.stratum)
-    truth, bars = flatten_values(found.truth, half)
-    draw_intervals(axis, truth, found.mean.ravel(), bars, unit=head.entry.unit)
+    labelled, known = head.found, head.entry.calibration
+    half = known.half_width(labelled.sigma(known), 0.9, labelled.stratum)
+    truth, bars = flatten_values(labelled.truth, half)
+    draw_intervals(axis, truth, labelled.mean.ravel(), bars, unit=head.entry.unit)
     inside = 100 * head.figures["coverage90"]
     write_note(axis, f"MAE {head.figures['mae']:.3g}\n{inside:.1f} % inside")
 

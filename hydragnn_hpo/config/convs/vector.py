@@ -67,14 +67,14 @@ def pairs(coupled: tuple[Path, ...], *, same: bool = False) -> tuple[tuple[int, 
     Three harmonics couple where an even number of their orders is negative and one of the orders
     is the sum of the others, up to signs.
     """
-    found = set()
+    needed = set()
     for one, two, three in coupled:
         for a, first in enumerate(ORDERS[one]):
             for b, second in enumerate(ORDERS[two]):
                 if any(_meet(first, second, third) for third in ORDERS[three]):
                     columns = (start(one) + a, start(two) + b)
-                    found.add((min(columns), max(columns)) if same else columns)
-    return tuple(sorted(found))
+                    needed.add((min(columns), max(columns)) if same else columns)
+    return tuple(sorted(needed))
 
 
 def _meet(first: int, second: int, third: int) -> bool:
@@ -224,7 +224,7 @@ class Plan:
             self.moments[one, two] = (*self.moments.get((one, two), ()), three)
         self.around = max(two for _, two in self.moments)
         """Highest degree of the harmonics that take part."""
-        ends = [three for found in self.moments.values() for three in found]
+        ends = [three for degrees in self.moments.values() for three in degrees]
         self.counts = tuple(ends.count(ell) for ell in range(self.gathers + 1))
         """Number of moments of each degree."""
         self.orders = tuple(range(2, options.correlation + 1))
