@@ -1,4 +1,7 @@
-"""``hydragnn-hpo``: few verbs, one file each; slow imports sit inside the functions."""
+"""``hydragnn-hpo``: all commands, and the errors that a user sees.
+
+Each command has a file of its own. Slow imports are inside functions, so that ``--help`` is quick.
+"""
 
 import contextlib
 import errno
@@ -65,10 +68,10 @@ app.command()(pack)
 app.command()(trial)
 app.command("check-layer")(check_layer)
 app.command()(reference)
-app.add_typer(dataset_command.app, name="dataset", help="Build and look at graph stores.")
+app.add_typer(dataset_command.app, name="dataset", help="Build and inspect graph stores.")
 app.add_typer(batch_command.app, name="batch", hidden=True)
-app.add_typer(ensemble_command.app, name="ensemble", help="Build and look at ensembles.")
-app.add_typer(machine_command.app, name="machine", help="Look at machine profiles.")
+app.add_typer(ensemble_command.app, name="ensemble", help="Build and inspect ensembles.")
+app.add_typer(machine_command.app, name="machine", help="Inspect machine profiles.")
 
 
 def _version(wanted: bool) -> None:

@@ -19,20 +19,23 @@ app = typer.Typer(no_args_is_help=True)
 
 @app.command()
 def build(
-    card: Annotated[str, typer.Argument(help="Card file, shipped name, or a structure file.")],
+    card: Annotated[
+        str, typer.Argument(help="Card file, the name of a shipped card, or a structure file.")
+    ],
     card_option: Annotated[
-        Path | None, typer.Option("--card", help="Card for a structure file given before.")
+        Path | None, typer.Option("--card", help="Card of the structure file.")
     ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Store to write; NAME.bp here if left out.")
     ] = None,
     processes: Annotated[
-        int | None, typer.Option(help="Processes that convert; one per core if left out.")
+        int | None,
+        typer.Option(help="Processes that convert structures; one per core if left out."),
     ] = None,
     dry_run: DryRunOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Turn structures and a card into a graph store."""
+    """Build a graph store from structures and a card."""
     from hydragnn_hpo.cli import build_progress
     from hydragnn_hpo.data import find_communicator, run_at_root
 
@@ -81,7 +84,7 @@ def _choose_paths(
     return path, out or Path(f"{config.name}.bp"), files
 
 
-FigureOption = Annotated[Path | None, typer.Option("--figure", help="PNG to draw, too.")]
+FigureOption = Annotated[Path | None, typer.Option("--figure", help="Also draw a PNG.")]
 
 
 @app.command()
@@ -110,17 +113,20 @@ def info(
 def check(
     store: Annotated[Path, typer.Argument(help="Graph store (NAME.bp).")],
     figure: FigureOption = None,
-    limit: Annotated[int, typer.Option(min=0, help="Most findings named of each kind.")] = 5,
+    limit: Annotated[int, typer.Option(min=0, help="Most findings to list of each kind.")] = 5,
     tolerance: Annotated[
         float,
-        typer.Option(min=1e-6, max=10.0, help="Structures this near are duplicates (angstrom)."),
+        typer.Option(min=1e-6, max=10.0, help="Largest distance of duplicates, in angstrom."),
     ] = 0.01,
     z_limit: Annotated[
-        float, typer.Option("--z", min=1.0, max=1e6, help="Robust z-score of an outlier.")
+        float,
+        typer.Option(
+            "--z", min=1.0, max=1e6, help="Robust z-score from which a value is an outlier."
+        ),
     ] = 10.0,
     as_json: JsonOption = False,
 ) -> None:
-    """Look for damage, duplicates, leakage and outliers; exit 1 for damage or leakage."""
+    """Check for damage, duplicates, leakage and outliers; exit 1 for damage or leakage."""
     from rich.console import Console
 
     from hydragnn_hpo.data import check_store
@@ -149,7 +155,7 @@ def _refuse_card(store: Path) -> None:
 
 
 def _print_blocks(blocks: Sequence[Any]) -> None:
-    """Print tables and lines; brackets in names are no markup."""
+    """Print tables and lines, without rich markup: names may hold brackets."""
     from hydragnn_hpo.cli.tables import console
 
     out = console()

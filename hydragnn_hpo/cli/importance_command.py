@@ -1,4 +1,4 @@
-"""``hydragnn-hpo importance``: what the searched parameters did."""
+"""``hydragnn-hpo importance``: which searched parameters mattered."""
 
 import json
 from pathlib import Path
@@ -24,7 +24,7 @@ def importance(
     head: Annotated[
         str | None, typer.Option(help="Explain the MAE of this head instead of the objective.")
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Draw it, too: NAME.png.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Also draw a figure, NAME.png.")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show which searched parameters decide accuracy, cost, memory and failures."""

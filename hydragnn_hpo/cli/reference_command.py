@@ -13,7 +13,7 @@ from hydragnn_hpo.errors import ConfigError
 def reference(
     context: typer.Context,
     name: Annotated[
-        str | None, typer.Argument(help="A setting, or a part of its name, as learning_rate.")
+        str | None, typer.Argument(help="A setting, or a part of its name, such as learning_rate.")
     ] = None,
     out: Annotated[
         Path | None,
@@ -22,7 +22,7 @@ def reference(
         ),
     ] = None,
 ) -> None:
-    """Explain settings: type, default, documentation; all names without one."""
+    """Explain a setting: type, default, documentation; without a name, list all settings."""
     if out is None:
         for line in find_settings(name or ""):
             typer.echo(line)
@@ -36,13 +36,13 @@ def reference(
 
 
 def find_settings(part: str) -> Iterator[str]:
-    """Yield what settings mean; of all of them only their names.
+    """Yield the documentation of matching settings; for an empty part, the names of all.
 
     Args:
         part: the end of a dotted name, or any part of one; empty for all.
 
     Raises:
-        ConfigError: nothing is named so.
+        ConfigError: no setting matches.
     """
     from hydragnn_hpo.cli.reference_pages import NEEDED, read_settings
 

@@ -1,4 +1,4 @@
-"""``hydragnn-hpo rehearse``: a campaign's real controller before hosts that are stubs."""
+"""``hydragnn-hpo rehearse``: run the real controller of a campaign with stub hosts."""
 
 import json
 import tempfile
@@ -17,9 +17,11 @@ if TYPE_CHECKING:
     from hydragnn_hpo.campaign import Rehearsal, RehearsalPlan
 
 _HOSTS_PER_KILL = 256.0
-"""Hosts of which one is killed each minute, if nothing else is asked for."""
+"""Hosts per kill and minute, unless ``--kills`` says otherwise."""
 
-CampaignArgument = Annotated[str, typer.Argument(help="Campaign file, or name of a shipped one.")]
+CampaignArgument = Annotated[
+    str, typer.Argument(help="Campaign file, or the name of a shipped one.")
+]
 SpeedUpOption = Annotated[
     float | None,
     typer.Option(
@@ -27,16 +29,16 @@ SpeedUpOption = Annotated[
     ),
 ]
 MinutesOption = Annotated[
-    float, typer.Option("--minutes", min=0.05, max=1e5, help="How long it may take, about.")
+    float, typer.Option("--minutes", min=0.05, max=1e5, help="Approximate length in minutes.")
 ]
 KillsOption = Annotated[
     float | None,
     typer.Option(
-        "--kills", min=0.0, max=6e3, help="Hosts killed per minute; of 256 one if left out."
+        "--kills", min=0.0, max=6e3, help="Hosts to kill per minute; one in 256 if left out."
     ),
 ]
 SeedOption = Annotated[
-    int | None, typer.Option("--seed", min=0, help="Another than the campaign's.")
+    int | None, typer.Option("--seed", min=0, help="Seed in place of the campaign's.")
 ]
 RunOption = Annotated[
     Path | None, typer.Option("--run", help="Directory to keep; a temporary one if left out.")

@@ -29,7 +29,9 @@ RunOption = Annotated[
 ]
 SlotsOption = Annotated[
     int | None,
-    typer.Option(min=1, max=10_000, help="Ranks at a time; the campaign's own if left out."),
+    typer.Option(
+        min=1, max=10_000, help="Ranks per host at a time; the campaign's own if left out."
+    ),
 ]
 BackendOption = Annotated[
     str | None,
@@ -45,7 +47,7 @@ MachineOption = Annotated[
 
 ExcludeOption = Annotated[
     Path | None,
-    typer.Option(help="File of hosts to leave alone; added to the run's exclude.hosts."),
+    typer.Option(help="File of hosts not to use; added to the run's exclude.hosts."),
 ]
 
 
@@ -60,7 +62,7 @@ JoinOption = Annotated[
     bool,
     typer.Option(
         "--join",
-        help="One of several allocations on the campaign: serve its controller, or be it.",
+        help="Share the campaign with other allocations: work for its controller, or become it.",
     ),
 ]
 
@@ -78,7 +80,7 @@ def run(
     dry_run: DryRunOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Search, train the best on, and leave one ensemble file; run it again to go on."""
+    """Run a campaign from data to one ensemble file; the same command resumes it."""
     from hydragnn_hpo import log
     from hydragnn_hpo.campaign import open_run
     from hydragnn_hpo.errors import ConfigError, StorageError

@@ -18,17 +18,17 @@ from hydragnn_hpo.cli.words import count, duration, energy, percent
 from hydragnn_hpo.sanitize import sanitize_line
 
 LABEL = 9
-"""Columns of what a line is about."""
+"""Columns of the label at the beginning of a line."""
 
 MOST_RUNGS = 5
 NAMED_HOSTS = 4
 SHOWN_LOSSES = 3
 
-AIRY = 36
-"""Lines from which blocks stand apart."""
+SPACIOUS = 36
+"""Lines of a terminal from which blank lines separate the blocks."""
 
 LEAST_ROWS = 4
-"""Lines for running trials, their titles included, that are kept before others go."""
+"""Least lines for running trials, their titles included; other blocks are cut before these."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Snapshot:
     """Of its run directory."""
     status: Status
     course: str
-    """Who works on it."""
+    """Which controller or batch job runs it, in words."""
     best_so_far: Sequence[float] = ()
     """The best score after each result."""
     restarts: Mapping[str, int] = field(default_factory=dict)
@@ -64,7 +64,7 @@ class Snapshot:
 
 
 def headline(status: Status) -> str:
-    """Return in one line what goes on."""
+    """Return the phase and the numbers of trials in one line."""
     running = status.counts.get("running", 0)
     parts = [f"{status.phase}: {status.at_rest} of {status.budget} trials at rest"]
     parts.append(f"{status.counts.get('queued', 0)} waiting")
@@ -75,7 +75,7 @@ def headline(status: Status) -> str:
 
 
 def use_of_slots(status: Status) -> str:
-    """Return how well the slots are used."""
+    """Return the numbers of slots and hosts, and the slots' utilization."""
     where = f"{count(status.slots, 'slot')} on {count(status.hosts, 'host')}"
     if status.utilization.slot_seconds == 0:
         return where
@@ -86,7 +86,7 @@ def use_of_slots(status: Status) -> str:
 
 
 def summary_line(status: Status) -> str:
-    """Return in one line what goes on, how well the slots are used, and what costs most."""
+    """Return phase, trials, slot utilization and the largest loss in one line."""
     line = f"{headline(status)}; {use_of_slots(status)}"
     losses = name_losses(status)
     return f"{line}; largest loss: {losses[0]}" if losses else line
@@ -100,7 +100,7 @@ def name_losses(status: Status) -> list[str]:
 
 
 def energy_line(status: Status) -> str:
-    """Return what the hosts take, or what ranks measured, or why nothing is known."""
+    """Return the energy that hosts or ranks counted, or why it is unknown."""
     spent = status.energy
     if spent.joules is None:
         ranks = f"{energy(status.joules)} in training and validation" if status.joules else ""
@@ -114,13 +114,13 @@ def energy_line(status: Status) -> str:
 
 
 def troubled_hosts(status: Status) -> Iterator[str]:
-    """Name the hosts that are gone, and count those that are left alone."""
+    """Yield the lost and the quarantined hosts by name, and the number of excluded ones."""
     kinds = {"lost": status.lost, "in quarantine": status.quarantined}
     for what, hosts in kinds.items():
         if hosts:
             yield f"{len(hosts)} {what}: {_name_hosts(hosts)}"
     if status.excluded:
-        yield f"{status.excluded:,} left alone (exclude.hosts)"
+        yield f"{status.excluded:,} excluded (exclude.hosts)"
 
 
 def _name_hosts(hosts: Mapping[str, str]) -> str:
@@ -133,7 +133,16 @@ def _name_hosts(hosts: Mapping[str, str]) -> str:
 
 
 def bar(share: float, width: int, glyphs: Glyphs) -> tuple[str, str]:
-    """Return what is done of a bar, and what is open."""
+    """Return the two parts of a progress bar.
+
+    Args:
+        share: progress from 0 to 1; values outside are clipped.
+        width: length of the whole bar in columns.
+        glyphs: characters to draw with.
+
+    Returns:
+        The filled part and the rest; together ``width`` characters.
+    """
     done = round(width * min(1.0, max(0.0, share)))
     return glyphs.done * done, glyphs.open * (width - done)
 
@@ -190,7 +199,7 @@ class StatusPage:
         height = options.height or options.max_height - cursor
         room = height if self.interval is None else height - 1
         head = [*_head(self.snapshot, width, glyphs), *_best(self.snapshot, width, glyphs)]
-        gap = [Text()] if height >= AIRY else []
+        gap = [Text()] if height >= SPACIOUS else []
         rest = [*gap, *_slots(status), *_rungs(status, width, glyphs)]
         if trouble := list(_trouble(self.snapshot)):
             rest += [*gap, *trouble]
@@ -215,7 +224,7 @@ def _labelled(label: str, *parts: "str | tuple[str, str]") -> Text:
 
 
 def _head(snapshot: Snapshot, width: int, glyphs: Glyphs) -> Iterator[Text]:
-    """Lay out which campaign it is, who runs it, and how far it is."""
+    """Lay out the name of the campaign, its controller and its progress."""
     status = snapshot.status
     course = "" if snapshot.course == status.phase else sanitize_line(snapshot.course)
     ahead = status.ends_in if status.counts.get("running") else None
@@ -230,7 +239,7 @@ def _head(snapshot: Snapshot, width: int, glyphs: Glyphs) -> Iterator[Text]:
 
 
 def _best(snapshot: Snapshot, width: int, glyphs: Glyphs) -> Iterator[Text]:
-    """Name the best, and draw how the best result fell."""
+    """Lay out the best trial, and a curve of the best result over time."""
     best, scores = snapshot.status.best, snapshot.best_so_far
     if best is None:
         return
@@ -246,7 +255,7 @@ def _best(snapshot: Snapshot, width: int, glyphs: Glyphs) -> Iterator[Text]:
 
 
 def _slots(status: Status) -> Iterator[Text]:
-    """Lay out what the slots do, and where their time went."""
+    """Lay out the slot utilization and the largest losses."""
     yield _labelled("slots", use_of_slots(status))
     for number, loss in enumerate(name_losses(status)):
         yield _labelled("" if number else "losses", loss)
@@ -271,7 +280,7 @@ def _rungs(status: Status, width: int, glyphs: Glyphs) -> Iterator[Text]:
 
 
 def _trouble(snapshot: Snapshot) -> Iterator[Text]:
-    """Lay out what failed, which hosts are gone, and the energy."""
+    """Lay out failures, lost hosts, warnings and energy."""
     status, restarts = snapshot.status, snapshot.restarts
     if status.failures or restarts:
         failed = ", ".join(
@@ -279,11 +288,11 @@ def _trouble(snapshot: Snapshot) -> Iterator[Text]:
         )
         again = ", ".join(f"{n:,} {sanitize_line(reason)}" for reason, n in restarts.items())
         parts = [(failed, "red"), ("; " if failed and again else "", "")]
-        yield _labelled("failed", *parts, (f"started again: {again}" if again else "", "yellow"))
+        yield _labelled("failed", *parts, (f"restarted: {again}" if again else "", "yellow"))
     if troubled := "; ".join(troubled_hosts(status)):
         yield _labelled("hosts", (sanitize_line(troubled), "red"))
     if status.warned:
-        yield _labelled("look at", (sanitize_line(_name_hosts(status.warned)), "yellow"))
+        yield _labelled("warnings", (sanitize_line(_name_hosts(status.warned)), "yellow"))
     if said_of_energy := energy_line(status):
         yield _labelled("energy", sanitize_line(said_of_energy))
 
