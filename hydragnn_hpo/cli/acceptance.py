@@ -15,15 +15,16 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 import typer
 from numpy.typing import NDArray
+from pydantic import JsonValue
 from safetensors.numpy import load_file
 
 from hydragnn_hpo import __version__
-from hydragnn_hpo.campaign import Event, fold, last_lines, read_journal, read_state
+from hydragnn_hpo.campaign import Trial, fold, last_lines, read_journal, read_state
 from hydragnn_hpo.config import (
     CampaignConfig,
     TrialConfig,
@@ -35,6 +36,7 @@ from hydragnn_hpo.config import (
 )
 from hydragnn_hpo.errors import HydraError, RunError, StorageError
 from hydragnn_hpo.files import read_json, storage, write_json, write_text
+from hydragnn_hpo.journal_events import JournalEvent
 from hydragnn_hpo.launching import (
     Finding,
     JobHosts,
@@ -94,7 +96,7 @@ STEPS = {
 }
 """What is done, in this order."""
 
-TRIAL: dict[str, Any] = {
+TRIAL: dict[str, JsonValue] = {
     "trial": "acceptance",
     "seed": 11,
     "model": {"conv": "painn", "features": 16, "layers": 2, "cutoff": 4.0},
@@ -108,6 +110,33 @@ TRIAL: dict[str, Any] = {
     },
 }
 """What is trained on one rank (``one``) and on two (``two``), and killed and resumed (``cut``)."""
+
+
+class AcceptanceStage(TypedDict):
+    """One step and its result."""
+
+    name: str
+    """A key of ``STEPS``."""
+    state: str
+    """The worst state of its findings: ``ok``, ``unknown``, ``slow`` or ``wrong``."""
+    findings: list[dict[str, JsonValue]]
+    """Fields of ``launching.Finding``."""
+
+
+class AcceptanceReport(TypedDict):
+    """The content of ``acceptance.json``."""
+
+    machine: str
+    """Name of the profile."""
+    version: str
+    """Version of this package."""
+    hosts: str
+    """Names of the hosts, compressed as Slurm writes them."""
+    date: str
+    """Begin, UTC, ISO 8601."""
+    accepted: bool | None
+    """Whether nothing is wrong; None before the last step has ended."""
+    stages: list[AcceptanceStage]
 
 
 class StepFailed(Exception):
@@ -158,12 +187,12 @@ class Acceptance:
         ]
 
 
-def accept(site: Acceptance, examine: Examine) -> tuple[dict[str, Any], list[Finding]]:
-    """Run all steps; what is known so far stands in ``acceptance.json`` after each.
+def accept(site: Acceptance, examine: Examine) -> tuple[AcceptanceReport, list[Finding]]:
+    """Run all steps, and write ``acceptance.json`` after each.
 
     Args:
-        site: what is accepted.
-        examine: doctor's own checks.
+        site: the machine and the folder to use.
+        examine: runs doctor's own checks, the first step.
 
     Returns:
         The report, and all findings.
@@ -176,7 +205,7 @@ def accept(site: Acceptance, examine: Examine) -> tuple[dict[str, Any], list[Fin
         raise RunError(f"{site.folder}: is not empty; choose another with --run.")
     with storage(site.folder):
         site.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    report: dict[str, Any] = {
+    report: AcceptanceReport = {
         "machine": site.name,
         "version": __version__,
         "hosts": compress_hosts(site.hosts.able),
@@ -191,16 +220,16 @@ def accept(site: Acceptance, examine: Examine) -> tuple[dict[str, Any], list[Fin
         step_findings = _findings_of(name, act)
         typer.echo(f"{name}: {time.monotonic() - began:.0f} s", err=True)
         findings += step_findings
-        stage = {
-            "name": name,
-            "state": worst(step_findings),
-            "findings": [f.to_plain() for f in step_findings],
-        }
-        report["stages"].append(stage)
+        report["stages"].append(_describe_stage(name, step_findings))
         if len(report["stages"]) == len(STEPS):
             report["accepted"] = worst(findings) != "wrong"
         write_json(site.folder / "acceptance.json", report)
     return report, findings
+
+
+def _describe_stage(name: str, findings: Sequence[Finding]) -> AcceptanceStage:
+    plain = [finding.to_plain() for finding in findings]
+    return {"name": name, "state": worst(findings), "findings": plain}
 
 
 def _findings_of(name: str, act: Examine) -> list[Finding]:
@@ -350,7 +379,9 @@ def _wait_for_campaign(process: subprocess.Popen[bytes], run: RunDir, seconds: f
             return
 
 
-def check_campaign(events: Sequence[Event], hosts: Collection[str], run: RunDir) -> list[Finding]:
+def check_campaign(
+    events: Sequence[JournalEvent], hosts: Collection[str], run: RunDir
+) -> list[Finding]:
     """Check whether trials ended, every host had some, and no result is missing.
 
     Args:
@@ -359,10 +390,7 @@ def check_campaign(events: Sequence[Event], hosts: Collection[str], run: RunDir)
         run: its directory.
     """
     trials = fold(events).trials
-    placed = [event for event in events if event["event"] == "placed"]
     rested = [name for name, trial in trials.items() if trial.rests]
-    used = {slot.rpartition(":")[0] for event in placed for slot in event["slots"]}
-    idle = sorted(set(hosts) - used)
     problems = list(_lost_results(trials, rested, run))
     return [
         Finding(
@@ -373,14 +401,7 @@ def check_campaign(events: Sequence[Event], hosts: Collection[str], run: RunDir)
             cure="" if rested else "read status and logs of the campaign, or use more --minutes.",
             figure=float(len(rested)),
         ),
-        Finding(
-            check="hosts with trials",
-            state="wrong" if idle or not used else "ok",
-            found=f"{len(used)} of {len(used.union(hosts))}",
-            expected="all",
-            cure="see the agents' logs of these hosts, and doctor's findings." if idle else "",
-            hosts=tuple(idle),
-        ),
+        _check_hosts(events, hosts),
         Finding(
             check="results kept",
             state="wrong" if problems else "ok",
@@ -392,7 +413,22 @@ def check_campaign(events: Sequence[Event], hosts: Collection[str], run: RunDir)
     ]
 
 
-def _lost_results(trials: Mapping[str, Any], rested: Sequence[str], run: RunDir) -> Iterator[str]:
+def _check_hosts(events: Sequence[JournalEvent], hosts: Collection[str]) -> Finding:
+    """Check whether trials were placed on every host."""
+    placed = [event for event in events if event["event"] == "placed"]
+    used = {slot.rpartition(":")[0] for event in placed for slot in event["slots"]}
+    idle = sorted(set(hosts) - used)
+    return Finding(
+        check="hosts with trials",
+        state="wrong" if idle or not used else "ok",
+        found=f"{len(used)} of {len(used.union(hosts))}",
+        expected="all",
+        cure="see the agents' logs of these hosts, and doctor's findings." if idle else "",
+        hosts=tuple(idle),
+    )
+
+
+def _lost_results(trials: Mapping[str, Trial], rested: Sequence[str], run: RunDir) -> Iterator[str]:
     """Yield what the journal or the files lack of trials that came to a rung, and failures."""
     for name, trial in trials.items():
         if trial.status == "running":

@@ -161,6 +161,16 @@ def is_wide(values: Sequence[float] | np.ndarray) -> bool:
     return bool(len(numbers) and numbers.min() > 0 and numbers.max() > _SPAN * numbers.min())
 
 
+def format_number(value: float | None) -> str:
+    """Round a number to three digits; a dash stands for an unknown one."""
+    return "-" if value is None else f"{value:.3g}"
+
+
+def format_percent(share: float | None) -> str:
+    """Round a share to a whole percentage; a dash stands for an unknown one."""
+    return "-" if share is None else f"{100 * share:.0f} %"
+
+
 def with_unit(name: str, unit: str) -> str:
     """Append a unit to a name; the unit of pure numbers is left out."""
     return f"{name} ({unit})" if unit and unit != "1" else name

@@ -52,7 +52,7 @@ class WinnerJson(TypedDict):
     trial: str
     epochs: int
     objective: float | None
-    val_mae: Mapping[str, float]
+    val_mae: Mapping[str, float | None]
     """By head, in the head's unit."""
     values: Mapping[str, Scalar]
     """Searched values."""
@@ -218,17 +218,6 @@ class ComparedRun:
         """Return plain data for JSON, with the test errors of these heads."""
         facts, search, best = self.facts, self.facts.config.search, self.winner
         counts = Counter(trial.status for trial in facts.state.trials.values())
-        winner: WinnerJson | None = (
-            None
-            if best is None
-            else {
-                "trial": best.name,
-                "epochs": best.epoch,
-                "objective": best.objective,
-                "val_mae": best.val_mae,
-                "values": best.values,
-            }
-        )
         return {
             "label": self.label,
             "run": str(facts.run.path),
@@ -249,11 +238,21 @@ class ComparedRun:
             "slot_seconds": facts.losses.slot_seconds,
             "utilization": facts.figures["utilization"],
             "energy_joules": facts.figures["energy_joules"],
-            "winner": winner,
+            "winner": None if best is None else _winner_to_plain(best),
             "test_mae": {head: self.test_mae(head) for head in heads},
             "units": dict(facts.units),
             "space": self.space,
         }
+
+
+def _winner_to_plain(best: Trial) -> WinnerJson:
+    return {
+        "trial": best.name,
+        "epochs": best.epoch,
+        "objective": best.objective,
+        "val_mae": best.val_mae,
+        "values": best.values,
+    }
 
 
 def _read_results(facts: Facts) -> Iterator[CostedResult]:

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from hydragnn_hpo.campaign import (
-    Event,
     JournalHistory,
     State,
     TrialHistory,
@@ -15,8 +14,11 @@ from hydragnn_hpo.campaign import (
     require_campaign,
 )
 from hydragnn_hpo.config import CampaignConfig, CardConfig, load_config
+from hydragnn_hpo.errors import StorageError
+from hydragnn_hpo.file_records import EnsembleTable
+from hydragnn_hpo.files import read_json
+from hydragnn_hpo.journal_events import JournalEvent
 from hydragnn_hpo.layout import RunDir
-from hydragnn_hpo.report.ensemble_table import EnsembleTable, read_ensemble_table
 from hydragnn_hpo.search import goal_label, goals
 
 _ENDS = {"seconds": "s", "joules": "J", "bytes": "B"}
@@ -47,7 +49,7 @@ class Facts:
         return self.history.state
 
     @property
-    def events(self) -> Sequence[Event]:
+    def events(self) -> Sequence[JournalEvent]:
         """All events of the journal."""
         return self.history.events
 
@@ -131,3 +133,20 @@ def facts_of(run: RunDir, history: JournalHistory) -> Facts:
         losses=history.ledger.utilization(more=more),
         ensemble=read_ensemble_table(run),
     )
+
+
+def read_ensemble_table(run: RunDir) -> EnsembleTable | None:
+    """Read the table of a run's ensemble; None before there is one.
+
+    Ensembles of earlier versions lack ``curves``, ``candidates`` and ``by_size``.
+
+    Raises:
+        StorageError: the file is unreadable, or holds something else.
+    """
+    path = run.report / "ensemble.json"
+    if not path.exists():
+        return None
+    table: EnsembleTable = read_json(path)
+    if not isinstance(table, dict) or not isinstance(table.get("heads"), dict):
+        raise StorageError(f"{path}: names no heads; remove it, and build the ensemble again.")
+    return table

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hydragnn_hpo.errors import RunError
+from hydragnn_hpo.file_records import HeadScores, RankedTrial
 from hydragnn_hpo.layout import RunDir
-from hydragnn_hpo.report.charts import with_unit
-from hydragnn_hpo.report.ensemble_table import HeadScores, LeaderboardRow, read_ensemble_table
+from hydragnn_hpo.report.charts import format_number, format_percent, with_unit
+from hydragnn_hpo.report.facts import read_ensemble_table
 from hydragnn_hpo.report.style import (
     ALARM,
     COLOURS,
@@ -66,10 +67,10 @@ def draw_parity(run: Path, out: Path) -> None:
 
 def _errors(scores: HeadScores) -> str:
     return (
-        f"MAE  {scores['test_mae']:.3g} ensemble\n"
-        f"         {scores['single_mae']:.3g} best single\n"
-        f"         {scores['mean_baseline_mae']:.3g} training mean\n"
-        f"90 % bars hold {100 * scores['coverage90']:.0f} %"
+        f"MAE  {format_number(scores['test_mae'])} ensemble\n"
+        f"         {format_number(scores['single_mae'])} best single\n"
+        f"         {format_number(scores['mean_baseline_mae'])} training mean\n"
+        f"90 % bars hold {format_percent(scores['coverage90'])}"
     )
 
 
@@ -104,7 +105,7 @@ def draw_intervals(
 
 
 def draw_leaderboard(
-    axis: "Axes", rows: Sequence[LeaderboardRow], members: Mapping[str, float]
+    axis: "Axes", rows: Sequence[RankedTrial], members: Mapping[str, float]
 ) -> None:
     """Draw the validation objective of the best trials, members marked by a dot.
 

@@ -5,25 +5,26 @@ from typing import Literal
 
 import numpy as np
 
+from hydragnn_hpo.file_records import (
+    Curves,
+    EnsembleSize,
+    EnsembleTable,
+    HeadDiversity,
+    HeadScores,
+)
 from hydragnn_hpo.report.charts import (
     LEGEND,
     Layout,
     PlotlyValue,
     Trace,
     axes,
+    format_number,
+    format_percent,
     log_axis,
     scatter,
     square_axes,
     titled_axis,
     with_unit,
-)
-from hydragnn_hpo.report.ensemble_table import (
-    Curves,
-    EnsembleTable,
-    HeadDiversity,
-    HeadScores,
-    ScoreName,
-    SizeErrors,
 )
 from hydragnn_hpo.report.facts import Facts
 from hydragnn_hpo.report.page_blocks import Block, Cell, Figure, Section, Table, Text, make_table
@@ -35,6 +36,25 @@ HEADS = 12
 """Most heads with charts of their own; the tables have all."""
 NAMED = 14
 """Most members whose correlations are written into the cells."""
+
+ScoreName = Literal[
+    "test_rows",
+    "test_mae",
+    "test_rmse",
+    "single_mae",
+    "mean_baseline_mae",
+    "ratio_to_mean",
+    "coverage50",
+    "coverage90",
+    "raw_coverage90",
+    "width90",
+    "crps",
+    "nll",
+    "ence",
+    "area",
+    "spearman",
+]
+"""Keys of ``HeadScores`` that are columns of the table of scores."""
 
 SCORES: Mapping[ScoreName, str | tuple[str, str]] = {
     "test_rows": "values",
@@ -124,10 +144,10 @@ def _parity(name: str, scores: HeadScores, parts: Arrays) -> Figure:
     labels = with_unit("reference", unit), with_unit("predicted", unit)
     return Figure(
         key=f"parity.{name}",
-        title=f"{name}: MAE {scores['test_mae']:.3g}{'' if unit == '1' else ' ' + unit}",
+        title=f"{name}: MAE {format_number(scores['test_mae'])}{'' if unit == '1' else ' ' + unit}",
         caption=f"{few if total > len(shown) else 'All values'}: predicted against reference with "
-        f"90 % intervals, which hold {100 * scores['coverage90']:.0f} %. Intervals that miss are "
-        "red.",
+        f"90 % intervals, which hold {format_percent(scores['coverage90'])}. "
+        "Intervals that miss are red.",
         data=(
             _points("inside the interval", values[:, inside], "c0"),
             _points("outside", values[:, ~inside], "bad", least=0.6),
@@ -160,14 +180,16 @@ def _points(label: str, values: np.ndarray, colour: str, *, least: float = 0.0) 
     )
 
 
-def _line(name: str, x: Sequence[float], y: Sequence[float], **style: PlotlyValue) -> Trace:
+def _line(
+    name: str, x: Sequence[float | None], y: Sequence[float | None], **style: PlotlyValue
+) -> Trace:
     return scatter(np.asarray(x, float), np.asarray(y, float), "lines", name=name, line=style)
 
 
 def _calibration(name: str, curves: Curves) -> Figure:
     gaussian, conformal = curves["calibration"], curves["conformal"]
     level = [0, *gaussian["level"], 1]
-    below = float(np.mean(gaussian["raw"])) < float(np.mean(gaussian["level"]))
+    below = np.array(gaussian["raw"], float).mean() < np.array(gaussian["level"], float).mean()
     promised = [0, *conformal["level"], 1]
     return Figure(
         key=f"calibration.{name}",
@@ -186,14 +208,15 @@ def _calibration(name: str, curves: Curves) -> Figure:
 
 
 def _errors(
-    name: str, scores: HeadScores, bins: Mapping[str, Sequence[float]], parts: Arrays
+    name: str, scores: HeadScores, bins: Mapping[str, Sequence[float | None]], parts: Arrays
 ) -> Figure:
-    across, unit = np.array(bins["sigma"]), scores["unit"]
+    sigma, unit = np.array(bins["sigma"], dtype=float), scores["unit"]
+    across = sigma
     traces: list[Trace] = []
     if "sigma" in parts:
         across = parts["sigma"]
         traces.append(_dots(across, np.abs(parts["truth"] - parts["mean"])))
-    ends = [0.9 * min(bins["sigma"]), 1.1 * max(bins["sigma"])]
+    ends = [0.9 * float(sigma.min()), 1.1 * float(sigma.max())]
     traces.append(_line("error = sigma", ends, ends, color="ink", width=1))
     binned = _line("RMSE of bins", bins["sigma"], bins["rms_error"], color="c1", width=2)
     traces.append(binned | {"mode": "lines+markers"})
@@ -371,11 +394,11 @@ def _by_size(name: str, table: EnsembleTable) -> Figure:
     )
 
 
-def _error(size: SizeErrors, split: Literal["sel_mae", "test_mae"], head: str) -> float | None:
+def _error(size: EnsembleSize, split: Literal["sel_mae", "test_mae"], head: str) -> float | None:
     return (size[split] or {}).get(head)
 
 
-def _sizes(heads: Mapping[str, HeadScores], by_size: Mapping[str, Sequence[SizeErrors]]) -> Table:
+def _sizes(heads: Mapping[str, HeadScores], by_size: Mapping[str, Sequence[EnsembleSize]]) -> Table:
     columns: dict[str, str | Sequence[str]] = {"members": "members"}
     for name, head in heads.items():
         for method, split, label, _ in BY_SIZE:

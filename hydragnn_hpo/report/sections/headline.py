@@ -4,21 +4,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from hydragnn_hpo.config import PublishedConfig
+from hydragnn_hpo.file_records import HeadScores
 from hydragnn_hpo.report.charts import cost_unit, time_unit
-from hydragnn_hpo.report.ensemble_table import HeadScores, ScoreName
 from hydragnn_hpo.report.facts import Facts
 from hydragnn_hpo.report.page_blocks import Block, Number, Numbers, Section, Table, Text, make_table
 
 JOULES_PER_KWH = 3.6e6
-
-SCORES: tuple[ScoreName, ...] = (
-    "test_mae",
-    "single_mae",
-    "mean_baseline_mae",
-    "ratio_to_mean",
-    "coverage90",
-)
-"""Columns of the table of heads."""
 
 
 def make_section(facts: Facts) -> Section:
@@ -68,7 +59,9 @@ def _heads(facts: Facts, heads: Mapping[str, HeadScores]) -> Table:
         if published is not None:
             sources.append(f"{name}: {published.by}, {published.source}.")
         known = (published.mae, published.by) if published else (None, "-")
-        rows.append((name, head["unit"], *(head.get(score) for score in SCORES), *known))
+        errors = head["test_mae"], head.get("single_mae"), head.get("mean_baseline_mae")
+        shares = head.get("ratio_to_mean"), head.get("coverage90")
+        rows.append((name, head["unit"], *errors, *shares, *known))
     note = "All on the test split, which only the final ensemble sees. "
     note += " ".join(sources) or "The card names no published figure to compare with."
     return make_table("heads", columns, rows, note)
