@@ -45,7 +45,7 @@ _CERTAINTY = {"guessed": " (guessed)", "unknown": " (not known)"}
 
 @dataclass(frozen=True)
 class InitRequest:
-    """What the user wants searched."""
+    """Restrictions of the search that the user gave; empty ones restrict nothing."""
 
     convs: tuple[str, ...] = ()
     targets: tuple[str, ...] = ()
@@ -83,6 +83,9 @@ def is_card(arguments: Sequence[str]) -> bool:
 def parse_units(options: Sequence[str]) -> dict[str, str]:
     """Parse units of the form ``NAME=UNIT``.
 
+    Returns:
+        Unit by name of a property in the data file.
+
     Raises:
         ConfigError: one is not of this form.
     """
@@ -114,8 +117,8 @@ def init_from_files(
     Args:
         paths: of data files or folders.
         request: what the user wants searched.
-        units: of properties, as given by the user.
-        folder: where card and campaign will lie.
+        units: unit by property, as given by the user.
+        folder: folder of the new card and campaign.
 
     Raises:
         ConfigError: an option makes no sense, or the files exist.

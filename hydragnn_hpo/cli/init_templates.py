@@ -312,6 +312,14 @@ def choose_heads(
 ) -> tuple[str, ...]:
     """Choose the targets that get a head; the energy of a derivative is always among them.
 
+    Args:
+        card: the data set.
+        targets: names that the user wants; the usual ones if None.
+        hints: targets to set aside unless the user names them.
+
+    Returns:
+        Names of targets, energies of derivatives first.
+
     Raises:
         ConfigError: a target is unknown.
     """
@@ -335,6 +343,9 @@ def choose_convs(
         card: the data set.
         heads: the targets.
         convs: the convs that the user wants; all if left out.
+
+    Returns:
+        Names of convs.
 
     Raises:
         ConfigError: a wanted one is unknown, or cannot predict a target.

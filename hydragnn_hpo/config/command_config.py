@@ -65,7 +65,15 @@ class CommandConfig(Config):
 
 
 def fill_arguments(argv: tuple[str, ...], fields: Mapping[str, object]) -> tuple[str, ...]:
-    """Put values in place of the fields that are known now; others stay as they are."""
+    """Replace ``{FIELD}`` in arguments by its value.
+
+    Args:
+        argv: program and arguments.
+        fields: value by name; a field without a value stays in its braces.
+
+    Returns:
+        As many arguments as before.
+    """
 
     def value(field: re.Match[str]) -> str:
         return str(fields.get(field[1], field[0]))

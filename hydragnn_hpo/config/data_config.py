@@ -1,4 +1,4 @@
-"""Cards of data sets: origin, targets, splits, graphs; and what stores of several say together.
+"""Cards of data sets: origin, targets, splits, graphs; and the union of several data sets.
 
 Built into stores by ``data.build_plan``.
 """
@@ -346,7 +346,7 @@ def unite_stats(
 
 
 def _attributes(stats: Sequence["StoreStats"]) -> dict[str, "AttributeStats"]:
-    """Pool centre and spread of the attributes that all sets have, over their train splits."""
+    """Pool mean and standard deviation of the attributes that all sets have, over train splits."""
     known = [each.get("attributes", {}) for each in stats]
     counts = [each["splits"]["train"] for each in stats]
     pooled: dict[str, AttributeStats] = {}
@@ -372,7 +372,12 @@ def _degrees(stats: Sequence["StoreStats"], cutoff: float) -> dict[str, float]:
 
 
 def targets_of(card: CardConfig) -> dict[str, "TargetStats"]:
-    """Return what a card says about its targets, in our own units, as a store will."""
+    """Convert a card's targets to the form in which a store has them.
+
+    Returns:
+        Fields of ``TargetConfig`` by name of the target, with the unit used inside the package;
+        statistics are absent.
+    """
     targets: dict[str, TargetStats] = {}
     for name, target in card.targets.items():
         unit = inside(target.unit)[1]
@@ -386,7 +391,15 @@ def unite_targets(
     entries: Sequence[MixedConfig],
     shared: Sequence[str] = (),
 ) -> dict[str, "TargetStats"]:
-    """Return the targets of several data sets by their names in the mixture.
+    """Combine the targets of several data sets under their names in the mixture.
+
+    Args:
+        targets: targets of each data set, by name.
+        entries: how each data set takes part; its prefix goes before its names.
+        shared: names, with prefix, of targets that several data sets have in common.
+
+    Returns:
+        Target by name, with prefix; statistics of a shared one are pooled.
 
     Raises:
         ConfigError: see ``unite_stats``.

@@ -1,7 +1,7 @@
-"""Machine profiles: what a machine is and how it starts ranks, ``extends``, and ``[machine]``.
+"""Machine profiles: properties of a machine, how ranks start there, ``extends``, ``[machine]``.
 
-Nothing of ours builds a shell string from a value. The types of strings here keep out what would
-do harm in a script that is filled or sourced elsewhere: line ends, quotes, substitutions.
+This package builds no shell string from a value. In addition, the types of strings here refuse
+what would be harmful in a generated script: line ends, quotes, substitutions.
 """
 
 import re
@@ -454,9 +454,16 @@ def _find_extended(file: Path, named: Any) -> Path:
 
 
 def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Lay one table over another: tables key by key, lists and values replace.
+    """Override the values of one table by those of another: tables key by key, lists as a whole.
 
-    ``false`` takes away what it lies over, unless that is a yes or no itself: TOML has no null.
+    TOML has no null, so ``false`` removes a value, unless that value is a boolean itself.
+
+    Args:
+        below: the table that is overridden; it stays as it is.
+        above: the values that count.
+
+    Returns:
+        A new table.
     """
     merged = dict(below)
     for key, value in above.items():
@@ -471,7 +478,7 @@ def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def flatten_values(values: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield dotted key and value of all that tables hold; an empty table is a value."""
+    """Yield the dotted key and the value of each leaf; an empty table counts as a leaf."""
     for key, value in values.items():
         if isinstance(value, Mapping) and value:
             yield from flatten_values(value, f"{before}{key}.")
@@ -504,7 +511,11 @@ def locate_profile(named: str, folder: Path) -> str:
 
 
 def known_profiles() -> tuple[str, ...]:
-    """Return the names of the profiles that ship."""
+    """List the shipped profiles.
+
+    Returns:
+        Names, sorted.
+    """
     return tuple(sorted(path.stem for path in resource_path(PROFILES).glob("*.toml")))
 
 

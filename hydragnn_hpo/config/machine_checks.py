@@ -35,10 +35,13 @@ BackendName = Annotated[Literal["local", "slurm", "mpiexec", "ray"], BeforeValid
 
 
 def cores_of(text: str) -> tuple[int, ...]:
-    """Return the cores of a list such as ``1-7,65-71``, in its order; none of an empty one.
+    """Parse a list of cores such as ``1-7,65-71``.
+
+    Returns:
+        Numbers of the cores in the order of the list; empty for an empty text.
 
     Raises:
-        ValueError: it is no such list.
+        ValueError: the text is no such list, runs backwards, or names a core twice.
     """
     cores: list[int] = []
     for part in filter(None, text.split(",")):

@@ -177,11 +177,14 @@ class ModelConfig(Config):
         return self.spec.options.model_validate(self.options)
 
     def dimensions(self, vectors: bool, degree: float = 12.0) -> tuple[Dimensions, ...]:
-        """Return what each layer is built from.
+        """Return the dimensions of each layer.
 
         Args:
             vectors: whether a head reads the state after the last layer.
             degree: mean number of neighbours in the training data.
+
+        Returns:
+            One entry for each layer, the first layer first.
         """
         return tuple(
             Dimensions(
@@ -197,6 +200,7 @@ class ModelConfig(Config):
 
 
 Target = Mapping[str, Any]
+"""``level``, ``shape`` and ``derived_from`` of a target; further keys are not read."""
 
 
 def is_by_gradient(head: HeadConfig, target: Target) -> bool:
@@ -216,7 +220,12 @@ def is_graph_scalar(head: HeadConfig, target: Target) -> bool:
 
 
 def mlp_widths(features: int, head: HeadConfig) -> tuple[int, ...]:
-    """Return the widths of a head's own MLP, from its input to its output."""
+    """Return the widths of a head's own MLP.
+
+    Returns:
+        Channels of the input, of each hidden layer and of the output, which are 1, or 2 with a
+        variance.
+    """
     outputs = 2 if head.has_variance else 1
     return (features, *[head.hidden or features] * (head.layers - 1), outputs)
 
@@ -232,7 +241,16 @@ _NORMS = {"layer": 2, "rms": 1, "graph": 3, "none": 0}
 
 
 def head_parameters(model: ModelConfig, head: HeadConfig, target: Target) -> int:
-    """Count the parameters that a head has of its own."""
+    """Count the parameters that belong to one head alone.
+
+    Args:
+        model: the trunk.
+        head: the head.
+        target: level, shape and ``derived_from`` of its target.
+
+    Returns:
+        Number of parameters; 0 for the derivative of another head.
+    """
     f = model.features
     if is_by_gradient(head, target):
         return 0

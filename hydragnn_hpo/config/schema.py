@@ -1,4 +1,4 @@
-"""What every config is: frozen, strict, documented; read from TOML and written as TOML."""
+"""The base of all configs: frozen, strict, documented; read from TOML and written as TOML."""
 
 import difflib
 import json
@@ -48,6 +48,9 @@ COMMENT_WIDTH = 96
 def read_toml(path: Path) -> dict[str, Any]:
     """Read a TOML file.
 
+    Returns:
+        Nested dicts, lists and scalars, as ``tomllib`` returns them.
+
     Raises:
         ConfigError: it is missing, unreadable, or not TOML.
     """
@@ -91,7 +94,7 @@ def parse_config(values: Mapping[str, Any], schema: type[C], where: str) -> C:
 
 
 def validation_sentence(error: ValidationError, schema: type[BaseModel]) -> str:
-    """Turn the first finding of pydantic into one sentence."""
+    """Turn the first error of pydantic into one sentence."""
     first = error.errors(include_url=False)[0]
     place = ".".join(str(part) for part in first["loc"])
     value = first.get("input")

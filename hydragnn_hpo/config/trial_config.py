@@ -223,7 +223,11 @@ class TrainConfig(Config):
 
     @property
     def budget(self) -> tuple[Literal["nodes", "edges"], int]:
-        """Return what a step has a budget of, and how much; only where ``global_batch`` is None."""
+        """The budget of a step; only where ``global_batch`` is None.
+
+        Returns:
+            What is counted, and the most of it in a step over all ranks.
+        """
         if self.batch_atoms is not None:
             return "nodes", self.batch_atoms
         assert self.batch_edges is not None

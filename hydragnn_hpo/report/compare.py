@@ -156,7 +156,11 @@ class ComparedRun:
 
     @cached_property
     def results(self) -> tuple[CostedResult, ...]:
-        """All results, in the order in which their trials ended."""
+        """The results of the run.
+
+        Returns:
+            One entry for each end of an attempt with a result, in the order of time.
+        """
         return tuple(_read_results(self.facts))
 
     @property
