@@ -462,20 +462,22 @@ class LeaderboardTable(TypedDict):
     """The rows."""
 
 
-class RunFigures(TypedDict):
-    """What a campaign did with its slots, as ``JournalFold.figures`` computes it.
+class StatusCounts(TypedDict, total=False):
+    """Trials by their status; one that is 0 is absent."""
 
-    A count by status is absent where it is 0.
-    """
+    queued: int
+    running: int
+    stopped: int
+    completed: int
+    failed: int
+    cancelled: int
+
+
+class RunFigures(StatusCounts):
+    """What a campaign did with its slots, as ``JournalFold.figures`` computes it."""
 
     trials: int
     """Trials that were proposed."""
-    queued: NotRequired[int]
-    running: NotRequired[int]
-    stopped: NotRequired[int]
-    completed: NotRequired[int]
-    failed: NotRequired[int]
-    cancelled: NotRequired[int]
     attempts: int
     """Attempts that were placed."""
     wide_attempts: int

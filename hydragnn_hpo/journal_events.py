@@ -205,24 +205,21 @@ class AskedEvent(_TrialEvent):
     """A sentence of the planner or the stopping rule; absent for other reasons."""
 
 
-class EndedEvent(_TrialEvent):
-    """An attempt ended, or a trial that has none: refused values, or cancelled while it waits.
+class AttemptOutcome(TypedDict):
+    """How an attempt ended, or a trial without one: refused values, or cancelled while it waits.
 
     Of a result it also holds every other number, by its name there; see ``outcome.read_outcome``.
     """
 
-    event: Literal["ended"]
     outcome: Outcome
     """What became of it."""
     reason: NotRequired[str | None]
     """Why, see the table in the README of ``campaign``; null at the end of a rung."""
-    attempt: NotRequired[int]
-    """Number of the attempt; absent where there was none."""
     reached: NotRequired[int]
     """Epochs the trial has trained; present with a result alone."""
     objective: NotRequired[float | None]
     """Best validation objective, in units of each target's spread; of a result."""
-    score: NotRequired[float | list[float] | None]
+    score: NotRequired[float | Sequence[float] | None]
     """What the trial is ranked by, a list for several goals; null or absent without a result."""
     val_mae: NotRequired[dict[str, float | None]]
     """Validation MAE by head, in the head's unit; of a result."""
@@ -248,6 +245,14 @@ class EndedEvent(_TrialEvent):
     """Fewest ranks of the next attempt, after ``out_of_memory``; absent where unchanged."""
     whole: NotRequired[bool]
     """True if the next attempt needs its device alone, after ``out_of_memory``, else absent."""
+
+
+class EndedEvent(_TrialEvent, AttemptOutcome):
+    """An attempt ended, or a trial without one."""
+
+    event: Literal["ended"]
+    attempt: NotRequired[int]
+    """Number of the attempt; absent where there was none."""
 
 
 class PromotedEvent(_Event):

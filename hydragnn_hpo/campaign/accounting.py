@@ -6,7 +6,7 @@ Beside it, which trial held which slot; ``history`` has what slots did as bars o
 """
 
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,7 +28,6 @@ from hydragnn_hpo.journal_events import (
     RestedEvent,
     RetriedEvent,
 )
-from hydragnn_hpo.search import Point
 
 CAUSES: dict[str, str] = {
     "training": "training and validation",
@@ -115,7 +114,7 @@ class Attempt:
     """``completed``, ``stopped``, ``failed``, ``cancelled`` or ``interrupted``."""
     reason: str | None = None
     train_seconds: float | None = None
-    score: Point | list[float] | None = None
+    score: float | Sequence[float] | None = None
     """What its trial is ranked by; journals hold several goals as a list."""
     val_mae: Mapping[str, float | None] = field(default_factory=dict)
     """Validation MAE of each head at its end."""

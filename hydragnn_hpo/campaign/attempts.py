@@ -21,6 +21,7 @@ from hydragnn_hpo.campaign.state import LOST, Trial
 from hydragnn_hpo.config import CampaignConfig, TrialConfig
 from hydragnn_hpo.config.convs.spec import is_user_conv, package_of
 from hydragnn_hpo.errors import HydraError, JobError, StorageError
+from hydragnn_hpo.journal_events import AttemptOutcome
 from hydragnn_hpo.launching import Backend, Event
 from hydragnn_hpo.layout import RunDir
 from hydragnn_hpo.placement import Plan, StartTask
@@ -339,11 +340,11 @@ class Attempts:
         else:
             self.files_away_since = min(self.files_away_since, time.monotonic())
 
-    def _score(self, trial: Trial, ended: dict[str, Any]) -> Point | None:
+    def _score(self, trial: Trial, ended: AttemptOutcome) -> Point | None:
         """Return what an end is ranked by; nothing for a failure."""
         if ended["outcome"] not in ("completed", "stopped"):
             return None
-        known = {**ended, "joules": trial.joules} if trial.joules else ended
+        known: AttemptOutcome = {**ended, "joules": trial.joules} if trial.joules else ended
         return read_objective(self.config.search.objective, known, self.dispatch.spreads)
 
     def _record_host_failure(self, trial: Trial, host: str | None) -> None:

@@ -5,7 +5,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict, cast
 
 from hydragnn_hpo.campaign.shutdown import Drained
 from hydragnn_hpo.config import INTERRUPTED, STALE
@@ -29,6 +29,15 @@ NOT_ITS_OWN = (INTERRUPTED, STALE, os.EX_OSERR, os.EX_CANTCREAT, RANK_LEASE_LAPS
 Wait = Callable[[], None]
 
 
+class JobEnd(TypedDict):
+    """How a job ended: data of the backend's event ``ended``."""
+
+    codes: Sequence[int]
+    """Exit codes by rank; negative ones are signals."""
+    away: NotRequired[Sequence[str]]
+    """Hosts that were lost with ranks of it; absent or empty where none was."""
+
+
 class AuxiliaryJob:
     """One such job, from its order to its answer."""
 
@@ -40,7 +49,7 @@ class AuxiliaryJob:
         for old in run.glob(f".{kind}.*.*"):
             remove(old)
 
-    def job(self, spec: dict[str, Any], slot: Slot) -> Job:
+    def job(self, spec: Mapping[str, str], slot: Slot) -> Job:
         """Return the order for the backend."""
         return Job(
             id=self.name,
@@ -52,7 +61,7 @@ class AuxiliaryJob:
             slots=(slot,),
         )
 
-    def was_lost(self, ended: Mapping[str, Any]) -> bool:
+    def was_lost(self, ended: JobEnd) -> bool:
         """Check whether the job found no end of its own: its host or its agent was lost.
 
         Args:
@@ -109,14 +118,14 @@ class AuxiliaryJobs:
         self._choose, self._wait = choose, wait
         self._count = 0
         self._name = ""
-        self._ended: Mapping[str, Any] | None = None
+        self._ended: JobEnd | None = None
 
     def on_event(self, event: Event) -> None:
         """Note the end of the job that is waited for."""
         if event.kind == "ended" and event.job == self._name:
-            self._ended = event.data
+            self._ended = cast("JobEnd", event.data)
 
-    def run(self, kind: str, spec: dict[str, Any]) -> Any:
+    def run(self, kind: str, spec: Mapping[str, str]) -> Any:
         """Run one job, and return its answer.
 
         One that is lost is sent again. One that fails by itself is tried on one other host, if
@@ -139,9 +148,7 @@ class AuxiliaryJobs:
             if len(tried) >= TRIES or not again:
                 return job.answer()
 
-    def _goes_again(
-        self, job: AuxiliaryJob, ended: Mapping[str, Any], tried: Sequence[str]
-    ) -> bool:
+    def _goes_again(self, job: AuxiliaryJob, ended: JobEnd, tried: Sequence[str]) -> bool:
         if job.was_lost(ended):
             logger.warning("the %s job was lost; it is sent again.", job.kind)
             return True
@@ -150,9 +157,7 @@ class AuxiliaryJobs:
         logger.warning("the %s job failed on host %s; it is sent elsewhere.", job.kind, tried[0])
         return True
 
-    def _end_of(
-        self, job: AuxiliaryJob, spec: dict[str, Any], tried: list[str]
-    ) -> Mapping[str, Any]:
+    def _end_of(self, job: AuxiliaryJob, spec: Mapping[str, str], tried: list[str]) -> JobEnd:
         """Run one, and return how it ended once its answer can be seen.
 
         Args:

@@ -202,7 +202,7 @@ class Controller:
             except (HydraError, OSError) as error:
                 logger.warning("%s", error)
 
-    def job(self, kind: str, spec: dict[str, Any]) -> Any:
+    def job(self, kind: str, spec: Mapping[str, str]) -> Any:
         """Run one job that is not a trial, on one slot, and return its answer.
 
         Raises:

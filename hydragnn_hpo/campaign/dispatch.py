@@ -1,7 +1,7 @@
 """Between state and planner: price trials, choose their places, write their orders."""
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from hydragnn_hpo.config import (
 from hydragnn_hpo.errors import JobError
 from hydragnn_hpo.file_records import StoreStats
 from hydragnn_hpo.files import storage, write_text
+from hydragnn_hpo.journal_events import AttemptOutcome
 from hydragnn_hpo.launching import Event, Job, Slot
 from hydragnn_hpo.layout import RunDir
 from hydragnn_hpo.placement import (
@@ -290,7 +291,7 @@ class Dispatch:
         named = [self.slots[name] for name in start.slots]
         return tuple(merge_slots(named[at : at + lanes]) for at in range(0, len(named), lanes))
 
-    def release(self, trial: Trial, ended: Mapping[str, Any]) -> None:
+    def release(self, trial: Trial, ended: AttemptOutcome) -> None:
         """Free a trial's slots, and learn from how it ended."""
         self.pool.give_back(trial.slots)
         config = self.configs[trial.name]

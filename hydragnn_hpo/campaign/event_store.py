@@ -5,12 +5,13 @@ import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from hydragnn_hpo.campaign.accounting import SlotHolders, SlotLedger
 from hydragnn_hpo.campaign.journal import Journal, read_journal
 from hydragnn_hpo.campaign.state import State, first_goal, fold
 from hydragnn_hpo.errors import RunError
+from hydragnn_hpo.file_records import RunFigures, StatusCounts
 from hydragnn_hpo.journal_events import JournalEvent
 from hydragnn_hpo.layout import RunDir
 
@@ -58,30 +59,20 @@ class JournalFold:
         """Interrupted attempts by reason."""
         return dict(self._restarts)
 
-    def figures(self) -> dict[str, Any]:
-        """Compute what the campaign did with its slots.
-
-        Returns:
-            ``trials`` and counts by outcome; ``attempts``, ``wide_attempts`` (two ranks or more),
-            ``restarts`` (interrupted attempts, by reason);
-            ``first_step_seconds``: median time from "trial placed" to its first optimizer step in
-            a warm rank; ``cold_start_seconds``: the same in a rank that first imports what the
-            zygote holds (measured import plus the warm median); ``slot_seconds``: of all slots,
-            from the first placement to the last end of each controller; ``utilization``: share of
-            them in training and validation; ``losses``: all shares by cause, see
-            ``accounting.CAUSES``; ``energy_joules`` of all hosts, ``energy_idle_joules`` among
-            them while no trial held the slots, ``energy_parts``: what of a host was counted; None
-            where nothing was.
-        """
+    def figures(self) -> RunFigures:
+        """Compute what the campaign did with its slots."""
         used = self.ledger.utilization()
         statuses = Counter(trial.status for trial in self.state.trials.values())
         warm = statistics.median(self._first_steps) if self._first_steps else None
         cold = None
         if self._imports and warm is not None:
             cold = statistics.median(self._imports) + warm
+        energy = self.state.energy
+        known = energy.joules is not None
+        counts = cast("StatusCounts", dict(sorted(statuses.items())))
         return {
             "trials": statuses.total(),
-            **dict(sorted(statuses.items())),
+            **counts,
             "attempts": len(self._widths),
             "wide_attempts": sum(width > 1 for width in self._widths),
             "restarts": self.restarts,
@@ -90,19 +81,10 @@ class JournalFold:
             "slot_seconds": used.slot_seconds,
             "utilization": used.share("training") if used.slot_seconds else None,
             "losses": used.shares,
-            **_energy_figures(self.state),
+            "energy_joules": energy.joules,
+            "energy_idle_joules": energy.idle if known else None,
+            "energy_parts": list(energy.parts) if known else None,
         }
-
-
-def _energy_figures(state: State) -> dict[str, Any]:
-    """Return what the hosts took; None where nothing was counted, never 0."""
-    energy = state.energy
-    known = energy.joules is not None
-    return {
-        "energy_joules": energy.joules,
-        "energy_idle_joules": energy.idle if known else None,
-        "energy_parts": list(energy.parts) if known else None,
-    }
 
 
 class EventStore(JournalFold):

@@ -16,6 +16,7 @@ from hydragnn_hpo.campaign.promotion import choose_promotions
 from hydragnn_hpo.campaign.state import State
 from hydragnn_hpo.config import CampaignConfig, ProfileConfig, TrialConfig
 from hydragnn_hpo.errors import ConfigError
+from hydragnn_hpo.journal_events import SearchedValues
 from hydragnn_hpo.layout import derive_seed
 from hydragnn_hpo.placement import (
     CostModel,
@@ -29,8 +30,8 @@ from hydragnn_hpo.placement import (
 )
 from hydragnn_hpo.search import Point, Promotion, RungResult, make_brain
 
-Values = dict[str, Any]
-Configure = Callable[[str, Mapping[str, Any]], Any]
+Configure = Callable[[str, SearchedValues], Any]
+"""Makes a trial's whole configuration from its name and searched values."""
 
 ERROR = 0.25
 """How far the logarithm of a trial's true time is from its price, once the machine's own speed is
@@ -157,8 +158,8 @@ class Forecast:
 
 
 def sample_configurations(
-    config: CampaignConfig, count: int, known: Sequence[Values] = ()
-) -> list[Values]:
+    config: CampaignConfig, count: int, known: Sequence[SearchedValues] = ()
+) -> list[SearchedValues]:
     """Draw configurations as a campaign may propose them, spread evenly over its space.
 
     Args:
@@ -199,7 +200,7 @@ class TrialPricer:
         self.config, self.machine = config, machine
         self.costs, self.configure = costs, configure
 
-    def price(self, name: str, values: Values) -> PricedTrial | None:
+    def price(self, name: str, values: SearchedValues) -> PricedTrial | None:
         """Price a trial; None if its values make no valid one."""
         try:
             trial = self.configure(name, values)
@@ -207,7 +208,7 @@ class TrialPricer:
             return None
         return self.priced(name, values, trial)
 
-    def priced(self, name: str, values: Values, trial: Any) -> PricedTrial:
+    def priced(self, name: str, values: SearchedValues, trial: Any) -> PricedTrial:
         """Price a trial whose configuration is known."""
         command, every = self.config.command, CHECKPOINT_SECONDS
         if isinstance(trial, TrialConfig):

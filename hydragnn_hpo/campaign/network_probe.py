@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 from hydragnn_hpo.campaign.backends import backend_on
 from hydragnn_hpo.config import MachineConfig, ProfileConfig, resolve_machine
@@ -91,7 +91,43 @@ def make_probe_job(folder: Path, slots: Sequence[Slot], seconds: float = JOIN_SE
     )
 
 
-def read_answer(folder: Path) -> dict[str, Any]:
+class RankSums(TypedDict):
+    """What one rank found."""
+
+    rank: int
+    host: str
+    """Name of its host, as the system has it."""
+    wrong: int
+    """Elements of sums that are wrong."""
+
+
+class SumSpeed(TypedDict):
+    """Sums of one size."""
+
+    bytes: int
+    """Of one sum."""
+    seconds: float
+    """Median of the slowest rank."""
+    bus_bytes_per_second: float
+    """What passes the slowest wire."""
+
+
+class ProbeAnswer(TypedDict):
+    """What the ranks of a probe found, see ``allreduce_probe.merge_reports``."""
+
+    world: int
+    """Number of ranks."""
+    latency_seconds: float
+    """Of a sum of a few bytes, on the slowest rank."""
+    bandwidth: list[SumSpeed]
+    """By size."""
+    networks: list[str]
+    """What the communication libraries used; an empty name where one does not tell."""
+    ranks: list[RankSums]
+    """All of them, by rank."""
+
+
+def read_answer(folder: Path) -> ProbeAnswer:
     """Read the answer of a job that has ended, see ``allreduce_probe.merge_reports``.
 
     Raises:
@@ -100,10 +136,11 @@ def read_answer(folder: Path) -> dict[str, Any]:
     log = folder / "log"
     if not (folder / ANSWER).exists():
         raise JobError(f"the ranks of {folder.name} ended without an answer: see {log}.")
-    values: dict[str, Any] = read_json(folder / ANSWER)
+    values = read_json(folder / ANSWER)
     if "error" in values:
         raise JobError(f"{values['error']} (see {log}).")
-    return values
+    answer: ProbeAnswer = values
+    return answer
 
 
 def probe_network(name: str, profile: ProfileConfig, folder: Path, hosts: int) -> list[Finding]:
@@ -210,7 +247,7 @@ def choose_pairs(hosts: Sequence[str], far: int = FAR_PAIRS) -> list[list[Pair]]
 
 
 def check_pairs(
-    answers: Mapping[Pair, Mapping[str, Any]],
+    answers: Mapping[Pair, ProbeAnswer],
     failures: Mapping[Pair, str],
     profile: ProfileConfig,
 ) -> list[Finding]:
@@ -232,18 +269,18 @@ def check_pairs(
     return findings + [_check_network(a["networks"], pair, profile) for pair, a in answers.items()]
 
 
-def _latency(answer: Mapping[str, Any], pair: Pair) -> Finding:
+def _latency(answer: ProbeAnswer, pair: Pair) -> Finding:
     seconds = answer["latency_seconds"]
     return Finding(_LATENCY, "ok", f"{1e6 * seconds:.0f} us", hosts=pair, figure=seconds)
 
 
-def _bandwidth(answer: Mapping[str, Any], pair: Pair, peak: float | None) -> Finding:
+def _bandwidth(answer: ProbeAnswer, pair: Pair, peak: float | None) -> Finding:
     best = max(entry["bus_bytes_per_second"] for entry in answer["bandwidth"])
     share = f", {100 * best / peak:.0f} % of the wire's" if peak else ""
     return Finding(_RATE, "ok", f"{best / 1e9:.3g} GB/s{share}", hosts=pair, figure=best)
 
 
-def _check_sums(answer: Mapping[str, Any], pair: Pair) -> Finding:
+def _check_sums(answer: ProbeAnswer, pair: Pair) -> Finding:
     bad = [rank for rank in answer["ranks"] if rank["wrong"]]
     if not bad:
         found = f"right on all {answer['world']} ranks"

@@ -3,14 +3,16 @@
 import os
 import re
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast, get_args
 
 from hydragnn_hpo.config import DISK_FULL, FILES_AWAY, HALVED, INTERRUPTED, PEER_LOST, STALE
 from hydragnn_hpo.errors import StorageError
+from hydragnn_hpo.file_records import FailureReason
 from hydragnn_hpo.files import passes, read_json
+from hydragnn_hpo.journal_events import AttemptOutcome
 from hydragnn_hpo.leases import RANK_LEASE_ALARM, RANK_LEASE_LAPSED
 
 LAST_LINES = 3
@@ -33,7 +35,7 @@ OURS = "hydragnn_hpo"
 YIELDS = ("paused", "resized", "walltime")
 """Reasons for which a trial is asked to leave a checkpoint and end."""
 
-REASONS = ("diverged", "out_of_memory", "bad_config", "bug")
+REASONS: tuple[FailureReason, ...] = get_args(FailureReason)
 """Why a trial may fail."""
 
 RESERVED_KEYS = (
@@ -86,13 +88,10 @@ class EndedAttempt:
         return next((-code for code in judged if -code in CRASHES), None)
 
 
-def read_outcome(attempt: EndedAttempt) -> dict[str, Any]:
+def read_outcome(attempt: EndedAttempt) -> AttemptOutcome:
     """Read how an attempt ended.
 
     Only a ``result.json`` proves an end; exit codes merely tell why there is none.
-
-    Returns:
-        Values of the journal's ``ended`` event: ``outcome``, ``reason`` and what belongs to it.
     """
     codes, asked = attempt.codes, attempt.asked
     path = attempt.folder / "result.json"
@@ -101,32 +100,32 @@ def read_outcome(attempt: EndedAttempt) -> dict[str, Any]:
     if asked == "cancelled":
         return {"outcome": "cancelled", "reason": "cancelled"}
     if DISK_FULL in codes:
-        return _interrupted("disk_full", message=last_lines(attempt.folder / "log"))
+        return _interrupted("disk_full", last_lines(attempt.folder / "log"))
     if INTERRUPTED in codes or asked in YIELDS:
-        return _interrupted(asked if asked in YIELDS else "walltime")
+        return {"outcome": "interrupted", "reason": asked if asked in YIELDS else "walltime"}
     if HALVED in codes:  # ends by itself: it is halved until it fits, or one graph does not
-        return _interrupted("resized")
+        return {"outcome": "interrupted", "reason": "resized"}
     return _without_result(attempt)
 
 
-def _without_result(attempt: EndedAttempt) -> dict[str, Any]:
+def _without_result(attempt: EndedAttempt) -> AttemptOutcome:
     """Read how an attempt ended that left no result, unasked."""
     codes = attempt.codes
     log_end = last_lines(attempt.folder / "log")
     if FILES_AWAY in codes:
-        return _interrupted("files_away", message=log_end)
+        return _interrupted("files_away", log_end)
     if attempt.crash is not None:
         message = describe_crash(attempt.folder / "log", attempt.crash, attempt.package)
         if attempt.crashes + 1 >= MAX_CRASHES:
             return _failed("bug", message)
-        return _interrupted("crashed", message=message)
+        return _interrupted("crashed", message)
     if attempt.excused:
-        return _interrupted("host_lost", codes=list(codes), message=attempt.error, excused=True)
+        return {**_lost("host_lost", codes, attempt.error), "excused": True}
     if attempt.restarts >= attempt.max_restarts:
         return _failed("bug", _describe_losses(attempt, log_end))
     if STALE in codes:  # the log names the rank that was waited for
-        return _interrupted("stale", codes=list(codes), message=log_end)
-    return _interrupted("host_lost", codes=list(codes), message=attempt.error)
+        return _lost("stale", codes, log_end)
+    return _lost("host_lost", codes, attempt.error)
 
 
 def _describe_losses(attempt: EndedAttempt, log_end: str) -> str:
@@ -142,11 +141,20 @@ def _describe_losses(attempt: EndedAttempt, log_end: str) -> str:
     return f"was lost {often} (exit codes {codes}): {attempt.error or log_end}"
 
 
-def _interrupted(reason: str, **values: Any) -> dict[str, Any]:
-    return {"outcome": "interrupted", "reason": reason, **values}
+def _interrupted(reason: str, message: str | None) -> AttemptOutcome:
+    return {"outcome": "interrupted", "reason": reason, "message": message}
 
 
-def _of_result(path: Path, asked: str | None) -> dict[str, Any]:
+def _lost(reason: str, codes: Sequence[int], message: str | None) -> AttemptOutcome:
+    return {
+        "outcome": "interrupted",
+        "reason": reason,
+        "codes": list(codes),
+        "message": message,
+    }
+
+
+def _of_result(path: Path, asked: str | None) -> AttemptOutcome:
     """Read a result; a file that is none is a bug of the program that wrote it.
 
     Raises:
@@ -169,12 +177,13 @@ def _of_result(path: Path, asked: str | None) -> dict[str, Any]:
             "bug", f"{path}: status is {status!r}: write completed, stopped, cancelled or failed."
         )
     ruled = status == "cancelled" and asked is not None and asked != "cancelled"
-    return {
+    ended: AttemptOutcome = {
         "outcome": "stopped" if ruled else status,
         "reason": asked if ruled else result.get("reason"),
         "reached": result.get("epochs", 0),
-        **{key: value for key, value in result.items() if _kept(key, value)},
     }
+    numbers = {key: value for key, value in result.items() if _kept(key, value)}
+    return cast("AttemptOutcome", ended | numbers)
 
 
 def _kept(key: str, value: Any) -> bool:
@@ -183,13 +192,13 @@ def _kept(key: str, value: Any) -> bool:
     return key == "val_mae" or (number and key not in RESERVED_KEYS)
 
 
-def _failed(reason: str, message: str) -> dict[str, Any]:
+def _failed(reason: str, message: str) -> AttemptOutcome:
     return {"outcome": "failed", "reason": reason, "message": message}
 
 
 def retry_out_of_memory(
-    ended: Mapping[str, Any], *, width: int, widths: Sequence[int], shared: bool
-) -> dict[str, Any]:
+    ended: AttemptOutcome, *, width: int, widths: Sequence[int], shared: bool
+) -> AttemptOutcome:
     """Turn an end without memory into another try, as long as there is something to try.
 
     First without neighbours on its device, then with twice the ranks, each with half the graphs;
@@ -202,17 +211,17 @@ def retry_out_of_memory(
         shared: whether its slots shared a device with others.
 
     Returns:
-        ``ended`` itself, or an interruption with ``whole`` or ``least`` for the next attempt.
+        A copy of ``ended``, or an interruption with ``whole`` or ``least`` for the next attempt.
     """
     if ended.get("reason") != "out_of_memory" or ended["outcome"] != "failed":
-        return dict(ended)
-    message = ended.get("message")
+        return ended.copy()
+    again = _interrupted("out_of_memory", ended.get("message"))
     if shared:
-        return _interrupted("out_of_memory", message=message, whole=True)
+        return {**again, "whole": True}
     wider = [ranks for ranks in widths if ranks >= 2 * width]
     if wider:
-        return _interrupted("out_of_memory", message=message, least=wider[0])
-    return dict(ended)
+        return {**again, "least": wider[0]}
+    return ended.copy()
 
 
 def find_failed_host(

@@ -2,7 +2,7 @@
 
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from hydragnn_hpo.campaign.event_store import EventStore, read_state
 from hydragnn_hpo.campaign.state import Trial
 from hydragnn_hpo.config import CampaignConfig, Objective, Space, load_config
 from hydragnn_hpo.errors import ConfigError
+from hydragnn_hpo.journal_events import SearchedValues
 from hydragnn_hpo.layout import RunDir, derive_seed
 from hydragnn_hpo.search import Brain, Point, Row, fixed_values, make_brain, select_warm_start
 
@@ -52,7 +53,7 @@ def read_warm_start_rows(path: Path, objective: Objective, space: Space) -> list
     return rows
 
 
-Result = tuple[dict[str, Any], Point | None]
+Result = tuple[SearchedValues, Point | None]
 
 
 class SearchWorker:
@@ -66,12 +67,12 @@ class SearchWorker:
         self,
         make: Callable[[], Brain],
         results: Sequence[Result],
-        pending: Sequence[dict[str, Any]],
+        pending: Sequence[SearchedValues],
     ) -> None:
         """Start to build the brain, and replay what was known before."""
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="brain")
         self._brain = self._pool.submit(_build, make, results, pending)
-        self._proposals: Future[list[dict[str, Any]]] | None = None
+        self._proposals: Future[list[SearchedValues]] | None = None
         self._results: list[Future[None]] = []
         self.asking = 0
 
@@ -81,7 +82,7 @@ class SearchWorker:
         self.asking = count
         self._proposals = self._pool.submit(lambda: self._brain.result().ask(count))
 
-    def take_proposals(self, wait: bool = False) -> list[dict[str, Any]] | None:
+    def take_proposals(self, wait: bool = False) -> list[SearchedValues] | None:
         """Return the proposals if they are there (or wait for them), else None."""
         if self._proposals is None or not (wait or self._proposals.done()):
             return None
@@ -89,7 +90,7 @@ class SearchWorker:
         self._proposals, self.asking = None, 0
         return proposals
 
-    def tell(self, values: Mapping[str, Any], objective: Point | None) -> None:
+    def tell(self, values: SearchedValues, objective: Point | None) -> None:
         """Report a result to the brain; None is a failure."""
         known = dict(values)
         self._results.append(self._pool.submit(lambda: self._brain.result().tell(known, objective)))
@@ -106,7 +107,7 @@ class SearchWorker:
 
 
 def _build(
-    make: Callable[[], Brain], results: Sequence[Result], pending: Sequence[dict[str, Any]]
+    make: Callable[[], Brain], results: Sequence[Result], pending: Sequence[SearchedValues]
 ) -> Brain:
     brain = make()
     if results or pending:
@@ -123,7 +124,7 @@ class Proposals:
         event_store: EventStore,
         dispatch: Dispatch,
         *,
-        configure: Callable[[str, Mapping[str, Any]], Any],
+        configure: Callable[[str, SearchedValues], Any],
     ) -> None:
         """Start without a brain.
 
@@ -244,7 +245,7 @@ class Proposals:
         for values in proposals[: self.budget - self.event_store.state.searched]:
             self.propose(values)
 
-    def propose(self, values: dict[str, Any], parent: str | None = None) -> None:
+    def propose(self, values: SearchedValues, parent: str | None = None) -> None:
         """Note a new trial; one that cannot be is a result at once.
 
         Args:

@@ -1,7 +1,7 @@
 """How much a first campaign searches: the most thorough search that fits a time on a machine."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,6 +16,7 @@ from hydragnn_hpo.campaign.forecast import (
 from hydragnn_hpo.campaign.setup import stores_of, trial_config
 from hydragnn_hpo.config import CampaignConfig
 from hydragnn_hpo.file_records import StoreStats
+from hydragnn_hpo.journal_events import SearchedValues
 from hydragnn_hpo.placement import CostModel
 
 BATCHES = (16, 32, 64)
@@ -221,7 +222,7 @@ def _price_draws(
     """Price configurations that are drawn from a campaign's space."""
     stores = stores_of(config, [stats["name"]])
 
-    def configure(name: str, values: Mapping[str, Any]) -> Any:
+    def configure(name: str, values: SearchedValues) -> Any:
         return trial_config(config, name, values, stores)
 
     costs = CostModel(stats, machine.profile, max_width=machine.slots)

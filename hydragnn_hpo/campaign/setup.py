@@ -5,7 +5,7 @@ import platform
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from hydragnn_hpo import __version__
 from hydragnn_hpo.config import (
@@ -24,6 +24,7 @@ from hydragnn_hpo.config import (
 from hydragnn_hpo.errors import ConfigError, RunError
 from hydragnn_hpo.file_records import StoreStats, TargetStats
 from hydragnn_hpo.files import PART, read_json, remove, storage, sweep, write_text
+from hydragnn_hpo.journal_events import SearchedValues
 from hydragnn_hpo.layout import RunDir, derive_seed
 from hydragnn_hpo.resources import find_resource
 from hydragnn_hpo.search import (
@@ -154,7 +155,18 @@ def find_cards(config: CampaignConfig, source: Path) -> dict[Path, CardConfig]:
     return cards
 
 
-def stores_of(config: CampaignConfig, names: Sequence[str]) -> list[dict[str, Any]]:
+class StoreEntry(TypedDict):
+    """A ``[[data]]`` entry of ``trial.toml``."""
+
+    store: str
+    """Path of the graph store, relative to the trial's folder."""
+    prefix: str
+    """Put before the names of its targets."""
+    ratio: float | None
+    """Share of the graphs that are drawn from it; None for every graph once per epoch."""
+
+
+def stores_of(config: CampaignConfig, names: Sequence[str]) -> list[StoreEntry]:
     """Return the ``[[data]]`` entries of a trial.
 
     Args:
@@ -168,7 +180,7 @@ def stores_of(config: CampaignConfig, names: Sequence[str]) -> list[dict[str, An
 
 
 def trial_config(
-    config: CampaignConfig, name: str, values: Mapping[str, Any], stores: list[dict[str, Any]]
+    config: CampaignConfig, name: str, values: SearchedValues, stores: list[StoreEntry]
 ) -> TrialConfig:
     """Make a trial's whole configuration from the campaign's template and searched values.
 

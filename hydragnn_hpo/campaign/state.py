@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
@@ -30,6 +30,7 @@ from hydragnn_hpo.journal_events import (
     ReseedEvent,
     RestedEvent,
     RetriedEvent,
+    SearchedValues,
     UnreadEvent,
 )
 from hydragnn_hpo.search import Point, RungResult, rank_points
@@ -55,7 +56,7 @@ class Trial:
     """What is known of one trial."""
 
     name: str
-    values: dict[str, Any]
+    values: SearchedValues
     """Active searched values."""
     until: int
     """Epochs it may train at present: its rung."""
@@ -203,7 +204,7 @@ class State:
         """Trials that a person added to the budget."""
         self.additions: set[str] = set()
         """Requests that added them."""
-        self.chosen: deque[dict[str, Any]] = deque()
+        self.chosen: deque[SearchedValues] = deque()
         """Values that a person chose and that are not trials yet."""
         self.units: dict[str, str] = {}
         self.bugs: Counter[str] = Counter()
@@ -262,9 +263,9 @@ class State:
             handler(self, event)
 
 
-def first_goal(score: Point | list[float] | None) -> float | None:
+def first_goal(score: float | Sequence[float] | None) -> float | None:
     """Return a score for the first goal; journals hold several goals as a list."""
-    return score[0] if isinstance(score, (tuple, list)) else score
+    return score if score is None or isinstance(score, (float, int)) else score[0]
 
 
 def fold(events: Iterable[JournalEvent]) -> State:
@@ -351,7 +352,7 @@ def _ended(state: State, event: EndedEvent) -> None:
     trial.epoch = event.get("reached", trial.epoch)
     trial.objective, trial.val_mae = event.get("objective"), event.get("val_mae", {})
     score = event.get("score", trial.objective)
-    trial.score = tuple(score) if isinstance(score, list) else score
+    trial.score = score if score is None or isinstance(score, (float, int)) else tuple(score)
     if trial.score is not None:
         trial.rests[trial.until] = trial.score
     if outcome != "cancelled" and trial.parent is None:

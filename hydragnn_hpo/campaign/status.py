@@ -8,13 +8,15 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
 from hydragnn_hpo.campaign.accounting import SlotLedger, Utilization
 from hydragnn_hpo.campaign.event_store import read_state
 from hydragnn_hpo.campaign.journal import read_journal
 from hydragnn_hpo.campaign.state import EnergyUse, State, Trial
 from hydragnn_hpo.config import SearchConfig
+from hydragnn_hpo.file_records import LeaderboardEntry, LeaderboardTable
+from hydragnn_hpo.journal_events import SearchedValues
 from hydragnn_hpo.layout import RunDir
 from hydragnn_hpo.search import Point, pareto_front
 
@@ -342,7 +344,7 @@ class LeaderboardRow:
     """What its slots took, by the counters of their hosts; None where nothing was counted."""
     energy_share: float | None
     """Share of the time it held slots in which that was counted; None while it runs."""
-    values: dict[str, Any]
+    values: SearchedValues
 
 
 @dataclass(frozen=True)
@@ -356,9 +358,10 @@ class Leaderboard:
         """Keep the first rows."""
         return Leaderboard(self.rows[:top], self.units)
 
-    def to_plain(self) -> dict[str, Any]:
+    def to_plain(self) -> LeaderboardTable:
         """Return plain data for JSON."""
-        return {"units": self.units, "trials": [asdict(row) for row in self.rows]}
+        rows = [cast("LeaderboardEntry", asdict(row)) for row in self.rows]
+        return {"units": self.units, "trials": rows}
 
 
 def rank_trials(state: State) -> Leaderboard:

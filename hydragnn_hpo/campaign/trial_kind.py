@@ -19,13 +19,14 @@ from hydragnn_hpo.config import (
 )
 from hydragnn_hpo.file_records import StoreStats
 from hydragnn_hpo.files import read_json, storage
+from hydragnn_hpo.journal_events import AttemptOutcome, SearchedValues
 from hydragnn_hpo.launching import Slot, spec_of
 from hydragnn_hpo.layout import RunDir, TrialDir, derive_seed
 from hydragnn_hpo.leases import RANK_LEASE_LAPSED
 from hydragnn_hpo.search import apply_values, finite_number, read_objective
 
-RunJob = Callable[[str, dict[str, Any]], Any]
-"""Runs a job that is no trial and returns its answer."""
+RunJob = Callable[[str, Mapping[str, str]], Any]
+"""Runs a job that is no trial, given its kind and order, and returns its answer."""
 
 
 class TrialKind(Protocol):
@@ -47,7 +48,7 @@ class TrialKind(Protocol):
             ConfigError: the space does not fit the data.
         """
 
-    def configure(self, name: str, values: Mapping[str, Any]) -> Any:
+    def configure(self, name: str, values: SearchedValues) -> Any:
         """Make a trial's whole configuration.
 
         Raises:
@@ -65,7 +66,7 @@ class TrialKind(Protocol):
     ) -> dict[str, Any]:
         """Return the job specification that every rank of an attempt gets."""
 
-    def ended(self, attempt: EndedAttempt, *, until: int) -> dict[str, Any]:
+    def ended(self, attempt: EndedAttempt, *, until: int) -> AttemptOutcome:
         """Read how an attempt that was to go up to an epoch ended, see ``outcome.read_outcome``."""
 
 
@@ -95,7 +96,7 @@ class TrainingTrials:
         check_corners(self.config, stats["targets"], stats["cutoff"], stats)
         self.stats = stats
 
-    def configure(self, name: str, values: Mapping[str, Any]) -> TrialConfig:
+    def configure(self, name: str, values: SearchedValues) -> TrialConfig:
         """Make a trial's configuration from the template and searched values."""
         return trial_config(self.config, name, values, self._stores)
 
@@ -114,7 +115,7 @@ class TrainingTrials:
         one_host = len({slot.host for slot in slots}) == 1
         return {"trial_dir": str(trial.path.resolve()), "attempt": attempt, "one_host": one_host}
 
-    def ended(self, attempt: EndedAttempt, *, until: int) -> dict[str, Any]:
+    def ended(self, attempt: EndedAttempt, *, until: int) -> AttemptOutcome:
         """Read how an attempt ended."""
         return read_outcome(attempt)
 
@@ -145,10 +146,10 @@ class CommandTrials:
     def prepare(self, job: "RunJob") -> None:
         """Do nothing: a command has no data to prepare."""
 
-    def configure(self, name: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    def configure(self, name: str, values: SearchedValues) -> dict[str, Any]:
         """Fill the searched values into the template; name and seed are ours."""
         seed = derive_seed(self.config.seed, name, "training")
-        return {"trial": name, "seed": seed, **apply_values(self.config.trial, dict(values))}
+        return {"trial": name, "seed": seed, **apply_values(self.config.trial, values)}
 
     def written(self, config: dict[str, Any]) -> str:
         """Return the content of ``trial.toml``."""
@@ -172,7 +173,7 @@ class CommandTrials:
             machine=self.config.machine,
         )
 
-    def ended(self, attempt: EndedAttempt, *, until: int) -> dict[str, Any]:
+    def ended(self, attempt: EndedAttempt, *, until: int) -> AttemptOutcome:
         """Read how an attempt ended; see ``outcome.read_outcome``.
 
         A result must hold what is minimized. A command that ended by itself without a result is
@@ -201,21 +202,22 @@ class CommandTrials:
         return _sound(ended, until)
 
 
-def _sound(ended: dict[str, Any], until: int) -> dict[str, Any]:
+def _sound(ended: AttemptOutcome, until: int) -> AttemptOutcome:
     """Keep of what a user wrote only what can be counted and shown."""
-    reached, errors = ended["reached"], ended.get("val_mae")
+    reached, errors, reason = ended["reached"], ended.get("val_mae"), ended["reason"]
     known = isinstance(reached, int) and 0 < reached <= until
     errors = errors if isinstance(errors, dict) else {}
-    numbers = {head: e for head, each in errors.items() if (e := finite_number(each)) is not None}
-    reason = ended["reason"]
-    return ended | {
+    return {
+        **ended,
         "reached": reached if known else until,
-        "val_mae": numbers,
+        "val_mae": {
+            head: e for head, each in errors.items() if (e := finite_number(each)) is not None
+        },
         "reason": reason if isinstance(reason, str) else None,
     }
 
 
-def _bug(message: str) -> dict[str, Any]:
+def _bug(message: str) -> AttemptOutcome:
     return {"outcome": "failed", "reason": "bug", "message": message}
 
 

@@ -9,7 +9,6 @@ import logging
 import secrets
 import stat
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -22,6 +21,7 @@ from hydragnn_hpo.campaign.state import State, Trial
 from hydragnn_hpo.config import CampaignConfig, Config, Scalar, parse_config, validation_sentence
 from hydragnn_hpo.errors import ConfigError, HydraError, RunError, StorageError, unknown
 from hydragnn_hpo.files import storage, write_json
+from hydragnn_hpo.journal_events import SearchedValues
 from hydragnn_hpo.layout import RunDir
 from hydragnn_hpo.search import (
     active_parameters,
@@ -190,7 +190,7 @@ def _check_retry(trial: Trial) -> None:
         )
 
 
-def check_values(config: CampaignConfig, values: Mapping[str, Any]) -> None:
+def check_values(config: CampaignConfig, values: SearchedValues) -> None:
     """Refuse searched values that the campaign's space does not hold.
 
     Raises:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -300,7 +300,7 @@ def _reseeded(run: Path, count: int, quiet: bool) -> dict[str, Any]:
     """Train the best trials of the run's campaign again, and build the ensemble at its end."""
     from hydragnn_hpo import log
     from hydragnn_hpo.campaign import open_run
-    from hydragnn_hpo.cli.run_command import alone, fitting_cards
+    from hydragnn_hpo.cli.run_command import find_fitting_cards, run_alone
     from hydragnn_hpo.config import CampaignConfig, load_config
     from hydragnn_hpo.errors import ConfigError
     from hydragnn_hpo.layout import RunDir
@@ -310,10 +310,9 @@ def _reseeded(run: Path, count: int, quiet: bool) -> dict[str, Any]:
     config = load_config(source, CampaignConfig)
     if config.command is not None:
         raise ConfigError(f"{run}: its trials run a command: there is no ensemble to build.")
-    cards = fitting_cards(config, source)
-    result = alone(config, open_run(config, run), cards, quiet=quiet, reseed=count)
-    table: dict[str, Any] = result["ensemble"]
-    return table
+    cards = find_fitting_cards(config, source)
+    result = run_alone(config, open_run(config, run), cards, quiet=quiet, reseed=count)
+    return cast("dict[str, Any]", result["ensemble"])
 
 
 def _print_build(table: dict[str, Any]) -> None:

@@ -241,7 +241,7 @@ class ComparedRun:
             "host_seconds": self.host_seconds,
             "slot_seconds": facts.losses.slot_seconds,
             "utilization": facts.figures["utilization"],
-            "energy_joules": facts.figures["energy_joules"],
+            "energy_joules": facts.figures.get("energy_joules"),
             "winner": None if best is None else _winner_to_plain(best),
             "test_mae": {head: self.test_mae(head) for head in heads},
             "units": dict(facts.units),

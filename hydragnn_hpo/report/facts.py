@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from hydragnn_hpo.campaign import (
     JournalHistory,
@@ -15,7 +14,7 @@ from hydragnn_hpo.campaign import (
 )
 from hydragnn_hpo.config import CampaignConfig, CardConfig, load_config
 from hydragnn_hpo.errors import StorageError
-from hydragnn_hpo.file_records import EnsembleTable
+from hydragnn_hpo.file_records import EnsembleTable, RunFigures
 from hydragnn_hpo.files import read_json
 from hydragnn_hpo.journal_events import JournalEvent
 from hydragnn_hpo.layout import RunDir
@@ -36,8 +35,8 @@ class Facts:
     """Cards of the stores, by name; empty where there are none."""
     history: JournalHistory
     """The journal's events and everything derived from them."""
-    figures: Mapping[str, Any]
-    """What ``JournalFold.figures`` returns."""
+    figures: RunFigures
+    """Counts, slot time and energy of the whole campaign."""
     losses: Utilization
     """Slot-seconds by cause."""
     ensemble: EnsembleTable | None

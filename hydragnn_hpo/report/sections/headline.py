@@ -1,10 +1,9 @@
 """Section on the outcome, in one screen: errors in units, baselines, and cost."""
 
 from collections.abc import Mapping
-from typing import Any
 
 from hydragnn_hpo.config import PublishedConfig
-from hydragnn_hpo.file_records import HeadScores
+from hydragnn_hpo.file_records import HeadScores, RunFigures
 from hydragnn_hpo.report.charts import cost_unit, time_unit
 from hydragnn_hpo.report.facts import Facts
 from hydragnn_hpo.report.page_blocks import Block, Number, Numbers, Section, Table, Text, make_table
@@ -20,7 +19,7 @@ def make_section(facts: Facts) -> Section:
     heads = facts.ensemble["heads"] if facts.ensemble is not None else {}
     blocks += _ensemble(facts, heads) if heads else _best_trial(facts)
     blocks += [_counts(facts), _cost(facts)]
-    if facts.figures["energy_joules"] is None:
+    if facts.figures.get("energy_joules") is None:
         blocks.append(Text("Energy was not counted: no counter of the hosts could be read."))
     lead = "How good the result is, against what it should be judged, and what it cost."
     return Section("headline", "Headline", lead, tuple(blocks))
@@ -110,9 +109,9 @@ def _cost(facts: Facts) -> Numbers:
     )
 
 
-def _energy(figures: Mapping[str, Any]) -> Number:
-    joules = figures["energy_joules"]
+def _energy(figures: RunFigures) -> Number:
+    joules, parts = figures.get("energy_joules"), figures.get("energy_parts") or ()
     if joules is None:
         return Number("energy", "energy", None, note="not counted")
     unit, size = ("kWh", JOULES_PER_KWH) if joules >= JOULES_PER_KWH else ("kJ", 1e3)
-    return Number("energy", "energy", joules / size, unit, ", ".join(figures["energy_parts"]))
+    return Number("energy", "energy", joules / size, unit, ", ".join(parts))
