@@ -67,10 +67,10 @@ differ at all (Law 5)."""
 RESUMED = "same result: interrupted and unbroken"
 
 TRIALS = 100_000
-"""More than any machine ends in minutes: the campaign is paused."""
+"""More trials than any machine finishes in minutes: the campaign is paused."""
 
 LEASE_SECONDS = 30.0
-"""Of ranks: a host that was busy for a while is not lost."""
+"""Lease of ranks, long enough that a busy host does not count as lost."""
 
 STEP_SECONDS = 600.0
 """Time limit of each command; how much longer a campaign goes on where no trial has come to its
@@ -94,7 +94,7 @@ STEPS = {
     "interruption": "a trial killed and resumed: the same result",
     "campaign": "some minutes of a campaign on all hosts",
 }
-"""What is done, in this order."""
+"""Descriptions of the steps, in their order."""
 
 TRIAL: dict[str, JsonValue] = {
     "trial": "acceptance",
@@ -109,7 +109,7 @@ TRIAL: dict[str, JsonValue] = {
         "checkpoint_seconds": 0.0,
     },
 }
-"""What is trained on one rank (``one``) and on two (``two``), and killed and resumed (``cut``)."""
+"""The trial that is trained on one rank (``one``), on two (``two``), and with a kill (``cut``)."""
 
 
 class AcceptanceStage(TypedDict):
@@ -145,10 +145,10 @@ class StepFailed(Exception):
 
 @dataclass(frozen=True)
 class Acceptance:
-    """What is accepted: a machine, through a folder, within a time."""
+    """The machine to accept, and the folder and time to use."""
 
     machine: Mapping[str, str | None]
-    """Values of ``[machine]``: ``profile``, ``pack`` and ``container``."""
+    """Values of ``[machine]``: ``profile``, ``pack`` and ``container``; None if not used."""
 
     hosts: JobHosts
     folder: Path
@@ -233,7 +233,7 @@ def _describe_stage(name: str, findings: Sequence[Finding]) -> AcceptanceStage:
 
 
 def _findings_of(name: str, act: Examine) -> list[Finding]:
-    """Run a step; a failure is a finding, and the others go on."""
+    """Run a step; its failure becomes a finding, so that later steps still run."""
     try:
         return act()
     except StorageError:
@@ -243,7 +243,7 @@ def _findings_of(name: str, act: Examine) -> list[Finding]:
 
 
 def _widths(site: Acceptance) -> list[Finding]:
-    """Train the same trial on one rank and on two."""
+    """Train the same trial on one rank and on two, and compare the results."""
     _run(site, "build", _program("dataset", "build", CARD, "--out", site.store))
     _train(site, "one", ranks=1)
     if site.ranks == 1:
@@ -263,14 +263,14 @@ def _widths(site: Acceptance) -> list[Finding]:
 def compare_results(
     check: str, apart: float, most: float, *, cure: str, hosts: tuple[str, ...]
 ) -> Finding:
-    """Check whether two trainings came to the same result.
+    """Compare the results of two trainings with a tolerance.
 
     Args:
-        check: what is compared.
-        apart: see ``errors_apart``.
-        most: how far they may be apart; 0: every bit of every weight is the same.
-        cure: what to look at if they are not.
-        hosts: of the second training.
+        check: name of the finding.
+        apart: largest relative difference of the errors, see ``errors_apart``.
+        most: largest difference that is accepted; 0 demands equal weights, bit by bit.
+        cure: advice if the difference is larger.
+        hosts: hosts of the second training.
     """
     good = apart <= most
     return Finding(
@@ -309,7 +309,7 @@ def _interruption(site: Acceptance) -> list[Finding]:
 
 
 def errors_apart(one: Mapping[str, float], other: Mapping[str, float]) -> float:
-    """Return the largest relative difference of errors over all heads; infinity of unlike heads."""
+    """Return the largest relative difference of errors over all heads; infinite for other heads."""
     if one.keys() != other.keys() or not one:
         return float("inf")
     return max(
@@ -382,12 +382,12 @@ def _wait_for_campaign(process: subprocess.Popen[bytes], run: RunDir, seconds: f
 def check_campaign(
     events: Sequence[JournalEvent], hosts: Collection[str], run: RunDir
 ) -> list[Finding]:
-    """Check whether trials ended, every host had some, and no result is missing.
+    """Check that trials reached a rung, every host had a trial, and no result is missing.
 
     Args:
         events: the campaign's journal.
-        hosts: those that should have had trials.
-        run: its directory.
+        hosts: hosts that should have had trials.
+        run: the campaign's run directory.
     """
     trials = fold(events).trials
     rested = [name for name, trial in trials.items() if trial.rests]
@@ -429,7 +429,7 @@ def _check_hosts(events: Sequence[JournalEvent], hosts: Collection[str]) -> Find
 
 
 def _lost_results(trials: Mapping[str, Trial], rested: Sequence[str], run: RunDir) -> Iterator[str]:
-    """Yield what the journal or the files lack of trials that came to a rung, and failures."""
+    """Yield the failed trials, and those whose result is not in the journal or on disk."""
     for name, trial in trials.items():
         if trial.status == "running":
             yield f"no result of {name}"
@@ -442,7 +442,7 @@ def _lost_results(trials: Mapping[str, Trial], rested: Sequence[str], run: RunDi
 
 
 def _train(site: Acceptance, name: str, *, ranks: int) -> None:
-    """Train a trial to its end; it is written first if it is new."""
+    """Train a trial to its end; write its configuration first if it is new."""
     trial = site.trial(name)
     if not trial.config.exists():
         _write_trial(site, trial)
@@ -482,16 +482,16 @@ def _program(*arguments: object) -> tuple[str, ...]:
 
 
 def _run(site: Acceptance, name: str, argv: Sequence[str], *, check: bool = True) -> bool:
-    """Run a command to its end, its output in a log of the folder.
+    """Run a command to its end, and append its output to ``NAME.log`` in the folder.
 
     Args:
-        site: what is accepted.
-        name: of the log.
-        argv: the command.
-        check: whether a failure ends the step.
+        site: the folder and the hosts.
+        name: name of the log, without its suffix.
+        argv: program and arguments.
+        check: whether a non-zero exit code raises ``StepFailed``.
 
     Returns:
-        Whether it ended with 0.
+        Whether the exit code was 0.
 
     Raises:
         StepFailed: it did not end in time or, if ``check``, not with 0.

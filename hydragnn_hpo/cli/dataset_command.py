@@ -1,4 +1,4 @@
-"""``hydragnn-hpo dataset``: build graph stores, show what they hold, check them."""
+"""``hydragnn-hpo dataset``: build, describe and check graph stores."""
 
 import json
 import os
@@ -62,12 +62,15 @@ def build(
 def _choose_paths(
     card: str, card_option: Path | None, out: Path | None
 ) -> tuple[Path, Path, list[str]]:
-    """Return the card, the store to write, and the files to read.
+    """Resolve the arguments of ``build``.
 
     Args:
-        card: what the user names: a card, or a structure file.
-        card_option: the card of a structure file.
-        out: the store, if the user names one.
+        card: a card file, the name of a shipped card, or a structure file.
+        card_option: the card of the structure file; None if ``card`` is a card.
+        out: the store to write; None for NAME.bp in the working folder.
+
+    Returns:
+        Card file, store to write, and names of the files to read.
     """
     from hydragnn_hpo.config import CardConfig, load_config
     from hydragnn_hpo.errors import ConfigError
@@ -75,7 +78,7 @@ def _choose_paths(
 
     if card_option is None and Path(card).exists() and Path(card).suffix != ".toml":
         raise ConfigError(
-            f"{card}: is no card (TOML): name the card of this data with --card; "
+            f"{card}: is not a card (TOML): name the card of this data with --card; "
             f"'hydragnn-hpo init {card}' writes one."
         )
     path = card_option or find_resource(card, "graph_datasets")
@@ -173,13 +176,13 @@ def _summarize(store: Path, stats: dict[str, Any]) -> str:
 
 
 _SHADES = " .:-=+*#%@"
-"""From no count to the highest of a row."""
+"""Characters of a histogram in one line, from no count to the highest count."""
 
 _BAR = 30
 """Characters of the longest bar."""
 
 HEAVY = 0.01
-"""More outliers than this share are no errors but a heavy tail."""
+"""Share of outliers above which they are a heavy tail rather than errors."""
 
 
 def overview_blocks(overview: Mapping[str, Any]) -> list[Any]:
@@ -249,7 +252,7 @@ def _bars(title: str, histogram: Mapping[str, Sequence[int]]) -> list[str]:
 
 
 def _shades(counts: Sequence[int]) -> str:
-    """Draw a histogram in one line; what is there is never blank."""
+    """Draw a histogram in one line; only empty bins are blank."""
     highest = max(counts, default=0)
     if not highest:
         return " " * len(counts)
@@ -258,7 +261,7 @@ def _shades(counts: Sequence[int]) -> str:
 
 
 def _table(columns: Iterable[str], left: int = 1, title: str | None = None) -> "Table":
-    """Make a table whose first columns stand left and whose others are numbers."""
+    """Make a table; the first columns align left, the others, which hold numbers, right."""
     from rich import box
     from rich.table import Table
 
@@ -311,7 +314,7 @@ def _target(name: str, target: Mapping[str, Any], splits: Mapping[str, Any]) -> 
 def _leakage(leakage: Mapping[str, Any], limit: int) -> list[Any]:
     table = _table(
         ("split", "structures", "twin in train", "group in train", "composition in train"),
-        title="Leakage: what train knows of the other splits",
+        title="Leakage: structures of other splits that train knows",
     )
     for split, shared_with_train in leakage["splits"].items():
         counts = (

@@ -59,7 +59,7 @@ def rehearse(
     run_dir: RunOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Run a campaign's controller, journal and link at full size; hosts and trials are stubs."""
+    """Run a campaign's controller, journal and link at full size, with stub hosts and trials."""
     from hydragnn_hpo import log
     from hydragnn_hpo.campaign import rehearse as rehearse_campaign
     from hydragnn_hpo.cli.plan_report import PlanRequest
@@ -89,7 +89,7 @@ def _make_plan(
     kills: float | None,
     seed: int | None,
 ) -> "RehearsalPlan":
-    """Read a campaign as ``plan`` does, and choose how fast it is rehearsed."""
+    """Read a campaign as ``plan`` does, and choose the speed-up of its rehearsal."""
     from hydragnn_hpo.campaign import RehearsalPlan
     from hydragnn_hpo.cli.plan_report import forecast_known, read_campaign
 
@@ -117,7 +117,7 @@ def _make_plan(
 
 
 def report_lines(plan: "RehearsalPlan", rehearsal: "Rehearsal") -> Iterator[str]:
-    """Yield the whole report, line by line."""
+    """Yield the lines of the report."""
     from hydragnn_hpo.cli.words import count, duration
 
     load = rehearsal.load
@@ -153,7 +153,12 @@ def report_lines(plan: "RehearsalPlan", rehearsal: "Rehearsal") -> Iterator[str]
 
 
 def report_plain(plan: "RehearsalPlan", rehearsal: "Rehearsal") -> dict[str, Any]:
-    """Return everything as plain data for JSON."""
+    """Return plan and outcome as plain data for JSON.
+
+    Returns:
+        ``campaign``, ``machine``, ``slots_per_host`` and ``speed_up`` of the plan; all fields of
+        ``Rehearsal`` and of its ``ControllerLoad``; ``problems``, sentences.
+    """
     figures = asdict(rehearsal)
     load = figures.pop("load")
     return {

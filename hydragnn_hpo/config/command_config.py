@@ -1,4 +1,4 @@
-"""A campaign over any command, in place of our own trainings. Read by ``command_rank``."""
+"""Campaigns that run any command in place of a training. Read by ``command_rank``."""
 
 import re
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ _FIELD = re.compile(r"\{([A-Za-z_]+)\}")
 
 
 class CommandConfig(Config):
-    """What runs instead of a training. Read by ``launching.command_rank``."""
+    """A command that runs in place of a training. Read by ``launching.command_rank``."""
 
     argv: Annotated[tuple[Annotated[str, Field(min_length=1)], ...], Len(1)]
     """The program and its arguments, each by itself: no shell reads them. In braces:
@@ -45,7 +45,7 @@ class CommandConfig(Config):
     """Added to the environment."""
 
     timeout: PositiveFloat | None = None
-    """Seconds after which a process is ended; none if left out."""
+    """Seconds after which a process is ended; no limit if left out."""
 
     @model_validator(mode="after")
     def _launcher_starts_ranks(self) -> Self:

@@ -128,16 +128,16 @@ Visible = Literal[
 
 
 class LayoutConfig(Config):
-    """What sits where on a host, slot by slot. Read by ``launching.slots`` and ``doctor``."""
+    """Cores, device and network interface of each slot. Read by ``launching.slots``, ``doctor``."""
 
     cores: NonNegativeInt = 0
     """Physical cores of a host; 0: as many as there are."""
 
     reserved: CoreList = ""
-    """Cores that the system keeps for itself, such as ``0,8,16``."""
+    """Cores that the system reserves, such as ``0,8,16``."""
 
     cores_of_slot: tuple[CoreList, ...] = ()
-    """Cores of each slot, near its device; equal shares of what there is if left out."""
+    """Cores of each slot, near its device; equal shares of all cores if left out."""
 
     device_of_slot: tuple[NonNegativeInt, ...] = ()
     """Number of each slot's device; the slot's own number if left out."""
@@ -150,7 +150,7 @@ class LayoutConfig(Config):
 
 
 class RankConfig(Config):
-    """What a rank finds when it starts. Read by ``launching.rank_environment``."""
+    """Environment of a rank. Read by ``launching.rank_environment``."""
 
     accelerator: Literal["", "cpu", "cuda", "xpu"] = ""
     """What torch calls the devices of this machine (AMD's are ``cuda`` to it, too); what each
@@ -164,10 +164,10 @@ class RankConfig(Config):
     """Set in every rank."""
 
     one_host: Environment = {}
-    """Set besides where all ranks of a trial are on one host."""
+    """Also set if all ranks of a trial are on one host."""
 
     many_hosts: Environment = {}
-    """Set besides where they are not."""
+    """Also set if the ranks of a trial are on several hosts."""
 
     folders: Environment = {}
     """Variables that name a folder of its own: ``{scratch}``, ``{trial}``, ``{host}`` and
@@ -196,7 +196,7 @@ class BatchConfig(Config):
     """How a batch job is written. Read by ``launching.batch_script``."""
 
     scheduler: Literal["none", "slurm", "pbs"] = "none"
-    """Who takes batch jobs."""
+    """Batch scheduler of the machine."""
 
     directives: tuple[Directive, ...] = ()
     """Lines after ``#SBATCH`` or ``#PBS``, beside hosts, time, account and queue."""
@@ -214,11 +214,12 @@ class BatchConfig(Config):
     """Exported in the batch job, before anything starts."""
 
     pack_from: NonNegativeInt = 0
-    """Hosts of a job from which ``submit`` packs the software for their own disks, unless told
-    otherwise: so many would import from one file system. 0: only if asked."""
+    """Number of hosts from which ``submit`` packs the software for their own disks by default, as
+    so many would overload one file system with imports. 0: only with ``--pack``."""
 
     drain_seconds: PositiveInt = 300
-    """How long before its end the scheduler tells the job: trials leave checkpoints in it."""
+    """Seconds before its end at which the scheduler warns the job, so that trials can write
+    checkpoints."""
 
 
 class ContainerConfig(Config):
@@ -228,11 +229,11 @@ class ContainerConfig(Config):
     """Before the image and the program."""
 
     flags: tuple[Line, ...] = ()
-    """Such as ``--rocm`` or ``--nv``, and what to bind."""
+    """Further options, such as ``--rocm``, ``--nv`` and bind mounts."""
 
 
 class SiteConfig(Config):
-    """How a machine is used, beside what it can do. The parts of a profile that no price reads."""
+    """How a machine is used. These parts of a profile do not affect prices."""
 
     backend: BackendName = "local"
     """``machine.backend`` of campaigns that name this machine and say nothing else."""
@@ -248,7 +249,7 @@ class SiteConfig(Config):
     """Of one host."""
 
     rank: RankConfig = RankConfig()
-    """What a rank finds."""
+    """Environment of ranks."""
 
     step: StepConfig = StepConfig()
     """Options of steps."""
@@ -264,13 +265,13 @@ class LinkConfig(Config):
     """How ranks reach each other. Read by ``placement.price``."""
 
     latency_seconds: NonNegativeFloat
-    """What one message costs however short it is."""
+    """Seconds that the shortest message takes."""
 
     bytes_per_second: PositiveFloat
-    """Bytes per second of long ones, per rank within a host, per host between hosts."""
+    """Rate of long messages, per rank within a host, per host between hosts."""
 
     peak_bytes_per_second: PositiveFloat | None = None
-    """What the wires carry at best, by their data sheet: shown beside what is measured."""
+    """Peak rate by the data sheet, shown next to the measured one."""
 
 
 class LimitConfig(Config):
@@ -280,7 +281,7 @@ class LimitConfig(Config):
     """For allocations of up to so many hosts."""
 
     wall_hours: PositiveFloat
-    """Hours that they may ask for."""
+    """Longest allocation of these, in hours."""
 
 
 class ProfileConfig(SiteConfig):
@@ -300,13 +301,13 @@ class ProfileConfig(SiteConfig):
     """One line for tables."""
 
     source: Annotated[tuple[Line, ...], Field(min_length=1)]
-    """Where its numbers come from, and which of them are guesses."""
+    """Sources of the numbers, and which of them are guesses."""
 
     checked: date
-    """When they were last compared with their source."""
+    """Date on which the numbers were last compared with their source."""
 
     device: Literal["cpu", "gpu"]
-    """What a slot computes on."""
+    """Kind of device of a slot."""
 
     hosts: NonNegativeInt = 0
     """Hosts of the whole machine; 0: as many as there are."""
@@ -322,19 +323,19 @@ class ProfileConfig(SiteConfig):
     """Memory of a slot's device, or a slot's part of its host, 10^9 bytes; 0: not known."""
 
     process_gb: NonNegativeFloat = 0.0
-    """What a rank takes of it, as it measures itself, before it trains, 10^9 bytes."""
+    """Memory that a rank takes before it trains, as it measures itself, 10^9 bytes."""
 
     flops_per_second: PositiveFloat
     """Operations per second that a slot sustains in the matrix products of a GNN, fp32."""
 
     bytes_per_second: PositiveFloat
-    """Bytes per second that it moves between its memory and its arithmetic."""
+    """Memory bandwidth of a slot."""
 
     step_seconds: NonNegativeFloat
-    """What an optimizer step costs beside arithmetic and memory."""
+    """Overhead of an optimizer step beyond arithmetic and memory."""
 
     layer_seconds: NonNegativeFloat
-    """What each round of message passing in it adds: starting many small operations."""
+    """Overhead of each round of message passing in a step: launches of many small operations."""
 
     within: LinkConfig
     """Between ranks of one host."""
@@ -346,13 +347,13 @@ class ProfileConfig(SiteConfig):
     """From the placement of a trial to its first step, in a rank forked by a warm zygote."""
 
     cold_start_seconds: NonNegativeFloat
-    """Until the agents of an allocation are there and their zygotes warm, once."""
+    """Time until the agents of an allocation are ready and their zygotes warm, once."""
 
     restart_seconds: NonNegativeFloat
-    """What stopping a trial at a checkpoint and starting it again costs."""
+    """Time to stop a trial at a checkpoint and start it again."""
 
     failures_per_host_hour: NonNegativeFloat = 0.0
-    """Hosts that are lost, per host and hour."""
+    """Expected failures per host and hour."""
 
     hosts_per_group: PositiveInt = 1
     """Hosts that are close to each other in the network."""
@@ -361,7 +362,7 @@ class ProfileConfig(SiteConfig):
     """Longest allocation; no limit if left out."""
 
     limits: tuple[LimitConfig, ...] = ()
-    """Shorter ones for fewer hosts, fewest first."""
+    """Shorter limits for fewer hosts, fewest hosts first."""
 
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:
@@ -385,7 +386,7 @@ class ProfileConfig(SiteConfig):
 
 @dataclass(frozen=True)
 class Profile:
-    """A machine profile with where it is from."""
+    """A machine profile with the files that it comes from."""
 
     config: ProfileConfig
 
@@ -396,7 +397,7 @@ class Profile:
     """Its own file, then what it extends, and what that extends."""
 
     warnings: tuple[str, ...]
-    """What is doubtful in it, a sentence each."""
+    """Sentences on doubtful values."""
 
 
 def read_profile(argument: str | None = None) -> Profile:
@@ -522,7 +523,7 @@ def known_profiles() -> tuple[str, ...]:
 # -- a campaign's [machine] on one ------------------------------------------------------------
 
 OF_ONE_MACHINE = ("backend", "interface", "address")
-"""Keys that another machine has values of its own for."""
+"""Keys whose values belong to one machine."""
 
 FILES = ("pack", "container")
 """Keys that name a file."""

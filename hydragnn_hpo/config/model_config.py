@@ -39,7 +39,7 @@ class HeadConfig(Config):
     and ``beta_nll`` the head predicts its own variance as well."""
 
     beta: NonNegativeFloat = 0.5
-    """Of ``beta_nll``: each error counts by its variance to this power, from 0 (the plain
+    """Of ``beta_nll``: each error is weighted by its variance to this power, from 0 (the plain
     likelihood) to 1 (as in a mean square error).
     Source: Seitzer et al. (2022), arXiv:2203.09168."""
 
@@ -51,10 +51,11 @@ class HeadConfig(Config):
     """Linear maps from node features to the prediction."""
 
     hidden: PositiveInt | None = None
-    """Width between them; the trunk's width if left out."""
+    """Width of the hidden layers; the trunk's width if left out."""
 
     baseline: Literal["elements", "mean"] = "elements"
-    """What the head starts from: one number per element (scalars only), or the mean alone."""
+    """Baseline that the head predicts differences from: one number per element (scalars only), or
+    the mean."""
 
     pool: Literal["mean", "sum", "max", "attention", "contributions"] = "mean"
     """How a graph head gathers its nodes: ``mean``, ``sum``, ``max`` or learned ``attention`` of
@@ -113,25 +114,25 @@ class ModelConfig(Config):
     """Heads of the global attention; a divisor of ``features``."""
 
     encoding: Literal["none", "laplacian", "random_walk"] = "none"
-    """Where a node stands in its graph, added to its embedding: eigenvectors of the Laplacian
-    (kept in the store, see the card), or chances to come back in a random walk."""
+    """Positional encoding of a node, added to its embedding: eigenvectors of the Laplacian (from
+    the store, see the card), or return probabilities of a random walk."""
 
     encoding_size: PositiveInt = 8
     """Eigenvectors, or steps of the walk."""
 
     attributes: tuple[str, ...] = ()
-    """Known properties of whole structures (charge, spin) that the model is told."""
+    """Known properties of whole structures (charge, spin) that are inputs of the model."""
 
     conditioning: Literal["concat", "film", "fuse"] = "film"
-    """How it is told: beside the embedding of every node (``concat``), as a scale and a shift in
-    every round (``film``), or beside the pooled features of graph heads (``fuse``)."""
+    """Where attributes enter: with the embedding of every node (``concat``), as a scale and a shift
+    in every round (``film``), or with the pooled features of graph heads (``fuse``)."""
 
     shared_layers: Annotated[int, Field(ge=0, le=MAX_LAYERS)] = 0
     """Linear maps that the graph heads of one branch share, before their own."""
 
     repulsion: Literal["none", "zbl"] = "none"
-    """``zbl``: add the screened repulsion of nuclei to energies, so that atoms that come closer
-    than any in the data push each other off."""
+    """``zbl``: add the screened repulsion of nuclei to energies, so that atoms closer than any in
+    the data repel each other."""
 
     options: dict[str, Any] = Field(default_factory=dict)
     """Options of the conv; those left out take their defaults."""
