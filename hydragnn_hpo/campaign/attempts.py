@@ -120,19 +120,19 @@ class Attempts:
         while self.to_launch and time.monotonic() < until:
             some = [self.to_launch.popleft() for _ in range(min(WRITERS, len(self.to_launch)))]
             pairs = [(self.event_store.state.trials[start.name], start) for start in some]
-            going = [pair for pair in pairs if pair[0].asked is None]
+            going = [pair for pair in pairs if pair[0].stop_reason is None]
             for job in self._writers.map(lambda pair: self.dispatch.prepare(*pair), going):
                 self.backend.start(job)
                 self.started += 1
             for trial, _ in pairs:
-                if trial.asked is not None:
+                if trial.stop_reason is not None:
                     self.end(trial)
 
     def ask(self, trial: Trial, reason: str, **values: Any) -> None:
         """Ask a running trial to end: once, but for a person or a pause, which do not wait."""
-        if trial.asked is not None and reason in REQUESTS:
+        if trial.stop_reason is not None and reason in REQUESTS:
             return
-        if trial.asked is None or reason == "cancelled":
+        if trial.stop_reason is None or reason == "cancelled":
             self.event_store.append("asked", trial=trial.name, reason=reason, **values)
         self._send_request(trial, reason)
 
@@ -151,8 +151,8 @@ class Attempts:
         trial = self._trial_of(job)
         if trial is None:
             self.backend.stop(job, grace=PATIENCE_SECONDS)
-        elif trial.asked is not None:
-            self._send_request(trial, trial.asked)
+        elif trial.stop_reason is not None:
+            self._send_request(trial, trial.stop_reason)
 
     def recover(self, wait: Callable[[], None]) -> None:
         """Take over what a lost controller left running, or queue it again.
@@ -310,7 +310,7 @@ class Attempts:
         return EndedAttempt(
             self.run_dir.trial(trial.name).attempt(trial.attempt),
             codes,
-            trial.asked,
+            trial.stop_reason,
             restarts=trial.restarts,
             max_restarts=self.config.search.max_restarts,
             error=error,
@@ -359,7 +359,7 @@ class Attempts:
                 f"{folder}: the disk is full; make room, then run the same command again to go on."
             )
         most = self.config.search.max_failures
-        if trial.reason == "bug" and self.event_store.state.alike(trial) >= most:
+        if trial.reason == "bug" and self.event_store.state.count_equal_failures(trial) >= most:
             self.trouble = JobError(
                 f"{most} trials failed alike; the last, {trial.name}, with: {trial.message} "
                 f"See {folder / 'log'}."

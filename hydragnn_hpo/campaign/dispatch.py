@@ -196,7 +196,7 @@ class Dispatch:
 
     def _task(self, trial: Trial) -> Task:
         price, epochs = self.price(trial), trial.until - trial.epoch
-        widths = [w for w in price.widths if w >= trial.least] or [price.widths[-1]]
+        widths = [w for w in price.widths if w >= trial.min_width] or [price.widths[-1]]
         return Task(
             trial.name,
             tuple(widths),
@@ -204,7 +204,7 @@ class Dispatch:
             measured=price.measured,
             restarts=trial.resizes,
             lanes=self._lanes(trial, price),
-            wished=trial.wished,
+            requested_width=trial.requested_width,
         )
 
     def _running(self, trial: Trial, now: float) -> RunningTask:
@@ -212,8 +212,8 @@ class Dispatch:
         left = epoch * (trial.until - trial.epoch)
         if trial.first_step is None:
             left += self.profile.start_seconds
-        since = max(0.0, now - trial.moved)
-        stoppable = trial.first_step is not None and trial.asked is None
+        since = max(0.0, now - trial.last_progress)
+        stoppable = trial.first_step is not None and trial.stop_reason is None
         return RunningTask(
             self._task(trial), trial.width, max(left - since, 0.1 * epoch), stoppable
         )
@@ -224,7 +224,7 @@ class Dispatch:
         if lanes == 1:
             return 1
         room = self.profile.memory_bytes / lanes
-        return lanes if trial.whole or price.memory(trial.least) > room else 1
+        return lanes if trial.whole_device or price.memory(trial.min_width) > room else 1
 
     def price(self, trial: Trial) -> Price:
         """Price a trial by all that is known now."""
@@ -366,7 +366,7 @@ class HostHealth:
         if not gone:
             return []
         running = self.event_store.state.with_status("running")
-        return [t for t in running if t.asked is None and not gone.isdisjoint(t.hosts)]
+        return [t for t in running if t.stop_reason is None and not gone.isdisjoint(t.hosts)]
 
     def quarantine_failing(self) -> None:
         """Quarantine hosts that failed twice: not by one bad trial, not the last."""

@@ -283,30 +283,30 @@ def _bandwidth(answer: ProbeAnswer, pair: Pair, peak: float | None) -> Finding:
 def _check_sums(answer: ProbeAnswer, pair: Pair) -> Finding:
     bad = [rank for rank in answer["ranks"] if rank["wrong"]]
     if not bad:
-        found = f"right on all {answer['world']} ranks"
-        return Finding(_SUMS, "ok", found, "right on every rank", "", pair, 0.0)
-    found = f"wrong on rank {bad[0]['rank']} of host {bad[0]['host']} and {len(bad) - 1} more"
+        result = f"right on all {answer['world']} ranks"
+        return Finding(_SUMS, "ok", result, "right on every rank", "", pair, 0.0)
+    result = f"wrong on rank {bad[0]['rank']} of host {bad[0]['host']} and {len(bad) - 1} more"
     cure = (
         "trust no training on these hosts: try another version of RCCL or NCCL and its network "
         "plugin, then leave the hosts out."
     )
-    return Finding(_SUMS, "wrong", found, "right on every rank", cure, pair, float(len(bad)))
+    return Finding(_SUMS, "wrong", result, "right on every rank", cure, pair, float(len(bad)))
 
 
 def _check_network(used: Sequence[str], pair: Pair, profile: ProfileConfig) -> Finding:
     """Compare the network with the profile's NCCL_NET: without its plugin RCCL takes TCP."""
     wanted = {**profile.rank.environment, **profile.rank.many_hosts}.get("NCCL_NET", "")
     kinds = {_network_kind(name) for name in used}
-    found = ", ".join(name or "not told" for name in used)
+    result = ", ".join(name or "not told" for name in used)
     if not all(used):
-        return Finding(_NETWORK, "unknown", found, wanted, hosts=pair)
+        return Finding(_NETWORK, "unknown", result, wanted, hosts=pair)
     if not wanted or kinds in ({"gloo"}, {_network_kind(wanted)}):
-        return Finding(_NETWORK, "ok", found, wanted, hosts=pair)
+        return Finding(_NETWORK, "ok", result, wanted, hosts=pair)
     cure = (
         "load the network plugin's module, or name it in NCCL_NET_PLUGIN of the profile: without "
         "it everything goes over TCP."
     )
-    return Finding(_NETWORK, "wrong", found, wanted, cure, pair)
+    return Finding(_NETWORK, "wrong", result, wanted, cure, pair)
 
 
 def _network_kind(network: str) -> str:

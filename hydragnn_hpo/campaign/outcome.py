@@ -52,8 +52,9 @@ class EndedAttempt:
     folder: Path
     codes: Sequence[int]
     """Exit codes of its ranks; negative ones are signals."""
-    asked: str | None = None
-    """Why the controller had asked it to end: ``paused resized median curve stopped cancelled``."""
+    stop_reason: str | None = None
+    """Why the controller asked it to end: ``paused resized median curve walltime cancelled``; None
+    if it did not."""
     restarts: int = 0
     """Interruptions in a row before this one."""
     max_restarts: int = 5
@@ -93,16 +94,19 @@ def read_outcome(attempt: EndedAttempt) -> AttemptOutcome:
 
     Only a ``result.json`` proves an end; exit codes merely tell why there is none.
     """
-    codes, asked = attempt.codes, attempt.asked
+    codes, stop_reason = attempt.codes, attempt.stop_reason
     path = attempt.folder / "result.json"
     if path.exists():
-        return _of_result(path, asked)
-    if asked == "cancelled":
+        return _of_result(path, stop_reason)
+    if stop_reason == "cancelled":
         return {"outcome": "cancelled", "reason": "cancelled"}
     if DISK_FULL in codes:
         return _interrupted("disk_full", last_lines(attempt.folder / "log"))
-    if INTERRUPTED in codes or asked in YIELDS:
-        return {"outcome": "interrupted", "reason": asked if asked in YIELDS else "walltime"}
+    if INTERRUPTED in codes or stop_reason in YIELDS:
+        return {
+            "outcome": "interrupted",
+            "reason": stop_reason if stop_reason in YIELDS else "walltime",
+        }
     if HALVED in codes:  # ends by itself: it is halved until it fits, or one graph does not
         return {"outcome": "interrupted", "reason": "resized"}
     return _without_result(attempt)
@@ -154,7 +158,7 @@ def _lost(reason: str, codes: Sequence[int], message: str | None) -> AttemptOutc
     }
 
 
-def _of_result(path: Path, asked: str | None) -> AttemptOutcome:
+def _of_result(path: Path, stop_reason: str | None) -> AttemptOutcome:
     """Read a result; a file that is none is a bug of the program that wrote it.
 
     Raises:
@@ -176,10 +180,10 @@ def _of_result(path: Path, asked: str | None) -> AttemptOutcome:
         return _failed(
             "bug", f"{path}: status is {status!r}: write completed, stopped, cancelled or failed."
         )
-    ruled = status == "cancelled" and asked is not None and asked != "cancelled"
+    ruled = status == "cancelled" and stop_reason not in (None, "cancelled")
     ended: AttemptOutcome = {
         "outcome": "stopped" if ruled else status,
-        "reason": asked if ruled else result.get("reason"),
+        "reason": stop_reason if ruled else result.get("reason"),
         "reached": result.get("epochs", 0),
     }
     numbers = {key: value for key, value in result.items() if _kept(key, value)}

@@ -46,8 +46,8 @@ def read_warm_start_rows(path: Path, objective: Objective, space: Space) -> list
     for trial in state.trials.values():
         if trial.parent is not None:  # its values are there with another seed
             continue
-        if trial.rests:
-            rows.append(({**fixed, **trial.values}, trial.rests[min(trial.rests)]))
+        if trial.rung_scores:
+            rows.append(({**fixed, **trial.values}, trial.rung_scores[min(trial.rung_scores)]))
         elif trial.status == "failed":
             rows.append(({**fixed, **trial.values}, None))
     return rows
@@ -171,7 +171,7 @@ class Proposals:
     def _start_brain(self) -> None:
         search = self.config.search
         known = [t for t in self.event_store.state.trials.values() if t.parent is None]
-        resting = {t.name: t for t in known if t.rests or t.status in AT_REST}
+        resting = {t.name: t for t in known if t.rung_scores or t.status in AT_REST}
         results: list[Result] = [(t.values, self._point(t)) for t in resting.values()]
         pending = [t.values for t in known if t.name not in resting]
         warm = self._warm()
@@ -282,12 +282,12 @@ class Proposals:
         if trial.parent is not None:
             return
         first = trial.until == self.config.search.rungs[0]
-        if self.search_worker is not None and (first or not trial.rests):
+        if self.search_worker is not None and (first or not trial.rung_scores):
             self.search_worker.tell(trial.values, self._point(trial))
 
     def _point(self, trial: Trial) -> Point | None:
         """Return what a trial scored at its first rung; nothing for a failure."""
-        return trial.rests[min(trial.rests)] if trial.rests else None
+        return trial.rung_scores[min(trial.rung_scores)] if trial.rung_scores else None
 
     def close(self) -> None:
         """Stop thinking."""

@@ -213,8 +213,8 @@ def rehearse(plan: RehearsalPlan, path: Path) -> Rehearsal:
 
 def find_results(run: RunDir) -> list[tuple[str, int]]:
     """Return trial and attempt of each result on disk."""
-    found = run.trials.glob("*/attempts/*/result.json")
-    return [(path.parents[2].name, int(path.parent.name)) for path in found]
+    paths = run.trials.glob("*/attempts/*/result.json")
+    return [(path.parents[2].name, int(path.parent.name)) for path in paths]
 
 
 def summarize_load(

@@ -118,10 +118,10 @@ def check_stores(run: RunDir, names: Iterable[str]) -> None:
         if not (store / "index.json").exists():
             continue
         content = read_json(store / "index.json")
-        found = content.get("version") if isinstance(content, dict) else None
-        if found != STORE_VERSION:
+        version = content.get("version") if isinstance(content, dict) else None
+        if version != STORE_VERSION:
             raise RunError(
-                f"{store}: is a graph store of version {found}, this program reads "
+                f"{store}: is a graph store of version {version}, this program reads "
                 f"{STORE_VERSION}: finish the run with the hydragnn-hpo that began it, or choose "
                 "another directory with --run."
             )

@@ -70,7 +70,7 @@ class Trial:
     slots: tuple[str, ...] = ()
     placed: float = 0.0
     first_step: float | None = None
-    moved: float = 0.0
+    last_progress: float = 0.0
     """When its present attempt last said that it goes on."""
     epoch: int = 0
     objective: float | None = None
@@ -78,7 +78,7 @@ class Trial:
     score: Point | None = None
     """What it is ranked by: one number, or one for each goal of the campaign."""
     val_mae: dict[str, float | None] = field(default_factory=dict)
-    rests: dict[int, Point] = field(default_factory=dict)
+    rung_scores: dict[int, Point] = field(default_factory=dict)
     """Its score at each rung where it came to rest."""
     seconds: dict[int, float] = field(default_factory=dict)
     """Seconds of its newest epoch by width, of all its attempts."""
@@ -87,13 +87,13 @@ class Trial:
     crashes: int = 0
     """Crashes of its program without a new checkpoint."""
     resizes: int = 0
-    wished: int | None = None
-    """Width for which it was asked to yield."""
-    asked: str | None = None
-    """What was asked of the running attempt: a reason to end, or None."""
-    least: int = 1
+    requested_width: int | None = None
+    """Ranks with which it goes on after it has yielded; None where it need not."""
+    stop_reason: str | None = None
+    """Why its running attempt is asked to end; None while it may go on."""
+    min_width: int = 1
     """Fewest ranks with which it may start, after it ran out of memory."""
-    whole: bool = False
+    whole_device: bool = False
     """Whether it needs its device for itself, after it ran out of memory beside others."""
     slot_seconds: float = 0.0
     """Time its slots were held, summed."""
@@ -101,7 +101,7 @@ class Trial:
     """Energy of its epochs, where its own ranks measure it."""
     energy: float | None = None
     """Joules that the counters of hosts say its slots took; None where nothing was counted."""
-    metered: float = 0.0
+    metered_seconds: float = 0.0
     """Slot-seconds in which they were counted."""
     predicted: float | None = None
     """Seconds per epoch that were predicted when its present attempt was placed."""
@@ -121,7 +121,7 @@ class Trial:
         """Share of the time it held slots in which energy was counted; None while it runs."""
         if self.energy is None or self.slots or not self.slot_seconds:
             return None
-        return min(1.0, self.metered / self.slot_seconds)
+        return min(1.0, self.metered_seconds / self.slot_seconds)
 
     @property
     def job(self) -> str:
@@ -241,7 +241,7 @@ class State:
         best = [done[place][0] for place in rank_points([score for _, score in done])]
         return sorted(best, key=lambda trial: -trial.until)
 
-    def alike(self, trial: Trial) -> int:
+    def count_equal_failures(self, trial: Trial) -> int:
         """Count the failures that were like this trial's, itself included."""
         return self.bugs[_gist(trial)]
 
@@ -276,7 +276,7 @@ def fold(events: Iterable[JournalEvent]) -> State:
     return state
 
 
-def _opened(state: State, event: OpenedEvent) -> None:
+def _on_opened(state: State, event: OpenedEvent) -> None:
     """Replace the hosts by those of a new controller: those of an earlier one may be gone."""
     state.units = event["units"]
     state.bugs.clear()  # the user has mended something, or sees it again
@@ -288,7 +288,7 @@ def _opened(state: State, event: OpenedEvent) -> None:
     state.draining = False
 
 
-def _proposed(state: State, event: ProposedEvent) -> None:
+def _on_proposed(state: State, event: ProposedEvent) -> None:
     name, values = event["trial"], event["values"]
     parent = event.get("parent")
     state.add(Trial(name=name, values=values, until=event["until"], parent=parent))
@@ -300,61 +300,61 @@ def _proposed(state: State, event: ProposedEvent) -> None:
         state.chosen.popleft()
 
 
-def _placed(state: State, event: PlacedEvent) -> None:
+def _on_placed(state: State, event: PlacedEvent) -> None:
     trial = state.trials[event["trial"]]
     state.move(trial, "running")
     trial.attempt, trial.width = event["attempt"], event["width"]
     trial.slots, trial.placed = tuple(event["slots"]), event["time"]
-    trial.moved = event["time"]
-    trial.first_step, trial.asked, trial.wished = None, None, None
+    trial.last_progress = event["time"]
+    trial.first_step, trial.stop_reason, trial.requested_width = None, None, None
     trial.predicted = event.get("predicted_epoch_seconds")
 
 
-def _first_step(state: State, event: FirstStepEvent) -> None:
+def _on_first_step(state: State, event: FirstStepEvent) -> None:
     trial = state.trials[event["trial"]]
-    trial.first_step, trial.moved = event["seconds"], event["time"]
+    trial.first_step, trial.last_progress = event["seconds"], event["time"]
 
 
-def _epoch(state: State, event: EpochEvent) -> None:
+def _on_epoch(state: State, event: EpochEvent) -> None:
     trial = state.trials[event["trial"]]
     trial.epoch = event["reached"]
     trial.objective = event["best_objective"]
-    trial.moved = event["time"]
+    trial.last_progress = event["time"]
     trial.seconds[event["width"]] = event["seconds"]
     trial.joules += event.get("joules", 0.0)
 
 
-def _checkpoint(state: State, event: CheckpointEvent) -> None:
+def _on_checkpoint(state: State, event: CheckpointEvent) -> None:
     name, reached = event["trial"], (event["reached"], event.get("step", 0))
     if reached > state.checkpoints.get(name, (0, 0)):
         state.checkpoints[name] = reached
         state.trials[name].restarts = state.trials[name].crashes = 0
 
 
-def _asked(state: State, event: AskedEvent) -> None:
+def _on_asked(state: State, event: AskedEvent) -> None:
     trial = state.trials[event["trial"]]
-    trial.asked, trial.wished = event["reason"], event.get("width")
+    trial.stop_reason, trial.requested_width = event["reason"], event.get("width")
     trial.resizes += event["reason"] == "resized"
 
 
-def _ended(state: State, event: EndedEvent) -> None:
+def _on_ended(state: State, event: EndedEvent) -> None:
     trial = state.trials[event["trial"]]
     if trial.status == "running":
         trial.slot_seconds += len(trial.slots) * (event["time"] - trial.placed)
-    trial.slots, trial.asked = (), None
+    trial.slots, trial.stop_reason = (), None
     outcome, trial.reason = event["outcome"], event.get("reason")
     trial.message = event.get("message")
     if outcome == "interrupted":
         _interrupted(state, trial, event)
         return
     state.move(trial, outcome)
-    trial.wished = None  # it ended before it could yield
+    trial.requested_width = None  # it ended before it could yield
     trial.epoch = event.get("reached", trial.epoch)
     trial.objective, trial.val_mae = event.get("objective"), event.get("val_mae", {})
     score = event.get("score", trial.objective)
     trial.score = score if score is None or isinstance(score, (float, int)) else tuple(score)
     if trial.score is not None:
-        trial.rests[trial.until] = trial.score
+        trial.rung_scores[trial.until] = trial.score
     if outcome != "cancelled" and trial.parent is None:
         ruled = trial.reason in RULES
         rested = RungResult(trial.name, None if ruled else trial.score, outcome == "completed")
@@ -369,8 +369,8 @@ def _interrupted(state: State, trial: Trial, event: EndedEvent) -> None:
     trial.restarts += trial.reason in LOST and not excused
     trial.crashes += trial.reason == "crashed"
     trial.epoch, _ = state.checkpoints.get(trial.name, (0, 0))
-    trial.least = event.get("least", trial.least)
-    trial.whole = event.get("whole", trial.whole)
+    trial.min_width = event.get("least", trial.min_width)
+    trial.whole_device = event.get("whole", trial.whole_device)
 
 
 def _gist(trial: Trial) -> str:
@@ -379,7 +379,7 @@ def _gist(trial: Trial) -> str:
     return lines[-1].strip() if lines else ""
 
 
-def _promoted(state: State, event: PromotedEvent) -> None:
+def _on_promoted(state: State, event: PromotedEvent) -> None:
     state.closed = state.closed or event.get("last", True)
     for name in event["trials"]:
         trial = state.trials[name]
@@ -389,15 +389,15 @@ def _promoted(state: State, event: PromotedEvent) -> None:
             state.move(trial, "queued")
 
 
-def _rested(state: State, event: RestedEvent) -> None:
+def _on_rested(state: State, event: RestedEvent) -> None:
     """Leave a trial that was promoted at the rung where it was."""
     trial = state.trials[event["trial"]]
     state.move(trial, "stopped")
-    trial.until = max(trial.rests)
-    trial.score = trial.rests[trial.until]
+    trial.until = max(trial.rung_scores)
+    trial.score = trial.rung_scores[trial.until]
 
 
-def _retried(state: State, event: RetriedEvent) -> None:
+def _on_retried(state: State, event: RetriedEvent) -> None:
     trial = state.trials[event["trial"]]
     state.move(trial, "queued")
     trial.reason = trial.message = None
@@ -406,28 +406,28 @@ def _retried(state: State, event: RetriedEvent) -> None:
         rows[:] = [row for row in rows if row[:2] != (trial.name, None)]
 
 
-def _added(state: State, event: AddedEvent) -> None:
+def _on_added(state: State, event: AddedEvent) -> None:
     state.added += event["trials"]
     state.additions.add(event.get("request", ""))
     state.chosen.extend(event.get("values", ()))
     state.closed = False
 
 
-def _reseed(state: State, event: ReseedEvent) -> None:
+def _on_reseed(state: State, event: ReseedEvent) -> None:
     state.reseed = max(state.reseed, event["count"])
     state.finished = False
 
 
-def _ending(state: State, event: EndingEvent) -> None:
+def _on_ending(state: State, event: EndingEvent) -> None:
     state.ending = True
 
 
-def _host_joined(state: State, event: HostJoinedEvent) -> None:
+def _on_host_joined(state: State, event: HostJoinedEvent) -> None:
     state.hosts.slots[event["host"]] = tuple(event["slots"])
     state.hosts.lost.pop(event["host"], None)
 
 
-def _host_lost(state: State, event: HostLostEvent) -> None:
+def _on_host_lost(state: State, event: HostLostEvent) -> None:
     host = event["host"]
     state.hosts.slots.pop(host, None)
     state.hosts.lost[host] = event["reason"]
@@ -439,60 +439,60 @@ def _host_lost(state: State, event: HostLostEvent) -> None:
     state.hosts.newest_loss = (event["time"], host)
 
 
-def _host_failed(state: State, event: HostFailedEvent) -> None:
+def _on_host_failed(state: State, event: HostFailedEvent) -> None:
     state.hosts.failures[event["host"]].add(event["cause"])
 
 
-def _quarantined(state: State, event: QuarantinedEvent) -> None:
+def _on_quarantined(state: State, event: QuarantinedEvent) -> None:
     state.hosts.quarantined[event["host"]] = event["reason"]
 
 
-def _energy(state: State, event: EnergyEvent) -> None:
+def _on_energy(state: State, event: EnergyEvent) -> None:
     state.energy.apply(event)
     for name, (joules, seconds) in event["trials"].items():
         trial = state.trials[name]
         trial.energy = (trial.energy or 0.0) + joules
-        trial.metered += seconds
+        trial.metered_seconds += seconds
 
 
-def _unread(state: State, event: UnreadEvent) -> None:
+def _on_unread(state: State, event: UnreadEvent) -> None:
     state.energy.unread = event["reason"]
 
 
-def _host_warned(state: State, event: HostWarnedEvent) -> None:
+def _on_host_warned(state: State, event: HostWarnedEvent) -> None:
     state.hosts.warned[event["host"]] = event["reason"]
 
 
-def _finished(state: State, event: FinishedEvent) -> None:
+def _on_finished(state: State, event: FinishedEvent) -> None:
     state.finished = True
 
 
-def _draining(state: State, event: DrainingEvent) -> None:
+def _on_draining(state: State, event: DrainingEvent) -> None:
     state.draining = True
 
 
 _HANDLERS: dict[str, Callable[[State, Any], None]] = {
-    "draining": _draining,
-    "opened": _opened,
-    "proposed": _proposed,
-    "placed": _placed,
-    "first_step": _first_step,
-    "epoch": _epoch,
-    "checkpoint": _checkpoint,
-    "asked": _asked,
-    "ended": _ended,
-    "promoted": _promoted,
-    "rested": _rested,
-    "retried": _retried,
-    "added": _added,
-    "reseed": _reseed,
-    "ending": _ending,
-    "host_joined": _host_joined,
-    "host_lost": _host_lost,
-    "host_failed": _host_failed,
-    "quarantined": _quarantined,
-    "energy": _energy,
-    "unread": _unread,
-    "host_warned": _host_warned,
-    "finished": _finished,
+    "draining": _on_draining,
+    "opened": _on_opened,
+    "proposed": _on_proposed,
+    "placed": _on_placed,
+    "first_step": _on_first_step,
+    "epoch": _on_epoch,
+    "checkpoint": _on_checkpoint,
+    "asked": _on_asked,
+    "ended": _on_ended,
+    "promoted": _on_promoted,
+    "rested": _on_rested,
+    "retried": _on_retried,
+    "added": _on_added,
+    "reseed": _on_reseed,
+    "ending": _on_ending,
+    "host_joined": _on_host_joined,
+    "host_lost": _on_host_lost,
+    "host_failed": _on_host_failed,
+    "quarantined": _on_quarantined,
+    "energy": _on_energy,
+    "unread": _on_unread,
+    "host_warned": _on_host_warned,
+    "finished": _on_finished,
 }

@@ -213,7 +213,7 @@ def running_trials(state: State, most: int, now: float | None = None) -> tuple[R
             until=t.until,
             objective=t.objective,
             epoch_seconds=t.seconds.get(t.width),
-            asked=t.asked,
+            asked=t.stop_reason,
             ends_in=_ends_in(t, now),
         )
         for t in shown
@@ -225,7 +225,7 @@ def _ends_in(trial: Trial, now: float | None) -> float | None:
     each = trial.seconds.get(trial.width, trial.predicted)
     if each is None:
         return None
-    since = 0.0 if now is None else min(each, max(0.0, now - trial.moved))
+    since = 0.0 if now is None else min(each, max(0.0, now - trial.last_progress))
     return max(0.0, (trial.until - trial.epoch) * each - since)
 
 

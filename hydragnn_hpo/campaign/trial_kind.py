@@ -185,7 +185,7 @@ class CommandTrials:
         """
         log, path = attempt.folder / "log", attempt.folder / "result.json"
         if not path.exists():
-            if attempt.asked is None and attempt.error is None and _by_itself(attempt):
+            if attempt.stop_reason is None and attempt.error is None and _by_itself(attempt):
                 codes = ", ".join(map(str, attempt.codes))
                 return _bug(f"ended (exit code {codes}) without result.json: {last_lines(log)}")
             # A command's own codes may look like those that our ranks end with.

@@ -184,7 +184,7 @@ def _check_retry(trial: Trial) -> None:
     if trial.reason == "bad_config":
         raise RunError(f"{trial.name} cannot run with its values ({trial.message}).")
     if trial.status not in ("failed", "cancelled"):
-        kept = "it keeps its result" if trial.rests else "let it end first"
+        kept = "it keeps its result" if trial.rung_scores else "let it end first"
         raise RunError(
             f"{trial.name} is {trial.status}: only a failed or cancelled trial is retried; {kept}."
         )
@@ -295,7 +295,7 @@ class RequestHandler:
 
     def _drop(self, trial: Trial, why: str, *, durable: bool = True) -> None:
         """End a trial that waits: what it reached at an earlier rung stays its result."""
-        if trial.rests:
+        if trial.rung_scores:
             self.event_store.append("rested", durable=durable, trial=trial.name)
             return
         ended = {"outcome": "cancelled", "reason": "cancelled", "message": why}

@@ -373,7 +373,7 @@ def _wait_for_campaign(process: subprocess.Popen[bytes], run: RunDir, seconds: f
         time.sleep(POLL_SECONDS)
         passed = time.monotonic() - began
         trials = read_state(run).trials.values() if run.journal.exists() else ()
-        if passed > seconds and any(trial.rests for trial in trials):
+        if passed > seconds and any(trial.rung_scores for trial in trials):
             return
         if passed > seconds + STEP_SECONDS:
             return
@@ -390,7 +390,7 @@ def check_campaign(
         run: the campaign's run directory.
     """
     trials = fold(events).trials
-    rested = [name for name, trial in trials.items() if trial.rests]
+    rested = [name for name, trial in trials.items() if trial.rung_scores]
     problems = list(_lost_results(trials, rested, run))
     return [
         Finding(

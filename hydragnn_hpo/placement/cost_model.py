@@ -143,13 +143,13 @@ class Ridge:
         for _ in range(ROUNDS):
             weighted = table * (weights / self._noise**2)[:, None]
             self._spread = np.asarray(np.linalg.inv(table.T @ weighted + penalty), dtype=float)
-            found = self._spread @ (weighted.T @ values)
-            away = np.abs(values - table @ found)
+            fitted = self._spread @ (weighted.T @ values)
+            away = np.abs(values - table @ fitted)
             weights = np.minimum(1.0, BEND * self._noise / np.maximum(away, 1e-12))
             used = len(penalty) - float(np.diag(self._spread) @ np.diag(penalty))
             squares = BELIEF * self._first_noise**2 + float(weights @ away**2) / BENT
             self._noise = math.sqrt(squares / (BELIEF + max(float(weights.sum()) - used, 0.0)))
-        self._known = dict(zip(self._columns, found.tolist(), strict=True))
+        self._known = dict(zip(self._columns, fitted.tolist(), strict=True))
 
     def _table(self) -> tuple[Floats, Floats]:
         """Lay the observations out, [R, C] and [R]."""
@@ -201,10 +201,10 @@ class FailureModel:
 
     def fails(self, causes: tuple[str, ...]) -> float:
         """Return the probability of failure: each cause multiplies the odds of all trials."""
-        whole, found = self.rate("all"), self.rate("all")
+        rate_of_all = probability = self.rate("all")
         for cause in causes:
-            found *= self.rate(cause) / whole
-        return min(found, MOST)
+            probability *= self.rate(cause) / rate_of_all
+        return min(probability, MOST)
 
 
 def _count(counts: dict[str, list[int]], cause: str, ends: int, failures: int) -> None:

@@ -56,9 +56,9 @@ class PriceTable:
     def column(self, seconds: float | Floats) -> NDArray[np.intp]:
         """Return the column of the canonical width for a time; the quickest where none will do."""
         enough = self.seconds <= np.broadcast_to(seconds, len(self.now))[:, None]
-        found = enough.argmax(axis=1)
-        some = enough[np.arange(len(found)), found]
-        columns: NDArray[np.intp] = np.where(some, found, self._fastest)
+        narrowest = enough.argmax(axis=1)
+        some = enough[np.arange(len(narrowest)), narrowest]
+        columns: NDArray[np.intp] = np.where(some, narrowest, self._fastest)
         return columns
 
     def occupied(self, seconds: float) -> float:
@@ -113,7 +113,7 @@ def build_price_table(
     present = np.array([each.task.at(each.width) for each in running])
     waits = np.array([each.checkpoint_in for each in running])
     stays = np.maximum(left[first:] - waits, 0.0) / np.maximum(present, 1e-9)
-    again = np.array([task.wished is not None for task in waiting], dtype=bool)
+    again = np.array([task.requested_width is not None for task in waiting], dtype=bool)
     seconds[:first][again] += outlook.restart_seconds
     with np.errstate(invalid="ignore"):
         seconds[first:] *= stays[:, None]

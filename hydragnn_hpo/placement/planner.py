@@ -83,8 +83,8 @@ class BackfillScheduler:
             free = self.available
             if not free:
                 return
-            if task.wished in task.widths:
-                self.columns[row] = task.widths.index(task.wished)
+            if task.requested_width in task.widths:
+                self.columns[row] = task.widths.index(task.requested_width)
             if self.hold is None:
                 self._start_or_hold(row, free)
             elif not self._before(row, free, self.hold) or not self._take(
@@ -134,7 +134,7 @@ class BackfillScheduler:
 
     def _reason(self, row: int, width: int, seconds: float) -> str:
         task, count = self.queue[row], len(self.queue)
-        if task.wished == width:
+        if task.requested_width == width:
             return f"goes on at {width} ranks, for which it was stopped"
         turn = "the only one" if count == 1 else f"number {row + 1} of {count} by length"
         many = "1 rank ends" if width == 1 else f"{width} ranks end"
@@ -167,9 +167,9 @@ GROWTH = 1.5
 def reserve_for_yielding(busy: Sequence[RunningTask]) -> int:
     """Return the free slots that are kept for trials that were asked to yield."""
     return sum(
-        max(each.task.wished - each.width, 0) * each.task.lanes
+        max(each.task.requested_width - each.width, 0) * each.task.lanes
         for each in busy
-        if each.task.wished is not None
+        if each.task.requested_width is not None
     )
 
 
@@ -262,9 +262,9 @@ class WidthPlanner:
         """Take slots from those that would end early, where most can be had at once."""
         priced = self.priced
         needed -= sum(
-            max(each.width - each.task.wished, 0) * each.task.lanes
+            max(each.width - each.task.requested_width, 0) * each.task.lanes
             for each in self.busy
-            if each.task.wished is not None
+            if each.task.requested_width is not None
         )
         rows = np.arange(len(priced.now))
         spared = priced.now - priced.slots[rows, self.columns]
@@ -324,7 +324,7 @@ def plan(
     aim = _choose_deadline(queue, busy, priced, pool.total, outlook)
     deadline = max(aim, priced.quickest())
     backfill = BackfillScheduler(queue, busy, priced, pool.copy(), aim, reserve_for_yielding(busy))
-    yielded = sum(task.wished is not None for task in queue)
+    yielded = sum(task.requested_width is not None for task in queue)
     backfill.start(range(yielded))
     widths = WidthPlanner(busy, priced, deadline=deadline, free=backfill.available, outlook=outlook)
     if busy and _may_resize(outlook):
@@ -353,12 +353,12 @@ def _may_resize(outlook: PlanningContext) -> bool:
 
 
 def _yielded_first(task: Task) -> bool:
-    return task.wished is None
+    return task.requested_width is None
 
 
 def _queue_order(task: Task) -> tuple[bool, float, str]:
     """Order the queue: who was stopped for a better width, then the longest."""
-    return task.wished is None, -task.seconds[0] * task.widths[0] * task.lanes, task.name
+    return task.requested_width is None, -task.seconds[0] * task.widths[0] * task.lanes, task.name
 
 
 def _choose_deadline(

@@ -50,7 +50,7 @@ ARITHMETIC = {"fp64": 2.0, "bf16": 0.5}
 
 
 @dataclass(frozen=True)
-class EpochSizes:
+class EpochCounts:
     """How much an epoch goes through."""
 
     graphs: int
@@ -68,7 +68,7 @@ class Workload:
     """What an epoch costs in operations, bytes and steps, on all ranks together."""
 
     config: TrialConfig
-    sizes: EpochSizes
+    sizes: EpochCounts
     spread: float
     """Standard deviation of the graphs' costs over their mean."""
     largest: float
@@ -96,7 +96,7 @@ def epoch_workload(config: TrialConfig, stats: StoreStats) -> Workload:
         config: the trial.
         stats: what ``stats.json`` of its data says, or ``unite_stats`` of several.
     """
-    model, targets, sizes = config.model, stats.get("targets", {}), epoch_sizes(config, stats)
+    model, targets, sizes = config.model, stats.get("targets", {}), count_epoch(config, stats)
     amounts = (sizes.nodes, sizes.edges, sizes.triplets)
     passes = relative_epoch_cost(config, sizes, targets)
     spread, largest = graph_cost_spread(stats)
@@ -117,7 +117,7 @@ def epoch_workload(config: TrialConfig, stats: StoreStats) -> Workload:
     )
 
 
-def epoch_sizes(config: TrialConfig, stats: StoreStats) -> EpochSizes:
+def count_epoch(config: TrialConfig, stats: StoreStats) -> EpochCounts:
     """Count graphs, nodes, edges, triplets and steps of an epoch."""
     model = config.model
     size = compute_epoch_size(stats, config.training, [entry.ratio for entry in config.data])
@@ -126,7 +126,7 @@ def epoch_sizes(config: TrialConfig, stats: StoreStats) -> EpochSizes:
     angle = angle_cutoff(model)
     triplets = 0.0 if angle is None else size.nodes * mean_triplets(stats, angle, most)
     validated = stats["splits"].get("val", 0) / size.graphs
-    return EpochSizes(size.graphs, size.nodes, edges, triplets, size.steps, validated)
+    return EpochCounts(size.graphs, size.nodes, edges, triplets, size.steps, validated)
 
 
 def mean_neighbors(stats: StoreStats, cutoff: float) -> float:
@@ -162,7 +162,7 @@ def mean_triplets(stats: StoreStats, cutoff: float, most: float = math.inf) -> f
 
 
 def relative_epoch_cost(
-    config: TrialConfig, sizes: EpochSizes, targets: Mapping[str, TargetStats]
+    config: TrialConfig, sizes: EpochCounts, targets: Mapping[str, TargetStats]
 ) -> float:
     """Return how much longer an epoch takes than its plain training steps alone."""
     times = RECOMPUTED if config.parallel.recompute else 1.0
@@ -329,9 +329,9 @@ def estimate_seconds(work: Workload, profile: ProfileConfig, width: int) -> floa
     ranks = RankLayout.of(work, profile, width)
     computed = work.flops / profile.flops_per_second + work.moved / profile.bytes_per_second
     shared = computed * tensor_parallel_share(ranks) * imbalance(work, ranks.data) / ranks.data
-    started = profile.step_seconds + profile.layer_seconds * work.config.model.layers
+    overhead = profile.step_seconds + profile.layer_seconds * work.config.model.layers
     sent = work.sizes.steps * exposed_communication_seconds(work, profile, ranks)
-    return shared + work.steps * started + sent
+    return shared + work.steps * overhead + sent
 
 
 def estimate_bytes(work: Workload, profile: ProfileConfig, width: int) -> float:

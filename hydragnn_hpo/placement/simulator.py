@@ -162,7 +162,7 @@ class SimulatedTrial:
         """Start with nothing done."""
         self.work, self.name = work, work.name
         self.done, self.attempts, self.resized = 0.0, 0, 0
-        self.wished: int | None = None
+        self.requested_width: int | None = None
         self.slots: tuple[str, ...] = ()
         self.hosts: frozenset[str] = frozenset()
         self.started = self.setup = self.whole = self.end = 0.0
@@ -172,7 +172,7 @@ class SimulatedTrial:
     def start(self, now: float, setup: float, width: int, slots: tuple[str, ...]) -> None:
         """Start an attempt."""
         self.attempts += 1
-        self.wished = None
+        self.requested_width = None
         self.started, self.setup, self.width, self.slots = now, setup, width, slots
         self.hosts = frozenset(name.rpartition(":")[0] for name in slots)
         self.whole = self.work.true(width)
@@ -211,14 +211,24 @@ class SimulatedTrial:
         seconds = self._known.seconds
         if self.done:
             seconds = tuple(left * each for each in seconds)
-        elif self.wished is None and not self.resized:
+        elif self.requested_width is None and not self.resized:
             return self._known
-        return replace(self._known, seconds=seconds, restarts=self.resized, wished=self.wished)
+        return replace(
+            self._known,
+            seconds=seconds,
+            restarts=self.resized,
+            requested_width=self.requested_width,
+        )
 
     def running(self, now: float, every: float) -> RunningTask:
         """Return what a planner may know while the trial runs."""
-        if self.wished != self._known.wished or self.resized != self._known.restarts:
-            self._known = replace(self._known, wished=self.wished, restarts=self.resized)
+        if (
+            self.requested_width != self._known.requested_width
+            or self.resized != self._known.restarts
+        ):
+            self._known = replace(
+                self._known, requested_width=self.requested_width, restarts=self.resized
+            )
         trained = now - self.started - self.setup
         left = (1.0 - self.done) * self._known.at(self.width)
         if trained < 0.0:
@@ -226,7 +236,7 @@ class SimulatedTrial:
         # What is believed may be too short: a trial that runs on has something left.
         left = max(left - trained, 0.01 * left)
         wait = self.next_checkpoint(now, every) - now
-        return RunningTask(self._known, self.width, left, self.wished is None, wait)
+        return RunningTask(self._known, self.width, left, self.requested_width is None, wait)
 
 
 def draw_error(seed: int, trial: str, spread: float) -> float:
@@ -276,7 +286,7 @@ class _Simulation:
         promote: Promote | None,
     ) -> None:
         self.setting, self.decide, self.promote = setting, decide, promote
-        self.now, self.planned, self.asked = 0.0, False, False
+        self.now, self.planned, self.brain_is_asked = 0.0, False, False
         self.queue: list[tuple[float, int, Callable[[], None]]] = []
         self.order = 0
         self.to_come = list(reversed(works))
@@ -354,7 +364,7 @@ class _Simulation:
 
     def propose(self) -> None:
         """Queue what the brain proposes."""
-        self.asked = False
+        self.brain_is_asked = False
         wanted = self.setting.wave - len(self.waiting) if self.setting.wave else len(self.to_come)
         for _ in range(min(wanted, len(self.to_come))):
             self.enter(self.to_come.pop())
@@ -392,8 +402,8 @@ class _Simulation:
             self.ask_to_yield(resize)
         few = len(self.waiting) < self.setting.wave
         self.consulted = True
-        if self.to_come and few and not self.asked:
-            self.asked = True
+        if self.to_come and few and not self.brain_is_asked:
+            self.brain_is_asked = True
             self.at(self.now + self.setting.brain_seconds, self.propose)
 
     def outlook(self) -> PlanningContext:
@@ -433,7 +443,7 @@ class _Simulation:
     def ask_to_yield(self, resize: ResizeTask) -> None:
         """Stop an attempt at its next checkpoint, to go on at another width."""
         trial = self.running[resize.name]
-        trial.wished = resize.width
+        trial.requested_width = resize.width
         stop = trial.next_checkpoint(self.now, self.setting.checkpoint_every)
         if stop < trial.end:
             self.during(trial, stop, self.requeue)
@@ -492,7 +502,7 @@ class _Simulation:
         for trial in [t for t in self.running.values() if host in t.hosts]:
             kept = trial.last_checkpoint(self.now, self.setting.checkpoint_every)
             self.leave(trial, kept)
-            trial.wished = None
+            trial.requested_width = None
             self.waiting[trial.name] = trial
         self.pool.close_host(host)
         self.free, self.total = self.pool.free, self.pool.total

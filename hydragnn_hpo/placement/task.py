@@ -26,7 +26,7 @@ class Task:
     """How often it was stopped to be resized."""
     lanes: int = 1
     """Slots that each of its ranks occupies: all that share a device where it needs it whole."""
-    wished: int | None = None
+    requested_width: int | None = None
     """Width for which it was stopped; it comes first."""
 
     def at(self, width: int) -> float:
@@ -59,7 +59,7 @@ class RunningTask:
     stoppable: bool = True
     """Whether it may be asked to yield: it has started, and was not asked already.
 
-    One that was asked has the width that it goes on at in ``task.wished``; slots are kept for it.
+    One that was asked goes on at ``task.requested_width``; slots are kept for it.
     """
     checkpoint_in: float = 0.0
     """Seconds until it could yield, as far as known."""

@@ -102,7 +102,7 @@ def _has_failed(trial: Trial, rung: int) -> bool | None:
     """Check whether a trial failed for its configuration; None while that is not known."""
     if trial.status == "failed":
         return True if trial.reason in FAILED else None
-    return False if rung in trial.rests else None
+    return False if rung in trial.rung_scores else None
 
 
 def list_targets(rows: Sequence[TrialObservation], objective: Objective) -> list[Target]:

@@ -85,9 +85,9 @@ class Constraint:
         except ZeroDivisionError:
             return False
         except TypeError as error:
-            found = ", ".join(f"{name} = {values[name]!r}" for name in self.names)
+            named = ", ".join(f"{name} = {values[name]!r}" for name in self.names)
             raise ConfigError(
-                f"search.constraints: '{self.text}' cannot be reckoned with {found} ({error}): "
+                f"search.constraints: '{self.text}' cannot be reckoned with {named} ({error}): "
                 "compare texts with texts and numbers with numbers."
             ) from error
 
@@ -177,12 +177,12 @@ def _arithmetic(sign: Callable[[Any, Any], Any], left: Term, right: Term) -> Ter
 
 def _comparison(node: ast.Compare) -> Term:
     terms = [_term(part) for part in (node.left, *node.comparators)]
-    signs = [COMPARISONS[type(sign)] for sign in node.ops]
+    comparisons = [COMPARISONS[type(sign)] for sign in node.ops]
 
     def compare(values: Values) -> bool:
-        found = [term(values) for term in terms]
-        steps = zip(signs, found, found[1:], strict=False)
-        return all(sign(one, other) for sign, one, other in steps)
+        sides = [term(values) for term in terms]
+        steps = zip(comparisons, sides, sides[1:], strict=False)
+        return all(compares(one, other) for compares, one, other in steps)
 
     return compare
 

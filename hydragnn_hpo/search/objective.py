@@ -57,9 +57,9 @@ def read_objective(
     Returns:
         One number, or one for each goal; None if one is missing or not finite.
     """
-    found = [_score(goal, result, spreads or {}) for goal in goals(objective)]
-    scores = tuple(score for score in found if score is not None)
-    if len(scores) < len(found):
+    every = [_score(goal, result, spreads or {}) for goal in goals(objective)]
+    scores = tuple(score for score in every if score is not None)
+    if len(scores) < len(every):
         return None
     return scores if isinstance(objective, tuple) else scores[0]
 
@@ -100,10 +100,10 @@ def _score(goal: Goal, result: Mapping[str, Any], spreads: Mapping[str, float]) 
 
 
 def _number(result: Mapping[str, Any], path: str) -> float | None:
-    found: Any = result
+    value: Any = result
     for part in path.split("."):
-        found = found.get(part) if isinstance(found, Mapping) else None
-    return finite_number(found)
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return finite_number(value)
 
 
 def pareto_front(points: Sequence[tuple[float, ...]]) -> list[int]:
@@ -126,12 +126,12 @@ def pareto_layers(points: Sequence[tuple[float, ...]]) -> list[int]:
         no_worse &= column[:, None] <= column[None, :]
     dominates = no_worse & ~no_worse.T
     ahead: np.ndarray = np.sum(dominates, axis=0)
-    found, layer = np.full(len(points), -1), 0
-    while (front := (ahead == 0) & (found < 0)).any():
-        found[front] = layer
+    layers, layer = np.full(len(points), -1), 0
+    while (front := (ahead == 0) & (layers < 0)).any():
+        layers[front] = layer
         ahead -= np.sum(dominates[front], axis=0)
         layer += 1
-    return [int(number) for number in found]
+    return [int(number) for number in layers]
 
 
 def rank_points(points: Sequence[Point]) -> list[int]:

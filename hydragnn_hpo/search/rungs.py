@@ -49,11 +49,11 @@ def promote_asynchronously(
         promoted: from each rung.
         reduction: one in so many goes on.
     """
-    found: list[Promotion] = []
+    promotions: list[Promotion] = []
     seated = _best_of_rungs(results, reduction)
     for rung in reversed(range(len(results) - 1)):
-        found += _promotions_to(seated[rung], promoted[rung], rung, rung + 1)
-    return found
+        promotions += _promotions_to(seated[rung], promoted[rung], rung, rung + 1)
+    return promotions
 
 
 def promote_synchronously(
@@ -86,14 +86,14 @@ def promote_finalists(results: Rungs, promoted: Promoted, *, finalists: int) -> 
     last = len(results) - 1
     gone: set[str] = set()
     seats = finalists - len(_best(results[last]))
-    found: list[Promotion] = []
+    promotions: list[Promotion] = []
     for rung in reversed(range(last)):
         gone |= set(promoted[rung])
         resting = [r for r in _best(results[rung]) if r.trial not in gone]
         chosen = resting[: max(seats, 0)]
         seats -= len(chosen)
-        found += _promotions_to(chosen, promoted[rung], rung, last)
-    return found
+        promotions += _promotions_to(chosen, promoted[rung], rung, last)
+    return promotions
 
 
 def _best(rested: Sequence[RungResult]) -> list[RungResult]:

@@ -305,10 +305,10 @@ def _readable(number: float, span: float, log: bool) -> float:
 
 def fixed_values(template: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values of a template by their dotted keys."""
-    found: dict[str, Any] = {}
+    fixed: dict[str, Any] = {}
     for name, value in template.items():
         if isinstance(value, Mapping):
-            found |= {f"{name}.{key}": inner for key, inner in fixed_values(value).items()}
+            fixed |= {f"{name}.{key}": inner for key, inner in fixed_values(value).items()}
         else:
-            found[name] = value
-    return found
+            fixed[name] = value
+    return fixed

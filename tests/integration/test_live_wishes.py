@@ -39,7 +39,7 @@ def test_a_live_campaign_is_steered_by_files(hpo):
 
     # One with a result at its first rung would rest with that instead of being cancelled.
     queued = read_state(RunDir(run)).with_status("queued")
-    waiting = [trial.name for trial in queued if not trial.rests][-1]
+    waiting = [trial.name for trial in queued if not trial.rung_scores][-1]
     (hpo.folder / "mine.toml").write_text(MINE)
     assert hpo.here("cancel", run, waiting).code == 0
     assert hpo.here("add-trials", run, "--values", "mine.toml").code == 0

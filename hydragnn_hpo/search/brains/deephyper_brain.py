@@ -71,7 +71,7 @@ class DeepHyperBrain:
         taken = []
         if self._news and count > 0:
             with _quiet():
-                self._search.tell([self._told(result) for result in self._news])
+                self._search.tell([self._encode_result(result) for result in self._news])
                 self._news = []
                 del self._search._opt.models[:-1]
                 proposals = [self._decode(point) for point in self._search.ask(min(count, BATCH))]
@@ -130,23 +130,23 @@ class DeepHyperBrain:
         return self._at([self._generator.random() for _ in self._known.space])
 
     def _candidates(self, size: int) -> list[dict[str, Scalar]]:
-        """Draw distinct canonical configurations nobody asked for; fewer if they run out."""
-        space, found, allowed = self._known.space, {}, 0
+        """Draw distinct canonical configurations that are new; fewer if they run out."""
+        space, distinct, allowed = self._known.space, {}, 0
         for _ in range(DRAWS * size):
             chosen = active_parameters(space, self._random())
             if not self._known.allows(chosen):
                 continue
             allowed += 1
             if self._known.is_new(chosen):
-                found[configuration_key(chosen)] = canonical_values(space, chosen)
-            if len(found) == size or allowed == 2 * size:
+                distinct[configuration_key(chosen)] = canonical_values(space, chosen)
+            if len(distinct) == size or allowed == 2 * size:
                 break
-        return list(found.values())
+        return list(distinct.values())
 
     def _sample(self, size: int) -> list[Encoded]:
         """Pass DeepHyper its candidates; at least one, or it fails."""
-        found = self._candidates(size) or [canonical_values(self._known.space, self._random())]
-        return [self._encode(values) for values in found]
+        candidates = self._candidates(size) or [canonical_values(self._known.space, self._random())]
+        return [self._encode(values) for values in candidates]
 
     def _encode(self, values: Mapping[str, Scalar]) -> Encoded:
         point: Encoded = {}
@@ -168,10 +168,10 @@ class DeepHyperBrain:
                 values[name] = value_at(parameter, float(raw))
         return canonical_values(self._known.space, values)
 
-    def _told(self, result: Result) -> tuple[Encoded, float | str | list[float]]:
+    def _encode_result(self, result: Result) -> tuple[Encoded, float | str | list[float]]:
         """Turn a result into DeepHyper's terms, which maximize.
 
-        Of several goals it makes one number by weights that it draws anew for each fit.
+        Of several goals it makes one number by weights that it draws again for each fit.
         """
         values, objective = result
         if objective is None:

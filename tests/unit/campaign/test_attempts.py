@@ -57,8 +57,8 @@ def test_whatever_a_command_writes_its_campaign_ends_and_can_be_read_again(tmp_p
     ran = Ran(tmp_path, campaign(trials=8, rungs=[3], stop_rule="median", grace=1), backend)
     assert len(ran.state.ranked()) == 8
     again = fold(read_journal(ran.run.journal)).trials["t0001"]
-    assert (again.rests, again.seconds, again.joules, again.objective) == (
-        ran.state.trials["t0001"].rests,
+    assert (again.rung_scores, again.seconds, again.joules, again.objective) == (
+        ran.state.trials["t0001"].rung_scores,
         ran.state.trials["t0001"].seconds,
         0.0,
         ran.state.trials["t0001"].objective,

@@ -74,7 +74,7 @@ def run(tmp_path):
 
 
 def at(state, epochs):
-    return {name for name, trial in state.trials.items() if epochs in trial.rests}
+    return {name for name, trial in state.trials.items() if epochs in trial.rung_scores}
 
 
 def test_every_trial_rests_at_the_first_rung_and_the_best_climb(run):
@@ -84,7 +84,9 @@ def test_every_trial_rests_at_the_first_rung_and_the_best_climb(run):
     assert at(ran.state, 8) >= {best.name}
     assert ran.state.ranked()[0] is best
     for trial in ran.state.trials.values():
-        assert all(score == trial.values["x"] + 1.0 / rung for rung, score in trial.rests.items())
+        assert all(
+            score == trial.values["x"] + 1.0 / rung for rung, score in trial.rung_scores.items()
+        )
 
 
 def test_the_journal_says_what_software_its_controller_ran_with(run):
@@ -386,7 +388,7 @@ def test_one_slot_gives_the_same_campaign_twice(tmp_path):
         pace = itertools.cycle(["frozen"] * rests + [None])
         backend = StubBackend(slots_per_host=1, fate=lambda trial, attempt, epoch: next(pace))
         ran = Ran(tmp_path / name, config, backend)
-        return [(t.name, t.values, t.rests) for t in ran.state.trials.values()]
+        return [(t.name, t.values, t.rung_scores) for t in ran.state.trials.values()]
 
     assert trials("once", 0) == trials("again", 0) == trials("slowly", 20)
 

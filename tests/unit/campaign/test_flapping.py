@@ -181,7 +181,7 @@ def test_a_trial_that_failed_in_a_later_attempt_does_not_break_the_next_run(tmp_
     first = Ran(tmp_path, config, StubBackend(fate=fate))
     (trial,) = first.state.with_status("failed")
     assert (failing, trial.attempt) == ({trial.name}, 2)
-    assert list(trial.rests) == [2], "it was promoted before"
+    assert list(trial.rung_scores) == [2], "it was promoted before"
     again = Ran(tmp_path, config, StubBackend())
     assert [t.name for t in again.state.with_status("failed")] == [trial.name]
 

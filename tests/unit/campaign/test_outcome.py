@@ -22,8 +22,8 @@ from hydragnn_hpo.errors import StorageError
 SENTENCE = "rank 0 has not moved for 300 s, rank 3 is at step 120 (data) for 301 s; ending"
 
 
-def ended(folder, codes, *, restarts=0, asked=None):
-    return read_outcome(EndedAttempt(folder, codes, asked, restarts, max_restarts=2))
+def ended(folder, codes, *, restarts=0, stop_reason=None):
+    return read_outcome(EndedAttempt(folder, codes, stop_reason, restarts, max_restarts=2))
 
 
 def test_a_rank_that_named_another_makes_the_attempt_stale(tmp_path):
@@ -69,7 +69,7 @@ def test_a_result_that_a_file_server_keeps_back_is_no_failure(tmp_path, monkeypa
 
 
 @pytest.mark.parametrize(
-    ("asked", "status", "outcome", "reason"),
+    ("stop_reason", "status", "outcome", "reason"),
     [
         (None, "completed", "completed", None),
         (None, "cancelled", "cancelled", None),
@@ -79,11 +79,11 @@ def test_a_result_that_a_file_server_keeps_back_is_no_failure(tmp_path, monkeypa
     ],
 )
 def test_a_result_says_how_it_ended_unless_a_rule_had_asked(
-    tmp_path, asked, status, outcome, reason
+    tmp_path, stop_reason, status, outcome, reason
 ):
     result = {"status": status, "epochs": 4, "objective": 0.5, "parameters": 10, "note": "x"}
     (tmp_path / "result.json").write_text(json.dumps(result))
-    found = ended(tmp_path, [0], asked=asked)
+    found = ended(tmp_path, [0], stop_reason=stop_reason)
     assert (found["outcome"], found.get("reason")) == (outcome, reason)
     kept = {key: found[key] for key in found if key not in ("outcome", "reason")}
     assert kept == {"reached": 4, "objective": 0.5, "parameters": 10}
@@ -98,15 +98,15 @@ def test_a_result_that_is_none_is_a_bug_of_who_wrote_it(tmp_path, content):
 
 
 @pytest.mark.parametrize(
-    ("asked", "outcome", "reason"),
+    ("stop_reason", "outcome", "reason"),
     [
         ("resized", "interrupted", "resized"),
         ("paused", "interrupted", "paused"),
         ("cancelled", "cancelled", "cancelled"),
     ],
 )
-def test_without_a_result_it_ended_as_it_was_asked_to(tmp_path, asked, outcome, reason):
-    found = ended(tmp_path, [INTERRUPTED], asked=asked)
+def test_without_a_result_it_ended_as_it_was_asked_to(tmp_path, stop_reason, outcome, reason):
+    found = ended(tmp_path, [INTERRUPTED], stop_reason=stop_reason)
     assert (found["outcome"], found["reason"]) == (outcome, reason)
 
 

@@ -94,7 +94,7 @@ def test_bugs_are_counted_by_what_they_say_at_last():
             *bug("c", "Traceback ...\n  line 3\nKeyError: 'y'"),
         ]
     )
-    assert [state.alike(state.trials[name]) for name in "abc"] == [2, 2, 1]
+    assert [state.count_equal_failures(state.trials[name]) for name in "abc"] == [2, 2, 1]
 
 
 def test_a_promoted_trial_that_is_dropped_rests_where_it_was():
@@ -134,9 +134,12 @@ def test_a_retried_failure_counts_once_at_its_rung():
 
 def test_a_width_that_a_trial_was_to_yield_for_is_forgotten_when_it_ends_before():
     events = [proposed("t0"), placed("t0"), event("asked", trial="t0", reason="resized", width=4)]
-    assert fold([*events, ended("t0", "interrupted", reason="resized")]).trials["t0"].wished == 4
+    assert (
+        fold([*events, ended("t0", "interrupted", reason="resized")]).trials["t0"].requested_width
+        == 4
+    )
     rests = ended("t0", "stopped", objective=1.0, score=1.0, reached=2)
-    assert fold([*events, rests]).trials["t0"].wished is None
+    assert fold([*events, rests]).trials["t0"].requested_width is None
 
 
 def test_a_trial_cannot_help_that_its_controller_died():

@@ -128,8 +128,8 @@ def test_lost_again_and_again_is_a_bug(tmp_path):
 
 
 def test_a_command_that_was_asked_to_end_goes_on_later(tmp_path):
-    assert ended(tmp_path, codes=(1,), asked="paused")["reason"] == "paused"
-    assert ended(tmp_path, codes=(1,), asked="cancelled")["outcome"] == "cancelled"
+    assert ended(tmp_path, codes=(1,), stop_reason="paused")["reason"] == "paused"
+    assert ended(tmp_path, codes=(1,), stop_reason="cancelled")["outcome"] == "cancelled"
 
 
 def test_a_job_that_the_backend_could_not_run_is_no_bug_of_the_command(tmp_path):

@@ -118,7 +118,7 @@ def test_trials_with_next_to_nothing_left_do_not_keep_the_search_going():
         RunningTask(Task("b", (1, 2), (754.9, 461.3), measured=True), 1, 484.7),
         RunningTask(Task("c", (1,), (7.27,), measured=True, lanes=2), 1, 0.0),
         RunningTask(Task("d", (1,), (521.0,), measured=True), 1, 234.0),
-        RunningTask(Task("e", (1, 2), (941.6, 575.3), measured=True, wished=2), 2, 5e-324),
+        RunningTask(Task("e", (1, 2), (941.6, 575.3), measured=True, requested_width=2), 2, 5e-324),
     ]
     priced = build_price_table([], busy, 8, OUTLOOK)
     assert common_deadline(priced, 8) < 1.0
@@ -127,7 +127,9 @@ def test_trials_with_next_to_nothing_left_do_not_keep_the_search_going():
 
 def test_a_trial_that_was_stopped_is_priced_with_its_restart():
     law = ((1, 2), (4.0, 2.0))
-    priced = build_price_table([Task("a", *law), Task("b", *law, wished=2)], [], 4, OUTLOOK)
+    priced = build_price_table(
+        [Task("a", *law), Task("b", *law, requested_width=2)], [], 4, OUTLOOK
+    )
     assert priced.seconds.tolist() == [[4.0, 2.0], [5.0, 3.0]]
 
 

@@ -45,7 +45,7 @@ def test_longest_first_one_slot_each():
 def test_on_one_slot_the_given_order_holds_so_that_times_decide_nothing():
     waiting = [task("b", 1.0), task("a", 9.0), task("c", 2.0)]
     assert widths(plan(waiting, [], pool(1), PERFECT)) == {"b": 1}
-    asked = [*waiting, replace(task("d", 0.5), wished=1)]
+    asked = [*waiting, replace(task("d", 0.5), requested_width=1)]
     assert widths(plan(asked, [], pool(1), PERFECT)) == {"d": 1}
 
 
@@ -134,14 +134,14 @@ def test_a_trial_starts_narrower_where_that_ends_sooner_than_waiting():
 
 
 def test_a_trial_that_was_stopped_for_a_width_gets_it_first():
-    waiting = [task("long", 9.0, (1,)), task("a", 2.0, wished=2, measured=True)]
+    waiting = [task("long", 9.0, (1,)), task("a", 2.0, requested_width=2, measured=True)]
     found = plan(waiting, [], pool(2), PERFECT)
     assert widths(found) == {"a": 2}
     assert found.starts[0].reason == "goes on at 2 ranks, for which it was stopped"
 
 
 def test_slots_are_kept_for_a_trial_that_was_asked_to_yield():
-    busy = [running("r", 5.0, measured=True, stoppable=False, wished=4)]
+    busy = [running("r", 5.0, measured=True, stoppable=False, requested_width=4)]
     waiting = [task("a", 5.0, (1,)), task("b", 5.0, (1,))]
     assert widths(plan(waiting, busy, pool(5, taken=1), PERFECT)) == {"a": 1}
 
@@ -290,7 +290,7 @@ tasks = st.builds(
         tuple(seconds * (1 + loss * ((1 << k) - 1)) / (1 << k) for k in range(most + 1)),
         measured=True,
         lanes=lanes,
-        wished=wished,
+        requested_width=wished,
     ),
     st.floats(0.01, 1000.0),
     st.integers(0, 5),

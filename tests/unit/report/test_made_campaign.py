@@ -87,7 +87,7 @@ def test_heads_make_up_the_objective_and_energy_fits_the_slots(facts):
             assert event["objective"] == pytest.approx(sum(parts) / len(parts))
     for trial in facts.state.trials.values():
         if not trial.slots:
-            assert trial.metered <= trial.slot_seconds + 0.1 * (1 + trial.attempt)
+            assert trial.metered_seconds <= trial.slot_seconds + 0.1 * (1 + trial.attempt)
 
 
 def test_the_same_wishes_give_the_same_bytes(tmp_path):

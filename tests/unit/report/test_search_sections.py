@@ -294,9 +294,9 @@ def test_a_slice_shows_each_trial_at_its_first_rung(made: Facts) -> None:
     assert section is not None
     dots = blocks(section, Figure)["slice.model.layers"].data[0]
     expected = {
-        k + 1: (t.trial.values["model.layers"], t.trial.rests[3])
+        k + 1: (t.trial.values["model.layers"], t.trial.rung_scores[3])
         for k, t in enumerate(made.trials.values())
-        if 3 in t.trial.rests
+        if 3 in t.trial.rung_scores
     }
     found = zip(dots["marker"]["color"], zip(dots["x"], dots["y"], strict=True), strict=True)
     assert dict(found) == expected
