@@ -23,7 +23,25 @@ PASSING = frozenset(
         *(errno.ESHUTDOWN, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EBUSY),
     )
 )
-"""What a file system says while its server is away: it may be back when somebody asks again."""
+"""Errors of a file system whose server is away: a later attempt may succeed."""
+
+_NOT_PERMITTED = "you lack the permission: ask its owner for it or choose another place"
+
+ADVICE = {
+    errno.ENOSPC: "make room or choose another place",
+    errno.EDQUOT: "your quota is used up: remove files or choose another place",
+    errno.EFBIG: "raise the limit of 'ulimit -f' or choose a file system for larger files",
+    errno.EROFS: "it is mounted read-only: choose another place",
+    errno.EACCES: _NOT_PERMITTED,
+    errno.EPERM: _NOT_PERMITTED,
+    errno.ESTALE: "its network mount was lost: run the command again once it is back",
+    errno.EMFILE: "raise the limit of open files of a process: ulimit -n",
+    errno.ENFILE: "this computer has too many open files: end other programs",
+    errno.ENAMETOOLONG: "choose a shorter name",
+    errno.ELOOP: "remove the symbolic links that lead in a circle",
+    errno.EIO: "check the disk or the network mount",
+}
+"""What a person can do about an error of the operating system, by its number."""
 
 
 def passes(error: BaseException) -> bool:
@@ -33,7 +51,7 @@ def passes(error: BaseException) -> bool:
 
 
 def sweep(folder: Path) -> None:
-    """Remove what a killed process left unfinished below a folder; nobody may be writing there."""
+    """Remove what a killed process left unfinished below a folder that no process writes to."""
     for path in list(folder.rglob(f".*{PART}")):
         remove(path)
 
@@ -57,14 +75,17 @@ def sync(path: Path) -> None:
 
 @contextlib.contextmanager
 def storage(path: Path) -> Iterator[None]:
-    """Turn what the operating system says about a file into our own sentence."""
+    """Turn an error of the operating system into a sentence that advises what to do about it.
+
+    Raises:
+        StorageError: the block raised an OSError.
+    """
     try:
         yield
     except OSError as error:
         reason = error.strerror or str(error)
-        raise StorageError(
-            f"{path}: cannot be written ({reason}); make room or choose another place."
-        ) from error
+        advice = ADVICE.get(error.errno or 0, "choose another place")
+        raise StorageError(f"{path}: cannot be written ({reason}); {advice}.") from error
 
 
 def write_bytes(path: Path, content: bytes) -> None:

@@ -15,15 +15,16 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 import typer
 from numpy.typing import NDArray
+from pydantic import JsonValue
 from safetensors.numpy import load_file
 
 from hydragnn_hpo import __version__
-from hydragnn_hpo.campaign import fold, last_lines, read_journal, read_state
+from hydragnn_hpo.campaign import Trial, fold, last_lines, read_journal, read_state
 from hydragnn_hpo.config import (
     CampaignConfig,
     TrialConfig,
@@ -66,10 +67,10 @@ differ at all (Law 5)."""
 RESUMED = "same result: interrupted and unbroken"
 
 TRIALS = 100_000
-"""More than any machine ends in minutes: the campaign is paused."""
+"""More trials than any machine finishes in minutes: the campaign is paused."""
 
 LEASE_SECONDS = 30.0
-"""Of ranks: a host that was busy for a while is not lost."""
+"""Lease of ranks, long enough that a busy host does not count as lost."""
 
 STEP_SECONDS = 600.0
 """Time limit of each command; how much longer a campaign goes on where no trial has come to its
@@ -93,9 +94,9 @@ STEPS = {
     "interruption": "a trial killed and resumed: the same result",
     "campaign": "some minutes of a campaign on all hosts",
 }
-"""What is done, in this order."""
+"""Descriptions of the steps, in their order."""
 
-TRIAL: dict[str, Any] = {
+TRIAL: dict[str, JsonValue] = {
     "trial": "acceptance",
     "seed": 11,
     "model": {"conv": "painn", "features": 16, "layers": 2, "cutoff": 4.0},
@@ -108,7 +109,34 @@ TRIAL: dict[str, Any] = {
         "checkpoint_seconds": 0.0,
     },
 }
-"""What is trained on one rank (``one``) and on two (``two``), and killed and resumed (``cut``)."""
+"""The trial that is trained on one rank (``one``), on two (``two``), and with a kill (``cut``)."""
+
+
+class AcceptanceStage(TypedDict):
+    """One step and its result."""
+
+    name: str
+    """A key of ``STEPS``."""
+    state: str
+    """The worst state of its findings: ``ok``, ``unknown``, ``slow`` or ``wrong``."""
+    findings: list[dict[str, JsonValue]]
+    """Fields of ``launching.Finding``."""
+
+
+class AcceptanceReport(TypedDict):
+    """The content of ``acceptance.json``."""
+
+    machine: str
+    """Name of the profile."""
+    version: str
+    """Version of this package."""
+    hosts: str
+    """Names of the hosts, compressed as Slurm writes them."""
+    date: str
+    """Begin, UTC, ISO 8601."""
+    accepted: bool | None
+    """Whether nothing is wrong; None before the last step has ended."""
+    stages: list[AcceptanceStage]
 
 
 class StepFailed(Exception):
@@ -117,10 +145,10 @@ class StepFailed(Exception):
 
 @dataclass(frozen=True)
 class Acceptance:
-    """What is accepted: a machine, through a folder, within a time."""
+    """The machine to accept, and the folder and time to use."""
 
     machine: Mapping[str, str | None]
-    """Values of ``[machine]``: ``profile``, ``pack`` and ``container``."""
+    """Values of ``[machine]``: ``profile``, ``pack`` and ``container``; None if not used."""
 
     hosts: JobHosts
     folder: Path
@@ -159,12 +187,12 @@ class Acceptance:
         ]
 
 
-def accept(site: Acceptance, examine: Examine) -> tuple[dict[str, Any], list[Finding]]:
-    """Run all steps; what is known so far stands in ``acceptance.json`` after each.
+def accept(site: Acceptance, examine: Examine) -> tuple[AcceptanceReport, list[Finding]]:
+    """Run all steps, and write ``acceptance.json`` after each.
 
     Args:
-        site: what is accepted.
-        examine: doctor's own checks.
+        site: the machine and the folder to use.
+        examine: runs doctor's own checks, the first step.
 
     Returns:
         The report, and all findings.
@@ -177,7 +205,7 @@ def accept(site: Acceptance, examine: Examine) -> tuple[dict[str, Any], list[Fin
         raise RunError(f"{site.folder}: is not empty; choose another with --run.")
     with storage(site.folder):
         site.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    report: dict[str, Any] = {
+    report: AcceptanceReport = {
         "machine": site.name,
         "version": __version__,
         "hosts": compress_hosts(site.hosts.able),
@@ -189,19 +217,23 @@ def accept(site: Acceptance, examine: Examine) -> tuple[dict[str, Any], list[Fin
     ours: list[Examine] = [partial(act, site) for act in (_widths, _interruption, _campaign)]
     for name, act in zip(STEPS, [examine, *ours], strict=True):
         began = time.monotonic()
-        found = _findings_of(name, act)
+        step_findings = _findings_of(name, act)
         typer.echo(f"{name}: {time.monotonic() - began:.0f} s", err=True)
-        findings += found
-        stage = {"name": name, "state": worst(found), "findings": [asdict(f) for f in found]}
-        report["stages"].append(stage)
+        findings += step_findings
+        report["stages"].append(_describe_stage(name, step_findings))
         if len(report["stages"]) == len(STEPS):
             report["accepted"] = worst(findings) != "wrong"
         write_json(site.folder / "acceptance.json", report)
     return report, findings
 
 
+def _describe_stage(name: str, findings: Sequence[Finding]) -> AcceptanceStage:
+    plain = [asdict(finding) for finding in findings]
+    return {"name": name, "state": worst(findings), "findings": plain}
+
+
 def _findings_of(name: str, act: Examine) -> list[Finding]:
-    """Run a step; a failure is a finding, and the others go on."""
+    """Run a step; its failure becomes a finding, so that later steps still run."""
     try:
         return act()
     except StorageError:
@@ -211,7 +243,7 @@ def _findings_of(name: str, act: Examine) -> list[Finding]:
 
 
 def _widths(site: Acceptance) -> list[Finding]:
-    """Train the same trial on one rank and on two."""
+    """Train the same trial on one rank and on two, and compare the results."""
     _run(site, "build", _program("dataset", "build", CARD, "--out", site.store))
     _train(site, "one", ranks=1)
     if site.ranks == 1:
@@ -231,14 +263,14 @@ def _widths(site: Acceptance) -> list[Finding]:
 def compare_results(
     check: str, apart: float, most: float, *, cure: str, hosts: tuple[str, ...]
 ) -> Finding:
-    """Check whether two trainings came to the same result.
+    """Compare the results of two trainings with a tolerance.
 
     Args:
-        check: what is compared.
-        apart: see ``errors_apart``.
-        most: how far they may be apart; 0: every bit of every weight is the same.
-        cure: what to look at if they are not.
-        hosts: of the second training.
+        check: name of the finding.
+        apart: largest relative difference of the errors, see ``errors_apart``.
+        most: largest difference that is accepted; 0 demands equal weights, bit by bit.
+        cure: advice if the difference is larger.
+        hosts: hosts of the second training.
     """
     good = apart <= most
     return Finding(
@@ -277,7 +309,7 @@ def _interruption(site: Acceptance) -> list[Finding]:
 
 
 def errors_apart(one: Mapping[str, float], other: Mapping[str, float]) -> float:
-    """Return the largest relative difference of errors over all heads; infinity of unlike heads."""
+    """Return the largest relative difference of errors over all heads; infinite for other heads."""
     if one.keys() != other.keys() or not one:
         return float("inf")
     return max(
@@ -350,12 +382,12 @@ def _wait_for_campaign(process: subprocess.Popen[bytes], run: RunDir, seconds: f
 def check_campaign(
     events: Sequence[JournalEvent], hosts: Collection[str], run: RunDir
 ) -> list[Finding]:
-    """Check whether trials ended, every host had some, and no result is missing.
+    """Check that trials reached a rung, every host had a trial, and no result is missing.
 
     Args:
         events: the campaign's journal.
-        hosts: those that should have had trials.
-        run: its directory.
+        hosts: hosts that should have had trials.
+        run: the campaign's run directory.
     """
     trials = fold(events).trials
     rested = [name for name, trial in trials.items() if trial.rung_scores]
@@ -396,8 +428,8 @@ def _check_hosts(events: Sequence[JournalEvent], hosts: Collection[str]) -> Find
     )
 
 
-def _lost_results(trials: Mapping[str, Any], rested: Sequence[str], run: RunDir) -> Iterator[str]:
-    """Yield what the journal or the files lack of trials that came to a rung, and failures."""
+def _lost_results(trials: Mapping[str, Trial], rested: Sequence[str], run: RunDir) -> Iterator[str]:
+    """Yield the failed trials, and those whose result is not in the journal or on disk."""
     for name, trial in trials.items():
         if trial.status == "running":
             yield f"no result of {name}"
@@ -410,7 +442,7 @@ def _lost_results(trials: Mapping[str, Any], rested: Sequence[str], run: RunDir)
 
 
 def _train(site: Acceptance, name: str, *, ranks: int) -> None:
-    """Train a trial to its end; it is written first if it is new."""
+    """Train a trial to its end; write its configuration first if it is new."""
     trial = site.trial(name)
     if not trial.config.exists():
         _write_trial(site, trial)
@@ -450,16 +482,16 @@ def _program(*arguments: object) -> tuple[str, ...]:
 
 
 def _run(site: Acceptance, name: str, argv: Sequence[str], *, check: bool = True) -> bool:
-    """Run a command to its end, its output in a log of the folder.
+    """Run a command to its end, and append its output to ``NAME.log`` in the folder.
 
     Args:
-        site: what is accepted.
-        name: of the log.
-        argv: the command.
-        check: whether a failure ends the step.
+        site: the folder and the hosts.
+        name: name of the log, without its suffix.
+        argv: program and arguments.
+        check: whether a non-zero exit code raises ``StepFailed``.
 
     Returns:
-        Whether it ended with 0.
+        Whether the exit code was 0.
 
     Raises:
         StepFailed: it did not end in time or, if ``check``, not with 0.

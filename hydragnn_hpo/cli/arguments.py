@@ -1,4 +1,4 @@
-"""Arguments that several verbs share."""
+"""Arguments that several commands share."""
 
 from pathlib import Path
 from typing import Annotated
@@ -8,7 +8,7 @@ import typer
 RunArgument = Annotated[Path, typer.Argument(help="Run directory of a campaign.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 DryRunOption = Annotated[
-    bool, typer.Option("--dry-run", help="Show what would be started; start nothing.")
+    bool, typer.Option("--dry-run", help="Show what would be done; do nothing.")
 ]
 EnsembleArgument = Annotated[Path, typer.Argument(help="An ensemble.zip, or a run directory.")]
 EnsembleOption = Annotated[Path, typer.Option(help="An ensemble.zip, or a run directory.")]

@@ -116,8 +116,8 @@ def course_of(holder: str | None, jobs: Sequence[BatchJobStatus], *, finished: b
 def course_of_jobs(jobs: Sequence[BatchJobStatus]) -> str:
     """Describe what goes on where no controller is at work."""
     for state, word in (("running", "begins"), ("draining", "ends"), ("queued", "is queued")):
-        if found := [job.id for job in jobs if job.state == state]:
-            return f"not running, batch job {found[0]} {word}"
+        if ids := [job.id for job in jobs if job.state == state]:
+            return f"not running, batch job {ids[0]} {word}"
     return "not running, no batch job is queued"
 
 

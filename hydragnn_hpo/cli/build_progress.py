@@ -1,4 +1,4 @@
-"""How ``dataset build`` looks: a bar on a terminal, a line now and then elsewhere, one voice."""
+"""Progress of ``dataset build``: a bar on a terminal, lines elsewhere, messages of rank 0 only."""
 
 import contextlib
 import sys
@@ -44,18 +44,21 @@ def build(
     """Build a store and show its progress.
 
     Args:
-        comm: of all ranks, if there are several.
-        card: the card.
-        out: the store.
-        files: read these instead of the card's own.
-        processes: local processes, None for the default.
+        comm: MPI communicator of all ranks; None for a build in this process.
+        card: the card, a TOML file.
+        out: the store to write, NAME.bp.
+        files: data files to read instead of the card's own; None for those of the card.
+        processes: local processes, at least 1; None for one per core. Not with ``comm``.
+
+    Returns:
+        The content of the store's ``stats.json``.
 
     Raises:
         ConfigError: ``processes`` is set for ranks, or not positive.
     """
     if processes is not None and (comm is not None or processes < 1):
         raise ConfigError(
-            f"--processes {processes}: give a positive number, or none where mpiexec starts ranks."
+            f"--processes {processes}: give a positive number, or leave it out under mpiexec."
         )
     try:
         with _Screen(quiet=comm is not None and comm.rank > 0) as screen:
@@ -65,7 +68,7 @@ def build(
     except (HydraError, KeyboardInterrupt) as error:
         if work_path(out).is_dir() and (comm is None or comm.rank == 0):
             typer.echo(
-                f"what is finished stays in {work_path(out)}: start again to go on", err=True
+                f"finished parts stay in {work_path(out)}: run the same command to resume", err=True
             )
         if isinstance(error, KeyboardInterrupt):
             raise typer.Exit(130) from error
@@ -101,7 +104,7 @@ class _Screen(BuildProgress):
         if self.bar is not None and self.task is not None:
             self.bar.update(self.task, total=total)
         if reused:
-            self._print(f"going on where an earlier build ended: {reused}{self._total()} are there")
+            self._print(f"resuming an earlier build: {reused}{self._total()} are there")
 
     def __call__(self, done: int) -> None:
         if self.bar is not None and self.task is not None:

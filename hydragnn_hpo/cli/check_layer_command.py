@@ -114,9 +114,9 @@ def _table(report: "CheckReport", *, wide: bool) -> "Table":
         table.add_column("must hold")
     for finding in report.findings:
         says = escape(finding.asks if finding.result != "left out" else finding.detail)
-        found = "-" if finding.measured is None else f"{finding.measured:.2g}"
+        measured = "-" if finding.measured is None else f"{finding.measured:.2g}"
         result = f"[{COLOURS[finding.result]}]{finding.result}[/]"
-        row = (finding.name, result, found, finding.bound)
+        row = (finding.name, result, measured, finding.bound)
         table.add_row(*row, *[says] * wide)
     return table
 

@@ -1,4 +1,7 @@
-"""``hydragnn-hpo``: few verbs, one file each; slow imports sit inside the functions."""
+"""``hydragnn-hpo``: all commands, and the errors that a user sees.
+
+Each command has a file of its own. Slow imports are inside functions, so that ``--help`` is quick.
+"""
 
 import contextlib
 import errno
@@ -32,6 +35,7 @@ from hydragnn_hpo.cli.status_command import status
 from hydragnn_hpo.cli.submit_command import submit
 from hydragnn_hpo.cli.trial_command import trial
 from hydragnn_hpo.errors import HydraError
+from hydragnn_hpo.files import ADVICE
 from hydragnn_hpo.sanitize import escape_controls
 
 app = typer.Typer(
@@ -64,10 +68,10 @@ app.command()(pack)
 app.command()(trial)
 app.command("check-layer")(check_layer)
 app.command()(reference)
-app.add_typer(dataset_command.app, name="dataset", help="Build and look at graph stores.")
+app.add_typer(dataset_command.app, name="dataset", help="Build and inspect graph stores.")
 app.add_typer(batch_command.app, name="batch", hidden=True)
-app.add_typer(ensemble_command.app, name="ensemble", help="Build and look at ensembles.")
-app.add_typer(machine_command.app, name="machine", help="Look at machine profiles.")
+app.add_typer(ensemble_command.app, name="ensemble", help="Build and inspect ensembles.")
+app.add_typer(machine_command.app, name="machine", help="Inspect machine profiles.")
 
 
 def _version(wanted: bool) -> None:
@@ -85,20 +89,6 @@ def _options(
     pass
 
 
-CURES = {
-    errno.EACCES: "it belongs to somebody else",
-    errno.EPERM: "it belongs to somebody else",
-    errno.ENOSPC: "make room or write elsewhere",
-    errno.EDQUOT: "make room or write elsewhere",
-    errno.EFBIG: "make room or write elsewhere",
-    errno.EROFS: "write elsewhere",
-    errno.EIO: "look at the disk",
-    errno.ENAMETOOLONG: "choose a shorter name",
-    errno.ELOOP: "mend the links",
-}
-"""What the operating system may say that is no fault of ours, and what helps."""
-
-
 def main() -> None:
     """Run the command line; errors for a user are one sentence on stderr."""
     if isinstance(sys.stdout, io.TextIOWrapper):  # names in any letters, on any terminal
@@ -112,17 +102,18 @@ def main() -> None:
         _drop_output()
         sys.exit(1)
     except OSError as error:
-        if error.errno not in CURES:
+        if error.errno not in ADVICE:
             raise
-        where = "standard output" if error.filename is None else error.filename
-        said = f"{where}: {error.strerror}; {CURES[error.errno]}."
-        typer.echo(f"error: {escape_controls(said)}", err=True)
+        many_files = error.errno in (errno.EMFILE, errno.ENFILE)
+        where = error.filename or ("this process" if many_files else "standard output")
+        message = f"{where}: {error.strerror}; {ADVICE[error.errno]}."
+        typer.echo(f"error: {escape_controls(message)}", err=True)
         _drop_output()
         sys.exit(2)
 
 
 def _drop_output() -> None:
-    """Forget what could not be written: Python would try it again at its end, and complain."""
+    """Send the rest of the output to nowhere: Python would retry it at its end and complain."""
     with contextlib.suppress(OSError, ValueError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())

@@ -19,13 +19,13 @@ def compare(
         list[str] | None,
         typer.Option(
             metavar="HEAD=MAE",
-            help="What did it cost to reach this? objective=VALUE too; repeatable.",
+            help="Show what it cost to reach this MAE, or objective=VALUE; repeatable.",
         ),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Also write a page, NAME.html.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Also write an HTML page, NAME.html.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Set campaigns side by side: spaces, winners, what it cost to reach an error."""
+    """Compare campaigns: search spaces, winners, and what it cost to reach an error."""
     from hydragnn_hpo.report import compare_runs, read_campaigns, write_comparison
 
     levels = [_parse_level(text) for text in reach or ()]
@@ -54,7 +54,7 @@ def _parse_level(text: str) -> tuple[str, float]:
 
 
 def _print_tables(comparison: "RunComparison") -> None:
-    """Print the sections of the page; a column for each run stands at the right."""
+    """Print the sections of the page as tables, with a right-aligned column for each run."""
     from rich.table import Table as Rich
     from rich.text import Text as RichText
 

@@ -1,6 +1,6 @@
-"""``stop``, ``pause``, ``retry``, ``cancel``, ``add-trials``: ask something of a campaign.
+"""``stop``, ``pause``, ``retry``, ``cancel``, ``add-trials``: send a request to a campaign.
 
-Each leaves a small file that the controller reads; none talks to a process.
+Each writes a small file that the controller reads; none talks to a process.
 """
 
 import json
@@ -14,19 +14,19 @@ from hydragnn_hpo.cli.arguments import JsonOption, RunArgument
 if TYPE_CHECKING:
     from hydragnn_hpo.campaign import Kind
 
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be asked; ask nothing.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the request; do not send it.")]
 TrialArgument = Annotated[str, typer.Argument(help="Name of a trial, such as t0007.")]
 
 
 def stop(run_dir: RunArgument, dry_run: DryRun = False, as_json: JsonOption = False) -> None:
-    """Finish a campaign with what is there: no new trials, then the ensemble."""
-    will = "no trial starts any more, running ones come to rest, then the ensemble is built"
+    """Finish a campaign early: start no new trials, then build the ensemble."""
+    will = "no more trials start, running ones end at their rung, then the ensemble is built"
     _send_request(run_dir, "stop", will, dry_run=dry_run, as_json=as_json)
 
 
 def pause(run_dir: RunArgument, dry_run: DryRun = False, as_json: JsonOption = False) -> None:
-    """Have running trials write checkpoints, then end the controller; 'run' goes on."""
-    will = "running trials write a checkpoint, then the controller ends; 'run' goes on from there"
+    """Have running trials write checkpoints, then end the controller; 'run' resumes."""
+    will = "running trials write a checkpoint, then the controller ends; 'run' resumes from there"
     _send_request(run_dir, "pause", will, dry_run=dry_run, as_json=as_json)
 
 
@@ -37,7 +37,7 @@ def retry(
     as_json: JsonOption = False,
 ) -> None:
     """Queue a failed or cancelled trial again."""
-    will = f"{trial} is queued again and goes on from its last checkpoint"
+    will = f"{trial} is queued again and resumes from its last checkpoint"
     _send_request(run_dir, "retry", will, dry_run=dry_run, as_json=as_json, trial=trial)
 
 
@@ -47,8 +47,8 @@ def cancel(
     dry_run: DryRun = False,
     as_json: JsonOption = False,
 ) -> None:
-    """End a trial that waits or runs; its slots go to others."""
-    will = f"{trial} is ended, its slots go to others"
+    """End a queued or running trial; other trials get its slots."""
+    will = f"{trial} is ended, other trials get its slots"
     _send_request(run_dir, "cancel", will, dry_run=dry_run, as_json=as_json, trial=trial)
 
 
@@ -67,7 +67,7 @@ def add_trials(
     from hydragnn_hpo.errors import ConfigError
 
     if (number is None) == (values is None):
-        raise ConfigError("add-trials: say how many, or name a file with --values; not both.")
+        raise ConfigError("add-trials: give a number of trials or a file with --values, not both.")
     if values is None:
         will = f"the brain proposes {number} trials beyond the campaign's own"
         _send_request(run_dir, "add-trials", will, dry_run=dry_run, as_json=as_json, count=number)
@@ -92,8 +92,8 @@ def _read_values(path: Path) -> list[dict[str, Any]]:
     whole = isinstance(tables, list) and all(isinstance(table, dict) for table in tables)
     if content or not tables or not whole:
         raise ConfigError(
-            f"{path}: has no [[trial]] tables alone: write one for each trial, with keys as in "
-            "[space]."
+            f"{path}: must hold [[trial]] tables and nothing else: write one for each trial, with "
+            "the keys of [space]."
         )
     return [fixed_values(table) for table in tables]
 
@@ -118,18 +118,18 @@ def _send_request(
     waiting = [job for job in jobs if job.state == "queued"]
     if kind == "pause" and holder is None:
         more = f"; batch job {waiting[0].id} is {waiting[0].words}" if waiting else ""
-        raise RunError(f"{run.path}: no controller is at work, there is nothing to pause{more}.")
+        raise RunError(f"{run.path}: no controller is running, so there is nothing to pause{more}.")
     path = None if dry_run else write_request(run, kind, **values)
     if waiting and kind == "stop":
         will += f"; {cancel_rest_of_chain(records, jobs, dry_run=dry_run)}"
     elif waiting:  # the job that ends by the pause cancels its successor
         names = ", ".join(job.id for job in waiting)
-        will += f"; queued behind it is batch job {names}, which is taken back: submit again to "
-        will += "go on"
+        will += f"; batch job {names}, queued behind it, is cancelled: submit again to resume"
     if as_json:
         plain = request.model_dump(mode="json", exclude_defaults=True)
         report = {"request": plain, "file": path and str(path), "controller": holder, "will": will}
         typer.echo(json.dumps(report))
         return
-    sent = f"asked {holder}" if holder else "no controller is at work: it waits for the next 'run'"
-    typer.echo(f"{'would ask' if dry_run else sent}: {will}.")
+    waits = "no controller is running: the request waits for the next 'run'"
+    sent = f"sent to {holder}" if holder else waits
+    typer.echo(f"{'would send' if dry_run else sent}: {will}.")

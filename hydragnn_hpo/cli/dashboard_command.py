@@ -12,7 +12,9 @@ import typer
 
 from hydragnn_hpo.cli.arguments import RunArgument
 
-PortOption = Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")]
+PortOption = Annotated[
+    int, typer.Option(min=0, max=65535, help="Port to listen on; 0 picks a free one.")
+]
 
 
 def dashboard(run_dir: RunArgument, port: PortOption = 0) -> None:

@@ -1,4 +1,4 @@
-"""``hydragnn-hpo dataset``: build graph stores, show what they hold, check them."""
+"""``hydragnn-hpo dataset``: build, describe and check graph stores."""
 
 import json
 import os
@@ -19,20 +19,23 @@ app = typer.Typer(no_args_is_help=True)
 
 @app.command()
 def build(
-    card: Annotated[str, typer.Argument(help="Card file, shipped name, or a structure file.")],
+    card: Annotated[
+        str, typer.Argument(help="Card file, the name of a shipped card, or a structure file.")
+    ],
     card_option: Annotated[
-        Path | None, typer.Option("--card", help="Card for a structure file given before.")
+        Path | None, typer.Option("--card", help="Card of the structure file.")
     ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Store to write; NAME.bp here if left out.")
     ] = None,
     processes: Annotated[
-        int | None, typer.Option(help="Processes that convert; one per core if left out.")
+        int | None,
+        typer.Option(help="Processes that convert structures; one per core if left out."),
     ] = None,
     dry_run: DryRunOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Turn structures and a card into a graph store."""
+    """Build a graph store from structures and a card."""
     from hydragnn_hpo.cli import build_progress
     from hydragnn_hpo.data import find_communicator, run_at_root
 
@@ -59,12 +62,15 @@ def build(
 def _choose_paths(
     card: str, card_option: Path | None, out: Path | None
 ) -> tuple[Path, Path, list[str]]:
-    """Return the card, the store to write, and the files to read.
+    """Resolve the arguments of ``build``.
 
     Args:
-        card: what the user names: a card, or a structure file.
-        card_option: the card of a structure file.
-        out: the store, if the user names one.
+        card: a card file, the name of a shipped card, or a structure file.
+        card_option: the card of the structure file; None if ``card`` is a card.
+        out: the store to write; None for NAME.bp in the working folder.
+
+    Returns:
+        Card file, store to write, and names of the files to read.
     """
     from hydragnn_hpo.config import CardConfig, load_config
     from hydragnn_hpo.errors import ConfigError
@@ -72,7 +78,7 @@ def _choose_paths(
 
     if card_option is None and Path(card).exists() and Path(card).suffix != ".toml":
         raise ConfigError(
-            f"{card}: is no card (TOML): name the card of this data with --card; "
+            f"{card}: is not a card (TOML): name the card of this data with --card; "
             f"'hydragnn-hpo init {card}' writes one."
         )
     path = card_option or find_resource(card, "graph_datasets")
@@ -81,7 +87,7 @@ def _choose_paths(
     return path, out or Path(f"{config.name}.bp"), files
 
 
-FigureOption = Annotated[Path | None, typer.Option("--figure", help="PNG to draw, too.")]
+FigureOption = Annotated[Path | None, typer.Option("--figure", help="Also draw a PNG.")]
 
 
 @app.command()
@@ -94,50 +100,53 @@ def info(
     from hydragnn_hpo.data import describe_store
 
     _refuse_card(store)
-    found = describe_store(store)
+    overview = describe_store(store)
     if figure is not None:
         from hydragnn_hpo.report import draw_dataset
 
-        draw_dataset(figure, found)
+        draw_dataset(figure, overview)
     if as_json:
-        typer.echo(json.dumps(found))
+        typer.echo(json.dumps(overview))
         return
-    typer.echo(_summarize(store, found))
-    _print_blocks(overview_blocks(found))
+    typer.echo(_summarize(store, overview))
+    _print_blocks(overview_blocks(overview))
 
 
 @app.command()
 def check(
     store: Annotated[Path, typer.Argument(help="Graph store (NAME.bp).")],
     figure: FigureOption = None,
-    limit: Annotated[int, typer.Option(min=0, help="Most findings named of each kind.")] = 5,
+    limit: Annotated[int, typer.Option(min=0, help="Most findings to list of each kind.")] = 5,
     tolerance: Annotated[
         float,
-        typer.Option(min=1e-6, max=10.0, help="Structures this near are duplicates (angstrom)."),
+        typer.Option(min=1e-6, max=10.0, help="Largest distance of duplicates, in angstrom."),
     ] = 0.01,
     z_limit: Annotated[
-        float, typer.Option("--z", min=1.0, max=1e6, help="Robust z-score of an outlier.")
+        float,
+        typer.Option(
+            "--z", min=1.0, max=1e6, help="Robust z-score from which a value is an outlier."
+        ),
     ] = 10.0,
     as_json: JsonOption = False,
 ) -> None:
-    """Look for damage, duplicates, leakage and outliers; exit 1 for damage or leakage."""
+    """Check for damage, duplicates, leakage and outliers; exit 1 for damage or leakage."""
     from rich.console import Console
 
     from hydragnn_hpo.data import check_store
 
     _refuse_card(store)
     with Console(stderr=True).status("reading") as line:
-        found = check_store(store, tolerance=tolerance, z_limit=z_limit, progress=line.update)
-    if figure is not None and found.scan is not None:
+        result = check_store(store, tolerance=tolerance, z_limit=z_limit, progress=line.update)
+    if figure is not None and result.scan is not None:
         from hydragnn_hpo.data import describe_store
         from hydragnn_hpo.report import draw_dataset
 
-        draw_dataset(figure, describe_store(store), found.report)
+        draw_dataset(figure, describe_store(store), result.report)
     if as_json:
-        typer.echo(json.dumps(found.report))
+        typer.echo(json.dumps(result.report))
     else:
-        _print_blocks(findings_blocks(found.report, limit))
-    if found.serious:
+        _print_blocks(findings_blocks(result.report, limit))
+    if result.serious:
         raise typer.Exit(1)
 
 
@@ -149,7 +158,7 @@ def _refuse_card(store: Path) -> None:
 
 
 def _print_blocks(blocks: Sequence[Any]) -> None:
-    """Print tables and lines; brackets in names are no markup."""
+    """Print tables and lines, without rich markup: names may hold brackets."""
     from hydragnn_hpo.cli.tables import console
 
     out = console()
@@ -167,35 +176,35 @@ def _summarize(store: Path, stats: dict[str, Any]) -> str:
 
 
 _SHADES = " .:-=+*#%@"
-"""From no count to the highest of a row."""
+"""Characters of a histogram in one line, from no count to the highest count."""
 
 _BAR = 30
 """Characters of the longest bar."""
 
 HEAVY = 0.01
-"""More outliers than this share are no errors but a heavy tail."""
+"""Share of outliers above which they are a heavy tail rather than errors."""
 
 
-def overview_blocks(found: Mapping[str, Any]) -> list[Any]:
+def overview_blocks(overview: Mapping[str, Any]) -> list[Any]:
     """Lay out what ``describe_store`` returns: tables and text, in order."""
-    store = found["store"]
+    store = overview["store"]
     parts = f"{store['parts']} part" + ("s" if store["parts"] != 1 else "")
     windows = f"{store['windows']} window" + ("s" if store["windows"] != 1 else "")
     memory = (
         f"{_size(store['bytes'])} in memory, {_size(store['file_bytes'])} on disk "
-        f"({parts}, {windows}); a graph takes {_size(found['bytes']['mean'])}, "
-        f"at most {_size(found['bytes']['max'])}"
+        f"({parts}, {windows}); a graph takes {_size(overview['bytes']['mean'])}, "
+        f"at most {_size(overview['bytes']['max'])}"
     )
     blocks: list[Any] = [memory]
     if store["quarantined"]:
         file = f"{store['path']}/quarantine.jsonl"
         blocks.append(f"{store['quarantined']} structures were set aside, see {file}")
-    blocks += ["", f"Elements (structures / atoms): {_elements(found['element_counts'])}"]
+    blocks += ["", f"Elements (structures / atoms): {_elements(overview['element_counts'])}"]
     for name, title in (("nodes", "Atoms per graph"), ("edges", "Edges per graph")):
-        blocks += ["", *_bars(title, found["histograms"][name])]
-    blocks += ["", _degrees(found)]
-    for name, target in found["targets"].items():
-        blocks += ["", *_target(name, target, found["target_splits"][name])]
+        blocks += ["", *_bars(title, overview["histograms"][name])]
+    blocks += ["", _degrees(overview)]
+    for name, target in overview["targets"].items():
+        blocks += ["", *_target(name, target, overview["target_splits"][name])]
     return blocks
 
 
@@ -230,9 +239,9 @@ def _elements(counts: Mapping[str, Mapping[str, int]]) -> str:
     return ", ".join(f"{symbol} {n['structures']}/{n['atoms']}" for symbol, n in ranked)
 
 
-def _bars(title: str, found: Mapping[str, Sequence[int]]) -> list[str]:
+def _bars(title: str, histogram: Mapping[str, Sequence[int]]) -> list[str]:
     """Draw a histogram of whole numbers, a line per bin."""
-    edges, counts = found["edges"], found["counts"]
+    edges, counts = histogram["edges"], histogram["counts"]
     highest = max(counts, default=1)
     lines = [title]
     for low, high, count in zip(edges, edges[1:], counts, strict=False):
@@ -243,7 +252,7 @@ def _bars(title: str, found: Mapping[str, Sequence[int]]) -> list[str]:
 
 
 def _shades(counts: Sequence[int]) -> str:
-    """Draw a histogram in one line; what is there is never blank."""
+    """Draw a histogram in one line; only empty bins are blank."""
     highest = max(counts, default=0)
     if not highest:
         return " " * len(counts)
@@ -252,7 +261,7 @@ def _shades(counts: Sequence[int]) -> str:
 
 
 def _table(columns: Iterable[str], left: int = 1, title: str | None = None) -> "Table":
-    """Make a table whose first columns stand left and whose others are numbers."""
+    """Make a table; the first columns align left, the others, which hold numbers, right."""
     from rich import box
     from rich.table import Table
 
@@ -262,10 +271,10 @@ def _table(columns: Iterable[str], left: int = 1, title: str | None = None) -> "
     return table
 
 
-def _degrees(found: Mapping[str, Any]) -> "Table":
+def _degrees(overview: Mapping[str, Any]) -> "Table":
     columns = ("cutoff", "mean", "median", "most", "isolated", "histogram from 0 to most")
     table = _table(columns, title="Neighbours of an atom within a cutoff in angstrom")
-    for cutoff, degrees in found["degrees"].items():
+    for cutoff, degrees in overview["degrees"].items():
         counts = degrees["all"]
         total, passed, median = sum(counts), 0, 0
         for degree, count in enumerate(counts):
@@ -275,7 +284,7 @@ def _degrees(found: Mapping[str, Any]) -> "Table":
                 break
         width = -(-len(counts) // 32) or 1
         binned = [sum(counts[k : k + width]) for k in range(0, len(counts), width)]
-        mean = f"{found['degree'][cutoff]:.1f}"
+        mean = f"{overview['degree'][cutoff]:.1f}"
         row = (cutoff, mean, str(median), str(len(counts) - 1), str(counts[0] if counts else 0))
         table.add_row(*row, f"|{_shades(binned)}|")
     return table
@@ -289,14 +298,14 @@ def _target(name: str, target: Mapping[str, Any], splits: Mapping[str, Any]) -> 
     about = f": {target['description']}" if target["description"] else ""
     table = _table(("split", "values", "missing", "mean", "std", "median", "min", "max"))
     lines = []
-    for split, found in splits.items():
+    for split, summary in splits.items():
         if split == "bins":
             continue
         keys = ("mean", "std", "median", "min", "max")
-        numbers = ["-" if found[key] is None else f"{found[key]:.4g}" for key in keys]
-        missing = "-" if not found["missing"] else f"{100 * found['missing']:.2g} %"
-        table.add_row(split, str(found["values"]), missing, *numbers)
-        lines.append(f"  {split:<6}|{_shades(found['counts'])}|")
+        numbers = ["-" if summary[key] is None else f"{summary[key]:.4g}" for key in keys]
+        missing = "-" if not summary["missing"] else f"{100 * summary['missing']:.2g} %"
+        table.add_row(split, str(summary["values"]), missing, *numbers)
+        lines.append(f"  {split:<6}|{_shades(summary['counts'])}|")
     low, high = (f"{splits['bins'][end]:.4g}" for end in (0, -1))
     scale = f"{'':8}{low:<20}{high:>22}"
     return [f"{name} ({what}{norm}){about}", table, *lines, scale]
@@ -305,10 +314,12 @@ def _target(name: str, target: Mapping[str, Any], splits: Mapping[str, Any]) -> 
 def _leakage(leakage: Mapping[str, Any], limit: int) -> list[Any]:
     table = _table(
         ("split", "structures", "twin in train", "group in train", "composition in train"),
-        title="Leakage: what train knows of the other splits",
+        title="Leakage: structures of other splits that train knows",
     )
-    for split, found in leakage["splits"].items():
-        counts = (found[key] for key in ("structures", "twins", "groups", "compositions"))
+    for split, shared_with_train in leakage["splits"].items():
+        counts = (
+            shared_with_train[key] for key in ("structures", "twins", "groups", "compositions")
+        )
         table.add_row(split, *(str(count) for count in counts))
     lines = [
         f"{pair['split']} {pair['id']} is {pair['train_id']} of train "
@@ -322,16 +333,16 @@ def _leakage(leakage: Mapping[str, Any], limit: int) -> list[Any]:
 
 
 def _duplicates(report: Mapping[str, Any], limit: int) -> list[str]:
-    found = report["duplicates"]
-    if not found["groups"]:
+    duplicates = report["duplicates"]
+    if not duplicates["groups"]:
         return [f"Duplicates: none within {report['tolerance']:g} angstrom."]
-    between = ", ".join(f"{pair} {count}" for pair, count in found["between"].items())
+    between = ", ".join(f"{pair} {count}" for pair, count in duplicates["between"].items())
     lines = [
-        f"Duplicates: {found['structures']} structures in {_sets(found['groups'])} within "
-        f"{report['tolerance']:g} angstrom, {found['exact_groups']} of them exact; "
+        f"Duplicates: {duplicates['structures']} structures in {_sets(duplicates['groups'])} "
+        f"within {report['tolerance']:g} angstrom, {duplicates['exact_groups']} of them exact; "
         f"between splits: {between or 'none'}."
     ]
-    rows = sorted(found["rows"], key=lambda row: (row["distance"], row["rows"]))
+    rows = sorted(duplicates["rows"], key=lambda row: (row["distance"], row["rows"]))
     named = [
         f"{row['formula']}: {_few(row['ids'])} differ by up to {row['distance']:.2g} angstrom"
         for row in rows
@@ -359,16 +370,16 @@ def _outliers(report: Mapping[str, Any], limit: int) -> list[Any]:
     title = f"Outliers: robust z-score beyond {report['z_limit']:g}"
     table = _table(columns, left=2, title=title)
     lines: list[str] = []
-    for name, found in report["outliers"].items():
-        share = found["count"] / max(found["values"], 1)
-        scale = f"{found['scale']:.3g} {found['scale_unit']}"
-        numbers = (scale, str(found["values"]), str(found["count"]))
-        table.add_row(name, found["subtracted"], *numbers)
+    for name, outliers in report["outliers"].items():
+        share = outliers["count"] / max(outliers["values"], 1)
+        scale = f"{outliers['scale']:.3g} {outliers['scale_unit']}"
+        numbers = (scale, str(outliers["values"]), str(outliers["count"]))
+        table.add_row(name, outliers["subtracted"], *numbers)
         if share > HEAVY:
             lines.append(f"  {name}: {100 * share:.2g} % are a heavy tail rather than errors")
         named = [
-            f"{name} of {_place(row)} is {row['value']:.5g} {found['unit']} (z {row['z']:.3g})"
-            for row in found["rows"]
+            f"{name} of {_place(row)} is {row['value']:.5g} {outliers['unit']} (z {row['z']:.3g})"
+            for row in outliers["rows"]
         ]
         lines += _first(named, limit)
     return [table, *lines]

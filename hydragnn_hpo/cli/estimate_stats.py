@@ -92,8 +92,8 @@ def _read_sample(card: CardConfig, card_path: Path) -> tuple[SizeStats, int | No
         count = reader_of(source, card.files[number].reader).count(source)
         total = None if total is None or count is None else total + count
     piece = Piece(0, 0, paths[0], 0, None, "", "")
-    found = (graph for _, graph in read_piece(card, piece))
-    graphs = list(itertools.islice((g for g in found if isinstance(g, Graph)), SAMPLE_SIZE))
+    converted = (graph for _, graph in read_piece(card, piece))
+    graphs = list(itertools.islice((g for g in converted if isinstance(g, Graph)), SAMPLE_SIZE))
     if not graphs:
         raise DataError(f"{paths[0]}: none of its structures can be used; see 'dataset check'.")
     sample = size_stats(columns_of(graphs, card.targets), card.graphs.cutoff)
@@ -153,11 +153,11 @@ class DataKnown:
     work: TrialKind
     """What its trials are."""
     stats: StoreStats | None
-    """What the data hold together; None where trials are a command."""
-    said: str
-    """Where that is from, for people."""
+    """Statistics of all data sets as one; None where trials are a command."""
+    origin: str
+    """Where the statistics are from, in words."""
     by_card: Mapping[str, StoreStats] = field(default_factory=dict)
-    """What the data of each card hold, by its name."""
+    """Statistics of each data set, by the name of its card."""
     cards: Mapping[Path, str] = field(default_factory=dict)
     """Path and name of each card."""
 
@@ -187,11 +187,11 @@ def data_of_campaign(
     stats = unite_stats([guess.stats for guess in guesses], config.data, config.shared)
     built = all(guess.built for guess in guesses)
     check_corners(config, stats["targets"], stats["cutoff"], stats if built else None)
-    said = "; ".join(guess.origin for guess in guesses)
+    origin = "; ".join(guess.origin for guess in guesses)
     names = {path: card.name for path, card in cards.items()}
     by_card = {name: guess.stats for name, guess in zip(names.values(), guesses, strict=True)}
-    said = said if built else f"not built yet, estimated: {said}"
-    return DataKnown(make_trial_kind(config, run, names), stats, said, by_card, names)
+    origin = origin if built else f"not built yet, estimated: {origin}"
+    return DataKnown(make_trial_kind(config, run, names), stats, origin, by_card, names)
 
 
 def data_of_run(config: CampaignConfig, run: RunDir) -> DataKnown:

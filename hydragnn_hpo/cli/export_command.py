@@ -15,16 +15,19 @@ def export(
     run_dir: RunArgument,
     to: Annotated[str, typer.Option(metavar="FORMAT", help=f"{WAYS}.")],
     out: Annotated[
-        Path, typer.Option(help="What to make: NAME.db or NAME.log, NAME.toml, else a folder.")
+        Path,
+        typer.Option(
+            help="Where to write: NAME.db or NAME.log (optuna), NAME.toml (best), else a folder."
+        ),
     ],
     trial: Annotated[
-        str | None, typer.Option(metavar="TRIAL", help="With --to best: take this trial.")
+        str | None, typer.Option(metavar="TRIAL", help="With --to best: export this trial instead.")
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Write a campaign's trials and epochs for other programs, also while it runs.
+    """Write the trials and epochs of a campaign, running or not, for other programs.
 
-    Its ensemble as a program that needs torch alone: hydragnn-hpo ensemble export.
+    For the ensemble as a program that needs only torch, see hydragnn-hpo ensemble export.
     """
     from hydragnn_hpo.layout import RunDir
     from hydragnn_hpo.report import export as export_run

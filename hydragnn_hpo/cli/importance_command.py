@@ -1,4 +1,4 @@
-"""``hydragnn-hpo importance``: what the searched parameters did."""
+"""``hydragnn-hpo importance``: which searched parameters mattered."""
 
 import json
 from pathlib import Path
@@ -24,7 +24,7 @@ def importance(
     head: Annotated[
         str | None, typer.Option(help="Explain the MAE of this head instead of the objective.")
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Draw it, too: NAME.png.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Also draw a figure, NAME.png.")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show which searched parameters decide accuracy, cost, memory and failures."""
@@ -41,15 +41,15 @@ def importance(
     wanted = _check_options(target, head, out)
     config, rows = pool_runs([read_facts(RunDir(path)) for path in run_dirs])
     chosen = choose_targets(rows, config.search.objective, wanted)
-    found = [analyse_importance(config, rows, each) for each in chosen]
+    analyses = [analyse_importance(config, rows, each) for each in chosen]
     if out is not None:
-        draw_importance(found, out)
+        draw_importance(analyses, out)
     if as_json:
-        plain = [each.to_plain() for each in found]
+        plain = [each.to_plain() for each in analyses]
         about = {"runs": [str(path) for path in run_dirs], "methods": METHODS}
         typer.echo(json.dumps({**about, "targets": plain}))
         return
-    for each in found:
+    for each in analyses:
         _print_table(each)
     typer.echo(METHODS)
     if out is not None:
@@ -76,29 +76,29 @@ def _check_options(target: str | None, head: str | None, out: Path | None) -> tu
     return TARGETS if target is None else (target,)
 
 
-def _print_table(found: "Importance") -> None:
+def _print_table(analysis: "Importance") -> None:
     """Print what is explained, whether to trust it, and the effects of the parameters."""
     from rich.table import Table
     from rich.text import Text
 
     from hydragnn_hpo.cli.tables import console
 
-    skill = "" if found.skill is None else f", out-of-bag R2 {found.skill:.2f}"
-    typer.echo(f"{found.target.label}, {found.trials:,} trials{skill}")
-    if found.doubt:
-        typer.echo(f"NOT TO BE TRUSTED: {found.doubt}")
-    unit = f" ({found.target.unit})" if found.target.unit else ""
-    style = "dim" if found.doubt else ""
+    skill = "" if analysis.skill is None else f", out-of-bag R2 {analysis.skill:.2f}"
+    typer.echo(f"{analysis.target.label}, {analysis.trials:,} trials{skill}")
+    if analysis.doubt:
+        typer.echo(f"NOT TO BE TRUSTED: {analysis.doubt}")
+    unit = f" ({analysis.target.unit})" if analysis.target.unit else ""
+    style = "dim" if analysis.doubt else ""
     table = Table(style=style)
     table.add_column("parameter")
     for name in (f"mean |SHAP|{unit}", "SHAP", "fANOVA", "PED-ANOVA"):
         table.add_column(name, justify="right")
     table.add_column("least at")
-    for name, effect in found.effects.items():
+    for name, effect in analysis.effects.items():
         shares = (effect.shap_share, effect.fanova, effect.ped_anova)
         cells = ("-" if share is None else f"{100.0 * share:.0f} %" for share in shares)
         least = Text(effect.least_at)
         table.add_row(Text(name), f"{effect.shap:.4f}", *cells, least, style=style)
-    if found.effects:
+    if analysis.effects:
         console().print(table)
     typer.echo("")

@@ -20,21 +20,21 @@ TargetOption = Annotated[
 ]
 UnitOption = Annotated[
     list[str] | None,
-    typer.Option(help="Unit of a property of a data file, as energy=Hartree; repeatable."),
+    typer.Option(help="Unit of a property of a data file, such as energy=Hartree; repeatable."),
 ]
 MinutesOption = Annotated[
     float | None,
     typer.Option(
         min=1.0,
         max=1e5,
-        help="Time for the whole campaign on this machine: 10 for data files, as 60, 600.",
+        help="Minutes for the whole campaign on this machine; 10 for data files if left out.",
     ),
 ]
 OutOption = Annotated[
     Path | None,
     typer.Option(
-        help="Folder for card and campaign of a data file (here if left out); for a card the "
-        "campaign's file (standard output if left out)."
+        help="For data files: folder for card and campaign; here if left out. For a card: the "
+        "campaign file; standard output if left out."
     ),
 ]
 
@@ -48,7 +48,7 @@ def init(
     out: OutOption = None,
     dry_run: DryRunOption = False,
 ) -> None:
-    """Look at data and write a commented card and campaign that fit them and this machine."""
+    """Inspect data, and write a commented card and campaign that fit it and this machine."""
     from hydragnn_hpo.cli import init_files
     from hydragnn_hpo.errors import ConfigError
 

@@ -45,7 +45,7 @@ _CERTAINTY = {"guessed": " (guessed)", "unknown": " (not known)"}
 
 @dataclass(frozen=True)
 class InitRequest:
-    """What the user wants searched."""
+    """Restrictions of the search that the user gave; empty ones restrict nothing."""
 
     convs: tuple[str, ...] = ()
     targets: tuple[str, ...] = ()
@@ -56,7 +56,7 @@ class InitRequest:
 class InitResult:
     """A card and a campaign, and what they are made from."""
 
-    found: Inspection
+    inspection: Inspection
     card: Path
     card_text: str
     campaign: Path
@@ -82,6 +82,9 @@ def is_card(arguments: Sequence[str]) -> bool:
 
 def parse_units(options: Sequence[str]) -> dict[str, str]:
     """Parse units of the form ``NAME=UNIT``.
+
+    Returns:
+        Unit by name of a property in the data file.
 
     Raises:
         ConfigError: one is not of this form.
@@ -114,8 +117,8 @@ def init_from_files(
     Args:
         paths: of data files or folders.
         request: what the user wants searched.
-        units: of properties, as given by the user.
-        folder: where card and campaign will lie.
+        units: unit by property, as given by the user.
+        folder: folder of the new card and campaign.
 
     Raises:
         ConfigError: an option makes no sense, or the files exist.
@@ -124,19 +127,19 @@ def init_from_files(
     if folder.suffix.lower() == ".toml":
         raise ConfigError(f"--out {folder}: data files get a card and a campaign: name a folder.")
     with _show_activity("reading structures"):
-        found = inspect_files(paths, units)
-    card_path = _check_free(folder / f"{found.name}.toml")
-    campaign_path = _check_free(folder / f"{found.name}_search.toml")
-    text = render_card(found, folder)
+        inspection = inspect_files(paths, units)
+    card_path = _check_free(folder / f"{inspection.name}.toml")
+    campaign_path = _check_free(folder / f"{inspection.name}_search.toml")
+    text = render_card(inspection, folder)
     card = _parse_card(text, card_path)
-    hints = _make_hints(found)
+    hints = _make_hints(inspection)
     heads = choose_heads(card, request.targets, hints)
-    stats = scale_stats(cast("SizeStats", found.geometry.stats), found.sample.total, card)
+    stats = scale_stats(cast("SizeStats", inspection.geometry.stats), inspection.sample.total, card)
     minutes = request.minutes or MINUTES
     with _show_activity("pricing trials"):
         campaign, forecast, budget = _fit_campaign(card, card_path.name, stats, request, hints)
     return InitResult(
-        found,
+        inspection,
         card_path,
         text,
         campaign_path,
@@ -186,8 +189,8 @@ def _parse_card(text: str, path: Path) -> CardConfig:
     return parse_config(values, CardConfig, where=str(path))
 
 
-def _make_hints(found: Inspection) -> HeadHints:
-    targets = found.proposals.targets
+def _make_hints(inspection: Inspection) -> HeadHints:
+    targets = inspection.proposals.targets
     return HeadHints(
         frozenset(target.name for target in targets if target.extensive),
         {t.name: t.why[-1] if t.why else "left to you" for t in targets if not t.head},
@@ -229,17 +232,17 @@ def _show_activity(what: str) -> Iterator[None]:
 
 
 def show_result(result: InitResult, *, dry_run: bool) -> None:
-    """Print what was found, what is proposed, what to check, and what comes next."""
-    out, proposals = console(), result.found.proposals
-    found, geometry = result.found, result.found.geometry
-    more = f" and {len(found.files) - 1} more" if len(found.files) > 1 else ""
-    _print_line(out, f"{found.files[0].path}{more}: {count_structures(found)}")
+    """Print what the data hold, what is proposed, what to check, and the next command."""
+    out, proposals = console(), result.inspection.proposals
+    inspection, geometry = result.inspection, result.inspection.geometry
+    more = f" and {len(inspection.files) - 1} more" if len(inspection.files) > 1 else ""
+    _print_line(out, f"{inspection.files[0].path}{more}: {count_structures(inspection)}")
     near = f"{geometry.degree:.0f} neighbours within {geometry.cutoff:g} angstrom"
-    _print_line(out, f"{describe_geometry(found)}; {near}")
+    _print_line(out, f"{describe_geometry(inspection)}; {near}")
     out.print(_tabulate_targets(result))
     for name, why in proposals.left_out:
         _print_line(out, f"left out: {escape_line(name)[:60]} {why}")
-    for warning in result.found.warnings:
+    for warning in result.inspection.warnings:
         _print_line(out, f"WARNING: {warning}", style="yellow")
     for line in _explain_units(result):
         _print_line(out, line, style="yellow")
@@ -264,7 +267,7 @@ def _tabulate_targets(result: InitResult) -> Table:
     table = Table()
     for name in ("target", "of", "unit", "predicted", "values", "why"):
         table.add_column(name, overflow="fold")
-    for target in result.found.proposals.targets:
+    for target in result.inspection.proposals.targets:
         kind = "structure" if target.level == "graph" else "atom"
         kind += "" if target.shape == "scalar" else f", {target.shape}"
         unit = target.unit.name + _CERTAINTY.get(target.unit.sure, "")
@@ -276,7 +279,7 @@ def _tabulate_targets(result: InitResult) -> Table:
 
 def _explain_units(result: InitResult) -> Iterator[str]:
     """Yield which units were guessed or are not known, and how to correct them."""
-    targets = result.found.proposals.targets
+    targets = result.inspection.proposals.targets
     guessed = [target for target in targets if target.unit.sure == "guessed"]
     if guessed:
         listed = ", ".join(f"{target.name} in {target.unit.name}" for target in guessed)
@@ -284,14 +287,14 @@ def _explain_units(result: InitResult) -> Iterator[str]:
             f"UNITS GUESSED: {listed}. If one is wrong, correct {result.card.name}, or remove both "
             f"files and give --unit '{escape_line(guessed[0].key)}=UNIT'."
         )
-    asked = [target.name for target in targets if target.unit.name == UNKNOWN]
+    without_unit = [target.name for target in targets if target.unit.name == UNKNOWN]
     bare = [t.name for t in targets if t.unit.sure == "unknown" and t.unit.name != UNKNOWN]
     if bare:
         yield f"No unit is known for {', '.join(bare)}: numbers stay as in the file."
-    if asked:
+    if without_unit:
         yield (
-            f"STOP: the unit of {', '.join(asked)} is not known, and what comes out would be wrong "
-            f'by it. Write it in {result.card} in place of "?", then: hydragnn-hpo run '
+            f"STOP: the unit of {', '.join(without_unit)} is not known, and what comes out would "
+            f'be wrong by it. Write it in {result.card} in place of "?", then: hydragnn-hpo run '
             f"{result.campaign}"
         )
 

@@ -23,16 +23,16 @@ CERTAINTY = {
 CARD = """\
 # Written by hydragnn-hpo init, to be read and corrected.
 {{ summary | comment }}
-{% for warning in found.warnings %}
+{% for warning in inspection.warnings %}
 {{ ("WARNING: " ~ warning) | comment }}
 {% endfor %}
-name = {{ found.name | toml }}
+name = {{ inspection.name | toml }}
 title = {{ title | toml }}
 {% if column is not none %}
 structure_column = {{ column | toml }}
 {% endif %}
-{% if found.id_key is not none %}
-id_key = {{ found.id_key | toml }}
+{% if inspection.id_key is not none %}
+id_key = {{ inspection.id_key | toml }}
 {% endif %}
 {% for path, reader in files %}
 
@@ -42,7 +42,7 @@ path = {{ path | toml }}
 reader = {{ reader | toml }}
 {% endif %}
 {% endfor %}
-{% for target in found.proposals.targets %}
+{% for target in inspection.proposals.targets %}
 
 {% for reason in target.why %}
 {{ reason | comment }}
@@ -83,42 +83,43 @@ key = {{ key | toml }}
 {% endfor %}
 [graphs]
 {{ neighbors | comment }}
-cutoff = {{ found.geometry.cutoff | toml }}
+cutoff = {{ inspection.geometry.cutoff | toml }}
 
 [split]
-{{ found.split.why | comment }}
-group = {{ found.split.group | toml }}
+{{ inspection.split.why | comment }}
+group = {{ inspection.split.group | toml }}
 # train, val (search), sel (members), cal (error bars), test
-shares = {{ found.split.shares | toml }}
-{% if found.split.published is not none %}
-published = {{ found.split.published | toml }}
+shares = {{ inspection.split.shares | toml }}
+{% if inspection.split.published is not none %}
+published = {{ inspection.split.published | toml }}
 {% endif %}
 """
 
 
-def render_card(found: Inspection, folder: Path) -> str:
+def render_card(inspection: Inspection, folder: Path) -> str:
     """Render a card as TOML.
 
     Args:
-        found: the inspection of the files.
+        inspection: the inspection of the files.
         folder: where the card will lie; files below it are named from there.
 
     Raises:
         ConfigError: the files need different settings, or a name is no UTF-8.
     """
-    geometry = found.geometry
+    geometry = inspection.geometry
     return render_toml(
         CARD,
-        found=found,
-        summary=f"{count_structures(found)}; {describe_geometry(found)}.",
-        title=f"{escape_line(found.files[0].path.name)}, as found by init",
-        column=_find_column(found.files),
-        files=[(path_from(file.path, folder), file.card_reader) for file in found.files],
+        inspection=inspection,
+        summary=f"{count_structures(inspection)}; {describe_geometry(inspection)}.",
+        title=f"{escape_line(inspection.files[0].path.name)}, as found by init",
+        column=_find_column(inspection.files),
+        files=[(path_from(file.path, folder), file.card_reader) for file in inspection.files],
         certainty=CERTAINTY,
         unknown_unit=UNKNOWN,
-        attributes=_name_attributes(found.proposals.attributes),
+        attributes=_name_attributes(inspection.proposals.attributes),
         left_out=[
-            f"no target: {escape_line(name)[:60]!r} {why}" for name, why in found.proposals.left_out
+            f"no target: {escape_line(name)[:60]!r} {why}"
+            for name, why in inspection.proposals.left_out
         ],
         neighbors=f"{geometry.degree:.0f} neighbours on average; {geometry.cutoff_why}",
     )
@@ -137,17 +138,17 @@ def path_from(path: Path, folder: Path) -> str:
     return name
 
 
-def count_structures(found: Inspection) -> str:
+def count_structures(inspection: Inspection) -> str:
     """Return the number of structures in words, and how many of them were read."""
-    sample = found.sample
+    sample = inspection.sample
     read = len(sample.structures) + sample.bad
     how = "all read" if read == sample.total else f"{read:,} of them read"
     return f"{'' if sample.exact else 'about '}{sample.total:,} structures ({how})"
 
 
-def describe_geometry(found: Inspection) -> str:
+def describe_geometry(inspection: Inspection) -> str:
     """Return sizes, periodic directions and elements in words."""
-    geometry = found.geometry
+    geometry = inspection.geometry
     fewest, median, most = geometry.sizes
     count = len(geometry.elements)
     return (
@@ -311,6 +312,14 @@ def choose_heads(
 ) -> tuple[str, ...]:
     """Choose the targets that get a head; the energy of a derivative is always among them.
 
+    Args:
+        card: the data set.
+        targets: names that the user wants; the usual ones if None.
+        hints: targets to set aside unless the user names them.
+
+    Returns:
+        Names of targets, energies of derivatives first.
+
     Raises:
         ConfigError: a target is unknown.
     """
@@ -334,6 +343,9 @@ def choose_convs(
         card: the data set.
         heads: the targets.
         convs: the convs that the user wants; all if left out.
+
+    Returns:
+        Names of convs.
 
     Raises:
         ConfigError: a wanted one is unknown, or cannot predict a target.

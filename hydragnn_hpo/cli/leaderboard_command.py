@@ -11,7 +11,7 @@ from hydragnn_hpo.cli.arguments import JsonOption, RunArgument
 
 def leaderboard(
     run_dir: RunArgument,
-    top: Annotated[int, typer.Option(min=1, help="Rows to show.")] = 20,
+    top: Annotated[int, typer.Option(min=1, help="Number of trials to show.")] = 20,
     as_json: JsonOption = False,
 ) -> None:
     """Show the best trials of a campaign."""

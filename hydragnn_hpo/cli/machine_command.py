@@ -1,4 +1,4 @@
-"""``hydragnn-hpo machine``: list, show and check machine profiles."""
+"""``hydragnn-hpo machine``: list and show machine profiles."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -31,16 +31,16 @@ def show(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show a machine profile with the file that each value is from."""
+    """Show a machine profile, and the file that each value comes from."""
     from hydragnn_hpo.cli.tables import console
     from hydragnn_hpo.config import read_profile
 
     profile = read_profile(name)
     if as_json:
-        typer.echo(json.dumps(plain(profile)))
+        typer.echo(json.dumps(to_plain(profile)))
         return
     screen, config = console(), profile.config
-    chain = ", which extends ".join(short(file) for file in profile.files)
+    chain = ", which extends ".join(short_path(file) for file in profile.files)
     screen.out(f"{config.name}: {config.description}", style="bold", highlight=False)
     screen.out(f"{chain}; checked {config.checked}\n", style="dim", highlight=False)
     screen.print(values_table(profile))
@@ -60,7 +60,7 @@ def show(
 
 @app.command("list")
 def list_(as_json: JsonOption = False) -> None:
-    """List the profiles that ship."""
+    """List the shipped profiles."""
     from hydragnn_hpo.cli.tables import console
     from hydragnn_hpo.config import find_profile, known_profiles
 
@@ -76,22 +76,27 @@ def list_(as_json: JsonOption = False) -> None:
     typer.echo(json.dumps(rows))
 
 
-def plain(profile: "Profile") -> dict[str, Any]:
-    """Return a profile as plain data: values, where each is from, what is doubtful."""
+def to_plain(profile: "Profile") -> dict[str, Any]:
+    """Return a profile as plain data for JSON.
+
+    Returns:
+        ``name``; ``files``: the profile and what it extends; ``values``: the resolved profile;
+        ``origins``: file of each value by dotted key, or ``default``; ``warnings``.
+    """
     from hydragnn_hpo.config import flatten_values
 
     values = profile.config.model_dump(mode="json", exclude={"extends"})
     origins = {place: profile.origins.get(place) for place, _ in flatten_values(values)}
     return {
         "name": profile.config.name,
-        "files": [short(file) for file in profile.files],
+        "files": [short_path(file) for file in profile.files],
         "values": values,
-        "origins": {key: short(file) if file else DEFAULT for key, file in origins.items()},
+        "origins": {key: short_path(file) if file else DEFAULT for key, file in origins.items()},
         "warnings": list(profile.warnings),
     }
 
 
-def short(path: Path) -> str:
+def short_path(path: Path) -> str:
     """Return the name by which a user knows a file: shipped ones from ``launch`` on."""
     from hydragnn_hpo.config import PROFILES
     from hydragnn_hpo.resources import resource_path
@@ -101,7 +106,7 @@ def short(path: Path) -> str:
 
 
 def values_table(profile: "Profile") -> "Table":
-    """Lay out what is set and from where, table by table of the file."""
+    """Lay out the values that are set and the files they come from, by TOML table."""
     from rich.text import Text
 
     table = _table(("key", "value", "from"), folded=("value", "from"))
@@ -117,7 +122,7 @@ def values_table(profile: "Profile") -> "Table":
         file = profile.origins.get(place)
         origin = DEFAULT if file is None else file.name
         if file is not None and names.count(file.name) > 1:
-            origin = short(file)
+            origin = short_path(file)
         cells = (key, format_value(value), origin)
         table.add_row(*map(Text, cells), style="dim" if file is None else None)
     return table
@@ -134,12 +139,12 @@ def _is_unset(value: Any) -> bool:
 
 
 def list_unset(profile: "Profile") -> list[str]:
-    """Return the keys that hold nothing."""
+    """Return the dotted keys without a value."""
     return [place for place, value in _values(profile) if _is_unset(value)]
 
 
 def format_value(value: Any) -> str:
-    """Write a value for people."""
+    """Format a value for a table."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, list):
@@ -150,7 +155,7 @@ def format_value(value: Any) -> str:
 
 
 def slots_table(config: "ProfileConfig") -> "Table":
-    """Lay out what is near to what on a host."""
+    """Lay out device, cores, NUMA domain and network interface of each slot of a host."""
     from hydragnn_hpo.config import cores_of
 
     def value_of(values: Sequence[object], default: str = "") -> str:
@@ -173,7 +178,7 @@ def slots_table(config: "ProfileConfig") -> "Table":
 
 
 def list_table(profiles: "Sequence[ProfileConfig]") -> "Table":
-    """Lay out the profiles that ship."""
+    """Lay out the shipped profiles."""
     from rich.text import Text
 
     numbers = ("hosts", "slots", "GB per slot")

@@ -1,4 +1,4 @@
-"""``hydragnn-hpo plan``: what a campaign will take, before it is paid for."""
+"""``hydragnn-hpo plan``: forecast the time and cost of a campaign before it runs."""
 
 import contextlib
 import json
@@ -13,31 +13,39 @@ from hydragnn_hpo.cli.arguments import JsonOption
 from hydragnn_hpo.cli.run_command import MachineOption
 
 CampaignArgument = Annotated[
-    str, typer.Argument(help="Campaign file, name of a shipped one, or a run directory.")
+    str, typer.Argument(help="Campaign file, the name of a shipped one, or a run directory.")
 ]
 
 
 HostsOption = Annotated[
     int | None,
-    typer.Option("--hosts", min=1, max=100_000, help="Hosts; all of the machine if left out."),
+    typer.Option(
+        "--hosts", min=1, max=100_000, help="Number of hosts; all of the machine if left out."
+    ),
 ]
 SlotsOption = Annotated[
     int | None,
-    typer.Option("--slots", min=1, max=10_000, help="Slots of a host; the machine's if left out."),
+    typer.Option("--slots", min=1, max=10_000, help="Slots per host; the machine's if left out."),
 ]
 TrialsOption = Annotated[
     int | None,
-    typer.Option("--trials", min=1, max=100_000, help="Trials; the campaign's if left out."),
+    typer.Option(
+        "--trials", min=1, max=100_000, help="Number of trials; the campaign's if left out."
+    ),
 ]
 StructuresOption = Annotated[
     int | None,
-    typer.Option("--structures", min=5, max=10**12, help="Structures, if the data is not here."),
+    typer.Option(
+        "--structures", min=5, max=10**12, help="Number of structures, if the data is not here."
+    ),
 ]
 FailuresOption = Annotated[
-    float, typer.Option("--failures", min=0.0, max=60.0, help="Hosts lost, per host and hour.")
+    float,
+    typer.Option("--failures", min=0.0, max=60.0, help="Expected failures per host and hour."),
 ]
 FigureOption = Annotated[
-    Path | None, typer.Option("--figure", help="PNG to draw: who runs where, when.")
+    Path | None,
+    typer.Option("--figure", help="Also draw a PNG: which trial holds which slots when."),
 ]
 
 
@@ -52,13 +60,13 @@ def plan(
     figure: FigureOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Simulate a campaign with the real prices and the real planner; of a run, what is left."""
+    """Forecast time and cost of a campaign, or of the rest of a run, with the real planner."""
     from hydragnn_hpo.cli import plan_report
     from hydragnn_hpo.layout import RunDir
 
     request = plan_report.PlanRequest(machine, hosts, slots, trials, structures, failures)
     run = RunDir(Path(campaign))
-    with _show_patience(as_json):
+    with _show_activity(as_json):
         if run.campaign.exists():
             planned = plan_report.plan_run(run, request)
         else:
@@ -75,7 +83,7 @@ def plan(
 
 
 @contextlib.contextmanager
-def _show_patience(as_json: bool) -> Iterator[None]:
+def _show_activity(as_json: bool) -> Iterator[None]:
     """Show on a terminal that something is being done."""
     if as_json or not sys.stdout.isatty():
         yield

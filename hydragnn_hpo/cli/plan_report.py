@@ -1,10 +1,10 @@
-"""Behind ``plan``: from a campaign or a run to a forecast in words, as JSON, as a figure."""
+"""The forecasts of ``plan``, from a campaign or a run, as text, JSON and a figure."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from hydragnn_hpo.campaign import (
     Forecast,
@@ -54,32 +54,32 @@ CAUSES = {
     "tail": "idle, nothing is left to start",
     "failures": "lost work, and hosts that are away",
 }
-"""Causes of the simulation, for people."""
+"""Descriptions of the causes of lost slot time in the simulation."""
 
-WORTH_A_WORD = 0.1
-"""A loss above this share is advised upon."""
+NOTABLE_LOSS = 0.1
+"""Share of slot time from which a loss is worth advice."""
 
 SHORT = 600.0
-"""Seconds up to which it does not matter how long starting takes."""
+"""Makespan in seconds below which the start-up time does not matter."""
 
 BOUND = 0.7
-"""The longest trial is the bound where it takes this share of the whole time."""
+"""Share of the makespan from which the longest trial limits it."""
 
 BUSY = 0.8
-"""Share of slot-time that training takes on a machine that is not too large."""
+"""Share of slot time in training that a well-sized machine reaches."""
 
 SHOWN_WIDTHS = 5
 
 COMPARED = 20
-"""Finished trials that are shown one by one: those that were priced worst."""
+"""Finished trials that are listed: those with the largest errors of prediction."""
 
 MOST_COLOURS = 6
-"""More kinds of trials than this, and bars are coloured by rung."""
+"""Kinds of trials above which bars are coloured by rung instead."""
 
 
 @dataclass(frozen=True)
 class PlanRequest:
-    """What a person asked for; what is left out is as the campaign or the machine says."""
+    """Options of ``plan``; None means as the campaign or the machine profile says."""
 
     machine: str | None = None
     hosts: int | None = None
@@ -91,23 +91,23 @@ class PlanRequest:
 
 @dataclass(frozen=True)
 class PlanReport:
-    """What there is to tell."""
+    """A forecast, and for a run also its past."""
 
     config: CampaignConfig
     data: str
-    """Where the sizes of the data are from."""
+    """Where the sizes of the data are from, in words."""
     forecast: Forecast | None
-    """None where nothing is left to do."""
+    """None if nothing is left to do."""
     comparisons: tuple[TrialPrediction, ...] = ()
-    """What was predicted of trials that ended, and what they took."""
+    """Predicted and actual seconds of the trials that ended; empty for a campaign."""
     bars: tuple[Bar, ...] = ()
-    """What a run's slots did so far."""
+    """Past activity of a run's slots; empty for a campaign."""
     slots: tuple[str, ...] = ()
-    """A run's slots."""
+    """All slots of the run."""
     labels: dict[str, str] = field(default_factory=dict)
-    """A run's trials, by what their colour tells."""
+    """Kind of each trial of the run, which decides the colour of its bars."""
     trained: float = 0.0
-    """Share of a run's slot-time in training."""
+    """Share of the run's slot time in training, from 0 to 1."""
 
 
 def plan_campaign(campaign: str, request: PlanRequest) -> PlanReport:
@@ -124,8 +124,8 @@ def forecast_known(known: "KnownCampaign", trials: int | None = None) -> PlanRep
     """Forecast a campaign that was read.
 
     Args:
-        known: the campaign.
-        trials: how many; the campaign's own if left out.
+        known: the campaign, its data and its machine.
+        trials: number of trials; the campaign's own if None.
 
     Raises:
         ConfigError: no drawn configuration is a valid trial.
@@ -137,13 +137,13 @@ def forecast_known(known: "KnownCampaign", trials: int | None = None) -> PlanRep
     if not priced:
         raise ConfigError(f"{config.name}: none of {drawn} drawn configurations is a valid trial.")
     return PlanReport(
-        config, data.said, forecast_campaign(config, machine, priced, refused=refused)
+        config, data.origin, forecast_campaign(config, machine, priced, refused=refused)
     )
 
 
 @dataclass(frozen=True)
 class KnownCampaign:
-    """A campaign and what is known of its data and its machine."""
+    """A campaign with the statistics of its data and its machine."""
 
     config: CampaignConfig
     data: DataKnown
@@ -151,7 +151,7 @@ class KnownCampaign:
 
 
 def read_campaign(campaign: str, request: PlanRequest) -> KnownCampaign:
-    """Read a campaign, with whatever was asked for in place of what it says.
+    """Read a campaign, and apply the machine that was requested on the command line.
 
     Raises:
         ConfigError: campaign or profile are wrong.
@@ -159,15 +159,15 @@ def read_campaign(campaign: str, request: PlanRequest) -> KnownCampaign:
     """
     source = find_resource(campaign, "workflows")
     config = settle(load_config(source, CampaignConfig), source)
-    asked = resolve_machine(config.machine, {"profile": request.machine}, source.parent)
-    config = config.model_copy(update={"machine": asked})
+    machine = resolve_machine(config.machine, {"profile": request.machine}, source.parent)
+    config = config.model_copy(update={"machine": machine})
     run = RunDir(Path("runs") / config.name)
     data = data_of_campaign(config, source, run, request.structures)
     return KnownCampaign(config, data, _choose_machine(config, request))
 
 
 def plan_run(run: RunDir, request: PlanRequest) -> PlanReport:
-    """Compare what a run's trials took with their prices, and forecast what is left.
+    """Compare the duration of a run's trials with the prediction, and forecast the rest of the run.
 
     Raises:
         RunError: no trial was placed yet, or its journal is damaged.
@@ -180,7 +180,7 @@ def plan_run(run: RunDir, request: PlanRequest) -> PlanReport:
     left = None if state.finished else _left(pricing, state, events, request)
     return PlanReport(
         config,
-        data.said,
+        data.origin,
         left if left is not None and left.works else None,
         comparisons=tuple(compare_with_prediction(events)),
         bars=tuple(history.slots.bars),
@@ -193,7 +193,7 @@ def plan_run(run: RunDir, request: PlanRequest) -> PlanReport:
 def _left(
     pricing: TrialPricer, state: State, events: Sequence[JournalEvent], request: PlanRequest
 ) -> Forecast:
-    """Forecast what a run has still to do, by prices that its own epochs corrected."""
+    """Forecast the rest of a run, with prices that its own epochs have corrected."""
     config = pricing.config
     known = _known(pricing, state, events)
     budget = (request.trials or config.search.trials) + state.added
@@ -208,7 +208,7 @@ def _left(
 def _known(
     pricing: TrialPricer, state: State, events: Sequence[JournalEvent]
 ) -> dict[str, PricedTrial]:
-    """Price a run's trials, after all that its epochs tell."""
+    """Price a run's trials with a cost model that has observed all its epochs."""
     trials = {name: t for name, t in state.trials.items() if t.reason != "bad_config"}
     configs = {name: pricing.configure(name, trial.values) for name, trial in trials.items()}
     for event in events:
@@ -229,7 +229,7 @@ def _observe(costs: CostModel, config: Any, values: SearchedValues, event: Epoch
 def _choose_machine(
     config: CampaignConfig, request: PlanRequest, ledger: SlotLedger | None = None
 ) -> ForecastMachine:
-    """Settle what is simulated: as asked, as a run has it, as campaign or profile say.
+    """Choose the machine to simulate: as requested, else the run's, the campaign's, the profile's.
 
     Raises:
         ConfigError: there is no such profile, or it has fewer hosts.
@@ -242,7 +242,7 @@ def _choose_machine(
     hosts = hosts or config.machine.hosts or profile.hosts or 1
     if hosts > profile.hosts > 1:
         raise ConfigError(
-            f"{profile.name} has {profile.hosts:,} hosts, asked was {hosts:,}: ask for fewer."
+            f"{profile.name} has {profile.hosts:,} hosts, {hosts:,} were requested: request fewer."
         )
     slots = slots or config.machine.slots or profile.slots_per_host
     if not slots and profile.name != HERE:
@@ -272,38 +272,38 @@ def _price_all(
 
 
 def report_lines(planned: PlanReport) -> Iterator[str]:
-    """Yield the whole report, line by line."""
-    search, found = planned.config.search, planned.forecast
+    """Yield the lines of the report."""
+    search, forecast = planned.config.search, planned.forecast
     rungs = " -> ".join(map(str, search.rungs))
     if planned.comparisons:
         yield from _hindsight(planned)
-    if found is None:
+    if forecast is None:
         yield f"{planned.config.name}: nothing is left to do"
         return
     what = "what is left: " if planned.bars else ""
     yield (
-        f"{planned.config.name}: {what}{count(found.trials, 'trial')}, epochs {rungs}, "
+        f"{planned.config.name}: {what}{count(forecast.trials, 'trial')}, epochs {rungs}, "
         f"{count(search.finalists, 'finalist')}"
     )
-    yield f"machine      {_describe_machine(found)}"
+    yield f"machine      {_describe_machine(forecast)}"
     yield f"data         {planned.data}"
-    yield from _course(found)
-    for advice in advice_lines(found):
+    yield from _course(forecast)
+    for advice in advice_lines(forecast):
         yield f"advice       {advice}"
-    yield f"trust        {_trust(found)}"
+    yield f"trust        {_trust(forecast)}"
 
 
-def _describe_machine(found: Forecast) -> str:
-    machine = found.machine
+def _describe_machine(forecast: Forecast) -> str:
+    machine = forecast.machine
     size = f"{count(machine.hosts, 'host')} of {count(machine.slots_per_host, 'slot')}"
     lost = f", {machine.failures:g} lost per host and hour" if machine.failures else ""
     return f"{machine.profile.name}: {size}{lost}"
 
 
-def _course(found: Forecast) -> Iterator[str]:
-    """Return how the simulation went."""
-    went = found.simulated
-    yield f"takes        {duration(went.makespan)}, {found.host_hours:,.4g} host-hours"
+def _course(forecast: Forecast) -> Iterator[str]:
+    """Yield time, cost and slot utilization of the simulated campaign."""
+    went = forecast.simulated
+    yield f"takes        {duration(went.makespan)}, {forecast.host_hours:,.4g} host-hours"
     yield f"useful       {percent(went.useful)} of slot-time is work that one rank would have, too"
     shares = sorted(went.shares.items(), key=lambda pair: (pair[0] != "training", -pair[1]))
     for number, (cause, share) in enumerate(shares):
@@ -311,54 +311,54 @@ def _course(found: Forecast) -> Iterator[str]:
             name = "slot-time" if number == 0 else ""
             yield f"{name:9} {percent(share):>9}  {CAUSES[cause]}"
     restarts = count(went.restarts, "restart")
-    yield f"attempts     {_ranks(found.widths)}; {restarts} for a better width"
-    name, seconds = found.longest
+    yield f"attempts     {_ranks(forecast.widths)}; {restarts} for a better width"
+    name, seconds = forecast.longest
     yield f"longest      {name}: {duration(seconds)} as wide as is efficient"
-    if found.machine.failures:
+    if forecast.machine.failures:
         yield f"failures     {count(went.failed_hosts, 'host')} lost"
 
 
-def advice_lines(found: Forecast) -> Iterator[str]:
-    """Return what would make better use of the machine."""
-    went, machine = found.simulated, found.machine
-    shares, (_, longest) = went.shares, found.longest
+def advice_lines(forecast: Forecast) -> Iterator[str]:
+    """Yield advice on how to use the machine better."""
+    went, machine = forecast.simulated, forecast.machine
+    shares, (_, longest) = went.shares, forecast.longest
     idle = shares["tail"] + shares["held"]
     if went.unfinished:
         yield (
-            f"{count(len(went.unfinished), 'trial')} would be left undone when the allocation "
+            f"{count(len(went.unfinished), 'trial')} would not be finished when the allocation "
             f"ends after {duration(went.makespan)}: fewer trials, more hosts, or a second run."
         )
-    if shares["held"] > max(WORTH_A_WORD, shares["tail"]):
+    if shares["held"] > max(NOTABLE_LOSS, shares["tail"]):
         yield "slots idle although trials wait: let trials be narrower (machine.max_width)."
-    elif idle > WORTH_A_WORD:
+    elif idle > NOTABLE_LOSS:
         last = longest < BOUND * went.makespan
         yield (
-            f"with {count(found.trials, 'trial')} on {count(machine.hosts, 'host')} "
+            f"with {count(forecast.trials, 'trial')} on {count(machine.hosts, 'host')} "
             f"{'the last rungs are' if last else 'the longest trial is'} the bound: more trials or "
-            f"fewer hosts. {_enough(found)}"
+            f"fewer hosts. {_enough(forecast)}"
         ).rstrip()
-    if shares["brain"] > WORTH_A_WORD:
+    if shares["brain"] > NOTABLE_LOSS:
         yield "slots wait for the brain: search.brain = 'sobol', or more search.initial."
-    if shares["start-up"] > WORTH_A_WORD and went.makespan > SHORT:
+    if shares["start-up"] > NOTABLE_LOSS and went.makespan > SHORT:
         yield "starting takes long beside training: fewer hosts, or longer rungs."
-    if found.refused:
+    if forecast.refused:
         yield (
-            f"{found.refused} of {found.refused + len(found.priced)} drawn configurations are no "
-            "valid trial: rule them out by search.constraints."
+            f"{forecast.refused} of {forecast.refused + len(forecast.priced)} drawn configurations "
+            "are no valid trial: rule them out by search.constraints."
         )
 
 
-def _enough(found: Forecast) -> str:
-    """Return how many hosts would nearly do: those that the work keeps busy for the whole time."""
-    went, each = found.simulated, found.machine.slots_per_host
+def _enough(forecast: Forecast) -> str:
+    """Name a smaller number of hosts that would take about as long; empty if there is none."""
+    went, each = forecast.simulated, forecast.machine.slots_per_host
     hosts = math.ceil(went.useful_seconds / (BUSY * max(went.makespan, 1e-9)) / each)
-    if hosts >= found.machine.hosts:
+    if hosts >= forecast.machine.hosts:
         return ""
     return f"{count(max(1, hosts), 'host')} would take about as long."
 
 
 def _ranks(widths: dict[int, int]) -> str:
-    """Return how wide attempts are; in short where there are many widths."""
+    """Describe the numbers of ranks of the attempts, in short if there are many."""
     if len(widths) <= SHOWN_WIDTHS:
         shown = (f"{number:,} x {count(width, 'rank')}" for width, number in widths.items())
         return ", ".join(shown) or "none"
@@ -367,9 +367,9 @@ def _ranks(widths: dict[int, int]) -> str:
     return f"{len(every):,}, of {min(every)} to {max(every):,} ranks, half of them up to {middle:,}"
 
 
-def _trust(found: Forecast) -> str:
-    """Return how far prices can be believed."""
-    factor = math.exp(found.sigma)
+def _trust(forecast: Forecast) -> str:
+    """Describe the uncertainty of the prices."""
+    factor = math.exp(forecast.sigma)
     if factor < 1.3:
         return "prices follow what ran before"
     return (
@@ -379,7 +379,7 @@ def _trust(found: Forecast) -> str:
 
 
 def _hindsight(planned: PlanReport) -> Iterator[str]:
-    """Return what was predicted of finished trials, and what they took."""
+    """Yield predicted and actual seconds of the trials that ended."""
     rows = planned.comparisons
     error = typical_error(rows) or 0.0
     yield (
@@ -395,48 +395,119 @@ def _hindsight(planned: PlanReport) -> Iterator[str]:
         yield f"and {len(rows) - len(worst)} more that were priced better"
 
 
-def report_plain(planned: PlanReport) -> dict[str, Any]:
-    """Return everything as plain data for JSON."""
+class LongestTrial(TypedDict):
+    """The trial that takes longest even at its most efficient width."""
+
+    trial: str
+    seconds: float
+
+
+class ForecastJson(TypedDict):
+    """``campaign.Forecast`` as JSON; times are in seconds unless a name says otherwise."""
+
+    machine: str
+    """Name of the profile."""
+    hosts: int
+    slots_per_host: int
+    trials: int
+    refused: int
+    """Drawn configurations that are no valid trial."""
+    makespan: float
+    host_hours: float
+    useful: float
+    """Share of slot time in work that one rank would do, too, from 0 to 1."""
+    shares: dict[str, float]
+    """Share of slot time by cause, see ``CAUSES``; they sum to 1."""
+    widths: dict[int, int]
+    """Number of attempts by number of ranks."""
+    restarts: int
+    """Attempts that were restarted with a better width."""
+    failed_hosts: int
+    unfinished: int
+    """Trials that are not finished when the allocation ends."""
+    longest: LongestTrial
+    advice: list[str]
+    sigma: float
+    """Standard deviation of the logarithm of the prices' error."""
+
+
+class ComparedTrial(TypedDict):
+    """The first attempt of a trial that ended."""
+
+    trial: str
+    width: int
+    """Ranks."""
+    predicted: float
+    """Seconds per epoch."""
+    actual: float
+    """Seconds per epoch, the median of its epochs."""
+    ratio: float
+    """Actual over predicted."""
+
+
+class PlanJson(TypedDict):
+    """``PlanReport`` as JSON."""
+
+    campaign: str
+    data: str
+    ended: list[ComparedTrial]
+    typical_error: float | None
+    """Median of the absolute logarithm of the ratios; None without any."""
+    forecast: ForecastJson | None
+
+
+def report_plain(planned: PlanReport) -> PlanJson:
+    """Return the report as plain data for JSON."""
     return {
         "campaign": planned.config.name,
         "data": planned.data,
-        "ended": [asdict(row) | {"ratio": row.ratio} for row in planned.comparisons],
+        "ended": [_compared(row) for row in planned.comparisons],
         "typical_error": typical_error(planned.comparisons),
         "forecast": None if planned.forecast is None else _plain(planned.forecast),
     }
 
 
-def _plain(found: Forecast) -> dict[str, Any]:
-    went, machine = found.simulated, found.machine
+def _compared(row: TrialPrediction) -> ComparedTrial:
+    return {
+        "trial": row.trial,
+        "width": row.width,
+        "predicted": row.predicted,
+        "actual": row.actual,
+        "ratio": row.ratio,
+    }
+
+
+def _plain(forecast: Forecast) -> ForecastJson:
+    went, machine = forecast.simulated, forecast.machine
     return {
         "machine": machine.profile.name,
         "hosts": machine.hosts,
         "slots_per_host": machine.slots_per_host,
-        "trials": found.trials,
-        "refused": found.refused,
+        "trials": forecast.trials,
+        "refused": forecast.refused,
         "makespan": went.makespan,
-        "host_hours": found.host_hours,
+        "host_hours": forecast.host_hours,
         "useful": went.useful,
         "shares": went.shares,
-        "widths": found.widths,
+        "widths": forecast.widths,
         "restarts": went.restarts,
         "failed_hosts": went.failed_hosts,
         "unfinished": len(went.unfinished),
-        "longest": {"trial": found.longest[0], "seconds": found.longest[1]},
-        "advice": list(advice_lines(found)),
-        "sigma": found.sigma,
+        "longest": {"trial": forecast.longest[0], "seconds": forecast.longest[1]},
+        "advice": list(advice_lines(forecast)),
+        "sigma": forecast.sigma,
     }
 
 
 def draw_plan(planned: PlanReport, out: Path) -> None:
-    """Draw who ran where and when, or will.
+    """Draw which trial held which slots when; for a campaign, in the simulation.
 
     Args:
-        planned: what there is to tell.
+        planned: the report.
         out: the PNG to write.
 
     Raises:
-        RunError: nothing ran, and nothing will.
+        RunError: there are no bars to draw.
     """
     draw_gantt(_past(planned) if planned.bars else _future(planned), out)
 
@@ -452,22 +523,22 @@ def _past(planned: PlanReport) -> Chart:
 
 
 def _future(planned: PlanReport) -> Chart:
-    found = planned.forecast
-    if found is None or not found.simulated.bars:
+    forecast = planned.forecast
+    if forecast is None or not forecast.simulated.bars:
         raise RunError(f"campaign '{planned.config.name}': there is nothing to draw.")
-    machine, went = found.machine, found.simulated
+    machine, went = forecast.machine, forecast.simulated
     order = machine.profile.slot_order or range(machine.slots_per_host)
     slots = [f"n{host:05}:{slot}" for host in range(machine.hosts) for slot in order]
-    labels = {name: each.label for name, each in found.priced.items()}
+    labels = {name: each.label for name, each in forecast.priced.items()}
     heading = (
-        f"{planned.config.name} on {machine.profile.name}: {count(found.trials, 'trial')} in "
+        f"{planned.config.name} on {machine.profile.name}: {count(forecast.trials, 'trial')} in "
         f"{duration(went.makespan)}, {percent(went.shares['training'])} of slot-time in training"
     )
     return Chart(went.bars, slots, went.makespan, heading, _colouring(went.bars, labels))
 
 
 def _colouring(bars: Sequence[Bar], labels: Mapping[str, str]) -> Callable[[Bar], str]:
-    """Colour by what the trials are, or by rung where there are too many kinds, or one."""
+    """Choose what colours stand for: kinds of trials, or rungs for one kind or too many."""
     kinds = {labels.get(configuration_of(bar.trial), "") for bar in bars}
     if 1 < len(kinds) <= MOST_COLOURS:
         return lambda bar: labels.get(configuration_of(bar.trial), "")

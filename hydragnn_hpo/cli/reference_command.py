@@ -13,7 +13,7 @@ from hydragnn_hpo.errors import ConfigError
 def reference(
     context: typer.Context,
     name: Annotated[
-        str | None, typer.Argument(help="A setting, or a part of its name, as learning_rate.")
+        str | None, typer.Argument(help="A setting, or a part of its name, such as learning_rate.")
     ] = None,
     out: Annotated[
         Path | None,
@@ -22,7 +22,7 @@ def reference(
         ),
     ] = None,
 ) -> None:
-    """Explain settings: type, default, documentation; all names without one."""
+    """Explain a setting: type, default, documentation; without a name, list all settings."""
     if out is None:
         for line in find_settings(name or ""):
             typer.echo(line)
@@ -36,20 +36,20 @@ def reference(
 
 
 def find_settings(part: str) -> Iterator[str]:
-    """Yield what settings mean; of all of them only their names.
+    """Yield the documentation of matching settings; for an empty part, the names of all.
 
     Args:
         part: the end of a dotted name, or any part of one; empty for all.
 
     Raises:
-        ConfigError: nothing is named so.
+        ConfigError: no setting matches.
     """
     from hydragnn_hpo.cli.reference_pages import NEEDED, read_settings
 
     rows = list(read_settings())
     exact = [row for row in rows if f".{row[1].name}".endswith(f".{part}")]
-    found = exact or [row for row in rows if part in row[1].name]
-    if not found:
+    matches = exact or [row for row in rows if part in row[1].name]
+    if not matches:
         last = {key.name.rpartition(".")[2]: key.name for _, key in rows}
         known = last | {key.name: key.name for _, key in rows}
         close = difflib.get_close_matches(part, known, n=1)
@@ -58,7 +58,7 @@ def find_settings(part: str) -> Iterator[str]:
             f"no setting is named '{part}'.{hint} All names: hydragnn-hpo reference, without a "
             "name."
         )
-    for where, key in found:
+    for where, key in matches:
         if not part:
             yield f"{key.name}  ({where})"
             continue

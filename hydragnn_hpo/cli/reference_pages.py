@@ -151,13 +151,13 @@ class SettingsFile:
 
 def read_files() -> list[SettingsFile]:
     """Return all settings, by the file that holds them."""
-    found = []
+    files = []
     for title, prefix, config, text in FILES:
         schema = config.model_json_schema()
         defs = schema.get("$defs", {})
-        found.append(SettingsFile(title, text, tuple(_tables(schema, defs, prefix, "", "{}"))))
+        files.append(SettingsFile(title, text, tuple(_tables(schema, defs, prefix, "", "{}"))))
     convs = tuple(_conv_table(conv, spec.options) for conv, spec in CONV_SPECS.items())
-    return [*found, SettingsFile("Options of convs", CONV_OPTIONS, convs)]
+    return [*files, SettingsFile("Options of convs", CONV_OPTIONS, convs)]
 
 
 def read_settings() -> Iterator[tuple[str, Setting]]:
@@ -184,11 +184,11 @@ def _tables(
     settings, inner = [], []
     for field, info in schema.get("properties", {}).items():
         dotted = f"{name}.{field}" if name else field
-        if (found := _config_within(info, defs, "[{}]")) is None:
+        if (inside := _config_within(info, defs, "[{}]")) is None:
             needed = field in schema.get("required", ())
             settings.append(_setting(dotted, prefix + dotted, info, defs, needed=needed))
         else:
-            inner.append((dotted, *found))
+            inner.append((dotted, *inside))
     heading = brackets.format(name)
     yield SettingsTable(heading, prefix + name, schema["title"], _text(schema), tuple(settings))
     for dotted, config, around in inner:
@@ -200,8 +200,8 @@ def _tables(
 def _config_within(info: Schema, defs: Schema, around: str) -> tuple[Schema, str] | None:
     """Return the config that a value holds, and how its table is written; None without one."""
     if "$ref" in info:
-        found = _resolve(info, defs)
-        return (found, around) if "properties" in found else None
+        schema = _resolve(info, defs)
+        return (schema, around) if "properties" in schema else None
     inside = [(option, around) for option in info.get("anyOf", ())]
     inside += [(value, "[{}.NAME]") for value in _values_by_name(info)]
     if isinstance(info.get("items"), dict):

@@ -1,4 +1,4 @@
-"""``hydragnn-hpo rehearse``: a campaign's real controller before hosts that are stubs."""
+"""``hydragnn-hpo rehearse``: run the real controller of a campaign with stub hosts."""
 
 import json
 import tempfile
@@ -17,9 +17,11 @@ if TYPE_CHECKING:
     from hydragnn_hpo.campaign import Rehearsal, RehearsalPlan
 
 _HOSTS_PER_KILL = 256.0
-"""Hosts of which one is killed each minute, if nothing else is asked for."""
+"""Hosts per kill and minute, unless ``--kills`` says otherwise."""
 
-CampaignArgument = Annotated[str, typer.Argument(help="Campaign file, or name of a shipped one.")]
+CampaignArgument = Annotated[
+    str, typer.Argument(help="Campaign file, or the name of a shipped one.")
+]
 SpeedUpOption = Annotated[
     float | None,
     typer.Option(
@@ -27,16 +29,16 @@ SpeedUpOption = Annotated[
     ),
 ]
 MinutesOption = Annotated[
-    float, typer.Option("--minutes", min=0.05, max=1e5, help="How long it may take, about.")
+    float, typer.Option("--minutes", min=0.05, max=1e5, help="Approximate length in minutes.")
 ]
 KillsOption = Annotated[
     float | None,
     typer.Option(
-        "--kills", min=0.0, max=6e3, help="Hosts killed per minute; of 256 one if left out."
+        "--kills", min=0.0, max=6e3, help="Hosts to kill per minute; one in 256 if left out."
     ),
 ]
 SeedOption = Annotated[
-    int | None, typer.Option("--seed", min=0, help="Another than the campaign's.")
+    int | None, typer.Option("--seed", min=0, help="Seed in place of the campaign's.")
 ]
 RunOption = Annotated[
     Path | None, typer.Option("--run", help="Directory to keep; a temporary one if left out.")
@@ -57,7 +59,7 @@ def rehearse(
     run_dir: RunOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Run a campaign's controller, journal and link at full size; hosts and trials are stubs."""
+    """Run a campaign's controller, journal and link at full size, with stub hosts and trials."""
     from hydragnn_hpo import log
     from hydragnn_hpo.campaign import rehearse as rehearse_campaign
     from hydragnn_hpo.cli.plan_report import PlanRequest
@@ -66,15 +68,15 @@ def rehearse(
     request = PlanRequest(machine, hosts, slots, trials, structures)
     plan = _make_plan(campaign, request, speed_up=speed_up, minutes=minutes, kills=kills, seed=seed)
     with tempfile.TemporaryDirectory(prefix="hydragnn-hpo-rehearsal-") as folder:
-        found = rehearse_campaign(plan, run_dir or Path(folder) / "run")
+        rehearsal = rehearse_campaign(plan, run_dir or Path(folder) / "run")
     if as_json:
-        typer.echo(json.dumps(report_plain(plan, found)))
+        typer.echo(json.dumps(report_plain(plan, rehearsal)))
     else:
-        for line in report_lines(plan, found):
+        for line in report_lines(plan, rehearsal):
             typer.echo(line)
-    for problem in found.problems():
+    for problem in rehearsal.problems():
         typer.echo(f"error: {problem}", err=True)
-    if found.problems():
+    if rehearsal.problems():
         raise typer.Exit(1)
 
 
@@ -87,7 +89,7 @@ def _make_plan(
     kills: float | None,
     seed: int | None,
 ) -> "RehearsalPlan":
-    """Read a campaign as ``plan`` does, and choose how fast it is rehearsed."""
+    """Read a campaign as ``plan`` does, and choose the speed-up of its rehearsal."""
     from hydragnn_hpo.campaign import RehearsalPlan
     from hydragnn_hpo.cli.plan_report import forecast_known, read_campaign
 
@@ -114,22 +116,22 @@ def _make_plan(
     )
 
 
-def report_lines(plan: "RehearsalPlan", found: "Rehearsal") -> Iterator[str]:
-    """Yield the whole report, line by line."""
+def report_lines(plan: "RehearsalPlan", rehearsal: "Rehearsal") -> Iterator[str]:
+    """Yield the lines of the report."""
     from hydragnn_hpo.cli.words import count, duration
 
-    load = found.load
-    size = f"{count(found.hosts, 'host')} of {count(plan.machine.slots_per_host, 'slot')}"
+    load = rehearsal.load
+    size = f"{count(rehearsal.hosts, 'host')} of {count(plan.machine.slots_per_host, 'slot')}"
     yield (
         f"{plan.config.name} on {plan.machine.profile.name}: {size}, "
-        f"{count(found.trials, 'trial')}, {plan.speed_up:,.4g} times as fast"
+        f"{count(rehearsal.trials, 'trial')}, {plan.speed_up:,.4g} times as fast"
     )
     admission = "never all of them at once"
-    if found.admission_seconds is not None:
-        seconds, cpu = found.admission_seconds, found.admission_cpu_seconds or 0.0
+    if rehearsal.admission_seconds is not None:
+        seconds, cpu = rehearsal.admission_seconds, rehearsal.admission_cpu_seconds or 0.0
         admission = f"all within {seconds:.1f} s, for {cpu:.1f} s of CPU"
-    joined = f"{found.hosts_admitted:,} joined"
-    yield f"hosts        {joined}, {admission}; {found.hosts_killed:,} killed"
+    joined = f"{rehearsal.hosts_admitted:,} joined"
+    yield f"hosts        {joined}, {admission}; {rehearsal.hosts_killed:,} killed"
     yield (
         f"load         {load.records_per_second:,.0f} records/s from "
         f"{load.running_trials:,.0f} trials at once, for {load.steady_seconds:.0f} s"
@@ -139,20 +141,25 @@ def report_lines(plan: "RehearsalPlan", found: "Rehearsal") -> Iterator[str]:
         f"{load.memory_first_mb:,.0f} MB to {load.memory_last_mb:,.0f} MB meanwhile"
     )
     yield (
-        f"results      {count(found.results, 'trial')} with one; {found.results_lost} lost, "
-        f"{found.results_twice} counted twice; {found.attempts_lost:,} of "
-        f"{count(found.attempts, 'attempt')} lost with their hosts"
+        f"results      {count(rehearsal.results, 'trial')} with one; {rehearsal.results_lost} "
+        f"lost, {rehearsal.results_twice} counted twice; {rehearsal.attempts_lost:,} of "
+        f"{count(rehearsal.attempts, 'attempt')} lost with their hosts"
     )
-    ratio = found.makespan / max(found.predicted_makespan, 1e-9)
+    ratio = rehearsal.makespan / max(rehearsal.predicted_makespan, 1e-9)
     yield (
-        f"makespan     {duration(found.predicted_makespan)} predicted, "
-        f"{duration(found.makespan)} rehearsed ({ratio:.2f} times)"
+        f"makespan     {duration(rehearsal.predicted_makespan)} predicted, "
+        f"{duration(rehearsal.makespan)} rehearsed ({ratio:.2f} times)"
     )
 
 
-def report_plain(plan: "RehearsalPlan", found: "Rehearsal") -> dict[str, Any]:
-    """Return everything as plain data for JSON."""
-    figures = asdict(found)
+def report_plain(plan: "RehearsalPlan", rehearsal: "Rehearsal") -> dict[str, Any]:
+    """Return plan and outcome as plain data for JSON.
+
+    Returns:
+        ``campaign``, ``machine``, ``slots_per_host`` and ``speed_up`` of the plan; all fields of
+        ``Rehearsal`` and of its ``ControllerLoad``; ``problems``, sentences.
+    """
+    figures = asdict(rehearsal)
     load = figures.pop("load")
     return {
         "campaign": plan.config.name,
@@ -161,5 +168,5 @@ def report_plain(plan: "RehearsalPlan", found: "Rehearsal") -> dict[str, Any]:
         "speed_up": plan.speed_up,
         **figures,
         **load,
-        "problems": found.problems(),
+        "problems": rehearsal.problems(),
     }

@@ -1,4 +1,4 @@
-"""``hydragnn-hpo report``: what a run directory says, as one page to look at."""
+"""``hydragnn-hpo report``: a run as one HTML page."""
 
 import json
 from pathlib import Path
@@ -10,7 +10,7 @@ from hydragnn_hpo.cli.arguments import JsonOption
 
 
 def report(
-    run: Annotated[Path, typer.Argument(help="Run directory; the campaign may be at work.")],
+    run: Annotated[Path, typer.Argument(help="Run directory; the campaign may still be running.")],
     out: Annotated[
         Path | None,
         typer.Option(help="File to write, NAME.html; RUN/report/report.html if left out."),

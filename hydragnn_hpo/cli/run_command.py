@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -30,7 +30,9 @@ RunOption = Annotated[
 ]
 SlotsOption = Annotated[
     int | None,
-    typer.Option(min=1, max=10_000, help="Ranks at a time; the campaign's own if left out."),
+    typer.Option(
+        min=1, max=10_000, help="Ranks per host at a time; the campaign's own if left out."
+    ),
 ]
 BackendOption = Annotated[
     str | None,
@@ -46,7 +48,7 @@ MachineOption = Annotated[
 
 ExcludeOption = Annotated[
     Path | None,
-    typer.Option(help="File of hosts to leave alone; added to the run's exclude.hosts."),
+    typer.Option(help="File of hosts not to use; added to the run's exclude.hosts."),
 ]
 
 
@@ -61,7 +63,7 @@ JoinOption = Annotated[
     bool,
     typer.Option(
         "--join",
-        help="One of several allocations on the campaign: serve its controller, or be it.",
+        help="Share the campaign with other allocations: work for its controller, or become it.",
     ),
 ]
 
@@ -79,7 +81,7 @@ def run(
     dry_run: DryRunOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Search, train the best on, and leave one ensemble file; run it again to go on."""
+    """Run a campaign from data to one ensemble file; the same command resumes it."""
     from hydragnn_hpo import log
     from hydragnn_hpo.campaign import open_run
     from hydragnn_hpo.errors import ConfigError, StorageError
@@ -88,10 +90,10 @@ def run(
 
     log.configure(level=30)
     source = find_resource(campaign, "workflows")
-    config = settled(
+    config = load_campaign(
         source, slots=slots, backend=backend, profile=machine, pack=pack, container=container
     )
-    cards = fitting_cards(config, source) if config.command is None else {}
+    cards = find_fitting_cards(config, source) if config.command is None else {}
     where = run_dir or Path("runs") / config.name
     more = read_excluded(exclude) if exclude else {}
     if dry_run:
@@ -100,7 +102,7 @@ def run(
     opened = open_run(config, where)
     add_excluded(opened.excluded, more)
     try:
-        result = (_join if join else alone)(config, opened, cards, as_json)
+        result = (_join if join else run_alone)(config, opened, cards, as_json)
     except (ConfigError, StorageError):
         if not join:  # others may be about to work there
             _forget(opened)
@@ -108,8 +110,15 @@ def run(
     typer.echo(json.dumps(result)) if as_json else _print(opened, result)
 
 
-def fitting_cards(config: "CampaignConfig", source: Path) -> dict[Path, str]:
-    """Return path and name of a campaign's cards, when every value of the space fits them."""
+def find_fitting_cards(config: "CampaignConfig", source: Path) -> dict[Path, str]:
+    """Find a campaign's cards, and check that every value of its space fits them.
+
+    Returns:
+        Name of the card by its path.
+
+    Raises:
+        ConfigError: a card is missing or wrong, or the space does not fit the data.
+    """
     from hydragnn_hpo.campaign import check_corners, find_cards
     from hydragnn_hpo.config import targets_of, unite_targets
     from hydragnn_hpo.errors import ConfigError
@@ -124,14 +133,14 @@ def fitting_cards(config: "CampaignConfig", source: Path) -> dict[Path, str]:
     return {path: card.name for path, card in cards.items()}
 
 
-def settled(source: Path, **machine: Any) -> "CampaignConfig":
-    """Read a campaign and replace parts of its machine; what is None stays."""
+def load_campaign(source: Path, **machine: str | int | None) -> "CampaignConfig":
+    """Read a campaign, and override keys of its ``[machine]``; None leaves a key as it is."""
     from hydragnn_hpo.campaign import settle
     from hydragnn_hpo.config import CampaignConfig, load_config, resolve_machine
 
     config = settle(load_config(source, CampaignConfig), source)
-    settled_machine = resolve_machine(config.machine, machine, source.parent)
-    return config.model_copy(update={"machine": settled_machine})
+    resolved = resolve_machine(config.machine, machine, source.parent)
+    return config.model_copy(update={"machine": resolved})
 
 
 def _show_plan(config: "CampaignConfig", cards: dict[Path, str], where: Path) -> None:
@@ -157,7 +166,7 @@ def _show_plan(config: "CampaignConfig", cards: dict[Path, str], where: Path) ->
     typer.echo("would start: python -m hydragnn_hpo.launching.agent (one, on this host)")
 
 
-def alone(
+def run_alone(
     config: "CampaignConfig",
     opened: "RunDir",
     cards: dict[Path, str],
@@ -168,10 +177,13 @@ def alone(
 
     Args:
         config: the campaign.
-        opened: its directory.
-        cards: path and name of its cards.
-        quiet: whether nothing is shown on the way.
-        reseed: how many of the best trials a person wants to be trained again.
+        opened: its run directory.
+        cards: name of each card by its path.
+        quiet: do not show progress.
+        reseed: number of the best trials to train again with new seeds.
+
+    Returns:
+        The content of ``summary.json``.
     """
     from hydragnn_hpo.campaign import make_backend
 
@@ -190,10 +202,10 @@ def _shutdown_request() -> "ShutdownRequest":
 def _join(
     config: "CampaignConfig", opened: "RunDir", cards: dict[Path, str], quiet: bool
 ) -> "RunSummary":
-    """Bring our hosts to the controller, or be it whenever there is none.
+    """Lend the hosts of this allocation to the controller, or become it when there is none.
 
     Raises:
-        RunError: our hosts are not wanted there.
+        RunError: the campaign does not accept these hosts.
     """
     from hydragnn_hpo.campaign import AllocationMember
     from hydragnn_hpo.files import read_json
@@ -256,9 +268,9 @@ def _run(
 
 
 def _forget(opened: "RunDir") -> None:
-    """Remove a run directory in which nothing was done yet: the user will edit and retry.
+    """Remove a run directory without any work in it: the user will edit the campaign and retry.
 
-    What a doctor wrote of its hosts stays.
+    The list of excluded hosts that ``doctor`` wrote stays.
     """
     from hydragnn_hpo.campaign import read_state
 
@@ -297,7 +309,7 @@ def _finish(controller: "Controller", opened: "RunDir") -> "RunSummary":
 
 
 def _report(opened: "RunDir", *, drawn: bool) -> None:
-    """Write the report; a campaign that has its result does not fail for want of a page.
+    """Write the report; an error here is a warning, as the campaign has its result.
 
     Args:
         opened: the run directory.
@@ -344,7 +356,7 @@ def _print(opened: "RunDir", result: "RunSummary") -> None:
 
 
 def _program() -> str:
-    """Return how this program is called again from here."""
+    """Return the command that starts this program from the current shell."""
     if shutil.which("hydragnn-hpo"):
         return "hydragnn-hpo"
     called = Path(sys.argv[0])
@@ -352,22 +364,22 @@ def _program() -> str:
 
 
 def _used(figures: "RunFigures") -> str:
-    """Return in a sentence what became of the slots."""
+    """Summarize trials, slot utilization and energy in a sentence."""
     used = figures["utilization"] or 0.0
-    said = (
+    text = (
         f"{figures['trials']} trials, {figures['attempts']} attempts "
         f"({figures['wide_attempts']} of two ranks or more), slots {100 * used:.0f} % in training"
     )
     if joules := figures.get("energy_joules"):  # a run of an earlier version has none
-        said += f", {energy(joules)} ({', '.join(figures['energy_parts'] or ())})"
+        text += f", {energy(joules)} ({', '.join(figures['energy_parts'] or ())})"
     warm, cold = figures["first_step_seconds"], figures["cold_start_seconds"]
     if warm is None or cold is None:
-        return f"{said}."
-    return f"{said}; from placed to first step {warm:.2f} s warm, {cold:.1f} s cold."
+        return f"{text}."
+    return f"{text}; from placed to first step {warm:.2f} s warm, {cold:.1f} s cold."
 
 
 def _example(opened: "RunDir") -> str:
-    """Name the shipped molecules if the ensemble knows all their elements."""
+    """Return a file to predict: the shipped molecules if the ensemble knows all their elements."""
     import ase.io
 
     from hydragnn_hpo.ensemble import read_artefact
@@ -381,7 +393,7 @@ def _example(opened: "RunDir") -> str:
 
 
 def _own_file(opened: "RunDir") -> str:
-    """Name the file that the campaign learned from: any other of its kind will do."""
+    """Return the data file of the campaign, as an example of what can be predicted."""
     from hydragnn_hpo.campaign import find_cards
     from hydragnn_hpo.config import CampaignConfig, load_config
     from hydragnn_hpo.data import find_files

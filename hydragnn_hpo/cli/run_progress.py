@@ -13,23 +13,23 @@ if TYPE_CHECKING:
     from hydragnn_hpo.campaign import Controller
 
 REFRESH_SECONDS = 0.5
-"""Least time between two looks."""
+"""Least time between two refreshes."""
 
-LOOKING_SHARE = 0.02
-"""Most of the controller's time that goes into looking: many trials are looked at less often."""
+DISPLAY_SHARE = 0.02
+"""Largest share of the controller's time for the display: with many trials it refreshes less."""
 
 SUMMARY_SECONDS = 60.0
-"""How often plain lines sum up."""
+"""Time between two summaries where there is no terminal."""
 
 
 class RunProgress:
-    """Follows a campaign's state; use it in a ``with``."""
+    """Display of a running campaign's state; a context manager."""
 
     def __init__(self, trials: int, quiet: bool = False) -> None:
         """Choose between a live table and lines.
 
         Args:
-            trials: trials of the campaign.
+            trials: number of trials of the campaign.
             quiet: show nothing.
         """
         from rich.console import Console
@@ -51,12 +51,12 @@ class RunProgress:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Clear it."""
+        """Clear the live table."""
         if self.live:
             self.live.stop()
 
     def begin(self, state: State) -> None:
-        """Print what is about to happen; what trials became so far is not repeated."""
+        """Print the first line; the results of an earlier run are not repeated."""
         if self.quiet:
             return
         self._seen = {trial.name: _mark(trial) for trial in state.trials.values()}
@@ -65,7 +65,7 @@ class RunProgress:
         print(f"{going_on}preparing data and a warm process", flush=True)
 
     def __call__(self, state: State, controller: "Controller") -> None:
-        """Show the state after a turn, if the last time is long enough ago."""
+        """Show the state, unless it was shown a moment ago."""
         began = time.monotonic()
         if self.quiet or began < self._due:
             return
@@ -74,7 +74,7 @@ class RunProgress:
         else:
             self.live.update(StatusPage(self._snapshot(state, controller)), refresh=True)
         spent = time.monotonic() - began
-        self._due = began + max(REFRESH_SECONDS, spent / LOOKING_SHARE)
+        self._due = began + max(REFRESH_SECONDS, spent / DISPLAY_SHARE)
 
     def _snapshot(self, state: State, controller: "Controller") -> Snapshot:
         return Snapshot(
@@ -104,17 +104,17 @@ class RunProgress:
             self._print(summary_line(self._status(state, controller)))
 
     def _news(self, trial: Trial) -> Iterator[str]:
-        """Yield what has become of a trial since the last time.
+        """Yield the changes of a trial since the last call.
 
-        It may have come to rest and gone on meanwhile: what it had reached is said, too.
+        A trial may have ended at a rung and been promoted meanwhile: that result is shown, too.
         """
         now = _mark(trial)
         was = self._seen.get(trial.name, ("", 0, 0))
         if now == was:
             return
         self._seen[trial.name] = now
-        told = len(trial.rung_scores) - (trial.status in ("stopped", "completed"))
-        for rung in list(trial.rung_scores)[was[2] : told]:
+        ended = len(trial.rung_scores) - (trial.status in ("stopped", "completed"))
+        for rung in list(trial.rung_scores)[was[2] : ended]:
             yield _rested(trial, rung)
         if trial.status != "queued" and now[:2] != was[:2]:
             yield _changed(trial)
@@ -124,19 +124,19 @@ class RunProgress:
 
 
 def _mark(trial: Trial) -> tuple[str, int, int]:
-    """Return what changes when there is something to tell of a trial."""
+    """Return a value that changes whenever a trial has changed."""
     return trial.status, trial.attempt, len(trial.rung_scores)
 
 
 def _rested(trial: Trial, rung: int) -> str:
-    """Return what a trial had reached at a rung."""
+    """Return a line on the result of a trial at a rung."""
     score = trial.rung_scores[rung]
     first = score[0] if isinstance(score, tuple) else score
     return f"{trial.name} rested    {describe_trial(trial)} (epoch {rung}, objective {first:.4f})"
 
 
 def _changed(trial: Trial) -> str:
-    """Return what has become of a trial."""
+    """Return a line on the new status of a trial."""
     what = f"{trial.name} {trial.status:9} {describe_trial(trial)}"
     if trial.status == "running":
         return f"{what} ({count(trial.width, 'rank')}, to epoch {trial.until})"

@@ -1,4 +1,4 @@
-"""``hydragnn-hpo status``: how a campaign stands, once or until it has ended."""
+"""``hydragnn-hpo status``: the status of a campaign, once or until it has ended."""
 
 import json
 import math
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
     from hydragnn_hpo.layout import RunDir
 
 WATCH_SECONDS = 2.0
-"""Time between two readings, if nothing else is asked for."""
+"""Default time between two refreshes of ``--watch``."""
 
 READING_SHARE = 0.2
-"""Most of the time that goes into reading, however long the journal is."""
+"""Largest share of the time for reading, however long the journal is."""
 
 SCHEDULER_SECONDS = 30.0
-"""Least time between two questions to the one scheduler of a machine."""
+"""Least time between two queries of the batch scheduler, which all users of a machine share."""
 
-NAP = 0.05
-"""Seconds after which a new size of the terminal is seen."""
+RESIZE_SECONDS = 0.05
+"""Time between two checks of the size of the terminal."""
 
 MOST_LINES = 1000
 """Lines of a page that is not bound to a terminal."""
@@ -48,11 +48,11 @@ MOST_ROWS = 100
 COMING = ("queued", "running", "draining")
 """States of a batch job that a watcher waits for."""
 
-Watch = Annotated[bool, typer.Option("--watch", help="Look again and again until it has ended.")]
+Watch = Annotated[bool, typer.Option("--watch", help="Refresh until the campaign has ended.")]
 Interval = Annotated[
     float | None,
     typer.Option(
-        min=0.1, max=86_400.0, help="Seconds between two looks of --watch; 2 if left out."
+        min=0.1, max=86_400.0, help="Seconds between two refreshes of --watch; 2 if left out."
     ),
 ]
 
@@ -63,7 +63,7 @@ def status(
     interval: Interval = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show how a campaign stands: trials, rungs, hosts, use of the slots, the best so far."""
+    """Show the status of a campaign: trials, rungs, hosts, slot utilization, best result so far."""
     from hydragnn_hpo.layout import RunDir
 
     reader = RunReader(RunDir(Path(run_dir)))
@@ -95,25 +95,32 @@ def _print(view: "RunView") -> None:
 
 @dataclass(frozen=True)
 class RunView:
-    """What a run directory says at one moment."""
+    """The content of a run directory at one moment."""
 
     run: "RunDir"
     snapshot: "Snapshot"
     fold: "JournalFold"
-    """Goes on as the journal grows."""
+    """The folded journal; it changes as ``RunReader`` reads on."""
     controller: str | None
-    """Who works on it."""
+    """The process that runs the campaign, as ``process PID on HOST``; None if there is none."""
     jobs: "list[BatchJobStatus]"
     """Its batch jobs."""
 
     @property
     def goes_on(self) -> bool:
-        """Whether there is something to wait for."""
+        """Whether a controller or a coming batch job may change it."""
         comes = any(job.state in COMING for job in self.jobs)
         return not self.fold.state.finished and (self.controller is not None or comes)
 
     def to_plain(self) -> dict[str, Any]:
-        """Return plain data for JSON: figures and status beside what is asked most."""
+        """Return plain data for JSON: the figures, the status, and its main values at the top.
+
+        Returns:
+            The keys of ``JournalFold.figures``; ``run``, ``controller``, ``finished``, ``ensemble``
+            (path or None), ``best`` (trial or None) with its ``objective``; ``running``: by trial
+            ``epoch``, ``until`` (in epochs) and ``slots``; ``standing``: the whole status;
+            ``jobs``: the batch jobs.
+        """
         best, ensemble, state = self.snapshot.status.best, self.run.ensemble, self.fold.state
         return {
             **self.fold.figures(),
@@ -133,10 +140,10 @@ class RunView:
 
 
 class RunReader:
-    """Reads how a run stands, once or as it goes on; what was read once is not read again."""
+    """Reads the status of a run, again and again; only new lines of the journal are read."""
 
     def __init__(self, run: "RunDir") -> None:
-        """Take a run directory.
+        """Start before the first line of the journal.
 
         Raises:
             RunError: it holds no campaign.
@@ -157,7 +164,7 @@ class RunReader:
         self._follower, self.fold = JournalFollower(run.journal), JournalFold()
 
     def _read_journal(self) -> None:
-        """Fold what is new; start again where another journal stands in its place."""
+        """Fold the new events; start over if the journal was replaced by another one."""
         from hydragnn_hpo.campaign import JournalFold, JournalFollower, JournalReplaced
 
         try:
@@ -171,10 +178,10 @@ class RunReader:
             self.fold.apply(event)
 
     def read(self, rows: int | None = None) -> RunView:
-        """Read what is new, and return how the campaign stands.
+        """Read the new events, and return the status of the campaign.
 
         Args:
-            rows: most running trials to show one by one; the usual number if left out.
+            rows: most running trials to list; ``campaign.ROWS`` if None.
 
         Raises:
             RunError: the run directory is gone, or its journal is damaged.
@@ -189,7 +196,7 @@ class RunReader:
         state, ledger, search = self.fold.state, self.fold.ledger, self.search
         holder = find_controller(self.run.path)
         now = time.time() if holder and not state.finished else None
-        found = build_status(
+        status = build_status(
             state,
             ledger,
             trials=search.trials,
@@ -201,7 +208,7 @@ class RunReader:
         jobs = self._read_jobs(draining=bool(holder) and state.draining)
         snapshot = Snapshot(
             name=self.run.path.resolve().name,
-            status=replace(found, excluded=len(read_run_excluded(self.run.path))),
+            status=replace(status, excluded=len(read_run_excluded(self.run.path))),
             course=course_of(holder, jobs, finished=state.finished),
             best_so_far=tuple(self.fold.best_so_far),
             restarts=self.fold.restarts,
@@ -210,7 +217,7 @@ class RunReader:
         return self.newest
 
     def _read_jobs(self, *, draining: bool) -> "list[BatchJobStatus]":
-        """Return the batch jobs; the scheduler is asked now and then only."""
+        """Return the batch jobs; queries the scheduler every ``SCHEDULER_SECONDS`` at most."""
         from hydragnn_hpo.cli.batch_view import read_job_statuses
         from hydragnn_hpo.launching import JobRecords
 
@@ -224,11 +231,11 @@ class RunReader:
 
 
 def watch_run(reader: RunReader, interval: float) -> None:
-    """Show a campaign until it has ended; Ctrl-C ends the watching and nothing else.
+    """Show a campaign until it has ended; Ctrl-C stops the display, not the campaign.
 
     Args:
-        reader: of its directory.
-        interval: seconds between two readings.
+        reader: reader of the run directory.
+        interval: seconds between two refreshes.
 
     Raises:
         RunError: the journal is damaged, or was removed meanwhile.
@@ -260,10 +267,10 @@ def _print_changes(reader: RunReader, interval: float) -> None:
     while True:
         began = time.monotonic()
         view = reader.read()
-        found = replace(view.snapshot.status, ends_in=None)
-        line = headline(found)
+        status = replace(view.snapshot.status, ends_in=None)
+        line = headline(status)
         if line != printed:
-            typer.echo(escape_controls(summary_line(found)))
+            typer.echo(escape_controls(summary_line(status)))
             sys.stdout.flush()
         if not view.goes_on:
             return
@@ -272,7 +279,7 @@ def _print_changes(reader: RunReader, interval: float) -> None:
 
 
 def _fill_terminal(reader: RunReader, interval: float, console: "Console") -> None:
-    """Fill the terminal with the campaign; it is as it was afterwards."""
+    """Show the campaign on the whole terminal, and restore the terminal at the end."""
     from rich.live import Live
 
     from hydragnn_hpo.cli.status_view import StatusPage
@@ -298,29 +305,29 @@ def _fill_terminal(reader: RunReader, interval: float, console: "Console") -> No
 def wait(
     redraw: Callable[[], None], page: "StatusPage", console: "Console", seconds: float
 ) -> None:
-    """Wait; redraw at once when the terminal has changed its size.
+    """Wait some seconds, and redraw the page when the terminal changes its size.
 
     Args:
-        redraw: draws the page.
-        page: what is drawn.
+        redraw: called without arguments when the size has changed.
+        page: the page; its ``drawn_for`` is the size at which it was drawn last.
         console: the terminal.
-        seconds: how long.
+        seconds: total time to wait.
     """
     end = time.monotonic() + seconds
     while (left := end - time.monotonic()) > 0:
         if console.size != page.drawn_for:
             redraw()
-        time.sleep(min(NAP, left))
+        time.sleep(min(RESIZE_SECONDS, left))
 
 
 def _pause(interval: float, spent: float) -> float:
-    """Return the seconds until the next reading; more where reading takes long."""
+    """Return the seconds until the next refresh; more if reading takes long."""
     return max(interval - spent, spent * (1 / READING_SHARE - 1), 0.0)
 
 
 @contextmanager
 def _exit_on_signals() -> Iterator[None]:
-    """Leave by an exception when a signal ends this process, so that the terminal is restored."""
+    """Turn SIGTERM and SIGHUP into an exception, so that the terminal is restored."""
 
     def leave(number: int, frame: FrameType | None) -> None:
         raise SystemExit(128 + number)

@@ -18,22 +18,22 @@ from hydragnn_hpo.cli.words import count, duration, energy, percent
 from hydragnn_hpo.sanitize import sanitize_line
 
 LABEL = 9
-"""Columns of what a line is about."""
+"""Columns of the label at the beginning of a line."""
 
 MOST_RUNGS = 5
 NAMED_HOSTS = 4
 SHOWN_LOSSES = 3
 
-AIRY = 36
-"""Lines from which blocks stand apart."""
+SPACIOUS = 36
+"""Lines of a terminal from which blank lines separate the blocks."""
 
 LEAST_ROWS = 4
-"""Lines for running trials, their titles included, that are kept before others go."""
+"""Least lines for running trials, their titles included; other blocks are cut before these."""
 
 
 @dataclass(frozen=True)
-class Signs:
-    """What bars are drawn with."""
+class Glyphs:
+    """Characters that bars and curves are drawn with."""
 
     done: str
     open: str
@@ -41,8 +41,8 @@ class Signs:
     """From the least to the most."""
 
 
-UNICODE = Signs("\u2501", "\u2500", "\u2581\u2582\u2583\u2584\u2585\u2586\u2587\u2588")
-ASCII = Signs("#", "-", "_.-=+*#")
+UNICODE = Glyphs("\u2501", "\u2500", "\u2581\u2582\u2583\u2584\u2585\u2586\u2587\u2588")
+ASCII = Glyphs("#", "-", "_.-=+*#")
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Snapshot:
     """Of its run directory."""
     status: Status
     course: str
-    """Who works on it."""
+    """Which controller or batch job runs it, in words."""
     best_so_far: Sequence[float] = ()
     """The best score after each result."""
     restarts: Mapping[str, int] = field(default_factory=dict)
@@ -64,7 +64,7 @@ class Snapshot:
 
 
 def headline(status: Status) -> str:
-    """Return in one line what goes on."""
+    """Return the phase and the numbers of trials in one line."""
     running = status.counts.get("running", 0)
     parts = [f"{status.phase}: {status.at_rest} of {status.budget} trials at rest"]
     parts.append(f"{status.counts.get('queued', 0)} waiting")
@@ -75,7 +75,7 @@ def headline(status: Status) -> str:
 
 
 def use_of_slots(status: Status) -> str:
-    """Return how well the slots are used."""
+    """Return the numbers of slots and hosts, and the slots' utilization."""
     where = f"{count(status.slots, 'slot')} on {count(status.hosts, 'host')}"
     if status.utilization.slot_seconds == 0:
         return where
@@ -86,10 +86,10 @@ def use_of_slots(status: Status) -> str:
 
 
 def summary_line(status: Status) -> str:
-    """Return in one line what goes on, how well the slots are used, and what costs most."""
-    said = f"{headline(status)}; {use_of_slots(status)}"
+    """Return phase, trials, slot utilization and the largest loss in one line."""
+    line = f"{headline(status)}; {use_of_slots(status)}"
     losses = name_losses(status)
-    return f"{said}; largest loss: {losses[0]}" if losses else said
+    return f"{line}; largest loss: {losses[0]}" if losses else line
 
 
 def name_losses(status: Status) -> list[str]:
@@ -100,27 +100,27 @@ def name_losses(status: Status) -> list[str]:
 
 
 def energy_line(status: Status) -> str:
-    """Return what the hosts take, or what ranks measured, or why nothing is known."""
+    """Return the energy that hosts or ranks counted, or why it is unknown."""
     spent = status.energy
     if spent.joules is None:
         ranks = f"{energy(status.joules)} in training and validation" if status.joules else ""
         return ranks or (f"unknown: {spent.unread}" if spent.unread else "")
     idle = f"{percent(spent.idle / spent.joules)} of it idle" if spent.joules else "none"
-    said = f"{energy(spent.joules)} so far ({', '.join(spent.parts)}), {idle}"
+    line = f"{energy(spent.joules)} so far ({', '.join(spent.parts)}), {idle}"
     if spent.watts and status.running:
-        said += f"; {spent.watts / 1e3:,.1f} kW on {count(spent.hosts, 'host')} now"
+        line += f"; {spent.watts / 1e3:,.1f} kW on {count(spent.hosts, 'host')} now"
     best = status.best
-    return f"{said}; {best.name}: {energy(best.energy)}" if best and best.energy else said
+    return f"{line}; {best.name}: {energy(best.energy)}" if best and best.energy else line
 
 
 def troubled_hosts(status: Status) -> Iterator[str]:
-    """Name the hosts that are gone, and count those that are left alone."""
+    """Yield the lost and the quarantined hosts by name, and the number of excluded ones."""
     kinds = {"lost": status.lost, "in quarantine": status.quarantined}
     for what, hosts in kinds.items():
         if hosts:
             yield f"{len(hosts)} {what}: {_name_hosts(hosts)}"
     if status.excluded:
-        yield f"{status.excluded:,} left alone (exclude.hosts)"
+        yield f"{status.excluded:,} excluded (exclude.hosts)"
 
 
 def _name_hosts(hosts: Mapping[str, str]) -> str:
@@ -132,13 +132,22 @@ def _name_hosts(hosts: Mapping[str, str]) -> str:
 # -- bars and curves ---------------------------------------------------------------------
 
 
-def bar(share: float, width: int, signs: Signs) -> tuple[str, str]:
-    """Return what is done of a bar, and what is open."""
+def bar(share: float, width: int, glyphs: Glyphs) -> tuple[str, str]:
+    """Return the two parts of a progress bar.
+
+    Args:
+        share: progress from 0 to 1; values outside are clipped.
+        width: length of the whole bar in columns.
+        glyphs: characters to draw with.
+
+    Returns:
+        The filled part and the rest; together ``width`` characters.
+    """
     done = round(width * min(1.0, max(0.0, share)))
-    return signs.done * done, signs.open * (width - done)
+    return glyphs.done * done, glyphs.open * (width - done)
 
 
-def sparkline(values: Sequence[float], width: int, signs: Signs) -> str:
+def sparkline(values: Sequence[float], width: int, glyphs: Glyphs) -> str:
     """Draw values as one line of letters, on a logarithmic scale where all are positive.
 
     More values than columns are thinned; the last of each column stays.
@@ -146,7 +155,7 @@ def sparkline(values: Sequence[float], width: int, signs: Signs) -> str:
     Args:
         values: finite numbers, in order.
         width: columns at most.
-        signs: to draw with.
+        glyphs: to draw with.
     """
     if not values or width < 1:
         return ""
@@ -154,9 +163,9 @@ def sparkline(values: Sequence[float], width: int, signs: Signs) -> str:
         values = [values[(place + 1) * len(values) // width - 1] for place in range(width)]
     scaled = [math.log(value) for value in values] if min(values) > 0 else list(values)
     low, high = min(scaled), max(scaled)
-    top = len(signs.curve) - 1
+    top = len(glyphs.curve) - 1
     steps = [round(top * (value - low) / (high - low)) if high > low else 0 for value in scaled]
-    return "".join(signs.curve[step] for step in steps)
+    return "".join(glyphs.curve[step] for step in steps)
 
 
 # -- the page ----------------------------------------------------------------------------
@@ -184,14 +193,14 @@ class StatusPage:
                 line.no_wrap, line.overflow = True, "crop" if plain else "ellipsis"
             yield line
 
-    def _lay_out(self, options: ConsoleOptions, signs: Signs) -> list[RenderableType]:
+    def _lay_out(self, options: ConsoleOptions, glyphs: Glyphs) -> list[RenderableType]:
         status, width = self.snapshot.status, options.max_width
         cursor = 0 if self.interval is not None else 1  # a whole screen has no line for it
         height = options.height or options.max_height - cursor
         room = height if self.interval is None else height - 1
-        head = [*_head(self.snapshot, width, signs), *_best(self.snapshot, width, signs)]
-        gap = [Text()] if height >= AIRY else []
-        rest = [*gap, *_slots(status), *_rungs(status, width, signs)]
+        head = [*_head(self.snapshot, width, glyphs), *_best(self.snapshot, width, glyphs)]
+        gap = [Text()] if height >= SPACIOUS else []
+        rest = [*gap, *_slots(status), *_rungs(status, width, glyphs)]
         if trouble := list(_trouble(self.snapshot)):
             rest += [*gap, *trouble]
         kept = min(LEAST_ROWS, 1 + len(status.running)) if status.running else 0
@@ -200,7 +209,7 @@ class StatusPage:
         lines: list[RenderableType] = [*head]
         used = len(lines)
         if status.running and (left := room - used - len(gap)) >= 2:
-            table, more = _running(status, left, width, signs)
+            table, more = _running(status, left, width, glyphs)
             lines += [*gap, table, *more]
             used += len(gap) + 1 + table.row_count + len(more)
         if self.interval is not None:
@@ -214,8 +223,8 @@ def _labelled(label: str, *parts: "str | tuple[str, str]") -> Text:
     return Text.assemble((f"{label:{LABEL}}", "dim"), *parts)
 
 
-def _head(snapshot: Snapshot, width: int, signs: Signs) -> Iterator[Text]:
-    """Lay out which campaign it is, who runs it, and how far it is."""
+def _head(snapshot: Snapshot, width: int, glyphs: Glyphs) -> Iterator[Text]:
+    """Lay out the name of the campaign, its controller and its progress."""
     status = snapshot.status
     course = "" if snapshot.course == status.phase else sanitize_line(snapshot.course)
     ahead = status.ends_in if status.counts.get("running") else None
@@ -225,34 +234,34 @@ def _head(snapshot: Snapshot, width: int, signs: Signs) -> Iterator[Text]:
     yield title.append(" " * blank).append(course, "dim")
     yield Text(headline(replace(status, ends_in=None)), "bold")
     share = status.at_rest / status.budget if status.budget else 0.0
-    done, rest = bar(share, width, signs)
+    done, rest = bar(share, width, glyphs)
     yield Text.assemble((done, "green"), (rest, "dim"))
 
 
-def _best(snapshot: Snapshot, width: int, signs: Signs) -> Iterator[Text]:
-    """Name the best, and draw how the best result fell."""
+def _best(snapshot: Snapshot, width: int, glyphs: Glyphs) -> Iterator[Text]:
+    """Lay out the best trial, and a curve of the best result over time."""
     best, scores = snapshot.status.best, snapshot.best_so_far
     if best is None:
         return
     score = "" if best.objective is None else f"{best.objective:.4g} "
-    said = f"{sanitize_line(best.name)} ({sanitize_line(describe_trial(best))}), epoch {best.epoch}"
-    yield _labelled("best", (score, "bold green"), said)
+    text = f"{sanitize_line(best.name)} ({sanitize_line(describe_trial(best))}), epoch {best.epoch}"
+    yield _labelled("best", (score, "bold green"), text)
     if len(scores) > 1:
         first, last = f"{scores[0]:.3g} ", f" {scores[-1]:.3g}"
-        said = f" after {count(len(scores), 'result')}"
-        room = width - LABEL - len(first) - len(last) - len(said)
-        drawn = sparkline(scores, room, signs)
-        yield _labelled("", first, (drawn, "green"), last, (said, "dim"))
+        text = f" after {count(len(scores), 'result')}"
+        room = width - LABEL - len(first) - len(last) - len(text)
+        drawn = sparkline(scores, room, glyphs)
+        yield _labelled("", first, (drawn, "green"), last, (text, "dim"))
 
 
 def _slots(status: Status) -> Iterator[Text]:
-    """Lay out what the slots do, and where their time went."""
+    """Lay out the slot utilization and the largest losses."""
     yield _labelled("slots", use_of_slots(status))
     for number, loss in enumerate(name_losses(status)):
         yield _labelled("" if number else "losses", loss)
 
 
-def _rungs(status: Status, width: int, signs: Signs) -> Iterator[Text]:
+def _rungs(status: Status, width: int, glyphs: Glyphs) -> Iterator[Text]:
     """Count the trials at each rung; the highest rungs where there are many."""
     rungs = status.rungs[-MOST_RUNGS:]
     if len(status.rungs) < 2:
@@ -266,24 +275,24 @@ def _rungs(status: Status, width: int, signs: Signs) -> Iterator[Text]:
         drawn = [("  ", "")]
         for number, style in ((rung.resting, "green"), (rung.running, "cyan")):
             columns = round(max(0, room) * number / most)
-            drawn.append((signs.done * columns, style))
+            drawn.append((glyphs.done * columns, style))
         yield _labelled("", "".join(f"{number:>9,}" for number in numbers), *drawn)
 
 
 def _trouble(snapshot: Snapshot) -> Iterator[Text]:
-    """Lay out what failed, which hosts are gone, and the energy."""
+    """Lay out failures, lost hosts, warnings and energy."""
     status, restarts = snapshot.status, snapshot.restarts
     if status.failures or restarts:
         failed = ", ".join(
             f"{n:,} {sanitize_line(reason)}" for reason, n in status.failures.items()
         )
         again = ", ".join(f"{n:,} {sanitize_line(reason)}" for reason, n in restarts.items())
-        said = [(failed, "red"), ("; " if failed and again else "", "")]
-        yield _labelled("failed", *said, (f"started again: {again}" if again else "", "yellow"))
+        parts = [(failed, "red"), ("; " if failed and again else "", "")]
+        yield _labelled("failed", *parts, (f"restarted: {again}" if again else "", "yellow"))
     if troubled := "; ".join(troubled_hosts(status)):
         yield _labelled("hosts", (sanitize_line(troubled), "red"))
     if status.warned:
-        yield _labelled("look at", (sanitize_line(_name_hosts(status.warned)), "yellow"))
+        yield _labelled("warnings", (sanitize_line(_name_hosts(status.warned)), "yellow"))
     if said_of_energy := energy_line(status):
         yield _labelled("energy", sanitize_line(said_of_energy))
 
@@ -334,14 +343,14 @@ def _number(value: float | None, form: Callable[[float], str]) -> str:
     return "" if value is None else form(value)
 
 
-def _running(status: Status, room: int, width: int, signs: Signs) -> tuple[Table, list[Text]]:
+def _running(status: Status, room: int, width: int, glyphs: Glyphs) -> tuple[Table, list[Text]]:
     """Lay out the running trials in some lines; the widest where they are too many.
 
     Args:
         status: of the campaign.
         room: lines there are, 2 or more.
         width: columns there are.
-        signs: to draw with.
+        glyphs: to draw with.
 
     Returns:
         Their table, and a line about those that are not in it, if there is room for it.
@@ -353,14 +362,14 @@ def _running(status: Status, room: int, width: int, signs: Signs) -> tuple[Table
     columns = [column for column in TRIAL_COLUMNS if width >= column.least_width]
     if status.hosts < 2:
         columns = [column for column in columns if column.title != "hosts"]
-    table = _trials_table(rows, columns, min(MOST_BAR, width // 8), signs)
+    table = _trials_table(rows, columns, min(MOST_BAR, width // 8), glyphs)
     hidden = total - len(rows)
     more = f"and {hidden:,} more; these are the widest {len(rows)}"
     return table, [Text(more, "dim")] if hidden and room > 2 else []
 
 
 def _trials_table(
-    rows: Sequence[RunningTrial], columns: Sequence[TrialColumn], room: int, signs: Signs
+    rows: Sequence[RunningTrial], columns: Sequence[TrialColumn], room: int, glyphs: Glyphs
 ) -> Table:
     """Lay out trials, one on each line.
 
@@ -368,9 +377,9 @@ def _trials_table(
         rows: the trials.
         columns: of the table.
         room: length of a bar.
-        signs: to draw with.
+        glyphs: to draw with.
     """
-    overflow: Literal["crop", "ellipsis"] = "crop" if signs is ASCII else "ellipsis"
+    overflow: Literal["crop", "ellipsis"] = "crop" if glyphs is ASCII else "ellipsis"
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     for column in columns:
         shrinks_first = column.title == "configuration"
@@ -382,7 +391,7 @@ def _trials_table(
             overflow=overflow,
         )
     for row in rows:
-        done, rest = bar(row.epoch / row.until if row.until else 0.0, room, signs)
+        done, rest = bar(row.epoch / row.until if row.until else 0.0, room, glyphs)
         drawn = Text.assemble((done, "cyan"), (rest, "dim"))
         texts = [Text(sanitize_line(c.cell(row)), no_wrap=True, overflow=overflow) for c in columns]
         table.add_row(

@@ -106,18 +106,18 @@ def submit(
 
 def _read_campaign(campaign: str, machine: str | None, run_dir: Path | None) -> Submission:
     """Read and check a campaign as ``run`` does."""
-    from hydragnn_hpo.cli.run_command import fitting_cards, settled
+    from hydragnn_hpo.cli.run_command import find_fitting_cards, load_campaign
     from hydragnn_hpo.config import find_profile
     from hydragnn_hpo.data import find_files
     from hydragnn_hpo.layout import RunDir
     from hydragnn_hpo.resources import find_resource
 
     source = find_resource(campaign, "workflows")
-    config = settled(source, profile=machine)
+    config = load_campaign(source, profile=machine)
     named = config.machine.profile
     if named is None:
         raise ConfigError(f"{source}: names no machine: say which with --machine.")
-    cards = fitting_cards(config, source) if config.command is None else {}
+    cards = find_fitting_cards(config, source) if config.command is None else {}
     run = (run_dir or Path("runs") / config.name).absolute()
     if not any(RunDir(run).data.glob("*/index.json")):
         for card in cards:

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hydragnn_hpo.cli.words import count
 
@@ -11,13 +11,14 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from hydragnn_hpo.campaign import Leaderboard
+    from hydragnn_hpo.file_records import HeadScores
     from hydragnn_hpo.training import IoBenchmark
 
 PLAIN_WIDTH = 110
 """Columns of a table that goes to a file or a pipe."""
 
 LEARNED = 0.95
-"""Error over that of predicting the mean from which nothing counts as learned."""
+"""Ratio to the error of predicting the mean above which a head counts as not learned."""
 
 MOST_KEYS = 6
 """Searched keys of a command that a table shows."""
@@ -95,29 +96,30 @@ def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.4f}"
 
 
-def ensemble_table(heads: Mapping[str, Mapping[str, Any]]) -> "Table":
-    """Lay out the ensemble's errors on the test split beside its yardsticks."""
+def ensemble_table(heads: Mapping[str, "HeadScores"]) -> "Table":
+    """Lay out the ensemble's errors on the test split, next to those of simpler predictors."""
     columns = ("unit", "ensemble MAE", "best single", "predict the mean", "ratio", "in 90 %")
     table = make_table("Ensemble on the test split (never seen before)", "head", columns)
     for name, head in heads.items():
-        errors = (head[key] for key in ("test_mae", "single_mae", "mean_baseline_mae"))
+        errors = (head["test_mae"], head["single_mae"], head["mean_baseline_mae"])
+        ratio, inside = head["ratio_to_mean"], head["coverage90"]
         table.add_row(
             name.replace("_", " "),
             head["unit"],
-            *(f"{error:.4f}" for error in errors),
-            f"{head['ratio_to_mean']:.2f}",
-            f"{100 * head['coverage90']:.0f} %",
+            *map(_number, errors),
+            "-" if ratio is None else f"{ratio:.2f}",
+            "-" if inside is None else f"{100 * inside:.0f} %",
         )
     return table
 
 
-def not_learned(heads: Mapping[str, Mapping[str, Any]]) -> list[str]:
+def not_learned(heads: Mapping[str, "HeadScores"]) -> list[str]:
     """Name the heads whose errors are those of predicting the mean."""
     return [
-        f"{name} was not learned: the ensemble's error is {head['ratio_to_mean']:.2f} of that of "
-        "predicting the mean. Is it a property of the structure alone?"
+        f"{name} was not learned: the ensemble's error is {ratio:.2f} of that of predicting the "
+        "mean. Is it a property of the structure alone?"
         for name, head in heads.items()
-        if head["ratio_to_mean"] > LEARNED
+        if (ratio := head["ratio_to_mean"]) is not None and ratio > LEARNED
     ]
 
 

@@ -61,14 +61,14 @@ def trial(
 
     alone = directory.is_file() and directory.name != "trial.toml"
     place = TrialDir(directory.parent if directory.is_file() and not alone else directory)
-    config = _placed(directory) if alone else load_config(place.config, TrialConfig)
+    config = _load_relocated(directory) if alone else load_config(place.config, TrialConfig)
     if dry_run:
         typer.echo(dump_config(config), nl=False)
         return
     if as_json and io is None:
         raise ConfigError("--json goes with --io: add --io real, or drop it.")
     if alone:
-        place = _beside(directory, config)
+        place = _make_trial_directory(directory, config)
     from hydragnn_hpo.launching import torchrun_environment
     from hydragnn_hpo.training import adopt_mpi_environment
 
@@ -81,7 +81,7 @@ def trial(
     _train(place, plan)
 
 
-def _placed(file: Path) -> "TrialConfig":
+def _load_relocated(file: Path) -> "TrialConfig":
     """Read a configuration whose paths are relative to its own folder."""
     from hydragnn_hpo.config import TrialConfig, load_config
     from hydragnn_hpo.report import make_paths_absolute
@@ -89,7 +89,7 @@ def _placed(file: Path) -> "TrialConfig":
     return make_paths_absolute(load_config(file, TrialConfig), file.parent)
 
 
-def _beside(file: Path, config: "TrialConfig") -> "TrialDir":
+def _make_trial_directory(file: Path, config: "TrialConfig") -> "TrialDir":
     """Make a trial directory for a configuration, or find the one that was made for it.
 
     All ranks of a trial may do so at the same time: they write the same.
@@ -140,12 +140,12 @@ def _measure(place: "TrialDir", io: Io, *, as_json: bool) -> NoReturn:
     from hydragnn_hpo.cli.tables import console, feeding_table
     from hydragnn_hpo.training import measure_io
 
-    found = measure_io(place, io.value)
-    if found and as_json:
-        typer.echo(json.dumps(found.to_plain(), indent=1))
-    elif found:
-        console().print(feeding_table(found))
-        typer.echo(found.sentence)
+    benchmark = measure_io(place, io.value)
+    if benchmark and as_json:
+        typer.echo(json.dumps(benchmark.to_plain(), indent=1))
+    elif benchmark:
+        console().print(feeding_table(benchmark))
+        typer.echo(benchmark.sentence)
     _leave(0, in_order=True)
 
 

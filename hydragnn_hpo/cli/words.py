@@ -1,4 +1,4 @@
-"""Numbers as people read them."""
+"""Format numbers with units for messages."""
 
 
 def duration(seconds: float) -> str:

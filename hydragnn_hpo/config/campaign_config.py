@@ -21,34 +21,34 @@ class CampaignDataConfig(MixedConfig):
 
 
 class EnsembleConfig(Config):
-    """How the winners become one predictor. Read by ``ensemble.build``."""
+    """How the best trials become one ensemble. Read by ``ensemble.build``."""
 
     members: PositiveInt = 6
     """Members of the top-K ensemble, and the most that greedy selection takes; it takes at least 4
     where there are 4."""
 
     method: Literal["auto", "greedy", "top"] = "auto"
-    """Which is kept: the K best on ``val``, equally weighted, or greedy selection on ``sel``.
+    """Members: the K best on ``val`` equally weighted, or greedy selection on ``sel``.
     ``auto``: greedy where ``sel`` holds at least 300 independent groups of structures."""
 
     per_head: bool = True
-    """Whether greedy selection weighs the members for each head by itself; else all heads share
-    one set of weights."""
+    """Whether greedy selection weights the members for each head separately; otherwise all heads
+    share one set of weights."""
 
     rounds: PositiveInt = 12
     """Draws of the greedy selection, with replacement."""
 
     reseed: NonNegativeInt = 0
-    """How many of the best trials are trained once more, with new seeds and to the full budget,
-    before members are chosen: candidates that cost no search. 3 to 5 are usual."""
+    """Number of the best trials that are trained again with new seeds, to the full budget, before
+    members are chosen: further candidates without further search. 3 to 5 are usual."""
 
     price: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0
-    """Part of the loss on ``sel`` that a doubling of the operations per structure must save, so
-    that greedy selection takes cheap members: 0.01 gives up 1 % of the loss for half the cost."""
+    """Relative loss on ``sel`` that greedy selection accepts for half the operations per structure,
+    so that it prefers cheap members: with 0.01 it accepts 1 %."""
 
     intervals: Literal["all", "size", "chemistry"] = "all"
-    """Whether kinds of structures have intervals of their own: a third each by number of atoms, or
-    by the anions among the elements; kinds with few groups in ``cal`` take the intervals of all."""
+    """Whether kinds of structures have intervals of their own: thirds by number of atoms, or by the
+    anions among the elements. Kinds with few groups in ``cal`` use the intervals of all."""
 
     licence: str = ""
     """Licence of the ensemble itself, as ``CC-BY-4.0``; the data's is in its card."""
@@ -58,17 +58,17 @@ class MachineConfig(Config):
     """What runs the trials. Read by ``campaign.backends``."""
 
     backend: BackendName = "local"
-    """``local``: this computer. ``slurm``: the allocation we are in, by one step of agents.
-    ``mpiexec``: the hosts of a PBS job, by one ``mpiexec`` of agents. ``ray``: a Ray cluster."""
+    """``local``: this computer. ``slurm``: the hosts of the current Slurm allocation.
+    ``mpiexec``: the hosts of the current PBS job. ``ray``: a Ray cluster."""
 
     slots: Annotated[int, Field(ge=0, le=10_000)] = 0
     """Ranks at a time on each host; 0: one per GPU, or per processor core where there is no GPU."""
 
     hosts: NonNegativeInt = 0
-    """Hosts to use; 0: all there are. Of a Ray cluster: those of which others use nothing."""
+    """Hosts to use; 0: all. Of a Ray cluster only hosts that no other job uses."""
 
     lanes: PositiveInt = 1
-    """Slots that share one GPU: trials whose predicted memory fits their share run side by side."""
+    """Slots per GPU: trials whose predicted memory fits their share run at the same time."""
 
     address: str | None = None
     """``host:port`` of the head of the Ray cluster to join; needed with ``ray``."""
@@ -87,11 +87,11 @@ class MachineConfig(Config):
     """Image file in which agents and ranks run, by the profile's ``container.command``."""
 
     lease_seconds: Annotated[float, Field(ge=1.0)] = 10.0
-    """A rank whose lease was not renewed for so long ends itself. For allocations that share a
-    campaign (``--join``) 60 if left out: the next controller comes 30 s after one that is lost."""
+    """Time after which a rank ends itself if its lease was not renewed. 60 if left out for
+    allocations that share a campaign (``--join``), as a lost controller is replaced after 30 s."""
 
     sample_seconds: Annotated[float, Field(ge=0.0)] = 30.0
-    """Every host tells what its counters of energy, devices and load say so often; 0: never."""
+    """Time between two readings of each host's counters of energy, devices and load; 0: never."""
 
     max_width: PositiveInt = 64
     """Widest trial, in ranks."""
@@ -123,7 +123,7 @@ class CampaignConfig(Config):
     """Name of the campaign; its run directory is ``runs/NAME`` unless given."""
 
     seed: NonNegativeInt = 0
-    """Everything random derives from this (Law 5)."""
+    """Seed from which all other seeds derive (Law 5)."""
 
     data: AnyTables[CampaignDataConfig] = ()
     """The data sets: one ``[[data]]`` table for each; none beside a command."""
@@ -132,8 +132,8 @@ class CampaignConfig(Config):
     """Targets that several data sets have in common, under one name and one head."""
 
     trial: dict[str, Any] = {}
-    """Values common to all trials: ``model``, ``heads``, ``training``, ``parallel``; whatever a
-    command reads."""
+    """Values common to all trials: ``model``, ``heads``, ``training``, ``parallel``; for a command
+    any keys that it reads."""
 
     space: Space
     """Searched keys."""
@@ -142,13 +142,13 @@ class CampaignConfig(Config):
     """Brain, number of trials, rungs."""
 
     ensemble: EnsembleConfig = EnsembleConfig()
-    """Selection."""
+    """Selection and calibration of the ensemble."""
 
     machine: MachineConfig = MachineConfig()
-    """Local resources."""
+    """The machine and its backend."""
 
     command: CommandConfig | None = None
-    """What a trial runs, if not one of our own trainings."""
+    """A command to run as a trial in place of a training."""
 
     @model_validator(mode="before")
     @classmethod

@@ -1,4 +1,4 @@
-"""A campaign over any command, in place of our own trainings. Read by ``command_rank``."""
+"""Campaigns that run any command in place of a training. Read by ``command_rank``."""
 
 import re
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ _FIELD = re.compile(r"\{([A-Za-z_]+)\}")
 
 
 class CommandConfig(Config):
-    """What runs instead of a training. Read by ``launching.command_rank``."""
+    """A command that runs in place of a training. Read by ``launching.command_rank``."""
 
     argv: Annotated[tuple[Annotated[str, Field(min_length=1)], ...], Len(1)]
     """The program and its arguments, each by itself: no shell reads them. In braces:
@@ -45,7 +45,7 @@ class CommandConfig(Config):
     """Added to the environment."""
 
     timeout: PositiveFloat | None = None
-    """Seconds after which a process is ended; none if left out."""
+    """Seconds after which a process is ended; no limit if left out."""
 
     @model_validator(mode="after")
     def _launcher_starts_ranks(self) -> Self:
@@ -58,16 +58,24 @@ class CommandConfig(Config):
 
     @model_validator(mode="after")
     def _fields_are_known(self) -> Self:
-        for name in (found for part in self.argv for found in _FIELD.findall(part)):
+        for name in (field for part in self.argv for field in _FIELD.findall(part)):
             if name not in FIELDS:
                 raise ValueError(unknown("field", name, FIELDS))
         return self
 
 
 def fill_arguments(argv: tuple[str, ...], fields: Mapping[str, object]) -> tuple[str, ...]:
-    """Put values in place of the fields that are known now; others stay as they are."""
+    """Replace ``{FIELD}`` in arguments by its value.
 
-    def value(found: re.Match[str]) -> str:
-        return str(fields.get(found[1], found[0]))
+    Args:
+        argv: program and arguments.
+        fields: value by name; a field without a value stays in its braces.
+
+    Returns:
+        As many arguments as before.
+    """
+
+    def value(field: re.Match[str]) -> str:
+        return str(fields.get(field[1], field[0]))
 
     return tuple(_FIELD.sub(value, part) for part in argv)

@@ -1,4 +1,4 @@
-"""Cards of data sets: origin, targets, splits, graphs; and what stores of several say together.
+"""Cards of data sets: origin, targets, splits, graphs; and the union of several data sets.
 
 Built into stores by ``data.build_plan``.
 """
@@ -63,10 +63,10 @@ class FileConfig(Config):
     """The published split that all structures of this file belong to."""
 
     reader: str | None = None
-    """How to read it, see ``READERS``; chosen by what the path is if left out."""
+    """Reader, see ``READERS``; chosen by the path if left out."""
 
     format: str | None = None
-    """ASE's name of the format, where the file's own name and content do not tell it."""
+    """ASE's name of the format; needed if the file's name and content do not show it."""
 
     cell: Annotated[tuple[Vector, ...], Len(3, 3)] | None = None
     """Lattice vectors in angstrom, for structures that have none; periodic in all three."""
@@ -75,7 +75,7 @@ class FileConfig(Config):
     """Periodic directions; they replace those of the file."""
 
     columns: dict[str, NonNegativeInt] = Field(default_factory=dict)
-    """Columns of a text format by what they hold, counted from 0, see its reader."""
+    """Columns of a text format by their content, counted from 0, see its reader."""
 
 
 WIDTHS = {"scalar": 1, "vector": 3, "tensor": 9}
@@ -83,7 +83,7 @@ WIDTHS = {"scalar": 1, "vector": 3, "tensor": 9}
 
 
 class PublishedConfig(Config):
-    """What others have reached on a target. Read by ``report.sections``."""
+    """A published error of a target. Read by ``report.sections``."""
 
     mae: PositiveFloat
     """Mean absolute error in the target's unit."""
@@ -92,7 +92,7 @@ class PublishedConfig(Config):
     """Name of the model or method."""
 
     source: str
-    """Where the figure stands, and when it was looked up."""
+    """Where the number was published, and when it was looked up."""
 
 
 class TargetConfig(Config):
@@ -108,7 +108,7 @@ class TargetConfig(Config):
     """A number, three components that turn with the structure, or a symmetric 3 x 3 tensor."""
 
     unit: str
-    """Unit in the file; converted to eV, angstrom, e, muB at the door."""
+    """Unit in the file; values are converted to eV, angstrom, e or muB when they are read."""
 
     energy: Literal["total", "per_atom"] | None = None
     """Set for energies: an ASE calculator multiplies ``per_atom`` by the number of atoms."""
@@ -121,10 +121,11 @@ class TargetConfig(Config):
     stress (a tensor per structure, positive when tensile, as in ASE)."""
 
     optional: bool = False
-    """Structures (or atoms) may lack it: absent, an empty cell or NaN; they do not count for it."""
+    """Whether structures (or atoms) may lack it: absent, an empty cell or NaN. They are ignored for
+    this target."""
 
     published: tuple[PublishedConfig, ...] = ()
-    """What others have reached, for comparison; on other structures perhaps, see their source."""
+    """Published errors for comparison, perhaps on other structures: see their source."""
 
     description: str = ""
     """What the property is, for tables and model cards."""
@@ -163,7 +164,7 @@ class AttributeConfig(Config):
     """Unit in the file."""
 
     default: float | None = None
-    """Value of structures that lack it, in that unit; without one they are bad."""
+    """Value of structures that lack it, in that unit; if left out, they count as bad."""
 
     @field_validator("unit")
     @classmethod
@@ -172,7 +173,7 @@ class AttributeConfig(Config):
 
 
 class SplitConfig(Config):
-    """How structures are shared out. Read by ``data.splits``."""
+    """How structures are divided into splits. Read by ``data.splits``."""
 
     seed: NonNegativeInt = 0
     """Seed of the shuffle of groups."""
@@ -181,14 +182,14 @@ class SplitConfig(Config):
     """Shares of train, val, sel, cal and test; they sum to 1."""
 
     group: str = "composition"
-    """Keep together what has the same ``composition``, or the same value of a key of
-    ``atoms.info``; ``structure`` lets every structure stand for itself."""
+    """Structures that stay in one split: those of the same ``composition``, or with the same value
+    of a key of ``atoms.info``. With ``structure`` each is a group of its own."""
 
     published: str | None = None
-    """Key of ``atoms.info`` that fixes the test split; the rest is cut by group."""
+    """Key of ``atoms.info`` that fixes the test split; the rest is split by group."""
 
     published_test: str = "test"
-    """The value of the published key that stands for the test split."""
+    """Value of the published key that marks the test split."""
 
     @model_validator(mode="after")
     def _sum_to_one(self) -> Self:
@@ -204,14 +205,14 @@ class GraphConfig(Config):
     """Largest edge length in angstrom; a trial may use a smaller one."""
 
     min_distance: PositiveFloat = 0.1
-    """Two atoms closer than this (angstrom) are at one place: an error in the data."""
+    """Distance in angstrom below which two atoms count as an error in the data."""
 
     laplacian: Annotated[int, Field(ge=0, le=64)] = 0
     """Number of Laplacian positional encodings per node; 0: none."""
 
 
 class CardConfig(Config):
-    """A data set: where it comes from and what it holds. Read by ``data.build_plan``."""
+    """A data set: its origin and content. Read by ``data.build_plan``."""
 
     name: Name
     """Name of the data set and of its store."""
@@ -220,7 +221,7 @@ class CardConfig(Config):
     """One line for tables and model cards."""
 
     origin: str = ""
-    """Where the data came from, so that a stranger can get it again."""
+    """Where the data came from, so that anyone can download it again."""
 
     licence: str = ""
     """Licence or terms of the data."""
@@ -244,8 +245,8 @@ class CardConfig(Config):
     """Known properties of whole structures, by name."""
 
     max_bad: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.01
-    """Share of structures that may be bad: they are set aside with their reasons, in
-    ``quarantine.jsonl`` of the store; more of them, and nothing is built."""
+    """Largest share of bad structures. They are left out and listed with their reasons in
+    ``quarantine.jsonl`` of the store; if there are more, the build fails."""
 
     graphs: GraphConfig = GraphConfig()
     """Cutoff and sanity limits."""
@@ -289,7 +290,7 @@ _AGREE = ("level", "shape", "unit", "energy", "derived_from")
 
 
 class MixedConfig(Config):
-    """How a data set takes part in a training. Read by ``data.batch_sampler``, ``data.mixture``."""
+    """Role of a data set in a training. Read by ``data.batch_sampler``, ``data.mixture``."""
 
     ratio: PositiveFloat | None = None
     """Share of the graphs that are drawn from this set, relative to the others; every graph once
@@ -346,17 +347,17 @@ def unite_stats(
 
 
 def _attributes(stats: Sequence["StoreStats"]) -> dict[str, "AttributeStats"]:
-    """Pool centre and spread of the attributes that all sets have, over their train splits."""
+    """Pool mean and standard deviation of the attributes that all sets have, over train splits."""
     known = [each.get("attributes", {}) for each in stats]
     counts = [each["splits"]["train"] for each in stats]
-    found: dict[str, AttributeStats] = {}
+    pooled: dict[str, AttributeStats] = {}
     for name in sorted(set.intersection(*(set(each) for each in known))):
         parts = [(count, each[name]) for count, each in zip(counts, known, strict=True)]
         total = max(sum(counts), 1)
         mean = math.fsum(n * one["mean"] for n, one in parts) / total
         square = math.fsum(n * (one["std"] ** 2 + (one["mean"] - mean) ** 2) for n, one in parts)
-        found[name] = {"mean": mean, "std": math.sqrt(square / total) or 1.0}
-    return found
+        pooled[name] = {"mean": mean, "std": math.sqrt(square / total) or 1.0}
+    return pooled
 
 
 def _degrees(stats: Sequence["StoreStats"], cutoff: float) -> dict[str, float]:
@@ -372,13 +373,18 @@ def _degrees(stats: Sequence["StoreStats"], cutoff: float) -> dict[str, float]:
 
 
 def targets_of(card: CardConfig) -> dict[str, "TargetStats"]:
-    """Return what a card says about its targets, in our own units, as a store will."""
-    found: dict[str, TargetStats] = {}
+    """Convert a card's targets to the form in which a store has them.
+
+    Returns:
+        Fields of ``TargetConfig`` by name of the target, with the unit used inside the package;
+        statistics are absent.
+    """
+    targets: dict[str, TargetStats] = {}
     for name, target in card.targets.items():
         unit = inside(target.unit)[1]
         known = {**target.model_dump(), "unit": f"{unit}/atom" if target.per_atom else unit}
-        found[name] = cast("TargetStats", known)
-    return found
+        targets[name] = cast("TargetStats", known)
+    return targets
 
 
 def unite_targets(
@@ -386,26 +392,34 @@ def unite_targets(
     entries: Sequence[MixedConfig],
     shared: Sequence[str] = (),
 ) -> dict[str, "TargetStats"]:
-    """Return the targets of several data sets by their names in the mixture.
+    """Combine the targets of several data sets under their names in the mixture.
+
+    Args:
+        targets: targets of each data set, by name.
+        entries: how each data set takes part; its prefix goes before its names.
+        shared: names, with prefix, of targets that several data sets have in common.
+
+    Returns:
+        Target by name, with prefix; statistics of a shared one are pooled.
 
     Raises:
         ConfigError: see ``unite_stats``.
     """
-    found: dict[str, dict[int, TargetStats]] = {}
+    united: dict[str, dict[int, TargetStats]] = {}
     for number, (own, entry) in enumerate(zip(targets, entries, strict=True)):
         for name, target in own.items():
             derived = target.get("derived_from")
             renamed: TargetStats = {**target, "derived_from": derived and entry.prefix + derived}
-            found.setdefault(entry.prefix + name, {})[number] = renamed
-    for name, by_set in found.items():
+            united.setdefault(entry.prefix + name, {})[number] = renamed
+    for name, by_set in united.items():
         if len(by_set) > 1:
             _check_shared(name, by_set, shared)
-    unknown = sorted(set(shared) - {name for name, by_set in found.items() if len(by_set) > 1})
+    unknown = sorted(set(shared) - {name for name, by_set in united.items() if len(by_set) > 1})
     if unknown:
         raise ConfigError(
             f"shared names '{unknown[0]}', which no two data sets have: correct or drop it."
         )
-    return {name: _pooled([*by_set.values()]) for name, by_set in found.items()}
+    return {name: _pooled([*by_set.values()]) for name, by_set in united.items()}
 
 
 def _check_shared(name: str, by_set: Mapping[int, "TargetStats"], shared: Sequence[str]) -> None:

@@ -1,7 +1,7 @@
-"""Machine profiles: what a machine is and how it starts ranks, ``extends``, and ``[machine]``.
+"""Machine profiles: properties of a machine, how ranks start there, ``extends``, ``[machine]``.
 
-Nothing of ours builds a shell string from a value. The types of strings here keep out what would
-do harm in a script that is filled or sourced elsewhere: line ends, quotes, substitutions.
+This package builds no shell string from a value. In addition, the types of strings here refuse
+what would be harmful in a generated script: line ends, quotes, substitutions.
 """
 
 import re
@@ -128,16 +128,16 @@ Visible = Literal[
 
 
 class LayoutConfig(Config):
-    """What sits where on a host, slot by slot. Read by ``launching.slots`` and ``doctor``."""
+    """Cores, device and network interface of each slot. Read by ``launching.slots``, ``doctor``."""
 
     cores: NonNegativeInt = 0
     """Physical cores of a host; 0: as many as there are."""
 
     reserved: CoreList = ""
-    """Cores that the system keeps for itself, such as ``0,8,16``."""
+    """Cores that the system reserves, such as ``0,8,16``."""
 
     cores_of_slot: tuple[CoreList, ...] = ()
-    """Cores of each slot, near its device; equal shares of what there is if left out."""
+    """Cores of each slot, near its device; equal shares of all cores if left out."""
 
     device_of_slot: tuple[NonNegativeInt, ...] = ()
     """Number of each slot's device; the slot's own number if left out."""
@@ -150,7 +150,7 @@ class LayoutConfig(Config):
 
 
 class RankConfig(Config):
-    """What a rank finds when it starts. Read by ``launching.rank_environment``."""
+    """Environment of a rank. Read by ``launching.rank_environment``."""
 
     accelerator: Literal["", "cpu", "cuda", "xpu"] = ""
     """What torch calls the devices of this machine (AMD's are ``cuda`` to it, too); what each
@@ -164,10 +164,10 @@ class RankConfig(Config):
     """Set in every rank."""
 
     one_host: Environment = {}
-    """Set besides where all ranks of a trial are on one host."""
+    """Also set if all ranks of a trial are on one host."""
 
     many_hosts: Environment = {}
-    """Set besides where they are not."""
+    """Also set if the ranks of a trial are on several hosts."""
 
     folders: Environment = {}
     """Variables that name a folder of its own: ``{scratch}``, ``{trial}``, ``{host}`` and
@@ -196,7 +196,7 @@ class BatchConfig(Config):
     """How a batch job is written. Read by ``launching.batch_script``."""
 
     scheduler: Literal["none", "slurm", "pbs"] = "none"
-    """Who takes batch jobs."""
+    """Batch scheduler of the machine."""
 
     directives: tuple[Directive, ...] = ()
     """Lines after ``#SBATCH`` or ``#PBS``, beside hosts, time, account and queue."""
@@ -214,11 +214,12 @@ class BatchConfig(Config):
     """Exported in the batch job, before anything starts."""
 
     pack_from: NonNegativeInt = 0
-    """Hosts of a job from which ``submit`` packs the software for their own disks, unless told
-    otherwise: so many would import from one file system. 0: only if asked."""
+    """Number of hosts from which ``submit`` packs the software for their own disks by default, as
+    so many would overload one file system with imports. 0: only with ``--pack``."""
 
     drain_seconds: PositiveInt = 300
-    """How long before its end the scheduler tells the job: trials leave checkpoints in it."""
+    """Seconds before its end at which the scheduler warns the job, so that trials can write
+    checkpoints."""
 
 
 class ContainerConfig(Config):
@@ -228,11 +229,11 @@ class ContainerConfig(Config):
     """Before the image and the program."""
 
     flags: tuple[Line, ...] = ()
-    """Such as ``--rocm`` or ``--nv``, and what to bind."""
+    """Further options, such as ``--rocm``, ``--nv`` and bind mounts."""
 
 
 class SiteConfig(Config):
-    """How a machine is used, beside what it can do. The parts of a profile that no price reads."""
+    """How a machine is used. These parts of a profile do not affect prices."""
 
     backend: BackendName = "local"
     """``machine.backend`` of campaigns that name this machine and say nothing else."""
@@ -248,7 +249,7 @@ class SiteConfig(Config):
     """Of one host."""
 
     rank: RankConfig = RankConfig()
-    """What a rank finds."""
+    """Environment of ranks."""
 
     step: StepConfig = StepConfig()
     """Options of steps."""
@@ -264,13 +265,13 @@ class LinkConfig(Config):
     """How ranks reach each other. Read by ``placement.price``."""
 
     latency_seconds: NonNegativeFloat
-    """What one message costs however short it is."""
+    """Seconds that the shortest message takes."""
 
     bytes_per_second: PositiveFloat
-    """Bytes per second of long ones, per rank within a host, per host between hosts."""
+    """Rate of long messages, per rank within a host, per host between hosts."""
 
     peak_bytes_per_second: PositiveFloat | None = None
-    """What the wires carry at best, by their data sheet: shown beside what is measured."""
+    """Peak rate by the data sheet, shown next to the measured one."""
 
 
 class LimitConfig(Config):
@@ -280,7 +281,7 @@ class LimitConfig(Config):
     """For allocations of up to so many hosts."""
 
     wall_hours: PositiveFloat
-    """Hours that they may ask for."""
+    """Longest allocation of these, in hours."""
 
 
 class ProfileConfig(SiteConfig):
@@ -300,13 +301,13 @@ class ProfileConfig(SiteConfig):
     """One line for tables."""
 
     source: Annotated[tuple[Line, ...], Field(min_length=1)]
-    """Where its numbers come from, and which of them are guesses."""
+    """Sources of the numbers, and which of them are guesses."""
 
     checked: date
-    """When they were last compared with their source."""
+    """Date on which the numbers were last compared with their source."""
 
     device: Literal["cpu", "gpu"]
-    """What a slot computes on."""
+    """Kind of device of a slot."""
 
     hosts: NonNegativeInt = 0
     """Hosts of the whole machine; 0: as many as there are."""
@@ -322,19 +323,19 @@ class ProfileConfig(SiteConfig):
     """Memory of a slot's device, or a slot's part of its host, 10^9 bytes; 0: not known."""
 
     process_gb: NonNegativeFloat = 0.0
-    """What a rank takes of it, as it measures itself, before it trains, 10^9 bytes."""
+    """Memory that a rank takes before it trains, as it measures itself, 10^9 bytes."""
 
     flops_per_second: PositiveFloat
     """Operations per second that a slot sustains in the matrix products of a GNN, fp32."""
 
     bytes_per_second: PositiveFloat
-    """Bytes per second that it moves between its memory and its arithmetic."""
+    """Memory bandwidth of a slot."""
 
     step_seconds: NonNegativeFloat
-    """What an optimizer step costs beside arithmetic and memory."""
+    """Overhead of an optimizer step beyond arithmetic and memory."""
 
     layer_seconds: NonNegativeFloat
-    """What each round of message passing in it adds: starting many small operations."""
+    """Overhead of each round of message passing in a step: launches of many small operations."""
 
     within: LinkConfig
     """Between ranks of one host."""
@@ -346,13 +347,13 @@ class ProfileConfig(SiteConfig):
     """From the placement of a trial to its first step, in a rank forked by a warm zygote."""
 
     cold_start_seconds: NonNegativeFloat
-    """Until the agents of an allocation are there and their zygotes warm, once."""
+    """Time until the agents of an allocation are ready and their zygotes warm, once."""
 
     restart_seconds: NonNegativeFloat
-    """What stopping a trial at a checkpoint and starting it again costs."""
+    """Time to stop a trial at a checkpoint and start it again."""
 
     failures_per_host_hour: NonNegativeFloat = 0.0
-    """Hosts that are lost, per host and hour."""
+    """Expected failures per host and hour."""
 
     hosts_per_group: PositiveInt = 1
     """Hosts that are close to each other in the network."""
@@ -361,7 +362,7 @@ class ProfileConfig(SiteConfig):
     """Longest allocation; no limit if left out."""
 
     limits: tuple[LimitConfig, ...] = ()
-    """Shorter ones for fewer hosts, fewest first."""
+    """Shorter limits for fewer hosts, fewest hosts first."""
 
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:
@@ -385,7 +386,7 @@ class ProfileConfig(SiteConfig):
 
 @dataclass(frozen=True)
 class Profile:
-    """A machine profile with where it is from."""
+    """A machine profile with the files that it comes from."""
 
     config: ProfileConfig
 
@@ -396,7 +397,7 @@ class Profile:
     """Its own file, then what it extends, and what that extends."""
 
     warnings: tuple[str, ...]
-    """What is doubtful in it, a sentence each."""
+    """Sentences on doubtful values."""
 
 
 def read_profile(argument: str | None = None) -> Profile:
@@ -438,15 +439,15 @@ def read_chain(path: Path) -> list[tuple[Path, dict[str, Any]]]:
 
 
 def _find_extended(file: Path, named: Any) -> Path:
-    """Find what a file extends: beside it first, then among what ships, then as a path.
+    """Find what a file extends: in its own folder, then a shipped profile, then a path.
 
     A file may have the name of what it extends.
     """
     if not isinstance(named, str) or not named or not named.isprintable():
         raise ConfigError(f"{file}: '{EXTENDS}' is {named!r}: write the name of a profile or file.")
-    for beside in (file.parent / named, file.parent / f"{named}.toml"):
-        if beside.is_file() and not beside.samefile(file):
-            return beside
+    for path in (file.parent / named, file.parent / f"{named}.toml"):
+        if path.is_file() and not path.samefile(file):
+            return path
     try:
         return find_resource(named, PROFILES)
     except ConfigError as error:
@@ -454,9 +455,16 @@ def _find_extended(file: Path, named: Any) -> Path:
 
 
 def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Lay one table over another: tables key by key, lists and values replace.
+    """Override the values of one table by those of another: tables key by key, lists as a whole.
 
-    ``false`` takes away what it lies over, unless that is a yes or no itself: TOML has no null.
+    TOML has no null, so ``false`` removes a value, unless that value is a boolean itself.
+
+    Args:
+        below: the table that is overridden; it stays as it is.
+        above: the values that count.
+
+    Returns:
+        A new table.
     """
     merged = dict(below)
     for key, value in above.items():
@@ -471,7 +479,7 @@ def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def flatten_values(values: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield dotted key and value of all that tables hold; an empty table is a value."""
+    """Yield the dotted key and the value of each leaf; an empty table counts as a leaf."""
     for key, value in values.items():
         if isinstance(value, Mapping) and value:
             yield from flatten_values(value, f"{before}{key}.")
@@ -488,7 +496,7 @@ def find_profile(argument: str | None = None) -> ProfileConfig:
     return read_profile(argument).config
 
 
-def located(named: str, folder: Path) -> str:
+def locate_profile(named: str, folder: Path) -> str:
     """Return a profile's name so that it is found from anywhere: a shipped one's, or a whole path.
 
     Args:
@@ -498,20 +506,24 @@ def located(named: str, folder: Path) -> str:
     Raises:
         ConfigError: there is no such profile.
     """
-    beside = folder / named
-    path = (beside if beside.is_file() else find_resource(named, PROFILES)).resolve()
+    own = folder / named
+    path = (own if own.is_file() else find_resource(named, PROFILES)).resolve()
     return path.stem if path.parent == resource_path(PROFILES).resolve() else str(path)
 
 
 def known_profiles() -> tuple[str, ...]:
-    """Return the names of the profiles that ship."""
+    """List the shipped profiles.
+
+    Returns:
+        Names, sorted.
+    """
     return tuple(sorted(path.stem for path in resource_path(PROFILES).glob("*.toml")))
 
 
 # -- a campaign's [machine] on one ------------------------------------------------------------
 
 OF_ONE_MACHINE = ("backend", "interface", "address")
-"""Keys that another machine has values of its own for."""
+"""Keys whose values belong to one machine."""
 
 FILES = ("pack", "container")
 """Keys that name a file."""
@@ -521,41 +533,44 @@ WORKING_FOLDER = Path()
 
 
 def resolve_machine(
-    machine: "MachineConfig", asked: dict[str, Any], folder: Path = WORKING_FOLDER
+    machine: "MachineConfig",
+    overrides: Mapping[str, str | int | float | None],
+    folder: Path = WORKING_FOLDER,
 ) -> "MachineConfig":
-    """Settle ``[machine]``: what was asked counts most, then the campaign, then the profile.
+    """Complete ``[machine]``: overrides count most, then the campaign, then the profile.
 
     A profile of the user's own, an archive or an image is named by its absolute path from here
     on: a run goes on from any folder.
 
     Args:
         machine: of the campaign.
-        asked: values from the command line; ``profile`` among them changes the machine, and then
-            the campaign's own ``backend``, ``interface`` and ``address`` do not count any more.
-        folder: of the campaign's file: its profile is looked for beside it first.
+        overrides: values from the command line by key; None leaves a key as it is. A ``profile``
+            that differs from the campaign's drops the campaign's ``backend``, ``interface`` and
+            ``address``.
+        folder: folder of the campaign's file, in which its profile is looked for first.
 
     Raises:
         ConfigError: there is no such profile, or a value is wrong.
     """
-    said = machine.model_dump(exclude_unset=True)
-    wanted = {key: value for key, value in asked.items() if value is not None}
+    own = machine.model_dump(exclude_unset=True)
+    wanted: dict[str, Any] = {k: value for k, value in overrides.items() if value is not None}
     if "profile" in wanted:
-        wanted["profile"] = located(wanted["profile"], WORKING_FOLDER)
-        if not _same(said.pop("profile", None), folder, wanted["profile"]):
-            said = {key: value for key, value in said.items() if key not in OF_ONE_MACHINE}
-    elif said.get("profile") is not None:
-        said["profile"] = located(said["profile"], folder)
-    for named, beside in ((said, folder), (wanted, WORKING_FOLDER)):
-        named |= {key: str((beside / named[key]).absolute()) for key in FILES if named.get(key)}
-    values = said | wanted
+        wanted["profile"] = locate_profile(wanted["profile"], WORKING_FOLDER)
+        if not _is_same_profile(own.pop("profile", None), folder, wanted["profile"]):
+            own = {key: value for key, value in own.items() if key not in OF_ONE_MACHINE}
+    elif own.get("profile") is not None:
+        own["profile"] = locate_profile(own["profile"], folder)
+    for named, base in ((own, folder), (wanted, WORKING_FOLDER)):
+        named |= {key: str((base / named[key]).absolute()) for key in FILES if named.get(key)}
+    values = own | wanted
     if values.get("profile") is not None:
         values = {"backend": find_profile(values["profile"]).backend} | values
     return parse_config(values, type(machine), "[machine]")
 
 
-def _same(named: str | None, folder: Path, asked: str) -> bool:
-    """Whether a campaign means the machine that is asked for; it may mean one that is not here."""
+def _is_same_profile(named: str | None, folder: Path, profile: str) -> bool:
+    """Check whether a campaign's name means a located profile; it may mean one not found here."""
     try:
-        return named is not None and located(named, folder) == asked
+        return named is not None and locate_profile(named, folder) == profile
     except ConfigError:
         return False

@@ -35,22 +35,25 @@ BackendName = Annotated[Literal["local", "slurm", "mpiexec", "ray"], BeforeValid
 
 
 def cores_of(text: str) -> tuple[int, ...]:
-    """Return the cores of a list such as ``1-7,65-71``, in its order; none of an empty one.
+    """Parse a list of cores such as ``1-7,65-71``.
+
+    Returns:
+        Numbers of the cores in the order of the list; empty for an empty text.
 
     Raises:
-        ValueError: it is no such list.
+        ValueError: the text is no such list, runs backwards, or names a core twice.
     """
-    found: list[int] = []
+    cores: list[int] = []
     for part in filter(None, text.split(",")):
         if not (match := re.fullmatch(r"(\d{1,5})(?:-(\d{1,5}))?", part.strip())):
             raise ValueError(f"'{text}' is no list of cores: write it as in 1-7,65-71.")
         first, last = int(match[1]), int(match[2] or match[1])
         if last < first:
             raise ValueError(f"'{part.strip()}' in '{text}' runs backwards: write {last}-{first}.")
-        found += range(first, last + 1)
-    if len(set(found)) != len(found):
+        cores += range(first, last + 1)
+    if len(set(cores)) != len(cores):
         raise ValueError(f"'{text}' names a core twice: name each once.")
-    return tuple(found)
+    return tuple(cores)
 
 
 _NAMES = {
@@ -171,10 +174,10 @@ def find_errors(profile: "ProfileConfig") -> Iterator[str]:
     """Yield what must be mended before the profile is used, a sentence each."""
     slots, layout = profile.slots_per_host, profile.layout
     for key in ("cores_of_slot", "device_of_slot", "numa_of_slot", "nic_of_slot"):
-        found = len(getattr(layout, key))
-        if found not in (0, slots):
+        count = len(getattr(layout, key))
+        if count not in (0, slots):
             yield (
-                f"layout.{key} describes {found} slots, slots_per_host is {slots}: make them equal."
+                f"layout.{key} describes {count} slots, slots_per_host is {slots}: make them equal."
             )
     if profile.slot_order and sorted(profile.slot_order) != list(range(slots)):
         yield (

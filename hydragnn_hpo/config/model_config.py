@@ -39,7 +39,7 @@ class HeadConfig(Config):
     and ``beta_nll`` the head predicts its own variance as well."""
 
     beta: NonNegativeFloat = 0.5
-    """Of ``beta_nll``: each error counts by its variance to this power, from 0 (the plain
+    """Of ``beta_nll``: each error is weighted by its variance to this power, from 0 (the plain
     likelihood) to 1 (as in a mean square error).
     Source: Seitzer et al. (2022), arXiv:2203.09168."""
 
@@ -51,10 +51,11 @@ class HeadConfig(Config):
     """Linear maps from node features to the prediction."""
 
     hidden: PositiveInt | None = None
-    """Width between them; the trunk's width if left out."""
+    """Width of the hidden layers; the trunk's width if left out."""
 
     baseline: Literal["elements", "mean"] = "elements"
-    """What the head starts from: one number per element (scalars only), or the mean alone."""
+    """Baseline that the head predicts differences from: one number per element (scalars only), or
+    the mean."""
 
     pool: Literal["mean", "sum", "max", "attention", "contributions"] = "mean"
     """How a graph head gathers its nodes: ``mean``, ``sum``, ``max`` or learned ``attention`` of
@@ -113,25 +114,25 @@ class ModelConfig(Config):
     """Heads of the global attention; a divisor of ``features``."""
 
     encoding: Literal["none", "laplacian", "random_walk"] = "none"
-    """Where a node stands in its graph, added to its embedding: eigenvectors of the Laplacian
-    (kept in the store, see the card), or chances to come back in a random walk."""
+    """Positional encoding of a node, added to its embedding: eigenvectors of the Laplacian (from
+    the store, see the card), or return probabilities of a random walk."""
 
     encoding_size: PositiveInt = 8
     """Eigenvectors, or steps of the walk."""
 
     attributes: tuple[str, ...] = ()
-    """Known properties of whole structures (charge, spin) that the model is told."""
+    """Known properties of whole structures (charge, spin) that are inputs of the model."""
 
     conditioning: Literal["concat", "film", "fuse"] = "film"
-    """How it is told: beside the embedding of every node (``concat``), as a scale and a shift in
-    every round (``film``), or beside the pooled features of graph heads (``fuse``)."""
+    """Where attributes enter: with the embedding of every node (``concat``), as a scale and a shift
+    in every round (``film``), or with the pooled features of graph heads (``fuse``)."""
 
     shared_layers: Annotated[int, Field(ge=0, le=MAX_LAYERS)] = 0
     """Linear maps that the graph heads of one branch share, before their own."""
 
     repulsion: Literal["none", "zbl"] = "none"
-    """``zbl``: add the screened repulsion of nuclei to energies, so that atoms that come closer
-    than any in the data push each other off."""
+    """``zbl``: add the screened repulsion of nuclei to energies, so that atoms closer than any in
+    the data repel each other."""
 
     options: dict[str, Any] = Field(default_factory=dict)
     """Options of the conv; those left out take their defaults."""
@@ -177,11 +178,14 @@ class ModelConfig(Config):
         return self.spec.options.model_validate(self.options)
 
     def dimensions(self, vectors: bool, degree: float = 12.0) -> tuple[Dimensions, ...]:
-        """Return what each layer is built from.
+        """Return the dimensions of each layer.
 
         Args:
             vectors: whether a head reads the state after the last layer.
             degree: mean number of neighbours in the training data.
+
+        Returns:
+            One entry for each layer, the first layer first.
         """
         return tuple(
             Dimensions(
@@ -197,6 +201,7 @@ class ModelConfig(Config):
 
 
 Target = Mapping[str, Any]
+"""``level``, ``shape`` and ``derived_from`` of a target; further keys are not read."""
 
 
 def is_by_gradient(head: HeadConfig, target: Target) -> bool:
@@ -216,7 +221,12 @@ def is_graph_scalar(head: HeadConfig, target: Target) -> bool:
 
 
 def mlp_widths(features: int, head: HeadConfig) -> tuple[int, ...]:
-    """Return the widths of a head's own MLP, from its input to its output."""
+    """Return the widths of a head's own MLP.
+
+    Returns:
+        Channels of the input, of each hidden layer and of the output, which are 1, or 2 with a
+        variance.
+    """
     outputs = 2 if head.has_variance else 1
     return (features, *[head.hidden or features] * (head.layers - 1), outputs)
 
@@ -232,7 +242,16 @@ _NORMS = {"layer": 2, "rms": 1, "graph": 3, "none": 0}
 
 
 def head_parameters(model: ModelConfig, head: HeadConfig, target: Target) -> int:
-    """Count the parameters that a head has of its own."""
+    """Count the parameters that belong to one head alone.
+
+    Args:
+        model: the trunk.
+        head: the head.
+        target: level, shape and ``derived_from`` of its target.
+
+    Returns:
+        Number of parameters; 0 for the derivative of another head.
+    """
     f = model.features
     if is_by_gradient(head, target):
         return 0
@@ -256,7 +275,7 @@ def norm_parameters(model: ModelConfig) -> int:
 
 def trunk_parameters(model: ModelConfig, state_is_read: bool) -> int:
     """Count the parameters of embedding, encodings, rounds and conditioning."""
-    f, told = model.features, len(model.attributes)
+    f, attributes = model.features, len(model.attributes)
     dimensions = model.dimensions(state_is_read)
     convs = sum(model.spec.parameters(each, model.conv_options) for each in dimensions)
     total = (MAX_ELEMENT + 1) * f + convs + model.layers * norm_parameters(model)
@@ -266,10 +285,10 @@ def trunk_parameters(model: ModelConfig, state_is_read: bool) -> int:
         total += chain(model.encoding_size, f, f)
     elif model.encoding == "random_walk":
         total += linear(model.encoding_size, f)
-    if told and model.conditioning == "concat":
-        total += linear(f + told, f)
-    elif told and model.conditioning == "film":
-        total += model.layers * chain(told, f, 2 * f)
+    if attributes and model.conditioning == "concat":
+        total += linear(f + attributes, f)
+    elif attributes and model.conditioning == "film":
+        total += model.layers * chain(attributes, f, 2 * f)
     return total
 
 

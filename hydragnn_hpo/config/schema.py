@@ -1,4 +1,4 @@
-"""What every config is: frozen, strict, documented; read from TOML and written as TOML."""
+"""The base of all configs: frozen, strict, documented; read from TOML and written as TOML."""
 
 import difflib
 import json
@@ -48,6 +48,9 @@ COMMENT_WIDTH = 96
 def read_toml(path: Path) -> dict[str, Any]:
     """Read a TOML file.
 
+    Returns:
+        Nested dicts, lists and scalars, as ``tomllib`` returns them.
+
     Raises:
         ConfigError: it is missing, unreadable, or not TOML.
     """
@@ -91,10 +94,10 @@ def parse_config(values: Mapping[str, Any], schema: type[C], where: str) -> C:
 
 
 def validation_sentence(error: ValidationError, schema: type[BaseModel]) -> str:
-    """Turn the first finding of pydantic into one sentence."""
+    """Turn the first error of pydantic into one sentence."""
     first = error.errors(include_url=False)[0]
     place = ".".join(str(part) for part in first["loc"])
-    found = first.get("input")
+    value = first.get("input")
     if first["type"] == "extra_forbidden":
         key = str(first["loc"][-1])
         known = _keys_at(schema, first["loc"][:-1])
@@ -107,7 +110,7 @@ def validation_sentence(error: ValidationError, schema: type[BaseModel]) -> str:
     if first["type"] == "value_error":
         reason = str(first["ctx"]["error"]) if "ctx" in first else first["msg"]
         return f"'{place}': {reason}" if place else reason
-    return f"'{place}' is {_shown(found)}: {_lower(first['msg'])}."
+    return f"'{place}' is {_shown(value)}: {_lower(first['msg'])}."
 
 
 def _keys_at(schema: type[BaseModel], location: tuple[Any, ...]) -> list[str]:

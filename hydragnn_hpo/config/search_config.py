@@ -89,24 +89,24 @@ class SearchConfig(Config):
     """The search. Read by ``search`` and ``campaign``."""
 
     brain: Literal["deephyper", "optuna", "random", "sobol"] = "deephyper"
-    """Who proposes trials."""
+    """Algorithm that proposes trials."""
 
     trials: PositiveInt
     """Trials to run in all."""
 
     initial: NonNegativeInt = 6
-    """Trials spread over the space before the brain models it."""
+    """Trials that are spread over the space before the brain learns from results."""
 
     constraints: tuple[str, ...] = ()
-    """What every proposal meets: ``"model.features % model.options.heads == 0"``. Names are keys of
-    the space or of ``[trial]``; there are numbers, texts, ``+ - * / // %``, comparisons, ``and``,
-    ``or``, ``not``. One that names an inactive key counts as met."""
+    """Conditions on every proposal: ``"model.features % model.options.heads == 0"``. Names are keys
+    of the space or of ``[trial]``; there are numbers, texts, ``+ - * / // %``, comparisons,
+    ``and``, ``or``, ``not``. A condition that names an inactive key counts as met."""
 
     objective: Objective = "weighted"
     """What is minimized. ``weighted``: the trial's own objective, MAEs weighted over heads in units
     of each target's standard deviation. ``val_mae.HEAD`` or any number of ``result.json``, such
     as ``parameters`` or ``train_seconds``. A table of weights by head, in the same units. A list
-    of these: the Pareto front is kept, and the first goes for stopping rules."""
+    of these: the Pareto front is kept, and stopping rules use the first."""
 
     warm_start: tuple[str, ...] = ()
     """Run directories of earlier campaigns whose results the brain learns from."""
@@ -115,22 +115,22 @@ class SearchConfig(Config):
     """Epochs of a trial at each rung; the last is the full budget."""
 
     reduction: Annotated[int, Field(ge=2)] = 3
-    """One in so many of the trials of a rung goes on to the next."""
+    """Fraction of a rung's trials that goes on to the next: one in this many."""
 
     promotion: Literal["asynchronous", "together"] = "asynchronous"
     """When trials go on: as soon as they are among the best of their rung so far, or when all
-    trials have rested there."""
+    trials have reached it."""
 
     stop_rule: Literal["none", "median", "curve"] = "none"
     """What ends a trial before its rung. ``median``: its best objective is worse than the median of
-    the others' running averages. ``curve``: its learning curve, drawn on to the rung, ends behind
-    as many others as there are finalists."""
+    the others' running averages. ``curve``: its learning curve, extrapolated to the rung, is
+    worse than as many others as there are finalists."""
 
     grace: PositiveInt = 5
-    """Epochs before a stopping rule judges a trial."""
+    """Epochs of a trial before a stopping rule may end it."""
 
     finalists: PositiveInt = 6
-    """Trials that are trained to the full budget at least; all candidates for the ensemble."""
+    """Least number of trials to train to the full budget: the candidates for the ensemble."""
 
     max_failures: PositiveInt = 3
     """End the campaign after this many trials failed as ``bug`` with the same last line."""

@@ -74,7 +74,7 @@ class ParallelConfig(Config):
 Fraction = Annotated[float, Field(ge=0.0, lt=1.0)]
 
 _WAYS = ("global_batch", "batch_atoms", "batch_edges")
-"""Ways to say how large a step is; a trial has one."""
+"""Keys that set the size of a step; a trial has one of them."""
 
 
 class TrainConfig(Config):
@@ -84,7 +84,7 @@ class TrainConfig(Config):
     """Passes over the training split at the full budget; the schedule is laid over these."""
 
     global_batch: PositiveInt | None = None
-    """Graphs per optimizer step, over all ranks together; 32 unless there is a budget."""
+    """Graphs per optimizer step, over all ranks together; 32 unless a budget is set."""
 
     batch_atoms: PositiveInt | None = None
     """Most atoms per optimizer step, over all ranks together, in place of ``global_batch``. At
@@ -94,26 +94,26 @@ class TrainConfig(Config):
     """The same for edges (at the store's cutoff)."""
 
     steps_per_epoch: PositiveInt | None = None
-    """Steps that are called an epoch; one pass over the largest data set if left out."""
+    """Optimizer steps per epoch; one pass over the largest data set if left out."""
 
     shuffle_buffer: PositiveInt = 65536
     """Training graphs that are shuffled at once. In larger data sets the windows of the store
     are shuffled, and then the graphs of as many windows as hold this many."""
 
     min_graphs_per_rank: PositiveInt = 4
-    """A trial is at most so wide that a rank has this many graphs of a step, on average."""
+    """Least graphs of a step per rank, on average; this limits the number of ranks."""
 
     balance: Literal["scale", "unit", "uncertainty"] = "scale"
-    """How heads are weighed against each other, beside their own ``weight``: errors in units of
+    """How the losses of heads are scaled, in addition to their own ``weight``: errors in units of
     each target's spread (``scale``), in its own unit (``unit``), or by a learned uncertainty of
     each head. Source of the last: Kendall et al. (2018), arXiv:1705.07115, eq. 10."""
 
     micro_batches: PositiveInt | None = None
-    """Pieces in which every rank takes its share of a step, one after another, for less memory;
-    never changes the mathematics. Fitted to the memory if left out."""
+    """Pieces into which every rank splits its share of a step, to save memory; the result is the
+    same. Fitted to the memory if left out."""
 
     optimizer: Literal["adamw", "adam", "sgd", "lamb", "muon"] = "adamw"
-    """Who makes steps of gradients. Sources: Loshchilov and Hutter (2019), arXiv:1711.05101; Kingma
+    """The optimizer. Sources: Loshchilov and Hutter (2019), arXiv:1711.05101; Kingma
     and Ba (2015), arXiv:1412.6980; You et al. (2020), arXiv:1904.00962 (LAMB, for very large
     batches); Jordan et al. (2024), kellerjordan.github.io/posts/muon (matrices by Muon, the rest
     by AdamW)."""
@@ -128,26 +128,26 @@ class TrainConfig(Config):
     """Graphs per step at which ``learning_rate`` holds as it is, with ``scale_rate``."""
 
     weight_decay: NonNegativeFloat = 0.01
-    """Decay of matrices; norms, biases and embeddings have none. Decoupled from the gradient but
-    with ``adam`` and ``sgd``, where it is an L2 penalty."""
+    """Decay of matrices; norms, biases and embeddings have none. It is decoupled from the gradient,
+    except with ``adam`` and ``sgd``, where it is an L2 penalty."""
 
     beta1: Fraction = 0.9
-    """Memory of the gradient's mean; of the adaptive optimizers."""
+    """Decay of the average of gradients; of the adaptive optimizers."""
 
     beta2: Fraction = 0.999
-    """Memory of its square; of the adaptive optimizers."""
+    """Decay of the average of squared gradients; of the adaptive optimizers."""
 
     epsilon: PositiveFloat = 1e-8
     """Added to the root of the mean square; of the adaptive optimizers."""
 
     momentum: Fraction = 0.9
-    """Of ``sgd`` and ``muon``."""
+    """Momentum of ``sgd`` and ``muon``."""
 
     nesterov: bool = True
-    """Look ahead along the momentum; of ``sgd`` and ``muon``."""
+    """Use Nesterov's momentum; of ``sgd`` and ``muon``."""
 
     schedule: Literal["cosine", "constant", "plateau", "one_cycle"] = "cosine"
-    """Course of the learning rate after the warm-up: down a cosine to ``final_rate``; constant;
+    """Learning rate after the warm-up: down a cosine to ``final_rate``; constant;
     lowered by ``plateau_factor`` whenever the validation objective has not improved for
     ``plateau_epochs``; or from a 25th up to the peak over ``warmup`` and down to ``final_rate``,
     both along cosines (Smith and Topin (2017), arXiv:1708.07120)."""
@@ -156,13 +156,13 @@ class TrainConfig(Config):
     """Share of all steps over which the learning rate rises."""
 
     final_rate: Annotated[float, Field(gt=0.0, le=1.0)] = 0.01
-    """Where the learning rate ends, as a share of the peak; the floor of ``plateau``."""
+    """Final learning rate as a share of the peak; the lower limit of ``plateau``."""
 
     plateau_epochs: PositiveInt = 10
     """Epochs without improvement before ``plateau`` lowers the learning rate."""
 
     plateau_factor: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.5
-    """By what ``plateau`` multiplies the learning rate."""
+    """Factor by which ``plateau`` lowers the learning rate."""
 
     clip_norm: PositiveFloat | None = 10.0
     """Largest norm of the whole gradient; longer ones are scaled down."""
@@ -178,14 +178,14 @@ class TrainConfig(Config):
     from; absolute, or relative to the trial's directory. The trunk must have the same shape."""
 
     freeze_trunk: bool = False
-    """Keep the trunk as it was taken over; only the heads learn."""
+    """Keep the trunk of ``start_from`` fixed; only the heads learn."""
 
     precision: Literal["fp32", "fp64", "tf32", "bf16"] = "fp32"
     """Floating point type of weights and arithmetic. ``tf32``: fp32, but matrix products on GPUs
     round their factors to 10 bits. ``bf16``: fp32 weights, products in bf16, losses in fp32."""
 
     bf16_derivatives: bool = False
-    """Allow forces and stress with ``bf16``: derivatives of an energy that has 8 bits."""
+    """Allow forces and stress with ``bf16``, though the energy then has only 8 bits."""
 
     checkpoint_seconds: NonNegativeFloat = 10.0
     """Time between checkpoints; they are written in the background."""
@@ -223,7 +223,11 @@ class TrainConfig(Config):
 
     @property
     def budget(self) -> tuple[Literal["nodes", "edges"], int]:
-        """Return what a step has a budget of, and how much; only where ``global_batch`` is None."""
+        """The budget of a step; only where ``global_batch`` is None.
+
+        Returns:
+            What is counted, and the most of it in a step over all ranks.
+        """
         if self.batch_atoms is not None:
             return "nodes", self.batch_atoms
         assert self.batch_edges is not None
@@ -254,17 +258,17 @@ FILES_AWAY = 8
 
 
 FILES_AWAY_SECONDS = 20.0
-"""Before a rank whose file server is away gives its slot back: others would fare no better."""
+"""Time that a rank waits for its file server before it frees its slot."""
 
 
 class TrialDataConfig(MixedConfig):
-    """Where graphs are. Read by ``training.trial``."""
+    """A graph store and how to read it. Read by ``training.trial``."""
 
     store: str
     """Path of the graph store, absolute or relative to the trial's directory."""
 
     access: Access = "auto"
-    """How its graphs are reached; never changes a result, see ``data.store_access``."""
+    """How its graphs are read; the result is the same, see ``data.store_access``."""
 
 
 def check_ratios(entries: Sequence[MixedConfig]) -> None:
@@ -313,7 +317,7 @@ class TrialConfig(Config):
 
 
 class PlacementConfig(Config):
-    """Where and how far one attempt runs: ``placement.toml``. Read by ``training.trial``."""
+    """Slots and last epoch of an attempt: ``placement.toml``. Read by ``training.trial``."""
 
     attempt: PositiveInt
     """Number of this start of the trial, from 1."""
@@ -339,7 +343,7 @@ class TrialHeads(Config):
     model: ModelConfig
     training: TrainConfig = TrainConfig()
     attributes: dict[str, Any] | None = None
-    """What the store knows of whole structures; not checked if left out."""
+    """Statistics of the store's graph attributes, by name; not checked if left out."""
     laplacian: int | None = None
     """Laplacian encodings that the store holds; not checked if left out."""
 
@@ -364,7 +368,7 @@ class TrialHeads(Config):
                 raise ValueError(
                     f"head '{name}': kind = \"conv\" is for scalars of atoms: drop it."
                 )
-        self._told()
+        self._inputs_exist()
         return self
 
     def _derivative_fits(self, name: str, head: HeadConfig, energy: str) -> None:
@@ -413,7 +417,7 @@ class TrialHeads(Config):
                 f"no vectors: use {able}, or drop the head."
             )
 
-    def _told(self) -> None:
+    def _inputs_exist(self) -> None:
         for name in self.model.attributes:
             if self.attributes is not None and name not in self.attributes:
                 known = ", ".join(sorted(self.attributes)) or "none"

@@ -45,8 +45,17 @@ STATES = {"adamw": 2, "adam": 2, "lamb": 2, "muon": 2, "sgd": 1}
 def forward_flops(model: ModelConfig, nodes: float, edges: float, triplets: float = 0.0) -> float:
     """Estimate the floating point operations of one forward pass of the trunk.
 
-    Attention of all nodes to all others is left out but for its linear maps: the rest grows with
-    the square of a graph's nodes, and is small next to them below some hundred atoms.
+    Of the attention of all nodes to all others only the linear maps are counted: the rest grows
+    with the square of a graph's nodes, and is small below some hundred atoms.
+
+    Args:
+        model: the trunk.
+        nodes: nodes of the pass.
+        edges: edges of the pass, both directions.
+        triplets: pairs of edges within the angle cutoff; 0 for convs without angles.
+
+    Returns:
+        Multiplications and additions.
     """
     sizes, options = GraphSizes(nodes, edges, triplets), model.conv_options
     convs = sum(model.spec.flops(each, options, sizes) for each in model.dimensions(False))
@@ -71,7 +80,17 @@ def differentiates(
 
 
 def kept_bytes(model: ModelConfig, nodes: float, edges: float, triplets: float = 0.0) -> float:
-    """Estimate what the trunk's layers keep for the backward pass, in bytes of fp32."""
+    """Estimate the memory that the trunk's layers keep for the backward pass.
+
+    Args:
+        model: the trunk.
+        nodes: nodes of the pass.
+        edges: edges of the pass, both directions.
+        triplets: pairs of edges within the angle cutoff; 0 for convs without angles.
+
+    Returns:
+        Bytes in fp32.
+    """
     sizes, options = GraphSizes(nodes, edges, triplets), model.conv_options
     kept = sum(model.spec.kept(each, options, sizes) for each in model.dimensions(False))
     norms = model.layers * nodes * model.features
@@ -147,14 +166,17 @@ class EpochSize:
 def count_draws(
     counts: Sequence[int], ratios: Sequence[float | None], training: TrainConfig
 ) -> tuple[int, ...] | None:
-    """Return how many graphs of each data set an epoch draws; None: every graph once.
+    """Return how many graphs of each data set an epoch draws.
 
     The largest set is seen once, or the epoch has ``steps_per_epoch`` full steps.
 
     Args:
         counts: training graphs of each set.
-        ratios: of the sets; all or none.
+        ratios: relative share of each set; numbers for all sets, or None for all.
         training: batches and steps.
+
+    Returns:
+        Graphs of each set; None if every graph is drawn once.
 
     Raises:
         ConfigError: a set's share of an epoch is no graph.
@@ -173,13 +195,13 @@ def count_draws(
         largest = counts.index(max(counts))
         once = counts[largest] / weights[largest]
         return tuple(max(1, round(weight * once)) for weight in weights)
-    found = _apportion(steps * (training.global_batch or 1), weights)
-    if 0 in found:
+    drawn = _apportion(steps * (training.global_batch or 1), weights)
+    if 0 in drawn:
         raise ConfigError(
-            f"training.steps_per_epoch is {steps}: data set {found.index(0) + 1} would have no "
+            f"training.steps_per_epoch is {steps}: data set {drawn.index(0) + 1} would have no "
             "graph in them by its ratio: raise one of the two."
         )
-    return found
+    return drawn
 
 
 def _apportion(total: int, weights: Sequence[Fraction]) -> tuple[int, ...]:
@@ -196,6 +218,11 @@ def compute_epoch_size(
     stats: "StoreStats", training: TrainConfig, ratios: Sequence[float | None]
 ) -> EpochSize:
     """Return the size of an epoch of a trial.
+
+    Args:
+        stats: statistics of the data, of several data sets as one.
+        training: batches and steps.
+        ratios: relative share of each data set; numbers for all sets, or None for all.
 
     Raises:
         ConfigError: a budget is too small for the largest graph, or a ratio for an epoch.

@@ -33,7 +33,7 @@ def write_best_config(facts: Facts, out: Path, *, trial: str | None = None) -> t
         trial: its name; the best one if None.
 
     Returns:
-        The command that runs it, and what one should know about it (empty if nothing).
+        The command that runs the configuration, and a note to show with it (empty if none).
 
     Raises:
         RunError: no trial has a result yet, or the named one is unknown.
@@ -106,12 +106,11 @@ def make_paths_absolute(config: TrialConfig, folder: Path) -> TrialConfig:
         entry.model_copy(update={"store": str((folder / entry.store).resolve())})
         for entry in config.data
     ]
-    changes: dict[str, Any] = {"data": tuple(data)}
-    start = config.training.start_from
+    training, start = config.training, config.training.start_from
     if start is not None:
         path = str((folder / start).resolve())
-        changes["training"] = config.training.model_copy(update={"start_from": path})
-    return config.model_copy(update=changes)
+        training = training.model_copy(update={"start_from": path})
+    return config.model_copy(update={"data": tuple(data), "training": training})
 
 
 def _command_toml(facts: Facts, chosen: TrialHistory) -> str:
@@ -124,8 +123,8 @@ def _command_toml(facts: Facts, chosen: TrialHistory) -> str:
     return to_toml({"trial": chosen.name, "seed": seed, **values})
 
 
-def _heading(facts: Facts, chosen: TrialHistory, how: str) -> str:
-    """Return the comment at the top: which trial it is, its errors, how to run it."""
+def _heading(facts: Facts, chosen: TrialHistory, command: str) -> str:
+    """Return the comment at the top: which trial it is, its errors, the command that runs it."""
     trial = chosen.trial
     errors = [
         f"{head} {error:.4g} {facts.units.get(head, '')}".strip()
@@ -137,6 +136,6 @@ def _heading(facts: Facts, chosen: TrialHistory, how: str) -> str:
         f"Trial {trial.name} of campaign {facts.config.name} ({facts.run.path.absolute()}).",
         f"It is {trial.status} after epoch {trial.epoch}; objective {reached}.",
         *([f"Validation MAE: {'; '.join(errors)}."] if errors else []),
-        f"To run it: {how}",
+        f"To run it: {command}",
     ]
     return "".join(f"# {' '.join(escape_controls(line).split())}\n" for line in lines) + "\n"

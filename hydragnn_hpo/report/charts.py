@@ -5,7 +5,7 @@ A chart names its colours; the page's script looks them up in the theme that is 
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TypeAlias
 
 import numpy as np
 
@@ -83,7 +83,18 @@ def cost_unit(seconds: float) -> tuple[str, float]:
 
 # -- plotly data ---------------------------------------------------------------------------
 
-LEGEND: dict[str, Any] = {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"}
+PlotlyValue: TypeAlias = (
+    str | float | None | np.ndarray | Sequence["PlotlyValue"] | Mapping[str, "PlotlyValue"]
+)
+"""What plotly.js takes as a value of a trace or a layout; arrays may be numpy arrays."""
+
+Trace: TypeAlias = dict[str, PlotlyValue]
+"""Keys of one trace, https://plotly.com/javascript/reference/."""
+
+Layout: TypeAlias = dict[str, PlotlyValue]
+"""Keys of a layout, or of a part of it, https://plotly.com/javascript/reference/layout/."""
+
+LEGEND: Layout = {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"}
 """Above a chart; where it is narrow, the legend grows upwards."""
 
 _SPAN = 5.0
@@ -92,54 +103,56 @@ _DECADES = 50.0
 """Below this ratio a logarithmic axis has ticks at 1, 2, 5 as well."""
 
 
-def scatter(x: Any, y: Any, mode: str, **more: Any) -> dict[str, Any]:
+def scatter(x: PlotlyValue, y: PlotlyValue, mode: str, **more: PlotlyValue) -> Trace:
     """Return a scatter trace.
 
     Args:
-        x: values along the horizontal axis; lists or arrays.
-        y: values along the vertical axis.
+        x: values along the horizontal axis, a list or an array, [n].
+        y: values along the vertical axis, [n].
         mode: ``markers``, ``lines``, ``lines+markers`` or ``markers+text``.
         more: further keys of the trace.
     """
     return {"type": "scatter", "mode": mode, "x": x, "y": y, **more}
 
 
-def titled_axis(title: str, **more: Any) -> dict[str, Any]:
+def titled_axis(title: str, **more: PlotlyValue) -> Layout:
     """Return an axis with a title and further keys of plotly's."""
     return {"title": {"text": title}, **more}
 
 
-def axes(x: str | Mapping[str, Any], y: str | Mapping[str, Any], **more: Any) -> dict[str, Any]:
+def axes(
+    x: str | Mapping[str, PlotlyValue], y: str | Mapping[str, PlotlyValue], **more: PlotlyValue
+) -> Layout:
     """Return a layout with two axes.
 
     Args:
         x: the horizontal axis, or the title of a plain one.
-        y: the vertical one.
+        y: the vertical axis, or its title.
         more: further keys of the layout.
     """
     across, up = (titled_axis(of) if isinstance(of, str) else of for of in (x, y))
     return {"xaxis": across, "yaxis": up, **more}
 
 
-def square_axes(labels: tuple[str, str], ends: tuple[float, float]) -> dict[str, Any]:
+def square_axes(labels: tuple[str, str], ends: tuple[float, float]) -> Layout:
     """Return the layout of two axes of the same length and range."""
     across, up = (titled_axis(label, range=list(ends), constrain="domain") for label in labels)
     return axes(across, up | {"scaleanchor": "x"}, legend=LEGEND)
 
 
-def fitting_axis(values: Sequence[float] | np.ndarray, title: str) -> dict[str, Any]:
+def fitting_axis(values: Sequence[float] | np.ndarray, title: str) -> Layout:
     """Return a logarithmic axis for positive values over several decades, else a linear one."""
     return log_axis(values, title) if is_wide(values) else titled_axis(title, type="linear")
 
 
-def log_axis(values: Sequence[float] | np.ndarray, title: str) -> dict[str, Any]:
+def log_axis(values: Sequence[float] | np.ndarray, title: str) -> Layout:
     """Return a logarithmic axis for positive values, with few ticks."""
-    found = titled_axis(title, type="log")
+    axis = titled_axis(title, type="log")
     low, high = float(min(values)), float(max(values))
     if high < _DECADES * low:
         tens = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-        found["tickvals"] = [float(f"{n}e{ten}") for ten in tens for n in (1, 2, 5)]
-    return found
+        axis["tickvals"] = [float(f"{n}e{ten}") for ten in tens for n in (1, 2, 5)]
+    return axis
 
 
 def is_wide(values: Sequence[float] | np.ndarray) -> bool:
@@ -148,13 +161,30 @@ def is_wide(values: Sequence[float] | np.ndarray) -> bool:
     return bool(len(numbers) and numbers.min() > 0 and numbers.max() > _SPAN * numbers.min())
 
 
+def format_number(value: float | None) -> str:
+    """Round a number to three digits; a dash stands for an unknown one."""
+    return "-" if value is None else f"{value:.3g}"
+
+
+def format_percent(share: float | None) -> str:
+    """Round a share to a whole percentage; a dash stands for an unknown one."""
+    return "-" if share is None else f"{100 * share:.0f} %"
+
+
 def with_unit(name: str, unit: str) -> str:
     """Append a unit to a name; the unit of pure numbers is left out."""
     return f"{name} ({unit})" if unit and unit != "1" else name
 
 
 def short_names(keys: Iterable[str]) -> dict[str, str]:
-    """Shorten dotted keys to as many last parts as tell them apart."""
+    """Shorten dotted keys to the fewest last parts that distinguish them.
+
+    Returns:
+        Short name by key, in the order of ``keys``.
+
+    >>> short_names(["model.width", "model.depth", "head.depth"])
+    {'model.width': 'width', 'model.depth': 'model.depth', 'head.depth': 'head.depth'}
+    """
     keys = list(keys)
     return {key: _shortest(key, [other for other in keys if other != key]) for key in keys}
 

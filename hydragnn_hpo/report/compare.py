@@ -2,23 +2,24 @@
 
 Objectives are compared only where heads and their weights are equal, errors only in equal units,
 and costs only where checksums of the data (which cover the splits) are equal: a campaign on easier
-structures is not a better one. Host-seconds are slot-seconds, idle ones too, by the slots of a
-host. A result counts when its trial comes to rest, at any rung; failed trials count as spent.
+structures is not a better one. Host-seconds are slot-seconds, idle ones included, divided by the
+slots of a host. A result counts from the time at which its trial ends, at any rung; what failed
+trials took counts as spent.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, get_args
+from typing import TypedDict, get_args
 
 from hydragnn_hpo.campaign import SlotLedger, Trial, TrialStatus
-from hydragnn_hpo.config import ParameterConfig
+from hydragnn_hpo.config import ParameterConfig, Scalar
 from hydragnn_hpo.errors import ConfigError, RunError, unknown
 from hydragnn_hpo.files import write_text
 from hydragnn_hpo.layout import RunDir
-from hydragnn_hpo.report.charts import series_colour
+from hydragnn_hpo.report.charts import Trace, series_colour
 from hydragnn_hpo.report.facts import Facts, read_facts
 from hydragnn_hpo.report.page import Title, render_page
 from hydragnn_hpo.report.page_blocks import (
@@ -45,6 +46,83 @@ COSTS = {"host_seconds": "host-seconds", "trials": "trials", "seconds": "wall se
 """Fields of ``CostedResult``, and their names."""
 
 
+class WinnerJson(TypedDict):
+    """The best trial of a run."""
+
+    trial: str
+    epochs: int
+    objective: float | None
+    val_mae: Mapping[str, float | None]
+    """By head, in the head's unit."""
+    values: Mapping[str, Scalar]
+    """Searched values."""
+
+
+class RunJson(TypedDict):
+    """One run as JSON."""
+
+    label: str
+    run: str
+    """The run directory."""
+    campaign: str
+    finished: bool
+    data: str | None
+    """Checksum of its graphs."""
+    seed: int
+    brain: str
+    objective: str | list[str]
+    rungs: list[int]
+    """In epochs."""
+    budget_trials: int
+    """Trials to search, those that were added included."""
+    trials: dict[str, int]
+    """Number of trials by status; a status without trials is left out."""
+    hosts: int
+    seconds: float
+    """From the first placement to the last event."""
+    host_seconds: float
+    slot_seconds: float
+    utilization: float | None
+    """Share of all slot time in training, from 0 to 1."""
+    energy_joules: float | None
+    winner: WinnerJson | None
+    test_mae: dict[str, float | None]
+    """Of the ensemble by head."""
+    units: dict[str, str]
+    """By head."""
+    space: dict[str, str]
+    """Range by searched key."""
+
+
+class SpentJson(TypedDict):
+    """What a run had spent when it first reached a level."""
+
+    trial: str
+    trials: int
+    seconds: float
+    host_seconds: float
+
+
+class ReachedJson(TypedDict):
+    """The cost of one level."""
+
+    quantity: str
+    unit: str
+    level: float
+    why: str
+    by: dict[str, SpentJson | None]
+    """By label of the run; None where it never reached the level."""
+
+
+class ComparisonJson(TypedDict):
+    """``RunComparison`` as JSON."""
+
+    runs: list[RunJson]
+    warnings: list[str]
+    same_data: bool
+    reached: list[ReachedJson]
+
+
 @dataclass(frozen=True)
 class CostedResult:
     """A result, and what the campaign had spent when its trial came to rest."""
@@ -59,6 +137,15 @@ class CostedResult:
     numbers: dict[str, float]
     """``objective``, ``val_mae.HEAD``, ``score`` where it is one number."""
 
+    def to_plain(self) -> SpentJson:
+        """Return plain data for JSON, without the result itself."""
+        return {
+            "trial": self.trial,
+            "trials": self.trials,
+            "seconds": self.seconds,
+            "host_seconds": self.host_seconds,
+        }
+
 
 @dataclass(frozen=True)
 class ComparedRun:
@@ -69,7 +156,11 @@ class ComparedRun:
 
     @cached_property
     def results(self) -> tuple[CostedResult, ...]:
-        """All results, in the order in which they came."""
+        """The results of the run.
+
+        Returns:
+            One entry for each end of an attempt with a result, in the order of time.
+        """
         return tuple(_read_results(self.facts))
 
     @property
@@ -91,7 +182,11 @@ class ComparedRun:
 
     @property
     def weights(self) -> dict[str, float]:
-        """Weights of the heads in the objective."""
+        """Weights of the heads in the objective.
+
+        Returns:
+            Weight by head, as configured; they need not sum to 1.
+        """
         heads = self.facts.config.trial.get("heads", {})
         return {head: float(values.get("weight", 1.0)) for head, values in heads.items()}
 
@@ -102,13 +197,17 @@ class ComparedRun:
 
     @property
     def space(self) -> dict[str, str]:
-        """Range of each searched key."""
+        """Range of each searched key.
+
+        Returns:
+            Text of ``range_of`` by key.
+        """
         return {key: range_of(parameter) for key, parameter in self.facts.config.space.items()}
 
     def test_mae(self, head: str) -> float | None:
         """Return the ensemble's error of a head; None without an ensemble."""
-        heads: Any = (self.facts.ensemble or {}).get("heads", {})
-        return finite_number(heads.get(head, {}).get("test_mae"))
+        scores = self.facts.ensemble["heads"].get(head) if self.facts.ensemble is not None else None
+        return None if scores is None else finite_number(scores.get("test_mae"))
 
     def best_so_far(self, key: str) -> list[tuple[CostedResult, float]]:
         """Return the results that were better than all before them, and their values."""
@@ -119,17 +218,10 @@ class ComparedRun:
                 best.append((result, value))
         return best
 
-    def to_plain(self, heads: Sequence[str]) -> dict[str, Any]:
+    def to_plain(self, heads: Sequence[str]) -> RunJson:
         """Return plain data for JSON, with the test errors of these heads."""
         facts, search, best = self.facts, self.facts.config.search, self.winner
         counts = Counter(trial.status for trial in facts.state.trials.values())
-        winner = best and {
-            "trial": best.name,
-            "epochs": best.epoch,
-            "objective": best.objective,
-            "val_mae": best.val_mae,
-            "values": best.values,
-        }
         return {
             "label": self.label,
             "run": str(facts.run.path),
@@ -149,12 +241,22 @@ class ComparedRun:
             "host_seconds": self.host_seconds,
             "slot_seconds": facts.losses.slot_seconds,
             "utilization": facts.figures["utilization"],
-            "energy_joules": facts.figures["energy_joules"],
-            "winner": winner,
+            "energy_joules": facts.figures.get("energy_joules"),
+            "winner": None if best is None else _winner_to_plain(best),
             "test_mae": {head: self.test_mae(head) for head in heads},
             "units": dict(facts.units),
             "space": self.space,
         }
+
+
+def _winner_to_plain(best: Trial) -> WinnerJson:
+    return {
+        "trial": best.name,
+        "epochs": best.epoch,
+        "objective": best.objective,
+        "val_mae": best.val_mae,
+        "values": best.values,
+    }
 
 
 def _read_results(facts: Facts) -> Iterator[CostedResult]:
@@ -194,7 +296,7 @@ def range_of(parameter: ParameterConfig) -> str:
     return f"{text}; if {when}" if when else text
 
 
-def _one_of(wanted: Any) -> str:
+def _one_of(wanted: Scalar | tuple[Scalar, ...]) -> str:
     return " or ".join(map(str, wanted)) if isinstance(wanted, tuple) else f"is {wanted}"
 
 
@@ -262,36 +364,40 @@ class RunComparison:
     heads: tuple[str, ...]
     levels: tuple[LevelCost, ...]
 
-    def to_plain(self) -> dict[str, Any]:
+    def to_plain(self) -> ComparisonJson:
         """Return plain data for JSON."""
-        reached = []
-        for level in self.levels:
-            costs = {
-                run.label: first and {k: v for k, v in vars(first).items() if k != "numbers"}
-                for run, first in zip(self.runs, level.first, strict=True)
-            }
-            about = {"level": level.level, "why": level.why, "by": costs}
-            reached.append({"quantity": level.quantity.key, "unit": level.quantity.unit, **about})
         return {
             "runs": [run.to_plain(self.heads) for run in self.runs],
             "warnings": list(self.warnings),
             "same_data": self.same_data,
-            "reached": reached,
+            "reached": [self._reached(level) for level in self.levels],
+        }
+
+    def _reached(self, level: LevelCost) -> ReachedJson:
+        return {
+            "quantity": level.quantity.key,
+            "unit": level.quantity.unit,
+            "level": level.level,
+            "why": level.why,
+            "by": {
+                run.label: None if first is None else first.to_plain()
+                for run, first in zip(self.runs, level.first, strict=True)
+            },
         }
 
 
 def compare_runs(
-    runs: Sequence[ComparedRun], asked: Sequence[tuple[str, float]] = ()
+    runs: Sequence[ComparedRun], wanted: Sequence[tuple[str, float]] = ()
 ) -> RunComparison:
     """Set runs side by side.
 
     Args:
         runs: two or more.
-        asked: levels whose cost is wanted, by name of a head or key of a quantity; chosen from
-            the runs' bests if none is given.
+        wanted: levels whose cost to report: name of a head or key of a quantity, and the level in
+            its unit. If empty, levels are chosen from the runs' bests.
 
     Raises:
-        ConfigError: a level is asked of something that the runs cannot be compared by.
+        ConfigError: a level names something that the runs cannot be compared by.
     """
     checksums = {run.data for run in runs}
     commands = all(run.is_command for run in runs)
@@ -303,7 +409,7 @@ def compare_runs(
         same_data=same,
         quantities=tuple(quantities),
         heads=tuple(heads),
-        levels=tuple(_level_costs(runs, quantities, asked)) if same or asked else (),
+        levels=tuple(_level_costs(runs, quantities, wanted)) if same or wanted else (),
     )
 
 
@@ -374,20 +480,20 @@ def _data_warnings(runs: Sequence[ComparedRun]) -> Iterator[str]:
 
 
 def _level_costs(
-    runs: Sequence[ComparedRun], known: Sequence[Quantity], asked: Sequence[tuple[str, float]]
+    runs: Sequence[ComparedRun], known: Sequence[Quantity], wanted: Sequence[tuple[str, float]]
 ) -> Iterator[LevelCost]:
-    """Yield the cost of the levels asked for, else of two levels of every quantity.
+    """Yield the cost of the wanted levels, or else of two levels of every quantity.
 
     Args:
         runs: two or more.
         known: what the runs may be compared by.
-        asked: levels by name of a head or key of a quantity.
+        wanted: name of a head or key of a quantity, and the level in its unit.
 
     Raises:
         ConfigError: a name is not known.
     """
-    levels = [(_find_quantity(known, name), level, "asked for") for name, level in asked]
-    for quantity in () if asked else known:
+    levels = [(_find_quantity(known, name), level, "asked for") for name, level in wanted]
+    for quantity in () if wanted else known:
         bests = [run.best_so_far(quantity.key)[-1][1] for run in runs]
         near = min(bests) + NEAR * abs(min(bests))
         levels.append((quantity, max(bests), "the worst of the bests"))
@@ -459,8 +565,8 @@ def _overview(comparison: RunComparison) -> Table:
     plain = [run.to_plain(comparison.heads) for run in comparison.runs]
     statuses = [s for s in STATUSES if any(s in each["trials"] for each in plain)]
 
-    def scaled(key: str, factor: float) -> list[Cell]:
-        return [None if each[key] is None else factor * each[key] for each in plain]
+    def scaled(values: Iterable[float | None], factor: float) -> list[Cell]:
+        return [None if value is None else factor * value for value in values]
 
     rows: dict[str, list[Cell]] = {
         "finished": ["yes" if each["finished"] else "no" for each in plain],
@@ -472,9 +578,9 @@ def _overview(comparison: RunComparison) -> Table:
         **{f"trials {s}": [each["trials"].get(s, 0) for each in plain] for s in statuses},
         "hosts": [each["hosts"] for each in plain],
         "wall time [s]": [each["seconds"] for each in plain],
-        "host-hours [h]": scaled("host_seconds", 1.0 / 3600.0),
-        "utilization [%]": scaled("utilization", 100.0),
-        "energy [kWh]": scaled("energy_joules", 1.0 / 3.6e6),
+        "host-hours [h]": scaled((each["host_seconds"] for each in plain), 1.0 / 3600.0),
+        "utilization [%]": scaled((each["utilization"] for each in plain), 100.0),
+        "energy [kWh]": scaled((each["energy_joules"] for each in plain), 1.0 / 3.6e6),
     }
     return _run_table("overview", "campaign", comparison.runs, rows)
 
@@ -511,7 +617,7 @@ def _winners(comparison: RunComparison) -> Iterator[Block]:
     yield _run_table("values", "value of the best trial", runs, values)
 
 
-def _value_cell(value: Any) -> Cell:
+def _value_cell(value: Scalar | None) -> Cell:
     return escape_controls(value) if isinstance(value, str) else searched_cell(value)
 
 
@@ -533,15 +639,16 @@ def _reach(comparison: RunComparison) -> Iterator[Block]:
 
 def _best_so_far_figure(runs: Sequence[ComparedRun], quantity: Quantity) -> Figure:
     unit = f" [{quantity.unit}]" if quantity.unit else ""
-    traces, least = [], float("inf")
+    traces: list[Trace] = []
+    least = float("inf")
     for place, run in enumerate(runs):
         points = [(result.host_seconds, value) for result, value in run.best_so_far(quantity.key)]
         # drawn on to the run's end
         points.append((max(run.host_seconds, points[-1][0]), points[-1][1]))
         times, values = zip(*points, strict=True)
         least = min(least, *values)
-        line = {"color": series_colour(place), "shape": "hv"}
-        named = {"type": "scatter", "mode": "lines", "name": run.label, "line": line}
+        line: Trace = {"color": series_colour(place), "shape": "hv"}
+        named: Trace = {"type": "scatter", "mode": "lines", "name": run.label, "line": line}
         traces.append({**named, "x": times, "y": values})
     scale = "log" if least > 0.0 else "linear"
     return Figure(

@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TypedDict
 
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
@@ -90,8 +90,8 @@ def serve_dashboard(run: RunDir, port: int, announce_link: Callable[[str, int], 
 # -- the report, kept up to date -------------------------------------------------------------
 
 
-class LiveFacts:
-    """Follows a run directory; opens nothing for writing."""
+class FactsFollower:
+    """The facts of a run directory that grows; opens nothing for writing."""
 
     def __init__(self, run: RunDir) -> None:
         """Start before the first line of the journal."""
@@ -113,7 +113,7 @@ class LiveFacts:
         """Read what is new; facts that were returned before change, too.
 
         Raises:
-            JournalReplaced: another journal stands in its place: start with a new object.
+            JournalReplaced: another journal is in its place: make a new object.
             RunError: there is no campaign, or its journal is damaged.
         """
         require_campaign(self._run)
@@ -136,6 +136,19 @@ class LiveSection:
     """Earliest time of its next making, monotonic."""
 
 
+class News(TypedDict):
+    """What the page of a dashboard polls to learn which sections have changed."""
+
+    state: str
+    """State of the campaign, in a few words."""
+    about: str
+    """The line below the page's title."""
+    waiting: int
+    """Sections that are out of date."""
+    sections: dict[str, str]
+    """Version by key, in the order of the page; a section that was never made is left out."""
+
+
 class LiveReport:
     """Sections of a run that a thread keeps up to date, with a small share of a core."""
 
@@ -150,10 +163,10 @@ class LiveReport:
         self.run, self._make = run, dict(sections)
         self.sections = {key: LiveSection() for key in sections}
         self.state = "reading the journal"
-        """How the campaign stands, in a few words."""
+        """State of the campaign, in a few words."""
         self.title = Title(run.path.resolve().name, self.state)
         self.facts: Facts | None = None
-        self._growing = LiveFacts(run)
+        self._growing = FactsFollower(run)
         self._mark: list[tuple[int, ...]] = []
         self._read_due = 0.0
         self._stopped = threading.Event()
@@ -163,13 +176,8 @@ class LiveReport:
         """End the thread; a section in progress is not waited for."""
         self._stopped.set()
 
-    def news(self) -> dict[str, Any]:
-        """Return the campaign's state and the versions of all sections, in order.
-
-        Returns:
-            ``state``, ``about``, ``waiting`` (sections that are out of date) and ``sections``
-            (version by key).
-        """
+    def news(self) -> News:
+        """Return the campaign's state and the versions of all sections."""
         versions = {key: live.version for key, live in self.sections.items() if live.version}
         waiting = sum(live.facts is not self.facts for live in self.sections.values())
         about = self.title.about
@@ -186,7 +194,7 @@ class LiveReport:
             try:
                 self.facts = self._growing.read()
             except JournalReplaced:
-                self._growing, self.facts = LiveFacts(self.run), None
+                self._growing, self.facts = FactsFollower(self.run), None
                 raise
             self._mark, self.title = mark, report_title(self.facts)
             self._read_due = _next_time(now, POLL_SECONDS)
@@ -349,10 +357,9 @@ def make_dashboard(report: LiveReport, keys: AccessKeys) -> Starlette:
         live = report.sections.get(request.path_params["key"])
         if live is None or not live.version:
             return refusal(404, "there is no such section.")
-        answer: dict[str, Any] = {"version": live.version, "section": None}
-        if (one := live.rendered) is not None:
-            answer["section"] = {"title": one.title, "html": one.html, "figures": one.figures}
-        return JSONResponse(answer)
+        one = live.rendered
+        section = one and {"title": one.title, "html": one.html, "figures": one.figures}
+        return JSONResponse({"version": live.version, "section": section})
 
     routes = [
         Route("/", show_page),

@@ -87,8 +87,8 @@ def draw_sizes(axis: "Axes", overview: Mapping[str, Any], key: str, label: str) 
     """
     from matplotlib.ticker import MaxNLocator
 
-    found = overview["histograms"][key]
-    edges, counts = np.array(found["edges"], dtype=np.float64), found["counts"]
+    histogram = overview["histograms"][key]
+    edges, counts = np.array(histogram["edges"], dtype=np.float64), histogram["counts"]
     widths = np.diff(edges)
     doubling = len(widths) > 2 and widths[-1] > 2 * widths[0]
     if doubling:
@@ -113,11 +113,13 @@ def draw_sizes(axis: "Axes", overview: Mapping[str, Any], key: str, label: str) 
 def draw_degrees(axis: "Axes", overview: Mapping[str, Any]) -> None:
     """Draw the distribution of numbers of neighbours, a line per cutoff."""
     total = max(overview["nodes"]["total"], 1)
-    found = list(overview["degrees"].items())
+    by_cutoff = list(overview["degrees"].items())
     # Of many cutoffs the smallest, the largest, and some between.
-    chosen = np.unique(np.linspace(0, len(found) - 1, min(len(found), 5)).round().astype(int))
+    chosen = np.unique(
+        np.linspace(0, len(by_cutoff) - 1, min(len(by_cutoff), 5)).round().astype(int)
+    )
     for place, number in enumerate(chosen.tolist()):
-        cutoff, degrees = found[number]
+        cutoff, degrees = by_cutoff[number]
         shares = 100.0 * np.array(degrees["all"]) / total
         colour = COLOURS[place % len(COLOURS)]
         label = f"{float(cutoff):g} A: {overview['degree'][cutoff]:.1f}"
@@ -133,7 +135,7 @@ def draw_elements(axis: "Axes", counts: Mapping[str, Mapping[str, int]]) -> None
     ranked = sorted(counts.items(), key=lambda pair: -pair[1]["structures"])[:ELEMENTS]
     names = [symbol for symbol, _ in ranked]
     places = np.arange(len(ranked))
-    axis.bar(places, [found["structures"] for _, found in ranked], color=COLOURS[2], width=0.75)
+    axis.bar(places, [number["structures"] for _, number in ranked], color=COLOURS[2], width=0.75)
     axis.set_xticks(places, names)
     axis.set(ylabel="structures with it", xlim=(-0.7, len(ranked) - 0.3))
     many = f"the first {len(ranked)} of {len(counts)}" if len(ranked) < len(counts) else "all"
@@ -186,13 +188,10 @@ def _scale(axis: "Axes", target: Mapping[str, Any], splits: Mapping[str, Any]) -
     unit = "" if target["unit"] == "1" else f" ({target['unit']})"
     norm = "" if target["shape"] == "scalar" else "norm "
     what = f"{norm}per {'atom' if target['level'] == 'node' else 'structure'}{unit}"
-    beyond = any(found["max"] is not None and found["max"] > edges[-1] for found in _splits(splits))
+    beyond = any(row["max"] is not None and row["max"] > edges[-1] for row in _splits(splits))
     axis.set_xlabel(f"{what}, last bin: and more" if beyond else what, fontsize=8.5)
     axis.set_ylabel("share of the split (%)")
-    if (
-        max(max(found["counts"]) * 100.0 / max(found["values"], 1) for found in _splits(splits))
-        > STEEP
-    ):
+    if max(max(row["counts"]) * 100.0 / max(row["values"], 1) for row in _splits(splits)) > STEEP:
         axis.set_yscale("log")
         axis.set_ylim(top=100.0)
 
@@ -216,19 +215,19 @@ def _mark(axis: "Axes", edges: np.ndarray, values: Sequence[float], count: int) 
 
 def draw_leakage(axis: "Axes", findings: Mapping[str, Any]) -> None:
     """Draw the share of each split that train has, too; the title counts duplicates."""
-    found = findings["leakage"]["splits"]
-    places = np.arange(len(found))
+    splits = findings["leakage"]["splits"]
+    places = np.arange(len(splits))
     height = 0.26
     for offset, (key, label, colour) in zip((-1, 0, 1), _SHARED, strict=True):
-        counts = [split[key] for split in found.values()]
-        shares = [100.0 * split[key] / max(split["structures"], 1) for split in found.values()]
+        counts = [split[key] for split in splits.values()]
+        shares = [100.0 * split[key] / max(split["structures"], 1) for split in splits.values()]
         where = places + offset * height
         axis.barh(where, shares, height=height * 0.9, color=colour, label=label)
         for y, share, count in zip(where, shares, counts, strict=True):
             ink = FAINT if not count else INK
             axis.text(share + 1.2, y, f"{count:,}", va="center", fontsize=7, color=ink)
-    axis.set_yticks(places, [f"{name} ({split['structures']:,})" for name, split in found.items()])
-    axis.set(xlim=(0, 112), ylim=(len(found) - 0.5, -0.5), xlabel="share that train has, too (%)")
+    axis.set_yticks(places, [f"{name} ({split['structures']:,})" for name, split in splits.items()])
+    axis.set(xlim=(0, 112), ylim=(len(splits) - 0.5, -0.5), xlabel="share that train has, too (%)")
     axis.set_xticks([0, 25, 50, 75, 100])
     duplicates = findings["duplicates"]
     sets = f"{duplicates['groups']:,} set{'' if duplicates['groups'] == 1 else 's'}"

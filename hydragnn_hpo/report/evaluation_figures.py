@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 SIZE = 4.6
 """Width and height of a picture, in inches."""
 
-_SMALL: dict[str, Any] = {"fontsize": 8, "frameon": False}
-
 
 def write_evaluation(folder: Path, done: Evaluation, plain: dict[str, Any]) -> list[Path]:
     """Write ``evaluation.json``, and four PNG for each head.
@@ -75,10 +73,10 @@ def draw_parity(axis: "Axes", head: HeadEvaluation, curves: Curves) -> None:
         head: of the evaluation.
         curves: not needed here; all figures of a head are called alike.
     """
-    found, known = head.predicted, head.entry.calibration
-    half = known.half_width(found.sigma(known), 0.9, found.stratum)
-    truth, bars = flatten_values(found.truth, half)
-    draw_intervals(axis, truth, found.mean.ravel(), bars, unit=head.entry.unit)
+    labelled, known = head.predicted, head.entry.calibration
+    half = known.half_width(labelled.sigma(known), 0.9, labelled.stratum)
+    truth, bars = flatten_values(labelled.truth, half)
+    draw_intervals(axis, truth, labelled.mean.ravel(), bars, unit=head.entry.unit)
     inside = 100 * head.figures["coverage90"]
     write_note(axis, f"MAE {head.figures['mae']:.3g}\n{inside:.1f} % inside")
 
@@ -107,7 +105,7 @@ def draw_calibration(axis: "Axes", head: HeadEvaluation, curves: Curves) -> None
     axis.set(xlim=(0, 1), ylim=(0, 1), aspect="equal")
     axis.set_xlabel("share that the interval promises")
     axis.set_ylabel("share found inside")
-    axis.legend(loc="lower right", **_SMALL)
+    axis.legend(loc="lower right", fontsize=8, frameon=False)
 
 
 def draw_error(axis: "Axes", head: HeadEvaluation, curves: Curves) -> None:
@@ -136,7 +134,7 @@ def draw_error(axis: "Axes", head: HeadEvaluation, curves: Curves) -> None:
     axis.set(xscale="log", yscale="log", ylim=(0.7 * smallest, None))
     axis.set_xlabel(with_unit("sigma, calibrated", head.entry.unit))
     axis.set_ylabel(with_unit("|error|", head.entry.unit))
-    axis.legend(loc="lower right", **_SMALL)
+    axis.legend(loc="lower right", fontsize=8, frameon=False)
     write_note(axis, f"Spearman {head.figures['spearman']:.2f}\nENCE {head.figures['ence']:.2f}")
 
 
@@ -163,7 +161,7 @@ def draw_sparsification(axis: "Axes", head: HeadEvaluation, curves: Curves) -> N
     axis.set(xlim=(0, 100), ylim=(0, None))
     axis.set_xlabel("values taken away, least certain first (%)")
     axis.set_ylabel("MAE of the rest, relative")
-    axis.legend(loc="best", **_SMALL)
+    axis.legend(loc="best", fontsize=8, frameon=False)
 
 
 FIGURES = {

@@ -1,9 +1,9 @@
 """The formats of ``export``: a campaign for other programs.
 
-What is written is written whole or not at all, and never over anything. Databases are made in
-memory or on a local disk first: they lock their files and write them in pieces, which file systems
-of clusters do not like. Libraries of trackers see no setting of theirs and a temporary home while
-they work: no server, no login, no telemetry, no file beside the export.
+A file is written whole or not at all, and never replaces another. Databases are made in memory or
+on a local disk first: they lock their files and write them in pieces, which the file systems of
+clusters handle badly. While the library of a tracker works, it sees none of its settings and a
+temporary home, so that it contacts no server and leaves no file outside the export.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from hydragnn_hpo import __version__
 from hydragnn_hpo.config import ParameterConfig, Scalar
@@ -40,22 +40,38 @@ from hydragnn_hpo.sanitize import escape_controls, sanitize_values
 from hydragnn_hpo.search import is_in, silence_optuna
 
 
+class ExportJson(TypedDict):
+    """``ExportedFiles`` as JSON."""
+
+    files: list[str]
+    trials: int
+    epochs: int
+    open_with: str
+    note: str
+
+
 @dataclass(frozen=True)
 class ExportedFiles:
     """What an export has written."""
 
     files: tuple[Path, ...]
-    """The folder, or the files, to go on with."""
+    """What was written: one file, a folder, or the files in it."""
     trials: int
     epochs: int
     open_with: str
     """The command, or the line of Python, that opens it."""
     note: str = ""
-    """What one should know about it; empty if nothing."""
+    """A sentence to show with it; empty if none."""
 
-    def to_plain(self) -> dict[str, Any]:
+    def to_plain(self) -> ExportJson:
         """Return plain data for JSON."""
-        return {**vars(self), "files": [str(path) for path in self.files]}
+        return {
+            "files": [str(path) for path in self.files],
+            "trials": self.trials,
+            "epochs": self.epochs,
+            "open_with": self.open_with,
+            "note": self.note,
+        }
 
 
 def _describe(rows: Sequence[TrialRow], file: Path, command: str, note: str = "") -> ExportedFiles:
@@ -138,7 +154,7 @@ def _to_csv(table: TypedTable) -> bytes:
     return text.getvalue().encode()
 
 
-def _csv_cell(value: Any) -> str:
+def _csv_cell(value: Scalar | None) -> str:
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -207,7 +223,7 @@ def _optuna_trial(facts: Facts, row: TrialRow) -> Any:
         ended = begun if begun is not None else facts.begin  # cancelled before it ever ran
     if state != "WAITING" and begun is None:
         begun = ended
-    attributes: dict[str, Any] = {"trial": row.name, "status": row.status}
+    attributes: dict[str, Scalar] = {"trial": row.name, "status": row.status}
     attributes |= {key: text[-_MESSAGE:] for key, text in row.texts.items() if text is not None}
     attributes |= {f"params.{key}": v for key, v in row.values.items() if key not in known}
     for name, value in row.results.items():
@@ -566,7 +582,10 @@ def _copy_whole(source: Path, out: Path) -> None:
 
 
 def folder_names(names: Iterable[str]) -> dict[str, str]:
-    """Return for each trial a name that is safe as a folder's: no way out, no two alike.
+    """Derive names of folders from names of trials: without path separators, all different.
+
+    Returns:
+        Name of the folder by trial, at most 100 ASCII characters and a number.
 
     >>> folder_names(["t0001", "../t", ".._t"])
     {'t0001': 't0001', '../t': '_._t', '.._t': '_._t-2'}

@@ -66,7 +66,11 @@ class TrialRow:
 
     @property
     def results(self) -> dict[str, float | int]:
-        """The numbers that are known, except times."""
+        """The numbers that are known, except times.
+
+        Returns:
+            Number by name, see ``numbers``.
+        """
         times = ("started", "ended")
         return {k: v for k, v in self.numbers.items() if v is not None and k not in times}
 
@@ -82,7 +86,7 @@ def unit_of(name: str, units: Mapping[str, str]) -> str:
 
     Args:
         name: a key of ``TrialRow.numbers`` or ``EpochRow.numbers``.
-        units: of the targets.
+        units: unit by target.
     """
     if name.startswith("val_mae."):
         return units.get(name.removeprefix("val_mae."), "")
@@ -146,8 +150,8 @@ def _epoch_rows(facts: Facts, trial: TrialHistory) -> list[EpochRow]:
     records = _read_epoch_records(facts, trial)
     rows = []
     for epoch in trial.epochs:
-        started = [a.number for a in trial.attempts if a.placed <= epoch.time]
-        attempt = started[-1] if started else 0
+        placed = [a.number for a in trial.attempts if a.placed <= epoch.time]
+        attempt = placed[-1] if placed else 0
         record = records.get((attempt, epoch.epoch), {})
         raw = {
             "objective": epoch.objective,
@@ -190,7 +194,7 @@ class TypedColumn:
     """Name with unit: ``val_mae.energy [eV]``."""
     kind: Literal["string", "int64", "float64", "bool_"]
     """Arrow's word for it."""
-    values: list[Any]
+    values: Sequence[Scalar | None]
     unit: str = ""
 
 
@@ -198,10 +202,14 @@ TypedTable = list[TypedColumn]
 
 
 def tables_of(facts: Facts) -> dict[str, TypedTable]:
-    """Return the tables of a campaign: ``trials`` and ``epochs``."""
+    """Return the tables of a campaign.
+
+    Returns:
+        ``trials``, in the order of proposal, and ``epochs``, in the order of training.
+    """
     rows = trial_rows(facts)
     space = dict.fromkeys(f"params.{escape_controls(key)}" for key in facts.config.space)
-    trials: list[dict[str, Any]] = [
+    trials: list[dict[str, Scalar | None]] = [
         {
             "trial": row.name,
             "parent": row.texts["parent"],
@@ -214,7 +222,7 @@ def tables_of(facts: Facts) -> dict[str, TypedTable]:
         }
         for row in rows
     ]
-    epochs: list[dict[str, Any]] = []
+    epochs: list[dict[str, Scalar | None]] = []
     for row in rows:
         for e in row.epochs:
             first = (row.name, e.attempt, e.epoch, e.time, e.width)
@@ -226,20 +234,22 @@ def tables_of(facts: Facts) -> dict[str, TypedTable]:
 
 
 def _typed_table(
-    rows: Sequence[Mapping[str, Any]], first: Sequence[str], units: Mapping[str, str]
+    rows: Sequence[Mapping[str, Scalar | None]], first: Sequence[str], units: Mapping[str, str]
 ) -> TypedTable:
     """Turn rows into columns.
 
     Args:
-        rows: values by name; not every row has all.
-        first: names of the first columns; others follow as they are met.
-        units: of the targets.
+        rows: values by name; a row may lack some.
+        first: names of the first columns; the others follow in the order of the rows.
+        units: unit by target.
     """
     names = dict.fromkeys([*first, *(name for row in rows for name in row)])
     return [_typed_column(name, [row.get(name) for row in rows], units) for name in names]
 
 
-def _typed_column(name: str, values: list[Any], units: Mapping[str, str]) -> TypedColumn:
+def _typed_column(
+    name: str, values: Sequence[Scalar | None], units: Mapping[str, str]
+) -> TypedColumn:
     """Choose the kind of a column: of searched values the narrowest, and text for mixed ones."""
     unit, known = unit_of(name, units), [value for value in values if value is not None]
     title = f"{name} [{unit}]" if unit else name
@@ -258,6 +268,6 @@ def _typed_column(name: str, values: list[Any], units: Mapping[str, str]) -> Typ
     return TypedColumn(title, "float64", [None if v is None else float(v) for v in values])
 
 
-def _are_whole(values: Sequence[Any]) -> bool:
+def _are_whole(values: Sequence[Scalar]) -> bool:
     """Check whether values are integers of 64 bits, and at least one is there."""
     return bool(values) and all(type(v) is int and abs(v) <= _LARGEST for v in values)

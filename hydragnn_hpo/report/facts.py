@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from hydragnn_hpo.campaign import (
     JournalHistory,
@@ -15,6 +14,7 @@ from hydragnn_hpo.campaign import (
 )
 from hydragnn_hpo.config import CampaignConfig, CardConfig, load_config
 from hydragnn_hpo.errors import StorageError
+from hydragnn_hpo.file_records import EnsembleTable, RunFigures
 from hydragnn_hpo.files import read_json
 from hydragnn_hpo.journal_events import JournalEvent
 from hydragnn_hpo.layout import RunDir
@@ -34,11 +34,12 @@ class Facts:
     cards: Mapping[str, CardConfig]
     """Cards of the stores, by name; empty where there are none."""
     history: JournalHistory
-    """All that the journal says."""
-    figures: Mapping[str, Any]
-    """What ``JournalFold.figures`` returns."""
+    """The journal's events and everything derived from them."""
+    figures: RunFigures
+    """Counts, slot time and energy of the whole campaign."""
     losses: Utilization
-    ensemble: Mapping[str, Any] | None
+    """Slot-seconds by cause."""
+    ensemble: EnsembleTable | None
     """``report/ensemble.json``; None before there is an ensemble."""
 
     @property
@@ -79,7 +80,8 @@ class Facts:
     @property
     def members(self) -> Mapping[str, float]:
         """The ensemble's members and their weights; empty before it is built."""
-        return {m["trial"]: m["weight"] for m in (self.ensemble or {}).get("members", ())}
+        members = self.ensemble["members"] if self.ensemble is not None else ()
+        return {member["trial"]: member["weight"] for member in members}
 
     def goal_name(self, goal: int = 0) -> str:
         """Name one of the campaign's goals for an axis or a column."""
@@ -117,7 +119,7 @@ def read_facts(run: RunDir) -> Facts:
 
 
 def facts_of(run: RunDir, history: JournalHistory) -> Facts:
-    """Combine what was read of a journal with the files beside it."""
+    """Combine the history of a journal with the campaign, cards and ensemble of its run."""
     config = load_config(run.campaign, CampaignConfig)
     cards = [load_config(path, CardConfig) for path in sorted(run.data.glob("*.bp/card.toml"))]
     more = history.state.is_searching(config.search.trials)
@@ -128,12 +130,14 @@ def facts_of(run: RunDir, history: JournalHistory) -> Facts:
         history=history,
         figures=history.figures(),
         losses=history.ledger.utilization(more=more),
-        ensemble=_read_ensemble(run),
+        ensemble=read_ensemble_table(run),
     )
 
 
-def _read_ensemble(run: RunDir) -> Mapping[str, Any] | None:
-    """Read the table of an ensemble; None before there is one.
+def read_ensemble_table(run: RunDir) -> EnsembleTable | None:
+    """Read the table of a run's ensemble; None before there is one.
+
+    Ensembles of earlier versions lack ``curves``, ``candidates`` and ``by_size``.
 
     Raises:
         StorageError: the file is unreadable, or holds something else.
@@ -141,7 +145,7 @@ def _read_ensemble(run: RunDir) -> Mapping[str, Any] | None:
     path = run.report / "ensemble.json"
     if not path.exists():
         return None
-    table = read_json(path)
+    table: EnsembleTable = read_json(path)
     if not isinstance(table, dict) or not isinstance(table.get("heads"), dict):
         raise StorageError(f"{path}: names no heads; remove it, and build the ensemble again.")
     return table

@@ -6,7 +6,7 @@ Shapes: R rows of the picture, T columns. A row may stand for many slots; colour
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,10 +46,10 @@ class Chart:
     slots: Sequence[str]
     """All slots, ``host:index``, neighbours side by side; also those that were never used."""
     seconds: float
-    """How long it took in all."""
+    """Length of the time axis."""
     heading: str
     label_of: Callable[[Bar], str]
-    """What the colour of training tells: the conv or the rung."""
+    """Name that the colour of a training bar stands for: its conv or its rung."""
 
 
 def draw_gantt(chart: Chart, out: Path) -> None:
@@ -59,7 +59,9 @@ def draw_gantt(chart: Chart, out: Path) -> None:
         chart: the bars and slots.
         out: the PNG to write, whole.
     """
-    labels = sorted({chart.label_of(bar) for bar in chart.bars if bar.what == "training"}, key=_key)
+    labels = sorted(
+        {chart.label_of(bar) for bar in chart.bars if bar.what == "training"}, key=_label_order
+    )
     colours = {label: COLOURS[number % len(COLOURS)] for number, label in enumerate(labels)}
     tall = 1.6 + min(5.2, max(1.4, 0.32 * len(chart.slots)))
     figure = make_figure(11.0, tall + 1.7)
@@ -84,7 +86,8 @@ def paint(chart: Chart, colours: dict[str, str]) -> tuple[Floats, dict[str, Floa
         colours: ``#rrggbb`` by label of training.
 
     Returns:
-        The picture, [R, T, 3] in 0 to 1, and the share of all slots by what they do, [T].
+        The picture, [R, T, 3], red, green and blue from 0 to 1; and by activity (``training``,
+        ``start-up``, ``lost``) the share of all slots, [T], from 0 to 1.
     """
     rows, columns = max(1, min(ROWS, len(chart.slots))), COLUMNS
     place = {name: number * rows // len(chart.slots) for number, name in enumerate(chart.slots)}
@@ -176,12 +179,14 @@ def _legend(axis: "Axes", colours: dict[str, str]) -> None:
     known = {**colours, "start-up": STARTING, "lost": ALARM, "idle or away": IDLE}
     for label, colour in known.items():
         axis.bar([0.0], [0.0], width=0.0, color=colour, label=label, edgecolor=FAINT, linewidth=0.4)
-    how: dict[str, Any] = {"frameon": False, "fontsize": 8, "handlelength": 1.0}
-    axis.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), borderaxespad=0.3, **how)
+    axis.legend(
+        loc="upper left", bbox_to_anchor=(1.0, 1.0), borderaxespad=0.3, frameon=False, fontsize=8,
+        handlelength=1.0,
+    )  # fmt: skip
 
 
-def _key(label: str) -> tuple[float, str]:
-    """Order labels that begin with a number by it, others by their letters."""
+def _label_order(label: str) -> tuple[float, str]:
+    """Return the key by which labels are sorted: a number at the beginning, then the text."""
     head = label.split()[0] if label else ""
     return (float(head), label) if head.isdigit() else (float("inf"), label)
 

@@ -1,17 +1,17 @@
 """Hyperparameter importance for one target, by three methods, and whether to trust it.
 
-SHAP explains a forest. fANOVA and PED-ANOVA are Optuna's, but for choices in PED-ANOVA. fANOVA
-gets positions in ranges, which are even in the measure in which the search draws, and a canonical
-value of what is inactive; PED-ANOVA sees active parameters only, as the search did.
+SHAP explains a forest. fANOVA and PED-ANOVA are Optuna's, except for choices in PED-ANOVA. fANOVA
+sees each value as its position in its range, which is uniform over the search's draws, and a
+canonical value of an inactive parameter; PED-ANOVA sees active parameters only, as the search did.
 
 Shapes: N trials, P searched parameters.
 """
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -118,6 +118,22 @@ class Effect:
     """Where it makes the target least: a choice, or a third of its range; empty if unknown."""
 
 
+class ImportanceJson(TypedDict):
+    """``Importance`` as JSON."""
+
+    target: str
+    """Key of the target."""
+    label: str
+    logarithm: bool
+    """Whether the logarithm of the target is explained."""
+    trials: int
+    out_of_bag_r2: float | None
+    trusted: bool
+    doubt: str | None
+    parameters: dict[str, dict[str, float | str | None]]
+    """Fields of ``Effect`` by parameter, the most important first."""
+
+
 @dataclass(frozen=True)
 class Importance:
     """The effects of the searched parameters on one target."""
@@ -143,7 +159,7 @@ class Importance:
         """Whether there were enough trials for PED-ANOVA."""
         return any(effect.ped_anova is not None for effect in self.effects.values())
 
-    def to_plain(self) -> dict[str, Any]:
+    def to_plain(self) -> ImportanceJson:
         """Return plain data for JSON."""
         return {
             "target": self.target.key,
@@ -153,7 +169,7 @@ class Importance:
             "out_of_bag_r2": self.skill,
             "trusted": self.doubt is None,
             "doubt": self.doubt,
-            "parameters": {name: vars(effect) for name, effect in self.effects.items()},
+            "parameters": {name: asdict(effect) for name, effect in self.effects.items()},
         }
 
 
@@ -387,7 +403,7 @@ def ped_anova(
 def _evaluate(
     evaluator: "BaseImportanceEvaluator",
     distributions: "Mapping[str, BaseDistribution]",
-    configurations: Iterable[Mapping[str, Any]],
+    configurations: Iterable[Mapping[str, Scalar]],
     values: Matrix,
 ) -> dict[str, float]:
     """Return Optuna's importances of finished trials.
@@ -480,12 +496,14 @@ BARS = {"shap_share": "SHAP", "fanova": "fANOVA", "ped_anova": "PED-ANOVA"}
 """Shares that are drawn side by side: name of the method by attribute of an effect."""
 
 
-def draw_importance(found: Sequence[Importance], out: Path) -> None:
+def draw_importance(analyses: Sequence[Importance], out: Path) -> None:
     """Draw the shares of each target's parameters by all methods, a panel for each target."""
-    heights = [HEAD_INCHES + ROW_INCHES * min(SHOWN, max(2, len(each.effects))) for each in found]
+    heights = [
+        HEAD_INCHES + ROW_INCHES * min(SHOWN, max(2, len(each.effects))) for each in analyses
+    ]
     figure = make_figure(8.0, sum(heights), pad=0.08)
-    grid = figure.add_gridspec(len(found), 1, height_ratios=heights)
-    for place, each in enumerate(found):
+    grid = figure.add_gridspec(len(analyses), 1, height_ratios=heights)
+    for place, each in enumerate(analyses):
         axis = figure.add_subplot(grid[place])
         skill = "" if each.skill is None else f", out-of-bag R2 {each.skill:.2f}"
         doubt = ", not to be trusted" if each.effects and each.doubt else ""

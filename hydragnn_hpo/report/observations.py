@@ -1,15 +1,15 @@
 """Observations of the search: accuracy, cost, memory and failure of each trial, as targets.
 
-Objectives are those at the first rung, as the brain is told them: every trial comes to rest there,
-after the same number of epochs. At later rungs only the best are left, and a model of a mix of
-budgets would learn which trials were promoted. Trials that a stopping rule ended have no accuracy.
+Objectives are those at the first rung, which is also what the brain learns from: every trial ends
+there, after the same number of epochs. At later rungs only the best trials are left, and a model of
+a mix of budgets would learn which trials were promoted. A trial that a stopping rule ended has no
+accuracy.
 """
 
 import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -76,7 +76,7 @@ def _errors(trial: TrialHistory, rung: int) -> dict[str, float]:
     ends = [attempt for attempt in ends if attempt.reason not in RULES]
     if not ends:
         return {}
-    errors: dict[str, Any] = {"mae": first_goal(ends[-1].score)}
+    errors: dict[str, float | None] = {"mae": first_goal(ends[-1].score)}
     errors |= {f"mae.{head}": error for head, error in ends[-1].val_mae.items()}
     return {k: float(v) for k, v in errors.items() if v is not None and math.isfinite(v)}
 
@@ -162,20 +162,20 @@ def target_values(rows: Iterable[TrialObservation], target: Target) -> Matrix:
     return np.array([math.log(v) for v in values] if target.log else values, dtype=np.float64)
 
 
-def _data_checksum(facts: Facts) -> Any:
+def _data_checksum(facts: Facts) -> object:
     """Return the checksum of the data that a run trained on last."""
     opened = [event.get("data") for event in facts.events if event["event"] == "opened"]
     return opened[-1] if opened else None
 
 
-ALIKE: dict[str, Callable[[Facts], Any]] = {
+ALIKE: dict[str, Callable[[Facts], object]] = {
     "searched other parameters or ranges": lambda facts: facts.config.space,
     "minimized something else": lambda facts: facts.config.search.objective,
     "had another first rung": lambda facts: facts.config.search.rungs[0],
     "fixed other values in [trial]": lambda facts: fixed_values(facts.config.trial),
     "saw other data": _data_checksum,
 }
-"""What pooled runs must have in common, by what is said of a run that differs."""
+"""What pooled runs must have in common, by the words for a run that differs."""
 
 
 def pool_runs(runs: Sequence[Facts]) -> tuple[CampaignConfig, list[TrialObservation]]:

@@ -14,13 +14,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from typing import Any
 
 import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
+from pydantic import JsonValue
 
-from hydragnn_hpo.report.charts import DARK, LIGHT
+from hydragnn_hpo.report.charts import DARK, LIGHT, PlotlyValue
 from hydragnn_hpo.report.page_blocks import Block, Cell, Doubtful, Figure, Section
 
 LONG_TABLE = 16
@@ -39,7 +39,7 @@ class Title:
 
     name: str
     about: str
-    """One line below it: of when, from where."""
+    """One line below it: state and time of the last event, or the campaigns that are compared."""
 
 
 @dataclass(frozen=True)
@@ -49,8 +49,8 @@ class RenderedSection:
     key: str
     title: str
     html: Markup
-    figures: Mapping[str, Any]
-    """JSON data of the charts, by their full key."""
+    figures: Mapping[str, JsonValue]
+    """Traces and layout of each chart as JSON data, by ``SECTION.FIGURE``."""
 
 
 def render_page(title: Title, sections: Sequence[Section]) -> str:
@@ -217,7 +217,7 @@ def _pack(content: bytes) -> str:
 # -- charts as JSON ----------------------------------------------------------------------
 
 
-def to_json(value: Any) -> Any:
+def to_json(value: PlotlyValue) -> JsonValue:
     """Convert a figure, or any part of it, to plain JSON data.
 
     Long arrays of numbers become base64, floats with 7 digits, whole numbers in the smallest type
@@ -237,15 +237,19 @@ def to_json(value: Any) -> Any:
         return to_json(value.item())
     if isinstance(value, float):
         return float(f"{value:.7g}") if math.isfinite(value) else None
+    assert value is None or isinstance(value, (str, int)), f"{type(value)} in a chart"
     return value
 
 
-def _array_to_json(values: np.ndarray) -> Any:
+def _array_to_json(values: np.ndarray) -> JsonValue:
     if values.dtype.kind not in "iuf" or values.size <= SHORT_LIST or values.ndim > 2:
         return [to_json(value) for value in values.tolist()]
     narrow = np.ascontiguousarray(values, _narrow_type(values))
     data = base64.b64encode(narrow.tobytes()).decode()
-    encoded = {"dtype": f"{narrow.dtype.kind}{narrow.dtype.itemsize}", "bdata": data}
+    encoded: dict[str, JsonValue] = {
+        "dtype": f"{narrow.dtype.kind}{narrow.dtype.itemsize}",
+        "bdata": data,
+    }
     if values.ndim == 2:
         encoded["shape"] = ", ".join(map(str, values.shape))
     return encoded

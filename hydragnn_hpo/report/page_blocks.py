@@ -5,7 +5,9 @@ Every number that a reader can see has a key, so that a test can find it and rec
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+
+from hydragnn_hpo.config import Scalar
+from hydragnn_hpo.report.charts import Layout, Trace
 
 
 @dataclass(frozen=True)
@@ -16,7 +18,7 @@ class Number:
     """Unique within its section: ``test_mae.HEAD``."""
     label: str
     value: float | int | None
-    """As it is; None is shown as a dash."""
+    """Not rounded; None is shown as a dash."""
     unit: str = ""
     """``%`` shows a share times 100."""
     note: str = ""
@@ -34,8 +36,8 @@ Cell = float | int | str | None
 """Numbers keep their value; the page rounds what it shows."""
 
 
-def searched_cell(value: Any) -> Cell:
-    """Return a searched value as a cell: truth values are words."""
+def searched_cell(value: Scalar | None) -> Cell:
+    """Return a searched value as a cell: True and False become ``true`` and ``false``."""
     return str(value).lower() if isinstance(value, bool) else value
 
 
@@ -90,11 +92,11 @@ class Figure:
     key: str
     title: str
     caption: str
-    """Its caption and its text for screen readers: one sentence on what it shows."""
-    data: tuple[Mapping[str, Any], ...]
+    """Text below it and for screen readers: a sentence or two on what it shows."""
+    data: tuple[Trace, ...]
     """Traces as plotly takes them. Colours are left out or are names of ``charts.LIGHT``, so that
     they fit light and dark. Arrays may be numpy arrays."""
-    layout: Mapping[str, Any]
+    layout: Layout
     """Axes, titles, shapes; ``page.js`` adds fonts, colours and margins."""
     height: int = 380
     """Pixels."""

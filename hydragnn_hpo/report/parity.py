@@ -2,13 +2,15 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hydragnn_hpo.files import read_json
+from hydragnn_hpo.errors import RunError
+from hydragnn_hpo.file_records import HeadScores, RankedTrial
 from hydragnn_hpo.layout import RunDir
-from hydragnn_hpo.report.charts import with_unit
+from hydragnn_hpo.report.charts import format_number, format_percent, with_unit
+from hydragnn_hpo.report.facts import read_ensemble_table
 from hydragnn_hpo.report.style import (
     ALARM,
     COLOURS,
@@ -29,15 +31,6 @@ POINTS = 1500
 BARS = 20
 """Most trials of the leaderboard."""
 
-_LEGEND: dict[str, Any] = {
-    "fontsize": 8,
-    "frameon": False,
-    "columnspacing": 1.0,
-    "handlelength": 1.2,
-    "bbox_to_anchor": (1.02, 1.0),
-    "borderaxespad": 0.3,
-}
-
 
 def draw_parity(run: Path, out: Path) -> None:
     """Draw parity panels with 90 % intervals and the leaderboard into one PNG.
@@ -50,7 +43,9 @@ def draw_parity(run: Path, out: Path) -> None:
         RunError: there is no ensemble yet, or its report is damaged.
     """
     arrays = load_predictions(RunDir(run))
-    table: dict[str, Any] = read_json(RunDir(run).report / "ensemble.json")
+    table = read_ensemble_table(RunDir(run))
+    if table is None:
+        raise RunError(f"{run}: has no ensemble yet: run 'hydragnn-hpo ensemble build {run}'.")
     heads = [name for name in table["heads"] if arrays[f"{name}/truth"].shape[1] == 1]
     places = len(heads) + 1
     columns = 2 if places == 4 else min(places, 3)
@@ -70,12 +65,12 @@ def draw_parity(run: Path, out: Path) -> None:
     write_png(figure, out)
 
 
-def _errors(scores: Mapping[str, Any]) -> str:
+def _errors(scores: HeadScores) -> str:
     return (
-        f"MAE  {scores['test_mae']:.3g} ensemble\n"
-        f"         {scores['single_mae']:.3g} best single\n"
-        f"         {scores['mean_baseline_mae']:.3g} training mean\n"
-        f"90 % bars hold {100 * scores['coverage90']:.0f} %"
+        f"MAE  {format_number(scores['test_mae'])} ensemble\n"
+        f"         {format_number(scores['single_mae'])} best single\n"
+        f"         {format_number(scores['mean_baseline_mae'])} training mean\n"
+        f"90 % bars hold {format_percent(scores['coverage90'])}"
     )
 
 
@@ -89,16 +84,18 @@ def draw_intervals(
         truth: references, [n].
         mean: predictions, [n].
         half: half of each interval, [n].
-        unit: of all of them.
+        unit: unit of all three.
     """
     outside, shown = np.abs(truth - mean) > half, sample_evenly(truth, POINTS)
     # Few points: plain bars. Many: faint ones, or they hide each other.
     faint = float(np.clip(8.0 / np.sqrt(len(shown)), 0.12, 0.55))
     for colour, rows in ((COLOURS[0], shown[~outside[shown]]), (ALARM, shown[outside[shown]])):
-        bars: dict[str, Any] = {"fmt": "none", "ecolor": colour, "elinewidth": 0.7, "alpha": faint}
-        dots: dict[str, Any] = {"color": colour, "linewidths": 0, "alpha": min(1.0, faint + 0.35)}
-        axis.errorbar(truth[rows], mean[rows], yerr=half[rows], **bars)
-        axis.scatter(truth[rows], mean[rows], s=9, **dots)
+        axis.errorbar(
+            truth[rows], mean[rows], yerr=half[rows], fmt="none", ecolor=colour, elinewidth=0.7,
+            alpha=faint,
+        )  # fmt: skip
+        solid = min(1.0, faint + 0.35)
+        axis.scatter(truth[rows], mean[rows], s=9, color=colour, linewidths=0, alpha=solid)
     ends = np.array([min(truth.min(), mean.min()), max(truth.max(), mean.max())], dtype=float)
     ends += np.array([-1.0, 1.0]) * (0.05 * float(np.ptp(ends)) or 0.5)
     axis.plot(ends, ends, color=INK, linewidth=0.9, zorder=0)
@@ -108,14 +105,14 @@ def draw_intervals(
 
 
 def draw_leaderboard(
-    axis: "Axes", rows: Sequence[Mapping[str, Any]], members: Mapping[str, float]
+    axis: "Axes", rows: Sequence[RankedTrial], members: Mapping[str, float]
 ) -> None:
     """Draw the validation objective of the best trials, members marked by a dot.
 
     Args:
         axis: where to draw.
-        rows: ``trial conv objective status``, best first.
-        members: weight by trial.
+        rows: trials with a result, best first.
+        members: weight of each member by trial; its keys are marked.
     """
     scored = [row for row in rows if row["objective"] is not None]
     shown = scored[:BARS] + [row for row in scored[BARS:] if row["trial"] in members]
@@ -139,5 +136,8 @@ def draw_leaderboard(
     axis.set_xlabel(f"validation objective (MAE / standard deviation){note}")
     count = f"best {len(shown)} of {len(rows)} trials" if len(shown) < len(rows) else "trials"
     axis.set_ylabel(count)
-    axis.legend(loc="lower right", ncols=len(convs) + 1, **_LEGEND)
+    axis.legend(
+        loc="lower right", ncols=len(convs) + 1, fontsize=8, frameon=False, columnspacing=1.0,
+        handlelength=1.2, bbox_to_anchor=(1.02, 1.0), borderaxespad=0.3,
+    )  # fmt: skip
     tidy_axis(axis)

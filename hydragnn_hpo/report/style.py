@@ -2,7 +2,7 @@
 
 import io
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hydragnn_hpo.files import write_bytes
 
@@ -57,5 +57,6 @@ def tidy_axis(axis: "Axes") -> None:
 def write_note(axis: "Axes", text: str) -> None:
     """Write a few lines into the upper left corner of a panel."""
     box = {"facecolor": "white", "alpha": 0.8, "edgecolor": "none", "pad": 2.0}
-    place: dict[str, Any] = {"transform": axis.transAxes, "va": "top", "bbox": box}
-    axis.text(0.035, 0.965, text, fontsize=8, color=INK, **place)
+    axis.text(
+        0.035, 0.965, text, fontsize=8, color=INK, va="top", bbox=box, transform=axis.transAxes
+    )

@@ -1,4 +1,4 @@
-"""A surrogate model of the search space: trials as a matrix, a forest, and what it has learnt.
+"""A surrogate model of the search space: trials as a matrix, a forest, and explanations of it.
 
 A parameter has one column (its logarithm where it is searched on a logarithmic scale), choices
 have one for each, and where a condition can switch a parameter off, a column says whether it is on.
@@ -69,7 +69,11 @@ class Design:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The searched parameters, in the order of the campaign."""
+        """The searched parameters.
+
+        Returns:
+            Dotted keys, in the order of the campaign.
+        """
         return tuple(self.space)
 
     @property
@@ -187,9 +191,15 @@ class Forest:
 
 
 def fit_forest(rows: Matrix, values: Matrix, *, seed: int) -> Forest:
-    """Fit a forest to rows [N, C] and values [N].
+    """Fit a forest of extra trees.
 
-    Each tree sees a bootstrap sample; the others are its test.
+    Each tree sees a bootstrap sample of the rows, and is tested on the others.
+
+    Args:
+        rows: encoded configurations, [N, C].
+        values: quantity to predict, [N].
+        seed: seed of the bootstrap and of the splits.
+
     Source: Geurts, Ernst and Wehenkel (2006), doi:10.1007/s10994-006-6226-1.
     """
     from sklearn.ensemble import ExtraTreesRegressor

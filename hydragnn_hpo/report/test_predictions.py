@@ -9,7 +9,12 @@ from hydragnn_hpo.layout import RunDir
 
 
 def load_predictions(run: RunDir) -> dict[str, np.ndarray]:
-    """Load ``HEAD/PART`` of the predictions on the test split, rows by components.
+    """Load the ensemble's predictions on the test split.
+
+    Returns:
+        Arrays by ``HEAD/PART``, [rows, components], in the head's unit; parts are ``truth``,
+        ``mean``, ``half90`` (half the 90 % interval), and, in newer runs, ``sigma`` and
+        ``raw_sigma`` (before calibration).
 
     Raises:
         RunError: there is no ensemble yet, or the file is damaged.

@@ -311,9 +311,9 @@ def test_the_command_goes_on_and_says_so(hpo) -> None:
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=SECONDS)
     assert process.returncode == 130
-    assert spoken(said) == ["what is finished stays in .tiny.bp.work: start again to go on"]
+    assert spoken(said) == ["finished parts stay in .tiny.bp.work: run the same command to resume"]
     done = hpo("dataset", "build", card)
     assert done.code == 0, done.err
-    there = "going on where an earlier build ended: 2048 of 3000 structures are there"
+    there = "resuming an earlier build: 2048 of 3000 structures are there"
     assert spoken(done.err) == [there]
     assert "3000 graphs" in done.out

@@ -31,7 +31,7 @@ def test_a_live_campaign_is_steered_by_files(hpo):
     hpo.wait_for(lambda: len(ended(hpo, run, "stopped")) >= 2, "two trials at rest")
 
     done = hpo.here("pause", run)
-    assert (done.code, done.out.startswith(f"asked process {first.pid} on ")) == (0, True)
+    assert (done.code, done.out.startswith(f"sent to process {first.pid} on ")) == (0, True)
     assert first.wait(timeout=300.0) == 1
     assert "paused" in first.communicate()[1]
     assert hpo.strays(run) == []

@@ -62,7 +62,7 @@ def test_each_verb_leaves_its_wish(hpo, run, controller):
     ):
         done = hpo.here(*command)
         assert done.code == 0, done.err
-        assert done.out.startswith(f"asked process {os.getpid()} on ")
+        assert done.out.startswith(f"sent to process {os.getpid()} on ")
     mine = {"model.conv": "egnn", "model.layers": 1, "training.learning_rate": 0.002}
     assert asked(run) == [
         {"request": "cancel", "trial": "t0001"},
@@ -76,14 +76,14 @@ def test_each_verb_leaves_its_wish(hpo, run, controller):
 
 def test_without_a_controller_a_wish_waits(hpo, run):
     done = hpo.here("add-trials", "run", "2")
-    assert "it waits for the next 'run': the brain proposes 2 trials" in done.out
+    assert "the request waits for the next 'run': the brain proposes 2 trials" in done.out
     assert asked(run) == [{"request": "add-trials", "count": 2}]
     hpo.refused("pause", "run", says=("nothing to pause",))
 
 
 def test_a_dry_run_leaves_nothing(hpo, run, controller):
     done = hpo.here("cancel", "run", "t0001", "--dry-run")
-    assert done.out == "would ask: t0001 is ended, its slots go to others.\n"
+    assert done.out == "would send: t0001 is ended, other trials get its slots.\n"
     assert not run.requests.exists()
     hpo.refused("cancel", "run", "t0009", "--dry-run", says=("no trial 't0009'",))
 
@@ -105,7 +105,7 @@ def test_nonsense_is_refused_and_leaves_nothing(hpo, run):
         ("cancel", "run", "t0000"): ("t0000 has ended already (diverged)",),
         ("retry", "run", "t0001"): ("t0001 is running",),
         ("retry", "run", "../x"): ("trial",),
-        ("add-trials", "run"): ("say how many",),
+        ("add-trials", "run"): ("give a number of trials",),
         ("add-trials", "run", "3", "--values", "far.toml"): ("not both",),
         ("add-trials", "run", "--values", "far.toml"): ("model.layers = 9", "1 to 2"),
         ("add-trials", "run", "--values", "list.toml"): ("list.toml", "[[trial]]"),

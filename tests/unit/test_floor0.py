@@ -50,6 +50,26 @@ def test_a_full_disk_leaves_the_old_file_and_a_sentence(tmp_path, monkeypatch, s
     assert names(tmp_path) == ["a.json"]
 
 
+@pytest.mark.parametrize(
+    ("number", "advice"),
+    [
+        (errno.ENOSPC, "make room or choose another place"),
+        (errno.EDQUOT, "your quota is used up: remove files or choose another place"),
+        (errno.EROFS, "it is mounted read-only: choose another place"),
+        (errno.ESTALE, "its network mount was lost: run the command again once it is back"),
+        (errno.EACCES, "you lack the permission: ask its owner for it or choose another place"),
+        (errno.EMFILE, "raise the limit of open files of a process: ulimit -n"),
+        (errno.ENOTDIR, "choose another place"),
+    ],
+    ids=errno.errorcode.get,
+)
+def test_each_error_of_the_storage_has_its_own_advice(number, advice, tmp_path):
+    with pytest.raises(StorageError) as caught, files.storage(tmp_path):
+        raise OSError(number, os.strerror(number))
+    expected = f"{tmp_path}: cannot be written ({os.strerror(number)}); {advice}."
+    assert str(caught.value) == expected
+
+
 def test_content_is_on_disk_before_the_name_and_the_folder_after(tmp_path, monkeypatch):
     order = []
     for name in ("fsync", "replace"):

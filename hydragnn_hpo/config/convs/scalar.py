@@ -244,7 +244,16 @@ def gathering_parameters(features: int, options: Config) -> int:
 
 
 def gathering_flops(features: int, options: Config, nodes: float) -> float:
-    """Count the operations of that map."""
+    """Count the operations of the map from all aggregations to the width.
+
+    Args:
+        features: channels per node, F.
+        options: options of the conv; ``scalers`` decides how many copies there are.
+        nodes: nodes of the pass.
+
+    Returns:
+        Multiplications and additions of one forward pass.
+    """
     return nodes * products(AGGREGATIONS * aggregator_copies(options) * features, features)
 
 

@@ -35,7 +35,7 @@ class Range:
 
 @dataclass(frozen=True)
 class Dimensions:
-    """What every conv is built from, beside its own options."""
+    """Dimensions that every conv is built from, in addition to its own options."""
 
     features: int
     """Channels per node, F."""
@@ -53,7 +53,7 @@ class Dimensions:
 
 @dataclass(frozen=True)
 class GraphSizes:
-    """How much a pass goes through: one graph, a batch or an epoch."""
+    """Numbers of nodes, edges and triplets that one pass processes: a graph, a batch, an epoch."""
 
     nodes: float
     edges: float
@@ -67,11 +67,14 @@ class GraphSizes:
 
 
 Parameters = Callable[[Dimensions, Config], int]
+"""Number of parameters of a layer, from its dimensions and the conv's options."""
+
 Amount = Callable[[Dimensions, Config, GraphSizes], float]
+"""An amount of work or memory of one layer for graphs of some sizes."""
 
 
 def _fits(dimensions: Dimensions, options: Config) -> None:
-    """Accept: most options go with any width."""
+    """Accept any widths: most options go with all."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +102,16 @@ class ConvSpec:
 
 
 def check_heads(conv: str, heads: int, features: int) -> None:
-    """Raise ``ValueError`` where heads of an attention cannot share the features out."""
+    """Check that the heads of an attention divide the features evenly.
+
+    Args:
+        conv: name of the conv, for the message.
+        heads: number of attention heads.
+        features: channels per node, F.
+
+    Raises:
+        ValueError: ``features`` is no multiple of ``heads``.
+    """
     if features % heads:
         raise ValueError(
             f"options of conv '{conv}': heads is {heads}, which does not divide features "
@@ -108,7 +120,13 @@ def check_heads(conv: str, heads: int, features: int) -> None:
 
 
 def linear(inputs: int, outputs: int, bias: bool = True) -> int:
-    """Count the parameters of a linear map."""
+    """Count the parameters of a linear map.
+
+    Args:
+        inputs: channels that come in.
+        outputs: channels that go out.
+        bias: whether one number is added to each output.
+    """
     return inputs * outputs + (outputs if bias else 0)
 
 
@@ -123,7 +141,11 @@ def products(*widths: int) -> float:
 
 
 def search_ranges(options: type[Config]) -> dict[str, ParameterConfig]:
-    """Return the sensible search range of each option that has one, by the option's name."""
+    """Collect the default search ranges of a conv's options.
+
+    Returns:
+        Range by name of the option; an option without a ``Range`` is left out.
+    """
     return {
         name: ParameterConfig(**vars(noted))
         for name, field in options.model_fields.items()
@@ -201,4 +223,4 @@ def _user_kept(d: Dimensions, o: Config, s: GraphSizes) -> float:
 
 
 USER_SPEC = ConvSpec(UserOptions, _user_parameters, _user_flops, _user_kept, vectors=True)
-"""The most that a user's conv may be; what it is not, it says when it is built."""
+"""Assumptions for a user's conv, the widest; its own properties are known when it is built."""

@@ -51,6 +51,10 @@ def paths(left: int, right: int, out: int, *, same: bool = False) -> tuple[Path,
         right: highest degree of the second factor.
         out: highest degree of the product.
         same: both factors are the same features, so that their order does not matter.
+
+    Returns:
+        Degrees of the two factors and of the product; parities match, and the degrees obey the
+        triangle rule.
     """
     return tuple(
         (one, two, three)
@@ -66,15 +70,22 @@ def pairs(coupled: tuple[Path, ...], *, same: bool = False) -> tuple[tuple[int, 
 
     Three harmonics couple where an even number of their orders is negative and one of the orders
     is the sum of the others, up to signs.
+
+    Args:
+        coupled: couplings of degrees, as ``paths`` lists them.
+        same: both factors are the same features, so that (a, b) and (b, a) are one pair.
+
+    Returns:
+        Column of the first and of the second factor, in ascending order.
     """
-    found = set()
+    needed = set()
     for one, two, three in coupled:
         for a, first in enumerate(ORDERS[one]):
             for b, second in enumerate(ORDERS[two]):
                 if any(_meet(first, second, third) for third in ORDERS[three]):
                     columns = (start(one) + a, start(two) + b)
-                    found.add((min(columns), max(columns)) if same else columns)
-    return tuple(sorted(found))
+                    needed.add((min(columns), max(columns)) if same else columns)
+    return tuple(sorted(needed))
 
 
 def _meet(first: int, second: int, third: int) -> bool:
@@ -204,12 +215,12 @@ class MACEOptions(Config):
 
 
 class Plan:
-    """Which degrees meet in one layer; read by ``model.convs.mace`` and by its costs below."""
+    """Degrees that are coupled in one layer. Read by ``model.convs.mace`` and the costs below."""
 
     def __init__(self, dimensions: Dimensions, options: MACEOptions) -> None:
-        """Follow the degrees from what is read to what is written.
+        """Derive the degrees of each step from the input to the output of a layer.
 
-        Nothing is made that no one reads: the last layer of a net without vector heads writes
+        Unused features are not computed: the last layer of a net without vector heads outputs
         degree 0 alone.
         """
         self.reads = options.node_max_ell if dimensions.layer else 0
@@ -224,18 +235,22 @@ class Plan:
             self.moments[one, two] = (*self.moments.get((one, two), ()), three)
         self.around = max(two for _, two in self.moments)
         """Highest degree of the harmonics that take part."""
-        ends = [three for found in self.moments.values() for three in found]
+        ends = [three for degrees in self.moments.values() for three in degrees]
         self.counts = tuple(ends.count(ell) for ell in range(self.gathers + 1))
         """Number of moments of each degree."""
         self.orders = tuple(range(2, options.correlation + 1))
         """Numbers of neighbours that products see."""
 
     def made(self, order: int) -> int:
-        """Return the highest degree of the products of ``order`` neighbours."""
+        """Return the highest degree among the products of ``order`` neighbours."""
         return self.gathers if order + 1 in self.orders else self.writes
 
     def couplings(self, order: int) -> tuple[Path, ...]:
-        """List what the products of ``order`` neighbours are made of."""
+        """List the couplings that make up the products of ``order`` neighbours.
+
+        Returns:
+            Couplings of products of ``order - 1`` neighbours with sums over neighbours.
+        """
         left = self.gathers if order == 2 else self.made(order - 1)
         return paths(left, self.gathers, self.made(order), same=order == 2)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hydragnn_hpo.campaign import TrialHistory
-from hydragnn_hpo.report.charts import axes, scatter, series_colour, titled_axis
+from hydragnn_hpo.report.charts import Trace, axes, scatter, series_colour, titled_axis
 from hydragnn_hpo.report.facts import Facts
 from hydragnn_hpo.report.page_blocks import (
     Block,
@@ -68,12 +68,12 @@ def collect_epochs(facts: Facts) -> list[PredictedCost]:
 def _epoch_seconds(trial: TrialHistory) -> list[list[float]]:
     """Return the seconds of each attempt's epochs: those recorded after it was placed."""
     starts = [attempt.placed for attempt in trial.attempts]
-    found: list[list[float]] = [[] for _ in starts]
+    seconds: list[list[float]] = [[] for _ in starts]
     for epoch in trial.epochs:
         place = bisect_right(starts, epoch.time) - 1
         if place >= 0:
-            found[place].append(epoch.seconds)
-    return found
+            seconds[place].append(epoch.seconds)
+    return seconds
 
 
 def collect_attempts(facts: Facts) -> list[PredictedCost]:
@@ -89,10 +89,10 @@ def collect_attempts(facts: Facts) -> list[PredictedCost]:
 
 
 def ratio_percentiles(costs: Iterable[PredictedCost]) -> tuple[float, float, float]:
-    """Return percentiles of actual over predicted.
+    """Return percentiles of actual over predicted seconds.
 
     Returns:
-        The 10th, the 50th and the 90th.
+        The 10th, 50th and 90th percentile, dimensionless.
     """
     ratios = [cost.actual / cost.predicted for cost in costs]
     low, middle, high = np.percentile(ratios, [10.0, 50.0, 90.0])
@@ -100,10 +100,10 @@ def ratio_percentiles(costs: Iterable[PredictedCost]) -> tuple[float, float, flo
 
 
 def _by_group(costs: Sequence[PredictedCost]) -> dict[str, list[PredictedCost]]:
-    found: defaultdict[str, list[PredictedCost]] = defaultdict(list)
+    groups: defaultdict[str, list[PredictedCost]] = defaultdict(list)
     for cost in costs:
-        found[cost.group].append(cost)
-    return dict(sorted(found.items()))
+        groups[cost.group].append(cost)
+    return dict(sorted(groups.items()))
 
 
 def _make_numbers(epochs: Sequence[PredictedCost], attempts: Sequence[PredictedCost]) -> Numbers:
@@ -124,7 +124,7 @@ def _make_figure(key: str, title: str, costs: Sequence[PredictedCost]) -> Figure
     thin = costs[:: -(-len(costs) // MOST_POINTS)]
     seconds = [end for cost in thin for end in (cost.predicted, cost.actual)]
     ends = [min(seconds), max(seconds)]
-    dotted = {"color": "faint", "dash": "dot", "width": 1.5}
+    dotted: Trace = {"color": "faint", "dash": "dot", "width": 1.5}
     traces = [scatter(ends, ends, "lines", name="as predicted", line=dotted, hoverinfo="skip")]
     for number, (group, here) in enumerate(_by_group(thin).items()):
         dots = scatter(

@@ -1,13 +1,25 @@
 """Sections on the ensemble: errors and calibration by head; members, and errors by their number."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Literal
 
 import numpy as np
 
+from hydragnn_hpo.file_records import (
+    Curves,
+    EnsembleSize,
+    EnsembleTable,
+    HeadDiversity,
+    HeadScores,
+)
 from hydragnn_hpo.report.charts import (
     LEGEND,
+    Layout,
+    PlotlyValue,
+    Trace,
     axes,
+    format_number,
+    format_percent,
     log_axis,
     scatter,
     square_axes,
@@ -25,7 +37,26 @@ HEADS = 12
 NAMED = 14
 """Most members whose correlations are written into the cells."""
 
-SCORES = {
+ScoreName = Literal[
+    "test_rows",
+    "test_mae",
+    "test_rmse",
+    "single_mae",
+    "mean_baseline_mae",
+    "ratio_to_mean",
+    "coverage50",
+    "coverage90",
+    "raw_coverage90",
+    "width90",
+    "crps",
+    "nll",
+    "ence",
+    "area",
+    "spearman",
+]
+"""Keys of ``HeadScores`` that are columns of the table of scores."""
+
+SCORES: Mapping[ScoreName, str | tuple[str, str]] = {
     "test_rows": "values",
     "test_mae": "MAE",
     "test_rmse": "RMSE",
@@ -50,7 +81,7 @@ HONEST = (
     "0 for a perfect sigma; errors, CRPS and widths are in the head's unit."
 )
 
-BY_SIZE: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
+BY_SIZE: tuple[tuple[str, Literal["sel_mae", "test_mae"], str, Trace], ...] = (
     ("top", "sel_mae", "the best K, on sel", {"color": "c0", "width": 2}),
     ("greedy", "sel_mae", "greedy, on sel", {"color": "c2", "width": 2, "dash": "dash"}),
     ("top", "test_mae", "the best K, on test", {"color": "c1", "width": 2}),
@@ -59,6 +90,7 @@ BY_SIZE: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
 """Lines of the error against K: method, split, label and style."""
 
 Arrays = Mapping[str, np.ndarray]
+"""``truth mean half90 sigma raw_sigma`` of one head, [n]; see ``read_test_predictions``."""
 
 
 # -- the section on heads ------------------------------------------------------------------
@@ -70,8 +102,11 @@ def make_heads(facts: Facts) -> Section | None:
         return None
     heads, arrays = facts.ensemble["heads"], read_test_predictions(facts.run)
     curves = facts.ensemble.get("curves", {})
-    rows = ((name, head["unit"], *map(head.get, SCORES)) for name, head in heads.items())
-    columns = {"head": "head", "unit": "unit"} | SCORES
+    rows = (
+        (name, head["unit"], *(head.get(score) for score in SCORES)) for name, head in heads.items()
+    )
+    columns: dict[str, str | Sequence[str]] = {"head": "head", "unit": "unit"}
+    columns |= {str(score): title for score, title in SCORES.items()}
     table = make_table("scores", columns, rows, "The ensemble on the test split.")
     blocks: list[Block] = [table, Text(HONEST)]
     for name in list(heads)[:HEADS]:
@@ -95,7 +130,7 @@ def make_heads(facts: Facts) -> Section | None:
     return Section("heads", "Predictions by head", lead, tuple(blocks))
 
 
-def _parity(name: str, scores: Mapping[str, Any], parts: Arrays) -> Figure:
+def _parity(name: str, scores: HeadScores, parts: Arrays) -> Figure:
     total, unit = len(parts["truth"]), scores["unit"]
     shown = sample_evenly(parts["truth"], POINTS)
     half = parts.get("half90", np.zeros(total))[shown]
@@ -109,10 +144,10 @@ def _parity(name: str, scores: Mapping[str, Any], parts: Arrays) -> Figure:
     labels = with_unit("reference", unit), with_unit("predicted", unit)
     return Figure(
         key=f"parity.{name}",
-        title=f"{name}: MAE {scores['test_mae']:.3g}{'' if unit == '1' else ' ' + unit}",
+        title=f"{name}: MAE {format_number(scores['test_mae'])}{'' if unit == '1' else ' ' + unit}",
         caption=f"{few if total > len(shown) else 'All values'}: predicted against reference with "
-        f"90 % intervals, which hold {100 * scores['coverage90']:.0f} %. Intervals that miss are "
-        "red.",
+        f"90 % intervals, which hold {format_percent(scores['coverage90'])}. "
+        "Intervals that miss are red.",
         data=(
             _points("inside the interval", values[:, inside], "c0"),
             _points("outside", values[:, ~inside], "bad", least=0.6),
@@ -123,7 +158,7 @@ def _parity(name: str, scores: Mapping[str, Any], parts: Arrays) -> Figure:
     )
 
 
-def _points(label: str, values: np.ndarray, colour: str, *, least: float = 0.0) -> dict[str, Any]:
+def _points(label: str, values: np.ndarray, colour: str, *, least: float = 0.0) -> Trace:
     """Return points with intervals: the more there are, the fainter.
 
     Args:
@@ -145,14 +180,16 @@ def _points(label: str, values: np.ndarray, colour: str, *, least: float = 0.0) 
     )
 
 
-def _line(name: str, x: Any, y: Any, **style: Any) -> dict[str, Any]:
+def _line(
+    name: str, x: Sequence[float | None], y: Sequence[float | None], **style: PlotlyValue
+) -> Trace:
     return scatter(np.asarray(x, float), np.asarray(y, float), "lines", name=name, line=style)
 
 
-def _calibration(name: str, curves: Mapping[str, Any]) -> Figure:
+def _calibration(name: str, curves: Curves) -> Figure:
     gaussian, conformal = curves["calibration"], curves["conformal"]
     level = [0, *gaussian["level"], 1]
-    below = float(np.mean(gaussian["raw"])) < float(np.mean(gaussian["level"]))
+    below = np.array(gaussian["raw"], float).mean() < np.array(gaussian["level"], float).mean()
     promised = [0, *conformal["level"], 1]
     return Figure(
         key=f"calibration.{name}",
@@ -170,12 +207,16 @@ def _calibration(name: str, curves: Mapping[str, Any]) -> Figure:
     )
 
 
-def _errors(name: str, scores: Mapping[str, Any], bins: Mapping[str, Any], parts: Arrays) -> Figure:
-    across, unit, traces = np.array(bins["sigma"]), scores["unit"], []
+def _errors(
+    name: str, scores: HeadScores, bins: Mapping[str, Sequence[float | None]], parts: Arrays
+) -> Figure:
+    sigma, unit = np.array(bins["sigma"], dtype=float), scores["unit"]
+    across = sigma
+    traces: list[Trace] = []
     if "sigma" in parts:
         across = parts["sigma"]
         traces.append(_dots(across, np.abs(parts["truth"] - parts["mean"])))
-    ends = [0.9 * min(bins["sigma"]), 1.1 * max(bins["sigma"])]
+    ends = [0.9 * float(sigma.min()), 1.1 * float(sigma.max())]
     traces.append(_line("error = sigma", ends, ends, color="ink", width=1))
     binned = _line("RMSE of bins", bins["sigma"], bins["rms_error"], color="c1", width=2)
     traces.append(binned | {"mode": "lines+markers"})
@@ -196,7 +237,7 @@ def _errors(name: str, scores: Mapping[str, Any], bins: Mapping[str, Any], parts
     )
 
 
-def _dots(sigma: np.ndarray, error: np.ndarray) -> dict[str, Any]:
+def _dots(sigma: np.ndarray, error: np.ndarray) -> Trace:
     """Return errors over sigma; those close to zero stand at the lower end."""
     least = max(1e-3 * float(np.quantile(error, 0.99)), 1e-12)
     shown = sample_evenly(sigma, POINTS)
@@ -232,13 +273,14 @@ def make_members(facts: Facts) -> Section | None:
         blocks.append(Text(text))
     kept = "the K best" if table["method"] == "top" else "greedy selection"
     lead = (
-        "Who is in it, do its members err in different ways, and would fewer or more do as well? "
+        "Which trials are its members, do they err in different ways, and would fewer or more do "
+        "as well? "
         f"Kept: {kept}, because {table['why']}."
     )
     return Section("members", "The ensemble", lead, tuple(blocks))
 
 
-def _members(facts: Facts, table: Mapping[str, Any]) -> Table:
+def _members(facts: Facts, table: EnsembleTable) -> Table:
     units = {name: head["unit"] for name, head in table["heads"].items()}
     sel = {one["trial"]: one["sel_mae"] for one in table.get("candidates", ())}
     convs = {row["trial"]: row["conv"] for row in table["leaderboard"]}
@@ -263,7 +305,7 @@ def _members(facts: Facts, table: Mapping[str, Any]) -> Table:
     return make_table("members", columns, rows, note)
 
 
-def _diversity(table: Mapping[str, Any]) -> Table:
+def _diversity(table: EnsembleTable) -> Table:
     columns = {
         "head": "head",
         "unit": "unit",
@@ -287,9 +329,9 @@ def _diversity(table: Mapping[str, Any]) -> Table:
     return make_table("alike", columns, rows, note)
 
 
-def _correlation(name: str, seen: Mapping[str, Any]) -> Figure:
+def _correlation(name: str, seen: HeadDiversity) -> Figure:
     matrix, members = np.array(seen["correlation"], dtype=float), list(seen["members"])
-    trace: dict[str, Any] = {
+    trace: Trace = {
         "type": "heatmap",
         "z": matrix,
         "x": members,
@@ -304,7 +346,7 @@ def _correlation(name: str, seen: Mapping[str, Any]) -> Figure:
     }
     if len(members) <= NAMED:
         trace["texttemplate"] = "%{z:.2f}"
-    plain = {"type": "category", "constrain": "domain"}
+    plain: Layout = {"type": "category", "constrain": "domain"}
     down = plain | {"autorange": "reversed", "scaleanchor": "x"}
     return Figure(
         key=f"correlation.{name}",
@@ -317,24 +359,25 @@ def _correlation(name: str, seen: Mapping[str, Any]) -> Figure:
     )
 
 
-def _by_size(name: str, table: Mapping[str, Any]) -> Figure:
+def _by_size(name: str, table: EnsembleTable) -> Figure:
     traces = []
     for method, split, label, line in BY_SIZE:
-        sizes = [s for s in table["by_size"].get(method, ()) if _error(s, split, name) is not None]
+        sizes = table["by_size"].get(method, ())
+        sizes = [size for size in sizes if _error(size, split, name) is not None]
         if sizes:
             trace = scatter(
-                np.array([s["members"] for s in sizes]),
-                np.array([s[split][name] for s in sizes]),
+                np.array([size["members"] for size in sizes]),
+                np.array([_error(size, split, name) for size in sizes]),
                 "lines+markers",
                 name=label,
-                text=[s["added"] for s in sizes],
+                text=[size["added"] for size in sizes],
                 line=line,
                 hovertemplate="%{x} members, with %{text}: %{y:.4g}",
             )
             traces.append(trace)
     kept, most = len(table["members"]), max(size["members"] for size in table["by_size"]["top"])
-    upright = {"type": "line", "x0": kept, "x1": kept, "y0": 0, "y1": 1, "yref": "paper"}
-    dotted = {"color": "faint", "width": 1, "dash": "dot"}
+    upright: Layout = {"type": "line", "x0": kept, "x1": kept, "y0": 0, "y1": 1, "yref": "paper"}
+    dotted: Layout = {"color": "faint", "width": 1, "dash": "dot"}
     return Figure(
         key=f"by_size.{name}",
         title=f"{name}: MAE against the number of members",
@@ -351,12 +394,11 @@ def _by_size(name: str, table: Mapping[str, Any]) -> Figure:
     )
 
 
-def _error(size: Mapping[str, Any], split: str, head: str) -> float | None:
-    found: float | None = (size[split] or {}).get(head)
-    return found
+def _error(size: EnsembleSize, split: Literal["sel_mae", "test_mae"], head: str) -> float | None:
+    return (size[split] or {}).get(head)
 
 
-def _sizes(heads: Mapping[str, Any], by_size: Mapping[str, Sequence[Mapping[str, Any]]]) -> Table:
+def _sizes(heads: Mapping[str, HeadScores], by_size: Mapping[str, Sequence[EnsembleSize]]) -> Table:
     columns: dict[str, str | Sequence[str]] = {"members": "members"}
     for name, head in heads.items():
         for method, split, label, _ in BY_SIZE:

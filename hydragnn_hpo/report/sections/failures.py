@@ -64,11 +64,15 @@ def make_section(facts: Facts) -> Section:
 
 
 def group_by_reason(pairs: Iterable[tuple[str, Item]]) -> dict[str, list[Item]]:
-    """Group pairs of a reason and something by the reason, the most frequent first."""
-    found: defaultdict[str, list[Item]] = defaultdict(list)
+    """Group items by their reason.
+
+    Returns:
+        Items by reason, the most frequent reason first.
+    """
+    groups: defaultdict[str, list[Item]] = defaultdict(list)
     for reason, item in pairs:
-        found[reason].append(item)
-    return dict(sorted(found.items(), key=lambda pair: (-len(pair[1]), pair[0])))
+        groups[reason].append(item)
+    return dict(sorted(groups.items(), key=lambda pair: (-len(pair[1]), pair[0])))
 
 
 def _reason_table(by_reason: dict[str, list[TrialHistory]]) -> Table:
@@ -148,12 +152,12 @@ def _interruption_table(interrupted: dict[str, list[str]]) -> Table:
 
 def _lost_hosts(facts: Facts) -> list[tuple[str, str, str]]:
     """Return host, fate (lost, lost and back, in quarantine) and reason."""
-    found: dict[str, tuple[str, str]] = {}
+    fates: dict[str, tuple[str, str]] = {}
     for event in facts.events:
         if event["event"] == "host_lost":
-            found[event["host"]] = "lost", event["reason"]
-        elif event["event"] == "host_joined" and event["host"] in found:
-            found[event["host"]] = "lost, came back", found[event["host"]][1]
+            fates[event["host"]] = "lost", event["reason"]
+        elif event["event"] == "host_joined" and event["host"] in fates:
+            fates[event["host"]] = "lost, came back", fates[event["host"]][1]
     for host, reason in facts.state.hosts.quarantined.items():
-        found[host] = "in quarantine", reason
-    return [(host, became, why) for host, (became, why) in found.items()]
+        fates[host] = "in quarantine", reason
+    return [(host, became, why) for host, (became, why) in fates.items()]

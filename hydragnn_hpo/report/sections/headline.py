@@ -1,9 +1,9 @@
 """Section on the outcome, in one screen: errors in units, baselines, and cost."""
 
 from collections.abc import Mapping
-from typing import Any
 
 from hydragnn_hpo.config import PublishedConfig
+from hydragnn_hpo.file_records import HeadScores, RunFigures
 from hydragnn_hpo.report.charts import cost_unit, time_unit
 from hydragnn_hpo.report.facts import Facts
 from hydragnn_hpo.report.page_blocks import Block, Number, Numbers, Section, Table, Text, make_table
@@ -16,16 +16,16 @@ def make_section(facts: Facts) -> Section:
     blocks: list[Block] = []
     if not facts.state.finished:
         blocks.append(Text("The campaign is not finished: what follows is as far as it has come."))
-    heads = (facts.ensemble or {}).get("heads", {})
+    heads = facts.ensemble["heads"] if facts.ensemble is not None else {}
     blocks += _ensemble(facts, heads) if heads else _best_trial(facts)
     blocks += [_counts(facts), _cost(facts)]
-    if facts.figures["energy_joules"] is None:
+    if facts.figures.get("energy_joules") is None:
         blocks.append(Text("Energy was not counted: no counter of the hosts could be read."))
     lead = "How good the result is, against what it should be judged, and what it cost."
     return Section("headline", "Headline", lead, tuple(blocks))
 
 
-def _ensemble(facts: Facts, heads: Mapping[str, Any]) -> list[Block]:
+def _ensemble(facts: Facts, heads: Mapping[str, HeadScores]) -> list[Block]:
     errors = [
         Number(f"test_mae.{name}", f"test MAE, {name}", head["test_mae"], head["unit"], "ensemble")
         for name, head in heads.items()
@@ -40,7 +40,7 @@ def best_published(facts: Facts, head: str) -> PublishedConfig | None:
     return min(known, key=lambda one: one.mae, default=None)
 
 
-def _heads(facts: Facts, heads: Mapping[str, Any]) -> Table:
+def _heads(facts: Facts, heads: Mapping[str, HeadScores]) -> Table:
     columns = {
         "head": "head",
         "unit": "unit",
@@ -57,9 +57,10 @@ def _heads(facts: Facts, heads: Mapping[str, Any]) -> Table:
         published = best_published(facts, name)
         if published is not None:
             sources.append(f"{name}: {published.by}, {published.source}.")
-        figures = ("test_mae", "single_mae", "mean_baseline_mae", "ratio_to_mean", "coverage90")
         known = (published.mae, published.by) if published else (None, "-")
-        rows.append((name, head["unit"], *(head.get(figure) for figure in figures), *known))
+        errors = head["test_mae"], head.get("single_mae"), head.get("mean_baseline_mae")
+        shares = head.get("ratio_to_mean"), head.get("coverage90")
+        rows.append((name, head["unit"], *errors, *shares, *known))
     note = "All on the test split, which only the final ensemble sees. "
     note += " ".join(sources) or "The card names no published figure to compare with."
     return make_table("heads", columns, rows, note)
@@ -108,9 +109,9 @@ def _cost(facts: Facts) -> Numbers:
     )
 
 
-def _energy(figures: Mapping[str, Any]) -> Number:
-    joules = figures["energy_joules"]
+def _energy(figures: RunFigures) -> Number:
+    joules, parts = figures.get("energy_joules"), figures.get("energy_parts") or ()
     if joules is None:
         return Number("energy", "energy", None, note="not counted")
     unit, size = ("kWh", JOULES_PER_KWH) if joules >= JOULES_PER_KWH else ("kJ", 1e3)
-    return Number("energy", "energy", joules / size, unit, ", ".join(figures["energy_parts"]))
+    return Number("energy", "energy", joules / size, unit, ", ".join(parts))

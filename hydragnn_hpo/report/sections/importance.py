@@ -1,11 +1,18 @@
 """Section on importance: the parameters that decide accuracy, cost, memory and failures."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
-from hydragnn_hpo.report.charts import axes, scatter, series_colour, short_names, titled_axis
+from hydragnn_hpo.report.charts import (
+    Layout,
+    Trace,
+    axes,
+    scatter,
+    series_colour,
+    short_names,
+    titled_axis,
+)
 from hydragnn_hpo.report.facts import Facts
 from hydragnn_hpo.report.importance import (
     BARS,
@@ -35,13 +42,13 @@ def make_section(facts: Facts) -> Section | None:
     """Show importances for each target; None before any trial has a measurement."""
     rows = observe_trials(facts)
     targets = list_targets(rows, facts.config.search.objective)
-    found = [analyse_importance(facts.config, rows, t) for t in targets if t.key in SUBJECTS]
-    if not found:
+    analyses = [analyse_importance(facts.config, rows, t) for t in targets if t.key in SUBJECTS]
+    if not analyses:
         return None
-    blocks: list[Block] = [Text(METHODS), _trust(found)]
-    for each in found:
+    blocks: list[Block] = [Text(METHODS), _trust(analyses)]
+    for each in analyses:
         blocks += _blocks(each)
-    first = found[0].target
+    first = analyses[0].target
     if first.log and first.key == "mae":
         text = (
             f"SHAP values of the {first.label} are of its natural logarithm: 0.1 is about 10 % "
@@ -60,7 +67,7 @@ def make_section(facts: Facts) -> Section | None:
     return Section("importance", "What mattered", lead, tuple(blocks))
 
 
-def _trust(found: Sequence[Importance]) -> Table:
+def _trust(analyses: Sequence[Importance]) -> Table:
     """Show for each target how well a model of the parameters predicts unseen trials."""
     columns = {
         "target": "explained",
@@ -75,7 +82,7 @@ def _trust(found: Sequence[Importance]) -> Table:
             each.skill,
             "not to be trusted" if each.doubt else "can be trusted",
         )
-        for each in found
+        for each in analyses
     ]
     note = (
         "Out-of-bag R2: share of the variance that a forest explains in trials that it has not "
@@ -95,7 +102,7 @@ def _blocks(found: Importance) -> list[Block]:
 
 
 def _bars(found: Importance, names: Sequence[str], height: int) -> Figure:
-    traces = [
+    traces: list[Trace] = [
         {
             "type": "bar",
             "orientation": "h",
@@ -129,9 +136,9 @@ def _swarm(found: Importance, names: Sequence[str], height: int) -> Figure:
     shade = np.concatenate([found.positions[:, place] for place in places])
     off = np.isnan(shade)
     unit = f" ({found.target.unit})" if found.target.unit else ""
-    bar = {"tickvals": [0, 1], "ticktext": ["low", "high"], "thickness": 10}
-    shading = {"color": shade[~off], "colorscale": "Viridis", "cmin": 0, "cmax": 1}
-    parameters = {
+    bar: Layout = {"tickvals": [0, 1], "ticktext": ["low", "high"], "thickness": 10}
+    shading: Trace = {"color": shade[~off], "colorscale": "Viridis", "cmin": 0, "cmax": 1}
+    parameters: Layout = {
         "tickvals": list(range(len(names))),
         "ticktext": list(short_names(names).values()),
         "range": [len(names) - 0.4, -0.6],
@@ -153,7 +160,7 @@ def _swarm(found: Importance, names: Sequence[str], height: int) -> Figure:
     )
 
 
-def _points(x: np.ndarray, y: np.ndarray, marker: Mapping[str, Any]) -> dict[str, Any]:
+def _points(x: np.ndarray, y: np.ndarray, marker: Trace) -> Trace:
     hover = "%{x:.3f}<extra></extra>"
     return scatter(x, y, "markers", marker={"size": 5, **marker}, hovertemplate=hover)
 

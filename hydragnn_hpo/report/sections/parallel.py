@@ -2,13 +2,12 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
 from hydragnn_hpo.campaign import TrialHistory
-from hydragnn_hpo.config import ParameterConfig
-from hydragnn_hpo.report.charts import is_wide, short_names
+from hydragnn_hpo.config import ParameterConfig, Scalar
+from hydragnn_hpo.report.charts import Trace, is_wide, short_names
 from hydragnn_hpo.report.facts import Facts
 from hydragnn_hpo.report.page_blocks import (
     Figure,
@@ -102,7 +101,7 @@ def _make_figure(facts: Facts, every: ScoredTrials) -> Figure:
     )
 
 
-def parameter_axis(name: str, parameter: ParameterConfig, values: Sequence[Any]) -> dict[str, Any]:
+def parameter_axis(name: str, parameter: ParameterConfig, values: Sequence[Scalar | None]) -> Trace:
     """Return the axis of a parameter: places on it, and ticks in the parameter's own values.
 
     Lines of the same choice stand a little apart, so that their number can be seen.
@@ -119,12 +118,14 @@ def parameter_axis(name: str, parameter: ParameterConfig, values: Sequence[Any])
     every = list_values(parameter)
     if parameter.choices is not None:
         places = {repr(choice): float(k) for k, choice in enumerate(parameter.choices)}
-        found = [np.nan if v is None else places.get(repr(v), np.nan) for v in values]
+        at = [np.nan if v is None else places.get(repr(v), np.nan) for v in values]
         ticks = {float(k): str(searched_cell(c)) for k, c in enumerate(parameter.choices)}
         low, high = 0.0, float(max(len(places) - 1, 1))
     else:
+        assert parameter.low is not None
+        assert parameter.high is not None
         low, high = (_place(parameter, end) for end in (parameter.low, parameter.high))
-        found = [np.nan if v is None else _place(parameter, v) for v in values]
+        at = [np.nan if v is None else _place(parameter, v) for v in values]
         few = every is not None and len(every) <= TICKS and not parameter.log
         ticks = _named(every or ()) if few else _ticks(low, high, log=parameter.log)
     step = (high - low) / len(every) if every is not None and 1 < len(every) < MANY else 0.0
@@ -133,23 +134,24 @@ def parameter_axis(name: str, parameter: ParameterConfig, values: Sequence[Any])
     ends = [(below if off else low) - room, high + room]
     if off:
         ticks = {below: "not active", **ticks}
-    apart = _SPREAD * ((np.arange(len(found)) * GOLDEN) % 1.0 - 0.5)
-    lines = np.nan_to_num(np.array(found, dtype=float), nan=below) + step * apart
+    apart = _SPREAD * ((np.arange(len(at)) * GOLDEN) % 1.0 - 0.5)
+    lines = np.nan_to_num(np.array(at, dtype=float), nan=below) + step * apart
     return _axis(name, lines, ends, ticks)
 
 
 def _axis(
     name: str, values: np.ndarray, ends: Sequence[float], ticks: Mapping[float, str]
-) -> dict[str, Any]:
-    shown = {"tickvals": list(ticks), "ticktext": list(ticks.values())}
+) -> Trace:
+    shown: Trace = {"tickvals": list(ticks), "ticktext": list(ticks.values())}
     return {"label": name, "values": values, "range": list(ends), **shown}
 
 
-def _place(parameter: ParameterConfig, value: Any) -> float:
-    return math.log10(value) if parameter.log and value > 0 else float(value)
+def _place(parameter: ParameterConfig, value: Scalar) -> float:
+    number = float(value)
+    return math.log10(number) if parameter.log and number > 0 else number
 
 
-def _number_axis(name: str, values: np.ndarray) -> dict[str, Any]:
+def _number_axis(name: str, values: np.ndarray) -> Trace:
     """Return an axis of numbers, logarithmic where they span decades."""
     log, every = is_wide(values), np.unique(values)
     places = np.log10(values) if log else values
@@ -161,8 +163,8 @@ def _number_axis(name: str, values: np.ndarray) -> dict[str, Any]:
     return _axis(name, places, (low, high), ticks)
 
 
-def _named(values: Iterable[Any]) -> dict[float, str]:
-    return {float(value): f"{value:.4g}" for value in values}
+def _named(values: Iterable[Scalar]) -> dict[float, str]:
+    return {float(value): f"{float(value):.4g}" for value in values}
 
 
 def _ticks(low: float, high: float, *, log: bool) -> dict[float, str]:

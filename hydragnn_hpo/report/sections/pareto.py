@@ -7,14 +7,21 @@ import json
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from hydragnn_hpo.campaign import TrialHistory
 from hydragnn_hpo.layout import RunDir
 from hydragnn_hpo.metrics_log import read_records
-from hydragnn_hpo.report.charts import LEGEND, axes, fitting_axis, scatter, with_unit
+from hydragnn_hpo.report.charts import (
+    LEGEND,
+    PlotlyValue,
+    Trace,
+    axes,
+    fitting_axis,
+    scatter,
+    with_unit,
+)
 from hydragnn_hpo.report.facts import Facts
 from hydragnn_hpo.report.page_blocks import Block, Figure, Section, Table, Text, make_table
 from hydragnn_hpo.search import goals, pareto_front
@@ -99,10 +106,10 @@ def collect_costs(facts: Facts, scores: Mapping[str, float]) -> list[TrialCost]:
 
 def _kilojoules(trials: Iterable[TrialHistory]) -> dict[str, float]:
     """Return the energy of the trials' slots, where nearly all of it was counted."""
-    found = ((t.name, t.trial.energy, t.trial.metered_share or 0.0) for t in trials)
+    energies = ((t.name, t.trial.energy, t.trial.metered_share or 0.0) for t in trials)
     return {
         name: joules / 1e3
-        for name, joules, share in found
+        for name, joules, share in energies
         if joules is not None and share >= METERED
     }
 
@@ -180,14 +187,14 @@ def _make_figure(
     places = {name: (cost.of[name], scores[name]) for name in scores if name in cost.of}
     members = [name for name in facts.members if name in places]
     others = [name for name in places if name not in members][:POINTS]
-    dots = {"color": "c8", "size": 6, "opacity": 0.5}
-    line = {"color": "accent", "width": 2, "shape": "hv"}
+    dots: Trace = {"color": "c8", "size": 6, "opacity": 0.5}
+    line: Trace = {"color": "accent", "width": 2, "shape": "hv"}
     traces = [
         _trace("trials", others, places, "markers", marker=dots),
         _trace("Pareto front", front, places, "lines+markers", line=line),
     ]
     if members:
-        named = {
+        named: Trace = {
             "marker": {
                 "color": "c1",
                 "size": 10,
@@ -219,10 +226,10 @@ def _trace(
     trials: Sequence[str],
     places: Mapping[str, tuple[float, float]],
     mode: str,
-    **style: Any,
-) -> dict[str, Any]:
+    **style: PlotlyValue,
+) -> Trace:
     x, y = np.array([places[trial] for trial in trials], dtype=float).reshape(-1, 2).T
-    labels = {"text": list(trials), "hovertemplate": "%{text}: %{x:.4g}, %{y:.4g}"}
+    labels: Trace = {"text": list(trials), "hovertemplate": "%{text}: %{x:.4g}, %{y:.4g}"}
     return scatter(x, y, mode, name=name, **(labels | style))
 
 

@@ -4,12 +4,11 @@ import json
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from hydragnn_hpo.campaign import TrialHistory, first_goal, rank_trials
-from hydragnn_hpo.report.charts import axes, cost_unit, rung_colour, scatter, titled_axis
+from hydragnn_hpo.report.charts import Trace, axes, cost_unit, rung_colour, scatter, titled_axis
 from hydragnn_hpo.report.facts import Facts
 from hydragnn_hpo.report.page_blocks import (
     Block,
@@ -37,6 +36,7 @@ MOST_TRIALS, MOST_POINTS = 240, 12_000
 """Learning curves and points of them that are drawn."""
 
 Curve = tuple[list[int], list[float]]
+"""Epochs, and the validation objective after each."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def make_progress(facts: Facts) -> Section:
 
 def collect_results(facts: Facts) -> list[ScoredAttempt]:
     """Collect all results of the search in order; trials with other seeds are left out."""
-    found: list[ScoredAttempt] = []
+    results: list[ScoredAttempt] = []
     ended: set[str] = set()
     seconds, best = 0.0, float("inf")
     for end in facts.history.slots.ends:
@@ -80,8 +80,8 @@ def collect_results(facts: Facts) -> list[ScoredAttempt]:
         score = first_goal(end.score)
         if score is not None:
             best = min(best, score)
-            found.append(ScoredAttempt(end.trial, end.until, score, len(ended), seconds, best))
-    return found
+            results.append(ScoredAttempt(end.trial, end.until, score, len(ended), seconds, best))
+    return results
 
 
 def first_within(results: Sequence[ScoredAttempt], times: float) -> ScoredAttempt:
@@ -132,7 +132,7 @@ def _result_figures(facts: Facts, results: Sequence[ScoredAttempt]) -> Iterator[
         yield Figure(key, title, caption, tuple(_result_traces(thin, x)), layout)
 
 
-def _result_traces(results: Sequence[ScoredAttempt], x: np.ndarray) -> Iterator[dict[str, Any]]:
+def _result_traces(results: Sequence[ScoredAttempt], x: np.ndarray) -> Iterator[Trace]:
     scores = np.array([result.score for result in results])
     until = np.array([result.until for result in results])
     for number, rung in enumerate(np.unique(until)):
@@ -199,8 +199,8 @@ def make_curves(facts: Facts) -> Section:
 
 def learning_curve(trial: TrialHistory) -> Curve:
     """Return epochs and objectives; of an epoch that was trained twice, the last."""
-    found = {e.epoch: e.objective for e in trial.epochs if e.objective is not None}
-    return list(found), [float(value) for value in found.values()]
+    last = {e.epoch: e.objective for e in trial.epochs if e.objective is not None}
+    return list(last), [float(value) for value in last.values()]
 
 
 def choose_curves(curves: Mapping[str, Curve], best: Sequence[str]) -> list[str]:
@@ -222,13 +222,14 @@ def choose_curves(curves: Mapping[str, Curve], best: Sequence[str]) -> list[str]
 def _curve_figure(facts: Facts, curves: Mapping[str, Curve]) -> Figure:
     ranked = [trial.name for trial in facts.state.ranked() if trial.name in curves]
     names = choose_curves(curves, ranked)
-    traces, below = [], 0
+    traces: list[Trace] = []
+    below = 0
     for number, rung in enumerate(facts.config.search.rungs):
         here = [name for name in names if below < curves[name][0][-1] <= rung]
         below = rung
         if here:
             mode = "lines+markers" if len(names) <= 40 else "lines"
-            line = {"width": 1, "color": rung_colour(number)}
+            line: Trace = {"width": 1, "color": rung_colour(number)}
             bundle = _bundle({name: curves[name] for name in here}, mode)
             traces.append(bundle | {"name": f"to epoch {rung}", "line": line})
     if ranked:
@@ -251,7 +252,7 @@ def _curve_figure(facts: Facts, curves: Mapping[str, Curve]) -> Figure:
     return Figure("curves", "Learning curves", caption, tuple(traces), layout, height=440)
 
 
-def _bundle(curves: Mapping[str, Curve], mode: str) -> dict[str, Any]:
+def _bundle(curves: Mapping[str, Curve], mode: str) -> Trace:
     """Join many curves in one trace, with gaps between them."""
     x: list[int | None] = []
     y: list[float | None] = []
@@ -260,7 +261,7 @@ def _bundle(curves: Mapping[str, Curve], mode: str) -> dict[str, Any]:
         x += [*epochs, None]
         y += [*(float(f"{value:.5g}") for value in values), None]
         text += [name] * (len(epochs) + 1)
-    style = {"marker": {"size": 4}, "opacity": 0.55, "connectgaps": False}
+    style: Trace = {"marker": {"size": 4}, "opacity": 0.55, "connectgaps": False}
     hover = "%{text}, epoch %{x}: %{y:.4g}<extra></extra>"
     return scatter(x, y, mode, text=text, hovertemplate=hover, **style)
 

@@ -5,7 +5,6 @@ import shlex
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from hydragnn_hpo.errors import HydraError
 from hydragnn_hpo.files import read_json
@@ -62,16 +61,16 @@ def _commands(facts: Facts) -> list[Block]:
 
 def _software(openings: Sequence[OpenedEvent]) -> Block:
     """Return the versions of software; where controllers differ, all of them."""
-    found: dict[str, list[str]] = {}
+    versions_of: dict[str, list[str]] = {}
     for event in openings:
         software = event.get("software")
         for name, version in software.items() if isinstance(software, Mapping) else ():
-            found.setdefault(str(name), []).append(str(version))
-    if not found:
+            versions_of.setdefault(str(name), []).append(str(version))
+    if not versions_of:
         return Text(
             "The journal holds no versions of software: it was written before they were noted."
         )
-    rows = [(name, ", ".join(dict.fromkeys(versions))) for name, versions in found.items()]
+    rows = [(name, ", ".join(dict.fromkeys(versions))) for name, versions in versions_of.items()]
     note = "As the controllers found it when they opened."
     return make_table("software", {"package": "software", "version": "version"}, rows, note)
 
@@ -85,19 +84,19 @@ def _data(facts: Facts, openings: Sequence[OpenedEvent]) -> Table:
     }
     rows = []
     for name, card in facts.cards.items():
-        checksum = str(_read_index(facts.run.store(name)).get("checksum", "not known"))
+        checksum = _read_checksum(facts.run.store(name))
         rows.append((name, checksum, card.licence, card.origin))
     checksums = dict.fromkeys(str(event["data"]) for event in openings if event.get("data"))
     note = f"Checksum of the data as the controllers saw it: {', '.join(checksums) or 'none'}"
     return make_table("data", columns, rows, note)
 
 
-def _read_index(store: Path) -> Mapping[str, Any]:
+def _read_checksum(store: Path) -> str:
     try:
         index = read_json(store / "index.json")
     except (HydraError, OSError):
-        return {}
-    return index if isinstance(index, dict) else {}
+        index = None
+    return str(index.get("checksum", "not known")) if isinstance(index, dict) else "not known"
 
 
 def _files(facts: Facts) -> list[Block]:

@@ -2,12 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from hydragnn_hpo.config import ParameterConfig, Scalar
 from hydragnn_hpo.report.charts import (
+    Layout,
+    Trace,
     axes,
     fitting_axis,
     scatter,
@@ -118,8 +119,8 @@ def _fit_forest(
     background = fill_inactive(config.space, draws, seed=config.seed)
 
     def predict(points: list[dict[str, Scalar]]) -> np.ndarray:
-        found: np.ndarray = forest.model.predict(design.rows(points))
-        return found
+        predicted: np.ndarray = forest.model.predict(design.rows(points))
+        return predicted
 
     of = {}
     for name in names:
@@ -172,13 +173,15 @@ class FirstRung:
             height=320,
         )
 
-    def _dots(self, name: str, here: list[int], scores: np.ndarray) -> dict[str, Any]:
+    def _dots(self, name: str, here: list[int], scores: np.ndarray) -> Trace:
         parameter, order = self.facts.config.space[name], self.order[here]
-        values: list[Any] = [self.rows[k].values[name] for k in here]
-        if parameter.choices is not None:  # numbered, and spread
-            values = [choice_index(parameter, value) for value in values]
-            values += 0.5 * ((order * GOLDEN) % 1.0 - 0.5)
-        marker = {
+        values = [self.rows[k].values[name] for k in here]
+        if parameter.choices is None:
+            places = np.array(values, dtype=float)
+        else:  # numbered, and spread
+            places = np.array([choice_index(parameter, value) for value in values], dtype=float)
+            places += 0.5 * ((order * GOLDEN) % 1.0 - 0.5)
+        marker: Trace = {
             "color": order,
             "colorscale": "Viridis",
             "cmin": 1,
@@ -189,11 +192,10 @@ class FirstRung:
             "opacity": 0.8,
         }
         hover = "trial %{marker.color:.0f}: %{x:.4g}, %{y:.4g}<extra></extra>"
-        places = np.array(values, dtype=float)
         return scatter(places, scores, "markers", name="trials", marker=marker, hovertemplate=hover)
 
 
-def _axis(parameter: ParameterConfig, name: str) -> dict[str, Any]:
+def _axis(parameter: ParameterConfig, name: str) -> Layout:
     if parameter.choices is None:
         return titled_axis(name, type="log" if parameter.log else "linear")
     ticks = [str(searched_cell(choice)) for choice in parameter.choices]
@@ -201,10 +203,11 @@ def _axis(parameter: ParameterConfig, name: str) -> dict[str, Any]:
     return titled_axis(name, tickvals=places, ticktext=ticks, range=[-0.5, len(ticks) - 0.5])
 
 
-def _line(parameter: ParameterConfig, over: Dependence) -> dict[str, Any]:
+def _line(parameter: ParameterConfig, over: Dependence) -> Trace:
     text = {"name": "partial dependence", "hovertemplate": "expected %{y:.4g}<extra></extra>"}
     if parameter.choices is None:
-        line = {"color": "c1", "width": 3}
+        line: Trace = {"color": "c1", "width": 3}
         return scatter(np.array(over.values, float), over.expected, "lines", line=line, **text)
-    marker = {"color": "c1", "size": 13, "symbol": "diamond", "line": {"color": "ink", "width": 1}}
+    outline: Trace = {"color": "ink", "width": 1}
+    marker: Trace = {"color": "c1", "size": 13, "symbol": "diamond", "line": outline}
     return scatter(np.arange(len(over.values)), over.expected, "markers", marker=marker, **text)

@@ -1,4 +1,4 @@
-"""Sections on slots: which trial held which one when, and where the time of all of them went.
+"""Sections on slots: which trial held which slot when, and where all slot time went.
 
 The chart is a raster: it shows at most ``ROWS`` slots, evenly spaced, of ``CELLS`` cells in all,
 so that 75,264 slots take no more room than 200. Shapes: B bins of time, E events, R rows and
@@ -8,7 +8,6 @@ T columns of the raster.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +16,8 @@ from hydragnn_hpo.campaign import CAUSES
 from hydragnn_hpo.placement import Bar
 from hydragnn_hpo.report.charts import (
     SERIES,
+    Layout,
+    Trace,
     axes,
     cost_unit,
     rung_colour,
@@ -130,8 +131,13 @@ class Timeline:
 
     @cached_property
     def absences(self) -> dict[str, list[tuple[float, float]]]:
-        """By host, from when to when it was lost or in quarantine; seconds from the start."""
-        found: dict[str, list[tuple[float, float]]] = {}
+        """Begin and end of each time that a host was lost or in quarantine.
+
+        Returns:
+            Pairs by host, in seconds since the first placement; a time that has not ended lasts
+            until ``seconds``.
+        """
+        absences: dict[str, list[tuple[float, float]]] = {}
         open_since: dict[str, float] = {}
         for event in self._facts.events:
             time = event["time"] - self.begin
@@ -139,27 +145,30 @@ class Timeline:
                 case "host_lost" | "quarantined":
                     open_since.setdefault(event["host"], time)
                 case "host_joined" if (host := event["host"]) in open_since:
-                    found.setdefault(host, []).append((open_since.pop(host), time))
+                    absences.setdefault(host, []).append((open_since.pop(host), time))
         for host, since in open_since.items():
-            found.setdefault(host, []).append((since, self.seconds))
-        return found
+            absences.setdefault(host, []).append((since, self.seconds))
+        return absences
 
     def shares(self, bins: int) -> tuple[Floats, Mapping[str, Floats]]:
-        """Average over bins of time what slots did.
+        """Average the activity of all slots over bins of time.
+
+        Args:
+            bins: number of bins of equal length, B.
 
         Returns:
-            Middles of the bins in seconds, [B]; by what they did or why they were idle, the
-            slots that did it on average, [B].
+            Middles of the bins in seconds, [B]; and by activity or cause of idling the mean number
+            of slots, [B].
         """
         edges = np.linspace(0.0, self.seconds, bins + 1)
-        found = {what: self._doing(what, edges) for what in DOING}
+        slots = {what: self._mean_slots(what, edges) for what in DOING}
         idle = self.idle
         for cause in ("held", "brain", "tail"):
-            found[cause] = mean_of_steps(idle.times, idle.here * (idle.why == cause), edges)
-        found["away"] = mean_of_steps(idle.times, idle.away, edges)
-        return (edges[1:] + edges[:-1]) / 2.0, found
+            slots[cause] = mean_of_steps(idle.times, idle.here * (idle.why == cause), edges)
+        slots["away"] = mean_of_steps(idle.times, idle.away, edges)
+        return (edges[1:] + edges[:-1]) / 2.0, slots
 
-    def _doing(self, what: str, edges: Floats) -> Floats:
+    def _mean_slots(self, what: str, edges: Floats) -> Floats:
         bars = [bar for bar in self.bars if bar.what == what]
         times = np.array([bar.start for bar in bars] + [bar.end for bar in bars])
         slots = np.array([float(len(bar.slots)) for bar in bars])
@@ -169,12 +178,12 @@ class Timeline:
 
 
 def mean_of_steps(times: Floats, levels: Floats, edges: Floats) -> Floats:
-    """Return the mean of a step function in each bin.
+    """Return the mean of a step function in each bin, [B].
 
     Args:
-        times: where it steps, rising; it is 0 before the first.
-        levels: what it is from each time to the next, and after the last.
-        edges: of the bins, rising.
+        times: times of the steps in seconds, rising, [E]; before the first the function is 0.
+        levels: value from each step to the next, and after the last, [E].
+        edges: edges of the bins in seconds, rising, [B + 1].
     """
     if not len(times):
         return np.zeros(len(edges) - 1)
@@ -263,7 +272,7 @@ def draw_raster(timeline: Timeline) -> Figure:
     legend = {_label(kind): COLOURS[kind] for kind in kinds}
     legend |= {f"to epoch {rung}": SERIES[code - FIRST_COLOUR] for rung, code in by_rung.items()}
     legend |= {_label(kind): COLOURS[kind] for kind in ("start-up", "lost")}
-    keys = [_key(label, colour) for label, colour in legend.items()]
+    keys = [_legend_entry(label, colour) for label, colour in legend.items()]
     caption = "One row is one slot; colours tell the rung or, by the switch, the trial."
     if len(shown) < len(timeline.slots):
         caption += f" Shown are {len(shown)} of {len(timeline.slots):,} slots, evenly spaced."
@@ -281,16 +290,16 @@ def _label(cause: str) -> str:
     return LABELS.get(cause, cause)
 
 
-def _raster_layout(unit: str, end: float, rows: int) -> dict[str, Any]:
-    buttons = [
+def _raster_layout(unit: str, end: float, rows: int) -> Layout:
+    buttons: list[Layout] = [
         {"label": label, "method": "restyle", "args": [{"visible": seen}, [0, 1]]}
         for label, seen in (("by rung", [True, False]), ("by trial", [False, True]))
     ]
     # Plotly paints the active button in a pale colour of its own: so all are pale, in any theme.
-    pale = {"bgcolor": "#dfe3e8", "font": {"color": "#1a1f27"}, "bordercolor": "#a9b3bf"}
-    place = {"x": 0.0, "xanchor": "left", "y": 1.02, "yanchor": "bottom", "pad": {"b": 4}}
-    menu = {"type": "buttons", "direction": "right", "buttons": buttons, **pale, **place}
-    slots = {"range": [rows - 0.5, -0.5], "automargin": True, "type": "category"}
+    pale: Layout = {"bgcolor": "#dfe3e8", "font": {"color": "#1a1f27"}, "bordercolor": "#a9b3bf"}
+    place: Layout = {"x": 0.0, "xanchor": "left", "y": 1.02, "yanchor": "bottom", "pad": {"b": 4}}
+    menu: Layout = {"type": "buttons", "direction": "right", "buttons": buttons, **pale, **place}
+    slots: Layout = {"range": [rows - 0.5, -0.5], "automargin": True, "type": "category"}
     return axes(
         titled_axis(f"time since the first placement ({unit})", range=[0, end]),
         slots if rows <= 24 else slots | {"nticks": 8},
@@ -301,10 +310,12 @@ def _raster_layout(unit: str, end: float, rows: int) -> dict[str, Any]:
     )
 
 
-def _raster(picture: Codes, times: Floats, names: list[str], unit: str) -> dict[str, Any]:
+def _raster(picture: Codes, times: Floats, names: list[str], unit: str) -> Trace:
     colours = [*(COLOURS.get(kind, "card") for kind in KINDS), *SERIES]
     codes = len(colours)
-    scale = [[(k + e) / codes, colour] for k, colour in enumerate(colours) for e in (0, 1)]
+    scale: list[list[str | float]] = [
+        [(k + e) / codes, colour] for k, colour in enumerate(colours) for e in (0, 1)
+    ]
     return {
         "type": "heatmap",
         "z": picture,
@@ -320,15 +331,15 @@ def _raster(picture: Codes, times: Floats, names: list[str], unit: str) -> dict[
     }
 
 
-def _key(label: str, colour: str) -> dict[str, Any]:
+def _legend_entry(label: str, colour: str) -> Trace:
     """Return an entry of the legend: a raster has none of its own."""
-    marker = {"color": colour, "symbol": "square", "size": 10}
+    marker: Trace = {"color": colour, "symbol": "square", "size": 10}
     return scatter([None], [None], "markers", name=label, marker=marker)
 
 
 def _hover_labels(
     timeline: Timeline, shown: Sequence[str], names: Sequence[str], size: float
-) -> list[dict[str, Any]]:
+) -> list[Trace]:
     """Return invisible points in the longest bars that name the trial and its rung.
 
     Args:
@@ -448,7 +459,7 @@ def _loss_numbers(facts: Facts) -> Numbers:
 
 def _accounting(facts: Facts) -> Figure:
     shares = facts.losses.shares
-    traces = [
+    traces: list[Trace] = [
         {
             "type": "bar",
             "orientation": "h",
@@ -474,7 +485,7 @@ def _accounting(facts: Facts) -> Figure:
 
 def _over_time(facts: Facts) -> Figure:
     timeline = Timeline(facts)
-    middles, found = timeline.shares(BINS)
+    middles, slots_of = timeline.shares(BINS)
     unit, size = time_unit(timeline.seconds)
     traces = [
         scatter(
@@ -487,7 +498,7 @@ def _over_time(facts: Facts) -> Figure:
             fillcolor=COLOURS[what],
             hovertemplate=f"{_label(what)}: %{{y:.1f}} %<extra></extra>",
         )
-        for what, slots in found.items()
+        for what, slots in slots_of.items()
         if slots.any()
     ]
     return Figure(

@@ -4,7 +4,7 @@ import json
 
 from typer.testing import CliRunner
 
-from hydragnn_hpo.cli.machine_command import app, plain
+from hydragnn_hpo.cli.machine_command import app, to_plain
 from hydragnn_hpo.config.machine import known_profiles, read_profile
 
 
@@ -26,7 +26,7 @@ def own(tmp_path):
 def test_every_value_has_an_origin(tmp_path):
     path = own(tmp_path)
     found = json.loads(run("show", path, "--json"))
-    assert found == plain(read_profile(str(path)))
+    assert found == to_plain(read_profile(str(path)))
     shipped, origins = "launch/machines/frontier.toml", found["origins"]
     assert found["files"] == [str(path), shipped]
     assert (found["values"]["hosts"], origins["hosts"]) == (64, str(path))

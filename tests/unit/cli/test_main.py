@@ -32,8 +32,9 @@ def test_a_run_of_somebody_else_is_a_sentence(monkeypatch, capsys):
     ("number", "cure"),
     [
         (errno.ENAMETOOLONG, "choose a shorter name"),
-        (errno.EROFS, "write elsewhere"),
-        (errno.EIO, "look at the disk"),
+        (errno.EROFS, "it is mounted read-only: choose another place"),
+        (errno.EIO, "check the disk or the network mount"),
+        (errno.EMFILE, "raise the limit of open files of a process: ulimit -n"),
     ],
 )
 def test_what_the_system_refuses_is_a_sentence(number, cure, monkeypatch, capsys):

@@ -72,7 +72,7 @@ def test_what_is_left_undone_and_what_is_no_trial_is_said():
     undone = replace(found.simulated, unfinished={"t0000@4": 0.5})
     said = list(advice_lines(replace(found, simulated=undone, refused=3)))
     assert said[0].startswith(
-        "1 trial would be left undone when the allocation ends after 60.0 min"
+        "1 trial would not be finished when the allocation ends after 60.0 min"
     )
     assert said[1].startswith("3 of 4 drawn configurations are no valid trial")
 

@@ -54,7 +54,7 @@ def controller_of(event_store, rungs=(4, 8)):
 def eager(monkeypatch):
     """Look at every turn, and sum up never."""
     monkeypatch.setattr(module, "REFRESH_SECONDS", 0.0)
-    monkeypatch.setattr(module, "LOOKING_SHARE", 1e9)
+    monkeypatch.setattr(module, "DISPLAY_SHARE", 1e9)
     monkeypatch.setattr(module, "SUMMARY_SECONDS", math.inf)
 
 
@@ -128,7 +128,7 @@ def test_looks_keep_their_distance(monkeypatch, capsys):
 
 def test_a_slow_look_is_followed_by_a_long_pause(monkeypatch):
     """Whatever a look costs, it takes a fiftieth of the time at most."""
-    monkeypatch.setattr(module, "LOOKING_SHARE", 0.02)
+    monkeypatch.setattr(module, "DISPLAY_SHARE", 0.02)
     display, event_store = RunProgress(3), event_store_of(EVENTS[:3])
     monkeypatch.setattr(display, "_lines", lambda *_: time.sleep(0.02))
     began = time.monotonic()

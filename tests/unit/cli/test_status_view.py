@@ -334,15 +334,15 @@ def test_why_energy_is_unknown_is_said():
 def test_odd_hosts_are_named():
     told = {"event": "host_warned", "time": 7.0, "host": "b", "reason": "device 1 is hot"}
     found = status_of([*story(), told])
-    assert "look at  b (device 1 is hot)" in shown(found)
+    assert "warnings b (device 1 is hot)" in shown(found)
     assert found.to_plain()["hosts"]["warned"] == {"b": "device 1 is hot"}
 
 
 def test_hosts_that_are_left_alone_are_counted():
     found = replace(status_of(story()), excluded=1234)
-    assert "1,234 left alone (exclude.hosts)" in "\n".join(shown(found))
+    assert "1,234 excluded (exclude.hosts)" in "\n".join(shown(found))
     assert found.to_plain()["hosts"]["excluded"] == 1234
-    assert "left alone" not in "\n".join(shown(status_of(story())))
+    assert "(exclude.hosts)" not in "\n".join(shown(status_of(story())))
 
 
 def test_who_has_come_further_is_better_than_who_scores_better():

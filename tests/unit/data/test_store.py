@@ -191,5 +191,5 @@ def test_a_full_disk_is_one_sentence_and_leaves_nothing(card: Path, tmp_path: Pa
     )
     assert done.returncode == 7, done.stderr
     assert "File too large" in done.stdout
-    assert "make room or choose another place" in done.stdout
+    assert "raise the limit of 'ulimit -f'" in done.stdout
     assert list(out.parent.iterdir()) == []

@@ -21,7 +21,7 @@ from hydragnn_hpo.report.dashboard import (
     CLOSED_POLICY,
     HEADERS,
     AccessKeys,
-    LiveFacts,
+    FactsFollower,
     LiveReport,
     make_dashboard,
 )
@@ -237,7 +237,7 @@ def count(facts):
 
 
 def test_facts_that_grow_are_the_facts_of_one_reading(run, lines):
-    growing = LiveFacts(run)
+    growing = FactsFollower(run)
     for number in range(1, len(lines), 37):
         run.journal.write_bytes(b"".join(lines[:number]))
         found, slow = growing.read(), read_facts(run)
@@ -252,7 +252,7 @@ def test_facts_that_grow_are_the_facts_of_one_reading(run, lines):
 
 
 def test_a_damaged_line_that_is_mended_costs_no_event(run, lines):
-    growing = LiveFacts(run)
+    growing = FactsFollower(run)
     run.journal.write_bytes(b"".join([*lines[:40], b"damaged\n", *lines[41:50]]))
     with pytest.raises(RunError, match="line 41"):
         growing.read()
