@@ -121,7 +121,7 @@ def scale_stats(sample: Mapping[str, Any], total: int, card: CardConfig) -> Stat
     """Scale the statistics of a sample to the whole data set.
 
     Args:
-        sample: as ``data.statistics`` makes them.
+        sample: as ``data.graph_sizes`` makes them.
         total: structures of the whole.
         card: the data set.
     """

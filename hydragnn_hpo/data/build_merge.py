@@ -27,9 +27,9 @@ from hydragnn_hpo.data.columns import (
     row_kind,
 )
 from hydragnn_hpo.data.convert_pieces import Record, read_chunk, read_names
+from hydragnn_hpo.data.graph_sizes import SizeTally
 from hydragnn_hpo.data.normalize import fit_attribute_stats, fit_target_stats
 from hydragnn_hpo.data.splits import TEST, assign_splits
-from hydragnn_hpo.data.statistics import SizeTally
 from hydragnn_hpo.data.store_index import StoreColumn
 from hydragnn_hpo.data.store_parts import describe_columns, write_index, write_part
 from hydragnn_hpo.data.structure import Place

@@ -27,9 +27,9 @@ from hydragnn_hpo.data.build_plan import (
     parse_plan,
 )
 from hydragnn_hpo.data.columns import Arrays, Graph, Names, arrays_of, columns_of
+from hydragnn_hpo.data.graph_sizes import degrees_of
 from hydragnn_hpo.data.readers import reader_of
 from hydragnn_hpo.data.readers.source import Source
-from hydragnn_hpo.data.statistics import degrees_of
 from hydragnn_hpo.data.structure import Place, Rules, graph_of
 from hydragnn_hpo.errors import DataError, HydraError, StorageError
 from hydragnn_hpo.files import read_json, write_bytes, write_json

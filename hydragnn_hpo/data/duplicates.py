@@ -27,7 +27,7 @@ from scipy.spatial.distance import pdist
 
 from hydragnn_hpo.config import SPLITS
 from hydragnn_hpo.data.columns import Columns, offsets
-from hydragnn_hpo.data.statistics import ELEMENTS, edge_lengths
+from hydragnn_hpo.data.graph_sizes import ELEMENTS, edge_lengths
 
 BANDS = np.array([0, 1, 4, 12, 20, 64])
 """First rank (counted from 0) of each band of neighbours, and the end. The fourth shell of fcc

@@ -29,7 +29,7 @@ from hydragnn_hpo.data.duplicates import (
     find_train_twins,
     find_twins,
 )
-from hydragnn_hpo.data.statistics import edge_lengths
+from hydragnn_hpo.data.graph_sizes import edge_lengths
 from hydragnn_hpo.data.store_index import Index, check_files, read_checked_stats, read_index
 from hydragnn_hpo.data.store_summary import Scan, Spread, measure_spread, read_windows, scan_store
 from hydragnn_hpo.errors import DataError, StorageError

@@ -196,15 +196,6 @@ def _check_names(file: Path, index: Index) -> None:
         raise DataError(f"{file}: is damaged (name {strange[0]!r}); build the store again.")
 
 
-def read_stats(path: Path) -> dict[str, Any]:
-    """Return the statistics of a store.
-
-    Raises:
-        DataError: this is no store, or its statistics are not those it was built with.
-    """
-    return read_checked_stats(read_index(path))
-
-
 def read_checked_stats(index: Index) -> dict[str, Any]:
     """Return the statistics of a store whose index is known.
 

@@ -10,7 +10,7 @@ import os
 import re
 import tempfile
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -21,10 +21,6 @@ from hydragnn_hpo.config import STORE_VERSION, CardConfig, dump_config
 from hydragnn_hpo.data.columns import (
     PERS,
     Arrays,
-    Columns,
-    arrays_of,
-    columns_from,
-    compute_translations,
     count_rows,
     row_kind,
 )
@@ -34,11 +30,9 @@ from hydragnn_hpo.data.store_index import (
     check_files,
     columns_to_json,
     compute_store_checksum,
-    read_checked_stats,
-    read_index,
 )
 from hydragnn_hpo.errors import DataError, StorageError
-from hydragnn_hpo.files import hash_file, storage, whole_folder, write_bytes, write_json, write_text
+from hydragnn_hpo.files import hash_file, storage, write_bytes, write_json, write_text
 
 _MARGIN = 1 << 18
 """Bytes for what ADIOS2 writes around the columns of a part, generously."""
@@ -266,41 +260,8 @@ class WindowReader:
         return DataError(f"{part}: column '{column.name}' was altered; build the store again.")
 
 
-def read_store(path: Path) -> Columns:
-    """Read a whole store into memory; many processes share one by ``data.store_access``.
-
-    Raises:
-        DataError: a file is missing, truncated or altered.
-    """
-    index = read_index(path)
-    with WindowReader(index) as reader:
-        arrays = reader.read(0, len(index.windows)) | {"windows": index.starts[:, 0]}
-        arrays["edge_translation"] = compute_translations(arrays)
-        return columns_from(arrays, read_checked_stats(index))
-
-
 WINDOW = 1024
 """Graphs of a window, unless the card's files end before."""
-
-
-def write_store(
-    path: Path, parts: Sequence[Columns], stats: dict[str, Any], card: CardConfig
-) -> dict[str, Any]:
-    """Write a store from columns in memory, one part per entry; return its statistics.
-
-    Raises:
-        StorageError: the disk is full or ``path`` is something else; nothing is left behind.
-    """
-    refuse_foreign_folder(path)
-    columns = describe_columns(arrays_of(parts[0]), parts[0].levels)
-    with whole_folder(path) as folder:
-        entries, tables = [], []
-        for number, part in enumerate(parts):
-            sizes = np.array([count_rows(window) for window in _cut_windows(part)])
-            entry, table = write_part(folder, number, _cut_windows(part), columns, sizes)
-            entries.append(entry)
-            tables.append(table)
-        return write_index(folder, columns, entries, np.vstack(tables), stats, card)
 
 
 def describe_columns(arrays: Arrays, levels: Mapping[str, str]) -> tuple[StoreColumn, ...]:
@@ -348,13 +309,6 @@ def _npy(array: NDArray[Any]) -> bytes:
     file = io.BytesIO()
     np.save(file, array, allow_pickle=False)
     return file.getvalue()
-
-
-def _cut_windows(columns: Columns) -> Iterator[Arrays]:
-    """Cut columns into windows."""
-    for first in range(0, columns.num_graphs, WINDOW):
-        rows = np.arange(first, min(first + WINDOW, columns.num_graphs))
-        yield arrays_of(columns.take(rows))
 
 
 def refuse_foreign_folder(path: Path) -> None:

@@ -22,7 +22,7 @@ from scipy.sparse import csr_array
 
 from hydragnn_hpo.config import SPLITS
 from hydragnn_hpo.data.columns import Arrays, Names, join_arrays, offsets
-from hydragnn_hpo.data.statistics import ELEMENTS
+from hydragnn_hpo.data.graph_sizes import ELEMENTS
 from hydragnn_hpo.data.store_index import Index, read_checked_stats, read_index
 from hydragnn_hpo.data.store_parts import WindowReader
 

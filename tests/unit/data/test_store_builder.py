@@ -16,6 +16,7 @@ from ase import Atoms
 from ase.build import bulk
 from ase.io import read, write
 from comparing import assert_same_store
+from stores import read_store
 
 from hydragnn_hpo.config.data_config import SPLITS, CardConfig
 from hydragnn_hpo.config.schema import load_config
@@ -24,13 +25,12 @@ from hydragnn_hpo.data.build_merge import StoreLayout, split_windows
 from hydragnn_hpo.data.build_plan import BuildPlan, Piece, find_file, hold_work_folder, make_plan
 from hydragnn_hpo.data.columns import arrays_of, columns_of
 from hydragnn_hpo.data.convert_pieces import Progress, Record
+from hydragnn_hpo.data.graph_sizes import size_stats
 from hydragnn_hpo.data.normalize import fit_target_stats
 from hydragnn_hpo.data.readers import READERS
 from hydragnn_hpo.data.splits import assign_splits
-from hydragnn_hpo.data.statistics import size_stats
 from hydragnn_hpo.data.store_builder import BuildProgress, build_store, job_main
-from hydragnn_hpo.data.store_index import read_index, read_stats
-from hydragnn_hpo.data.store_parts import read_store
+from hydragnn_hpo.data.store_index import read_index
 from hydragnn_hpo.data.structure import Place, Rules, graph_of
 from hydragnn_hpo.errors import ConfigError, DataError, JobError, StorageError
 from hydragnn_hpo.files import write_json
@@ -166,7 +166,7 @@ def test_a_bad_build_leaves_the_old_store(card: Path, tmp_path: Path) -> None:
     edit(tmp_path / "tiny.extxyz", "energy=", "enrgy=")
     with pytest.raises(DataError):
         build_store(card, tmp_path / "out.bp")
-    assert read_stats(tmp_path / "out.bp") == good
+    assert read_index(tmp_path / "out.bp").stats == good
 
 
 def test_a_wrong_card_is_a_config_error(card: Path, tmp_path: Path) -> None:
@@ -179,7 +179,7 @@ def test_a_build_is_a_job_that_answers_in_a_file(card: Path, tmp_path: Path) -> 
     answer = tmp_path / "answer.json"
     spec = {"card": str(card), "out": str(tmp_path / "out.bp"), "answer": str(answer)}
     assert job_main(spec) == 0
-    assert json.loads(answer.read_text()) == read_stats(tmp_path / "out.bp")
+    assert json.loads(answer.read_text()) == read_index(tmp_path / "out.bp").stats
     edit(tmp_path / "tiny.extxyz", "energy=", "enrgy=")
     assert job_main(spec) == 0
     assert "has no graph property 'energy'" in json.loads(answer.read_text())["error"]

@@ -17,6 +17,7 @@ from ase.data import chemical_symbols
 
 from hydragnn_hpo.config import mean_degree
 from hydragnn_hpo.data.columns import Graph, columns_of
+from hydragnn_hpo.data.graph_sizes import size_stats
 from hydragnn_hpo.data.properties import (
     PropertyTable,
     collect_properties,
@@ -39,7 +40,6 @@ from hydragnn_hpo.data.readers.source import (
 from hydragnn_hpo.data.readers.table import KNOWN, glance
 from hydragnn_hpo.data.readers.text_folder import holds_cfg
 from hydragnn_hpo.data.splits import MIN_STRUCTURES, SplitProposal, propose_split
-from hydragnn_hpo.data.statistics import size_stats
 from hydragnn_hpo.data.structure import Place, Rules, edge_vectors, graph_of
 from hydragnn_hpo.data.targets import TargetProposals, propose_targets
 from hydragnn_hpo.errors import ConfigError, DataError, unknown
@@ -85,7 +85,7 @@ class GeometrySummary:
     """Structures that were made graphs or failed to be."""
     warnings: tuple[str, ...]
     stats: Mapping[str, Any]
-    """Sizes and neighbours as in ``data.statistics``, within ``MAX_CUTOFF``."""
+    """Sizes and neighbours as in ``data.graph_sizes``, within ``MAX_CUTOFF``."""
 
 
 def summarize_geometry(structures: Sequence[Atoms], names: Sequence[str]) -> GeometrySummary:
