@@ -29,6 +29,8 @@ GROUND = {
         "host_info",
         "leases",
         "rank_requests",
+        "journal_events",
+        "file_records",
         "lazy_exports",
         "__init__",
     ),

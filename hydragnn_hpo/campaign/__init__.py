@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     )
     from hydragnn_hpo.campaign.history import Epoch, JournalHistory, TrialHistory
     from hydragnn_hpo.campaign.joining import AllocationMember, patient
-    from hydragnn_hpo.campaign.journal import Event, JournalFollower, JournalReplaced, read_journal
+    from hydragnn_hpo.campaign.journal import JournalFollower, JournalReplaced, read_journal
     from hydragnn_hpo.campaign.network_probe import probe_network
     from hydragnn_hpo.campaign.outcome import last_lines, read_tail
     from hydragnn_hpo.campaign.promotion import choose_replicates
@@ -60,7 +60,6 @@ __all__ = [
     "Controller",
     "Drained",
     "Epoch",
-    "Event",
     "Forecast",
     "ForecastMachine",
     "JournalFold",

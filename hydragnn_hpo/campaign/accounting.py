@@ -6,11 +6,28 @@ Beside it, which trial held which slot; ``history`` has what slots did as bars o
 """
 
 from collections import Counter, defaultdict, deque
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
-from hydragnn_hpo.campaign.journal import Event
+from hydragnn_hpo.journal_events import (
+    AddedEvent,
+    CheckpointEvent,
+    EndedEvent,
+    EpochEvent,
+    FirstStepEvent,
+    HostJoinedEvent,
+    HostLostEvent,
+    JournalEvent,
+    OpenedEvent,
+    PlacedEvent,
+    PromotedEvent,
+    ProposedEvent,
+    QuarantinedEvent,
+    RestedEvent,
+    RetriedEvent,
+)
 from hydragnn_hpo.search import Point
 
 CAUSES: dict[str, str] = {
@@ -99,7 +116,7 @@ class Attempt:
     reason: str | None = None
     train_seconds: float | None = None
     score: Point | list[float] | None = None
-    """What it was judged by at its end; journals hold several goals as a list."""
+    """What its trial is ranked by; journals hold several goals as a list."""
     val_mae: Mapping[str, float | None] = field(default_factory=dict)
     """Validation MAE of each head at its end."""
 
@@ -132,7 +149,7 @@ class Attempt:
             since = time - max(self.last, self.first)
             self.saved = time, min(self.trained + since, time - self.first)
 
-    def on_end(self, event: Event) -> None:
+    def on_end(self, event: EndedEvent) -> None:
         """Note how it ended."""
         self.ended, self.outcome = event["time"], event["outcome"]
         self.reason = event.get("reason")
@@ -188,16 +205,13 @@ class SlotLedger:
     """Of the last event."""
     _counting: bool = False
 
-    def apply(self, event: Event) -> None:
+    def apply(self, event: JournalEvent) -> None:
         """Apply one event."""
         if event["epoch"] != self._epoch:
             self._change_controller(event)
         self._advance(event["time"])
-        name = event.get("trial")
-        if name in self.orphans and event["event"] != "ended":
-            attempt = self.orphans.pop(name)
-            attempt.end = None
-            self._begin(attempt)
+        if self.orphans and event["event"] != "ended":
+            self._take_over(event.get("trial"))
         handler = _HANDLERS.get(event["event"])
         if handler is not None:
             handler(self, event)
@@ -275,7 +289,7 @@ class SlotLedger:
             else:
                 self._idle += idle
 
-    def _change_controller(self, event: Event) -> None:
+    def _change_controller(self, event: JournalEvent) -> None:
         """Skip the time between two controllers, in which trials may run on."""
         for attempt in self.running.values():
             attempt.end = self.time
@@ -296,7 +310,14 @@ class SlotLedger:
             self._busy.update(hosts)
         self._counting = True
 
-    def _placed(self, event: Event) -> None:
+    def _take_over(self, trial: object) -> None:
+        """Let an orphan run on once the present controller writes an event about it."""
+        attempt = self.orphans.pop(trial, None) if isinstance(trial, str) else None
+        if attempt is not None:
+            attempt.end = None
+            self._begin(attempt)
+
+    def _placed(self, event: PlacedEvent) -> None:
         self._waiting.discard(event["trial"])
         attempt = Attempt(
             trial=event["trial"],
@@ -309,20 +330,20 @@ class SlotLedger:
         )
         self._begin(attempt)
 
-    def _first_step(self, event: Event) -> None:
+    def _first_step(self, event: FirstStepEvent) -> None:
         if attempt := self.running.get(event["trial"]):
             attempt.first_step_seconds = event["seconds"]
             attempt.first = min(attempt.placed + max(0.0, event["seconds"]), event["time"])
 
-    def _epoch_ended(self, event: Event) -> None:
+    def _epoch_ended(self, event: EpochEvent) -> None:
         if attempt := self.running.get(event["trial"]):
             attempt.on_epoch(event["time"], event["seconds"])
 
-    def _checkpoint(self, event: Event) -> None:
+    def _checkpoint(self, event: CheckpointEvent) -> None:
         if attempt := self.running.get(event["trial"]):
             attempt.on_checkpoint(event["time"])
 
-    def _ended(self, event: Event) -> None:
+    def _ended(self, event: EndedEvent) -> None:
         name, outcome = event["trial"], event["outcome"]
         self._waiting.discard(name)
         if outcome == "interrupted":
@@ -339,36 +360,36 @@ class SlotLedger:
 
     # -- what waits, what is there ---------------------------------------------------
 
-    def _new(self, event: Event) -> None:
+    def _new(self, event: ProposedEvent) -> None:
         self._waiting.add(event["trial"])
         for sums in (self._sums, self._loose):
             sums["brain"] += sums.pop(_OPEN, 0.0)
 
-    def _promoted(self, event: Event) -> None:
+    def _promoted(self, event: PromotedEvent) -> None:
         self._waiting.update(name for name in event["trials"] if name not in self.running)
 
-    def _retried(self, event: Event) -> None:
+    def _retried(self, event: RetriedEvent) -> None:
         self._waiting.add(event["trial"])
 
-    def _rested(self, event: Event) -> None:
+    def _rested(self, event: RestedEvent) -> None:
         self._waiting.discard(event["trial"])
 
-    def _added(self, event: Event) -> None:
+    def _added(self, event: AddedEvent) -> None:
         """Until a person asked for more trials there was nothing left to start."""
         for sums in (self._sums, self._loose):
             sums["tail"] += sums.pop(_OPEN, 0.0)
 
-    def _opened(self, event: Event) -> None:
+    def _opened(self, event: OpenedEvent) -> None:
         slots_by_host = Counter(slot.rpartition(":")[0] for slot in event.get("slots", ()))
         with self._changing(slots_by_host):
             self._here.update(slots_by_host)
 
-    def _host_joined(self, event: Event) -> None:
+    def _host_joined(self, event: HostJoinedEvent) -> None:
         with self._changing((event["host"],)):
             self._here[event["host"]] = len(event["slots"])
             self._away.discard(event["host"])
 
-    def _host_away(self, event: Event) -> None:
+    def _host_away(self, event: HostLostEvent | QuarantinedEvent) -> None:
         if event["host"] in self._here:
             with self._changing((event["host"],)):
                 self._away.add(event["host"])
@@ -379,7 +400,7 @@ def _add(sums: Sums, parts: Mapping[str, float], times: int = 1) -> None:
         sums[cause] += times * seconds
 
 
-_HANDLERS = {
+_HANDLERS: dict[str, Callable[[SlotLedger, Any], None]] = {
     "opened": SlotLedger._opened,
     "proposed": SlotLedger._new,
     "placed": SlotLedger._placed,
@@ -422,7 +443,7 @@ class SlotHolders:
         self._holds: defaultdict[str, deque[SlotHold]] = defaultdict(deque)
         self._slots: dict[str, tuple[str, ...]] = {}
 
-    def apply(self, event: Event) -> None:
+    def apply(self, event: JournalEvent) -> None:
         """Apply one event."""
         match event["event"]:
             case "placed":

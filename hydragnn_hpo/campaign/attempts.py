@@ -386,10 +386,9 @@ def replay_stop_rule(config: CampaignConfig, event_store: EventStore) -> TrialPr
     """Build the stopping rule, which knows what earlier controllers saw."""
     rule = TrialPruner(config.search)
     for event in read_journal(event_store.path) if config.search.stop_rule != "none" else ():
-        value = event.get("watched", event.get("objective"))
-        searched = (
-            event["event"] == "epoch" and event_store.state.trials[event["trial"]].parent is None
-        )
-        if searched and value is not None:
+        if event["event"] != "epoch" or event_store.state.trials[event["trial"]].parent is not None:
+            continue
+        value = event.get("watched", event["objective"])
+        if value is not None:
             rule.observe(event["trial"], event["reached"], value, until=event["reached"])
     return rule

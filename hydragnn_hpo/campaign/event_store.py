@@ -8,16 +8,19 @@ from pathlib import Path
 from typing import Any
 
 from hydragnn_hpo.campaign.accounting import SlotHolders, SlotLedger
-from hydragnn_hpo.campaign.journal import Event, Journal, read_journal
+from hydragnn_hpo.campaign.journal import Journal, read_journal
 from hydragnn_hpo.campaign.state import State, first_goal, fold
 from hydragnn_hpo.errors import RunError
+from hydragnn_hpo.journal_events import JournalEvent
 from hydragnn_hpo.layout import RunDir
 
 
 class JournalFold:
     """What a journal folds to: the state, where the slot-seconds went, figures."""
 
-    def __init__(self, events: Iterable[Event] = (), ledger: SlotLedger | None = None) -> None:
+    def __init__(
+        self, events: Iterable[JournalEvent] = (), ledger: SlotLedger | None = None
+    ) -> None:
         """Fold some events; more may follow."""
         self.state = State()
         self.ledger = SlotLedger() if ledger is None else ledger
@@ -31,7 +34,7 @@ class JournalFold:
         for event in events:
             self.apply(event)
 
-    def apply(self, event: Event) -> None:
+    def apply(self, event: JournalEvent) -> None:
         """Fold one event."""
         self.state.apply(event)
         self.ledger.apply(event)
@@ -144,7 +147,7 @@ class EventStore(JournalFold):
         self._check()
         self.apply(self._journal.append(kind, durable=durable, **values))
 
-    def apply(self, event: Event) -> None:
+    def apply(self, event: JournalEvent) -> None:
         """Fold one event."""
         super().apply(event)
         self.holders.apply(event)

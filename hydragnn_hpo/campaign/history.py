@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 from hydragnn_hpo.campaign.accounting import Attempt, SlotLedger
 from hydragnn_hpo.campaign.event_store import JournalFold
-from hydragnn_hpo.campaign.journal import Event
 from hydragnn_hpo.campaign.state import Trial
+from hydragnn_hpo.journal_events import EndedEvent, JournalEvent
 from hydragnn_hpo.placement import Bar
 
 
@@ -28,21 +28,23 @@ class SlotHistory(SlotLedger):
         """After each event its time, and ``SlotLedger.idle``."""
         self._slots: set[str] = set()
 
-    def apply(self, event: Event) -> None:
+    def apply(self, event: JournalEvent) -> None:
         """Apply one event."""
-        kind, name, time = event["event"], event.get("trial", ""), event["time"]
-        held = self.running.get(name) or self.orphans.get(name) if kind == "ended" else None
+        held = None
+        if event["event"] == "ended":
+            held = self.running.get(event["trial"]) or self.orphans.get(event["trial"])
         super().apply(event)
-        if kind == "placed":
-            self.attempts.append(self.running[event["trial"]])
-        elif kind == "ended":
-            if held is None:
-                held = Attempt(event["trial"], event.get("attempt", 0), 0, (), time, end=time)
-                held.on_end(event)
-            self.ends.append(held)
-        if kind in ("opened", "host_joined", "placed"):
-            self._slots.update(event.get("slots", ()))
-        self.idle_steps.append((time, *self.idle))
+        match event["event"]:
+            case "opened" | "host_joined":
+                self._slots.update(event.get("slots", ()))
+            case "placed":
+                self._slots.update(event["slots"])
+                self.attempts.append(self.running[event["trial"]])
+            case "ended":
+                if held is None:
+                    held = _attempt_without_slots(event)
+                self.ends.append(held)
+        self.idle_steps.append((event["time"], *self.idle))
 
     @property
     def begin(self) -> float | None:
@@ -86,6 +88,14 @@ class SlotHistory(SlotLedger):
         return [bar for bar in bars if bar.end > bar.start]
 
 
+def _attempt_without_slots(event: EndedEvent) -> Attempt:
+    """Return what stands for the end of a trial that never got slots."""
+    time = event["time"]
+    attempt = Attempt(event["trial"], event.get("attempt", 0), 0, (), time, end=time)
+    attempt.on_end(event)
+    return attempt
+
+
 def _slot_order(slot: str) -> tuple[str, int, str]:
     host, _, number = slot.rpartition(":")
     return host, int(number) if number.isdigit() else 0, number
@@ -124,15 +134,15 @@ class TrialHistory:
 class JournalHistory(JournalFold):
     """A fold that keeps all events, and attempts and epochs of each trial."""
 
-    def __init__(self, events: Iterable[Event] = ()) -> None:
+    def __init__(self, events: Iterable[JournalEvent] = ()) -> None:
         """Fold some events; more may follow."""
         self.slots = SlotHistory()
-        self.events: list[Event] = []
+        self.events: list[JournalEvent] = []
         self.trials: dict[str, TrialHistory] = {}
         """In the order in which they were proposed."""
         super().__init__(events, self.slots)
 
-    def apply(self, event: Event) -> None:
+    def apply(self, event: JournalEvent) -> None:
         """Fold one event."""
         super().apply(event)
         self.events.append(event)

@@ -197,7 +197,7 @@ class AllocationMember:
         now = time.monotonic()
         try:
             for event in self._journal.read_new():
-                if event.get("event") == "host_lost" and event.get("host") in self.transport.hosts:
+                if event["event"] == "host_lost" and event["host"] in self.transport.hosts:
                     self._due.setdefault(event["host"], now)
         except (RunError, JournalReplaced):  # its file server is away
             return

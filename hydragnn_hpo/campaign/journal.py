@@ -10,31 +10,30 @@ import os
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
 from hydragnn_hpo.errors import RunError
 from hydragnn_hpo.files import storage
+from hydragnn_hpo.journal_events import JournalEvent
 from hydragnn_hpo.metrics_log import replace_nonfinite
-
-Event = dict[str, Any]
 
 _BODY = len(b'{"c":"00000000","e":')
 GROUP_SECONDS = 0.2
 """Time between two fsyncs of records that no action waits for."""
 
 
-def encode(event: Event) -> bytes:
+def encode(event: JournalEvent) -> bytes:
     """Write one event as one line."""
     body = json.dumps(replace_nonfinite(event), separators=(",", ":"), allow_nan=False).encode()
     return _framed(body)
 
 
-def decode(line: bytes) -> Event | None:
+def decode(line: bytes) -> JournalEvent | None:
     """Read one line; None if it is torn or damaged, be it in one bit."""
     body = line[_BODY:-2]
     if line != _framed(body):
         return None
-    event: Event = json.loads(body)
+    event: JournalEvent = json.loads(body)
     return event
 
 
@@ -42,7 +41,7 @@ def _framed(body: bytes) -> bytes:
     return b'{"c":"%08x","e":' % zlib.crc32(body) + body + b"}\n"
 
 
-def read_journal(path: Path) -> Iterator[Event]:
+def read_journal(path: Path) -> Iterator[JournalEvent]:
     """Yield the events of a journal; a torn last line is left out.
 
     Raises:
@@ -51,7 +50,7 @@ def read_journal(path: Path) -> Iterator[Event]:
     return (event for event, _ in _scan(path))
 
 
-def _scan(path: Path) -> Iterator[tuple[Event, int]]:
+def _scan(path: Path) -> Iterator[tuple[JournalEvent, int]]:
     """Yield events with the offset behind each."""
     try:
         file = _open_journal(path)
@@ -75,7 +74,7 @@ def _open_journal(path: Path) -> IO[bytes]:
 
 def _whole_lines(
     file: IO[bytes], path: Path, *, lines: int, offset: int
-) -> Iterator[tuple[Event, bytes]]:
+) -> Iterator[tuple[JournalEvent, bytes]]:
     """Yield the events from here to the last whole line, each with its line.
 
     Args:
@@ -116,7 +115,7 @@ class JournalFollower:
         self._last = b""
         """The newest line that was read: it has to stand where it stood."""
 
-    def read_new(self) -> Iterator[Event]:
+    def read_new(self) -> Iterator[JournalEvent]:
         """Yield the events written since the last call; a line without its end has to wait.
 
         Raises:
@@ -135,7 +134,7 @@ class JournalFollower:
             except OSError as error:
                 raise RunError(f"{self.path}: cannot be read ({error.strerror}).") from error
 
-    def _read_new(self, file: IO[bytes]) -> Iterator[Event]:
+    def _read_new(self, file: IO[bytes]) -> Iterator[JournalEvent]:
         file.seek(self.offset - len(self._last))
         if file.read(len(self._last)) != self._last:
             raise JournalReplaced(f"{self.path}: was replaced while it was read; read it again.")
@@ -154,7 +153,7 @@ class Journal:
         path: Path,
         epoch: int,
         clock: Callable[[], float],
-        see: Callable[[Event], None] = lambda _: None,
+        see: Callable[[JournalEvent], None] = lambda _: None,
     ) -> None:
         """Open, cutting off a torn last line.
 
@@ -175,7 +174,7 @@ class Journal:
             os.lseek(self._descriptor, end, os.SEEK_SET)
         self._end, self._pending, self._synced = end, False, 0.0
 
-    def append(self, kind: str, *, durable: bool = True, **values: Any) -> Event:
+    def append(self, kind: str, *, durable: bool = True, **values: Any) -> JournalEvent:
         """Write one event.
 
         Args:
@@ -184,7 +183,8 @@ class Journal:
                 made durable in groups by ``sync`` or ``flush``.
             values: the event's content.
         """
-        event: Event = {"event": kind, "time": self.clock(), "epoch": self.epoch, **values}
+        fields = {"event": kind, "time": self.clock(), "epoch": self.epoch, **values}
+        event = cast("JournalEvent", fields)
         line = encode(event)
         with storage(self.path):
             try:

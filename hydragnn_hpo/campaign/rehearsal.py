@@ -23,7 +23,7 @@ from hydragnn_hpo.campaign.forecast import (
     TrialPricer,
     forecast_campaign,
 )
-from hydragnn_hpo.campaign.journal import Event, read_journal
+from hydragnn_hpo.campaign.journal import read_journal
 from hydragnn_hpo.campaign.outcome import last_lines
 from hydragnn_hpo.campaign.setup import open_run
 from hydragnn_hpo.campaign.shutdown import Drained
@@ -32,6 +32,7 @@ from hydragnn_hpo.campaign.trial_kind import TrialKind
 from hydragnn_hpo.config import STORE_VERSION, CampaignConfig, Goal
 from hydragnn_hpo.errors import HydraError
 from hydragnn_hpo.files import storage, write_json
+from hydragnn_hpo.journal_events import JournalEvent
 from hydragnn_hpo.launching import SpeedUp, StubPlan, StubTransport
 from hydragnn_hpo.layout import RunDir
 from hydragnn_hpo.placement import CostModel
@@ -217,7 +218,7 @@ def find_results(run: RunDir) -> list[tuple[str, int]]:
 
 
 def summarize_load(
-    samples: Sequence[Load], events: Sequence[Event], clock: SpeedUp
+    samples: Sequence[Load], events: Sequence[JournalEvent], clock: SpeedUp
 ) -> ControllerLoad:
     """Return the load of the time in which nearly all trials ran.
 
@@ -383,7 +384,7 @@ def find_steady(samples: Sequence[Load]) -> Sequence[Load]:
     return samples[busy[0] : busy[-1] + 1]
 
 
-def count_records(events: Iterable[Event], steady: Sequence[Load], clock: SpeedUp) -> int:
+def count_records(events: Iterable[JournalEvent], steady: Sequence[Load], clock: SpeedUp) -> int:
     """Count the records that the journal took between the first and the last of some samples.
 
     Args:
@@ -396,7 +397,9 @@ def count_records(events: Iterable[Event], steady: Sequence[Load], clock: SpeedU
     return sum(first <= moment < last for moment in times)
 
 
-def check_results(events: Iterable[Event], results: Iterable[tuple[str, int]]) -> tuple[int, int]:
+def check_results(
+    events: Iterable[JournalEvent], results: Iterable[tuple[str, int]]
+) -> tuple[int, int]:
     """Compare results on disk with those in the journal.
 
     Args:
@@ -421,7 +424,7 @@ def check_results(events: Iterable[Event], results: Iterable[tuple[str, int]]) -
     return lost, sum(count - 1 for count in ends.values())
 
 
-def measure_makespan(events: Iterable[Event]) -> float:
+def measure_makespan(events: Iterable[JournalEvent]) -> float:
     """Return the seconds from the first attempt's begin to the last one's end."""
     began = ended = math.nan
     for event in events:

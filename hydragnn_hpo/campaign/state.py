@@ -2,11 +2,36 @@
 
 import math
 from collections import Counter, defaultdict, deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
-from hydragnn_hpo.campaign.journal import Event
+from hydragnn_hpo.journal_events import (
+    AddedEvent,
+    AskedEvent,
+    CheckpointEvent,
+    DrainingEvent,
+    EndedEvent,
+    EndingEvent,
+    EnergyEvent,
+    EpochEvent,
+    FinishedEvent,
+    FirstStepEvent,
+    HostFailedEvent,
+    HostJoinedEvent,
+    HostLostEvent,
+    HostWarnedEvent,
+    JournalEvent,
+    OpenedEvent,
+    PlacedEvent,
+    PromotedEvent,
+    ProposedEvent,
+    QuarantinedEvent,
+    ReseedEvent,
+    RestedEvent,
+    RetriedEvent,
+    UnreadEvent,
+)
 from hydragnn_hpo.search import Point, RungResult, rank_points
 
 TrialStatus = Literal["queued", "running", "stopped", "completed", "failed", "cancelled"]
@@ -51,7 +76,7 @@ class Trial:
     """The trainer's own: weighted validation MAE in units of each target's spread."""
     score: Point | None = None
     """What it is ranked by: one number, or one for each goal of the campaign."""
-    val_mae: dict[str, float] = field(default_factory=dict)
+    val_mae: dict[str, float | None] = field(default_factory=dict)
     rests: dict[int, Point] = field(default_factory=dict)
     """Its score at each rung where it came to rest."""
     seconds: dict[int, float] = field(default_factory=dict)
@@ -142,7 +167,7 @@ class EnergyUse:
     unread: str | None = None
     """Why a host counts less than it could."""
 
-    def apply(self, event: Event) -> None:
+    def apply(self, event: EnergyEvent) -> None:
         """Apply an event ``energy``."""
         spent = sum(joules for joules, _ in event["trials"].values()) + event["idle"]
         self.joules = (self.joules or 0.0) + spent
@@ -230,7 +255,7 @@ class State:
         trial.status = status
         self._by[status][trial.name] = trial
 
-    def apply(self, event: Event) -> None:
+    def apply(self, event: JournalEvent) -> None:
         """Apply one event."""
         handler = _HANDLERS.get(event["event"])
         if handler is not None:
@@ -242,7 +267,7 @@ def first_goal(score: Point | list[float] | None) -> float | None:
     return score[0] if isinstance(score, (tuple, list)) else score
 
 
-def fold(events: Iterable[Event]) -> State:
+def fold(events: Iterable[JournalEvent]) -> State:
     """Make the state out of a journal."""
     state = State()
     for event in events:
@@ -250,7 +275,7 @@ def fold(events: Iterable[Event]) -> State:
     return state
 
 
-def _opened(state: State, event: Event) -> None:
+def _opened(state: State, event: OpenedEvent) -> None:
     """Replace the hosts by those of a new controller: those of an earlier one may be gone."""
     state.units = event["units"]
     state.bugs.clear()  # the user has mended something, or sees it again
@@ -262,7 +287,7 @@ def _opened(state: State, event: Event) -> None:
     state.draining = False
 
 
-def _proposed(state: State, event: Event) -> None:
+def _proposed(state: State, event: ProposedEvent) -> None:
     name, values = event["trial"], event["values"]
     parent = event.get("parent")
     state.add(Trial(name=name, values=values, until=event["until"], parent=parent))
@@ -274,7 +299,7 @@ def _proposed(state: State, event: Event) -> None:
         state.chosen.popleft()
 
 
-def _placed(state: State, event: Event) -> None:
+def _placed(state: State, event: PlacedEvent) -> None:
     trial = state.trials[event["trial"]]
     state.move(trial, "running")
     trial.attempt, trial.width = event["attempt"], event["width"]
@@ -284,12 +309,12 @@ def _placed(state: State, event: Event) -> None:
     trial.predicted = event.get("predicted_epoch_seconds")
 
 
-def _first_step(state: State, event: Event) -> None:
+def _first_step(state: State, event: FirstStepEvent) -> None:
     trial = state.trials[event["trial"]]
     trial.first_step, trial.moved = event["seconds"], event["time"]
 
 
-def _epoch(state: State, event: Event) -> None:
+def _epoch(state: State, event: EpochEvent) -> None:
     trial = state.trials[event["trial"]]
     trial.epoch = event["reached"]
     trial.objective = event["best_objective"]
@@ -298,20 +323,20 @@ def _epoch(state: State, event: Event) -> None:
     trial.joules += event.get("joules", 0.0)
 
 
-def _checkpoint(state: State, event: Event) -> None:
+def _checkpoint(state: State, event: CheckpointEvent) -> None:
     name, reached = event["trial"], (event["reached"], event.get("step", 0))
     if reached > state.checkpoints.get(name, (0, 0)):
         state.checkpoints[name] = reached
         state.trials[name].restarts = state.trials[name].crashes = 0
 
 
-def _asked(state: State, event: Event) -> None:
+def _asked(state: State, event: AskedEvent) -> None:
     trial = state.trials[event["trial"]]
     trial.asked, trial.wished = event["reason"], event.get("width")
     trial.resizes += event["reason"] == "resized"
 
 
-def _ended(state: State, event: Event) -> None:
+def _ended(state: State, event: EndedEvent) -> None:
     trial = state.trials[event["trial"]]
     if trial.status == "running":
         trial.slot_seconds += len(trial.slots) * (event["time"] - trial.placed)
@@ -337,7 +362,7 @@ def _ended(state: State, event: Event) -> None:
         state.bugs[_gist(trial)] += 1
 
 
-def _interrupted(state: State, trial: Trial, event: Event) -> None:
+def _interrupted(state: State, trial: Trial, event: EndedEvent) -> None:
     state.move(trial, "queued")
     excused = event.get("excused") or event.get("codes") == []  # older journals have no ``excused``
     trial.restarts += trial.reason in LOST and not excused
@@ -353,7 +378,7 @@ def _gist(trial: Trial) -> str:
     return lines[-1].strip() if lines else ""
 
 
-def _promoted(state: State, event: Event) -> None:
+def _promoted(state: State, event: PromotedEvent) -> None:
     state.closed = state.closed or event.get("last", True)
     for name in event["trials"]:
         trial = state.trials[name]
@@ -363,7 +388,7 @@ def _promoted(state: State, event: Event) -> None:
             state.move(trial, "queued")
 
 
-def _rested(state: State, event: Event) -> None:
+def _rested(state: State, event: RestedEvent) -> None:
     """Leave a trial that was promoted at the rung where it was."""
     trial = state.trials[event["trial"]]
     state.move(trial, "stopped")
@@ -371,7 +396,7 @@ def _rested(state: State, event: Event) -> None:
     trial.score = trial.rests[trial.until]
 
 
-def _retried(state: State, event: Event) -> None:
+def _retried(state: State, event: RetriedEvent) -> None:
     trial = state.trials[event["trial"]]
     state.move(trial, "queued")
     trial.reason = trial.message = None
@@ -380,28 +405,28 @@ def _retried(state: State, event: Event) -> None:
         rows[:] = [row for row in rows if row[:2] != (trial.name, None)]
 
 
-def _added(state: State, event: Event) -> None:
+def _added(state: State, event: AddedEvent) -> None:
     state.added += event["trials"]
     state.additions.add(event.get("request", ""))
     state.chosen.extend(event.get("values", ()))
     state.closed = False
 
 
-def _reseed(state: State, event: Event) -> None:
+def _reseed(state: State, event: ReseedEvent) -> None:
     state.reseed = max(state.reseed, event["count"])
     state.finished = False
 
 
-def _ending(state: State, event: Event) -> None:
+def _ending(state: State, event: EndingEvent) -> None:
     state.ending = True
 
 
-def _host_joined(state: State, event: Event) -> None:
+def _host_joined(state: State, event: HostJoinedEvent) -> None:
     state.hosts.slots[event["host"]] = tuple(event["slots"])
     state.hosts.lost.pop(event["host"], None)
 
 
-def _host_lost(state: State, event: Event) -> None:
+def _host_lost(state: State, event: HostLostEvent) -> None:
     host = event["host"]
     state.hosts.slots.pop(host, None)
     state.hosts.lost[host] = event["reason"]
@@ -413,15 +438,15 @@ def _host_lost(state: State, event: Event) -> None:
     state.hosts.newest_loss = (event["time"], host)
 
 
-def _host_failed(state: State, event: Event) -> None:
+def _host_failed(state: State, event: HostFailedEvent) -> None:
     state.hosts.failures[event["host"]].add(event["cause"])
 
 
-def _quarantined(state: State, event: Event) -> None:
+def _quarantined(state: State, event: QuarantinedEvent) -> None:
     state.hosts.quarantined[event["host"]] = event["reason"]
 
 
-def _energy(state: State, event: Event) -> None:
+def _energy(state: State, event: EnergyEvent) -> None:
     state.energy.apply(event)
     for name, (joules, seconds) in event["trials"].items():
         trial = state.trials[name]
@@ -429,23 +454,23 @@ def _energy(state: State, event: Event) -> None:
         trial.metered += seconds
 
 
-def _unread(state: State, event: Event) -> None:
+def _unread(state: State, event: UnreadEvent) -> None:
     state.energy.unread = event["reason"]
 
 
-def _host_warned(state: State, event: Event) -> None:
+def _host_warned(state: State, event: HostWarnedEvent) -> None:
     state.hosts.warned[event["host"]] = event["reason"]
 
 
-def _finished(state: State, event: Event) -> None:
+def _finished(state: State, event: FinishedEvent) -> None:
     state.finished = True
 
 
-def _draining(state: State, event: Event) -> None:
+def _draining(state: State, event: DrainingEvent) -> None:
     state.draining = True
 
 
-_HANDLERS = {
+_HANDLERS: dict[str, Callable[[State, Any], None]] = {
     "draining": _draining,
     "opened": _opened,
     "proposed": _proposed,

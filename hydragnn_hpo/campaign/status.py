@@ -299,14 +299,17 @@ def count_progress(run: RunDir) -> int:
     furthest: dict[str, tuple[int, int]] = {}
     steps = len(list(run.data.glob("*/index.json")))
     for event in read_journal(run.journal):
-        kind = event["event"]
-        if kind in ("epoch", "checkpoint"):
-            reached = (event["reached"], event.get("step", 0))
-            if reached > furthest.get(event["trial"], (0, 0)):
-                furthest[event["trial"]] = reached
+        match event["event"]:
+            case "epoch" | "checkpoint":
+                step = event.get("step", 0) if event["event"] == "checkpoint" else 0
+                reached = (event["reached"], step)
+                if reached > furthest.get(event["trial"], (0, 0)):
+                    furthest[event["trial"]] = reached
+                    steps += 1
+            case "ended" if event["outcome"] != "interrupted":
                 steps += 1
-        elif kind == "finished" or (kind == "ended" and event["outcome"] != "interrupted"):
-            steps += 1
+            case "finished":
+                steps += 1
     return steps
 
 
@@ -332,7 +335,7 @@ class LeaderboardRow:
     """What it is ranked by: one number, or one for each goal of the campaign."""
     front: bool | None
     """Whether no other trial is better at every goal; None where there is one goal."""
-    val_mae: dict[str, float]
+    val_mae: dict[str, float | None]
     """By head, in the head's unit."""
     slot_seconds: float
     energy_joules: float | None

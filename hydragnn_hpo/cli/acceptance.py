@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
 from hydragnn_hpo import __version__
-from hydragnn_hpo.campaign import Event, fold, last_lines, read_journal, read_state
+from hydragnn_hpo.campaign import fold, last_lines, read_journal, read_state
 from hydragnn_hpo.config import (
     CampaignConfig,
     TrialConfig,
@@ -35,6 +35,7 @@ from hydragnn_hpo.config import (
 )
 from hydragnn_hpo.errors import HydraError, RunError, StorageError
 from hydragnn_hpo.files import read_json, storage, write_json, write_text
+from hydragnn_hpo.journal_events import JournalEvent
 from hydragnn_hpo.launching import (
     Finding,
     JobHosts,
@@ -346,7 +347,9 @@ def _wait_for_campaign(process: subprocess.Popen[bytes], run: RunDir, seconds: f
             return
 
 
-def check_campaign(events: Sequence[Event], hosts: Collection[str], run: RunDir) -> list[Finding]:
+def check_campaign(
+    events: Sequence[JournalEvent], hosts: Collection[str], run: RunDir
+) -> list[Finding]:
     """Check whether trials ended, every host had some, and no result is missing.
 
     Args:
@@ -355,10 +358,7 @@ def check_campaign(events: Sequence[Event], hosts: Collection[str], run: RunDir)
         run: its directory.
     """
     trials = fold(events).trials
-    placed = [event for event in events if event["event"] == "placed"]
     rested = [name for name, trial in trials.items() if trial.rests]
-    used = {slot.rpartition(":")[0] for event in placed for slot in event["slots"]}
-    idle = sorted(set(hosts) - used)
     problems = list(_lost_results(trials, rested, run))
     return [
         Finding(
@@ -369,14 +369,7 @@ def check_campaign(events: Sequence[Event], hosts: Collection[str], run: RunDir)
             cure="" if rested else "read status and logs of the campaign, or use more --minutes.",
             figure=float(len(rested)),
         ),
-        Finding(
-            check="hosts with trials",
-            state="wrong" if idle or not used else "ok",
-            found=f"{len(used)} of {len(used.union(hosts))}",
-            expected="all",
-            cure="see the agents' logs of these hosts, and doctor's findings." if idle else "",
-            hosts=tuple(idle),
-        ),
+        _check_hosts(events, hosts),
         Finding(
             check="results kept",
             state="wrong" if problems else "ok",
@@ -386,6 +379,21 @@ def check_campaign(events: Sequence[Event], hosts: Collection[str], run: RunDir)
             figure=float(len(problems)),
         ),
     ]
+
+
+def _check_hosts(events: Sequence[JournalEvent], hosts: Collection[str]) -> Finding:
+    """Check whether trials were placed on every host."""
+    placed = [event for event in events if event["event"] == "placed"]
+    used = {slot.rpartition(":")[0] for event in placed for slot in event["slots"]}
+    idle = sorted(set(hosts) - used)
+    return Finding(
+        check="hosts with trials",
+        state="wrong" if idle or not used else "ok",
+        found=f"{len(used)} of {len(used.union(hosts))}",
+        expected="all",
+        cure="see the agents' logs of these hosts, and doctor's findings." if idle else "",
+        hosts=tuple(idle),
+    )
 
 
 def _lost_results(trials: Mapping[str, Any], rested: Sequence[str], run: RunDir) -> Iterator[str]:

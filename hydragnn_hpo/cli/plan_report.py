@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from hydragnn_hpo.campaign import (
-    Event,
     Forecast,
     ForecastMachine,
     JournalHistory,
@@ -33,6 +32,7 @@ from hydragnn_hpo.config import (
     resolve_machine,
 )
 from hydragnn_hpo.errors import ConfigError, RunError
+from hydragnn_hpo.journal_events import EpochEvent, JournalEvent, SearchedValues
 from hydragnn_hpo.launching import detect_slots
 from hydragnn_hpo.layout import RunDir
 from hydragnn_hpo.placement import (
@@ -190,7 +190,7 @@ def plan_run(run: RunDir, request: PlanRequest) -> PlanReport:
 
 
 def _left(
-    pricing: TrialPricer, state: State, events: Sequence[Event], request: PlanRequest
+    pricing: TrialPricer, state: State, events: Sequence[JournalEvent], request: PlanRequest
 ) -> Forecast:
     """Forecast what a run has still to do, by prices that its own epochs corrected."""
     config = pricing.config
@@ -204,7 +204,9 @@ def _left(
     return forecast_campaign(config, pricing.machine, known | new, state=state, refused=refused)
 
 
-def _known(pricing: TrialPricer, state: State, events: Sequence[Event]) -> dict[str, PricedTrial]:
+def _known(
+    pricing: TrialPricer, state: State, events: Sequence[JournalEvent]
+) -> dict[str, PricedTrial]:
     """Price a run's trials, after all that its epochs tell."""
     trials = {name: t for name, t in state.trials.items() if t.reason != "bad_config"}
     configs = {name: pricing.configure(name, trial.values) for name, trial in trials.items()}
@@ -214,7 +216,7 @@ def _known(pricing: TrialPricer, state: State, events: Sequence[Event]) -> dict[
     return {name: pricing.priced(name, trials[name].values, c) for name, c in configs.items()}
 
 
-def _observe(costs: CostModel, config: Any, values: dict[str, Any], event: Event) -> None:
+def _observe(costs: CostModel, config: Any, values: SearchedValues, event: EpochEvent) -> None:
     if isinstance(config, TrialConfig):
         costs.observe(config, event["width"], event["seconds"])
     else:

@@ -29,6 +29,7 @@ from hydragnn_hpo.config import (
 )
 from hydragnn_hpo.errors import StorageError
 from hydragnn_hpo.files import read_json, write_json
+from hydragnn_hpo.journal_events import JournalEvent
 from hydragnn_hpo.placement.price import CommandQuote, Price, Quote, Stats, epoch_workload
 
 Features = Mapping[str, float]
@@ -464,7 +465,7 @@ class TrialPrediction:
         return self.actual / self.predicted
 
 
-def compare_with_prediction(events: Iterable[Mapping[str, Any]]) -> list[TrialPrediction]:
+def compare_with_prediction(events: Iterable[JournalEvent]) -> list[TrialPrediction]:
     """Compare each trial that ended: its first attempt at the speed it was placed by.
 
     Args:
@@ -476,16 +477,16 @@ def compare_with_prediction(events: Iterable[Mapping[str, Any]]) -> list[TrialPr
     epochs: dict[str, list[float]] = {}
     ended: dict[str, None] = {}
     for event in events:
-        kind, trial = event["event"], event.get("trial")
-        if kind == "placed" and trial is not None:
-            attempt[trial] = event["attempt"]
-            if event["attempt"] == 1:
-                seconds = event.get("predicted_seconds") or 0.0
-                placed[trial] = (event["width"], seconds / event["until"])
-        elif kind == "epoch" and attempt.get(event["trial"]) == 1:
-            epochs.setdefault(event["trial"], []).append(event["seconds"])
-        elif kind == "ended" and trial in epochs:
-            ended.setdefault(trial)
+        match event["event"]:
+            case "placed":
+                attempt[event["trial"]] = event["attempt"]
+                if event["attempt"] == 1:
+                    seconds = event.get("predicted_seconds") or 0.0
+                    placed[event["trial"]] = (event["width"], seconds / event["until"])
+            case "epoch" if attempt.get(event["trial"]) == 1:
+                epochs.setdefault(event["trial"], []).append(event["seconds"])
+            case "ended" if event["trial"] in epochs:
+                ended.setdefault(event["trial"])
     return [
         TrialPrediction(trial, *placed[trial], statistics.median(epochs[trial]))
         for trial in ended

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from hydragnn_hpo.campaign import (
-    Event,
     JournalHistory,
     State,
     TrialHistory,
@@ -17,6 +16,7 @@ from hydragnn_hpo.campaign import (
 from hydragnn_hpo.config import CampaignConfig, CardConfig, load_config
 from hydragnn_hpo.errors import StorageError
 from hydragnn_hpo.files import read_json
+from hydragnn_hpo.journal_events import JournalEvent
 from hydragnn_hpo.layout import RunDir
 from hydragnn_hpo.search import goal_label, goals
 
@@ -47,7 +47,7 @@ class Facts:
         return self.history.state
 
     @property
-    def events(self) -> Sequence[Event]:
+    def events(self) -> Sequence[JournalEvent]:
         """All events of the journal."""
         return self.history.events
 

@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from hydragnn_hpo.campaign import Event
 from hydragnn_hpo.errors import HydraError
 from hydragnn_hpo.files import read_json
+from hydragnn_hpo.journal_events import OpenedEvent
 from hydragnn_hpo.report.facts import Facts
 from hydragnn_hpo.report.page_blocks import (
     Block,
@@ -60,7 +60,7 @@ def _commands(facts: Facts) -> list[Block]:
     return [Code(again, "Reproduce it in a new directory"), Code(resume, f"Resume it: {same}")]
 
 
-def _software(openings: Sequence[Event]) -> Block:
+def _software(openings: Sequence[OpenedEvent]) -> Block:
     """Return the versions of software; where controllers differ, all of them."""
     found: dict[str, list[str]] = {}
     for event in openings:
@@ -76,7 +76,7 @@ def _software(openings: Sequence[Event]) -> Block:
     return make_table("software", {"package": "software", "version": "version"}, rows, note)
 
 
-def _data(facts: Facts, openings: Sequence[Event]) -> Table:
+def _data(facts: Facts, openings: Sequence[OpenedEvent]) -> Table:
     columns = {
         "store": "graph store",
         "checksum": "checksum",
@@ -110,7 +110,7 @@ def _files(facts: Facts) -> list[Block]:
     return [make_table("files", columns, rows)] if rows else []
 
 
-def _controllers(facts: Facts, openings: Sequence[Event]) -> Table:
+def _controllers(facts: Facts, openings: Sequence[OpenedEvent]) -> Table:
     rows = []
     for event in openings:
         slots = event.get("slots", ())

@@ -134,11 +134,12 @@ class Timeline:
         found: dict[str, list[tuple[float, float]]] = {}
         open_since: dict[str, float] = {}
         for event in self._facts.events:
-            host, time = event.get("host"), event["time"] - self.begin
-            if event["event"] in ("host_lost", "quarantined") and host is not None:
-                open_since.setdefault(host, time)
-            elif event["event"] == "host_joined" and host in open_since:
-                found.setdefault(host, []).append((open_since.pop(host), time))
+            time = event["time"] - self.begin
+            match event["event"]:
+                case "host_lost" | "quarantined":
+                    open_since.setdefault(event["host"], time)
+                case "host_joined" if (host := event["host"]) in open_since:
+                    found.setdefault(host, []).append((open_since.pop(host), time))
         for host, since in open_since.items():
             found.setdefault(host, []).append((since, self.seconds))
         return found
