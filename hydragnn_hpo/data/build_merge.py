@@ -6,7 +6,7 @@ Shapes: G graphs and W windows of the whole store.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TypedDict, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +38,7 @@ from hydragnn_hpo.data.store_index import PartEntry, StoreColumn
 from hydragnn_hpo.data.store_parts import describe_columns, write_index, write_part
 from hydragnn_hpo.data.structure import Place
 from hydragnn_hpo.errors import DataError
+from hydragnn_hpo.file_records import AttributeStats, StoreStats, TargetStats
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,6 +53,19 @@ class PlannedWindow:
     """Graphs of the chunk that are kept, ascending."""
     whole: bool
     """Whether all graphs of the chunk are kept."""
+
+
+class StatsWithoutSizes(TypedDict):
+    """The part of ``StoreStats`` that a merge computes; ``SizeTally`` counts the rest."""
+
+    name: str
+    title: str
+    splits: dict[str, int]
+    test_seen: int
+    quarantined: int
+    targets: dict[str, TargetStats]
+    attributes: dict[str, AttributeStats]
+    laplacian: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,9 +84,8 @@ class StoreLayout:
     """Structures that cannot be used, in the order of the files."""
     total: int
     """Number of structures that were read, bad ones included."""
-    stats: dict[str, Any]
-    """Statistics of splits, targets and attributes; those of sizes are added by
-    ``finish_store``."""
+    stats: StatsWithoutSizes
+    """What is known before the windows are read."""
 
 
 def merge_pieces(plan: BuildPlan, records: Sequence[Record], work: Path, out: Path) -> StoreLayout:
@@ -100,7 +113,7 @@ def merge_pieces(plan: BuildPlan, records: Sequence[Record], work: Path, out: Pa
     split = assign_splits(light.group, published, plan.card.split, plan.card.name)
     light.split[:] = split
     counts = np.bincount(split, minlength=len(SPLITS))
-    stats = {
+    stats: StatsWithoutSizes = {
         "name": plan.card.name,
         "title": plan.card.title,
         "splits": dict(zip(SPLITS, counts.tolist(), strict=True)),
@@ -343,7 +356,8 @@ def write_host_part(
     def make_windows() -> Iterator[Arrays]:
         for window in windows:
             arrays, degrees = _make_window(layout, window, work, levels)
-            tally.add(columns_from(arrays, layout.stats), degrees)
+            # The tally reads no statistics; columns take the levels of targets from them.
+            tally.add(columns_from(arrays, cast(StoreStats, layout.stats)), degrees)
             yield arrays
 
     sizes = layout.sizes[windows.start : windows.stop]
@@ -353,7 +367,7 @@ def write_host_part(
 
 def finish_store(
     folder: Path, layout: StoreLayout, shares: Sequence[WrittenPart], card: CardConfig
-) -> dict[str, Any]:
+) -> StoreStats:
     """Write all files of a store beside its parts.
 
     Args:
@@ -370,7 +384,7 @@ def finish_store(
         tally.merge(share.tally)
     if layout.bad:
         write_quarantine(folder / QUARANTINE, layout.bad)
-    stats = {**layout.stats, **tally.result()}
+    stats = cast(StoreStats, {**layout.stats, **tally.result()})
     table = np.vstack([share.windows for share in shares])
     entries = [share.entry for share in shares]
     return write_index(folder, shares[0].columns, entries, table, stats, card)

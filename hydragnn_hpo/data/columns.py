@@ -9,13 +9,14 @@ Shapes: G graphs, N nodes, E edges (of all graphs together).
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, overload
+from typing import Any, Literal, Protocol, cast, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hydragnn_hpo.config import SPLITS, TargetConfig
 from hydragnn_hpo.errors import DataError, unknown
+from hydragnn_hpo.file_records import StoreStats
 
 
 @dataclass(frozen=True, eq=False)
@@ -204,8 +205,9 @@ class Columns:
     windows: NDArray[np.int64] | None = None
     """First graph of each window of the store, and the end; None means one window."""
 
-    stats: dict[str, Any] = field(default_factory=dict)
-    """Statistics of the data set, the content of ``stats.json``."""
+    stats: StoreStats = field(default_factory=lambda: cast(StoreStats, {}))
+    """Statistics of the data set, the content of ``stats.json``. Graphs that belong to no store, as
+    structures to be predicted, have none but perhaps ``cutoff``."""
 
     @property
     def num_graphs(self) -> int:
@@ -267,7 +269,7 @@ class Columns:
 def columns_of(
     graphs: Sequence[Graph],
     targets: Mapping[str, TargetConfig],
-    stats: Mapping[str, Any] | None = None,
+    stats: Mapping[str, object] | None = None,
     attributes: Iterable[str] = (),
 ) -> Columns:
     """Lay graphs end to end; all are outside of all splits (-1).
@@ -275,7 +277,8 @@ def columns_of(
     Args:
         graphs: in the order of the rows.
         targets: properties to include, by name; empty for structures to be predicted.
-        stats: statistics of the data set; None means that there are none yet.
+        stats: the keys of ``StoreStats`` that are known; batches read ``cutoff`` alone. None means
+            that none is.
         attributes: names of the attributes to include; every graph has them.
     """
     nodes = np.array([len(graph.numbers) for graph in graphs], dtype=np.int64)
@@ -300,7 +303,7 @@ def columns_of(
             for name in attributes
         },
         laplacian=_join_laplacians(graphs),
-        stats=dict(stats or {}),
+        stats=cast(StoreStats, dict(stats or {})),
     )
 
 
@@ -455,7 +458,7 @@ def arrays_of(columns: Columns) -> Arrays:
     return arrays
 
 
-def columns_from(arrays: Arrays, stats: dict[str, Any]) -> Columns:
+def columns_from(arrays: Arrays, stats: StoreStats) -> Columns:
     """Return columns made of named arrays, the inverse of ``arrays_of``.
 
     Args:
@@ -533,7 +536,7 @@ class GraphSet(Protocol):
     """Graphs that can be copied by row, and their sizes and splits, which are held in memory."""
 
     @property
-    def stats(self) -> dict[str, Any]:
+    def stats(self) -> StoreStats:
         """Statistics of the data set, the content of ``stats.json``."""
 
     @property

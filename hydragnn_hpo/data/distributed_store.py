@@ -39,6 +39,7 @@ from hydragnn_hpo.data.store_index import (
     read_index,
 )
 from hydragnn_hpo.data.store_parts import WindowReader
+from hydragnn_hpo.file_records import StoreStats
 
 _LINE = 64
 """Bytes that arrays are aligned to."""
@@ -166,7 +167,8 @@ class DistributedStore:
         self._comm = (MPI.COMM_WORLD if comm is None else comm).Dup()
         self._index, self.stats = _broadcast_index(self._comm, store)
         self._hosts = group_by_host(self._comm)
-        self.levels = {name: target["level"] for name, target in self.stats["targets"].items()}
+        targets = self.stats["targets"]
+        self.levels: dict[str, str] = {name: target["level"] for name, target in targets.items()}
         self.windows: NDArray[np.int64] | None = self._index.starts[:, 0]
         self._shares = assign_windows(self._index, self._hosts.total)
         self._first = np.array([share.start[0] for share in self._shares[1:]], dtype=np.int64)
@@ -333,14 +335,14 @@ def _find_host_runs(rows: NDArray[np.int64], owner: NDArray[np.int64]) -> list[t
     return list(zip(cuts, cuts[1:], strict=False))
 
 
-def _broadcast_index(comm: Any, store: Path) -> tuple[Index, dict[str, Any]]:
+def _broadcast_index(comm: Any, store: Path) -> tuple[Index, StoreStats]:
     """Read on rank 0 what the store says about itself, for all."""
 
-    def read() -> tuple[Index, dict[str, Any]] | None:
+    def read() -> tuple[Index, StoreStats] | None:
         if comm.rank:
             return None
         index = read_index(store)
         return index, read_checked_stats(index)
 
-    found: tuple[Index, dict[str, Any]] = comm.bcast(run_or_fail_together(comm, read))
+    found: tuple[Index, StoreStats] = comm.bcast(run_or_fail_together(comm, read))
     return found

@@ -43,6 +43,7 @@ from hydragnn_hpo.data.splits import MIN_STRUCTURES, SplitProposal, propose_spli
 from hydragnn_hpo.data.structure import Place, Rules, edge_vectors, graph_of
 from hydragnn_hpo.data.targets import TargetProposals, propose_targets
 from hydragnn_hpo.errors import ConfigError, DataError, unknown
+from hydragnn_hpo.file_records import SizeStats
 from hydragnn_hpo.sanitize import escape_line
 
 MAX_CUTOFF = 6.0
@@ -84,7 +85,7 @@ class GeometrySummary:
     tried: int
     """Structures that were made graphs or failed to be."""
     warnings: tuple[str, ...]
-    stats: Mapping[str, Any]
+    stats: SizeStats
     """Sizes and neighbours as in ``data.graph_sizes``, within ``MAX_CUTOFF``."""
 
 
@@ -161,7 +162,7 @@ def _make_graphs(
     return graphs, bad
 
 
-def _propose_cutoff(stats: Mapping[str, Any]) -> tuple[float, str]:
+def _propose_cutoff(stats: SizeStats) -> tuple[float, str]:
     """Propose a cutoff by the number of neighbours, with the reason."""
     usual = mean_degree(stats, USUAL_CUTOFF)
     if usual > MANY_NEIGHBORS:

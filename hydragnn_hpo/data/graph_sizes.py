@@ -8,13 +8,13 @@ Shapes: G graphs, N nodes, E edges, R cutoffs, V different values.
 
 import math
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 from ase.data import chemical_symbols
 from numpy.typing import NDArray
 
 from hydragnn_hpo.data.columns import Columns, Per, arrays_of, row_kind
+from hydragnn_hpo.file_records import Histogram, SizeStats, SizeSummary
 
 SMALLEST = 3
 """Smallest cutoff in angstrom at which degrees are counted; see ``cutoffs_below``."""
@@ -102,13 +102,8 @@ class SizeTally:
             self._degrees[which] = [_add_histograms(*pair) for pair in pairs]
         self._reached = [sum(pair) for pair in zip(self._reached, other._reached, strict=True)]
 
-    def result(self) -> dict[str, Any]:
-        """Return what was counted, as it stands in ``stats.json``.
-
-        ``degree`` holds the mean number of neighbours per cutoff, ``degrees`` how many nodes
-        have 0, 1, 2 ... neighbours, in train and in all; ``nodes``, ``edges`` and ``bytes`` are
-        those of a graph, the last in the columns of a store.
-        """
+    def result(self) -> SizeStats:
+        """Return what was counted, as ``stats.json`` has it."""
         nodes = _summarize(self._sizes["nodes"])
         present = np.flatnonzero(self._atoms)
         keys = [str(float(r)) for r in self._cutoffs]
@@ -132,7 +127,10 @@ class SizeTally:
                 for key, reached in zip(keys, self._reached, strict=True)
             },
             "degrees": {
-                key: {which: columns[place].tolist() for which, columns in self._degrees.items()}
+                key: {
+                    "train": self._degrees["train"][place].tolist(),
+                    "all": self._degrees["all"][place].tolist(),
+                }
                 for place, key in enumerate(keys)
             },
             "train_nodes": self._train["nodes"],
@@ -146,7 +144,7 @@ class SizeTally:
         self._structures += np.bincount(in_structures, minlength=ELEMENTS)
 
 
-def size_stats(columns: Columns, cutoff: float) -> dict[str, Any]:
+def size_stats(columns: Columns, cutoff: float) -> SizeStats:
     """Count graphs, elements, nodes, edges, and neighbours within several cutoffs.
 
     Args:
@@ -215,7 +213,7 @@ def cutoffs_below(largest: float) -> list[float]:
     return [*(float(r) for r in range(SMALLEST, math.ceil(largest))), float(largest)]
 
 
-def histogram(values: Counts, counts: Counts) -> dict[str, list[int]]:
+def histogram(values: Counts, counts: Counts) -> Histogram:
     """Bin whole numbers into at most ``BINS`` bins of one round width (1, 2, 5, 10, ...).
 
     Where the largest value is more than ``BINS`` times the median, each bin is twice as wide as
@@ -226,8 +224,7 @@ def histogram(values: Counts, counts: Counts) -> dict[str, list[int]]:
         counts: how often each occurs, [V].
 
     Returns:
-        ``edges`` and ``counts``: bin ``k`` counts values from ``edges[k]`` up to but without
-        ``edges[k + 1]``. Both are empty where there are no values.
+        Edges and counts of the bins, both empty where there are no values.
     """
     if not len(values):
         return {"edges": [], "counts": []}
@@ -268,7 +265,7 @@ def _add_histograms(first: Counts, second: Counts) -> Counts:
     return total
 
 
-def _summarize(occurrences: Occurrences) -> dict[str, Any]:
+def _summarize(occurrences: Occurrences) -> SizeSummary:
     values, counts = occurrences
     total = int((values * counts).sum())
     return {

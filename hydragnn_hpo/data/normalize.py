@@ -4,7 +4,6 @@ Shapes: G graphs, N nodes.
 """
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 from hydragnn_hpo.config import MAX_ELEMENT, TargetConfig
 from hydragnn_hpo.data.columns import Columns
 from hydragnn_hpo.errors import DataError
+from hydragnn_hpo.file_records import AttributeStats, ElementBaseline, TargetStats
 from hydragnn_hpo.units import inside
 
 RIDGE = 0.1
@@ -26,7 +26,7 @@ Array = NDArray[np.float64]
 
 def fit_element_baseline(
     columns: Columns, name: str, target: TargetConfig, mean: float
-) -> dict[str, Any] | None:
+) -> ElementBaseline | None:
     """Fit ``target - mean`` by one number per element, by ridge regression on train.
 
     Graph targets are regressed on the composition (fractions of elements; counts for total
@@ -39,9 +39,8 @@ def fit_element_baseline(
         mean: mean of its values on train, in its unit.
 
     Returns:
-        ``by_number``, the number of each element in the target's unit, [119], 0 for elements not
-        in train; ``mean``, the constant to add to them; and ``std``, the spread that is left on
-        train. None for vectors and tensors.
+        The numbers, in the target's unit, and the spread that is left; None for vectors and
+        tensors.
     """
     if target.width != 1:
         return None
@@ -149,7 +148,9 @@ def _solve(matrix: Array, right: Array) -> Array:
     return result
 
 
-def fit_target_stats(columns: Columns, targets: Mapping[str, TargetConfig]) -> dict[str, Any]:
+def fit_target_stats(
+    columns: Columns, targets: Mapping[str, TargetConfig]
+) -> dict[str, TargetStats]:
     """Describe every target by its values in the train split, in the units of this package.
 
     A scalar has its mean and standard deviation. A vector or tensor has mean 0 and, as ``std``,
@@ -161,9 +162,8 @@ def fit_target_stats(columns: Columns, targets: Mapping[str, TargetConfig]) -> d
         targets: their configs by name.
 
     Returns:
-        By target what the card says about it, and of its values ``mean``, ``std``, ``min``,
-        ``max``, ``count``, ``mad`` (mean absolute deviation, the error of predicting the mean) and
-        ``elements``, see ``fit_element_baseline``.
+        By target what the card says about it, and all statistics of its values. ``mad``, the mean
+        absolute deviation from the mean, is the error of predicting the mean.
 
     Raises:
         DataError: a target has no value in the training split.
@@ -171,22 +171,22 @@ def fit_target_stats(columns: Columns, targets: Mapping[str, TargetConfig]) -> d
     return {name: _describe(columns, name, target) for name, target in targets.items()}
 
 
-def fit_attribute_stats(columns: Columns) -> dict[str, dict[str, float]]:
+def fit_attribute_stats(columns: Columns) -> dict[str, AttributeStats]:
     """Compute mean and spread of each attribute on the train split.
 
     Returns:
-        ``mean`` and ``std`` by attribute, in the units of this package; ``std`` is 1 for a
-        constant. Without a train split, all graphs count.
+        Both by attribute, in the units of this package; the spread of a constant is 1. Without a
+        train split, all graphs count.
     """
     train = columns.split == 0
-    stats = {}
+    stats: dict[str, AttributeStats] = {}
     for name, values in columns.attributes.items():
         used = values[train] if train.any() else values
         stats[name] = {"mean": float(used.mean()), "std": float(used.std()) or 1.0}
     return stats
 
 
-def _describe(columns: Columns, name: str, target: TargetConfig) -> dict[str, Any]:
+def _describe(columns: Columns, name: str, target: TargetConfig) -> TargetStats:
     train = columns.split == 0
     chosen = train if target.level == "graph" else np.repeat(train, columns.num_nodes())
     values = columns.targets[name][chosen & columns.masks[name]]

@@ -51,6 +51,7 @@ from hydragnn_hpo.data.convert_pieces import (
 from hydragnn_hpo.data.mpi_ranks import HostGroups, group_by_host
 from hydragnn_hpo.data.store_parts import WINDOW, refuse_foreign_folder
 from hydragnn_hpo.errors import ConfigError, HydraError, JobError, answer_of
+from hydragnn_hpo.file_records import StoreStats
 from hydragnn_hpo.files import whole_folder, write_json
 
 _SMALL = 2
@@ -305,7 +306,7 @@ def build_store(
     files: Sequence[Path] | None = None,
     processes: int | None = None,
     window: int = WINDOW,
-) -> dict[str, Any]:
+) -> StoreStats:
     """Build the store of a card, whole or not at all.
 
     An interrupted build is continued. Bad structures are set aside, up to the card's limit.
@@ -360,7 +361,7 @@ def job_main(spec: BuildJob) -> int:
     Returns:
         0, also where the build has failed.
     """
-    answer: dict[str, Any]
+    answer: StoreStats | dict[str, Any]
     try:
         processes = int(spec.get("processes", 1))
         answer = build_store(Path(spec["card"]), Path(spec["out"]), processes=processes)
@@ -397,7 +398,7 @@ def build_with_ranks(
     progress: Callable[[int], None] | None = None,
     files: Sequence[Path] | None = None,
     window: int = WINDOW,
-) -> dict[str, Any]:
+) -> StoreStats:
     """Build the store that ``build_store`` builds; collective over all ranks.
 
     Args:
@@ -424,7 +425,7 @@ def build_with_ranks(
         folder = run_at_root(comm, lambda: placed.enter_context(whole_folder(out)))
         shares = run_everywhere(comm, lambda: _write_own_part(hosts, layout, folder, work, plan))
 
-        def finish() -> dict[str, Any]:
+        def finish() -> StoreStats:
             stats = finish_store(folder, layout, [share for share in shares if share], plan.card)
             placed.close()
             listing_path(out).unlink(missing_ok=True)

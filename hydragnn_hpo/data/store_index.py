@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, TypedDict, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from hydragnn_hpo.config import STORE_VERSION
 from hydragnn_hpo.data.columns import PERS, Per
 from hydragnn_hpo.errors import DataError
+from hydragnn_hpo.file_records import StoreStats
 from hydragnn_hpo.files import hash_file
 
 RUN_BYTES = 1 << 25
@@ -150,7 +151,7 @@ class Index:
         return int(self.starts[-1] @ self.row_bytes)
 
     @cached_property
-    def stats(self) -> dict[str, Any]:
+    def stats(self) -> StoreStats:
         """The content of ``stats.json``, read and checked on the first access.
 
         Raises:
@@ -165,7 +166,7 @@ class Index:
             raise DataError(f"{file}: is damaged ({error}); build the store again.") from error
         if not unaltered:
             raise DataError(f"{file}: was altered; build the store again.")
-        return dict(stats)
+        return cast(StoreStats, stats)
 
 
 def find_runs(
@@ -268,13 +269,13 @@ def _check_names(file: Path, index: Index) -> None:
         raise DataError(f"{file}: is damaged (name {unsafe[0]!r}); build the store again.")
 
 
-def read_checked_stats(index: Index) -> dict[str, Any]:
+def read_checked_stats(index: Index) -> StoreStats:
     """Return a copy of ``Index.stats``, the content of ``stats.json``.
 
     Raises:
         DataError: the file is missing, damaged, or not the one the store was built with.
     """
-    return dict(index.stats)
+    return index.stats.copy()
 
 
 def check_files(store: Path, part: StorePart, *, whole: bool = False) -> None:

@@ -35,6 +35,7 @@ from hydragnn_hpo.data.store_index import (
     compute_store_checksum,
 )
 from hydragnn_hpo.errors import DataError, StorageError
+from hydragnn_hpo.file_records import StoreStats
 from hydragnn_hpo.files import hash_file, storage, write_bytes, write_json, write_text
 
 _MARGIN = 1 << 18
@@ -294,9 +295,9 @@ def write_index(
     columns: Sequence[StoreColumn],
     entries: Sequence[PartEntry],
     windows: NDArray[np.int64],
-    stats: dict[str, Any],
+    stats: StoreStats,
     card: CardConfig,
-) -> dict[str, Any]:
+) -> StoreStats:
     """Write the files beside the parts of a store: index, windows, statistics, card.
 
     Args:
@@ -311,7 +312,7 @@ def write_index(
         The statistics with the store's ``checksum``, as in ``stats.json``.
     """
     checksum = compute_store_checksum(windows, stats)
-    with_checksum = {**stats, "checksum": checksum}
+    with_checksum: StoreStats = {**stats, "checksum": checksum}
     write_bytes(folder / "windows.npy", _npy(windows))
     index: IndexFile = {
         "version": STORE_VERSION,

@@ -6,7 +6,6 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +34,7 @@ from hydragnn_hpo.data.store_index import (
 )
 from hydragnn_hpo.data.store_parts import WindowReader
 from hydragnn_hpo.errors import ConfigError
+from hydragnn_hpo.file_records import StoreStats
 from hydragnn_hpo.host_info import read_memory
 
 MEMORY = "HYDRAGNN_HPO_WINDOW_MEMORY"
@@ -62,8 +62,9 @@ class WindowCache:
         """
         index = read_index(store) if isinstance(store, Path) else store
         self.index, self.memory = index, _memory() if memory is None else memory
-        self.stats: dict[str, Any] = read_checked_stats(index)
-        self.levels = {name: target["level"] for name, target in self.stats["targets"].items()}
+        self.stats: StoreStats = read_checked_stats(index)
+        targets = self.stats["targets"]
+        self.levels: dict[str, str] = {name: target["level"] for name, target in targets.items()}
         self.windows: NDArray[np.int64] | None = index.starts[:, 0]
         self._reader = _Reader(index)
         light = self._reader.read(0, len(index.windows), LIGHT)
