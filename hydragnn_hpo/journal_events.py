@@ -10,10 +10,7 @@ holds lists, hence ``Sequence``. NaN and infinity are written as null.
 from collections.abc import Mapping, Sequence
 from typing import Literal, NotRequired, TypedDict
 
-SearchedValue = bool | int | float | str
-"""One value of a search space."""
-
-SearchedValues = dict[str, SearchedValue]
+SearchedValues = dict[str, bool | int | float | str]
 """Values of the active searched keys of a trial, by dotted key."""
 
 Outcome = Literal["completed", "stopped", "failed", "cancelled", "interrupted"]

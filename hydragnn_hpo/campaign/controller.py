@@ -226,12 +226,16 @@ class Controller:
     def _open(self) -> None:
         self.work.prepare(self.job)
         stats = self.work.stats
-        units = {name: target["unit"] for name, target in stats.get("targets", {}).items()}
         self._wait_for_hosts()
         self.dispatch.settle(stats, self.backend.slots)
-        slots = sorted(slot.name for slot in self.backend.slots)
-        known: dict[str, Any] = {"data": stats.get("checksum"), "software": controller_versions()}
-        self.event_store.append("opened", units=units, slots=slots, **known)
+        targets = stats["targets"] if stats else {}
+        self.event_store.append(
+            "opened",
+            units={name: target["unit"] for name, target in targets.items()},
+            slots=sorted(slot.name for slot in self.backend.slots),
+            data=stats.get("checksum") if stats else None,
+            software=controller_versions(),
+        )
         self.proposals.start()
         self.dispatch.lay_out(self.backend.slots, self.state)
         self._opened = True

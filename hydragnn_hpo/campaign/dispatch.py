@@ -19,6 +19,7 @@ from hydragnn_hpo.config import (
     find_profile,
 )
 from hydragnn_hpo.errors import JobError
+from hydragnn_hpo.file_records import StoreStats
 from hydragnn_hpo.files import storage, write_text
 from hydragnn_hpo.launching import Event, Job, Slot
 from hydragnn_hpo.layout import RunDir
@@ -104,10 +105,10 @@ class Dispatch:
         self.config, self.run_dir, self.work, self.profile = config, run, work, profile
         self.slots: dict[str, Slot] = {}
         self.pool = SlotPool({})
-        self.costs = CostModel({}, profile, max_width=config.machine.max_width)
+        self.costs = CostModel(None, profile, max_width=config.machine.max_width)
         self.configs: dict[str, Any] = {}
 
-    def settle(self, stats: Mapping[str, Any], slots: Sequence[Slot]) -> None:
+    def settle(self, stats: StoreStats | None, slots: Sequence[Slot]) -> None:
         """Set up the cost model from the data, the slots, and what earlier campaigns learnt.
 
         What this one learnt is in its journal, and is learnt again from there.
@@ -124,7 +125,7 @@ class Dispatch:
     @property
     def spreads(self) -> dict[str, float]:
         """Standard deviation of each target in its own unit."""
-        targets = self.work.stats.get("targets", {})
+        targets = self.work.stats["targets"] if self.work.stats else {}
         return {name: target["std"] for name, target in targets.items() if "std" in target}
 
     # -- slots -----------------------------------------------------------------------

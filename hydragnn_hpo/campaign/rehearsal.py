@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from hydragnn_hpo.campaign.backends import fleet_on
 from hydragnn_hpo.campaign.controller import Controller
@@ -31,6 +30,7 @@ from hydragnn_hpo.campaign.state import State
 from hydragnn_hpo.campaign.trial_kind import TrialKind
 from hydragnn_hpo.config import STORE_VERSION, CampaignConfig, Goal
 from hydragnn_hpo.errors import HydraError
+from hydragnn_hpo.file_records import StoreStats
 from hydragnn_hpo.files import storage, write_json
 from hydragnn_hpo.journal_events import JournalEvent
 from hydragnn_hpo.launching import SpeedUp, StubPlan, StubTransport
@@ -70,11 +70,11 @@ class RehearsalPlan:
     cards: Mapping[Path, str]
     """Path and name of the campaign's cards."""
 
-    stats: Mapping[str, dict[str, Any]]
+    stats: Mapping[str, StoreStats]
     """Statistics of each card's data, by its name."""
 
-    pooled_stats: dict[str, Any]
-    """Of all data together; empty without data."""
+    pooled_stats: StoreStats | None
+    """Of all data together; None where trials are a command."""
 
     machine: ForecastMachine
     makespan: float
@@ -452,7 +452,7 @@ def _predict(plan: RehearsalPlan, config: CampaignConfig, work: TrialKind, state
     return forecast_campaign(config, machine, priced).simulated.makespan
 
 
-def _open_run(config: CampaignConfig, path: Path, stats: Mapping[str, dict[str, Any]]) -> RunDir:
+def _open_run(config: CampaignConfig, path: Path, stats: Mapping[str, StoreStats]) -> RunDir:
     """Make a run directory with what a controller reads of graph stores.
 
     Args:

@@ -15,6 +15,7 @@ from hydragnn_hpo.campaign.forecast import (
 )
 from hydragnn_hpo.campaign.setup import stores_of, trial_config
 from hydragnn_hpo.config import CampaignConfig
+from hydragnn_hpo.file_records import StoreStats
 from hydragnn_hpo.placement import CostModel
 
 BATCHES = (16, 32, 64)
@@ -80,7 +81,7 @@ RenderConfig = Callable[[SearchBudget], CampaignConfig]
 def fit_budget(
     render: RenderConfig,
     machine: ForecastMachine,
-    stats: Mapping[str, Any],
+    stats: StoreStats,
     able: Sequence[str],
     seconds: float,
 ) -> tuple[SearchBudget, Forecast]:
@@ -101,7 +102,7 @@ def fit_budget(
     """
     wanted = max(PLANNED * seconds - OVERHEAD, PLANNED * seconds / 3.0)
     options: list[tuple[int, SearchBudget]] = []
-    for budget in list_budgets(int(stats["splits"]["train"]), able):
+    for budget in list_budgets(stats["splits"]["train"], able):
         priced = _price_draws(render(set_trials(budget, TARGET_TRIALS)), machine, stats)
         each = sum(one.price.epoch_seconds(1) for one in priced.values())
         mean = each / len(priced) if priced else float("inf")
@@ -198,7 +199,7 @@ def _choose_budget(options: Sequence[tuple[int, SearchBudget]]) -> tuple[int, Se
 def _reduce_trials(
     render: RenderConfig,
     machine: ForecastMachine,
-    stats: Mapping[str, Any],
+    stats: StoreStats,
     budget: SearchBudget,
     seconds: float,
 ) -> tuple[SearchBudget, Forecast]:
@@ -209,16 +210,16 @@ def _reduce_trials(
             config, machine, _price_draws(config, machine, stats, budget.trials)
         )
         if expected.simulated.makespan + OVERHEAD <= seconds or budget.trials <= MIN_TRIALS:
-            why = _explain_budget(budget, int(stats["splits"]["train"]), machine, expected)
+            why = _explain_budget(budget, stats["splits"]["train"], machine, expected)
             return replace(budget, why=why), expected
         budget = set_trials(budget, int(REDUCTION * budget.trials))
 
 
 def _price_draws(
-    config: CampaignConfig, machine: ForecastMachine, stats: Mapping[str, Any], count: int = DRAWS
+    config: CampaignConfig, machine: ForecastMachine, stats: StoreStats, count: int = DRAWS
 ) -> dict[str, PricedTrial]:
     """Price configurations that are drawn from a campaign's space."""
-    stores = stores_of(config, [str(stats["name"])])
+    stores = stores_of(config, [stats["name"]])
 
     def configure(name: str, values: Mapping[str, Any]) -> Any:
         return trial_config(config, name, values, stores)

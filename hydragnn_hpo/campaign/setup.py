@@ -22,6 +22,7 @@ from hydragnn_hpo.config import (
     parse_config,
 )
 from hydragnn_hpo.errors import ConfigError, RunError
+from hydragnn_hpo.file_records import StoreStats, TargetStats
 from hydragnn_hpo.files import PART, read_json, remove, storage, sweep, write_text
 from hydragnn_hpo.layout import RunDir, derive_seed
 from hydragnn_hpo.resources import find_resource
@@ -232,9 +233,9 @@ def check_search(
 
 def check_corners(
     config: CampaignConfig,
-    targets: Mapping[str, Any],
+    targets: Mapping[str, TargetStats],
     cutoff: float,
-    stats: Mapping[str, Any] | None = None,
+    stats: StoreStats | None = None,
 ) -> None:
     """Try the corners of a space before a trial is paid for.
 

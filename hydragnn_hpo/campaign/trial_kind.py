@@ -17,6 +17,7 @@ from hydragnn_hpo.config import (
     to_toml,
     unite_stats,
 )
+from hydragnn_hpo.file_records import StoreStats
 from hydragnn_hpo.files import read_json, storage
 from hydragnn_hpo.launching import Slot, spec_of
 from hydragnn_hpo.layout import RunDir, TrialDir, derive_seed
@@ -33,8 +34,8 @@ class TrialKind(Protocol):
     kind: str
     """Kind of its jobs, see ``launching.job.JOBS``."""
 
-    stats: dict[str, Any]
-    """What the data hold; empty without data."""
+    stats: StoreStats | None
+    """What the data hold; None before ``prepare``, and where trials are a command."""
 
     needs: tuple[Path, ...]
     """What every trial reads beside its own folder."""
@@ -76,13 +77,13 @@ class TrainingTrials:
     def __init__(self, config: CampaignConfig, run: RunDir, cards: Mapping[Path, str]) -> None:
         """Keep the cards of the campaign: path and name, which is the store's too."""
         self.config, self.run_dir, self.cards = config, run, cards
-        self.stats: dict[str, Any] = {}
+        self.stats: StoreStats | None = None
         self.needs = tuple(run.store(name) for name in cards.values())
         self._stores = stores_of(config, list(cards.values()))
 
     def prepare(self, job: RunJob) -> None:
         """Build the stores that are not there yet, and try the space on them."""
-        every = []
+        every: list[StoreStats] = []
         for path, name in self.cards.items():
             store = self.run_dir.store(name)
             if not (store / "index.json").exists():
@@ -90,8 +91,9 @@ class TrainingTrials:
                     self.run_dir.data.mkdir(exist_ok=True)
                 job("build", {"card": str(path), "out": str(store)})
             every.append(read_json(store / "stats.json"))
-        self.stats = unite_stats(every, self.config.data, self.config.shared)
-        check_corners(self.config, self.stats["targets"], self.stats["cutoff"], self.stats)
+        stats = unite_stats(every, self.config.data, self.config.shared)
+        check_corners(self.config, stats["targets"], stats["cutoff"], stats)
+        self.stats = stats
 
     def configure(self, name: str, values: Mapping[str, Any]) -> TrialConfig:
         """Make a trial's configuration from the template and searched values."""
@@ -138,7 +140,7 @@ class CommandTrials:
     def __init__(self, config: CampaignConfig, command: CommandConfig) -> None:
         """Keep the command, with ``{here}`` filled in."""
         self.config, self.command = config, command
-        self.stats: dict[str, Any] = {}
+        self.stats: StoreStats | None = None
 
     def prepare(self, job: "RunJob") -> None:
         """Do nothing: a command has no data to prepare."""

@@ -5,7 +5,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 from hydragnn_hpo.campaign import TrialKind, check_corners, find_cards, make_trial_kind
 from hydragnn_hpo.config import (
@@ -18,6 +18,7 @@ from hydragnn_hpo.config import (
     unite_stats,
 )
 from hydragnn_hpo.errors import DataError, RunError
+from hydragnn_hpo.file_records import SizeStats, StoreStats
 from hydragnn_hpo.files import read_json
 from hydragnn_hpo.layout import RunDir
 
@@ -27,14 +28,12 @@ SAMPLE_SIZE = 200
 ATOMS, DENSITY = 30.0, 0.08
 """Atoms of a structure, and atoms per cubic angstrom, where none can be read: middling crystals."""
 
-Stats = dict[str, Any]
-
 
 @dataclass(frozen=True)
 class StatsEstimate:
     """Statistics of a data set and their origin."""
 
-    stats: Stats
+    stats: StoreStats
     origin: str
     """In words: a store, a sample, an assumption."""
     built: bool
@@ -53,7 +52,7 @@ def estimate_stats(card_path: Path, stores: list[Path], structures: int | None) 
     """
     for store in stores:
         if (store / "index.json").exists() and structures is None:
-            stats: Stats = read_json(store / "stats.json")
+            stats: StoreStats = read_json(store / "stats.json")
             return StatsEstimate(stats, f"the store {store}", built=True)
     card = load_config(card_path, CardConfig)
     try:
@@ -73,7 +72,7 @@ def estimate_stats(card_path: Path, stores: list[Path], structures: int | None) 
     )
 
 
-def _read_sample(card: CardConfig, card_path: Path) -> tuple[Stats, int | None]:
+def _read_sample(card: CardConfig, card_path: Path) -> tuple[SizeStats, int | None]:
     """Read the first structures of the first file, and count all where that costs nothing."""
     from hydragnn_hpo.data import (
         Graph,
@@ -97,27 +96,26 @@ def _read_sample(card: CardConfig, card_path: Path) -> tuple[Stats, int | None]:
     graphs = list(itertools.islice((g for g in found if isinstance(g, Graph)), SAMPLE_SIZE))
     if not graphs:
         raise DataError(f"{paths[0]}: none of its structures can be used; see 'dataset check'.")
-    return size_stats(columns_of(graphs, card.targets), card.graphs.cutoff), total
+    sample = size_stats(columns_of(graphs, card.targets), card.graphs.cutoff)
+    return cast("SizeStats", sample), total
 
 
-def _assume_stats(card: CardConfig) -> Stats:
+def _assume_stats(card: CardConfig) -> SizeStats:
     """Return the statistics of one average crystal."""
     reach = [float(r) for r in range(3, math.ceil(card.graphs.cutoff))] + [card.graphs.cutoff]
     degree = {str(r): DENSITY * 4.0 / 3.0 * math.pi * r**3 for r in reach}
-    sizes = {
-        "nodes": {"mean": ATOMS, "min": ATOMS, "max": ATOMS},
-        "edges": dict.fromkeys(("mean", "min", "max"), ATOMS * degree[str(reach[-1])]),
-    }
+    edges = ATOMS * degree[str(reach[-1])]
     return {
         "num_graphs": 1,
         "cutoff": card.graphs.cutoff,
         "elements": [],
         "degree": degree,
-        **sizes,
+        "nodes": {"mean": ATOMS, "min": ATOMS, "max": ATOMS},
+        "edges": {"mean": edges, "min": edges, "max": edges},
     }
 
 
-def scale_stats(sample: Mapping[str, Any], total: int, card: CardConfig) -> Stats:
+def scale_stats(sample: SizeStats, total: int, card: CardConfig) -> StoreStats:
     """Scale the statistics of a sample to the whole data set.
 
     Args:
@@ -127,22 +125,22 @@ def scale_stats(sample: Mapping[str, Any], total: int, card: CardConfig) -> Stat
     """
     shares = zip(SPLITS, card.split.shares, strict=True)
     splits = {split: max(1, round(share * total)) for split, share in shares}
-    sizes = {
-        name: {**sample[name], "total": sample[name]["mean"] * total} for name in ("nodes", "edges")
-    }
-    return {
+    nodes, edges = sample["nodes"], sample["edges"]
+    scaled = {
         **sample,
-        **sizes,
+        "nodes": {**nodes, "total": nodes["mean"] * total},
+        "edges": {**edges, "total": edges["mean"] * total},
         "name": card.name,
         "title": card.title,
         "num_graphs": total,
         "splits": splits,
         "attributes": {},
         "laplacian": card.graphs.laplacian,
-        "train_nodes": round(splits["train"] * sample["nodes"]["mean"]),
-        "train_edges": round(splits["train"] * sample["edges"]["mean"]),
+        "train_nodes": round(splits["train"] * nodes["mean"]),
+        "train_edges": round(splits["train"] * edges["mean"]),
         "targets": targets_of(card),
     }
+    return cast("StoreStats", scaled)
 
 
 NO_DATA = "none: trials are a command of yours"
@@ -154,11 +152,11 @@ class DataKnown:
 
     work: TrialKind
     """What its trials are."""
-    stats: dict[str, Any]
-    """What the data hold together."""
+    stats: StoreStats | None
+    """What the data hold together; None where trials are a command."""
     said: str
     """Where that is from, for people."""
-    by_card: Mapping[str, Stats] = field(default_factory=dict)
+    by_card: Mapping[str, StoreStats] = field(default_factory=dict)
     """What the data of each card hold, by its name."""
     cards: Mapping[Path, str] = field(default_factory=dict)
     """Path and name of each card."""
@@ -180,7 +178,7 @@ def data_of_campaign(
         DataError: nothing is known about the data.
     """
     if config.command is not None:
-        return DataKnown(make_trial_kind(config, run, {}), {}, NO_DATA)
+        return DataKnown(make_trial_kind(config, run, {}), None, NO_DATA)
     cards = find_cards(config, source)
     guesses = [
         estimate_stats(path, [run.store(card.name), Path(f"{card.name}.bp")], structures)
@@ -203,7 +201,7 @@ def data_of_run(config: CampaignConfig, run: RunDir) -> DataKnown:
         RunError: no trial was placed yet.
     """
     if config.command is not None:
-        return DataKnown(make_trial_kind(config, run, {}), {}, NO_DATA)
+        return DataKnown(make_trial_kind(config, run, {}), None, NO_DATA)
     trial = min(run.path.glob("trials/*/trial.toml"), default=None)
     if trial is None:
         raise RunError(f"{run.path}: no trial was placed yet; plan its campaign file instead.")

@@ -32,6 +32,7 @@ from hydragnn_hpo.config import (
     resolve_machine,
 )
 from hydragnn_hpo.errors import ConfigError, RunError
+from hydragnn_hpo.file_records import StoreStats
 from hydragnn_hpo.journal_events import EpochEvent, JournalEvent, SearchedValues
 from hydragnn_hpo.launching import detect_slots
 from hydragnn_hpo.layout import RunDir
@@ -251,7 +252,7 @@ def _choose_machine(
     return ForecastMachine(profile, hosts, slots, request.failures)
 
 
-def _costs(config: CampaignConfig, machine: ForecastMachine, stats: dict[str, Any]) -> CostModel:
+def _costs(config: CampaignConfig, machine: ForecastMachine, stats: StoreStats | None) -> CostModel:
     return CostModel(stats, machine.profile, max_width=min(config.machine.max_width, machine.slots))
 
 

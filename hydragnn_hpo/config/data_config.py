@@ -5,7 +5,7 @@ Built into stores by ``data.build_plan``.
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, cast
 
 from annotated_types import Len
 from pydantic import (
@@ -19,6 +19,14 @@ from pydantic import (
 from hydragnn_hpo.config.schema import Config
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.units import inside
+
+if TYPE_CHECKING:
+    from hydragnn_hpo.file_records import (
+        AttributeStats,
+        SizeSummary,
+        StoreStats,
+        TargetStats,
+    )
 
 SPLITS = ("train", "val", "sel", "cal", "test")
 """Train, search, ensemble selection, calibration, test: Law 6."""
@@ -276,8 +284,6 @@ class CardConfig(Config):
         return self
 
 
-Stats = dict[str, Any]
-
 _AGREE = ("level", "shape", "unit", "energy", "derived_from")
 """What must be the same where data sets share a target."""
 
@@ -301,8 +307,8 @@ def mean_degree(stats: Mapping[str, Any], cutoff: float) -> float:
 
 
 def unite_stats(
-    stats: Sequence[Stats], entries: Sequence[MixedConfig], shared: Sequence[str] = ()
-) -> Stats:
+    stats: Sequence["StoreStats"], entries: Sequence[MixedConfig], shared: Sequence[str] = ()
+) -> "StoreStats":
     """Return the statistics of several data sets as one.
 
     Args:
@@ -339,11 +345,11 @@ def unite_stats(
     }
 
 
-def _attributes(stats: Sequence[Stats]) -> dict[str, dict[str, float]]:
+def _attributes(stats: Sequence["StoreStats"]) -> dict[str, "AttributeStats"]:
     """Pool centre and spread of the attributes that all sets have, over their train splits."""
-    known: list[Stats] = [each.get("attributes", {}) for each in stats]
+    known = [each.get("attributes", {}) for each in stats]
     counts = [each["splits"]["train"] for each in stats]
-    found = {}
+    found: dict[str, AttributeStats] = {}
     for name in sorted(set.intersection(*(set(each) for each in known))):
         parts = [(count, each[name]) for count, each in zip(counts, known, strict=True)]
         total = max(sum(counts), 1)
@@ -353,7 +359,7 @@ def _attributes(stats: Sequence[Stats]) -> dict[str, dict[str, float]]:
     return found
 
 
-def _degrees(stats: Sequence[Stats], cutoff: float) -> dict[str, float]:
+def _degrees(stats: Sequence["StoreStats"], cutoff: float) -> dict[str, float]:
     """Return the mean number of neighbours at every cutoff that some set names."""
     nodes = [each["nodes"]["total"] for each in stats]
     named = {float(r) for each in stats for r in each["degree"]} | {cutoff}
@@ -365,51 +371,52 @@ def _degrees(stats: Sequence[Stats], cutoff: float) -> dict[str, float]:
     }
 
 
-def targets_of(card: CardConfig) -> dict[str, Stats]:
+def targets_of(card: CardConfig) -> dict[str, "TargetStats"]:
     """Return what a card says about its targets, in our own units, as a store will."""
-    found: dict[str, Stats] = {}
+    found: dict[str, TargetStats] = {}
     for name, target in card.targets.items():
         unit = inside(target.unit)[1]
-        found[name] = {**target.model_dump(), "unit": f"{unit}/atom" if target.per_atom else unit}
+        known = {**target.model_dump(), "unit": f"{unit}/atom" if target.per_atom else unit}
+        found[name] = cast("TargetStats", known)
     return found
 
 
 def unite_targets(
-    targets: Sequence[Mapping[str, Stats]],
+    targets: Sequence[Mapping[str, "TargetStats"]],
     entries: Sequence[MixedConfig],
     shared: Sequence[str] = (),
-) -> dict[str, Stats]:
+) -> dict[str, "TargetStats"]:
     """Return the targets of several data sets by their names in the mixture.
 
     Raises:
         ConfigError: see ``unite_stats``.
     """
-    found: dict[str, list[Stats]] = {}
+    found: dict[str, dict[int, TargetStats]] = {}
     for number, (own, entry) in enumerate(zip(targets, entries, strict=True)):
         for name, target in own.items():
             derived = target.get("derived_from")
-            renamed = {**target, "derived_from": derived and entry.prefix + derived, "set": number}
-            found.setdefault(entry.prefix + name, []).append(renamed)
-    for name, several in found.items():
-        if len(several) > 1:
-            _check_shared(name, several, shared)
-    unknown = sorted(set(shared) - {name for name, several in found.items() if len(several) > 1})
+            renamed: TargetStats = {**target, "derived_from": derived and entry.prefix + derived}
+            found.setdefault(entry.prefix + name, {})[number] = renamed
+    for name, by_set in found.items():
+        if len(by_set) > 1:
+            _check_shared(name, by_set, shared)
+    unknown = sorted(set(shared) - {name for name, by_set in found.items() if len(by_set) > 1})
     if unknown:
         raise ConfigError(
             f"shared names '{unknown[0]}', which no two data sets have: correct or drop it."
         )
-    return {name: _pooled(several) for name, several in found.items()}
+    return {name: _pooled([*by_set.values()]) for name, by_set in found.items()}
 
 
-def _check_shared(name: str, several: Sequence[Stats], shared: Sequence[str]) -> None:
+def _check_shared(name: str, by_set: Mapping[int, "TargetStats"], shared: Sequence[str]) -> None:
     if name not in shared:
+        first, second, *_ = by_set
         raise ConfigError(
-            f"data sets {several[0]['set'] + 1} and {several[1]['set'] + 1} both have a target "
-            f"'{name}': give one of them a prefix, or, if both mean the same quantity, name it in "
-            "shared."
+            f"data sets {first + 1} and {second + 1} both have a target '{name}': give one of "
+            "them a prefix, or, if both mean the same quantity, name it in shared."
         )
     for key in _AGREE:
-        values = [str(target.get(key)) for target in several]
+        values = [str(target.get(key)) for target in by_set.values()]
         if len(set(values)) > 1:
             raise ConfigError(
                 f"the shared target '{name}' has {key} {values[0]} in one data set and "
@@ -417,9 +424,9 @@ def _check_shared(name: str, several: Sequence[Stats], shared: Sequence[str]) ->
             )
 
 
-def _pooled(several: Sequence[Stats]) -> Stats:
+def _pooled(several: Sequence["TargetStats"]) -> "TargetStats":
     """Pool centre and spread over the train splits; a baseline per element cannot be pooled."""
-    first = {key: value for key, value in several[0].items() if key != "set"}
+    first = several[0]
     if len(several) == 1 or "mean" not in first:
         return first
     counts = [target["count"] for target in several]
@@ -443,7 +450,7 @@ def _pooled(several: Sequence[Stats]) -> Stats:
     }
 
 
-def _sizes(sizes: Sequence[Mapping[str, float]], stats: Sequence[Stats]) -> dict[str, float]:
+def _sizes(sizes: Sequence["SizeSummary"], stats: Sequence["StoreStats"]) -> "SizeSummary":
     total = sum(size["total"] for size in sizes)
     return {
         "mean": total / sum(each["num_graphs"] for each in stats),

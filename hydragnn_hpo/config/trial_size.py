@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hydragnn_hpo.config.convs import GraphSizes
 from hydragnn_hpo.config.convs.spec import products
@@ -16,7 +16,8 @@ from hydragnn_hpo.config.model_config import HeadConfig, ModelConfig, is_by_grad
 from hydragnn_hpo.config.trial_config import TrainConfig, TrialConfig
 from hydragnn_hpo.errors import ConfigError, DataError
 
-Stats = Mapping[str, Any]
+if TYPE_CHECKING:
+    from hydragnn_hpo.file_records import SetSize, StoreStats
 
 FULL = 0.8
 """Share of the memory that a step may be expected to take."""
@@ -192,7 +193,7 @@ def _apportion(total: int, weights: Sequence[Fraction]) -> tuple[int, ...]:
 
 
 def compute_epoch_size(
-    stats: Stats, training: TrainConfig, ratios: Sequence[float | None]
+    stats: "StoreStats", training: TrainConfig, ratios: Sequence[float | None]
 ) -> EpochSize:
     """Return the size of an epoch of a trial.
 
@@ -200,16 +201,18 @@ def compute_epoch_size(
         ConfigError: a budget is too small for the largest graph, or a ratio for an epoch.
         DataError: a set has no training graphs.
     """
-    sets = stats.get("sets") or [{**stats, "train": stats["splits"]["train"]}]
-    counts = [int(one["train"]) for one in sets]
+    alone: SetSize = {"train": stats["splits"]["train"], "train_nodes": stats["train_nodes"]}
+    sets = stats.get("sets") or [alone]
+    counts = [one["train"] for one in sets]
     drawn = count_draws(counts, ratios, training) or counts
     parts = zip(sets, counts, drawn, strict=True)
     nodes = sum(one["train_nodes"] * seen / count for one, count, seen in parts)
     if training.global_batch is not None:
         steps = math.ceil(sum(drawn) / training.global_batch)
     else:
-        kind = training.budget[0]
-        total, largest = stats[f"train_{kind}"], stats[kind]["max"]
+        nodes_count = training.budget[0] == "nodes"
+        total = stats["train_nodes"] if nodes_count else stats["train_edges"]
+        largest = stats["nodes" if nodes_count else "edges"]["max"]
         steps = budget_steps(training, total=int(total), largest=int(largest))
     return EpochSize(sum(drawn), nodes, steps)
 

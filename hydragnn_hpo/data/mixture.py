@@ -6,7 +6,7 @@ Shapes: G graphs, N nodes, of all sets together.
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,9 @@ from numpy.typing import NDArray
 from hydragnn_hpo.config import WIDTHS, MixedConfig, TargetConfig, unite_stats
 from hydragnn_hpo.data.columns import Columns, GraphSet, Names, offsets, rows_of_split
 from hydragnn_hpo.data.normalize import fit_target_stats
+
+if TYPE_CHECKING:
+    from hydragnn_hpo.file_records import StoreStats
 
 _PIECE = 512
 """Graphs that are looked at together where a shared target is described."""
@@ -64,7 +67,8 @@ class Mixture:
         """
         self.sets = tuple(sets)
         self.prefixes = tuple(entry.prefix for entry in entries)
-        self.stats = unite_stats([graphs.stats for graphs in sets], entries, shared)
+        stats = cast("list[StoreStats]", [graphs.stats for graphs in sets])
+        self.stats = cast("dict[str, Any]", unite_stats(stats, entries, shared))
         widest = max(graphs.stats["cutoff"] for graphs in sets)
         self._taken_stats = {**self.stats, "cutoff": widest}  # taken edges are not cut yet
         targets = self.stats["targets"]

@@ -25,9 +25,10 @@ from hydragnn_hpo.config import (
 from hydragnn_hpo.data import GraphSet
 from hydragnn_hpo.ensemble.calibrate import GRAPHS_TOGETHER, Strata, graph_of_row, size_strata
 from hydragnn_hpo.errors import RunError
+from hydragnn_hpo.file_records import StoreStats
 from hydragnn_hpo.files import read_json
 from hydragnn_hpo.layout import RunDir, TrialDir
-from hydragnn_hpo.placement import Stats, mean_neighbors, mean_triplets
+from hydragnn_hpo.placement import mean_neighbors, mean_triplets
 from hydragnn_hpo.training import open_graphs
 
 
@@ -250,7 +251,7 @@ def open_build_context(run: RunDir) -> BuildContext:
     return BuildContext(run, campaign, cards, graphs, candidates)
 
 
-def flops_per_graph(model: ModelConfig, stats: Stats) -> float:
+def flops_per_graph(model: ModelConfig, stats: StoreStats) -> float:
     """Estimate the operations that a net spends on the mean structure of a store.
 
     Args:

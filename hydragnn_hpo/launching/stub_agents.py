@@ -36,6 +36,7 @@ from hydragnn_hpo.config import (
     load_config,
 )
 from hydragnn_hpo.errors import HydraError
+from hydragnn_hpo.file_records import StoreStats
 from hydragnn_hpo.files import storage, write_json
 from hydragnn_hpo.launching.host_registry import raise_file_limit
 from hydragnn_hpo.launching.job import Slot
@@ -123,8 +124,8 @@ class StubPlan(msgspec.Struct, frozen=True):
     spread: float
     """Standard deviation of the logarithm of these errors."""
 
-    stats: dict[str, Any]
-    """Of the data; empty without."""
+    stats: StoreStats | None
+    """Of the data; None where trials are a command."""
 
     profile: str | None
     max_width: int

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     )
     from hydragnn_hpo.placement.planner import plan
     from hydragnn_hpo.placement.pool import SlotPool
-    from hydragnn_hpo.placement.price import Price, Stats, mean_neighbors, mean_triplets
+    from hydragnn_hpo.placement.price import Price, mean_neighbors, mean_triplets
     from hydragnn_hpo.placement.simulator import (
         Bar,
         SimulatedWork,
@@ -36,7 +36,6 @@ __all__ = [
     "SimulationSettings",
     "SlotPool",
     "StartTask",
-    "Stats",
     "Task",
     "TrialPrediction",
     "compare_with_prediction",

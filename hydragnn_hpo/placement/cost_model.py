@@ -28,9 +28,10 @@ from hydragnn_hpo.config import (
     validation_sentence,
 )
 from hydragnn_hpo.errors import StorageError
+from hydragnn_hpo.file_records import StoreStats
 from hydragnn_hpo.files import read_json, write_json
 from hydragnn_hpo.journal_events import JournalEvent
-from hydragnn_hpo.placement.price import CommandQuote, Price, Quote, Stats, epoch_workload
+from hydragnn_hpo.placement.price import CommandQuote, Price, Quote, epoch_workload
 
 Features = Mapping[str, float]
 Row = tuple[dict[str, float], float]
@@ -303,12 +304,16 @@ class CostModel:
     """
 
     def __init__(
-        self, stats: Stats, profile: ProfileConfig | None = None, *, max_width: int = 64
+        self,
+        stats: StoreStats | None,
+        profile: ProfileConfig | None = None,
+        *,
+        max_width: int = 64,
     ) -> None:
         """Know formulas only.
 
         Args:
-            stats: statistics of the data, as in ``stats.json``.
+            stats: of the data, as in ``stats.json``; None where trials are a command.
             profile: the machine; this computer if left out.
             max_width: most ranks of a trial.
         """
@@ -396,6 +401,7 @@ class CostModel:
     def _trial(self, config: TrialConfig) -> _TrialFeatures:
         """Return what is known of a trial, after a first look if it is new."""
         if id(config) not in self._seen:
+            assert self.stats is not None, "only trainings have a formula, and they have data"
             quote = Quote(epoch_workload(config, self.stats), self.profile, self.max_width)
             self._seen[id(config)] = _TrialFeatures(config, quote, failure_causes(config))
         return self._seen[id(config)]

@@ -7,11 +7,11 @@ Shapes: G graphs, N nodes, E edges, T triplets.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import NormalDist
-from typing import Any
+from typing import Literal
 
 from hydragnn_hpo.config import (
     FULL,
@@ -30,8 +30,7 @@ from hydragnn_hpo.config import (
     pass_bytes,
     weight_copies,
 )
-
-Stats = Mapping[str, Any]
+from hydragnn_hpo.file_records import StoreStats, TargetStats
 
 BACKWARD = 3.0
 """A training step costs about three forward passes."""
@@ -90,7 +89,7 @@ class Workload:
         return self.sizes.graphs / self.sizes.steps
 
 
-def epoch_workload(config: TrialConfig, stats: Stats) -> Workload:
+def epoch_workload(config: TrialConfig, stats: StoreStats) -> Workload:
     """Count what an epoch of a trial costs.
 
     Args:
@@ -118,7 +117,7 @@ def epoch_workload(config: TrialConfig, stats: Stats) -> Workload:
     )
 
 
-def epoch_sizes(config: TrialConfig, stats: Stats) -> EpochSizes:
+def epoch_sizes(config: TrialConfig, stats: StoreStats) -> EpochSizes:
     """Count graphs, nodes, edges, triplets and steps of an epoch."""
     model = config.model
     size = compute_epoch_size(stats, config.training, [entry.ratio for entry in config.data])
@@ -130,7 +129,7 @@ def epoch_sizes(config: TrialConfig, stats: Stats) -> EpochSizes:
     return EpochSizes(size.graphs, size.nodes, edges, triplets, size.steps, validated)
 
 
-def mean_neighbors(stats: Stats, cutoff: float) -> float:
+def mean_neighbors(stats: StoreStats, cutoff: float) -> float:
     """Estimate the mean number of neighbours of a node within a cutoff in angstrom.
 
     Between cutoffs that were counted it grows with the volume. ``config.data_config.mean_degree``,
@@ -143,18 +142,18 @@ def mean_neighbors(stats: Stats, cutoff: float) -> float:
     return known[-1][1]
 
 
-def mean_triplets(stats: Stats, cutoff: float, most: float = math.inf) -> float:
+def mean_triplets(stats: StoreStats, cutoff: float, most: float = math.inf) -> float:
     """Estimate the pairs of edges that meet at a node within a cutoff in angstrom.
 
     By the histogram of neighbours at the nearest cutoff that has one: few crowded nodes have most
     of the pairs. Without a histogram all nodes are taken to be alike.
     """
     mean = min(mean_neighbors(stats, cutoff), most)
-    histograms: Mapping[str, Any] = stats.get("degrees") or {}
+    histograms = stats.get("degrees") or {}
     if not histograms:
         return mean * max(mean - 1.0, 0.0)
     nearest = min(histograms, key=lambda radius: abs(float(radius) - cutoff))
-    counts: Sequence[int] = histograms[nearest]["all"]
+    counts = histograms[nearest]["all"]
     nodes, edges = sum(counts), sum(d * n for d, n in enumerate(counts))
     if not edges:
         return 0.0
@@ -162,25 +161,26 @@ def mean_triplets(stats: Stats, cutoff: float, most: float = math.inf) -> float:
     return float(pairs / nodes * (mean * nodes / edges) ** 2)
 
 
-def relative_epoch_cost(config: TrialConfig, sizes: EpochSizes, targets: Stats) -> float:
+def relative_epoch_cost(
+    config: TrialConfig, sizes: EpochSizes, targets: Mapping[str, TargetStats]
+) -> float:
     """Return how much longer an epoch takes than its plain training steps alone."""
     times = RECOMPUTED if config.parallel.recompute else 1.0
     times *= DERIVATIVES if differentiates(config.heads, targets) else 1.0
     return times * (1.0 + sizes.validated / BACKWARD)
 
 
-def graph_cost_spread(stats: Stats) -> tuple[float, float]:
+def graph_cost_spread(stats: StoreStats) -> tuple[float, float]:
     """Return the spread of the graphs' costs and the cost of the largest, both over the mean.
 
     Edges stand for costs, from their histogram; where there is none, sizes are taken to be spread
     evenly between the smallest and the largest graph.
     """
-    sizes = stats.get("edges") or stats.get("nodes") or {}
-    mean, largest = float(sizes.get("mean", 0.0)), float(sizes.get("max", 0.0))
-    smallest = float(sizes.get("min", largest))
+    kind: Literal["edges", "nodes"] = "edges" if "edges" in stats else "nodes"
+    mean, largest, smallest = (float(stats[kind][key]) for key in ("mean", "max", "min"))
     if not mean:
         return 0.0, 1.0
-    bins = (stats.get("histograms") or {}).get("edges" if stats.get("edges") else "nodes")
+    bins = stats.get("histograms", {}).get(kind)
     if bins and sum(bins["counts"]):
         middles = [(a + b) / 2 for a, b in zip(bins["edges"], bins["edges"][1:], strict=False)]
         square = sum(n * (m - mean) ** 2 for m, n in zip(middles, bins["counts"], strict=True))

@@ -19,8 +19,8 @@ STATS = {
     "splits": {"train": 1000},
     "train_nodes": 10_000,
     "train_edges": 90_000,
-    "nodes": {"max": 40},
-    "edges": {"max": 500},
+    "nodes": {"mean": 40, "min": 40, "max": 40},
+    "edges": {"mean": 500, "min": 500, "max": 500},
     "degree": {"5.0": 9.0},
 }
 CAMPAIGN = {
