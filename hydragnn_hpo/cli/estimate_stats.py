@@ -96,8 +96,7 @@ def _read_sample(card: CardConfig, card_path: Path) -> tuple[SizeStats, int | No
     graphs = list(itertools.islice((g for g in found if isinstance(g, Graph)), SAMPLE_SIZE))
     if not graphs:
         raise DataError(f"{paths[0]}: none of its structures can be used; see 'dataset check'.")
-    sample = size_stats(columns_of(graphs, card.targets), card.graphs.cutoff)
-    return cast("SizeStats", sample), total
+    return size_stats(columns_of(graphs, card.targets), card.graphs.cutoff), total
 
 
 def _assume_stats(card: CardConfig) -> SizeStats:

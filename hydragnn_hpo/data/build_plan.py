@@ -413,7 +413,7 @@ def _digest_inputs(
     """Return a digest of all that the graphs of a file depend on."""
     entry, path = card.files[number], source.path
     content = [entry.sha256 or list(_stat_files(path))]
-    content += [list(_stat_files(file)) for file in reader.beside(source)]
+    content += [list(_stat_files(file)) for file in reader.list_other_files(source)]
     split = [card.split.group, card.split.published]
     settings = card.model_dump(mode="json", include=_DECIDES)
     options = [STORE_VERSION, __version__, window, prefix, entry.model_dump(mode="json")]

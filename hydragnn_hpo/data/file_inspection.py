@@ -37,7 +37,7 @@ from hydragnn_hpo.data.readers.source import (
     read_rows,
     read_text,
 )
-from hydragnn_hpo.data.readers.table import KNOWN, glance
+from hydragnn_hpo.data.readers.table import KNOWN, read_head
 from hydragnn_hpo.data.readers.text_folder import holds_cfg
 from hydragnn_hpo.data.splits import MIN_STRUCTURES, SplitProposal, propose_split
 from hydragnn_hpo.data.structure import Place, Rules, edge_vectors, graph_of
@@ -457,7 +457,7 @@ def _number_properties(count: int) -> tuple[str, ...]:
 
 def _detect_table(path: Path) -> DataFile:
     """Find the column with the structures."""
-    header, rows = glance(Source(path), TABLE_ROWS)
+    header, rows = read_head(Source(path), TABLE_ROWS)
     is_json = ".json" in [suffix.lower() for suffix in path.suffixes[-2:]]
     if is_json and sum(name in header for name in KNOWN) == 1:
         return DataFile(path, READERS["table"], "table")

@@ -25,7 +25,7 @@ from hydragnn_hpo.config import (
 from hydragnn_hpo.data import GraphSet
 from hydragnn_hpo.ensemble.calibrate import GRAPHS_TOGETHER, Strata, graph_of_row, size_strata
 from hydragnn_hpo.errors import RunError
-from hydragnn_hpo.file_records import StoreStats
+from hydragnn_hpo.file_records import StoreStats, TargetStats
 from hydragnn_hpo.files import read_json
 from hydragnn_hpo.layout import RunDir, TrialDir
 from hydragnn_hpo.placement import mean_neighbors, mean_triplets
@@ -191,7 +191,7 @@ class BuildContext:
     candidates: list[Candidate]
 
     @property
-    def targets(self) -> dict[str, dict[str, Any]]:
+    def targets(self) -> dict[str, TargetStats]:
         """Return the statistics of the targets that the heads predict."""
         return {n: self.graphs.stats["targets"][n] for n in self.candidates[0].config.heads}
 

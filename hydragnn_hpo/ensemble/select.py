@@ -6,15 +6,12 @@ Shapes: C candidates, M members, R rows (graphs, or nodes of a node-level head),
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import Any, Literal
 
 import numpy as np
 
 from hydragnn_hpo.ensemble.candidates import BuildContext, flops_per_graph
 from hydragnn_hpo.ensemble.uncertainty_scores import mae
-
-if TYPE_CHECKING:
-    from hydragnn_hpo.file_records import StoreStats
 
 FLOOR = 4
 """Distinct members that greedy selection takes where there are as many candidates."""
@@ -349,7 +346,7 @@ def members_in_any(weights: Sequence[np.ndarray]) -> np.ndarray:
 def select_members(context: BuildContext) -> MemberSelection:
     """Choose by both methods, from what the candidates predicted on ``sel`` alone."""
     config, heads = context.campaign.ensemble, make_scored_heads(context)
-    stats = cast("StoreStats", context.graphs.stats)
+    stats = context.graphs.stats
     costs = [flops_per_graph(c.config.model, stats) for c in context.candidates]
     scored, objectives = list(heads.values()), [c.objective for c in context.candidates]
     terms = Terms(config.rounds, most=config.members, price=config.price, costs=costs)
