@@ -541,7 +541,11 @@ class GraphSet(Protocol):
 
     @property
     def levels(self) -> dict[str, str]:
-        """Whether a property belongs to the ``graph`` or to each ``node``."""
+        """Level of each target.
+
+        Returns:
+            ``graph`` or ``node`` by name.
+        """
 
     @property
     def split(self) -> NDArray[np.int8]:

@@ -61,7 +61,11 @@ class MemoryBlock:
 
     @cached_property
     def places(self) -> dict[str, int]:
-        """First byte of each array in the block, by name."""
+        """Where the arrays lie.
+
+        Returns:
+            First byte of each in the block, by name.
+        """
         places, end = {}, 0
         for name, kind in self.kinds.items():
             places[name], end = end, end + _aligned(kind)
@@ -120,7 +124,11 @@ def _make_share(index: Index, first: int, last: int) -> HostShare:
 
 
 def heavy_pers(index: Index) -> dict[str, Per]:
-    """Return what a row stands for in each heavy array, by name."""
+    """List the heavy arrays.
+
+    Returns:
+        What a row stands for in each, by name.
+    """
     whole = {*LIGHT, *COUNTS.values()}
     pers = {column.name: column.per for column in index.columns if column.name not in whole}
     return pers | {"edge_translation": "edge"}

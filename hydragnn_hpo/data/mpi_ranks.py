@@ -152,7 +152,7 @@ class SharedMemory:
         self._shared.Sync()
 
     def expose(self) -> None:
-        """Let other hosts read this host's own block; collective."""
+        """Allow other hosts to read this host's own block; collective."""
         from mpi4py import MPI
 
         memory = self.own if self._hosts.host.rank == 0 and len(self.own) else None

@@ -168,6 +168,12 @@ def propose_shares(groups: int) -> tuple[float, ...]:
     Each split but train gets a tenth, in large data sets as much as ``ENOUGH_GROUPS`` are. ``cal``
     gets more where 90 % intervals need it, up to a quarter.
 
+    Args:
+        groups: number of groups of the data set.
+
+    Returns:
+        Shares in the order of ``SPLITS``, rounded to 0.01.
+
     >>> propose_shares(1000)
     (0.6, 0.1, 0.1, 0.1, 0.1)
     >>> propose_shares(50)

@@ -283,6 +283,9 @@ def describe_columns(arrays: Arrays, levels: Mapping[str, str]) -> tuple[StoreCo
     Args:
         arrays: arrays of the window, see ``columns.arrays_of``.
         levels: ``graph`` or ``node`` by target.
+
+    Returns:
+        One description per array, in the same order.
     """
     return tuple(
         StoreColumn(name, array.dtype, array.shape[1:], row_kind(name, levels))
