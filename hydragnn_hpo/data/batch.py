@@ -235,15 +235,11 @@ def make_batch(
         pairs: whether to compute ``Batch.pairs``.
     """
     columns, inside, rows = _to_columns(graphs, indices)
-    nodes, edges = Runs(columns.node_offset, inside), Runs(columns.edge_offset, inside)
+    nodes = Runs(columns.node_offset, inside)
     positions = nodes.of(columns.positions)
-    edge_index = _edge_index(edges, columns.edges, nodes.starts)
-    shift = _shift(columns, inside, edges, dtype == torch.float64)
-    if _reaches_beyond(columns, cutoff) or max_neighbors is not None:
-        keep = _near(edge_index, positions, shift, cutoff, max_neighbors)
-        edge_index, shift = edge_index.take(keep, axis=1), shift.take(keep, axis=0)
+    edges = _edge_index_and_shift(columns, inside, nodes, dtype == torch.float64)
+    edge_index, shift = _cut_edges(columns, *edges, positions, cutoff, max_neighbors)
     values, masks = _gather_targets(columns, targets, inside, nodes)
-    codes = columns.laplacian
     batch = Batch(
         numbers=torch.from_numpy(nodes.of(columns.numbers, np.int64)),
         positions=torch.from_numpy(positions).to(dtype),
@@ -255,15 +251,28 @@ def make_batch(
         graph_index=torch.from_numpy(rows.copy()),
         targets=values,
         masks=masks,
-        attributes={
-            name: torch.from_numpy(value[inside]).to(dtype)
-            for name, value in columns.attributes.items()
-        },
-        cell=torch.from_numpy(columns.cell[inside]).to(dtype),
-        laplacian=None if codes is None else torch.from_numpy(nodes.of(codes)).to(dtype),
     )
+    return _add_conditions(batch, columns, inside, nodes)
+
+
+def _add_conditions(batch: Batch, columns: Columns, rows: NDArray[np.int64], nodes: Runs) -> Batch:
+    """Check the shapes of a batch, and add further input of models: attributes, cells, encodings.
+
+    Args:
+        batch: the batch; its positions have the type of the others.
+        columns: graphs.
+        rows: rows of the graphs of the batch, [G].
+        nodes: where their nodes lie.
+    """
     _check_shapes(batch)
-    return batch
+    dtype, encodings = batch.positions.dtype, columns.laplacian
+    attributes = columns.attributes.items()
+    return replace(
+        batch,
+        attributes={name: torch.from_numpy(value[rows]).to(dtype) for name, value in attributes},
+        cell=torch.from_numpy(columns.cell[rows]).to(dtype),
+        laplacian=None if encodings is None else torch.from_numpy(nodes.of(encodings)).to(dtype),
+    )
 
 
 def _to_columns(
@@ -274,6 +283,15 @@ def _to_columns(
     if isinstance(graphs, Columns):
         return graphs, rows, rows
     return graphs.take(rows), np.arange(len(rows)), rows
+
+
+def _edge_index_and_shift(
+    columns: Columns, rows: NDArray[np.int64], nodes: Runs, fp64: bool
+) -> tuple[NDArray[np.int64], NDArray[Any]]:
+    """Return sender and receiver of all edges, [2, E], and their shifts in angstrom, [E, 3]."""
+    edges = Runs(columns.edge_offset, rows)
+    edge_index = _edge_index(edges, columns.edges, nodes.starts)
+    return edge_index, _shift(columns, rows, edges, fp64)
 
 
 def _edge_index(
@@ -326,22 +344,26 @@ def _reaches_beyond(columns: Columns, cutoff: float | None) -> bool:
     return cutoff is not None and cutoff < columns.stats.get("cutoff", np.inf)
 
 
-def _near(
+def _cut_edges(
+    columns: Columns,
     edge_index: NDArray[np.int64],
-    positions: NDArray[np.float64],
     shift: NDArray[Any],
+    positions: NDArray[np.float64],
     cutoff: float | None,
     max_neighbors: int | None,
-) -> NDArray[np.int64]:
-    """Return the edges within the cutoff and the cap, ascending.
+) -> tuple[NDArray[np.int64], NDArray[Any]]:
+    """Return the edges within the cutoff and the cap, and their shifts, in the same order.
 
     Args:
+        columns: graphs that the edges are from.
         edge_index: sender and receiver, [2, E].
-        positions: angstrom, [N, 3].
         shift: shifts of the edges in angstrom, [E, 3].
+        positions: angstrom, [N, 3].
         cutoff: angstrom; None sets no limit.
         max_neighbors: see ``cap_neighbors``; None sets no cap.
     """
+    if not _reaches_beyond(columns, cutoff) and max_neighbors is None:
+        return edge_index, shift
     squared = _squared_lengths(edge_index, positions, shift)
     near = np.flatnonzero(squared <= (np.inf if cutoff is None else cutoff * cutoff))
     if max_neighbors is not None:
@@ -349,7 +371,7 @@ def _near(
         near = near[
             cap_neighbors(edge_index.take(near, axis=1), lengths, len(positions), max_neighbors)
         ]
-    return near
+    return edge_index.take(near, axis=1), shift.take(near, axis=0)
 
 
 def _squared_lengths(

@@ -154,20 +154,15 @@ def finish_piece(plan: BuildPlan, number: int, work: Path, progress: Progress) -
 
 
 def convert_piece(plan: BuildPlan, piece: Piece, work: Path, progress: Progress) -> Record:
-    """Read, check and convert the structures of a piece, and write them window by window.
+    """Convert the structures of a piece, and write chunks and outcome to the work folder.
+
+    Its errors are those of ``finish_piece``.
 
     Args:
         plan: plan of the build.
         piece: piece to convert.
         work: work folder of the build.
         progress: called after every structure.
-
-    Returns:
-        The outcome, which is also written to the work folder.
-
-    Raises:
-        DataError: the file cannot be read on.
-        StorageError: the disk is full.
     """
     graphs: list[Graph] = []
     numbers: list[int] = []

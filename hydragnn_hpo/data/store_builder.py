@@ -307,16 +307,13 @@ def build_store(
     processes: int | None = None,
     window: int = WINDOW,
 ) -> StoreStats:
-    """Build the store of a card, whole or not at all.
-
-    An interrupted build is continued. Bad structures are set aside, up to the card's limit.
+    """Build the store of a card, whole or not at all; an interrupted build is continued.
 
     Args:
         card_path: path of the card (TOML).
         out: store to write, ``NAME.bp``; an older store there is replaced.
         progress: called with the number of structures that are finished, see ``BuildProgress``.
-        files: files to read instead of the card's own, without a check of their checksums; None
-            reads the card's.
+        files: files to read instead of the card's own, without a checksum; None reads the card's.
         processes: worker processes; None means one per core. The store does not depend on it.
         window: most graphs of a window.
 
@@ -399,7 +396,7 @@ def build_with_ranks(
     files: Sequence[Path] | None = None,
     window: int = WINDOW,
 ) -> StoreStats:
-    """Build the store that ``build_store`` builds; collective over all ranks.
+    """Build the store of ``build_store``; collective, and all ranks raise its errors.
 
     Args:
         comm: communicator of mpi4py.
@@ -411,9 +408,6 @@ def build_with_ranks(
 
     Returns:
         The statistics of the store, on every rank.
-
-    Raises:
-        HydraError: as in ``build_store``; every rank raises it.
     """
     hosts = group_by_host(comm)
     with _disable_ase_mpi(), ExitStack() as held, ExitStack() as placed:
