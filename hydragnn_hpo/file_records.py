@@ -109,7 +109,7 @@ class DegreeCounts(TypedDict):
 
 
 class SizeStats(TypedDict):
-    """Sizes of some graphs, as ``data.statistics`` counts them."""
+    """Sizes of some graphs, as ``data.graph_sizes`` counts them."""
 
     num_graphs: int
     """Number of graphs."""

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from stores import read_store
 
 from hydragnn_hpo.data.columns import Columns, arrays_of
-from hydragnn_hpo.data.store_parts import read_store
 
 Array = NDArray[np.generic]
 

@@ -11,10 +11,10 @@ import pytest
 from alike import begin, seed
 from hypothesis import HealthCheck, settings
 from ray_cluster import RayCluster
+from stores import write_store
 from virtual_slurm import VirtualSlurm, missing
 
 from hydragnn_hpo.config.data_config import CardConfig, FileConfig, TargetConfig
-from hydragnn_hpo.data import store_parts
 from hydragnn_hpo.data.columns import Columns, Names, offsets
 
 settings.register_profile(
@@ -87,16 +87,14 @@ def random_columns() -> Columns:
 
 
 @pytest.fixture
-def many_windows(random_columns: Columns, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def many_windows(random_columns: Columns, tmp_path: Path) -> Path:
     """A store of the random columns in 2 parts and 9 windows of up to 7 graphs."""
     levels = random_columns.levels
     targets = {name: TargetConfig(level=levels[name], unit="eV") for name in levels}
     card = CardConfig(name="random", files=(FileConfig(path="none"),), targets=targets)
     stats = {"cutoff": 4.0, "targets": {name: {"level": level} for name, level in levels.items()}}
     parts = [random_columns.take(np.arange(25)), random_columns.take(np.arange(25, 60))]
-    with monkeypatch.context() as patch:
-        patch.setattr(store_parts, "WINDOW", 7)
-        store_parts.write_store(tmp_path / "random.bp", parts, stats, card)
+    write_store(tmp_path / "random.bp", parts, stats, card, window=7)
     return tmp_path / "random.bp"
 
 

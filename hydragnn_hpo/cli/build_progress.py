@@ -16,6 +16,7 @@ from hydragnn_hpo.data import (
     work_path,
 )
 from hydragnn_hpo.errors import ConfigError, HydraError
+from hydragnn_hpo.file_records import StoreStats
 
 T = TypeVar("T")
 
@@ -40,7 +41,7 @@ def report_once(comm: Any) -> Iterator[None]:
 
 def build(
     comm: Any, card: Path, out: Path, *, files: Sequence[Path] | None, processes: int | None
-) -> dict[str, Any]:
+) -> StoreStats:
     """Build a store and show its progress.
 
     Args:

@@ -166,7 +166,7 @@ def _print_blocks(blocks: Sequence[Any]) -> None:
         out.print(block, markup=False, highlight=False)
 
 
-def _summarize(store: Path, stats: dict[str, Any]) -> str:
+def _summarize(store: Path, stats: Mapping[str, Any]) -> str:
     splits = ", ".join(f"{name} {count}" for name, count in stats["splits"].items())
     return (
         f"{store}: {stats['num_graphs']} graphs, {stats['nodes']['mean']:.1f} atoms and "

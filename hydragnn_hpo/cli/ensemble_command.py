@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from hydragnn_hpo.data import Rules
     from hydragnn_hpo.ensemble import (
         ArtefactContent,
-        BuildTable,
         PickTable,
         PruneEffect,
         Structures,
     )
+    from hydragnn_hpo.file_records import EnsembleTable
     from hydragnn_hpo.layout import RunDir
 
 app = typer.Typer(no_args_is_help=True)
@@ -295,7 +295,7 @@ def _describe_build(run: "RunDir", state: "State", reseed: int) -> str:
     return f"{first}would write {run.ensemble} from the best of: {names}"
 
 
-def _build_here(run: "RunDir") -> "BuildTable":
+def _build_here(run: "RunDir") -> "EnsembleTable":
     """Build in this process, from the trials that the run has."""
     from hydragnn_hpo.ensemble import build_ensemble
     from hydragnn_hpo.report import draw_parity
@@ -305,7 +305,7 @@ def _build_here(run: "RunDir") -> "BuildTable":
     return table
 
 
-def _reseed_and_build(run: Path, count: int, quiet: bool) -> "BuildTable":
+def _reseed_and_build(run: Path, count: int, quiet: bool) -> "EnsembleTable":
     """Train the best trials of the run's campaign again, and build the ensemble at its end.
 
     Raises:
@@ -325,10 +325,10 @@ def _reseed_and_build(run: Path, count: int, quiet: bool) -> "BuildTable":
         raise ConfigError(f"{run}: its trials run a command: there is no ensemble to build.")
     cards = find_fitting_cards(config, source)
     result = run_alone(config, open_run(config, run), cards, quiet=quiet, reseed=count)
-    return cast("BuildTable", result["ensemble"])
+    return cast("EnsembleTable", result["ensemble"])
 
 
-def _print_build(table: "BuildTable") -> None:
+def _print_build(table: "EnsembleTable") -> None:
     from hydragnn_hpo.cli.tables import console, ensemble_table
 
     out = console()
@@ -341,7 +341,7 @@ def _print_build(table: "BuildTable") -> None:
     typer.echo(f"{table['path']}: {len(table['members'])} members, {kept}: {why}")
 
 
-def selection_table(table: "BuildTable") -> "Table":
+def selection_table(table: "EnsembleTable") -> "Table":
     """Lay out how each selection method does on ``sel``, and which is kept."""
     from rich.table import Table
 
@@ -363,7 +363,7 @@ def selection_table(table: "BuildTable") -> "Table":
     return out
 
 
-def diversity_table(table: "BuildTable") -> "Table":
+def diversity_table(table: "EnsembleTable") -> "Table":
     """Lay out how alike members err on ``sel``, and what mixing them gains."""
     from rich.table import Table
 

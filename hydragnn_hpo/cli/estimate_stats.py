@@ -96,8 +96,7 @@ def _read_sample(card: CardConfig, card_path: Path) -> tuple[SizeStats, int | No
     graphs = list(itertools.islice((g for g in converted if isinstance(g, Graph)), SAMPLE_SIZE))
     if not graphs:
         raise DataError(f"{paths[0]}: none of its structures can be used; see 'dataset check'.")
-    sample = size_stats(columns_of(graphs, card.targets), card.graphs.cutoff)
-    return cast("SizeStats", sample), total
+    return size_stats(columns_of(graphs, card.targets), card.graphs.cutoff), total
 
 
 def _assume_stats(card: CardConfig) -> SizeStats:
@@ -119,7 +118,7 @@ def scale_stats(sample: SizeStats, total: int, card: CardConfig) -> StoreStats:
     """Scale the statistics of a sample to the whole data set.
 
     Args:
-        sample: as ``data.statistics`` makes them.
+        sample: as ``data.graph_sizes`` makes them.
         total: structures of the whole.
         card: the data set.
     """

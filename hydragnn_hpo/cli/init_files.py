@@ -7,7 +7,7 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -28,7 +28,7 @@ from hydragnn_hpo.cli.tables import console
 from hydragnn_hpo.config import CampaignConfig, CardConfig, find_profile, load_config, parse_config
 from hydragnn_hpo.data import UNKNOWN, Inspection, inspect_files
 from hydragnn_hpo.errors import ConfigError
-from hydragnn_hpo.file_records import SizeStats, StoreStats
+from hydragnn_hpo.file_records import StoreStats
 from hydragnn_hpo.files import storage, write_text
 from hydragnn_hpo.launching import detect_slots
 from hydragnn_hpo.resources import find_resource, resource_path
@@ -134,7 +134,7 @@ def init_from_files(
     card = _parse_card(text, card_path)
     hints = _make_hints(inspection)
     heads = choose_heads(card, request.targets, hints)
-    stats = scale_stats(cast("SizeStats", inspection.geometry.stats), inspection.sample.total, card)
+    stats = scale_stats(inspection.geometry.stats, inspection.sample.total, card)
     minutes = request.minutes or MINUTES
     with _show_activity("pricing trials"):
         campaign, forecast, budget = _fit_campaign(card, card_path.name, stats, request, hints)

@@ -10,11 +10,11 @@ if TYPE_CHECKING:
     from hydragnn_hpo.data.build_plan import Piece, find_file, find_files, make_source, work_path
     from hydragnn_hpo.data.columns import Columns, Graph, GraphSet, Names, columns_of, offsets
     from hydragnn_hpo.data.convert_pieces import read_piece
-    from hydragnn_hpo.data.inspect import DataFile, Inspection, inspect_files
+    from hydragnn_hpo.data.file_inspection import DataFile, Inspection, inspect_files
+    from hydragnn_hpo.data.graph_sizes import size_stats
     from hydragnn_hpo.data.mixture import Mixture, close, unite
     from hydragnn_hpo.data.properties import make_identifier
     from hydragnn_hpo.data.quality import check_store
-    from hydragnn_hpo.data.statistics import size_stats
     from hydragnn_hpo.data.store_access import open_store
     from hydragnn_hpo.data.store_builder import (
         BuildProgress,

@@ -1,4 +1,4 @@
-"""Make batches of graphs by index arithmetic over columns, ahead of their use.
+"""Make batches of graphs by index arithmetic over columns, and prefetch them in a thread.
 
 Shapes: G graphs, N nodes, E edges of the batch.
 """
@@ -20,32 +20,36 @@ from hydragnn_hpo.data.columns import Columns, GraphSet, Runs, translations
 IntArray = NDArray[np.int64]
 
 PAIR_TOLERANCE = 1e-3
-"""Shifts of an edge and its reverse cancel to this, in angstrom."""
+"""Largest sum, per component, of the shifts of an edge and its reverse, in angstrom."""
 
 SHELL_TOLERANCE = 1e-3
-"""Neighbours this little (angstrom) beyond the last one kept are of its shell and stay too."""
+"""Thickness of a shell in angstrom: neighbours up to this much farther than the last one that a cap
+keeps are kept as well."""
 
 
 def cap_neighbors(
     edge_index: NDArray[np.int64], lengths: NDArray[np.float64], num_nodes: int, cap: int
 ) -> NDArray[np.bool_]:
-    """Mark the edges that stay when every node keeps about its ``cap`` nearest neighbours, [E].
+    """Mark the edges to keep when every node keeps about its ``cap`` nearest neighbours.
 
-    A node keeps whole shells: all neighbours as near as its ``cap``-th one, so that more than
-    ``cap`` may stay but nothing depends on the order of nodes or on a rotation. An edge stays if
-    one of its ends keeps it: ``i -> j`` and ``j -> i`` stay or go together.
+    A node keeps whole shells: all neighbours as near as its ``cap``-th one. So it may keep more
+    than ``cap``, and the result depends neither on the order of nodes nor on a rotation. An edge is
+    kept if one of its ends keeps it: ``i -> j`` and ``j -> i`` are kept or dropped together.
 
     Args:
         edge_index: sender and receiver, both directions of every pair, [2, E].
-        lengths: angstrom, [E].
-        num_nodes: N.
-        cap: neighbours.
+        lengths: lengths of the edges in angstrom, [E].
+        num_nodes: number of nodes, N.
+        cap: number of neighbours.
+
+    Returns:
+        True for edges to keep, [E].
     """
     sender, receiver = edge_index
     counts = np.bincount(receiver, minlength=num_nodes)
     first = np.concatenate(([0], np.cumsum(counts)[:-1]))
-    # One number sorts by receiver, then length, several times faster than two; it is good to
-    # about 1e-10 angstrom.
+    # One number per edge sorts by receiver, then length, several times faster than two keys; its
+    # rounding error is about 1e-10 angstrom.
     stride = 1.0 + lengths.max(initial=0.0)
     ordered = np.sort(receiver * stride + lengths)
     reach = np.full(num_nodes, np.inf)
@@ -58,18 +62,19 @@ def cap_neighbors(
 def pair_edges(
     edge_index: IntArray, shift: NDArray[np.floating], num_nodes: int
 ) -> IntArray | None:
-    """Lay edges out in pairs, in time linear in their number.
+    """Pair every edge with its reverse, in time linear in the number of edges.
 
     Args:
         edge_index: sender and receiver, sorted by receiver, sender and integer shift, [2, E].
-        shift: translations of the receivers in angstrom, [E, 3].
-        num_nodes: N.
+        shift: shifts of the receivers in angstrom, [E, 3].
+        num_nodes: number of nodes, N.
 
     Returns:
-        Two permutations, [2, E]. The first lays the edges out: row p of its first half is an
-        edge, row p of its second half the reverse of that edge. The second gives the rows of
-        that layout in the order of their receivers. None where the edges are no such pairs:
-        a graph from elsewhere may have an edge without its reverse, or another order.
+        Two permutations, [2, E]. The first is a layout of the edges in two halves: position p of
+        the second half holds the reverse of the edge at position p of the first half. The second
+        is its inverse: the position in the layout of each edge, in the given order, which is that
+        of the receivers. None where edges are not sorted like this, or one lacks its reverse, as
+        in graphs of other origin.
     """
     sender, receiver = edge_index
     if len(sender) % 2 or (np.diff(receiver) < 0).any():
@@ -95,15 +100,22 @@ def pair_edges(
 def _sort_by_sender(
     sender: IntArray, receiver: IntArray, rows: IntArray, num_nodes: int
 ) -> IntArray:
-    """Sort edges by sender, then receiver; equal ones keep their order. A counting sort."""
+    """Sort edges by sender, then receiver, by a counting sort; equal ones keep their order.
+
+    Args:
+        sender: of all edges, [E].
+        receiver: of all edges, ascending, [E].
+        rows: edges to sort, ascending.
+        num_nodes: number of nodes, N.
+    """
     starts = np.searchsorted(receiver[rows], np.arange(num_nodes + 1))
     table = csr_array((rows, sender[rows], starts), shape=(num_nodes, num_nodes))
-    found: IntArray = table.tocsc().data
-    return found
+    by_sender: IntArray = table.tocsc().data
+    return by_sender
 
 
 def _reverse_equal_runs(keys: IntArray) -> IntArray:
-    """Return places such that each run of equal, neighbouring keys is read backwards."""
+    """Return a permutation that reverses each run of equal neighbouring keys, [len(keys)]."""
     places = np.arange(len(keys))
     borders = np.flatnonzero(np.diff(keys)) + 1
     if len(borders) == len(keys) - 1:
@@ -115,12 +127,12 @@ def _reverse_equal_runs(keys: IntArray) -> IntArray:
 
 
 def _is_paired(edge_index: IntArray, shift: NDArray[np.floating], layout: IntArray) -> bool:
-    """Check that both halves are permutations of all edges, turned round row by row."""
+    """Check that a layout has all edges, and that its second half reverses the first row by row."""
     if len(layout) != edge_index.shape[1]:
         return False
     first, second = np.split(layout, 2)
-    turned = edge_index.take(second, axis=1)[::-1]
-    if not np.array_equal(edge_index.take(first, axis=1), turned):
+    reverse = edge_index.take(second, axis=1)[::-1]
+    if not np.array_equal(edge_index.take(first, axis=1), reverse):
         return False
     rest = np.abs(shift.take(first, axis=0) + shift.take(second, axis=0))
     return bool(rest.max(initial=0.0) < PAIR_TOLERANCE)
@@ -128,7 +140,7 @@ def _is_paired(edge_index: IntArray, shift: NDArray[np.floating], layout: IntArr
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Disjoint graphs as one; edges point from ``edge_index[0]`` to ``edge_index[1]``."""
+    """Several graphs as one disconnected graph, with their targets."""
 
     numbers: Tensor
     """Atomic numbers, long, [N]."""
@@ -140,7 +152,7 @@ class Batch:
     """Sender and receiver, long, [2, E]."""
 
     edge_shift: Tensor
-    """What to add to the receiver's position to reach its image, in angstrom, [E, 3]."""
+    """Shift from the receiver to its image at the end of the edge, in angstrom, [E, 3]."""
 
     graph_of_node: Tensor
     """Graph of each node, long, [N]."""
@@ -168,25 +180,30 @@ class Batch:
     """Lattice vectors as rows in angstrom, [G, 3, 3]; 0 where there is no lattice."""
 
     pairs: Tensor | None = None
-    """Layout of the edges in pairs and its inverse, [2, E], see ``pair_edges``; only on request,
-    and only where every edge has its reverse."""
+    """Layout of the edges in pairs and its inverse, [2, E], see ``pair_edges``; None where it was
+    not requested, or an edge lacks its reverse."""
 
     order: Tensor | None = None
-    """Edges in the order of their receivers, [E], where they lie in pairs already: row p + E / 2 is
-    row p turned round. Then there is no ``pairs``."""
+    """Edges sorted by receiver, [E], where the edges themselves lie in pairs: row p + E / 2 is the
+    reverse of row p. ``pairs`` is None then."""
 
     starts: Tensor | None = None
-    """Where each node's edges begin in that order, and the end, [N + 1]."""
+    """First edge of each node in ``order``, and the end, [N + 1]; None without ``order``."""
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> "Batch":
-        """Return the same batch on another device."""
-        return self._each(lambda tensor: tensor.to(device, non_blocking=non_blocking))
+        """Return the same batch on a device.
+
+        Args:
+            device: the device.
+            non_blocking: whether to return before copies from page-locked memory are finished.
+        """
+        return self._map_tensors(lambda tensor: tensor.to(device, non_blocking=non_blocking))
 
     def pin(self) -> "Batch":
-        """Return the same batch in page-locked memory, from where a GPU copies by itself."""
-        return self._each(lambda tensor: tensor.pin_memory())
+        """Return the same batch in page-locked memory, which a GPU copies from asynchronously."""
+        return self._map_tensors(lambda tensor: tensor.pin_memory())
 
-    def _each(self, change: Callable[[Tensor], Tensor]) -> "Batch":
+    def _map_tensors(self, change: Callable[[Tensor], Tensor]) -> "Batch":
         changed: dict[str, Any] = {}
         for name, value in vars(self).items():
             if isinstance(value, Tensor):
@@ -206,71 +223,91 @@ def make_batch(
     max_neighbors: int | None = None,
     pairs: bool = False,
 ) -> Batch:
-    """Gather graphs into one batch; no objects in between.
+    """Copy graphs into one batch, without an object per graph.
 
     Args:
-        graphs: in memory, memory-mapped, or anything that gives ``Columns``.
-        indices: rows of the graphs, in the order wanted; may be empty.
-        cutoff: longest edge kept, in angstrom; ``None`` keeps them all.
-        dtype: of positions, shifts and attributes; targets are fp64.
-        targets: names of the properties to carry.
-        max_neighbors: cap on the neighbours of a node, see ``cap_neighbors``.
-        pairs: lay the edges out in pairs, as a net wants them.
+        graphs: graphs to copy from; ``Columns`` are read in place.
+        indices: rows of the graphs, in the order of the batch, [G]; may be empty, may repeat.
+        cutoff: longest edge to keep in angstrom; None keeps all.
+        dtype: type of positions, shifts, cells, attributes and encodings; targets are fp64.
+        targets: names of the properties to include.
+        max_neighbors: cap on the neighbours of a node, see ``cap_neighbors``; None sets no cap.
+        pairs: whether to compute ``Batch.pairs``.
     """
-    columns, inside, rows = _in_memory(graphs, indices)
-    nodes, edges = Runs(columns.node_offset, inside), Runs(columns.edge_offset, inside)
+    columns, inside, rows = _to_columns(graphs, indices)
+    nodes = Runs(columns.node_offset, inside)
     positions = nodes.of(columns.positions)
-    edge_index = _edge_index(edges, columns.edges, nodes.starts)
-    shift = _shift(columns, inside, edges, dtype == torch.float64)
-    if _reaches_beyond(columns, cutoff) or max_neighbors is not None:
-        keep = _near(edge_index, positions, shift, cutoff, max_neighbors)
-        edge_index, shift = edge_index.take(keep, axis=1), shift.take(keep, axis=0)
+    edges = _edge_index_and_shift(columns, inside, nodes, dtype == torch.float64)
+    edge_index, shift = _cut_edges(columns, *edges, positions, cutoff, max_neighbors)
+    values, masks = _gather_targets(columns, targets, inside, nodes)
     batch = Batch(
         numbers=torch.from_numpy(nodes.of(columns.numbers, np.int64)),
         positions=torch.from_numpy(positions).to(dtype),
-        **_edges(edge_index, shift, len(positions), pairs),
+        edge_index=torch.from_numpy(edge_index),
+        edge_shift=torch.from_numpy(shift),
+        pairs=_tensor_of_pairs(edge_index, shift, len(positions)) if pairs else None,
         graph_of_node=torch.from_numpy(np.repeat(np.arange(len(rows)), nodes.counts)),
         num_graphs=len(rows),
         graph_index=torch.from_numpy(rows.copy()),
-        **_properties(columns, targets, inside, nodes),
-        **_conditions(columns, inside, nodes, dtype),
+        targets=values,
+        masks=masks,
     )
-    return _checked(batch)
+    return _add_conditions(batch, columns, inside, nodes)
 
 
-def _in_memory(
+def _add_conditions(batch: Batch, columns: Columns, rows: NDArray[np.int64], nodes: Runs) -> Batch:
+    """Check the shapes of a batch, and add further input of models: attributes, cells, encodings.
+
+    Args:
+        batch: the batch; its positions have the type of the others.
+        columns: graphs.
+        rows: rows of the graphs of the batch, [G].
+        nodes: where their nodes lie.
+    """
+    _check_shapes(batch)
+    dtype, encodings = batch.positions.dtype, columns.laplacian
+    attributes = columns.attributes.items()
+    return replace(
+        batch,
+        attributes={name: torch.from_numpy(value[rows]).to(dtype) for name, value in attributes},
+        cell=torch.from_numpy(columns.cell[rows]).to(dtype),
+        laplacian=None if encodings is None else torch.from_numpy(nodes.of(encodings)).to(dtype),
+    )
+
+
+def _to_columns(
     graphs: GraphSet, indices: ArrayLike
 ) -> tuple[Columns, NDArray[np.int64], NDArray[np.int64]]:
-    """Return columns that hold the graphs, their rows there, and the rows that were asked for."""
+    """Return columns with the graphs, the rows of these there, and their rows in ``graphs``."""
     rows = np.asarray(indices, dtype=np.int64).reshape(-1)
     if isinstance(graphs, Columns):
         return graphs, rows, rows
     return graphs.take(rows), np.arange(len(rows)), rows
 
 
-def _conditions(
-    columns: Columns, rows: NDArray[np.int64], nodes: Runs, dtype: torch.dtype
-) -> dict[str, Any]:
-    """Gather what models may be conditioned on."""
-    attributes = {
-        name: torch.from_numpy(value[rows]).to(dtype) for name, value in columns.attributes.items()
-    }
-    codes = columns.laplacian
-    return {
-        "attributes": attributes,
-        "cell": torch.from_numpy(columns.cell[rows]).to(dtype),
-        "laplacian": None if codes is None else torch.from_numpy(nodes.of(codes)).to(dtype),
-    }
+def _edge_index_and_shift(
+    columns: Columns, rows: NDArray[np.int64], nodes: Runs, fp64: bool
+) -> tuple[NDArray[np.int64], NDArray[Any]]:
+    """Return sender and receiver of all edges, [2, E], and their shifts in angstrom, [E, 3]."""
+    edges = Runs(columns.edge_offset, rows)
+    edge_index = _edge_index(edges, columns.edges, nodes.starts)
+    return edge_index, _shift(columns, rows, edges, fp64)
 
 
 def _edge_index(
     runs: Runs, edges: NDArray[np.int32], first_node: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """Return sender and receiver counted over the whole batch, [2, E].
+    """Return sender and receiver, counted over the nodes of the whole batch, [2, E].
 
-    Two 32-bit numbers are one 64-bit word: sender below, receiver above (little endian). The
-    first node of a graph is added to both at once, and the halves come apart by a mask and a
-    shift; casts and strides would cost several times more.
+    An edge is two 32-bit numbers, read as one 64-bit word: the sender in its lower half, the
+    receiver in its upper half (little endian). One addition adds the first node of the graph to
+    both, and a mask and a shift separate the halves. Casts and strided copies would take several
+    times longer.
+
+    Args:
+        runs: where the edges of the graphs lie.
+        edges: column of edges, [rows, 2].
+        first_node: first node of each graph in the batch, and the end, [G + 1].
     """
     words = runs.of(edges).view("<i8")[:, 0]
     words += np.repeat(first_node[:-1] * ((1 << 32) + 1), runs.counts)
@@ -281,23 +318,25 @@ def _edge_index(
 
 
 def _shift(columns: Columns, rows: NDArray[np.int64], runs: Runs, fp64: bool) -> NDArray[Any]:
-    """Return the shifts of the edges in angstrom, [E, 3]."""
+    """Return the shifts of the edges in angstrom, [E, 3].
+
+    Args:
+        columns: graphs.
+        rows: rows of the graphs of the batch, [G].
+        runs: where their edges lie.
+        fp64: whether shifts are fp64; else they are fp32.
+    """
     if columns.edge_translation is not None and not fp64:
         return runs.of(columns.edge_translation)
     shifts, ends = runs.of(columns.edge_shift, np.float64), runs.starts.tolist()
     return translations(shifts, columns.cell[rows], ends).astype(np.float64 if fp64 else np.float32)
 
 
-def _edges(
-    edge_index: NDArray[np.int64], shift: NDArray[Any], num_nodes: int, pairs: bool
-) -> dict[str, Any]:
-    """Return the edges, and on wish their layout in pairs where they are such."""
-    layout = pair_edges(edge_index, shift, num_nodes) if pairs else None
-    return {
-        "edge_index": torch.from_numpy(edge_index),
-        "edge_shift": torch.from_numpy(shift),
-        "pairs": None if layout is None else torch.from_numpy(layout),
-    }
+def _tensor_of_pairs(
+    edge_index: NDArray[np.int64], shift: NDArray[Any], num_nodes: int
+) -> Tensor | None:
+    layout = pair_edges(edge_index, shift, num_nodes)
+    return None if layout is None else torch.from_numpy(layout)
 
 
 def _reaches_beyond(columns: Columns, cutoff: float | None) -> bool:
@@ -305,14 +344,26 @@ def _reaches_beyond(columns: Columns, cutoff: float | None) -> bool:
     return cutoff is not None and cutoff < columns.stats.get("cutoff", np.inf)
 
 
-def _near(
+def _cut_edges(
+    columns: Columns,
     edge_index: NDArray[np.int64],
-    positions: NDArray[np.float64],
     shift: NDArray[Any],
+    positions: NDArray[np.float64],
     cutoff: float | None,
     max_neighbors: int | None,
-) -> NDArray[np.int64]:
-    """Return the edges within the cutoff and the cap, ascending."""
+) -> tuple[NDArray[np.int64], NDArray[Any]]:
+    """Return the edges within the cutoff and the cap, and their shifts, in the same order.
+
+    Args:
+        columns: graphs that the edges are from.
+        edge_index: sender and receiver, [2, E].
+        shift: shifts of the edges in angstrom, [E, 3].
+        positions: angstrom, [N, 3].
+        cutoff: angstrom; None sets no limit.
+        max_neighbors: see ``cap_neighbors``; None sets no cap.
+    """
+    if not _reaches_beyond(columns, cutoff) and max_neighbors is None:
+        return edge_index, shift
     squared = _squared_lengths(edge_index, positions, shift)
     near = np.flatnonzero(squared <= (np.inf if cutoff is None else cutoff * cutoff))
     if max_neighbors is not None:
@@ -320,16 +371,17 @@ def _near(
         near = near[
             cap_neighbors(edge_index.take(near, axis=1), lengths, len(positions), max_neighbors)
         ]
-    return near
+    return edge_index.take(near, axis=1), shift.take(near, axis=0)
 
 
 def _squared_lengths(
     edge_index: NDArray[np.int64], positions: NDArray[np.float64], shift: NDArray[Any]
 ) -> NDArray[Any]:
-    """Return squared lengths in the type of the shifts, [E].
+    """Return squared lengths of edges in angstrom squared, in the type of the shifts, [E].
 
-    A row of four fp32 is copied as one 16-byte number, several times faster than as a row. What
-    fp32 decides otherwise lies at the cutoff, where every message has weight 0.
+    In fp32 a row of positions is padded to four numbers and copied as one of 16 bytes, which is
+    several times faster. An edge that fp32 puts on the other side of the cutoff has a weight of
+    almost 0 there.
     """
     sender, receiver = edge_index
     if shift.dtype == np.float64:
@@ -341,29 +393,40 @@ def _squared_lengths(
     ends = (whole.take(end).view(np.float32).reshape(-1, 4) for end in (receiver, sender))
     vectors = np.subtract(*ends)
     squared = np.zeros(len(shift), dtype=np.float32)
-    for axis in range(3):  # long strides are quicker than many rows of three
+    for axis in range(3):  # three long columns are faster than many rows of three
         component = vectors[:, axis] + shift[:, axis]
         squared += component * component
     return squared
 
 
-def _properties(
+def _gather_targets(
     columns: Columns, names: Sequence[str], rows: NDArray[np.int64], nodes: Runs
-) -> dict[str, Any]:
-    """Gather properties with zeros for the missing ones, and their masks."""
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Copy targets and their masks.
+
+    Args:
+        columns: graphs.
+        names: names of the targets.
+        rows: rows of the graphs of the batch, [G].
+        nodes: where their nodes lie.
+
+    Returns:
+        Values, [G, width] or [N, width], with 0 where they are missing, and masks, [G] or [N], both
+        by name.
+    """
     values: dict[str, Tensor] = {}
     masks: dict[str, Tensor] = {}
     for name in names:
         mask, value = columns.masks[name], columns.targets[name]
         node = columns.levels[name] == "node"
-        known, found = (nodes.of(mask), nodes.of(value)) if node else (mask[rows], value[rows])
-        found[~known] = 0.0
-        masks[name], values[name] = torch.from_numpy(known), torch.from_numpy(found)
-    return {"targets": values, "masks": masks}
+        known, copy = (nodes.of(mask), nodes.of(value)) if node else (mask[rows], value[rows])
+        copy[~known] = 0.0
+        masks[name], values[name] = torch.from_numpy(known), torch.from_numpy(copy)
+    return values, masks
 
 
-def _checked(batch: Batch) -> Batch:
-    """Check shapes, once for everything downstream."""
+def _check_shapes(batch: Batch) -> None:
+    """Assert the shapes of a batch, once for all code that uses it."""
     num_nodes, num_edges = len(batch.numbers), batch.edge_index.shape[1]
     assert batch.positions.shape == (num_nodes, 3)
     assert batch.edge_index.shape == (2, num_edges)
@@ -373,32 +436,37 @@ def _checked(batch: Batch) -> Batch:
         assert len(value) in (batch.num_graphs, num_nodes), name
         assert value.dim() == 2, name
         assert batch.masks[name].shape == value.shape[:1], name
-    return batch
 
 
 T = TypeVar("T")
 S = TypeVar("S")
 
-_LOOK_SECONDS = 0.1
-"""How often a thread that waits for room looks whether it is still wanted."""
+_POLL_SECONDS = 0.1
+"""Interval at which a thread that waits for room in the queue checks whether it was closed."""
 
 
 class _End:
-    """What the thread says last: nothing more, or an error."""
+    """The last item of the queue: there are no more, or ``make`` has raised ``error``."""
 
     def __init__(self, error: BaseException | None = None) -> None:
         self.error = error
 
 
 class Prefetcher(Generic[T]):
-    """Gives ``make(item)`` for every item in order, made up to ``depth`` items ahead.
+    """An iterator over ``make(item)`` of every item in order, made ahead in a thread.
 
-    What ``make`` raises, the consumer meets at that item. Who stops early closes it, or leaves
-    the ``with``: the thread ends after the item it is at.
+    An error of ``make`` is raised in the consumer when it reaches that item. A consumer that stops
+    early calls ``close`` or leaves the ``with``; the thread then ends after its current item.
     """
 
     def __init__(self, make: Callable[[S], T], items: Iterable[S], depth: int) -> None:
-        """Start the thread; 0 makes each item when it is asked for, without a thread."""
+        """Start the thread.
+
+        Args:
+            make: called in the thread, for one item at a time.
+            items: its inputs, read in the thread.
+            depth: most results that are made ahead; 0 makes each in the consumer, without a thread.
+        """
         self._stop = threading.Event()
         self._queue: queue.Queue[T | _End] = queue.Queue(maxsize=max(depth, 1))
         self._plain = map(make, items) if depth == 0 else None
@@ -421,7 +489,7 @@ class Prefetcher(Generic[T]):
     def _put(self, item: T | _End) -> bool:
         while not self._stop.is_set():
             try:
-                self._queue.put(item, timeout=_LOOK_SECONDS)
+                self._queue.put(item, timeout=_POLL_SECONDS)
             except queue.Full:
                 continue
             return True

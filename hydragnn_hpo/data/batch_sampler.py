@@ -1,9 +1,9 @@
-"""Choose the graphs of every step of every epoch, and share them among ranks (Laws 1 and 5).
+"""Choose the graphs of every step of every epoch, and divide them among ranks (Laws 1 and 5).
 
-Which graphs are in a step depends on the seed, the epoch and the data alone: never on how many
-ranks there are, or on where the graphs lie. Which rank holds which depends on their cost alone.
+The graphs of a step depend only on seed, epoch and data, not on the number of ranks or on where
+graphs are stored. Which rank gets which of them depends only on their costs.
 
-Shapes: G graphs.
+Shapes: G graphs, W windows.
 """
 
 import heapq
@@ -26,31 +26,35 @@ from hydragnn_hpo.config import (
 from hydragnn_hpo.data.columns import GraphSet
 
 Rows = NDArray[np.int64]
+"""Rows of graphs, or numbers of them."""
 
 
 def shuffle_rows(
     rows: Rows, seed: Sequence[int], *, windows: Rows | None = None, buffer: int = 65536
 ) -> Rows:
-    """Shuffle some rows.
+    """Shuffle some rows, by windows where there are many of them.
 
-    More rows than ``buffer`` are shuffled in two stages: the windows they lie in, then the rows
-    of as many windows as hold ``buffer`` of them. Who reads windows from disk touches few at a
-    time.
+    More rows than ``buffer`` are shuffled in two steps: first the order of their windows, then
+    each ``buffer`` rows in that order. A reader that keeps few windows in memory then reads each
+    about once.
 
     Args:
-        rows: ascending.
-        seed: of the generator: seed and epoch.
-        windows: first row of each window, and the end.
-        buffer: rows that are shuffled at once.
+        rows: rows to shuffle, ascending.
+        seed: seed of the generator, as seed and epoch.
+        windows: first row of each window, and the end, [W + 1]; None means one window.
+        buffer: number of rows that are shuffled together.
+
+    Returns:
+        The same rows in another order.
     """
     random = np.random.default_rng(list(seed))
     if windows is None or len(rows) <= buffer:
         return random.permutation(rows)
     ends = np.searchsorted(rows, windows)
     pieces = [rows[ends[w] : ends[w + 1]] for w in random.permutation(len(windows) - 1)]
-    lined_up = np.concatenate(pieces)
-    firsts = range(0, len(lined_up), buffer)
-    return np.concatenate([random.permutation(lined_up[i : i + buffer]) for i in firsts])
+    by_window = np.concatenate(pieces)
+    firsts = range(0, len(by_window), buffer)
+    return np.concatenate([random.permutation(by_window[i : i + buffer]) for i in firsts])
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,19 +64,19 @@ class BatchSampler:
     sets: tuple[Rows, ...]
     """Training rows of each data set, ascending."""
     draws: tuple[int, ...] | None
-    """Graphs drawn from each set per epoch; every graph once if left out."""
+    """Number of graphs drawn from each set per epoch; None takes every graph once."""
     seed: int
-    """Of the trial."""
+    """Seed of the trial."""
     steps_per_epoch: int
-    """The same in every epoch."""
+    """Number of steps, the same in every epoch."""
     global_batch: int | None
-    """Graphs of a step; None where there is a budget."""
+    """Number of graphs of a step, over all ranks; None where steps have a budget."""
     sizes: Rows | None = None
-    """Atoms or edges of each graph, where a step has a budget of them, [G]."""
+    """Atoms or edges of each graph, [G]; None where steps have no budget."""
     windows: Rows | None = None
-    """First graph of each window, and the end."""
+    """First graph of each window, and the end, [W + 1]; None means one window."""
     buffer: int = 65536
-    """Graphs that are shuffled at once."""
+    """Number of graphs that are shuffled together."""
 
     @classmethod
     def of(
@@ -83,14 +87,15 @@ class BatchSampler:
         ratios: Sequence[float | None] = (None,),
         ends: Sequence[int] = (),
     ) -> Self:
-        """Lay out the epochs of a training.
+        """Make the sampler of a training.
 
         Args:
-            graphs: one data set or several as one.
-            training: batches, budgets, shuffling.
-            seed: of the trial.
-            ratios: of the data sets; all or none.
-            ends: where each data set ends in ``graphs``, [sets].
+            graphs: one data set, or several as one.
+            training: batch size or budget, and shuffling.
+            seed: seed of the trial.
+            ratios: share of each data set in an epoch, of all sets or of none (None).
+            ends: one after the last row of each data set in ``graphs``, [sets]; may be empty for a
+                single set.
 
         Raises:
             ConfigError: a budget is too small for the largest graph, or a ratio for an epoch.
@@ -98,26 +103,26 @@ class BatchSampler:
         """
         train = graphs.indices_of("train")
         sets = tuple(np.split(train, np.searchsorted(train, np.array(ends[:-1], dtype=np.int64))))
-        drawn, sizes = count_draws([len(rows) for rows in sets], ratios, training), None
+        draws, sizes = count_draws([len(rows) for rows in sets], ratios, training), None
         if training.global_batch is not None:
-            steps = math.ceil((sum(drawn) if drawn else len(train)) / training.global_batch)
+            steps = math.ceil((sum(draws) if draws else len(train)) / training.global_batch)
         else:
             kind = training.budget[0]
             sizes = graphs.num_nodes() if kind == "nodes" else graphs.num_edges()
             total, largest = int(sizes[train].sum()), int(sizes.max(initial=1))
             steps = budget_steps(training, total=total, largest=largest)
         batch, buffer = training.global_batch, training.shuffle_buffer
-        return cls(sets, drawn, seed, steps, batch, sizes, graphs.windows, buffer)
+        return cls(sets, draws, seed, steps, batch, sizes, graphs.windows, buffer)
 
     @property
     def graphs_per_step(self) -> float:
-        """Graphs of a full step; where there is a budget, of a step in the mean."""
+        """Number of graphs of a full step; where steps have a budget, the mean over steps."""
         if self.global_batch is not None:
             return float(self.global_batch)
         return sum(map(len, self.sets)) / self.steps_per_epoch
 
     def steps(self, epoch: int) -> list[Rows]:
-        """Return the graphs of every step of an epoch, counted from 0."""
+        """Return the rows of each step of an epoch; epochs are counted from 0."""
         rows = self._rows(epoch)
         if self.sizes is not None:
             cuts = cut_epoch(self.sizes[rows], self.steps_per_epoch)
@@ -127,64 +132,75 @@ class BatchSampler:
         return [self._by_set(step) for step in np.split(rows, cuts)]
 
     def _by_set(self, step: Rows) -> Rows:
-        """Sort the graphs of a step by data set: they are read together."""
+        """Sort the graphs of a step by data set, so that those of one set are read together."""
         if len(self.sets) == 1:
             return step
         owner = np.searchsorted([rows[0] for rows in self.sets], step, side="right")
         return step[np.argsort(owner, kind="stable")]
 
     def _rows(self, epoch: int) -> Rows:
+        """Return the rows of an epoch in their order."""
         if self.draws is None:
-            return self._pass(np.concatenate(self.sets), (self.seed, epoch))
+            return self._shuffle(np.concatenate(self.sets), (self.seed, epoch))
         parts = [
-            self._drawn(number, epoch * count, (epoch + 1) * count)
+            self._draw(number, epoch * count, (epoch + 1) * count)
             for number, count in enumerate(self.draws)
         ]
-        # Spread each set evenly over the epoch: every step has the sets in their ratio.
+        # Each set is spread evenly over the epoch, so that every step has the sets in their ratio.
         places = np.concatenate([(np.arange(len(part)) + 0.5) / len(part) for part in parts])
         return np.concatenate(parts)[np.argsort(places, kind="stable")]
 
-    def _drawn(self, number: int, first: int, last: int) -> Rows:
-        """Return draws ``first`` to ``last`` of a set: one shuffled pass goes on where one ends."""
+    def _draw(self, number: int, first: int, last: int) -> Rows:
+        """Return draws ``first`` to ``last`` (not included) of a set, counted over all epochs.
+
+        Draws are the shuffled set again and again, each time in another order.
+        """
         rows = self.sets[number]
         passes = range(first // len(rows), (last - 1) // len(rows) + 1)
-        drawn = np.concatenate([self._pass(rows, (self.seed, p, number + 1)) for p in passes])
-        return drawn[first - passes.start * len(rows) :][: last - first]
+        draws = np.concatenate([self._shuffle(rows, (self.seed, p, number + 1)) for p in passes])
+        return draws[first - passes.start * len(rows) :][: last - first]
 
-    def _pass(self, rows: Rows, seed: Sequence[int]) -> Rows:
+    def _shuffle(self, rows: Rows, seed: Sequence[int]) -> Rows:
         return shuffle_rows(rows, seed, windows=self.windows, buffer=self.buffer)
 
 
 def cut_epoch(sizes: Rows, steps: int) -> Rows:
     """Cut an epoch into steps of about equal size, none of them empty.
 
-    A step holds the graphs that begin in its share of the whole, so it is larger than that by
-    less than one graph. Where a share has no beginning, it takes a neighbour's graph instead.
+    The epoch is a line of ``sizes.sum()`` units, each step an equal share of it. A step holds the
+    graphs that begin in its share, so that it exceeds the share by less than one graph. Where no
+    graph begins in a share, its step takes one of a neighbouring step.
 
     Args:
-        sizes: of the graphs in their order, [G].
-        steps: at most G.
+        sizes: atoms or edges of the graphs, in their order, [G].
+        steps: number of steps, at most G.
 
     Returns:
-        Where steps 1, 2, ... begin, [steps - 1].
+        First graph of each step but the first, [steps - 1].
     """
     before, total = np.cumsum(sizes) - sizes, int(sizes.sum())
     step = np.arange(1, steps)
     share, rest = divmod(total, steps)
+    # In whole numbers: step * total / steps, rounded up.
     begins = np.searchsorted(before, step * share - (-step * rest // steps))
+    # At least one graph for each step before, then at least one for each step after.
     begins = np.maximum.accumulate(np.maximum(begins, 1) - step) + step
     return np.minimum(begins, len(sizes) - steps + step)
 
 
 def predict_graph_costs(graphs: GraphSet, model: ModelConfig) -> NDArray[np.float64]:
-    """Predict what each graph costs, [G], by the conv's own count of operations.
+    """Predict the operations that each graph takes in a forward pass, [G].
 
-    It is linear in nodes and edges, and in triplets for convs that see angles. Moving an edge's
-    numbers costs as much as some arithmetic on them, whatever the conv: ``MOVED`` operations
-    per feature.
+    The cost is linear in nodes and edges, and in triplets for convs that use angles, by the conv's
+    own formula. Moving the features of a node or an edge through memory adds ``MOVED`` operations
+    per feature and layer.
+
+    Args:
+        graphs: all graphs.
+        model: the model.
     """
     moved = MOVED * model.layers * model.features
-    once = forward_flops(model, 0.0, 0.0)  # of a step, whatever is in it
+    once = forward_flops(model, 0.0, 0.0)  # per step, whatever its graphs
     per_node = forward_flops(model, 1.0, 0.0) - once + moved
     per_edge = forward_flops(model, 0.0, 1.0) - once + moved
     nodes, edges = graphs.num_nodes(), graphs.num_edges()
@@ -199,21 +215,21 @@ def predict_graph_costs(graphs: GraphSet, model: ModelConfig) -> NDArray[np.floa
 
 
 MOVED = 64.0
-"""Operations that a CPU does in the time it takes to gather and scatter one number."""
+"""Operations that a CPU does in the time of gathering and scattering one number."""
 
 
 def balance_load(costs: ArrayLike, world: int) -> list[NDArray[np.int64]]:
-    """Share the graphs of a step among ranks so that the costs balance.
+    """Divide the graphs of a step among ranks so that their costs balance.
 
-    The costliest graph goes first, each to the rank with the least so far; the first rank
-    wins a tie. Shares may be empty.
+    Graphs go one by one, the costliest first, to the rank with the smallest sum so far, of several
+    to the lowest.
 
     Args:
-        costs: cost of each graph of the step, [G].
+        costs: cost of each graph of the step, in any unit, [G].
         world: number of ranks.
 
     Returns:
-        For each rank its positions in the step, ascending.
+        For each rank the positions of its graphs in the step, ascending; may be empty.
 
     Source: Graham (1969), SIAM J. Appl. Math. 17, 416: longest processing time first.
     """

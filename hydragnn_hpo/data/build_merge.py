@@ -1,9 +1,12 @@
-"""Merge converted pieces: repeated ids, splits, groups, target statistics, parts of the store."""
+"""Merge converted pieces into a store: repeated ids, groups, splits, target statistics, parts.
+
+Shapes: G graphs and W windows of the whole store.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TypedDict, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +20,7 @@ from hydragnn_hpo.data.build_plan import (
     write_quarantine,
 )
 from hydragnn_hpo.data.columns import (
+    COUNTS,
     PERS,
     Arrays,
     Columns,
@@ -27,54 +31,70 @@ from hydragnn_hpo.data.columns import (
     row_kind,
 )
 from hydragnn_hpo.data.convert_pieces import Record, read_chunk, read_names
+from hydragnn_hpo.data.graph_sizes import SizeTally
 from hydragnn_hpo.data.normalize import fit_attribute_stats, fit_target_stats
 from hydragnn_hpo.data.splits import TEST, assign_splits
-from hydragnn_hpo.data.statistics import SizeTally
-from hydragnn_hpo.data.store_index import StoreColumn
+from hydragnn_hpo.data.store_index import PartEntry, StoreColumn
 from hydragnn_hpo.data.store_parts import describe_columns, write_index, write_part
 from hydragnn_hpo.data.structure import Place
 from hydragnn_hpo.errors import DataError
+from hydragnn_hpo.file_records import AttributeStats, StoreStats, TargetStats
 
 
 @dataclass(frozen=True, eq=False)
 class PlannedWindow:
-    """A chunk on its way into the store."""
+    """A window of the store, still a chunk in the work folder."""
 
     chunk: str
-    """Name of its file in the work folder."""
+    """Name of the chunk's file."""
     path: Path
-    """The file its structures are from."""
+    """Data file that its structures come from."""
     rows: NDArray[np.int64]
-    """Graphs of the chunk that are kept."""
+    """Graphs of the chunk that are kept, ascending."""
     whole: bool
-    """Whether all are."""
+    """Whether all graphs of the chunk are kept."""
+
+
+class StatsWithoutSizes(TypedDict):
+    """The part of ``StoreStats`` that a merge computes; ``SizeTally`` counts the rest."""
+
+    name: str
+    title: str
+    splits: dict[str, int]
+    test_seen: int
+    quarantined: int
+    targets: dict[str, TargetStats]
+    attributes: dict[str, AttributeStats]
+    laplacian: int
 
 
 @dataclass(frozen=True, eq=False)
 class StoreLayout:
-    """A store as it will be, but for what its windows hold."""
+    """A store to be written, without the content of its windows."""
 
     windows: tuple[PlannedWindow, ...]
+    """Its windows, in order."""
     sizes: NDArray[np.int64]
     """Graphs, nodes, edges and characters of each window, [W, 4]."""
     split: NDArray[np.int8]
-    """Of all graphs, [G]."""
+    """Split of each graph as an index into ``SPLITS``, [G]."""
     group: NDArray[np.int32]
-    """Of all graphs, [G]."""
+    """Number of each graph's group, [G]."""
     bad: tuple[BadStructure, ...]
+    """Structures that cannot be used, in the order of the files."""
     total: int
-    """Structures that were read, bad ones included."""
-    stats: dict[str, Any]
-    """Statistics of splits and targets."""
+    """Number of structures that were read, bad ones included."""
+    stats: StatsWithoutSizes
+    """What is known before the windows are read."""
 
 
 def merge_pieces(plan: BuildPlan, records: Sequence[Record], work: Path, out: Path) -> StoreLayout:
     """Lay out a store whose pieces are all finished.
 
     Args:
-        plan: of the build.
-        records: of all its pieces, in order.
-        work: the work folder.
+        plan: plan of the build.
+        records: outcomes of all its pieces, in order.
+        work: its work folder.
         out: the store, for the list of bad structures if they are too many.
 
     Raises:
@@ -85,15 +105,15 @@ def merge_pieces(plan: BuildPlan, records: Sequence[Record], work: Path, out: Pa
     total = sum(record.read for record in records)
     bad = [one for record in records for one in record.bad]
     check_bad_structures(bad, total, plan.card.max_bad, out)
-    windows, twins = _plan_windows(plan, records, work)
-    if twins:
-        bad = _sort_bad(plan, [*bad, *twins])
+    windows, repeated = _plan_windows(plan, records, work)
+    if repeated:
+        bad = _sort_bad(plan, [*bad, *repeated])
         check_bad_structures(bad, total, plan.card.max_bad, out)
     light, published, sizes = _read_light_columns(plan.card, windows, work)
     split = assign_splits(light.group, published, plan.card.split, plan.card.name)
     light.split[:] = split
     counts = np.bincount(split, minlength=len(SPLITS))
-    stats = {
+    stats: StatsWithoutSizes = {
         "name": plan.card.name,
         "title": plan.card.title,
         "splits": dict(zip(SPLITS, counts.tolist(), strict=True)),
@@ -107,35 +127,44 @@ def merge_pieces(plan: BuildPlan, records: Sequence[Record], work: Path, out: Pa
 
 
 def keep_graphs(arrays: Arrays, rows: NDArray[np.int64], levels: Mapping[str, str]) -> Arrays:
-    """Return the arrays of some graphs of a chunk; those it does not name are left out."""
-    chosen = {"graph": rows}
-    for per, sizes in (("node", "num_nodes"), ("edge", "num_edges"), ("char", "id_size")):
-        chosen[per] = ragged_rows(offsets(arrays[sizes]), rows)[0]
-    return {name: array[chosen[row_kind(name, levels)]] for name, array in arrays.items()}
+    """Return the arrays of some graphs of a chunk.
+
+    Args:
+        arrays: arrays of the chunk, the counts of ``columns.COUNTS`` among them.
+        rows: graphs of the chunk to keep, ascending.
+        levels: ``graph`` or ``node`` by target.
+
+    Returns:
+        The same arrays with the rows of these graphs only.
+    """
+    kept = {"graph": rows}
+    for per, counts in COUNTS.items():
+        kept[per] = ragged_rows(offsets(arrays[counts]), rows)[0]
+    return {name: array[kept[row_kind(name, levels)]] for name, array in arrays.items()}
 
 
 def _plan_windows(
     plan: BuildPlan, records: Sequence[Record], work: Path
 ) -> tuple[tuple[PlannedWindow, ...], list[BadStructure]]:
-    """Return the windows of the store, and the structures whose id another one has already."""
+    """Return the windows of the store, and the structures whose id an earlier one has."""
     chunks = [
         (chunk.name, piece.path)
         for piece, record in zip(plan.pieces, records, strict=True)
         for chunk in record.chunks
     ]
     hashes = [read_chunk(work / name, ["at.id_hash"])["at.id_hash"] for name, _ in chunks]
-    starts = offsets(np.array([len(found) for found in hashes], dtype=np.int64))
-    twins = _find_repeated_ids(chunks, starts, hashes, work)
-    doubled = np.sort(np.fromiter(twins, np.int64, len(twins)))
-    cuts = np.searchsorted(doubled, starts)
+    starts = offsets(np.array([len(hashed) for hashed in hashes], dtype=np.int64))
+    repeated = _find_repeated_ids(chunks, starts, hashes, work)
+    dropped = np.sort(np.fromiter(repeated, np.int64, len(repeated)))
+    cuts = np.searchsorted(dropped, starts)
     windows = []
     for number, (name, path) in enumerate(chunks):
         first, last = starts[number : number + 2]
-        gone = doubled[cuts[number] : cuts[number + 1]] - first
-        rows = np.delete(np.arange(last - first), gone)
+        here = dropped[cuts[number] : cuts[number + 1]] - first
+        rows = np.delete(np.arange(last - first), here)
         if len(rows):
-            windows.append(PlannedWindow(name, path, rows, not len(gone)))
-    return tuple(windows), list(twins.values())
+            windows.append(PlannedWindow(name, path, rows, not len(here)))
+    return tuple(windows), list(repeated.values())
 
 
 def _find_repeated_ids(
@@ -144,11 +173,23 @@ def _find_repeated_ids(
     hashes: Sequence[NDArray[np.uint64]],
     work: Path,
 ) -> dict[int, BadStructure]:
-    """Find the rows whose id stands before; names are compared where their hashes are equal."""
+    """Find the structures whose id an earlier one has.
+
+    Only names of equal hashes are read and compared.
+
+    Args:
+        chunks: name and data file of each chunk.
+        starts: first row of each chunk, and the end.
+        hashes: hash of each name, by chunk.
+        work: the work folder.
+
+    Returns:
+        Reasons by row, rows counted over all chunks.
+    """
     whole = np.concatenate([np.zeros(0, dtype=np.uint64), *hashes])
     _, place, counts = np.unique(whole, return_inverse=True, return_counts=True)
     first: dict[str, Place] = {}
-    twins: dict[int, BadStructure] = {}
+    repeated: dict[int, BadStructure] = {}
     suspects = np.flatnonzero(counts[place] > 1)
     for chunk in np.unique(np.searchsorted(starts, suspects, side="right") - 1):
         name, path = chunks[chunk]
@@ -159,14 +200,14 @@ def _find_repeated_ids(
             here = Place(path, int(arrays["at.number"][inside]), ids[inside])
             before = first.setdefault(here.id, here)
             if before is not here:
-                found = f"has the id of structure {before.number} of {before.file}"
-                reason = str(here.error(found, "give every structure an id of its own"))
-                twins[int(row)] = BadStructure(str(path), here.number, here.id, reason)
-    return twins
+                problem = f"has the id of structure {before.number} of {before.file}"
+                reason = str(here.error(problem, "give every structure an id of its own"))
+                repeated[int(row)] = BadStructure(str(path), here.number, here.id, reason)
+    return repeated
 
 
 def _sort_bad(plan: BuildPlan, bad: Sequence[BadStructure]) -> list[BadStructure]:
-    """Sort bad structures as they stand in the card's files."""
+    """Sort bad structures by the order of the card's files, and their position there."""
     files: dict[str, int] = {}
     for piece in plan.pieces:
         files.setdefault(str(piece.path), len(files))
@@ -176,7 +217,12 @@ def _sort_bad(plan: BuildPlan, bad: Sequence[BadStructure]) -> list[BadStructure
 def _read_light_columns(
     card: CardConfig, windows: Sequence[PlannedWindow], work: Path
 ) -> tuple[Columns, list[str | None], NDArray[np.int64]]:
-    """Return all graphs without edges and positions, their published splits, and window sizes."""
+    """Read what splits and statistics need of all graphs.
+
+    Returns:
+        Columns without edges and positions, the published split of each graph, [G], and graphs,
+        nodes, edges and characters of each window, [W, 4].
+    """
     levels = {name: target.level for name, target in card.targets.items()}
     names = ["numbers", "num_nodes", "num_edges", "id_size", "group"]
     names += [f"{kind}.{name}" for kind in ("target", "mask") for name in levels]
@@ -186,11 +232,11 @@ def _read_light_columns(
     groups: list[list[str]] = []
     published: list[str | None] = []
     for window in windows:
-        found = read_chunk(work / window.chunk, [*names, *extra])
-        splits = [*read_names(found, "split"), None]
-        published += [splits[place] for place in found["at.published"][window.rows]]
-        groups.append(read_names(found, "group"))
-        arrays = {name: found[name] for name in names}
+        chunk = read_chunk(work / window.chunk, [*names, *extra])
+        splits = [*read_names(chunk, "split"), None]  # None is found at -1: no published split
+        published += [splits[place] for place in chunk["at.published"][window.rows]]
+        groups.append(read_names(chunk, "group"))
+        arrays = {name: chunk[name] for name in names}
         pieces.append(arrays if window.whole else keep_graphs(arrays, window.rows, levels))
     if not pieces:
         raise DataError(f"{card.name}: its files hold no structure that can be used; mend them.")
@@ -203,8 +249,12 @@ def _read_light_columns(
 
 
 _PARTS = ("text", "offset")
-_SIZES = ("num_nodes", "num_edges", "id_size")
-assert PERS == ("graph", "node", "edge", "char")
+"""Arrays of a chunk that hold names end to end, see ``Names``."""
+
+_SIZES = tuple(COUNTS.values())
+"""Counts per graph, whose sums follow the number of graphs in a table of sizes."""
+
+assert ("graph", *COUNTS) == PERS
 
 
 def _number_groups(
@@ -220,7 +270,7 @@ def _number_groups(
 
 
 def _make_light_columns(arrays: Arrays, levels: Mapping[str, str]) -> Columns:
-    """Return columns without edges and positions; splits are open."""
+    """Return columns without edges and positions; all graphs are outside of all splits."""
     graphs = len(arrays["num_nodes"])
     return Columns(
         numbers=arrays["numbers"],
@@ -246,29 +296,34 @@ def _make_light_columns(arrays: Arrays, levels: Mapping[str, str]) -> Columns:
 
 
 def _count_test_leakage(columns: Columns) -> int:
-    """Count test structures whose group is also elsewhere; only a published split has any."""
+    """Count test structures whose group another split has; a published test split may have some."""
     test = columns.split == TEST
     return int(np.isin(columns.group[test], columns.group[~test]).sum())
 
 
 @dataclass(frozen=True, eq=False)
 class WrittenPart:
-    """What one host has written."""
+    """A part that one host has written."""
 
-    entry: dict[str, Any]
-    """Of its part, for the index."""
+    entry: PartEntry
+    """Its entry in ``index.json``."""
     windows: NDArray[np.int64]
-    """Its rows of ``windows.npy``."""
+    """Its rows of ``windows.npy``, [windows of the part, 4 + columns]."""
     columns: tuple[StoreColumn, ...]
+    """All columns of the store."""
     tally: SizeTally
+    """Sizes of its graphs."""
 
 
 def split_windows(layout: StoreLayout, hosts: int) -> list[range]:
-    """Cut the windows into runs of about equal sizes; none is empty.
+    """Cut the windows into one run per host, about equal in nodes and edges.
 
     Args:
-        layout: of the store.
-        hosts: most runs.
+        layout: layout of the store.
+        hosts: number of hosts.
+
+    Returns:
+        At most ``hosts`` runs; none is empty.
     """
     ends = np.cumsum(layout.sizes[:, 1:3].sum(axis=1))
     wanted = ends[-1] * np.arange(1, hosts) / hosts
@@ -283,12 +338,12 @@ def write_host_part(
     """Write some windows as one part, one window in memory at a time.
 
     Args:
-        folder: of the store that is being written.
-        number: of the part.
-        layout: of the store.
-        windows: which to write.
-        work: folder of the chunks.
-        card: of the data set.
+        folder: folder of the store that is being written.
+        number: number of the part, counted from 0.
+        layout: layout of the store.
+        windows: windows to write.
+        work: work folder of the build.
+        card: card of the data set.
 
     Raises:
         StorageError: the disk is full, or a chunk was altered.
@@ -298,27 +353,38 @@ def write_host_part(
     first, _ = _make_window(layout, windows[0], work, levels)
     columns = describe_columns(first, levels)
 
-    def arrays() -> Iterator[Arrays]:
+    def make_windows() -> Iterator[Arrays]:
         for window in windows:
-            found, degrees = _make_window(layout, window, work, levels)
-            tally.add(columns_from(found, layout.stats), degrees)
-            yield found
+            arrays, degrees = _make_window(layout, window, work, levels)
+            # The tally reads no statistics; columns take the levels of targets from them.
+            tally.add(columns_from(arrays, cast(StoreStats, layout.stats)), degrees)
+            yield arrays
 
     sizes = layout.sizes[windows.start : windows.stop]
-    entry, table = write_part(folder, number, arrays(), columns, sizes)
+    entry, table = write_part(folder, number, make_windows(), columns, sizes)
     return WrittenPart(entry, table, columns, tally)
 
 
 def finish_store(
     folder: Path, layout: StoreLayout, shares: Sequence[WrittenPart], card: CardConfig
-) -> dict[str, Any]:
-    """Write all that stands beside the parts; return the statistics of the store."""
+) -> StoreStats:
+    """Write all files of a store beside its parts.
+
+    Args:
+        folder: folder of the store that is being written.
+        layout: layout of the store.
+        shares: all parts, in order.
+        card: card of the data set.
+
+    Returns:
+        The statistics of the store, the content of ``stats.json``.
+    """
     tally = SizeTally(card.graphs.cutoff)
     for share in shares:
         tally.merge(share.tally)
     if layout.bad:
         write_quarantine(folder / QUARANTINE, layout.bad)
-    stats = {**layout.stats, **tally.result()}
+    stats = cast(StoreStats, {**layout.stats, **tally.result()})
     table = np.vstack([share.windows for share in shares])
     entries = [share.entry for share in shares]
     return write_index(folder, shares[0].columns, entries, table, stats, card)
@@ -329,9 +395,9 @@ def _make_window(
 ) -> tuple[Arrays, NDArray[np.int32]]:
     """Return the arrays of a window with splits and groups, and the degrees of its nodes."""
     window = layout.windows[number]
-    found = read_chunk(work / window.chunk)
-    degrees: NDArray[np.int32] = found["at.degrees"]
-    arrays = {name: array for name, array in found.items() if not name.startswith("at.")}
+    chunk = read_chunk(work / window.chunk)
+    degrees: NDArray[np.int32] = chunk["at.degrees"]
+    arrays = {name: array for name, array in chunk.items() if not name.startswith("at.")}
     if not window.whole:
         degrees = degrees[ragged_rows(offsets(arrays["num_nodes"]), window.rows)[0]]
         arrays = keep_graphs(arrays, window.rows, levels)

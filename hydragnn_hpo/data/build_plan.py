@@ -1,4 +1,4 @@
-"""Plan a build: the files of a card, cut into pieces, and the work folder of what is done."""
+"""Plan a build: cut the files of a card into pieces, and keep a work folder of finished ones."""
 
 import contextlib
 import errno
@@ -16,21 +16,31 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from hydragnn_hpo import __version__
 from hydragnn_hpo.config import STORE_VERSION, CardConfig, FileConfig, load_config
 from hydragnn_hpo.data.readers import reader_of
 from hydragnn_hpo.data.readers.source import Reader, Source
 from hydragnn_hpo.errors import ConfigError, DataError, StorageError
-from hydragnn_hpo.files import PART, hash_file, storage, sweep, write_text
+from hydragnn_hpo.files import (
+    PART,
+    hash_file,
+    read_json,
+    storage,
+    sweep,
+    write_json,
+    write_text,
+)
 
 logger = logging.getLogger(__name__)
 
 FEW = 2
-"""A build that failed with fewer finished pieces leaves nothing: they are quickly made again."""
+"""A failed build with fewer finished pieces keeps no work folder: they are quickly made again."""
 
 _LOCK = "lock"
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}
-"""Error numbers of file systems that know no locks."""
+"""Error numbers of file systems without locks."""
 
 
 def work_path(out: Path) -> Path:
@@ -39,16 +49,16 @@ def work_path(out: Path) -> Path:
 
 
 def stop_path(work: Path) -> Path:
-    """Return the file by which a rank tells the others that the build has failed."""
+    """Return the file that a rank creates to stop the others because the build has failed."""
     return work / "stop"
 
 
 @contextlib.contextmanager
 def hold_work_folder(out: Path) -> Iterator[Path]:
-    """Hold the work folder of a store; what a killed build left half-written is swept away.
+    """Lock the work folder of a store, and clear what a killed build left half-written there.
 
-    It is removed at the end: by ``remove_work_folder`` when the store is there, here when a build
-    failed that has done too little to keep.
+    The caller removes the folder by ``remove_work_folder`` once the store is complete. Where the
+    body raises, the folder is kept for the next build, unless it has fewer than ``FEW`` pieces.
 
     Raises:
         StorageError: another process builds this store, or the disk failed.
@@ -59,8 +69,8 @@ def hold_work_folder(out: Path) -> Iterator[Path]:
         with storage(work):
             stop_path(work).unlink(missing_ok=True)
             sweep(work)
-            for left in _list_leftovers(out):
-                shutil.rmtree(left, ignore_errors=True)
+            for leftover in _list_leftovers(out):
+                shutil.rmtree(leftover, ignore_errors=True)
         yield work
     except BaseException:
         if work.is_dir() and len(list(work.glob("piece-*.json"))) < FEW:
@@ -71,7 +81,7 @@ def hold_work_folder(out: Path) -> Iterator[Path]:
 
 
 def remove_work_folder(work: Path) -> None:
-    """Remove a work folder that is held; renamed first, so that no build finds half of it."""
+    """Remove a locked work folder, renamed first so that no other build sees it half removed."""
     with contextlib.suppress(OSError):
         aside = tempfile.mkdtemp(prefix=f"{work.name}.", suffix=PART, dir=work.parent)
         os.rename(work, aside)
@@ -80,13 +90,17 @@ def remove_work_folder(work: Path) -> None:
 
 
 def _list_leftovers(out: Path) -> Iterator[Path]:
-    """Return the unfinished stores and the cast-off work folders of killed builds."""
+    """Yield the unfinished stores and the renamed work folders of killed builds."""
     for name in (f".{out.name}", work_path(out).name):
         yield from out.parent.glob(f"{glob.escape(name)}.{'?' * 8}{PART}")
 
 
 def _lock(work: Path, out: Path) -> int:
-    """Make the folder and lock it; the lock of a dead process is free."""
+    """Create the folder and lock it; the lock of a dead process is free.
+
+    Returns:
+        Descriptor of the lock file; closing it releases the lock.
+    """
     while True:
         with storage(work):
             work.mkdir(parents=True, exist_ok=True)
@@ -96,6 +110,8 @@ def _lock(work: Path, out: Path) -> int:
                 continue
         try:
             _take_lock(descriptor, out)
+            # Its last holder may have removed the folder after we had opened the file: a lock on
+            # a file that is no longer there keeps no other build out.
             if _is_same_file(work / _LOCK, descriptor):
                 with storage(work):
                     os.ftruncate(descriptor, 0)
@@ -131,46 +147,54 @@ def _is_same_file(lock: Path, descriptor: int) -> bool:
 
 
 QUARANTINE = "quarantine.jsonl"
-"""The file in a store that names them; not there if there are none."""
+"""File in a store that lists its bad structures; absent if there are none."""
 
 
 @dataclass(frozen=True)
 class BadStructure:
-    """A structure that cannot be used."""
+    """A structure that cannot be used: one line of ``quarantine.jsonl``."""
 
     file: str
+    """Path of its file or folder."""
     number: int
-    """Counted from 1."""
+    """Its position there, counted from 1."""
     id: str
+    """Its name."""
     reason: str
-    """A sentence that names file and structure."""
+    """A sentence that names file, structure, problem and cure."""
 
 
 def write_quarantine(path: Path, bad: Sequence[BadStructure]) -> None:
-    """Write one JSON object per bad structure."""
+    """Write one line of JSON per bad structure."""
     write_text(path, "".join(json.dumps(asdict(one)) + "\n" for one in bad))
 
 
 def listing_path(out: Path) -> Path:
-    """Return where the bad structures of a refused build are listed, beside the store."""
+    """Return the file, next to the store, that lists the bad structures of a refused build."""
     return out.with_name(f"{out.name}.{QUARANTINE}")
 
 
 def exceeds_limit(bad: int, total: int, max_bad: float) -> bool:
-    """Check whether the share of bad structures is beyond the card's limit."""
+    """Check whether too many structures are bad.
+
+    Args:
+        bad: number of bad structures.
+        total: number of structures, bad ones included.
+        max_bad: largest share that may be bad, see ``CardConfig.max_bad``.
+    """
     return bad > max_bad * total
 
 
 def check_bad_structures(
     bad: Sequence[BadStructure], total: int, max_bad: float, out: Path
 ) -> None:
-    """End a build that has too many bad structures; several of them are listed in a file.
+    """Refuse a build with too many bad structures; several of them are listed in a file.
 
     Args:
-        bad: all that are known, in order.
-        total: structures of the data set, bad ones included.
-        max_bad: the card's limit.
-        out: the store that is built.
+        bad: bad structures that are known so far, in the order of the files.
+        total: number of structures of the data set, bad ones included.
+        max_bad: largest share that may be bad, see ``CardConfig.max_bad``.
+        out: store that is built; the list goes to ``listing_path(out)``.
 
     Raises:
         DataError: their share is beyond the limit.
@@ -188,10 +212,10 @@ def check_bad_structures(
 
 
 DATA_ROOT = "HYDRAGNN_HPO_DATA"
-"""Names the folder of data files that are not beside their cards."""
+"""Environment variable with the folder of data files that are not next to their cards."""
 
 _DECIDES = {"targets", "attributes", "graphs", "structure_column", "id_key"}
-"""What of a card decides how a structure is converted, besides its files and groups."""
+"""Fields of a card that decide how a structure is converted, besides its files and groups."""
 
 
 @dataclass(frozen=True)
@@ -199,19 +223,19 @@ class Piece:
     """A run of structures of one file."""
 
     number: int
-    """Its place in the build, counted from 0."""
+    """Its position in the build, counted from 0."""
     entry: int
-    """Its file's place in the card."""
+    """Position of its file in the card's ``files``, counted from 0."""
     path: Path
     """The file or folder."""
     start: int
     """First structure, counted from 0."""
     stop: int | None
-    """One after the last structure; None: to the end of the file."""
+    """One after the last structure; None means the end of the file."""
     prefix: str
-    """Put before the names of structures, where two files would give the same ones."""
+    """Put before the names of its structures; empty unless files share names."""
     stamp: str
-    """What the outcome depends on, as a checksum: equal stamps, equal outcomes."""
+    """Checksum of all that its graphs depend on: pieces of equal stamps give equal graphs."""
 
 
 @dataclass(frozen=True)
@@ -219,43 +243,51 @@ class BuildPlan:
     """All pieces of a build."""
 
     card: CardConfig
+    """The card, with the files that are read."""
     pieces: tuple[Piece, ...]
+    """Pieces of all files, in order."""
     window: int
     """Most graphs of a window."""
     total: int | None
-    """Number of structures, where all files tell it before they are read."""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return what ``parse_plan`` takes."""
-        pieces = [{**vars(piece), "path": str(piece.path)} for piece in self.pieces]
-        card = self.card.model_dump(mode="json")
-        return {"card": card, "pieces": pieces, "window": self.window, "total": self.total}
+    """Number of structures; None where a file does not tell it before it is read."""
 
 
-def parse_plan(content: Mapping[str, Any]) -> BuildPlan:
-    """Read what ``BuildPlan.to_json`` returned."""
-    pieces = [Piece(**{**piece, "path": Path(piece["path"])}) for piece in content["pieces"]]
-    card = CardConfig.model_validate(content["card"])
-    return BuildPlan(card, tuple(pieces), int(content["window"]), content["total"])
+_PLAN_JSON = TypeAdapter(BuildPlan)
+
+
+def write_plan(file: Path, plan: BuildPlan) -> None:
+    """Write a plan as JSON for worker processes."""
+    write_json(file, _PLAN_JSON.dump_python(plan, mode="json"))
+
+
+def read_plan(file: Path) -> BuildPlan:
+    """Read a plan that ``write_plan`` has written.
+
+    Raises:
+        StorageError: the file is missing or unreadable.
+    """
+    return _PLAN_JSON.validate_python(read_json(file))
 
 
 def make_plan(card_path: Path, files: Sequence[Path] | None, window: int) -> BuildPlan:
-    """Find and check the files of a card and cut them into pieces.
+    """Find and check the files of a card, and cut them into pieces.
 
     Args:
-        card_path: the card (TOML).
-        files: read these instead of the card's own files; no checksum is known for them.
-        window: most graphs of a window; a piece has as many structures.
+        card_path: path of the card (TOML).
+        files: files to read instead of the card's own, without a check of their checksums; None
+            reads the card's.
+        window: most graphs of a window, and most structures of a piece. A file that does not
+            tell its number of structures is one piece.
 
     Raises:
         ConfigError: the card is wrong.
-        DataError: a file is missing, or not the one that the card means.
+        DataError: a file is missing, or does not have the checksum of the card.
     """
     card = load_config(card_path, CardConfig)
     if files is not None:
-        how = _find_common_source(card)
-        given = tuple(how.model_copy(update={"path": str(file.absolute())}) for file in files)
-        card = card.model_copy(update={"files": given})
+        options = _find_common_options(card)
+        entries = [options.model_copy(update={"path": str(file.absolute())}) for file in files]
+        card = card.model_copy(update={"files": tuple(entries)})
     paths = [find_file(entry.path, card_path) for entry in card.files]
     for entry, path in zip(card.files, paths, strict=True):
         _verify_checksum(entry, path)
@@ -268,15 +300,21 @@ def make_plan(card_path: Path, files: Sequence[Path] | None, window: int) -> Bui
         count = reader.count(source)
         total = None if total is None or count is None else total + count
         prefix = _name_prefix(card, number, paths)
-        decided = _digest_decisions(card, number, source, reader, prefix, window)
+        digest = _digest_inputs(card, number, source, reader, prefix, window)
         for start, stop in _cut_file(count, window):
-            stamp = _digest([decided, start, stop])
+            stamp = _digest([digest, start, stop])
             pieces.append(Piece(len(pieces), number, path, start, stop, prefix, stamp))
     return BuildPlan(card, tuple(pieces), window, total)
 
 
 def make_source(card: CardConfig, entry: int, path: Path) -> Source:
-    """Return what a reader may know of a card's file."""
+    """Return what a card tells the reader of one of its files.
+
+    Args:
+        card: the card.
+        entry: position of the file in the card's ``files``, counted from 0.
+        path: where the file was found.
+    """
     file = card.files[entry]
     targets = card.targets.items()
     keys = tuple(target.key or name for name, target in targets if target.level == "graph")
@@ -292,20 +330,25 @@ def make_source(card: CardConfig, entry: int, path: Path) -> Source:
 
 
 def find_files(card_path: Path) -> list[Path]:
-    """Find all files of a card.
+    """Find all files of a card; see ``find_file``.
 
     Raises:
-        DataError: one is nowhere.
+        DataError: a file is missing.
     """
     card = load_config(card_path, CardConfig)
     return [find_file(entry.path, card_path) for entry in card.files]
 
 
 def find_file(name: str, card_path: Path, environ: Mapping[str, str] | None = None) -> Path:
-    """Find a card's file: absolute, beside the card, or under ``HYDRAGNN_HPO_DATA``.
+    """Find a file of a card: at its absolute path, next to the card, or under the data root.
+
+    Args:
+        name: path of the file as the card has it.
+        card_path: path of the card.
+        environ: variables with the data root, ``HYDRAGNN_HPO_DATA``; None means ``os.environ``.
 
     Raises:
-        DataError: it is nowhere.
+        DataError: it is in none of these places.
     """
     root = (os.environ if environ is None else environ).get(DATA_ROOT)
     candidates = [card_path.parent / name, *([Path(root) / name] if root else [])]
@@ -320,7 +363,10 @@ def find_file(name: str, card_path: Path, environ: Mapping[str, str] | None = No
 
 
 def _cut_file(count: int | None, window: int) -> Iterator[tuple[int, int | None]]:
-    """Cut a file; one whose length is not known, or that says it is empty, is read whole."""
+    """Cut a file into runs of structures: first, and one after the last.
+
+    A file of unknown length is one run, and so is one that seems empty: its reader may refuse it.
+    """
     if not count:
         yield 0, None
         return
@@ -329,7 +375,10 @@ def _cut_file(count: int | None, window: int) -> Iterator[tuple[int, int | None]
 
 
 def _name_prefix(card: CardConfig, number: int, paths: Sequence[Path]) -> str:
-    """Return a prefix for structures if files share a name: readers name them after their file."""
+    """Return a prefix for structures where files share a name: readers name them after their file.
+
+    Files in folders may have the names of those in other folders, so folders get a prefix, too.
+    """
     path = paths[number]
     twins = sum(other.name == path.name for other in paths) > 1
     if card.id_key is not None or len(paths) == 1 or not (twins or path.is_dir()):
@@ -337,18 +386,18 @@ def _name_prefix(card: CardConfig, number: int, paths: Sequence[Path]) -> str:
     return f"{card.files[number].path}:"
 
 
-def _find_common_source(card: CardConfig) -> FileConfig:
-    """Return how a card's files are read, where that is the same for all; else nothing is said."""
+def _find_common_options(card: CardConfig) -> FileConfig:
+    """Return the reader options of a card's files where all have the same, else the defaults."""
     own = {"path": "", "sha256": None, "published": None}
-    found = [entry.model_copy(update=own) for entry in card.files]
-    return found[0] if all(how == found[0] for how in found) else FileConfig(path="")
+    options = [entry.model_copy(update=own) for entry in card.files]
+    return options[0] if all(one == options[0] for one in options) else FileConfig(path="")
 
 
 def _check_reader_options(entry: FileConfig, reader: Reader, path: Path) -> None:
-    """Refuse what a card says to a reader that does not listen.
+    """Refuse an option in the card that the reader of the file does not have.
 
     Raises:
-        ConfigError: it says so.
+        ConfigError: the card has such an option.
     """
     for key in ("columns", "format"):
         if getattr(entry, key) and key not in reader.takes:
@@ -358,26 +407,26 @@ def _check_reader_options(entry: FileConfig, reader: Reader, path: Path) -> None
             )
 
 
-def _digest_decisions(
+def _digest_inputs(
     card: CardConfig, number: int, source: Source, reader: Reader, prefix: str, window: int
 ) -> str:
-    """Return a digest of all that the outcome of a file's pieces depends on."""
+    """Return a digest of all that the graphs of a file depend on."""
     entry, path = card.files[number], source.path
     content = [entry.sha256 or list(_stat_files(path))]
-    content += [list(_stat_files(file)) for file in reader.beside(source)]
+    content += [list(_stat_files(file)) for file in reader.list_other_files(source)]
     split = [card.split.group, card.split.published]
     settings = card.model_dump(mode="json", include=_DECIDES)
-    how = [STORE_VERSION, __version__, window, prefix, entry.model_dump(mode="json")]
-    return _digest([how, str(path.absolute()), content, split, settings])
+    options = [STORE_VERSION, __version__, window, prefix, entry.model_dump(mode="json")]
+    return _digest([options, str(path.absolute()), content, split, settings])
 
 
 def _stat_files(path: Path) -> Iterator[tuple[str, int, int]]:
-    """Return name, size and time of change of a file, or of all files of a folder."""
+    """Yield path, size (bytes) and time of change (ns) of a file, or of all files of a folder."""
     try:
         for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
-            found = file.stat()
+            stat = file.stat()
             if not file.is_dir():
-                yield str(file.relative_to(path)), found.st_size, found.st_mtime_ns
+                yield str(file.relative_to(path)), stat.st_size, stat.st_mtime_ns
     except OSError as error:
         raise StorageError(f"{path}: cannot be read ({error.strerror}).") from error
 
@@ -393,11 +442,11 @@ def _verify_checksum(entry: FileConfig, path: Path) -> None:
     if not path.is_file():
         raise DataError(f"{path}: is a folder, a checksum needs a file; drop sha256 of the card.")
     try:
-        found = hash_file(path)
+        checksum = hash_file(path)
     except StorageError as error:
         raise DataError(f"{str(error)[:-1]}; get it again.") from error
-    if found != entry.sha256:
+    if checksum != entry.sha256:
         raise DataError(
-            f"{path}: has SHA-256 {found[:12]}..., the card says {entry.sha256[:12]}...; "
+            f"{path}: has SHA-256 {checksum[:12]}..., the card says {entry.sha256[:12]}...; "
             "get the file again, or correct the card if the new file is meant."
         )

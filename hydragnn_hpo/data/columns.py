@@ -1,7 +1,7 @@
-"""Graphs: one structure, many as columns of ragged arrays, and any set of them that training needs.
+"""One graph, many graphs as columns of ragged arrays, and the protocol of any set of graphs.
 
-An edge points from its sender (column 0) to its receiver (column 1); every directed pair stands
-once per direction, so ``i -> j`` and ``j -> i`` are two edges. The vector from sender to receiver
+An edge points from its sender (column 0) to its receiver (column 1). Neighbours have one edge per
+direction: ``i -> j`` and ``j -> i`` are two edges. The vector from sender to receiver
 is ``positions[receiver] + edge_shift @ cell - positions[sender]``.
 
 Shapes: G graphs, N nodes, E edges (of all graphs together).
@@ -9,21 +9,22 @@ Shapes: G graphs, N nodes, E edges (of all graphs together).
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, overload
+from typing import Any, Literal, Protocol, cast, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hydragnn_hpo.config import SPLITS, TargetConfig
 from hydragnn_hpo.errors import DataError, unknown
+from hydragnn_hpo.file_records import StoreStats
 
 
 @dataclass(frozen=True, eq=False)
 class Graph:
-    """A structure with its edges and its properties, in our own units."""
+    """A structure with its edges and its properties, in the units of this package."""
 
     id: str
-    """Name of the structure."""
+    """Name of the structure, unique in its data set."""
 
     numbers: NDArray[np.int16]
     """Atomic numbers, [N]."""
@@ -47,28 +48,33 @@ class Graph:
     """Properties by name, [width] or [N, width]; absent where missing."""
 
     group: str
-    """Structures of one group stay in one split."""
+    """Name of its group; structures of one group stay in one split."""
 
     published: str | None
-    """The published split this structure belongs to, if there is one."""
+    """Name of its published split; None where the data set has none."""
 
     attributes: dict[str, float] = field(default_factory=dict)
-    """Known properties of the whole structure by name, in our own units."""
+    """Known properties of the whole structure (charge, spin) by name."""
 
     laplacian: NDArray[np.float32] | None = None
-    """Laplacian positional encodings, [N, k], where they are wanted."""
+    """Laplacian positional encodings, [N, k]; None where the card asks for none."""
 
 
 class Names(Sequence[str]):
-    """Names end to end in one array of bytes: millions cost no objects until they are asked for."""
+    """Names end to end in one array of bytes: millions of them need no Python objects."""
 
     def __init__(self, text: NDArray[np.uint8], offset: NDArray[np.int64]) -> None:
-        """Take the UTF-8 bytes, [C], and the first byte of each name, and the end, [G + 1]."""
+        """Keep names that are laid end to end already.
+
+        Args:
+            text: UTF-8 bytes of all names, [C].
+            offset: first byte of each name, and the end, [G + 1].
+        """
         self.text, self.offset = text, offset
 
     @classmethod
     def of(cls, names: Iterable[str]) -> "Names":
-        """Lay names end to end."""
+        """Lay names end to end, G of them."""
         encoded = [name.encode(errors="backslashreplace") for name in names]
         sizes = np.array([len(name) for name in encoded], dtype=np.int64)
         return cls(np.frombuffer(b"".join(encoded), dtype=np.uint8), offsets(sizes))
@@ -87,20 +93,25 @@ class Names(Sequence[str]):
         return bytes(self.text[self.offset[row] : self.offset[row + 1]]).decode()
 
     def take(self, rows: NDArray[np.int64]) -> "Names":
-        """Return the names of some rows."""
+        """Return the names of some rows, in their order; ``rows`` may repeat."""
         chars, sizes = ragged_rows(self.offset, rows)
         return Names(self.text[chars], offsets(sizes))
 
 
 class Runs:
-    """The rows of some graphs in a ragged column, as slices: those copy at the speed of memory."""
+    """Where some graphs lie in a ragged column, as slices: those copy at the speed of memory.
+
+    Attributes:
+        counts: rows of each chosen graph, [G].
+        starts: first row of each of them in the copy, and the end, [G + 1].
+    """
 
     def __init__(self, offset: NDArray[np.int64], rows: NDArray[np.int64]) -> None:
-        """Look up where the graphs begin and end.
+        """Find where the graphs begin and end.
 
         Args:
-            offset: first row of each graph, and the end, [G + 1].
-            rows: the graphs.
+            offset: first row of every graph of the column, and the end.
+            rows: the chosen graphs, G of them, in any order.
         """
         first, last = offset[rows], offset[rows + 1]
         self.counts = last - first
@@ -108,7 +119,12 @@ class Runs:
         self._slices = list(map(slice, first.tolist(), last.tolist()))
 
     def of(self, column: NDArray[Any], dtype: Any = None) -> NDArray[Any]:
-        """Copy the rows out of a column."""
+        """Copy the graphs' rows out of a column, end to end.
+
+        Args:
+            column: ragged column, [rows, ...].
+            dtype: type of the copy; None keeps that of the column.
+        """
         if not self._slices:
             return np.zeros((0, *column.shape[1:]), dtype or column.dtype)
         pieces = [column[rows] for rows in self._slices]
@@ -120,7 +136,7 @@ def rows_of_split(splits: NDArray[np.int8], split: str) -> NDArray[np.int64]:
 
     Args:
         splits: index into ``config.SPLITS`` of each graph, [G].
-        split: its name.
+        split: a name of ``config.SPLITS``.
 
     Raises:
         DataError: there is no such split.
@@ -183,13 +199,15 @@ class Columns:
     """Laplacian positional encodings, [N, k], where the card asks for them."""
 
     edge_translation: NDArray[np.float32] | None = None
-    """The shifts in angstrom, [E, 3]: derived, kept where batches must be quick."""
+    """The shifts in angstrom, [E, 3], derived from ``edge_shift`` and ``cell``; None where each
+    batch computes its own."""
 
     windows: NDArray[np.int64] | None = None
-    """First graph of each window of the store, and the end; one window if left out."""
+    """First graph of each window of the store, and the end; None means one window."""
 
-    stats: dict[str, Any] = field(default_factory=dict)
-    """The content of ``stats.json``."""
+    stats: StoreStats = field(default_factory=lambda: cast(StoreStats, {}))
+    """Statistics of the data set, the content of ``stats.json``. Graphs that belong to no store, as
+    structures to be predicted, have none but perhaps ``cutoff``."""
 
     @property
     def num_graphs(self) -> int:
@@ -214,14 +232,14 @@ class Columns:
         if self.levels[name] == "graph":
             return mask.astype(np.int64)
         sums = np.concatenate(([0], np.cumsum(mask, dtype=np.int64)))
-        counted: NDArray[np.int64] = sums[self.node_offset[1:]] - sums[self.node_offset[:-1]]
-        return counted
+        counts: NDArray[np.int64] = sums[self.node_offset[1:]] - sums[self.node_offset[:-1]]
+        return counts
 
     def take(self, rows: NDArray[np.int64]) -> "Columns":
-        """Copy some graphs, in the order of ``rows``."""
+        """Copy some graphs, in the order of ``rows``, which may repeat; ``windows`` is dropped."""
         nodes, edges = Runs(self.node_offset, rows), Runs(self.edge_offset, rows)
 
-        def chosen(name: str, values: NDArray[Any]) -> NDArray[Any]:
+        def take_target(name: str, values: NDArray[Any]) -> NDArray[Any]:
             return values[rows] if self.levels[name] == "graph" else nodes.of(values)
 
         return Columns(
@@ -233,8 +251,8 @@ class Columns:
             edge_offset=edges.starts,
             edges=edges.of(self.edges),
             edge_shift=edges.of(self.edge_shift),
-            targets={name: chosen(name, value) for name, value in self.targets.items()},
-            masks={name: chosen(name, mask) for name, mask in self.masks.items()},
+            targets={name: take_target(name, value) for name, value in self.targets.items()},
+            masks={name: take_target(name, mask) for name, mask in self.masks.items()},
             levels=self.levels,
             split=self.split[rows],
             group=self.group[rows],
@@ -251,19 +269,20 @@ class Columns:
 def columns_of(
     graphs: Sequence[Graph],
     targets: Mapping[str, TargetConfig],
-    stats: Mapping[str, Any] | None = None,
+    stats: Mapping[str, object] | None = None,
     attributes: Iterable[str] = (),
 ) -> Columns:
-    """Lay graphs end to end; splits are left open (-1).
+    """Lay graphs end to end; all are outside of all splits (-1).
 
     Args:
         graphs: in the order of the rows.
-        targets: the properties to carry; may be empty, for structures to be predicted.
-        stats: what is known about the whole data set.
-        attributes: names of the attributes to carry.
+        targets: properties to include, by name; empty for structures to be predicted.
+        stats: the keys of ``StoreStats`` that are known; batches read ``cutoff`` alone. None means
+            that none is.
+        attributes: names of the attributes to include; every graph has them.
     """
     nodes = np.array([len(graph.numbers) for graph in graphs], dtype=np.int64)
-    values = {name: _target(graphs, name, target) for name, target in targets.items()}
+    values = {name: _join_target(graphs, name, target) for name, target in targets.items()}
     return Columns(
         numbers=_end_to_end([graph.numbers for graph in graphs], (), np.int16),
         positions=_end_to_end([graph.positions for graph in graphs], (3,), np.float64),
@@ -283,28 +302,35 @@ def columns_of(
             name: np.array([graph.attributes[name] for graph in graphs], dtype=np.float64)
             for name in attributes
         },
-        laplacian=_laplacian(graphs),
-        stats=dict(stats or {}),
+        laplacian=_join_laplacians(graphs),
+        stats=cast(StoreStats, dict(stats or {})),
     )
 
 
 def offsets(counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the first row of each ragged piece, and the end."""
+    """Return the first row of each ragged piece, and the end, [G + 1].
+
+    Args:
+        counts: rows of each piece, [G].
+    """
     return np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
 
 
 def translations(
-    shifts: NDArray[np.float64], cells: NDArray[np.float64], ends: Sequence[int]
+    shifts: NDArray[np.float64], cells: NDArray[np.float64], edge_offset: Sequence[int]
 ) -> NDArray[np.float64]:
-    """Turn shifts in lattice vectors into angstrom, graph by graph.
+    """Convert the shifts of edges from lattice vectors to angstrom, graph by graph.
 
     Args:
-        shifts: of the edges, [E, 3].
+        shifts: in lattice vectors, [E, 3].
         cells: lattice vectors as rows in angstrom, [G, 3, 3].
-        ends: first edge of each graph, and the end, [G + 1].
+        edge_offset: first edge of each graph, and the end, [G + 1].
+
+    Returns:
+        Shifts in angstrom, [E, 3].
     """
     result = np.empty(shifts.shape)
-    for cell, first, last in zip(cells, ends, ends[1:], strict=False):
+    for cell, first, last in zip(cells, edge_offset, edge_offset[1:], strict=False):
         np.dot(shifts[first:last], cell, out=result[first:last])
     return result
 
@@ -312,7 +338,15 @@ def translations(
 def ragged_rows(
     offset: NDArray[np.int64], rows: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return all rows of the chosen ragged pieces, and how many each piece has."""
+    """Find all rows of the chosen pieces of a ragged column.
+
+    Args:
+        offset: first row of every piece, and the end.
+        rows: the chosen pieces, in any order, [G].
+
+    Returns:
+        Rows of the column, piece after piece, and the number of rows of each piece, [G].
+    """
     first = offset[rows]
     counts = offset[rows + 1] - first
     starts = offsets(counts)
@@ -320,15 +354,15 @@ def ragged_rows(
     return np.repeat(first, counts) + within, counts
 
 
-def _laplacian(graphs: Sequence[Graph]) -> NDArray[np.float32] | None:
+def _join_laplacians(graphs: Sequence[Graph]) -> NDArray[np.float32] | None:
     pieces = [graph.laplacian for graph in graphs if graph.laplacian is not None]
     if not pieces:
         return None
     return _end_to_end(pieces, (pieces[0].shape[1],), np.float32)
 
 
-def _target(graphs: Sequence[Graph], name: str, target: TargetConfig) -> NDArray[np.float64]:
-    """Collect one property, NaN where a structure lacks it."""
+def _join_target(graphs: Sequence[Graph], name: str, target: TargetConfig) -> NDArray[np.float64]:
+    """Collect one property, [G, width] or [N, width]; NaN where a structure lacks it."""
     pieces = []
     for graph in graphs:
         rows = 1 if target.level == "graph" else len(graph.numbers)
@@ -344,10 +378,13 @@ def _end_to_end(pieces: Sequence[NDArray[Any]], shape: tuple[int, ...], dtype: A
 
 
 Arrays = dict[str, NDArray[Any]]
+"""Arrays of a store or a part of it by name, see ``arrays_of``."""
+
 Per = Literal["graph", "node", "edge", "char"]
+"""What one row of an array stands for; ``char`` is a byte of a structure's name."""
 
 PERS: tuple[Per, ...] = ("graph", "node", "edge", "char")
-"""What a row of an array stands for; the columns of a table of sizes, in this order."""
+"""All of them, in the order of the columns of every table of sizes."""
 
 _FIXED: dict[str, Per] = {
     "numbers": "node",
@@ -366,20 +403,20 @@ _FIXED: dict[str, Per] = {
 }
 
 OFFSETS: dict[Per, str] = {"node": "node_offset", "edge": "edge_offset", "char": "id_offset"}
-"""Names of the offsets, by what they count."""
+"""Names of the arrays of offsets in memory, by what they count."""
 
 COUNTS: dict[Per, str] = {"node": "num_nodes", "edge": "num_edges", "char": "id_size"}
-"""Names of the counts that a store has instead."""
+"""Names of the arrays of counts that a store has in their place."""
 
 LIGHT = ("num_nodes", "num_edges", "split", "group")
-"""Arrays that every reader holds whole: what decides which graph is when on which rank."""
+"""Arrays that every reader holds whole: they decide which rank trains on which graph, and when."""
 
 
 def row_kind(name: str, levels: Mapping[str, str]) -> Per:
     """Return what a row of an array stands for.
 
     Args:
-        name: of the array, as ``arrays_of`` gives it.
+        name: name of the array, see ``arrays_of``.
         levels: ``graph`` or ``node`` by target.
     """
     if name in _FIXED:
@@ -391,7 +428,14 @@ def row_kind(name: str, levels: Mapping[str, str]) -> Per:
 
 
 def arrays_of(columns: Columns) -> Arrays:
-    """Return the columns as named arrays, in a fixed order."""
+    """Return columns as the arrays of a store, by name.
+
+    Returns:
+        The fields of ``Columns`` under their own names, but ``num_nodes``, ``num_edges`` and
+        ``id_size`` (counts, [G]) instead of offsets, ``id_text`` for the bytes of the names, and
+        ``target.NAME``, ``mask.NAME``, ``attribute.NAME`` for those of one property. The order is
+        that of the columns in a store.
+    """
     arrays: Arrays = {
         "numbers": columns.numbers,
         "positions": columns.positions,
@@ -414,11 +458,14 @@ def arrays_of(columns: Columns) -> Arrays:
     return arrays
 
 
-def columns_from(arrays: Arrays, stats: dict[str, Any]) -> Columns:
-    """Put named arrays back together.
+def columns_from(arrays: Arrays, stats: StoreStats) -> Columns:
+    """Return columns made of named arrays, the inverse of ``arrays_of``.
 
-    ``node_offset``, ``edge_offset`` and ``id_offset`` are taken where they are given, as a stage
-    has them mapped, and counted from the sizes elsewhere; ``windows`` is taken if it is given.
+    Args:
+        arrays: those of ``arrays_of``. ``node_offset``, ``edge_offset`` and ``id_offset`` are used
+            where they are present, as in a stage, and computed from the counts elsewhere;
+            ``edge_translation`` and ``windows`` may be present too.
+        stats: statistics of the data set; ``targets`` holds the ``level`` of each target.
     """
 
     def offset(name: str, sizes: str) -> NDArray[np.int64]:
@@ -452,9 +499,9 @@ def columns_from(arrays: Arrays, stats: dict[str, Any]) -> Columns:
 
 def compute_translations(arrays: Arrays) -> NDArray[np.float32]:
     """Return the shifts of all edges in angstrom, [E, 3]."""
-    ends = offsets(arrays["num_edges"]).tolist()
+    edge_offset = offsets(arrays["num_edges"]).tolist()
     shifts = arrays["edge_shift"].astype(np.float64)
-    return translations(shifts, arrays["cell"], ends).astype(np.float32)
+    return translations(shifts, arrays["cell"], edge_offset).astype(np.float32)
 
 
 def count_known(
@@ -475,7 +522,7 @@ def count_known(
 
 
 def join_arrays(pieces: Sequence[Arrays]) -> Arrays:
-    """Lay pieces of a store end to end; there is at least one."""
+    """Join at least one piece of a store, all with the same arrays, end to end."""
     return {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
 
 
@@ -486,15 +533,19 @@ def count_rows(arrays: Arrays) -> NDArray[np.int64]:
 
 
 class GraphSet(Protocol):
-    """Graphs by row, with what decides when and where each is used held in memory."""
+    """Graphs that can be copied by row, and their sizes and splits, which are held in memory."""
 
     @property
-    def stats(self) -> dict[str, Any]:
-        """The content of ``stats.json``."""
+    def stats(self) -> StoreStats:
+        """Statistics of the data set, the content of ``stats.json``."""
 
     @property
     def levels(self) -> dict[str, str]:
-        """Whether a property belongs to the ``graph`` or to each ``node``."""
+        """Level of each target.
+
+        Returns:
+            ``graph`` or ``node`` by name.
+        """
 
     @property
     def split(self) -> NDArray[np.int8]:
@@ -506,7 +557,7 @@ class GraphSet(Protocol):
 
     @property
     def windows(self) -> NDArray[np.int64] | None:
-        """First graph of each window, and the end: what is read from disk as one."""
+        """First graph of each window, the unit of reading from disk, and the end, [W + 1]."""
 
     @property
     def num_graphs(self) -> int:
@@ -525,4 +576,4 @@ class GraphSet(Protocol):
         """Count the rows of a target that each graph has: 0 or 1, or nodes, [G]."""
 
     def take(self, rows: NDArray[np.int64]) -> Columns:
-        """Copy some graphs into memory, in the order of ``rows``."""
+        """Copy some graphs into memory, in the order of ``rows``, which may repeat."""

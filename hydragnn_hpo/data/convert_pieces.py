@@ -14,9 +14,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TextIO
 
+import msgspec
 import numpy as np
 from ase import Atoms
-from numpy.typing import NDArray
 
 from hydragnn_hpo.config import CardConfig
 from hydragnn_hpo.data.build_plan import (
@@ -24,19 +24,22 @@ from hydragnn_hpo.data.build_plan import (
     BuildPlan,
     Piece,
     make_source,
-    parse_plan,
+    read_plan,
 )
 from hydragnn_hpo.data.columns import Arrays, Graph, Names, arrays_of, columns_of
+from hydragnn_hpo.data.graph_sizes import degrees_of
 from hydragnn_hpo.data.readers import reader_of
 from hydragnn_hpo.data.readers.source import Source
-from hydragnn_hpo.data.statistics import degrees_of
 from hydragnn_hpo.data.structure import Place, Rules, graph_of
 from hydragnn_hpo.errors import DataError, HydraError, StorageError
-from hydragnn_hpo.files import read_json, write_bytes, write_json
+from hydragnn_hpo.files import write_bytes, write_json
 
 
 def read_piece(card: CardConfig, piece: Piece) -> Iterator[tuple[Place, Graph | DataError]]:
     """Read, check and convert every structure of a piece.
+
+    Yields:
+        Where each structure comes from, and its graph, or the error that makes it bad.
 
     Raises:
         DataError: the file cannot be read on, or has changed since it was counted.
@@ -54,12 +57,12 @@ def read_piece(card: CardConfig, piece: Piece) -> Iterator[tuple[Place, Graph | 
     )
     number = piece.start
     items = reader_of(source, entry.reader).read(source, piece.start, piece.stop)
-    for number, (name, found) in enumerate(items, start=piece.start + 1):
+    for number, (name, atoms) in enumerate(items, start=piece.start + 1):
         place = Place(piece.path, number, piece.prefix + name)
-        if isinstance(found, DataError):
-            yield place, found
+        if isinstance(atoms, DataError):
+            yield place, atoms
             continue
-        place, graph = _convert_structure(found, place, rules, source, card.id_key)
+        place, graph = _convert_structure(atoms, place, rules, source, card.id_key)
         if isinstance(graph, Graph) and entry.published:
             graph = replace(graph, published=entry.published)
         yield place, graph
@@ -73,7 +76,7 @@ def read_piece(card: CardConfig, piece: Piece) -> Iterator[tuple[Place, Graph | 
 def _convert_structure(
     atoms: Atoms, place: Place, rules: Rules, source: Source, id_key: str | None
 ) -> tuple[Place, Graph | DataError]:
-    """Convert a structure, under the name that the card wants for it."""
+    """Convert a structure, and name it by the card's ``id_key``, if there is one."""
     try:
         if id_key is not None:
             if id_key not in atoms.info:
@@ -85,7 +88,11 @@ def _convert_structure(
 
 
 def _add_cell(atoms: Atoms, place: Place, source: Source) -> Atoms:
-    """Put a structure without a lattice into the one that the card gives."""
+    """Set cell and periodic directions to those of the card, if it has any; ``atoms`` changes.
+
+    Raises:
+        DataError: the structure has another lattice of its own.
+    """
     if source.cell is not None:
         if atoms.cell.any() and not np.allclose(atoms.cell[:], source.cell):
             raise place.error("has a lattice of its own", "drop cell from the card's [[files]]")
@@ -101,32 +108,38 @@ Progress = Callable[[int], None]
 
 @dataclass(frozen=True)
 class Chunk:
-    """A window of graphs in the work folder."""
+    """A file in the work folder with one window of graphs."""
 
     name: str
+    """Name of the file."""
     bytes: int
+    """Its size."""
     crc: int
+    """CRC-32 of its content."""
 
 
 @dataclass(frozen=True)
 class Record:
-    """What became of a piece."""
+    """Outcome of a piece."""
 
     stamp: str
+    """See ``Piece.stamp``."""
     read: int
-    """Structures looked at, bad ones included."""
+    """Number of structures that were read, bad ones included."""
     bad: tuple[BadStructure, ...]
+    """Structures that cannot be used, in order."""
     chunks: tuple[Chunk, ...]
+    """Graphs of the others, in order."""
 
 
 def finish_piece(plan: BuildPlan, number: int, work: Path, progress: Progress) -> Record:
-    """Convert a piece unless a build before has done so; return what became of it.
+    """Convert a piece, unless an earlier build has done so, and return its outcome.
 
     Args:
-        plan: of the build.
-        number: of the piece.
-        work: the work folder.
-        progress: called as structures are read.
+        plan: plan of the build.
+        number: number of the piece.
+        work: work folder of the build.
+        progress: called while structures are read; once for all where none has to be read.
 
     Raises:
         DataError: its file cannot be read on.
@@ -141,12 +154,14 @@ def finish_piece(plan: BuildPlan, number: int, work: Path, progress: Progress) -
 
 
 def convert_piece(plan: BuildPlan, piece: Piece, work: Path, progress: Progress) -> Record:
-    """Read, check and convert the structures of a piece, window by window.
+    """Convert the structures of a piece, and write chunks and outcome to the work folder.
+
+    Its errors are those of ``finish_piece``.
 
     Args:
-        plan: of the build.
-        piece: one of its pieces.
-        work: the work folder.
+        plan: plan of the build.
+        piece: piece to convert.
+        work: work folder of the build.
         progress: called after every structure.
     """
     graphs: list[Graph] = []
@@ -157,7 +172,7 @@ def convert_piece(plan: BuildPlan, piece: Piece, work: Path, progress: Progress)
 
     def flush() -> None:
         if graphs:
-            arrays = chunk_arrays(graphs, numbers, plan.card)
+            arrays = make_chunk(graphs, numbers, plan.card)
             name = f"piece-{piece.number:06d}-{len(chunks):06d}.npz"
             chunks.append(_write_chunk(work / name, arrays))
             graphs.clear()
@@ -185,11 +200,11 @@ def _record_path(work: Path, piece: Piece) -> Path:
 
 
 def read_record(piece: Piece, work: Path) -> Record | None:
-    """Return the record of a piece, if it is whole and the piece is still the same."""
+    """Read the outcome of a piece; None where it is missing or damaged, or of another stamp."""
     try:
-        found = json.loads(_record_path(work, piece).read_bytes())
-        content = found["record"]
-        if found["sum"] != _sum_file(content) or content["stamp"] != piece.stamp:
+        signed = json.loads(_record_path(work, piece).read_bytes())
+        content = signed["record"]
+        if signed["sum"] != _sum_file(content) or content["stamp"] != piece.stamp:
             return None
         return Record(
             stamp=content["stamp"],
@@ -201,12 +216,19 @@ def read_record(piece: Piece, work: Path) -> Record | None:
         return None
 
 
-def chunk_arrays(graphs: Sequence[Graph], numbers: Sequence[int], card: CardConfig) -> Arrays:
-    """Return a window of graphs as the arrays of a store, and what is needed to finish it.
+def make_chunk(graphs: Sequence[Graph], numbers: Sequence[int], card: CardConfig) -> Arrays:
+    """Convert a window of graphs to the arrays of a chunk.
 
-    Groups are numbered within the chunk. Added are ``at.number``, the structure's number in its
-    file, ``at.published``, its published split (-1: none), ``at.id_hash``, all [G], ``at.degrees``
-    [N, R], and the names of groups and published splits.
+    Args:
+        graphs: graphs of the window, [G].
+        numbers: position of each structure in its file, counted from 1, [G].
+        card: card of the data set.
+
+    Returns:
+        The arrays of a store, see ``columns.arrays_of``; splits are open, and groups are numbered
+        within the chunk. Others, which only the merge reads, begin with ``at.``: ``number``, see
+        above, ``published`` (number of the published split; -1: none) and ``id_hash``, all [G],
+        ``degrees``, see ``degrees_of``, [N, R], and the names of groups and published splits.
     """
     columns = columns_of(graphs, card.targets, attributes=card.attributes)
     groups = Names.of(sorted({graph.group for graph in graphs}))
@@ -224,22 +246,31 @@ def chunk_arrays(graphs: Sequence[Graph], numbers: Sequence[int], card: CardConf
 
 
 def read_chunk(file: Path, names: Sequence[str] | None = None) -> Arrays:
-    """Read arrays of a chunk, all of them if no names are given.
+    """Read arrays of a chunk.
+
+    Args:
+        file: file of the chunk.
+        names: arrays to read; None means all.
 
     Raises:
         StorageError: the file is missing or was altered since it was written.
     """
     try:
-        with np.load(file, allow_pickle=False) as found:
-            return {name: found[name] for name in (found.files if names is None else names)}
-    except Exception as error:  # zipfile and numpy raise whatever a damaged file makes them
+        with np.load(file, allow_pickle=False) as chunk:
+            return {name: chunk[name] for name in (chunk.files if names is None else names)}
+    except Exception as error:  # zipfile and numpy raise many types for a damaged file
         raise StorageError(
             f"{file}: cannot be read ({error}); start the build again, it makes the file anew."
         ) from error
 
 
 def read_names(arrays: Arrays, kind: str) -> list[str]:
-    """Return the names of groups (``group``) or published splits (``split``) of a chunk."""
+    """Return the names of groups or published splits of a chunk, by their numbers there.
+
+    Args:
+        arrays: arrays of the chunk.
+        kind: ``group`` or ``split``.
+    """
     return list(Names(arrays[f"at.{kind}_text"], arrays[f"at.{kind}_offset"]))
 
 
@@ -251,7 +282,7 @@ def _hash(name: str) -> int:
     return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "big")
 
 
-def _write_chunk(file: Path, arrays: dict[str, NDArray[Any]]) -> Chunk:
+def _write_chunk(file: Path, arrays: Arrays) -> Chunk:
     buffer = io.BytesIO()
     np.savez(buffer, allow_pickle=False, **arrays)
     content = buffer.getvalue()
@@ -273,56 +304,99 @@ def _sum_file(content: Any) -> str:
 
 
 _PROGRESS_EVERY = 32
-"""Structures between two messages of a worker."""
+"""Structures between two messages of progress from a worker."""
+
+
+class PieceProgress(msgspec.Struct, frozen=True, tag="progress"):
+    """Message of a worker: it has read structures."""
+
+    structures: int
+    """How many since the message before."""
+
+
+class PieceDone(msgspec.Struct, frozen=True, tag="done"):
+    """Message of a worker: a piece is finished, and its record written."""
+
+    piece: int
+    """Number of the piece."""
+    structures: int
+    """Structures read since the message before."""
+
+
+class PieceFailed(msgspec.Struct, frozen=True, tag="failed"):
+    """Message of a worker: a piece cannot be converted."""
+
+    error: str
+    """Name of the class in ``hydragnn_hpo.errors``."""
+    sentence: str
+    """Text of the error."""
+
+
+class WorkerBug(msgspec.Struct, frozen=True, tag="bug"):
+    """Message of a worker: an error of this program."""
+
+    traceback: str
+    """Formatted traceback."""
+
+
+WorkerMessage = PieceProgress | PieceDone | PieceFailed | WorkerBug
+
+
+def parse_message(line: str) -> WorkerMessage:
+    """Parse one line of the output of a worker."""
+    message: WorkerMessage = msgspec.convert(json.loads(line), WorkerMessage)
+    return message
 
 
 def main() -> None:
-    """Convert pieces as a worker process: numbers come on stdin, messages go to stdout.
+    """Convert pieces as a worker process.
 
-    The first argument is the plan's file in the work folder. Messages are JSON, one per line:
-    ``progress`` (structures), ``done`` (a piece), ``failed`` and ``sentence`` (an error), or
-    ``bug`` (a traceback).
+    Its argument is the file of the plan in the work folder. Numbers of pieces come on stdin, one
+    per line; a ``WorkerMessage`` per line goes to stdout as JSON.
     """
     messages = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # what libraries print goes to stderr
+    os.dup2(2, 1)  # what libraries print goes to stderr, not between the messages
     numbers: queue.SimpleQueue[int] = queue.SimpleQueue()
     threading.Thread(target=_read_numbers, args=(numbers,), daemon=True).start()
     file = Path(sys.argv[1])
-    plan = parse_plan(read_json(file))
+    plan = read_plan(file)
     while True:
-        _send(messages, _work_on(plan, numbers.get(), file.parent, messages))
+        _send(messages, _finish_and_report(plan, numbers.get(), file.parent, messages))
 
 
-def _work_on(plan: BuildPlan, number: int, work: Path, messages: TextIO) -> dict[str, Any]:
-    """Finish a piece and return the message that says how it ended."""
+def _finish_and_report(
+    plan: BuildPlan, number: int, work: Path, messages: TextIO
+) -> PieceDone | PieceFailed | WorkerBug:
+    """Finish a piece, send its progress, and return the message of how it ended."""
     unsent = 0
 
     def progress(more: int) -> None:
         nonlocal unsent
         unsent += more
         if unsent >= _PROGRESS_EVERY:
-            _send(messages, {"progress": unsent})
+            _send(messages, PieceProgress(unsent))
             unsent = 0
 
     try:
         finish_piece(plan, number, work, progress)
     except HydraError as error:
-        return {"failed": type(error).__name__, "sentence": str(error)}
+        return PieceFailed(type(error).__name__, str(error))
     except Exception:  # a bug: the parent shows it and ends
-        return {"bug": traceback.format_exc()}
-    return {"done": number, "progress": unsent}
+        return WorkerBug(traceback.format_exc())
+    return PieceDone(number, unsent)
 
 
-def _send(messages: TextIO, message: dict[str, Any]) -> None:
+def _send(messages: TextIO, message: WorkerMessage) -> None:
     try:
-        messages.write(json.dumps(message) + "\n")
+        # json, because msgspec refuses the lone surrogates of file names that are not UTF-8.
+        messages.write(json.dumps(msgspec.to_builtins(message)) + "\n")
         messages.flush()
     except BrokenPipeError:  # the parent is gone, and `_read_numbers` has not seen it yet
         os._exit(0)
 
 
 def _read_numbers(numbers: "queue.SimpleQueue[int]") -> None:
-    """Pass numbers on; end at once when the parent is gone, whatever is being done."""
+    """Pass the numbers of pieces on; end the process at once when the parent is gone."""
     for line in sys.stdin:
         numbers.put(int(line))
     os._exit(0)

@@ -1,7 +1,11 @@
-"""A store in the memory of many hosts: each holds a share, and all ranks read from all."""
+"""A store in the memory of many hosts: each host holds a share, and all ranks read all shares.
+
+*Light* arrays, which every host holds whole, are those of ``columns.LIGHT`` and counts of known
+targets; all others are *heavy* and lie on one host each.
+"""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -39,23 +43,29 @@ from hydragnn_hpo.data.store_index import (
     read_index,
 )
 from hydragnn_hpo.data.store_parts import WindowReader
+from hydragnn_hpo.file_records import StoreStats
 
 _LINE = 64
-"""Bytes that arrays are aligned to."""
+"""Alignment of arrays in bytes."""
 
 Kind = tuple[np.dtype[Any], tuple[int, ...]]
-"""Type and shape of an array."""
+"""Type and shape of an array, rows included."""
 
 
 @dataclass(frozen=True)
 class MemoryBlock:
-    """Arrays end to end in one piece of memory."""
+    """Layout of arrays end to end in one block of memory."""
 
     kinds: dict[str, Kind]
+    """Type and shape of each array, by name."""
 
     @cached_property
     def places(self) -> dict[str, int]:
-        """First byte of each array."""
+        """Where the arrays lie.
+
+        Returns:
+            First byte of each in the block, by name.
+        """
         places, end = {}, 0
         for name, kind in self.kinds.items():
             places[name], end = end, end + _aligned(kind)
@@ -67,7 +77,11 @@ class MemoryBlock:
         return sum(_aligned(kind) for kind in self.kinds.values())
 
     def arrays(self, memory: NDArray[np.uint8]) -> Arrays:
-        """Return the arrays as views into the memory of a block, [nbytes]."""
+        """Return the arrays as views into a block, by name.
+
+        Args:
+            memory: bytes of the block, [nbytes].
+        """
         return {
             name: np.ndarray(shape, dtype, memory.data, self.places[name])
             for name, (dtype, shape) in self.kinds.items()
@@ -88,9 +102,9 @@ class HostShare:
     last: int
     """One after the last window."""
     start: tuple[int, ...]
-    """Graphs, nodes, edges and characters before it, in the order of ``PERS``."""
+    """Graphs, nodes, edges and characters before it, in the order of ``PERS``, [4]."""
     block: MemoryBlock
-    """Where its arrays lie."""
+    """Layout of its heavy arrays."""
 
 
 def assign_windows(index: Index, hosts: int) -> list[HostShare]:
@@ -110,14 +124,26 @@ def _make_share(index: Index, first: int, last: int) -> HostShare:
 
 
 def heavy_pers(index: Index) -> dict[str, Per]:
-    """Return what a row stands for in the arrays that only one host holds."""
+    """List the heavy arrays.
+
+    Returns:
+        What a row stands for in each, by name.
+    """
     whole = {*LIGHT, *COUNTS.values()}
     pers = {column.name: column.per for column in index.columns if column.name not in whole}
     return pers | {"edge_translation": "edge"}
 
 
 def heavy_kinds(index: Index, rows: Mapping[Per, int]) -> dict[str, Kind]:
-    """Return the arrays that only one host holds, with as many rows as told."""
+    """Return type and shape of each heavy array.
+
+    Args:
+        index: index of the store.
+        rows: number of graphs, nodes, edges and characters.
+
+    Returns:
+        Types and shapes by name.
+    """
     kinds: dict[str, Kind] = {c.name: (c.dtype, c.shape) for c in index.columns}
     kinds["edge_translation"] = (np.dtype(np.float32), (3,))
     return {
@@ -126,12 +152,12 @@ def heavy_kinds(index: Index, rows: Mapping[Per, int]) -> dict[str, Kind]:
     }
 
 
-def light_block(index: Index, targets: Mapping[str, str]) -> MemoryBlock:
-    """Return the arrays that every host holds whole.
+def light_block(index: Index, targets: Iterable[str]) -> MemoryBlock:
+    """Return the layout of the light arrays.
 
     Args:
-        index: of the store.
-        targets: by name.
+        index: index of the store.
+        targets: names of the targets; there is a ``known.NAME`` for each, see ``GraphSet.known``.
     """
     graphs = index.num_graphs
     types = {column.name: column.dtype for column in index.columns}
@@ -144,18 +170,18 @@ def light_block(index: Index, targets: Mapping[str, str]) -> MemoryBlock:
 
 
 class DistributedStore:
-    """A store over the memory of the hosts of a communicator; a ``GraphSet``.
+    """A store in the memory of the hosts of a communicator; a ``GraphSet``.
 
-    Making and closing one is collective, everything else is not. Threads may share it. A rank
-    that ends without closing it leaves others waiting who still take graphs.
+    Creating and closing it is collective, everything else is not. Threads may share it. If a rank
+    ends without closing it, other ranks that read its share wait forever.
     """
 
     def __init__(self, store: Path, comm: Any = None) -> None:
-        """Load the store; every host reads its share only.
+        """Load the store; every host reads only its share. Collective.
 
         Args:
-            store: the store, the same on every rank.
-            comm: of mpi4py; all ranks if left out.
+            store: path of the store, the same on every rank.
+            comm: communicator of mpi4py; None means all ranks.
 
         Raises:
             DataError: the store is damaged; every rank raises it.
@@ -166,7 +192,8 @@ class DistributedStore:
         self._comm = (MPI.COMM_WORLD if comm is None else comm).Dup()
         self._index, self.stats = _broadcast_index(self._comm, store)
         self._hosts = group_by_host(self._comm)
-        self.levels = {name: target["level"] for name, target in self.stats["targets"].items()}
+        targets = self.stats["targets"]
+        self.levels: dict[str, str] = {name: target["level"] for name, target in targets.items()}
         self.windows: NDArray[np.int64] | None = self._index.starts[:, 0]
         self._shares = assign_windows(self._index, self._hosts.total)
         self._first = np.array([share.start[0] for share in self._shares[1:]], dtype=np.int64)
@@ -213,7 +240,7 @@ class DistributedStore:
         return self._light[f"known.{name}"].astype(np.int64)
 
     def take(self, rows: NDArray[np.int64]) -> Columns:
-        """Copy some graphs into memory of this rank, in the order of ``rows``.
+        """Copy some graphs into the memory of this rank, in the order of ``rows``.
 
         Raises:
             IndexError: there is no such row.
@@ -236,7 +263,7 @@ class DistributedStore:
                 for name, per in self._pers.items():
                     arrays[name][into[per]] = self._heavy[name][source[per]]
             else:
-                pieces, places = self._want(host, arrays, into, source)
+                pieces, places = self._remote_pieces(host, arrays, into, source)
                 wanted.setdefault(host, ([], []))[0].extend(pieces)
                 wanted[host][1].extend(places)
         self._memory.fetch(wanted)
@@ -246,29 +273,37 @@ class DistributedStore:
         )
 
     def _source(self, host: int, first: int, last: int) -> dict[Per, slice]:
-        """Return where rows ``first`` to ``last`` lie in a host's share."""
+        """Return where graphs ``first`` to ``last`` (not included) lie in the share of a host."""
         start = dict(zip(PERS, self._shares[host].start, strict=True))
-        found: dict[Per, slice] = {"graph": slice(first - start["graph"], last - start["graph"])}
+        rows: dict[Per, slice] = {"graph": slice(first - start["graph"], last - start["graph"])}
         for per, name in OFFSETS.items():
             offset = self._light[name]
-            found[per] = slice(int(offset[first]) - start[per], int(offset[last]) - start[per])
-        return found
+            rows[per] = slice(int(offset[first]) - start[per], int(offset[last]) - start[per])
+        return rows
 
-    def _want(
+    def _remote_pieces(
         self, host: int, arrays: Arrays, into: dict[Per, slice], source: dict[Per, slice]
     ) -> Wanted:
-        """Return where the rows of another host go, and where they lie there."""
+        """Return what to read from another host.
+
+        Args:
+            host: number of the host.
+            arrays: arrays to fill, by name.
+            into: rows to fill.
+            source: the same rows in the share of the host.
+        """
         places = self._shares[host].block.places
-        pieces, found = [], []
+        pieces, first_bytes = [], []
         for name, per in self._pers.items():
             piece = arrays[name][into[per]]
             if piece.size:
                 pieces.append(piece)
-                found.append(places[name] + source[per].start * (piece.nbytes // len(piece)))
-        return pieces, found
+                row_bytes = piece.nbytes // len(piece)
+                first_bytes.append(places[name] + source[per].start * row_bytes)
+        return pieces, first_bytes
 
     def _load(self) -> None:
-        """Read what this rank brings into the share of its host."""
+        """Read the windows that this rank adds to the share of its host."""
         mine = self._mine
         host = self._hosts.host
         with WindowReader(self._index) as reader:
@@ -279,6 +314,7 @@ class DistributedStore:
                 self._place(arrays, first, last)
 
     def _place(self, arrays: Arrays, first: int, last: int) -> None:
+        """Copy windows ``first`` to ``last`` (not included) into the memory of this host."""
         begin, end = self._index.starts[[first, last]]
         rows = {per: slice(*pair) for per, *pair in zip(PERS, begin, end, strict=True)}
         start = dict(zip(PERS, self._mine.start, strict=True))
@@ -296,26 +332,34 @@ class DistributedStore:
             self._light[f"known.{name}"][graphs] = counts
 
     def _spread(self) -> None:
-        """Bring what all hosts hold whole from each to all."""
-        self._memory.meet()
+        """Send the light arrays of each host's share to all hosts; collective."""
+        self._memory.meet()  # the leader sends what the other ranks of its host have written
         if self._leads:
             starts = [*(share.start[0] for share in self._shares), self.num_graphs]
             for name, array in self._light.items():
                 whole = array
                 if name in OFFSETS.values():
-                    # A share ends with the first offset of the next one; no share has the first.
+                    # One offset more than graphs. Each share has the end of each of its graphs;
+                    # the very first offset is 0.
                     array[0], whole = 0, array[1:]
                 _all_gather(self._hosts.leaders, whole, starts)
-        self._memory.meet()
+        self._memory.meet()  # the other ranks read what the leader has received
 
     def close(self) -> None:
-        """Free the memory; all ranks call it together, and take nothing afterwards."""
+        """Free the memory; collective. Afterwards no graphs can be taken."""
+        # The thread calls MPI on a communicator that is freed next.
         self._poller.stop()
         self._memory.free()
 
 
 def _all_gather(leaders: Any, whole: NDArray[Any], starts: list[int]) -> None:
-    """Fill an array of which each leader has its own rows."""
+    """Fill an array of which each leader has its own rows; collective over the leaders.
+
+    Args:
+        leaders: communicator of the leaders.
+        whole: the array, [rows].
+        starts: first row of each leader, and the end.
+    """
     from mpi4py import MPI
 
     row = MPI.BYTE.Create_contiguous(whole.itemsize).Commit()
@@ -325,7 +369,15 @@ def _all_gather(leaders: Any, whole: NDArray[Any], starts: list[int]) -> None:
 
 
 def _find_host_runs(rows: NDArray[np.int64], owner: NDArray[np.int64]) -> list[tuple[int, int]]:
-    """Return where rows follow each other on one host: first place, and one after the last."""
+    """Cut rows into runs of consecutive rows on one host.
+
+    Args:
+        rows: rows of graphs, in any order.
+        owner: number of the host of each.
+
+    Returns:
+        First position in ``rows``, and one after the last, of each run.
+    """
     if not len(rows):
         return []
     breaks = (np.diff(rows) != 1) | (np.diff(owner) != 0)
@@ -333,14 +385,14 @@ def _find_host_runs(rows: NDArray[np.int64], owner: NDArray[np.int64]) -> list[t
     return list(zip(cuts, cuts[1:], strict=False))
 
 
-def _broadcast_index(comm: Any, store: Path) -> tuple[Index, dict[str, Any]]:
-    """Read on rank 0 what the store says about itself, for all."""
+def _broadcast_index(comm: Any, store: Path) -> tuple[Index, StoreStats]:
+    """Read the index and statistics of a store on rank 0, and return them on all; collective."""
 
-    def read() -> tuple[Index, dict[str, Any]] | None:
+    def read() -> tuple[Index, StoreStats] | None:
         if comm.rank:
             return None
         index = read_index(store)
         return index, read_checked_stats(index)
 
-    found: tuple[Index, dict[str, Any]] = comm.bcast(run_or_fail_together(comm, read))
-    return found
+    shared: tuple[Index, StoreStats] = comm.bcast(run_or_fail_together(comm, read))
+    return shared

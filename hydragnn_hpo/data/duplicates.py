@@ -1,18 +1,19 @@
 """Find duplicate structures: by composition, and by signatures that are invariant numbers.
 
-A signature stays as it is when a structure is turned, moved, renumbered or repeated. Every
-atom has its distances to the 1st, 2nd, 3rd ... nearest atom of each element, the cutoff standing
-for those beyond it. Over the atoms of one element and a band of ranks, their quantiles and their
-mean are taken. Moving every atom by less than ``d`` changes no number by more than
-``2 d``, and a supercell has the same numbers as its cell. Such numbers tell almost all structures
-of one composition apart, but mirror images are one structure to them, and so are different
-orderings on one ideal lattice that agree in all pair distances.
+A signature does not change when a structure is rotated, shifted, renumbered or repeated. Every
+atom has distances to its 1st, 2nd, 3rd ... nearest neighbour of each element; a distance beyond the
+cutoff counts as the cutoff. For each pair of elements and each band of ranks (1st; 2nd to 4th; ...)
+the signature holds quantiles and mean of these distances over the atoms of one element.
+
+Moving every atom by less than ``d`` changes no number by more than ``2 d``, and a supercell has the
+numbers of its cell. Almost all structures of one composition differ in their signatures. Mirror
+images do not, nor do different orderings on one ideal lattice with the same pair distances.
 
 Source: average minimum distances, Widdowson, Mosca, Pulido, Cooper, Kurlin (2022), MATCH
-Commun. Math. Comput. Chem. 87, 529; here per pair of elements, and with
-quantiles: averages of shaken copies of one crystal hardly differ.
+Commun. Math. Comput. Chem. 87, 529; here per pair of elements, and with quantiles as well,
+because averages alone hardly differ between perturbed copies of one crystal.
 
-Shapes: G graphs, N nodes, E edges, D numbers of a structure.
+Shapes: G graphs, N nodes, E edges, D numbers of a signature.
 """
 
 from collections.abc import Iterator
@@ -27,39 +28,41 @@ from scipy.spatial.distance import pdist
 
 from hydragnn_hpo.config import SPLITS
 from hydragnn_hpo.data.columns import Columns, offsets
-from hydragnn_hpo.data.statistics import ELEMENTS, edge_lengths
+from hydragnn_hpo.data.graph_sizes import ELEMENTS, edge_lengths
 
 BANDS = np.array([0, 1, 4, 12, 20, 64])
-"""First rank (counted from 0) of each band of neighbours, and the end. The fourth shell of fcc
-and hcp metals, where they differ, lies within."""
+"""First rank (counted from 0) of each band of neighbours, and the end. Ranks up to 64 include the
+fourth shell, in which fcc and hcp metals differ."""
 
 QUANTILES = np.array([0.0, 0.25, 0.5, 0.75, 1.0])
-"""Powers of one half: their places in a supercell are found without rounding."""
+"""Quantiles of distances: multiples of a power of one half, so that their ranks are exact."""
 
 WIDTH = (len(BANDS) - 1) * (len(QUANTILES) + 1)
-"""Numbers for each ordered pair of elements."""
+"""Numbers of a signature for each ordered pair of elements."""
 
 _ODD = np.uint64(0x9E3779B97F4A7C15)
+"""Increment of splitmix64, see ``_scatter_bits``."""
 
 
 def composition_keys(
     numbers: NDArray[np.int16], num_nodes: NDArray[np.int32], *, reduced: bool = True
 ) -> NDArray[np.uint64]:
-    """Return a number per graph that is equal where the compositions are equal, [G].
+    """Return a hash of the composition of each graph, [G].
 
     Args:
         numbers: atomic numbers, [N].
-        num_nodes: of each graph, [G].
-        reduced: divide by the greatest common divisor, as supercells ask for.
+        num_nodes: nodes of each graph, [G].
+        reduced: divide counts by their greatest common divisor, so that a supercell has the key of
+            its cell.
     """
     graph = np.repeat(np.arange(len(num_nodes)), num_nodes)
-    met, counts = np.unique(graph * ELEMENTS + numbers, return_counts=True)
-    owner = met // ELEMENTS
+    pairs, counts = np.unique(graph * ELEMENTS + numbers, return_counts=True)
+    owner = pairs // ELEMENTS
     if reduced:
         first = np.searchsorted(owner, np.arange(len(num_nodes)))
         counts = counts // np.gcd.reduceat(counts, first)[owner]
     mixed = _scatter_bits(
-        (met % ELEMENTS).astype(np.uint64) + np.uint64(ELEMENTS) * _to_unsigned(counts)
+        (pairs % ELEMENTS).astype(np.uint64) + np.uint64(ELEMENTS) * _to_unsigned(counts)
     )
     keys = np.zeros(len(num_nodes), dtype=np.uint64)
     np.add.at(keys, owner, mixed)
@@ -69,7 +72,12 @@ def composition_keys(
 def add_attribute_keys(
     keys: NDArray[np.uint64], attributes: dict[str, NDArray[np.float64]]
 ) -> NDArray[np.uint64]:
-    """Add known properties to keys: structures of different charge or spin differ, [G]."""
+    """Return keys that also depend on attributes, as structures of another charge differ, [G].
+
+    Args:
+        keys: hash of each composition, [G].
+        attributes: values by attribute, each [G].
+    """
     for place, value in enumerate(attributes.values(), start=1):
         bits = np.ascontiguousarray(value + 0.0).view(np.uint64)
         keys = keys + _scatter_bits(_scatter_bits(bits) + np.uint64(place))
@@ -79,33 +87,36 @@ def add_attribute_keys(
 def compute_signatures(
     columns: Columns, cutoff: float
 ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Return the numbers of each graph end to end, and how many each has.
-
-    A graph with ``n`` elements has ``n * n * WIDTH`` numbers in angstrom, so that those of
-    graphs of one reduced composition can be compared.
+    """Compute the signature of each graph.
 
     Args:
-        columns: graphs whose edges reach the cutoff.
-        cutoff: in angstrom.
+        columns: graphs with all edges up to the cutoff.
+        cutoff: angstrom.
+
+    Returns:
+        The numbers of all signatures end to end, angstrom, and how many each graph has, [G]: with
+        ``n`` elements ``n * n * WIDTH``, equal for all graphs of one reduced composition.
     """
-    count, graphs = ELEMENTS, np.arange(columns.num_graphs)
+    graphs = np.arange(columns.num_graphs)
     owner = np.repeat(graphs, columns.num_nodes())
-    met, kind, atoms = np.unique(
-        owner * count + columns.numbers, return_inverse=True, return_counts=True
+    # One entry per graph and element: ``kind`` is that of each node, ``atoms`` counts its nodes.
+    entries, kind, atoms = np.unique(
+        owner * ELEMENTS + columns.numbers, return_inverse=True, return_counts=True
     )
-    first = np.searchsorted(met, np.append(graphs, columns.num_graphs) * count)
+    first = np.searchsorted(entries, np.append(graphs, columns.num_graphs) * ELEMENTS)
     kinds = np.diff(first)
     pairs = offsets(kinds * kinds)
     place, lengths = _sort_nearest_edges(columns, kind - first[owner], pairs, cutoff)
     bands = len(BANDS) - 1
     counts = np.bincount(place, minlength=int(pairs[-1]) * bands)
-    # As many as there would be without a cutoff: receiving atoms times ranks of the band.
+    # Distances of each pair and band: receiving atoms times ranks. Those beyond the cutoff are
+    # not among the edges and count as the cutoff.
     full = np.repeat(atoms, np.repeat(kinds, kinds))[:, None] * np.diff(BANDS)
-    wanted = np.maximum(np.ceil(full.reshape(-1, 1) * QUANTILES).astype(np.int64) - 1, 0)
-    there = wanted < counts[:, None]
+    ranks = np.maximum(np.ceil(full.reshape(-1, 1) * QUANTILES).astype(np.int64) - 1, 0)
+    within = ranks < counts[:, None]
     begin = (np.cumsum(counts) - counts)[:, None]
-    quantiles = np.full(wanted.shape, cutoff)
-    quantiles[there] = lengths[(begin + wanted)[there]]
+    quantiles = np.full(ranks.shape, cutoff)
+    quantiles[within] = lengths[(begin + ranks)[within]]
     missing = np.bincount(place, weights=cutoff - lengths, minlength=len(counts))
     means = cutoff - missing / full.reshape(-1)
     numbers = np.concatenate((quantiles, means[:, None]), axis=1)
@@ -115,13 +126,17 @@ def compute_signatures(
 def _sort_nearest_edges(
     columns: Columns, kind: NDArray[np.int64], pairs: NDArray[np.int64], cutoff: float
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Return the edges near enough to count, sorted: pair of elements and band, and length.
+    """Sort the edges to the nearest neighbours, up to the last rank of ``BANDS``, by their number.
 
     Args:
-        columns: graphs.
-        kind: place of each node's element among those of its graph, [N].
-        pairs: first pair of elements of each graph, and the end, [G + 1].
-        cutoff: in angstrom.
+        columns: graphs with all edges up to the cutoff.
+        kind: position of each node's element among those of its graph, [N].
+        pairs: first ordered pair of elements of each graph, and the end, [G + 1].
+        cutoff: angstrom.
+
+    Returns:
+        Of each such edge its pair of elements and band, as one ascending number, and its length in
+        angstrom, ascending within a number.
     """
     graph = np.repeat(np.arange(columns.num_graphs), columns.num_edges())
     ends = columns.edges + columns.node_offset[graph, None]
@@ -137,8 +152,8 @@ def _sort_nearest_edges(
     slot = pairs[graph[order]] + kind[ends[order, 1]] * width + kind[ends[order, 0]]
     place = slot * (len(BANDS) - 1) + np.searchsorted(BANDS, rank, side="right") - 1
     lengths = lengths[order]
-    again = np.lexsort((lengths, place))
-    return place[again], lengths[again]
+    by_place = np.lexsort((lengths, place))
+    return place[by_place], lengths[by_place]
 
 
 def _to_unsigned(values: NDArray[np.int64]) -> NDArray[np.uint64]:
@@ -146,7 +161,7 @@ def _to_unsigned(values: NDArray[np.int64]) -> NDArray[np.uint64]:
 
 
 def _scatter_bits(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Scatter numbers over 64 bits.
+    """Hash 64-bit numbers, so that sums of hashes of different numbers hardly ever agree.
 
     Source: splitmix64, Steele, Lea, Flood (2014), OOPSLA.
     """
@@ -157,26 +172,28 @@ def _scatter_bits(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 EXACT = 1e-4
-"""Signatures this near (angstrom) differ by the rounding of text files only."""
+"""Signatures this near (angstrom) differ by no more than the rounding of text files."""
 
 FEW = 400
-"""Up to this many structures of one composition are compared each with each."""
+"""Most structures of one composition that are all compared with each other; for more, neighbours
+are found by a tree."""
 
 CHUNK = 2048
-"""More are looked up in a tree, so many at a time."""
+"""Number of structures whose neighbours in the tree are in memory at one time."""
 
 TRAIN = SPLITS.index("train")
+"""The train split in a column ``split``."""
 
 
 @dataclass(frozen=True, eq=False)
 class Twins:
-    """Structures that are the same within the tolerance, each with the next."""
+    """Structures that are the same: linked by steps between signatures within the tolerance."""
 
     rows: NDArray[np.int64]
-    """Ascending, two or more."""
+    """Their rows, ascending, two or more."""
 
     distance: NDArray[np.float64]
-    """Largest difference between each one's numbers and those of the first, angstrom."""
+    """Largest difference between a number of each signature and that of the first, angstrom."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,26 +201,30 @@ class Signatures:
     """The signatures of some graphs, end to end."""
 
     rows: NDArray[np.int64]
-    """The graphs, ascending."""
+    """Rows of the graphs in the store, ascending, [G]."""
 
     keys: NDArray[np.uint64]
-    """Composition and attributes of each; only those of one key are compared."""
+    """Hash of composition and attributes, [G]; only graphs of equal keys are compared."""
 
     values: NDArray[np.float32]
-    """All numbers."""
+    """All numbers, angstrom."""
 
     offset: NDArray[np.int64]
-    """First number of each graph, and the end."""
+    """First number of each graph, and the end, [G + 1]."""
 
     def of(self, places: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Return the numbers of some graphs of one key, [len(places), D]."""
+        """Return the signatures of some graphs of one key, [len(places), D].
+
+        Args:
+            places: positions of the graphs in ``rows``.
+        """
         width = int(self.offset[places[0] + 1] - self.offset[places[0]])
-        found: NDArray[np.float32] = self.values[self.offset[places][:, None] + np.arange(width)]
-        return found
+        numbers: NDArray[np.float32] = self.values[self.offset[places][:, None] + np.arange(width)]
+        return numbers
 
 
 def find_repeated(keys: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """Return the rows whose key another row has, too, ascending."""
+    """Return the rows whose key another row has as well, ascending."""
     _, place, counts = np.unique(keys, return_inverse=True, return_counts=True)
     return np.flatnonzero(counts[place] > 1)
 
@@ -212,43 +233,53 @@ def find_twins(signatures: Signatures, tolerance: float) -> list[Twins]:
     """Find the structures that are the same, in the order of their first rows.
 
     Args:
-        signatures: of all graphs that might be.
-        tolerance: largest difference in angstrom.
+        signatures: signatures of all graphs whose key is not unique.
+        tolerance: largest difference of two signatures in angstrom.
     """
-    found = []
+    twins = []
     for places in _group_equal_keys(signatures.keys):
         points = signatures.of(places)
         for members in _cluster_points(points, tolerance):
             distance = np.abs(points[members] - points[members[0]]).max(axis=1)
-            found.append(Twins(signatures.rows[places[members]], distance.astype(np.float64)))
-    return sorted(found, key=lambda twins: int(twins.rows[0]))
+            twins.append(Twins(signatures.rows[places[members]], distance.astype(np.float64)))
+    return sorted(twins, key=lambda group: int(group.rows[0]))
 
 
 def find_train_twins(
     signatures: Signatures, twins: Twins, split: NDArray[np.int8], tolerance: float
 ) -> Iterator[tuple[int, int, float]]:
-    """Return each twin outside of train that has a twin in train: row, row in train, distance."""
+    """Find the twins in other splits that have a twin in train.
+
+    Args:
+        signatures: those that ``twins`` were found in.
+        twins: one set of twins.
+        split: split of every graph of the store as an index into ``SPLITS``.
+        tolerance: largest difference of two signatures in angstrom.
+
+    Yields:
+        Row, row of the nearest twin in train, and largest difference of both in angstrom.
+    """
     in_train = split[twins.rows] == TRAIN
     if in_train.all() or not in_train.any():
         return
-    inside, outside = twins.rows[in_train], twins.rows[~in_train]
-    tree = cKDTree(signatures.of(np.searchsorted(signatures.rows, inside)))
-    points = signatures.of(np.searchsorted(signatures.rows, outside))
+    train, others = twins.rows[in_train], twins.rows[~in_train]
+    tree = cKDTree(signatures.of(np.searchsorted(signatures.rows, train)))
+    points = signatures.of(np.searchsorted(signatures.rows, others))
     distances, nearest = tree.query(points, p=np.inf)
-    for row, place, distance in zip(outside, nearest, distances, strict=True):
+    for row, place, distance in zip(others, nearest, distances, strict=True):
         if distance <= tolerance and split[row] >= 0:
-            yield int(row), int(inside[place]), float(distance)
+            yield int(row), int(train[place]), float(distance)
 
 
 def _group_equal_keys(keys: NDArray[np.uint64]) -> list[NDArray[np.int64]]:
-    """Return the places of each key that stands twice or more."""
+    """Return the positions of each key that occurs at least twice."""
     order = np.argsort(keys, kind="stable")
     cuts = np.flatnonzero(np.diff(keys[order])) + 1
     return [places for places in np.split(order, cuts) if len(places) > 1]
 
 
 def _cluster_points(points: NDArray[np.float32], tolerance: float) -> list[NDArray[np.int64]]:
-    """Return the members of each set of points linked by steps within the tolerance, [n, D] in."""
+    """Return the members of each set of points, [points, D], linked by steps within tolerance."""
     if len(points) <= FEW:
         first, second = np.triu_indices(len(points), 1)
         near = pdist(points, "chebyshev") <= tolerance
@@ -261,7 +292,10 @@ def _cluster_points(points: NDArray[np.float32], tolerance: float) -> list[NDArr
 
 
 def _label_many_points(points: NDArray[np.float32], tolerance: float) -> NDArray[np.int64]:
-    """Label points without holding all pairs; exact copies count once, or pairs would explode."""
+    """Label the linked sets of many points, without all pairs in memory.
+
+    Exact copies are merged first: n of them are n * n pairs within the tolerance.
+    """
     cells = np.round(points / min(EXACT, tolerance / 4))
     _, chosen, copy_of = np.unique(cells, axis=0, return_index=True, return_inverse=True)
     kept = points[chosen].astype(np.float64)
@@ -270,8 +304,8 @@ def _label_many_points(points: NDArray[np.float32], tolerance: float) -> NDArray
         part = cKDTree(kept[begin : begin + CHUNK])
         near = part.sparse_distance_matrix(tree, tolerance, p=np.inf, output_type="ndarray")
         labels = _label_components(labels[near["i"] + begin], labels[near["j"]], len(kept))[labels]
-    found: NDArray[np.int64] = labels[copy_of.reshape(-1)]
-    return found
+    of_points: NDArray[np.int64] = labels[copy_of.reshape(-1)]
+    return of_points
 
 
 def _label_components(

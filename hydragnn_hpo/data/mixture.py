@@ -1,4 +1,4 @@
-"""Several data sets as one.
+"""Several data sets as one ``GraphSet``.
 
 Shapes: G graphs, N nodes, of all sets together.
 """
@@ -6,7 +6,7 @@ Shapes: G graphs, N nodes, of all sets together.
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,21 +14,21 @@ from numpy.typing import NDArray
 from hydragnn_hpo.config import WIDTHS, MixedConfig, TargetConfig, unite_stats
 from hydragnn_hpo.data.columns import Columns, GraphSet, Names, offsets, rows_of_split
 from hydragnn_hpo.data.normalize import fit_target_stats
-
-if TYPE_CHECKING:
-    from hydragnn_hpo.file_records import StoreStats
+from hydragnn_hpo.file_records import StoreStats, TargetStats
 
 _PIECE = 512
-"""Graphs that are looked at together where a shared target is described."""
-
-_FITTED = ("mean", "std", "min", "max", "count", "mad", "elements")
-"""What is said of a target's values on the training split."""
+"""Graphs that are read at one time to compute the statistics of a shared target."""
 
 
 def unite(
     sets: Sequence[GraphSet], entries: Sequence[MixedConfig], shared: Sequence[str] = ()
 ) -> GraphSet:
     """Return one or several data sets as one.
+
+    Args:
+        sets: the data sets, in the order of their rows.
+        entries: ratio and prefix of each set.
+        shared: names of targets that several sets have and that mean the same quantity.
 
     Raises:
         ConfigError: targets of one name are not declared as shared, or differ.
@@ -39,53 +39,54 @@ def unite(
 
 
 def close(graphs: GraphSet) -> None:
-    """Release what graphs hold beside memory; all ranks call it where they share a store."""
+    """Close the files and shared memory of graphs; collective for a distributed store."""
     for part in graphs.sets if isinstance(graphs, Mixture) else (graphs,):
         if not isinstance(part, Columns) and hasattr(part, "close"):
             part.close()
 
 
 class Mixture:
-    """Data sets end to end; a target that a set lacks is masked there.
+    """Data sets end to end; a ``GraphSet``. A target that a set lacks is masked there.
 
-    Attributes are those that all sets have, positional encodings are kept where all have equally
-    many. Edges reach as far as each set's own; a batch cuts them at the model's cutoff.
+    It has the attributes that all sets have, and positional encodings where all sets have equally
+    many. Edges reach as far as each set's own cutoff; a batch cuts them at the model's.
     """
 
     def __init__(
         self, sets: Sequence[GraphSet], entries: Sequence[MixedConfig], shared: Sequence[str] = ()
     ) -> None:
-        """Take the sets.
+        """Unite the statistics of the sets; graphs stay where they are.
 
         Args:
-            sets: in the order of the rows.
-            entries: how each takes part.
-            shared: targets that sets have in common.
+            sets: the data sets, in the order of their rows.
+            entries: ratio and prefix of each set.
+            shared: names of targets that several sets have and that mean the same quantity.
 
         Raises:
             ConfigError: targets of one name are not declared as shared, or differ.
         """
         self.sets = tuple(sets)
         self.prefixes = tuple(entry.prefix for entry in entries)
-        stats = cast("list[StoreStats]", [graphs.stats for graphs in sets])
-        self.stats = cast("dict[str, Any]", unite_stats(stats, entries, shared))
+        self.stats = unite_stats([graphs.stats for graphs in sets], entries, shared)
         widest = max(graphs.stats["cutoff"] for graphs in sets)
-        self._taken_stats = {**self.stats, "cutoff": widest}  # taken edges are not cut yet
+        # Edges of taken graphs are not cut yet.
+        self._taken_stats: StoreStats = {**self.stats, "cutoff": widest}
         targets = self.stats["targets"]
-        self.levels: dict[str, str] = {name: str(t["level"]) for name, t in targets.items()}
+        self.levels: dict[str, str] = {name: t["level"] for name, t in targets.items()}
         self.ends = np.cumsum([graphs.num_graphs for graphs in sets])
         self.starts = self.ends - [graphs.num_graphs for graphs in sets]
         self.split = np.concatenate([graphs.split for graphs in sets])
         sizes = [int(graphs.group.max(initial=-1)) + 1 for graphs in sets]
-        self.first_group = np.cumsum(sizes) - sizes  # sets know nothing of each other's groups
+        # Groups of different sets are different, whatever their numbers are in their own sets.
+        self.first_group = np.cumsum(sizes) - sizes
         groups = [g.group + first for g, first in zip(sets, self.first_group, strict=True)]
         self.group: NDArray[np.int32] = np.concatenate(groups).astype(np.int32)
-        none = [graphs.take(np.zeros(0, dtype=np.int64)) for graphs in sets]
-        codes = {None if c.laplacian is None else c.laplacian.shape[1] for c in none}
-        self._coded = len(codes) == 1 and None not in codes
-        self._attributes = sorted(set.intersection(*(set(c.attributes) for c in none)))
+        empty = [graphs.take(np.zeros(0, dtype=np.int64)) for graphs in sets]
+        widths = {None if c.laplacian is None else c.laplacian.shape[1] for c in empty}
+        self._has_laplacian = len(widths) == 1 and None not in widths
+        self._attributes = sorted(set.intersection(*(set(c.attributes) for c in empty)))
         for name in shared:
-            targets[name] |= self._refit(name)
+            targets[name] = self._refit(name)
 
     @cached_property
     def windows(self) -> NDArray[np.int64]:
@@ -117,7 +118,7 @@ class Mixture:
         """Count the rows of a target that each graph has, [G]; 0 in sets without the target."""
         counts = []
         for graphs, prefix in zip(self.sets, self.prefixes, strict=True):
-            own = _own(name, prefix, graphs)
+            own = _own_name(name, prefix, graphs)
             none = np.zeros(graphs.num_graphs, dtype=np.int64)
             counts.append(none if own is None else graphs.known(own))
         return np.concatenate(counts)
@@ -127,23 +128,24 @@ class Mixture:
         rows = np.asarray(rows, dtype=np.int64).reshape(-1)
         owner = np.searchsorted(self.ends, rows, side="right")
         parts = [
-            self._renamed(
+            self._rename_targets(
                 self.sets[number].take(rows[owner == number] - self.starts[number]), number
             )
             for number in np.unique(owner).tolist() or [0]
         ]
-        joined = self._joined(parts)
+        joined = self._join(parts)
         if np.all(owner[1:] >= owner[:-1]):
             return joined
+        # The graphs lie set by set; ``place`` is where each row has come to lie.
         place = np.empty(len(rows), dtype=np.int64)
         place[np.argsort(owner, kind="stable")] = np.arange(len(rows))
         return joined.take(place)
 
-    def _renamed(self, columns: Columns, number: int) -> Columns:
-        """Return a set's columns with the mixture's targets, missing ones unknown."""
+    def _rename_targets(self, columns: Columns, number: int) -> Columns:
+        """Return the columns of a set with all targets of the mixture, those it lacks masked."""
         targets, masks = {}, {}
         for name, level in self.levels.items():
-            own = _own(name, self.prefixes[number], columns)
+            own = _own_name(name, self.prefixes[number], columns)
             count = columns.num_graphs if level == "graph" else len(columns.numbers)
             width = WIDTHS[self.stats["targets"][name]["shape"]]
             targets[name] = np.full((count, width), np.nan) if own is None else columns.targets[own]
@@ -151,14 +153,15 @@ class Mixture:
         group = (columns.group + self.first_group[number]).astype(np.int32)
         return replace(columns, targets=targets, masks=masks, levels=self.levels, group=group)
 
-    def _joined(self, parts: Sequence[Columns]) -> Columns:
-        moved = [p.edge_translation for p in parts if p.edge_translation is not None]
+    def _join(self, parts: Sequence[Columns]) -> Columns:
+        translations = [p.edge_translation for p in parts if p.edge_translation is not None]
+        all_have_them = len(translations) == len(parts)
         names = [part.ids.text for part in parts], [np.diff(part.ids.offset) for part in parts]
 
         def end_to_end(name: str) -> NDArray[Any]:
             return np.concatenate([getattr(part, name) for part in parts])
 
-        def every(name: str, key: str) -> NDArray[Any]:
+        def end_to_end_of(name: str, key: str) -> NDArray[Any]:
             return np.concatenate([getattr(part, name)[key] for part in parts])
 
         return Columns(
@@ -166,36 +169,50 @@ class Mixture:
             **{name: end_to_end(name) for name in ("edges", "edge_shift", "split", "group")},
             node_offset=offsets(np.concatenate([part.num_nodes() for part in parts])),
             edge_offset=offsets(np.concatenate([part.num_edges() for part in parts])),
-            targets={name: every("targets", name) for name in self.levels},
-            masks={name: every("masks", name) for name in self.levels},
+            targets={name: end_to_end_of("targets", name) for name in self.levels},
+            masks={name: end_to_end_of("masks", name) for name in self.levels},
             levels=self.levels,
             ids=Names(np.concatenate(names[0]), offsets(np.concatenate(names[1]))),
-            attributes={name: every("attributes", name) for name in self._attributes},
-            laplacian=end_to_end("laplacian") if self._coded else None,
-            edge_translation=np.concatenate(moved) if len(moved) == len(parts) else None,
+            attributes={name: end_to_end_of("attributes", name) for name in self._attributes},
+            laplacian=end_to_end("laplacian") if self._has_laplacian else None,
+            edge_translation=np.concatenate(translations) if all_have_them else None,
             stats=self._taken_stats,
         )
 
-    def _refit(self, name: str) -> dict[str, Any]:
-        """Describe a shared target over the train splits of all sets, as a build would."""
-        said = self.stats["targets"][name]
+    def _refit(self, name: str) -> TargetStats:
+        """Compute the statistics of a shared target over the train splits of all sets."""
+        stats = self.stats["targets"][name]
         train = self.indices_of("train")
         cuts = range(0, len(train), _PIECE)
-        light = self._joined([_without_edges(self.take(train[i : i + _PIECE])) for i in cuts])
-        kept = ("level", "shape", "energy", "derived_from")
-        target = TargetConfig(unit="1", **{key: said.get(key) for key in kept})
-        found = fit_target_stats(light, {name: target})[name]
-        return {key: value for key, value in found.items() if key in _FITTED}
+        light = self._join([_without_edges(self.take(train[i : i + _PIECE])) for i in cuts])
+        target = TargetConfig(
+            unit="1",  # values in a store are in our units already
+            level=stats["level"],
+            shape=stats["shape"],
+            energy=stats.get("energy"),
+            derived_from=stats.get("derived_from"),
+        )
+        fitted = fit_target_stats(light, {name: target})[name]
+        return {
+            **stats,
+            "mean": fitted["mean"],
+            "std": fitted["std"],
+            "min": fitted["min"],
+            "max": fitted["max"],
+            "count": fitted["count"],
+            "mad": fitted["mad"],
+            "elements": fitted["elements"],
+        }
 
 
-def _own(name: str, prefix: str, graphs: GraphSet) -> str | None:
+def _own_name(name: str, prefix: str, graphs: GraphSet) -> str | None:
     """Return a set's own name of a target, if it has it."""
     own = name.removeprefix(prefix) if name.startswith(prefix) else None
     return own if own in graphs.levels else None
 
 
 def _without_edges(columns: Columns) -> Columns:
-    """Drop what a regression on the composition has no use for."""
+    """Return columns without edges, which statistics of targets do not need."""
     return replace(
         columns,
         edges=columns.edges[:0].copy(),  # a view would keep them all in memory

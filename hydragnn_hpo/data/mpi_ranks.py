@@ -1,4 +1,7 @@
-"""Group MPI ranks by host, fail together, and share memory within and between hosts."""
+"""Group MPI ranks by host, raise errors on all of them, and share memory within and between hosts.
+
+A call is *collective* where all ranks of its communicator must make it; MPI waits for the last.
+"""
 
 import os
 import threading
@@ -13,7 +16,7 @@ from numpy.typing import NDArray
 from hydragnn_hpo.errors import ConfigError, DataError, HydraError, JobError, StorageError
 
 RANKS_PER_HOST = "HYDRAGNN_HPO_RANKS_PER_HOST"
-"""The environment variable that makes virtual hosts."""
+"""Environment variable with the ranks of a virtual host, which splits true hosts; for tests."""
 
 
 class HostGroups(NamedTuple):
@@ -30,13 +33,12 @@ class HostGroups(NamedTuple):
 
 
 def group_by_host(comm: Any) -> HostGroups:
-    """Split a communicator into hosts; all ranks call it together.
+    """Group the ranks of a communicator of mpi4py by host; collective.
 
-    Args:
-        comm: of mpi4py. Hosts are numbered by their lowest rank in it.
+    Hosts are numbered by their lowest rank.
 
     Raises:
-        ConfigError: the number of ranks of a virtual host is not a positive number.
+        ConfigError: ``HYDRAGNN_HPO_RANKS_PER_HOST`` is not a positive number.
     """
     from mpi4py import MPI
 
@@ -46,12 +48,12 @@ def group_by_host(comm: Any) -> HostGroups:
         whole, host = host, host.Split(host.rank // size, key=host.rank)
         whole.Free()
     leaders = comm.Split(0 if host.rank == 0 else MPI.UNDEFINED, key=comm.rank)
-    found = (leaders.rank, leaders.size) if host.rank == 0 else None
-    return HostGroups(host, leaders, *host.bcast(found))
+    position = (leaders.rank, leaders.size) if host.rank == 0 else None
+    return HostGroups(host, leaders, *host.bcast(position))
 
 
 def _ranks_per_host(comm: Any) -> int:
-    """Return the ranks of a virtual host as rank 0 has been told, 0 for true hosts."""
+    """Return the ranks of a virtual host from the environment of rank 0; 0 means true hosts."""
     text = comm.bcast(os.environ.get(RANKS_PER_HOST, ""))
     if text and not (text.isascii() and text.isdigit() and int(text) > 0):
         raise ConfigError(f"{RANKS_PER_HOST} is {text!r}; set it to a positive number of ranks.")
@@ -61,13 +63,14 @@ def _ranks_per_host(comm: Any) -> int:
 T = TypeVar("T")
 
 Wanted = tuple[list[NDArray[Any]], list[int]]
-"""Contiguous arrays to fill, and where the bytes of each lie."""
+"""What to read from another host: contiguous arrays to fill, and the first byte of each in the
+block of that host."""
 
 _POLL = 0.0005
-"""Seconds between two calls of a leader's thread, which a fetch may have to wait."""
+"""Seconds between two calls of a leader's thread; a fetch may wait that long."""
 
 _SHARED = Path("/dev/shm")
-"""Where Linux counts the memory that processes of one host have in common."""
+"""File system of the memory that processes of one host share."""
 
 _ERRORS: dict[str, type[HydraError]] = {
     kind.__name__: kind for kind in (ConfigError, DataError, StorageError, JobError)
@@ -75,10 +78,13 @@ _ERRORS: dict[str, type[HydraError]] = {
 
 
 def run_or_fail_together(comm: Any, work: Callable[[], T]) -> T:
-    """Do something on every rank; where one fails all fail with its sentence, and none waits.
+    """Call a function on every rank, and return each rank's own result; collective.
+
+    Where it fails on one rank, all ranks raise, so that none waits for another.
 
     Raises:
-        HydraError: what the lowest rank that failed says; ``JobError`` if that is no error of ours.
+        HydraError: the error of the lowest rank that failed; ``JobError`` where that is another
+            exception.
     """
     from mpi4py import MPI
 
@@ -93,29 +99,34 @@ def run_or_fail_together(comm: Any, work: Callable[[], T]) -> T:
         failure, cause = ("JobError", f"rank {comm.rank}: {error!r}"), error
     failed = comm.allreduce(comm.size if failure is None else comm.rank, MPI.MIN)
     if failed < comm.size:
-        kind, said = comm.bcast(failure, root=failed)
-        raise _ERRORS.get(kind, JobError)(said) from cause
+        kind, sentence = comm.bcast(failure, root=failed)
+        raise _ERRORS.get(kind, JobError)(sentence) from cause
     assert failure is None
     return result  # type: ignore[return-value]
 
 
 class SharedMemory:
-    """Memory of one host: its own block, which other hosts may read, and one that all have alike.
+    """Memory that the ranks of one host share, in two blocks.
 
-    Making and freeing it is collective.
+    The host's own block may be read by other hosts. The common block has the same content on all
+    hosts, and each reads its own copy. Creating and freeing them is collective.
+
+    Attributes:
+        own: bytes of the own block, uint8, [own].
+        common: bytes of the common block, uint8, [common].
     """
 
     def __init__(self, comm: Any, hosts: HostGroups, own: int, common: int) -> None:
-        """Allocate memory.
+        """Allocate both blocks; collective.
 
         Args:
-            comm: of all ranks.
-            hosts: its ranks by host.
-            own: bytes of the block of this host.
-            common: bytes of the block that all hosts have alike.
+            comm: communicator of all ranks; ``free`` frees it.
+            hosts: its ranks by host; ``free`` frees their communicators.
+            own: bytes of this host's own block.
+            common: bytes of the common block, the same on all hosts.
 
         Raises:
-            StorageError: a host has less; every rank raises it.
+            StorageError: a host has not enough memory; every rank raises it.
         """
         from mpi4py import MPI
 
@@ -131,17 +142,17 @@ class SharedMemory:
         memory = np.frombuffer(memoryview(buffer), dtype=np.uint8, count=size)
         self.own, self.common = memory[:own], memory[own:]
         self._exposed: Any = None
-        found = hosts.leaders.allgather(comm.rank) if leads else None
-        self._leaders: list[int] = hosts.host.bcast(found)
+        leaders = hosts.leaders.allgather(comm.rank) if leads else None
+        self._leaders: list[int] = hosts.host.bcast(leaders)
 
     def meet(self) -> None:
-        """Wait for all ranks of this host; each then sees what the others wrote."""
+        """Wait for all ranks of this host, so that each sees what the others wrote; collective."""
         self._shared.Sync()
         self._hosts.host.Barrier()
         self._shared.Sync()
 
     def expose(self) -> None:
-        """Expose this host's block to other hosts."""
+        """Allow other hosts to read this host's own block; collective."""
         from mpi4py import MPI
 
         memory = self.own if self._hosts.host.rank == 0 and len(self.own) else None
@@ -151,10 +162,10 @@ class SharedMemory:
         self._exposed.Lock_all(MPI.MODE_NOCHECK)
 
     def fetch(self, wanted: Mapping[int, Wanted]) -> None:
-        """Read bytes of other hosts, all of a host in one go.
+        """Read from the own blocks of other hosts, with one transfer per host.
 
         Args:
-            wanted: by host, what is filled, and the first byte in that host's block of each.
+            wanted: what to read, by number of the host; the arrays are filled.
         """
         from mpi4py import MPI
 
@@ -171,7 +182,7 @@ class SharedMemory:
             kind.Free()
 
     def free(self) -> None:
-        """Free the memory and the communicators."""
+        """Free the memory and the communicators; collective."""
         from mpi4py import MPI
 
         for window in (self._exposed, self._shared):
@@ -184,10 +195,21 @@ class SharedMemory:
 
 
 class Poller:
-    """A thread that lets the MPI library answer other hosts while this rank does something else."""
+    """A thread that calls MPI at short intervals.
+
+    Most MPI libraries serve the reads of other hosts only while this process is inside a call.
+    """
 
     def __init__(self, comm: Any, *, needed: bool) -> None:
-        """Start polling on a communicator, if it is needed; no rank sends there."""
+        """Start the thread; collective.
+
+        Args:
+            comm: communicator on which no messages are sent.
+            needed: whether this rank needs a thread.
+
+        Raises:
+            ConfigError: MPI was started without support for threads; every rank raises it.
+        """
         from mpi4py import MPI
 
         multiple = MPI.Query_thread() == MPI.THREAD_MULTIPLE
@@ -220,11 +242,11 @@ def _end(thread: threading.Thread, ended: threading.Event) -> None:
 
 
 def _check_memory(size: int) -> None:
-    """Check that a host has the memory: where it lacks, the first write kills the process."""
+    """Refuse to allocate more than a host has: otherwise the first write kills the process."""
     if not _SHARED.is_dir():
         return
-    found = os.statvfs(_SHARED)
-    free = found.f_bavail * found.f_frsize
+    stat = os.statvfs(_SHARED)
+    free = stat.f_bavail * stat.f_frsize
     if size > free:
         raise StorageError(
             f"{_SHARED}: has {free} bytes left, the share of this host needs {size}; "

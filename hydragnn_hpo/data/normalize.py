@@ -4,37 +4,43 @@ Shapes: G graphs, N nodes.
 """
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hydragnn_hpo.config import TargetConfig
+from hydragnn_hpo.config import MAX_ELEMENT, TargetConfig
 from hydragnn_hpo.data.columns import Columns
 from hydragnn_hpo.errors import DataError
+from hydragnn_hpo.file_records import AttributeStats, ElementBaseline, TargetStats
 from hydragnn_hpo.units import inside
 
-MAX_ELEMENT = 118
 RIDGE = 0.1
-"""Pull towards 0, in structures (or atoms) of the pure element; rare elements stay small."""
+"""Strength of the ridge penalty, in structures (or atoms) of the pure element. It pulls the numbers
+of elements that are rare in train towards 0."""
 
 SMALLEST = 1e-3
-"""The spread that is left is at least this share of the target's own."""
+"""Smallest spread after the fit, as a share of the spread before it."""
 
 Array = NDArray[np.float64]
 
 
 def fit_element_baseline(
     columns: Columns, name: str, target: TargetConfig, mean: float
-) -> dict[str, Any] | None:
-    """Fit ``target - mean`` by one number per element, by ridge regression.
+) -> ElementBaseline | None:
+    """Fit ``target - mean`` by one number per element, by ridge regression on train.
 
-    Graph targets are regressed on the composition (fractions; counts for total energies),
-    node targets on the node's own element.
+    Graph targets are regressed on the composition (fractions of elements; counts for total
+    energies), node targets on the node's own element.
+
+    Args:
+        columns: graphs of all splits; positions and edges may be missing.
+        name: name of the target.
+        target: its level, shape and kind of energy.
+        mean: mean of its values on train, in its unit.
 
     Returns:
-        ``by_number`` (in the target's unit, [119]; 0 for elements not in train), ``mean``, what
-        to add to them, and ``std``, the spread that is left on train; None for vectors.
+        The numbers, in the target's unit, and the spread that is left; None for vectors and
+        tensors.
     """
     if target.width != 1:
         return None
@@ -48,7 +54,7 @@ def fit_element_baseline(
 def _fit_nodes(
     columns: Columns, name: str, target: TargetConfig, mean: float
 ) -> tuple[Array, Array, Array]:
-    """Fit nodes; return the numbers, and the target before and after."""
+    """Fit a node target; see ``_fit_graphs`` for what is returned."""
     in_train = np.repeat(columns.split == 0, columns.num_nodes())
     rows = in_train & columns.masks[name]
     values, kinds = columns.targets[name][rows, 0] - mean, columns.numbers[rows]
@@ -60,10 +66,14 @@ def _fit_nodes(
 def _fit_graphs(
     columns: Columns, name: str, target: TargetConfig, mean: float
 ) -> tuple[Array, Array, Array]:
-    """Fit graphs; return the numbers, and the target before and after.
+    """Fit a graph target.
 
-    Counts are fitted around their mean: a structure of mean size has the mean energy, one of
-    no atoms has not. Fractions sum to 1, they need no such care.
+    Counts are centred before the fit: a structure of mean size has the mean energy, one without
+    atoms has not. Fractions sum to 1 and need no centring.
+
+    Returns:
+        The numbers of the elements, [119], and the values of the train split less their mean,
+        before and after the fit, [G].
     """
     rows = (columns.split == 0) & columns.masks[name]
     graph, element, weight = _composition(columns, rows, fractions=target.energy != "total")
@@ -83,17 +93,20 @@ def _fit_graphs(
 def _composition(
     columns: Columns, rows: NDArray[np.bool_], *, fractions: bool
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], Array]:
-    """Return graph, element and number of atoms (or fraction) wherever there are any, by graph.
+    """Return the composition of the chosen graphs as a sparse table, sorted by graph.
 
-    Graphs are counted over the chosen rows. A table over all elements would take a kilobyte for
-    each graph.
+    A dense table over all elements would take a kilobyte per graph.
+
+    Returns:
+        Graph (counted over the chosen rows), element, and number of atoms or fraction of each
+        entry that is not 0, all [entries].
     """
     nodes = columns.num_nodes()
     chosen = np.repeat(rows, nodes)
     graph = np.repeat(np.arange(int(rows.sum())), nodes[rows])
     key = graph * (MAX_ELEMENT + 1) + columns.numbers[chosen]
-    met, counts = np.unique(key, return_counts=True)
-    graph, element = met // (MAX_ELEMENT + 1), met % (MAX_ELEMENT + 1)
+    keys, counts = np.unique(key, return_counts=True)
+    graph, element = keys // (MAX_ELEMENT + 1), keys % (MAX_ELEMENT + 1)
     weight = counts / nodes[rows][graph] if fractions else counts.astype(np.float64)
     return graph, element, weight
 
@@ -101,10 +114,11 @@ def _composition(
 def _gram(graph: NDArray[np.int64], element: NDArray[np.int64], weight: Array) -> Array:
     """Sum products of the weights of two elements over graphs, [119, 119].
 
-    Not by BLAS: its sums depend on how many threads it has, and with them a store's checksum.
+    BLAS is not used: its sums depend on the number of threads, and a store's checksum would too.
     """
     size = MAX_ELEMENT + 1
     sums = _sums(element * (size + 1), weight * weight, size * size)
+    # Entries of one graph are neighbours: step k pairs each entry with the k-th one after it.
     for step in range(1, size):
         pairs = np.flatnonzero(graph[step:] == graph[:-step])
         if not len(pairs):
@@ -117,12 +131,12 @@ def _gram(graph: NDArray[np.int64], element: NDArray[np.int64], weight: Array) -
 
 
 def _sums(place: NDArray[np.int64], weights: Array, size: int) -> Array:
-    """Add weights up by place."""
+    """Add up the weights of each place, [size]."""
     return np.bincount(place, weights=weights, minlength=size).astype(np.float64)
 
 
 def _solve(matrix: Array, right: Array) -> Array:
-    """Solve a symmetric, positive definite system by elimination; not by LAPACK, as above."""
+    """Solve a symmetric, positive definite system by elimination; LAPACK is avoided as in _gram."""
     work = np.column_stack((matrix, right))
     for row in range(len(work)):
         below = work[row + 1 :, row] / work[row, row]
@@ -134,13 +148,22 @@ def _solve(matrix: Array, right: Array) -> Array:
     return result
 
 
-def fit_target_stats(columns: Columns, targets: Mapping[str, TargetConfig]) -> dict[str, Any]:
-    """Describe every target; all numbers are in our own units and from ``train`` alone.
+def fit_target_stats(
+    columns: Columns, targets: Mapping[str, TargetConfig]
+) -> dict[str, TargetStats]:
+    """Describe every target by its values in the train split, in the units of this package.
 
-    A scalar has its mean and standard deviation. A vector or tensor has mean 0 and the
-    root mean square of its components: only a common factor keeps it a vector. ``mad`` is the mean
-    absolute deviation from the mean, what predicting the mean costs on the training split.
-    A target that never changes has ``std`` 1, so that one can divide by it.
+    A scalar has its mean and standard deviation. A vector or tensor has mean 0 and, as ``std``,
+    the root mean square of its components: a shift, or a factor per component, would not rotate
+    with the structure. A constant target has ``std`` 1, so that one can divide by it.
+
+    Args:
+        columns: graphs of all splits; positions and edges may be missing.
+        targets: their configs by name.
+
+    Returns:
+        By target what the card says about it, and all statistics of its values. ``mad``, the mean
+        absolute deviation from the mean, is the error of predicting the mean.
 
     Raises:
         DataError: a target has no value in the training split.
@@ -148,17 +171,22 @@ def fit_target_stats(columns: Columns, targets: Mapping[str, TargetConfig]) -> d
     return {name: _describe(columns, name, target) for name, target in targets.items()}
 
 
-def fit_attribute_stats(columns: Columns) -> dict[str, dict[str, float]]:
-    """Return centre and spread of each attribute on the training split, for models told of it."""
+def fit_attribute_stats(columns: Columns) -> dict[str, AttributeStats]:
+    """Compute mean and spread of each attribute on the train split.
+
+    Returns:
+        Both by attribute, in the units of this package; the spread of a constant is 1. Without a
+        train split, all graphs count.
+    """
     train = columns.split == 0
-    found = {}
+    stats: dict[str, AttributeStats] = {}
     for name, values in columns.attributes.items():
-        known = values[train] if train.any() else values
-        found[name] = {"mean": float(known.mean()), "std": float(known.std()) or 1.0}
-    return found
+        used = values[train] if train.any() else values
+        stats[name] = {"mean": float(used.mean()), "std": float(used.std()) or 1.0}
+    return stats
 
 
-def _describe(columns: Columns, name: str, target: TargetConfig) -> dict[str, Any]:
+def _describe(columns: Columns, name: str, target: TargetConfig) -> TargetStats:
     train = columns.split == 0
     chosen = train if target.level == "graph" else np.repeat(train, columns.num_nodes())
     values = columns.targets[name][chosen & columns.masks[name]]
@@ -187,6 +215,6 @@ def _describe(columns: Columns, name: str, target: TargetConfig) -> dict[str, An
 
 
 def _unit(target: TargetConfig) -> str:
-    """Name the unit inside; a divided value says so."""
+    """Return the target's unit in this package, with ``/atom`` where values are divided."""
     unit = inside(target.unit)[1]
     return f"{unit}/atom" if target.per_atom else unit

@@ -1,4 +1,4 @@
-"""Collect the properties of undescribed structures: name, level, values, usefulness as a target.
+"""Collect the properties of structures without a card, and tell which of them can be targets.
 
 Shapes: G structures that have a property, N their atoms, T components.
 """
@@ -21,44 +21,46 @@ Rows = list[tuple[int, Array]]
 """Values of one property: index of the structure, and its rows."""
 
 MIN_STRUCTURES = 5
-"""Structures that must have a property to make it a target."""
+"""Fewest structures with a property that can be a target."""
 
 RELATIVE_TOLERANCE = 1e-12
-"""Relative spread up to which values count as equal: less may be rounding."""
+"""Relative spread up to which values count as equal: it may be rounding."""
 
 _GRAPH_RESULTS = {"stress", "dipole", "energy", "free_energy", "magmom"}
-"""Calculator results of a whole structure, whatever their length."""
+"""Results of ASE's calculators at graph level, whatever their length."""
 
 _READER_INFO = {"occupancy", "spacegroup", "unit_cell", "pbc", "spacegroup_kinds", "smiles"}
-"""What readers put beside properties, of structures and of atoms."""
+"""Entries of ``info`` that readers add and that are no properties."""
 
 _STRUCTURE_ARRAYS = {
     *_READER_INFO,
     *("numbers", "positions", "tags", "masses", "momenta", "velocities", "move_mask"),
 }
-"""Arrays that describe atoms and are no properties."""
+"""Entries of ``arrays`` that describe atoms and are no properties."""
 
 _COUNTERS = re.compile(
     r"(^|_)(id|index|idx|uid|fold|frame|seed|spg|spacegroup|space_group|split)(_number)?$|"
     r"^(number|no|step|row|unnamed_0|time|timestep|)$"
 )
-"""Names of properties that count, name or sort structures."""
+"""Names of properties that count, name or sort structures; matched after ``normalize_name``."""
 
 _ATTRIBUTES = {"charge", "total_charge", "net_charge", "spin", "multiplicity", "spin_multiplicity"}
 
 
 @dataclass
 class Property:
-    """One property over the structures that were read."""
+    """The values of one property in the structures that were read."""
 
     name: str
+    """Name in the file."""
     level: Level
+    """Whether it has one value per structure or one per atom."""
     values: Array
     """[G, T] or [N, T]; NaN where a value is missing."""
     structure: NDArray[np.int64]
-    """Index of each row's structure."""
+    """Index of the structure of each row, [G] or [N]."""
     present: int
-    """Number of structures that have it."""
+    """Number of structures that have it, G."""
 
     @property
     def width(self) -> int:
@@ -67,12 +69,12 @@ class Property:
 
     @property
     def scalar(self) -> bool:
-        """Whether it is one number per structure."""
+        """Whether it has one number per structure."""
         return self.level == "graph" and self.width == 1
 
     @property
     def known(self) -> NDArray[np.bool_]:
-        """Rows that hold finite numbers only."""
+        """Whether all numbers of a row are finite, [G] or [N]."""
         return np.asarray(np.isfinite(self.values).all(axis=1))
 
     @property
@@ -91,23 +93,23 @@ class Property:
 
     @property
     def infinite(self) -> int:
-        """Number of rows with infinite values, or values too large to be learned."""
+        """Number of rows with infinity, which also stands for numbers beyond ``LARGEST``."""
         return int(np.isinf(self.values).any(axis=1).sum())
 
     @property
     def is_forces(self) -> bool:
-        """Whether name and shape are those of forces on atoms."""
+        """Whether it has name and shape of forces."""
         return self.level == "node" and self.width == 3 and "force" in normalize_name(self.name)
 
     @property
     def is_stress(self) -> bool:
-        """Whether name and shape are those of a stress tensor."""
+        """Whether it has name and shape of a stress."""
         named = "stress" in normalize_name(self.name)
         return self.level == "graph" and self.width in (6, 9) and named
 
     @property
     def is_attribute(self) -> bool:
-        """Whether it is an input rather than a target: a charge or a spin."""
+        """Whether it is an input rather than a target: a whole charge or spin of a structure."""
         known = self.values[self.known]
         whole = bool((known == np.round(known)).all())
         return self.scalar and normalize_name(self.name) in _ATTRIBUTES and whole
@@ -118,10 +120,11 @@ class PropertyTable:
     """All properties of a set of structures."""
 
     numbers: dict[str, Property] = field(default_factory=dict)
+    """Properties of numbers, by name."""
     texts: dict[str, Counter[str]] = field(default_factory=dict)
-    """Texts of each property of structures that holds text."""
+    """For each property of text, by name, how many structures have each text."""
     ragged: dict[str, str] = field(default_factory=dict)
-    """Properties whose length differs between structures, and the sentence that says so."""
+    """For each property whose length differs between structures, by name, a reason to reject it."""
 
 
 def normalize_name(name: str) -> str:
@@ -130,15 +133,15 @@ def normalize_name(name: str) -> str:
 
 
 def make_identifier(name: str, prefix: str, taken: Container[str] = ()) -> str:
-    """Return a name that a card accepts and no other thing has; some get a number at the end.
+    """Return an identifier for a card, made of any text; a number at its end makes it unique.
 
     >>> make_identifier("Band gap (eV)", "target"), make_identifier("3d", "target", {"target_3d"})
     ('Band_gap_eV', 'target_3d_2')
 
     Args:
         name: any text.
-        prefix: stands before it if it does not begin with a letter.
-        taken: names that others have.
+        prefix: put before it where it does not begin with a letter.
+        taken: identifiers that are in use.
     """
     made = re.sub(r"[^A-Za-z0-9]+", "_", name).strip("_")[:60]
     first = free = made if re.match(r"[A-Za-z]", made) else f"{prefix}_{made}".strip("_")
@@ -150,7 +153,7 @@ def make_identifier(name: str, prefix: str, taken: Container[str] = ()) -> str:
 
 
 def collect_properties(structures: Sequence[Atoms]) -> PropertyTable:
-    """Collect the properties of structures by name, graph level before node level."""
+    """Collect all properties of structures by name, those of graph level first."""
     rows: dict[Level, dict[str, Rows]] = {"graph": {}, "node": {}}
     table = PropertyTable()
     for index, atoms in enumerate(structures):
@@ -162,18 +165,18 @@ def collect_properties(structures: Sequence[Atoms]) -> PropertyTable:
             elif level == "graph" and isinstance(value, str):
                 table.texts.setdefault(name, Counter())[value] += 1
     for name in dict.fromkeys((*rows["graph"], *rows["node"])):
-        found = _join_rows(name, rows["graph"].get(name, []), rows["node"].get(name, []))
-        if isinstance(found, Property):
-            table.numbers[name] = found
+        joined = _join_rows(name, rows["graph"].get(name, []), rows["node"].get(name, []))
+        if isinstance(joined, Property):
+            table.numbers[name] = joined
         else:
-            table.ragged[name] = found
+            table.ragged[name] = joined
     return table
 
 
 def _read_values(atoms: Atoms) -> Iterator[tuple[Level, str, Any]]:
-    """Yield the properties of a structure, each with the level that its place and length suggest.
+    """Yield level, name and value of each property of a structure.
 
-    What calculators return for atoms stands at graph level, too, where its length is another one.
+    A result of a calculator has node level if it has one row per atom, else graph level.
     """
     results = atoms.calc.results if atoms.calc is not None else {}
     of_atoms = {name: value for name, value in results.items() if name not in _GRAPH_RESULTS}
@@ -190,7 +193,7 @@ def _read_values(atoms: Atoms) -> Iterator[tuple[Level, str, Any]]:
 
 
 def _to_array(value: Any) -> Array | None:
-    """Return numbers as an array, None for text and everything else."""
+    """Convert a number or numbers to an array; None for text and everything else."""
     if value is None or isinstance(value, (str, bytes, dict)):
         return None
     try:
@@ -201,16 +204,19 @@ def _to_array(value: Any) -> Array | None:
 
 
 def _join_rows(name: str, graph: Rows, node: Rows) -> Property | str:
-    """Decide the level of a property and join its values; return a sentence if it has no shape.
+    """Decide the level of a property, and join its values.
 
     Args:
-        name: of the property.
-        graph: values that stand beside whole structures.
-        node: values that stand beside atoms.
+        name: name of the property.
+        graph: its values in structures where it is at graph level.
+        node: its values in structures where it is at node level.
+
+    Returns:
+        The property, or a reason to reject it where its length differs between structures.
     """
     graph_widths = {rows.size for _, rows in graph}
     node_widths = {rows.shape[1] for _, rows in node}
-    # What could be of either level belongs to atoms if its length is theirs.
+    # Values of as many numbers as there are atoms may be of either level: node level is assumed.
     of_atoms = not graph or any(rows.size > 1 for _, rows in graph)
     level: Level
     if len(node) >= len(graph) and len(node_widths) == 1 and of_atoms:
@@ -227,7 +233,7 @@ def _join_rows(name: str, graph: Rows, node: Rows) -> Property | str:
 
 
 def explain_rejection(prop: Property) -> str | None:
-    """Return the reason why a property cannot be a target, None if it can."""
+    """Return the reason why a property cannot be a target; None if it can."""
     known = prop.values[prop.known]
     if not len(known):
         return f"holds no number up to {LARGEST:g}" if prop.infinite else "holds no number"
@@ -252,7 +258,7 @@ def explain_rejection(prop: Property) -> str | None:
 
 
 def _is_counter(prop: Property) -> bool:
-    """Check whether a property is a running number or a label."""
+    """Check whether a property counts or labels structures, by its name or its values."""
     values = prop.values[:, 0]
     if _COUNTERS.search(normalize_name(prop.name)):
         return True

@@ -1,4 +1,7 @@
-"""Check a whole store for damage, duplicates, leakage, outliers and contradictions.
+"""Check a whole store for damage, duplicates, leakage, outliers and conflicting targets.
+
+*Twins* are duplicates: structures whose signatures differ by less than a tolerance. *Leakage* is
+what train shares with another split.
 
 Shapes: G graphs, N nodes, E edges.
 """
@@ -9,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 from ase.data import chemical_symbols, covalent_radii
@@ -29,14 +32,233 @@ from hydragnn_hpo.data.duplicates import (
     find_train_twins,
     find_twins,
 )
-from hydragnn_hpo.data.statistics import edge_lengths
+from hydragnn_hpo.data.graph_sizes import edge_lengths
 from hydragnn_hpo.data.store_index import Index, check_files, read_checked_stats, read_index
 from hydragnn_hpo.data.store_summary import Scan, Spread, measure_spread, read_windows, scan_store
 from hydragnn_hpo.errors import DataError, StorageError
 
 CLOSE = 0.6
-"""Nearer than this share of the sum of covalent radii is suspicious. The shortest bond of the
-G2 molecules stands at 0.8 or above; radii from Cordero et al. (2008), Dalton Trans. 2832."""
+"""Atoms nearer than this share of the sum of their covalent radii are suspicious. The shortest
+bonds of the G2 molecules are at 0.8 or above.
+
+Source: radii of Cordero et al. (2008), Dalton Trans. 2832."""
+
+
+class NamedRow(TypedDict):
+    """A structure of the store."""
+
+    row: int
+    """Row of its graph, counted from 0."""
+    id: str
+    """Its name."""
+    split: str | None
+    """Its split; None outside of all splits."""
+
+
+class CloseAtoms(TypedDict):
+    """The two atoms of a structure that are nearest by their covalent radii."""
+
+    atoms: list[int]
+    """Both, counted from 1, ascending."""
+    elements: list[str]
+    """Their chemical symbols."""
+    distance: float
+    """Angstrom."""
+    ratio: float
+    """Distance over the sum of covalent radii, below ``CLOSE``."""
+
+
+class CloseRow(NamedRow, CloseAtoms):
+    """A structure with atoms too near to each other."""
+
+
+class ShortestEdge(NamedRow):
+    """The structure with the shortest edge of the store."""
+
+    distance: float
+    """Length of that edge, angstrom."""
+
+
+class IsolatedRow(NamedRow):
+    """A structure with edges and with atoms that have none."""
+
+    atoms: int
+    """Number of atoms without an edge."""
+
+
+class GeometryReport(TypedDict):
+    """Distances of a store."""
+
+    shortest: ShortestEdge | None
+    """None where the store has no edges."""
+    close: list[CloseRow]
+    """Structures with atoms too near to each other, the worst first."""
+    bare: list[NamedRow]
+    """Structures without edges."""
+    isolated: list[IsolatedRow]
+    """Structures with some atoms without an edge."""
+
+
+class DuplicateSet(TypedDict):
+    """Structures that are the same within the tolerance."""
+
+    rows: list[int]
+    """Their rows, ascending."""
+    ids: list[str]
+    """Their names."""
+    splits: list[str | None]
+    """Their splits; None outside of all splits."""
+    formula: str
+    """Formula of the first, elements by atomic number."""
+    distance: float
+    """Largest difference of a signature from that of the first, angstrom."""
+
+
+class DuplicateReport(TypedDict):
+    """All duplicates of a store."""
+
+    groups: int
+    """Number of sets."""
+    structures: int
+    """Number of structures in all sets."""
+    exact_groups: int
+    """Number of sets that differ by rounding only, see ``duplicates.EXACT``."""
+    between: dict[str, int]
+    """Number of sets that touch two splits, by the names of both, as in ``train-test``."""
+    rows: list[DuplicateSet]
+    """All sets, by their first rows."""
+
+
+class TrainTwin(NamedRow):
+    """A structure outside of train with a twin in train."""
+
+    train_row: int
+    """Row of that twin."""
+    train_id: str
+    """Its name."""
+    distance: float
+    """Largest difference of their signatures, angstrom."""
+
+
+class SplitLeakage(TypedDict):
+    """What a split shares with train."""
+
+    structures: int
+    """Number of its structures."""
+    twins: int
+    """Number of those with a twin in train."""
+    groups: int
+    """Number of those whose group is in train."""
+    compositions: int
+    """Number of those whose composition is in train."""
+
+
+class LeakageReport(TypedDict):
+    """What all splits share with train."""
+
+    splits: dict[str, SplitLeakage]
+    """By split, without train."""
+    twins: list[TrainTwin]
+    """Structures with a twin in train, by row."""
+    groups: list[NamedRow]
+    """Structures whose group is in train, by row."""
+
+
+class OutlierRow(NamedRow):
+    """A structure with an outlier."""
+
+    value: float
+    """The value, or the norm of a vector or tensor, in the target's unit."""
+    z: float
+    """Robust z-score."""
+
+
+class NodeOutlierRow(OutlierRow):
+    """A structure with outliers of a node target, and the farthest of them."""
+
+    atom: int
+    """The atom of that outlier, counted from 1."""
+    atoms: int
+    """Number of its atoms that are outliers."""
+
+
+class OutlierReport(TypedDict):
+    """Outliers of one target."""
+
+    level: str
+    """``graph`` or ``node``."""
+    unit: str
+    """Unit of the values."""
+    scale_unit: str
+    """Unit of ``scale``: per atom for total energies."""
+    subtracted: str
+    """In words, what was subtracted from the values first."""
+    scale: float
+    """Median of the robust standard deviations that values are measured by."""
+    values: int
+    """Number of known values."""
+    count: int
+    """Number of outliers."""
+    rows: Sequence[OutlierRow | NodeOutlierRow]
+    """Structures with an outlier, the farthest first."""
+
+
+class Conflict(TypedDict):
+    """A target that differs too much between twins."""
+
+    target: str
+    """Name of the target."""
+    rows: list[int]
+    """Two rows: lowest and highest, or most different, value."""
+    difference: float
+    """How much their values differ."""
+    allowed: float
+    """How much they may differ."""
+    ids: list[str]
+    """Their names."""
+    splits: list[str | None]
+    """Their splits; None outside of all splits."""
+    unit: str
+    """Unit of the difference: per atom for total energies."""
+
+
+class ReportSettings(TypedDict):
+    """What was checked."""
+
+    store: str
+    """Path of the store."""
+    num_graphs: int
+    """Number of its graphs."""
+    tolerance: float
+    """Largest difference of twins, angstrom."""
+    z_limit: float
+    """Robust z-score from which a value is an outlier."""
+
+
+class DamageReport(ReportSettings):
+    """Findings in a damaged store, which is checked no further."""
+
+    damage: list[str]
+    """A sentence per damaged part; empty where there is no damage."""
+    serious: bool
+    """Whether the store is damaged, or a structure outside of train has a twin or its group in
+    train."""
+
+
+class StoreReport(DamageReport):
+    """Findings in an intact store."""
+
+    checksum: str
+    """Checksum of the store."""
+    cutoff: float
+    """Largest edge length, angstrom."""
+    duplicates: DuplicateReport
+    leakage: LeakageReport
+    outliers: dict[str, OutlierReport]
+    """By target."""
+    geometry: GeometryReport
+    conflicts: list[Conflict]
+    """Conflicting targets of twins, the worst first."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,21 +266,20 @@ class WindowGeometry:
     """Distances in one window."""
 
     shortest: NDArray[np.float64]
-    """Shortest edge of each graph in angstrom, [G]; infinite where there is none."""
+    """Length of the shortest edge of each graph in angstrom, [G]; infinite where it has none."""
 
     isolated: NDArray[np.int64]
-    """Atoms without an edge in each graph, [G]."""
+    """Number of atoms without an edge in each graph, [G]."""
 
-    close: list[dict[str, Any]]
-    """Graphs with atoms too near: ``row``, ``atoms`` (from 1), ``elements``, ``distance``,
-    ``ratio`` to the sum of covalent radii."""
+    close: dict[int, CloseAtoms]
+    """The nearest atoms of each graph with atoms too near, by its row in the store."""
 
 
 def measure_geometry(columns: Columns, first: int) -> WindowGeometry:
-    """Measure the edges of some graphs.
+    """Measure the edges of a window.
 
     Args:
-        columns: one window.
+        columns: graphs of the window.
         first: row of its first graph in the store.
     """
     graph = np.repeat(np.arange(columns.num_graphs), columns.num_edges())
@@ -68,48 +289,46 @@ def measure_geometry(columns: Columns, first: int) -> WindowGeometry:
     shortest = np.full(columns.num_graphs, np.inf)
     np.minimum.at(shortest, graph, lengths)
     degree = np.bincount(ends[:, 1], minlength=len(columns.numbers))
-    lone = np.concatenate(([0], np.cumsum(degree == 0)))
-    isolated = np.diff(lone[columns.node_offset]).astype(np.int64)
+    isolated_before = np.concatenate(([0], np.cumsum(degree == 0)))
+    isolated = np.diff(isolated_before[columns.node_offset]).astype(np.int64)
     near = np.flatnonzero(ratio < CLOSE)
     near = near[np.lexsort((ratio[near], graph[near]))]
-    close = []
+    close: dict[int, CloseAtoms] = {}
     for edge in near[np.unique(graph[near], return_index=True)[1]].tolist():
         pair = np.sort(ends[edge])
-        atoms = pair - columns.node_offset[graph[edge]] + 1
-        elements = [chemical_symbols[number] for number in columns.numbers[pair]]
-        measured = {"distance": float(lengths[edge]), "ratio": float(ratio[edge])}
-        row = {"row": first + int(graph[edge]), "atoms": atoms.tolist(), "elements": elements}
-        close.append(row | measured)
+        close[first + int(graph[edge])] = {
+            "atoms": (pair - columns.node_offset[graph[edge]] + 1).tolist(),
+            "elements": [chemical_symbols[number] for number in columns.numbers[pair]],
+            "distance": float(lengths[edge]),
+            "ratio": float(ratio[edge]),
+        }
     return WindowGeometry(shortest, isolated, close)
 
 
 CONFLICT = 0.5
-"""Twins contradict each other if a target differs by more than this share of its usual spread."""
+"""Share of a target's usual spread by which twins may differ, see ``Spread.usual``."""
 
 
 def find_conflicts(
     scan: Scan, spreads: Mapping[str, Spread], twins: Sequence[Twins]
-) -> list[dict[str, Any]]:
-    """List the contradictions between targets of twins, the worst first.
+) -> list[Conflict]:
+    """List the targets that differ too much between twins, the worst first.
 
-    Energies are compared per atom, node values in ascending order for each element. What a
-    supercell changes is compared among twins of one size.
+    Total energies are compared per atom. Atoms of twins may have another order, so their values
+    are compared in ascending order, element by element. Only energies are compared between a cell
+    and its supercell; other targets are among twins of one size.
 
     Args:
-        scan: of the store.
-        spreads: of every target.
-        twins: structures that are the same.
-
-    Returns:
-        For each ``target``, its ``unit``, ``rows``, ``ids`` and ``splits`` of lowest and highest
-        (or most different), ``difference`` and ``allowed``.
+        scan: scan of the store.
+        spreads: spread of every target by name.
+        twins: sets of structures that are the same.
     """
-    conflicts = []
+    conflicts: list[Conflict] = []
     for name, spread in spreads.items():
         allowed = CONFLICT * spread.usual
         for group in twins:
-            alike = _group_comparable(scan, name, group.rows)
-            compared = (_compare_twins(scan, name, rows) for rows in alike)
+            comparable = _group_comparable(scan, name, group.rows)
+            compared = (_compare_twins(scan, name, rows) for rows in comparable)
             difference, rows = max(compared, key=itemgetter(0))
             if difference > allowed:
                 conflicts.append(
@@ -128,7 +347,7 @@ def find_conflicts(
 
 
 def _group_comparable(scan: Scan, name: str, rows: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-    """Return the twins whose values of a target must be alike."""
+    """Return the sets of twins whose values of a target should be equal."""
     if scan.stats["targets"][name]["energy"] is not None:
         return [rows]
     sizes = scan.num_nodes[rows]
@@ -136,7 +355,10 @@ def _group_comparable(scan: Scan, name: str, rows: NDArray[np.int64]) -> list[ND
 
 
 def _compare_twins(scan: Scan, name: str, rows: NDArray[np.int64]) -> tuple[float, list[int]]:
-    """Return the largest difference among twins, and the two rows it is between."""
+    """Return the largest difference of a target among twins, and the two rows it is between.
+
+    There are fewer than two rows where the difference is 0.
+    """
     target, values = scan.stats["targets"][name], scan.scores[name]
     if target["level"] == "node":
         first = _sort_node_values(scan, values, int(rows[0]))
@@ -150,13 +372,14 @@ def _compare_twins(scan: Scan, name: str, rows: NDArray[np.int64]) -> tuple[floa
     rows = rows[np.isfinite(values[rows])]
     if len(rows) < 2:
         return 0.0, []
-    found = values[rows] / scan.num_nodes[rows] if target["energy"] == "total" else values[rows]
-    ends = [int(rows[found.argmin()]), int(rows[found.argmax()])]
-    return float(found.max() - found.min()), ends
+    total = target["energy"] == "total"
+    compared = values[rows] / scan.num_nodes[rows] if total else values[rows]
+    ends = [int(rows[compared.argmin()]), int(rows[compared.argmax()])]
+    return float(compared.max() - compared.min()), ends
 
 
 def _sort_node_values(scan: Scan, values: NDArray[np.float64], row: int) -> NDArray[np.float64]:
-    """Return the values of a graph's atoms by element, then value."""
+    """Return the values of a graph's atoms, sorted by element, then value."""
     nodes = np.arange(scan.node_offset[row], scan.node_offset[row + 1])
     return values[nodes[np.lexsort((values[nodes], scan.numbers[nodes]))]]
 
@@ -168,25 +391,26 @@ Z_LIMIT = 10.0
 """Robust z-score from which a value is an outlier."""
 
 Progress = Callable[[str], None]
+"""Called with a few words on what is being done."""
 
 
 @dataclass(frozen=True)
 class Findings:
-    """What was found, ready for JSON, and the scan it was found in."""
+    """The report on a store, and the scan it was made from."""
 
-    report: dict[str, Any]
-    """See ``check_store``."""
+    report: StoreReport | DamageReport
+    """Ready for JSON."""
 
     scan: Scan | None = field(repr=False)
-    """None where the store is damaged."""
+    """Scan of the store; None where it is damaged."""
 
     spreads: dict[str, Spread] = field(repr=False)
-    """Of every target."""
+    """Spread of every target; empty where the store is damaged."""
 
     @property
     def serious(self) -> bool:
-        """Whether the store is damaged, or knows test structures from training."""
-        return bool(self.report["serious"])
+        """Whether the store is damaged, or train shares structures with another split."""
+        return self.report["serious"]
 
 
 def check_store(
@@ -196,41 +420,41 @@ def check_store(
     z_limit: float = Z_LIMIT,
     progress: Progress | None = None,
 ) -> Findings:
-    """Read every byte of a store and report what is odd about it.
+    """Read every byte of a store, and report damage, duplicates, leakage and outliers.
 
     Memory holds one window, the light columns, one number per value of every target, and the
-    signatures of those structures whose composition another one has, too.
+    signatures of structures that share their composition with another one.
 
     Args:
         path: the store.
         tolerance: largest difference of twins in angstrom, see ``data.duplicates``.
         z_limit: robust z-score from which a value is an outlier.
-        progress: called with what is being done.
-
-    Returns:
-        A report with ``damage`` (sentences), ``duplicates``, ``leakage``, ``outliers``,
-        ``geometry``, ``conflicts``, and ``serious``: damaged, or a structure outside of train
-        whose twin or group is in train. Where there is damage, nothing else was looked at.
+        progress: called at each step.
 
     Raises:
         DataError: this is no store, or its index is damaged.
     """
     report_progress = progress or (lambda _: None)
     index = read_index(path)
-    report: dict[str, Any] = {"store": str(path), "num_graphs": index.num_graphs}
-    report |= {"tolerance": tolerance, "z_limit": z_limit}
+    settings: ReportSettings = {
+        "store": str(path),
+        "num_graphs": index.num_graphs,
+        "tolerance": tolerance,
+        "z_limit": z_limit,
+    }
     report_progress("comparing checksums")
     damage = _find_damage(index)
     if not damage:
         try:
-            return _check_intact_store(index, report, report_progress)
+            return _check_intact_store(index, settings, report_progress)
         except DataError as error:
             damage = [str(error)]
-    return Findings(report | {"damage": damage, "serious": True}, None, {})
+    damaged: DamageReport = {**settings, "damage": damage, "serious": True}
+    return Findings(damaged, None, {})
 
 
 def _find_damage(index: Index) -> list[str]:
-    """Compare every file with its checksum."""
+    """Compare every file with its checksum; return a sentence per damaged part."""
     sentences = []
     try:
         read_checked_stats(index)
@@ -244,10 +468,9 @@ def _find_damage(index: Index) -> list[str]:
     return sentences
 
 
-def _check_intact_store(index: Index, report: dict[str, Any], progress: Progress) -> Findings:
-    """Check an intact store."""
+def _check_intact_store(index: Index, settings: ReportSettings, progress: Progress) -> Findings:
     stats = read_checked_stats(index)
-    tolerance, z_limit = report["tolerance"], report["z_limit"]
+    tolerance, z_limit = settings["tolerance"], settings["z_limit"]
     scan = scan_store(index, stats)
     compositions = composition_keys(scan.numbers, scan.num_nodes)
     signatures, geometry = _scan_windows(index, scan, compositions, progress)
@@ -256,7 +479,8 @@ def _check_intact_store(index: Index, report: dict[str, Any], progress: Progress
     progress("looking at targets")
     spreads = {name: measure_spread(scan, name, z_limit) for name in stats["targets"]}
     leakage = _report_leakage(scan, signatures, twins, tolerance, compositions)
-    found = {
+    report: StoreReport = {
+        **settings,
         "checksum": stats["checksum"],
         "cutoff": stats["cutoff"],
         "damage": [],
@@ -267,13 +491,13 @@ def _check_intact_store(index: Index, report: dict[str, Any], progress: Progress
         "conflicts": find_conflicts(scan, spreads, twins),
         "serious": any(s["twins"] or s["groups"] for s in leakage["splits"].values()),
     }
-    return Findings(report | found, scan, spreads)
+    return Findings(report, scan, spreads)
 
 
 def _scan_windows(
     index: Index, scan: Scan, compositions: NDArray[np.uint64], progress: Progress
 ) -> tuple[Signatures, list[WindowGeometry]]:
-    """Read every window once, whole: signatures of what may be twins, and distances of all."""
+    """Read every window once: signatures of graphs that may have twins, and distances of all."""
     keys = add_attribute_keys(compositions, scan.attributes)
     rows = find_repeated(keys)
     values, sizes, geometry = [], [], []
@@ -281,8 +505,8 @@ def _scan_windows(
         first, last = (int(index.starts[number, 0]) for number in (window, window + 1))
         columns = columns_from(arrays, scan.stats)
         begin, end = np.searchsorted(rows, (first, last))
-        some = columns.take(rows[begin:end] - first)
-        value, size = compute_signatures(some, scan.stats["cutoff"])
+        candidates = columns.take(rows[begin:end] - first)
+        value, size = compute_signatures(candidates, scan.stats["cutoff"])
         values.append(value)
         sizes.append(size)
         geometry.append(measure_geometry(columns, first))
@@ -291,8 +515,7 @@ def _scan_windows(
     return Signatures(rows, keys[rows], np.concatenate(values), offset), geometry
 
 
-def _name_row(scan: Scan, row: int) -> dict[str, Any]:
-    """Name a structure."""
+def _name_row(scan: Scan, row: int) -> NamedRow:
     return {"row": row, "id": scan.ids[row], "split": _split_name(scan, row)}
 
 
@@ -301,14 +524,14 @@ def _split_name(scan: Scan, row: int) -> str | None:
     return SPLITS[split] if split >= 0 else None
 
 
-def _report_duplicates(scan: Scan, twins: Sequence[Twins]) -> dict[str, Any]:
+def _report_duplicates(scan: Scan, twins: Sequence[Twins]) -> DuplicateReport:
     """List the sets of twins, and count those that touch two splits."""
     between: Counter[str] = Counter()
-    rows = []
+    rows: list[DuplicateSet] = []
     for group in twins:
         members = group.rows.tolist()
-        met = sorted(set(scan.split[members].tolist()) - {-1})
-        between.update(f"{SPLITS[a]}-{SPLITS[b]}" for a, b in itertools.combinations(met, 2))
+        splits = sorted(set(scan.split[members].tolist()) - {-1})
+        between.update(f"{SPLITS[a]}-{SPLITS[b]}" for a, b in itertools.combinations(splits, 2))
         rows.append(
             {
                 "rows": members,
@@ -339,9 +562,9 @@ def _report_leakage(
     twins: list[Twins],
     tolerance: float,
     compositions: NDArray[np.uint64],
-) -> dict[str, Any]:
+) -> LeakageReport:
     """Count what each split shares with train: twins, groups, compositions."""
-    pairs = [
+    pairs: list[TrainTwin] = [
         {
             **_name_row(scan, row),
             "train_row": twin,
@@ -351,10 +574,10 @@ def _report_leakage(
         for group in twins
         for row, twin, distance in find_train_twins(signatures, group, scan.split, tolerance)
     ]
-    inside = scan.split == TRAIN
-    group_seen = np.isin(scan.group, scan.group[inside])
-    composition_seen = np.isin(compositions, compositions[inside])
-    splits = {}
+    in_train = scan.split == TRAIN
+    group_seen = np.isin(scan.group, scan.group[in_train])
+    composition_seen = np.isin(compositions, compositions[in_train])
+    splits: dict[str, SplitLeakage] = {}
     for number, name in enumerate(SPLITS):
         if number != TRAIN:
             here = scan.split == number
@@ -364,13 +587,12 @@ def _report_leakage(
                 "groups": int((here & group_seen).sum()),
                 "compositions": int((here & composition_seen).sum()),
             }
-    shared = np.flatnonzero(group_seen & ~inside & (scan.split >= 0)).tolist()
+    shared = np.flatnonzero(group_seen & ~in_train & (scan.split >= 0)).tolist()
     pairs.sort(key=lambda pair: pair["row"])
     return {"splits": splits, "twins": pairs, "groups": [_name_row(scan, row) for row in shared]}
 
 
-def _report_outliers(scan: Scan, name: str, spread: Spread, limit: float) -> dict[str, Any]:
-    """List the values far out, the farthest first; of a structure's atoms the farthest."""
+def _report_outliers(scan: Scan, name: str, spread: Spread, limit: float) -> OutlierReport:
     far = np.flatnonzero(np.abs(spread.z) > limit)
     far = far[np.argsort(-np.abs(spread.z[far]), kind="stable")]
     target, values = scan.stats["targets"][name], scan.scores[name]
@@ -378,12 +600,16 @@ def _report_outliers(scan: Scan, name: str, spread: Spread, limit: float) -> dic
     offset = scan.node_offset
     graphs = np.searchsorted(offset, far, side="right") - 1 if by_node else far
     _, first = np.unique(graphs, return_index=True)
-    rows = []
+    rows: list[OutlierRow | NodeOutlierRow] = []
+    # Sorted places keep the order of ``far``: the first of each structure is its farthest.
     for place in np.sort(first).tolist():
-        graph, value = int(graphs[place]), int(far[place])
-        atom = {"atom": value - int(offset[graph]) + 1, "atoms": int((graphs == graph).sum())}
-        number = {"value": float(values[value]), "z": float(spread.z[value])}
-        rows.append(_name_row(scan, graph) | (atom if by_node else {}) | number)
+        graph, row = int(graphs[place]), int(far[place])
+        named, value, z = _name_row(scan, graph), float(values[row]), float(spread.z[row])
+        if by_node:
+            atom, atoms = row - int(offset[graph]) + 1, int((graphs == graph).sum())
+            rows.append({**named, "atom": atom, "atoms": atoms, "value": value, "z": z})
+        else:
+            rows.append({**named, "value": value, "z": z})
     known = np.isfinite(spread.rest)
     return {
         "level": target["level"],
@@ -398,23 +624,27 @@ def _report_outliers(scan: Scan, name: str, spread: Spread, limit: float) -> dic
 
 
 def _difference_unit(scan: Scan, name: str) -> str:
-    """Name the unit of differences: total energies are compared per atom."""
+    """Return the unit in which differences are measured: total energies are compared per atom."""
     target = scan.stats["targets"][name]
     return f"{target['unit']}/atom" if target["energy"] == "total" else str(target["unit"])
 
 
-def _report_geometry(scan: Scan, windows: Sequence[WindowGeometry]) -> dict[str, Any]:
-    """Put the windows together."""
+def _report_geometry(scan: Scan, windows: Sequence[WindowGeometry]) -> GeometryReport:
     shortest = np.concatenate([window.shortest for window in windows])
     isolated = np.concatenate([window.isolated for window in windows])
-    close = sorted((pair for window in windows for pair in window.close), key=itemgetter("ratio"))
+    close = [pair for window in windows for pair in window.close.items()]
+    close.sort(key=lambda pair: pair[1]["ratio"])
     bare = np.flatnonzero(scan.num_edges == 0).tolist()
-    some = np.flatnonzero((isolated > 0) & (scan.num_edges > 0)).tolist()
+    partly_isolated = np.flatnonzero((isolated > 0) & (scan.num_edges > 0)).tolist()
     nearest = int(shortest.argmin())
-    distance = {"distance": float(shortest[nearest])}
+    shortest_edge: ShortestEdge | None = None
+    if scan.num_edges.any():
+        shortest_edge = {**_name_row(scan, nearest), "distance": float(shortest[nearest])}
     return {
-        "shortest": _name_row(scan, nearest) | distance if scan.num_edges.any() else None,
-        "close": [_name_row(scan, pair["row"]) | pair for pair in close],
+        "shortest": shortest_edge,
+        "close": [{**_name_row(scan, row), **atoms} for row, atoms in close],
         "bare": [_name_row(scan, row) for row in bare],
-        "isolated": [_name_row(scan, row) | {"atoms": int(isolated[row])} for row in some],
+        "isolated": [
+            {**_name_row(scan, row), "atoms": int(isolated[row])} for row in partly_isolated
+        ],
     }

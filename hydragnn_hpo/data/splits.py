@@ -26,7 +26,7 @@ MIN_CALIBRATION = 9
 """Groups in ``cal`` below which a 90 % interval has no guarantee: ceil(0.9 (9 + 1)) = 9."""
 
 ENOUGH_GROUPS = 2000
-"""Groups that are enough to judge by: of more, train gets the rest."""
+"""Groups that are enough in a split other than train; in larger data sets train gets the rest."""
 
 
 def assign_splits(
@@ -37,14 +37,15 @@ def assign_splits(
 ) -> NDArray[np.int8]:
     """Return the split of every structure as an index into ``SPLITS``, [G].
 
-    Groups are shuffled by the seed and go one by one to the split that lacks the most. None
-    straddles two of the splits cut here; a published test split is kept as it is.
+    Groups are shuffled by the seed and go one by one to the split that lacks the most structures,
+    so that each lies in one split. A published test split is kept as it is, even where it cuts
+    through groups.
 
     Args:
-        groups: group of each structure: names, or numbers in the order of the names.
-        published: published split of each structure, if any.
+        groups: group of each structure, [G]: names, or numbers in the order of the names.
+        published: published split of each structure, [G]; None where it has none.
         config: shares, seed, and which published value means test.
-        name: of the data set, for errors.
+        name: name of the data set, for errors.
 
     Raises:
         DataError: a split would be empty, or the published test split has no structure.
@@ -90,12 +91,23 @@ def _group_rows(groups: NDArray[Any]) -> list[NDArray[np.int64]]:
 def _deal_groups(
     rows: Sequence[NDArray[np.int64]], shares: NDArray[np.float64], seed: int, total: int
 ) -> NDArray[np.int8]:
-    """Deal shuffled groups to the split that lacks the most; none with a share stays empty."""
+    """Deal shuffled groups to the split that lacks the most; no split with a share stays empty.
+
+    Args:
+        rows: rows of each group.
+        shares: share of each split; they sum to 1.
+        seed: seed of the shuffle.
+        total: number of rows, G.
+
+    Returns:
+        Split of each row, [G].
+    """
     result = np.full(total, -1, dtype=np.int8)
     lacking = shares * total
     empty = set(np.flatnonzero(shares > 0).tolist())
     order = np.random.default_rng(seed).permutation(len(rows))
     for done, group in enumerate(order):
+        # The last groups go to the splits that are still empty.
         choice = sorted(empty) if len(rows) - done <= len(empty) else range(len(shares))
         split = max(choice, key=lambda option: (lacking[option], -option))
         result[rows[group]] = split
@@ -106,25 +118,30 @@ def _deal_groups(
 
 @dataclass(frozen=True)
 class SplitProposal:
-    """What a card says under ``[split]``, with the reason."""
+    """Values for ``[split]`` of a new card, with the reason."""
 
     group: str
+    """``composition`` or ``structure``, see ``SplitConfig.group``."""
     shares: tuple[float, ...]
+    """Share of each split, in the order of ``SPLITS``."""
     published: str | None
+    """Name of the property with the published split; None where there is none."""
     why: str
+    """Reason for the group, for a comment in the card."""
     warning: str | None
+    """A sentence for the user; None where there is nothing to warn of."""
 
 
 def propose_split(
     total: int, read: int, *, compositions: int, labels: Mapping[str, set[str]]
 ) -> SplitProposal:
-    """Propose how the structures of a new data set are split.
+    """Propose how to split the structures of a new data set.
 
     Args:
-        total: number of structures.
-        read: structures that were read.
-        compositions: different ones among these.
-        labels: text properties that every structure has, and their values.
+        total: number of structures of the data set.
+        read: number of structures in the sample that was read.
+        compositions: number of different compositions in the sample.
+        labels: different values of each text property that all structures of the sample have.
     """
     published = next((key for key, values in labels.items() if _is_split(key, values)), None)
     if compositions >= MIN_COMPOSITIONS:
@@ -146,9 +163,16 @@ def propose_split(
 
 
 def propose_shares(groups: int) -> tuple[float, ...]:
-    """Propose the shares of the splits: a tenth each for what judges, less of very many.
+    """Propose the shares of train, val, sel, cal and test, which sum to 1.
 
-    ``cal`` gets what intervals need, if that is at most a quarter.
+    Each split but train gets a tenth, in large data sets as much as ``ENOUGH_GROUPS`` are. ``cal``
+    gets more where 90 % intervals need it, up to a quarter.
+
+    Args:
+        groups: number of groups of the data set.
+
+    Returns:
+        Shares in the order of ``SPLITS``, rounded to 0.01.
 
     >>> propose_shares(1000)
     (0.6, 0.1, 0.1, 0.1, 0.1)
@@ -174,6 +198,6 @@ def _warn_of_calibration(groups: int, what: str) -> str | None:
 
 
 def _is_split(key: str, values: set[str]) -> bool:
-    """Check whether a property names the published split."""
+    """Check whether a property holds the published split, by its name and its values."""
     named = key.lower() in ("split", "set", "subset", "fold", "partition", "data_split")
     return named and "test" in values and len(values) in (2, 3, 4)

@@ -1,4 +1,8 @@
-"""Open a store the best way there is: staged as mapped files, in windows, or distributed."""
+"""Open a store in the fastest way that the host allows: staged, in windows, or distributed.
+
+A *stage* is a copy of a store on a disk of this host, as one ``.npy`` file per column, which all
+processes map into memory. The first process makes it; locks keep others from making or removing it.
+"""
 
 import contextlib
 import errno
@@ -12,7 +16,7 @@ import tempfile
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,20 +47,23 @@ from hydragnn_hpo.files import PART, read_json, storage, whole_folder, write_jso
 from hydragnn_hpo.host_info import create_private, private_folder
 
 SCRATCH = "HYDRAGNN_HPO_SCRATCH"
-"""The environment variable that names places, the best one first, with ``:`` between them."""
+"""Environment variable with folders for stages, separated by ``:``, the preferred one first."""
 
 logger = logging.getLogger(__name__)
 
 _used: dict[Path, int] = {}
-"""Descriptors of the locks on stages that this process reads; closed when it ends."""
+"""Descriptors of the locks on stages that this process reads, by lock file."""
 
 
 class UnusablePlace(StorageError):
-    """A place cannot be written; the next one may do."""
+    """A folder for stages cannot be written; another one may be."""
 
 
 def list_places(scratch: Path | None) -> list[Path]:
-    """Return where to stage, best first: as asked, by ``SCRATCH``, or the temporary folder."""
+    """Return the folders for stages, the preferred one first.
+
+    They are ``scratch``, or those that ``HYDRAGNN_HPO_SCRATCH`` lists, or the temporary folder.
+    """
     if scratch is not None:
         return [scratch]
     named = [Path(name) for name in os.environ.get(SCRATCH, "").split(":") if name]
@@ -64,11 +71,11 @@ def list_places(scratch: Path | None) -> list[Path]:
 
 
 def open_stage_folder(place: Path) -> Path:
-    """Return a folder that only we can enter; on a shared place a stranger may have made it.
+    """Return our private folder for stages in a place that other users may share.
 
     Raises:
         UnusablePlace: the place cannot be written.
-        StorageError: the folder there is not ours alone.
+        StorageError: the folder exists, and others can enter it, or it belongs to another user.
     """
     folder = private_folder(place)
     try:
@@ -89,7 +96,7 @@ def open_stage_folder(place: Path) -> Path:
 
 @contextlib.contextmanager
 def lock_for_writing(target: Path) -> Iterator[None]:
-    """Be the only one on this host who makes or removes a stage; wait for who does so."""
+    """Lock a stage for making or removing it; wait while another process of this host does."""
     with storage(target):
         descriptor = _open(_lock(target))
     try:
@@ -100,56 +107,59 @@ def lock_for_writing(target: Path) -> Iterator[None]:
 
 
 def hold_stage(target: Path) -> None:
-    """Hold a stage for the life of this process, so that no other process removes it."""
+    """Lock a stage against removal until this process ends."""
     file = _use(target)
     if file in _used:
         return
     try:
         descriptor = _open(file)
     except OSError:
-        return  # Where no lock can be made, no stage can be removed either.
+        return  # where no lock can be created, no stage can be removed either
     fcntl.flock(descriptor, fcntl.LOCK_SH)
+    # The time of the lock file tells ``evict_stage`` when the stage was last opened.
     with contextlib.suppress(OSError):
         os.utime(descriptor)
     _used[file] = descriptor
 
 
 def release_stage(target: Path) -> None:
-    """Release a stage that turned out not to be whole."""
+    """Release the lock of ``hold_stage``."""
     descriptor = _used.pop(_use(target), None)
     if descriptor is not None:
         os.close(descriptor)
 
 
 def remove_unfinished(target: Path) -> None:
-    """Remove what killed processes left half made; whoever still works holds a lock.
+    """Remove the unfinished stages of killed processes: those whose lock is free.
 
     Args:
-        target: the stage whose lock we hold ourselves.
+        target: stage whose lock this process holds.
     """
-    for left in target.parent.glob(f".*{PART}"):
-        owner = _stage_of_part(left)
-        with contextlib.nullcontext(True) if owner == target else _try_lock(_lock(owner)) as alone:
-            if alone:
-                shutil.rmtree(left, ignore_errors=True)
+    for unfinished in target.parent.glob(f".*{PART}"):
+        stage = _stage_of_part(unfinished)
+        with contextlib.nullcontext(True) if stage == target else _try_lock(_lock(stage)) as free:
+            if free:
+                shutil.rmtree(unfinished, ignore_errors=True)
 
 
 def evict_stage(target: Path) -> bool:
-    """Remove the stage that was opened longest ago and that no process reads.
+    """Remove the stage that was opened longest ago, of those that no process reads.
 
     Args:
-        target: the stage that room is made for, whose lock we hold ourselves.
+        target: stage that needs the room; this process holds its lock.
 
     Returns:
-        Whether there was one.
+        Whether one was removed.
     """
-    found = [path for path in target.parent.iterdir() if path.is_dir() and path.name[0] != "."]
-    for other in sorted(found, key=_last_opened):
-        with _try_lock(_lock(other)) as unmade, _try_lock(_use(other)) as unused:
-            if unmade and unused:
+    stages = [path for path in target.parent.iterdir() if path.is_dir() and path.name[0] != "."]
+    for other in sorted(stages, key=_last_opened):
+        with _try_lock(_lock(other)) as unlocked, _try_lock(_use(other)) as unused:
+            if unlocked and unused:
+                # Renamed first, so that no process maps half of it; not into a new folder, which
+                # a full disk would refuse.
                 aside = other.with_name(f".{other.name}.{secrets.token_hex(4)}{PART}")
                 with storage(other):
-                    os.rename(other, aside)  # on a full place no folder could be made
+                    os.rename(other, aside)
                 shutil.rmtree(aside, ignore_errors=True)
                 logger.info("%s: removed to make room; it was not in use.", other)
                 return True
@@ -157,22 +167,25 @@ def evict_stage(target: Path) -> bool:
 
 
 def _last_opened(target: Path) -> float:
+    """Return when a stage was last opened, in seconds since the epoch; 0 if that is unknown."""
     with contextlib.suppress(OSError):
         return _use(target).stat().st_mtime
     return 0.0
 
 
 def _lock(target: Path) -> Path:
+    """Return the file that is locked by the process that makes or removes a stage."""
     return target.parent / f"{target.name}.lock"
 
 
 def _use(target: Path) -> Path:
+    """Return the file on which all processes that read a stage hold a shared lock."""
     return target.parent / f"{target.name}.used"
 
 
-def _stage_of_part(left: Path) -> Path:
-    """Return the stage that something half made was to become: ``.NAME.RANDOM.part``."""
-    return left.parent / left.name[1:].split(".", maxsplit=1)[0]
+def _stage_of_part(unfinished: Path) -> Path:
+    """Return the stage that an unfinished one, ``.NAME.RANDOM.part``, was to become."""
+    return unfinished.parent / unfinished.name[1:].split(".", maxsplit=1)[0]
 
 
 def _open(file: Path) -> int:
@@ -181,7 +194,7 @@ def _open(file: Path) -> int:
 
 @contextlib.contextmanager
 def _try_lock(file: Path) -> Iterator[bool]:
-    """Hold a lock if it is free; return whether it was."""
+    """Hold a lock for the body if it is free; yield whether it was."""
     try:
         descriptor = _open(file)
     except OSError:
@@ -198,16 +211,17 @@ def _try_lock(file: Path) -> Iterator[bool]:
 
 
 LAYOUT = 2
-"""Of a stage; one of another layout is made again."""
+"""Version of the layout of stages; one of another version is made again."""
 
 _OFFSETS: dict[str, tuple[str, Per]] = {COUNTS[per]: (name, per) for per, name in OFFSETS.items()}
-"""Counts in a store, and the offsets that stand for them in a stage."""
+"""Counts in a store, and the name and kind of the offsets that a stage has in their place."""
 
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT}
+"""Error numbers of a full disk or an exhausted quota."""
 
 
 def map_stage(target: Path, index: Index) -> Columns | None:
-    """Map a stage into memory, if it is there and whole; pages are shared by all who do so."""
+    """Map a stage into memory, which all processes share; None where it is missing or damaged."""
     if not target.is_dir():
         return None
     hold_stage(target)
@@ -219,13 +233,17 @@ def map_stage(target: Path, index: Index) -> Columns | None:
 
 
 def make_stage(target: Path, index: Index) -> Columns:
-    """Make a stage, unless another process does it first, and map it.
+    """Make a stage, unless another process does so first, and map it.
 
-    Stages that no process uses are removed when there is no room.
+    Where there is no room, stages that no process reads are removed.
+
+    Args:
+        target: folder of the stage, named after the checksum of the store.
+        index: index of the store.
 
     Raises:
         DataError: the store is damaged.
-        StorageError: there is no room, or the place cannot be written; nothing is left behind.
+        StorageError: there is no room, or the place cannot be written; nothing is left there.
     """
     with lock_for_writing(target):
         columns = map_stage(target, index)
@@ -249,7 +267,7 @@ def _write_with_room(target: Path, index: Index) -> None:
 
 
 def _write_stage(target: Path, index: Index) -> None:
-    """Read a store and lay its columns out; called by the one who makes the stage."""
+    """Read a store and write its columns; the caller holds the stage's lock."""
     with whole_folder(target) as folder:
         with contextlib.ExitStack() as stack, WindowReader(index) as reader:
             files = {
@@ -261,16 +279,32 @@ def _write_stage(target: Path, index: Index) -> None:
             places = _row_places(index, files)
             runs = find_runs(index, RUN_BYTES)
             turn = zlib.crc32(os.uname().nodename.encode()) % max(len(runs), 1)
-            for first, last in runs[turn:] + runs[:turn]:  # hosts begin at different parts
+            # Hosts begin at different windows, so that not all read the same file at once.
+            for first, last in runs[turn:] + runs[:turn]:
                 start = index.starts[first]
                 _put(files, places(start), _convert_window(reader.read(first, last), start), folder)
         sizes = {file.name: file.stat().st_size for file in folder.iterdir()}
-        said = {"layout": LAYOUT, "store": str(index.folder), "files": sizes}
-        write_json(folder / "manifest.json", said)
+        manifest: StageManifest = {
+            "layout": LAYOUT,
+            "store": str(index.folder),
+            "files": sizes,
+        }
+        write_json(folder / "manifest.json", manifest)
+
+
+class StageManifest(TypedDict):
+    """The content of ``manifest.json``, the last file of a stage to be written."""
+
+    layout: int
+    """Version of the layout, ``LAYOUT``."""
+    store: str
+    """Path of the store."""
+    files: dict[str, int]
+    """Size of every other file in bytes, by name."""
 
 
 def _shapes(index: Index) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:
-    """Return the type and shape of every array of a stage."""
+    """Return the type and shape of every array of a stage, by name."""
     rows = dict(zip(PERS, index.starts[-1].tolist(), strict=True))
     shapes = {
         c.name: (c.dtype, (rows[c.per], *c.shape)) for c in index.columns if c.name not in _OFFSETS
@@ -283,7 +317,7 @@ def _shapes(index: Index) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:
 
 @contextlib.contextmanager
 def _open_reserved(file: Path, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Iterator[BinaryIO]:
-    """Open an array file whose header is written and whose room is reserved."""
+    """Create a ``.npy`` file with its header written and the room for its rows reserved."""
     header = {
         "descr": np.lib.format.dtype_to_descr(dtype),
         "fortran_order": False,
@@ -297,11 +331,11 @@ def _open_reserved(file: Path, dtype: np.dtype[Any], shape: tuple[int, ...]) -> 
 
 
 def _convert_window(arrays: Arrays, start: NDArray[np.int64]) -> Arrays:
-    """Turn a run of windows into what a stage holds.
+    """Convert the arrays of a run of windows to those of a stage.
 
     Args:
-        arrays: of the run.
-        start: graphs, nodes, edges and characters before it, [4].
+        arrays: arrays of the run.
+        start: graphs, nodes, edges and characters before the run, [4].
     """
     staged = {name: array for name, array in arrays.items() if name not in _OFFSETS}
     for counts, (name, per) in _OFFSETS.items():
@@ -313,11 +347,16 @@ def _convert_window(arrays: Arrays, start: NDArray[np.int64]) -> Arrays:
 def _row_places(
     index: Index, files: dict[str, BinaryIO]
 ) -> Callable[[NDArray[np.int64]], dict[str, int]]:
-    """Return what tells, from the rows before a run, where in each file the run begins.
+    """Return a function that computes where in each file a run of windows begins.
 
     Args:
-        index: of the store.
-        files: each at its first row, offsets after the zero that they begin with.
+        index: index of the store.
+        files: open files by array, each positioned at its first row; those of offsets after the 0
+            that they begin with.
+
+    Returns:
+        Function of the graphs, nodes, edges and characters before the run, [4], that returns bytes
+        from the beginning of each file, by array.
     """
     shapes = _shapes(index)
     pers: dict[str, Per] = {c.name: c.per for c in index.columns if c.name not in _OFFSETS}
@@ -340,17 +379,21 @@ def _put(files: dict[str, BinaryIO], places: dict[str, int], arrays: Arrays, fol
 
 
 def _is_whole(target: Path) -> bool:
-    """Check whether a stage still holds every byte it was renamed with."""
+    """Check whether a stage has this layout, and all files have the sizes of its manifest."""
     try:
-        said = read_json(target / "manifest.json")
-        sizes = {name: (target / name).stat().st_size for name in said["files"]}
+        manifest: StageManifest = read_json(target / "manifest.json")
+        sizes = {name: (target / name).stat().st_size for name in manifest["files"]}
     except (HydraError, OSError, KeyError, TypeError, ValueError):
         return False
-    return bool(said.get("layout") == LAYOUT and sizes == said["files"])
+    return manifest.get("layout") == LAYOUT and sizes == manifest["files"]
 
 
 def _map_arrays(target: Path, index: Index) -> Columns:
-    """Map the arrays of a stage; raises ValueError where one is not what it should be."""
+    """Map the arrays of a stage.
+
+    Raises:
+        ValueError: an array has another type or shape than in the store.
+    """
     arrays: Arrays = {"windows": index.starts[:, 0]}
     for name, (dtype, shape) in _shapes(index).items():
         array = np.load(target / f"{name}.npy", mmap_mode="r", allow_pickle=False)
@@ -367,27 +410,28 @@ def open_store(
     access: Access = "auto",
     shuffled: int | None = None,
 ) -> GraphSet:
-    """Return the graphs of a store; the first caller on a host stages it for all.
+    """Open the graphs of a store; the first process on a host stages it for all.
 
     Args:
-        path: the store, ``NAME.bp``.
-        scratch: where to stage; the places that ``HYDRAGNN_HPO_SCRATCH`` lists, else the
-            system's temporary folder, if left out.
-        access: how. ``auto`` stages a store once per host, and reads it in windows where there
-            is no room; ``distributed`` is collective over all ranks of MPI.
-        shuffled: training graphs that are shuffled at once; a warning says so where windows
-            are kept for fewer.
+        path: path of the store, ``NAME.bp``.
+        scratch: folder for stages; None means those that ``HYDRAGNN_HPO_SCRATCH`` lists, or the
+            system's temporary folder.
+        access: ``stage``, ``windows``, ``distributed`` (collective over all ranks of MPI), or
+            ``auto``, which stages the store, and reads it in windows where there is no room.
+        shuffled: number of training graphs that are shuffled at one time. Where the windows kept
+            hold fewer, a warning is logged; None logs none.
 
     Raises:
         DataError: the store is damaged.
-        StorageError: a scratch folder is not ours, or ``stage`` was asked for and has no room.
+        StorageError: a folder for stages can be entered by others, or access is ``stage`` and
+            there is no room.
     """
     if access == "distributed":
         from hydragnn_hpo.data.distributed_store import DistributedStore
 
         return DistributedStore(path)
     index = read_index(path)
-    read_checked_stats(index)  # whatever is wrong with it is reported before anything is staged
+    read_checked_stats(index)  # damage is reported before anything is staged
     if access == "windows":
         return _open_windows(index, shuffled)
     staged, reasons = _map_staged(index, scratch)
@@ -414,7 +458,11 @@ def _open_windows(index: Index, shuffled: int | None) -> GraphSet:
 
 
 def _map_staged(index: Index, scratch: Path | None) -> tuple[Columns | None, list[str]]:
-    """Return the staged columns, or why no place would do."""
+    """Map a stage of the store, made where there is none.
+
+    Returns:
+        Its columns and an empty list, or None and a sentence on each place that cannot hold it.
+    """
     stages, reasons = [], []
     for place in list_places(scratch):
         try:

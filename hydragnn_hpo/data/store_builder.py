@@ -1,7 +1,6 @@
-"""Build a store from a card: with worker processes of this host, or with the ranks of MPI."""
+"""Build a store from a card, with worker processes of this host or with the ranks of MPI."""
 
 import contextlib
-import json
 import logging
 import os
 import queue
@@ -10,9 +9,10 @@ import sys
 import threading
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NotRequired, TypedDict, TypeVar
 
 from ase import parallel
 
@@ -34,15 +34,28 @@ from hydragnn_hpo.data.build_plan import (
     make_plan,
     remove_work_folder,
     stop_path,
+    write_plan,
 )
-from hydragnn_hpo.data.convert_pieces import Progress, Record, finish_piece, read_record
+from hydragnn_hpo.data.convert_pieces import (
+    PieceDone,
+    PieceFailed,
+    PieceProgress,
+    Progress,
+    Record,
+    WorkerBug,
+    WorkerMessage,
+    finish_piece,
+    parse_message,
+    read_record,
+)
 from hydragnn_hpo.data.mpi_ranks import HostGroups, group_by_host
 from hydragnn_hpo.data.store_parts import WINDOW, refuse_foreign_folder
 from hydragnn_hpo.errors import ConfigError, HydraError, JobError, answer_of
+from hydragnn_hpo.file_records import StoreStats
 from hydragnn_hpo.files import whole_folder, write_json
 
 _SMALL = 2
-"""So few pieces are converted sooner than workers have started."""
+"""Builds of up to this many pieces use no workers, which would take longer to start."""
 
 _COMMAND = [sys.executable, "-m", "hydragnn_hpo.data.convert_pieces"]
 
@@ -55,18 +68,18 @@ _RANK_COUNTS = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE")
 
 
 class BuildProgress:
-    """A ``progress`` that is also called once before the first structure."""
+    """A callback for ``progress`` that also learns how much there is to do."""
 
     def begin(self, total: int | None, reused: int) -> None:
-        """Take note of what there is to do.
+        """Receive the size of the build, once, before the first structure is converted.
 
         Args:
-            total: structures, where all files tell it.
-            reused: structures that an earlier, broken build has finished.
+            total: number of structures; None where a file does not tell it before it is read.
+            reused: number of structures that an earlier, interrupted build has finished.
         """
 
     def __call__(self, done: int) -> None:
-        """Take note of the number of structures that are done."""
+        """Receive the number of structures that are finished, reused ones included."""
 
 
 def _convert_all(
@@ -80,15 +93,16 @@ def _convert_all(
     """Finish all pieces of a build, and return their records in order.
 
     Args:
-        plan: of the build.
+        plan: plan of the build.
         work: its work folder.
         out: the store, for the list of bad structures if they are too many.
-        processes: to convert with; by default one per core that this process may use, and this
-            process alone for one or two pieces.
-        progress: called with the number of structures that are done.
+        processes: worker processes; None means one per core that this process may use, and none
+            for up to ``_SMALL`` pieces.
+        progress: called with the number of structures that are finished.
 
     Raises:
-        DataError: a file cannot be read on, or it is certain that too many structures are bad.
+        DataError: a file cannot be read on, or too many structures are bad, whatever the others
+            are.
         StorageError: the disk is full.
         JobError: a worker was killed.
     """
@@ -118,15 +132,15 @@ def _begin(
     window: int,
     progress: Callable[[int], None] | None,
 ) -> tuple[BuildPlan, Path]:
-    """Plan a build and hold its work folder; report to a ``BuildProgress`` what there is to do.
+    """Plan a build, lock its work folder, and report its size to a ``BuildProgress``.
 
     Args:
-        held: holds the work folder until the build has ended.
-        card_path: the card.
+        held: releases the work folder when it is closed.
+        card_path: path of the card.
         out: the store.
-        files: read these instead of the card's own files.
+        files: files to read instead of the card's own; None reads the card's.
         window: most graphs of a window.
-        progress: of the build.
+        progress: progress of the build.
 
     Returns:
         The plan, and the work folder.
@@ -135,16 +149,21 @@ def _begin(
     plan = make_plan(card_path, files, window)
     work = held.enter_context(hold_work_folder(out))
     if isinstance(progress, BuildProgress):
-        before = [read_record(piece, work) for piece in plan.pieces]
-        progress.begin(plan.total, sum(record.read for record in before if record))
+        records = [read_record(piece, work) for piece in plan.pieces]
+        progress.begin(plan.total, sum(record.read for record in records if record))
     return plan, work
 
 
 def _check_bad_so_far(plan: BuildPlan, records: Mapping[int, Record], out: Path) -> None:
-    """Stop a build as soon as it is certain that too many structures are bad.
+    """Stop a build once too many structures are bad, whatever the unread ones are.
+
+    Args:
+        plan: plan of the build.
+        records: outcomes of the finished pieces by number.
+        out: the store, for the list of bad structures.
 
     Raises:
-        DataError: it is certain.
+        DataError: too many are bad.
     """
     if plan.total is not None:
         bad = [one for number in sorted(records) for one in records[number].bad]
@@ -154,12 +173,12 @@ def _check_bad_so_far(plan: BuildPlan, records: Mapping[int, Record], out: Path)
 def _finish_pieces(
     plan: BuildPlan, work: Path, processes: int, progress: Progress
 ) -> Generator[tuple[int, Record]]:
-    """Finish pieces, here or in workers, and yield each one's number and record.
+    """Finish pieces, here or in workers, and yield the number and record of each.
 
     Args:
-        plan: of the build.
+        plan: plan of the build.
         work: its work folder.
-        processes: to convert with; 1 converts in this one.
+        processes: worker processes; 1 converts in this process.
         progress: called with the number of structures that were read since the last call.
     """
     processes = max(1, min(processes, len(plan.pieces)))
@@ -168,10 +187,10 @@ def _finish_pieces(
             yield piece.number, finish_piece(plan, piece.number, work, progress)
         return
     file = work / "plan.json"
-    write_json(file, plan.to_json())
+    write_plan(file, plan)
     numbers: queue.SimpleQueue[int] = queue.SimpleQueue()
-    messages: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
-    # What is read whole takes longest, so it comes first.
+    messages: queue.SimpleQueue[WorkerMessage | WorkerLost] = queue.SimpleQueue()
+    # Files that are one piece take longest, so they come first.
     for piece in sorted(plan.pieces, key=lambda piece: piece.stop is not None):
         numbers.put(piece.number)
     with ExitStack() as stack:
@@ -180,29 +199,38 @@ def _finish_pieces(
         left = len(plan.pieces)
         while left:
             message = messages.get()
-            if "progress" in message:
-                progress(message["progress"])
-            if "done" in message:
-                left -= 1
-                record = read_record(plan.pieces[message["done"]], work)
-                assert record is not None, f"piece {message['done']}: there is no record of it"
-                yield message["done"], record
-            elif "progress" not in message:
+            if not isinstance(message, PieceProgress | PieceDone):
                 raise _worker_error(plan, message)
+            progress(message.structures)
+            if isinstance(message, PieceDone):
+                left -= 1
+                record = read_record(plan.pieces[message.piece], work)
+                assert record is not None, f"piece {message.piece}: there is no record of it"
+                yield message.piece, record
+
+
+@dataclass(frozen=True)
+class WorkerLost:
+    """A worker has ended without finishing its piece."""
+
+    piece: int
+    """Number of the piece."""
+    code: int
+    """Exit code of the process; -N where signal N has killed it."""
 
 
 @contextlib.contextmanager
 def _start_worker(
     file: Path,
     numbers: "queue.SimpleQueue[int]",
-    messages: "queue.SimpleQueue[dict[str, Any]]",
+    messages: "queue.SimpleQueue[WorkerMessage | WorkerLost]",
 ) -> Iterator[None]:
-    """Run a worker process and a thread that hands it pieces; at the end both are gone.
+    """Run a worker process and the thread that feeds it; on exit, end both.
 
     Args:
-        file: the plan in the work folder.
-        numbers: of the pieces that are left.
-        messages: gets what the worker sends, see ``convert_pieces.main``.
+        file: file of the plan in the work folder.
+        numbers: numbers of the pieces that no worker has yet.
+        messages: receives the messages of the worker.
     """
     child = subprocess.Popen(
         [*_COMMAND, str(file.absolute())],
@@ -211,7 +239,7 @@ def _start_worker(
         text=True,
         encoding="utf-8",
         process_group=0,
-        # One thread each: they share the cores, and LAPACK's results must not depend on it.
+        # One thread each: workers share the cores, and results of LAPACK depend on the threads.
         env=os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
     )
     driver = threading.Thread(target=_drive_worker, args=(child, numbers, messages), daemon=True)
@@ -228,14 +256,14 @@ def _start_worker(
 def _drive_worker(
     child: "subprocess.Popen[str]",
     numbers: "queue.SimpleQueue[int]",
-    messages: "queue.SimpleQueue[dict[str, Any]]",
+    messages: "queue.SimpleQueue[WorkerMessage | WorkerLost]",
 ) -> None:
     """Hand pieces to one worker until there are no more or it ends, and pass its messages on.
 
     Args:
         child: the worker.
-        numbers: of the pieces that are left.
-        messages: gets its messages; ``lost`` (a piece) and ``code`` (of the process) if it ends.
+        numbers: numbers of the pieces that no worker has yet.
+        messages: receives its messages, and ``WorkerLost`` where it ends before its piece.
     """
     assert child.stdin is not None
     assert child.stdout is not None
@@ -246,23 +274,23 @@ def _drive_worker(
                 child.stdin.write(f"{number}\n")
                 child.stdin.flush()
             for line in child.stdout:
-                message = json.loads(line)
+                message = parse_message(line)
                 messages.put(message)
-                if set(message) != {"progress"}:
+                if not isinstance(message, PieceProgress):
                     break
             else:
-                messages.put({"lost": number, "code": child.wait()})
+                messages.put(WorkerLost(number, child.wait()))
                 return
 
 
-def _worker_error(plan: BuildPlan, message: Mapping[str, Any]) -> Exception:
-    """Return the error that a message of a worker tells of."""
-    if "failed" in message:
-        error: HydraError = getattr(errors, message["failed"])(message["sentence"])
+def _worker_error(plan: BuildPlan, message: PieceFailed | WorkerBug | WorkerLost) -> Exception:
+    """Return the error that a worker has reported, or has ended with."""
+    if isinstance(message, PieceFailed):
+        error: HydraError = getattr(errors, message.error)(message.sentence)
         return error
-    if "bug" in message:
-        return RuntimeError(f"in a worker:\n{message['bug']}")
-    piece, code = plan.pieces[message["lost"]], message["code"]
+    if isinstance(message, WorkerBug):
+        return RuntimeError(f"in a worker:\n{message.traceback}")
+    piece, code = plan.pieces[message.piece], message.code
     how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
     return JobError(
         f"{piece.path}: the process that converted structures from {piece.start + 1} on {how}; "
@@ -278,24 +306,25 @@ def build_store(
     files: Sequence[Path] | None = None,
     processes: int | None = None,
     window: int = WINDOW,
-) -> dict[str, Any]:
-    """Read the files of a card, check everything, and write the store whole or not at all.
-
-    A broken build is gone on with. Bad structures are set aside, up to the card's limit.
+) -> StoreStats:
+    """Build the store of a card, whole or not at all; an interrupted build is continued.
 
     Args:
-        card_path: the card (TOML).
-        out: the store to write, ``NAME.bp``; an older store there is replaced.
-        progress: called with the number of structures that are done, see ``BuildProgress``.
-        files: read these instead of the card's own files; no checksum is known for them.
-        processes: to convert with, one per core if left out; the store does not depend on it.
+        card_path: path of the card (TOML).
+        out: store to write, ``NAME.bp``; an older store there is replaced.
+        progress: called with the number of structures that are finished, see ``BuildProgress``.
+        files: files to read instead of the card's own, without a checksum; None reads the card's.
+        processes: worker processes; None means one per core. The store does not depend on it.
         window: most graphs of a window.
 
     Returns:
-        The statistics, which are also in ``stats.json``.
+        The statistics of the store, the content of ``stats.json``.
 
     Raises:
-        HydraError: the card, a file or too many structures are wrong, or the disk is full.
+        ConfigError: the card is wrong.
+        DataError: a file is missing, damaged or altered, or too many structures are bad.
+        JobError: a worker process was killed.
+        StorageError: the disk is full, another build of this store runs, or ``out`` is no store.
     """
     with ExitStack() as held:
         plan, work = _begin(held, card_path, out, files, window, progress)
@@ -310,17 +339,26 @@ def build_store(
     return stats
 
 
-def job_main(spec: Mapping[str, Any]) -> int:
-    """Build a store as a job: the statistics, or the error's sentence, go to a file.
+class BuildJob(TypedDict):
+    """What a job that builds a store is given."""
 
-    Args:
-        spec: ``card`` and ``out``, paths; ``answer``, the JSON file to write; ``processes`` to
-            convert with, 1 if left out: a rank has one core.
+    card: str
+    """Path of the card."""
+    out: str
+    """Store to write."""
+    answer: str
+    """JSON file to write: the statistics, or ``{"error": sentence}``."""
+    processes: NotRequired[int]
+    """Worker processes; 1 if left out, as a rank has one core."""
+
+
+def job_main(spec: BuildJob) -> int:
+    """Build a store as a job, and write the statistics, or the text of the error, to a file.
 
     Returns:
-        0, also where the answer is ``{"error": sentence}``.
+        0, also where the build has failed.
     """
-    answer: dict[str, Any]
+    answer: StoreStats | dict[str, Any]
     try:
         processes = int(spec.get("processes", 1))
         answer = build_store(Path(spec["card"]), Path(spec["out"]), processes=processes)
@@ -331,10 +369,10 @@ def job_main(spec: Mapping[str, Any]) -> int:
 
 
 def find_communicator(environ: Mapping[str, str]) -> Any:
-    """Return the communicator of all ranks, or None for a process alone, which imports no MPI.
+    """Return the communicator of all MPI ranks; None for a single process, which imports no MPI.
 
     Raises:
-        ConfigError: there are ranks, but mpi4py cannot be imported.
+        ConfigError: there are several ranks, but mpi4py cannot be imported.
     """
     several = any(environ.get(name, "1") not in ("", "1") for name in _RANK_COUNTS)
     if "mpi4py" not in sys.modules and not several:
@@ -357,19 +395,19 @@ def build_with_ranks(
     progress: Callable[[int], None] | None = None,
     files: Sequence[Path] | None = None,
     window: int = WINDOW,
-) -> dict[str, Any]:
-    """Build the store that ``build_store`` builds; all ranks call it together.
+) -> StoreStats:
+    """Build the store of ``build_store``; collective, and all ranks raise its errors.
 
     Args:
-        comm: of mpi4py.
-        card_path: the card (TOML).
-        out: the store to write.
-        progress: called on rank 0, with the sum when all pieces are finished.
-        files: read these instead of the card's own files.
+        comm: communicator of mpi4py.
+        card_path: path of the card (TOML).
+        out: store to write.
+        progress: called on rank 0, once, with the number of structures when all are finished.
+        files: files to read instead of the card's own; None reads the card's.
         window: most graphs of a window.
 
     Returns:
-        The statistics, on every rank; errors are those of ``build_store``.
+        The statistics of the store, on every rank.
     """
     hosts = group_by_host(comm)
     with _disable_ase_mpi(), ExitStack() as held, ExitStack() as placed:
@@ -381,19 +419,19 @@ def build_with_ranks(
         folder = run_at_root(comm, lambda: placed.enter_context(whole_folder(out)))
         shares = run_everywhere(comm, lambda: _write_own_part(hosts, layout, folder, work, plan))
 
-        def end() -> dict[str, Any]:
+        def finish() -> StoreStats:
             stats = finish_store(folder, layout, [share for share in shares if share], plan.card)
             placed.close()
             listing_path(out).unlink(missing_ok=True)
             remove_work_folder(work)
             return stats
 
-        return run_at_root(comm, end)
+        return run_at_root(comm, finish)
 
 
 @contextlib.contextmanager
 def _disable_ase_mpi() -> Iterator[None]:
-    """Make each rank read by itself: ASE reads on rank 0 and broadcasts wherever it sees mpi4py."""
+    """Make each rank read its own files: where mpi4py is loaded, ASE reads on rank 0 for all."""
     before, parallel.world.comm = parallel.world.comm, parallel.DummyMPI()
     try:
         yield
@@ -402,24 +440,27 @@ def _disable_ase_mpi() -> Iterator[None]:
 
 
 def run_at_root(comm: Any, act: Callable[[], T]) -> T:
-    """Do something on rank 0; return its result, or raise its error, on all ranks.
+    """Call a function on rank 0, and return its result on all ranks; collective.
 
     Raises:
-        HydraError: it failed on rank 0.
+        HydraError: it failed on rank 0; every rank raises the error.
     """
     outcome = _catch_error(comm, act) if comm.rank == 0 else None
     result, error = comm.bcast(outcome)
     if error is not None:
         raise error
-    given: T = result
-    return given
+    shared: T = result
+    return shared
 
 
 def run_everywhere(comm: Any, act: Callable[[], T]) -> list[T]:
-    """Do something on all ranks; rank 0 has all results, in order, the others none.
+    """Call a function on all ranks; collective.
+
+    Returns:
+        On rank 0 the results in the order of the ranks, on the others an empty list.
 
     Raises:
-        HydraError: it failed somewhere; the error of the lowest rank, on all of them.
+        HydraError: it failed on a rank; every rank raises the error of the lowest one.
     """
     outcomes = comm.gather(_catch_error(comm, act))
     errors = [error for _, error in outcomes or [] if error is not None]
@@ -430,7 +471,7 @@ def run_everywhere(comm: Any, act: Callable[[], T]) -> list[T]:
 
 
 def _catch_error(comm: Any, act: Callable[[], T]) -> tuple[T | None, HydraError | None]:
-    """Return a result or an error: no rank may leave the others waiting for it."""
+    """Return a result or an error: a rank that raised here would leave the others waiting."""
     try:
         return act(), None
     except HydraError as error:
@@ -441,23 +482,28 @@ def _catch_error(comm: Any, act: Callable[[], T]) -> tuple[T | None, HydraError 
 
 
 def _make_layout(comm: Any, hosts: HostGroups, plan: BuildPlan, work: Path, out: Path) -> Any:
-    """Convert all pieces and lay the store out; the first rank of each host has the layout."""
-    found = run_everywhere(comm, lambda: _convert(comm, plan, work))
-    made: list[StoreLayout] = []
+    """Convert all pieces, and lay the store out on rank 0.
+
+    Returns:
+        The layout on the leading rank of each host, None on the others.
+    """
+    converted = run_everywhere(comm, lambda: _convert(comm, plan, work))
+    layouts: list[StoreLayout] = []
 
     def lay_out() -> None:
-        records = {number: record for own in found for number, record in own.items()}
+        records = {number: record for own in converted for number, record in own.items()}
         _check_bad_so_far(plan, records, out)
         assert len(records) == len(plan.pieces), "a rank has left out a piece"
         ordered = [records[piece.number] for piece in plan.pieces]
-        made.append(merge_pieces(plan, ordered, work, out))
+        layouts.append(merge_pieces(plan, ordered, work, out))
 
+    # Its result stays on rank 0: only the leaders need the layout, which is large.
     run_at_root(comm, lay_out)
-    return hosts.leaders.bcast(made[0] if made else None) if hosts.leaders else None
+    return hosts.leaders.bcast(layouts[0] if layouts else None) if hosts.leaders else None
 
 
 def _convert(comm: Any, plan: BuildPlan, work: Path) -> dict[int, Record]:
-    """Finish every piece that is this rank's turn, unless another rank has failed."""
+    """Finish the pieces of this rank, unless another rank fails; return records by number."""
     records: dict[int, Record] = {}
     bad = 0
     try:
@@ -478,7 +524,7 @@ def _convert(comm: Any, plan: BuildPlan, work: Path) -> dict[int, Record]:
 def _write_own_part(
     hosts: HostGroups, layout: StoreLayout, folder: Path, work: Path, plan: BuildPlan
 ) -> WrittenPart | None:
-    """Write this host's part, if this rank leads it and there is something left for it."""
+    """Write this host's part if this rank leads the host; None where there is none to write."""
     if not hosts.leaders:
         return None
     shares = split_windows(layout, hosts.total)

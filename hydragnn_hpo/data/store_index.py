@@ -6,11 +6,11 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,16 +18,67 @@ from numpy.typing import NDArray
 from hydragnn_hpo.config import STORE_VERSION
 from hydragnn_hpo.data.columns import PERS, Per
 from hydragnn_hpo.errors import DataError
+from hydragnn_hpo.file_records import StoreStats
 from hydragnn_hpo.files import hash_file
 
 RUN_BYTES = 1 << 25
 """Bytes of windows that are read in one go, roughly."""
 
 _FILE_NAME = re.compile(r"^[A-Za-z0-9_]+([.-][A-Za-z0-9_]+)*$")
-"""Names that become file names here or when a store is staged: they lead nowhere else."""
+"""Names that may become file names, here or in a stage: none has a ``/`` or begins with a dot."""
 
 _SMALL = 1 << 26
-"""Files up to this size (metadata, small parts) are compared byte for byte before opening."""
+"""Files up to this many bytes (metadata, small parts) are hashed whole before ADIOS2 opens them."""
+
+
+class FileEntry(TypedDict):
+    """One file of a part, as ``index.json`` has it."""
+
+    path: str
+    """Name within the part's folder."""
+    bytes: int
+    """Size."""
+    sha256: str
+    """Checksum of the content, hexadecimal."""
+
+
+class PartEntry(TypedDict):
+    """One part, as ``index.json`` has it."""
+
+    name: str
+    """Name of its folder within the store."""
+    windows: int
+    """Number of windows it holds."""
+    files: list[FileEntry]
+    """All its files, by name."""
+
+
+class ColumnEntry(TypedDict):
+    """One column, as ``index.json`` has it."""
+
+    name: str
+    """As in ``columns.arrays_of``."""
+    dtype: str
+    """numpy's name of the type."""
+    shape: list[int]
+    """Shape of one row; empty where a row is one number."""
+    per: Per
+    """What a row stands for."""
+
+
+class IndexFile(TypedDict):
+    """The content of ``index.json``."""
+
+    version: int
+    """Version of the layout, ``STORE_VERSION``."""
+    checksum: str
+    """See ``Index.checksum``."""
+    windows_sha256: str
+    """Checksum of the numbers in ``windows.npy``, hexadecimal."""
+    columns: list[ColumnEntry]
+    """All columns, in the order of the checksums in ``windows.npy``."""
+    parts: list[PartEntry]
+    """All parts, in the order of their graphs."""
 
 
 @dataclass(frozen=True)
@@ -35,9 +86,11 @@ class StoreColumn:
     """One array of a store."""
 
     name: str
+    """As in ``columns.arrays_of``."""
     dtype: np.dtype[Any]
+    """Type of its numbers."""
     shape: tuple[int, ...]
-    """Of one row."""
+    """Shape of one row; empty where a row is one number."""
     per: Per
     """What a row stands for."""
 
@@ -47,24 +100,29 @@ class StorePart:
     """What one host has written."""
 
     folder: Path
+    """Path of the part, a BP5 folder."""
     windows: int
-    """How many windows it holds."""
-    files: tuple[dict[str, Any], ...]
-    """``path``, ``bytes``, ``sha256`` of each file."""
+    """Number of windows it holds."""
+    files: tuple[FileEntry, ...]
+    """Name, size and checksum of each of its files."""
 
 
 @dataclass(frozen=True, eq=False)
 class Index:
-    """A store, known without opening a part."""
+    """What a store holds, known without opening a part. W windows."""
 
     folder: Path
+    """The store."""
     checksum: str
-    """SHA-256 over the checksums of all windows and the statistics: equal content, equal sum."""
+    """SHA-256 over the table of windows and the statistics, hexadecimal: stores of equal content
+    have equal checksums."""
     columns: tuple[StoreColumn, ...]
+    """All columns, in the order of the checksums in ``windows``."""
     parts: tuple[StorePart, ...]
+    """All parts, in the order of their graphs."""
     windows: NDArray[np.int64]
-    """For each window its size in graphs, nodes, edges and characters, then the CRC-32 of each
-    column, [W, 4 + columns]."""
+    """For each window its number of graphs, nodes, edges and characters of names, then the CRC-32
+    of each column, [W, 4 + columns]."""
 
     @cached_property
     def starts(self) -> NDArray[np.int64]:
@@ -93,49 +151,59 @@ class Index:
         return int(self.starts[-1] @ self.row_bytes)
 
     @cached_property
-    def stats(self) -> dict[str, Any]:
-        """The content of ``stats.json``, read and checked when it is first asked for."""
+    def stats(self) -> StoreStats:
+        """The content of ``stats.json``, read and checked on the first access.
+
+        Raises:
+            DataError: the file is missing, damaged, or not the one the store was built with.
+        """
         file = self.folder / "stats.json"
         try:
             stats = json.loads(file.read_bytes())
-            said = {key: value for key, value in stats.items() if key != "checksum"}
-            whole = compute_store_checksum(self.windows, said) == self.checksum
+            hashed = {key: value for key, value in stats.items() if key != "checksum"}
+            unaltered = compute_store_checksum(self.windows, hashed) == self.checksum
         except (OSError, ValueError, AttributeError) as error:
             raise DataError(f"{file}: is damaged ({error}); build the store again.") from error
-        if not whole:
+        if not unaltered:
             raise DataError(f"{file}: was altered; build the store again.")
-        return dict(stats)
+        return cast(StoreStats, stats)
 
 
 def find_runs(
     index: Index, size: int, first: int = 0, last: int | None = None
 ) -> list[tuple[int, int]]:
-    """Cut windows ``first`` to ``last`` (not included) into runs.
+    """Cut windows ``first`` to ``last`` (not included) into runs of neighbours to read together.
 
     Args:
-        index: of the store.
-        size: bytes of a run, roughly.
+        index: index of the store.
+        size: bytes of columns per run. A run is longer or shorter by up to one window, and never
+            empty.
         first: first window.
-        last: one after the last window; all if left out.
+        last: one after the last window; None means the end of the store.
 
     Returns:
-        First window, and one after the last, of each run.
+        First window, and one after the last, of each run, ascending.
     """
     sizes = index.windows[first:last, : len(PERS)] @ index.row_bytes
-    number = np.cumsum(sizes) // max(size, 1)
-    cuts = [0, *(np.flatnonzero(np.diff(number)) + 1).tolist(), len(sizes)]
+    run = np.cumsum(sizes) // max(size, 1)
+    cuts = [0, *(np.flatnonzero(np.diff(run)) + 1).tolist(), len(sizes)]
     return [(first + a, first + b) for a, b in zip(cuts, cuts[1:], strict=False) if a < b]
 
 
-def compute_store_checksum(windows: NDArray[np.int64], stats: dict[str, Any]) -> str:
-    """Return the checksum of the content: what the windows hold and what is said about them."""
-    said = json.dumps(stats, sort_keys=True).encode()
+def compute_store_checksum(windows: NDArray[np.int64], stats: Mapping[str, Any]) -> str:
+    """Return the SHA-256 of a store's content, hexadecimal.
+
+    Args:
+        windows: table of windows, [W, 4 + columns], see ``Index.windows``.
+        stats: statistics of the store, without their ``checksum``.
+    """
+    text = json.dumps(stats, sort_keys=True).encode()
     table = np.ascontiguousarray(windows, dtype="<i8").tobytes()
-    return hashlib.sha256(table + said).hexdigest()
+    return hashlib.sha256(table + text).hexdigest()
 
 
 def read_index(path: Path) -> Index:
-    """Read what a store holds, without opening its parts.
+    """Read the index of a store, without opening its parts.
 
     Raises:
         DataError: this is no store, one of another version, or its index is damaged.
@@ -143,8 +211,8 @@ def read_index(path: Path) -> Index:
     file = path / "index.json"
     try:
         content = json.loads(file.read_bytes())
-        found = content.get("version") if isinstance(content, dict) else None
-        index = _index(path, content) if found == STORE_VERSION else None
+        version = content.get("version") if isinstance(content, dict) else None
+        index = _parse_index(path, content) if version == STORE_VERSION else None
     except (FileNotFoundError, NotADirectoryError) as error:
         if not file.is_file():
             sentence = f"{path}: is not a graph store (it has no index.json); build one first."
@@ -156,14 +224,15 @@ def read_index(path: Path) -> Index:
         raise DataError(f"{file}: is damaged ({error}); build the store again.") from error
     if index is None:
         raise DataError(
-            f"{file}: has version {found}, this program reads {STORE_VERSION}; "
+            f"{file}: has version {version}, this program reads {STORE_VERSION}; "
             "build the store again."
         )
     _check_names(file, index)
     return index
 
 
-def _index(path: Path, content: dict[str, Any]) -> Index:
+def _parse_index(path: Path, content: IndexFile) -> Index:
+    """Parse ``index.json`` and read ``windows.npy`` beside it; raise ValueError if that differs."""
     columns = tuple(
         StoreColumn(c["name"], np.dtype(c["dtype"]), tuple(c["shape"]), c["per"])
         for c in content["columns"]
@@ -173,14 +242,17 @@ def _index(path: Path, content: dict[str, Any]) -> Index:
         for p in content["parts"]
     )
     shape = (sum(part.windows for part in parts), len(PERS) + len(columns))
-    table = _table(path / "windows.npy", shape)
+    table = _read_table(path / "windows.npy", shape)
     if hashlib.sha256(table.tobytes()).hexdigest() != content["windows_sha256"]:
         raise ValueError("windows.npy was altered")
     return Index(path, str(content["checksum"]), columns, parts, table)
 
 
-def _table(file: Path, shape: tuple[int, int]) -> NDArray[np.int64]:
-    """Read an array of known shape from the end of its file, whatever the header says."""
+def _read_table(file: Path, shape: tuple[int, int]) -> NDArray[np.int64]:
+    """Read an array whose shape the index knows from the end of its file.
+
+    The header of the file is not parsed, so that a damaged one cannot ask for memory.
+    """
     content = file.read_bytes()
     begin = len(content) - shape[0] * shape[1] * np.dtype(np.int64).itemsize
     if begin <= 0:
@@ -189,64 +261,56 @@ def _table(file: Path, shape: tuple[int, int]) -> NDArray[np.int64]:
 
 
 def _check_names(file: Path, index: Index) -> None:
+    """Refuse an index with names that would lead out of the store as paths."""
     files = [str(entry["path"]) for part in index.parts for entry in part.files]
     columns = [column.name for column in index.columns]
     names = [index.checksum, *columns, *files, *(part.folder.name for part in index.parts)]
-    if strange := [name for name in names if not _FILE_NAME.match(name)]:
-        raise DataError(f"{file}: is damaged (name {strange[0]!r}); build the store again.")
+    if unsafe := [name for name in names if not _FILE_NAME.match(name)]:
+        raise DataError(f"{file}: is damaged (name {unsafe[0]!r}); build the store again.")
 
 
-def read_stats(path: Path) -> dict[str, Any]:
-    """Return the statistics of a store.
-
-    Raises:
-        DataError: this is no store, or its statistics are not those it was built with.
-    """
-    return read_checked_stats(read_index(path))
-
-
-def read_checked_stats(index: Index) -> dict[str, Any]:
-    """Return the statistics of a store whose index is known.
+def read_checked_stats(index: Index) -> StoreStats:
+    """Return a copy of ``Index.stats``, the content of ``stats.json``.
 
     Raises:
-        DataError: they are not those it was built with.
+        DataError: the file is missing, damaged, or not the one the store was built with.
     """
-    return dict(index.stats)
+    return index.stats.copy()
 
 
 def check_files(store: Path, part: StorePart, *, whole: bool = False) -> None:
     """Check the files of a part before ADIOS2 opens them.
 
-    Sizes are compared always, contents of small files too: a bit flip in metadata shows nowhere
-    else. Large files hold columns, whose windows are checked as they are read.
+    Sizes are always compared, and so are the checksums of small files: a flipped bit in metadata
+    shows nowhere else. Large files hold columns, whose windows are checked as they are read.
 
     Args:
-        store: named in errors.
-        part: the part.
-        whole: compare the contents of large files too.
+        store: path of the store, for errors.
+        part: the part to check.
+        whole: whether to compare the checksums of large files too.
 
     Raises:
         DataError: a file is missing, cut off or altered.
     """
     for entry in part.files:
         file = part.folder / entry["path"]
-        found = file.stat().st_size if file.is_file() else None
-        if found is None:
-            gone = FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(file))
-            raise DataError(f"{file}: is missing; build the store {store} again.") from gone
-        if found != entry["bytes"]:
+        size = file.stat().st_size if file.is_file() else None
+        if size is None:
+            missing = FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(file))
+            raise DataError(f"{file}: is missing; build the store {store} again.") from missing
+        if size != entry["bytes"]:
             raise DataError(
-                f"{file}: has {found} bytes instead of {entry['bytes']}; "
+                f"{file}: has {size} bytes instead of {entry['bytes']}; "
                 f"it was cut off or altered: build the store {store} again."
             )
-        if (whole or found <= _SMALL) and hash_file(file) != entry["sha256"]:
+        if (whole or size <= _SMALL) and hash_file(file) != entry["sha256"]:
             raise DataError(
                 f"{file}: was altered (SHA-256 differs); build the store {store} again."
             )
 
 
-def columns_to_json(columns: Iterable[StoreColumn]) -> list[dict[str, Any]]:
-    """Describe columns for ``index.json``."""
+def columns_to_json(columns: Iterable[StoreColumn]) -> list[ColumnEntry]:
+    """Describe columns as ``index.json`` has them."""
     return [
         {"name": c.name, "dtype": c.dtype.name, "shape": list(c.shape), "per": c.per}
         for c in columns

@@ -10,7 +10,7 @@ import os
 import re
 import tempfile
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -21,24 +21,22 @@ from hydragnn_hpo.config import STORE_VERSION, CardConfig, dump_config
 from hydragnn_hpo.data.columns import (
     PERS,
     Arrays,
-    Columns,
-    arrays_of,
-    columns_from,
-    compute_translations,
     count_rows,
     row_kind,
 )
 from hydragnn_hpo.data.store_index import (
+    FileEntry,
     Index,
+    IndexFile,
+    PartEntry,
     StoreColumn,
     check_files,
     columns_to_json,
     compute_store_checksum,
-    read_checked_stats,
-    read_index,
 )
 from hydragnn_hpo.errors import DataError, StorageError
-from hydragnn_hpo.files import hash_file, storage, whole_folder, write_bytes, write_json, write_text
+from hydragnn_hpo.file_records import StoreStats
+from hydragnn_hpo.files import hash_file, storage, write_bytes, write_json, write_text
 
 _MARGIN = 1 << 18
 """Bytes for what ADIOS2 writes around the columns of a part, generously."""
@@ -50,7 +48,7 @@ _MOST_OPEN = 64
 """Parts that are open at once; each takes a descriptor of the process."""
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
-"""ADIOS2 colours what it says."""
+"""Escape codes of colours, which ADIOS2 puts into its error messages."""
 
 
 def write_part(
@@ -59,18 +57,18 @@ def write_part(
     windows: Iterable[Arrays],
     columns: Sequence[StoreColumn],
     sizes: NDArray[np.int64],
-) -> tuple[dict[str, Any], NDArray[np.int64]]:
-    """Write one part.
+) -> tuple[PartEntry, NDArray[np.int64]]:
+    """Write one part of a store, a window at a time.
 
     Args:
-        folder: of the store that is being written.
-        number: of the part.
-        windows: their arrays, in order.
+        folder: folder of the store that is being written.
+        number: number of the part, counted from 0.
+        windows: arrays of each window, in order; taken one by one.
         columns: all columns of the store.
         sizes: graphs, nodes, edges and characters of each window, [W, 4].
 
     Returns:
-        The part's entry in ``index.json``, and its rows of ``windows.npy``.
+        The part's entry in ``index.json``, and its rows of ``windows.npy``, [W, 4 + columns].
 
     Raises:
         StorageError: the disk is full.
@@ -87,11 +85,11 @@ def write_part(
             f"{part}: cannot be written ({reason}); make room or choose another place."
         ) from error
     (part / "profiling.json").unlink(missing_ok=True)
-    files = [
+    files: list[FileEntry] = [
         {"path": file.name, "bytes": file.stat().st_size, "sha256": hash_file(file)}
         for file in sorted(part.iterdir())
     ]
-    entry = {"name": part.name, "windows": len(sizes), "files": files}
+    entry: PartEntry = {"name": part.name, "windows": len(sizes), "files": files}
     return entry, np.hstack((sizes, checksums))
 
 
@@ -131,7 +129,7 @@ def _write(
 
 
 def _block(array: NDArray[Any], column: StoreColumn) -> NDArray[Any]:
-    """Return one window of a column as ADIOS2 can take it."""
+    """Return one window of a column as ADIOS2 accepts it: contiguous and without booleans."""
     assert array.dtype == column.dtype, column.name
     assert array.shape[1:] == column.shape, column.name
     plain = np.require(array, requirements=["C", "W"])
@@ -139,7 +137,7 @@ def _block(array: NDArray[Any], column: StoreColumn) -> NDArray[Any]:
 
 
 def _adios_type(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Return the type that ADIOS2 has instead: it knows no booleans."""
+    """Return the type that ADIOS2 stores a column as: bytes for booleans, which it lacks."""
     return np.dtype(np.uint8) if dtype == np.bool_ else dtype
 
 
@@ -151,23 +149,28 @@ def view_bytes(array: NDArray[Any]) -> memoryview:
 
 
 def reserve_disk(part: Path, size: int) -> None:
-    """Reserve the bytes of a part once: ADIOS2 aborts the process where a disk is full."""
+    """Check that the disk has ``size`` bytes for a part: on a full disk ADIOS2 aborts the process.
+
+    Raises:
+        StorageError: it has fewer.
+    """
     with storage(part), tempfile.TemporaryFile(dir=part.parent) as file:
         os.posix_fallocate(file.fileno(), 0, size)
 
 
 def remove_profile(part: Path) -> None:
-    """Remove what ADIOS2 2.12 leaves of a reader, whatever "Profile" and TMPDIR say."""
+    """Remove the profile that ADIOS2 2.12 leaves of a reader, whatever "Profile" and TMPDIR say."""
     Path(f"/tmp/{part.name}_{os.getpid():x}_profiling.json").unlink(missing_ok=True)
 
 
 class WindowReader:
-    """Reads runs of windows; every window is compared with its checksum."""
+    """A reader of runs of windows that compares every window with its checksum."""
 
     def __init__(self, index: Index) -> None:
-        """Open nothing yet: a part is looked at and opened when it is first needed."""
+        """Open nothing yet: a part is checked and opened when one of its windows is first read."""
         self.index = index
         ends = np.cumsum([part.windows for part in index.parts])
+        # First window of each part, and the end.
         self._first = np.concatenate(([0], ends)).astype(np.int64)
         self._open: dict[int, Any] = {}
 
@@ -187,12 +190,15 @@ class WindowReader:
         remove_profile(self.index.parts[number].folder)
 
     def read(self, first: int, last: int, names: Iterable[str] | None = None) -> Arrays:
-        """Read windows ``first`` to ``last`` (not included).
+        """Read windows ``first`` to ``last`` (not included) end to end.
 
         Args:
             first: first window.
             last: one after the last window.
-            names: only these columns; all if left out.
+            names: columns to read; None means all.
+
+        Returns:
+            Arrays by column, [rows, ...], in the order of ``Index.columns``.
 
         Raises:
             DataError: a part is missing, cut off or altered.
@@ -212,27 +218,27 @@ class WindowReader:
                 rows = slice(*(begins[[begin, end]] - begins[first]))
                 if rows.stop > rows.start:
                     offset = int(begins[begin] - begins[self._first[number]])
-                    found = self._rows(number, column, offset, int(rows.stop - rows.start))
-                    arrays[column.name][rows] = found
+                    count = int(rows.stop - rows.start)
+                    arrays[column.name][rows] = self._rows(number, column, offset, count)
         for column in columns:
             self._check(column, arrays[column.name], first, last)
         return arrays
 
     def _parts(self, first: int, last: int) -> range:
-        """Return the parts that windows ``first`` to ``last`` lie in."""
+        """Return the numbers of the parts that hold windows ``first`` to ``last``."""
         if first >= last:
             return range(0)
         begin = int(np.searchsorted(self._first, first, side="right")) - 1
         return range(begin, int(np.searchsorted(self._first, last, side="left")))
 
     def _rows(self, number: int, column: StoreColumn, offset: int, count: int) -> NDArray[Any]:
-        """Read a run of rows of one part."""
+        """Read rows ``offset`` to ``offset + count`` of one part."""
         start = [offset, *[0] * len(column.shape)]
         try:
-            found = self._part(number).read(column.name, start=start, count=[count, *column.shape])
+            rows = self._part(number).read(column.name, start=start, count=[count, *column.shape])
         except (RuntimeError, ValueError, IndexError, KeyError) as error:
             raise self._altered(number, column) from error
-        array = np.asarray(found)
+        array = np.asarray(rows)
         if array.dtype != _adios_type(column.dtype) or array.size != count * int(
             np.prod(column.shape)
         ):
@@ -240,6 +246,7 @@ class WindowReader:
         return array.reshape(count, *column.shape).view(column.dtype)
 
     def _part(self, number: int) -> Any:
+        """Return an open part; the one used longest ago is closed where too many are open."""
         if number not in self._open:
             import adios2
 
@@ -266,45 +273,20 @@ class WindowReader:
         return DataError(f"{part}: column '{column.name}' was altered; build the store again.")
 
 
-def read_store(path: Path) -> Columns:
-    """Read a whole store into memory; many processes share one by ``data.store_access``.
-
-    Raises:
-        DataError: a file is missing, truncated or altered.
-    """
-    index = read_index(path)
-    with WindowReader(index) as reader:
-        arrays = reader.read(0, len(index.windows)) | {"windows": index.starts[:, 0]}
-        arrays["edge_translation"] = compute_translations(arrays)
-        return columns_from(arrays, read_checked_stats(index))
-
-
 WINDOW = 1024
-"""Graphs of a window, unless the card's files end before."""
-
-
-def write_store(
-    path: Path, parts: Sequence[Columns], stats: dict[str, Any], card: CardConfig
-) -> dict[str, Any]:
-    """Write a store from columns in memory, one part per entry; return its statistics.
-
-    Raises:
-        StorageError: the disk is full or ``path`` is something else; nothing is left behind.
-    """
-    refuse_foreign_folder(path)
-    columns = describe_columns(arrays_of(parts[0]), parts[0].levels)
-    with whole_folder(path) as folder:
-        entries, tables = [], []
-        for number, part in enumerate(parts):
-            sizes = np.array([count_rows(window) for window in _cut_windows(part)])
-            entry, table = write_part(folder, number, _cut_windows(part), columns, sizes)
-            entries.append(entry)
-            tables.append(table)
-        return write_index(folder, columns, entries, np.vstack(tables), stats, card)
+"""Most graphs of a window; a window does not reach beyond the end of a data file."""
 
 
 def describe_columns(arrays: Arrays, levels: Mapping[str, str]) -> tuple[StoreColumn, ...]:
-    """Describe the columns of a store by the arrays of one window."""
+    """Describe the columns of a store by the arrays of one window.
+
+    Args:
+        arrays: arrays of the window, see ``columns.arrays_of``.
+        levels: ``graph`` or ``node`` by target.
+
+    Returns:
+        One description per array, in the same order.
+    """
     return tuple(
         StoreColumn(name, array.dtype, array.shape[1:], row_kind(name, levels))
         for name, array in arrays.items()
@@ -314,34 +296,38 @@ def describe_columns(arrays: Arrays, levels: Mapping[str, str]) -> tuple[StoreCo
 def write_index(
     folder: Path,
     columns: Sequence[StoreColumn],
-    entries: Sequence[dict[str, Any]],
+    entries: Sequence[PartEntry],
     windows: NDArray[np.int64],
-    stats: dict[str, Any],
+    stats: StoreStats,
     card: CardConfig,
-) -> dict[str, Any]:
-    """Tie the parts in a folder together; return the statistics with the store's checksum.
+) -> StoreStats:
+    """Write the files beside the parts of a store: index, windows, statistics, card.
 
     Args:
-        folder: of the store that is being written, its parts inside.
+        folder: folder of the store that is being written; its parts are inside.
         columns: all columns.
-        entries: of the parts, as ``write_part`` gives them.
-        windows: the table of all windows, as ``write_part`` gives it.
-        stats: of the data set.
-        card: the card it was built from.
+        entries: entry of each part, from ``write_part``, in order.
+        windows: table of the windows of all parts, from ``write_part``, [W, 4 + columns].
+        stats: statistics of the data set, without the checksum.
+        card: card it was built from.
+
+    Returns:
+        The statistics with the store's ``checksum``, as in ``stats.json``.
     """
-    known = {**stats, "checksum": compute_store_checksum(windows, stats)}
+    checksum = compute_store_checksum(windows, stats)
+    with_checksum: StoreStats = {**stats, "checksum": checksum}
     write_bytes(folder / "windows.npy", _npy(windows))
-    index = {
+    index: IndexFile = {
         "version": STORE_VERSION,
-        "checksum": known["checksum"],
+        "checksum": checksum,
         "windows_sha256": hashlib.sha256(windows.tobytes()).hexdigest(),
         "columns": columns_to_json(columns),
         "parts": list(entries),
     }
-    write_json(folder / "stats.json", known)
+    write_json(folder / "stats.json", with_checksum)
     write_text(folder / "card.toml", dump_config(card))
     write_json(folder / "index.json", index)
-    return known
+    return with_checksum
 
 
 def _npy(array: NDArray[Any]) -> bytes:
@@ -350,16 +336,13 @@ def _npy(array: NDArray[Any]) -> bytes:
     return file.getvalue()
 
 
-def _cut_windows(columns: Columns) -> Iterator[Arrays]:
-    """Cut columns into windows."""
-    for first in range(0, columns.num_graphs, WINDOW):
-        rows = np.arange(first, min(first + WINDOW, columns.num_graphs))
-        yield arrays_of(columns.take(rows))
-
-
 def refuse_foreign_folder(path: Path) -> None:
-    """Refuse to replace what is not a store: renaming over it would remove it."""
+    """Refuse to replace a folder that is not a store: renaming a store over it would remove it.
+
+    Raises:
+        StorageError: ``path`` exists, and is neither a store nor an empty folder.
+    """
     with storage(path):
-        ours = path.is_dir() and ((path / "index.json").is_file() or not any(path.iterdir()))
-        if path.exists() and not ours:
+        replaceable = path.is_dir() and ((path / "index.json").is_file() or not any(path.iterdir()))
+        if path.exists() and not replaceable:
             raise StorageError(f"{path}: exists and is not a graph store; choose another place.")

@@ -1,8 +1,9 @@
-"""Scan the values of a store: what is far from all others, and what each split holds.
+"""Scan the values of a store: how far each is from the others, and what each split holds.
 
-Outliers are measured by median and median absolute deviation. Energies are looked at after what
-the elements explain is taken away, node values after the median of their element: otherwise
-composition dominates. Elements are fitted on all splits, in rounds that leave outliers out.
+Outliers are measured by median and median absolute deviation (MAD). Most of the spread of energies
+is explained by composition: it is fitted by one number per element and subtracted first. From node
+values the median of their element is subtracted. The fit uses all splits, in rounds that leave
+outliers out.
 
 Source: modified z-score, Iglewicz and Hoaglin (1993), "How to Detect and Handle Outliers".
 
@@ -14,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,18 +23,19 @@ from scipy.sparse import csr_array
 
 from hydragnn_hpo.config import SPLITS
 from hydragnn_hpo.data.columns import Arrays, Names, join_arrays, offsets
-from hydragnn_hpo.data.statistics import ELEMENTS
+from hydragnn_hpo.data.graph_sizes import ELEMENTS
 from hydragnn_hpo.data.store_index import Index, read_checked_stats, read_index
 from hydragnn_hpo.data.store_parts import WindowReader
+from hydragnn_hpo.file_records import StoreStats
 
 _LIGHT = ("numbers", "num_nodes", "num_edges", "split", "group", "id_size", "id_text")
 
 
 @dataclass(frozen=True, eq=False)
 class Scan:
-    """The light columns of a store, and one number per value of every target."""
+    """What fits into memory of a large store: light columns, and one number per target value."""
 
-    stats: dict[str, Any]
+    stats: StoreStats
     """The content of ``stats.json``."""
 
     numbers: NDArray[np.int16]
@@ -58,7 +60,8 @@ class Scan:
     """Known properties of whole structures, [G]."""
 
     scores: dict[str, NDArray[np.float64]]
-    """A scalar target's value, the norm of a vector or tensor, [G] or [N]; NaN where missing."""
+    """By target, the value of a scalar, or the norm of a vector or tensor, [G] or [N]; NaN where
+    missing."""
 
     @property
     def num_graphs(self) -> int:
@@ -77,11 +80,11 @@ class Scan:
 
 
 def read_windows(index: Index, names: tuple[str, ...] | None = None) -> Iterator[Arrays]:
-    """Return the windows of a store one by one, each compared with its checksums.
+    """Yield the arrays of each window of a store, compared with their checksums.
 
     Args:
-        index: of the store.
-        names: only these columns; all if left out.
+        index: index of the store.
+        names: columns to read; None means all.
 
     Raises:
         DataError: a part is missing, cut off or altered.
@@ -91,31 +94,31 @@ def read_windows(index: Index, names: tuple[str, ...] | None = None) -> Iterator
             yield reader.read(window, window + 1, names)
 
 
-def scan_store(index: Index, stats: dict[str, Any]) -> Scan:
+def scan_store(index: Index, stats: StoreStats) -> Scan:
     """Read the light columns of a store, window by window.
 
     Raises:
         DataError: a part is missing, cut off or altered.
     """
-    there = [column.name for column in index.columns]
-    wanted = ("target.", "attribute.")
-    names = (*_LIGHT, *(name for name in there if name.startswith(wanted)))
+    columns = [column.name for column in index.columns]
+    kinds = ("target.", "attribute.")
+    names = (*_LIGHT, *(name for name in columns if name.startswith(kinds)))
     windows = []
     for arrays in read_windows(index, names):
         for name in arrays:
             if name.startswith("target."):
                 arrays[name] = _score(arrays[name])
         windows.append(arrays)
-    found = join_arrays(windows)
-    named = {name.partition(".")[::2]: array for name, array in found.items()}
+    joined = join_arrays(windows)
+    named = {name.partition(".")[::2]: array for name, array in joined.items()}
     return Scan(
         stats=stats,
-        numbers=found["numbers"],
-        num_nodes=found["num_nodes"],
-        num_edges=found["num_edges"],
-        split=found["split"],
-        group=found["group"],
-        ids=Names(found["id_text"], offsets(found["id_size"])),
+        numbers=joined["numbers"],
+        num_nodes=joined["num_nodes"],
+        num_edges=joined["num_edges"],
+        split=joined["split"],
+        group=joined["group"],
+        ids=Names(joined["id_text"], offsets(joined["id_size"])),
         attributes={name: v for (kind, name), v in named.items() if kind == "attribute"},
         scores={name: v for (kind, name), v in named.items() if kind == "target"},
     )
@@ -129,35 +132,35 @@ def _score(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 FEWEST = 10
-"""Fewer values than this have no outliers."""
+"""Number of values below which none is called an outlier."""
 
 ROUNDS = 30
-"""Most fits of the elements; each leaves out what is more than half as far as the farthest."""
+"""Most fits of the composition; each leaves out values more than half as far as the farthest."""
 
 RIDGE = 0.1
-"""Pull of an element's number towards 0, in structures: rare elements stay small."""
+"""Strength of the ridge penalty, in structures; it pulls the numbers of rare elements towards 0."""
 
 MAD_TO_STD = 1.4826
-"""Median absolute deviation to standard deviation, for normal values."""
+"""Standard deviation over median absolute deviation, for normal values: 1 / 0.6745."""
 
 MEAN_TO_STD = 1.2533
-"""Mean absolute deviation to standard deviation, for normal values."""
+"""Standard deviation over mean absolute deviation, for normal values: sqrt(pi / 2)."""
 
 CUT = 100.0
-"""Scales after which a value counts no more for the spread of all."""
+"""Largest deviation, in scales, that a value adds to ``Spread.usual``."""
 
 Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
 class Spread:
-    """A target's values against what is usual."""
+    """How far each value of a target is from what is expected of it."""
 
     subtracted: str
-    """What was taken away first."""
+    """In words, what was subtracted from the values."""
 
     rest: Array
-    """What is left, [G] or [N]; NaN where missing."""
+    """The rest, in the target's unit, total energies per atom, [G] or [N]; NaN where missing."""
 
     scale: Array
     """Robust standard deviation that each value is measured by, [G] or [N]."""
@@ -167,10 +170,10 @@ class Spread:
 
     @cached_property
     def usual(self) -> float:
-        """How far values are from what is expected of them, as a standard deviation.
+        """One standard deviation for all values, estimated by the mean absolute deviation.
 
-        One for all, outliers cut to ``CUT`` of their scale: zeros of one element do not count
-        as less than the target's own spread.
+        Deviations are cut at ``CUT`` scales, so that outliers add little. Unlike ``scale`` it
+        averages over elements: one whose values are all 0 does not have a spread of 0.
         """
         known = np.isfinite(self.rest)
         if not known.any():
@@ -180,11 +183,11 @@ class Spread:
 
 
 def measure_spread(scan: Scan, name: str, limit: float) -> Spread:
-    """Measure the values of a target.
+    """Measure how far each value of a target is from the others.
 
     Args:
-        scan: of the store.
-        name: of the target.
+        scan: scan of the store.
+        name: name of the target.
         limit: robust z-score from which a value is an outlier.
     """
     target, values = scan.stats["targets"][name], scan.scores[name]
@@ -199,11 +202,15 @@ def measure_spread(scan: Scan, name: str, limit: float) -> Spread:
 
 
 def robust_center_and_scale(values: Array) -> tuple[float, float]:
-    """Return median and robust standard deviation of known values.
+    """Compute median and robust standard deviation of values without NaN.
 
-    Where half of the values or more are one (no gap, no moment), the others are measured among
-    themselves, or by the mean absolute deviation if they are fewer than ``FEWEST``. The scale is
-    0 only where all are one.
+    Where at least half of the values are equal, as in band gaps of metals, the MAD is 0. The
+    deviations of the others are used then, or the mean absolute deviation of all where these are
+    fewer than ``FEWEST``.
+
+    Returns:
+        Both in the unit of the values. The standard deviation is 0 where all values are equal, or
+        fewer than ``FEWEST``.
     """
     if len(values) < FEWEST:
         return (float(np.median(values)) if len(values) else 0.0), 0.0
@@ -224,7 +231,7 @@ def _measure_plain(values: Array, subtracted: str) -> Spread:
 
 
 def _measure_by_element(scan: Scan, values: Array, subtracted: str) -> Spread:
-    """Measure nodes among those of their element."""
+    """Measure node values against those of the same element."""
     middles, scales = np.zeros((2, ELEMENTS))
     known = np.flatnonzero(np.isfinite(values))
     order = known[np.argsort(scan.numbers[known], kind="stable")]
@@ -237,7 +244,7 @@ def _measure_by_element(scan: Scan, values: Array, subtracted: str) -> Spread:
 
 
 def _measure_by_composition(scan: Scan, values: Array, total: bool, limit: float) -> Spread:
-    """Measure energies after a fit over composition: counts for totals, fractions otherwise."""
+    """Measure energies after a fit of the composition: counts for totals, fractions otherwise."""
     nodes = scan.num_nodes.astype(np.float64)
     weights = np.ones(len(scan.numbers)) if total else 1.0 / np.repeat(nodes, scan.num_nodes)
     shape = (scan.num_graphs, ELEMENTS)
@@ -247,28 +254,29 @@ def _measure_by_composition(scan: Scan, values: Array, total: bool, limit: float
     for _ in range(ROUNDS if known.any() else 0):
         rest = values - _fit_composition(design, values, used)
         if total:
-            # Errors of totals grow with size; what is usual is counted per atom.
+            # Errors of total energies grow with the size, so they are compared per atom.
             rest = rest / nodes
         middle, scale = robust_center_and_scale(rest[known])
         rest = rest - middle
         far = float(np.abs(rest[used]).max())
         if scale == 0.0 or far <= limit * scale:
             break
-        # Only the farthest leave: they draw sound structures of their elements away, too.
+        # Only the farthest are left out: they distort the fit of good structures, which may look
+        # like outliers only because of them.
         used = known & (np.abs(rest) <= max(far / 2, limit * scale))
     return _make_spread("fit over composition", rest, np.full(len(values), scale))
 
 
 def _fit_composition(design: csr_array, values: Array, used: NDArray[np.bool_]) -> Array:
-    """Predict by one number per element and a constant, fitted on the rows that are used."""
+    """Fit one number per element and a constant on the used rows, and predict all rows, [G]."""
     rows = design[np.flatnonzero(used)]
     centre = np.asarray(rows.mean(axis=0)).reshape(-1)
     mean = float(values[used].mean())
     gram = (rows.T @ rows).toarray() - len(values[used]) * np.outer(centre, centre)
     right = rows.T @ (values[used] - mean)
     numbers = np.linalg.solve(gram + RIDGE * np.eye(ELEMENTS), right)
-    found: Array = mean + design @ numbers - centre @ numbers
-    return found
+    predicted: Array = mean + design @ numbers - centre @ numbers
+    return predicted
 
 
 def _make_spread(subtracted: str, rest: Array, scale: Array) -> Spread:
@@ -280,17 +288,70 @@ BINS = 40
 """Bins of the histogram of a target."""
 
 REACH = 8.0
-"""Robust standard deviations around the median that the bins cover at most."""
+"""Half the width of a histogram, in robust standard deviations, where values reach farther."""
 
 TAIL = 0.5
-"""Percent of the values at each end that may lie beyond the bins."""
+"""Percentile at each end of the values that a histogram covers in any case."""
 
 
-def describe_store(path: Path) -> dict[str, Any]:
-    """Return the statistics of a store, with ``store`` and ``target_splits`` beside them.
+class StoreFiles(TypedDict):
+    """What a store takes on disk and in memory."""
 
-    ``store`` tells its bytes, windows, parts and structures set aside; ``target_splits`` the
-    values of every target in every split, see ``describe_targets``.
+    path: str
+    """The store."""
+    bytes: int
+    """Bytes of all columns in memory."""
+    file_bytes: int
+    """Bytes of the files of all parts."""
+    windows: int
+    """Number of windows."""
+    parts: int
+    """Number of parts."""
+    quarantined: int
+    """Number of bad structures that were set aside."""
+
+
+class SplitValues(TypedDict):
+    """Values of a target in one split; the norms of vectors and tensors."""
+
+    values: int
+    """Number of known values."""
+    missing: float
+    """Share of values that are missing, 0 to 1."""
+    mean: float | None
+    """In the target's unit; this and the next four are None where no value is known."""
+    std: float | None
+    """Standard deviation."""
+    median: float | None
+    min: float | None
+    max: float | None
+    counts: list[int]
+    """Number of values in each bin; values beyond the bins are in the first and the last."""
+
+
+class TargetValues(TypedDict):
+    """Values of a target in every split."""
+
+    bins: list[float]
+    """Edges of the bins, in the target's unit, ``BINS`` + 1 of them."""
+    train: SplitValues
+    val: SplitValues
+    sel: SplitValues
+    cal: SplitValues
+    test: SplitValues
+
+
+class StoreOverview(StoreStats):
+    """The statistics of a store, and what a scan of its values adds."""
+
+    store: StoreFiles
+    """Its files."""
+    target_splits: dict[str, TargetValues]
+    """Values by target."""
+
+
+def describe_store(path: Path) -> StoreOverview:
+    """Return what people want to know of a store.
 
     Raises:
         DataError: this is no store, or it is damaged.
@@ -298,7 +359,7 @@ def describe_store(path: Path) -> dict[str, Any]:
     index = read_index(path)
     stats = read_checked_stats(index)
     files = sum(int(entry["bytes"]) for part in index.parts for entry in part.files)
-    store = {
+    store: StoreFiles = {
         "path": str(path),
         "bytes": index.nbytes,
         "file_bytes": files,
@@ -307,50 +368,46 @@ def describe_store(path: Path) -> dict[str, Any]:
         "quarantined": int(stats.get("quarantined", 0)),
     }
     scan = scan_store(index, stats)
-    return stats | {"store": store, "target_splits": describe_targets(scan)}
+    by_target = {name: _describe_target(scan, name) for name in scan.scores}
+    return {**stats, "store": store, "target_splits": by_target}
 
 
-def describe_targets(scan: Scan) -> dict[str, Any]:
-    """Describe every target in every split; vectors by their norms.
-
-    Returns:
-        By target ``bins`` (edges; the first and last bin hold what lies beyond, too) and by
-        split ``values``, ``missing`` (a share), ``mean``, ``std``, ``median``, ``min``, ``max``
-        and ``counts`` per bin. A split without values has None for its numbers.
-    """
-    return {name: _describe(scan, name) for name in scan.scores}
-
-
-def _describe(scan: Scan, name: str) -> dict[str, Any]:
+def _describe_target(scan: Scan, name: str) -> TargetValues:
     values = scan.scores[name]
     by_node = scan.stats["targets"][name]["level"] == "node"
     split = np.repeat(scan.split, scan.num_nodes) if by_node else scan.split
     edges = _choose_bins(values[np.isfinite(values)])
-    described: dict[str, Any] = {"bins": edges.tolist()}
-    for number, which in enumerate(SPLITS):
-        described[which] = _describe_split(values[split == number], edges)
-    return described
+    train, val, sel, cal, test = (
+        _describe_split(values[split == number], edges) for number in range(len(SPLITS))
+    )
+    return {
+        "bins": edges.tolist(),
+        "train": train,
+        "val": val,
+        "sel": sel,
+        "cal": cal,
+        "test": test,
+    }
 
 
-def _describe_split(values: NDArray[np.float64], edges: NDArray[np.float64]) -> dict[str, Any]:
+def _describe_split(values: Array, edges: Array) -> SplitValues:
     known = values[np.isfinite(values)]
-    missing = 1.0 - len(known) / len(values) if len(values) else 0.0
-    names = ("mean", "std", "median", "min", "max")
-    numbers: list[float | None] = [None] * len(names)
-    if len(known):
-        functions = (np.mean, np.std, np.median, np.min, np.max)
-        numbers = [float(function(known)) for function in functions]
     counts, _ = np.histogram(np.clip(known, edges[0], edges[-1]), edges)
+    empty = not len(known)
     return {
         "values": len(known),
-        "missing": missing,
-        **dict(zip(names, numbers, strict=True)),
+        "missing": 1.0 - len(known) / len(values) if len(values) else 0.0,
+        "mean": None if empty else float(known.mean()),
+        "std": None if empty else float(known.std()),
+        "median": None if empty else float(np.median(known)),
+        "min": None if empty else float(known.min()),
+        "max": None if empty else float(known.max()),
         "counts": counts.tolist(),
     }
 
 
 def _choose_bins(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Cover what is usual, so that one value that went astray does not squeeze all others."""
+    """Return edges of bins, [BINS + 1], so that outliers do not squeeze all others into one bin."""
     if not len(values):
         return np.linspace(0.0, 1.0, BINS + 1)
     middle, scale = robust_center_and_scale(values)
@@ -360,8 +417,8 @@ def _choose_bins(values: NDArray[np.float64]) -> NDArray[np.float64]:
         low = max(low, min(float(tails[0]), middle - REACH * scale))
         high = min(high, max(float(tails[1]), middle + REACH * scale))
     if not high > low:
-        room = max(abs(low), 1.0) * 0.5
-        low, high = low - room, high + room
+        half_width = max(abs(low), 1.0) * 0.5
+        low, high = low - half_width, high + half_width
     assert math.isfinite(low)
     assert math.isfinite(high)
     return np.linspace(low, high, BINS + 1)

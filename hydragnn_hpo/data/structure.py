@@ -36,15 +36,14 @@ def find_edges(
     """Return the directed edges, sorted by receiver, then sender, then shift.
 
     Args:
-        positions: angstrom, [N, 3]; atoms may lie outside the cell, as far as ``data.structure``
-            lets them.
+        positions: angstrom, [N, 3]; atoms may lie up to ``FARTHEST`` cells outside the cell.
         cell: lattice vectors as rows in angstrom, [3, 3].
         pbc: periodic directions, [3].
         cutoff: largest edge length in angstrom.
 
     Returns:
-        Sender and receiver, [E, 2], and shifts in lattice vectors, [E, 3], signed as said
-        in ``data.columns.Graph``. An isolated atom has no edge.
+        Sender and receiver, [E, 2], and shifts in lattice vectors, [E, 3], with the sign that
+        ``data.columns`` defines. An isolated atom has no edge.
     """
     search = vesin.NeighborList(cutoff=cutoff, full_list=True, n_threads=1)  # else all cores
     pairs, shift = search.compute(positions, cell, pbc, "PS", copy=False)  # views into ``search``
@@ -74,7 +73,14 @@ def edge_vectors(
     edges: NDArray[np.int32],
     edge_shift: NDArray[np.int16],
 ) -> NDArray[np.float64]:
-    """Return the vector from sender to receiver of every edge in angstrom, [E, 3]."""
+    """Return the vector from sender to receiver of every edge in angstrom, [E, 3].
+
+    Args:
+        positions: angstrom, [N, 3].
+        cell: lattice vectors as rows in angstrom, [3, 3].
+        edges: sender and receiver, [E, 2].
+        edge_shift: shifts in lattice vectors, [E, 3].
+    """
     sender, receiver = edges.T
     vectors: NDArray[np.float64] = positions[receiver] + edge_shift @ cell - positions[sender]
     return vectors
@@ -85,27 +91,28 @@ def compute_laplacian_encodings(
 ) -> NDArray[np.float32]:
     """Return the eigenvectors of the smallest non-trivial eigenvalues, [N, k].
 
-    The Laplacian is the symmetric normalised one of the graph without directions, images and
-    loops; a pair of atoms is joined once. Every vector's largest component is positive; small
-    graphs are filled up with zeros. Equal eigenvalues leave the choice of axes open: those
-    columns are made the same for the same order of atoms only.
+    The Laplacian is the symmetric normalised one of the simple graph: undirected, without loops,
+    one link for all periodic images of a pair. The largest component of every vector is positive.
+    Eigenvectors of equal eigenvalues are any basis of their space: another order of the atoms may
+    give another basis.
 
     Args:
-        num_nodes: N.
+        num_nodes: number of nodes, N.
         edges: sender and receiver, [E, 2].
-        count: k.
+        count: number of encodings per node, k; where the graph has fewer, the others are 0.
 
     Source: Dwivedi et al. (2023), JMLR 24, 43, section 4.1.
     """
-    joined = np.zeros((num_nodes, num_nodes))
-    joined[edges[:, 0], edges[:, 1]] = 1.0
-    np.fill_diagonal(joined, 0.0)
-    degree = joined.sum(axis=1)
+    adjacency = np.zeros((num_nodes, num_nodes))
+    adjacency[edges[:, 0], edges[:, 1]] = 1.0
+    np.fill_diagonal(adjacency, 0.0)
+    degree = adjacency.sum(axis=1)
     scale = np.divide(1.0, np.sqrt(degree), out=np.zeros(num_nodes), where=degree > 0)
-    laplacian = np.diag((degree > 0).astype(float)) - scale[:, None] * joined * scale
+    laplacian = np.diag((degree > 0).astype(float)) - scale[:, None] * adjacency * scale
     values, vectors = np.linalg.eigh(laplacian)
     trivial = int((values < 1e-9).sum())
     chosen = vectors[:, trivial : trivial + count]
+    # Rounded, so that components of equal size do not change places with the last digits.
     largest = np.abs(np.round(chosen, 9)).argmax(axis=0)
     chosen = chosen * np.where(chosen[largest, np.arange(chosen.shape[1])] < 0, -1.0, 1.0)
     result = np.zeros((num_nodes, count), dtype=np.float32)
@@ -114,11 +121,11 @@ def compute_laplacian_encodings(
 
 
 FARTHEST = 10_000
-"""Cells that an atom may lie outside of its own; shifts of edges are kept in 16 bits."""
+"""Most cells between an atom and the unit cell: shifts of edges are stored in 16 bits."""
 
 WIDEST = 300
-"""Cutoffs that a structure may be wide. vesin 0.6.2 divides space into at most 1e5 cubes about
-as wide as the cutoff, and divides by zero where more would be needed in a plane.
+"""Largest width of a structure, in cutoffs. vesin 0.6.2 divides space into at most 1e5 cubes about
+as wide as the cutoff, and divides by zero where a plane of them would need more.
 Source: vesin/src/cpu_cell_list.cpp, https://github.com/Luthaf/vesin, 2026-11-21."""
 
 LARGEST = 1e30
@@ -127,16 +134,23 @@ LARGEST = 1e30
 
 @dataclass(frozen=True)
 class Place:
-    """Where a structure stands, for errors."""
+    """Where a structure comes from, for errors."""
 
     file: Path
+    """Its file or folder."""
     number: int
-    """Counted from 1."""
+    """Its position there, counted from 1."""
     id: str
+    """Its name."""
 
-    def error(self, found: str, cure: str) -> DataError:
-        """Make the sentence: file, place, what was found, what to do."""
-        return DataError(f"{self.file}: structure {self.number} ({self.id}) {found}; {cure}.")
+    def error(self, problem: str, cure: str) -> DataError:
+        """Return an error that names file, structure, problem and cure.
+
+        Args:
+            problem: continues a sentence about the structure, as in ``has no atoms``.
+            cure: what the user can do, in the imperative.
+        """
+        return DataError(f"{self.file}: structure {self.number} ({self.id}) {problem}; {cure}.")
 
 
 @dataclass(frozen=True)
@@ -146,21 +160,28 @@ class Rules:
     cutoff: float
     """Largest edge length in angstrom."""
     min_distance: float
-    """Atoms closer than this (angstrom) are at one place."""
+    """Structures with atoms closer than this (angstrom) are refused."""
     targets: Mapping[str, TargetConfig]
-    """Properties to take along."""
+    """Targets to read, by name."""
     group: str = "structure"
-    """``composition``, ``structure`` (each for itself), or a key of ``atoms.info``."""
+    """What makes a group: ``composition``, ``structure`` (each is its own group), or a key of
+    ``atoms.info`` whose value names the group."""
     published: str | None = None
-    """Key of ``atoms.info`` with the published split."""
+    """Key of ``atoms.info`` that names the published split; None means that there is none."""
     attributes: Mapping[str, AttributeConfig] = field(default_factory=dict)
-    """Known properties to take along."""
+    """Attributes to read, by name."""
     laplacian: int = 0
-    """Number of Laplacian positional encodings."""
+    """Number of Laplacian positional encodings per node."""
 
 
 def graph_of(atoms: Atoms, place: Place, rules: Rules) -> Graph:
     """Check a structure and return its graph.
+
+    Args:
+        atoms: the structure, lengths in angstrom; properties in ``info``, ``arrays`` or the
+            results of its calculator.
+        place: where it comes from, for errors.
+        rules: cutoff, targets, attributes, groups.
 
     Raises:
         DataError: the structure cannot be used; the sentence says why.
@@ -196,23 +217,23 @@ def graph_of(atoms: Atoms, place: Place, rules: Rules) -> Graph:
 def _geometry(
     atoms: Atoms, place: Place, min_distance: float
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.bool_]]:
-    """Return positions, cell and pbc after looking at them."""
+    """Return positions (angstrom, [N, 3]), cell (angstrom, [3, 3]) and pbc, all checked."""
     if not len(atoms):
         raise place.error("has no atoms", "remove it")
     numbers = atoms.numbers
-    strange = np.flatnonzero((numbers < 1) | (numbers > MAX_ELEMENT))
-    if len(strange):
+    unknown = np.flatnonzero((numbers < 1) | (numbers > MAX_ELEMENT))
+    if len(unknown):
         raise place.error(
-            f"has an unknown element at atom {strange[0] + 1} (atomic number "
-            f"{numbers[strange[0]]}, symbol '{_symbol(int(numbers[strange[0]]))}')",
+            f"has an unknown element at atom {unknown[0] + 1} (atomic number "
+            f"{numbers[unknown[0]]}, symbol '{_symbol(int(numbers[unknown[0]]))}')",
             f"use elements 1 to {MAX_ELEMENT}",
         )
     _check_occupancy(atoms, place)
     positions = np.asarray(atoms.positions, dtype=np.float64)
-    lost = np.flatnonzero(~np.isfinite(positions).all(axis=1))
-    if len(lost):
+    bad = np.flatnonzero(~np.isfinite(positions).all(axis=1))
+    if len(bad):
         raise place.error(
-            f"has position {positions[lost[0]].tolist()} at atom {lost[0] + 1}",
+            f"has position {positions[bad[0]].tolist()} at atom {bad[0] + 1}",
             "give finite coordinates or remove it",
         )
     cell, pbc = np.asarray(atoms.cell.array, dtype=np.float64), np.asarray(atoms.pbc, dtype=bool)
@@ -223,7 +244,7 @@ def _geometry(
 def _check_cell(
     cell: NDArray[np.float64], pbc: NDArray[np.bool_], place: Place, min_distance: float
 ) -> None:
-    """Refuse lattice vectors that span nothing in the periodic directions."""
+    """Refuse lattice vectors that are too short, or (nearly) linearly dependent, where periodic."""
     if not np.isfinite(cell).all():
         raise place.error("has a cell with NaN or infinity", "mend the cell")
     periodic = cell[pbc]
@@ -241,17 +262,17 @@ def _check_cell(
 def _check_extent(
     positions: NDArray[np.float64], periodic: NDArray[np.float64], cutoff: float, place: Place
 ) -> None:
-    """Refuse what is so wide that counting cells goes wrong, here or in vesin.
+    """Refuse structures so wide that numbers of cells overflow, in our shifts or in vesin.
 
     Args:
         positions: angstrom, [N, 3].
-        periodic: lattice vectors of the periodic directions in angstrom, up to three.
+        periodic: lattice vectors of the periodic directions in angstrom, [0 to 3, 3].
         cutoff: angstrom.
-        place: for the sentence.
+        place: where the structure comes from, for errors.
     """
     lengths = np.linalg.norm(periodic, axis=1)
-    # Heights of a cell are at least 1e-3 of its shortest edge, see _check_cell: atoms within 5
-    # edges are within FARTHEST cells. Nearly every structure is done here.
+    # The shortcut for nearly every structure. Heights of a cell are at least 1e-3 of its shortest
+    # edge, see _check_cell: atoms within 5 edges of the origin are within FARTHEST cells.
     near = min(5.0 * lengths.min(initial=np.inf), 0.25 * WIDEST * cutoff)
     if np.abs(positions).max() < near and lengths.max(initial=0.0) < WIDEST * cutoff:
         return
@@ -264,7 +285,7 @@ def _check_extent(
             "the cell",
             "move the atoms into the cell",
         )
-    with np.errstate(over="ignore"):  # what overflows is too wide as well
+    with np.errstate(over="ignore"):  # infinity is too wide as well
         spread = float(np.linalg.norm(np.ptp(positions - cells @ periodic, axis=0)))
     width = max(spread, float(lengths.max(initial=0.0)))
     if width > WIDEST * cutoff:
@@ -276,12 +297,12 @@ def _check_extent(
 
 
 def _check_occupancy(atoms: Atoms, place: Place) -> None:
-    """Refuse crystals whose sites are shared or partly filled: one atom per node."""
-    for site, shared in dict(atoms.info.get("occupancy") or {}).items():
-        if len(shared) != 1 or abs(sum(shared.values()) - 1.0) > 1e-3:
-            found = ", ".join(f"{symbol} {share:g}" for symbol, share in shared.items())
+    """Refuse crystals with a site that several elements share, or that is partly empty."""
+    for site, shares in dict(atoms.info.get("occupancy") or {}).items():
+        if len(shares) != 1 or abs(sum(shares.values()) - 1.0) > 1e-3:
+            listing = ", ".join(f"{symbol} {share:g}" for symbol, share in shares.items())
             raise place.error(
-                f"has a site with partial occupancy (site {site}: {found})",
+                f"has a site with partial occupancy (site {site}: {listing})",
                 "give an ordered structure",
             )
 
@@ -289,7 +310,14 @@ def _check_occupancy(atoms: Atoms, place: Place) -> None:
 def _check_distances(
     squared: NDArray[np.float64], edges: NDArray[np.int32], place: Place, min_distance: float
 ) -> None:
-    """Refuse atoms at one place; ``squared`` lengths of edges in angstrom squared, [E]."""
+    """Refuse atoms closer than ``min_distance`` (angstrom).
+
+    Args:
+        squared: squared lengths of the edges, angstrom squared, [E].
+        edges: sender and receiver, [E, 2].
+        place: where the structure comes from, for errors.
+        min_distance: angstrom.
+    """
     if not len(squared) or squared.min() >= min_distance**2:
         return
     closest = int(squared.argmin())
@@ -305,17 +333,26 @@ def _check_distances(
 def target_of(
     atoms: Atoms, name: str, target: TargetConfig, place: Place
 ) -> NDArray[np.float64] | None:
-    """Look up a property and convert it: [width] or [N, width], ``None`` where missing.
+    """Read a target of a structure, converted to the units of this package.
 
-    It is sought in ``atoms.info`` or ``atoms.arrays``, then in the results of the
-    calculator, where ASE puts ``energy``, ``forces``, ``magmoms`` and their like.
+    It is looked up in ``atoms.info`` (graph level) or ``atoms.arrays`` (node level), then in the
+    results of the calculator, where ASE puts ``energy``, ``forces`` and ``magmoms``.
+
+    Args:
+        atoms: the structure.
+        name: name of the target; its key in the file unless ``target`` names another.
+        target: level, shape and unit in the file.
+        place: where the structure comes from, for errors.
+
+    Returns:
+        Its value, [width] or [N, width]; None where an optional target is missing.
 
     Raises:
         DataError: it is missing, no number, not finite, or of the wrong shape.
     """
     key = target.key or name
-    found = _lookup(atoms, key, target.level)
-    if found is None:
+    raw = _lookup(atoms, key, target.level)
+    if raw is None:
         if target.optional:
             return None
         raise place.error(
@@ -323,10 +360,10 @@ def target_of(
             "add it, correct the target's key, or set optional = true in the card",
         )
     try:
-        value = np.asarray(found, dtype=np.float64)
+        value = np.asarray(raw, dtype=np.float64)
     except (TypeError, ValueError):
-        raise place.error(f"has '{key}' = {_short(found)}, which is no number", "mend it") from None
-    value = _shaped(value, len(atoms), key, target, place)
+        raise place.error(f"has '{key}' = {_shorten(raw)}, which is no number", "mend it") from None
+    value = _to_shape(value, len(atoms), key, target, place)
     _check_values(value, key, target, place)
     if np.isnan(value).all():
         return None
@@ -334,7 +371,7 @@ def target_of(
 
 
 def _check_values(value: NDArray[np.float64], key: str, target: TargetConfig, place: Place) -> None:
-    """Refuse what is missing where it must not be, infinite, or too large to be learned."""
+    """Refuse values that are infinite, beyond ``LARGEST``, or missing in a required target."""
     missing, large = np.isnan(value), np.abs(value) > LARGEST
     bad = large if target.optional else large | missing
     if not bad.any():
@@ -349,30 +386,37 @@ def _check_values(value: NDArray[np.float64], key: str, target: TargetConfig, pl
 
 
 def attributes_of(atoms: Atoms, place: Place, rules: Rules) -> dict[str, float]:
-    """Look up the known properties of a structure, in our own units.
+    """Read the attributes of a structure, converted to the units of this package.
+
+    Args:
+        atoms: the structure; attributes are in its ``info``.
+        place: where it comes from, for errors.
+        rules: names the attributes.
+
+    Returns:
+        Values by attribute.
 
     Raises:
         DataError: one is missing and has no default, or is no finite number.
     """
     return {
-        name: _attribute(atoms, name, attribute, place)
+        name: _read_attribute(atoms, name, attribute, place)
         for name, attribute in rules.attributes.items()
     }
 
 
-def _attribute(atoms: Atoms, name: str, attribute: AttributeConfig, place: Place) -> float:
-    """Look up an attribute and convert it."""
+def _read_attribute(atoms: Atoms, name: str, attribute: AttributeConfig, place: Place) -> float:
     key = attribute.key or name
-    found = atoms.info.get(key, attribute.default)
-    if found is None:
+    raw = atoms.info.get(key, attribute.default)
+    if raw is None:
         raise place.error(
             f"has no '{key}' for attribute '{name}'",
             "add it, correct the attribute's key, or give it a default in the card",
         )
     try:
-        value = float(found)
+        value = float(raw)
     except (TypeError, ValueError):
-        raise place.error(f"has '{key}' = {_short(found)}, which is no number", "mend it") from None
+        raise place.error(f"has '{key}' = {_shorten(raw)}, which is no number", "mend it") from None
     if not abs(value) <= LARGEST:
         raise place.error(f"has '{key}' = {value}, no number up to {LARGEST:g}", "mend it")
     return value * inside(attribute.unit)[0]
@@ -383,7 +427,7 @@ _RENAMED = {"charge": "charges"}
 
 
 def _lookup(atoms: Atoms, key: str, level: str) -> Any:
-    """Find a raw value, or ``None``."""
+    """Return the raw value of a property; None where the structure has none."""
     home = atoms.info if level == "graph" else atoms.arrays
     if key in home:
         return home[key]
@@ -391,7 +435,7 @@ def _lookup(atoms: Atoms, key: str, level: str) -> Any:
     return results.get(_RENAMED.get(key, key), results.get(key))
 
 
-def _shaped(
+def _to_shape(
     value: NDArray[np.float64], num_atoms: int, key: str, target: TargetConfig, place: Place
 ) -> NDArray[np.float64]:
     """Return the value as [width] or [N, width]."""
@@ -408,17 +452,20 @@ def _shaped(
 
 
 _VOIGT = np.array([[0, 5, 4], [5, 1, 3], [4, 3, 2]])
-"""Where ASE keeps the components of a stress."""
+"""Position of each component of a 3 x 3 stress in ASE's order (xx, yy, zz, yz, xz, xy)."""
 
 
 def _flat_tensor(value: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return a stress in ASE's order (xx, yy, zz, yz, xz, xy) or as a matrix row by row, [9]."""
+    """Return a stress, given in ASE's order [6] or as a matrix [3, 3], row by row, [9].
+
+    A value of another shape is returned as it is, for ``_to_shape`` to refuse.
+    """
     full = value[_VOIGT] if value.shape == (6,) else value
     return np.asarray(full, dtype=np.float64).reshape(-1) if full.shape == (3, 3) else value
 
 
 def _group(atoms: Atoms, place: Place, group: str) -> str:
-    """Return the group of a structure; supercells share a composition."""
+    """Return the name of a structure's group; compositions are reduced, so supercells share one."""
     if group == "structure":
         return f"{place.file}:{place.number}"
     if group == "composition":
@@ -437,6 +484,6 @@ def _symbol(number: int) -> str:
     return "X" if number == 0 else "?"
 
 
-def _short(value: Any) -> str:
+def _shorten(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 40 else text[:37] + "..."

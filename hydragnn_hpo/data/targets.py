@@ -1,4 +1,4 @@
-"""Propose the targets of undescribed data: level, shape, unit and derivative, with reasons.
+"""Propose targets for structures without a card: level, shape, unit and derivative, with reasons.
 
 Shapes: G structures, Z kinds of elements.
 """
@@ -27,26 +27,26 @@ from hydragnn_hpo.sanitize import escape_line
 from hydragnn_hpo.units import inside
 
 MAX_HEADS = 8
-"""Targets that get a head in the first campaign."""
+"""Most targets that get a head in the first campaign."""
 
 UNKNOWN = "?"
-"""Unit in a card that only the user knows; ``CardConfig`` refuses it."""
+"""Unit in a card that the user has to replace; ``CardConfig`` refuses it."""
 
 MIN_FITTED = 12
-"""Structures below which a regression is not trusted."""
+"""Fewest structures for a regression."""
 
 MIN_SIZE_RATIO = 1.3
-"""Largest over smallest structure below which growth with the size cannot be judged."""
+"""Smallest ratio of the largest to the smallest structure for telling growth with the size."""
 
 MARGIN = 0.02
-"""Part of the variance by which one fit must be better than the other."""
+"""Share of the variance by which one fit must be better than the other."""
 
 MIN_EXPLAINED = 0.1
-"""Part of the variance that elements must explain for a fit to be trusted."""
+"""Smallest share of the variance that a fit by elements must explain."""
 
 BINDING = 0.03
-"""Largest relative difference between the energy of a molecule and that of its free atoms, but for
-molecules of hydrogen alone."""
+"""Largest relative difference between the energy of a structure and that of its free atoms; that of
+hydrogen alone may be larger."""
 
 FREE_ATOMS = {
     **{1: -0.5, 2: -2.903724, 3: -7.47806, 4: -14.66736, 5: -24.65391, 6: -37.8450},
@@ -68,10 +68,10 @@ PER_HARTREE = {
 """One Hartree in the units of total energies (CODATA 2018)."""
 
 RESULTS = ("energy", "free_energy", "forces", "stress", "charges", "magmoms", "dipole", "magmom")
-"""Names of ASE's calculator results, which are in eV, angstrom, e and muB."""
+"""Names of the results of ASE's calculators, which are in eV, angstrom, e and muB."""
 
 _ASE_READERS = ("extxyz", "database", "ase_file")
-"""Readers of files that are in ASE's units by convention."""
+"""Names of readers whose files are in ASE's units by convention."""
 
 _SUFFIXES = {
     "kcal/mol/angstrom": r"kcal_mol_a(ng(strom)?)?",
@@ -96,7 +96,7 @@ _SUFFIXES = {
     "nm": r"nm",
     "K": r"kelvin",
 }
-"""Spellings of units at the end of names, the longer ones first."""
+"""Spellings of units at the end of names, as regular expressions; longer ones first."""
 
 _LEVELS = r"gap|homo|lumo|vbm|cbm|fermi|workfunction|work_function"
 
@@ -110,8 +110,9 @@ _USUAL_UNITS = (
     (r"phdos|phonon|frequenc|wavenumber", "1/cm", "frequencies of vibrations"),
     (r"temperature|(^|_)t[cm]($|_)|melting", "K", "temperatures"),
 )
-"""Units that are usual for names, special names first."""
+"""Patterns of names, their usual unit, and what they name; special patterns first."""
 
+# All of these match names after ``normalize_name``.
 _PER_ATOM = re.compile(r"(per_?atom|_pa|peratom)($|_)")
 
 _ENERGY = re.compile(
@@ -127,37 +128,41 @@ _NO_ENERGY = re.compile(
 
 @dataclass(frozen=True)
 class UnitGuess:
-    """A unit and its certainty."""
+    """A unit, and how certain it is."""
 
     name: str
+    """The unit, as in a card."""
     sure: Literal["said", "recognised", "guessed", "unknown"]
+    """``said``: by the user or the property's name; ``recognised``: by its values; ``guessed``: by
+    what is usual; ``unknown``: values stay as they are."""
     why: str
+    """The reason, for a comment in the card."""
 
 
 def is_energy(name: str) -> bool:
-    """Check whether a name means an energy that forces could be derivatives of."""
+    """Check whether a property is, by its name, an energy of the kind that has forces."""
     name = normalize_name(name)
     return bool(_ENERGY.search(name)) and not _NO_ENERGY.search(name)
 
 
 def is_per_atom(name: str) -> bool:
-    """Check whether a name says that a value is one per atom."""
+    """Check whether a property is, by its name, a value per atom."""
     return bool(_PER_ATOM.search(normalize_name(name)))
 
 
 def parse_unit(name: str) -> str | None:
-    """Return the unit at the end of a name, as in ``gap_ev`` or ``gap [eV]``."""
+    """Parse the unit at the end of a name, as in ``gap_ev`` or ``gap [eV]``, if it has one."""
     name = normalize_name(name)
     matches = (u for u, pattern in _SUFFIXES.items() if re.search(rf"_({pattern})$", name))
     return next(matches, None)
 
 
 def guess_unit(name: str, *, per_atom: bool = False, result: bool = False) -> UnitGuess:
-    """Guess the unit of a scalar property.
+    """Guess the unit of a scalar property by its name.
 
     Args:
-        name: of the property.
-        per_atom: whether it is known to be an energy per atom.
+        name: name of the property.
+        per_atom: whether it is an energy per atom, whatever its name.
         result: whether it is a result of ASE's calculators.
     """
     if unit := parse_unit(name):
@@ -181,8 +186,11 @@ def guess_unit(name: str, *, per_atom: bool = False, result: bool = False) -> Un
 def count_elements(numbers: Sequence[NDArray[np.int64]]) -> tuple[Array, list[int]]:
     """Count the atoms of each element.
 
+    Args:
+        numbers: atomic numbers of each structure, G arrays.
+
     Returns:
-        Counts, [G, Z], and the atomic numbers of the columns.
+        Counts, [G, Z], and the atomic numbers of the columns, ascending, [Z].
     """
     kinds = sorted({int(z) for each in numbers for z in np.unique(each)})
     counts = np.array([[np.count_nonzero(each == z) for z in kinds] for each in numbers])
@@ -190,32 +198,41 @@ def count_elements(numbers: Sequence[NDArray[np.int64]]) -> tuple[Array, list[in
 
 
 def classify_growth(values: Array, counts: Array) -> Literal["extensive", "intensive"] | None:
-    """Classify whether a number grows with the structure; None where the data do not tell.
+    """Classify whether a property grows with the structure; None where the values do not tell.
 
-    A number per element is fitted on half of the structures, once as a sum over atoms, once as a
-    mean. What explains more of the variance of the other half wins.
+    One number per element is fitted on half of the structures, once as a sum over atoms, once as a
+    mean. The fit that explains more of the variance of the other half decides.
+
+    Args:
+        values: value of each structure, [G].
+        counts: atoms of each element, [G, Z].
     """
     sizes = counts.sum(axis=1)
     few = len(values) < MIN_FITTED or sizes.max() < MIN_SIZE_RATIO * sizes.min()
     if few or np.ptp(values) == 0:
         return None
-    fit = np.zeros(len(values), dtype=bool)  # files have an order: every other row may be alike
+    # A random half: files have an order, in which every second structure may be of one kind.
+    fit = np.zeros(len(values), dtype=bool)
     fit[np.random.default_rng(0).permutation(len(values))[::2]] = True
     total = explained_variance(values, counts, fit)
     mean = explained_variance(values, counts / sizes[:, None], fit)
     if total > max(mean, 0.5) + MARGIN or (total > 0.999 and total > mean):
         return "extensive"
-    trusted = mean > MIN_EXPLAINED or total < -1.0  # a sum that is worse than no fit is none
+    # Even a mean that explains little decides where the sum is far worse than no fit at all.
+    trusted = mean > MIN_EXPLAINED or total < -1.0
     return "intensive" if trusted and mean > total + MARGIN else None
 
 
 def explained_variance(values: Array, weights: Array, fit: NDArray[np.bool_]) -> float:
-    """Fit one number per element, and return the part of the variance explained on other rows.
+    """Fit one number per element, and return the share of the variance it explains on other rows.
 
     Args:
-        values: of each structure, [G].
-        weights: of each element, [G, Z].
-        fit: rows to fit, [G].
+        values: value of each structure, [G].
+        weights: weight of each element, [G, Z].
+        fit: whether a row is fitted, [G]; the others measure the fit.
+
+    Returns:
+        1 for a perfect fit, 0 for one as good as the mean, below 0 for a worse one.
     """
     held = ~fit
     design, right = weights[fit], values[fit]
@@ -229,12 +246,15 @@ def explained_variance(values: Array, weights: Array, fit: NDArray[np.bool_]) ->
 def recognise_total_energy(values: Array, counts: Array, kinds: Sequence[int]) -> str | None:
     """Recognise the unit of all-electron total energies by the energies of free atoms.
 
-    Pseudopotentials and tight binding leave out the core: their energies resemble nothing.
+    Energies with pseudopotentials or tight binding lack those of the core and are not recognised.
 
     Args:
-        values: of each structure, [G].
+        values: energy of each structure, [G].
         counts: atoms of each element, [G, Z].
         kinds: atomic numbers, [Z].
+
+    Returns:
+        A unit of ``PER_HARTREE``; None where none fits.
     """
     known = np.array([FREE_ATOMS.get(z, np.nan) for z in kinds])
     atoms = counts @ np.nan_to_num(known)
@@ -252,13 +272,16 @@ def recognise_total_energy(values: Array, counts: Array, kinds: Sequence[int]) -
 
 @dataclass(frozen=True)
 class TargetProposal:
-    """A target as a card would have it."""
+    """A target for a new card; fields without a docstring are those of ``TargetConfig``."""
 
     name: str
+    """Name in the card, an identifier."""
     key: str
+    """Name in the file."""
     level: Level
     shape: str
     unit: UnitGuess
+    """Unit in the file."""
     energy: str | None = None
     derived_from: str | None = None
     optional: bool = False
@@ -267,19 +290,23 @@ class TargetProposal:
     head: bool = True
     """Whether the first campaign predicts it."""
     why: tuple[str, ...] = ()
+    """Reasons for these values, for comments in the card."""
     spread: str = ""
     """Range of its values, in words."""
 
 
 @dataclass(frozen=True)
 class TargetProposals:
-    """What each property of a data set becomes."""
+    """What each property of a data set is in the new card."""
 
     targets: tuple[TargetProposal, ...]
+    """Targets, energies first."""
     attributes: tuple[str, ...]
+    """Names of the properties that are attributes."""
     left_out: tuple[tuple[str, str], ...]
-    """Names and reasons."""
+    """Name of each other property, and the reason why it is left out."""
     warnings: tuple[str, ...]
+    """Sentences for the user."""
 
 
 def propose_targets(
@@ -290,17 +317,17 @@ def propose_targets(
     units: Mapping[str, str],
     forced: Sequence[str] = (),
 ) -> TargetProposals:
-    """Propose a target, an attribute or nothing for every property.
+    """Propose to make each property a target or an attribute, or to leave it out.
 
     Args:
-        structures: the structures that were read.
+        structures: structures that were read.
         table: their properties.
-        reader: name of the reader, or ``several``.
-        units: of properties, as given by the user.
-        forced: properties that a card must have, because they have no names in the file.
+        reader: name of their reader, or ``several``.
+        units: units from the user, by the name of the property in the file.
+        forced: properties without a name in the file, which the card cannot leave out.
 
     Raises:
-        ConfigError: a unit of the user is not known.
+        ConfigError: a unit from the user is unknown.
     """
     for unit in units.values():
         inside(unit)
@@ -316,14 +343,14 @@ def propose_targets(
 
 
 def _dependence_rank(prop: Property) -> int:
-    """Rank energies first, then what is derived from them, then the others."""
+    """Return 0 for energies, 1 for their derivatives, which need them, and 2 for others."""
     if prop.scalar and is_energy(prop.name):
         return 0
     return 1 if prop.is_forces or prop.is_stress else 2
 
 
 def _limit_heads(targets: Sequence[TargetProposal]) -> Iterator[TargetProposal]:
-    """Take the heads after the first ``MAX_HEADS`` from the first campaign."""
+    """Yield targets, without a head after the first ``MAX_HEADS`` heads."""
     heads = 0
     for target in targets:
         heads += target.head
@@ -334,7 +361,7 @@ def _limit_heads(targets: Sequence[TargetProposal]) -> Iterator[TargetProposal]:
 
 
 class _Proposer:
-    """Judge the properties of a data set one by one; later ones depend on earlier ones."""
+    """Proposes properties one by one; later proposals depend on earlier ones."""
 
     def __init__(
         self,
@@ -355,7 +382,12 @@ class _Proposer:
         self.warnings: list[str] = []
 
     def add(self, prop: Property, *, forced: bool) -> None:
-        """Make a property a target or an attribute, or leave it out with a reason."""
+        """Propose a property as target or attribute, or leave it out with a reason.
+
+        Args:
+            prop: the property.
+            forced: whether it must be a target.
+        """
         if not forced:
             reason = explain_rejection(prop)
             if reason is None and prop.is_attribute:
@@ -381,18 +413,18 @@ class _Proposer:
         self.targets.append(replace(proposal, optional=optional, why=why, head=head))
 
     def _find_copy(self, prop: Property) -> str | None:
-        """Return a reason if an earlier target has the same numbers."""
+        """Return a reason to leave a property out if an earlier target has the same numbers."""
         for target in self.targets:
             other = self.table.numbers[target.key]
-            alike = other.level == prop.level and other.values.shape == prop.values.shape
-            if alike and np.allclose(
+            same_shape = other.level == prop.level and other.values.shape == prop.values.shape
+            if same_shape and np.allclose(
                 other.values, prop.values, rtol=1e-9, atol=1e-12, equal_nan=True
             ):
                 return f"has the same numbers as {escape_line(target.key)}"
         return None
 
     def _propose(self, prop: Property) -> TargetProposal | str:
-        """Return a target, or the reason why there is none."""
+        """Return a target, or a reason to leave the property out."""
         start = TargetProposal(
             name=make_identifier(prop.name, "target", {target.name for target in self.targets}),
             key=prop.name,
@@ -448,7 +480,7 @@ class _Proposer:
         )
 
     def _propose_scalar(self, start: TargetProposal, prop: Property) -> TargetProposal:
-        """Judge a number per structure: an energy, total or per atom, or something else."""
+        """Propose a number per structure as energy, total or per atom, or as another target."""
         name, per_atom = escape_line(prop.name), is_per_atom(prop.name)
         values, counts = prop.values[prop.known, 0], self.counts[prop.structure[prop.known]]
         growth = classify_growth(values, counts)
@@ -466,15 +498,20 @@ class _Proposer:
                 f"{name} is named a value per atom but grows with the structure: look at the card."
             )
         extensive = growth == "extensive" and energy is None and not per_atom
-        aside = self.has_forces and unit.sure == "unknown" and energy is None
+        without_head = self.has_forces and unit.sure == "unknown" and energy is None
         if extensive:
             why.append("grows with the structure")
         if len(np.unique(values)) == 2:
             why.append("has two values only: learned as a number, 'near which of the two'")
-        if aside:
+        if without_head:
             why.append("not predicted at first: with forces there, a potential seems to be wanted")
         return replace(
-            start, unit=unit, energy=energy, extensive=extensive, head=not aside, why=tuple(why)
+            start,
+            unit=unit,
+            energy=energy,
+            extensive=extensive,
+            head=not without_head,
+            why=tuple(why),
         )
 
     def _energy_unit(self, prop: Property, energy: str | None, recognised: str | None) -> UnitGuess:
@@ -482,8 +519,8 @@ class _Proposer:
 
         Args:
             prop: the property.
-            energy: kind of energy, if it is one.
-            recognised: unit of all-electron energies that its values fit, if any.
+            energy: ``total`` or ``per_atom``; None if it is no energy.
+            recognised: unit from ``recognise_total_energy``.
         """
         name = escape_line(prop.name)
         unit = self._unit(prop, per_atom=energy == "per_atom")
@@ -501,7 +538,15 @@ class _Proposer:
         return unit
 
     def _classify_energy(self, prop: Property, growth: str | None) -> tuple[str | None, list[str]]:
-        """Classify a number as total energy, energy per atom, or None, with the reason."""
+        """Classify a scalar as energy.
+
+        Args:
+            prop: the property.
+            growth: result of ``classify_growth``.
+
+        Returns:
+            ``total``, ``per_atom`` or None for no energy, and the reasons.
+        """
         if not is_energy(prop.name):
             return None, []
         if is_per_atom(prop.name):
@@ -521,7 +566,7 @@ class _Proposer:
         ]
 
     def _warn(self, prop: Property) -> None:
-        """Warn of infinities, texts, and values far from all others."""
+        """Add warnings of infinities, texts, and values far from all others."""
         name = escape_line(prop.name)
         if prop.infinite:
             self.warnings.append(
@@ -551,7 +596,13 @@ class _Proposer:
 
 
 def _derive(start: TargetProposal, energy: TargetProposal, *why: str) -> TargetProposal | str:
-    """Derive a target from an energy; return a reason if its unit can only be guessed."""
+    """Return a target as the derivative of an energy, or a reason to leave it out.
+
+    Args:
+        start: the target.
+        energy: total energy that it is a derivative of.
+        why: reasons, for comments in the card.
+    """
     if energy.unit.name != "eV" and start.unit.sure == "guessed":
         return f"is in an unknown unit, beside an energy in {energy.unit.name}"
     return replace(start, derived_from=energy.name, why=why)

@@ -1,4 +1,7 @@
-"""Read graphs from the windows of a store as they are needed, keeping the latest in memory."""
+"""Read graphs from the windows of a store on demand, with the latest windows kept in memory.
+
+Shapes: G graphs, E edges, W windows.
+"""
 
 import os
 import threading
@@ -6,7 +9,6 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,35 +37,37 @@ from hydragnn_hpo.data.store_index import (
 )
 from hydragnn_hpo.data.store_parts import WindowReader
 from hydragnn_hpo.errors import ConfigError
+from hydragnn_hpo.file_records import StoreStats
 from hydragnn_hpo.host_info import read_memory
 
 MEMORY = "HYDRAGNN_HPO_WINDOW_MEMORY"
-"""The environment variable with the bytes of windows that a process may keep."""
+"""Environment variable with the bytes of windows that a process may keep."""
 
 _MOST = 1 << 30
-"""Bytes of windows that are kept unless told otherwise, or a share of the free memory."""
+"""Most bytes of windows that are kept where ``HYDRAGNN_HPO_WINDOW_MEMORY`` is not set."""
 
 
 class WindowCache:
     """A store read in windows; a ``GraphSet``. Threads may share it."""
 
     def __init__(self, store: Path | Index, memory: int | None = None) -> None:
-        """Read what is held whole; a few dozen bytes per graph.
+        """Read the sizes, splits and groups of all graphs: a few dozen bytes per graph.
 
         Args:
             store: the store, or its index.
-            memory: bytes of windows to keep; ``HYDRAGNN_HPO_WINDOW_MEMORY``, else 1 GiB or the
-                share of this process in a quarter of the free memory, whichever is less, if
-                left out.
+            memory: bytes of windows to keep. None means ``HYDRAGNN_HPO_WINDOW_MEMORY``; where
+                that is not set, this process's share of a quarter of the host's free memory, but
+                at most 1 GiB.
 
         Raises:
             DataError: the store is damaged.
             ConfigError: the environment variable is no number of bytes.
         """
         index = read_index(store) if isinstance(store, Path) else store
-        self.index, self.memory = index, _memory() if memory is None else memory
-        self.stats: dict[str, Any] = read_checked_stats(index)
-        self.levels = {name: target["level"] for name, target in self.stats["targets"].items()}
+        self.index, self.memory = index, _default_memory() if memory is None else memory
+        self.stats: StoreStats = read_checked_stats(index)
+        targets = self.stats["targets"]
+        self.levels: dict[str, str] = {name: target["level"] for name, target in targets.items()}
         self.windows: NDArray[np.int64] | None = index.starts[:, 0]
         self._reader = _Reader(index)
         light = self._reader.read(0, len(index.windows), LIGHT)
@@ -74,7 +78,8 @@ class WindowCache:
         self._kept: OrderedDict[int, Arrays] = OrderedDict()
         self._pers: dict[str, Per] = {c.name: c.per for c in index.columns}
         self._pers["edge_translation"] = "edge"
-        # With what is derived: offsets, and three fp32 per edge.
+        # Bytes of each window in memory, with offsets (three int64 per graph) and edge
+        # translations (three fp32 per edge), which are derived.
         self._sizes = index.windows[:, : len(PERS)] @ (index.row_bytes + [24, 0, 12, 0])
         self._held = 0
         self._lock = threading.Lock()
@@ -132,18 +137,23 @@ class WindowCache:
         numbers = np.unique(window)
         group = np.cumsum(self._sizes[numbers]) // max(self.memory, 1)
         if group[0] == group[-1]:
-            return columns_from(self._gathered(rows, window), self.stats)
-        # More windows than may be held together: in the order of windows, then put in order.
+            return columns_from(self._gather(rows, window), self.stats)
+        # More windows than may be held at once: copy in the order of windows, then sort back.
         order = np.argsort(window, kind="stable")
         cuts = np.searchsorted(window[order], numbers[1:][np.diff(group) > 0])
-        pieces = [self._gathered(rows[some], window[some]) for some in np.split(order, cuts)]
+        pieces = [self._gather(rows[some], window[some]) for some in np.split(order, cuts)]
         back = np.empty_like(order)
         back[order] = np.arange(len(rows))
         return columns_from(join_arrays(pieces), self.stats).take(back)
 
-    def _gathered(self, rows: NDArray[np.int64], window: NDArray[np.int64]) -> Arrays:
-        """Copy rows out of windows that are held together, in the order of ``rows``."""
-        held = dict(self._fetched(np.unique(window).tolist()))
+    def _gather(self, rows: NDArray[np.int64], window: NDArray[np.int64]) -> Arrays:
+        """Copy graphs out of their windows, which are in memory at the same time.
+
+        Args:
+            rows: graphs, in the order of the copy.
+            window: window of each of them.
+        """
+        held = dict(self._fetch(np.unique(window).tolist()))
         owners = [held[number] for number in window.tolist()]
         inside = (rows - self.index.starts[window, 0]).tolist()
         slices = {"graph": [slice(row, row + 1) for row in inside]}
@@ -159,17 +169,17 @@ class WindowCache:
         }
         return copied
 
-    def _fetched(self, numbers: Sequence[int]) -> Iterator[tuple[int, Arrays]]:
-        """Return windows, ascending; neighbours that are not there yet are read together."""
+    def _fetch(self, numbers: Sequence[int]) -> Iterator[tuple[int, Arrays]]:
+        """Yield windows by number, ascending; neighbours that are not kept are read together."""
         done = 0
         while done < len(numbers):
-            with self._lock:
-                found = self._some(numbers[done:])
-            yield from found
-            done += len(found)
+            with self._lock:  # let go between runs, so that threads take turns
+                windows = self._fetch_run(numbers[done:])
+            yield from windows
+            done += len(windows)
 
-    def _some(self, numbers: Sequence[int]) -> list[tuple[int, Arrays]]:
-        """Return the first of some windows, and those behind it that come along."""
+    def _fetch_run(self, numbers: Sequence[int]) -> list[tuple[int, Arrays]]:
+        """Return the first of the windows, and the next ones that can be read in the same run."""
         first = numbers[0]
         if first in self._kept:
             self._kept.move_to_end(first)
@@ -180,27 +190,27 @@ class WindowCache:
             if number != last or number in self._kept or size > min(RUN_BYTES, self.memory):
                 break
             last = number + 1
-        found = list(enumerate(self._read(first, last), start=first))
-        for number, arrays in found:
+        windows = list(enumerate(self._read(first, last), start=first))
+        for number, arrays in windows:
             self._keep(number, arrays)
-        return found
+        return windows
 
     def _read(self, first: int, last: int) -> list[Arrays]:
-        """Read a run of windows; each is a copy of its own, so that it can be let go of alone."""
+        """Read a run of windows; each is a copy, so that its memory can be freed alone."""
         run = self._reader.read(first, last)
         run["edge_translation"] = compute_translations(run)
         starts = self.index.starts[first : last + 1] - self.index.starts[first]
-        found = []
+        windows = []
         for begin, end in zip(starts, starts[1:], strict=False):
             rows = {per: slice(*pair) for per, *pair in zip(PERS, begin, end, strict=True)}
             window = {name: run[name][rows[per]].copy() for name, per in self._pers.items()}
             for per, name in OFFSETS.items():
                 window[name] = offsets(window[COUNTS[per]])
-            found.append(window)
-        return found
+            windows.append(window)
+        return windows
 
     def _keep(self, number: int, arrays: Arrays) -> None:
-        """Keep a window, and let go of those that were used longest ago."""
+        """Keep a window, and drop those that were used longest ago where memory is short."""
         size = _count_bytes(arrays)
         if size > self.memory:
             return
@@ -219,7 +229,7 @@ class WindowCache:
         return int(self._sizes.sum() * min(1.0, shuffled / max(train, 1)))
 
     def close(self) -> None:
-        """Close the files and let go of the windows."""
+        """Close the files and drop all windows; reading opens the files again."""
         with self._lock:
             self._reader.close()
             self._kept.clear()
@@ -227,7 +237,10 @@ class WindowCache:
 
 
 class _Reader:
-    """A reader that a forked child opens again: open files have one place for both."""
+    """A ``WindowReader`` that a forked child opens again.
+
+    Parent and child would share the positions of open files.
+    """
 
     def __init__(self, index: Index) -> None:
         self.index = index
@@ -239,6 +252,13 @@ class _Reader:
         self.close = weakref.finalize(self, _close, self._reader, self._process)
 
     def read(self, first: int, last: int, names: Sequence[str] | None = None) -> Arrays:
+        """Read windows ``first`` to ``last`` (not included), see ``WindowReader.read``.
+
+        Args:
+            first: first window.
+            last: one after the last window.
+            names: columns to read; None means all.
+        """
         if self._process != os.getpid() or not self.close.alive:
             self._open()
         return self._reader.read(first, last, names)
@@ -259,7 +279,8 @@ def _count_bytes(arrays: Arrays) -> int:
     return sum(array.nbytes for array in arrays.values())
 
 
-def _memory() -> int:
+def _default_memory() -> int:
+    """Return the bytes of windows to keep, see ``WindowCache``."""
     text = os.environ.get(MEMORY)
     if text is None:
         processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
@@ -270,5 +291,5 @@ def _memory() -> int:
 
 
 def _free_memory() -> int:
-    """Return the bytes that this host can still give away, file caches included."""
+    """Return the bytes of memory that this host has available, file caches included."""
     return read_memory()["MemAvailable"]

@@ -8,7 +8,6 @@ if TYPE_CHECKING:
     from hydragnn_hpo.ensemble.artefact import ArtefactContent, Manifest, read_artefact
     from hydragnn_hpo.ensemble.artefact_writer import render_model_card, write_artefact
     from hydragnn_hpo.ensemble.build import build_ensemble
-    from hydragnn_hpo.ensemble.build_table import BuildTable
     from hydragnn_hpo.ensemble.calculator import EnsembleCalculator, SpreadExceeded, StopAtSpread
     from hydragnn_hpo.ensemble.engine import AUTO, device_of
     from hydragnn_hpo.ensemble.evaluation import (
@@ -64,7 +63,6 @@ __all__ = [
     "AUTO",
     "EXTXYZ_SUFFIXES",
     "ArtefactContent",
-    "BuildTable",
     "ChunkReader",
     "Ensemble",
     "EnsembleCalculator",

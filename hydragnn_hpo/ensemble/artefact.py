@@ -47,10 +47,10 @@ from hydragnn_hpo.config import (
     parse_config,
 )
 from hydragnn_hpo.config.convs.spec import is_user_conv, package_of
-from hydragnn_hpo.ensemble.build_table import HeadScores
 from hydragnn_hpo.ensemble.calibrate import Calibration, Strata
 from hydragnn_hpo.ensemble.calibration_data import CalibrationData, from_arrays
 from hydragnn_hpo.errors import ConfigError, DataError
+from hydragnn_hpo.file_records import TargetStats
 from hydragnn_hpo.sanitize import find_unprintable
 from hydragnn_hpo.units import inside
 
@@ -209,34 +209,6 @@ class Alike(Config):
     """RMSE of their mix, in the unit; the smaller, the more they differ."""
 
 
-class TargetStatistics(TypedDict, total=False):
-    """One target as a net's constructor and an ensemble's manifest need it.
-
-    A store's ``stats.json`` has all of these and more, ``Manifest.targets`` those that nets need.
-    """
-
-    level: Literal["graph", "node"]
-    """One value per structure, or one per atom."""
-    shape: Literal["scalar", "vector", "tensor"]
-    """A number, three components, or the nine of a stress."""
-    unit: str
-    """Unit of the values and of all below."""
-    energy: Literal["total", "per_atom"] | None
-    """Set for energies."""
-    derived_from: str | None
-    """Name of the energy whose derivative this is."""
-    description: str
-    """What the property is."""
-    mean: float
-    """Mean on the training split."""
-    std: float
-    """Standard deviation on the training split."""
-    min: float
-    """Smallest value or component on the training split."""
-    max: float
-    """Largest value or component on the training split."""
-
-
 class HeadEntry(Config):
     """One predicted target."""
 
@@ -334,7 +306,7 @@ class Manifest(Config):
     heads: Annotated[dict[Name, HeadEntry], Len(1)]
     """Predicted targets by name."""
 
-    evaluation: dict[str, HeadScores] = {}
+    evaluation: dict[str, dict[str, float | int | str | None]] = {}
     """Scores on the test split, by head; empty where it was not evaluated."""
 
     diversity: dict[Name, Alike] = {}
@@ -380,16 +352,17 @@ class Manifest(Config):
             raise ValueError("a trial is named twice among the members.")
         return self
 
-    def targets(self) -> dict[str, TargetStatistics]:
+    def targets(self) -> dict[str, TargetStats]:
         """Return what a net's constructor needs to know of the targets.
 
         Returns:
-            By head ``level shape energy derived_from mean std``.
+            By head ``level shape unit energy derived_from mean std``.
         """
         return {
             name: {
                 "level": head.level,
                 "shape": head.shape,
+                "unit": head.unit,
                 "energy": head.energy,
                 "derived_from": head.derived_from,
                 "mean": head.mean,

@@ -11,7 +11,7 @@ import os
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import NotRequired, TypedDict
+from typing import NotRequired, TypedDict, cast
 
 import numpy as np
 import torch
@@ -34,19 +34,9 @@ from hydragnn_hpo.ensemble.artefact import (
     MemberEntry,
     MemberNeeds,
     Provenance,
-    TargetStatistics,
     describe_needs,
 )
 from hydragnn_hpo.ensemble.artefact_writer import write_artefact
-from hydragnn_hpo.ensemble.build_table import (
-    BuildTable,
-    CandidateErrors,
-    Curves,
-    HeadDiversity,
-    HeadScores,
-    MemberRow,
-    SizeErrors,
-)
 from hydragnn_hpo.ensemble.calibrate import GRAPHS_TOGETHER, Calibration, Moments, compute_moments
 from hydragnn_hpo.ensemble.calibration_data import (
     MOST_VALUES,
@@ -84,7 +74,17 @@ from hydragnn_hpo.ensemble.uncertainty_scores import (
     mae,
 )
 from hydragnn_hpo.errors import HydraError, RunError, answer_of
-from hydragnn_hpo.file_records import StoreStats
+from hydragnn_hpo.file_records import (
+    CandidateErrors,
+    Curves,
+    EnsembleMember,
+    EnsembleSize,
+    EnsembleTable,
+    HeadDiversity,
+    HeadScores,
+    StoreStats,
+    TargetStats,
+)
 from hydragnn_hpo.files import write_bytes, write_json
 from hydragnn_hpo.layout import RunDir
 from hydragnn_hpo.metrics_log import replace_nonfinite
@@ -92,7 +92,7 @@ from hydragnn_hpo.model import variance_key
 from hydragnn_hpo.training import read_checkpoint
 
 TEST_PREDICTIONS, TABLE = "test_predictions.safetensors", "ensemble.json"
-"""Files of the report: values of every row of ``test``, and a ``BuildTable``."""
+"""Files of the report: values of every row of ``test``, and a ``EnsembleTable``."""
 
 PACKAGES = ("torch", "torch-geometric", "numpy", "scipy", "safetensors", "ase", "vesin")
 """Packages that may change the last digits of a number."""
@@ -108,7 +108,7 @@ MemberPredictions = dict[str, np.ndarray]
 """By head the members' predictions, [M, R, w]; by ``variance_key(head)`` variances, [M, R, 1]."""
 
 
-def build_ensemble(run: Path, device: str = "cpu") -> BuildTable:
+def build_ensemble(run: Path, device: str = "cpu") -> EnsembleTable:
     """Build ``RUN/ensemble.zip``, and write what the report draws.
 
     The test split is predicted once, after everything is selected and calibrated (Law 6).
@@ -150,7 +150,7 @@ class BuildSpec(TypedDict):
     run: str
     """The run directory."""
     answer: str
-    """JSON file to write: a ``BuildTable``, or an error, see ``errors.answer_of``."""
+    """JSON file to write: a ``EnsembleTable``, or an error, see ``errors.answer_of``."""
     device: NotRequired[str]
     """Where members predict; else ``HYDRAGNN_HPO_DEVICE``, else the processor."""
 
@@ -332,7 +332,7 @@ def evaluate_heads(
 
 
 def _head_scores(
-    predicted: HeadOnLabels, calibration: Calibration, target: TargetStatistics
+    predicted: HeadOnLabels, calibration: Calibration, target: TargetStats
 ) -> HeadScores:
     """Return the figures of a head under the names of the table, and its unit."""
     figures = compute_figures(predicted, calibration, float(target["mean"]))
@@ -405,7 +405,7 @@ def make_manifest(
         elements=tuple(sorted(int(z) for z in stats["elements"])),
         members=tuple(_member(context, choice, c) for c in members),
         heads={n: _head(target, calibrations[n]) for n, target in context.targets.items()},
-        evaluation=evaluation,
+        evaluation={name: {**scores} for name, scores in evaluation.items()},
         diversity={name: _alike(of_head) for name, of_head in diversity.items()},
         software=read_software_versions(PACKAGES),
         commit=read_commit(),
@@ -434,7 +434,7 @@ def _member(context: BuildContext, choice: MemberSelection, candidate: int) -> M
     )
 
 
-def _head(target: TargetStatistics, calibration: Calibration) -> HeadEntry:
+def _head(target: TargetStats, calibration: Calibration) -> HeadEntry:
     return HeadEntry(
         level=target["level"],
         shape=target["shape"],
@@ -525,8 +525,8 @@ def _make_table(
     manifest: Manifest,
     diversity: dict[str, HeadDiversity],
     curves: dict[str, Curves],
-    by_size: dict[str, list[SizeErrors]],
-) -> BuildTable:
+    by_size: dict[str, list[EnsembleSize]],
+) -> EnsembleTable:
     """Return the table of a build.
 
     Args:
@@ -543,7 +543,7 @@ def _make_table(
         "method": choice.kept,
         "why": choice.why,
         "members": [_member_row(member) for member in manifest.members],
-        "heads": manifest.evaluation,
+        "heads": cast("dict[str, HeadScores]", manifest.evaluation),
         "selection": choice.selection,
         "leaderboard": list_leaderboard(context.run),
         "diversity": diversity,
@@ -554,7 +554,7 @@ def _make_table(
     }
 
 
-def _member_row(member: MemberEntry) -> MemberRow:
+def _member_row(member: MemberEntry) -> EnsembleMember:
     return {
         "trial": member.trial,
         "weights": member.weights,
@@ -575,7 +575,7 @@ def _candidate_errors(context: BuildContext) -> list[CandidateErrors]:
 
 def _size_curves(
     context: BuildContext, predictions: MemberPredictions, candidates: list[int]
-) -> dict[str, list[SizeErrors]]:
+) -> dict[str, list[EnsembleSize]]:
     """Compute the errors of each ensemble size on ``sel`` and ``test``.
 
     Args:
@@ -593,7 +593,7 @@ def _size_curves(
     return compute_size_curves(heads, objectives, trials, (candidates, test))
 
 
-def _write_report(run: RunDir, table: BuildTable, arrays: dict[str, np.ndarray]) -> None:
+def _write_report(run: RunDir, table: EnsembleTable, arrays: dict[str, np.ndarray]) -> None:
     run.report.mkdir(exist_ok=True)
     write_bytes(run.report / TEST_PREDICTIONS, save_arrays(arrays))
     write_json(run.report / TABLE, {k: v for k, v in table.items() if k != "path"})

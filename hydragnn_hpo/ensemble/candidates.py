@@ -22,11 +22,9 @@ from hydragnn_hpo.config import (
     load_config,
 )
 from hydragnn_hpo.data import GraphSet
-from hydragnn_hpo.ensemble.artefact import TargetStatistics
-from hydragnn_hpo.ensemble.build_table import TrialSummary
 from hydragnn_hpo.ensemble.calibrate import GRAPHS_TOGETHER, Strata, graph_of_row, size_strata
 from hydragnn_hpo.errors import RunError
-from hydragnn_hpo.file_records import StoreStats
+from hydragnn_hpo.file_records import RankedTrial, StoreStats, TargetStats
 from hydragnn_hpo.files import read_json
 from hydragnn_hpo.layout import RunDir, TrialDir
 from hydragnn_hpo.placement import mean_neighbors, mean_triplets
@@ -106,7 +104,7 @@ def _read_results(run: RunDir) -> list[_TrialResult]:
     return sorted(results, key=lambda result: result.rank)
 
 
-def list_leaderboard(run: RunDir) -> list[TrialSummary]:
+def list_leaderboard(run: RunDir) -> list[RankedTrial]:
     """List every trial with a result, best validation objective first."""
     return [
         {
@@ -230,7 +228,7 @@ class BuildContext:
     """The C trials to choose members from, best validation objective first."""
 
     @property
-    def targets(self) -> dict[str, TargetStatistics]:
+    def targets(self) -> dict[str, TargetStats]:
         """Statistics of the heads' targets on the training split.
 
         Returns:

@@ -19,8 +19,8 @@ from torch import Tensor
 from hydragnn_hpo.config import TrialConfig, TrialHeads, count_parameters, parse_config
 from hydragnn_hpo.config.convs.spec import is_user_conv
 from hydragnn_hpo.data import Batch, GraphSet, make_batch
-from hydragnn_hpo.ensemble.artefact import TargetStatistics
 from hydragnn_hpo.errors import ConfigError, DataError
+from hydragnn_hpo.file_records import TargetStats
 from hydragnn_hpo.launching import DEVICE
 from hydragnn_hpo.model import MultiHeadGNN
 from hydragnn_hpo.training import DTYPES
@@ -37,7 +37,7 @@ EDGES_PER_BATCH = 40_000
 Key = tuple[float, torch.dtype, int | None]
 """What a member's batch depends on: its cutoff in angstrom, type and cap on neighbours."""
 
-Targets = Mapping[str, TargetStatistics]
+Targets = Mapping[str, TargetStats]
 """Statistics of the targets on the training split, by head."""
 
 

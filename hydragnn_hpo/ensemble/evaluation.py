@@ -13,7 +13,6 @@ import numpy as np
 from hydragnn_hpo.config import CardConfig, TargetConfig
 from hydragnn_hpo.data import Columns, Rules, open_store
 from hydragnn_hpo.ensemble.artefact import HeadEntry, Manifest
-from hydragnn_hpo.ensemble.build_table import Curves
 from hydragnn_hpo.ensemble.calibrate import By, Strata, size_strata
 from hydragnn_hpo.ensemble.engine import EDGES_PER_BATCH, pieces
 from hydragnn_hpo.ensemble.inference import Ensemble
@@ -30,6 +29,7 @@ from hydragnn_hpo.ensemble.uncertainty_scores import (
     compute_strata_figures,
 )
 from hydragnn_hpo.errors import ConfigError, DataError, unknown
+from hydragnn_hpo.file_records import Curves
 from hydragnn_hpo.metrics_log import replace_nonfinite
 from hydragnn_hpo.units import inside
 

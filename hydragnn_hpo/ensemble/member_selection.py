@@ -8,16 +8,13 @@ Shapes: C candidates, M members, R rows (graphs, or nodes of a node-level head),
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal, cast
+from typing import Literal
 
 import numpy as np
 
-from hydragnn_hpo.ensemble.build_table import HeadDiversity, MemberWeights, MixScores, SizeErrors
 from hydragnn_hpo.ensemble.candidates import BuildContext, flops_per_graph
 from hydragnn_hpo.ensemble.uncertainty_scores import mae
-
-if TYPE_CHECKING:
-    from hydragnn_hpo.file_records import StoreStats
+from hydragnn_hpo.file_records import ChosenMember, EnsembleSize, HeadDiversity, SelectionScores
 
 FLOOR = 4
 """Distinct members that greedy selection takes where there are as many candidates."""
@@ -163,7 +160,7 @@ def compute_size_curves(
     objectives: Sequence[float],
     trials: Sequence[str],
     test: TestHeads,
-) -> dict[str, list[SizeErrors]]:
+) -> dict[str, list[EnsembleSize]]:
     """Compute the errors of means of 1, 2, 3 and more candidates; nothing is chosen by them.
 
     Args:
@@ -182,7 +179,7 @@ def compute_size_curves(
         "greedy": greedy_order(list(heads.values()), most),
     }
     place = {candidate: row for row, candidate in enumerate(test[0])}
-    curves: dict[str, list[SizeErrors]] = {method: [] for method in orders}
+    curves: dict[str, list[EnsembleSize]] = {method: [] for method in orders}
     for method, order in orders.items():
         for count in range(1, len(order) + 1):
             members = order[:count]
@@ -341,7 +338,7 @@ class MemberSelection:
     """Why that one."""
     weights: dict[Method, Weights]
     """The mix of each method."""
-    selection: dict[str, MixScores]
+    selection: dict[str, SelectionScores]
     """Scores on ``sel`` of both mixes, and of ``single``, the best candidate alone."""
 
     @property
@@ -385,7 +382,7 @@ def select_members(context: BuildContext) -> MemberSelection:
         RunError: a candidate's predictions cannot be read, or ``sel`` lacks a target.
     """
     config, heads = context.campaign.ensemble, make_scored_heads(context)
-    stats = cast("StoreStats", context.graphs.stats)
+    stats = context.graphs.stats
     costs = [flops_per_graph(c.config.model, stats) for c in context.candidates]
     scored, objectives = list(heads.values()), [c.objective for c in context.candidates]
     terms = Terms(config.rounds, most=config.members, price=config.price, costs=costs)
@@ -469,7 +466,7 @@ def _score_mix(
     heads: Mapping[str, ScoredHead],
     weights: Weights,
     costs: Sequence[float],
-) -> MixScores:
+) -> SelectionScores:
     """Compute loss, errors by head and cost of a mix on ``sel``."""
     members = members_in_any(list(weights.values()))
     return {
@@ -483,7 +480,7 @@ def _score_mix(
     }
 
 
-def _weights_by_trial(context: BuildContext, weights: Weights) -> list[MemberWeights]:
+def _weights_by_trial(context: BuildContext, weights: Weights) -> list[ChosenMember]:
     """List the members of a mix, each with its weights by head and their mean."""
     return [
         {

@@ -35,7 +35,6 @@ from hydragnn_hpo.config import AttributeConfig, Config, parse_config
 from hydragnn_hpo.data import Columns, Graph, Place, columns_of, graph_of
 from hydragnn_hpo.data.readers.ase_file import single, structures_in
 from hydragnn_hpo.ensemble.artefact import Manifest
-from hydragnn_hpo.ensemble.build_table import HeadScores
 from hydragnn_hpo.ensemble.engine import EDGES_PER_BATCH, pieces
 from hydragnn_hpo.ensemble.inference import Ensemble
 from hydragnn_hpo.ensemble.predict_output import OutputColumns, PredictedRows
@@ -101,7 +100,7 @@ class EnsembleInfo(TypedDict):
     """Number of members."""
     info: dict[str, str]
     """Unit of each known property that a structure must bring in its ``info``."""
-    evaluation: dict[str, HeadScores]
+    evaluation: dict[str, dict[str, float | int | str | None]]
     """Scores on the test split by head."""
 
 

@@ -13,7 +13,6 @@ import numpy as np
 from scipy.special import ndtr, ndtri
 from scipy.stats import spearmanr
 
-from hydragnn_hpo.ensemble.build_table import Curves
 from hydragnn_hpo.ensemble.calibrate import GRID, LEVELS, Calibration
 
 BINS = 10
@@ -330,7 +329,9 @@ def conformal_coverage(predicted: HeadOnLabels, calibration: Calibration) -> np.
     return np.array(shares)
 
 
-def compute_curves(predicted: HeadOnLabels, calibration: Calibration) -> Curves:
+def compute_curves(
+    predicted: HeadOnLabels, calibration: Calibration
+) -> dict[str, dict[str, list[float]]]:
     """Compute the curves of the report.
 
     Returns:

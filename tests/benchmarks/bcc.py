@@ -31,8 +31,8 @@ from hydragnn_hpo.config.convs import CONV_SPECS
 from hydragnn_hpo.config.data_config import TargetConfig
 from hydragnn_hpo.config.trial_config import TrialConfig
 from hydragnn_hpo.data.columns import Columns, Graph, columns_of
+from hydragnn_hpo.data.graph_sizes import size_stats
 from hydragnn_hpo.data.normalize import fit_target_stats
-from hydragnn_hpo.data.statistics import size_stats
 from hydragnn_hpo.data.structure import find_edges
 from hydragnn_hpo.training.ddp import Ranks
 from hydragnn_hpo.training.evaluate import error_sums

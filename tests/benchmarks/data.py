@@ -32,7 +32,6 @@ from hydragnn_hpo.config.model_config import ModelConfig
 from hydragnn_hpo.data.batch import make_batch
 from hydragnn_hpo.data.batch_sampler import balance_load, predict_graph_costs, shuffle_rows
 from hydragnn_hpo.data.store_access import open_store
-from hydragnn_hpo.data.store_parts import read_store
 from hydragnn_hpo.data.structure import find_edges
 
 BATCH = 64
@@ -64,7 +63,7 @@ def turns(ours: Callable[[], object], peer: Callable[[], object], count: int) ->
 
 def batches(path: Path, count: int) -> dict[str, float]:
     """Batches of 64 out of memory, in the same random order."""
-    columns = read_store(path)
+    columns = graphs.in_memory(path)
     data, targets = graphs.as_data(columns), tuple(columns.targets)
     steps = steps_of(columns.num_graphs, BATCH)
 
@@ -81,7 +80,7 @@ def batches(path: Path, count: int) -> dict[str, float]:
 
 def from_disk(path: Path, folder: Path, count: int) -> dict[str, float]:
     """One pass over a store that is on disk: opened anew each time, no object is kept."""
-    columns = read_store(path)
+    columns = graphs.in_memory(path)
     data, targets = graphs.as_data(columns), tuple(columns.targets)
     samples = folder / "samples"
     samples.mkdir()
@@ -294,7 +293,7 @@ class Sizes:
 def balance(path: Path) -> dict[str, float]:
     """Shares of edges among 8 ranks: ours (of the worst conv), random ones, what is possible."""
     every = {
-        "crystals": read_store(path),
+        "crystals": graphs.in_memory(path),
         "skewed": Sizes(*graphs.skewed_sizes(12_800, "uniform")),
         "lognormal": Sizes(*graphs.skewed_sizes(12_800, "lognormal")),
     }

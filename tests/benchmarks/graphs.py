@@ -13,6 +13,7 @@ from torch_geometric.data import Data, InMemoryDataset
 
 from hydragnn_hpo.config.data_config import CardConfig, FileConfig, TargetConfig
 from hydragnn_hpo.data.columns import Arrays, Columns, Names, arrays_of, offsets
+from hydragnn_hpo.data.store_access import open_store
 from hydragnn_hpo.data.store_builder import build_store
 from hydragnn_hpo.data.store_parts import WINDOW, describe_columns, write_index, write_part
 from hydragnn_hpo.files import whole_folder
@@ -52,6 +53,12 @@ def structures(count: int) -> list[Atoms]:
         found += read(io.StringIO(text), ":", format="extxyz")
     chosen = np.random.default_rng(1).permutation(len(found))[:count]
     return [found[row] for row in chosen]
+
+
+def in_memory(store: Path) -> Columns:
+    """Read all graphs of a store."""
+    stored = open_store(store, access="windows")
+    return stored.take(np.arange(stored.num_graphs))
 
 
 def as_data(columns: Columns) -> list[Data]:

@@ -27,8 +27,8 @@ from record import finish
 from hydragnn_hpo.config.data_config import TargetConfig
 from hydragnn_hpo.config.trial_config import TrialConfig
 from hydragnn_hpo.data.columns import Columns, Graph, columns_of
+from hydragnn_hpo.data.graph_sizes import size_stats
 from hydragnn_hpo.data.normalize import fit_target_stats
-from hydragnn_hpo.data.statistics import size_stats
 from hydragnn_hpo.data.structure import find_edges
 from hydragnn_hpo.launching.host_network import is_free
 from hydragnn_hpo.placement.cost_model import CostModel

@@ -38,8 +38,8 @@ from hydragnn_hpo.config.data_config import TargetConfig
 from hydragnn_hpo.config.trial_config import TrialConfig
 from hydragnn_hpo.data.batch import Batch, make_batch, pair_edges
 from hydragnn_hpo.data.columns import Columns
+from hydragnn_hpo.data.graph_sizes import size_stats
 from hydragnn_hpo.data.normalize import fit_target_stats
-from hydragnn_hpo.data.statistics import size_stats
 from hydragnn_hpo.training.ddp import Ranks, join_ranks
 from hydragnn_hpo.training.memory import keep_freed_memory
 from hydragnn_hpo.training.stepper import combine_losses, head_sums

@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 from comparing import assert_same_columns
 from mpi4py import MPI
+from stores import read_store
 
 from hydragnn_hpo.data.distributed_store import DistributedStore
 from hydragnn_hpo.data.store_access import open_store
-from hydragnn_hpo.data.store_parts import read_store
 from hydragnn_hpo.errors import DataError, HydraError
 
 COMM = MPI.COMM_WORLD

@@ -16,7 +16,7 @@ from processes import is_alive
 
 from hydragnn_hpo.data import convert_pieces
 from hydragnn_hpo.data.store_builder import BuildProgress, build_store
-from hydragnn_hpo.data.store_index import read_index, read_stats
+from hydragnn_hpo.data.store_index import read_index
 
 MPIEXEC = Path(sys.executable).with_name("mpiexec")
 SECONDS = 400.0
@@ -126,7 +126,7 @@ RANKS = [
 def test_ranks_build_the_same_store(two_files, ranks: int, of_host: str, parts: int) -> None:
     # The ranks read different files at the same time: ASE would have them read one together.
     said = mpi(two_files, ranks, of_host)
-    assert set(said) == {read_stats(two_files.store)["checksum"]}
+    assert set(said) == {read_index(two_files.store).stats["checksum"]}
     assert_same_store(two_files.folder / "mpi.bp", two_files.store)
     assert len(read_index(two_files.folder / "mpi.bp").parts) == parts
     assert not list(two_files.folder.glob(".*"))
@@ -274,7 +274,7 @@ def test_the_second_of_two_builds_is_told_who_is_first(started) -> None:
     assert f"out.bp: is being built by process {started.process.pid} on " in second.stderr
     started.gate.touch()
     assert started.process.wait(SECONDS) == 0
-    assert read_stats(started.out)["num_graphs"] == 1200
+    assert read_index(started.out).stats["num_graphs"] == 1200
 
 
 def test_the_command_says_what_was_set_aside_and_what_was_there(hpo) -> None:

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from stores import read_store
 
 from hydragnn_hpo.data.columns import Columns
 from hydragnn_hpo.data.store_access import LAYOUT, open_store
-from hydragnn_hpo.data.store_parts import read_store
 from hydragnn_hpo.data.window_cache import WindowCache
 from hydragnn_hpo.errors import DataError
 from hydragnn_hpo.files import read_json

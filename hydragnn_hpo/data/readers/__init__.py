@@ -1,4 +1,4 @@
-"""Readers of structures: a plain dict, and the choice by what a path is."""
+"""Readers of structures by name, and the choice of one for a path."""
 
 import re
 from pathlib import Path
@@ -39,18 +39,22 @@ _BY_SUFFIX = {
     ".smiles": "smiles",
     ".pt": "pyg",
 }
-"""Readers by the suffix that is left when that of a compression is taken away."""
+"""Names of readers by suffix, after that of a compression is removed."""
 
 _DATABASE = re.compile(rb'\s*\{\s*"(\d+|ids|nextid)"\s*:')
 """How a JSON database of ASE begins."""
 
 
 def reader_of(source: Source, name: str | None) -> Reader:
-    """Return the reader of a name or, without one, of what the path is.
+    """Return the reader of a source.
 
-    A folder is known by its files, a file by its suffix (JSON also by how it begins, CSV by a
-    column that is named after SMILES), and anything else is for ASE to know. LSMS text is never
-    guessed.
+    Without a name, a folder is recognised by its files and a file by its suffix, JSON also by its
+    beginning, CSV by a column named after SMILES. All others are read by ASE. LSMS text is read
+    only by name.
+
+    Args:
+        source: file or folder to read.
+        name: name of the reader in ``READERS``; None recognises it.
 
     Raises:
         ConfigError: there is no reader of this name.
@@ -81,7 +85,7 @@ def _of_folder(path: Path) -> str:
 
 
 def _is_database(path: Path) -> bool:
-    """Check whether a JSON file is ASE's; one that cannot be read is for its reader to refuse."""
+    """Check whether a JSON file is a database of ASE; an unreadable one is False."""
     if path.suffix.lower() in OPENERS:
         return False
     try:

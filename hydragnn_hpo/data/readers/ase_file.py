@@ -18,11 +18,14 @@ _READABLE = sorted(name for name, form in ioformats.items() if form.can_read)
 def read_ase_file(source: Source) -> Iterator[tuple[str, Atoms]]:
     """Read every structure of a file.
 
-    A compressed file is read through a decompressed string: ASE seeks backwards, which
-    takes minutes in a gzip stream.
+    A compressed file is decompressed into a string first: ASE seeks backwards, which takes minutes
+    in a gzip stream.
+
+    Yields:
+        Name and structure.
 
     Raises:
-        ConfigError: ASE reads no format of the name that the card gives.
+        ConfigError: ASE has no reader of the format that the card names.
         DataError: the file cannot be read.
     """
     path = source.path
@@ -40,13 +43,13 @@ def read_ase_file(source: Source) -> Iterator[tuple[str, Atoms]]:
 
 
 def structures_in(content: Any, form: str, place: Path | str, **options: Any) -> Iterator[Atoms]:
-    """Return the structures of a file or a string.
+    """Yield the structures of a file or a text stream.
 
     Args:
-        content: what ASE reads: a path or a text stream.
+        content: path or text stream.
         form: ASE's name of the format.
-        place: named in errors.
-        options: of ASE's reader of this format.
+        place: file, for errors.
+        options: options of ASE's reader of this format.
 
     Raises:
         DataError: ASE cannot read the next structure, or there is none.
@@ -58,7 +61,7 @@ def structures_in(content: Any, form: str, place: Path | str, **options: Any) ->
             yield atoms
     except (MemoryError, GeneratorExit):
         raise
-    except Exception as error:  # ASE's parsers raise whatever comes to pass
+    except Exception as error:  # ASE's parsers raise errors of many types
         raise unreadable(f"{place}: structure {number + 1}", form, error) from error
     if not number:
         raise DataError(f"{place}: holds no structure; get it again.")
@@ -70,10 +73,14 @@ def single_structure(path: Path) -> Atoms:
 
 
 def single(frames: Iterator[Atoms], place: Path | str) -> Atoms:
-    """Return the only structure there is.
+    """Return the first and only structure.
+
+    Args:
+        frames: structures, at least one.
+        place: file, for errors.
 
     Raises:
-        DataError: there is another one.
+        DataError: there is a second one.
     """
     atoms = next(frames)
     if next(frames, None) is not None:
@@ -82,7 +89,13 @@ def single(frames: Iterator[Atoms], place: Path | str) -> Atoms:
 
 
 def _format(path: Path, inner: str | None) -> str:
-    """Find ASE's name of the format by name and, where it is not compressed, by content."""
+    """Return ASE's name of the format of a file.
+
+    Args:
+        path: the file.
+        inner: name of a compressed file without its suffix, which alone decides; None for a plain
+            file, whose content is examined too.
+    """
     if path.is_file() and path.stat().st_size == 0:
         raise DataError(f"{path}: is empty; get the file again.")
     try:
@@ -95,7 +108,9 @@ def _format(path: Path, inner: str | None) -> str:
 
 
 def unreadable(place: str, form: str, error: Exception) -> DataError:
-    """Return what ASE failed on; an unknown chemical symbol arrives as a bare ``KeyError``.
+    """Return an error for a structure that ASE cannot read.
+
+    For an unknown chemical symbol ASE raises a ``KeyError`` with nothing but the symbol.
 
     Args:
         place: file and number of the structure.

@@ -9,17 +9,22 @@ import numpy as np
 from ase import Atoms
 from ase.db import connect
 
-from hydragnn_hpo.data.readers.source import Item, Reader, Source, tried
+from hydragnn_hpo.data.readers.source import Item, Reader, Source, make_or_catch
 from hydragnn_hpo.errors import ConfigError, DataError
 
 LMDB = (".aselmdb", ".lmdb")
-"""Endings of fairchem's databases."""
+"""Suffixes of fairchem's databases."""
 
 
 def read_database(source: Source, start: int, stop: int | None) -> Iterator[Item]:
-    """Read some rows; keys, data and results of the calculator come along.
+    """Read rows with their keys, data and results of the calculator.
 
-    What in a row's ``data`` has one row per atom becomes an array, all else ``atoms.info``.
+    An entry of ``data`` goes to ``atoms.info``, and to ``atoms.arrays`` if it has one row per atom.
+
+    Args:
+        source: database file, or folder of LMDB files, whose rows are counted end to end.
+        start: first structure, counted from 0.
+        stop: one after the last structure; None means the end.
 
     Raises:
         ConfigError: the package for LMDB is not installed.
@@ -44,7 +49,7 @@ DATABASE = Reader(count_database, read_database, extra="lmdb")
 
 
 def holds_lmdb(folder: Path) -> bool:
-    """Check whether a folder is one of LMDB files."""
+    """Check whether a folder holds LMDB files."""
     return any(entry.suffix.lower() in LMDB for entry in folder.iterdir())
 
 
@@ -78,7 +83,7 @@ def _count(path: Path) -> int:
             count = int(database.count())
     except ConfigError:
         raise
-    except Exception as error:  # every backend has errors of its own
+    except Exception as error:  # each backend raises types of its own
         raise _unreadable(path, error) from error
     if not count:
         raise DataError(f"{path}: holds no structure; get it again.")
@@ -87,26 +92,28 @@ def _count(path: Path) -> int:
 
 def _rows(path: Path, first: int, last: int) -> Iterator[Item]:
     number = first
-    while number < last:  # what damage a row has ends a query, and the next one begins behind it
+    while number < last:  # a damaged row ends a query; the next query begins after that row
         before = number
         try:
             with _open(path) as database:
                 for row in database.select(offset=number, limit=last - number):
                     number += 1
                     place = f"{path}: row {number}"
-                    yield f"{path.name}:{number}", tried(place, functools.partial(_structure, row))
+                    make = functools.partial(_convert_row, row)
+                    yield f"{path.name}:{number}", make_or_catch(place, make)
         except (ConfigError, GeneratorExit, MemoryError):
             raise
         except Exception as error:
             number += 1
             reason = " ".join(str(error).split())[:120] or type(error).__name__
-            said = f"{path}: row {number} cannot be read ({reason}); mend or remove it."
-            yield f"{path.name}:{number}", DataError(said)
+            sentence = f"{path}: row {number} cannot be read ({reason}); mend or remove it."
+            yield f"{path.name}:{number}", DataError(sentence)
         if number == before:
             raise DataError(f"{path}: ends after row {number} of {last}; get the file again.")
 
 
-def _structure(row: Any) -> Atoms:
+def _convert_row(row: Any) -> Atoms:
+    """Convert a row of a database to a structure with all its data."""
     atoms: Atoms = row.toatoms()
     data = dict(row.data)
     atoms.info.update({**row.key_value_pairs, **data})

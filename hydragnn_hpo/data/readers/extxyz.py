@@ -1,9 +1,9 @@
 """Extended XYZ, compressed or not: any run of structures, and a bad one does not stop the others.
 
-Each frame is cut out of the file by its count of atoms and read from its own text. ASE goes through
-the second line letter by letter, which is most of the time that a small frame takes. Lines that are
-nothing but ``key=value`` and ``key="value"`` with plain numbers and words are cut here by one
-expression, six times as fast; whatever else comes up is left to ASE, so that both always agree.
+Each frame is cut out of the file by its number of atoms and parsed alone. ASE parses the comment
+line letter by letter, which takes most of the time of a small frame. A line of nothing but
+``key=value`` and ``key="value"`` with plain numbers and words is parsed here by one regular
+expression, six times faster. Every other line is left to ASE, so that results are always its own.
 """
 
 import contextlib
@@ -34,28 +34,32 @@ _FLAGS = {
 
 
 def parse_comment(line: str) -> dict[str, Any]:
-    """Return keys and values, as ``ase.io.extxyz.key_val_str_to_dict`` does."""
+    """Parse the comment line of a frame as ``ase.io.extxyz.key_val_str_to_dict`` does.
+
+    Returns:
+        Values by key, of the types that ASE gives them.
+    """
     line = line.strip()
-    found: dict[str, Any] = {}
-    at = 0
+    values: dict[str, Any] = {}
+    end = 0
     for match in _PAIR.finditer(line):
-        if match.start() != at:
+        if match.start() != end:
             break
-        at = match.end()
+        end = match.end()
         key, quoted, bare = match.groups()
         value = _value(key, quoted or bare)
         if value is None:
             break
-        found[key] = value
+        values[key] = value
     else:
-        if found and at == len(line) and line.isascii():
-            return found
-    known: dict[str, Any] = key_val_str_to_dict(line)  # type: ignore[no-untyped-call]
-    return known
+        if values and end == len(line) and line.isascii():
+            return values
+    by_ase: dict[str, Any] = key_val_str_to_dict(line)  # type: ignore[no-untyped-call]
+    return by_ase
 
 
 def _value(key: str, text: str) -> Any:
-    """Return a value as ASE would, or None where it takes ASE to tell."""
+    """Parse a value as ASE does; None where only ASE can."""
     words = text.split()
     if not words or key.lower() in UNPROCESSED_KEYS:
         return None
@@ -78,7 +82,7 @@ def _value(key: str, text: str) -> Any:
 
 
 def _single(word: str, text: str) -> Any:
-    """Return a value that is one word."""
+    """Parse a value of one word as ASE does; None where only ASE can."""
     if _INTEGER.fullmatch(word):
         return np.int64(word)
     if _REAL.fullmatch(word):
@@ -89,7 +93,7 @@ def _single(word: str, text: str) -> Any:
 
 
 def count_extxyz(source: Source) -> int | None:
-    """Count the frames; None where the file is torn, which ``read_extxyz`` will say."""
+    """Count the frames; None where the file is damaged, which ``read_extxyz`` reports."""
     try:
         return sum(1 for _ in _frames(source, 0, None))
     except DataError:
@@ -97,10 +101,15 @@ def count_extxyz(source: Source) -> int | None:
 
 
 def read_extxyz(source: Source, start: int, stop: int | None) -> Iterator[Item]:
-    """Read frames ``start`` to ``stop``.
+    """Read frames ``start`` to ``stop`` (not included).
+
+    Args:
+        source: the file.
+        start: first structure, counted from 0.
+        stop: one after the last structure; None means the end.
 
     Raises:
-        DataError: the file is unreadable, empty, or no longer in frames.
+        DataError: the file is unreadable or empty, or no frame begins where one should.
     """
     for number, text in _frames(source, start, stop):
         yield _item(source.path, number, text)
@@ -110,11 +119,11 @@ def read_stream(file: IO[str], path: Path) -> Iterator[Item]:
     """Read frames from an open file, such as standard input, to its end.
 
     Args:
-        file: where the next line begins a frame.
-        path: what it is called in names and errors.
+        file: text whose next line begins a frame.
+        path: name of the file for structures and errors.
 
     Raises:
-        DataError: it is unreadable, empty, or no longer in frames.
+        DataError: it is unreadable or empty, or no frame begins where one should.
     """
     with _text_errors(path):
         for number, text in _Scan((path, 0, 0), file).frames(0, None):
@@ -122,18 +131,18 @@ def read_stream(file: IO[str], path: Path) -> Iterator[Item]:
 
 
 def _item(path: Path, number: int, text: str) -> Item:
-    """Return a frame's name, and its structure or why it is bad."""
+    """Parse a frame; see ``Item``."""
     name = f"{path.name}:{number}"
     try:
         return name, next(read_xyz(io.StringIO(text), 0, parse_comment))
     except MemoryError:
         raise
-    except Exception as error:  # ASE's parsers raise whatever comes to pass
+    except Exception as error:  # ASE's parsers raise errors of many types
         return name, unreadable(f"{path}: structure {number}", "extxyz", error)
 
 
 def _frames(source: Source, start: int, stop: int | None) -> Iterator[tuple[int, str]]:
-    """Return number, counted from 1, and text of some frames."""
+    """Yield number, counted from 1, and text of frames ``start`` to ``stop`` (not included)."""
     with _text_errors(source.path):
         scan = _scan(source.path, start)
         try:
@@ -141,12 +150,12 @@ def _frames(source: Source, start: int, stop: int | None) -> Iterator[tuple[int,
         except BaseException:
             scan.file.close()
             raise
-        scan.rest()
+        scan.keep()
 
 
 @contextlib.contextmanager
 def _text_errors(path: Path) -> Iterator[None]:
-    """Raise what can go wrong with a file of text as ``DataError``."""
+    """Raise the errors of reading a text file as ``DataError``."""
     try:
         yield
     except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
@@ -157,22 +166,25 @@ def _text_errors(path: Path) -> Iterator[None]:
 
 
 def _scan(path: Path, start: int) -> "_Scan":
-    """Return a scan at or before a frame: who reads piece after piece goes through a file once."""
+    """Return a scan that is at or before a frame.
+
+    The kept scan goes on where it stopped, so that reading piece after piece is one pass.
+    """
     stat = path.stat()
     stamp = path, stat.st_mtime_ns, stat.st_size
-    resting = _RESTING.pop(stamp, None)
-    if resting is not None and resting.number <= start:
-        return resting
+    kept = _KEPT.pop(stamp, None)
+    if kept is not None and kept.number <= start:
+        return kept
     opener = OPENERS.get(path.suffix.lower(), open)
     return _Scan(stamp, opener(path, "rt", encoding="utf-8"))
 
 
-_RESTING: dict[tuple[Path, int, int], "_Scan"] = {}
-"""The scan that was used last, between two uses."""
+_KEPT: dict[tuple[Path, int, int], "_Scan"] = {}
+"""The scan that was used last, if it is not in use, by path, time of change and size."""
 
 
 class _Scan:
-    """A file that is open at some frame."""
+    """An open file, and the number of frames that were read from it."""
 
     def __init__(self, stamp: tuple[Path, int, int], file: IO[str]) -> None:
         self.stamp, self.path, self.file = stamp, stamp[0], file
@@ -181,19 +193,19 @@ class _Scan:
     def __del__(self) -> None:
         self.file.close()
 
-    def rest(self) -> None:
-        """Wait for the next piece."""
-        _RESTING.clear()
-        _RESTING[self.stamp] = self
+    def keep(self) -> None:
+        """Keep the file open for the next piece, and close the one that was kept before."""
+        _KEPT.clear()
+        _KEPT[self.stamp] = self
 
     def frames(self, start: int, stop: int | None) -> Iterator[tuple[int, str]]:
-        """Return number, counted from 1, and text of some frames from here on."""
+        """Yield number, counted from 1, and text of frames ``start`` to ``stop`` (not included)."""
         while stop is None or self.number < stop:
-            found = self._next()
-            if found is None:
+            text = self._next()
+            if text is None:
                 break
             if self.number > start:
-                yield self.number, found
+                yield self.number, text
         if not self.number and stop != 0:
             raise DataError(f"{self.path}: is empty, it holds no structure; get the file again.")
 

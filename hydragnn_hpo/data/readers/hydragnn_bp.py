@@ -1,4 +1,4 @@
-"""HydraGNN's ADIOS2 files: its users switch without converting back.
+"""HydraGNN's ADIOS2 files, so that its users need not convert their data.
 
 A file holds data sets by label (``trainset``, ``valset``, ``testset``). For each key of PyG's
 ``Data`` it has one global array with all graphs end to end along ``variable_dim``, and where
@@ -19,7 +19,7 @@ import numpy as np
 from ase import Atoms
 from numpy.typing import NDArray
 
-from hydragnn_hpo.data.readers.source import Item, Reader, Source, tried
+from hydragnn_hpo.data.readers.source import Item, Reader, Source, make_or_catch
 from hydragnn_hpo.data.readers.tensors import atoms_of
 from hydragnn_hpo.data.store_parts import remove_profile
 from hydragnn_hpo.errors import DataError
@@ -28,12 +28,16 @@ SPLITS = {"trainset": "train", "valset": "val", "testset": "test"}
 """HydraGNN's labels, in the order they are read, and what they become."""
 
 _LEFT_OUT = ("edge_index", "edge_attr", "edge_shifts")
+"""Arrays that are not read: edges are computed with the card's cutoff."""
+
 _OPEN_SECONDS = 60.0
+"""Time limit for opening a file."""
+
 _LISTED_PER_SECOND = 10_000
-"""Bytes of metadata, about 100 per block, whose blocks are read in a second at the least."""
+"""Bytes of metadata, about 100 per block, that add a second to the limit for probing all blocks."""
 
 _AT_ONCE = 512
-"""Graphs that are read together."""
+"""Number of graphs that are read together."""
 
 _PROBE = """
 import sys
@@ -62,18 +66,23 @@ def count_graphs(source: Source) -> int | None:
     Raises:
         DataError: it is no such file, or it is damaged.
     """
-    _look(source.path)
+    _check_readable(source.path)
     with _File(source.path) as file:
         return sum(file.sizes.values())
 
 
 def read_graphs(source: Source, start: int, stop: int | None) -> Iterator[Item]:
-    """Read graphs ``start`` to ``stop``, counted over the labels.
+    """Read graphs, counted over all labels.
+
+    Args:
+        source: the ADIOS2 folder.
+        start: first structure, counted from 0.
+        stop: one after the last structure; None means the end.
 
     Raises:
         DataError: the file is damaged, or not as HydraGNN writes it.
     """
-    _look(source.path)
+    _check_readable(source.path)
     with _File(source.path) as file:
         before = 0
         for label, count in file.sizes.items():
@@ -122,7 +131,13 @@ class _File:
         return int(np.asarray(self.reader.read_attribute(name)).reshape(-1)[0])
 
     def items(self, label: str, first: int, last: int) -> Iterator[Item]:
-        """Return a run of graphs of one label."""
+        """Read a run of graphs of one label.
+
+        Args:
+            label: HydraGNN's name of the data set.
+            first: first graph of the label, counted from 0.
+            last: one after the last graph.
+        """
         try:
             columns = {key: self._run(label, key, first, last) for key in self._keys(label)}
         except (RuntimeError, ValueError, IndexError, KeyError) as error:
@@ -137,7 +152,7 @@ class _File:
                 if value.dtype == np.uint8 and value.ndim == 1 and key != "pbc"
             }
             arrays = {k: v for k, v in values.items() if k not in texts}
-            atoms = tried(place, lambda a=arrays, p=place: atoms_of(a, p))  # type: ignore[misc]
+            atoms = make_or_catch(place, lambda a=arrays, p=place: atoms_of(a, p))  # type: ignore[misc]
             if isinstance(atoms, Atoms):
                 atoms.info.update({"split": SPLITS.get(label, label), **texts})
             yield name, atoms
@@ -149,11 +164,11 @@ class _File:
         return [key for key in sorted(keys) if key not in _LEFT_OUT]
 
     def _run(self, label: str, key: str, first: int, last: int) -> list[NDArray[Any]]:
-        """Read one key of a run of graphs."""
+        """Read one key of a run of graphs; return an array per graph."""
         name = f"{label}/{key}"
-        asked = {"start": [first], "count": [last - first]}
-        counts = np.asarray(self.reader.read(f"{name}/variable_count", **asked)).reshape(-1)
-        offsets = np.asarray(self.reader.read(f"{name}/variable_offset", **asked)).reshape(-1)
+        run = {"start": [first], "count": [last - first]}
+        counts = np.asarray(self.reader.read(f"{name}/variable_count", **run)).reshape(-1)
+        offsets = np.asarray(self.reader.read(f"{name}/variable_offset", **run)).reshape(-1)
         axis = self._attribute(f"{name}/variable_dim")
         shape = [int(size) for size in self.variables[name]["Shape"].split(",")]
         start, count = [0] * len(shape), list(shape)
@@ -167,8 +182,12 @@ class _File:
         return [np.moveaxis(np.moveaxis(block, axis, 0)[cut], 0, axis) for cut in cuts]
 
 
-def _look(path: Path) -> None:
-    """Refuse what is no ADIOS2 file, or cut off, before ADIOS2 hangs on it here."""
+def _check_readable(path: Path) -> None:
+    """Refuse a folder that is no ADIOS2 file, or a truncated one, on which ADIOS2 would hang.
+
+    Raises:
+        DataError: it is one of these.
+    """
     if not path.is_dir():
         raise DataError(f"{path}: no such ADIOS2 file (a folder NAME.bp); correct the path.")
     for name in ("md.idx", "md.0", "data.0"):
@@ -181,9 +200,13 @@ def _look(path: Path) -> None:
 
 @functools.lru_cache(maxsize=8)
 def _probe(path: Path, stamp: tuple[int, int]) -> None:
-    """Read the last number of every block in another process, which is given a minute and more.
+    """Read the last number of every block in another process, under a time limit.
 
-    ADIOS2 hangs on truncated files: some when they are opened, others when they are read.
+    ADIOS2 hangs on truncated files, on some when they are opened, on others when they are read.
+
+    Args:
+        path: the ADIOS2 folder.
+        stamp: time of change and size of its data; a probe of an unchanged file is not repeated.
     """
     seconds = _OPEN_SECONDS + (path / "md.0").stat().st_size / _LISTED_PER_SECOND
     try:

@@ -11,13 +11,18 @@ from typing import Any
 
 from ase import Atoms
 
-from hydragnn_hpo.data.readers.source import Item, Reader, Source, tried
+from hydragnn_hpo.data.readers.source import Item, Reader, Source, make_or_catch
 from hydragnn_hpo.data.readers.tensors import atoms_of
 from hydragnn_hpo.errors import DataError
 
 
 def read_pyg(source: Source, start: int, stop: int | None) -> Iterator[Item]:
-    """Read some entries of a list, or those of a collated ``InMemoryDataset`` file.
+    """Read entries of a list, or of a collated ``InMemoryDataset`` file.
+
+    Args:
+        source: the ``.pt`` file.
+        start: first structure, counted from 0.
+        stop: one after the last structure; None means the end.
 
     Raises:
         DataError: the file is damaged, holds something else, or names what must not be run.
@@ -25,7 +30,7 @@ def read_pyg(source: Source, start: int, stop: int | None) -> Iterator[Item]:
     path = source.path
     for number, data in enumerate(_load(path)[start:stop], start=start + 1):
         place = f"{path}: structure {number}"
-        made = tried(place, lambda d=data, p=place: atoms_of_data(d, p))  # type: ignore[misc]
+        made = make_or_catch(place, lambda d=data, p=place: atoms_of_data(d, p))  # type: ignore[misc]
         yield f"{path.name}:{number}", made
 
 
@@ -38,7 +43,7 @@ PYG = Reader(count_pyg, read_pyg)
 
 
 def atoms_of_data(data: Any, place: str = "Data") -> Atoms:
-    """Make a structure of one ``torch_geometric.data.Data``; see ``tensors.atoms_of``.
+    """Convert one ``torch_geometric.data.Data`` to a structure; see ``tensors.atoms_of``.
 
     Raises:
         DataError: it has no positions or atomic numbers.
@@ -54,15 +59,15 @@ def atoms_of_data(data: Any, place: str = "Data") -> Atoms:
 
 
 def _load(path: Path) -> list[Any]:
-    """Return the ``Data`` of a file; the last is kept, its pieces are asked for one by one."""
+    """Read a file; the last one is kept in memory, as its pieces are read one after the other."""
     if not path.is_file():
         raise DataError(f"{path}: no such file.")
-    found = path.stat()
-    return _kept(path, (found.st_mtime_ns, found.st_size))
+    stat = path.stat()
+    return _read_once(path, (stat.st_mtime_ns, stat.st_size))
 
 
 @functools.lru_cache(maxsize=1)
-def _kept(path: Path, stamp: tuple[int, int]) -> list[Any]:
+def _read_once(path: Path, stamp: tuple[int, int]) -> list[Any]:
     import torch
     from torch_geometric import data as pyg
     from torch_geometric.data.data import DataEdgeAttr, DataTensorAttr
@@ -72,11 +77,11 @@ def _kept(path: Path, stamp: tuple[int, int]) -> list[Any]:
     try:
         with torch.serialization.safe_globals(safe):
             content = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # torch says what it does not like in many classes
+    except Exception as error:  # torch raises many types
         reason = " ".join(str(error).split())
-        found = "it names what must not be run" if "weights_only" in reason else reason[:80]
+        problem = "it names what must not be run" if "weights_only" in reason else reason[:80]
         raise DataError(
-            f"{path}: cannot be read as a list of PyG Data ({found}); save it again as a plain "
+            f"{path}: cannot be read as a list of PyG Data ({problem}); save it again as a plain "
             "list of Data with tensors, numbers and strings."
         ) from error
     return _entries(content, path)

@@ -1,4 +1,4 @@
-"""Molecules as SMILES, one per line or in a table; RDKit gives them three dimensions."""
+"""Molecules as SMILES, one per line or in a table; RDKit computes their positions."""
 
 import csv
 import functools
@@ -6,7 +6,6 @@ import lzma
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from ase import Atoms
@@ -17,28 +16,33 @@ from hydragnn_hpo.data.readers.source import (
     Reader,
     Source,
     check_header,
+    make_or_catch,
     read_rows,
     read_text,
-    tried,
     value_of,
 )
 from hydragnn_hpo.errors import ConfigError, DataError, unknown
 
 NAMES = ("smiles", "canonical_smiles", "isomeric_smiles")
-"""Columns that hold SMILES and no names of files."""
+"""Names of columns that hold SMILES."""
 
 _TRIES = 20
-"""Conformers that are begun before a molecule counts as bad."""
+"""Most attempts of RDKit to embed a molecule."""
 
 
 def read_smiles(source: Source, start: int, stop: int | None) -> Iterator[Item]:
-    """Read some molecules.
+    """Read molecules.
 
     A table (``.csv``) has the SMILES in ``structure_column``, or in a column named ``smiles``;
-    its other columns become ``info``. A ``.smi`` file has a SMILES per line, and after a blank
-    perhaps a name. Each gets hydrogens and the conformer that RDKit's ETKDG finds from a seed
-    made of the SMILES alone, relaxed with MMFF94 where that knows the elements. ``info`` has the
-    SMILES, the formal ``charge`` and ``spin``, the number of unpaired electrons.
+    its other columns become ``info``. A ``.smi`` file has a SMILES per line, optionally followed by
+    a blank and a name. Hydrogens are added. Positions are a conformer of RDKit's ETKDG, whose seed
+    depends on the SMILES alone, relaxed with MMFF94 if that has parameters for all atoms. ``info``
+    has the SMILES, the formal ``charge``, and ``spin``, the number of unpaired electrons.
+
+    Args:
+        source: the table or ``.smi`` file.
+        start: first structure, counted from 0.
+        stop: one after the last structure; None means the end.
 
     Raises:
         ConfigError: there is no such column, or RDKit is not installed.
@@ -51,7 +55,7 @@ def read_smiles(source: Source, start: int, stop: int | None) -> Iterator[Item]:
             yield name, smiles
             continue
         place = f"{source.path}: structure {number} ({smiles[:40]})"
-        atoms = tried(place, lambda s=smiles, p=place: _molecule(s, p))  # type: ignore[misc]
+        atoms = make_or_catch(place, lambda s=smiles, p=place: _molecule(s, p))  # type: ignore[misc]
         if isinstance(atoms, Atoms):
             atoms.info.update({**info, "smiles": smiles})
         yield name, atoms
@@ -65,8 +69,8 @@ def count_smiles(source: Source) -> int | None:
 def names_smiles(source: Source) -> bool:
     """Check whether the structures of a CSV file are SMILES, by the name of their column.
 
-    That is ``structure_column``, or without one a column named ``smiles``. What cannot be read is
-    for a reader to refuse.
+    The column is ``structure_column``, or without one a column named ``smiles``. An unreadable
+    file is False: its reader raises the error.
     """
     opener = OPENERS.get(source.path.suffix.lower(), open)
     try:
@@ -82,21 +86,24 @@ def names_smiles(source: Source) -> bool:
 SMILES = Reader(count_smiles, read_smiles, extra="chem")
 
 
-Entries = list[tuple[str, str | DataError, dict[str, Any]]]
-"""Name, SMILES (or why there is none) and properties of every line."""
+Properties = dict[str, float | str]
+"""Values of a row of a table, by column."""
+
+Entries = list[tuple[str, str | DataError, Properties]]
+"""Name, SMILES (or the error of a bad row) and properties of each molecule."""
 
 
 def _entries(source: Source) -> Entries:
-    """Read the file; the last one is kept, pieces of it are asked for one after the other."""
+    """Read a file; the last one is kept in memory, as its pieces are read one after the other."""
     try:
         stamp = source.path.stat().st_mtime_ns, source.path.stat().st_size
     except OSError as error:
         raise DataError(f"{source.path}: cannot be read ({error.strerror}).") from error
-    return _kept(source.path, stamp, source.structure_column)
+    return _read_once(source.path, stamp, source.structure_column)
 
 
 @functools.lru_cache(maxsize=1)
-def _kept(path: Path, stamp: tuple[int, int], structure_column: str | None) -> Entries:
+def _read_once(path: Path, stamp: tuple[int, int], structure_column: str | None) -> Entries:
     if ".csv" not in [suffix.lower() for suffix in path.suffixes[-2:]]:
         words = [line.split(maxsplit=1) for line in read_text(path).splitlines() if line.strip()]
         named = [(*word, "")[1].strip() for word in words]
@@ -119,18 +126,18 @@ def _kept(path: Path, stamp: tuple[int, int], structure_column: str | None) -> E
 
 def _of_row(
     header: list[str], row: list[str], column: str, place: str
-) -> tuple[str | DataError, dict[str, Any]]:
-    """Return the SMILES and the properties of a row of a table."""
+) -> tuple[str | DataError, Properties]:
+    """Return the SMILES of a row of a table, or the error that makes it bad, and its properties."""
     if len(row) != len(header):
-        said = f"{place} has {len(row)} columns instead of {len(header)}; mend the line."
-        return DataError(said), {}
+        sentence = f"{place} has {len(row)} columns instead of {len(header)}; mend the line."
+        return DataError(sentence), {}
     cells = dict(zip(header, row, strict=True))
     smiles = cells.pop(column)
     return smiles, {key: value_of(cell) for key, cell in cells.items() if cell}
 
 
 def _molecule(smiles: str, place: str) -> Atoms:
-    """Embed a molecule in three dimensions; the same SMILES always gives the same positions."""
+    """Compute positions of a molecule; the same SMILES always has the same positions."""
     from rdkit import Chem
     from rdkit.Chem import AllChem, Descriptors
 
@@ -141,11 +148,11 @@ def _molecule(smiles: str, place: str) -> Atoms:
     settings = AllChem.ETKDGv3()
     settings.randomSeed = zlib.crc32(smiles.encode()) & 0x7FFFFFFF
     settings.maxIterations = _TRIES
-    found = AllChem.EmbedMolecule(molecule, settings)
-    if found != 0:
+    failed = AllChem.EmbedMolecule(molecule, settings) != 0
+    if failed:
         settings.useRandomCoords = True
-        found = AllChem.EmbedMolecule(molecule, settings)
-    if found != 0:
+        failed = AllChem.EmbedMolecule(molecule, settings) != 0
+    if failed:
         raise DataError(f"{place} has no conformer that RDKit can find; remove it.")
     if AllChem.MMFFHasAllMoleculeParams(molecule):
         AllChem.MMFFOptimizeMolecule(molecule, maxIters=500)
@@ -158,7 +165,11 @@ def _molecule(smiles: str, place: str) -> Atoms:
 
 
 def _rdkit(path: Path) -> None:
-    """Silence RDKit, or say that it is missing."""
+    """Silence the log of RDKit.
+
+    Raises:
+        ConfigError: it is not installed.
+    """
     try:
         from rdkit import RDLogger
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""What a reader gets and gives, and files as text whatever their compression."""
+"""The interface of readers, and text files whatever their compression."""
 
 import bz2
 import contextlib
@@ -19,21 +19,21 @@ from ase import Atoms
 from hydragnn_hpo.errors import DataError, HydraError
 
 OPENERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
-"""Compressions by suffix."""
+"""Functions that open a compressed file, by its suffix."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """What a reader may know of the card."""
+    """A file to read, and what the card says about it."""
 
     path: Path
     """The file or folder."""
 
     keys: tuple[str, ...] = ()
-    """Names of the graph-level targets in the file, in card order."""
+    """Names of the graph-level targets in the file, in the order of the card."""
 
     structure_column: str | None = None
-    """For tables: the column with a structure's text or file name."""
+    """For tables, the column with a structure's text or file name."""
 
     cell: tuple[tuple[float, float, float], ...] | None = None
     """Lattice vectors in angstrom, for structures that have none."""
@@ -42,60 +42,72 @@ class Source:
     """Periodic directions, where the card gives them."""
 
     format: str | None = None
-    """ASE's name of the format, where the card tells it."""
+    """ASE's name of the format; None leaves it to ASE."""
 
     columns: Mapping[str, int] = field(default_factory=dict)
-    """Columns of a text format by what they hold, counted from 0."""
+    """For text formats, number of the column of each property, counted from 0."""
 
 
 Item = tuple[str, Atoms | DataError]
-"""A name, and a structure (properties in ``info``, ``arrays`` or the calculator) or why it is bad.
-
-The sentence of a bad one names file and structure, and the next one follows.
-"""
+"""The name of a structure, and the structure, with its properties in ``info``, ``arrays`` or the
+results of its calculator. For a bad structure it is an error that names file and structure; reading
+goes on with the next one."""
 
 
 @dataclass(frozen=True)
 class Reader:
-    """How structures of one kind of file are read."""
+    """The functions that read one kind of file."""
 
     count: Callable[[Source], int | None]
-    """Number of structures, where that is cheap to know."""
+    """Return the number of structures; None where that takes as long as reading them."""
 
     read: Callable[[Source, int, int | None], Iterator[Item]]
-    """Gives structures ``start`` to ``stop`` (counted from 0, not included; None: to the end).
+    """Yield structures ``start`` (counted from 0) to ``stop`` (not included; None: the end).
 
-    Names do not depend on them. Raises ``DataError`` where the file cannot be read on.
+    The name of a structure does not depend on ``start`` and ``stop``. Raises ``DataError`` where
+    the file cannot be read on.
     """
 
     extra: str | None = None
-    """The pip extra it needs."""
+    """The pip extra it needs; None where it needs none."""
 
     takes: frozenset[str] = frozenset()
-    """Which of a card's ``columns`` and ``format`` it heeds; the others are refused."""
+    """The options of a card that it has, of ``columns`` and ``format``; others are refused."""
 
-    beside: Callable[[Source], Iterable[Path]] = lambda _: ()
-    """Files that it reads besides the one that the card names."""
+    list_other_files: Callable[[Source], Iterable[Path]] = lambda _: ()
+    """Yield the files that it reads besides the one that the card names."""
 
 
 def in_one_piece(
     read: Callable[[Source], Iterator[tuple[str, Atoms]]], takes: frozenset[str] = frozenset()
 ) -> Reader:
-    """Make a reader of a format that can only be read from its beginning."""
+    """Make a reader of a format that can only be read from its beginning.
 
-    def some(source: Source, start: int, stop: int | None) -> Iterator[Item]:
+    Args:
+        read: yields name and structure of all structures of a file.
+        takes: see ``Reader.takes``.
+    """
+
+    def read_slice(source: Source, start: int, stop: int | None) -> Iterator[Item]:
+        """Read structures ``start`` to ``stop``; see ``Reader.read``.
+
+        Args:
+            source: file to read.
+            start: first structure, counted from 0.
+            stop: one after the last structure; None means the end.
+        """
         with contextlib.closing(read(source)) as items:  # type: ignore[type-var]
             yield from itertools.islice(items, start, stop)
 
-    return Reader(lambda _: None, some, takes=takes)
+    return Reader(lambda _: None, read_slice, takes=takes)
 
 
-def tried(place: str, make: Callable[[], Atoms]) -> Atoms | DataError:
-    """Return a structure, or why it is bad: the others may be good.
+def make_or_catch(place: str, make: Callable[[], Atoms]) -> Atoms | DataError:
+    """Return what ``make`` returns, or the error that makes the structure a bad one.
 
     Args:
-        place: file and structure, for what parsers raise of their own.
-        make: gives the structure.
+        place: file and structure, for an error of a parser that names neither.
+        make: returns the structure.
     """
     try:
         return make()
@@ -103,7 +115,7 @@ def tried(place: str, make: Callable[[], Atoms]) -> Atoms | DataError:
         return error
     except (HydraError, MemoryError):
         raise
-    except Exception as error:  # parsers raise whatever comes to pass
+    except Exception as error:  # parsers raise errors of many types
         reason = " ".join(str(error).split())[:120] or type(error).__name__
         return DataError(f"{place} cannot be read ({reason}); mend or remove it.")
 
@@ -143,18 +155,18 @@ def read_rows(path: Path) -> list[list[str]]:
 
 
 def check_header(path: Path, header: Sequence[str]) -> None:
-    """Refuse a table in which a name does not say which column is meant.
+    """Refuse a table with two columns of one name.
 
     Raises:
         DataError: two columns have one name.
     """
-    twice = next((n for n, count in Counter(header).items() if n and count > 1), None)
-    if twice is not None:
-        raise DataError(f"{path}: two columns are named '{twice[:60]}'; rename one of them.")
+    repeated = next((n for n, count in Counter(header).items() if n and count > 1), None)
+    if repeated is not None:
+        raise DataError(f"{path}: two columns are named '{repeated[:60]}'; rename one of them.")
 
 
 def value_of(cell: str) -> float | str:
-    """Return a cell as a number where it is one."""
+    """Return a cell as a number if it is one, else as text."""
     try:
         return float(cell)
     except ValueError:

@@ -1,4 +1,7 @@
-"""Structures as dictionaries: pymatgen's and JARVIS's, as their JSON files hold them."""
+"""Tables with a structure per row: CSV, JSON, and matbench's JSON.
+
+A cell holds a structure as a dictionary of pymatgen or JARVIS, as CIF text, or as a file name.
+"""
 
 import functools
 import io
@@ -19,9 +22,9 @@ from hydragnn_hpo.data.readers.source import (
     Reader,
     Source,
     check_header,
+    make_or_catch,
     read_rows,
     read_text,
-    tried,
     value_of,
 )
 from hydragnn_hpo.errors import ConfigError, DataError, unknown
@@ -29,17 +32,17 @@ from hydragnn_hpo.errors import ConfigError, DataError, unknown
 _ELEMENT = re.compile("[A-Z][a-z]?")
 
 _FULL = 1e-3
-"""An occupancy may be this far from 1."""
+"""Largest difference between 1 and the occupancy of a full site."""
 
 
 def structure_of(value: Mapping[str, Any], place: str) -> Atoms:
-    """Make a structure of a pymatgen ``Structure`` or ``Molecule``, or of a JARVIS ``atoms``.
+    """Convert a dictionary of pymatgen (``Structure``, ``Molecule``) or JARVIS (``atoms``).
 
     Site properties become arrays.
 
     Args:
-        value: with ``sites`` (pymatgen), or ``elements`` and ``coords`` (JARVIS).
-        place: where it comes from, for errors.
+        value: dictionary with ``sites`` (pymatgen), or ``elements`` and ``coords`` (JARVIS).
+        place: file and structure, for errors.
 
     Raises:
         DataError: something is missing or does not fit, or a site is partly occupied.
@@ -67,20 +70,20 @@ def _pymatgen(value: Mapping[str, Any], place: str) -> Atoms:
         scaled = np.array([site["abc"] for site in sites], dtype=float).reshape(-1, 3)
         atoms = Atoms(numbers, scaled_positions=scaled, cell=lattice["matrix"], pbc=pbc)
     for name in sites[0].get("properties") or {} if sites else {}:
-        found = np.array([site["properties"][name] for site in sites])
-        if found.dtype.kind in "bif" and name not in atoms.arrays:
-            atoms.arrays[name] = found
+        values = np.array([site["properties"][name] for site in sites])
+        if values.dtype.kind in "bif" and name not in atoms.arrays:
+            atoms.arrays[name] = values
     return atoms
 
 
 def _number(site: Mapping[str, Any], number: int, place: str) -> int:
-    """Return the element of a site that holds one atom."""
+    """Return the atomic number of a site, which must hold one atom."""
     kinds = site["species"]
     if len(kinds) != 1 or abs(float(kinds[0].get("occu", 1.0)) - 1.0) > _FULL:
-        found = ", ".join(f"{kind['element']} {kind.get('occu', 1.0):g}" for kind in kinds)
+        listing = ", ".join(f"{kind['element']} {kind.get('occu', 1.0):g}" for kind in kinds)
         raise DataError(
-            f"{place} has a site with partial occupancy (site {number}: {found}); give an ordered "
-            "structure."
+            f"{place} has a site with partial occupancy (site {number}: {listing}); give an "
+            "ordered structure."
         )
     symbol = _ELEMENT.match(str(kinds[0]["element"]))  # "Fe2+,spin=5" is iron
     return int(atomic_numbers[symbol.group() if symbol else str(kinds[0]["element"])])
@@ -98,13 +101,13 @@ def _jarvis(value: Mapping[str, Any], place: str) -> Atoms:
 
 
 _LONGEST = 255
-"""Most characters of a file's name."""
+"""Most characters of a file name."""
 
 Rows = tuple[list[str], list[Sequence[Any]], list[str]]
-"""The header, the rows, and a name for each."""
+"""The header of a table, its rows, and a name for each row."""
 
 KNOWN = ("structure", "atoms", "cif")
-"""Columns that are taken for the structures where the card names none, in JSON files."""
+"""Names of the column with the structures in JSON files, where the card names none."""
 
 
 def count_rows(source: Source) -> int | None:
@@ -113,7 +116,12 @@ def count_rows(source: Source) -> int | None:
 
 
 def read_table(source: Source, start: int, stop: int | None) -> Iterator[Item]:
-    """Read one structure per row.
+    """Read one structure per row; the other columns become ``info``.
+
+    Args:
+        source: the table.
+        start: first row, counted from 0.
+        stop: one after the last row; None means the end.
 
     Raises:
         ConfigError: the structure column is not set, or not in the file.
@@ -123,22 +131,30 @@ def read_table(source: Source, start: int, stop: int | None) -> Iterator[Item]:
     header, rows, names = _table(source)
     column = _column(source, header)
     for number, row in enumerate(rows[start:stop], start=start + 1):
-        given = (header, row, column, path, f"{path}: structure {number}")
-        yield names[number - 1], tried(given[-1], lambda g=given: _atoms(*g))  # type: ignore[misc]
+        place = f"{path}: structure {number}"
+        make = functools.partial(_atoms, header, row, column, path, place)
+        yield names[number - 1], make_or_catch(place, make)
 
 
-def glance(source: Source, rows: int) -> tuple[list[str], list[Sequence[Any]]]:
-    """Return the header and the first rows, for who does not know the columns yet.
+def read_head(source: Source, count: int) -> tuple[list[str], list[Sequence[Any]]]:
+    """Read the beginning of a table whose columns are not known yet.
+
+    Args:
+        source: the table.
+        count: most rows to return.
+
+    Returns:
+        The header, and the first rows.
 
     Raises:
         DataError: the file is unreadable.
     """
-    header, every, _ = _table(source)
-    return header, every[:rows]
+    header, rows, _ = _table(source)
+    return header, rows[:count]
 
 
-def named_files(source: Source) -> Iterator[Path]:
-    """Return the files that the table names."""
+def list_named_files(source: Source) -> Iterator[Path]:
+    """Yield the files that the table names."""
     header, rows, _ = _table(source)
     column = header.index(_column(source, header))
     for row in rows:
@@ -147,27 +163,27 @@ def named_files(source: Source) -> Iterator[Path]:
             yield file
 
 
-TABLE = Reader(count_rows, read_table, beside=named_files)
+TABLE = Reader(count_rows, read_table, list_other_files=list_named_files)
 
 
 def _table(source: Source) -> Rows:
-    """Read the file; the last one is kept, pieces of it are asked for one after the other."""
+    """Read a table; the last one is kept in memory, as its pieces are read one after the other."""
     path = source.path
     try:
         stamp = path.stat().st_mtime_ns, path.stat().st_size
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror}).") from error
-    return _kept(path, stamp)
+    return _read_once(path, stamp)
 
 
 @functools.lru_cache(maxsize=1)
-def _kept(path: Path, stamp: tuple[int, int]) -> Rows:
+def _read_once(path: Path, stamp: tuple[int, int]) -> Rows:
     suffixes = [suffix.lower() for suffix in path.suffixes[-2:]]
     if ".json" in suffixes:
         header, rows, names = _json(path)
     else:
-        every = read_rows(path)
-        header, rows, names = every[0], list(every[1:]), []
+        lines = read_rows(path)
+        header, rows, names = lines[0], list(lines[1:]), []
     if not rows:
         raise DataError(f"{path}: holds no structure; get the file again.")
     check_header(path, header)
@@ -177,7 +193,7 @@ def _kept(path: Path, stamp: tuple[int, int]) -> Rows:
 
 
 def _json(path: Path) -> Rows:
-    """Read a list of records, columns by name, or matbench's index, columns and data."""
+    """Read JSON: a list of records, columns by name, or matbench's index, columns and data."""
     try:
         content = json.loads(read_text(path))
     except ValueError as error:
@@ -202,12 +218,12 @@ def _values(column: Any) -> Sequence[Any]:
 
 
 def _column(source: Source, header: Sequence[str]) -> str:
-    """Choose the column with the structures."""
+    """Return the name of the column with the structures."""
     path, column = source.path, source.structure_column
     if column is None:
-        found = [name for name in KNOWN if name in header]
-        if len(found) == 1 and ".csv" not in path.suffixes:
-            return found[0]
+        candidates = [name for name in KNOWN if name in header]
+        if len(candidates) == 1 and ".csv" not in path.suffixes:
+            return candidates[0]
         raise ConfigError(
             f"{path}: is a table: name the column with the structures as structure_column in the "
             f"card, or with --structure-column (columns: {', '.join(header)})."
@@ -218,6 +234,7 @@ def _column(source: Source, header: Sequence[str]) -> str:
 
 
 def _atoms(header: Sequence[str], row: Sequence[Any], column: str, path: Path, place: str) -> Atoms:
+    """Convert a row of a table to a structure with its properties."""
     if not isinstance(row, Sequence) or isinstance(row, str):
         raise DataError(f"{place} is no row of cells; mend or remove it.")
     if len(row) != len(header):
@@ -236,7 +253,7 @@ def _is_nan(value: Any) -> bool:
 
 
 def _structure(cell: Any, path: Path, place: str) -> Atoms:
-    """Read a cell: a dictionary, text of several lines (a CIF), or a path beside the table."""
+    """Read a structure from a cell: a dictionary, CIF text, or a file next to the table."""
     if isinstance(cell, Mapping):
         return structure_of(cell, place)
     text = str(cell or "").strip()
@@ -253,7 +270,7 @@ def _structure(cell: Any, path: Path, place: str) -> Atoms:
 
 
 def _file_named(cell: str, path: Path) -> Path | None:
-    """Return the file beside a table that a cell names, if it is there."""
+    """Return the file next to a table that a cell names; None where there is none."""
     text = cell.strip()
     if not text or "\n" in text or len(text) > _LONGEST:
         return None

@@ -4,7 +4,7 @@ Shapes: N nodes.
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 from ase import Atoms
@@ -15,27 +15,28 @@ from hydragnn_hpo.errors import DataError
 Values = Mapping[str, NDArray[Any]]
 
 NUMBERS = ("z", "atomic_numbers", "numbers")
-"""Names under which atomic numbers are known; else they are the first column of ``x``."""
+"""Names of atomic numbers; without one, they are the first column of ``x``."""
 
 _TOPOLOGY = ("edge_index", "edge_attr", "edge_shifts", "edge_weight", "batch", "ptr", "num_nodes")
-"""Edges are found again, with our own cutoff."""
+"""Names of edges and batches, which are dropped: edges are computed with the card's cutoff."""
 
 _SHORT = 9
-"""Most numbers of a property of a whole structure."""
+"""Largest size of a property of a whole structure."""
 
 
 def atoms_of(values: Values, place: str) -> Atoms:
-    """Make a structure.
+    """Convert named arrays to a structure.
 
-    ``pos`` are the positions in angstrom, ``cell`` the lattice vectors (periodic in ``pbc``, or
-    wherever a vector is not zero). What has one row per atom becomes an array, what is short a
-    property of the structure, and what may be either both: the card says which is meant.
-    ``x`` is also given column by column as ``x_0``, ``x_1`` ...; ``y`` with ``y_loc``, as
-    HydraGNN packs its targets, as ``y_0``, ``y_1`` ...
+    ``pos`` holds positions in angstrom, ``cell`` lattice vectors in angstrom; periodic are the
+    directions of ``pbc``, or without it those of vectors other than 0. An array with one row per
+    atom goes to ``atoms.arrays``, one of up to ``_SHORT`` numbers to ``atoms.info``, and one that
+    fits both to both: the level of the card's target decides. The columns of ``x`` are also there
+    as ``x_0``, ``x_1`` ..., and the targets that HydraGNN packs into ``y`` with ``y_loc`` as
+    ``y_0``, ``y_1`` ...
 
     Args:
-        values: by name; booleans and numbers.
-        place: where they come from, for errors.
+        values: booleans and numbers by name.
+        place: file and structure, for errors.
 
     Raises:
         DataError: positions or atomic numbers are missing or do not fit each other.
@@ -62,22 +63,31 @@ def atoms_of(values: Values, place: str) -> Atoms:
 
 def _numbers(values: Values, count: int, place: str) -> NDArray[np.int64]:
     name = next((name for name in NUMBERS if name in values), None)
-    found = values[name] if name else np.atleast_2d(values.get("x", np.zeros((0, 1))))[:, :1]
-    flat = np.asarray(found, dtype=np.float64).reshape(-1)
+    raw = values[name] if name else np.atleast_2d(values.get("x", np.zeros((0, 1))))[:, :1]
+    flat = np.asarray(raw, dtype=np.float64).reshape(-1)
     whole = np.isfinite(flat).all() and np.array_equal(flat, np.round(flat))
     if len(flat) != count or not whole or (count and flat.min() < 1):
-        said = f"'{name}'" if name else "the first column of 'x'"
+        source = f"'{name}'" if name else "the first column of 'x'"
         raise DataError(
-            f"{place}: {said} does not hold the atomic numbers of {count} atoms; "
+            f"{place}: {source} does not hold the atomic numbers of {count} atoms; "
             f"name them {', '.join(NUMBERS)}."
         )
     return flat.astype(np.int64)
 
 
-def _box(values: Values, place: str) -> dict[str, Any]:
+class _Box(TypedDict):
+    """Keyword arguments of ``Atoms``."""
+
+    cell: NDArray[np.float64]
+    """Lattice vectors as rows in angstrom, [3, 3]."""
+    pbc: NDArray[np.bool_]
+    """Periodic directions, [3]."""
+
+
+def _box(values: Values, place: str) -> _Box:
     cell = np.asarray(values.get("cell", np.zeros((3, 3))), dtype=np.float64)
-    around = cell.reshape(3, 3).any(axis=1) if cell.size == 9 else np.zeros(3)
-    pbc = np.asarray(values.get("pbc", around)).reshape(-1)
+    periodic = cell.reshape(3, 3).any(axis=1) if cell.size == 9 else np.zeros(3)
+    pbc = np.asarray(values.get("pbc", periodic)).reshape(-1)
     if cell.size != 9 or pbc.size not in (1, 3):
         raise DataError(
             f"{place}: 'cell' has shape {list(cell.shape)} and 'pbc' {list(pbc.shape)}, wanted are "
@@ -87,7 +97,7 @@ def _box(values: Values, place: str) -> dict[str, Any]:
 
 
 def _keep(atoms: Atoms, name: str, value: NDArray[Any]) -> None:
-    """Put a value where a target of either level will look for it."""
+    """Store a value where targets of the levels that it fits are looked up; ``atoms`` changes."""
     if value.dtype.kind not in "biuf":
         return
     if value.shape[:1] == (len(atoms),):
@@ -98,6 +108,14 @@ def _keep(atoms: Atoms, name: str, value: NDArray[Any]) -> None:
 
 
 def _unpack(atoms: Atoms, packed: NDArray[Any], ends: NDArray[Any], place: str) -> None:
+    """Split HydraGNN's packed targets and store each as ``_keep`` does; ``atoms`` changes.
+
+    Args:
+        atoms: the structure.
+        packed: values of all targets end to end.
+        ends: first value of each target, and the end.
+        place: file and structure, for errors.
+    """
     flat, bounds = np.asarray(packed).reshape(-1), np.asarray(ends, dtype=np.int64).reshape(-1)
     if not bounds.size or (np.diff(bounds) < 0).any() or bounds[-1] > flat.size or bounds[0] != 0:
         raise DataError(

@@ -11,22 +11,27 @@ from ase import Atoms
 from numpy.typing import NDArray
 
 from hydragnn_hpo.data.readers.ase_file import single_structure
-from hydragnn_hpo.data.readers.source import Item, Reader, Source, read_text, tried
+from hydragnn_hpo.data.readers.source import Item, Reader, Source, make_or_catch, read_text
 from hydragnn_hpo.errors import ConfigError, DataError
 
 LSMS_COLUMNS = {"number": 0, "x": 2, "y": 3, "z": 4, "charge_density": 5, "magnetic_moment": 6}
-"""Columns of an atom's line in the FePt data set."""
+"""Columns in the line of an atom in the FePt data set, counted from 0."""
 
 
 def read_lsms(source: Source, start: int, stop: int | None) -> Iterator[Item]:
     """Read LSMS text files in alphabetical order.
 
-    The first line holds properties of the structure, each further line an atom. The card's
-    ``columns`` say where: a graph-level target of the card is sought in the first line (by
-    default the targets in card order), every other name in the atoms' lines (by default as in
-    FePt: ``number x y z charge_density magnetic_moment``). ``charge_transfer`` is the charge
-    density less the protons, which is what HydraGNN learns. The format has no cell: the card
-    gives it.
+    The first line holds properties of the structure, each other line an atom. The card's
+    ``columns`` name their columns: that of a graph-level target is one of the first line (by
+    default the targets in the order of the card), that of any other name one of the atoms' lines
+    (by default as in FePt: ``number x y z charge_density magnetic_moment``). ``charge_transfer`` is
+    the charge density minus the atomic number, which HydraGNN learns. The format has no cell, so
+    the card gives one.
+
+    Args:
+        source: the folder, with the options of the card.
+        start: first structure, counted from 0.
+        stop: one after the last structure; None means the end.
 
     Raises:
         ConfigError: the card gives no cell.
@@ -38,25 +43,30 @@ def read_lsms(source: Source, start: int, stop: int | None) -> Iterator[Item]:
             "the card's [[files]], or pbc = [false, false, false]."
         )
     for file in _files(source.path, "")[start:stop]:
-        yield file.name, tried(str(file), lambda f=file: _lsms(f, source))  # type: ignore[misc]
+        yield file.name, make_or_catch(str(file), lambda f=file: _lsms(f, source))  # type: ignore[misc]
 
 
 def read_cfg(source: Source, start: int, stop: int | None) -> Iterator[Item]:
     """Read AtomEye CFG files in alphabetical order.
 
-    Auxiliary columns become arrays, ``fx fy fz`` also the vector ``forces``. A file of the same
-    name that ends in ``.bulk`` holds properties of the structure in its first line: the card's
-    graph-level targets in card order, or where its ``columns`` say.
+    Auxiliary columns become arrays, and ``fx fy fz`` also the vector ``forces``. A file of the same
+    name with the suffix ``.bulk`` holds properties of the structure in its first line: the
+    graph-level targets in the order of the card, or in the columns that its ``columns`` name.
+
+    Args:
+        source: the folder, with the options of the card.
+        start: first structure, counted from 0.
+        stop: one after the last structure; None means the end.
 
     Raises:
         DataError: the folder holds no ``.cfg``.
     """
     for file in _files(source.path, ".cfg")[start:stop]:
-        yield file.name, tried(str(file), lambda f=file: _cfg(f, source))  # type: ignore[misc]
+        yield file.name, make_or_catch(str(file), lambda f=file: _cfg(f, source))  # type: ignore[misc]
 
 
 def holds_cfg(folder: Path) -> bool:
-    """Check whether a folder is one of CFG files."""
+    """Check whether a folder holds CFG files."""
     return any(entry.suffix.lower() == ".cfg" for entry in folder.iterdir())
 
 
@@ -111,7 +121,16 @@ def _lsms(file: Path, source: Source) -> Atoms:
 def _atom_lines(
     lines: list[str], columns: Mapping[str, int], file: Path
 ) -> dict[str, NDArray[np.float64]]:
-    """Return the chosen columns of all atoms."""
+    """Read columns of the lines of atoms.
+
+    Args:
+        lines: one line per atom, N of them.
+        columns: number of each column by name, counted from 0.
+        file: path of the file, for errors.
+
+    Returns:
+        Values by name, each [N].
+    """
     rows = [line.split() for line in lines]
     for number, row in enumerate(rows, start=2):
         if len(row) <= max(columns.values()):
@@ -126,7 +145,7 @@ def _atom_lines(
 
 
 def _first_line(text: str, file: Path, source: Source) -> dict[str, float]:
-    """Return the properties in the first line: named by the card, else its targets in order."""
+    """Return the properties in the first line of a file: those of the card's targets, by name."""
     words = text.splitlines()[0].split()
     wanted = {name: source.columns.get(name, n) for n, name in enumerate(source.keys)}
     missing = [name for name, at in wanted.items() if at >= len(words)]

@@ -9,6 +9,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 from ase.collections import g2
+from stores import read_store
 
 from hydragnn_hpo.config.data_config import CardConfig
 from hydragnn_hpo.config.schema import load_config
@@ -16,7 +17,6 @@ from hydragnn_hpo.data.build_plan import find_file
 from hydragnn_hpo.data.readers.ase_file import read_ase_file
 from hydragnn_hpo.data.readers.source import Source
 from hydragnn_hpo.data.store_builder import build_store
-from hydragnn_hpo.data.store_parts import read_store
 from hydragnn_hpo.files import hash_file
 from hydragnn_hpo.resources import find_resource, resource_path
 

@@ -17,9 +17,9 @@ from hydragnn_hpo.config.data_config import (
 )
 from hydragnn_hpo.data.batch import make_batch
 from hydragnn_hpo.data.columns import Columns
+from hydragnn_hpo.data.graph_sizes import size_stats
 from hydragnn_hpo.data.mixture import Mixture, _without_edges, unite
 from hydragnn_hpo.data.normalize import fit_target_stats
-from hydragnn_hpo.data.statistics import size_stats
 from hydragnn_hpo.errors import ConfigError
 
 PLAIN = MixedConfig()

@@ -7,8 +7,8 @@ import pytest
 
 from hydragnn_hpo.config.data_config import TargetConfig
 from hydragnn_hpo.data.columns import Columns, Graph, columns_of
+from hydragnn_hpo.data.graph_sizes import edge_lengths, size_stats
 from hydragnn_hpo.data.normalize import RIDGE, fit_element_baseline, fit_target_stats
-from hydragnn_hpo.data.statistics import edge_lengths, size_stats
 from hydragnn_hpo.errors import DataError
 
 TARGETS = {

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from ase import Atoms
 from ase.build import bulk, make_supercell, molecule
+from stores import write_store
 
 from hydragnn_hpo.config.data_config import SPLITS, AttributeConfig, CardConfig, TargetConfig
-from hydragnn_hpo.data import duplicates, store_index, store_parts
+from hydragnn_hpo.data import duplicates, store_index
 from hydragnn_hpo.data.columns import Columns, columns_of
 from hydragnn_hpo.data.duplicates import (
     FEW,
@@ -20,10 +21,9 @@ from hydragnn_hpo.data.duplicates import (
     compute_signatures,
     find_twins,
 )
+from hydragnn_hpo.data.graph_sizes import edge_lengths, size_stats
 from hydragnn_hpo.data.normalize import fit_target_stats
 from hydragnn_hpo.data.quality import check_store
-from hydragnn_hpo.data.statistics import edge_lengths, size_stats
-from hydragnn_hpo.data.store_parts import write_store
 from hydragnn_hpo.data.store_summary import robust_center_and_scale
 from hydragnn_hpo.data.structure import Place, Rules, graph_of
 from hydragnn_hpo.errors import DataError
@@ -52,15 +52,14 @@ def lay(structures: Sequence[Atoms], group: str = "structure") -> Columns:
 
 
 @pytest.fixture
-def checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Any]]:
+def checked(tmp_path: Path) -> Callable[..., dict[str, Any]]:
     """Write a store of small windows and give its report."""
-    monkeypatch.setattr(store_parts, "WINDOW", 7)
 
     def check(structures: Sequence[Atoms], group: str = "structure", **options: float) -> Any:
         columns = lay(structures, group)
         stats = size_stats(columns, CUTOFF) | {"targets": fit_target_stats(columns, TARGETS)}
         card = CardConfig(name="planted", files=({"path": "x"},), targets=TARGETS)
-        write_store(tmp_path / "planted.bp", [columns], stats, card)
+        write_store(tmp_path / "planted.bp", [columns], stats, card, window=7)
         return check_store(tmp_path / "planted.bp", **options).report
 
     return check

@@ -13,13 +13,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from comparing import assert_same_arrays
+from stores import read_store, write_store
 
 from hydragnn_hpo.config.data_config import CardConfig
 from hydragnn_hpo.config.schema import load_config
 from hydragnn_hpo.data.columns import Columns, Names, columns_of
 from hydragnn_hpo.data.store_builder import build_store
-from hydragnn_hpo.data.store_index import find_runs, read_index, read_stats
-from hydragnn_hpo.data.store_parts import read_store, write_store
+from hydragnn_hpo.data.store_index import find_runs, read_index
 from hydragnn_hpo.errors import DataError, StorageError
 
 
@@ -71,7 +71,7 @@ def test_graphs_without_edges_or_targets_are_stored(tmp_path: Path, card: Path, 
 
 def test_the_checksum_is_of_the_content(card: Path, store: Path, tmp_path: Path) -> None:
     again = build_store(card, tmp_path / "again.bp")
-    assert again["checksum"] == read_index(store).checksum == read_stats(store)["checksum"]
+    assert again["checksum"] == read_index(store).checksum == read_index(store).stats["checksum"]
     card.write_text(card.read_text().replace("cutoff = 4.0", "cutoff = 3.5"))
     assert build_store(card, tmp_path / "again.bp")["checksum"] != again["checksum"]
 
@@ -139,11 +139,11 @@ def test_runs_hold_every_window_once(many_windows: Path) -> None:
 
 def test_what_is_no_store_is_refused(tmp_path: Path, store: Path) -> None:
     with pytest.raises(DataError, match="is not a graph store"):
-        read_stats(tmp_path)
+        read_index(tmp_path)
     index = json.loads((store / "index.json").read_text())
     (store / "index.json").write_text(json.dumps({**index, "version": 99}))
     with pytest.raises(DataError, match="has version 99, this program reads 3"):
-        read_stats(store)
+        read_index(store)
 
 
 def test_a_store_cannot_name_files_elsewhere(store: Path) -> None:
@@ -164,10 +164,10 @@ def test_what_is_no_store_is_not_replaced(card: Path, tmp_path: Path) -> None:
 
 
 def test_an_older_store_is_replaced(card: Path, store: Path) -> None:
-    before = read_stats(store)
+    before = read_index(store).stats
     card.write_text(card.read_text().replace("cutoff = 4.0", "cutoff = 3.5"))
     build_store(card, store)
-    assert read_stats(store)["cutoff"] == 3.5 != before["cutoff"]
+    assert read_index(store).stats["cutoff"] == 3.5 != before["cutoff"]
 
 
 def full_disk() -> None:

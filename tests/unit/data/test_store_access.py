@@ -14,12 +14,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from comparing import assert_same_columns
+from stores import read_store
 
 from hydragnn_hpo.data import store_access
 from hydragnn_hpo.data.columns import Columns
 from hydragnn_hpo.data.store_access import open_store
 from hydragnn_hpo.data.store_index import read_index
-from hydragnn_hpo.data.store_parts import read_store
 from hydragnn_hpo.data.window_cache import WindowCache
 from hydragnn_hpo.errors import DataError, StorageError
 from hydragnn_hpo.files import read_json, write_json

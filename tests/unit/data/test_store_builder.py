@@ -16,24 +16,30 @@ from ase import Atoms
 from ase.build import bulk
 from ase.io import read, write
 from comparing import assert_same_store
+from stores import read_store
 
 from hydragnn_hpo.config.data_config import SPLITS, CardConfig
 from hydragnn_hpo.config.schema import load_config
 from hydragnn_hpo.data import convert_pieces, store_builder
 from hydragnn_hpo.data.build_merge import StoreLayout, split_windows
-from hydragnn_hpo.data.build_plan import BuildPlan, Piece, find_file, hold_work_folder, make_plan
+from hydragnn_hpo.data.build_plan import (
+    BuildPlan,
+    Piece,
+    find_file,
+    hold_work_folder,
+    make_plan,
+    write_plan,
+)
 from hydragnn_hpo.data.columns import arrays_of, columns_of
 from hydragnn_hpo.data.convert_pieces import Progress, Record
+from hydragnn_hpo.data.graph_sizes import size_stats
 from hydragnn_hpo.data.normalize import fit_target_stats
 from hydragnn_hpo.data.readers import READERS
 from hydragnn_hpo.data.splits import assign_splits
-from hydragnn_hpo.data.statistics import size_stats
 from hydragnn_hpo.data.store_builder import BuildProgress, build_store, job_main
-from hydragnn_hpo.data.store_index import read_index, read_stats
-from hydragnn_hpo.data.store_parts import read_store
+from hydragnn_hpo.data.store_index import read_index
 from hydragnn_hpo.data.structure import Place, Rules, graph_of
 from hydragnn_hpo.errors import ConfigError, DataError, JobError, StorageError
-from hydragnn_hpo.files import write_json
 
 
 def edit(path: Path, old: str, new: str) -> None:
@@ -166,7 +172,7 @@ def test_a_bad_build_leaves_the_old_store(card: Path, tmp_path: Path) -> None:
     edit(tmp_path / "tiny.extxyz", "energy=", "enrgy=")
     with pytest.raises(DataError):
         build_store(card, tmp_path / "out.bp")
-    assert read_stats(tmp_path / "out.bp") == good
+    assert read_index(tmp_path / "out.bp").stats == good
 
 
 def test_a_wrong_card_is_a_config_error(card: Path, tmp_path: Path) -> None:
@@ -179,7 +185,7 @@ def test_a_build_is_a_job_that_answers_in_a_file(card: Path, tmp_path: Path) -> 
     answer = tmp_path / "answer.json"
     spec = {"card": str(card), "out": str(tmp_path / "out.bp"), "answer": str(answer)}
     assert job_main(spec) == 0
-    assert json.loads(answer.read_text()) == read_stats(tmp_path / "out.bp")
+    assert json.loads(answer.read_text()) == read_index(tmp_path / "out.bp").stats
     edit(tmp_path / "tiny.extxyz", "energy=", "enrgy=")
     assert job_main(spec) == 0
     assert "has no graph property 'energy'" in json.loads(answer.read_text())["error"]
@@ -480,7 +486,8 @@ def test_a_worker_that_dies_is_named(
 def test_a_bug_in_a_worker_shows_its_traceback(
     card: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    code = 'import sys; sys.stdin.readline(); print(\'{"bug": "Traceback: boom"}\')'
+    message = json.dumps({"type": "bug", "traceback": "Traceback: boom"})
+    code = f"import sys; sys.stdin.readline(); print({message!r})"
     monkeypatch.setattr(store_builder, "_COMMAND", [sys.executable, "-c", code])
     with pytest.raises(RuntimeError, match="boom"):
         build_store(card, tmp_path / "out.bp", window=5, processes=2)
@@ -491,7 +498,7 @@ def test_a_worker_that_nobody_hears_ends_without_a_word(card: Path, tmp_path: Pa
     plan = make_plan(card, None, 5)
     (tmp_path / "work").mkdir()
     file = tmp_path / "work" / "plan.json"
-    write_json(file, plan.to_json())
+    write_plan(file, plan)
     ears, mouth = os.pipe()
     os.close(ears)
     worker = subprocess.Popen(

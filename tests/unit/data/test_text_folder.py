@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from ase.build import bulk
 from ase.io import write
+from stores import read_store
 
 from hydragnn_hpo.data.readers import READERS
 from hydragnn_hpo.data.readers.source import Source
 from hydragnn_hpo.data.store_builder import build_store
-from hydragnn_hpo.data.store_parts import read_store
 from hydragnn_hpo.errors import ConfigError, DataError
 
 CELL = ((2.8, 0.0, 0.0), (0.0, 2.8, 0.0), (0.0, 0.0, 3.7))

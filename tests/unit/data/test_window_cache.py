@@ -8,14 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 from comparing import assert_same_columns
+from stores import read_store, write_store
 
 from hydragnn_hpo.config.data_config import CardConfig
 from hydragnn_hpo.config.schema import load_config
 from hydragnn_hpo.data import store_parts, window_cache
 from hydragnn_hpo.data.columns import Columns
 from hydragnn_hpo.data.store_access import open_store
-from hydragnn_hpo.data.store_index import read_index, read_stats
-from hydragnn_hpo.data.store_parts import WindowReader, read_store, write_store
+from hydragnn_hpo.data.store_index import read_index
+from hydragnn_hpo.data.store_parts import WindowReader
 from hydragnn_hpo.data.window_cache import WindowCache
 from hydragnn_hpo.errors import ConfigError, DataError
 
@@ -217,7 +218,10 @@ def opened(top: Path) -> int:
 def test_many_parts_take_few_descriptors(
     many_windows: Path, random_columns: Columns, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    card, stats = load_config(many_windows / "card.toml", CardConfig), read_stats(many_windows)
+    card, stats = (
+        load_config(many_windows / "card.toml", CardConfig),
+        read_index(many_windows).stats,
+    )
     parts = [random_columns.take(np.array([row])) for row in range(60)]
     write_store(tmp_path / "parts.bp", parts, stats, card)
     monkeypatch.setattr(store_parts, "_MOST_OPEN", 8)

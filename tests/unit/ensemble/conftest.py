@@ -11,16 +11,16 @@ import pytest
 import torch
 from ase import Atoms
 from safetensors.numpy import save_file
+from stores import write_store
 
 from hydragnn_hpo.config.campaign_config import CampaignConfig
 from hydragnn_hpo.config.data_config import SPLITS, CardConfig
 from hydragnn_hpo.config.schema import dump_config, parse_config
 from hydragnn_hpo.config.trial_config import TrialConfig
 from hydragnn_hpo.data.columns import Columns, columns_of
+from hydragnn_hpo.data.graph_sizes import size_stats
 from hydragnn_hpo.data.normalize import fit_target_stats
-from hydragnn_hpo.data.statistics import size_stats
 from hydragnn_hpo.data.store_access import open_store
-from hydragnn_hpo.data.store_parts import write_store
 from hydragnn_hpo.data.structure import Place, Rules, graph_of
 from hydragnn_hpo.ensemble.build import build_ensemble
 from hydragnn_hpo.ensemble.engine import Member, member_batches, pieces

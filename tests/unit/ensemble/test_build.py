@@ -10,29 +10,29 @@ import numpy as np
 import pytest
 import torch
 from safetensors.numpy import load_file, save_file
+from stores import write_store
 
 from hydragnn_hpo.config.data_config import SPLITS, CardConfig
 from hydragnn_hpo.config.schema import dump_config, load_config
 from hydragnn_hpo.config.trial_config import TrialConfig
 from hydragnn_hpo.data.columns import Columns
 from hydragnn_hpo.data.store_access import open_store
-from hydragnn_hpo.data.store_parts import write_store
 from hydragnn_hpo.ensemble.artefact import read_artefact
 from hydragnn_hpo.ensemble.build import build_ensemble, job_main
-from hydragnn_hpo.ensemble.build_table import (
-    BuildTable,
-    CandidateErrors,
-    HeadDiversity,
-    MemberRow,
-    MemberWeights,
-    MixScores,
-    SizeErrors,
-    TrialSummary,
-)
 from hydragnn_hpo.ensemble.calibrate import Calibration, calibrate
 from hydragnn_hpo.ensemble.engine import Member
 from hydragnn_hpo.ensemble.inference import Ensemble
 from hydragnn_hpo.errors import DataError, RunError
+from hydragnn_hpo.file_records import (
+    CandidateErrors,
+    ChosenMember,
+    EnsembleMember,
+    EnsembleSize,
+    EnsembleTable,
+    HeadDiversity,
+    RankedTrial,
+    SelectionScores,
+)
 from hydragnn_hpo.model.gnn import MultiHeadGNN, variance_key
 from hydragnn_hpo.report.parity import draw_parity
 from hydragnn_hpo.training import checkpoint
@@ -62,18 +62,18 @@ def test_the_file_of_the_report_has_the_fields_of_its_type_and_no_others(make_ru
     build_ensemble(run := make_run())
     table = json.loads((run / "report/ensemble.json").read_text())
 
-    msgspec.convert(table, BuildTable)  # checks types and ignores further fields
+    msgspec.convert(table, EnsembleTable)  # checks types and ignores further fields
 
     rows = [
         (HeadDiversity, table["diversity"].values()),
         (CandidateErrors, table["candidates"]),
-        (MemberRow, table["members"]),
-        (MemberWeights, table["selection"]["greedy"]["members"]),
-        (MixScores, table["selection"].values()),
-        (SizeErrors, [size for sizes in table["by_size"].values() for size in sizes]),
-        (TrialSummary, table["leaderboard"]),
+        (EnsembleMember, table["members"]),
+        (ChosenMember, table["selection"]["greedy"]["members"]),
+        (SelectionScores, table["selection"].values()),
+        (EnsembleSize, [size for sizes in table["by_size"].values() for size in sizes]),
+        (RankedTrial, table["leaderboard"]),
     ]
-    assert set(table) == set(BuildTable.__annotations__) - {"path"}
+    assert set(table) == set(EnsembleTable.__annotations__) - {"path"}
     for kind, several in rows:
         assert all(set(row) == set(kind.__annotations__) for row in several), kind
 

@@ -12,7 +12,7 @@ from hydragnn_hpo.config.model_config import count_parameters
 from hydragnn_hpo.config.trial_config import TrialDataConfig
 from hydragnn_hpo.config.trial_size import forward_flops, kept_bytes, pass_bytes
 from hydragnn_hpo.data.batch_sampler import balance_load
-from hydragnn_hpo.data.statistics import histogram
+from hydragnn_hpo.data.graph_sizes import histogram
 from hydragnn_hpo.placement.cost_model import CostModel
 from hydragnn_hpo.placement.price import (
     BACKWARD,

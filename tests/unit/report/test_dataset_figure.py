@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from hydragnn_hpo.config.data_config import SPLITS
-from hydragnn_hpo.data.statistics import histogram
+from hydragnn_hpo.data.graph_sizes import histogram
 from hydragnn_hpo.report import dataset_figure as data_figures
 from hydragnn_hpo.report.dataset_figure import draw_dataset
 

@@ -6,14 +6,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from stores import write_store
 
 from hydragnn_hpo.config.data_config import CardConfig, TargetConfig
 from hydragnn_hpo.config.schema import dump_config
 from hydragnn_hpo.config.trial_config import PlacementConfig, TrialConfig
 from hydragnn_hpo.data.columns import Graph, columns_of
+from hydragnn_hpo.data.graph_sizes import size_stats
 from hydragnn_hpo.data.normalize import fit_target_stats
-from hydragnn_hpo.data.statistics import size_stats
-from hydragnn_hpo.data.store_parts import write_store
 from hydragnn_hpo.layout import TrialDir
 from hydragnn_hpo.training.ddp import Ranks
 from hydragnn_hpo.training.trainer import Trainer

@@ -9,7 +9,7 @@ from ase import Atoms
 from ase.build import bulk, molecule
 
 from hydragnn_hpo.data.columns import Columns, arrays_of, columns_of
-from hydragnn_hpo.data.statistics import (
+from hydragnn_hpo.data.graph_sizes import (
     LARGEST_DEGREE,
     SizeTally,
     bytes_per_graph,

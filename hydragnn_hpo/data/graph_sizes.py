@@ -1,53 +1,58 @@
-"""Sizes of the graphs of a data set: what pricing a trial and convs that scale by degree need.
+"""Count sizes, elements and degrees of graphs: for pricing trials, and convs that scale by degree.
 
-Everything is counted in whole numbers, so that the result does not depend on how a data set is
-cut into pieces.
+All counts are whole numbers, so that the result does not depend on how a data set is cut into
+pieces.
 
-Shapes: G graphs, N nodes, E edges, R cutoffs.
+Shapes: G graphs, N nodes, E edges, R cutoffs, V different values.
 """
 
 import math
-from typing import Any
+from collections.abc import Iterator
 
 import numpy as np
 from ase.data import chemical_symbols
 from numpy.typing import NDArray
 
 from hydragnn_hpo.data.columns import Columns, Per, arrays_of, row_kind
+from hydragnn_hpo.file_records import Histogram, SizeStats, SizeSummary
 
 SMALLEST = 3
-"""Degrees are given from this cutoff on (angstrom), at every whole one."""
+"""Smallest cutoff in angstrom at which degrees are counted; see ``cutoffs_below``."""
 
 LARGEST_DEGREE = 1023
-"""The last entry of a histogram of degrees holds nodes with this many neighbours and more."""
+"""Last bin of a histogram of degrees: nodes with this many neighbours or more."""
 
 ELEMENTS = 128
-"""Room for atomic numbers."""
+"""Length of arrays that are indexed by atomic number."""
 
 BINS = 20
-"""Most bins of a histogram of sizes, unless sizes are so skewed that bins double."""
+"""Most bins of a histogram of sizes, unless sizes are so skewed that the widths of bins double."""
 
 _ROUNDING = 1e-9
-"""A neighbour this little (angstrom) beyond a cutoff is within: shells at whole cutoffs."""
+"""Neighbours up to this far (angstrom) beyond a cutoff count as within it, so that rounding does
+not split a shell whose radius is the cutoff."""
 
 Counts = NDArray[np.int64]
 
+Occurrences = tuple[Counts, Counts]
+"""Different values, ascending, and how often each occurs, both [V]."""
+
 
 class SizeTally:
-    """Counts sizes, elements and degrees over pieces of a data set.
+    """Running counts of sizes, elements and degrees over pieces of a data set.
 
     Pieces may be added in any order, and tallies merged: the result is the same to the last bit.
     """
 
     def __init__(self, cutoff: float) -> None:
-        """Start at nothing.
+        """Begin with no graphs.
 
         Args:
-            cutoff: how far the edges of all pieces reach, angstrom.
+            cutoff: largest edge length in angstrom, the same in all pieces.
         """
         self.cutoff = cutoff
         self._cutoffs = cutoffs_below(cutoff)
-        self._sizes = {name: _none() for name in ("nodes", "edges", "bytes")}
+        self._sizes = {name: _no_occurrences() for name in ("nodes", "edges", "bytes")}
         self._train = {"nodes": 0, "edges": 0}
         self._atoms, self._structures = np.zeros((2, ELEMENTS), dtype=np.int64)
         self._degrees = {
@@ -57,11 +62,11 @@ class SizeTally:
         self._reached = [0 for _ in self._cutoffs]
 
     def add(self, piece: Columns, degrees: NDArray[np.int32] | None = None) -> None:
-        """Count some graphs; their splits are known.
+        """Add the counts of some graphs.
 
         Args:
-            piece: graphs whose edges reach the cutoff.
-            degrees: what ``degrees_of`` gives for them, if it is known already, [N, R].
+            piece: graphs with all edges up to the cutoff, and with their splits.
+            degrees: their degrees, [N, R]; None computes them by ``degrees_of``.
         """
         if degrees is None:
             degrees = degrees_of(piece, self.cutoff)
@@ -70,7 +75,8 @@ class SizeTally:
         for name, counts in sizes.items():
             self._train[name] += int(counts[train].sum())
         for name, counts in (sizes | {"bytes": bytes_per_graph(piece)}).items():
-            self._sizes[name] = _merged(self._sizes[name], np.unique(counts, return_counts=True))
+            occurrences = np.unique(counts, return_counts=True)
+            self._sizes[name] = _add_occurrences(self._sizes[name], occurrences)
         self._add_elements(piece)
         in_train = np.repeat(train, sizes["nodes"])
         for place in range(len(self._cutoffs)):
@@ -79,31 +85,26 @@ class SizeTally:
                 ("train", degrees[in_train, place]),
                 ("all", degrees[:, place]),
             ):
-                found = np.bincount(np.minimum(column, LARGEST_DEGREE)).astype(np.int64)
-                self._degrees[which][place] = _summed(self._degrees[which][place], found)
+                counted = np.bincount(np.minimum(column, LARGEST_DEGREE)).astype(np.int64)
+                self._degrees[which][place] = _add_histograms(self._degrees[which][place], counted)
 
     def merge(self, other: "SizeTally") -> None:
-        """Take in what another tally has counted; the cutoffs are the same."""
+        """Add the counts of another tally with the same cutoff."""
         assert self.cutoff == other.cutoff
-        for name, found in other._sizes.items():
-            self._sizes[name] = _merged(self._sizes[name], found)
+        for name, occurrences in other._sizes.items():
+            self._sizes[name] = _add_occurrences(self._sizes[name], occurrences)
         for name, total in other._train.items():
             self._train[name] += total
         self._atoms += other._atoms
         self._structures += other._structures
         for which, columns in other._degrees.items():
-            mine = self._degrees[which]
-            self._degrees[which] = [_summed(*pair) for pair in zip(mine, columns, strict=True)]
+            pairs = zip(self._degrees[which], columns, strict=True)
+            self._degrees[which] = [_add_histograms(*pair) for pair in pairs]
         self._reached = [sum(pair) for pair in zip(self._reached, other._reached, strict=True)]
 
-    def result(self) -> dict[str, Any]:
-        """Return what was counted, as it stands in ``stats.json``.
-
-        ``degree`` holds the mean number of neighbours per cutoff, ``degrees`` how many nodes
-        have 0, 1, 2 ... neighbours, in train and in all; ``nodes``, ``edges`` and ``bytes`` are
-        those of a graph, the last in the columns of a store.
-        """
-        nodes = _summary(self._sizes["nodes"])
+    def result(self) -> SizeStats:
+        """Return what was counted, as ``stats.json`` has it."""
+        nodes = _summarize(self._sizes["nodes"])
         present = np.flatnonzero(self._atoms)
         keys = [str(float(r)) for r in self._cutoffs]
         return {
@@ -118,15 +119,18 @@ class SizeTally:
                 for number in present
             },
             "nodes": nodes,
-            "edges": _summary(self._sizes["edges"]),
-            "bytes": _summary(self._sizes["bytes"]),
-            "histograms": {name: histogram(*found) for name, found in self._sizes.items()},
+            "edges": _summarize(self._sizes["edges"]),
+            "bytes": _summarize(self._sizes["bytes"]),
+            "histograms": {name: histogram(*counted) for name, counted in self._sizes.items()},
             "degree": {
                 key: reached / max(nodes["total"], 1)
                 for key, reached in zip(keys, self._reached, strict=True)
             },
             "degrees": {
-                key: {which: columns[place].tolist() for which, columns in self._degrees.items()}
+                key: {
+                    "train": self._degrees["train"][place].tolist(),
+                    "all": self._degrees["all"][place].tolist(),
+                }
                 for place, key in enumerate(keys)
             },
             "train_nodes": self._train["nodes"],
@@ -136,11 +140,11 @@ class SizeTally:
     def _add_elements(self, piece: Columns) -> None:
         self._atoms += np.bincount(piece.numbers, minlength=ELEMENTS)
         graph = np.repeat(np.arange(piece.num_graphs), piece.num_nodes())
-        met = np.unique(graph * ELEMENTS + piece.numbers) % ELEMENTS
-        self._structures += np.bincount(met, minlength=ELEMENTS)
+        in_structures = np.unique(graph * ELEMENTS + piece.numbers) % ELEMENTS
+        self._structures += np.bincount(in_structures, minlength=ELEMENTS)
 
 
-def size_stats(columns: Columns, cutoff: float) -> dict[str, Any]:
+def size_stats(columns: Columns, cutoff: float) -> SizeStats:
     """Count graphs, elements, nodes, edges, and neighbours within several cutoffs.
 
     Args:
@@ -153,7 +157,12 @@ def size_stats(columns: Columns, cutoff: float) -> dict[str, Any]:
 
 
 def degrees_of(columns: Columns, cutoff: float) -> NDArray[np.int32]:
-    """Count the neighbours of every node within each of ``cutoffs_below(cutoff)``, [N, R]."""
+    """Count the neighbours of every node within each of ``cutoffs_below(cutoff)``, [N, R].
+
+    Args:
+        columns: graphs with all edges up to the cutoff.
+        cutoff: angstrom.
+    """
     lengths = edge_lengths(columns)
     graph = np.repeat(np.arange(columns.num_graphs), columns.num_edges())
     receiver = columns.edges[:, 1] + columns.node_offset[graph]
@@ -169,7 +178,8 @@ def degrees_of(columns: Columns, cutoff: float) -> NDArray[np.int32]:
 def edge_lengths(columns: Columns) -> NDArray[np.float64]:
     """Return the length of every edge in angstrom, [E].
 
-    Each is computed by itself, so that it is the same to the last bit in any piece.
+    The sums are written out: those of matrix products depend on the size of the whole, and lengths
+    must be the same to the last bit however a data set is cut into pieces.
     """
     graph = np.repeat(np.arange(columns.num_graphs), columns.num_edges())
     first = columns.node_offset[graph]
@@ -185,7 +195,7 @@ def edge_lengths(columns: Columns) -> NDArray[np.float64]:
 
 
 def bytes_per_graph(columns: Columns) -> Counts:
-    """Return what each graph takes in the columns of a store, in bytes, [G]."""
+    """Return the bytes that each graph takes in the columns of a store, [G]."""
     row: dict[Per, int] = {"graph": 0, "node": 0, "edge": 0, "char": 0}
     for name, array in arrays_of(columns).items():
         row[row_kind(name, columns.levels)] += array.itemsize * math.prod(array.shape[1:])
@@ -196,19 +206,25 @@ def bytes_per_graph(columns: Columns) -> Counts:
 
 
 def cutoffs_below(largest: float) -> list[float]:
-    """Return the cutoffs that degrees are counted for: whole ones, and the largest, angstrom."""
+    """Return the cutoffs at which degrees are counted, angstrom, ascending.
+
+    They are the whole numbers from ``SMALLEST`` up to ``largest``, and ``largest`` itself.
+    """
     return [*(float(r) for r in range(SMALLEST, math.ceil(largest))), float(largest)]
 
 
-def histogram(values: Counts, counts: Counts) -> dict[str, list[int]]:
-    """Bin whole numbers: bin ``k`` holds what is >= ``edges[k]`` and < ``edges[k + 1]``.
+def histogram(values: Counts, counts: Counts) -> Histogram:
+    """Bin whole numbers into at most ``BINS`` bins of one round width (1, 2, 5, 10, ...).
 
-    Bins have one round width (1, 2, 5, 10, ...), or double where few graphs are far larger than
-    most.
+    Where the largest value is more than ``BINS`` times the median, each bin is twice as wide as
+    the one before.
 
     Args:
-        values: ascending, each once.
-        counts: how often each occurs.
+        values: different values, ascending, [V].
+        counts: how often each occurs, [V].
+
+    Returns:
+        Edges and counts of the bins, both empty where there are no values.
     """
     if not len(values):
         return {"edges": [], "counts": []}
@@ -225,32 +241,32 @@ def histogram(values: Counts, counts: Counts) -> dict[str, list[int]]:
     return {"edges": edges, "counts": binned.astype(np.int64).tolist()}
 
 
-def _round_widths() -> Any:
+def _round_widths() -> Iterator[int]:
     return (factor * 10**power for power in range(19) for factor in (1, 2, 5))
 
 
-def _none() -> tuple[Counts, Counts]:
+def _no_occurrences() -> Occurrences:
     return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
 
 
-def _merged(first: tuple[Counts, Counts], second: tuple[Counts, Counts]) -> tuple[Counts, Counts]:
-    """Add up how often values occur."""
+def _add_occurrences(first: Occurrences, second: Occurrences) -> Occurrences:
+    """Add up how often values occur in two pieces."""
     values, place = np.unique(np.concatenate((first[0], second[0])), return_inverse=True)
     counts = np.zeros(len(values), dtype=np.int64)
     np.add.at(counts, place, np.concatenate((first[1], second[1])))
     return values, counts
 
 
-def _summed(first: Counts, second: Counts) -> Counts:
-    """Add histograms of different lengths."""
+def _add_histograms(first: Counts, second: Counts) -> Counts:
+    """Add two histograms, which may differ in length."""
     total = np.zeros(max(len(first), len(second)), dtype=np.int64)
     total[: len(first)] += first
     total[: len(second)] += second
     return total
 
 
-def _summary(found: tuple[Counts, Counts]) -> dict[str, Any]:
-    values, counts = found
+def _summarize(occurrences: Occurrences) -> SizeSummary:
+    values, counts = occurrences
     total = int((values * counts).sum())
     return {
         "mean": total / max(int(counts.sum()), 1),

@@ -17,7 +17,7 @@ from hydragnn_hpo.config.schema import parse_config
 from hydragnn_hpo.data.build_plan import make_plan
 from hydragnn_hpo.data.columns import Graph
 from hydragnn_hpo.data.convert_pieces import read_piece
-from hydragnn_hpo.data.inspect import choose_runs, inspect_files, summarize_geometry
+from hydragnn_hpo.data.file_inspection import choose_runs, inspect_files, summarize_geometry
 from hydragnn_hpo.errors import ConfigError, DataError
 
 UNREAD = {"lsms"}

@@ -1,4 +1,4 @@
-"""Inspect data files without a card: readers, a sample of structures, geometry, targets, split.
+"""Inspect data files without a card, for ``init``: readers, a sample, geometry, targets, split.
 
 Shapes: N nodes, E edges.
 """
@@ -17,6 +17,7 @@ from ase.data import chemical_symbols
 
 from hydragnn_hpo.config import mean_degree
 from hydragnn_hpo.data.columns import Graph, columns_of
+from hydragnn_hpo.data.graph_sizes import size_stats
 from hydragnn_hpo.data.properties import (
     PropertyTable,
     collect_properties,
@@ -36,27 +37,28 @@ from hydragnn_hpo.data.readers.source import (
     read_rows,
     read_text,
 )
-from hydragnn_hpo.data.readers.table import KNOWN, glance
+from hydragnn_hpo.data.readers.table import KNOWN, read_head
 from hydragnn_hpo.data.readers.text_folder import holds_cfg
 from hydragnn_hpo.data.splits import MIN_STRUCTURES, SplitProposal, propose_split
-from hydragnn_hpo.data.statistics import size_stats
 from hydragnn_hpo.data.structure import Place, Rules, edge_vectors, graph_of
 from hydragnn_hpo.data.targets import TargetProposals, propose_targets
 from hydragnn_hpo.errors import ConfigError, DataError, unknown
+from hydragnn_hpo.file_records import SizeStats
 from hydragnn_hpo.sanitize import escape_line
 
 MAX_CUTOFF = 6.0
-"""Cutoff within which neighbours are counted, angstrom."""
+"""Largest cutoff at which neighbours are counted, angstrom."""
 
 MAX_GRAPHS, MAX_ATOMS = 100, 20_000
-"""Structures that are made graphs, and their atoms."""
+"""Most structures that are converted to graphs, and most atoms of them together."""
 
 USUAL_CUTOFF, MANY_NEIGHBORS, FEW_NEIGHBORS = 5.0, 60.0, 10.0
-"""The proposed cutoff, unless its mean number of neighbours is more or less than this."""
+"""The proposed cutoff in angstrom, and the mean numbers of neighbours above and below which another
+one is proposed."""
 
 LONG_BOND = 1.6
-"""Distance of a hydrogen atom to its nearest neighbour, angstrom, beyond which lengths are in
-doubt: bonds are 0.74 to 1.1, in bohr they would read 1.4 to 2.1."""
+"""Median distance in angstrom of hydrogen atoms to their nearest neighbours, from which on lengths
+may be in bohr: bonds are 0.74 to 1.1 angstrom, or 1.4 to 2.1 bohr."""
 
 _DIRECTIONS = {0: "in none", 1: "in 1 direction", 2: "in 2 directions", 3: "in 3 directions"}
 
@@ -66,33 +68,40 @@ class GeometrySummary:
     """Geometry of a sample of structures."""
 
     sizes: tuple[int, int, int]
-    """Fewest, median and most atoms."""
+    """Smallest, median and largest number of atoms."""
     elements: tuple[str, ...]
+    """Chemical symbols, by atomic number."""
     periodic: str
     """Periodic directions in words."""
     cutoff: float
-    """Proposed, in angstrom."""
+    """Proposed cutoff in angstrom."""
     degree: float
-    """Mean number of neighbours within the cutoff."""
+    """Mean number of neighbours within that cutoff."""
     cutoff_why: str
+    """Reason for that cutoff, for a comment in the card."""
     compositions: int
     """Number of different compositions."""
     twins: int
-    """Number of exact copies."""
+    """Number of structures that are exact copies of an earlier one."""
     bad: tuple[str, ...]
-    """Errors of structures that cannot become graphs."""
+    """Errors of structures that cannot be converted to graphs."""
     tried: int
-    """Structures that were made graphs or failed to be."""
+    """Number of structures that were converted, or failed to be."""
     warnings: tuple[str, ...]
-    stats: Mapping[str, Any]
-    """Sizes and neighbours as in ``data.statistics``, within ``MAX_CUTOFF``."""
+    """Sentences for the user."""
+    stats: SizeStats
+    """Sizes and neighbours of the converted structures, with edges up to ``MAX_CUTOFF``."""
 
 
 def summarize_geometry(structures: Sequence[Atoms], names: Sequence[str]) -> GeometrySummary:
     """Summarize the geometry of structures.
 
+    Args:
+        structures: sample of a data set, at least one.
+        names: name of each.
+
     Raises:
-        DataError: none of them can become a graph; the sentence is that of the first.
+        DataError: none of them can be converted to a graph; it is the error of the first.
     """
     graphs, bad = _make_graphs(structures, names)
     stats = size_stats(columns_of(graphs, {}), MAX_CUTOFF)
@@ -116,7 +125,7 @@ def summarize_geometry(structures: Sequence[Atoms], names: Sequence[str]) -> Geo
 
 
 def _composition(atoms: Atoms) -> str:
-    """Return what ``split.group = "composition"`` groups by."""
+    """Return the reduced formula, the group of ``split.group = "composition"``."""
     formula, _ = atoms.symbols.formula.reduce()
     return str(formula.format("hill"))
 
@@ -136,10 +145,10 @@ def describe_periodicity(directions: Sequence[int]) -> str:
 def _make_graphs(
     structures: Sequence[Atoms], names: Sequence[str]
 ) -> tuple[list[Graph], list[str]]:
-    """Make graphs of some structures, spread over all.
+    """Convert some of the structures, at equal intervals, to graphs.
 
     Returns:
-        The graphs, and the errors of structures that cannot become graphs.
+        The graphs, and the errors of structures that cannot be converted.
     """
     step = max(1, math.ceil(len(structures) / MAX_GRAPHS))
     graphs: list[Graph] = []
@@ -161,8 +170,8 @@ def _make_graphs(
     return graphs, bad
 
 
-def _propose_cutoff(stats: Mapping[str, Any]) -> tuple[float, str]:
-    """Propose a cutoff by the number of neighbours, with the reason."""
+def _propose_cutoff(stats: SizeStats) -> tuple[float, str]:
+    """Propose a cutoff in angstrom by the number of neighbours, and the reason for it."""
     usual = mean_degree(stats, USUAL_CUTOFF)
     if usual > MANY_NEIGHBORS:
         shorter = (r for r in (4.5, 4.0, 3.5) if mean_degree(stats, r) <= MANY_NEIGHBORS)
@@ -183,7 +192,7 @@ def _count_copies(structures: Sequence[Atoms]) -> int:
 
 
 def _warn_of_bohr(graphs: Sequence[Graph]) -> list[str]:
-    """Warn if hydrogen is so far from everything that lengths may be in bohr."""
+    """Warn if hydrogen atoms are so far from their neighbours that lengths may be in bohr."""
     nearest: list[float] = []
     for graph in graphs:
         vectors = edge_vectors(graph.positions, graph.cell, graph.edges, graph.edge_shift)
@@ -200,31 +209,31 @@ def _warn_of_bohr(graphs: Sequence[Graph]) -> list[str]:
 
 
 MAX_FILES = 1000
-"""Files of a folder that a card names one by one."""
+"""Most files of a folder that a card names one by one."""
 
 MAX_COUNTED_FILES = 50
-"""Files whose structures are counted; of more files every one is read a little."""
+"""Most files whose structures are counted; of more files, each is only sampled."""
 
 MAX_COUNTED_BYTES = 256_000_000
-"""Text of a file whose structures are counted, which takes seconds."""
+"""Largest size of an extxyz file whose structures are counted, decompressed: it takes seconds."""
 
 COMPRESSION = 4
-"""Typical length of a text over that of its compressed file."""
+"""Typical size of a text over that of its compressed file."""
 
 TABLE_ROWS = 20
-"""Rows of a table by which its columns are recognised."""
+"""Number of rows by which the columns of a table are recognised."""
 
 FAST_READERS = ("extxyz", "database", "pyg", "hydragnn_bp")
-"""Readers that take a millisecond per structure; the others take ten, or a hundred."""
+"""Readers that take about a millisecond per structure; others take ten to a hundred."""
 
 SAMPLE_SIZES = {True: 2000, False: 300}
-"""Structures that are read, from fast readers only and otherwise."""
+"""Most structures that are read: where all readers are fast, and otherwise."""
 
 SAMPLE_RUNS = 20
-"""Places of a file at which runs of structures are read."""
+"""Most runs of structures that are read from the second part of a file."""
 
 FEW_STRUCTURES = 100
-"""Structures below which a model is not trustworthy."""
+"""Number of structures below which the user is warned of large errors."""
 
 _NOT_STRUCTURES = (".md", ".py", ".pdf", ".png", ".jpg", ".toml", ".yaml", ".yml", ".log", ".sh")
 
@@ -235,29 +244,31 @@ _SMILES = re.compile(r"[A-Za-z0-9@+\-\[\]()=#$/\\.%:*]+", re.ASCII)
 _IDS = ("material_id", "mp_id", "structure_id", "uid", "identifier", "jid", "id", "name")
 
 SkippedFile = tuple[Path, str]
-"""A file of a folder that holds no structure, and the error of reading it."""
+"""A file of a folder without structures, and the error of reading it."""
 
 
 @dataclass(frozen=True)
 class DataFile:
-    """One file and how it is read."""
+    """One file, and how to read it."""
 
     path: Path
+    """The file or folder."""
     reader: Reader
+    """Its reader."""
     kind: str
-    """The reader's name in ``READERS``."""
+    """Name of the reader in ``READERS``."""
     card_reader: str | None = None
-    """The reader's name, where the card must name it."""
+    """Name of the reader, if the card must name it."""
     column: str | None = None
-    """The column with the structures, where the card must name it."""
+    """Name of the column with the structures, if the card must name it."""
     keys: tuple[str, ...] = ()
-    """Names for columns that have none, in their order."""
+    """Names that we give to columns without a name, in their order."""
     in_folder: bool = False
-    """Whether it was found in a folder, not named by the user."""
+    """Whether the user has named its folder rather than the file itself."""
 
     @property
     def source(self) -> Source:
-        """Input of the reader."""
+        """The input of the reader."""
         return Source(self.path, self.keys, self.column)
 
 
@@ -266,44 +277,55 @@ class StructureSample:
     """Some structures of a data set."""
 
     structures: tuple[Atoms, ...]
+    """The structures, at least one."""
     names: tuple[str, ...]
+    """Name of each."""
     total: int
-    """Structures of all files, counted or estimated."""
+    """Number of structures of all files, counted or estimated."""
     exact: bool
-    """Whether they were counted."""
+    """Whether ``total`` is counted."""
     bad: int
-    """Structures that cannot be read, of those that were tried."""
+    """Number of structures that could not be read, beside those of the sample."""
     first_error: str | None
-    """Error of the first of them."""
+    """Error of the first of these; None if there are none."""
     torn: str | None
-    """Error that ended the reading of a file, if any."""
+    """Error that ended the reading of a file early; None if there is none."""
     skipped: tuple[SkippedFile, ...]
+    """Files of folders that could not be read at all."""
 
 
 @dataclass(frozen=True)
 class Inspection:
-    """What is known of an undescribed data set."""
+    """What an inspection finds out about a data set without a card."""
 
     name: str
+    """Name for the data set, an identifier."""
     files: tuple[DataFile, ...]
+    """Files to name in the card."""
     sample: StructureSample
+    """Structures that were read."""
     geometry: GeometrySummary
+    """Their geometry."""
     split: SplitProposal
+    """Proposal for ``[split]``."""
     proposals: TargetProposals
+    """Proposals for targets and attributes."""
     id_key: str | None
+    """Property that names structures; None if there is none."""
     warnings: tuple[str, ...]
+    """Sentences for the user."""
 
 
 def inspect_files(paths: Sequence[Path], units: Mapping[str, str] | None = None) -> Inspection:
     """Inspect files or folders that make one data set.
 
     Args:
-        paths: of the files and folders.
-        units: of properties by their names in the file, as given by the user.
+        paths: the files and folders.
+        units: units from the user, by the name of the property in the file.
 
     Raises:
         ConfigError: a unit or its property is unknown, or a path is no data file.
-        DataError: the files cannot be read, or hold nothing that can be learned.
+        DataError: the files cannot be read, or have no property that can be a target.
     """
     files, skipped = detect_files(paths)
     sample = read_sample(files)
@@ -334,7 +356,7 @@ def inspect_files(paths: Sequence[Path], units: Mapping[str, str] | None = None)
 
 
 def _check_size(path: Path, sample: StructureSample) -> None:
-    """Refuse what is too little for five splits."""
+    """Refuse a data set with too few structures for five splits."""
     if sample.exact and sample.total - sample.bad < MIN_STRUCTURES:
         raise DataError(
             f"{path}: holds {len(sample.structures)} usable structures; five splits need at "
@@ -374,14 +396,14 @@ def _propose_split(
 def detect_files(
     paths: Sequence[Path],
 ) -> tuple[tuple[DataFile, ...], tuple[SkippedFile, ...]]:
-    """Detect how files and folders are read; a folder of plain files becomes its files.
+    """Detect how to read files and folders; a folder of plain files is replaced by its files.
 
     Returns:
-        The files, and those of folders that cannot hold structures.
+        The files to read, and those of folders that have no structures.
 
     Raises:
         ConfigError: a path is a graph store, or a folder of too many files.
-        DataError: it is missing, empty, or a table without structures.
+        DataError: a path is missing, empty, or a table without structures.
     """
     files: list[DataFile] = []
     skipped: list[SkippedFile] = []
@@ -432,8 +454,8 @@ def _detect_file(path: Path) -> DataFile:
     if kind == "folder":
         return DataFile(path, reader, kind, keys=_name_table_columns(path / ID_PROP))
     if kind == "cfg":
-        beside = min(path.glob("*.bulk"), default=None)
-        count = 0 if beside is None else len(read_text(beside).split("\n")[0].split())
+        bulk = min(path.glob("*.bulk"), default=None)
+        count = 0 if bulk is None else len(read_text(bulk).split("\n")[0].split())
         return DataFile(path, reader, kind, keys=_number_properties(count))
     if kind == "table" or ".csv" in [suffix.lower() for suffix in path.suffixes[-2:]]:
         return _detect_table(path)
@@ -441,7 +463,7 @@ def _detect_file(path: Path) -> DataFile:
 
 
 def _name_table_columns(table: Path) -> tuple[str, ...]:
-    """Name the columns of a table of properties that has no header."""
+    """Return names for the columns of a table without header; empty if it has one."""
     if not table.is_file():
         return ()
     first = read_rows(table)[0]
@@ -455,8 +477,8 @@ def _number_properties(count: int) -> tuple[str, ...]:
 
 
 def _detect_table(path: Path) -> DataFile:
-    """Find the column with the structures."""
-    header, rows = glance(Source(path), TABLE_ROWS)
+    """Detect the reader of a table and its column with the structures."""
+    header, rows = read_head(Source(path), TABLE_ROWS)
     is_json = ".json" in [suffix.lower() for suffix in path.suffixes[-2:]]
     if is_json and sum(name in header for name in KNOWN) == 1:
         return DataFile(path, READERS["table"], "table")
@@ -482,19 +504,19 @@ def _read_column(rows: Sequence[Any], number: int) -> list[Any]:
 
 
 def _is_structure(cell: Any, path: Path) -> bool:
-    """Check whether a cell is a dictionary of a structure, a CIF text, or a file beside."""
+    """Check whether a cell is a dictionary of a structure, CIF text, or names a file next to it."""
     if isinstance(cell, Mapping):
         return bool({"lattice", "sites", "lattice_mat", "elements"} & set(cell))
     if not isinstance(cell, str) or is_number(cell):
         return False
     if "\n" in cell:
         return "_cell_length" in cell or "data_" in cell
-    beside = path.parent / cell if 0 < len(cell) < 256 else None
-    return beside is not None and beside.is_file() and beside != path
+    named = path.parent / cell if 0 < len(cell) < 256 else None
+    return named is not None and named.is_file() and named != path
 
 
 def _are_smiles(name: str, cells: Sequence[Any]) -> bool:
-    """Check whether a column holds SMILES, by its name or by what RDKit makes of it."""
+    """Check whether a column holds SMILES: by its name, else by RDKit, if that is installed."""
     texts = [cell for cell in cells if isinstance(cell, str) and not is_number(cell)]
     if len(texts) < len(cells) or not all(_SMILES.fullmatch(text) for text in texts):
         return False
@@ -509,19 +531,25 @@ def _are_smiles(name: str, cells: Sequence[Any]) -> bool:
 
 
 def _count_structures(file: DataFile) -> int | None:
-    """Count the structures of a file; None where that takes longer than seconds."""
+    """Count the structures of a file; None where that takes more than seconds."""
     if file.kind == "extxyz" and _text_size(file.path) > MAX_COUNTED_BYTES:
         return None
     return file.reader.count(file.source)
 
 
 def _text_size(path: Path) -> int:
+    """Return the size of a text file in bytes, estimated where it is compressed."""
     packed = path.suffix.lower() in OPENERS
     return path.stat().st_size * (COMPRESSION if packed else 1)
 
 
 def _estimate_count(file: DataFile, frames: int = 200) -> int:
-    """Estimate the structures of a long extxyz file by the length of the first ones."""
+    """Estimate the number of structures of an extxyz file by the sizes of its first frames.
+
+    Args:
+        file: the file; for other formats the result is 0.
+        frames: number of frames to read.
+    """
     if file.kind != "extxyz":
         return 0
     read = seen = 0
@@ -536,10 +564,10 @@ def _estimate_count(file: DataFile, frames: int = 200) -> int:
 
 
 def read_sample(files: Sequence[DataFile]) -> StructureSample:
-    """Read the first structures of all files, and runs spread over the rest.
+    """Read the first structures of all files, and runs at equal intervals from the rest.
 
     Raises:
-        DataError: none can be read; the sentence is that of the first.
+        DataError: no structure can be read; it is the error of the first.
     """
     limit = min(SAMPLE_SIZES[file.kind in FAST_READERS] for file in files)
     limit_of_file = max(2, limit // len(files))
@@ -554,11 +582,11 @@ def read_sample(files: Sequence[DataFile]) -> StructureSample:
             break
         try:
             count = _count_structures(file) if len(files) <= MAX_COUNTED_FILES else None
-            for name, found in _read_some(file, count, limit_of_file):
-                if isinstance(found, DataError):
-                    bad.append(str(found))
+            for name, atoms in _read_some(file, count, limit_of_file):
+                if isinstance(atoms, DataError):
+                    bad.append(str(atoms))
                 else:
-                    good.append((name, found))
+                    good.append((name, atoms))
         except DataError as error:
             if file.in_folder and len(good) + len(bad) == before:
                 skipped.append((file.path, str(error)))
@@ -587,14 +615,16 @@ def _read_some(
 
 
 def choose_runs(count: int, limit: int) -> Iterator[tuple[int, int]]:
-    """Yield the runs of structures to read, ascending: one half first, the rest spread.
+    """Yield first structure, and one after the last, of each run to read, ascending.
+
+    Half of the structures are the first ones of the file, the others are runs spread over the rest.
 
     >>> list(choose_runs(1000, 40))[:3]
     [(0, 20), (68, 69), (117, 118)]
 
     Args:
-        count: number of structures, more than ``limit``.
-        limit: structures to read.
+        count: number of structures of the file, more than ``limit``.
+        limit: number of structures to read.
     """
     first = max(1, limit // 2)
     yield 0, first
@@ -608,7 +638,10 @@ def choose_runs(count: int, limit: int) -> Iterator[tuple[int, int]]:
 
 
 def _check_unnamed_columns(files: Sequence[DataFile], table: PropertyTable) -> None:
-    """Refuse columns that have neither a name nor a number: a card could not leave them out."""
+    """Refuse a column with neither a name nor a number.
+
+    Without names, the card's targets are the columns in order, so none can be left out.
+    """
     for file in files:
         for key in file.keys:
             if key not in table.numbers or not table.numbers[key].known.any():
@@ -619,7 +652,7 @@ def _check_unnamed_columns(files: Sequence[DataFile], table: PropertyTable) -> N
 
 
 def _find_stem(paths: Sequence[Path]) -> str:
-    """Return the name of the only file, else of the folder of the first."""
+    """Return the name of the only path without suffixes, else that of the folder of the first."""
     path = paths[0].resolve()
     return path.name.split(".")[0] if len(paths) == 1 else path.parent.name
 
@@ -641,7 +674,7 @@ def _explain_no_target(
 
 
 def _find_id_key(table: PropertyTable, structures: int) -> str | None:
-    """Find the text that names structures: all have it, no two share it."""
+    """Return the property that names structures: all have it, and no two the same; else None."""
     for key in _IDS:
         texts = table.texts.get(key)
         if texts is not None and len(texts) == structures and "" not in texts:
