@@ -236,7 +236,7 @@ class CheckpointSaver:
         )
 
     def load(self, folder: Path) -> LoadedCheckpoint | None:
-        """Take the newest checkpoint over that every rank can read; every rank calls this.
+        """Take the newest checkpoint over that every rank can read alike; every rank calls this.
 
         One that cannot be read, cut off, damaged or of another version, costs work and no trial:
         the next older one counts, then the weights of the best epoch alone.
@@ -249,14 +249,15 @@ class CheckpointSaver:
         """
         left = self._list_origins(folder) if self.ranks.first else []
         while (origin := self._agree_on_origin(left)) is not None:
-            read, error = None, "another rank cannot read it."
+            read, error = None, "another rank cannot read it, or finds another one there."
             try:
                 read = self._read(folder, origin)
             except StorageError as unreadable:
                 if _is_away(unreadable):
                     raise
                 error = str(unreadable)
-            if self.ranks.most(self._number(read is None)).item() == 0:
+            step = -1 if read is None else int(read[1]["progress"]["step"])
+            if self._is_agreed(step):
                 assert read is not None
                 return self._take_over(folder, origin, *read)
             if self.ranks.first:
@@ -281,11 +282,17 @@ class CheckpointSaver:
     def _agree_on_origin(self, left: list[Origin]) -> Origin | None:
         """Take the next of rank 0's list on all ranks; None when there is none left."""
         mine = list(_FILES).index(left.pop(0)) + 1 if left else 0
-        number = int(self.ranks.sum(self._number(mine)).item())
+        number = int(self.ranks.sum(torch.tensor(mine, device=self.ranks.device)).item())
         return list(_FILES)[number - 1] if number else None
 
-    def _number(self, value: int) -> Tensor:
-        return torch.tensor(int(value), device=self.ranks.device)
+    def _is_agreed(self, step: int) -> bool:
+        """Check whether all ranks have read a checkpoint of the same step; -1: this one has not.
+
+        A file system may show a host an older file for a while.
+        """
+        steps = torch.tensor([step, -step], device=self.ranks.device)
+        highest, lowest_negated = self.ranks.most(steps).tolist()
+        return bool(highest == -lowest_negated >= 0)
 
     def _read(self, folder: Path, origin: Origin) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Read tensors and state, and check that they are of this training.
