@@ -295,7 +295,7 @@ class HostRegistry:
             host.absence = news.reason
             doubled = 2.0 ** min(host.tries - 1, _DOUBLINGS) - 1.0
             host.next_start = now + min(_LONGEST_PAUSE, doubled)
-            if news.final or self._is_hopeless():
+            if self._is_hopeless():
                 raise JobError(f"no agent can start: host {host.name} {news.reason}.")
 
     def _is_hopeless(self) -> bool:

@@ -79,9 +79,6 @@ class HostNews:
     reason: str
     """Completes a sentence that begins with the name of the host."""
 
-    final: bool = False
-    """Whether no further try can help, on any host: the run cannot begin."""
-
 
 class Transport(Protocol):
     """Starts agents; the fleet does the rest. Nothing of it may block for long."""
