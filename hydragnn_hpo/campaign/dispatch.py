@@ -273,6 +273,9 @@ class Dispatch:
         write_text(place / "placement.toml", dump_config(placement))
         slots = self._places(start)
         ranks = self.work.ranks(slots)
+        beside = dict.fromkeys(slot.host for slot in slots)
+        for slot in ranks:
+            beside.pop(slot.host, None)
         return Job(
             id=f"{trial.name}.{attempt}",
             kind=self.work.kind,
@@ -281,6 +284,7 @@ class Dispatch:
             log=place / "log",
             watch=place / "metrics.jsonl",
             slots=ranks,
+            beside=tuple(beside),
         )
 
     def _places(self, start: StartTask) -> tuple[Slot, ...]:

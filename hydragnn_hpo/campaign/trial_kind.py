@@ -218,6 +218,11 @@ def _bug(message: str) -> dict[str, Any]:
 
 
 def _by_itself(attempt: EndedAttempt) -> bool:
-    """Check whether the first rank to end, or every one where it is unknown, ended by itself."""
+    """Check whether the first rank to end, or every one where it is unknown, ended by itself.
+
+    A command that loses a host may end with any code.
+    """
+    if attempt.away:
+        return False
     judged = attempt.codes if attempt.first is None else [attempt.codes[attempt.first]]
     return bool(judged) and all(code >= 0 and code not in FROM_OUTSIDE for code in judged)

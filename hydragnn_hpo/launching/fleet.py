@@ -34,6 +34,7 @@ from hydragnn_hpo.launching.protocol import (
     StartJob,
     StopJob,
     Welcome,
+    heartbeat_seconds,
 )
 from hydragnn_hpo.launching.rank_environment import make_rank_starts
 from hydragnn_hpo.launching.transports.transport import Transport
@@ -86,6 +87,9 @@ class Fleet:
             JobError: no port can be opened on the transport's address.
         """
         self._transport, self._kinds, self._table, self._site = transport, jobs, JobTable(), site
+        self._lease_seconds = lease_seconds
+        self._doubtful: dict[str, float] = {}
+        """Job -> monotonic time after which its hosts must be heard from."""
         terms = Welcome(
             lease_seconds=lease_seconds,
             preload=tuple(preload),
@@ -168,6 +172,7 @@ class Fleet:
             now = time.monotonic()
             self._registry.run_checks(now)
             self._settle_if_possible()
+            self._end_doubtful()
             if self._table or now >= deadline:
                 break
             self._registry.receive(min(deadline - now, _TURN_SECONDS))
@@ -211,20 +216,28 @@ class Fleet:
             return
         first = job.parts[job.first_host]
         if first.state == "waiting":
-            self._start_part(job, job.first_host)
+            if all(self._is_there(job, host) for host in job.beside):
+                self._start_part(job, job.first_host)
         elif first.state == "started":
             for host in job.hosts_in("waiting"):
                 self._start_part(job, host)
 
+    def _is_there(self, job: JobTracker, name: str) -> bool:
+        """Check whether a host of a job is there; one that will not come back is noted as lost."""
+        if self._registry.is_joined(name):
+            return True
+        host = self._registry.hosts.get(name)
+        if not self._transport.slots and not (host and host.announced):
+            self._lose(job, name, f"host {name} is not there any more.")
+        return False
+
     def _start_part(self, tracker: JobTracker, name: str) -> None:
-        """Start the ranks of one host; one that is away may come back, or is reported as lost."""
+        """Start the ranks of one host, if it is there."""
         job = tracker.job
         assert job is not None
-        host = self._registry.hosts.get(name)
-        if host is None or not host.joined:
-            if not self._transport.slots and not (host and host.announced):
-                self._lose(tracker, name, f"host {name} is not there any more.")
+        if not self._is_there(tracker, name):
             return
+        host = self._registry.hosts[name]
         meeting = self._table.choose_meeting(tracker, host.address)
         meet = Rendezvous(meeting.address, meeting.port, host.interface)
         part, run = tracker.parts[name], self._registry.address.run
@@ -239,6 +252,7 @@ class Fleet:
             slots=tracker.slots,
             meet=meet,
             ranks=make_rank_starts(job, part.ranks, site=self._site, meet=meet, tag=run),
+            beside=tracker.beside,
         )
         self._registry.send(name, start)
         for order in tracker.orders:  # an earlier start was lost, or found its port taken
@@ -263,14 +277,14 @@ class Fleet:
             return
         for host in job.hosts_in("waiting"):
             job.lose(host, _NEVER_STARTED)
-        self._table.end_if_finished(job)
+        self._end_if_finished(job)
 
     def _lose(self, job: JobTracker, name: str, error: str | None = None) -> None:
         """Note that ranks of a job are gone; the others have no use any more."""
         job.lose(name, error=error)
         job.away.append(name)
         self._warn_peers(job, -9)
-        self._table.end_if_finished(job)
+        self._end_if_finished(job)
 
     # -- HostListener: messages ------------------------------------------------------
 
@@ -292,7 +306,7 @@ class Fleet:
                 self._table.add_event("counters", None, data)
             case PortTaken() | JobStarted() | NewRecords() | RankEnded() | JobEnded():
                 job = self._table.jobs.get(message.job)
-                if job is None or host.name not in job.parts:
+                if job is None or not job.ranks_on(host.name):
                     self._registry.send(host.name, DropJob(message.job))
                 else:
                     self._on_job_message(job, host, message)
@@ -324,7 +338,28 @@ class Fleet:
                 job.note_ended(host.name, message)
                 self._registry.send(host.name, ForgetJob(job.id))
                 self._warn_peers(job, job.worst(host.name))
-                self._table.end_if_finished(job)
+                self._end_if_finished(job)
+
+    def _end_if_finished(self, job: JobTracker) -> None:
+        """Report the end of a job, unless it must be seen first whether a lost host is its cause.
+
+        A launcher may miss a host long before its lease is over. A host that is heard from is not
+        lost; a heartbeat's time passes first, for messages that were on their way.
+        """
+        self._table.end_if_finished(job)
+        if job.doubtful and job.id not in self._doubtful:
+            self._doubtful[job.id] = time.monotonic() + heartbeat_seconds(self._lease_seconds)
+
+    def _end_doubtful(self) -> None:
+        """End jobs that failed once all hosts beside their ranks have been heard from, or lost."""
+        for job_id, since in list(self._doubtful.items()):
+            if (job := self._table.jobs.get(job_id)) is None:
+                del self._doubtful[job_id]
+                continue
+            hosts = self._registry.hosts
+            heard = {n for n in job.unheard if n in hosts and hosts[n].last_message > since}
+            job.unheard -= heard
+            self._end_if_finished(job)
 
     # -- HostListener: hosts ---------------------------------------------------------
 
@@ -342,7 +377,7 @@ class Fleet:
         keep: dict[str, int | None] = {}
         for job in self._table.jobs_on(host.name):
             part = job.parts[host.name]
-            if part.state not in ("sent", "started"):
+            if part.state not in ("sent", "started") or not part.ranks:
                 continue
             if job.id not in brought:  # the order to start was lost
                 part.state = "waiting"
@@ -397,7 +432,7 @@ class Fleet:
         job.waits_for_others = False
         data = {"slots": list(job.slots), "host": job.first_host}
         self._table.add_event("adopted", job.id, data)
-        self._table.end_if_finished(job)
+        self._end_if_finished(job)
 
     def _settle(self) -> None:
         """End adoption: what did not come back whole is ended, what waited is started."""
@@ -408,6 +443,8 @@ class Fleet:
                     self._registry.send(host, DropJob(job.id))
                 del self._table.jobs[job.id]
             else:
+                for host in job.beside:
+                    self._is_there(job, host)
                 self._advance(job)
 
     def on_lost(self, host: Host, reason: str) -> None:

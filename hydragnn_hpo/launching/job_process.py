@@ -92,6 +92,7 @@ class JobProcess:
             first_offset=self.first_offset,
             pids=tuple(self.pids.get(rank) for rank in self.ranks),
             started=self.announced,
+            beside=start.beside,
         )
 
     def end_rank(self, rank: int, code: int, *, now: float) -> None:

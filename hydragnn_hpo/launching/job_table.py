@@ -25,6 +25,7 @@ from hydragnn_hpo.launching.protocol import (
     ProtocolError,
     RankState,
     Rendezvous,
+    StopJob,
 )
 
 
@@ -63,13 +64,19 @@ class JobTracker:
     meet: Rendezvous | None = None
     """Where its ranks meet, once chosen; each host adds its own interface."""
 
+    beside: tuple[str, ...] = ()
+    """Hosts without ranks on which it has processes; they are parts that have always started."""
+
+    unheard: set[str] = field(default_factory=set)
+    """Those of ``beside`` that have sent nothing since its ranks are gone."""
+
     parts: dict[str, HostRanks] = field(default_factory=dict)
     codes: dict[int, int] = field(default_factory=dict)
     first: int | None = None
     error: str | None = None
     signal_sent: bool = False
     away: list[str] = field(default_factory=list)
-    """Hosts that were lost with ranks of it, or before these started."""
+    """Hosts that were lost with ranks or processes of it, or before these started."""
 
     announced: bool = False
     """Whether ``started`` was reported."""
@@ -85,18 +92,27 @@ class JobTracker:
 
     def __post_init__(self) -> None:
         self.parts = self.parts or _split(self.slots)
+        self.parts |= {host: HostRanks((), "started") for host in self.beside}
+        self.unheard = set(self.beside)
 
     @classmethod
     def of(cls, job: Job) -> "JobTracker":
         """Track a job that is yet to be started."""
         names = tuple(slot.name for slot in job.slots)
         begin = None if job.watch is None else end_of(job.watch)
-        return cls(job.id, names, job.watch, job=job, offset=begin)
+        return cls(job.id, names, job.watch, job=job, offset=begin, beside=job.beside)
 
     @classmethod
     def adopt(cls, known: KnownJob) -> "JobTracker":
         """Track a job that a lost controller had started; see ``note_found``."""
-        return cls(known.job, known.slots, None, meet=known.meet, waits_for_others=True)
+        return cls(
+            known.job,
+            known.slots,
+            None,
+            meet=known.meet,
+            beside=known.beside,
+            waits_for_others=True,
+        )
 
     def note_found(self, host: str, known: KnownJob) -> None:
         """Note the ranks that a host has of a job that is being adopted.
@@ -104,7 +120,8 @@ class JobTracker:
         Raises:
             ProtocolError: the host describes another job.
         """
-        if known.slots != self.slots or host not in self.parts or known.first_offset < 0:
+        same = (known.slots, known.beside) == (self.slots, self.beside)
+        if not same or not self.ranks_on(host) or known.first_offset < 0:
             raise ProtocolError(f"describes job {self.id} otherwise than its other hosts")
         if known.watch is not None:
             self.watch, self.offset = Path(known.watch), known.first_offset
@@ -118,14 +135,33 @@ class JobTracker:
         return next(iter(self.parts))
 
     @property
-    def finished(self) -> bool:
+    def gone(self) -> bool:
         """Whether all its ranks are gone everywhere."""
-        return all(part.state == "ended" for part in self.parts.values())
+        return len(self.codes) == len(self.slots)
+
+    @property
+    def doubtful(self) -> bool:
+        """Whether its ranks are gone and failed, and a host beside them may be the cause."""
+        stopped = any(isinstance(order, StopJob) for order in self.orders)
+        explained = stopped or self.away or not any(self.codes.values())
+        return self.gone and bool(self.unheard) and not explained
+
+    @property
+    def finished(self) -> bool:
+        """Whether all its ranks are gone everywhere, and nothing is left to find out."""
+        return self.gone and not self.doubtful
 
     @property
     def started(self) -> bool:
         """Whether all its ranks were started."""
-        return all(part.state in ("started", "ended") and part.pids for part in self.parts.values())
+        return all(
+            part.state in ("started", "ended") and len(part.pids) == len(part.ranks)
+            for part in self.parts.values()
+        )
+
+    def ranks_on(self, host: str) -> tuple[int, ...]:
+        """Return the ranks that a host has, had or will have."""
+        return self.parts[host].ranks if host in self.parts else ()
 
     def hosts_in(self, *states: RankState) -> list[str]:
         """Return the hosts whose ranks are in one of these states."""
@@ -233,7 +269,7 @@ class JobTable:
         self._events.append(Event(kind, job, time.time() if math.isnan(when) else when, data))
 
     def jobs_on(self, host: str) -> list[JobTracker]:
-        """Return the jobs that have, had or will have ranks on a host."""
+        """Return the jobs that have, had or will have ranks or processes on a host."""
         return [job for job in self.jobs.values() if host in job.parts]
 
     def add_adopted(self, known: KnownJob) -> JobTracker:

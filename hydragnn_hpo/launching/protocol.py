@@ -98,6 +98,9 @@ class KnownJob(Struct, frozen=True):
     started: bool
     """Whether all ranks on this host were forked."""
 
+    beside: tuple[str, ...] = ()
+    """Hosts without ranks on which the job has processes."""
+
 
 # -- agent to controller ---------------------------------------------------------------
 
@@ -284,6 +287,8 @@ class StartJob(Struct, frozen=True, tag=True, array_like=True):
 
     meet: Rendezvous
     ranks: tuple[RankStart, ...]
+    beside: tuple[str, ...] = ()
+    """Hosts without ranks on which the job has processes."""
 
     @property
     def has_peers(self) -> bool:

@@ -123,6 +123,15 @@ def test_what_was_ended_from_outside_goes_on_later(tmp_path, codes, first):
     assert (found["outcome"], found["reason"]) == ("interrupted", "host_lost")
 
 
+@pytest.mark.parametrize("restarts", [0, 9])
+@pytest.mark.parametrize(("codes", "first"), [((1,), 0), ((139,), None), ((1, -9), 0)])
+def test_a_command_that_lost_a_host_is_no_bug_whatever_its_code(tmp_path, codes, first, restarts):
+    more = {"first": first, "away": ("b",), "restarts": restarts, "max_restarts": 5}
+    found = ended(tmp_path, codes=codes, **more)
+    assert (found["outcome"], found["reason"]) == ("interrupted", "host_lost")
+    assert found["excused"]
+
+
 def test_lost_again_and_again_is_a_bug(tmp_path):
     assert ended(tmp_path, codes=(-9,), restarts=5, max_restarts=5)["reason"] == "bug"
 
