@@ -1,5 +1,7 @@
 """A job on its agent: when its ranks are signalled and how it is told."""
 
+import errno
+import os
 import signal
 
 import pytest
@@ -14,6 +16,20 @@ def job(tmp_path):
     ranks = tuple(RankStart(rank, rank, (), {}, (), {}) for rank in range(2))
     files = (str(tmp_path / "log"), str(watch))
     return JobProcess(StartJob("j", "m:f", {"large": "x"}, *files, ("a:0", "a:1"), meet, ranks))
+
+
+def test_a_log_that_cannot_be_opened_is_noticed_before_any_rank_is_forked(job, tmp_path):
+    (tmp_path / "log").mkdir()
+    with pytest.raises(IsADirectoryError, match="log"):
+        job.begin()
+
+
+def test_a_log_whose_file_server_is_away_is_left_to_its_ranks(job, monkeypatch):
+    def away(*_):
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+
+    monkeypatch.setattr(os, "open", away)
+    job.begin()
 
 
 def signals(job, *times):
