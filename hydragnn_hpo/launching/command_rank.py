@@ -174,7 +174,8 @@ def rank_main(spec: dict[str, Any]) -> int:
     }
     trial.checkpoints.mkdir(mode=0o700, exist_ok=True)
     argv = fill_arguments(command.argv, fields)
-    program = _Program(argv, folder, {**os.environ, **command.env}, command.timeout)
+    environment = {"PYTHONFAULTHANDLER": "1", **os.environ, **command.env}
+    program = _Program(argv, folder, environment, command.timeout)
     if command.launcher is not None:
         _spread(spec["slots"])
         code = _launch(program, command.launcher, spec["launch"])
