@@ -273,9 +273,9 @@ class Dispatch:
         write_text(place / "placement.toml", dump_config(placement))
         slots = self._places(start)
         ranks = self.work.ranks(slots)
-        beside = dict.fromkeys(slot.host for slot in slots)
+        other_hosts = dict.fromkeys(slot.host for slot in slots)
         for slot in ranks:
-            beside.pop(slot.host, None)
+            other_hosts.pop(slot.host, None)
         return Job(
             id=f"{trial.name}.{attempt}",
             kind=self.work.kind,
@@ -284,7 +284,7 @@ class Dispatch:
             log=place / "log",
             watch=place / "metrics.jsonl",
             slots=ranks,
-            beside=tuple(beside),
+            other_hosts=tuple(other_hosts),
         )
 
     def _places(self, start: StartTask) -> tuple[Slot, ...]:

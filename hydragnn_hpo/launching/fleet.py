@@ -216,7 +216,7 @@ class Fleet:
             return
         first = job.parts[job.first_host]
         if first.state == "waiting":
-            if all(self._is_there(job, host) for host in job.beside):
+            if all(self._is_there(job, host) for host in job.other_hosts):
                 self._start_part(job, job.first_host)
         elif first.state == "started":
             for host in job.hosts_in("waiting"):
@@ -252,7 +252,7 @@ class Fleet:
             slots=tracker.slots,
             meet=meet,
             ranks=make_rank_starts(job, part.ranks, site=self._site, meet=meet, tag=run),
-            beside=tracker.beside,
+            other_hosts=tracker.other_hosts,
         )
         self._registry.send(name, start)
         for order in tracker.orders:  # an earlier start was lost, or found its port taken
@@ -351,7 +351,7 @@ class Fleet:
             self._doubtful[job.id] = time.monotonic() + heartbeat_seconds(self._lease_seconds)
 
     def _end_doubtful(self) -> None:
-        """End jobs that failed once all hosts beside their ranks have been heard from, or lost."""
+        """End jobs that failed once all their other hosts have been heard from, or lost."""
         for job_id, since in list(self._doubtful.items()):
             if (job := self._table.jobs.get(job_id)) is None:
                 del self._doubtful[job_id]
@@ -443,7 +443,7 @@ class Fleet:
                     self._registry.send(host, DropJob(job.id))
                 del self._table.jobs[job.id]
             else:
-                for host in job.beside:
+                for host in job.other_hosts:
                     self._is_there(job, host)
                 self._advance(job)
 

@@ -83,7 +83,7 @@ class Job:
     slots: tuple[Slot, ...]
     """One per rank, in rank order."""
 
-    beside: tuple[str, ...] = ()
+    other_hosts: tuple[str, ...] = ()
     """Further hosts on which a rank has processes of its own: the job ends when one is lost."""
 
     def __post_init__(self) -> None:

@@ -101,7 +101,7 @@ class JobProcess:
             first_offset=self.first_offset,
             pids=tuple(self.pids.get(rank) for rank in self.ranks),
             started=self.announced,
-            beside=start.beside,
+            other_hosts=start.other_hosts,
         )
 
     def end_rank(self, rank: int, code: int, *, now: float) -> None:

@@ -64,11 +64,11 @@ class JobTracker:
     meet: Rendezvous | None = None
     """Where its ranks meet, once chosen; each host adds its own interface."""
 
-    beside: tuple[str, ...] = ()
+    other_hosts: tuple[str, ...] = ()
     """Hosts without ranks on which it has processes; they are parts that have always started."""
 
     unheard: set[str] = field(default_factory=set)
-    """Those of ``beside`` that have sent nothing since its ranks are gone."""
+    """Those of ``other_hosts`` that have sent nothing since its ranks are gone."""
 
     parts: dict[str, HostRanks] = field(default_factory=dict)
     codes: dict[int, int] = field(default_factory=dict)
@@ -92,15 +92,15 @@ class JobTracker:
 
     def __post_init__(self) -> None:
         self.parts = self.parts or _split(self.slots)
-        self.parts |= {host: HostRanks((), "started") for host in self.beside}
-        self.unheard = set(self.beside)
+        self.parts |= {host: HostRanks((), "started") for host in self.other_hosts}
+        self.unheard = set(self.other_hosts)
 
     @classmethod
     def of(cls, job: Job) -> "JobTracker":
         """Track a job that is yet to be started."""
         names = tuple(slot.name for slot in job.slots)
         begin = None if job.watch is None else end_of(job.watch)
-        return cls(job.id, names, job.watch, job=job, offset=begin, beside=job.beside)
+        return cls(job.id, names, job.watch, job=job, offset=begin, other_hosts=job.other_hosts)
 
     @classmethod
     def adopt(cls, known: KnownJob) -> "JobTracker":
@@ -110,7 +110,7 @@ class JobTracker:
             known.slots,
             None,
             meet=known.meet,
-            beside=known.beside,
+            other_hosts=known.other_hosts,
             waits_for_others=True,
         )
 
@@ -120,7 +120,7 @@ class JobTracker:
         Raises:
             ProtocolError: the host describes another job.
         """
-        same = (known.slots, known.beside) == (self.slots, self.beside)
+        same = (known.slots, known.other_hosts) == (self.slots, self.other_hosts)
         if not same or not self.ranks_on(host) or known.first_offset < 0:
             raise ProtocolError(f"describes job {self.id} otherwise than its other hosts")
         if known.watch is not None:
@@ -141,7 +141,7 @@ class JobTracker:
 
     @property
     def doubtful(self) -> bool:
-        """Whether its ranks are gone and failed, and a host beside them may be the cause."""
+        """Whether its ranks are gone and failed, and another host may be the cause."""
         stopped = any(isinstance(order, StopJob) for order in self.orders)
         explained = stopped or self.away or not any(self.codes.values())
         return self.gone and bool(self.unheard) and not explained

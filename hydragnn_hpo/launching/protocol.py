@@ -98,7 +98,7 @@ class KnownJob(Struct, frozen=True):
     started: bool
     """Whether all ranks on this host were forked."""
 
-    beside: tuple[str, ...] = ()
+    other_hosts: tuple[str, ...] = ()
     """Hosts without ranks on which the job has processes."""
 
 
@@ -287,7 +287,7 @@ class StartJob(Struct, frozen=True, tag=True, array_like=True):
 
     meet: Rendezvous
     ranks: tuple[RankStart, ...]
-    beside: tuple[str, ...] = ()
+    other_hosts: tuple[str, ...] = ()
     """Hosts without ranks on which the job has processes."""
 
     @property

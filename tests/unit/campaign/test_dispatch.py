@@ -64,14 +64,14 @@ def test_a_trial_is_no_wider_than_its_steps_have_graphs(tmp_path, training, widt
 
 
 @pytest.mark.parametrize(
-    ("command", "width", "beside"),
+    ("command", "width", "other_hosts"),
     [
         ({"per": "rank"}, 4, ()),
         ({"per": "trial"}, 1, ("b",)),
         ({"launcher": "srun"}, 1, ("b",)),
     ],
 )
-def test_a_command_names_the_hosts_on_which_it_has_no_rank(tmp_path, command, width, beside):
+def test_a_command_names_the_hosts_on_which_it_has_no_rank(tmp_path, command, width, other_hosts):
     values = {"name": "x", "trial": {}, "space": {"rate": [1, 2]}, "search": CAMPAIGN["search"]}
     values["command"] = {"argv": ["do"], "width": 4, **command}
     campaign, run = parse_config(values, CampaignConfig, "x"), RunDir(tmp_path)
@@ -80,7 +80,7 @@ def test_a_command_names_the_hosts_on_which_it_has_no_rank(tmp_path, command, wi
     dispatch.configs["t"] = {"trial": "t"}
     start = StartTask("t", ("a:0", "a:1", "b:0", "b:1"), width=4, reason="x")
     job = dispatch.prepare(Trial("t", {}, until=2, attempt=1), start)
-    assert (job.width, job.beside) == (width, beside)
+    assert (job.width, job.other_hosts) == (width, other_hosts)
 
 
 def slot(device="cpu", memory_mb=0):

@@ -208,10 +208,10 @@ class Stage:
         self.until(found, f"{kind} of {job}")
         return found()[-1]
 
-    def start(self, *slots, name="j", beside=()):
+    def start(self, *slots, name="j", other_hosts=()):
         chosen = tuple(Slot(n[0], int(n[1]), (), "cpu") for n in slots)
         files = [self.folder / f"{name}.{end}" for end in ("log", "jsonl")]
-        job = Job(name, "work", len(chosen), {}, *files, chosen, beside)
+        job = Job(name, "work", len(chosen), {}, *files, chosen, other_hosts)
         self.fleet.start(job)
         return job
 
@@ -419,20 +419,20 @@ def test_a_silent_host_is_lost_when_its_lease_is_over_and_not_before(stage):
     assert stage.transport.started.count("a") >= 2
 
 
-def with_a_host_beside(stage):
+def with_another_host(stage):
     """Run a job on a that has processes on b, which no agent knows of."""
     stage.open()
     a, b = stage.both()
     stage.until(lambda: len(stage.fleet.slots) == 4, "slots")
-    stage.start("a0", beside=("b",))
-    assert a.run().beside == ("b",)
+    stage.start("a0", other_hosts=("b",))
+    assert a.run().other_hosts == ("b",)
     stage.wait("started", "j")
     assert not b.orders(StartJob)
     return a, b
 
 
 def test_a_job_that_fails_ends_once_its_other_hosts_are_known_to_live(stage):
-    a, _ = with_a_host_beside(stage)
+    a, _ = with_another_host(stage)
     began = stage.clock.monotonic()
     a.end(code=1)
 
@@ -441,7 +441,7 @@ def test_a_job_that_fails_ends_once_its_other_hosts_are_known_to_live(stage):
 
 
 def test_a_job_that_failed_for_a_host_that_was_silent_before_says_so(stage):
-    a, b = with_a_host_beside(stage)
+    a, b = with_another_host(stage)
     b.beats = False
     stage.rest(LEASE / 4)
     a.end(code=1)
@@ -453,9 +453,9 @@ def test_a_job_that_failed_for_a_host_that_was_silent_before_says_so(stage):
 
 
 def test_a_job_that_ended_well_or_was_stopped_waits_for_no_host(stage):
-    a, b = with_a_host_beside(stage)
+    a, b = with_another_host(stage)
     b.beats = False
-    stage.start("a1", name="k", beside=("b",))
+    stage.start("a1", name="k", other_hosts=("b",))
     a.run("k")
     stage.wait("started", "k")
     began = stage.clock.monotonic()
@@ -470,7 +470,7 @@ def test_a_job_that_ended_well_or_was_stopped_waits_for_no_host(stage):
 
 
 def test_a_job_whose_other_host_is_lost_is_ended(stage):
-    a, b = with_a_host_beside(stage)
+    a, b = with_another_host(stage)
     b.beats = False
 
     assert a.await_order(PeerEnded).code == -9
@@ -484,7 +484,7 @@ def test_a_job_whose_other_host_is_gone_never_starts(stage):
     stage.open()
     a = stage.agent("a")
     stage.until(lambda: stage.fleet.slots, "slots")
-    stage.start("a0", beside=("b",))
+    stage.start("a0", other_hosts=("b",))
 
     ended = stage.wait("ended", "j").data
     assert (ended["codes"], ended["away"]) == ([-15], ["b"])
@@ -495,7 +495,7 @@ def test_a_job_whose_other_host_is_gone_never_starts(stage):
 @pytest.mark.parametrize("back", [True, False])
 def test_an_adopted_job_knows_its_other_hosts(stage, back):
     adopt(stage)
-    alone = msgspec.structs.replace(bring("j", slots=("a:0",)), beside=("b",))
+    alone = msgspec.structs.replace(bring("j", slots=("a:0",)), other_hosts=("b",))
     a = stage.agent("a", jobs=[alone])
     stage.wait("adopted", "j")
     if back:
