@@ -60,7 +60,13 @@ def choose_profile(slots: Sequence[Slot], here: ProfileConfig, lanes: int) -> Pr
 
 
 def set_measured_memory(profile: ProfileConfig, slots: Sequence[Slot], lanes: int) -> ProfileConfig:
-    """Set the memory of a device as its slots report it; keep the profile's where they do not."""
+    """Set the memory of a device as its slots report it; keep the profile's where they do not.
+
+    Args:
+        profile: of the machine; not changed.
+        slots: those that are there.
+        lanes: slots that share one device.
+    """
     known = [slot.memory_mb for slot in slots if slot.memory_mb]
     if not known:
         return profile
@@ -78,6 +84,11 @@ def fill_profile(profile: ProfileConfig, slots: Sequence[Slot], lanes: int) -> P
     """Fill in what a profile does not know: memory, and devices of the other kind.
 
     The speeds of GPUs promise a hundred times too much of hosts that turn out to have none.
+
+    Args:
+        profile: of the machine; not changed.
+        slots: those that are there.
+        lanes: slots that share one device.
     """
     kind = "gpu" if any(slot.device != "cpu" for slot in slots) else "cpu"
     if slots and kind != profile.device:
@@ -123,7 +134,11 @@ class Dispatch:
 
     @property
     def spreads(self) -> dict[str, float]:
-        """Standard deviation of each target in its own unit."""
+        """Standard deviations of the targets.
+
+        Returns:
+            Target -> deviation in its own unit; targets without one are left out.
+        """
         targets = self.work.stats.get("targets", {})
         return {name: target["std"] for name, target in targets.items() if "std" in target}
 
@@ -237,7 +252,11 @@ class Dispatch:
         return (command.width,) if command else (1,)
 
     def choices(self, trial: Trial) -> tuple[tuple[int, ...], bool]:
-        """Return the widths a trial may have here, and whether it shares its device with others."""
+        """Find how a trial may be placed here.
+
+        Returns:
+            The numbers of ranks it may have, rising, and whether it shares devices with others.
+        """
         price = self.price(trial)
         lanes = self._lanes(trial, price)
         room = self.pool.widest // lanes
@@ -313,7 +332,13 @@ class Dispatch:
             self.costs.observe_end(config, trial.reason if trial.status == "failed" else None)
 
     def learn(self, trial: Trial, width: int, seconds: float) -> None:
-        """Correct the cost model by one epoch that was measured."""
+        """Correct the cost model by one epoch that was measured.
+
+        Args:
+            trial: what was trained.
+            width: ranks it had.
+            seconds: of training and validation together.
+        """
         config = self.configs[trial.name]
         if isinstance(config, TrialConfig):
             self.costs.observe(config, width, seconds)

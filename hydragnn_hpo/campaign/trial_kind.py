@@ -58,15 +58,40 @@ class TrialKind(Protocol):
         """Return the content of ``trial.toml``."""
 
     def ranks(self, slots: tuple[Slot, ...]) -> tuple[Slot, ...]:
-        """Return those of a trial's slots on which a rank is started."""
+        """Choose the slots on which a rank is started.
+
+        Args:
+            slots: of the trial, in rank order.
+
+        Returns:
+            Some of them, in the same order; the first one always.
+        """
 
     def spec(
         self, trial: TrialDir, *, attempt: int, epochs: int, slots: tuple[Slot, ...]
     ) -> dict[str, Any]:
-        """Return the job specification that every rank of an attempt gets."""
+        """Return the job specification that every rank of an attempt gets.
+
+        Args:
+            trial: its directory.
+            attempt: number of this start.
+            epochs: epoch up to which to go.
+            slots: of the trial, in rank order.
+
+        Returns:
+            ``Job.spec``; JSON.
+        """
 
     def ended(self, attempt: EndedAttempt, *, until: int) -> dict[str, Any]:
-        """Read how an attempt that was to go up to an epoch ended, see ``outcome.read_outcome``."""
+        """Read how an attempt ended.
+
+        Args:
+            attempt: what is known of it.
+            until: epoch up to which it was to go.
+
+        Returns:
+            As ``outcome.read_outcome``.
+        """
 
 
 class TrainingTrials:
@@ -119,7 +144,13 @@ class TrainingTrials:
 
 
 def make_trial_kind(config: CampaignConfig, run: RunDir, cards: Mapping[Path, str]) -> TrialKind:
-    """Choose the kind of trials that the campaign asks for."""
+    """Choose the kind of trials that the campaign asks for.
+
+    Args:
+        config: the campaign.
+        run: its directory.
+        cards: path of a data set's card -> name of its store; none for commands.
+    """
     if config.command is not None:
         return CommandTrials(config, config.command)
     return TrainingTrials(config, run, cards)

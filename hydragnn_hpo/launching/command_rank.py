@@ -127,6 +127,9 @@ def _launch_spec(name: str, slots: tuple[Slot, ...], machine: MachineConfig) -> 
 def rank_wrapper(site: SiteConfig) -> tuple[str, ...]:
     """Return what stands before the program of a launched rank.
 
+    Returns:
+        ``sh`` and the wrapper's path; empty without a wrapper.
+
     Raises:
         ConfigError: the profile names a wrapper that is not there.
     """
@@ -151,7 +154,7 @@ class _Program:
     folder: Path
     environment: Mapping[str, str]
     timeout: float | None
-    heard: list[int] = field(default_factory=list)
+    signals: list[int] = field(default_factory=list)
     """Signals that came."""
 
 
@@ -186,18 +189,18 @@ def rank_main(spec: dict[str, Any]) -> int:
         code = _run(program)
     if code and not (folder / "result.json").exists():
         until = time.monotonic() + _LATE_SECONDS
-        while signal.SIGTERM not in program.heard and time.monotonic() < until:
+        while signal.SIGTERM not in program.signals and time.monotonic() < until:
             time.sleep(0.05)
-        code = -signal.SIGTERM if signal.SIGTERM in program.heard else code
+        code = -signal.SIGTERM if signal.SIGTERM in program.signals else code
     return code if code >= 0 else 128 - code
 
 
 def _run(program: _Program) -> int:
     """Run a program that dies with us and gets the signals that we get."""
-    started: list[subprocess.Popen[bytes]] = []
+    processes: list[subprocess.Popen[bytes]] = []
 
     def pass_on(number: int) -> None:
-        for process in started:
+        for process in processes:
             process.send_signal(number)
 
     _listen(program, pass_on)
@@ -207,8 +210,8 @@ def _run(program: _Program) -> int:
         cwd=program.folder,
         env=program.environment,
     )
-    started.append(process)
-    for number in program.heard:
+    processes.append(process)
+    for number in program.signals:
         process.send_signal(number)
     try:
         return process.wait(program.timeout)
@@ -218,12 +221,12 @@ def _run(program: _Program) -> int:
 
 
 def _listen(program: _Program, pass_on: Callable[[int], None]) -> None:
-    def hear(number: int, frame: object) -> None:
-        program.heard.append(number)
+    def note(number: int, frame: object) -> None:
+        program.signals.append(number)
         pass_on(number)
 
     for wanted in _PASSED_ON:
-        signal.signal(wanted, hear)
+        signal.signal(wanted, note)
 
 
 def _end_late(process: "subprocess.Popen[bytes]", timeout: float | None) -> int:
@@ -374,8 +377,8 @@ def _for_all(environment: Mapping[str, str], slots: Sequence[Mapping[str, Any]])
     cores = {core for slot in here for core in slot["cores"]}
     shown, hidden = visibility(slots[0]["device"], devices, slots[0]["variable"])
     kept = {n: value for n, value in _without_rank(environment).items() if n not in hidden}
-    together = {
+    shared = {
         HOSTS: ",".join(dict.fromkeys(slot["host"] for slot in slots)),
         "OMP_NUM_THREADS": str(max(1, len(cores) // len(here))),
     }
-    return kept | shown | together
+    return kept | shown | shared

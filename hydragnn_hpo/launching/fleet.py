@@ -87,9 +87,6 @@ class Fleet:
             JobError: no port can be opened on the transport's address.
         """
         self._transport, self._kinds, self._table, self._site = transport, jobs, JobTable(), site
-        self._lease_seconds = lease_seconds
-        self._doubtful: dict[str, float] = {}
-        """Job -> monotonic time after which its hosts must be heard from."""
         terms = Welcome(
             lease_seconds=lease_seconds,
             preload=tuple(preload),
@@ -109,7 +106,11 @@ class Fleet:
 
     @property
     def slots(self) -> tuple[Slot, ...]:
-        """Slots of all hosts that are there now, neighbours in the network side by side."""
+        """Slots of all hosts that are there now.
+
+        Returns:
+            Neighbours in the network side by side, and the slots of a host by their numbers.
+        """
         if self._transport.slots:
             return self._transport.slots
         if self._slots is None:
@@ -347,18 +348,19 @@ class Fleet:
         lost; a heartbeat's time passes first, for messages that were on their way.
         """
         self._table.end_if_finished(job)
-        if job.doubtful and job.id not in self._doubtful:
-            self._doubtful[job.id] = time.monotonic() + heartbeat_seconds(self._lease_seconds)
+        if job.doubtful and job.id not in self._table.doubtful:
+            lease_seconds = self._registry.address.lease_seconds
+            self._table.doubtful[job.id] = time.monotonic() + heartbeat_seconds(lease_seconds)
 
     def _end_doubtful(self) -> None:
         """End jobs that failed once all their other hosts have been heard from, or lost."""
-        for job_id, since in list(self._doubtful.items()):
+        for job_id, since in list(self._table.doubtful.items()):
             if (job := self._table.jobs.get(job_id)) is None:
-                del self._doubtful[job_id]
+                del self._table.doubtful[job_id]
                 continue
             hosts = self._registry.hosts
-            heard = {n for n in job.unheard if n in hosts and hosts[n].last_message > since}
-            job.unheard -= heard
+            alive = {n for n in job.unheard if n in hosts and hosts[n].last_message > since}
+            job.unheard -= alive
             self._end_if_finished(job)
 
     # -- HostListener: hosts ---------------------------------------------------------
@@ -367,6 +369,14 @@ class Fleet:
         self, host: Host, jobs: Sequence[KnownJob], *, known: bool
     ) -> dict[str, int | None]:
         """Return which of an agent's jobs to keep, and where their records go on.
+
+        Args:
+            host: of the agent.
+            jobs: those that it has; its host's parts of our jobs are updated by them.
+            known: whether the same agent was here before.
+
+        Returns:
+            Job -> bytes of its watched file that were reported; None where none is watched.
 
         Raises:
             ProtocolError: a job makes no sense.
@@ -383,7 +393,7 @@ class Fleet:
                 part.state = "waiting"
                 continue
             keep[job.id] = job.offset
-            if brought[job.id].started and part.state == "sent":
+            if brought[job.id].forked and part.state == "sent":
                 job.note_started(host.name, brought[job.id].pids)
         return keep
 

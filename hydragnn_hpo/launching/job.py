@@ -143,7 +143,11 @@ class Backend(Protocol):
 
     @property
     def slots(self) -> tuple[Slot, ...]:
-        """Slots of all hosts that are there now, neighbours in the network side by side."""
+        """Slots of all hosts that are there now.
+
+        Returns:
+            Neighbours in the network side by side, and the slots of a host by their numbers.
+        """
 
     @property
     def settled(self) -> bool:

@@ -100,12 +100,18 @@ class JobProcess:
             watch=start.watch,
             first_offset=self.first_offset,
             pids=tuple(self.pids.get(rank) for rank in self.ranks),
-            started=self.announced,
+            forked=self.announced,
             other_hosts=start.other_hosts,
         )
 
     def end_rank(self, rank: int, code: int, *, now: float) -> None:
-        """Note how a rank ended, and start the time that its peers have left."""
+        """Note how a rank ended, and start the time that its peers have left.
+
+        Args:
+            rank: its number in the job.
+            code: its exit code; negative ones are signals.
+            now: in monotonic time.
+        """
         self.codes[rank] = code
         if self.first is None:
             self.first = rank

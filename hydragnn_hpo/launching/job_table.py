@@ -43,7 +43,7 @@ def _split(slots: Sequence[str]) -> dict[str, HostRanks]:
     ranks: dict[str, list[int]] = {}
     for rank, slot in enumerate(slots):
         ranks.setdefault(slot.rpartition(":")[0], []).append(rank)
-    return {host: HostRanks(tuple(found)) for host, found in ranks.items()}
+    return {host: HostRanks(tuple(numbers)) for host, numbers in ranks.items()}
 
 
 @dataclass
@@ -126,7 +126,7 @@ class JobTracker:
         if known.watch is not None:
             self.watch, self.offset = Path(known.watch), known.first_offset
         self.parts[host].state = "sent"
-        if known.started:
+        if known.forked:
             self.note_started(host, known.pids)
 
     @property
@@ -152,7 +152,7 @@ class JobTracker:
         return self.gone and not self.doubtful
 
     @property
-    def started(self) -> bool:
+    def all_started(self) -> bool:
         """Whether all its ranks were started."""
         return all(
             part.state in ("started", "ended") and len(part.pids) == len(part.ranks)
@@ -160,7 +160,11 @@ class JobTracker:
         )
 
     def ranks_on(self, host: str) -> tuple[int, ...]:
-        """Return the ranks that a host has, had or will have."""
+        """Return the ranks that a host has, had or will have.
+
+        Returns:
+            Their numbers in the job, rising.
+        """
         return self.parts[host].ranks if host in self.parts else ()
 
     def hosts_in(self, *states: RankState) -> list[str]:
@@ -221,7 +225,13 @@ class JobTracker:
             self.away.append(host)
 
     def lose(self, host: str, code: int = -signal.SIGKILL, error: str | None = None) -> None:
-        """Note that the ranks of a host are gone, and how is unknown."""
+        """Note that the ranks of a host are gone, and how is unknown.
+
+        Args:
+            host: ignored if its ranks have ended.
+            code: exit code to assume for each of them.
+            error: a sentence for the event, unless there is one already.
+        """
         part = self.parts[host]
         if part.state != "ended":
             part.state = "ended"
@@ -234,7 +244,11 @@ class JobTracker:
         return next((code for code in codes if code != 0), 0)
 
     def result(self) -> dict[str, Any]:
-        """Return the data of the event ``ended``."""
+        """Return the data of the event ``ended``.
+
+        Returns:
+            ``codes``, ``signal_sent``, ``first``, ``error`` and ``away``, see ``Event``.
+        """
         return {
             "codes": [self.codes[rank] for rank in range(len(self.slots))],
             "signal_sent": self.signal_sent,
@@ -250,6 +264,8 @@ class JobTable:
     def __init__(self) -> None:
         """Begin without jobs."""
         self.jobs: dict[str, JobTracker] = {}
+        self.doubtful: dict[str, float] = {}
+        """Job -> monotonic time after which its other hosts must be heard from."""
         self._ports: dict[str, PortPool] = defaultdict(lambda: PortPool(os.getpid()))
         self._events: list[Event] = []
         self._leaving: dict[str, tuple[set[str], list[Event]]] = {}
@@ -265,7 +281,14 @@ class JobTable:
     def add_event(
         self, kind: EventKind, job: str | None, data: dict[str, Any], when: float = math.nan
     ) -> None:
-        """Add an event; of now unless ``when`` says otherwise (seconds since the epoch)."""
+        """Add an event.
+
+        Args:
+            kind: see ``Event``.
+            job: id of the job it is about, None for others.
+            data: as ``Event`` says for this kind.
+            when: in seconds since the epoch; now if not a number.
+        """
         self._events.append(Event(kind, job, time.time() if math.isnan(when) else when, data))
 
     def jobs_on(self, host: str) -> list[JobTracker]:
@@ -302,7 +325,7 @@ class JobTable:
 
     def announce(self, job: JobTracker) -> None:
         """Report that a job has started once all its ranks have, and what it wrote meanwhile."""
-        if job.announced or job.waits_for_others or not job.started:
+        if job.announced or job.waits_for_others or not job.all_started:
             return
         job.announced = True
         if job.job is not None:
@@ -350,7 +373,13 @@ class JobTable:
         return host in self._leaving
 
     def add_after_jobs(self, host: str, event: Event, jobs: Collection[str] = ()) -> None:
-        """Report something about a host once these and its earlier jobs have ended."""
+        """Report something about a host once these and its earlier jobs have ended.
+
+        Args:
+            host: name.
+            event: what to report.
+            jobs: ids of jobs that have not ended.
+        """
         if jobs:
             self._leaving.setdefault(host, (set(), []))[0].update(jobs)
         if host in self._leaving:

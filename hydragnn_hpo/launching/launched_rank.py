@@ -89,8 +89,8 @@ class LaunchedRank:
 
     def _follow(self, process: "subprocess.Popen[bytes]") -> int:
         """Wait for the command, pass signals on, and end it when the lease lapses."""
-        for asked in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
-            signal.signal(asked, lambda got, _: process.send_signal(got))
+        for wanted in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
+            signal.signal(wanted, lambda got, _: process.send_signal(got))
         while True:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 return process.wait(_LOOK_SECONDS)

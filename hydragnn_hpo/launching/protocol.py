@@ -95,7 +95,7 @@ class KnownJob(Struct, frozen=True):
     pids: tuple[int | None, ...]
     """Of the ranks on this host, in rank order."""
 
-    started: bool
+    forked: bool
     """Whether all ranks on this host were forked."""
 
     other_hosts: tuple[str, ...] = ()

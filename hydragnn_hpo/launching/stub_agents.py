@@ -207,7 +207,16 @@ class StubJob:
         return min(self.resumed + trained, float(self.until))
 
     def result(self, status: str, epoch: int, goals: Sequence[str]) -> dict[str, Any]:
-        """Return the content of ``result.json``."""
+        """Return the content of ``result.json``.
+
+        Args:
+            status: ``completed`` or ``stopped``.
+            epoch: the last one that it trained.
+            goals: names of the numbers that a result must hold, see ``StubPlan``.
+
+        Returns:
+            What a training writes, and every goal.
+        """
         value = self.trial.objective(epoch)
         heads = self.trial.config.heads if self.trial.config else ()
         errors = {head: value for head in heads}
@@ -316,9 +325,9 @@ class StubAgents:
         """Start the agent of a host, in place of any that was there."""
         self._kill(name)
         agent = self._agents[name] = StubAgent(name, f"{name}.{next(self._count)}.{os.getpid()}")
-        self._greet(agent)
+        self._begin_conversation(agent)
 
-    def _greet(self, agent: StubAgent) -> None:
+    def _begin_conversation(self, agent: StubAgent) -> None:
         self._disconnect(agent)
         if self._address is None:
             self._address = read_address(self._run_dir)
@@ -327,7 +336,7 @@ class StubAgents:
         try:
             agent.link = AgentLink(self._address, self._keys, self._context)
         except zmq.ZMQError:  # sockets that were closed may have their descriptors for a moment
-            self._after(_RETRY_SECONDS, lambda: self._greet_again(agent))
+            self._after(_RETRY_SECONDS, lambda: self._begin_again(agent))
             return
         agent.descriptor = agent.link.fileno()
         self._listening[agent.descriptor] = agent
@@ -344,9 +353,9 @@ class StubAgents:
         link = agent.link
         self._after(heartbeat_seconds(agent.lease_seconds), lambda: self._beat(agent, link))
 
-    def _greet_again(self, agent: StubAgent) -> None:
+    def _begin_again(self, agent: StubAgent) -> None:
         if self._agents.get(agent.name) is agent and agent.link is None:
-            self._greet(agent)
+            self._begin_conversation(agent)
 
     def _describe_jobs(self, agent: StubAgent) -> list[KnownJob]:
         running = [job for job in self._jobs.values() if agent.name in job.hosts]
@@ -388,7 +397,7 @@ class StubAgents:
             self._end_all(agent, -signal.SIGKILL)
         if silent or link.broken or now >= agent.valid_until:
             agent.valid_until = math.inf
-            self._greet(agent)
+            self._begin_conversation(agent)
             return
         if agent.joined:
             self._send(agent, Heartbeat(now))

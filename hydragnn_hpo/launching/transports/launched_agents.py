@@ -64,7 +64,7 @@ def check_shared_folder(
 
 
 @dataclass
-class _Launched:
+class _Launcher:
     hosts: tuple[str, ...]
     process: subprocess.Popen[bytes]
     log: Path
@@ -86,7 +86,7 @@ class LaunchedAgents:
     def __init__(self, folder: Path) -> None:
         """Start nothing yet; logs go to ``folder``, which is made when needed."""
         self.folder = folder
-        self._launched: list[_Launched] = []
+        self._launched: list[_Launcher] = []
 
     def prepare(self) -> None:
         """Make the folder.
@@ -132,7 +132,7 @@ class LaunchedAgents:
             )
         finally:
             os.close(log)
-        self._launched.append(_Launched(tuple(hosts), process, path))
+        self._launched.append(_Launcher(tuple(hosts), process, path))
 
     def poll(self, starting: Collection[str] = ()) -> list[HostNews]:
         """Return news of the hosts whose launcher ended, unless a later one runs agents there.

@@ -118,5 +118,5 @@ def test_a_job_is_described_by_what_a_successor_must_know(job, tmp_path):
 
     known = job.describe()
 
-    assert (known.slots, known.pids, known.started) == (("a:0", "a:1"), (11, 12), True)
+    assert (known.slots, known.pids, known.forked) == (("a:0", "a:1"), (11, 12), True)
     assert (known.first_offset, known.meet) == (6, Rendezvous("10.0.0.1", 20001, "hsn0"))
