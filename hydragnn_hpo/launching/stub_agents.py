@@ -367,7 +367,8 @@ class StubAgents:
                 watch=job.start.watch if agent.name == job.first_host else None,
                 first_offset=0,
                 pids=(1,) * len(job.hosts[agent.name]),
-                started=True,
+                forked=True,
+                other_hosts=job.start.other_hosts,
             )
             for job in running
         ]
