@@ -207,8 +207,7 @@ def rank_main(job_spec: dict[str, Any]) -> int:
     }
     trial.checkpoints.mkdir(mode=0o700, exist_ok=True)
     argv = fill_arguments(command.argv, fields)
-    environment = {"PYTHONFAULTHANDLER": "1", **os.environ, **command.env}
-    program = _Program(argv, folder, environment, command.timeout)
+    program = _Program(argv, folder, {**os.environ, **command.env}, command.timeout)
     if command.launcher is not None and spec.launch is not None:
         _spread(spec.slots)
         code = _launch(program, command.launcher, spec.launch)

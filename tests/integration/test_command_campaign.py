@@ -161,11 +161,12 @@ def test_a_command_without_a_result_ends_the_campaign_after_three(hpo):
 
 @pytest.mark.slow
 def test_a_command_that_crashes_is_a_bug_at_a_line_of_its_script(hpo):
-    path = campaign(hpo, "import ctypes\ndef descend():\n    ctypes.string_at(0)\ndescend()\n")
+    lines = ("import ctypes, faulthandler", "faulthandler.enable()", "def descend():")
+    path = campaign(hpo, "\n".join((*lines, "    ctypes.string_at(0)", "descend()")))
 
     done = hpo("run", path, "--run", "run")
 
-    said = f"ended (exit code 139) without result.json: {hpo.folder}/train.py:3 in descend"
+    said = f"ended (exit code 139) without result.json: {hpo.folder}/train.py:4 in descend"
     assert done.code == 1
     assert said in " ".join(done.err.split())
     ended = hpo.events(hpo.folder / "run", "ended")
