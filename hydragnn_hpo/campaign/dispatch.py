@@ -294,6 +294,9 @@ class Dispatch:
         write_text(place / "placement.toml", dump_config(placement))
         slots = self._places(start)
         ranks = self.work.choose_rank_slots(slots)
+        other_hosts = dict.fromkeys(slot.host for slot in slots)
+        for slot in ranks:
+            other_hosts.pop(slot.host, None)
         return Job(
             id=f"{trial.name}.{attempt}",
             kind=self.work.kind,
@@ -302,6 +305,7 @@ class Dispatch:
             log=place / "log",
             watch=place / "metrics.jsonl",
             slots=ranks,
+            other_hosts=tuple(other_hosts),
         )
 
     def _places(self, start: StartTask) -> tuple[Slot, ...]:

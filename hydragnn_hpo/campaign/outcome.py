@@ -259,13 +259,25 @@ def describe_crash(log: Path, number: int, package: str) -> str:
         package: where the line is looked for first; else it is one of ours.
     """
     name = signal.Signals(number).name
+    if (place := find_crash(log, (package, OURS))) is not None:
+        return f"{place}: the program crashed here ({name})."
+    return f"the program crashed ({name}) outside of any file of {package}."
+
+
+def find_crash(log: Path, packages: Sequence[str]) -> str | None:
+    """Return file, line and function of the last crash, innermost first; None if the log has none.
+
+    Args:
+        log: of the attempt.
+        packages: packages or modules, in the order in which the place is looked for in them.
+    """
     threads = _read_crash_threads(log)
-    for wanted in (package, OURS):
+    for wanted in packages:
         for frames in threads:
             for file, line, function in frames:
                 if wanted in Path(file).with_suffix("").parts:
-                    return f"{file}:{line} in {function}: the program crashed here ({name})."
-    return f"the program crashed ({name}) outside of any file of {package}."
+                    return f"{file}:{line} in {function}"
+    return None
 
 
 _THREAD = re.compile(r"^(Current thread|Thread) 0x.*\(most recent call first\):$")

@@ -1,13 +1,14 @@
 """What the trials of a campaign are: trainings of ours, or any command."""
 
+import itertools
 import os
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from hydragnn_hpo.campaign.outcome import EndedAttempt, last_lines, read_outcome
+from hydragnn_hpo.campaign.outcome import EndedAttempt, find_crash, last_lines, read_outcome
 from hydragnn_hpo.campaign.setup import check_corners, stores_of, trial_config
 from hydragnn_hpo.config import (
     CampaignConfig,
@@ -239,7 +240,8 @@ class CommandTrials:
         if not path.exists():
             if attempt.stop_reason is None and attempt.error is None and _by_itself(attempt):
                 codes = ", ".join(map(str, attempt.codes))
-                return _bug(f"ended (exit code {codes}) without result.json: {last_lines(log)}")
+                cause = find_crash(log, _programs(self.command.argv)) or last_lines(log)
+                return _bug(f"ended (exit code {codes}) without result.json: {cause}")
             # A command's own codes may look like those that our ranks end with.
             lost = [code for code in attempt.codes if code < 0 or code in FROM_OUTSIDE]
             lost = lost or [1] * len(attempt.codes)
@@ -273,7 +275,19 @@ def _bug(message: str) -> AttemptOutcome:
     return {"outcome": "failed", "reason": "bug", "message": message}
 
 
+def _programs(argv: Sequence[str]) -> list[str]:
+    """Return the Python scripts that a command names, without ``.py``, and the module it runs."""
+    scripts = [Path(part).stem for part in argv if part.endswith(".py")]
+    modules = [name for flag, name in itertools.pairwise(argv) if flag == "-m"]
+    return [*scripts, *(name.partition(".")[0] for name in modules)]
+
+
 def _by_itself(attempt: EndedAttempt) -> bool:
-    """Check whether the first rank to end, or every one where it is unknown, ended by itself."""
+    """Check whether the first rank to end, or every one where it is unknown, ended by itself.
+
+    A command that loses a host may end with any code.
+    """
+    if attempt.away:
+        return False
     judged = attempt.codes if attempt.first is None else [attempt.codes[attempt.first]]
     return bool(judged) and all(code >= 0 and code not in FROM_OUTSIDE for code in judged)

@@ -151,22 +151,22 @@ class Session:
             self.disconnect()
         if self._link is None and now >= self._next_try:
             self._next_try = now + min(1.0, self.lease_seconds / 10) * random.uniform(0.5, 1.5)
-            self._greet(now, describe)
+            self._begin_conversation(now, describe)
         if self.joined and not self.fenced:  # this process ends with its controller anyway
             self._last_answer = now
         patience = max(_GIVE_UP_SECONDS, _GIVE_UP_LEASES * self.lease_seconds)
         return now - self._last_answer < patience
 
-    def _greet(self, now: float, describe: Callable[[], tuple[KnownJob, ...]]) -> None:
-        found = self._find_address()
-        if found is None or found.epoch < self._address.epoch:
+    def _begin_conversation(self, now: float, describe: Callable[[], tuple[KnownJob, ...]]) -> None:
+        address = self._find_address()
+        if address is None or address.epoch < self._address.epoch:
             return
         try:
             keys = read_keys(self._run_dir)
         except StorageError:  # its file server is away: later
             return
-        self._address, self._greeted, self.joined = found, now, False
-        self._link = AgentLink(found, keys)
+        self._address, self._greeted, self.joined = address, now, False
+        self._link = AgentLink(address, keys)
         self._link.send(
             Hello(
                 protocol=VERSION,
@@ -185,8 +185,8 @@ class Session:
             return None
 
     def _has_successor(self) -> bool:
-        found = self._find_address()
-        return found is not None and found.epoch > self._address.epoch
+        newest = self._find_address()
+        return newest is not None and newest.epoch > self._address.epoch
 
     def _is_over(self, now: float) -> bool:
         """Check whether the conversation is broken, unanswered, or with a former controller."""
@@ -274,11 +274,11 @@ def _await_address(host: str, run_dir: Path) -> ControllerAddress:
     deadline = time.monotonic() + _FIRST_SIGHT_SECONDS
     while time.monotonic() < deadline:
         try:
-            found = read_address(run_dir)
+            address = read_address(run_dir)
         except StorageError:
-            found = None
-        if found is not None and found.port:
-            return found
+            address = None
+        if address is not None and address.port:
+            return address
         time.sleep(0.2)
     raise JobError(
         f"host {host} does not see the run directory {run_dir}: put it on storage that all hosts "

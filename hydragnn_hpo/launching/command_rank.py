@@ -22,7 +22,7 @@ from hydragnn_hpo.config import CommandConfig, MachineConfig, SiteConfig, fill_a
 from hydragnn_hpo.errors import ConfigError, HydraError
 from hydragnn_hpo.files import write_json, write_text
 from hydragnn_hpo.launching.job import Job, Slot
-from hydragnn_hpo.launching.launched_rank import LEASE, ORDER
+from hydragnn_hpo.launching.launched_rank import LEASE, ORDER, LaunchOrder
 from hydragnn_hpo.launching.process_control import tethered
 from hydragnn_hpo.launching.profile_adapter import site_of
 from hydragnn_hpo.launching.protocol import Rendezvous
@@ -52,12 +52,40 @@ _RENEWALS = 5
 
 _LAUNCHED = "hydragnn_hpo.launching.launched_rank"
 
-_OF_SLOTS = ("host", "cores", "visible", "device", "variable")
-
 _OF_RANKS = ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "WORLD_SIZE")
 
 
 # -- the controller's side ---------------------------------------------------------------------
+
+
+class LaunchSpec(msgspec.Struct, frozen=True):
+    """How a launcher starts the ranks of a command."""
+
+    hosts: tuple[str, ...]
+    """As the launcher names them, in rank order."""
+
+    flags: tuple[str, ...]
+    """Further arguments of the launcher."""
+
+    order: LaunchOrder
+    """Its ``argv`` is what stands before the command."""
+
+
+class CommandSpec(msgspec.Struct, frozen=True):
+    """``Job.spec`` of a command."""
+
+    trial_dir: str
+    attempt: int
+    epochs: int
+    """Epoch up to which to go."""
+
+    command: dict[str, Any]
+    """A ``CommandConfig``."""
+
+    slots: tuple[Slot, ...]
+    """Of the trial, in rank order."""
+
+    launch: LaunchSpec | None
 
 
 def spec_of(
@@ -79,20 +107,25 @@ def spec_of(
         slots: of all ranks, in rank order.
         machine: where it runs, for commands that a launcher starts.
 
+    Returns:
+        A ``CommandSpec`` as JSON.
+
     Raises:
         ConfigError: the profile of the machine names no wrapper that there is.
     """
-    spec = {
-        "trial_dir": str(trial.path.resolve()),
-        "attempt": attempt,
-        "epochs": epochs,
-        "command": command.model_dump(mode="json"),
-        "slots": [{name: getattr(slot, name) for name in _OF_SLOTS} for slot in slots],
-    }
+    launch = None
     if command.launcher is not None:
         job = f"{trial.path.name}.{attempt}"
-        spec["launch"] = _launch_spec(job, _host_by_host(slots), machine or MachineConfig())
-    return spec
+        launch = _launch_spec(job, _host_by_host(slots), machine or MachineConfig())
+    spec = CommandSpec(
+        trial_dir=str(trial.path.resolve()),
+        attempt=attempt,
+        epochs=epochs,
+        command=command.model_dump(mode="json"),
+        slots=tuple(slots),
+        launch=launch,
+    )
+    return dict(msgspec.to_builtins(spec))
 
 
 def _host_by_host(slots: Sequence[Slot]) -> tuple[Slot, ...]:
@@ -101,7 +134,7 @@ def _host_by_host(slots: Sequence[Slot]) -> tuple[Slot, ...]:
     return tuple(sorted(slots, key=lambda slot: hosts.index(slot.host)))
 
 
-def _launch_spec(name: str, slots: tuple[Slot, ...], machine: MachineConfig) -> dict[str, Any]:
+def _launch_spec(name: str, slots: tuple[Slot, ...], machine: MachineConfig) -> LaunchSpec:
     """Return what a launcher and its ranks must know; ranks find what ranks of agents find."""
     site = site_of(machine)
     job = Job(name, "command", len(slots), {}, Path(os.devnull), None, slots)
@@ -112,20 +145,19 @@ def _launch_spec(name: str, slots: tuple[Slot, ...], machine: MachineConfig) -> 
         here = [rank for rank, slot in enumerate(slots) if slot.host == host]
         for rank in make_rank_starts(job, here, site=site, meet=meet, tag=""):
             del rank.environment[JOB]  # inherited
-            ranks.append(msgspec.to_builtins(rank))
-    return {
-        "job": name,
-        "hosts": [slot.host.partition("@")[0] for slot in slots],
-        "flags": list(site.step.trials),
-        "wrapper": list(rank_wrapper(site)),
-        "scratch": site.scratch,
-        "lease_seconds": machine.lease_seconds,
-        "ranks": ranks,
-    }
+            ranks.append(rank)
+    order = LaunchOrder(
+        name, rank_wrapper(site), machine.lease_seconds, site.scratch, ranks=tuple(ranks)
+    )
+    names = tuple(slot.host.partition("@")[0] for slot in slots)
+    return LaunchSpec(names, tuple(site.step.trials), order)
 
 
 def rank_wrapper(site: SiteConfig) -> tuple[str, ...]:
     """Return what stands before the program of a launched rank.
+
+    Returns:
+        ``sh`` and the wrapper's path; empty without a wrapper.
 
     Raises:
         ConfigError: the profile names a wrapper that is not there.
@@ -151,52 +183,53 @@ class _Program:
     folder: Path
     environment: Mapping[str, str]
     timeout: float | None
-    heard: list[int] = field(default_factory=list)
+    signals: list[int] = field(default_factory=list)
     """Signals that came."""
 
 
-def rank_main(spec: dict[str, Any]) -> int:
+def rank_main(job_spec: dict[str, Any]) -> int:
     """Run the command as this rank, or for all ranks; return its exit code.
 
     A command that was ended by a signal gives 128 and the signal's number, and so does one that
     failed without a result when it was asked to end: Slurm asks all processes of an allocation.
     """
-    command = CommandConfig.model_validate(spec["command"])
-    trial = TrialDir(Path(spec["trial_dir"]))
-    folder = trial.attempt(spec["attempt"])
+    spec = msgspec.convert(job_spec, CommandSpec)
+    command = CommandConfig.model_validate(spec.command)
+    trial = TrialDir(Path(spec.trial_dir))
+    folder = trial.attempt(spec.attempt)
     fields = {
         "trial": trial.config,
         "folder": folder,
         "checkpoints": trial.checkpoints,
-        "epochs": spec["epochs"],
-        "width": len(spec["slots"]),
+        "epochs": spec.epochs,
+        "width": len(spec.slots),
         "python": sys.executable,
     }
     trial.checkpoints.mkdir(mode=0o700, exist_ok=True)
     argv = fill_arguments(command.argv, fields)
     program = _Program(argv, folder, {**os.environ, **command.env}, command.timeout)
-    if command.launcher is not None:
-        _spread(spec["slots"])
-        code = _launch(program, command.launcher, spec["launch"])
+    if command.launcher is not None and spec.launch is not None:
+        _spread(spec.slots)
+        code = _launch(program, command.launcher, spec.launch)
     else:
         if command.per == "trial":
-            _spread(spec["slots"])
-            program.environment = _for_all(program.environment, spec["slots"])
+            _spread(spec.slots)
+            program.environment = _for_all(program.environment, spec.slots)
         code = _run(program)
     if code and not (folder / "result.json").exists():
         until = time.monotonic() + _LATE_SECONDS
-        while signal.SIGTERM not in program.heard and time.monotonic() < until:
+        while signal.SIGTERM not in program.signals and time.monotonic() < until:
             time.sleep(0.05)
-        code = -signal.SIGTERM if signal.SIGTERM in program.heard else code
+        code = -signal.SIGTERM if signal.SIGTERM in program.signals else code
     return code if code >= 0 else 128 - code
 
 
 def _run(program: _Program) -> int:
     """Run a program that dies with us and gets the signals that we get."""
-    started: list[subprocess.Popen[bytes]] = []
+    processes: list[subprocess.Popen[bytes]] = []
 
     def pass_on(number: int) -> None:
-        for process in started:
+        for process in processes:
             process.send_signal(number)
 
     _listen(program, pass_on)
@@ -206,8 +239,8 @@ def _run(program: _Program) -> int:
         cwd=program.folder,
         env=program.environment,
     )
-    started.append(process)
-    for number in program.heard:
+    processes.append(process)
+    for number in program.signals:
         process.send_signal(number)
     try:
         return process.wait(program.timeout)
@@ -217,12 +250,12 @@ def _run(program: _Program) -> int:
 
 
 def _listen(program: _Program, pass_on: Callable[[int], None]) -> None:
-    def hear(number: int, frame: object) -> None:
-        program.heard.append(number)
+    def note(number: int, frame: object) -> None:
+        program.signals.append(number)
         pass_on(number)
 
     for wanted in _PASSED_ON:
-        signal.signal(wanted, hear)
+        signal.signal(wanted, note)
 
 
 def _end_late(process: "subprocess.Popen[bytes]", timeout: float | None) -> int:
@@ -239,14 +272,14 @@ def _end_late(process: "subprocess.Popen[bytes]", timeout: float | None) -> int:
 # -- by a launcher -----------------------------------------------------------------------------
 
 
-def _launch(program: _Program, launcher: str, launch: Mapping[str, Any]) -> int:
+def _launch(program: _Program, launcher: str, launch: LaunchSpec) -> int:
     """Have ``srun`` or ``mpiexec`` start the ranks, keep their lease, pass signals on to them."""
     lease = program.folder / LEASE
     try:
         write_text(lease, "")
-        order = {key: launch[key] for key in ("job", "lease_seconds", "scratch", "ranks")}
-        argv = [*launch["wrapper"], *program.argv]
-        write_json(program.folder / ORDER, order | {"argv": argv})
+        whole = (*launch.order.argv, *program.argv)
+        order = msgspec.structs.replace(launch.order, argv=whole)
+        write_json(program.folder / ORDER, msgspec.to_builtins(order))
         ranks = [sys.executable, "-P", "-m", _LAUNCHED, str(program.folder)]
         start = _LAUNCHERS[launcher]
         argv, environment = start(launch, program.folder, _without_rank(program.environment))
@@ -267,7 +300,7 @@ def _launch(program: _Program, launcher: str, launch: Mapping[str, Any]) -> int:
         start_new_session=True,  # else it is killed with our group, and its ranks stay
     )
     try:
-        return _keep(process, program, lease, float(launch["lease_seconds"]))
+        return _keep(process, program, lease, launch.order.lease_seconds)
     finally:
         lease.unlink(missing_ok=True)
 
@@ -300,7 +333,7 @@ def _without_rank(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def srun_command(
-    launch: Mapping[str, Any], folder: Path, environment: Mapping[str, str]
+    launch: LaunchSpec, folder: Path, environment: Mapping[str, str]
 ) -> tuple[list[str], dict[str, str]]:
     """Return an ``srun`` to which the command of its ranks is added, and its environment.
 
@@ -311,42 +344,48 @@ def srun_command(
     among steps that overlap Slurm would give the same ones to each.
 
     Args:
-        launch: what ``spec_of`` says of the launch.
+        launch: what it starts.
         folder: of the attempt.
         environment: of the ranks.
+
+    Returns:
+        The beginning of the command, and the values of its environment by name.
 
     Raises:
         StorageError: the host file cannot be written.
     """
-    hosts = launch["hosts"]
+    hosts = launch.hosts
     path = folder / "launch.hosts"
     write_text(path, "".join(f"{host}\n" for host in hosts))
     argv = [
         *("srun", f"--nodes={len(set(hosts))}", f"--ntasks={len(hosts)}"),
         *("--distribution=arbitrary", "--overlap", "--whole", "--cpu-bind=none", "--export=ALL"),
-        *("--input=none", "--kill-on-bad-exit=1", "--wait=0", f"--job-name={launch['job']}"),
-        *launch["flags"],
+        *("--input=none", "--kill-on-bad-exit=1", "--wait=0", f"--job-name={launch.order.job}"),
+        *launch.flags,
     ]
     return argv, step_environment(environment, float("inf")) | {"SLURM_HOSTFILE": str(path)}
 
 
 def mpiexec_command(
-    launch: Mapping[str, Any], folder: Path, environment: Mapping[str, str]
+    launch: LaunchSpec, folder: Path, environment: Mapping[str, str]
 ) -> tuple[list[str], dict[str, str]]:
     """Return an ``mpiexec`` to which the command of its ranks is added, and its environment.
 
     Args:
-        launch: what ``spec_of`` says of the launch.
+        launch: what it starts.
         folder: of the attempt.
         environment: of the ranks.
+
+    Returns:
+        The beginning of the command, and the values of its environment by name.
 
     Raises:
         ConfigError: there is no ``mpiexec``, or hosts have different numbers of ranks.
         StorageError: the host file cannot be written.
     """
     path = folder / "launch.hosts"
-    argv = mpiexec_argv(find_mpiexec(), launch["hosts"], path, flags=launch["flags"])
-    write_host_file(path, launch["hosts"])
+    argv = mpiexec_argv(find_mpiexec(), launch.hosts, path, flags=launch.flags)
+    write_host_file(path, launch.hosts)
     return argv, dict(environment)
 
 
@@ -356,9 +395,9 @@ _LAUNCHERS = {"srun": srun_command, "mpiexec": mpiexec_command}
 # -- one process for all slots -----------------------------------------------------------------
 
 
-def _spread(slots: Sequence[Mapping[str, Any]]) -> None:
+def _spread(slots: Sequence[Slot]) -> None:
     """Allow this process the cores of all slots of its host."""
-    cores = {core for slot in slots if slot["host"] == slots[0]["host"] for core in slot["cores"]}
+    cores = {core for slot in slots if slot.host == slots[0].host for core in slot.cores}
     if cores:
         try:
             os.sched_setaffinity(0, cores)
@@ -366,15 +405,15 @@ def _spread(slots: Sequence[Mapping[str, Any]]) -> None:
             sys.stderr.write(f"not bound to cores {sorted(cores)} ({error.strerror}).\n")
 
 
-def _for_all(environment: Mapping[str, str], slots: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+def _for_all(environment: Mapping[str, str], slots: Sequence[Slot]) -> dict[str, str]:
     """Return the environment of one process that starts its own ranks."""
-    here = [slot for slot in slots if slot["host"] == slots[0]["host"]]
-    devices = ",".join(dict.fromkeys(slot["visible"] for slot in here if slot["visible"]))
-    cores = {core for slot in here for core in slot["cores"]}
-    shown, hidden = visibility(slots[0]["device"], devices, slots[0]["variable"])
+    here = [slot for slot in slots if slot.host == slots[0].host]
+    devices = ",".join(dict.fromkeys(slot.visible for slot in here if slot.visible))
+    cores = {core for slot in here for core in slot.cores}
+    shown, hidden = visibility(slots[0].device, devices, slots[0].variable)
     kept = {n: value for n, value in _without_rank(environment).items() if n not in hidden}
-    together = {
-        HOSTS: ",".join(dict.fromkeys(slot["host"] for slot in slots)),
+    shared = {
+        HOSTS: ",".join(dict.fromkeys(slot.host for slot in slots)),
         "OMP_NUM_THREADS": str(max(1, len(cores) // len(here))),
     }
-    return kept | shown | together
+    return kept | shown | shared

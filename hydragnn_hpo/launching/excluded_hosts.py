@@ -16,7 +16,10 @@ _HEAD = (
 
 
 def read_excluded(path: Path) -> dict[str, str]:
-    """Return the hosts of an exclusion list with their reasons; a line may hold a host list.
+    """Read an exclusion list, of which a line may hold a host list.
+
+    Returns:
+        Host -> reason, empty where none is given.
 
     Raises:
         ConfigError: it is missing, or a line is no host.
@@ -25,14 +28,14 @@ def read_excluded(path: Path) -> dict[str, str]:
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror}).") from error
-    found: dict[str, str] = {}
+    reasons: dict[str, str] = {}
     for number, line in enumerate(lines, start=1):
         names, _, reason = line.partition("#")
         if not names.strip():
             continue
         for host in _hosts(names, f"{path}, line {number}"):
-            found[host] = clean(reason.strip())
-    return found
+            reasons[host] = clean(reason.strip())
+    return reasons
 
 
 def _hosts(names: str, where: str) -> list[str]:
@@ -43,7 +46,10 @@ def _hosts(names: str, where: str) -> list[str]:
 
 
 def read_run_excluded(run_dir: Path) -> dict[str, str]:
-    """Return the hosts that a run leaves alone, with their reasons.
+    """Read which hosts a run leaves alone.
+
+    Returns:
+        Host -> reason; none without a list.
 
     Raises:
         ConfigError: its list holds something else than hosts.
@@ -67,9 +73,9 @@ def add_excluded(path: Path, more: Mapping[str, str]) -> dict[str, str]:
         return known
     for host in more:
         check_host_name(host)
-    together = {**more, **known}
-    lines = (f"{host}  # {clean(why)}".rstrip(" #") for host, why in sorted(together.items()))
+    all_hosts = {**more, **known}
+    lines = (f"{host}  # {clean(why)}".rstrip(" #") for host, why in sorted(all_hosts.items()))
     if not path.parent.is_dir():
         raise StorageError(f"{path}: there is no folder {path.parent}; make it first.")
     write_text(path, _HEAD + "".join(f"{line}\n" for line in lines))
-    return together
+    return all_hosts

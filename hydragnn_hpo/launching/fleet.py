@@ -35,6 +35,7 @@ from hydragnn_hpo.launching.protocol import (
     StartJob,
     StopJob,
     Welcome,
+    heartbeat_seconds,
 )
 from hydragnn_hpo.launching.rank_environment import make_rank_starts
 from hydragnn_hpo.launching.transports.transport import Transport
@@ -106,7 +107,11 @@ class Fleet:
 
     @property
     def slots(self) -> tuple[Slot, ...]:
-        """Slots of all hosts that are there now, neighbours in the network side by side."""
+        """Slots of all hosts that are there now.
+
+        Returns:
+            Neighbours in the network side by side, and the slots of a host by their numbers.
+        """
         if self._transport.slots:
             return self._transport.slots
         if self._slots is None:
@@ -169,6 +174,7 @@ class Fleet:
             now = time.monotonic()
             self._registry.run_checks(now)
             self._settle_if_possible()
+            self._end_doubtful()
             if self._table or now >= deadline:
                 break
             self._registry.receive(min(deadline - now, _TURN_SECONDS))
@@ -212,20 +218,28 @@ class Fleet:
             return
         first = job.parts[job.first_host]
         if first.state == "waiting":
-            self._start_part(job, job.first_host)
+            if all(self._is_there(job, host) for host in job.other_hosts):
+                self._start_part(job, job.first_host)
         elif first.state == "started":
             for host in job.hosts_in("waiting"):
                 self._start_part(job, host)
 
+    def _is_there(self, job: JobTracker, name: str) -> bool:
+        """Check whether a host of a job is there; one that will not come back is noted as lost."""
+        if self._registry.is_joined(name):
+            return True
+        host = self._registry.hosts.get(name)
+        if not self._transport.slots and not (host and host.announced):
+            self._lose(job, name, f"host {name} is not there any more.")
+        return False
+
     def _start_part(self, tracker: JobTracker, name: str) -> None:
-        """Start the ranks of one host; one that is away may come back, or is reported as lost."""
+        """Start the ranks of one host, if it is there."""
         job = tracker.job
         assert job is not None
-        host = self._registry.hosts.get(name)
-        if host is None or not host.joined:
-            if not self._transport.slots and not (host and host.announced):
-                self._lose(tracker, name, f"host {name} is not there any more.")
+        if not self._is_there(tracker, name):
             return
+        host = self._registry.hosts[name]
         meeting = self._table.choose_meeting(tracker, host.address)
         meet = Rendezvous(meeting.address, meeting.port, host.interface)
         part, run = tracker.parts[name], self._registry.address.run
@@ -240,6 +254,7 @@ class Fleet:
             slots=tracker.slots,
             meet=meet,
             ranks=make_rank_starts(job, part.ranks, site=self._site, meet=meet, tag=run),
+            other_hosts=tracker.other_hosts,
         )
         self._registry.send(name, start)
         for order in tracker.orders:  # an earlier start was lost, or found its port taken
@@ -264,14 +279,14 @@ class Fleet:
             return
         for host in job.hosts_in("waiting"):
             job.lose(host, _NEVER_STARTED)
-        self._table.end_if_finished(job)
+        self._end_if_finished(job)
 
     def _lose(self, job: JobTracker, name: str, error: str | None = None) -> None:
         """Note that ranks of a job are gone; the others have no use any more."""
         job.lose(name, error=error)
         job.away.append(name)
         self._warn_peers(job, -9)
-        self._table.end_if_finished(job)
+        self._end_if_finished(job)
 
     # -- HostListener: messages ------------------------------------------------------
 
@@ -293,7 +308,7 @@ class Fleet:
                 self._table.add_event("counters", None, data)
             case PortTaken() | JobStarted() | NewRecords() | RankEnded() | JobEnded():
                 job = self._table.jobs.get(message.job)
-                if job is None or host.name not in job.parts:
+                if job is None or not job.ranks_on(host.name):
                     self._registry.send(host.name, DropJob(message.job))
                 else:
                     self._on_job_message(job, host, message)
@@ -325,7 +340,29 @@ class Fleet:
                 job.note_ended(host.name, message)
                 self._registry.send(host.name, ForgetJob(job.id))
                 self._warn_peers(job, job.worst(host.name))
-                self._table.end_if_finished(job)
+                self._end_if_finished(job)
+
+    def _end_if_finished(self, job: JobTracker) -> None:
+        """Report the end of a job, unless it must be seen first whether a lost host is its cause.
+
+        A launcher may miss a host long before its lease is over. A host that is heard from is not
+        lost; a heartbeat's time passes first, for messages that were on their way.
+        """
+        self._table.end_if_finished(job)
+        if job.doubtful and job.id not in self._table.doubtful:
+            lease_seconds = self._registry.address.lease_seconds
+            self._table.doubtful[job.id] = time.monotonic() + heartbeat_seconds(lease_seconds)
+
+    def _end_doubtful(self) -> None:
+        """End jobs that failed once all their other hosts have been heard from, or lost."""
+        for job_id, since in list(self._table.doubtful.items()):
+            if (job := self._table.jobs.get(job_id)) is None:
+                del self._table.doubtful[job_id]
+                continue
+            hosts = self._registry.hosts
+            alive = {n for n in job.unheard if n in hosts and hosts[n].last_message > since}
+            job.unheard -= alive
+            self._end_if_finished(job)
 
     # -- HostListener: hosts ---------------------------------------------------------
 
@@ -333,6 +370,14 @@ class Fleet:
         self, host: Host, jobs: Sequence[KnownJob], *, known: bool
     ) -> dict[str, int | None]:
         """Return which of an agent's jobs to keep, and where their records go on.
+
+        Args:
+            host: of the agent.
+            jobs: those that it has; its host's parts of our jobs are updated by them.
+            known: whether the same agent was here before.
+
+        Returns:
+            Job -> bytes of its watched file that were reported; None where none is watched.
 
         Raises:
             ProtocolError: a job makes no sense.
@@ -343,13 +388,13 @@ class Fleet:
         keep: dict[str, int | None] = {}
         for job in self._table.jobs_on(host.name):
             part = job.parts[host.name]
-            if part.state not in ("sent", "started"):
+            if part.state not in ("sent", "started") or not part.ranks:
                 continue
             if job.id not in brought:  # the order to start was lost
                 part.state = "waiting"
                 continue
             keep[job.id] = job.offset
-            if brought[job.id].started and part.state == "sent":
+            if brought[job.id].forked and part.state == "sent":
                 job.note_started(host.name, brought[job.id].pids)
         return keep
 
@@ -398,7 +443,7 @@ class Fleet:
         job.waits_for_others = False
         data = {"slots": list(job.slots), "host": job.first_host}
         self._table.add_event("adopted", job.id, data)
-        self._table.end_if_finished(job)
+        self._end_if_finished(job)
 
     def _settle(self) -> None:
         """End adoption: what did not come back whole is ended, what waited is started."""
@@ -409,6 +454,8 @@ class Fleet:
                     self._registry.send(host, DropJob(job.id))
                 del self._table.jobs[job.id]
             else:
+                for host in job.other_hosts:
+                    self._is_there(job, host)
                 self._advance(job)
 
     def on_lost(self, host: Host, reason: str) -> None:

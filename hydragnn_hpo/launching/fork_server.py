@@ -238,7 +238,14 @@ def _wake_up_for_children() -> tuple[int, int]:
 
 
 def main(descriptor: int, lease: int, parent: int, *, modules: Iterable[str]) -> NoReturn:
-    """Import, report it, and serve."""
+    """Import, report it, and serve.
+
+    Args:
+        descriptor: socket to the agent.
+        lease: descriptor of the lease of this host's ranks.
+        parent: pid of the agent, with which this process dies.
+        modules: names of what to import.
+    """
     began = time.monotonic()
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # Slurm's, to all: ranks have until SIGKILL
     process_control.die_with_parent(parent)

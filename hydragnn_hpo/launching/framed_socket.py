@@ -109,7 +109,12 @@ def wait_readable(
 ) -> None:
     """Wait until one of the sockets, or a descriptor in ``also``, can be read.
 
-    What waited to be sent goes out meanwhile. Returns after ``seconds`` at the latest.
+    What waited to be sent goes out meanwhile.
+
+    Args:
+        sockets: closed ones are left out.
+        seconds: after which it returns in any case.
+        also: further descriptors, of any kind.
     """
     poller = select.poll()
     opened = {end.fileno(): end for end in sockets if not end.closed}

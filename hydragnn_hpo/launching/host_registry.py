@@ -134,7 +134,16 @@ class HostListener(Protocol):
     def on_hello(
         self, host: Host, jobs: Sequence[KnownJob], *, known: bool
     ) -> dict[str, int | None]:
-        """Return which of an agent's jobs to keep; ``known``: the agent was here before."""
+        """Return which of an agent's jobs to keep, and where their records go on.
+
+        Args:
+            host: of the agent.
+            jobs: those that it has.
+            known: whether the same agent was here before.
+
+        Returns:
+            Job -> bytes of its watched file that were reported; None where none is watched.
+        """
 
     def on_joined(self, host: Host) -> None:
         """Note that a host can be used."""
@@ -295,7 +304,7 @@ class HostRegistry:
             host.absence = news.reason
             doubled = 2.0 ** min(host.tries - 1, _DOUBLINGS) - 1.0
             host.next_start = now + min(_LONGEST_PAUSE, doubled)
-            if news.final or self._is_hopeless():
+            if self._is_hopeless():
                 raise JobError(f"no agent can start: host {host.name} {news.reason}.")
 
     def _is_hopeless(self) -> bool:
@@ -323,14 +332,14 @@ class HostRegistry:
                 elif host:
                     self._handle(host, message)
                 else:
-                    self._greet(peer, message)
+                    self._begin_conversation(peer, message)
             except ProtocolError as error:
                 self._link.send(peer, Goodbye(f"it {error}"))
                 self._link.forget(peer)
                 if host:
                     self._mark_suspect(host, str(error))
 
-    def _greet(self, peer: bytes, message: News) -> None:
+    def _begin_conversation(self, peer: bytes, message: News) -> None:
         """Begin a conversation, or refuse it.
 
         Raises:
@@ -378,10 +387,10 @@ class HostRegistry:
 
     def _note_leaving(self, message: HostsLeave) -> None:
         """Note that the hosts of a further allocation are taken from us."""
-        guests = [self.hosts[n] for n in message.hosts if n in self.hosts and self.is_guest(n)]
-        for host in guests:
+        leaving = [self.hosts[n] for n in message.hosts if n in self.hosts and self.is_guest(n)]
+        for host in leaving:
             host.ends_at = min(host.ends_at, message.ends_at)
-        announced = [host.name for host in guests if host.announced]
+        announced = [host.name for host in leaving if host.announced]
         self._listener.on_leaving(announced, message.ends_at)
 
     def _note_guests(self) -> None:

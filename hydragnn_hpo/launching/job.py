@@ -83,6 +83,9 @@ class Job:
     slots: tuple[Slot, ...]
     """One per rank, in rank order."""
 
+    other_hosts: tuple[str, ...] = ()
+    """Further hosts on which a rank has processes of its own: the job ends when one is lost."""
+
     def __post_init__(self) -> None:
         assert len(self.slots) == self.width >= 1, f"{self.id}: {self.width} ranks, {self.slots}"
 
@@ -112,7 +115,7 @@ class Event:
     ``ended``: all ranks are gone and all records were told; ``codes`` in rank order
     (negative: the signal), ``signal_sent`` (whether we signalled any of them), ``first``
     (the rank that ended first, or None), ``error`` (a sentence when the job could not run), and
-    ``away`` (hosts that went away with ranks of it, where the backend knows).
+    ``away`` (hosts of it that went away, where the backend knows).
     Exactly one follows every ``Backend.start``.
     ``zygote_lost``, ``agent_lost``: jobs that had ranks end too, and a new one is started;
     ``error`` is a sentence when no fork server can start (a preload that cannot be imported).
@@ -140,7 +143,11 @@ class Backend(Protocol):
 
     @property
     def slots(self) -> tuple[Slot, ...]:
-        """Slots of all hosts that are there now, neighbours in the network side by side."""
+        """Slots of all hosts that are there now.
+
+        Returns:
+            Neighbours in the network side by side, and the slots of a host by their numbers.
+        """
 
     @property
     def settled(self) -> bool:

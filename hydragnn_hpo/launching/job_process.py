@@ -1,9 +1,11 @@
 """The ranks of one job on one host, as their agent sees them: who is left, when to signal them."""
 
+import os
 import signal
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from hydragnn_hpo.files import passes
 from hydragnn_hpo.launching.jsonl_tail import JsonlTail, end_of
 from hydragnn_hpo.launching.protocol import JobEnded, KnownJob, StartJob
 
@@ -65,12 +67,19 @@ class JobProcess:
         return len(self.codes) == len(self.start.ranks)
 
     def begin(self) -> None:
-        """Note where the watched file ends now.
+        """Note where the watched file ends now, and see whether ranks can open their log.
+
+        A log whose file server is away for a while is left to the ranks, which wait.
 
         Raises:
-            OSError: it, or the folder of the job's log, cannot be reached.
+            OSError: the folder of the job cannot be reached, or the log cannot be opened.
         """
         Path(self.start.log).parent.stat()
+        try:
+            os.close(os.open(self.start.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600))
+        except OSError as error:
+            if not passes(error):
+                raise
         if self.start.watch is not None:
             watch = Path(self.start.watch)
             self.first_offset = end_of(watch)
@@ -91,11 +100,18 @@ class JobProcess:
             watch=start.watch,
             first_offset=self.first_offset,
             pids=tuple(self.pids.get(rank) for rank in self.ranks),
-            started=self.announced,
+            forked=self.announced,
+            other_hosts=start.other_hosts,
         )
 
     def end_rank(self, rank: int, code: int, *, now: float) -> None:
-        """Note how a rank ended, and start the time that its peers have left."""
+        """Note how a rank ended, and start the time that its peers have left.
+
+        Args:
+            rank: its number in the job.
+            code: its exit code; negative ones are signals.
+            now: in monotonic time.
+        """
         self.codes[rank] = code
         if self.first is None:
             self.first = rank

@@ -25,6 +25,7 @@ from hydragnn_hpo.launching.protocol import (
     ProtocolError,
     RankState,
     Rendezvous,
+    StopJob,
 )
 
 
@@ -42,7 +43,7 @@ def _split(slots: Sequence[str]) -> dict[str, HostRanks]:
     ranks: dict[str, list[int]] = {}
     for rank, slot in enumerate(slots):
         ranks.setdefault(slot.rpartition(":")[0], []).append(rank)
-    return {host: HostRanks(tuple(found)) for host, found in ranks.items()}
+    return {host: HostRanks(tuple(numbers)) for host, numbers in ranks.items()}
 
 
 @dataclass
@@ -63,13 +64,19 @@ class JobTracker:
     meet: Rendezvous | None = None
     """Where its ranks meet, once chosen; each host adds its own interface."""
 
+    other_hosts: tuple[str, ...] = ()
+    """Hosts without ranks on which it has processes; they are parts that have always started."""
+
+    unheard: set[str] = field(default_factory=set)
+    """Those of ``other_hosts`` that have sent nothing since its ranks are gone."""
+
     parts: dict[str, HostRanks] = field(default_factory=dict)
     codes: dict[int, int] = field(default_factory=dict)
     first: int | None = None
     error: str | None = None
     signal_sent: bool = False
     away: list[str] = field(default_factory=list)
-    """Hosts that were lost with ranks of it, or before these started."""
+    """Hosts that were lost with ranks or processes of it, or before these started."""
 
     announced: bool = False
     """Whether ``started`` was reported."""
@@ -85,18 +92,27 @@ class JobTracker:
 
     def __post_init__(self) -> None:
         self.parts = self.parts or _split(self.slots)
+        self.parts |= {host: HostRanks((), "started") for host in self.other_hosts}
+        self.unheard = set(self.other_hosts)
 
     @classmethod
     def of(cls, job: Job) -> "JobTracker":
         """Track a job that is yet to be started."""
         names = tuple(slot.name for slot in job.slots)
         begin = None if job.watch is None else end_of(job.watch)
-        return cls(job.id, names, job.watch, job=job, offset=begin)
+        return cls(job.id, names, job.watch, job=job, offset=begin, other_hosts=job.other_hosts)
 
     @classmethod
     def adopt(cls, known: KnownJob) -> "JobTracker":
         """Track a job that a lost controller had started; see ``note_found``."""
-        return cls(known.job, known.slots, None, meet=known.meet, waits_for_others=True)
+        return cls(
+            known.job,
+            known.slots,
+            None,
+            meet=known.meet,
+            other_hosts=known.other_hosts,
+            waits_for_others=True,
+        )
 
     def note_found(self, host: str, known: KnownJob) -> None:
         """Note the ranks that a host has of a job that is being adopted.
@@ -104,12 +120,13 @@ class JobTracker:
         Raises:
             ProtocolError: the host describes another job.
         """
-        if known.slots != self.slots or host not in self.parts or known.first_offset < 0:
+        same = (known.slots, known.other_hosts) == (self.slots, self.other_hosts)
+        if not same or not self.ranks_on(host) or known.first_offset < 0:
             raise ProtocolError(f"describes job {self.id} otherwise than its other hosts")
         if known.watch is not None:
             self.watch, self.offset = Path(known.watch), known.first_offset
         self.parts[host].state = "sent"
-        if known.started:
+        if known.forked:
             self.note_started(host, known.pids)
 
     @property
@@ -118,14 +135,37 @@ class JobTracker:
         return next(iter(self.parts))
 
     @property
-    def finished(self) -> bool:
+    def gone(self) -> bool:
         """Whether all its ranks are gone everywhere."""
-        return all(part.state == "ended" for part in self.parts.values())
+        return len(self.codes) == len(self.slots)
 
     @property
-    def started(self) -> bool:
+    def doubtful(self) -> bool:
+        """Whether its ranks are gone and failed, and another host may be the cause."""
+        stopped = any(isinstance(order, StopJob) for order in self.orders)
+        explained = stopped or self.away or not any(self.codes.values())
+        return self.gone and bool(self.unheard) and not explained
+
+    @property
+    def finished(self) -> bool:
+        """Whether all its ranks are gone everywhere, and nothing is left to find out."""
+        return self.gone and not self.doubtful
+
+    @property
+    def all_started(self) -> bool:
         """Whether all its ranks were started."""
-        return all(part.state in ("started", "ended") and part.pids for part in self.parts.values())
+        return all(
+            part.state in ("started", "ended") and len(part.pids) == len(part.ranks)
+            for part in self.parts.values()
+        )
+
+    def ranks_on(self, host: str) -> tuple[int, ...]:
+        """Return the ranks that a host has, had or will have.
+
+        Returns:
+            Their numbers in the job, rising.
+        """
+        return self.parts[host].ranks if host in self.parts else ()
 
     def hosts_in(self, *states: RankState) -> list[str]:
         """Return the hosts whose ranks are in one of these states."""
@@ -185,7 +225,13 @@ class JobTracker:
             self.away.append(host)
 
     def lose(self, host: str, code: int = -signal.SIGKILL, error: str | None = None) -> None:
-        """Note that the ranks of a host are gone, and how is unknown."""
+        """Note that the ranks of a host are gone, and how is unknown.
+
+        Args:
+            host: ignored if its ranks have ended.
+            code: exit code to assume for each of them.
+            error: a sentence for the event, unless there is one already.
+        """
         part = self.parts[host]
         if part.state != "ended":
             part.state = "ended"
@@ -198,7 +244,11 @@ class JobTracker:
         return next((code for code in codes if code != 0), 0)
 
     def result(self) -> dict[str, Any]:
-        """Return the data of the event ``ended``."""
+        """Return the data of the event ``ended``.
+
+        Returns:
+            ``codes``, ``signal_sent``, ``first``, ``error`` and ``away``, see ``Event``.
+        """
         return {
             "codes": [self.codes[rank] for rank in range(len(self.slots))],
             "signal_sent": self.signal_sent,
@@ -214,6 +264,8 @@ class JobTable:
     def __init__(self) -> None:
         """Begin without jobs."""
         self.jobs: dict[str, JobTracker] = {}
+        self.doubtful: dict[str, float] = {}
+        """Job -> monotonic time after which its other hosts must be heard from."""
         self._ports: dict[str, PortPool] = defaultdict(lambda: PortPool(os.getpid()))
         self._events: list[Event] = []
         self._leaving: dict[str, tuple[set[str], list[Event]]] = {}
@@ -229,11 +281,18 @@ class JobTable:
     def add_event(
         self, kind: EventKind, job: str | None, data: dict[str, Any], when: float = math.nan
     ) -> None:
-        """Add an event; of now unless ``when`` says otherwise (seconds since the epoch)."""
+        """Add an event.
+
+        Args:
+            kind: see ``Event``.
+            job: id of the job it is about, None for others.
+            data: as ``Event`` says for this kind.
+            when: in seconds since the epoch; now if not a number.
+        """
         self._events.append(Event(kind, job, time.time() if math.isnan(when) else when, data))
 
     def jobs_on(self, host: str) -> list[JobTracker]:
-        """Return the jobs that have, had or will have ranks on a host."""
+        """Return the jobs that have, had or will have ranks or processes on a host."""
         return [job for job in self.jobs.values() if host in job.parts]
 
     def add_adopted(self, known: KnownJob) -> JobTracker:
@@ -266,7 +325,7 @@ class JobTable:
 
     def announce(self, job: JobTracker) -> None:
         """Report that a job has started once all its ranks have, and what it wrote meanwhile."""
-        if job.announced or job.waits_for_others or not job.started:
+        if job.announced or job.waits_for_others or not job.all_started:
             return
         job.announced = True
         if job.job is not None:
@@ -314,7 +373,13 @@ class JobTable:
         return host in self._leaving
 
     def add_after_jobs(self, host: str, event: Event, jobs: Collection[str] = ()) -> None:
-        """Report something about a host once these and its earlier jobs have ended."""
+        """Report something about a host once these and its earlier jobs have ended.
+
+        Args:
+            host: name.
+            event: what to report.
+            jobs: ids of jobs that have not ended.
+        """
         if jobs:
             self._leaving.setdefault(host, (set(), []))[0].update(jobs)
         if host in self._leaving:

@@ -16,7 +16,6 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -40,17 +39,28 @@ _LOOK_SECONDS = 0.25
 """Between two looks at the lease."""
 
 
+class LaunchOrder(msgspec.Struct, frozen=True):
+    """What the ranks of a launcher run; the content of ``launch.json``."""
+
+    job: str
+    argv: tuple[str, ...]
+    lease_seconds: float
+    scratch: str | None
+    """As in ``HostProfile``."""
+
+    ranks: tuple[RankStart, ...]
+    """In the order in which the launcher numbers them."""
+
+
 class LaunchedRank:
     """Runs the command in one rank."""
 
     def __init__(self, folder: Path, rank: int) -> None:
         """Read what is to run."""
         self._folder = folder
-        self._order: dict[str, Any] = read_json(folder / ORDER)
-        self._rank = msgspec.convert(self._order["ranks"][rank], RankStart)
-        self._lease = StampWatch(
-            folder / LEASE, float(self._order["lease_seconds"]), time.monotonic()
-        )
+        self._order = msgspec.convert(read_json(folder / ORDER), LaunchOrder)
+        self._rank = self._order.ranks[rank]
+        self._lease = StampWatch(folder / LEASE, self._order.lease_seconds, time.monotonic())
         self._passed_on = 0
 
     def run(self) -> int:
@@ -59,7 +69,7 @@ class LaunchedRank:
         try:
             folders = self._take_slot()
             process = subprocess.Popen(
-                process_control.tethered(self._order["argv"]),
+                process_control.tethered(self._order.argv),
                 stdin=subprocess.DEVNULL,
                 cwd=self._folder,
                 close_fds=False,  # the PMI is spoken through an inherited descriptor
@@ -71,13 +81,13 @@ class LaunchedRank:
 
     def _take_slot(self) -> list[Path]:
         """Set environment and cores, make folders; return those to remove afterwards."""
-        place = local_place(self._order["scratch"], os.environ)
+        place = local_place(self._order.scratch, os.environ)
         if place is not None:
             os.environ.setdefault(SCRATCH, str(place))
         folders: list[Path] = []
         if self._rank.folders:
             own = Path(tempfile.mkdtemp(prefix="hydragnn-hpo-", dir=place))
-            job, host = self._order["job"], socket.gethostname()
+            job, host = self._order.job, socket.gethostname()
             folders = [*make_rank_folders(job, [self._rank], host=host, scratch=own), own]
         for name in self._rank.without:
             os.environ.pop(name, None)
@@ -89,8 +99,8 @@ class LaunchedRank:
 
     def _follow(self, process: "subprocess.Popen[bytes]") -> int:
         """Wait for the command, pass signals on, and end it when the lease lapses."""
-        for asked in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
-            signal.signal(asked, lambda got, _: process.send_signal(got))
+        for wanted in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
+            signal.signal(wanted, lambda got, _: process.send_signal(got))
         while True:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 return process.wait(_LOOK_SECONDS)

@@ -127,18 +127,24 @@ def find_tagged(variable: str, value: str, *also: str) -> list[int]:
     """
     wanted = {word.encode() for word in (f"{variable}={value}", *also)}
     spared = _own_line()
-    found = []
+    pids = []
     for name in os.listdir("/proc"):
         if not name.isdigit() or int(name) in spared:
             continue
         with contextlib.suppress(OSError):
             if wanted.issubset(Path(f"/proc/{name}/environ").read_bytes().split(b"\0")):
-                found.append(int(name))
-    return sorted(found)
+                pids.append(int(name))
+    return sorted(pids)
 
 
 def end_tagged(variable: str, value: str, *also: str, seconds: float = 10.0) -> list[int]:
-    """Kill the processes that carry ``variable=value`` (``also``) and wait until they are gone.
+    """Kill the processes that carry ``variable=value`` and wait until they are gone.
+
+    Args:
+        variable: name.
+        value: its value.
+        also: further ``NAME=VALUE`` that they carry.
+        seconds: how long to try.
 
     Returns:
         The processes that were found.
@@ -148,14 +154,14 @@ def end_tagged(variable: str, value: str, *also: str, seconds: float = 10.0) -> 
     """
     ended: set[int] = set()
     deadline = time.monotonic() + seconds
-    while found := find_tagged(variable, value, *also):
-        for pid in found:
+    while pids := find_tagged(variable, value, *also):
+        for pid in pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        ended.update(found)
+        ended.update(pids)
         if time.monotonic() > deadline:
             raise JobError(
-                f"processes {found} of this run cannot be killed (waiting for a device or a "
+                f"processes {pids} of this run cannot be killed (waiting for a device or a "
                 "file system?): end them by hand, then run again."
             )
         time.sleep(0.005)

@@ -23,20 +23,20 @@ def site_of(machine: MachineConfig) -> SiteConfig:
     Raises:
         ConfigError: there is no such profile, or it is wrong.
     """
-    found: SiteConfig = UNKNOWN if machine.profile is None else find_profile(machine.profile)
+    site: SiteConfig = UNKNOWN if machine.profile is None else find_profile(machine.profile)
     if machine.interface is None:
-        return found
-    return found.model_copy(update={"interfaces": (machine.interface,)})
+        return site
+    return site.model_copy(update={"interfaces": (machine.interface,)})
 
 
 def layout_of(site: SiteConfig) -> Layout:
     """Return what a host needs to know of its own inside to find its slots."""
-    said = site.layout
+    layout = site.layout
     slots = site.slots_per_host if isinstance(site, ProfileConfig) else 0
     return Layout(
-        slots=slots or len(said.cores_of_slot),
-        cores=tuple(map(cores_of, said.cores_of_slot)),
-        devices=said.device_of_slot,
+        slots=slots or len(layout.cores_of_slot),
+        cores=tuple(map(cores_of, layout.cores_of_slot)),
+        devices=layout.device_of_slot,
         accelerator=site.rank.accelerator,
         variable=site.rank.visible,
     )

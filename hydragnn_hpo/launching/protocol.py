@@ -95,8 +95,11 @@ class KnownJob(Struct, frozen=True):
     pids: tuple[int | None, ...]
     """Of the ranks on this host, in rank order."""
 
-    started: bool
+    forked: bool
     """Whether all ranks on this host were forked."""
+
+    other_hosts: tuple[str, ...] = ()
+    """Hosts without ranks on which the job has processes."""
 
 
 # -- agent to controller ---------------------------------------------------------------
@@ -284,6 +287,8 @@ class StartJob(Struct, frozen=True, tag=True, array_like=True):
 
     meet: Rendezvous
     ranks: tuple[RankStart, ...]
+    other_hosts: tuple[str, ...] = ()
+    """Hosts without ranks on which the job has processes."""
 
     @property
     def has_peers(self) -> bool:

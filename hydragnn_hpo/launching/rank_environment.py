@@ -29,6 +29,9 @@ def make_rank_starts(
         site: what the machine's profile says.
         meet: where all ranks of the job meet.
         tag: of the run.
+
+    Returns:
+        In the order of ``ranks``.
     """
     given = _of_machine(job, site, meet)
     starts = []
@@ -45,43 +48,49 @@ def make_rank_starts(
 def _of_machine(job: Job, site: SiteConfig, meet: Rendezvous) -> dict[str, str]:
     """Return what the profile sets in every rank of a job."""
     one_host = all(slot.host == job.slots[0].host for slot in job.slots)
-    found = site.rank.environment | (site.rank.one_host if one_host else site.rank.many_hosts)
+    variables = site.rank.environment | (site.rank.one_host if one_host else site.rank.many_hosts)
     speaks_nccl = site.rank.accelerator != "xpu"
     if speaks_nccl and meet.interface in site.interfaces:  # all of the fabric, not this one alone
-        return {"NCCL_SOCKET_IFNAME": ",".join(site.interfaces)} | found
-    return found
+        return {"NCCL_SOCKET_IFNAME": ",".join(site.interfaces)} | variables
+    return variables
 
 
 def _own(job: Job, rank: int, tag: str) -> dict[str, str]:
     """Return who a rank is and what its slot holds; a launcher that binds it says more itself."""
     slot = job.slots[rank]
-    found = {
+    variables = {
         "RANK": str(rank),
         "WORLD_SIZE": str(job.width),
         DEVICE: slot.device,
         JOB: f"{tag}/{job.id}",
     }
     if slot.memory_mb:
-        found[MEMORY] = str(slot.memory_mb)
+        variables[MEMORY] = str(slot.memory_mb)
     if slot.cores:
-        found["OMP_NUM_THREADS"] = str(len(slot.cores))
-    return found
+        variables["OMP_NUM_THREADS"] = str(len(slot.cores))
+    return variables
 
 
 def _meeting(meet: Rendezvous) -> dict[str, str]:
-    found = {"GLOO_SOCKET_IFNAME": meet.interface} if meet.interface else {}
+    variables = {"GLOO_SOCKET_IFNAME": meet.interface} if meet.interface else {}
     if meet.address:
-        found |= {"MASTER_ADDR": meet.address, "MASTER_PORT": str(meet.port)}
-    return found
+        variables |= {"MASTER_ADDR": meet.address, "MASTER_PORT": str(meet.port)}
+    return variables
 
 
 def overruled(site: SiteConfig, environment: Mapping[str, str]) -> dict[str, str]:
-    """Return what an environment sets otherwise than the profile does, which counts."""
+    """Find what an environment sets otherwise than the profile does, which counts.
+
+    Returns:
+        Values of the environment by the names of variables.
+    """
     parts = (site.rank.environment, site.rank.one_host, site.rank.many_hosts)
-    said = {name: {part[name] for part in parts if name in part} for part in parts for name in part}
+    choices = {
+        name: {part[name] for part in parts if name in part} for part in parts for name in part
+    }
     return {
         name: environment[name]
-        for name, values in said.items()
+        for name, values in choices.items()
         if name in environment and environment[name] not in values
     }
 
@@ -117,6 +126,9 @@ def visibility(device: str, visible: str, variable: str) -> tuple[dict[str, str]
         visible: the devices as ``variable`` names them; empty for a GPU that a launcher binds the
             rank to, which then has said so itself.
         variable: one of ``VARIABLES``.
+
+    Returns:
+        Variables with their values, and names of variables that the rank must not inherit.
     """
     if device == "cpu":
         return dict.fromkeys(_HIDING, ""), ()

@@ -74,10 +74,10 @@ def share_near(near: Sequence[Sequence[int]], cores: Sequence[int]) -> list[tupl
     unclear = () in groups or len(set(listed)) < len(listed)
     if unclear or any(len(group) < len(members) for group, members in groups.items()):
         return share_cores(cores, len(near))
-    found: dict[int, tuple[int, ...]] = {}
+    shares: dict[int, tuple[int, ...]] = {}
     for group, members in groups.items():
-        found |= dict(zip(members, share_cores(group, len(members)), strict=True))
-    return [found[number] for number in range(len(near))]
+        shares |= dict(zip(members, share_cores(group, len(members)), strict=True))
+    return [shares[number] for number in range(len(near))]
 
 
 def seat_by(
@@ -134,11 +134,11 @@ def _cores_of(
     if not layout.cores:
         return dict(zip(slots, share_cores(cores, len(slots)), strict=True))
     ours = set(cores)
-    found = {slot: tuple(c for c in layout.cores[slot] if c in ours) for slot in slots}
-    if all(found.values()):
-        if short := [slot for slot in slots if len(found[slot]) < len(layout.cores[slot])]:
+    shares = {slot: tuple(c for c in layout.cores[slot] if c in ours) for slot in slots}
+    if all(shares.values()):
+        if short := [slot for slot in slots if len(shares[slot]) < len(layout.cores[slot])]:
             amiss.append(f"some cores of slots {','.join(map(str, short))} are not ours")
-        return found
+        return shares
     amiss.append("not every slot has cores of its own here: slots share those that we have")
     return dict(zip(slots, share_cores(cores, len(slots)), strict=True))
 
@@ -161,7 +161,13 @@ def _quota() -> float:
 def allowed_cores(cores: Sequence[int], quota: float, *, start: int) -> tuple[int, ...]:
     """Choose the cores to use: all, or as many as a container's quota is worth.
 
-    With a quota the choice begins at ``start``, so that containers do not meet on core 0.
+    Args:
+        cores: numbers of those that this process may use.
+        quota: CPUs' worth of time; infinite without a limit.
+        start: where the choice begins with a quota, so that containers do not meet on core 0.
+
+    Returns:
+        Numbers of cores, rising; at least one.
     """
     count = max(1, min(len(cores), math.ceil(quota))) if math.isfinite(quota) else len(cores)
     if count == len(cores):
@@ -179,23 +185,35 @@ def _share_of_memory(total_mb: int, sharers: int) -> int:
 
 
 def take(count: int, wanted: int, lanes: int) -> list[int]:
-    """Return the seat of each slot: ``lanes`` on each, or all ``wanted`` in turn."""
+    """Choose the seat of each slot.
+
+    Args:
+        count: seats there are.
+        wanted: slots, which take the seats in turn; 0: as many as ``lanes`` gives.
+        lanes: slots on each seat.
+    """
     if wanted:
         return [index % count for index in range(wanted)]
     return [index for index in range(count) for _ in range(lanes)]
 
 
 def share_seats(seats: Sequence[Seat], wanted: int, lanes: int) -> list[Seat]:
-    """Divide the cores of seats among the slots on them."""
+    """Divide the cores of seats among the slots on them.
+
+    Args:
+        seats: of the host.
+        wanted: slots, which take the seats in turn; 0: as many as ``lanes`` gives.
+        lanes: slots on each seat.
+    """
     taken = take(len(seats), wanted, lanes)
     sharers, seen = Counter(taken), Counter[int]()
-    found = []
+    slots = []
     for number, place in enumerate(taken):
         seat, lane = seats[place], seen[place]
         seen[place] += 1
         index = number if wanted else seat.index * lanes + lane
-        found.append(Seat(index, share_cores(seat.cores, sharers[place])[lane], seat.device))
-    return found
+        slots.append(Seat(index, share_cores(seat.cores, sharers[place])[lane], seat.device))
+    return slots
 
 
 def find_seats(
@@ -245,6 +263,9 @@ def lay_out(
         host: its id.
         memory_mb: of one GPU, or of the host without GPUs; 0 if unknown.
         accelerator: what torch calls the GPUs.
+
+    Returns:
+        One slot per seat, in their order.
     """
     crowd = Counter(seat.device for seat in seats)
     memory = {device: _share_of_memory(memory_mb, count) for device, count in crowd.items()}
@@ -271,6 +292,9 @@ def detect_slots(
         host: the id of the agent that owns them.
         lanes: slots that share one GPU.
         layout: what its profile says of it; found out if left out.
+
+    Returns:
+        Slots by their numbers.
 
     Raises:
         ConfigError: ``wanted`` is negative, or the host has no device where its profile names some.

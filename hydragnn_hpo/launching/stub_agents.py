@@ -208,7 +208,16 @@ class StubJob:
         return min(self.resumed + trained, float(self.until))
 
     def result(self, status: str, epoch: int, goals: Sequence[str]) -> dict[str, Any]:
-        """Return the content of ``result.json``."""
+        """Return the content of ``result.json``.
+
+        Args:
+            status: ``completed`` or ``stopped``.
+            epoch: the last one that it trained.
+            goals: names of the numbers that a result must hold, see ``StubPlan``.
+
+        Returns:
+            What a training writes, and every goal.
+        """
         value = self.trial.objective(epoch)
         heads = self.trial.config.heads if self.trial.config else ()
         errors = {head: value for head in heads}
@@ -317,9 +326,9 @@ class StubAgents:
         """Start the agent of a host, in place of any that was there."""
         self._kill(name)
         agent = self._agents[name] = StubAgent(name, f"{name}.{next(self._count)}.{os.getpid()}")
-        self._greet(agent)
+        self._begin_conversation(agent)
 
-    def _greet(self, agent: StubAgent) -> None:
+    def _begin_conversation(self, agent: StubAgent) -> None:
         self._disconnect(agent)
         if self._address is None:
             self._address = read_address(self._run_dir)
@@ -328,7 +337,7 @@ class StubAgents:
         try:
             agent.link = AgentLink(self._address, self._keys, self._context)
         except zmq.ZMQError:  # sockets that were closed may have their descriptors for a moment
-            self._after(_RETRY_SECONDS, lambda: self._greet_again(agent))
+            self._after(_RETRY_SECONDS, lambda: self._begin_again(agent))
             return
         agent.descriptor = agent.link.fileno()
         self._listening[agent.descriptor] = agent
@@ -345,9 +354,9 @@ class StubAgents:
         link = agent.link
         self._after(heartbeat_seconds(agent.lease_seconds), lambda: self._beat(agent, link))
 
-    def _greet_again(self, agent: StubAgent) -> None:
+    def _begin_again(self, agent: StubAgent) -> None:
         if self._agents.get(agent.name) is agent and agent.link is None:
-            self._greet(agent)
+            self._begin_conversation(agent)
 
     def _describe_jobs(self, agent: StubAgent) -> list[KnownJob]:
         running = [job for job in self._jobs.values() if agent.name in job.hosts]
@@ -359,7 +368,8 @@ class StubAgents:
                 watch=job.start.watch if agent.name == job.first_host else None,
                 first_offset=0,
                 pids=(1,) * len(job.hosts[agent.name]),
-                started=True,
+                forked=True,
+                other_hosts=job.start.other_hosts,
             )
             for job in running
         ]
@@ -389,7 +399,7 @@ class StubAgents:
             self._end_all(agent, -signal.SIGKILL)
         if silent or link.broken or now >= agent.valid_until:
             agent.valid_until = math.inf
-            self._greet(agent)
+            self._begin_conversation(agent)
             return
         if agent.joined:
             self._send(agent, Heartbeat(now))

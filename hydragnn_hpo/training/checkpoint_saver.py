@@ -254,14 +254,15 @@ class CheckpointSaver:
         """
         left = self._list_origins(folder) if self.ranks.first else []
         while (origin := self._agree_on_origin(left)) is not None:
-            read, error = None, "another rank cannot read it."
+            read, error = None, "another rank cannot read it, or finds another one there."
             try:
                 read = self._read(folder, origin)
             except StorageError as unreadable:
                 if _is_unreachable(unreadable):
                     raise
                 error = str(unreadable)
-            if self.ranks.max(self._number(read is None)).item() == 0:
+            step = -1 if read is None else int(read[1]["progress"]["step"])
+            if self._is_agreed(step):
                 assert read is not None
                 return self._load_into_training(folder, origin, *read)
             if self.ranks.first:
@@ -286,11 +287,17 @@ class CheckpointSaver:
     def _agree_on_origin(self, left: list[Origin]) -> Origin | None:
         """Broadcast the next of rank 0's list, and remove it; None when the list is empty."""
         mine = list(_FILES).index(left.pop(0)) + 1 if left else 0
-        number = int(self.ranks.sum(self._number(mine)).item())
+        number = int(self.ranks.sum(torch.tensor(mine, device=self.ranks.device)).item())
         return list(_FILES)[number - 1] if number else None
 
-    def _number(self, value: int) -> Tensor:
-        return torch.tensor(int(value), device=self.ranks.device)
+    def _is_agreed(self, step: int) -> bool:
+        """Check whether all ranks have read a checkpoint of the same step; -1: this one has not.
+
+        A file system may show a host an older file for a while.
+        """
+        steps = torch.tensor([step, -step], device=self.ranks.device)
+        highest, lowest_negated = self.ranks.max(steps).tolist()
+        return bool(highest == -lowest_negated >= 0)
 
     def _read(self, folder: Path, origin: Origin) -> tuple[dict[str, Tensor], CheckpointState]:
         """Read tensors and state, and check that they fit this training.

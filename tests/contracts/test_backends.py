@@ -128,7 +128,7 @@ class Stage:
 
     def start(self, kind: str, *, name: str = "job", width: int = 1, **spec) -> Job:
         folder = self.folder / name
-        folder.mkdir()
+        folder.mkdir(exist_ok=True)
         slots = until(lambda: self.hear() or self.backend.slots, "slots")[:width]
         watch = folder / "metrics.jsonl"
         spec |= {"folder": str(folder), "metrics": str(watch)}
@@ -473,6 +473,17 @@ def test_a_job_whose_folder_is_missing_ends_with_a_sentence(stage):
     ended = stage.wait("ended", "job")
     assert ended.data["codes"] == [73]
     assert "nowhere: cannot be used (No such file" in ended.data["error"]
+
+
+def test_a_log_that_cannot_be_opened_is_said(stage):
+    stage.open()
+    (stage.folder / "job" / "log").mkdir(parents=True)
+    stage.start("nothing")
+
+    ended = stage.wait("ended", "job")
+
+    assert ended.data["codes"] == [73]
+    assert "job/log: cannot be used (Is a directory)." in ended.data["error"]
 
 
 def test_rank_0_reads_what_it_is_asked(stage):

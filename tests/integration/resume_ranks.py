@@ -6,8 +6,9 @@ a start costs what a campaign's zygote needs, not seconds of imports.
 A task: ``trial`` (directory), ``attempt``, ``world``; ``environment`` of the ranks; ``kill``:
 ``{"rank", "step"}``, where a rank kills itself in the middle of a step, or with ``"writing"`` in
 the middle of writing the next checkpoint; ``full``: a step from which on no checkpoint finds
-room; ``term``: a step before which every rank is asked to end; ``end``: one with which the
-allocation comes to its end; ``signal``: ``{"ranks", "number", "after", "seconds", "most"}``, sent
+room; ``sees``: ``{"rank", "file"}``, what one rank finds in place of the last checkpoint;
+``term``: a step before which every rank is asked to end; ``end``: one with which the allocation
+comes to its end; ``signal``: ``{"ranks", "number", "after", "seconds", "most"}``, sent
 by us so long after the first record of a kind, or by the rank itself once it has taken ``most``
 steps, so that a fast one does not get far.
 """
@@ -116,6 +117,16 @@ def full_from(step):
     on_save(lambda at: wanted.append(at) if at >= step else None)
 
 
+def sees(file):
+    """Let this rank find another file, or none, where the last checkpoint is."""
+    real = checkpoint_saver.read_checkpoint
+
+    def read(path):
+        return real(Path(file) if path.name == checkpoint_saver.LAST else path)
+
+    checkpoint_saver.read_checkpoint = read
+
+
 def on_save(do):
     """Call with the step of every checkpoint when it begins."""
     real = checkpoint_saver.CheckpointSaver.save
@@ -140,6 +151,8 @@ def run(task, rank):
         (killed_writing if kill.get("writing") else killed_in)(kill["step"])
     if task.get("full", {}).get("rank") == rank:
         full_from(task["full"]["step"])
+    if task.get("sees", {}).get("rank") == rank:
+        sees(task["sees"]["file"])
     if "term" in task:
         before_step(lambda at: at == task["term"] and os.kill(os.getpid(), signal.SIGTERM))
     if "end" in task:

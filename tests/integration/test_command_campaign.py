@@ -160,6 +160,21 @@ def test_a_command_without_a_result_ends_the_campaign_after_three(hpo):
 
 
 @pytest.mark.slow
+def test_a_command_that_crashes_is_a_bug_at_a_line_of_its_script(hpo):
+    lines = ("import ctypes, faulthandler", "faulthandler.enable()", "def descend():")
+    path = campaign(hpo, "\n".join((*lines, "    ctypes.string_at(0)", "descend()")))
+
+    done = hpo("run", path, "--run", "run")
+
+    said = f"ended (exit code 139) without result.json: {hpo.folder}/train.py:4 in descend"
+    assert done.code == 1
+    assert said in " ".join(done.err.split())
+    ended = hpo.events(hpo.folder / "run", "ended")
+    assert [e["message"] for e in ended if e["reason"] == "bug"][:3] == [said] * 3
+    assert not hpo.events(hpo.folder / "run", "host_failed")
+
+
+@pytest.mark.slow
 def test_a_killed_controller_goes_on_and_runs_nothing_twice_to_the_end(hpo):
     """Two trials are in their second epoch when it dies: they wait there for a file."""
     go, epoch = hpo.folder / "go", "    time.sleep(0.0)\n"

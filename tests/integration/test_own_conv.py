@@ -59,13 +59,59 @@ def card(hpo):
     )
 
 
-@pytest.mark.slow
-def test_a_users_conv_learns_forces_and_predicts_where_it_is_trusted(hpo):
+def install(hpo, conv):
+    """Write a user's package, and return the environment in which it is found."""
     package = hpo.folder / "code" / "users_package"
     package.mkdir(parents=True)
     (package / "__init__.py").touch()
-    (package / "convs.py").write_text(CONV)
-    path = {"PYTHONPATH": str(package.parent)}
+    (package / "convs.py").write_text(conv)
+    return {"PYTHONPATH": str(package.parent)}
+
+
+@pytest.mark.slow
+def test_a_users_conv_that_crashes_is_a_bug_at_its_line(hpo):
+    forward = "filters = self.filter(edges.pair_basis)"
+    assert CONV.count(forward) == 1
+    crashing = CONV.replace(forward, f"__import__('ctypes').string_at(0); {forward}")
+    line = 1 + crashing[: crashing.index("string_at")].count("\n")
+    path = install(hpo, crashing)
+    card(hpo)
+    campaign = hpo.toml(
+        "own_campaign.toml",
+        {
+            "name": "own",
+            "data": [{"card": "own.toml"}],
+            "trial": {
+                "model": {"features": 8, "layers": 1, "cutoff": 4.0},
+                "heads": {"total": {}},
+                "training": {"global_batch": 8},
+            },
+            "space": {
+                "model.conv": ["users_package.convs:MyConv"],
+                "training.learning_rate": {"low": 2e-3, "high": 1e-2},
+            },
+            "search": {"trials": 4, "rungs": [1, 2], "finalists": 1, "brain": "random"},
+        },
+    )
+    run = hpo.folder / "run"
+    done = hpo("run", campaign, "--run", run, **path)
+
+    place = f"{hpo.folder}/code/users_package/convs.py:{line} in forward: the program crashed here"
+    assert done.code == 1
+    assert f"{place} (SIGSEGV)." in " ".join(done.err.split())
+    assert "3 trials failed alike" in done.err
+    trials = {}
+    for event in hpo.events(run, "ended"):
+        if event["reason"] != "paused":  # the fourth may have been running
+            assert event["message"] == f"{place} (SIGSEGV)."
+            trials.setdefault(event["trial"], []).append(event["reason"])
+    assert [ends for ends in trials.values() if len(ends) > 1] == [["crashed", "bug"]] * 3
+    assert not hpo.events(run, "host_failed")
+
+
+@pytest.mark.slow
+def test_a_users_conv_learns_forces_and_predicts_where_it_is_trusted(hpo):
+    path = install(hpo, CONV)
     card(hpo)
     heads = {"total": {"pool": "contributions", "loss": "nll"}, "force_like": {}, "stress_like": {}}
     campaign = hpo.toml(

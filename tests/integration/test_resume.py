@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -340,6 +341,28 @@ def test_ranks_agree_on_what_to_go_on_from_where_a_checkpoint_is_damaged(
     assert ready_of(resumed)["origin"] == ("best" if best else "start")
     if not best:
         same_bits(ranks.whole(trial, 2, parallel=parallel), cut)
+
+
+@pytest.mark.parametrize("best", [True, False], ids=["best", "start"])
+@pytest.mark.parametrize("seen", ["none", "older"])
+@pytest.mark.parametrize("rank", [0, 1])
+def test_no_rank_goes_on_alone_from_a_checkpoint_that_another_does_not_see(
+    ranks, trial, rank, seen, best
+):
+    cut = trial("cut")
+    checkpoints, file = cut / "checkpoints", cut / "seen.safetensors"
+    ranks.done(cut, 2, epochs=2)
+    if seen == "older":
+        shutil.copy(checkpoints / "last.safetensors", file)
+    ranks.done(cut, 2, epochs=3)
+    if not best:
+        (checkpoints / "best.safetensors").write_bytes(b"")
+    resumed = ranks.done(cut, 2, sees={"rank": rank, "file": str(file)})
+    assert ready_of(resumed)["origin"] == ("best" if best else "start")
+    told = [r for r in read_records(resumed / "metrics.jsonl") if r["record"] == "unreadable"]
+    assert {r["checkpoint"] for r in told} >= {"last.safetensors"}
+    if not best:
+        same_bits(ranks.whole(trial, 2), cut)
 
 
 @pytest.mark.parametrize(("parallel", "rank"), [({}, 0), ({"shard": "full"}, 1)], ids=str)

@@ -127,16 +127,19 @@ def ray_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
     The token is looked for where Ray does: as text, in the named file, in ``~/.ray/auth_token``.
 
+    Returns:
+        Values by the names of variables.
+
     Raises:
         ConfigError: there is no token, or others can read it.
     """
-    found = {**environment, MODE: "token", "RAY_USAGE_STATS_ENABLED": "0"}
-    found.pop("ROCR_VISIBLE_DEVICES", None)  # Slurm sets it, and Ray refuses to start with it
+    own = {**environment, MODE: "token", "RAY_USAGE_STATS_ENABLED": "0"}
+    own.pop("ROCR_VISIBLE_DEVICES", None)  # Slurm sets it, and Ray refuses to start with it
     if not environment.get(TOKEN):
         path = Path(environment.get(TOKEN_PATH) or Path.home() / ".ray" / "auth_token")
         _check_token(path)
-        found[TOKEN_PATH] = str(path.absolute())
-    return found
+        own[TOKEN_PATH] = str(path.absolute())
+    return own
 
 
 def _check_token(path: Path) -> None:
@@ -156,6 +159,9 @@ def _check_token(path: Path) -> None:
 
 def split_address(address: str) -> tuple[str, int]:
     """Split ``host:port`` (or ``[host]:port``).
+
+    Returns:
+        Host without brackets, and port.
 
     Raises:
         ConfigError: it is something else.
@@ -365,7 +371,11 @@ class RayTransport:
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """Ids of the hosts that are reserved, neighbours by number side by side."""
+        """Ids of the hosts that are reserved.
+
+        Returns:
+            Neighbours by number side by side.
+        """
         return self._hosts.reserved
 
     def start(self, hosts: Sequence[str], call: AgentCall) -> None:

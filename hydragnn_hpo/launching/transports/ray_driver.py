@@ -373,15 +373,19 @@ def serve(descriptor: int) -> NoReturn:
 
 
 def ask_versions(address: str) -> dict[str, Any]:
-    """Return ``ray`` and ``python`` of a cluster, or ``refused`` or ``error`` with the reason."""
+    """Ask a cluster what it runs.
+
+    Returns:
+        Its versions as ``ray`` and ``python``, or ``refused`` or ``error`` with the reason.
+    """
     try:
         client = ray._raylet.GcsClient(address=address)
-        found = client.internal_kv_get(b"CLUSTER_METADATA", namespace=b"cluster", timeout=3)
+        metadata = client.internal_kv_get(b"CLUSTER_METADATA", namespace=b"cluster", timeout=3)
     except ray.exceptions.AuthenticationError as error:
         return {"refused": str(error)}
     except Exception as error:
         return {"error": f"{type(error).__name__}: {error}"}
-    versions = json.loads(found or b"{}")
+    versions = json.loads(metadata or b"{}")
     return {"ray": versions.get("ray_version"), "python": versions.get("python_version")}
 
 

@@ -23,7 +23,7 @@ def agent_argv(
     parent: int = 0,
     software: Software = OWN,
 ) -> list[str]:
-    """Give the command that is an agent.
+    """Return the command that runs an agent.
 
     Args:
         host: id of its host.
@@ -57,12 +57,20 @@ class AgentCall:
     """Number of the controller."""
 
     def environment(self) -> dict[str, str]:
-        """Return what an agent finds in its environment, beside what is its host's own."""
+        """Return what an agent finds in its environment, beside what is its host's own.
+
+        Returns:
+            Values by the names of variables.
+        """
         path = str(address_file(self.run_dir).absolute())
         return {RUN: self.tag, ADDRESS: path} | import_path(os.environ)
 
     def whole_environment(self, software: Software = OWN) -> dict[str, str]:
-        """Return our own environment with an agent's, for one that is started from here."""
+        """Return our own environment with an agent's, for one that is started from here.
+
+        Returns:
+            Values by the names of variables.
+        """
         ours = {k: v for k, v in os.environ.items() if k not in (AGENT, HOST, ZYGOTE)}
         own = {k: v for k, v in self.environment().items() if k != PATH}
         return software.agent_environment(ours) | own
@@ -79,9 +87,6 @@ class HostNews:
     reason: str
     """Completes a sentence that begins with the name of the host."""
 
-    final: bool = False
-    """Whether no further try can help, on any host: the run cannot begin."""
-
 
 class Transport(Protocol):
     """Starts agents; the fleet does the rest. Nothing of it may block for long."""
@@ -92,7 +97,11 @@ class Transport(Protocol):
 
     @property
     def slots(self) -> tuple[Slot, ...]:
-        """Slots known before any agent tells: these hosts are there at once and for good."""
+        """Slots known before any agent reports: their hosts are there at once and for good.
+
+        Returns:
+            In the order of ``hosts``; empty where agents find their slots.
+        """
 
     @property
     def allocation(self) -> str:
@@ -117,7 +126,7 @@ class Transport(Protocol):
         """Have an agent started on each of these hosts, in place of any that was there."""
 
     def poll(self) -> list[HostNews]:
-        """Give what is known for sure since the last call."""
+        """Return what has become certain since the last call."""
 
     def end(self, host: str) -> bool:
         """End what an agent on a host left, if that can be done at once; True when it is gone."""

@@ -6,7 +6,7 @@ import pytest
 
 from hydragnn_hpo.campaign.dispatch import Dispatch, choose_profile, fill_profile, merge_slots
 from hydragnn_hpo.campaign.state import State, Trial
-from hydragnn_hpo.campaign.trial_kind import TrainingTrials
+from hydragnn_hpo.campaign.trial_kind import CommandTrials, TrainingTrials
 from hydragnn_hpo.config.campaign_config import CampaignConfig
 from hydragnn_hpo.config.machine import find_profile
 from hydragnn_hpo.config.schema import parse_config
@@ -61,6 +61,26 @@ def test_a_trial_is_no_wider_than_its_steps_have_graphs(tmp_path, training, widt
     )
     widths, shared = dispatch.choices(Trial("t", {}, until=10))
     assert (widths[-1], shared) == (width, False)
+
+
+@pytest.mark.parametrize(
+    ("command", "width", "other_hosts"),
+    [
+        ({"per": "rank"}, 4, ()),
+        ({"per": "trial"}, 1, ("b",)),
+        ({"launcher": "srun"}, 1, ("b",)),
+    ],
+)
+def test_a_command_names_the_hosts_on_which_it_has_no_rank(tmp_path, command, width, other_hosts):
+    values = {"name": "x", "trial": {}, "space": {"rate": [1, 2]}, "search": CAMPAIGN["search"]}
+    values["command"] = {"argv": ["do"], "width": 4, **command}
+    campaign, run = parse_config(values, CampaignConfig, "x"), RunDir(tmp_path)
+    dispatch = Dispatch(campaign, run, CommandTrials(campaign, campaign.command), find_profile())
+    dispatch.lay_out([Slot(host, n, (), "cpu") for host in "ab" for n in (0, 1)], State())
+    dispatch.configs["t"] = {"trial": "t"}
+    start = StartTask("t", ("a:0", "a:1", "b:0", "b:1"), width=4, reason="x")
+    job = dispatch.prepare(Trial("t", {}, until=2, attempt=1), start)
+    assert (job.width, job.other_hosts) == (width, other_hosts)
 
 
 def slot(device="cpu", memory_mb=0):

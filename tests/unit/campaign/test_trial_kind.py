@@ -123,6 +123,46 @@ def test_what_was_ended_from_outside_goes_on_later(tmp_path, codes, first):
     assert (found["outcome"], found["reason"]) == ("interrupted", "host_lost")
 
 
+DUMP = """Fatal Python error: Segmentation fault
+
+Current thread 0x00007f0 (most recent call first):
+  File "/usr/lib/python3.12/ctypes/__init__.py", line 530 in string_at
+  File "/home/x/project/train.py", line 7 in descend
+  File "/home/x/project/train.py", line 20 in <module>
+
+Extension modules: numpy (total: 1)
+"""
+
+
+@pytest.mark.parametrize(
+    ("argv", "named"),
+    [
+        (["{python}", "/home/x/project/train.py", "{trial}"], True),
+        (["{python}", "-m", "project.train"], True),
+        (["sh", "other.sh"], False),
+    ],
+)
+def test_a_command_that_crashed_is_a_bug_at_a_line_of_its_script(tmp_path, argv, named):
+    (tmp_path / "log").write_text(DUMP)
+    trials = work()
+    trials.command = trials.command.model_copy(update={"argv": tuple(argv)})
+    found = trials.ended(EndedAttempt(tmp_path, (139,), first=0), until=6)
+    assert (found["outcome"], found["reason"]) == ("failed", "bug")
+    message = "ended (exit code 139) without result.json: "
+    place = "/home/x/project/train.py:7 in descend"
+    assert found["message"].startswith(message)
+    assert found["message"].endswith(place) == named
+
+
+@pytest.mark.parametrize("restarts", [0, 9])
+@pytest.mark.parametrize(("codes", "first"), [((1,), 0), ((139,), None), ((1, -9), 0)])
+def test_a_command_that_lost_a_host_is_no_bug_whatever_its_code(tmp_path, codes, first, restarts):
+    more = {"first": first, "away": ("b",), "restarts": restarts, "max_restarts": 5}
+    found = ended(tmp_path, codes=codes, **more)
+    assert (found["outcome"], found["reason"]) == ("interrupted", "host_lost")
+    assert found["excused"]
+
+
 def test_lost_again_and_again_is_a_bug(tmp_path):
     assert ended(tmp_path, codes=(-9,), restarts=5, max_restarts=5)["reason"] == "bug"
 

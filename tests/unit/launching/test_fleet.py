@@ -208,10 +208,10 @@ class Stage:
         self.until(found, f"{kind} of {job}")
         return found()[-1]
 
-    def start(self, *slots, name="j"):
+    def start(self, *slots, name="j", other_hosts=()):
         chosen = tuple(Slot(n[0], int(n[1]), (), "cpu") for n in slots)
         files = [self.folder / f"{name}.{end}" for end in ("log", "jsonl")]
-        job = Job(name, "work", len(chosen), {}, *files, chosen)
+        job = Job(name, "work", len(chosen), {}, *files, chosen, other_hosts)
         self.fleet.start(job)
         return job
 
@@ -417,6 +417,95 @@ def test_a_silent_host_is_lost_when_its_lease_is_over_and_not_before(stage):
     assert stage.wait("host_lost").data["host"] == "a"
     assert stage.kinds()[-2:] == ["ended", "host_lost"]
     assert stage.transport.started.count("a") >= 2
+
+
+def with_another_host(stage):
+    """Run a job on a that has processes on b, which no agent knows of."""
+    stage.open()
+    a, b = stage.both()
+    stage.until(lambda: len(stage.fleet.slots) == 4, "slots")
+    stage.start("a0", other_hosts=("b",))
+    assert a.run().other_hosts == ("b",)
+    stage.wait("started", "j")
+    assert not b.orders(StartJob)
+    return a, b
+
+
+def test_a_job_that_fails_ends_once_its_other_hosts_are_known_to_live(stage):
+    a, _ = with_another_host(stage)
+    began = stage.clock.monotonic()
+    a.end(code=1)
+
+    assert stage.wait("ended", "j").data["away"] == []
+    assert LEASE > stage.clock.monotonic() - began >= LEASE / 3, "a heartbeat"
+
+
+def test_a_job_that_failed_for_a_host_that_was_silent_before_says_so(stage):
+    a, b = with_another_host(stage)
+    b.beats = False
+    stage.rest(LEASE / 4)
+    a.end(code=1)
+
+    ended = stage.wait("ended", "j").data
+    assert (ended["codes"], ended["away"]) == ([1], ["b"])
+    assert stage.wait("host_lost").data["host"] == "b"
+    assert stage.kinds()[-2:] == ["ended", "host_lost"]
+
+
+def test_a_job_that_ended_well_or_was_stopped_waits_for_no_host(stage):
+    a, b = with_another_host(stage)
+    b.beats = False
+    stage.start("a1", name="k", other_hosts=("b",))
+    a.run("k")
+    stage.wait("started", "k")
+    began = stage.clock.monotonic()
+    a.end()
+    stage.fleet.stop("k")
+    a.await_order(StopJob, "k")
+    a.end("k", code=143)
+
+    stage.wait("ended", "k")
+    stage.wait("ended", "j")
+    assert stage.clock.monotonic() - began < LEASE / 3
+
+
+def test_a_job_whose_other_host_is_lost_is_ended(stage):
+    a, b = with_another_host(stage)
+    b.beats = False
+
+    assert a.await_order(PeerEnded).code == -9
+    assert "host_lost" not in stage.kinds(), "the job has not ended yet"
+    a.end(code=-15)
+    assert stage.wait("ended", "j").data["away"] == ["b"]
+
+
+def test_a_job_whose_other_host_is_gone_never_starts(stage):
+    stage.transport.hosts = ("a",)
+    stage.open()
+    a = stage.agent("a")
+    stage.until(lambda: stage.fleet.slots, "slots")
+    stage.start("a0", other_hosts=("b",))
+
+    ended = stage.wait("ended", "j").data
+    assert (ended["codes"], ended["away"]) == ([-15], ["b"])
+    stage.rest(0.1)
+    assert not a.orders(StartJob)
+
+
+@pytest.mark.parametrize("back", [True, False])
+def test_an_adopted_job_knows_its_other_hosts(stage, back):
+    adopt(stage)
+    alone = msgspec.structs.replace(bring("j", slots=("a:0",)), other_hosts=("b",))
+    a = stage.agent("a", jobs=[alone])
+    stage.wait("adopted", "j")
+    if back:
+        stage.agent("b")
+        a.end(code=1)
+    else:
+        assert a.await_order(PeerEnded).code == -9
+        a.end(code=-15)
+
+    assert stage.wait("ended", "j").data["away"] == ([] if back else ["b"])
 
 
 def test_another_agent_on_a_host_proves_that_all_of_the_first_is_gone(stage):

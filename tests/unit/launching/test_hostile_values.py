@@ -10,7 +10,13 @@ import pytest
 
 from hydragnn_hpo.config.machine import RankConfig, SiteConfig
 from hydragnn_hpo.errors import ConfigError
-from hydragnn_hpo.launching.command_rank import mpiexec_command, rank_wrapper, srun_command
+from hydragnn_hpo.launching.command_rank import (
+    LaunchSpec,
+    mpiexec_command,
+    rank_wrapper,
+    srun_command,
+)
+from hydragnn_hpo.launching.launched_rank import LaunchOrder
 from hydragnn_hpo.launching.slurm_allocation import step_argv
 from hydragnn_hpo.launching.transports.transport import agent_argv
 
@@ -61,15 +67,13 @@ def test_a_step_of_agents_passes_on_what_it_was_given(run, name):
     assert argv[-1] == name
 
 
-LAUNCH = {"job": "t0000.1", "hosts": ["n1"], "flags": []}
-
-
 @pytest.mark.parametrize("command", [srun_command, mpiexec_command])
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_launcher_passes_on_what_it_was_given(run, tmp_path, name, command):
     folder = tmp_path / name
     folder.mkdir()
-    (program, *options), environment = command(LAUNCH | {"job": name}, folder, {})
+    launch = LaunchSpec(("n1",), (), LaunchOrder(name, (), 10.0, None, ()))
+    (program, *options), environment = command(launch, folder, {})
 
     argv = [*options, "program", name, str(folder)]
     assert run([Path(program).name, *argv], environment) == argv

@@ -1,5 +1,7 @@
 """A job on its agent: when its ranks are signalled and how it is told."""
 
+import errno
+import os
 import signal
 
 import pytest
@@ -14,6 +16,20 @@ def job(tmp_path):
     ranks = tuple(RankStart(rank, rank, (), {}, (), {}) for rank in range(2))
     files = (str(tmp_path / "log"), str(watch))
     return JobProcess(StartJob("j", "m:f", {"large": "x"}, *files, ("a:0", "a:1"), meet, ranks))
+
+
+def test_a_log_that_cannot_be_opened_is_noticed_before_any_rank_is_forked(job, tmp_path):
+    (tmp_path / "log").mkdir()
+    with pytest.raises(IsADirectoryError, match="log"):
+        job.begin()
+
+
+def test_a_log_whose_file_server_is_away_is_left_to_its_ranks(job, monkeypatch):
+    def away(*_):
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+
+    monkeypatch.setattr(os, "open", away)
+    job.begin()
 
 
 def signals(job, *times):
@@ -102,5 +118,5 @@ def test_a_job_is_described_by_what_a_successor_must_know(job, tmp_path):
 
     known = job.describe()
 
-    assert (known.slots, known.pids, known.started) == (("a:0", "a:1"), (11, 12), True)
+    assert (known.slots, known.pids, known.forked) == (("a:0", "a:1"), (11, 12), True)
     assert (known.first_offset, known.meet) == (6, Rendezvous("10.0.0.1", 20001, "hsn0"))

@@ -35,11 +35,11 @@ def test_ranks_are_grouped_by_host_that_of_rank_0_first(work):
 def test_it_has_started_once_all_have(work):
     work.note_started("a", [11])
     work.note_started("b", [10, 12])
-    assert not work.started
+    assert not work.all_started
 
     work.note_started("c", [13])
 
-    assert work.started
+    assert work.all_started
     assert work.pids() == [10, 11, 12, 13]
 
 
@@ -97,8 +97,8 @@ def test_lost_ranks_were_killed(work):
 
 def test_a_job_that_agents_bring_is_the_job_that_was_started():
     same = ("j", ("b:0", "a:3"), Rendezvous("10.0.0.1", 20007, "hsn0"))
-    of_a = KnownJob(*same, watch=None, first_offset=0, pids=(11,), started=True)
-    of_b = KnownJob(*same, watch="/m.jsonl", first_offset=42, pids=(None,), started=False)
+    of_a = KnownJob(*same, watch=None, first_offset=0, pids=(11,), forked=True)
+    of_b = KnownJob(*same, watch="/m.jsonl", first_offset=42, pids=(None,), forked=False)
 
     work = JobTracker.adopt(of_a)
     work.note_found("a", of_a)
