@@ -188,7 +188,7 @@ class Dispatch:
     # -- deciding --------------------------------------------------------------------
 
     def decide(self, state: State, *, now: float, to_come: int, time_left: float) -> Plan:
-        """Choose what starts now, and where, and what had better be resized.
+        """Plan what starts now, where, and which running trials are resized.
 
         Args:
             state: the campaign's state.
@@ -347,7 +347,7 @@ class Dispatch:
 logger = logging.getLogger(__name__)
 
 FAILURES = 2
-"""Different failures after which a host gets no more trials."""
+"""Number of different failures after which a host gets no more trials."""
 
 
 class HostHealth:
@@ -357,7 +357,7 @@ class HostHealth:
         """Start without hosts; the backend's events bring them."""
         self.event_store, self.dispatch = event_store, dispatch
         self._ends: dict[str, float] = {}
-        """When hosts of other allocations are taken from us, in seconds since the epoch."""
+        """When hosts of other allocations leave, in seconds since the epoch, by host."""
 
     def on_event(self, event: Event) -> bool:
         """Process an event of a host; return whether it was one.
@@ -375,7 +375,7 @@ class HostHealth:
         return event.kind in ("host_joined", "host_leaving", "host_lost")
 
     def close_ending_hosts(self, now: float, *, checkpoint: float) -> list[Trial]:
-        """Start nothing more on hosts that will soon be taken from us.
+        """Start nothing more on hosts that will leave soon.
 
         Args:
             now: seconds since the epoch, later by what is kept free before an end.
@@ -410,7 +410,7 @@ class HostHealth:
         self.dispatch.pool.close_host(host)
 
     def quarantine_unusable(self, host: str, there: Collection[str], error: str) -> None:
-        """Use a host no more on which nothing can start.
+        """Quarantine a host on which nothing can start.
 
         Args:
             host: its id.
