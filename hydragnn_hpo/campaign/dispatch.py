@@ -150,7 +150,7 @@ class Dispatch:
         """Rebuild the pool from the present slots; those of running trials are taken.
 
         Hosts in quarantine are used where there are no others. Slots of lost hosts stay known:
-        what was placed there is on its way, and is told as lost by the backend.
+        what was placed there is on its way, and the backend reports it as lost.
         """
         self.slots |= {slot.name: slot for slot in slots}
         kept = [slot.name for slot in slots if slot.host not in state.hosts.quarantined]

@@ -113,7 +113,7 @@ def read_outcome(attempt: EndedAttempt) -> AttemptOutcome:
 
 
 def _without_result(attempt: EndedAttempt) -> AttemptOutcome:
-    """Read how an attempt ended that left no result, unasked."""
+    """Read how an attempt ended that left no result and was not asked to end."""
     codes = attempt.codes
     log_end = last_lines(attempt.folder / "log")
     if FILES_AWAY in codes:

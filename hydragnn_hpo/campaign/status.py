@@ -202,7 +202,7 @@ def running_trials(state: State, most: int, now: float | None = None) -> tuple[R
 
     Args:
         state: the campaign's state.
-        most: give no more than these.
+        most: rows at most.
         now: seconds since the epoch.
 
     Returns:

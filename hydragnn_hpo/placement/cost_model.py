@@ -394,7 +394,7 @@ class CostModel:
             self.observe_memory(config, width, BEYOND * least)
 
     def save(self, path: Path) -> None:
-        """Write what was learned here; what was lent stays with those who learned it."""
+        """Write what this campaign has learned, without what it borrowed from others."""
         content = {
             "format": FORMAT,
             "seconds": self._times.rows(),
