@@ -40,7 +40,7 @@ CAUSES: dict[str, str] = {
     "tail": "idle, nothing is left to start",
     "away": "hosts that were lost or are in quarantine",
 }
-"""What a slot-second can go to; every one goes to exactly one of them."""
+"""Causes that slot-seconds are counted under; each slot-second counts under exactly one."""
 
 CHECKPOINT_REASONS = ("paused", "resized", "walltime")
 """Interruptions that write a checkpoint first."""
@@ -111,7 +111,7 @@ class Attempt:
     saved: tuple[float, float] | None = None
     """Time of its newest checkpoint, and the seconds of training before it."""
     end: float | None = None
-    """When it ended, or was last heard of if its controller died; None while it runs."""
+    """When it ended, or the last event of its controller if that died; None while it runs."""
     ended: float | None = None
     """When a controller noted its end."""
     outcome: str | None = None
@@ -191,11 +191,11 @@ class SlotLedger:
 
     _sums: Sums = field(default_factory=lambda: Sums(float))
     _loose: Sums = field(default_factory=lambda: Sums(float))
-    """Idle since nothing runs: counts once something is placed again."""
+    """Idle slot-seconds since nothing runs; they count once something is placed again."""
     running: dict[str, Attempt] = field(default_factory=dict)
     """Attempts that hold slots, by trial."""
     orphans: dict[str, Attempt] = field(default_factory=dict)
-    """Attempts of a controller that is gone, which the next one did not hear of yet."""
+    """Attempts of an earlier controller that the present one has no event of yet."""
     _waiting: set[str] = field(default_factory=set)
     _here: dict[str, int] = field(default_factory=dict)
     """Slots by host."""
@@ -303,7 +303,7 @@ class SlotLedger:
                 self._idle += idle
 
     def _change_controller(self, event: JournalEvent) -> None:
-        """Skip the time between two controllers, in which trials may run on."""
+        """Skip the time between two controllers: trials may run on in it, but none is counted."""
         for attempt in self.running.values():
             attempt.end = self.time
         self.orphans |= self.running
@@ -324,7 +324,7 @@ class SlotLedger:
         self._counting = True
 
     def _take_over(self, trial: object) -> None:
-        """Let an orphan run on once the present controller writes an event about it."""
+        """Resume an orphan once the present controller writes an event about it."""
         attempt = self.orphans.pop(trial, None) if isinstance(trial, str) else None
         if attempt is not None:
             attempt.end = None
@@ -432,12 +432,12 @@ _HANDLERS: dict[str, Callable[[SlotLedger, Any], None]] = {
 
 
 REMEMBERED_SECONDS = 600.0
-"""How long it is known who held a slot before: samples come late where a line was cut."""
+"""How long past holders of a slot are kept: energy samples come late after a lost connection."""
 
 
 @dataclass
 class SlotHold:
-    """A trial on a slot."""
+    """The time for which a trial holds a slot."""
 
     trial: str
     begun: float
@@ -449,7 +449,7 @@ class SlotHold:
 
 
 class SlotHolders:
-    """Who holds each slot, and who did a while ago; follows the journal."""
+    """Trials that hold each slot, and those that did lately; follows the journal."""
 
     def __init__(self) -> None:
         """Start with no holders."""

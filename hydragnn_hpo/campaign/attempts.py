@@ -1,4 +1,4 @@
-"""Attempts from their start to their end: orders go out, their records go into the journal."""
+"""Attempts from start to end: jobs go to the backend, their records into the journal."""
 
 import contextlib
 import math
@@ -35,10 +35,10 @@ from hydragnn_hpo.search import (
 )
 
 PATIENCE_SECONDS = 15.0
-"""Time that interrupted trials get to write their checkpoint."""
+"""Seconds that interrupted trials get to write their checkpoint."""
 
 WRITERS = 16
-"""Threads that write files of attempts: each waits for the disk, and all could wait at once."""
+"""Threads that write the files of attempts, so that they wait for the disk at the same time."""
 
 LAUNCH_SECONDS = 0.3
 """Longest time for starts in one turn of the loop."""
@@ -68,7 +68,7 @@ class Attempts:
             event_store: where all is noted.
             dispatch: writes orders, learns what trials cost.
             backend: runs them.
-            tell: called with every trial that came to rest or failed.
+            tell: is called with each trial that came to rest or failed.
         """
         self.config, self.run_dir, self.event_store = config, run, event_store
         self.dispatch, self.backend, self.tell = dispatch, backend, tell
@@ -80,11 +80,11 @@ class Attempts:
         self.started = 0
         """Attempts that were started."""
         self.trouble: HydraError | None = None
-        """Why it makes no sense to go on: the disk is full, or trials fail alike."""
+        """Why the campaign cannot go on, as the disk is full or trials fail alike; else None."""
         self.files_away_since = math.inf
         """Since when ranks cannot reach their files, in monotonic time; infinity while they can."""
         self.news = False
-        """Whether something happened since the last look that a plan may depend on."""
+        """Whether anything that a plan depends on has happened since the last plan."""
 
     def start_plan(self, plan: Plan) -> None:
         """Append what was decided to the journal, durably; ``launch`` acts on it."""
@@ -112,7 +112,7 @@ class Attempts:
         self.event_store.sync()
 
     def launch(self, seconds: float = LAUNCH_SECONDS) -> None:
-        """Start what was decided, for a moment: thousands of starts must not stop the clock.
+        """Start what was decided, for a limited time: thousands of starts must not block the loop.
 
         A trial that was asked to end meanwhile ends without having started.
         """
@@ -129,7 +129,7 @@ class Attempts:
                     self.end(trial)
 
     def ask(self, trial: Trial, reason: str, **values: Any) -> None:
-        """Ask a running trial to end: once, but for a person or a pause, which do not wait."""
+        """Ask a running trial to end, once; a cancellation, a pause and the clock ask again."""
         if trial.stop_reason is not None and reason in REQUESTS:
             return
         if trial.stop_reason is None or reason == "cancelled":
@@ -212,7 +212,7 @@ class Attempts:
             self._record(trial, event.data)
 
     def _record(self, trial: Trial, record: dict[str, Any]) -> None:
-        """Append what matters of a record; whatever a command of a user writes does no harm.
+        """Append what matters of a record; malformed records of a user's command are ignored.
 
         An adopted attempt repeats its records from the first one: what is known is dropped.
         """

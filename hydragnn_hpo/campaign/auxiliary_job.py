@@ -45,7 +45,7 @@ class AuxiliaryJob:
         """Name the files it uses: its own, as a host that thaws may still be at an earlier try."""
         self.kind, self.name = kind, name
         self.log = run / f"{kind}.log"
-        self.file = run / f".{name}.json"  # not asked for before its time, see LATE_SECONDS
+        self.file = run / f".{name}.json"  # not opened before the job ended, see LATE_SECONDS
         for old in run.glob(f".{kind}.*.*"):
             remove(old)
 

@@ -392,7 +392,7 @@ class Controller:
         return events
 
     def _quarantine_unusable(self, host: str, there: Collection[str], error: str) -> None:
-        """Use a host no more; where others were lost, the campaign waits for better days."""
+        """Quarantine a host; where others were lost, drain instead of failing."""
         try:
             self.host_health.quarantine_unusable(host, there, error)
         except JobError as unusable:

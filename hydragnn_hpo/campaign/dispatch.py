@@ -150,7 +150,7 @@ class Dispatch:
         """Rebuild the pool from the present slots; those of running trials are taken.
 
         Hosts in quarantine are used where there are no others. Slots of lost hosts stay known:
-        what was placed there is on its way, and is told as lost by the backend.
+        what was placed there is on its way, and the backend reports it as lost.
         """
         self.slots |= {slot.name: slot for slot in slots}
         kept = [slot.name for slot in slots if slot.host not in state.hosts.quarantined]
@@ -188,7 +188,7 @@ class Dispatch:
     # -- deciding --------------------------------------------------------------------
 
     def decide(self, state: State, *, now: float, to_come: int, time_left: float) -> Plan:
-        """Choose what starts now, and where, and what had better be resized.
+        """Plan what starts now, where, and which running trials are resized.
 
         Args:
             state: the campaign's state.
@@ -351,7 +351,7 @@ class Dispatch:
 logger = logging.getLogger(__name__)
 
 FAILURES = 2
-"""Different failures after which a host gets no more trials."""
+"""Number of different failures after which a host gets no more trials."""
 
 
 class HostHealth:
@@ -361,7 +361,7 @@ class HostHealth:
         """Start without hosts; the backend's events bring them."""
         self.event_store, self.dispatch = event_store, dispatch
         self._ends: dict[str, float] = {}
-        """When hosts of other allocations are taken from us, in seconds since the epoch."""
+        """When hosts of other allocations leave, in seconds since the epoch, by host."""
 
     def on_event(self, event: Event) -> bool:
         """Process an event of a host; return whether it was one.
@@ -379,7 +379,7 @@ class HostHealth:
         return event.kind in ("host_joined", "host_leaving", "host_lost")
 
     def close_ending_hosts(self, now: float, *, checkpoint: float) -> list[Trial]:
-        """Start nothing more on hosts that will soon be taken from us.
+        """Start nothing more on hosts that will leave soon.
 
         Args:
             now: seconds since the epoch, later by what is kept free before an end.
@@ -414,7 +414,7 @@ class HostHealth:
         self.dispatch.pool.close_host(host)
 
     def quarantine_unusable(self, host: str, there: Collection[str], error: str) -> None:
-        """Use a host no more on which nothing can start.
+        """Quarantine a host on which nothing can start.
 
         Args:
             host: its id.

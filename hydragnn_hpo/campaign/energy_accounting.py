@@ -80,7 +80,7 @@ WEAK_SHARE = 0.5
 """A busy host with less power than this part of what its peers take is slow or half dead."""
 
 PEERS = 8
-"""Fewest busy hosts from which a usual power can be told."""
+"""Fewest busy hosts whose median power counts as usual."""
 
 
 class HostWarnings:

@@ -42,7 +42,7 @@ BRAIN_SECONDS = {"deephyper": 1.1, "optuna": 0.1}
 and ``search/README.md``."""
 
 TICKS = 3000.0
-"""A campaign's events are answered in so many turns at most, roughly."""
+"""Rough number of decisions of a whole simulated campaign, at most."""
 
 CHECKPOINT_SECONDS = 60.0
 """Assumed between the checkpoints of a command."""
@@ -50,7 +50,7 @@ CHECKPOINT_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class ForecastMachine:
-    """What a forecast assumes of the machine."""
+    """The machine that a forecast assumes."""
 
     profile: ProfileConfig
     hosts: int
@@ -136,7 +136,7 @@ class Forecast:
 
     @cached_property
     def longest(self) -> tuple[str, float]:
-        """Return the trial that takes longest even as wide as is efficient, and its seconds.
+        """Return the trial that takes longest at its quickest efficient width, and its seconds.
 
         Returns:
             Name and seconds; an empty name and 0 where there is no work.

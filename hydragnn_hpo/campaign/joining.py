@@ -51,7 +51,7 @@ LEAVING_SECONDS = 20.0
 """Time that trials on these hosts get to write checkpoints when the allocation must leave."""
 
 LAST_SECONDS = 5.0
-"""Before the end of the allocation agents are told to go."""
+"""Time before the end of the allocation at which agents are stopped."""
 
 LEASE_SECONDS = STALE_SECONDS + 30.0
 """Default lease of ranks. A controller that is lost with its host is missed after

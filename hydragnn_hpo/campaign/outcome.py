@@ -23,7 +23,7 @@ DUMP_BYTES = 262_144
 """What is read of a log for the tracebacks that a crashed rank left at its end."""
 
 CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT)
-"""Signals that a process brings upon itself. SIGKILL may be the kernel's, out of memory."""
+"""Signals that a process causes itself. SIGKILL may come from the kernel, out of memory."""
 
 MAX_CRASHES = 2
 """Crashes without a new checkpoint between them that make a bug. One may be a bit that flipped. A
@@ -47,7 +47,7 @@ RESERVED_KEYS = (
 
 @dataclass(frozen=True)
 class EndedAttempt:
-    """What must be known of an attempt that ended, beside its files."""
+    """What is known of an attempt that ended, beside its files."""
 
     folder: Path
     codes: Sequence[int]
@@ -113,7 +113,7 @@ def read_outcome(attempt: EndedAttempt) -> AttemptOutcome:
 
 
 def _without_result(attempt: EndedAttempt) -> AttemptOutcome:
-    """Read how an attempt ended that left no result, unasked."""
+    """Read how an attempt ended that left no result and was not asked to end."""
     codes = attempt.codes
     log_end = last_lines(attempt.folder / "log")
     if FILES_AWAY in codes:

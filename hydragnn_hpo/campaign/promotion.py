@@ -52,7 +52,7 @@ class Promoter:
         """What was there when all were last compared."""
 
     def promote(self, *, exhausted: bool) -> None:
-        """Promote who may go on now.
+        """Promote the trials that may go on now.
 
         Args:
             exhausted: whether all trials of the budget were proposed.
@@ -81,7 +81,7 @@ class Promoter:
         return self._seen != seen
 
     def _choose(self, resting: bool) -> list[Promotion]:
-        """Ask the rule of the campaign; only who is at rest can go on."""
+        """Apply the rule of the campaign; only trials at rest can go on."""
         search, state = self.search, self.event_store.state
         results = [state.results.get(rung, []) for rung in search.rungs]
         gone = [state.promoted.get(rung, set()) for rung in search.rungs]

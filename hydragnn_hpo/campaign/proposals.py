@@ -1,4 +1,4 @@
-"""Trials from the brain: asked for ahead, checked, appended, and reported back when they rest."""
+"""Proposals of the brain: requested ahead, checked, appended; their results go back to it."""
 
 import logging
 import math
@@ -96,13 +96,13 @@ class SearchWorker:
         self._results.append(self._pool.submit(lambda: self._brain.result().tell(known, objective)))
 
     def check(self) -> None:
-        """Raise what went wrong in the brain's thread."""
+        """Raise any error of the brain's thread."""
         for future in [f for f in self._results if f.done()]:
             future.result()
             self._results.remove(future)
 
     def close(self) -> None:
-        """Stop thinking."""
+        """End the brain's thread."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
@@ -160,7 +160,7 @@ class Proposals:
         )
 
     def start(self) -> None:
-        """Build the brain and replay what was told before; nothing once all is proposed."""
+        """Build the brain and replay earlier results; do nothing once all trials are proposed."""
         for trial in self.event_store.state.trials.values():
             if trial.attempt or trial.reason != "bad_config":  # one that ran once makes a trial
                 self._configure(trial)
@@ -290,6 +290,6 @@ class Proposals:
         return trial.rung_scores[min(trial.rung_scores)] if trial.rung_scores else None
 
     def close(self) -> None:
-        """Stop thinking."""
+        """End the brain's thread."""
         if self.search_worker:
             self.search_worker.close()

@@ -1,7 +1,7 @@
 """Rehearse a campaign: the real controller, journal and link before hosts that are stubs.
 
-Time runs faster for trials and for what the journal says; the controller itself has none to gain.
-So each second that it takes counts ``speed_up`` seconds of the campaign.
+The clock of trials and journal runs ``speed_up`` times as fast as the real one. The controller's
+own work takes real time, so each second of it counts ``speed_up`` seconds of the campaign.
 """
 
 import math
@@ -43,15 +43,15 @@ RECORDS = ("first_step", "epoch", "checkpoint")
 """Events of the journal that are records of trials."""
 
 STEADY = 0.75
-"""Figures of load are of the time in which this share of the most trials at once ran."""
+"""Load is measured while at least this share of the largest number of running trials runs."""
 
 _SAMPLE_SECONDS = 1.0
 _JOINING_SECONDS = 120.0
 _HOSTS_PER_SECOND = 20.0
-"""What hosts may take to join: that much, and one second for so many of them."""
+"""Hosts may take ``_JOINING_SECONDS`` to join, and one more second for every so many hosts."""
 
 _SLACK = 3.0
-"""A rehearsal may take so many times the predicted time."""
+"""A rehearsal may take so many times its predicted time, and ``_SLACK_SECONDS`` more."""
 
 _SLACK_SECONDS = 300.0
 
@@ -111,7 +111,7 @@ class Load:
 
 @dataclass(frozen=True)
 class ControllerLoad:
-    """What the controller did, and took, while nearly all trials ran."""
+    """Records that the controller processed, CPU and memory, while nearly all trials ran."""
 
     steady_seconds: float
     running_trials: float
@@ -153,7 +153,7 @@ class Rehearsal:
     """Seconds of the campaign, as rehearsed."""
 
     def problems(self) -> list[str]:
-        """Return sentences on what a controller must not do."""
+        """List what the controller did wrong, one sentence each."""
         problems = []
         if self.hosts_admitted < self.hosts:
             problems.append(f"{self.hosts_admitted:,} of {self.hosts:,} hosts joined.")

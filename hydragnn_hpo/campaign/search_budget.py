@@ -95,7 +95,7 @@ def fit_budget(
         render: makes a campaign of a budget.
         machine: where it runs.
         stats: of the data, as in ``stats.json``, or an estimate.
-        able: convs that can predict what is asked.
+        able: names of the convs that can predict the wanted targets.
         seconds: time for the whole campaign.
 
     Returns:
@@ -119,7 +119,7 @@ def list_budgets(training: int, able: Sequence[str]) -> Iterator[SearchBudget]:
 
     Args:
         training: structures in the training split.
-        able: convs that can predict what is asked.
+        able: names of the convs that can predict the wanted targets.
     """
     full = choose_epochs(training)
     for features, layers in TIERS:

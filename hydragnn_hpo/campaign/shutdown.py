@@ -15,7 +15,7 @@ class ShutdownRequest:
 
     An exception out of a signal handler can strike between any two lines, also while a
     lease is half taken. So the first signal only sets a flag that the controller's loop
-    looks at; the second is from a person who will not wait, and interrupts at once.
+    looks at; a second one means that a person will not wait, and interrupts at once.
     """
 
     wanted = False

@@ -47,8 +47,8 @@ An end that is ``excused`` does not count: it was lost with a host, a lease or i
 """
 
 AT_ONCE_SECONDS = 30.0
-"""Hosts that are lost within so long share a cause, a switch or the power: none is at fault. They
-are missed one by one, each when its own lease has lapsed."""
+"""Hosts that are lost within so many seconds share a cause, such as a switch or the power: no host
+is at fault. Their losses are noticed one by one, each when the host's own lease has lapsed."""
 
 
 @dataclass
@@ -71,7 +71,7 @@ class Trial:
     placed: float = 0.0
     first_step: float | None = None
     last_progress: float = 0.0
-    """When its present attempt last said that it goes on."""
+    """When its present attempt last reported progress, in seconds since the epoch."""
     epoch: int = 0
     objective: float | None = None
     """The trainer's own: weighted validation MAE in units of each target's spread."""
@@ -100,9 +100,9 @@ class Trial:
     joules: float = 0.0
     """Energy of its epochs, where its own ranks measure it."""
     energy: float | None = None
-    """Joules that the counters of hosts say its slots took; None where nothing was counted."""
+    """Joules of its slots by the counters of hosts; None where nothing was counted."""
     metered_seconds: float = 0.0
-    """Slot-seconds in which they were counted."""
+    """Slot-seconds in which ``energy`` was counted."""
     predicted: float | None = None
     """Seconds per epoch that were predicted when its present attempt was placed."""
 
@@ -142,13 +142,13 @@ class Hosts:
     lost: dict[str, str] = field(default_factory=dict)
     """Why a host is not there."""
     failures: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
-    """What a host has on its account: trials that were lost on it, and its own losses."""
+    """Causes of failures by host: names of trials that were lost on it, and its own losses."""
     newest_loss: tuple[float, str] = (-math.inf, "")
-    """When the newest loss of a host was, and of which."""
+    """Time and host of the newest loss."""
     quarantined: dict[str, str] = field(default_factory=dict)
     """Why a host gets no more trials."""
     warned: dict[str, str] = field(default_factory=dict)
-    """What is odd about a host, as its counters say."""
+    """What is odd about the counters of a host, by host."""
 
 
 @dataclass
@@ -194,9 +194,9 @@ class State:
         self.hosts = Hosts()
         self.energy = EnergyUse()
         self.results: defaultdict[int, list[RungResult]] = defaultdict(list)
-        """By rung, who came to rest there and with what, in order."""
+        """Results of the trials that came to rest at each rung, in order."""
         self.promoted: defaultdict[int, set[str]] = defaultdict(set)
-        """By rung, who was sent on from there."""
+        """Names of the trials that were promoted from each rung."""
         self.closed = False
         """Whether the finalists were chosen: nothing is promoted any more."""
         self.ending = False
@@ -209,7 +209,7 @@ class State:
         self.additions: set[str] = set()
         """Requests that added them."""
         self.chosen: deque[SearchedValues] = deque()
-        """Values that a person chose and that are not trials yet."""
+        """Values that a person chose for trials that are not proposed yet."""
         self.units: dict[str, str] = {}
         self.bugs: Counter[str] = Counter()
         """How often each bug was seen."""
@@ -255,7 +255,7 @@ class State:
         self._by[trial.status][trial.name] = trial
 
     def move(self, trial: Trial, status: TrialStatus) -> None:
-        """Bring a trial into another state."""
+        """Change the status of a trial."""
         del self._by[trial.status][trial.name]
         trial.status = status
         self._by[status][trial.name] = trial
@@ -273,7 +273,7 @@ def first_goal(score: float | Sequence[float] | None) -> float | None:
 
 
 def fold(events: Iterable[JournalEvent]) -> State:
-    """Make the state out of a journal."""
+    """Fold the events of a journal to its state."""
     state = State()
     for event in events:
         state.apply(event)

@@ -40,7 +40,7 @@ class RunningTrial:
     epoch_seconds: float | None
     """Its newest epoch at its present width."""
     asked: str | None
-    """What it was asked: to yield, to stop."""
+    """Why it is asked to end, None while it may go on."""
     ends_in: float | None = None
     """Predicted seconds until it has reached its rung; None before anything is known."""
 
@@ -202,7 +202,7 @@ def running_trials(state: State, most: int, now: float | None = None) -> tuple[R
 
     Args:
         state: the campaign's state.
-        most: give no more than these.
+        most: rows at most.
         now: seconds since the epoch.
 
     Returns:

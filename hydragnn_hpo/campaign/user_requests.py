@@ -75,7 +75,7 @@ def write_request(run: RunDir, kind: Kind, **values: Any) -> Path:
 
     Args:
         run: the run directory.
-        kind: what is asked.
+        kind: of the request.
         values: ``trial``, ``count`` or ``values``, as the kind needs.
 
     Raises:
@@ -274,7 +274,7 @@ class RequestHandler:
     def _stop(self) -> None:
         """End the search: running trials go to their rungs, waiting ones are cancelled.
 
-        All at once and said last: a controller that dies meanwhile is asked again.
+        The event comes last: if this controller dies before it, the request is still there.
         """
         for trial in self.event_store.state.with_status("queued"):
             self._drop(trial, "the campaign was stopped", durable=False)

@@ -38,29 +38,29 @@ Row = tuple[dict[str, float], float]
 Floats = NDArray[np.float64]
 
 BEND = 1.5
-"""Residuals beyond so many standard deviations count only linearly."""
+"""Standard deviations beyond which a residual counts linearly, not squared (Huber)."""
 
 BENT = 0.89
-"""What the weights leave of the variance of normal residuals."""
+"""Share of the variance of normal residuals that is left by Huber's weights."""
 
 ROUNDS = 5
-"""Times that weights and noise are found again."""
+"""Rounds in which weights and noise are computed again."""
 
 BELIEF = 4.0
-"""Observations that the prior guess of the noise is worth."""
+"""Number of observations that the first guess of the noise counts for."""
 
 STALE = 0.02
 """Share of new observations below which the last fit is good enough."""
 
 MOST_ROWS = 4096
-"""Observations that are kept; the oldest are forgotten."""
+"""Most observations that are kept; the oldest are dropped."""
 
 
 class Ridge:
     """Predicts a number from named features, with its standard deviation."""
 
     def __init__(self, priors: Mapping[str, float], noise: float) -> None:
-        """Know nothing but the priors.
+        """Start with the priors alone.
 
         Args:
             priors: standard deviation of a feature's coefficient, by the feature's kind: its name
@@ -99,7 +99,7 @@ class Ridge:
         self._stale = len(self._lent) + len(self._rows)
 
     def rows(self) -> list[Row]:
-        """Return our own observations in the order in which they came."""
+        """Return the observations of this campaign, in the order in which they came."""
         return list(self._rows.values())
 
     @property
@@ -131,7 +131,7 @@ class Ridge:
         return math.sqrt(self._noise**2 + unseen + float(row @ self._spread @ row))
 
     def coefficient(self, name: str) -> float:
-        """Return what one unit of a feature adds."""
+        """Return the coefficient of a feature."""
         self._refit()
         return self._known.get(name, 0.0)
 
@@ -171,17 +171,17 @@ class Ridge:
 
 
 PRIOR, WORTH = 0.05, 4.0
-"""Share of trials that fail as long as nobody knows, and how many trials that belief is worth."""
+"""Assumed share of trials that fail, and the number of trials that this assumption counts for."""
 
 MOST = 0.95
-"""Nothing is certain to fail."""
+"""Highest probability of failure: no trial is certain to fail."""
 
 
 class FailureModel:
     """Counts ends and failures by what may have caused them."""
 
     def __init__(self) -> None:
-        """Nothing has ended."""
+        """Start without ends."""
         self.counts: dict[str, list[int]] = {}
         self._lent: dict[str, list[int]] = {}
 
@@ -196,7 +196,7 @@ class FailureModel:
             _count(self.counts, cause, 1, int(failed))
 
     def lend(self, counts: Mapping[str, tuple[int, int]]) -> None:
-        """Take in what somebody else counted, which is not ours to hand on."""
+        """Take in the counts of another campaign; they are not saved with those of this one."""
         for cause, (ends, failures) in counts.items():
             _count(self._lent, cause, ends, failures)
 
@@ -309,8 +309,8 @@ class _TrialFeatures:
 class CostModel:
     """Prices trials; learns from those that ran.
 
-    A trial is told apart by its object, so hand in the same one each time. Not what ran decides on
-    another machine, only ratios: each machine has its own factor and slope with the width.
+    Trials are told apart by object identity: pass the same object each time. Observations of
+    another machine teach ratios between trials only: each machine has its own factor and slope.
     """
 
     def __init__(
@@ -320,7 +320,7 @@ class CostModel:
         *,
         max_width: int = 64,
     ) -> None:
-        """Know formulas only.
+        """Start with the formulas alone.
 
         Args:
             stats: of the data, as in ``stats.json``; None where trials are a command.
@@ -394,7 +394,7 @@ class CostModel:
             self.observe_memory(config, width, BEYOND * least)
 
     def save(self, path: Path) -> None:
-        """Write what was learned here; what was lent stays with those who learned it."""
+        """Write what this campaign has learned, without what it borrowed from others."""
         content = {
             "format": FORMAT,
             "seconds": self._times.rows(),

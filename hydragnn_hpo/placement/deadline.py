@@ -114,7 +114,7 @@ def build_price_table(
     now, left = np.zeros(count), np.full(count, np.inf)
     now[first:] = [each.width * each.task.lanes for each in running]
     left[first:] = [max(each.seconds_left, 0.0) for each in running]
-    # Of one whose end nobody knows nothing is expected: it keeps its slots.
+    # A trial whose end is not known is expected to keep its slots.
     left[first:][~np.isfinite(left[first:])] = 0.0
     present = np.array([each.task.at(each.width) for each in running])
     waits = np.array([each.checkpoint_in for each in running])

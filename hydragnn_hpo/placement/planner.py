@@ -191,7 +191,7 @@ class WidthPlanner:
             busy: trials that run.
             priced: what all take; the last rows are the running ones.
             deadline: seconds until all should have ended.
-            free: slots that nobody was promised.
+            free: slots that are reserved for no trial.
             outlook: what a restart costs, and whether further trials will come.
         """
         self.busy, self.priced, self.deadline, self.free = busy, priced, deadline, free
@@ -291,7 +291,7 @@ class WidthPlanner:
 
 
 OUTLASTS = 1.4
-"""While nobody knows how many trials are to come, one longer than so many typical ones is wide."""
+"""Typical lengths above which a trial starts wide while it is unknown how many are to come."""
 
 
 def plan(
@@ -357,7 +357,7 @@ def _yielded_first(task: Task) -> bool:
 
 
 def _queue_order(task: Task) -> tuple[bool, float, str]:
-    """Order the queue: who was stopped for a better width, then the longest."""
+    """Order the queue: trials that were stopped for a better width, then the longest."""
     return task.requested_width is None, -task.seconds[0] * task.widths[0] * task.lanes, task.name
 
 

@@ -348,7 +348,7 @@ TYPICAL_FLOPS, TYPICAL_STEPS = 1e9, 100.0
 """Operations of a step and steps of an epoch at which the machine's factor holds as it is."""
 
 COMMAND_SECONDS = 60.0
-"""What a command takes per epoch as long as nobody knows."""
+"""Seconds per epoch of a command before one was measured."""
 
 
 def estimate_seconds(work: Workload, profile: ProfileConfig, width: int) -> float:
@@ -473,7 +473,7 @@ class CommandQuote:
 
 @dataclass(frozen=True)
 class Price:
-    """What is known of a trial's cost, at the moment it was asked for."""
+    """What a trial costs, as far as it is known at the time of the call."""
 
     quote: Quote | CommandQuote
     """Its price before anything ran."""

@@ -1,4 +1,4 @@
-"""Run a campaign in no time: the real planner on a simulated machine, event by event."""
+"""Simulate a campaign: the real planner on a machine that exists only here, event by event."""
 
 import heapq
 import math
@@ -34,23 +34,23 @@ What = Literal["start-up", "training", "lost"]
 
 @dataclass(frozen=True)
 class SimulatedWork:
-    """One trial of a simulated campaign, as it truly is and as it is believed to be."""
+    """One trial of a simulated campaign: its true seconds, and those that the planner expects."""
 
     name: str
     widths: tuple[int, ...]
     """Ranks it may have, rising."""
     seconds: tuple[float, ...]
-    """What all of it truly takes at each width, without start-up."""
+    """True seconds of the whole trial at each width, without start-up."""
     predicted: tuple[float, ...] = ()
-    """What is believed until it is measured; the truth if left out."""
+    """Seconds that the planner expects until the trial is measured; the true ones if left out."""
     lanes: int = 1
     """Slots that each of its ranks occupies."""
 
     def planned_seconds(self) -> tuple[float, ...]:
-        """Return the seconds that the planner starts from.
+        """Return the seconds that the planner starts from, in the order of ``widths``.
 
         Returns:
-            Seconds by width, in the order of ``widths``.
+            Seconds of the whole trial by width.
         """
         return self.predicted or self.seconds
 
@@ -60,13 +60,13 @@ class SimulatedWork:
 
     @property
     def useful(self) -> float:
-        """Slot-seconds at its narrowest width, where nothing is spent on ranks that talk."""
+        """Slot-seconds at its narrowest width, where ranks lose least by communication."""
         return self.seconds[0] * self.widths[0] * self.lanes
 
 
 @dataclass(frozen=True)
 class SimulationSettings:
-    """The machine of a simulation, and its habits; times in seconds."""
+    """The machine of a simulation and how it behaves; times in seconds."""
 
     hosts: int
     slots_per_host: int
@@ -83,7 +83,7 @@ class SimulationSettings:
     probe: float = 0.02
     """Share of a trial after which its speed is measured."""
     tick: float = 1.0
-    """Events of so long are answered by one decision."""
+    """The planner decides once for all events within so many seconds."""
     wave: int = 0
     """Trials that the brain proposes ahead of those that run; 0: all are there at once."""
     brain_seconds: float = 0.0
@@ -108,7 +108,7 @@ class SimulationSettings:
 
 @dataclass(frozen=True)
 class Bar:
-    """Something that a trial did with its slots for a while."""
+    """A stretch of time in which a trial held slots, and what for."""
 
     trial: str
     slots: tuple[str, ...]
@@ -119,13 +119,13 @@ class Bar:
 
     @property
     def slot_seconds(self) -> float:
-        """Return its area."""
+        """Slots times seconds."""
         return len(self.slots) * (self.end - self.start)
 
 
 @dataclass(frozen=True)
 class SimulationResult:
-    """A campaign as it went in a simulation."""
+    """How a simulated campaign went."""
 
     bars: tuple[Bar, ...]
     """In the order of their ends."""
@@ -135,7 +135,7 @@ class SimulationResult:
     spent: Mapping[str, float]
     """Slot-seconds by cause, see ``CAUSES``; their sum is ``slots * makespan``."""
     useful_seconds: float
-    """One-slot work that was done, in slot-seconds."""
+    """Slot-seconds that the finished work takes at narrowest widths."""
     restarts: int
     """Restarts for a better width, all trials together."""
     failed_hosts: int = 0
@@ -144,15 +144,15 @@ class SimulationResult:
 
     @property
     def useful(self) -> float:
-        """Return the share of all slot-time that one-slot work takes."""
+        """Share of all slot-time that the work would take at narrowest widths, 0 to 1."""
         return self.useful_seconds / max(self.slots * self.makespan, 1e-9)
 
     @property
     def shares(self) -> dict[str, float]:
-        """Return the share of slot-time by cause; they add up to 1.
+        """Return the share of slot-time by cause.
 
         Returns:
-            By cause of ``CAUSES``, 0 to 1.
+            Shares by cause of ``CAUSES``, 0 to 1; they sum to 1.
         """
         whole = max(self.slots * self.makespan, 1e-9)
         return {cause: self.spent.get(cause, 0.0) / whole for cause in CAUSES}
@@ -168,7 +168,7 @@ class SimulationResult:
 
 
 class SimulatedTrial:
-    """What is true of a trial, and what its planner may know."""
+    """A trial of the simulation: its true state, and the task that the planner sees."""
 
     def __init__(self, work: SimulatedWork) -> None:
         """Start with nothing done."""
@@ -198,7 +198,7 @@ class SimulatedTrial:
         self.end = now + setup + (1.0 - self.done) * self.whole
 
     def time_of(self, done: float) -> float:
-        """Return the time at which so much of the trial is done."""
+        """Return the time at which a share of the trial, 0 to 1, is done."""
         return self.started + self.setup + (done - self.done) * self.whole
 
     def done_at(self, time: float) -> float:
@@ -216,7 +216,7 @@ class SimulatedTrial:
         return self.started + self.setup + max(1, math.ceil(trained / every)) * every
 
     def measure(self) -> None:
-        """Correct what is believed by the speed at the present width."""
+        """Correct the expected seconds by the true speed at the present width."""
         known = self._known
         factor = self.whole / known.at(self.width)
         if factor != 1.0:
@@ -252,14 +252,14 @@ class SimulatedTrial:
         left = (1.0 - self.done) * self._known.at(self.width)
         if trained < 0.0:
             return RunningTask(self._known, self.width, left - trained, stoppable=False)
-        # What is believed may be too short: a trial that runs on has something left.
+        # The expected time may be too short: a trial that still runs has something left.
         left = max(left - trained, 0.01 * left)
         wait = self.next_checkpoint(now, every) - now
         return RunningTask(self._known, self.width, left, self.requested_width is None, wait)
 
 
 def draw_error(seed: int, trial: str, spread: float) -> float:
-    """Return by what the true seconds of a trial are longer than its price, the same each time.
+    """Draw the factor from a trial's price to its true seconds; the same each time.
 
     Args:
         seed: of the campaign.
@@ -287,7 +287,7 @@ def simulate(
         works: the trials, in the order in which they are proposed.
         setting: the machine.
         decide: the planner.
-        promote: gives what a trial that ended, and when, is followed by.
+        promote: returns the work that follows a trial, from its name and the time of its end.
     """
     simulation = _Simulation(works, setting, decide, promote)
     simulation.run()

@@ -61,7 +61,7 @@ class RunningTask:
     seconds_left: float
     """Until its rung at its present width; start-up included while it starts."""
     stoppable: bool = True
-    """Whether it may be asked to yield: it has started, and was not asked already.
+    """Whether it may be asked to yield: it has started, and was not asked before.
 
     One that was asked goes on at ``task.requested_width``; slots are kept for it.
     """

@@ -1,4 +1,4 @@
-"""Brains: who proposes the next trials, and what a searched space means."""
+"""Brains that propose trials, and what a searched space means."""
 
 from typing import TYPE_CHECKING
 

@@ -30,7 +30,7 @@ class Brain(Protocol):
     """
 
     def ask(self, count: int) -> list[dict[str, Scalar]]:
-        """Propose active configurations that were never asked or told before.
+        """Propose active configurations that were neither proposed nor reported before.
 
         Fewer than ``count`` only when the space is exhausted.
         """
@@ -51,13 +51,13 @@ class Brain(Protocol):
         """Bring a fresh brain up to date after a restart.
 
         Args:
-            results: what was told before, in the journal's order.
+            results: of earlier calls of ``tell``, in the journal's order.
             pending: proposals without a result yet, which are not to be proposed again.
         """
         ...
 
     def learn(self, results: Sequence[tuple[Mapping[str, Scalar], Point | None]]) -> None:
-        """Take in results of earlier campaigns, before anything is asked or told.
+        """Take in results of earlier campaigns, before the first ``ask`` or ``tell``.
 
         They teach the model, but are no trials of this campaign: each may be proposed.
         """
@@ -137,7 +137,7 @@ def select_warm_start(
     Args:
         space: searched keys of this campaign.
         constraints: ``search.constraints`` of this campaign.
-        rows: from earlier ones, in their journals' order; whoever reads them adds what an earlier
+        rows: from earlier ones, in their journals' order; the caller adds what an earlier
             campaign had fixed and this one searches.
         template: values fixed in this campaign: a row that has them too has no foreign key.
     """

@@ -39,7 +39,7 @@ Promoted = Sequence[Collection[str]]
 def promote_asynchronously(
     results: Rungs, promoted: Promoted, *, reduction: int
 ) -> list[Promotion]:
-    """List who may go on right now, without waiting for anybody; highest rung first.
+    """List the trials that may go on now, without waiting for others; highest rung first.
 
     A trial goes on when it is among the best ``floor(n / reduction)`` of the ``n`` that rest at
     its rung or have passed it, failed ones included.
@@ -59,11 +59,11 @@ def promote_asynchronously(
 def promote_synchronously(
     results: Rungs, promoted: Promoted, *, reduction: int, finalists: int
 ) -> list[Promotion]:
-    """List who may go on once no trial is under way to any rung.
+    """List the trials that may go on once no trial is on its way to any rung.
 
-    The lowest rung that nobody has left yet is closed: its best one in ``reduction`` go on, but
-    never fewer than there are to be finalists. To the last rung only the finalists go, and after
-    that who fills seats of finalists that failed there.
+    The lowest rung that no trial has left yet is closed: one in ``reduction`` of its trials goes
+    on, best first, but never fewer than ``finalists``. Only finalists go to the last rung, and
+    later those that replace finalists that failed there.
 
     Args:
         results: of each rung, lowest first.
@@ -83,11 +83,11 @@ def promote_synchronously(
 
 
 def promote_finalists(results: Rungs, promoted: Promoted, *, finalists: int) -> list[Promotion]:
-    """List who goes on to the last rung, so that there are enough finalists.
+    """List the trials that go on to the last rung, so that there are enough finalists.
 
-    To be asked when the budget of trials is used up and all rest; an empty answer ends the
-    search. The best of the highest rung go first; who has run out of patience holds a seat
-    without training on. Who went on and never arrived was cancelled, and is left alone.
+    Called when the budget of trials is used up and all rest; an empty list ends the search. The
+    best of the highest rung go first. A trial that ended by early stopping takes a seat without
+    training on. A trial that went on and never arrived was cancelled, and is not sent again.
 
     Args:
         results: of each rung, lowest first.
@@ -116,7 +116,8 @@ def _best(rested: Sequence[RungResult]) -> list[RungResult]:
 def _best_of_rungs(results: Rungs, reduction: int) -> list[list[RungResult]]:
     """Return the best of each rung, one in ``reduction``.
 
-    Those out of patience pass on for nothing: training on would not change them.
+    Trials that ended by early stopping are compared at higher rungs too: training on would not
+    change them.
     """
     seated: list[list[RungResult]] = []
     tired: list[RungResult] = []

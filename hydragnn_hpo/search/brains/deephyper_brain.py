@@ -48,7 +48,7 @@ Result = tuple[dict[str, Scalar], Point | None]
 class DeepHyperBrain:
     """Spreads its first proposals evenly, then follows DeepHyper's CBO.
 
-    Results are gathered and told in one batch at the next ``ask``: one fit per ask, one ask
+    Results are collected and reported in one batch at the next ``ask``: one fit per ask, one ask
     of the optimizer per news.
     """
 
@@ -81,7 +81,7 @@ class DeepHyperBrain:
         return taken + self._ranked(count - len(taken))
 
     def tell(self, values: Mapping[str, Scalar], objective: Point | None) -> None:
-        """Take in a result, to be told to the model at the next ``ask``."""
+        """Take in a result; the model learns it at the next ``ask``."""
         self._take_in(self._known.remember(values), objective)
 
     def _take_in(self, full: dict[str, Scalar], objective: Point | None) -> None:
@@ -101,7 +101,7 @@ class DeepHyperBrain:
             self._known.remember(values)
 
     def learn(self, results: Sequence[tuple[Mapping[str, Scalar], Point | None]]) -> None:
-        """Take in results of earlier campaigns, to be told to the model at the first ``ask``."""
+        """Take in results of earlier campaigns; the model learns them at the first ``ask``."""
         for values, objective in results:
             self._take_in(
                 canonical_values(self._known.space, self._known.convert_types(values)), objective

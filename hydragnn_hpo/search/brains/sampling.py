@@ -27,7 +27,7 @@ lets no space pass of which rules leave less than one point in a hundred."""
 
 
 class ProposalHistory:
-    """The configurations of a space that were asked or told, and the rules all must meet."""
+    """The configurations of a space that were proposed or reported, and the rules all must meet."""
 
     def __init__(self, space: Space, constraints: Sequence[Constraint] = ()) -> None:
         self.space, self.constraints = space, constraints

@@ -33,7 +33,9 @@ def at_once(monkeypatch):
 @pytest.fixture
 def trainings(monkeypatch):
     """Judge attempts as those of trainings: codes of a command are its own."""
-    monkeypatch.setattr(CommandTrials, "ended", lambda _, attempt, *, until: read_outcome(attempt))
+    monkeypatch.setattr(
+        CommandTrials, "read_end", lambda _, attempt, *, until: read_outcome(attempt)
+    )
 
 
 class Flapping(StubBackend):
