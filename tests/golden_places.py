@@ -8,9 +8,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from hydragnn_hpo.config.machine import ProfileConfig, find_profile
-from hydragnn_hpo.launching.command_rank import mpiexec_command, srun_command
+from hydragnn_hpo.launching.command_rank import LaunchSpec, mpiexec_command, srun_command
 from hydragnn_hpo.launching.devices import Device
 from hydragnn_hpo.launching.job import Job, Slot
+from hydragnn_hpo.launching.launched_rank import LaunchOrder
 from hydragnn_hpo.launching.profile_adapter import layout_of
 from hydragnn_hpo.launching.protocol import RankStart, Rendezvous
 from hydragnn_hpo.launching.rank_environment import make_rank_starts
@@ -68,8 +69,8 @@ def job_of(number: int, slots: Sequence[Slot]) -> Job:
 
 def steps_of(profile: ProfileConfig, job: Job) -> Iterator[str]:
     """Give the command that starts the ranks of a command that needs a PMI, if one can."""
-    launch = {"job": job.id, "hosts": [slot.host for slot in job.slots]}
-    launch["flags"] = profile.step.trials
+    order = LaunchOrder(job.id, argv=(), lease_seconds=1.0, scratch=None, ranks=())
+    launch = LaunchSpec(tuple(slot.host for slot in job.slots), profile.step.trials, order)
     with tempfile.TemporaryDirectory() as folder:
         if profile.batch.scheduler == "slurm":
             argv, _ = srun_command(launch, Path(folder), {})

@@ -6,6 +6,7 @@ the command, and that starts ``launched_rank.py`` on every slot.
 """
 
 import contextlib
+import math
 import os
 import signal
 import subprocess
@@ -22,7 +23,7 @@ from hydragnn_hpo.config import CommandConfig, MachineConfig, SiteConfig, fill_a
 from hydragnn_hpo.errors import ConfigError, HydraError
 from hydragnn_hpo.files import write_json, write_text
 from hydragnn_hpo.launching.job import Job, Slot
-from hydragnn_hpo.launching.launched_rank import LEASE, ORDER, LaunchOrder
+from hydragnn_hpo.launching.launched_rank import FAILED, LEASE, ORDER, LaunchOrder
 from hydragnn_hpo.launching.process_control import tethered
 from hydragnn_hpo.launching.profile_adapter import site_of
 from hydragnn_hpo.launching.protocol import Rendezvous
@@ -46,6 +47,10 @@ _LATE_SECONDS = 1.0
 
 _LAST_SECONDS = 10.0
 """Between the request to end that follows a timeout, and the end."""
+
+_PEERS_SECONDS = 10.0
+"""How long the ranks of a launcher may run on after one of them has failed. Hydra's ``mpiexec``
+waits for ever for those that wait for a rank which ended before ``MPI_Init``."""
 
 _RENEWALS = 5
 """Of the lease of launched ranks, per lease time."""
@@ -317,7 +322,14 @@ def _keep(
         lease_seconds: how long they live without it.
     """
     deadline = time.monotonic() + (program.timeout or float("inf"))
-    while time.monotonic() < deadline:
+    failed = lease.with_name(FAILED)
+    peers_end = math.inf
+    while (now := time.monotonic()) < deadline:
+        if peers_end == math.inf and failed.exists():
+            peers_end = now + _PEERS_SECONDS
+        if now > peers_end:
+            sys.stderr.write("a rank failed and others waited for it: they were ended.\n")
+            return _end_peers(process, lease, int(failed.read_text()))
         with contextlib.suppress(OSError):
             os.utime(lease)
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -325,6 +337,23 @@ def _keep(
     with contextlib.suppress(OSError), lease.open("a") as file:
         file.write(f"{int(signal.SIGTERM)}\n")
     return _end_late(process, program.timeout)
+
+
+def _end_peers(process: "subprocess.Popen[bytes]", lease: Path, code: int) -> int:
+    """End the ranks of a launcher by taking their lease, then the launcher.
+
+    Args:
+        process: the launcher.
+        lease: the file that its ranks watch.
+        code: of the rank that has failed; returned, as those of the others are our own.
+    """
+    lease.unlink(missing_ok=True)
+    try:
+        process.wait(_LAST_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    return code
 
 
 def _without_rank(environment: Mapping[str, str]) -> dict[str, str]:

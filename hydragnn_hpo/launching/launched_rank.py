@@ -19,8 +19,8 @@ from pathlib import Path
 
 import msgspec
 
-from hydragnn_hpo.errors import HydraError
-from hydragnn_hpo.files import read_json
+from hydragnn_hpo.errors import HydraError, StorageError
+from hydragnn_hpo.files import read_json, write_text
 from hydragnn_hpo.launching import process_control
 from hydragnn_hpo.launching.launcher_detection import rank_of_launcher
 from hydragnn_hpo.launching.protocol import RankStart
@@ -32,8 +32,9 @@ from hydragnn_hpo.launching.scratch_folders import (
 )
 from hydragnn_hpo.leases import RANK_LEASE_LAPSED, StampWatch
 
-ORDER, LEASE = "launch.json", "launch.lease"
-"""Files in the folder of an attempt."""
+ORDER, LEASE, FAILED = "launch.json", "launch.lease", "launch.failed"
+"""Files in the folder of an attempt; to the last one a rank writes the exit code of a command that
+failed."""
 
 _LOOK_SECONDS = 0.25
 """Between two looks at the lease."""
@@ -75,6 +76,9 @@ class LaunchedRank:
                 close_fds=False,  # the PMI is spoken through an inherited descriptor
             )
             code = self._follow(process)
+            if code:
+                with contextlib.suppress(StorageError):
+                    write_text(self._folder / FAILED, str(code))
         finally:
             remove_folders(folders)
         return code if code >= 0 else 128 - code

@@ -146,7 +146,7 @@ def test_a_command_that_crashed_is_a_bug_at_a_line_of_its_script(tmp_path, argv,
     (tmp_path / "log").write_text(DUMP)
     trials = work()
     trials.command = trials.command.model_copy(update={"argv": tuple(argv)})
-    found = trials.ended(EndedAttempt(tmp_path, (139,), first=0), until=6)
+    found = trials.read_end(EndedAttempt(tmp_path, (139,), first=0), until=6)
     assert (found["outcome"], found["reason"]) == ("failed", "bug")
     message = "ended (exit code 139) without result.json: "
     place = "/home/x/project/train.py:7 in descend"
