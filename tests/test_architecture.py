@@ -278,6 +278,132 @@ def test_functions_fit_a_screen() -> None:
     obey(breaches)
 
 
+VAGUE = {"Give", "Say", "Tell", "Let", "Hear"}
+"""First words of docstrings that do not say what a call does."""
+
+HOMELY = set(
+    [
+        "told",
+        "said",
+        "heard",
+        "asked",
+        "asking",
+        "wish",
+        "wishes",
+        "desk",
+        "door",
+        "ferry",
+        "errand",
+        "crew",
+        "sight",
+        "signs",
+        "looks",
+        "guests",
+        "visit",
+        "keeper",
+        "launched",
+        "started",
+        "together",
+        "beside",
+        "nobody",
+        "stranger",
+        "strangers",
+        "greet",
+        "found",
+    ]
+)
+"""Words for which the field has others."""
+
+KEYS = {"RunningTrial.asked", "CheckRow.found", "Finding.found", "FindingRow.found"}
+"""Fields whose names are keys of files or of ``--json``, which users read."""
+
+UNTYPED = {f"{kind}[str, {of}]" for kind in ("dict", "Mapping") for of in ("Any", "object")}
+
+FEW_UNTYPED = 150
+"""Untyped mappings in all: what others define (TOML tables, searched values, plotly, ASE)."""
+
+
+def functions_of(module: Path) -> Iterator[tuple[ast.FunctionDef | ast.AsyncFunctionDef, str]]:
+    """Yield the public functions and methods of a module, each with its docstring."""
+    tree = tree_of(module)
+    for place in (tree, *(node for node in ast.walk(tree) if isinstance(node, ast.ClassDef))):
+        for node in place.body:
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name[0] != "_":
+                yield node, ast.get_docstring(node) or ""
+
+
+def parameters_of(node: ast.FunctionDef | ast.AsyncFunctionDef) -> list[ast.arg]:
+    every = (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)
+    return [each for each in every if each.arg not in ("self", "cls")]
+
+
+def is_command(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """Check whether typer calls a function: the help of its parameters stands in their types."""
+    notes = [ast.unparse(each.annotation or ast.Constant("")) for each in parameters_of(node)]
+    return any(word in note for note in notes for word in ("Option", "Argument", "typer."))
+
+
+def test_docstrings_say_what_a_call_does() -> None:
+    def breaches(module: Path) -> Iterator[str]:
+        for node in ast.walk(tree_of(module)):
+            if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Module):
+                first = (ast.get_docstring(node) or "").split(" ", 1)[0].rstrip(".,:")
+                if first in VAGUE:
+                    yield f"{getattr(node, 'name', 'module')} begins with {first}"
+
+    obey(breaches)
+
+
+def test_names_are_words_of_the_field() -> None:
+    def breaches(module: Path) -> Iterator[str]:
+        fields = {
+            id(line.target): f"{node.name}.{ast.unparse(line.target)}"
+            for node in ast.walk(tree_of(module))
+            if isinstance(node, ast.ClassDef)
+            for line in node.body
+            if isinstance(line, ast.AnnAssign)
+        }
+        for node in ast.walk(tree_of(module)):
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                if node.id in HOMELY and fields.get(id(node)) not in KEYS:
+                    yield f"line {node.lineno}: {fields.get(id(node), node.id)}"
+            elif isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name in HOMELY:
+                yield f"line {node.lineno}: {node.name}"
+        if module.stem in HOMELY:
+            yield "its own name"
+
+    obey(breaches)
+
+
+def test_three_parameters_have_args() -> None:
+    def breaches(module: Path) -> Iterator[str]:
+        for node, says in functions_of(module):
+            if len(parameters_of(node)) >= 3 and "Args:" not in says and not is_command(node):
+                yield node.name
+
+    obey(breaches)
+
+
+def test_tuples_and_dicts_have_returns() -> None:
+    def breaches(module: Path) -> Iterator[str]:
+        for node, says in functions_of(module):
+            given = ast.unparse(node.returns) if node.returns else ""
+            if given.startswith(("tuple[", "dict[")) and "Returns:" not in says:
+                yield node.name
+
+    obey(breaches)
+
+
+def test_mappings_are_types() -> None:
+    mentions = [
+        f"{name_of(module)}:{node.lineno}"
+        for module in MODULES
+        for node in ast.walk(tree_of(module))
+        if isinstance(node, ast.Subscript) and ast.unparse(node) in UNTYPED
+    ]
+    assert len(mentions) <= FEW_UNTYPED, "\n".join(mentions)
+
+
 def test_sources_are_ascii() -> None:
     def breaches(path: Path) -> Iterator[str]:
         for number, line in enumerate(path.read_bytes().splitlines(), start=1):

@@ -418,7 +418,7 @@ class Controller:
     def _end_trials(self, reason: str) -> None:
         """End the trials as far as journal and hosts allow; the reason was reported already."""
         self.stopping = True
-        spare = self.backend.guests if reason == "walltime" else frozenset()
+        spare = self.backend.foreign_hosts if reason == "walltime" else frozenset()
         try:
             if reason == "walltime":
                 self.event_store.append("draining")

@@ -182,7 +182,7 @@ class AllocationMember:
     def _find_refusal(self, address: ControllerAddress) -> str | None:
         """Return why a controller cannot use these hosts."""
         if not address.allocation:
-            return "the backend takes no guests"
+            return "hosts cannot join this backend"
         if address.version != hydragnn_hpo.__version__:
             return (
                 f"the controller has version {address.version} of hydragnn-hpo, this is "

@@ -36,7 +36,11 @@ class BatchJobStatus:
         return f"{self.state} ({self.why})" if self.why else self.state
 
     def to_plain(self) -> dict[str, Any]:
-        """Return plain data for JSON."""
+        """Convert to plain data for JSON.
+
+        Returns:
+            Every field by its name.
+        """
         return asdict(self)
 
 

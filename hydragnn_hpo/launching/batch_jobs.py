@@ -212,7 +212,13 @@ class Pbs:
     """Also where the first host is lost; the server ignores ``force`` while it reaches it."""
 
     def submit_argv(self, script: str, *, after: str | None, task: int | None) -> list[str]:
-        """Return the command that submits a script, see ``Slurm.submit_argv``."""
+        """Return the command that submits a script.
+
+        Args:
+            script: its file name.
+            after: job whose end it waits for, however that ends.
+            task: not used, a script asks for its whole array.
+        """
         return [self.submit_program, *(["-W", f"depend=afterany:{after}"] if after else []), script]
 
     def query_argv(self, ids: Sequence[str]) -> list[str]:

@@ -67,7 +67,11 @@ class JobHosts:
 
     @property
     def able(self) -> tuple[str, ...]:
-        """Hosts on which something can start."""
+        """Hosts on which something can start.
+
+        Returns:
+            Their names, in the order of ``hosts``.
+        """
         return tuple(host for host in self.hosts if host not in self.down)
 
     def argv(self, request: ProbeRequest, flags: Sequence[str] = ()) -> list[str]:

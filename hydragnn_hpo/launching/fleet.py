@@ -115,7 +115,7 @@ class Fleet:
         if self._transport.slots:
             return self._transport.slots
         if self._slots is None:
-            names = (*self._transport.hosts, *sorted(self.guests))
+            names = (*self._transport.hosts, *sorted(self.foreign_hosts))
             hosts = [self._registry.hosts[name] for name in names if name in self._registry.hosts]
             usable = [h for h in hosts if h.joined and not self._table.has_unfinished_jobs(h.name)]
             self._slots = tuple(slot for host in usable for slot in host.slots)
@@ -127,9 +127,9 @@ class Fleet:
         return self._transport.ends_at
 
     @property
-    def guests(self) -> frozenset[str]:
+    def foreign_hosts(self) -> frozenset[str]:
         """Hosts of other allocations, which stay when ours ends, with what runs there."""
-        return frozenset(filter(self._registry.is_guest, self._registry.hosts))
+        return frozenset(filter(self._registry.is_foreign, self._registry.hosts))
 
     @property
     def settled(self) -> bool:
@@ -429,9 +429,9 @@ class Fleet:
             self._advance(job)
 
     def on_leaving(self, hosts: Sequence[str], ends_at: float) -> None:
-        """Report when guests are taken from us; our own hosts are when ``ends_at`` says."""
+        """Report when foreign hosts are taken from us; our own hosts are when ``ends_at`` says."""
         for name in hosts:
-            if math.isfinite(ends_at) and self._registry.is_guest(name):
+            if math.isfinite(ends_at) and self._registry.is_foreign(name):
                 data = {"host": name, "ends_at": ends_at}
                 leaving = Event("host_leaving", None, time.time(), data)
                 self._table.add_after_jobs(name, leaving)

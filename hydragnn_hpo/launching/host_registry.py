@@ -1,7 +1,7 @@
 """The hosts of a fleet: which have an agent, since when one is silent, and when to start another.
 
 A host is its agent's id, never a name or an address: virtual hosts share both. Hosts of other
-allocations are guests: their agents connect like all others, and whoever holds the allocation
+allocations are foreign: their agents connect like all others, and whoever holds the allocation
 starts them.
 """
 
@@ -190,7 +190,7 @@ class HostRegistry:
         orphans = before.lease_seconds if before and transport.outlives else 0.0
         self._start_from = now + orphans
         self._settled_by = now + orphans + margin(orphans) if orphans else now
-        alone = before is None or not before.guests
+        alone = before is None or not before.has_foreign_hosts
         self._all_known = alone and (before is None or before.allocation == transport.allocation)
         self._own: Sequence[str] = ()
         self._own_names: frozenset[str] = frozenset()
@@ -231,7 +231,7 @@ class HostRegistry:
         """Check whether orders to a host would be read now."""
         return name in self.hosts and self.hosts[name].joined
 
-    def is_guest(self, name: str) -> bool:
+    def is_foreign(self, name: str) -> bool:
         """Check whether a host is of another allocation than ours."""
         return bool(self.transport.allocation) and name not in self._own_names
 
@@ -367,13 +367,13 @@ class HostRegistry:
         host.last_message = host.last_lease = time.monotonic()
         host.starting, host.next_start = False, math.inf
         self._peers[peer] = host
-        if self.is_guest(host.name) and not self.address.guests:
-            self._note_guests()
+        if self.is_foreign(host.name) and not self.address.has_foreign_hosts:
+            self._note_foreign_hosts()
         keep = self._listener.on_hello(host, message.jobs, known=known)
         self._link.send(peer, msgspec.structs.replace(self._terms, keep=keep))
 
     def _find_host(self, hello: Hello) -> Host:
-        """Return the host of an agent; an unknown one is a guest, where guests may come.
+        """Return the host of an agent; an unknown one is foreign, where foreign ones may join.
 
         Raises:
             ProtocolError: it is none of ours.
@@ -387,16 +387,16 @@ class HostRegistry:
 
     def _note_leaving(self, message: HostsLeave) -> None:
         """Note that the hosts of a further allocation are taken from us."""
-        leaving = [self.hosts[n] for n in message.hosts if n in self.hosts and self.is_guest(n)]
+        leaving = [self.hosts[n] for n in message.hosts if n in self.hosts and self.is_foreign(n)]
         for host in leaving:
             host.ends_at = min(host.ends_at, message.ends_at)
         announced = [host.name for host in leaving if host.announced]
         self._listener.on_leaving(announced, message.ends_at)
 
-    def _note_guests(self) -> None:
+    def _note_foreign_hosts(self) -> None:
         """Write down for a successor that not all hosts here are of one allocation."""
         before = self.address
-        self.address = msgspec.structs.replace(before, guests=True)
+        self.address = msgspec.structs.replace(before, has_foreign_hosts=True)
         if read_address(self.run_dir) == before:  # else a successor is there already
             self.address.write(self.run_dir)
 
@@ -463,12 +463,12 @@ class HostRegistry:
     # -- the end ---------------------------------------------------------------------
 
     def close(self) -> None:
-        """Send all agents away and wait until they are gone; guests look for another controller.
+        """Send all agents away and wait until they are gone; foreign ones look for another.
 
         They find it by the address file, which stays for them.
         """
         for host in list(self.hosts.values()):
-            if host.peer and self.is_guest(host.name):
+            if host.peer and self.is_foreign(host.name):
                 self._disconnect(host)
             elif host.peer:
                 self._link.send(host.peer, Goodbye())
@@ -480,5 +480,5 @@ class HostRegistry:
                     leaving.discard(peer)
         self.transport.close()
         self._link.close()
-        if not self.address.guests and read_address(self.run_dir) == self.address:
+        if not self.address.has_foreign_hosts and read_address(self.run_dir) == self.address:
             remove_address(self.run_dir)  # not that of a successor

@@ -161,7 +161,7 @@ class Backend(Protocol):
         """When the hosts are taken from us, in seconds since the epoch; infinity if never."""
 
     @property
-    def guests(self) -> frozenset[str]:
+    def foreign_hosts(self) -> frozenset[str]:
         """Hosts of other allocations, which stay when ours ends, with what runs there."""
 
     def start(self, job: Job) -> None:

@@ -85,7 +85,7 @@ class ControllerAddress(msgspec.Struct, frozen=True):
     """Whose hosts are the controller's own; empty where no others can come."""
 
     version: str = hydragnn_hpo.__version__
-    guests: bool = False
+    has_foreign_hosts: bool = False
     """Whether hosts of other allocations have come."""
 
     def write(self, run_dir: Path) -> None:

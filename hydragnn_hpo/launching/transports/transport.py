@@ -105,7 +105,7 @@ class Transport(Protocol):
 
     @property
     def allocation(self) -> str:
-        """Names what holds the hosts, where hosts of other allocations may come as guests."""
+        """Names what holds the hosts, where hosts of other allocations may join."""
 
     @property
     def outlives(self) -> bool:

@@ -43,7 +43,7 @@ class StubBackend:
     """Epochs after which a trial says that it is completed."""
     settled: bool = True
     ends_at: float = math.inf
-    guests: frozenset[str] = frozenset()
+    foreign_hosts: frozenset[str] = frozenset()
     started: list[Job] = field(default_factory=list)
     running: dict[str, Faked] = field(default_factory=dict)
     checkpoints: dict[str, int] = field(default_factory=dict)

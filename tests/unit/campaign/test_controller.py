@@ -557,7 +557,7 @@ def thaw(backend, state):
 
 
 def test_what_runs_on_other_allocations_is_left_to_whoever_takes_over(tmp_path):
-    backend = hanging(StubBackend(hosts=2, guests=frozenset({"h1"})))
+    backend = hanging(StubBackend(hosts=2, foreign_hosts=frozenset({"h1"})))
     with pytest.raises(Drained):
         Ran(tmp_path, campaign(), backend)
     events = list(read_journal(tmp_path / "run" / "events.jsonl"))

@@ -758,51 +758,51 @@ def test_a_job_whose_order_was_lost_with_the_line_ends_when_its_host_is_lost_too
     assert stage.events.index(ended) < stage.events.index(lost)
 
 
-def test_a_guest_works_like_any_other_host_and_is_started_by_its_own_allocation(stage):
+def test_a_foreign_host_works_like_any_other_host_and_is_started_by_its_own_allocation(stage):
     stage.open()
     stage.both()
-    guest = stage.agent("n2@away")
-    stage.until(lambda: len(stage.fleet.slots) == 6, "slots of a guest")
+    foreign = stage.agent("n2@away")
+    stage.until(lambda: len(stage.fleet.slots) == 6, "slots of a foreign host")
     assert [slot.name for slot in stage.fleet.slots[4:]] == ["n2@away:0", "n2@away:1"]
-    assert stage.fleet.guests == {"n2@away"}
+    assert stage.fleet.foreign_hosts == {"n2@away"}
     files = [stage.folder / f"j.{end}" for end in ("log", "jsonl")]
     stage.fleet.start(Job("j", "work", 1, {}, *files, (stage.fleet.slots[4],)))
-    guest.run()
+    foreign.run()
     stage.wait("started", "j")
-    guest.end()
+    foreign.end()
     assert stage.wait("ended", "j").data["codes"] == [0]
 
-    guest.disconnect()
+    foreign.disconnect()
     assert stage.wait("host_lost").data["host"] == "n2@away"
     stage.rest(LEASE)
     assert stage.transport.started == ["a", "b"]
 
 
 @pytest.mark.parametrize("name", ["../n1", "n 1", "n1;x", "n1@", "", "n1@a@b", "n1:0"])
-def test_a_guest_with_a_strange_name_is_sent_away(stage, name):
+def test_a_foreign_host_with_a_strange_name_is_sent_away(stage, name):
     stage.open()
-    guest = StubAgent(stage, name)
-    guest.await_order(Goodbye)
-    assert stage.fleet.guests == set()
+    foreign = StubAgent(stage, name)
+    foreign.await_order(Goodbye)
+    assert stage.fleet.foreign_hosts == set()
 
 
-def test_where_hosts_are_fixed_no_guest_comes_in(stage):
+def test_where_hosts_are_fixed_no_foreign_host_joins(stage):
     stage.transport.allocation = ""
     stage.open()
-    guest = StubAgent(stage, "n1@away")
-    guest.await_order(Goodbye)
-    assert stage.fleet.guests == set()
+    foreign = StubAgent(stage, "n1@away")
+    foreign.await_order(Goodbye)
+    assert stage.fleet.foreign_hosts == set()
 
 
-def test_a_guest_says_when_it_leaves_and_nothing_of_ours_does(stage):
+def test_a_foreign_host_says_when_it_leaves_and_nothing_of_ours_does(stage):
     stage.open()
     stage.both()
-    guest = StubAgent(stage, "n1@away")
-    guest.await_order(Welcome)
-    guest.join(ends_at=2e9)
+    foreign = StubAgent(stage, "n1@away")
+    foreign.await_order(Welcome)
+    foreign.join(ends_at=2e9)
     assert stage.wait("host_leaving").data == {"host": "n1@away", "ends_at": 2e9}
     assert stage.kinds().index("host_joined") < stage.kinds().index("host_leaving")
-    guest.join(ends_at=1e9)  # Slurm asked it to end
+    foreign.join(ends_at=1e9)  # Slurm asked it to end
     stage.until(lambda: stage.kinds().count("host_leaving") == 2, "the sooner end")
     assert stage.events[-1].data["ends_at"] == 1e9
 
@@ -811,31 +811,31 @@ def test_who_holds_a_further_allocation_says_when_it_leaves(stage):
     """Its agents go on: trials there have time for their checkpoints."""
     stage.open()
     stage.both()
-    guest = stage.agent("n1@away")
+    foreign = stage.agent("n1@away")
     stage.wait("host_joined")
-    stage.until(lambda: len(stage.fleet.slots) == 6, "slots of a guest")
+    stage.until(lambda: len(stage.fleet.slots) == 6, "slots of a foreign host")
 
     announce_leaving(stage.folder, ["n1@away", "n7@away", "a"], 1e9)
 
     assert stage.wait("host_leaving").data == {"host": "n1@away", "ends_at": 1e9}
     stage.rest(0.1)
     assert stage.kinds().count("host_leaving") == 1
-    guest.live()
-    assert not guest.orders(Goodbye)
+    foreign.live()
+    assert not foreign.orders(Goodbye)
 
 
-def test_guests_of_a_controller_that_ends_find_its_successor(stage):
+def test_foreign_hosts_of_a_controller_that_ends_find_its_successor(stage):
     """They are not sent away, the controller's number goes on rising, their jobs are adopted."""
     stage.open()
     stage.both()
-    guest = stage.agent("n1@away")
-    stage.until(lambda: len(stage.fleet.slots) == 6, "slots of a guest")
+    foreign = stage.agent("n1@away")
+    stage.until(lambda: len(stage.fleet.slots) == 6, "slots of a foreign host")
     before = read_address(stage.folder)
-    assert before.guests
+    assert before.has_foreign_hosts
 
     stage.fleet.close()
-    guest.live()
-    assert not guest.orders(Goodbye)
+    foreign.live()
+    assert not foreign.orders(Goodbye)
     stage.agents["a"].link.wait(SECONDS)
     assert any(isinstance(m, Goodbye) for m in stage.agents["a"].link.receive())
     for agent in stage.agents.values():
