@@ -378,9 +378,9 @@ class RankedTrial(TypedDict):
     conv: str
     """Its conv."""
     status: str
-    """``completed`` or ``stopped``."""
+    """``completed``, ``stopped``, ``failed`` or ``cancelled``."""
     objective: float | None
-    """Validation objective, in units of each target's spread."""
+    """Validation objective, in units of each target's spread; null for a failed trial."""
     epochs: int | None
     """Epochs it has trained."""
 
@@ -408,13 +408,13 @@ class EnsembleTable(TypedDict):
     """All trials with a result, best first."""
     diversity: dict[str, HeadDiversity]
     """By head."""
-    curves: dict[str, Curves]
+    curves: NotRequired[dict[str, Curves]]
     """By head, on the test split."""
     warnings: list[str]
     """Sentences for a person."""
-    candidates: list[CandidateErrors]
+    candidates: NotRequired[list[CandidateErrors]]
     """Trials that could become members."""
-    by_size: dict[str, list[EnsembleSize]]
+    by_size: NotRequired[dict[str, list[EnsembleSize]]]
     """By order: ``top`` and ``greedy``."""
 
 

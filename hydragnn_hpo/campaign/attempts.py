@@ -283,7 +283,7 @@ class Attempts:
             first: the rank that ended first, where that is known.
             signal_sent: whether we sent signals ourselves.
             error: a sentence of the backend where the job could not run.
-            away: hosts that were lost with ranks of it.
+            away: hosts of it that were lost, also those without ranks.
         """
         self._check_run_directory()
         left = self._describe_end(trial, codes, first=first, error=error, away=away)

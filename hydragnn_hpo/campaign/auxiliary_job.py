@@ -35,7 +35,7 @@ class JobEnd(TypedDict):
     codes: Sequence[int]
     """Exit codes by rank; negative ones are signals."""
     away: NotRequired[Sequence[str]]
-    """Hosts that were lost with ranks of it; absent or empty where none was."""
+    """Hosts of it that were lost, also those without ranks; absent or empty where none was."""
 
 
 class AuxiliaryJob:

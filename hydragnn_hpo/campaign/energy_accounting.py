@@ -192,7 +192,8 @@ class EnergyMeter:
         # no second of a host may be charged twice.
         begin = max(end - sample.seconds, self._ends.get(host, 0.0))
         begin = min(begin, end - _SHORTEST_SECONDS)
-        self._ends[host], seconds = end, end - begin
+        self._ends[host] = max(end, self._ends.get(host, 0.0))  # wall clocks may step back
+        seconds = end - begin
         slots = self._slots_of(host)
         held = {s.name: self._event_store.holders.find_holders(s.name, begin, end) for s in slots}
         busy = all(sum(by.values()) > 0.99 * seconds for by in held.values())

@@ -63,7 +63,7 @@ class EndedAttempt:
     first: int | None = None
     """The rank that ended first, where that is known."""
     away: Sequence[str] = ()
-    """Hosts that were lost with ranks of it."""
+    """Hosts of it that were lost, also those without ranks."""
     crashes: int = 0
     """Crashes before this one, without a new checkpoint since."""
     package: str = OURS

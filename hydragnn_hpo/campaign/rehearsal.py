@@ -486,7 +486,7 @@ def _describe(plan: RehearsalPlan, run: RunDir, clock: SpeedUp) -> StubPlan:
         clock=clock,
         seed=config.seed,
         spread=ERROR,
-        stats=plan.pooled_stats,
+        stats=None if plan.pooled_stats is None else {**plan.pooled_stats},
         profile=config.machine.profile,
         max_width=config.machine.max_width,
         command_width=command.width if command else None,

@@ -33,7 +33,7 @@ RunOption = Annotated[
     Path | None,
     typer.Option("--run", help="Run directory: bad hosts are added to its exclude.hosts."),
 ]
-HostsOption = Annotated[int, typer.Option(min=0, help="Hosts to look at; 0: all we hold.")]
+HostsOption = Annotated[int, typer.Option(min=0, help="Hosts to check; 0: all of the allocation.")]
 ExcludeOption = Annotated[
     Path | None, typer.Option(help="File to which bad hosts are added, in place of the run's.")
 ]
@@ -187,9 +187,9 @@ def _exclude(findings: "Sequence[Finding]", hosts: Sequence[str], target: Path |
         notes.append("None is excluded: none would be left. Mend the site or the profile first.")
     elif bad and target:
         add_excluded(target, bad)
-        notes.append(f"{count(len(bad), 'host')} in {target}: campaigns leave them alone.")
+        notes.append(f"{count(len(bad), 'host')} in {target}: campaigns exclude them.")
     elif bad:
-        notes.append("Give --run RUN or --exclude FILE to have bad hosts left alone.")
+        notes.append("Give --run RUN or --exclude FILE to exclude bad hosts from campaigns.")
     if well := [host for host in hosts if host in known and host not in bad]:
         names = compress_hosts(well)
         notes.append(f"Well again, but still in {target}: {names}. Remove their lines to use them.")

@@ -43,8 +43,8 @@ class EnsembleConfig(Config):
     members are chosen: further candidates without further search. 3 to 5 are usual."""
 
     price: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0
-    """Relative loss on ``sel`` that greedy selection accepts for half the operations per structure,
-    so that it prefers cheap members: with 0.01 it accepts 1 %."""
+    """Relative increase of the loss on ``sel`` that greedy selection accepts for half the
+    operations per structure, so that it prefers cheap members: 0.01 accepts 1 % more."""
 
     intervals: Literal["all", "size", "chemistry"] = "all"
     """Whether kinds of structures have intervals of their own: thirds by number of atoms, or by the

@@ -268,7 +268,7 @@ class LinkConfig(Config):
     """Seconds that the shortest message takes."""
 
     bytes_per_second: PositiveFloat
-    """Rate of long messages, per rank within a host, per host between hosts."""
+    """Rate of long messages in bytes per second, per rank within a host, per host between hosts."""
 
     peak_bytes_per_second: PositiveFloat | None = None
     """Peak rate by the data sheet, shown next to the measured one."""
@@ -329,13 +329,14 @@ class ProfileConfig(SiteConfig):
     """Operations per second that a slot sustains in the matrix products of a GNN, fp32."""
 
     bytes_per_second: PositiveFloat
-    """Memory bandwidth of a slot."""
+    """Memory bandwidth of a slot, in bytes per second."""
 
     step_seconds: NonNegativeFloat
-    """Overhead of an optimizer step beyond arithmetic and memory."""
+    """Overhead of an optimizer step beyond arithmetic and memory, in seconds."""
 
     layer_seconds: NonNegativeFloat
-    """Overhead of each round of message passing in a step: launches of many small operations."""
+    """Overhead of each round of message passing in a step, in seconds: launches of many small
+    operations."""
 
     within: LinkConfig
     """Between ranks of one host."""

@@ -115,7 +115,7 @@ class SearchConfig(Config):
     """Epochs of a trial at each rung; the last is the full budget."""
 
     reduction: Annotated[int, Field(ge=2)] = 3
-    """Fraction of a rung's trials that goes on to the next: one in this many."""
+    """One in this many of a rung's trials goes on to the next."""
 
     promotion: Literal["asynchronous", "together"] = "asynchronous"
     """When trials go on: as soon as they are among the best of their rung so far, or when all

@@ -206,8 +206,8 @@ class Columns:
     """First graph of each window of the store, and the end; None means one window."""
 
     stats: StoreStats = field(default_factory=lambda: cast(StoreStats, {}))
-    """Statistics of the data set, the content of ``stats.json``. Graphs that belong to no store, as
-    structures to be predicted, have none but perhaps ``cutoff``."""
+    """Statistics of the data set, the content of ``stats.json``. Graphs that belong to no
+    store, such as structures to be predicted, have at most ``cutoff``."""
 
     @property
     def num_graphs(self) -> int:

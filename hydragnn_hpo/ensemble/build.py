@@ -92,7 +92,7 @@ from hydragnn_hpo.model import variance_key
 from hydragnn_hpo.training import read_checkpoint
 
 TEST_PREDICTIONS, TABLE = "test_predictions.safetensors", "ensemble.json"
-"""Files of the report: values of every row of ``test``, and a ``EnsembleTable``."""
+"""Files of the report: values of every row of ``test``, and an ``EnsembleTable``."""
 
 PACKAGES = ("torch", "torch-geometric", "numpy", "scipy", "safetensors", "ase", "vesin")
 """Packages that may change the last digits of a number."""
@@ -150,7 +150,7 @@ class BuildSpec(TypedDict):
     run: str
     """The run directory."""
     answer: str
-    """JSON file to write: a ``EnsembleTable``, or an error, see ``errors.answer_of``."""
+    """JSON file to write: an ``EnsembleTable``, or an error, see ``errors.answer_of``."""
     device: NotRequired[str]
     """Where members predict; else ``HYDRAGNN_HPO_DEVICE``, else the processor."""
 

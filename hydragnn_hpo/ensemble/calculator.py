@@ -317,7 +317,7 @@ class StopAtSpread:
             return
         kept = "" if self.write is None else f"; the structure is in {self._keep(spread)}"
         raise SpreadExceeded(
-            f"stopped at look {self.checks}: {words} {spread:.4g} {unit} apart, more than "
+            f"stopped at check {self.checks}: {words} {spread:.4g} {unit} apart, more than "
             f"{self.limit:g}{kept}: label it and train again, or raise the limit."
         )
 

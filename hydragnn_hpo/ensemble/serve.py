@@ -302,7 +302,7 @@ def _find_frames(lines: list[str]) -> Iterator[tuple[int, int]]:
             continue
         number = first + 1
         if not re.fullmatch(r"[0-9]{1,9}", head, re.ASCII):
-            raise RequestRejected(400, f"line {number}: a number of atoms was wanted; send extxyz.")
+            raise RequestRejected(400, f"line {number}: expected the number of atoms; send extxyz.")
         end = first + 2 + int(head)  # that number, the comment, a line per atom
         if end > len(lines):
             raise RequestRejected(400, f"line {number}: the body ends within its {head} atoms.")

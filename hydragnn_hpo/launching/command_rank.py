@@ -322,14 +322,14 @@ def _keep(
         lease_seconds: how long they live without it.
     """
     deadline = time.monotonic() + (program.timeout or float("inf"))
-    failed = lease.with_name(FAILED)
-    peers_end = math.inf
+    failed, peers_end = None, math.inf
     while (now := time.monotonic()) < deadline:
-        if peers_end == math.inf and failed.exists():
-            peers_end = now + _PEERS_SECONDS
-        if now > peers_end:
+        if failed is None and not program.signals:  # ranks that were asked to end are in no hurry
+            failed = _read_failure(lease.with_name(FAILED))
+            peers_end = math.inf if failed is None else now + _PEERS_SECONDS
+        if failed is not None and now > peers_end:
             sys.stderr.write("a rank failed and others waited for it: they were ended.\n")
-            return _end_peers(process, lease, int(failed.read_text()))
+            return _end_peers(process, lease, failed)
         with contextlib.suppress(OSError):
             os.utime(lease)
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -337,6 +337,14 @@ def _keep(
     with contextlib.suppress(OSError), lease.open("a") as file:
         file.write(f"{int(signal.SIGTERM)}\n")
     return _end_late(process, program.timeout)
+
+
+def _read_failure(path: Path) -> int | None:
+    """Return the exit code that a rank has left; None without one, or out of reach."""
+    try:
+        return int(path.read_text())
+    except (OSError, ValueError):
+        return None
 
 
 def _end_peers(process: "subprocess.Popen[bytes]", lease: Path, code: int) -> int:

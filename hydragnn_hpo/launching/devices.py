@@ -167,5 +167,7 @@ def device_memory_mb(drivers: Path = Path("/sys/class/drm")) -> int:
     answer = _ask_nvidia("--query-gpu=memory.total", "--format=csv,noheader,nounits")
     if sizes := re.findall(r"^\d+", answer, re.MULTILINE):
         return min(map(int, sizes))
+    if shutil.which("nvidia-smi"):
+        return 0  # it fails, and what the kernel lists is another card
     files = drivers.glob("card*/device/mem_info_vram_total")
     return min((int(path.read_text()) // _MEBI for path in files), default=0)

@@ -353,7 +353,10 @@ def _list_prefix(prefix: Path) -> Iterator[ArchiveMember]:
                 continue
             if name.startswith(f"{ENV}/bin/") and path.read_bytes().startswith(shebang):
                 script = path.read_bytes().partition(b"\n")[2]
-                yield _file(name, _LAUNCH + script, path.stat().st_mode)
+                about = path.stat()
+                moved = _file(name, _LAUNCH + script, about.st_mode)
+                moved.info.mtime = about.st_mtime  # a script that changes is noticed by it
+                yield moved
                 continue
         yield member
 
@@ -551,6 +554,9 @@ def unpack(archive: Path, target: Path, checksum: str) -> None:
         problem = str(error)
     except (tarfile.TarError, OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         problem = f"cannot be unpacked ({error})"
+    except BaseException:
+        shutil.rmtree(target, ignore_errors=True)
+        raise
     shutil.rmtree(target, ignore_errors=True)
     raise ArchiveRefused(f"{archive}: {problem}.")
 

@@ -1,4 +1,4 @@
-"""Hosts that are left alone: a file of host names with the reason beside each."""
+"""Excluded hosts: a file of host names with the reason beside each."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,7 +10,7 @@ from hydragnn_hpo.launching.slurm_allocation import check_host_name, expand_host
 from hydragnn_hpo.layout import RunDir
 
 _HEAD = (
-    "# Hosts that are left alone, one per line, with the reason.\n"
+    "# Excluded hosts, one per line, with the reason.\n"
     "# Remove a line to use its host again.\n"
 )
 

@@ -97,10 +97,11 @@ def interface_of(wanted: Iterable[str], towards: str) -> tuple[str, str]:
     Raises:
         ConfigError: no way leads there.
     """
-    name = first_there(wanted)
-    address = own_address(name, towards)
-    names = (each for each, known in interfaces().items() if known == address)
-    return address, name or next(names, "lo")
+    for name in wanted:
+        if address := address_of(name):
+            return address, name
+    address = own_address(None, towards)
+    return address, next((n for n, known in interfaces().items() if known == address), "lo")
 
 
 FIRST = 20000

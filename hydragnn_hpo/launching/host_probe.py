@@ -64,7 +64,9 @@ class ProbeRequest(Struct, frozen=True):
         return short(host) in map(short, self.sample)
 
 
-Whole = Annotated[int, Meta(ge=-1, le=1 << 53)]
+_LARGEST = 1 << 53
+
+Whole = Annotated[int, Meta(ge=-1, le=_LARGEST)]
 """A count; hosts may answer anything, and larger numbers cannot be written as floats."""
 
 
@@ -248,7 +250,9 @@ def probe_system(request: ProbeRequest) -> SystemFacts:
         resource.getrlimit(resource.RLIMIT_NOFILE)[1],
         resource.getrlimit(resource.RLIMIT_MEMLOCK)[0],
     )
-    most_files, locked = (-1 if limit == resource.RLIM_INFINITY else limit for limit in limits)
+    most_files, locked = (
+        -1 if limit == resource.RLIM_INFINITY else min(limit, _LARGEST) for limit in limits
+    )
     shm = Path("/dev/shm")
     return SystemFacts(
         cores=count_cores() or None,
@@ -542,7 +546,7 @@ def _reply(probe: Probe, request: ProbeRequest, writing: Connection) -> None:
     """Run a probe in the child, in a process group of its own that ends with it."""
     os.setpgid(0, 0)
     try:
-        reply = msgspec.json.encode(probe(request))
+        reply = json.dumps(msgspec.to_builtins(probe(request))).encode()  # any text of the host's
     except Exception as error:  # whatever it is: the other parts go on
         reply = _FAILED + f"{type(error).__name__}: {error}".encode(errors="replace")
     writing.send_bytes(reply)

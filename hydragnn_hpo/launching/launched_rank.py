@@ -19,8 +19,9 @@ from pathlib import Path
 
 import msgspec
 
-from hydragnn_hpo.errors import HydraError, StorageError
-from hydragnn_hpo.files import read_json, write_text
+from hydragnn_hpo.config import INTERRUPTED
+from hydragnn_hpo.errors import HydraError
+from hydragnn_hpo.files import read_json
 from hydragnn_hpo.launching import process_control
 from hydragnn_hpo.launching.launcher_detection import rank_of_launcher
 from hydragnn_hpo.launching.protocol import RankStart
@@ -33,8 +34,7 @@ from hydragnn_hpo.launching.scratch_folders import (
 from hydragnn_hpo.leases import RANK_LEASE_LAPSED, StampWatch
 
 ORDER, LEASE, FAILED = "launch.json", "launch.lease", "launch.failed"
-"""Files in the folder of an attempt; to the last one a rank writes the exit code of a command that
-failed."""
+"""Files in the folder of an attempt; the first rank that fails writes its exit code to the last."""
 
 _LOOK_SECONDS = 0.25
 """Between two looks at the lease."""
@@ -76,12 +76,21 @@ class LaunchedRank:
                 close_fds=False,  # the PMI is spoken through an inherited descriptor
             )
             code = self._follow(process)
-            if code:
-                with contextlib.suppress(StorageError):
-                    write_text(self._folder / FAILED, str(code))
+            self._record_failure(code)
         finally:
             remove_folders(folders)
         return code if code >= 0 else 128 - code
+
+    def _record_failure(self, code: int) -> None:
+        """Write down the exit code of the first rank that failed by itself.
+
+        After a lease that lapsed nothing is written: it may have lapsed since the run directory is
+        away.
+        """
+        if code in (0, INTERRUPTED, RANK_LEASE_LAPSED):
+            return
+        with contextlib.suppress(OSError), (self._folder / FAILED).open("x") as file:
+            file.write(f"{code}\n")
 
     def _take_slot(self) -> list[Path]:
         """Set environment and cores, make folders; return those to remove afterwards."""

@@ -22,7 +22,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 import zmq
@@ -36,7 +36,6 @@ from hydragnn_hpo.config import (
     load_config,
 )
 from hydragnn_hpo.errors import HydraError
-from hydragnn_hpo.file_records import StoreStats
 from hydragnn_hpo.files import storage, write_json
 from hydragnn_hpo.launching.host_registry import raise_file_limit
 from hydragnn_hpo.launching.job import Slot
@@ -72,6 +71,9 @@ from hydragnn_hpo.launching.protocol import (
 from hydragnn_hpo.launching.transports.transport import AgentCall, HostNews
 from hydragnn_hpo.layout import TrialDir, derive_seed
 from hydragnn_hpo.placement import CostModel, Price, draw_error
+
+if TYPE_CHECKING:
+    from hydragnn_hpo.file_records import StoreStats
 
 logger = logging.getLogger(__name__)
 
@@ -124,8 +126,9 @@ class StubPlan(msgspec.Struct, frozen=True):
     spread: float
     """Standard deviation of the logarithm of these errors."""
 
-    stats: StoreStats | None
-    """Of the data; None where trials are a command."""
+    stats: dict[str, Any] | None
+    """``StoreStats`` of the data, not checked here: earlier versions wrote fewer keys. None where
+    trials are a command."""
 
     profile: str | None
     max_width: int
@@ -269,7 +272,8 @@ class StubAgents:
         self._plan, self._run_dir = plan, Path(plan.run_dir)
         profile = find_profile(plan.profile)
         self._device = "cpu" if profile.device == "cpu" else "cuda:0"
-        self._costs = CostModel(plan.stats, profile, max_width=plan.max_width)
+        stats = cast("StoreStats | None", plan.stats)
+        self._costs = CostModel(stats, profile, max_width=plan.max_width)
         self._keys = read_keys(self._run_dir)
         self._address: ControllerAddress | None = None
         self._context = zmq.Context()

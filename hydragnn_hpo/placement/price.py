@@ -194,7 +194,7 @@ def graph_cost_spread(stats: StoreStats) -> tuple[float, float]:
     mean, largest, smallest = (float(stats[kind][key]) for key in ("mean", "max", "min"))
     if not mean:
         return 0.0, 1.0
-    bins = stats.get("histograms", {}).get(kind)
+    bins = (stats.get("histograms") or {}).get(kind)
     if bins and sum(bins["counts"]):
         middles = [(a + b) / 2 for a, b in zip(bins["edges"], bins["edges"][1:], strict=False)]
         square = sum(n * (m - mean) ** 2 for m, n in zip(middles, bins["counts"], strict=True))

@@ -146,6 +146,9 @@ def read_ensemble_table(run: RunDir) -> EnsembleTable | None:
     if not path.exists():
         return None
     table: EnsembleTable = read_json(path)
-    if not isinstance(table, dict) or not isinstance(table.get("heads"), dict):
-        raise StorageError(f"{path}: names no heads; remove it, and build the ensemble again.")
+    whole = isinstance(table, dict) and isinstance(table.get("heads"), dict)
+    if not whole or not isinstance(table.get("members"), list):
+        raise StorageError(
+            f"{path}: names no heads or no members; remove it, and build the ensemble again."
+        )
     return table

@@ -255,13 +255,14 @@ class CheckpointSaver:
         left = self._list_origins(folder) if self.ranks.first else []
         while (origin := self._agree_on_origin(left)) is not None:
             read, error = None, "another rank cannot read it, or finds another one there."
+            step = -1
             try:
                 read = self._read(folder, origin)
+                step = read[1]["progress"]["step"]
             except StorageError as unreadable:
                 if _is_unreachable(unreadable):
                     raise
                 error = str(unreadable)
-            step = -1 if read is None else int(read[1]["progress"]["step"])
             if self._is_agreed(step):
                 assert read is not None
                 return self._load_into_training(folder, origin, *read)

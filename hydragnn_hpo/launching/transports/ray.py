@@ -57,7 +57,7 @@ class JoinCluster(msgspec.Struct, frozen=True, tag=True):
     """How many to reserve; 0: all."""
 
     excluded: tuple[str, ...]
-    """Names of hosts that are left alone."""
+    """Names of excluded hosts."""
 
     reserved: tuple[str, ...] = ()
     """Ids of hosts that a lost driver of this controller had reserved."""

@@ -372,7 +372,7 @@ def test_a_structure_that_is_pulled_apart_stops(
         atoms.positions = pulled(by).positions
         watch()
     atoms.positions = pulled(lengths[expected]).positions
-    with pytest.raises(SpreadExceeded, match=f"at look {expected + 1}: .* apart, more than"):
+    with pytest.raises(SpreadExceeded, match=f"at check {expected + 1}: .* apart, more than"):
         watch()
 
     kept = ase.io.read(tmp_path / "label.extxyz")
