@@ -9,10 +9,7 @@ from hydragnn_hpo.launching.doctor_checks import clean
 from hydragnn_hpo.launching.slurm_allocation import check_host_name, expand_hosts
 from hydragnn_hpo.layout import RunDir
 
-_HEAD = (
-    "# Excluded hosts, one per line, with the reason.\n"
-    "# Remove a line to use its host again.\n"
-)
+_HEAD = "# Excluded hosts, one per line, with the reason.\n# Remove a line to use its host again.\n"
 
 
 def read_excluded(path: Path) -> dict[str, str]:

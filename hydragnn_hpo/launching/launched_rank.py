@@ -19,7 +19,6 @@ from pathlib import Path
 
 import msgspec
 
-from hydragnn_hpo.config import INTERRUPTED
 from hydragnn_hpo.errors import HydraError
 from hydragnn_hpo.files import read_json
 from hydragnn_hpo.launching import process_control
@@ -87,7 +86,7 @@ class LaunchedRank:
         After a lease that lapsed nothing is written: it may have lapsed since the run directory is
         away.
         """
-        if code in (0, INTERRUPTED, RANK_LEASE_LAPSED):
+        if code in (0, RANK_LEASE_LAPSED):
             return
         with contextlib.suppress(OSError), (self._folder / FAILED).open("x") as file:
             file.write(f"{code}\n")
