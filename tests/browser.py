@@ -46,7 +46,7 @@ class Seen:
         return count
 
     def first_paint(self) -> float:
-        """Give the first contentful paint, ms after the navigation began."""
+        """Return the first contentful paint, ms after the navigation began."""
         return float(
             self.page.evaluate(
                 "performance.getEntriesByName('first-contentful-paint')[0].startTime"

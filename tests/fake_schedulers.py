@@ -36,7 +36,7 @@ class FakeScheduler:
 
     @property
     def calls(self) -> list[list[str]]:
-        """Give the commands that were run, without the questions."""
+        """Return the commands that were run, without the questions."""
         lines = (self.folder / "calls").read_text().splitlines() if self.asked else []
         return [json.loads(line)["argv"] for line in lines]
 

@@ -30,7 +30,7 @@ FOUND = (4, 32)
 
 
 def slots_of(profile: ProfileConfig, host: str) -> tuple[Slot, ...]:
-    """Give the slots of a host that has what its profile says."""
+    """Return the slots of a host that has what its profile says."""
     layout = layout_of(profile)
     devices, cores = FOUND if profile.device == "gpu" else (0, 8)
     variable = layout.variable or "CUDA_VISIBLE_DEVICES"
@@ -68,7 +68,7 @@ def job_of(number: int, slots: Sequence[Slot]) -> Job:
 
 
 def steps_of(profile: ProfileConfig, job: Job) -> Iterator[str]:
-    """Give the command that starts the ranks of a command that needs a PMI, if one can."""
+    """Return the command that starts the ranks of a command that needs a PMI, if one can."""
     order = LaunchOrder(job.id, argv=(), lease_seconds=1.0, scratch=None, ranks=())
     launch = LaunchSpec(tuple(slot.host for slot in job.slots), profile.step.trials, order)
     with tempfile.TemporaryDirectory() as folder:
@@ -83,7 +83,7 @@ def steps_of(profile: ProfileConfig, job: Job) -> Iterator[str]:
 
 
 def ranks_of(profile: ProfileConfig, job: Job, port: int) -> list[RankStart]:
-    """Give the places of a job's ranks, by agents."""
+    """Return the places of a job's ranks, by agents."""
     interface = (*profile.interfaces, "lo" if profile.backend == "local" else "eth0")[0]
     address = "127.0.0.1" if interface == "lo" else "10.0.0.12"
     found: list[RankStart] = []
@@ -124,7 +124,7 @@ def lines_of(profile: ProfileConfig, job: Job, port: int) -> Iterator[str]:
 
 
 def shared(environments: Sequence[dict[str, str]]) -> set[str]:
-    """Give the names that have the same value everywhere."""
+    """Return the names that have the same value everywhere."""
     first = environments[0]
     return {name for name in first if len({one.get(name) for one in environments}) == 1}
 

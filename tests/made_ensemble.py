@@ -68,7 +68,7 @@ def _errors(random: np.random.Generator, maes: list[float], rows: int) -> np.nda
 def _head(
     truth: np.ndarray, said: np.ndarray, unit: str
 ) -> tuple[dict[str, Any], np.ndarray, np.ndarray, np.ndarray]:
-    """Give the scores, half the 90 % intervals, sigma and raw sigma."""
+    """Return the scores, half the 90 % intervals, sigma and raw sigma."""
     mean = said.mean(axis=0)
     error = truth - mean
     raw = said.std(axis=0) + 1e-9
@@ -113,7 +113,7 @@ def _curves(error: np.ndarray, sigma: np.ndarray, raw: np.ndarray) -> dict[str, 
 
 
 def _sizes(names: list[str], maes: Mapping[str, list[float]]) -> dict[str, Any]:
-    """Give the error of the best K, on sel a tenth larger, and each member's on sel."""
+    """Return the error of the best K, on sel a tenth larger, and each member's on sel."""
     count = len(names)
     top = [
         {

@@ -25,7 +25,7 @@ def until(look: Callable[[], Any], what: str, seconds: float = SECONDS) -> Any:
 
 
 def state_of(pid: int) -> str:
-    """Give the kernel's letter for what a process does, ``X`` once it is gone."""
+    """Return the kernel's letter for what a process does, ``X`` once it is gone."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError):
@@ -111,7 +111,7 @@ def creep(pids: Callable[[], Iterable[int]], look: Callable[[], Any], what: str)
 
 
 def open_lease(pid: int) -> RankLease:
-    """Give the lease that a process, an agent or one of its ranks, shares with the others."""
+    """Return the lease that a process, an agent or one of its ranks, shares with the others."""
     for entry in Path(f"/proc/{pid}/fd").iterdir():
         if "hydragnn-hpo-lease" in os.readlink(entry):
             return RankLease(os.open(entry, os.O_RDWR | os.O_CLOEXEC))

@@ -417,7 +417,7 @@ FORBIDDEN = {"eval", "exec", "os.system", "os.popen", "pickle.load", "pickle.loa
 
 
 def spelt(node: ast.expr) -> str:
-    """Give the dotted name of what is called, or an empty string."""
+    """Return the dotted name of what is called, or an empty string."""
     if isinstance(node, ast.Name):
         return node.id
     if isinstance(node, ast.Attribute) and (left := spelt(node.value)):

@@ -44,7 +44,7 @@ def prose(text: str) -> str:
 
 
 def slug(title: str) -> str:
-    """Give the anchor that GitHub makes of a heading."""
+    """Return the anchor that GitHub makes of a heading."""
     plain = re.sub(r"\[([^\]]*)\]\([^)]*\)|<[^>]+>", r"\1", title).replace("`", "")
     return re.sub(r"[^\w -]", "", plain.strip().lower()).replace(" ", "-")
 
@@ -83,7 +83,7 @@ def places(page: Path) -> Iterator[Path]:
 
 
 def rooms(page: Path) -> Iterator[Path]:
-    """Give the rooms below a page: a table may name a file by the heading of its room."""
+    """Return the rooms below a page: a table may name a file by the heading of its room."""
     yield from (path for path in page.parent.iterdir() if path.is_dir())
 
 
@@ -124,7 +124,7 @@ COMMAND = re.compile(r"^(?: {4}|\$ )(?:\$ )?(?:\w+=\S+ )*(hydragnn-hpo .*)$", re
 
 
 def commands(text: str) -> Iterator[str]:
-    """Give the commands that a page shows, without what is said beside them."""
+    """Return the commands that a page shows, without what is said beside them."""
     for shown in COMMAND.findall(text):
         line = re.split(r"\s{2,}|\s#\s|;| \| | > ", shown)[0].strip()
         if "[" not in line and "..." not in line:

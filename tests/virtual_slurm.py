@@ -263,7 +263,7 @@ class VirtualSlurm:
 
 
 def children(pid: int) -> list[int]:
-    """Give the children of a process, and theirs."""
+    """Return the children of a process, and theirs."""
     found: list[int] = []
     with contextlib.suppress(OSError):
         for task in Path(f"/proc/{pid}/task").iterdir():

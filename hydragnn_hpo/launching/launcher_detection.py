@@ -188,7 +188,7 @@ def _as_torchrun(info: LauncherInfo, environment: Mapping[str, str], parent: int
     one_host = local_world == info.world
     if not one_host and not hosts:
         raise ConfigError(
-            f"{info.launcher} started {info.world} ranks on several hosts, and nobody says where "
+            f"{info.launcher} started {info.world} ranks on several hosts, and nothing says where "
             "they meet: set MASTER_ADDR and MASTER_PORT, or start them as mpiexec python -m mpi4py "
             "-m hydragnn_hpo."
         )

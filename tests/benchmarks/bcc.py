@@ -79,7 +79,7 @@ def positions_of(cells_x: int, cells_y: int) -> np.ndarray:
 
 
 def outputs_of(positions: np.ndarray, types: np.ndarray, even: bool) -> dict[str, np.ndarray]:
-    """Give the outputs of the atoms; ``even``: equally near neighbours count alike."""
+    """Return the outputs of the atoms; ``even``: equally near neighbours count alike."""
     far = np.linalg.norm(positions[:, None] - positions, axis=-1).round(9)
     if even:
         np.fill_diagonal(far, np.inf)
@@ -168,7 +168,7 @@ def errors_on_test(
 
 
 def figures_of(conv: str, sets: Sets, seeds: Sequence[int], epochs: int) -> dict[str, float]:
-    """Give the mean over data sets of every head's test MAE, by the name of the figure."""
+    """Return the mean over data sets of every head's test MAE, by the name of the figure."""
     found = {}
     for prefix, (task, even) in TASKS.items():
         runs = [errors_on_test(conv, sets[seed, even][0], task, seed, epochs) for seed in seeds]

@@ -45,7 +45,7 @@ def steps_of(count: int, size: int, windows: np.ndarray | None = None) -> list[n
 
 
 def seconds(work: Callable[[], object]) -> float:
-    """Give the CPU time of some work: the machine is shared, other processes do not count."""
+    """Return the CPU time of some work: the machine is shared, other processes do not count."""
     started = time.process_time()
     work()
     return time.process_time() - started
@@ -233,7 +233,7 @@ def neighbors(count: int, times: int) -> dict[str, float]:
 
 
 def in_pymatgen(chosen: list[Atoms]) -> list[Any]:
-    """Give the crystals as pymatgen has them."""
+    """Return the crystals as pymatgen has them."""
     from pymatgen.core import Lattice, Structure
 
     return [

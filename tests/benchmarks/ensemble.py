@@ -196,7 +196,7 @@ def shares(kind: str, count: int) -> dict[str, float]:
 
 
 def peak(how: str, count: int, place: str) -> float:
-    """Give the MB that a fresh process takes at most beyond its imports, structures and weights.
+    """Return the MB that a fresh process takes at most beyond its imports, structures and weights.
 
     Args:
         how: ``eager`` or ``compiled``, all members; or the number of one.
@@ -248,7 +248,7 @@ def main() -> None:
 
 
 def quick() -> dict[str, float]:
-    """Give the same figures of fewer molecules and turns; two compiled members share their code.
+    """Return the same figures of fewer molecules and turns; two compiled members share their code.
 
     While it is made, which nobody times, the peaks of memory are measured beside.
     """

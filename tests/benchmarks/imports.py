@@ -38,7 +38,7 @@ def strace(folder: Path) -> list[str]:
 
 
 def count(folder: Path, shared: Iterable[str]) -> tuple[int, int]:
-    """Give the opened files below shared folders, and all calls that named one."""
+    """Return the opened files below shared folders, and all calls that named one."""
     opened = looked = 0
     tops = tuple(f"{top}/" for top in shared)
     for file in folder.glob("s.*"):
@@ -90,7 +90,7 @@ def ended(backend: LocalBackend, name: str) -> list[int]:
 
 
 def imported(preload: tuple[str, ...]) -> set[str]:
-    """Give the folders and files of ``site-packages`` that ranks import something from."""
+    """Return the folders and files of ``site-packages`` that ranks import something from."""
     code = (
         f"import importlib, sys\nfor name in {preload!r}: importlib.import_module(name)\n"
         "print(*(m.__file__ for m in sys.modules.values() if getattr(m, '__file__', None)))"

@@ -116,7 +116,7 @@ class Bench:
 
 
 def seconds(work: Callable[[], object]) -> float:
-    """Give the CPU time of some work: the machine is shared, other processes do not count."""
+    """Return the CPU time of some work: the machine is shared, other processes do not count."""
     started = time.process_time()
     work()
     return time.process_time() - started
@@ -142,7 +142,7 @@ def our_net(conv: str, bench: Bench, forces: bool) -> tuple[MultiHeadGNN, dict[s
 def our_loss(
     net: MultiHeadGNN, heads: dict[str, HeadConfig], batch: Batch, forces: bool = False
 ) -> Tensor:
-    """Give the loss of a training step as ``Trainer`` has it."""
+    """Return the loss of a training step as ``Trainer`` has it."""
     counts = {"energy": float(batch.num_graphs), "forces": 3.0 * len(batch.numbers)}
     return combine_losses(head_sums(net, net(batch), batch, heads), counts, heads, 1)
 
@@ -336,7 +336,7 @@ def profiled(conv: str, forces: bool, count: int = 15) -> None:
 
 
 def chosen(wanted: list[str] | None) -> list[str]:
-    """Give the convs to measure, in the order of the table."""
+    """Return the convs to measure, in the order of the table."""
     from pyg_models import PEERS
 
     missing = [conv for conv in CONV_SPECS if conv not in PEERS]

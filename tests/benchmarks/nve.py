@@ -57,7 +57,7 @@ def train(run: Path, quick: bool) -> float:
 
 
 def start(file: Path) -> Atoms:
-    """Give the first training structure with velocities at 300 K, not moving as a whole."""
+    """Return the first training structure with velocities at 300 K, not moving as a whole."""
     atoms = ase.io.read(io.StringIO(gzip.decompress(file.read_bytes()).decode()), 0, "extxyz")
     assert isinstance(atoms, Atoms)
     atoms.calc = None

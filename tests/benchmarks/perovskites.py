@@ -83,7 +83,7 @@ def prepare(folder: Path, *, quick: bool) -> TrialDir:
 
 
 def error_on_test(trial: TrialDir) -> tuple[float, int]:
-    """Give the MAE of the best epoch on the test split, and the number of its structures."""
+    """Return the MAE of the best epoch on the test split, and the number of its structures."""
     config, graphs = load_trial(trial)
     trainer = Trainer(config, graphs, Ranks(0, 1, torch.device("cpu")))
     trainer.model.load_state_dict(checkpoint.read_checkpoint(trial.best)[0])
@@ -93,7 +93,7 @@ def error_on_test(trial: TrialDir) -> tuple[float, int]:
 
 
 def curve(trial: TrialDir) -> dict[str, float]:
-    """Give the best validation MAE after some minutes of training, eV."""
+    """Return the best validation MAE after some minutes of training, eV."""
     found: dict[str, float] = {}
     best, seconds, reached = float("inf"), 0.0, float("inf")
     epochs: list[dict[str, Any]] = [

@@ -126,7 +126,7 @@ def measure(run: Path, wanted: int) -> dict[str, float]:
 
 
 def nearest(points: np.ndarray) -> float:
-    """Give the mean distance of a point to the nearest other one."""
+    """Return the mean distance of a point to the nearest other one."""
     far = np.linalg.norm(points[:, None] - points[None], axis=-1)
     np.fill_diagonal(far, np.inf)
     return float(far.min(axis=1).mean())

@@ -64,7 +64,7 @@ EQUAL = {200: 1024, 2000: 256}
 
 
 def widths(most: int) -> tuple[int, ...]:
-    """Give the widths a trial may have: all up to 32, then 16 steps to each doubling."""
+    """Return the widths a trial may have: all up to 32, then 16 steps to each doubling."""
     found, step = list(range(1, 33)), 2
     while found[-1] < most:
         found += [found[-1] + step * count for count in range(1, 17)]
@@ -73,7 +73,7 @@ def widths(most: int) -> tuple[int, ...]:
 
 
 def law(work: Floats, loss: Floats, slots: Floats) -> Floats:
-    """Give the seconds that each trial takes on so many slots, [n, W]."""
+    """Return the seconds that each trial takes on so many slots, [n, W]."""
     return work[:, None] * (1.0 + loss[:, None] * (slots - 1.0)) / slots
 
 
@@ -146,7 +146,7 @@ def equal_longest_first(size: int) -> Decide:
 
 
 def moldable(works: Sequence[SimulatedWork], slots: int) -> Decide:
-    """Give the widths of the best of several targets, longest first with backfill; never again."""
+    """Return widths of the best of several targets, longest first with backfill; never again."""
     some = np.array(works[0].widths)
     believed = np.array([work.planned_seconds() for work in works])
     bound = least_makespan(believed, some.astype(float), slots)
@@ -172,7 +172,7 @@ def moldable(works: Sequence[SimulatedWork], slots: int) -> Decide:
 
 
 def list_makespan(seconds: Floats, sizes: NDArray[np.int64], slots: int) -> float:
-    """Give the makespan of longest first with backfill."""
+    """Return the makespan of longest first with backfill."""
     order = np.argsort(-seconds, kind="stable")
     waiting, free, now = [(seconds[row], int(sizes[row])) for row in order], slots, 0.0
     running: list[tuple[float, int]] = []
@@ -199,7 +199,7 @@ class Case:
     machine: SimulationSettings
 
     def policies(self, works: Sequence[SimulatedWork]) -> dict[str, Decide]:
-        """Give the planners to compare; what plans by no prediction runs once."""
+        """Return the planners to compare; what plans by no prediction runs once."""
         size = EQUAL[self.count]
         found: dict[str, Decide] = {"ours": plan, "moldable": moldable(works, self.machine.slots)}
         found["longest_first"] = equal_longest_first(size)
@@ -209,7 +209,7 @@ class Case:
 
 
 def run(case: Case, seeds: int, share: int) -> dict[str, float]:
-    """Give the figures of one column, means over seeds."""
+    """Return the figures of one column, means over seeds."""
     found: dict[str, list[SimulationResult]] = {}
     for seed in range(seeds):
         works = trials(case.count // share, seed, SIGMAS[case.sigma], case.machine.slots)

@@ -129,7 +129,7 @@ def off(said: float, was: float) -> float:
 
 
 def errors(stats: dict[str, Any], found: list[dict[str, Any]]) -> dict[str, list[float]]:
-    """Give the errors of prices with and without what the other half tells, and of equal ones."""
+    """Return the errors of prices with and without what the other half tells, and of equal ones."""
     listed: dict[str, list[float]] = {}
     pairs = [(TrialConfig.model_validate(each["config"]), each) for each in found]
     for seen, rest in halves(pairs):

@@ -19,7 +19,7 @@ from hydragnn_hpo.model.triplets import bessel_roots
 
 
 def triplets(edge_index: Tensor, size: int, short: Tensor) -> tuple[Tensor, Tensor]:
-    """Give the edges k -> j and j -> i of all triplets of short edges, as PyG's ``triplets``.
+    """Return the edges k -> j and j -> i of all triplets of short edges, as PyG's ``triplets``.
 
     That one is not used, because it needs ``torch_sparse``. Graphs are molecules: an edge is
     another's reverse where k is i.

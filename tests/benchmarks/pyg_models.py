@@ -91,7 +91,7 @@ def as_batch(ours: Any) -> Batch:
 
 
 def loss_of(net: PeerNet, data: Batch, scale: tuple[float, float], forces: bool) -> Tensor:
-    """Give the Huber loss of energies in units of their spread, and of forces beside them."""
+    """Return the Huber loss of energies in units of their spread, and of forces beside them."""
     mean, std = scale
     energy, found = net(data, forces)
     loss = F.huber_loss(energy, (data.energy - mean) / std)

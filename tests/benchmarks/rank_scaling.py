@@ -68,7 +68,7 @@ def _files(place: Path, structures: list[Atoms]) -> list[Path]:
 
 
 def _measure(out: Path, ensemble: Path, files: list[Path], ranks: int) -> tuple[float, float]:
-    """Give the seconds of a prediction: of CPU, by all ranks together, and by the clock."""
+    """Return the seconds of a prediction: of CPU, by all ranks together, and by the clock."""
     go = out.with_suffix(".go")
     command = [sys.executable, __file__, str(out), str(ensemble), str(go)]
     cores = sorted(os.sched_getaffinity(0))

@@ -12,7 +12,7 @@ PACKAGES = ("torch", "torch-geometric", "numpy", "deephyper", "adios2", "vesin",
 
 
 def installed() -> dict[str, str]:
-    """Give the versions of the packages that matter, as far as they are there."""
+    """Return the versions of the packages that matter, as far as they are there."""
     found = {each.name.replace("_", "-"): each.version for each in distributions()}
     return {name: found[name] for name in PACKAGES if name in found}
 

@@ -101,7 +101,7 @@ def our_epoch(trainer: Trainer) -> None:
 
 
 def loss_of(trainer: Trainer, net: Any, batch: Batch) -> Tensor:
-    """Give the loss of a batch: the same arithmetic for all sides."""
+    """Return the loss of a batch: the same arithmetic for all sides."""
     counts = {"energy": float(batch.num_graphs)}
     return combine_losses(
         head_sums(net, net(batch), batch, trainer.heads), counts, trainer.heads, 1
@@ -156,12 +156,12 @@ def as_ours(batch: Any) -> Batch:
 
 
 def cosine(optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LRScheduler:
-    """Give the peers' course of the learning rate."""
+    """Return the peers' course of the learning rate."""
     return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, EPOCHS * STEPS)
 
 
 def fused(net: nn.Module) -> torch.optim.Optimizer:
-    """Give the peers' optimizer."""
+    """Return the peers' optimizer."""
     return torch.optim.AdamW(net.parameters(), lr=1e-3, fused=True)
 
 

@@ -156,7 +156,7 @@ def main() -> None:
 
 
 def _graphs(heads: dict[str, dict[str, float]]) -> float:
-    """Give the number of test structures: the rows of a head that has one per structure."""
+    """Return the number of test structures: the rows of a head that has one per structure."""
     return min(head["test_rows"] for head in heads.values())
 
 

@@ -62,7 +62,7 @@ def make(request: pytest.FixtureRequest) -> Callable[..., Brain]:
 
 
 def error_of(values: Values) -> float | None:
-    """Give an objective that fails for the deepest models, in three ways."""
+    """Return an objective that fails for the deepest models, in three ways."""
     if values.get("model.layers") == 6:
         return {1: None, 2: math.nan, 4: math.inf}[int(values.get("heads.gap.layers", 1))]
     rate = float(values.get("training.learning_rate", 1e-3))
@@ -214,7 +214,7 @@ def test_a_model_learns_from_earlier_campaigns(name: str) -> None:
 
 
 def two_goals(values: Values) -> tuple[float, float] | None:
-    """Give an error and a cost that pull apart; the deepest models fail."""
+    """Return an error and a cost that pull apart; the deepest models fail."""
     if values["model.layers"] == 6:
         return None
     features = float(values["model.features"])
@@ -255,7 +255,7 @@ def test_a_model_of_two_goals_finds_more_of_the_front(name: str) -> None:
         return 0.1 / size + worse, size + worse
 
     def covered(name: str, seed: int) -> float:
-        """Give the area that the found points dominate, up to (2, 2)."""
+        """Return the area that the found points dominate, up to (2, 2)."""
         brain, found = make_brain(name, space, seed=seed, initial=8), []
         for _ in range(15):
             for values in brain.ask(4):

@@ -35,7 +35,7 @@ Values = dict[str, Any]
 
 
 def wait_for(condition: Callable[[], Any], what: str, seconds: float = DEADLINE) -> Any:
-    """Give the first true value of ``condition``."""
+    """Return the first true value of ``condition``."""
     deadline = time.monotonic() + seconds
     while not (found := condition()):
         assert time.monotonic() < deadline, f"waited {seconds:g} s for {what}"
@@ -53,12 +53,12 @@ def merged(into: Values, changes: Values) -> Values:
 
 
 def ci_campaign(**changes: Any) -> Values:
-    """Give the shipped test campaign with some values changed."""
+    """Return the shipped test campaign with some values changed."""
     return merged(tomllib.loads((ROOT / "workflows" / "ci.toml").read_text()), changes)
 
 
 def events(run: Path, *kinds: str) -> list[Values]:
-    """Give the journal's events of some kinds, or all."""
+    """Return the journal's events of some kinds, or all."""
     return [e for e in read_journal(run / "events.jsonl") if not kinds or e["event"] in kinds]
 
 

@@ -118,7 +118,7 @@ def full_from(step):
 
 
 def sees(file):
-    """Let this rank find another file, or none, where the last checkpoint is."""
+    """Make this rank find another file, or none, where the last checkpoint is."""
     real = checkpoint_saver.read_checkpoint
 
     def read(path):

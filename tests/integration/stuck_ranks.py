@@ -36,7 +36,7 @@ SLOWER = 0.4
 
 
 def watched(folder):
-    """Give an event that is set once the watchdog has told that we are where a rank stops.
+    """Return an event that is set once the watchdog has told that we are where a rank stops.
 
     Whoever waits for it has no patience any more, but endless one before: he may be slow.
     """

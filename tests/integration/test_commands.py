@@ -199,7 +199,7 @@ def test_nothing_that_a_command_started_outlives_its_lease(stage):
     assert all(map(is_alive, family))
     (agent,) = tagged(stage.run.path, "hpo-agent")
     lease = open_lease(agent)
-    lease.grant(time.monotonic())  # as if nobody had renewed it for long
+    lease.grant(time.monotonic())  # as if it had not been renewed for long
     os.close(lease.descriptor)
 
     try:
@@ -257,7 +257,7 @@ def test_ranks_of_a_launcher_hear_that_they_are_asked_to_end(stage):
 
 @by_mpiexec
 def test_ranks_of_a_launcher_end_once_nobody_renews_their_lease(stage):
-    """The warm rank is killed and can end nobody; mpiexec leaves its ranks behind."""
+    """The warm rank is killed and can end no process; mpiexec leaves its ranks behind."""
     deaf = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
     stage.start(deaf + FAMILY, launcher="mpiexec", lease=3.0)
     family = stage.family()

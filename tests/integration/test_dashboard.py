@@ -241,7 +241,7 @@ def test_a_page_keeps_up_with_its_campaign(page, growing, dashboard, whole, tmp_
 
 
 def places_of(axis) -> tuple[list[float], float]:
-    """Give the heights of the first and the last tick of an axis, and of its mark's upper end."""
+    """Return the heights of the first and the last tick of an axis, and of its mark's upper end."""
     ticks = axis.locator("text:not(.name)").evaluate_all(
         "all => all.map(t => +t.getAttribute('y'))"
     )

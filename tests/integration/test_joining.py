@@ -77,14 +77,14 @@ def hosts_of(hpo, run, kind="placed"):
 
 
 def busy(hpo, run):
-    """Give the hosts on which something has trained for an epoch."""
+    """Return the hosts on which something has trained for an epoch."""
     first = {e["trial"]: e["slots"] for e in hpo.events(run, "placed")}
     trained = {e["trial"] for e in hpo.events(run, "epoch")}
     return {slot.rpartition(":")[0] for trial in trained for slot in first[trial]}
 
 
 def agents(run, host):
-    """Give the agent of a host."""
+    """Return the agent of a host."""
     return named_so(find_tagged(HOST, host_tag(run_tag(run), host)), "hpo-agent")
 
 
@@ -132,7 +132,7 @@ def start_both(hpo, pair):
 
 
 def end_of(slurm, environment):
-    """Give the end of an allocation as Slurm writes it."""
+    """Return the end of an allocation as Slurm writes it."""
     told = slurm.ask("squeue", "-h", "-j", environment["SLURM_JOB_ID"], "-o", "%e").strip()
     return datetime.datetime.fromisoformat(told).timestamp()
 

@@ -36,7 +36,7 @@ def results(run):
 
 
 def rows_of(board):
-    """Give the leaderboard's entries of trials that ended, without their places."""
+    """Return the leaderboard's entries of trials that ended, without their places."""
     done = [row for row in board["trials"] if row["status"] == "completed"]
     return {row["trial"]: {key: row[key] for key in row if key != "rank"} for row in done}
 

@@ -31,7 +31,7 @@ def fake_campaign(hpo, *, trials, seconds, **search):
 
 
 def results(run):
-    """Give the bytes of every result that is there."""
+    """Return the bytes of every result that is there."""
     return {path: path.read_bytes() for path in run.glob("trials/*/attempts/*/result.json")}
 
 

@@ -42,7 +42,7 @@ def weights_of(trial):
 
 
 def farthest(one, other):
-    """Give the largest difference of two trials' weights."""
+    """Return the largest difference of two trials' weights."""
     one, other = (
         {n: v for n, v in weights_of(trial).items() if n.startswith("model/")}
         for trial in (one, other)

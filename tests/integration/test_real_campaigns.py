@@ -33,7 +33,7 @@ def fixed_campaign(hpo, **machine):
 
 
 def errors(hpo, run):
-    """Give the validation MAE of every trial by head.
+    """Return the validation MAE of every trial by head.
 
     They hang on the number of ranks by the order of sums: by far less than this in fp64, and by
     more, after so many steps, in fp32 on another processor.
@@ -102,7 +102,7 @@ def test_ray_gives_every_trial_the_error_that_it_has_at_home(hpo, ray_cluster, a
 
 
 def on_ray(hpo, cluster):
-    """Give the campaign and the environment for a Ray cluster."""
+    """Return the campaign and the environment for a Ray cluster."""
     campaign = fixed_campaign(hpo, backend="ray", address=cluster.address)
     token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(cluster.folder / "token")}
     return campaign, token

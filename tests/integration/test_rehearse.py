@@ -19,7 +19,7 @@ HERE = ("--machine", "generic-slurm", "--structures", "100000", "--slots", "4")
 
 
 def stub_pids(hpo):
-    """Give the processes of stub agents of this test's rehearsals."""
+    """Return the processes of stub agents of this test's rehearsals."""
     name, folder = "stub_agents", str(hpo.folder)
     found = []
     for pid in filter(str.isdecimal, os.listdir("/proc")):

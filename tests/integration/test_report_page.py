@@ -90,7 +90,7 @@ def test_it_can_be_used_by_keyboard_alone(browser, url):
 
 
 def lines_of(page):
-    """Give the chart of parallel coordinates, and how many lines are kept at the moment."""
+    """Return the chart of parallel coordinates, and how many lines are kept at the moment."""
     chart = page.locator('figure[data-key^="parallel."] .chart').first
     chart.scroll_into_view_if_needed()
     chart.locator(".hit").first.wait_for()

@@ -120,7 +120,7 @@ def weights_of(trial):
 
 
 def farthest(one, other):
-    """Give the largest difference of two sets of weights."""
+    """Return the largest difference of two sets of weights."""
     assert one, "there are some"
     assert one.keys() == other.keys()
     return max(float(np.abs(one[name] - other[name]).max(initial=0.0)) for name in one)

@@ -90,7 +90,7 @@ def make_job(folder: Path, kind: str, slots: tuple[Slot, ...], name: str, **spec
 
 
 def named(folder: Path, host: str, name: str) -> list[int]:
-    """Give the processes of one host of a run that the kernel shows by this name."""
+    """Return the processes of one host of a run that the kernel shows by this name."""
     return named_so(find_tagged(HOST, host_tag(run_tag(folder), host)), name)
 
 

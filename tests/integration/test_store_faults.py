@@ -222,7 +222,7 @@ sys.stdin.read()
 
 
 def shared_bytes(process: int, below: Path) -> int:
-    """Give the proportional part of a process in the pages of files below a folder."""
+    """Return the proportional part of a process in the pages of files below a folder."""
     total, inside = 0, False
     for line in Path(f"/proc/{process}/smaps").read_text().splitlines():
         if not line.split()[0].endswith(":"):

@@ -71,7 +71,7 @@ def test_bytes_kept_for_the_backward_pass_are_counted(config, make):
 
 
 def bytes_saved(trunk, batch):
-    """Give the bytes of all storages that autograd keeps, parameters and links left out.
+    """Return the bytes of all storages that autograd keeps, parameters and links left out.
 
     Which nodes an edge joins is known once for all layers, however many they are.
     """

@@ -16,7 +16,7 @@ ALWAYS = {"event", "time", "epoch"}
 
 @pytest.fixture(scope="module")
 def table() -> dict[str, set[str]]:
-    """Give the keys that the page names, by event."""
+    """Return the keys that the page names, by event."""
     page = (ROOM / "README.md").read_text()
     page = page[page.index("## Events") :].partition("\n## ")[0]
     found = {}

@@ -37,7 +37,7 @@ def page() -> str:
 
 
 def row(page: str, anchor: str) -> list[str]:
-    """Give the cells of the row of a key."""
+    """Return the cells of the row of a key."""
     (line,) = [line for line in page.splitlines() if f'<a id="{anchor}"></a>' in line]
     return [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
 

@@ -28,7 +28,7 @@ CHARGE = TargetConfig(level="node", unit="e")
 
 
 def refused(make: Make, atoms: Atoms, verb: str = "has", **targets: TargetConfig) -> str:
-    """Give the sentence, which names file, number and id."""
+    """Return the sentence, which names file, number and id."""
     with pytest.raises(DataError) as caught:
         make(atoms, **targets)
     sentence = str(caught.value)
@@ -329,7 +329,7 @@ def both_ways(pairs: list[tuple[int, int]]) -> np.ndarray:
 
 
 def quotients(num_nodes: int, edges: np.ndarray, vectors: np.ndarray) -> np.ndarray:
-    """Give the Rayleigh quotient of each vector by a loop over edges."""
+    """Return the Rayleigh quotient of each vector by a loop over edges."""
     degree = np.bincount(edges[:, 0], minlength=num_nodes)
     values = []
     for vector in vectors.T.astype(float):

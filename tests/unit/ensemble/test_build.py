@@ -283,7 +283,7 @@ def test_kinds_of_structures_come_from_the_campaign(make_run: Make) -> None:
 
 
 def predict_variances(run: Path, trials: list[str], predict_alone: Callable[..., dict]) -> None:
-    """Give the energy heads of some trials a variance; stored predictions lack it, as ever."""
+    """Return the energy heads of some trials a variance; stored predictions lack it, as ever."""
     columns = open_store(run / "data/toy.bp")
     for number, trial in enumerate(trials):
         folder = run / "trials" / trial

@@ -68,7 +68,7 @@ print(json.dumps([sys.prefix, *sys.path, frog.__file__, json.__file__, hydragnn_
 
 @pytest.fixture
 def small(tmp_path) -> Path:
-    """Give an environment with one package of its own."""
+    """Return an environment with one package of its own."""
     place = tmp_path / "small"
     base = Path(sys.base_prefix) / "bin" / f"python3.{sys.version_info.minor}"
     subprocess.run([base, "-m", "venv", "--without-pip", place], check=True)
@@ -273,7 +273,7 @@ def write_archive(file: Path, *members, told: dict | None = None) -> str:
 
 
 def refused(tmp_path: Path, file: Path, checksum: str) -> str:
-    """Give the sentence; neither the target nor anything beside it may be there."""
+    """Return the sentence; neither the target nor anything beside it may be there."""
     before = sorted(path for path in tmp_path.rglob("*"))
     with pytest.raises(ArchiveRefused) as caught:
         unpack(file, tmp_path / "target", checksum)

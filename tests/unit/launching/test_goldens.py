@@ -52,7 +52,7 @@ def test_no_two_trials_share_a_port_a_device_or_a_core(data):
 
 
 def started(name: str, slots: list[Slot], table: JobTable, profile):
-    """Give the work and the places of a job, as a fleet would."""
+    """Return the work and the places of a job, as a fleet would."""
     files = {"log": Path("/l"), "watch": None}
     job = Job(name, "train", len(slots), {}, slots=tuple(slots), **files)
     work = JobTracker.of(job)

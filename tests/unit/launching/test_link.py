@@ -54,7 +54,7 @@ def connect(tmp_path, controller):
 
 
 def read(controller, count=1):
-    """Give so many messages of agents, in their order."""
+    """Return so many messages of agents, in their order."""
     messages = []
     until(lambda: messages.extend(controller.receive(0.05)) or len(messages) >= count, "messages")
     return messages

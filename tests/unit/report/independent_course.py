@@ -43,7 +43,7 @@ def arrays_of(run):
 
 
 def size_of(seconds, days=False):
-    """Give the seconds of the unit of a time: s below 5 min, min below 5 h, then h, or days."""
+    """Return the seconds of the unit of a time: s below 5 min, min below 5 h, then h, or days."""
     if seconds < 300:
         return 1
     if seconds < 5 * 3600:

@@ -106,7 +106,7 @@ def lowest(one):
 
 
 def matrix(space, configurations):
-    """Give the matrix, and by column the parameters that it belongs to."""
+    """Return the matrix, and by column the parameters that it belongs to."""
     columns, owners = [], []
     for name, one in space.items():
         full = [values.get(name, lowest(one)) for values in configurations]
@@ -145,7 +145,7 @@ def shapley(model, space, points, owners, seed):
 
 
 def drawn(one, at):
-    """Give the value at a position in [0, 1) of a parameter's range."""
+    """Return the value at a position in [0, 1) of a parameter's range."""
     if "choices" in one:
         return one["choices"][int(at * len(one["choices"]))]
     low, high, step = one["low"], one["high"], one.get("step")
@@ -161,7 +161,7 @@ def drawn(one, at):
 
 
 def place(one, value):
-    """Give the middle of a value's part of [0, 1]."""
+    """Return the middle of a value's part of [0, 1]."""
     if "choices" in one:
         return (one["choices"].index(value) + 0.5) / len(one["choices"])
     low, high, step = one["low"], one["high"], one.get("step")

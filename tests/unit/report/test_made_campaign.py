@@ -100,7 +100,7 @@ def test_the_same_wishes_give_the_same_bytes(tmp_path):
 
 
 def spread_by(run, key):
-    """Give the share of the variance of log(objective) between bins of one key, first rung only."""
+    """Return the share of variance of log(objective) between bins of one key, first rung only."""
     values, found = {}, []
     for event in read_journal(run.journal):
         if event["event"] == "proposed":

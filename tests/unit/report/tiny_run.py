@@ -8,7 +8,7 @@ from hydragnn_hpo.report.facts import read_facts
 
 
 def at(time, kind, trial=None, epoch=1, **values):
-    """Give an event; ``time`` in seconds."""
+    """Return an event; ``time`` in seconds."""
     named = {} if trial is None else {"trial": trial}
     return {"event": kind, "time": float(time), "epoch": epoch, **named, **values}
 

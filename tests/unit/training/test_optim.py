@@ -100,7 +100,7 @@ def config_of(name, **settings):
 
 
 def gradients_of(model, steps=5):
-    """Give the same gradients for every step and optimizer, by parameter."""
+    """Return the same gradients for every step and optimizer, by parameter."""
     random = np.random.default_rng(8)
     shapes = {name: tuple(p.shape) for name, p in model.named_parameters()}
     return [

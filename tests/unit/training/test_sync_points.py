@@ -18,7 +18,7 @@ class Clock:
 
 
 def course(seconds_per_step, until, start=0):
-    """Give the steps at which a training of some pace looks up."""
+    """Return the steps at which a training of some pace looks up."""
     clock, seen = Clock(), []
     looks = SyncPoints(ALONE, lambda: "go", step=start, clock=clock)
     for step in range(start + 1, until + 1):
