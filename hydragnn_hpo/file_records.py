@@ -422,7 +422,8 @@ class LeaderboardEntry(TypedDict):
     """A trial of the leaderboard; ``campaign.status.LeaderboardRow`` as plain data."""
 
     rank: int | None
-    """From 1; null without a result."""
+    """Place among the trials with a result, from 1; those trained furthest come first. Null without
+    one."""
     trial: str
     """Name of the trial."""
     parent: str | None

@@ -327,30 +327,22 @@ def count_progress(run: RunDir) -> int:
 
 @dataclass(frozen=True)
 class LeaderboardRow:
-    """One trial."""
+    """One trial; what its fields hold is said in ``file_records.LeaderboardEntry``."""
 
     rank: int | None
-    """Place among the trials with a result; those trained furthest come first."""
     trial: str
     parent: str | None
-    """The trial whose values it has with another seed; None for those of the search."""
     status: str
     reason: str | None
     epochs: int
     width: int
     objective: float | None
-    """Weighted validation MAE in units of each target's standard deviation."""
     score: Point | None
-    """What it is ranked by: one number, or one for each goal of the campaign."""
     front: bool | None
-    """Whether no other trial is better at every goal; None where there is one goal."""
     val_mae: dict[str, float | None]
-    """By head, in the head's unit."""
     slot_seconds: float
     energy_joules: float | None
-    """What its slots took, by the counters of their hosts; None where nothing was counted."""
     energy_share: float | None
-    """Share of the time it held slots in which that was counted; None while it runs."""
     values: SearchedValues
 
 
