@@ -263,13 +263,18 @@ def _listen(program: _Program, pass_on: Callable[[int], None]) -> None:
         signal.signal(wanted, note)
 
 
-def _end_late(process: "subprocess.Popen[bytes]", timeout: float | None) -> int:
-    """End a program that was asked to, after its time."""
+def _wait_or_kill(process: "subprocess.Popen[bytes]") -> None:
+    """Wait for a process that was asked to end; kill it after a while."""
     try:
         process.wait(_LAST_SECONDS)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
+
+
+def _end_late(process: "subprocess.Popen[bytes]", timeout: float | None) -> int:
+    """End a program that was asked to, after its time."""
+    _wait_or_kill(process)
     sys.stderr.write(f"the command took longer than {timeout:g} s and was ended.\n")
     return TIMED_OUT
 
@@ -356,11 +361,7 @@ def _end_peers(process: "subprocess.Popen[bytes]", lease: Path, code: int) -> in
         code: of the rank that has failed; returned, as those of the others are our own.
     """
     lease.unlink(missing_ok=True)
-    try:
-        process.wait(_LAST_SECONDS)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
+    _wait_or_kill(process)
     return code
 
 
