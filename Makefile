@@ -14,11 +14,12 @@ test: lint
 	$(PYTEST) -n 3 --dist loadfile || { [ $$? = 1 ] && $(MAKE) --no-print-directory test-again; }
 
 # Slow tests run real processes against real clocks, three workers on what cores there are: those that
-# failed are run once more, alone, and named. A fast test that failed has failed.
+# failed are run once more, alone. Those that pass then are listed with their reasons, and more than two
+# fail the run (tests/second_try.py). A fast test that failed has failed.
 test-again:
 	@echo "==== Slow tests that failed run once more, alone: mend those that pass now, too."
 	@! $(PYTEST) -q -m "not slow" --last-failed --last-failed-no-failures none --collect-only | grep ::
-	$(PYTEST) -v -m slow --last-failed --last-failed-no-failures none
+	$(PYTEST) -v -m slow --last-failed --last-failed-no-failures none --second-try
 
 test-fast: $(READY)
 	$(PYTEST) -n 3 --dist loadfile -m "not slow and not gpu"

@@ -11,11 +11,15 @@ import pytest
 from alike import begin, seed
 from hypothesis import HealthCheck, settings
 from ray_cluster import RayCluster
+from second_try import pytest_addoption, pytest_configure
 from stores import write_store
 from virtual_slurm import VirtualSlurm, missing
 
 from hydragnn_hpo.config.data_config import CardConfig, FileConfig, TargetConfig
 from hydragnn_hpo.data.columns import Columns, Names, offsets
+
+pytest_plugins = ["pytester"]
+__all__ = ["pytest_addoption", "pytest_configure"]
 
 settings.register_profile(
     "alike", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
