@@ -113,6 +113,15 @@ def test_every_module_has_its_place_on_a_map() -> None:
     assert not missing
 
 
+ROOM_PAGES = sorted((ROOT / "hydragnn_hpo").glob("*/README.md"))
+
+
+def test_the_page_of_a_room_is_short() -> None:
+    """Purpose, map, public names, how to extend; what users look up is in docs/guide."""
+    words = {name_of(path): len(path.read_text().split()) for path in ROOM_PAGES}
+    assert not {page: count for page, count in words.items() if count > 600}
+
+
 def names(page: Path, module: Path) -> bool:
     """Say whether a page names a module."""
     stem = re.escape(module.stem)

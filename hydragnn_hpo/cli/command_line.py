@@ -1,6 +1,7 @@
 """``hydragnn-hpo``: all commands, and the errors that a user sees.
 
-Each command has a file of its own. Slow imports are inside functions, so that ``--help`` is quick.
+A command has a file of its own, or shares one with its kin. Slow imports are inside functions, so
+that ``--help`` is quick.
 """
 
 import contextlib
@@ -15,24 +16,25 @@ import typer
 from hydragnn_hpo import __version__
 from hydragnn_hpo.cli import batch_command, dataset_command, ensemble_command, machine_command
 from hydragnn_hpo.cli.check_layer_command import check_layer
-from hydragnn_hpo.cli.compare_command import compare
 from hydragnn_hpo.cli.control_commands import add_trials, cancel, pause, retry, stop
-from hydragnn_hpo.cli.dashboard_command import dashboard
 from hydragnn_hpo.cli.doctor_command import doctor
-from hydragnn_hpo.cli.export_command import export
-from hydragnn_hpo.cli.importance_command import importance
 from hydragnn_hpo.cli.init_command import init
-from hydragnn_hpo.cli.leaderboard_command import leaderboard
-from hydragnn_hpo.cli.pack_command import pack
 from hydragnn_hpo.cli.plan_command import plan
 from hydragnn_hpo.cli.predict_command import predict
 from hydragnn_hpo.cli.reference_command import reference
 from hydragnn_hpo.cli.rehearse_command import rehearse
-from hydragnn_hpo.cli.report_command import report
+from hydragnn_hpo.cli.results_commands import (
+    compare,
+    dashboard,
+    export,
+    importance,
+    leaderboard,
+    report,
+)
 from hydragnn_hpo.cli.run_command import run
 from hydragnn_hpo.cli.serve_command import serve
 from hydragnn_hpo.cli.status_command import status
-from hydragnn_hpo.cli.submit_command import submit
+from hydragnn_hpo.cli.submit_command import pack, submit
 from hydragnn_hpo.cli.trial_command import trial
 from hydragnn_hpo.errors import HydraError
 from hydragnn_hpo.files import ADVICE

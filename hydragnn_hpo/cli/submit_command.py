@@ -1,4 +1,4 @@
-"""``hydragnn-hpo submit``: a campaign as batch jobs."""
+"""``hydragnn-hpo submit``: a campaign as batch jobs; ``pack``: the software for it."""
 
 import json
 import os
@@ -51,6 +51,9 @@ PackOption = Annotated[
     typer.Option(
         "--pack", help="Software for the hosts' own disks: auto, an archive of pack, or none."
     ),
+]
+ArchiveOption = Annotated[
+    Path, typer.Option("--out", help="NAME.tar.gz, or NAME.tar.zst where zstd is at hand.")
 ]
 AgainOption = Annotated[
     bool, typer.Option("--again", help="Submit although a job of the run is queued or running.")
@@ -251,3 +254,18 @@ def _print_report(
         return
     typer.echo(f"submitted {', '.join(ids)} with {shlex.join(argv)}")
     typer.echo(f"look at it with: hydragnn-hpo status {shlex.quote(run)}")
+
+
+def pack(out: ArchiveOption = Path("environment.tar.gz"), as_json: JsonOption = False) -> None:
+    """Pack the environment that this program runs in, for run and submit --pack."""
+    from dataclasses import asdict
+
+    from hydragnn_hpo.launching import pack_environment
+
+    made = pack_environment(out)
+    if as_json:
+        typer.echo(json.dumps(asdict(made) | {"path": str(made.path)}))
+        return
+    typer.echo(f"{made.path}: {made.size / 1e6:.0f} MB, SHA-256 {made.checksum}")
+    typer.echo(f"what it holds: {made.path}.json")
+    typer.echo(f"use it: hydragnn-hpo submit CAMPAIGN --machine NAME --pack {made.path}")

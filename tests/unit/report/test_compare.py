@@ -13,7 +13,7 @@ import pytest
 from made_campaign import make_campaign
 
 from hydragnn_hpo.campaign.journal import encode
-from hydragnn_hpo.cli.compare_command import compare
+from hydragnn_hpo.cli.results_commands import compare
 from hydragnn_hpo.errors import ConfigError, HydraError
 from hydragnn_hpo.report.compare import (
     NEVER,

@@ -18,7 +18,7 @@ import pytest
 from optuna.distributions import IntDistribution
 from optuna.trial import TrialState
 
-from hydragnn_hpo.cli.export_command import WAYS
+from hydragnn_hpo.cli.results_commands import EXPORT_FORMATS
 from hydragnn_hpo.errors import ConfigError, HydraError, RunError
 from hydragnn_hpo.report import export_formats
 from hydragnn_hpo.report.export_formats import (
@@ -39,7 +39,7 @@ search = {trials = 2, finalists = 1, rungs = [1]}
 
 
 def test_help_names_all_formats() -> None:
-    assert all(name in WAYS for name in FORMATS)
+    assert all(name in EXPORT_FORMATS for name in FORMATS)
 
 
 @pytest.mark.parametrize("to", FORMATS)

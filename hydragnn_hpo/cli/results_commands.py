@@ -1,0 +1,291 @@
+"""Commands that show what a campaign has found, or hand it on.
+
+``leaderboard``, ``report``, ``dashboard``, ``importance``, ``compare`` and ``export``.
+"""
+
+import json
+import logging
+import os
+import socket
+import sys
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hydragnn_hpo.cli.arguments import JsonOption, RunArgument
+from hydragnn_hpo.errors import ConfigError
+
+if TYPE_CHECKING:
+    from hydragnn_hpo.report import Cell, Importance, RunComparison
+
+PortOption = Annotated[
+    int, typer.Option(min=0, max=65535, help="Port to listen on; 0 picks a free one.")
+]
+
+IMPORTANCE_TARGETS = ("mae", "cost", "memory", "failure")
+
+EXPORT_FORMATS = (
+    "parquet, csv, optuna, tensorboard, mlflow, wandb, or best: the best trial's configuration"
+)
+
+
+def leaderboard(
+    run_dir: RunArgument,
+    top: Annotated[int, typer.Option(min=1, help="Number of trials to show.")] = 20,
+    as_json: JsonOption = False,
+) -> None:
+    """Show the best trials of a campaign."""
+    from hydragnn_hpo.campaign import read_leaderboard
+    from hydragnn_hpo.cli.tables import console, leaderboard_table
+    from hydragnn_hpo.layout import RunDir
+
+    board = read_leaderboard(RunDir(Path(run_dir))).best(top)
+    if as_json:
+        typer.echo(json.dumps(board.to_plain()))
+    else:
+        console().print(leaderboard_table(board))
+
+
+def report(
+    run: Annotated[Path, typer.Argument(help="Run directory; the campaign may still be running.")],
+    out: Annotated[
+        Path | None,
+        typer.Option(help="File to write, NAME.html; RUN/report/report.html if left out."),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Write the report of a campaign: one HTML file that needs no network and no server."""
+    from hydragnn_hpo import log
+    from hydragnn_hpo.layout import RunDir
+    from hydragnn_hpo.report import write_report
+
+    log.configure(level=30)
+    path = write_report(RunDir(run), out)
+    typer.echo(json.dumps({"report": str(path)}) if as_json else f"wrote {path}")
+
+
+def dashboard(run_dir: RunArgument, port: PortOption = 0) -> None:
+    """Show the report of a run in a browser and keep it up to date, until Ctrl-C."""
+    from hydragnn_hpo.layout import RunDir
+    from hydragnn_hpo.log import configure
+    from hydragnn_hpo.report import serve_dashboard
+
+    configure()
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    links = count()
+
+    def announce_link(link: str, taken: int) -> None:
+        if next(links):
+            typer.echo(f"opened; for another browser: {link}")
+            return
+        typer.echo(f"dashboard of {run_dir}: {link}")
+        typer.echo(
+            f"on another computer: ssh -L {taken}:127.0.0.1:{taken} {socket.gethostname()}, "
+            "then the same link there; Ctrl-C ends it"
+        )
+
+    serve_dashboard(RunDir(Path(run_dir)), port, announce_link)
+    typer.echo("stopped")
+    sys.stdout.flush()
+    os._exit(0)  # do not wait for a section in progress
+
+
+def importance(
+    run_dirs: Annotated[
+        list[Path], typer.Argument(help="Run directories; several over one space are pooled.")
+    ],
+    target: Annotated[
+        str | None, typer.Option(help="mae, cost, memory or failure; all of them if left out.")
+    ] = None,
+    head: Annotated[
+        str | None, typer.Option(help="Explain the MAE of this head instead of the objective.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Also draw a figure, NAME.png.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show which searched parameters decide accuracy, cost, memory and failures."""
+    from hydragnn_hpo.layout import RunDir
+    from hydragnn_hpo.report import (
+        METHODS,
+        analyse_importance,
+        choose_targets,
+        draw_importance,
+        pool_runs,
+        read_facts,
+    )
+
+    wanted = _choose_importance_targets(target, head, out)
+    config, rows = pool_runs([read_facts(RunDir(path)) for path in run_dirs])
+    chosen = choose_targets(rows, config.search.objective, wanted)
+    analyses = [analyse_importance(config, rows, each) for each in chosen]
+    if out is not None:
+        draw_importance(analyses, out)
+    if as_json:
+        plain = [each.to_plain() for each in analyses]
+        about = {"runs": [str(path) for path in run_dirs], "methods": METHODS}
+        typer.echo(json.dumps({**about, "targets": plain}))
+        return
+    for each in analyses:
+        _print_importance(each)
+    typer.echo(METHODS)
+    if out is not None:
+        typer.echo(f"picture {out}")
+
+
+def _choose_importance_targets(
+    target: str | None, head: str | None, out: Path | None
+) -> tuple[str, ...]:
+    """Check the options before anything is read, and return the keys of the targets.
+
+    Raises:
+        ConfigError: a target is unknown, a head was named for another one, or the picture is no
+            PNG.
+    """
+    from hydragnn_hpo.errors import unknown
+
+    if target is not None and target not in IMPORTANCE_TARGETS:
+        raise ConfigError(f"--target: {unknown('target', target, IMPORTANCE_TARGETS)}")
+    if head is not None and target not in (None, "mae"):
+        raise ConfigError(f"--head goes with --target mae, not with '{target}': drop one of them.")
+    if out is not None and out.suffix != ".png":
+        raise ConfigError(f"--out: '{out}' is no PNG: name a file that ends in .png.")
+    if head is not None:
+        return (f"mae.{head}",)
+    return IMPORTANCE_TARGETS if target is None else (target,)
+
+
+def _print_importance(analysis: "Importance") -> None:
+    """Print what is explained, whether to trust it, and the effects of the parameters."""
+    from rich.table import Table
+    from rich.text import Text
+
+    from hydragnn_hpo.cli.tables import console
+
+    skill = "" if analysis.skill is None else f", out-of-bag R2 {analysis.skill:.2f}"
+    typer.echo(f"{analysis.target.label}, {analysis.trials:,} trials{skill}")
+    if analysis.doubt:
+        typer.echo(f"NOT TO BE TRUSTED: {analysis.doubt}")
+    unit = f" ({analysis.target.unit})" if analysis.target.unit else ""
+    style = "dim" if analysis.doubt else ""
+    table = Table(style=style)
+    table.add_column("parameter")
+    for name in (f"mean |SHAP|{unit}", "SHAP", "fANOVA", "PED-ANOVA"):
+        table.add_column(name, justify="right")
+    table.add_column("least at")
+    for name, effect in analysis.effects.items():
+        shares = (effect.shap_share, effect.fanova, effect.ped_anova)
+        cells = ("-" if share is None else f"{100.0 * share:.0f} %" for share in shares)
+        least = Text(effect.least_at)
+        table.add_row(Text(name), f"{effect.shap:.4f}", *cells, least, style=style)
+    if analysis.effects:
+        console().print(table)
+    typer.echo("")
+
+
+def compare(
+    runs: Annotated[list[Path], typer.Argument(help="Run directories, two or more.")],
+    reach: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="HEAD=MAE",
+            help="Show what it cost to reach this MAE, or objective=VALUE; repeatable.",
+        ),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Also write an HTML page, NAME.html.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Compare campaigns: search spaces, winners, and what it cost to reach an error."""
+    from hydragnn_hpo.report import compare_runs, read_campaigns, write_comparison
+
+    levels = [_parse_reach(text) for text in reach or ()]
+    if out is not None and out.suffix != ".html":
+        raise ConfigError(f"{out}: the comparison is a page: name it NAME.html.")
+    comparison = compare_runs(read_campaigns(runs), levels)
+    if out is not None:
+        write_comparison(comparison, out)
+    if as_json:
+        typer.echo(json.dumps({**comparison.to_plain(), "file": None if out is None else str(out)}))
+        return
+    _print_comparison(comparison)
+    if out is not None:
+        typer.echo(f"wrote {out}")
+
+
+def _parse_reach(text: str) -> tuple[str, float]:
+    name, equals, value = text.rpartition("=")
+    try:
+        level = float(value)
+    except ValueError:
+        level = float("nan")
+    if not equals or not name or level != level:
+        raise ConfigError(f"--reach {text!r}: write HEAD=MAE, as --reach energy=0.02.")
+    return name, level
+
+
+def _print_comparison(comparison: "RunComparison") -> None:
+    """Print the sections of the page as tables, with a right-aligned column for each run."""
+    from rich.table import Table as Rich
+    from rich.text import Text as RichText
+
+    from hydragnn_hpo.cli.tables import console
+    from hydragnn_hpo.report import Table, Text, compare_sections
+    from hydragnn_hpo.sanitize import escape_controls
+
+    for section in compare_sections(comparison):
+        typer.echo(section.title)
+        for block in section.blocks:
+            if isinstance(block, Text):
+                typer.echo(escape_controls(block.text))
+            if isinstance(block, Table):
+                table = Rich()
+                for column in block.columns:
+                    right = column.key.startswith("run")
+                    label = RichText(escape_controls(column.label))
+                    table.add_column(label, justify="right" if right else "left")
+                for row in block.rows:
+                    table.add_row(*(RichText(escape_controls(_format_cell(cell))) for cell in row))
+                console().print(table)
+        typer.echo("")
+
+
+def _format_cell(cell: "Cell") -> str:
+    if cell is None or isinstance(cell, str):
+        return cell or "-"
+    if isinstance(cell, float):
+        return f"{cell:,.4g}" if abs(cell) < 1000.0 else f"{cell:,.0f}"
+    return f"{cell:,}"
+
+
+def export(
+    run_dir: RunArgument,
+    to: Annotated[str, typer.Option(metavar="FORMAT", help=f"{EXPORT_FORMATS}.")],
+    out: Annotated[
+        Path,
+        typer.Option(
+            help="Where to write: NAME.db or NAME.log (optuna), NAME.toml (best), else a folder."
+        ),
+    ],
+    trial: Annotated[
+        str | None, typer.Option(metavar="TRIAL", help="With --to best: export this trial instead.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Write the trials and epochs of a campaign, running or not, for other programs.
+
+    For the ensemble as a program that needs only torch, see hydragnn-hpo ensemble export.
+    """
+    from hydragnn_hpo.layout import RunDir
+    from hydragnn_hpo.report import export as export_run
+    from hydragnn_hpo.report import read_facts
+
+    exported = export_run(read_facts(RunDir(run_dir)), to, out, trial=trial)
+    if as_json:
+        typer.echo(json.dumps({"run": str(run_dir), "format": to, **exported.to_plain()}))
+        return
+    counts = f" ({exported.trials:,} trials, {exported.epochs:,} epochs)" if exported.epochs else ""
+    typer.echo(f"wrote {', '.join(map(str, exported.files))}{counts}")
+    typer.echo(f"open with: {exported.open_with}")
+    if exported.note:
+        typer.echo(exported.note)
