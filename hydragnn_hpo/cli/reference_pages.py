@@ -56,7 +56,7 @@ has `--json`, what starts something has `--dry-run`.
 | 0 | done |
 | 1 | failed: the work, not the question |
 | 2 | misused: one sentence on stderr says what was found and what to do |
-| 3 to 7 | of `trial` only: [interrupted](../../docs/guide/trials.md#how-a-trial-ends), it goes on from its checkpoint |
+| 3 to 7 | of `trial` only: [how a trial ends](../../docs/guide/trials.md#how-a-trial-ends) |
 | 75 | of `run` only: the allocation ends before the campaign; run it again |
 
 """

@@ -3,6 +3,8 @@
 500 clusters of 1-2 x 1-2 x 1 cells of a body-centred lattice, 2 to 8 atoms of three types. With x
 the mean type of an atom and its nearest neighbour, an atom's outputs are x, x^2 + type and x^3; the
 graph's output is the sum of all of them. 70 / 15 / 15, width 8, 2 rounds, 100 epochs; targets run
+from hydragnn_hpo.file_records import StoreStats
+from typing import cast
 from 0 to 1. Single head: the graph's output, AdamW at 0.02, batch 32. Several heads: all four,
 weights 20 / 1 / 1 / 1, 0.01, batch 16.
 
@@ -21,7 +23,7 @@ import statistics
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -34,6 +36,7 @@ from hydragnn_hpo.data.columns import Columns, Graph, columns_of
 from hydragnn_hpo.data.graph_sizes import size_stats
 from hydragnn_hpo.data.normalize import fit_target_stats
 from hydragnn_hpo.data.structure import find_edges
+from hydragnn_hpo.file_records import StoreStats
 from hydragnn_hpo.training.ddp import Ranks
 from hydragnn_hpo.training.evaluate import error_sums
 from hydragnn_hpo.training.memory import keep_freed_memory
@@ -146,7 +149,7 @@ def data(seed: int, even: bool = False, count: int = 500) -> tuple[Columns, floa
         **size_stats(made, CUTOFF),
         "targets": fit_target_stats(made, TARGETS),
     }
-    return replace(made, stats=stats), float(missed)
+    return replace(made, stats=cast("StoreStats", stats)), float(missed)
 
 
 def errors_on_test(

@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -217,19 +218,29 @@ def neighbors(count: int, times: int) -> dict[str, float]:
     rates = []
     for part in every:
         chosen = [atoms[row] for row in part]
-        mine = seconds(
-            lambda c=chosen: [find_edges(a.positions, a.cell.array, a.pbc, 5.0) for a in c]
-        )
+        mine = seconds(partial(with_vesin, chosen))
         rates.append(len(chosen) / mine)
-        ratios["ase"].append(
-            seconds(lambda c=chosen: [neighbor_list("ijS", a, 5.0) for a in c]) / mine
-        )
+        ratios["ase"].append(seconds(partial(with_ase, chosen)) / mine)
         if has_pymatgen:
-            own = in_pymatgen(chosen)
-            peer = seconds(lambda c=own: [s.get_neighbor_list(5.0) for s in c])
+            peer = seconds(partial(with_pymatgen, in_pymatgen(chosen)))
             ratios["pymatgen"].append(peer / mine)
     medians = {name: statistics.median(found) for name, found in ratios.items() if found}
     return {"rate": statistics.median(rates), **medians}
+
+
+def with_vesin(crystals: list[Atoms]) -> None:
+    for each in crystals:
+        find_edges(each.positions, each.cell.array, each.pbc, 5.0)
+
+
+def with_ase(crystals: list[Atoms]) -> None:
+    for each in crystals:
+        neighbor_list("ijS", each, 5.0)
+
+
+def with_pymatgen(crystals: list[Any]) -> None:
+    for each in crystals:
+        each.get_neighbor_list(5.0)
 
 
 def in_pymatgen(chosen: list[Atoms]) -> list[Any]:
@@ -292,7 +303,7 @@ class Sizes:
 
 def balance(path: Path) -> dict[str, float]:
     """Shares of edges among 8 ranks: ours (of the worst conv), random ones, what is possible."""
-    every = {
+    every: dict[str, Any] = {
         "crystals": graphs.in_memory(path),
         "skewed": Sizes(*graphs.skewed_sizes(12_800, "uniform")),
         "lognormal": Sizes(*graphs.skewed_sizes(12_800, "lognormal")),

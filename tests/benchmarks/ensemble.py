@@ -21,6 +21,7 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -30,7 +31,7 @@ import vesin
 from ase import Atoms
 from ase.build import molecule
 from ase.collections import g2
-from ase.io import read
+from ase.io import iread
 from rank_scaling import PER_FILE, rank_scaling
 from record import finish
 from torch_geometric.data import Data
@@ -92,7 +93,7 @@ def structures(kind: str, count: int) -> list[Atoms]:
         return [molecule(g2.names[row % len(g2.names)]) for row in range(count)]
     with gzip.open(Path(root) / FILES[kind], "rt") as file:
         text = file.read(4_000 * count)
-    return read(io.StringIO(text), index=f":{count}", format="extxyz")
+    return list(iread(io.StringIO(text), index=f":{count}", format="extxyz"))
 
 
 def graph(atoms: Atoms, cutoff: float) -> Data:
@@ -172,7 +173,7 @@ def compare(
     ways: dict[str, Callable[[], object]] = {"separate": lambda: separate(nets, atoms)}
     for name, engine in engines.items():
         same(together(engine, atoms, EDGES_PER_BATCH), wanted)
-        ways[name] = lambda engine=engine: together(engine, atoms, EDGES_PER_BATCH)
+        ways[name] = partial(together, engine, atoms, EDGES_PER_BATCH)
     taken = in_turns(ways, rounds)
     figures = {}
     for name in engines:

@@ -4,6 +4,7 @@ import gzip
 import io
 import os
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import torch
@@ -16,6 +17,7 @@ from hydragnn_hpo.data.columns import Arrays, Columns, Names, arrays_of, offsets
 from hydragnn_hpo.data.store_access import open_store
 from hydragnn_hpo.data.store_builder import build_store
 from hydragnn_hpo.data.store_parts import WINDOW, describe_columns, write_index, write_part
+from hydragnn_hpo.file_records import StoreStats
 from hydragnn_hpo.files import whole_folder
 from hydragnn_hpo.resources import resource_path
 
@@ -106,7 +108,10 @@ def small_graphs(path: Path, count: int) -> None:
     table = np.array([[n, n * ATOMS, n * EDGES, n * 8] for n in sizes], dtype=np.int64)
     windows = (_window(first, n) for first, n in zip(range(0, count, WINDOW), sizes, strict=True))
     target = {"level": "graph", "shape": "scalar", "unit": "eV", "mean": 0.0, "std": 1.0}
-    stats = {"name": "small", "cutoff": 5.0, "num_graphs": count, "targets": {"energy": target}}
+    stats = cast(
+        "StoreStats",
+        {"name": "small", "cutoff": 5.0, "num_graphs": count, "targets": {"energy": target}},
+    )
     with whole_folder(path) as folder:
         entry, rows = write_part(folder, 0, windows, columns, table)
         write_index(folder, columns, [entry], rows, stats, card)

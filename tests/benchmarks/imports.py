@@ -16,8 +16,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 from record import finish
 
@@ -104,7 +105,7 @@ def imported(preload: tuple[str, ...]) -> set[str]:
 def make_pack(out: Path, preload: tuple[str, ...], *, quick: bool) -> Pack:
     listed = packing.list_members
 
-    def needed():
+    def needed() -> Iterator[Any]:
         site = f"env/lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages/"
         kept = imported((*preload, AGENT)) | {"hydragnn_hpo"}
         for member in listed():
@@ -131,13 +132,13 @@ def measure(folder: Path, *, quick: bool) -> dict[str, float]:
         [*software.python, "-c", "pass"], env=software.agent_environment(os.environ), check=True
     )
     figures["unpack_seconds"] = time.monotonic() - began
-    ways = {"fresh": fresh, "zygote": OWN, "packed": software}
+    ways: dict[str, Software | None] = {"fresh": None, "zygote": OWN, "packed": software}
     for name, way in ways.items():
         place = folder / name
         place.mkdir()
-        seconds = way(place, preload) if callable(way) else forked(place, preload, way)
+        seconds = fresh(place, preload) if way is None else forked(place, preload, way)
         opened, looked = count(place, shared)
-        each = 1 if callable(way) else RANKS
+        each = 1 if way is None else RANKS
         figures[f"shared_opens_per_rank_{name}"] = opened / each
         figures[f"shared_lookups_per_rank_{name}"] = looked / each
         figures[f"seconds_{name}"] = seconds

@@ -290,7 +290,7 @@ class Campaign:
     def events(self) -> list[Event]:
         """Return the journal."""
         path = self.run / "events.jsonl"
-        return list(read_journal(path)) if path.exists() else []
+        return [dict(event) for event in read_journal(path)] if path.exists() else []
 
     def parts(self, part: str) -> list[int]:
         """Return the processes of one kind."""
@@ -504,7 +504,7 @@ class Hit:
         """
         placed: set[str] = set()
         for event in campaign.events()[self.seen :]:
-            trial = event.get("trial")
+            trial = str(event.get("trial", ""))
             if event["event"] == "placed":
                 placed.add(trial)
             elif not self.trials and event["time"] > self.at:

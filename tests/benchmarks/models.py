@@ -17,7 +17,8 @@ import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -37,6 +38,9 @@ from hydragnn_hpo.model.gnn import MultiHeadGNN
 from hydragnn_hpo.training.memory import keep_freed_memory
 from hydragnn_hpo.training.optim import make_optimizer
 from hydragnn_hpo.training.stepper import combine_losses, head_sums
+
+if TYPE_CHECKING:
+    from pyg_models import PeerNet
 
 BATCH, CUTOFF = 32, 5.0
 FEATURES, LAYERS, BASIS = 64, 3, 16
@@ -147,7 +151,7 @@ def our_loss(
     return combine_losses(head_sums(net, net(batch), batch, heads), counts, heads, 1)
 
 
-def peer_net(conv: str, bench: Bench) -> nn.Module:
+def peer_net(conv: str, bench: Bench) -> "PeerNet":
     """Build the peer's net."""
     from pyg_models import PEERS, PeerNet
     from pyg_parts import Sizes
@@ -215,8 +219,8 @@ class Pair:
         found: list[tuple[float, float]] = []
         while len(found) < 2 or time.process_time() < ends:
             turn = len(found)
-            ours = seconds(lambda row=turn % rows: self.step(0, row)) + bench.layout_seconds
-            found.append((ours, seconds(lambda row=turn % rows: self.step(1, row))))
+            ours = seconds(partial(self.step, 0, turn % rows)) + bench.layout_seconds
+            found.append((ours, seconds(partial(self.step, 1, turn % rows))))
         return {
             "ours": statistics.median(a for a, _ in found),
             "ratio": statistics.median(b / a for a, b in found),
@@ -270,14 +274,14 @@ def compiled(conv: str) -> float:
     """Give how many times faster a step is with a compiled trunk; batches differ in size."""
     bench = Bench.of(3)
     eager, quick = (Pair.of(conv, bench, forces=False) for _ in range(2))
-    quick.nets[0].trunk.compile(dynamic=True)  # type: ignore[operator,union-attr]
+    quick.nets[0].trunk.compile(dynamic=True)  # type: ignore[union-attr]
     for row in range(3):
         quick.step(0, row)
         eager.step(0, row)
     found = []
     for turn in range(15):
-        slow = seconds(lambda row=turn % 3: eager.step(0, row))
-        found.append(slow / seconds(lambda row=turn % 3: quick.step(0, row)))
+        slow = seconds(partial(eager.step, 0, turn % 3))
+        found.append(slow / seconds(partial(quick.step, 0, turn % 3)))
     return statistics.median(found)
 
 

@@ -18,7 +18,7 @@ import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -30,6 +30,7 @@ from hydragnn_hpo.data.columns import Columns, Graph, columns_of
 from hydragnn_hpo.data.graph_sizes import size_stats
 from hydragnn_hpo.data.normalize import fit_target_stats
 from hydragnn_hpo.data.structure import find_edges
+from hydragnn_hpo.file_records import StoreStats
 from hydragnn_hpo.launching.host_network import is_free
 from hydragnn_hpo.placement.cost_model import CostModel
 from hydragnn_hpo.training.ddp import join_ranks
@@ -61,8 +62,12 @@ def clusters(count: int = 160) -> Columns:
     split = np.where(np.arange(count) % 5 == 0, 1, 0).astype(np.int8)
     made = replace(made, split=split)
     named = {"train": int((split == 0).sum()), "val": int((split == 1).sum())}
-    stats = size_stats(made, CUTOFF) | {"splits": named, "targets": fit_target_stats(made, TARGETS)}
-    return replace(made, stats=stats)
+    stats = {
+        **size_stats(made, CUTOFF),
+        "splits": named,
+        "targets": fit_target_stats(made, TARGETS),
+    }
+    return replace(made, stats=cast("StoreStats", stats))
 
 
 def config(conv: str, features: int, layers: int, batch: int) -> TrialConfig:
@@ -97,7 +102,8 @@ def train(out: Path, trial: TrialConfig, columns: Columns, port: int) -> None:
 
 def measured(trials: list[TrialConfig], columns: Columns, rounds: int) -> list[dict[str, Any]]:
     """Give each trial's configuration with the medians of its seconds per epoch and peak bytes."""
-    forking, taken = multiprocessing.get_context("fork"), [[] for _ in trials]
+    forking = multiprocessing.get_context("fork")
+    taken: list[list[dict[str, float]]] = [[] for _ in trials]
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "took.json"
         for _ in range(rounds):
@@ -128,7 +134,7 @@ def off(said: float, was: float) -> float:
     return abs(math.log(said / was))
 
 
-def errors(stats: dict[str, Any], found: list[dict[str, Any]]) -> dict[str, list[float]]:
+def errors(stats: StoreStats, found: list[dict[str, Any]]) -> dict[str, list[float]]:
     """Return the errors of prices with and without what the other half tells, and of equal ones."""
     listed: dict[str, list[float]] = {}
     pairs = [(TrialConfig.model_validate(each["config"]), each) for each in found]

@@ -66,8 +66,8 @@ class SphericalBasis(nn.Module):
         super().__init__()
         roots = bessel_roots(orders, count)
         scale = math.sqrt(2.0) / np.abs(spherical_jn(np.arange(orders)[:, None] + 1, roots))
-        self.register_buffer("roots", torch.from_numpy(roots).float())
-        self.register_buffer("scale", torch.from_numpy(scale).float())
+        self.roots = nn.Buffer(torch.from_numpy(roots).float())
+        self.scale = nn.Buffer(torch.from_numpy(scale).float())
         self.cutoff = cutoff
 
     def forward(self, lengths: Tensor, cosines: Tensor, first: Tensor) -> Tensor:
@@ -122,11 +122,14 @@ class DimeNetPPPeer(nn.Module):
         return change, state._replace(messages=new)
 
     def started(self, ends: Tensor, edges: Geometry, size: int) -> Directed:
+        measure, basis = self.measure, self.basis
+        assert measure is not None, "only the first layer starts"
+        assert basis is not None
         first, second = triplets(edges.edge_index, size, edges.lengths < self.cutoff)
         cosines = -(edges.directions[first] * edges.directions[second]).sum(dim=-1)
         return Directed(
-            F.silu(ends + self.measure(edges.basis)),
-            self.basis(edges.lengths, cosines, first),
+            F.silu(ends + measure(edges.basis)),
+            basis(edges.lengths, cosines, first),
             first,
             second,
             fade(edges.lengths.unsqueeze(-1), self.cutoff),
@@ -167,7 +170,7 @@ class Bonds(NamedTuple):
 
     bonds: Tensor
     angles: Tensor
-    index: Tensor
+    ends: Tensor
     weight: Tensor
 
 
@@ -186,15 +189,17 @@ class ALIGNNPeer(nn.Module):
     def forward(
         self, x: Tensor, state: Bonds | None, edges: Geometry
     ) -> tuple[Tensor, Bonds | None]:
-        bonds, angles, index, weight = self.started(edges, len(x)) if state is None else state
-        change, bent = self.between(bonds, index, angles, weight)
+        bonds, angles, ends, weight = self.started(edges, len(x)) if state is None else state
+        change, bent = self.between(bonds, ends, angles, weight)
         bonds = bonds + change
         change, more = self.along(x, edges.edge_index, bonds, edges.envelope)
         if more is None or bent is None:
             return change, None
-        return change, Bonds(bonds + more, angles + bent, index, weight)
+        return change, Bonds(bonds + more, angles + bent, ends, weight)
 
     def started(self, edges: Geometry, size: int) -> Bonds:
+        assert self.measure is not None, "only the first layer starts"
+        assert self.bend is not None
         first, second = triplets(edges.edge_index, size, edges.lengths < self.reach)
         cosines = -(edges.directions[first] * edges.directions[second]).sum(dim=-1)
         near = fade(edges.lengths.unsqueeze(-1), self.reach)

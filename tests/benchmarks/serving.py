@@ -123,15 +123,15 @@ def measure(path: Path, folder: Path, *, rounds: int, count: int) -> dict[str, f
             times["many"].append(service.crowd(bodies, CLIENTS))
     finally:
         service.stop()
-    alone, one, many = (len(bodies) / statistics.median(times[name]) for name in times)
+    rates = {name: len(bodies) / statistics.median(taken) for name, taken in times.items()}
     ratios = [a / m for a, m in zip(times["alone"], times["many"], strict=True)]
     return {
         "batched_over_single": round(statistics.median(ratios), 2),
         "p50_ms": round(1e3 * statistics.median(latencies), 2),
         "p99_ms": round(1e3 * statistics.quantiles(latencies, n=100)[98], 2),
-        "predict_per_s": round(alone, 1),
-        "requests_per_s_1_client": round(one, 1),
-        f"requests_per_s_{CLIENTS}_clients": round(many, 1),
+        "predict_per_s": round(rates["alone"], 1),
+        "requests_per_s_1_client": round(rates["one"], 1),
+        f"requests_per_s_{CLIENTS}_clients": round(rates["many"], 1),
         "startup_seconds": round(service.seconds, 2),
         "members": len(ensemble.members),
     }

@@ -39,7 +39,7 @@ epochs = 1
 def first_step(trial: TrialDir, placed: float) -> float:
     """Return the seconds from ``placed`` to the first step of the newest attempt."""
     records = read_records(trial.attempt(trial.attempts()[-1]) / "metrics.jsonl")
-    return next(r["time"] for r in records if r["record"] == "first_step") - placed
+    return float(next(r["time"] for r in records if r["record"] == "first_step")) - placed
 
 
 def fresh(folder: Path, name: str) -> TrialDir:

@@ -26,7 +26,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -40,6 +40,7 @@ from hydragnn_hpo.data.batch import Batch, make_batch, pair_edges
 from hydragnn_hpo.data.columns import Columns
 from hydragnn_hpo.data.graph_sizes import size_stats
 from hydragnn_hpo.data.normalize import fit_target_stats
+from hydragnn_hpo.file_records import StoreStats
 from hydragnn_hpo.training.ddp import Ranks, join_ranks
 from hydragnn_hpo.training.memory import keep_freed_memory
 from hydragnn_hpo.training.stepper import combine_losses, head_sums
@@ -65,7 +66,7 @@ def data(world: int) -> Columns:
         **size_stats(made, CUTOFF),
         "targets": fit_target_stats(made, TARGETS),
     }
-    return replace(made, stats=stats)
+    return replace(made, stats=cast("StoreStats", stats))
 
 
 def trainer_of(conv: str, columns: Columns, ranks: Ranks = ALONE) -> Trainer:
