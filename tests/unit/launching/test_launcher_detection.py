@@ -194,16 +194,6 @@ def test_two_ranks_divide_this_host():
     assert found == [[half, *mask[:half]], [half, *mask[half : 2 * half]]]
 
 
-CORES_SRUN = {"SLURM_PROCID": "2", "SLURM_STEP_NUM_TASKS": "5", "SLURM_STEP_ID": "3"}
-
-
-def test_slurm_tells_how_many_share_a_host():
-    names = {"SLURM_LOCALID": "0", "SLURM_NODEID": "1", "SLURM_STEP_TASKS_PER_NODE": "2,3"}
-    found = detect_launcher(CORES_SRUN | names)
-    assert found is not None
-    assert (found.local, found.local_world) == (0, 3)
-
-
 @pytest.mark.parametrize(
     ("environment", "wanted"),
     [
@@ -212,7 +202,7 @@ def test_slurm_tells_how_many_share_a_host():
         ({"PMI_RANK": "1", "PMI_SIZE": "3"}, (1, 3)),
         ({"SLURM_PROCID": "2", "SLURM_NTASKS": "4"}, None),  # a batch script is no step
         ({"SLURM_PROCID": "2", "SLURM_NTASKS": "4", "SLURM_STEP_ID": "0"}, (2, 4)),
-        (CORES_SRUN, (2, 5)),
+        (SRUN, (5, 7)),
         ({"RANK": "1", "WORLD_SIZE": "2", "PMI_RANK": "0", "PMI_SIZE": "9"}, (1, 2)),
     ],
 )
