@@ -269,13 +269,6 @@ def test_a_target_that_misbehaves_or_is_missing_has_a_code_and_a_log(stage, kind
     stage.works("next")
 
 
-def test_an_unknown_kind_is_said(stage):
-    stage.open()
-
-    with pytest.raises(JobError, match="unknown kind of job 'slep'. Did you mean 'sleep'"):
-        stage.start("slep")
-
-
 @everywhere
 def test_records_come_completely_and_in_order_while_the_job_runs(stage):
     stage.open()
@@ -367,10 +360,11 @@ def test_stop_of_a_job_that_waits_for_its_zygote_ends_it_at_once(stage):
     assert job.log.read_bytes() == b"", "no rank has run"
 
 
-def test_stop_of_what_does_not_run_is_nothing(stage):
+def test_an_unknown_kind_is_refused_and_stop_of_what_does_not_run_is_nothing(stage):
     stage.open()
-    stage.start("nothing")
-    stage.wait("ended", "job")
+    with pytest.raises(JobError, match="unknown kind of job 'slep'. Did you mean 'sleep'"):
+        stage.start("slep")
+    stage.works("job")
 
     stage.backend.stop("job")
     stage.backend.stop("never")

@@ -180,6 +180,8 @@ def test_a_hint_for_an_unknown_name():
         "unknown conv 'schent'. Did you mean 'schnet'? Known: gin, pna, schnet."
     )
     assert unknown("conv", "zzz", ["gin"]) == "unknown conv 'zzz'. Known: gin."
+    with pytest.raises(ConfigError, match=r"unknown unit 'Hartre'. Did you mean 'Hartree'\?"):
+        inside("Hartre")
 
 
 def test_exit_codes():
@@ -212,11 +214,6 @@ def test_factors_against_ase(unit, ours):
     assert name == ours
     assert factor == pytest.approx(sizes.get(unit, 1.0), rel=1e-9)
     assert inside(name) == (1.0, name), "our own units stay as they are"
-
-
-def test_an_unknown_unit_is_a_sentence():
-    with pytest.raises(ConfigError, match=r"unknown unit 'Hartre'. Did you mean 'Hartree'\?"):
-        inside("Hartre")
 
 
 def test_an_argument_is_a_path_or_a_shipped_name(tmp_path, monkeypatch):

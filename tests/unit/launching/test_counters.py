@@ -125,30 +125,20 @@ def test_a_die_that_counts_nothing_is_counted_by_the_one_before(tmp_path):
 class FakeNvml:
     """Two GPUs; the second one knows no energy, as before Volta."""
 
-    def nvmlInit(self): ...
-    def nvmlDeviceGetCount(self):
-        return 2
+    nvmlInit = staticmethod(lambda: None)
+    nvmlDeviceGetCount = staticmethod(lambda: 2)
+    nvmlDeviceGetHandleByIndex = staticmethod(lambda number: number)
+    nvmlDeviceGetUUID = staticmethod(lambda handle: (b"GPU-a", "GPU-b")[handle])
+    nvmlDeviceGetUtilizationRates = staticmethod(lambda _: SimpleNamespace(gpu=97, memory=40))
+    nvmlDeviceGetTemperature = staticmethod(lambda _, sensor: (66, None)[sensor])
+    # a power limit; heat
+    nvmlDeviceGetCurrentClocksThrottleReasons = staticmethod(lambda gpu: (0x04, 0x40 | 0x04)[gpu])
 
-    def nvmlDeviceGetHandleByIndex(self, number):
-        return number
-
-    def nvmlDeviceGetUUID(self, handle):
-        return (b"GPU-a", "GPU-b")[handle]
-
-    def nvmlDeviceGetTotalEnergyConsumption(self, handle):
+    @staticmethod
+    def nvmlDeviceGetTotalEnergyConsumption(handle):
         if handle == 1:
             raise RuntimeError("Not Supported")
         return 1_234_567
-
-    def nvmlDeviceGetUtilizationRates(self, handle):
-        return SimpleNamespace(gpu=97, memory=40)
-
-    def nvmlDeviceGetTemperature(self, handle, sensor):
-        assert sensor == 0
-        return 66
-
-    def nvmlDeviceGetCurrentClocksThrottleReasons(self, handle):
-        return (0x04, 0x40 | 0x04)[handle]  # a power limit; heat
 
 
 def test_nvml_is_read_where_its_driver_is(tmp_path, monkeypatch):

@@ -20,15 +20,7 @@ from hydragnn_hpo.launching.launched_rank import LaunchOrder
 from hydragnn_hpo.launching.slurm_allocation import step_argv
 from hydragnn_hpo.launching.transports.transport import agent_argv
 
-HOSTILE = [
-    "a b",
-    "$(touch stolen)",
-    "`touch stolen`",
-    "'; touch stolen; '",
-    '"&',
-    "line\nbreak",
-    "*",
-]
+HOSTILE = ["a b", "$(touch stolen)", "`touch stolen`", "'; touch stolen; '", '"&', "a\nb", "*"]
 RECORDER = """#!{python}
 import json, os, subprocess, sys
 open({record!r}, "w").write(json.dumps(sys.argv[1:]))

@@ -71,28 +71,23 @@ def test_lanes_divide_the_cores_of_their_seat():
     assert [seat.device.name for seat in found[:4]] == ["0", "0", "1", "1"]
 
 
-def test_devices_that_are_named_by_ids_are_taken_in_their_order():
+def test_devices_that_are_named_by_ids_are_taken_in_their_order_and_tiles_are_believed():
     ids = [Device(name, "CUDA_VISIBLE_DEVICES") for name in ("GPU-b", "GPU-a")]
     found = seats(Layout(slots=2, accelerator="cuda"), devices=ids)
-
     assert [seat.device.name for seat in found] == ["GPU-b", "GPU-a"]
 
-
-def test_tiles_of_intel_are_believed():
-    found = slots.lay_out(
-        seats(layout_of(find_profile("aurora")), cores=range(104), devices=[]),
-        host="h",
-        accelerator="xpu",
-    )
-
-    assert [slot.visible for slot in found] == [str(number) for number in range(12)]
-    assert {(slot.device, slot.variable) for slot in found} == {("xpu:0", "ZE_AFFINITY_MASK")}
+    aurora = seats(layout_of(find_profile("aurora")), cores=range(104), devices=[])
+    tiles = slots.lay_out(aurora, host="h", accelerator="xpu")
+    assert [slot.visible for slot in tiles] == [str(number) for number in range(12)]
+    assert {(slot.device, slot.variable) for slot in tiles} == {("xpu:0", "ZE_AFFINITY_MASK")}
 
 
 def test_a_profile_of_processors_hides_gpus(monkeypatch):
     monkeypatch.setattr(slots, "find_devices", lambda *_: GCDS)
 
     assert {s.device for s in slots.detect_slots(2, layout=Layout(accelerator="cpu"))} == {"cpu"}
+    with pytest.raises(ConfigError, match="-1 slots were asked for"):
+        slots.detect_slots(-1)
 
 
 # -- found, not told -------------------------------------------------------------------
@@ -195,11 +190,6 @@ def test_slots_see_one_gpu_and_share_its_memory(wanted, lanes, names, cores, mem
     assert [slot.cores for slot in found] == cores
     assert [slot.memory_mb for slot in found] == memory_mb
     assert {slot.device for slot in found} == {"cuda:0"}
-
-
-def test_a_negative_number_of_slots_is_refused():
-    with pytest.raises(ConfigError, match="-1 slots were asked for"):
-        slots.detect_slots(-1)
 
 
 @pytest.mark.parametrize(("count", "share"), [(1, 0), (2, 8192 - 512), (16, 512)])
