@@ -318,16 +318,6 @@ def test_a_stop_is_not_lost_with_the_start_that_it_followed(stage, how):
     assert a.await_order(StopJob).grace == 7.0
 
 
-def test_jobs_on_one_address_meet_at_different_ports(stage):
-    a, b = stage.both()
-
-    stage.start("a0", name="x")
-    stage.start("b0", name="y")
-
-    ports = {a.await_order(StartJob, "x").meet.port, b.await_order(StartJob, "y").meet.port}
-    assert len(ports) == 2
-
-
 def test_one_end_is_told_once_all_ranks_everywhere_are_gone(stage):
     a, b = stage.both()
     stage.start("a0", "b0")
@@ -366,10 +356,12 @@ def test_records_are_told_after_the_start_and_before_the_end(stage):
     assert [e.data["n"] for e in stage.events if e.kind == "record"] == [1, 2]
 
 
-def test_wishes_go_to_rank_0_and_stops_to_all(stage):
+def test_wishes_go_to_rank_0_and_stops_to_all_and_jobs_meet_at_different_ports(stage):
     a, b = stage.both()
     stage.start("b0", "a0")
-    b.run(), a.run()
+    stage.start("a1", name="k")
+    ports = {b.run().meet.port, a.run().meet.port, a.run("k").meet.port}
+    assert len(ports) == 2
     stage.wait("started", "j")
 
     stage.fleet.ask("j", "yield")
@@ -377,6 +369,7 @@ def test_wishes_go_to_rank_0_and_stops_to_all(stage):
 
     assert b.await_order(AskRank).request == "yield"
     assert [x.await_order(StopJob).grace for x in (a, b)] == [7.0, 7.0]
+    assert not a.orders(AskRank)
 
 
 def test_a_line_that_is_cut_loses_nothing(stage):

@@ -18,7 +18,7 @@ def test_whole_lines_are_given_once_and_torn_ones_later(tmp_path, monkeypatch):
     assert tail.read() == [{"n": 3}]
     assert tail.offset == end_of(path)
     assert JsonlTail(path, 9).read() == [{"n": 2}, {"n": 3}], "a tail may begin later"
-    monkeypatch.setattr(tails, "_LARGEST_READ", 20)
+    monkeypatch.setattr(tails, "_LARGEST_READ", 27)
     path.write_bytes(b'{"n": 1}\n' * 10)
     tail = JsonlTail(path, 0)
     assert [len(tail.read()) for _ in range(5)] == [3, 3, 3, 1, 0], "much is given in parts"

@@ -97,6 +97,7 @@ def test_devices_divide_the_cores_of_their_domain():
     shares = share_near([[4, 5, 6, 7], [0, 1, 2, 3], [4, 5, 6, 7]], range(8))
 
     assert shares == [(4, 5), (0, 1, 2, 3), (6, 7)]
+    assert share_near([[0, 1], [2, 3], [0, 1]], range(4)) == [(0,), (2, 3), (1,)]
 
 
 @pytest.mark.parametrize("unclear", [[[0, 1], []], [[0, 1], [1, 2]], [[0], [0]]])
