@@ -32,15 +32,7 @@ def _show(spec, name, value):
 def report(spec):
     print(f"out of rank {_rank()}")
     print(f"err of rank {_rank()}", file=sys.stderr)
-    names = (
-        "RANK",
-        "LOCAL_RANK",
-        "WORLD_SIZE",
-        "LOCAL_WORLD_SIZE",
-        "MASTER_ADDR",
-        "MASTER_PORT",
-        "OMP_NUM_THREADS",
-    )
+    names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
     more = ("OMP_NUM_THREADS", "GLOO_SOCKET_IFNAME", "HYDRAGNN_HPO_JOB", "HYDRAGNN_HPO_DEVICE")
     environment = {name: os.environ[name] for name in names + more}
     values = {

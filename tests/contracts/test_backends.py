@@ -1,6 +1,7 @@
 """One suite for every backend: jobs run, tell, end and die as ``launching.job`` promises."""
 
 import dataclasses
+import functools
 import json
 import os
 import signal
@@ -51,19 +52,11 @@ def make_local(
     return LocalBackend(slots=2, run_dir=run_dir, jobs=JOBS, preload=preload, **asked)
 
 
-def make_slurm(
-    run_dir: Path, preload: tuple[str, ...], environment: dict[str, str], **asked: float
+def make_fleet(
+    name: str, run_dir: Path, preload: tuple[str, ...], environment: dict[str, str], **asked: float
 ) -> Backend:
-    machine = MachineConfig(backend="slurm", slots=2, **asked)
-    transport = slurm_transport(machine, run_dir, environment)
-    return fleet_on(transport, machine, run_dir, preload, jobs=JOBS)
-
-
-def make_mpiexec(
-    run_dir: Path, preload: tuple[str, ...], environment: dict[str, str], **asked: float
-) -> Backend:
-    machine = MachineConfig(backend="mpiexec", slots=2, **asked)
-    transport = mpiexec_transport(machine, run_dir, environment)
+    machine = MachineConfig(backend=name, slots=2, **asked)
+    transport = TRANSPORTS[name](machine, run_dir, environment)
     return fleet_on(transport, machine, run_dir, preload, jobs=JOBS)
 
 
@@ -76,7 +69,12 @@ def make_ray(
     return RayBackend(machine, run_dir=run_dir, environment=environment, jobs=JOBS, preload=preload)
 
 
-BACKENDS = {"local": make_local, "slurm": make_slurm, "mpiexec": make_mpiexec, "ray": make_ray}
+TRANSPORTS = {"slurm": slurm_transport, "mpiexec": mpiexec_transport}
+BACKENDS = {
+    "local": make_local,
+    **{name: functools.partial(make_fleet, name) for name in TRANSPORTS},
+    "ray": make_ray,
+}
 
 
 class Stage:
@@ -209,27 +207,28 @@ def stage(request, tmp_path, monkeypatch) -> Iterator[Stage]:
 
 
 @everywhere
-@pytest.mark.parametrize("width", [1, 2])
-def test_a_job_runs_in_ranks_that_know_their_place(stage, width):
+def test_a_job_runs_in_ranks_that_know_their_place(stage):
     slots = stage.open().slots
 
-    job = stage.start("report", width=width)
+    job = stage.start("report", width=2, codes=[0, 3])
 
-    assert stage.wait("ended", "job").data["codes"] == [0] * width
-    reports = [stage.shown(job, "report", rank) for rank in range(width)]
+    assert stage.wait("ended", "job").data["codes"] == [0, 3]
+    reports = [stage.shown(job, "report", rank) for rank in range(2)]
     for rank, seen in enumerate(reports):
         environment = seen["environment"]
         assert environment["RANK"] == environment["LOCAL_RANK"] == str(rank)
-        assert environment["WORLD_SIZE"] == environment["LOCAL_WORLD_SIZE"] == str(width)
+        assert environment["WORLD_SIZE"] == environment["LOCAL_WORLD_SIZE"] == "2"
         assert environment["MASTER_ADDR"] == "127.0.0.1"
         assert environment["MASTER_PORT"] == reports[0]["environment"]["MASTER_PORT"]
-        assert 20000 <= int(environment["MASTER_PORT"]) < 30000
         assert environment["GLOO_SOCKET_IFNAME"] == "lo"
         assert environment["HYDRAGNN_HPO_JOB"] == f"{run_tag(stage.folder)}/job"
         assert environment["HYDRAGNN_HPO_DEVICE"] == slots[rank].device
         assert environment["OMP_NUM_THREADS"] == str(len(slots[rank].cores))
         assert seen["cores"] == list(slots[rank].cores)
         assert (seen["stdin"], seen["leader"], seen["signals"]) == ("", True, [True] * 3)
+    expected = {f"{stream} of rank {rank}" for stream in ("out", "err") for rank in (0, 1)}
+    assert set(job.log.read_text().splitlines()) == expected
+    assert job.log.stat().st_mode & 0o777 == 0o600
 
 
 @everywhere
@@ -246,99 +245,42 @@ def test_events_of_a_job_come_in_order_and_once(stage):
     assert len(stage.events[1].data["pids"]) == 2
     assert stage.events[-1].data["signal_sent"] is False
     assert stage.events[-1].data["error"] is None
-
-
-def test_every_rank_has_its_own_exit_code(stage):
-    stage.open()
-
-    stage.start("report", width=2, codes=[0, 3])
-
-    ended = stage.wait("ended", "job")
-    assert ended.data["codes"] == [0, 3]
-
-
-def test_the_log_holds_what_all_ranks_said(stage):
-    stage.open()
-
-    job = stage.start("report", width=2)
-
-    stage.wait("ended", "job")
-    expected = {f"{stream} of rank {rank}" for stream in ("out", "err") for rank in (0, 1)}
-    assert set(job.log.read_text().splitlines()) == expected
-    assert job.log.stat().st_mode & 0o777 == 0o600
+    assert tagged(stage.folder, "hpo-counters") == [], "nobody asked for them"
 
 
 @pytest.mark.parametrize(
-    ("how", "code", "said"),
+    ("kind", "how", "code", "said"),
     [
-        ("raise", 1, "RuntimeError: a very particular sentence"),
-        ("none", 1, "gave None, not an exit code"),
-        ("large", 1, "gave 256, not an exit code"),
-        ("exit", 7, ""),
+        ("misbehave", "raise", 1, "RuntimeError: a very particular sentence"),
+        ("misbehave", "none", 1, "gave None, not an exit code"),
+        ("misbehave", "large", 1, "gave 256, not an exit code"),
+        ("misbehave", "exit", 7, ""),
+        ("no_function", "", 1, "Error: "),
+        ("no_module", "", 1, "Error: "),
     ],
 )
-def test_a_target_that_misbehaves_has_a_code_and_a_log(stage, how, code, said):
+def test_a_target_that_misbehaves_or_is_missing_has_a_code_and_a_log(stage, kind, how, code, said):
     stage.open()
 
-    job = stage.start("misbehave", how=how)
+    job = stage.start(kind, how=how)
 
     assert stage.wait("ended", "job").data["codes"] == [code]
     assert said in job.log.read_text()
-
-
-@pytest.mark.parametrize("kind", ["no_function", "no_module"])
-def test_a_missing_target_is_an_exit_code_with_a_traceback(stage, kind):
-    stage.open()
-
-    job = stage.start(kind)
-
-    assert stage.wait("ended", "job").data["codes"] == [1]
-    assert "Error: " in job.log.read_text()
     stage.works("next")
 
 
-def test_an_unknown_kind_is_said(stage):
-    stage.open()
-
-    with pytest.raises(JobError, match="unknown kind of job 'slep'. Did you mean 'sleep'"):
-        stage.start("slep")
-
-
 @everywhere
-def test_records_come_completely_and_in_order(stage):
+def test_records_come_completely_and_in_order_while_the_job_runs(stage):
     stage.open()
 
-    stage.start("emit", lines=1000)
+    job = stage.start("emit", lines=1000, stay=True)
 
+    stage.wait("record", "job", count=1000)
+    assert not stage.told("ended", "job")
+    stage.go(job)
     stage.wait("ended", "job")
     numbers = [event.data["number"] for event in stage.told("record", "job")]
     assert numbers == list(range(1000))
-
-
-def test_records_come_while_the_job_runs(stage):
-    stage.open()
-
-    stage.start("emit", lines=1, stay=True)
-
-    assert stage.wait("record", "job").data["number"] == 0
-    assert not stage.told("ended", "job")
-
-
-def test_only_lines_added_by_this_attempt_are_told(stage):
-    stage.open()
-    folder = stage.folder / "before"
-    folder.mkdir()
-    watch = folder / "metrics.jsonl"
-    watch.write_text('{"record": "old"}\n')
-    spec = {"metrics": str(watch), "lines": 2}
-    slots = stage.backend.slots[:1]
-    job = Job("before", "nothing", 1, spec, folder / "log", watch, slots)
-
-    stage.backend.start(job)
-
-    stage.wait("ended", "before")
-    told = [event.data for event in stage.told("record", "before")]
-    assert [record["record"] for record in told] == ["line", "line"]
 
 
 @pytest.mark.slow
@@ -418,10 +360,11 @@ def test_stop_of_a_job_that_waits_for_its_zygote_ends_it_at_once(stage):
     assert job.log.read_bytes() == b"", "no rank has run"
 
 
-def test_stop_of_what_does_not_run_is_nothing(stage):
+def test_an_unknown_kind_is_refused_and_stop_of_what_does_not_run_is_nothing(stage):
     stage.open()
-    stage.start("nothing")
-    stage.wait("ended", "job")
+    with pytest.raises(JobError, match="unknown kind of job 'slep'. Did you mean 'sleep'"):
+        stage.start("slep")
+    stage.works("job")
 
     stage.backend.stop("job")
     stage.backend.stop("never")
@@ -441,18 +384,6 @@ def test_a_killed_rank_ends_its_peers(stage):
     assert (ended.data["signal_sent"], ended.data["first"]) == (True, 1)
 
 
-def test_processes_of_a_rank_end_with_it(stage):
-    stage.open()
-    job = stage.start("parent")
-    children = stage.shown(job, "children")
-    pid = stage.shown(job, "pid")
-
-    os.kill(pid, signal.SIGKILL)
-
-    stage.wait("ended", "job")
-    until(lambda: not any(map(is_alive, children)), "end of the children")
-
-
 @everywhere
 def test_the_lease_is_renewed_while_the_controller_listens(stage):
     stage.open(lease_seconds=30.0)
@@ -463,27 +394,23 @@ def test_the_lease_is_renewed_while_the_controller_listens(stage):
     until(lambda: stage.hear() or stage.lease() > first, "renewal")
 
 
-def test_a_job_whose_folder_is_missing_ends_with_a_sentence(stage):
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        ("", "place: cannot be used (No such file"),
+        ("place/log", "place/log: cannot be used (Is a directory)."),
+    ],
+)
+def test_a_job_without_place_for_its_log_ends_with_a_sentence(stage, made, said):
     stage.open()
-    nowhere = stage.folder / "nowhere"
-    job = Job("job", "nothing", 1, {}, nowhere / "log", None, stage.backend.slots[:1])
+    (stage.folder / made).mkdir(parents=True, exist_ok=True)
+    log = stage.folder / "place" / "log"
 
-    stage.backend.start(job)
+    stage.backend.start(Job("job", "nothing", 1, {}, log, None, stage.backend.slots[:1]))
 
     ended = stage.wait("ended", "job")
     assert ended.data["codes"] == [73]
-    assert "nowhere: cannot be used (No such file" in ended.data["error"]
-
-
-def test_a_log_that_cannot_be_opened_is_said(stage):
-    stage.open()
-    (stage.folder / "job" / "log").mkdir(parents=True)
-    stage.start("nothing")
-
-    ended = stage.wait("ended", "job")
-
-    assert ended.data["codes"] == [73]
-    assert "job/log: cannot be used (Is a directory)." in ended.data["error"]
+    assert said in ended.data["error"]
 
 
 def test_rank_0_reads_what_it_is_asked(stage):
@@ -514,14 +441,16 @@ def test_a_killed_zygote_is_told_and_replaced(stage):
     assert len(stage.told("ready")) == 2
 
 
-def test_what_a_rank_started_does_not_outlive_a_killed_zygote(stage):
+@pytest.mark.parametrize("killed", ["rank", "zygote"])
+def test_what_a_rank_started_does_not_outlive_it(stage, killed):
     stage.open()
-    job = stage.start("parent", escape=True)
+    job = stage.start("parent", escape=killed == "zygote")
     children = stage.shown(job, "children")
-    stage.shown(job, "pid")
-    (zygote,) = tagged(stage.folder, "hpo-zygote")
+    pid = stage.shown(job, "pid")
+    if killed == "zygote":
+        (pid,) = tagged(stage.folder, "hpo-zygote")
 
-    os.kill(zygote, signal.SIGKILL)
+    os.kill(pid, signal.SIGKILL)
 
     stage.wait("ended", "job")
     until(lambda: not any(map(is_alive, children)), "end of the children")
@@ -691,11 +620,3 @@ def test_counters_are_told_where_they_are_asked_for(stage):
     assert told["seconds"] > 0.0
     assert len(tagged(stage.folder, "hpo-counters")) == 1
     stage.works("job")
-
-
-@everywhere
-def test_counters_are_not_told_where_nobody_asks_for_them(stage):
-    stage.open()
-    stage.works("job")
-    assert stage.told("counters") == []
-    assert tagged(stage.folder, "hpo-counters") == []

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 from alike import begin, seed
-from hypothesis import settings
 
 
 def draw() -> tuple[float, float, float]:
@@ -54,9 +53,3 @@ def test_what_a_rank_or_a_command_set_for_itself_is_taken_back() -> None:
     begin()
     assert signal.getsignal(signal.SIGTERM) == before
     assert (root.handlers, root.level) == (handlers, logging.WARNING)
-
-
-def test_examples_are_the_same_in_each_run_and_have_no_deadline() -> None:
-    assert settings.default is not None
-    assert settings.default.derandomize
-    assert settings.default.deadline is None

@@ -94,11 +94,6 @@ def test_an_interrupt_leaves_nothing_half_written(tmp_path, monkeypatch):
     assert names(tmp_path) == []
 
 
-def test_a_folder_that_is_not_there_is_a_sentence(tmp_path):
-    with pytest.raises(StorageError, match=r"gone/a: cannot be written \(No such file"):
-        files.write_bytes(tmp_path / "gone" / "a", b"x")
-
-
 def test_json_round_trip_and_its_sentences(tmp_path):
     path = tmp_path / "a.json"
     value = {"a": [1, 0.1 + 0.2, None, "\u00e5"], "b": {}}
@@ -185,6 +180,8 @@ def test_a_hint_for_an_unknown_name():
         "unknown conv 'schent'. Did you mean 'schnet'? Known: gin, pna, schnet."
     )
     assert unknown("conv", "zzz", ["gin"]) == "unknown conv 'zzz'. Known: gin."
+    with pytest.raises(ConfigError, match=r"unknown unit 'Hartre'. Did you mean 'Hartree'\?"):
+        inside("Hartre")
 
 
 def test_exit_codes():
@@ -219,20 +216,11 @@ def test_factors_against_ase(unit, ours):
     assert inside(name) == (1.0, name), "our own units stay as they are"
 
 
-def test_an_unknown_unit_is_a_sentence():
-    with pytest.raises(ConfigError, match=r"unknown unit 'Hartre'. Did you mean 'Hartree'\?"):
-        inside("Hartre")
-
-
-def test_shipped_files_are_found():
-    assert resource_path("graph_datasets/g2_xtb.toml").is_file()
-    with pytest.raises(ConfigError, match="is not part of this installation"):
-        resource_path("graph_datasets/none.toml")
-
-
 def test_an_argument_is_a_path_or_a_shipped_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     ours = resource_path("graph_datasets/g2_xtb.toml")
+    with pytest.raises(ConfigError, match="is not part of this installation"):
+        resource_path("graph_datasets/none.toml")
     assert find_resource("g2_xtb", "graph_datasets") == ours
     assert find_resource("graph_datasets/g2_xtb.toml", "graph_datasets") == ours
     (tmp_path / "my.toml").touch()

@@ -39,22 +39,17 @@ def test_weak_tokens_are_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "header",
+    ("header", "fits"),
     [
-        None,
-        "",
-        "Bearer",
-        "Bearer ",
-        f"Basic {LONG}",
-        f"Bearer {LONG}0",
-        f"Bearer {LONG[:-1]}",
-        LONG,
-        "Bearer \u00fc",
+        (f"Bearer {LONG}", True),
+        (None, False),
+        ("Bearer ", False),
+        (f"Basic {LONG}", False),
+        (f"Bearer {LONG}0", False),
+        (f"Bearer {LONG[:-1]}", False),
+        (LONG, False),
+        ("Bearer \u00fc", False),
     ],
 )
-def test_only_the_token_fits(header: str | None) -> None:
-    assert not Token(LONG, made=False).fits(header)
-
-
-def test_the_token_fits() -> None:
-    assert Token(LONG, made=False).fits(f"Bearer {LONG}")
+def test_only_the_token_fits(header: str | None, fits: bool) -> None:
+    assert Token(LONG, made=False).fits(header) is fits

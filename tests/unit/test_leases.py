@@ -31,17 +31,11 @@ from hydragnn_hpo.leases import (
 
 def test_epochs_rise_and_a_released_lease_is_free(tmp_path):
     first = ControllerLease(tmp_path)
-    first.release()
-    assert find_controller(tmp_path) is None
-    assert ControllerLease(tmp_path).epoch == first.epoch + 1
-
-
-def test_other_files_beside_the_leases_are_none(tmp_path):
-    first = ControllerLease(tmp_path)
     for name in ("1x.lease", "9 copy.lease", "notes.lease"):
         (tmp_path / "controller" / name).write_text("{}")
-    assert str(os.getpid()) in find_controller(tmp_path)
+    assert str(os.getpid()) in find_controller(tmp_path), "other files beside it are no leases"
     first.release()
+    assert find_controller(tmp_path) is None
     assert ControllerLease(tmp_path).epoch == first.epoch + 1
 
 
@@ -61,18 +55,32 @@ def test_a_dead_process_on_this_host_holds_nothing(tmp_path):
 
 
 def age(path, seconds):
-    """Let a file be older, by its time stamp."""
+    """Make a file older, by its time stamp."""
     stamp = path.stat().st_mtime - seconds
     os.utime(path, (stamp, stamp))
 
 
-def test_another_hosts_lease_holds_until_it_is_stale(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (
+            json.dumps({"pid": 1, "host": f"not-{socket.gethostname()}"}),
+            "is being run by process 1",
+        ),
+        ("", "just started"),
+    ],
+    ids=["another host", "just being written"],
+)
+def test_what_may_be_alive_holds_its_lease_until_it_is_stale(tmp_path, monkeypatch, content, said):
+    """Copies of one job script look in the same second: none may see a free one in between."""
     monkeypatch.setattr(leases, "STALE_SECONDS", 3600.0)
     lease = ControllerLease(tmp_path)
-    lease.path.write_text(json.dumps({"pid": 1, "host": f"not-{socket.gethostname()}"}))
-    with pytest.raises(RunError, match="is being run by"):
-        ControllerLease(tmp_path)
-    age(lease.path, 3601.0)
+    lease.path.write_text(content)
+    for seconds in (0.0, 3500.0):
+        age(lease.path, seconds)
+        with pytest.raises(LeaseTaken, match=said):
+            ControllerLease(tmp_path)
+    age(lease.path, 101.0)
     assert ControllerLease(tmp_path).epoch == 2
 
 
@@ -85,37 +93,18 @@ def test_a_file_that_is_no_lease_holds_nothing(tmp_path, text):
     assert read_release_reason(tmp_path) == ""
 
 
-def test_a_newer_controller_fences_the_older(tmp_path, monkeypatch):
-    older = ControllerLease(tmp_path)
-    older.path.write_text("{}")
-    ControllerLease(tmp_path)
-    monkeypatch.setattr(older, "_renewed", -1e9)
-    with pytest.raises(RunError, match="taken over"):
-        older.renew()
-
-
 def test_who_was_frozen_and_taken_over_writes_nothing_into_the_journal(tmp_path):
     lease = ControllerLease(tmp_path)
     event_store = EventStore(tmp_path / "events.jsonl", lease.epoch, lambda: 0.0, lease.renew)
     event_store.append("opened", units={})
     before = event_store.path.read_bytes()
-    lease._next.touch()
+    lease.path.write_text("{}")
+    ControllerLease(tmp_path)
     lease._renewed -= 60.0
     with pytest.raises(RunError, match="a newer controller has taken over"):
         event_store.append("finished")
     event_store.close()
     assert event_store.path.read_bytes() == before
-
-
-def test_a_lease_that_is_just_being_written_is_taken(tmp_path, monkeypatch):
-    """K copies of one job script look in the same second: none may see a free one in between."""
-    monkeypatch.setattr(leases, "STALE_SECONDS", 3600.0)
-    lease = ControllerLease(tmp_path)
-    lease.path.write_text("")
-    with pytest.raises(LeaseTaken, match="just started"):
-        ControllerLease(tmp_path)
-    age(lease.path, 3601.0)
-    assert ControllerLease(tmp_path).epoch == 2, "whoever died there holds nothing"
 
 
 def test_who_leaves_says_why_and_who_is_killed_does_not(tmp_path):
@@ -161,6 +150,7 @@ def test_a_file_server_that_is_away_for_a_moment_costs_no_controller(tmp_path, m
         raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
 
     monkeypatch.setattr(os, "utime", fail)
+    lease._renewed = 1000.0
     clock = SimpleNamespace(time=time.time, monotonic=lambda: now)
     monkeypatch.setattr(leases, "time", clock)
     now = lease._renewed + RENEWAL_GRACE_SECONDS / 2
@@ -254,6 +244,7 @@ def watcher(lease):
 
 
 def test_a_lease_ends_when_it_says(lease, watcher):
+    assert lease.read() == 0.0, "it is over until it is granted"
     process = watcher(5.0, left=600.0, how="no alarm")
     until = time.monotonic() + 1.0
     lease.grant(until)
@@ -289,10 +280,6 @@ def test_who_was_frozen_is_ended_as_it_thaws(watcher):
     process.send_signal(signal.SIGCONT)
 
     assert process.wait(120) == -signal.SIGALRM
-
-
-def test_a_lease_that_was_never_granted_is_over(lease):
-    assert lease.read() == 0.0
 
 
 def test_changes_of_a_stamp_extend_a_lease_whatever_clock_made_them(tmp_path):

@@ -45,18 +45,15 @@ def test_the_newest_whole_line_counts_and_stays(pipe):
 @pytest.mark.parametrize("number", ["", "-1", "no", "987654", "9" * 30, "\u0663"])
 def test_what_names_no_descriptor_is_no_request(number):
     assert reader(number).read() is None
+    assert RequestReader({}).read() is None
 
 
-def test_what_is_no_pipe_is_left_alone(tmp_path):
+def test_what_is_no_pipe_or_closed_meanwhile_is_left_alone(pipe, tmp_path):
     (tmp_path / "file").write_bytes(b"stop\n")
     with (tmp_path / "file").open("rb") as file:
         assert reader(file.fileno()).read() is None
         assert file.read() == b"stop\n"
-
-
-def test_a_pipe_that_is_closed_meanwhile_is_no_error(pipe):
     reading, _, close = pipe
     requests = reader(reading)
     close(reading)
     assert requests.read() is None
-    assert RequestReader({}).read() is None

@@ -59,11 +59,6 @@ def test_what_may_vary_varies_and_nothing_else(shown: str, said: str, alike: boo
     assert agrees(shown, said) is alike
 
 
-def test_the_five_pages_are_there() -> None:
-    wanted = ("ensemble_in_ase", "first_campaign", "own_conv", "own_data", "slurm")
-    assert [name.removesuffix(".md") for name in NAMES] == list(wanted)
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_every_block_is_run_or_says_why_not(name: str) -> None:
     page = (PAGES / name).read_text()

@@ -113,6 +113,9 @@ def test_it_works_where_it_is_unpacked_and_needs_nothing_of_where_it_was(small, 
     assert [file for file in files if not file.startswith(f"{target}/")] == []
     shipped = target / "env" / LIBRARY / "site-packages/hydragnn_hpo/_shipped"
     assert (shipped / "launch/machines/frontier.toml").is_file()
+    assert (target / f"base/{LIBRARY}/json/__init__.py").is_file()
+    assert not (target / f"base/{LIBRARY}/site-packages").exists()
+    assert not (target / f"base/{LIBRARY}/test").exists()
     mapped = subprocess.run(
         [target / "env/bin/python3", "-c", "print(open('/proc/self/maps').read())"],
         capture_output=True,
@@ -139,76 +142,48 @@ def test_an_interpreter_that_hosts_have_stays_where_it_is(small, tmp_path):
     assert json_file.startswith(sys.base_prefix)
 
 
-def test_the_same_environment_gives_the_same_archive(small, tmp_path):
-    first = pack(small, tmp_path / "one.tar.gz")
-    for path in small.rglob("*"):
-        os.utime(path, follow_symlinks=False)
-    (small / LIBRARY / "site-packages/frog/__pycache__").mkdir()
-    (small / LIBRARY / "site-packages/frog/__pycache__/x.cpython-311.pyc").write_bytes(b"cache")
-
-    second = pack(small, tmp_path / "two.tar.gz")
-
-    assert first["checksum"] == second["checksum"]
-    assert first["fingerprint"] != second["fingerprint"]  # which only spares work
-    (small / LIBRARY / "site-packages/frog/new.py").touch()
-    assert pack(small, tmp_path / "three.tar.gz")["checksum"] != first["checksum"]
-
-
-def test_an_archive_of_the_same_files_is_not_written_again(small, tmp_path):
+def test_the_same_environment_gives_the_same_archive_which_is_not_written_again(small, tmp_path):
     archive = tmp_path / "env.tar.gz"
-    pack(small, archive)
+    first = pack(small, archive)
     before = archive.stat().st_ino
-    pack(small, archive)
-    assert archive.stat().st_ino == before
-
-    archive.write_bytes(archive.read_bytes()[:-1])
-    pack(small, archive)
-    assert archive.stat().st_ino != before
-
-
-@pytest.mark.slow
-def test_it_holds_what_is_used_and_says_which_packages(small, tmp_path):
-    archive = tmp_path / "env.tar.gz"
-    pack(small, archive, base=True)
-
     with tarfile.open(archive) as tar:
         names = tar.getnames()
-        content = tar.extractfile("manifest.json")
-        assert content is not None
-        manifest = json.load(content)
-    assert names[0] == "manifest.json"
-    assert names[1:] == sorted(names[1:])
+        manifest = json.load(tar.extractfile("manifest.json"))
+    assert names == ["manifest.json", *sorted(names[1:])]
     assert manifest["files"] == len(names) - 1
-    assert f"env/{LIBRARY}/site-packages/frog/__init__.py" in names
-    assert f"base/{LIBRARY}/json/__init__.py" in names
-    assert not [name for name in names if "__pycache__" in name or name.endswith(".pyc")]
-    assert not [name for name in names if name.startswith(f"base/{LIBRARY}/site-packages")]
-    assert not [name for name in names if name.startswith(f"base/{LIBRARY}/test/")]
     described = json.loads((tmp_path / "env.tar.gz.json").read_text())
     assert described["python"] == sys.version.split()[0]
     assert described["checksum"] == hashlib.sha256(archive.read_bytes()).hexdigest()
 
+    assert pack(small, archive) == first
+    assert archive.stat().st_ino == before
 
-def test_an_unwritable_place_is_said_in_a_sentence(small, tmp_path):
+    archive.write_bytes(archive.read_bytes()[:-1])
+    for path in small.rglob("*"):
+        os.utime(path, follow_symlinks=False)
+    (small / LIBRARY / "site-packages/frog/__pycache__").mkdir()
+    (small / LIBRARY / "site-packages/frog/__pycache__/x.cpython-311.pyc").write_bytes(b"cache")
+    second = pack(small, archive)
+    assert archive.stat().st_ino != before
+    assert second["checksum"] == first["checksum"]
+    assert second["fingerprint"] != first["fingerprint"]  # which only spares work
+    (small / LIBRARY / "site-packages/frog/new.py").touch()
+    assert pack(small, archive)["checksum"] != first["checksum"]
+
+
+def test_what_cannot_be_packed_or_written_is_a_sentence(small, tmp_path):
     (tmp_path / "file").touch()
     assert "cannot be written" in pack(small, tmp_path / "file/env.tar.gz")["error"]
     assert "NAME.tar.gz" in pack(small, tmp_path / "env.zip")["error"]
-
-
-def test_a_conda_environment_is_refused(small, tmp_path):
-    (small / "conda-meta").mkdir()
-    assert "conda-pack" in pack(small, tmp_path / "env.tar.gz")["error"]
-    assert not list(tmp_path.glob("*env.tar*"))
-
-
-def test_a_link_to_somebodys_checkout_is_refused(small, tmp_path):
     about = small / LIBRARY / "site-packages/toad-1.0.dist-info"
     about.mkdir()
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: toad\nVersion: 1.0\n")
     origin = {"url": "file:///home/me/toad", "dir_info": {"editable": True}}
     (about / "direct_url.json").write_text(json.dumps(origin))
-
     assert "toad is installed as a link" in pack(small, tmp_path / "env.tar.gz")["error"]
+    (small / "conda-meta").mkdir()
+    assert "conda-pack" in pack(small, tmp_path / "env.tar.gz")["error"]
+    assert not list(tmp_path.glob("*env.tar*"))
 
 
 def test_links_to_files_become_files_and_others_stay_inside(tmp_path):
@@ -287,19 +262,14 @@ HOSTILE = {
     "beside": ([regular("other/file", b"x")], "would lie elsewhere"),
     "file as folder": ([regular("env/x", b"x"), regular("env/x/y", b"x")], "cannot be unpacked"),
     "absolute link": ([link("env/a", "/etc/passwd")], "leads out of it"),
-    "link out": ([link("env/a", "../../../etc/passwd")], "leads out of it"),
     "link to the top": ([link("env/a", "..")], "leads out of it"),
     "chain of links": (
         [link("env/deep/er/up", "../.."), link("env/out", "deep/er/up/../..")],
         "leads out of it",
     ),
     "through a link": ([link("env/d", "../.."), regular("env/d/hpo-was-here", b"x")], "cannot be"),
-    "over a link": ([link("env/f", "../../x"), regular("env/f", b"x")], "cannot be unpacked"),
     "hard link": ([special("env/a", tarfile.LNKTYPE, "/etc/passwd")], "neither a file nor a link"),
     "device": ([special("env/a", tarfile.CHRTYPE)], "neither a file nor a link"),
-    "pipe": ([special("env/a", tarfile.FIFOTYPE)], "neither a file nor a link"),
-    "folder": ([special("env/a", tarfile.DIRTYPE)], "neither a file nor a link"),
-    "link as folder": ([link("env/d", "/tmp"), link("env/d/hpo-was-here", "x")], "cannot be"),
     "deep": ([regular("env/" + "d/" * 1500 + "f", b"x")], "cannot be unpacked"),
     "twice": ([regular("env/a", b"x"), regular("env/a", b"y")], "cannot be unpacked"),
 }
@@ -330,16 +300,30 @@ def test_a_manifest_is_not_believed(tmp_path, told, said):
     assert said in refused(tmp_path, file, write_archive(file, regular("env/a", b"x"), told=told))
 
 
-def test_an_archive_with_endless_headers_is_refused(tmp_path):
+def endless_headers() -> bytes:
     """Each long name may be followed by another: tarfile reads them by recursion."""
-    file = tmp_path / "env.tar.gz"
     header = tarfile.TarInfo("././@LongLink")
     header.type, header.size = tarfile.GNUTYPE_LONGNAME, 2
-    block = header.tobuf(tarfile.GNU_FORMAT) + b"a".ljust(512, b"\0")
-    file.write_bytes(gzip.compress(block * 3000))
+    return gzip.compress((header.tobuf(tarfile.GNU_FORMAT) + b"a".ljust(512, b"\0")) * 3000)
 
-    checksum = hashlib.sha256(file.read_bytes()).hexdigest()
-    assert "cannot be unpacked" in refused(tmp_path, file, checksum)
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"hello", gzip.compress(b"hello"), endless_headers()],
+    ids=["empty", "text", "gzip", "headers"],
+)
+def test_what_is_no_archive_is_refused(tmp_path, content):
+    file = tmp_path / "env.tar.gz"
+    file.write_bytes(content)
+    assert "cannot be unpacked" in refused(tmp_path, file, hashlib.sha256(content).hexdigest())
+
+
+def test_an_archive_that_is_missing_or_a_link_is_refused(tmp_path):
+    file = tmp_path / "env.tar.gz"
+    checksum = write_archive(file)
+    (tmp_path / "link.tar.gz").symlink_to(file)
+    for name in ("missing", "link"):
+        assert "cannot be unpacked" in refused(tmp_path, tmp_path / f"{name}.tar.gz", checksum)
 
 
 def test_an_interpreter_that_is_not_here_is_named(tmp_path):
@@ -347,14 +331,6 @@ def test_an_interpreter_that_is_not_here_is_named(tmp_path):
     checksum = write_archive(file, link("env/bin/python", "/no/such/python3.11"))
 
     assert "wants /no/such/python3.11" in refused(tmp_path, file, checksum)
-
-
-def test_what_is_no_archive_is_refused(tmp_path):
-    for name, content in {"empty": b"", "text": b"hello", "gzip": gzip.compress(b"hello")}.items():
-        file = tmp_path / f"{name}.tar.gz"
-        file.write_bytes(content)
-        refused(tmp_path, file, hashlib.sha256(content).hexdigest())
-    assert "cannot be unpacked" in refused(tmp_path, tmp_path / "missing.tar.gz", "")
 
 
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
@@ -366,21 +342,6 @@ def test_a_truncated_archive_is_refused_even_with_a_checksum_that_fits(tmp_path,
 
     refused(tmp_path, file, hashlib.sha256(file.read_bytes()).hexdigest())
     assert "checksum differs" in refused(tmp_path, file, hashlib.sha256(whole).hexdigest())
-
-
-def test_a_link_in_the_archives_place_is_not_followed(tmp_path):
-    checksum = write_archive(tmp_path / "env.tar.gz")
-    (tmp_path / "link.tar.gz").symlink_to("env.tar.gz")
-
-    assert "cannot be unpacked" in refused(tmp_path, tmp_path / "link.tar.gz", checksum)
-
-
-def test_the_environment_is_told_where_its_interpreter_is(tmp_path):
-    file, target = tmp_path / "env.tar.gz", tmp_path / "target"
-    unpack(file, target, write_archive(file))
-
-    assert (target / "env/bin/python").resolve() == target / "base/bin/python"
-    assert (target / "env/pyvenv.cfg").read_text() == f"home = {target}/base/bin\n"
 
 
 # -- on a host ---------------------------------------------------------------------------
@@ -410,30 +371,27 @@ def test_it_is_unpacked_once(place, shared, checksum):
     target = install(place, checksum, [shared])
 
     assert (target / "env/file").stat().st_size == 10_000
+    assert (target / "env/bin/python").resolve() == target / "base/bin/python"
+    assert (target / "env/pyvenv.cfg").read_text() == f"home = {target}/base/bin\n"
     assert unpacked(place) == [checksum[:16]]
     before = (target / "env/file").stat().st_ino
     assert install(place, checksum, []) == target
     assert (target / "env/file").stat().st_ino == before
 
 
-def damage(sent: Path, how: str) -> None:
-    whole = sent.read_bytes()
-    match how:
-        case "short":
-            sent.write_bytes(whole[:5000])
-        case "empty":
-            sent.write_bytes(b"")
-        case "changed":
-            sent.write_bytes(whole[:5000] + bytes([whole[5000] ^ 1]) + whole[5001:])
-        case "missing":
-            sent.unlink()
+DAMAGE = {
+    "short": lambda whole: whole[:5000],
+    "empty": lambda whole: b"",
+    "changed": lambda whole: whole[:5000] + bytes([whole[5000] ^ 1]) + whole[5001:],
+    "missing": None,
+}
 
 
-@pytest.mark.parametrize("how", ["short", "empty", "changed", "missing"])
+@pytest.mark.parametrize("how", DAMAGE)
 def test_a_partial_file_is_refused_and_the_shared_one_taken(tmp_path, place, shared, checksum, how):
     sent = tmp_path / "sent.tar.gz"
-    sent.write_bytes(shared.read_bytes())
-    damage(sent, how)
+    if how != "missing":
+        sent.write_bytes(DAMAGE[how](shared.read_bytes()))
 
     wanted = "No such file" if how == "missing" else "checksum differs"
     with pytest.raises(ArchiveRefused, match=wanted):
@@ -472,35 +430,27 @@ def test_earlier_ones_are_removed_unless_agents_run_from_them(tmp_path, place, s
     assert unpacked(place) == [sums[1][:16]]
 
 
-def test_hosts_that_share_a_disk_unpack_once(tmp_path, place, shared, checksum):
-    argv = (*ON_HOST, "install", "--checksum", checksum, "--place", str(tmp_path / "place"))
+def test_hosts_that_share_a_disk_unpack_once_and_remove_what_was_sent(tmp_path, shared, checksum):
+    sent = [tmp_path / f"sent{n}.tar.gz" for n in range(3)]
+    for file in sent:
+        shutil.copy(shared, file)
+    argv = (*ON_HOST, "install", "--checksum", checksum, "--place", "$PLACE/place", "--sent")
+    environment = {"PYTHONPATH": str(ROOT), "PLACE": str(tmp_path), "PATH": os.environ["PATH"]}
     running = [
         subprocess.Popen(
-            [*argv, "--source", shared],
-            env={"SLURMD_NODENAME": f"h{n}", "PYTHONPATH": str(ROOT), "PATH": os.environ["PATH"]},
+            [*argv, f"$PLACE/{file.name}"],
+            env=environment | {"SLURMD_NODENAME": f"h{n}"},
             stdout=subprocess.PIPE,
             text=True,
         )
-        for n in range(4)
+        for n, file in enumerate(sent)
     ]
     told = [json.loads(process.communicate(timeout=120)[0]) for process in running]
 
-    assert sorted(answer["host"] for answer in told) == ["h0", "h1", "h2", "h3"]
+    assert sorted(answer["host"] for answer in told) == ["h0", "h1", "h2"]
     assert {answer["error"] for answer in told} == {""}
-    assert unpacked(place) == [checksum[:16]]
-
-
-def test_what_was_sent_is_removed(tmp_path, place, shared, checksum):
-    sent = tmp_path / "sent.tar.gz"
-    shutil.copy(shared, sent)
-    argv = (*ON_HOST, "install", "--checksum", checksum, "--place", "$PLACE/place")
-    subprocess.run(
-        [*argv, "--sent", "$PLACE/sent.tar.gz"],
-        env={"PYTHONPATH": str(ROOT), "PLACE": str(tmp_path), "PATH": os.environ["PATH"]},
-        check=True,
-    )
-    assert not sent.exists()
-    assert unpacked(place) == [checksum[:16]]
+    assert unpacked(software_folder(str(tmp_path / "place"), {})) == [checksum[:16]]
+    assert not any(file.exists() for file in sent)
 
 
 def test_it_becomes_the_unpacked_python(tmp_path, shared, checksum):
@@ -541,19 +491,15 @@ def test_nothing_of_another_environment_is_found():
         ("relative", "no absolute path"),
         ("/proc/nowhere", "cannot be written"),
         ("$LOCAL/x", "names 'LOCAL'"),
+        ("$OPEN", "only you can enter"),
     ],
 )
-def test_a_place_that_cannot_be_used_is_named(place, said):
-    with pytest.raises(ArchiveRefused, match=said):
-        software_folder(place, {"HOME": "/root"})
-
-
-def test_a_folder_that_others_can_enter_is_not_used(tmp_path):
+def test_a_place_that_cannot_be_used_is_named(tmp_path, place, said):
     folder = tmp_path / f"hydragnn-hpo-{os.getuid()}"
     folder.mkdir()
     folder.chmod(0o755)
-    with pytest.raises(ArchiveRefused, match="only you can enter"):
-        software_folder(str(tmp_path), {})
+    with pytest.raises(ArchiveRefused, match=said):
+        software_folder(place, {"HOME": "/root", "OPEN": str(tmp_path)})
 
 
 def test_it_imports_little():
@@ -599,24 +545,19 @@ def image(tmp_path) -> Path:
     return file
 
 
-def test_our_own_python_is_the_default():
-    assert agent_argv("h", software=OWN) == agent_argv("h")
-    assert agent_argv("h", parent=7) == [
-        *(sys.executable, "-P", "-m", "hydragnn_hpo.launching.agent"),
-        *("--host", "h", "--parent", "7"),
-    ]
-
-
 def test_agents_become_the_python_of_a_pack():
     pack = Pack(Path("/shared/env.tar.gz"), "a" * 64, 9, "b")
 
     software = packed_software(pack, "/mnt/bb/$USER")
 
+    agent = ("-P", "-m", "hydragnn_hpo.launching.agent")
+    own = [sys.executable, *agent, "--host", "h", "--parent", "7"]
+    assert agent_argv("h", parent=7, software=OWN) == agent_argv("h", parent=7) == own
     assert agent_argv(host_of="SLURMD_NODENAME", software=software) == [
         *(sys.executable, "-S", "-P", "-m", MODULE, "start"),
         *("--checksum", "a" * 64, "--place", "/mnt/bb/$USER"),
         *("--source", "/shared/env.tar.gz", "--"),
-        *("-P", "-m", "hydragnn_hpo.launching.agent", "--host-of", "SLURMD_NODENAME"),
+        *(*agent, "--host-of", "SLURMD_NODENAME"),
     ]
     ours = {"PYTHONPATH": "/x", "A": "1"}
     assert software.agent_environment(ours) == {"PYTHONPATH": str(ROOT), "A": "1"}
@@ -644,19 +585,16 @@ def test_agents_run_inside_an_image(programs, image, tmp_path):
     assert (programs / "argv").read_text().splitlines()[1:] == shown[2:]
 
 
-def test_a_missing_image_or_program_is_said_first(image, tmp_path, monkeypatch):
+def test_a_missing_image_or_program_is_said_first(programs, image, tmp_path, monkeypatch):
     machine = MachineConfig(container=str(image))
+    with pytest.raises(ConfigError, match="cannot be bound"):
+        software_here(machine, SITE, tmp_path / "a:b")
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ConfigError, match="'apptainer', which is not on PATH"):
         check_software(machine, SITE, tmp_path)
     gone = MachineConfig(container=str(tmp_path / "no.sif"))
     with pytest.raises(ConfigError, match=r"no\.sif: no such container image"):
         check_software(gone, SITE, tmp_path)
-
-
-def test_a_folder_that_cannot_be_bound_is_said(programs, image, tmp_path):
-    with pytest.raises(ConfigError, match="cannot be bound"):
-        software_here(MachineConfig(container=str(image)), SITE, tmp_path / "a:b")
 
 
 def test_software_comes_one_way_and_only_where_it_can(tmp_path):

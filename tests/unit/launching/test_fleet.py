@@ -181,8 +181,34 @@ class Stage:
         agent.join()
         return agent
 
+    def one(self):
+        """Open a fleet of which host a has joined."""
+        self.open()
+        agent = self.agent("a")
+        self.until(lambda: self.fleet.slots, "slots")
+        return agent
+
     def both(self):
-        return self.agent("a"), self.agent("b")
+        """Open a fleet whose two hosts have joined."""
+        self.open()
+        agents = self.agent("a"), self.agent("b")
+        self.until(lambda: len(self.fleet.slots) == 4, "slots")
+        return agents
+
+    def foreign(self, name):
+        """Open a fleet of two hosts, and have one of another allocation join."""
+        self.both()
+        agent = self.agent(name)
+        self.until(lambda: len(self.fleet.slots) == 6, "slots of a foreign host")
+        return agent
+
+    def fail(self, host="a"):
+        """Have the transport say that no agent can start on a host."""
+        self.transport.news = [HostNews(host, "failed", "is down")]
+
+    def tried(self, times, host="a"):
+        """Wait until so many agents of a host were started."""
+        self.until(lambda: self.transport.started.count(host) == times, "another try")
 
     def turn(self):
         self.events += self.fleet.poll(self.clock.turn)
@@ -248,9 +274,7 @@ def test_hosts_are_there_once_their_agents_are(stage):
 
 def test_the_other_hosts_start_once_rank_0_has_its_port(stage):
     """Where somebody listens already, all meet elsewhere."""
-    stage.open()
     a, b = stage.both()
-    stage.until(lambda: len(stage.fleet.slots) == 4, "slots")
     stage.start("b0", "a0", "b1")
 
     first = b.await_order(StartJob)
@@ -275,9 +299,7 @@ def test_the_other_hosts_start_once_rank_0_has_its_port(stage):
 @pytest.mark.parametrize("how", ["port taken", "line cut"])
 def test_a_stop_is_not_lost_with_the_start_that_it_followed(stage, how):
     """The agent knew nothing of the job yet: it is started again, and told again to stop."""
-    stage.open()
-    a = stage.agent("a")
-    stage.until(lambda: stage.fleet.slots, "slots")
+    a = stage.one()
     stage.start("a0")
     a.await_order(StartJob)
     stage.fleet.stop("j", grace=7.0)
@@ -296,22 +318,8 @@ def test_a_stop_is_not_lost_with_the_start_that_it_followed(stage, how):
     assert a.await_order(StopJob).grace == 7.0
 
 
-def test_jobs_on_one_address_meet_at_different_ports(stage):
-    stage.open()
-    a, b = stage.both()
-    stage.until(lambda: len(stage.fleet.slots) == 4, "slots")
-
-    stage.start("a0", name="x")
-    stage.start("b0", name="y")
-
-    ports = {a.await_order(StartJob, "x").meet.port, b.await_order(StartJob, "y").meet.port}
-    assert len(ports) == 2
-
-
 def test_one_end_is_told_once_all_ranks_everywhere_are_gone(stage):
-    stage.open()
     a, b = stage.both()
-    stage.until(lambda: len(stage.fleet.slots) == 4, "slots")
     stage.start("a0", "b0")
     a.run(), b.run()
     stage.wait("started", "j")
@@ -333,9 +341,7 @@ def test_one_end_is_told_once_all_ranks_everywhere_are_gone(stage):
 
 
 def test_records_are_told_after_the_start_and_before_the_end(stage):
-    stage.open()
     a, b = stage.both()
-    stage.until(lambda: len(stage.fleet.slots) == 4, "slots")
     stage.start("a0", "b0")
     a.run()
     a.write(1, 9)
@@ -350,12 +356,12 @@ def test_records_are_told_after_the_start_and_before_the_end(stage):
     assert [e.data["n"] for e in stage.events if e.kind == "record"] == [1, 2]
 
 
-def test_wishes_go_to_rank_0_and_stops_to_all(stage):
-    stage.open()
+def test_wishes_and_stops_go_to_all_hosts_of_a_job_and_jobs_meet_at_different_ports(stage):
     a, b = stage.both()
-    stage.until(lambda: len(stage.fleet.slots) == 4, "slots")
     stage.start("b0", "a0")
-    b.run(), a.run()
+    stage.start("a1", name="k")
+    ports = {b.run().meet.port, a.run().meet.port, a.run("k").meet.port}
+    assert len(ports) == 2
     stage.wait("started", "j")
 
     stage.fleet.ask("j", "yield")
@@ -367,9 +373,7 @@ def test_wishes_go_to_rank_0_and_stops_to_all(stage):
 
 def test_a_line_that_is_cut_loses_nothing(stage):
     """What the agent may not have heard is said again, and records go on where they were."""
-    stage.open()
-    a = stage.agent("a")
-    stage.until(lambda: stage.fleet.slots, "slots")
+    a = stage.one()
     stage.start("a0")
     order = a.run()
     stage.start("a1", name="k")
@@ -393,9 +397,7 @@ def test_a_line_that_is_cut_loses_nothing(stage):
 
 
 def test_a_silent_host_is_lost_when_its_lease_is_over_and_not_before(stage):
-    stage.open()
     a, b = stage.both()
-    stage.until(lambda: len(stage.fleet.slots) == 4, "slots")
     stage.start("a0", name="x")
     stage.start("b0", "a1", name="y")
     for agent, jobs in ((a, "x"), (b, "y"), (a, "y")):
@@ -421,9 +423,7 @@ def test_a_silent_host_is_lost_when_its_lease_is_over_and_not_before(stage):
 
 def with_another_host(stage):
     """Run a job on a that has processes on b, which no agent knows of."""
-    stage.open()
     a, b = stage.both()
-    stage.until(lambda: len(stage.fleet.slots) == 4, "slots")
     stage.start("a0", other_hosts=("b",))
     assert a.run().other_hosts == ("b",)
     stage.wait("started", "j")
@@ -481,9 +481,7 @@ def test_a_job_whose_other_host_is_lost_is_ended(stage):
 
 def test_a_job_whose_other_host_is_gone_never_starts(stage):
     stage.transport.hosts = ("a",)
-    stage.open()
-    a = stage.agent("a")
-    stage.until(lambda: stage.fleet.slots, "slots")
+    a = stage.one()
     stage.start("a0", other_hosts=("b",))
 
     ended = stage.wait("ended", "j").data
@@ -509,15 +507,12 @@ def test_an_adopted_job_knows_its_other_hosts(stage, back):
 
 
 def test_another_agent_on_a_host_proves_that_all_of_the_first_is_gone(stage):
-    stage.open()
-    stage.agent("a")
-    stage.until(lambda: stage.fleet.slots, "slots")
+    old = stage.one()
     job = stage.start("a0")
     job.watch.write_text('{"n": 1}\n{"n": 2}\n')
-    stage.agents["a"].run()
+    old.run()
     stage.wait("started", "j")
 
-    old = stage.agents["a"]
     stage.agent("a", life="2")
     assert stage.wait("ended", "j").data["codes"] == [-9]
     stage.until(lambda: stage.kinds().count("host_joined") == 2, "host")
@@ -530,9 +525,7 @@ def test_another_agent_on_a_host_proves_that_all_of_the_first_is_gone(stage):
 
 
 def test_an_agent_that_comes_too_late_must_go_for_another_is_on_its_way(stage):
-    stage.open()
-    a = stage.agent("a")
-    stage.until(lambda: stage.fleet.slots, "slots")
+    a = stage.one()
     stage.start("a0")
     order = a.run()
     stage.wait("started", "j")
@@ -540,7 +533,7 @@ def test_an_agent_that_comes_too_late_must_go_for_another_is_on_its_way(stage):
     a.disconnect()
     stage.wait("host_lost")
     assert stage.clock.monotonic() - began > LEASE, "its ranks may have lived so long"
-    stage.until(lambda: stage.transport.started.count("a") == 2, "another agent")
+    stage.tried(2)
     a.read.clear()
 
     a.connect([known(order)])
@@ -552,23 +545,14 @@ def test_an_agent_that_comes_too_late_must_go_for_another_is_on_its_way(stage):
     stage.until(lambda: stage.fleet.slots, "slots")
 
 
-def test_an_agent_of_another_version_is_sent_away(stage):
-    stage.open()
-
-    a = StubAgent(stage, "a", version="0.0.0")
-
-    a.await_order(Goodbye)
-    assert stage.fleet.slots == ()
-
-
 def test_a_host_whose_agents_fail_is_tried_again_but_not_in_haste(stage):
     stage.open()
     stage.agent("b")
-    stage.transport.news = [HostNews("a", "failed", "is down")]
-    stage.until(lambda: stage.transport.started.count("a") == 2, "second try")
+    stage.fail()
+    stage.tried(2)
     failed = stage.clock.monotonic()
-    stage.transport.news = [HostNews("a", "failed", "is down")]
-    stage.until(lambda: stage.transport.started.count("a") == 3, "third try")
+    stage.fail()
+    stage.tried(3)
 
     assert stage.clock.monotonic() - failed >= 1.0
 
@@ -579,8 +563,8 @@ def test_when_no_host_has_hope_this_is_said(stage):
 
     def fail_for_ever():
         for failures in range(1, 10):
-            stage.until(lambda n=failures: len(stage.transport.started) == n, "another try")
-            stage.transport.news = [HostNews("a", "failed", "is down")]
+            stage.tried(failures)
+            stage.fail()
 
     with pytest.raises(JobError, match="no agent can start: host a is down"):
         fail_for_ever()
@@ -593,8 +577,8 @@ def test_where_an_agent_has_been_one_may_come_again(stage):
     stage.agent("a").disconnect()
     stage.wait("host_lost")
     for failures in range(2, 5):
-        stage.until(lambda n=failures: len(stage.transport.started) == n, "another try")
-        stage.transport.news = [HostNews("a", "failed", "is down")]
+        stage.tried(failures)
+        stage.fail()
         stage.rest(0.05)
         stage.fleet._registry.hosts["a"].next_start = 0.0
     stage.agent("a", life="2")
@@ -607,7 +591,7 @@ def test_a_host_may_be_down_for_days(stage):
     stage.agent("b")
     host = stage.fleet._registry.hosts["a"]
     host.tries = 5000
-    stage.transport.news = [HostNews("a", "failed", "is down")]
+    stage.fail()
     stage.until(lambda: host.absence == "is down", "news")
     assert 0.0 < host.next_start - stage.clock.monotonic() <= host_registry._LONGEST_PAUSE
 
@@ -669,23 +653,11 @@ def test_what_does_not_come_back_whole_is_dropped_before_anything_starts(stage):
     assert "b" in stage.transport.started
 
 
-def test_a_job_that_ended_while_nobody_was_there_is_adopted_and_ends(stage):
-    adopt(stage)
-    a = StubAgent(stage, "a", jobs=[bring("j", "w.jsonl", slots=("a:0",))])
-    a.await_order(Welcome)
-    a.write(1, 9)
-    a.end("j")
-    a.join()
-
-    stage.wait("ended", "j")
-    assert stage.kinds() == ["host_joined", "adopted", "record", "ended"]
-    a.await_order(ForgetJob)
-
-
 def test_a_job_that_ended_on_one_host_waits_for_the_other_to_come_back(stage):
     adopt(stage)
     a = StubAgent(stage, "a", jobs=[bring("j", "w.jsonl")])
     a.await_order(Welcome)
+    a.write(1, 9)
     a.end("j", code=-9)
     a.join()
     stage.wait("host_joined")
@@ -698,28 +670,24 @@ def test_a_job_that_ended_on_one_host_waits_for_the_other_to_come_back(stage):
     b.join()
 
     assert stage.wait("ended", "j").data["codes"] == [-9, 75]
-    assert stage.kinds()[2:] == ["adopted", "ended"]
+    assert stage.kinds()[2:] == ["adopted", "record", "ended"]
+    a.await_order(ForgetJob)
 
 
-def test_the_address_goes_with_a_controller_that_ends_well(stage, tmp_path):
-    stage.open()
-    assert read_address(tmp_path)
-
-    stage.fleet.close()
-
-    assert read_address(tmp_path) is None
-    assert Path(tmp_path / "controller").is_dir()
-
-
-def test_the_address_of_a_successor_stays(stage, tmp_path):
+@pytest.mark.parametrize("successor", [False, True])
+def test_the_address_goes_with_its_controller_but_that_of_a_successor_stays(
+    stage, tmp_path, successor
+):
     """Its agents would find it no more, and its hosts would be lost one by one."""
     stage.open()
     theirs = msgspec.structs.replace(read_address(tmp_path), epoch=7)
-    theirs.write(tmp_path)
+    if successor:
+        theirs.write(tmp_path)
 
     stage.fleet.close()
 
-    assert read_address(tmp_path) == theirs
+    assert read_address(tmp_path) == (theirs if successor else None)
+    assert Path(tmp_path / "controller").is_dir()
 
 
 def test_a_job_for_a_host_whose_line_is_cut_waits_until_it_is_back(stage):
@@ -741,9 +709,7 @@ def test_a_job_for_a_host_whose_line_is_cut_waits_until_it_is_back(stage):
 
 def test_a_job_whose_order_was_lost_with_the_line_ends_when_its_host_is_lost_too(stage):
     """Nobody may ever come back there: its trial would be taken to run, and its slots as taken."""
-    stage.open()
     a, b = stage.both()
-    stage.until(lambda: len(stage.fleet.slots) == 4, "slots")
     stage.start("a0")
     a.await_order(StartJob)
     a.disconnect()
@@ -759,10 +725,7 @@ def test_a_job_whose_order_was_lost_with_the_line_ends_when_its_host_is_lost_too
 
 
 def test_a_foreign_host_works_like_any_other_host_and_is_started_by_its_own_allocation(stage):
-    stage.open()
-    stage.both()
-    foreign = stage.agent("n2@away")
-    stage.until(lambda: len(stage.fleet.slots) == 6, "slots of a foreign host")
+    foreign = stage.foreign("n2@away")
     assert [slot.name for slot in stage.fleet.slots[4:]] == ["n2@away:0", "n2@away:1"]
     assert stage.fleet.foreign_hosts == {"n2@away"}
     files = [stage.folder / f"j.{end}" for end in ("log", "jsonl")]
@@ -781,21 +744,19 @@ def test_a_foreign_host_works_like_any_other_host_and_is_started_by_its_own_allo
 @pytest.mark.parametrize("name", ["../n1", "n 1", "n1;x", "n1@", "", "n1@a@b", "n1:0"])
 def test_a_foreign_host_with_a_strange_name_is_sent_away(stage, name):
     stage.open()
-    foreign = StubAgent(stage, name)
-    foreign.await_order(Goodbye)
+    StubAgent(stage, name).await_order(Goodbye)
     assert stage.fleet.foreign_hosts == set()
 
 
-def test_where_hosts_are_fixed_no_foreign_host_joins(stage):
+def test_agents_of_other_versions_and_foreign_ones_where_hosts_are_fixed_are_sent_away(stage):
     stage.transport.allocation = ""
     stage.open()
-    foreign = StubAgent(stage, "n1@away")
-    foreign.await_order(Goodbye)
-    assert stage.fleet.foreign_hosts == set()
+    StubAgent(stage, "a", version="0.0.0").await_order(Goodbye)
+    StubAgent(stage, "n1@away").await_order(Goodbye)
+    assert (stage.fleet.slots, stage.fleet.foreign_hosts) == ((), set())
 
 
 def test_a_foreign_host_says_when_it_leaves_and_nothing_of_ours_does(stage):
-    stage.open()
     stage.both()
     foreign = StubAgent(stage, "n1@away")
     foreign.await_order(Welcome)
@@ -809,11 +770,7 @@ def test_a_foreign_host_says_when_it_leaves_and_nothing_of_ours_does(stage):
 
 def test_who_holds_a_further_allocation_says_when_it_leaves(stage):
     """Its agents go on: trials there have time for their checkpoints."""
-    stage.open()
-    stage.both()
-    foreign = stage.agent("n1@away")
-    stage.wait("host_joined")
-    stage.until(lambda: len(stage.fleet.slots) == 6, "slots of a foreign host")
+    foreign = stage.foreign("n1@away")
 
     announce_leaving(stage.folder, ["n1@away", "n7@away", "a"], 1e9)
 
@@ -826,10 +783,7 @@ def test_who_holds_a_further_allocation_says_when_it_leaves(stage):
 
 def test_foreign_hosts_of_a_controller_that_ends_find_its_successor(stage):
     """They are not sent away, the controller's number goes on rising, their jobs are adopted."""
-    stage.open()
-    stage.both()
-    foreign = stage.agent("n1@away")
-    stage.until(lambda: len(stage.fleet.slots) == 6, "slots of a foreign host")
+    foreign = stage.foreign("n1@away")
     before = read_address(stage.folder)
     assert before.has_foreign_hosts
 
@@ -853,9 +807,7 @@ def test_foreign_hosts_of_a_controller_that_ends_find_its_successor(stage):
 
 
 def test_an_agent_that_says_farewell_leaves_nothing_to_wait_for(stage):
-    stage.open()
-    a = stage.agent("a")
-    stage.until(lambda: stage.fleet.slots, "slots")
+    a = stage.one()
     stage.start("a0")
     a.run()
     stage.wait("started", "j")
@@ -880,9 +832,7 @@ NONSENSE = {
 
 @pytest.mark.parametrize("nonsense", NONSENSE.values(), ids=NONSENSE)
 def test_an_agent_that_sends_nonsense_is_sent_away_and_harms_no_other(stage, nonsense):
-    stage.open()
     a, b = stage.both()
-    stage.until(lambda: len(stage.fleet.slots) == 4, "slots")
     stage.start("a0")
     a.run()
     stage.start("b0", name="k")

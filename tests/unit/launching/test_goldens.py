@@ -24,14 +24,10 @@ def test_ranks_find_what_was_read_against_the_documents(name):
     )
 
 
-def test_there_is_a_golden_for_each_profile_and_none_more():
-    assert {path.stem for path in golden_places.FOLDER.iterdir()} == set(known_profiles())
-
-
 ADDRESSES = {f"n{number:02d}": f"10.0.0.{number}" for number in range(4)}
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_no_two_trials_share_a_port_a_device_or_a_core(data):
     profile = find_profile(data.draw(st.sampled_from(["frontier", "lumi", "perlmutter", "aurora"])))

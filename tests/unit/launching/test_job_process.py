@@ -36,35 +36,40 @@ def signals(job, *times):
     return [job.due_signal(now) for now in times]
 
 
-def test_a_job_that_goes_well_is_never_signalled(job):
+def test_a_job_that_goes_well_ends_with_its_last_rank(job):
     job.end_rank(0, 0, now=10.0)
-
-    assert signals(job, 11.0, 69.0) == [None, None]
     assert not job.ended
     job.end_rank(1, 0, now=20.0)
     assert job.ended
     assert job.result() == JobEnded("j", {0: 0, 1: 0}, signal_sent=False, first=0, error=None)
 
 
-def test_a_rank_that_hangs_in_its_exit_is_ended_a_minute_after_its_peer(job):
-    job.end_rank(0, 0, now=10.0)
+TERM, KILL = signal.SIGTERM, signal.SIGKILL
+ENDINGS = {
+    "a rank hangs in its exit": (
+        lambda job: job.end_rank(0, 0, now=10.0),
+        {11.0: None, 69.9: None, 70.0: TERM, 71.9: None, 72.0: KILL},
+    ),
+    "a peer failed": (
+        lambda job: job.end_rank(1, 3, now=10.0),
+        {11.9: None, 12.0: TERM, 12.1: None, 13.9: None, 14.0: KILL, 14.1: None},
+    ),
+    "a peer on another host failed": (
+        lambda job: job.peer_ended(3, 10.0),
+        {11.9: None, 12.0: TERM, 13.9: None, 14.0: KILL},
+    ),
+    "it is stopped": (
+        lambda job: job.stop(5.0, 10.0),
+        {10.0: TERM, 14.9: None, 15.0: KILL},
+    ),
+}
 
-    assert signals(job, 69.9, 70.0, 71.9, 72.0) == [None, signal.SIGTERM, None, signal.SIGKILL]
 
+@pytest.mark.parametrize(("happens", "expected"), ENDINGS.values(), ids=ENDINGS)
+def test_ranks_are_asked_to_end_and_then_killed(job, happens, expected):
+    happens(job)
 
-def test_peers_of_a_failed_rank_get_two_seconds_twice(job):
-    job.end_rank(1, 3, now=10.0)
-
-    times = (11.9, 12.0, 12.1, 13.9, 14.0, 14.1)
-    term, kill = signal.SIGTERM, signal.SIGKILL
-    assert signals(job, *times) == [None, term, None, None, kill, None]
-    assert job.result().first == 1
-
-
-def test_stop_is_sigterm_now_and_sigkill_after_the_grace(job):
-    job.stop(5.0, 10.0)
-
-    assert signals(job, 10.0, 14.9, 15.0) == [signal.SIGTERM, None, signal.SIGKILL]
+    assert {now: job.due_signal(now) for now in expected} == expected
 
 
 def test_a_second_stop_may_hurry_but_not_delay(job):
@@ -87,28 +92,15 @@ def test_a_rank_that_fails_during_a_stop_does_not_shorten_it_to_nothing(job):
 
 
 def test_ranks_nobody_saw_end_get_one_code(job):
-    job.end_rank(0, 3, now=10.0)
+    job.peer_ended(3, 9.0)
+    assert job.first is None, "it was on another host"
+    job.end_rank(1, 3, now=10.0)
+    assert job.result().first == 1
 
     job.lose_ranks(-9)
 
-    assert job.codes == {0: 3, 1: -9}
+    assert job.codes == {0: -9, 1: 3}
     assert job.ended
-
-
-def test_what_was_written_before_is_skipped(job, tmp_path):
-    (tmp_path / "metrics.jsonl").write_text('{"old": 1}\n')
-
-    job.begin()
-
-    assert job.tail.offset == len('{"old": 1}\n')
-
-
-def test_ranks_are_given_time_when_a_peer_on_another_host_failed(job):
-    job.peer_ended(3, 10.0)
-
-    term, kill = signal.SIGTERM, signal.SIGKILL
-    assert signals(job, 11.9, 12.0, 13.9, 14.0) == [None, term, None, kill]
-    assert job.first is None
 
 
 def test_a_job_is_described_by_what_a_successor_must_know(job, tmp_path):
@@ -116,6 +108,7 @@ def test_a_job_is_described_by_what_a_successor_must_know(job, tmp_path):
     job.begin()
     job.pids, job.announced = {0: 11, 1: 12}, True
 
+    assert job.tail.offset == 6, "what was written before is skipped"
     known = job.describe()
 
     assert (known.slots, known.pids, known.forked) == (("a:0", "a:1"), (11, 12), True)

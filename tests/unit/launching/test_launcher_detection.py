@@ -41,13 +41,22 @@ TORCHRUN = {
     ("environment", "rank", "world", "local", "local_world"),
     [
         (SRUN, 5, 7, 1, 3),
+        ({k: v for k, v in SRUN.items() if k != "SLURM_STEP_NUM_TASKS"}, 5, 7, 1, 3),
         (HYDRA, 1, 2, 1, 2),
         (OPEN_MPI, 2, 4, 2, 4),
         (PALS, 13, 24, 1, 12),
         (HYDRA | {"SLURM_PROCID": "0", "SLURM_NTASKS": "1"}, 1, 2, 1, 2),
         (HYDRA | SRUN | {"SLURM_PROCID": "0"}, 1, 2, 1, 2),
     ],
-    ids=["srun", "hydra", "openmpi", "pals", "hydra-in-a-batch-script", "hydra-in-a-step"],
+    ids=[
+        "srun",
+        "srun-of-old",
+        "hydra",
+        "openmpi",
+        "pals",
+        "hydra-in-a-batch-script",
+        "hydra-in-a-step",
+    ],
 )
 def test_each_launcher_is_understood(environment, rank, world, local, local_world):
     found = torchrun_environment(environment, parent=9)
@@ -56,6 +65,9 @@ def test_each_launcher_is_understood(environment, rank, world, local, local_worl
     assert found["WORLD_SIZE"] == str(world)
     assert found["LOCAL_RANK"] == str(local)
     assert found["LOCAL_WORLD_SIZE"] == str(local_world)
+    known = detect_launcher(environment)
+    assert known is not None
+    assert (known.rank, known.world) == (rank, world)
 
 
 def test_ranks_of_a_step_meet_on_its_first_host():
@@ -77,16 +89,11 @@ def test_ranks_of_one_host_meet_there(environment):
     assert (found["MASTER_PORT"] == other["MASTER_PORT"]) == ("PMIX_NAMESPACE" in environment)
 
 
-def test_a_place_to_meet_that_is_said_counts():
-    found = torchrun_environment(PALS, parent=9)
-
-    assert "MASTER_ADDR" not in found
-    assert "MASTER_PORT" not in found
-
-
 def test_hosts_that_nobody_names_are_asked_for():
-    environment = {name: value for name, value in PALS.items() if "MASTER" not in name}
+    found = torchrun_environment(PALS, parent=9)
+    assert not {"MASTER_ADDR", "MASTER_PORT"} & set(found), "they are said already"
 
+    environment = {name: value for name, value in PALS.items() if "MASTER" not in name}
     with pytest.raises(ConfigError, match="PALS started 24 ranks on several hosts.*MASTER_ADDR"):
         torchrun_environment(environment, parent=9)
 
@@ -103,6 +110,7 @@ def test_hosts_that_nobody_names_are_asked_for():
     ids=["nobody", "batch-script", "a-step-of-one", "an-mpiexec-of-one", "no-size"],
 )
 def test_who_is_alone_stays_so(environment):
+    assert detect_launcher(environment) is None
     assert torchrun_environment(environment, parent=9) == {}
 
 
@@ -117,6 +125,10 @@ def test_who_is_alone_stays_so(environment):
     ids=["torchrun", "torchrun-in-a-step", "agent-in-a-step", "the-same-twice"],
 )
 def test_what_is_said_already_counts(environment):
+    found = detect_launcher(environment)
+    assert found is not None
+    said = int(environment["RANK"]), int(environment["WORLD_SIZE"])
+    assert (found.rank, found.world) == said
     assert torchrun_environment(environment, parent=9) == {}
 
 
@@ -192,30 +204,3 @@ def test_two_ranks_divide_this_host():
         assert "torch" not in done.stderr.split(), "it has counted all cores already"
     half = len(mask) // 2
     assert found == [[half, *mask[:half]], [half, *mask[half : 2 * half]]]
-
-
-CORES_SRUN = {"SLURM_PROCID": "2", "SLURM_STEP_NUM_TASKS": "5", "SLURM_STEP_ID": "3"}
-
-
-def test_slurm_tells_how_many_share_a_host():
-    names = {"SLURM_LOCALID": "0", "SLURM_NODEID": "1", "SLURM_STEP_TASKS_PER_NODE": "2,3"}
-    found = detect_launcher(CORES_SRUN | names)
-    assert found is not None
-    assert (found.local, found.local_world) == (0, 3)
-
-
-@pytest.mark.parametrize(
-    ("environment", "wanted"),
-    [
-        ({}, None),
-        ({"PMI_RANK": "0", "PMI_SIZE": "1"}, None),
-        ({"PMI_RANK": "1", "PMI_SIZE": "3"}, (1, 3)),
-        ({"SLURM_PROCID": "2", "SLURM_NTASKS": "4"}, None),  # a batch script is no step
-        ({"SLURM_PROCID": "2", "SLURM_NTASKS": "4", "SLURM_STEP_ID": "0"}, (2, 4)),
-        (CORES_SRUN, (2, 5)),
-        ({"RANK": "1", "WORLD_SIZE": "2", "PMI_RANK": "0", "PMI_SIZE": "9"}, (1, 2)),
-    ],
-)
-def test_who_we_are_needs_no_place_to_meet(environment, wanted):
-    found = detect_launcher(environment)
-    assert (None if found is None else (found.rank, found.world)) == wanted

@@ -162,56 +162,6 @@ def test_garbage_and_thousands_of_half_open_connections_keep_nobody_out(controll
         stranger.close()
 
 
-def test_a_replayed_conversation_is_not_heard(tmp_path, controller):
-    """What a wiretapper recorded of an agent is sent again, byte for byte."""
-    recorded = bytearray()
-    proxy = socket.create_server(("127.0.0.1", 0))
-    to = ControllerAddress("127.0.0.1", proxy.getsockname()[1], 1, 10.0, "run")
-    tapped = AgentLink(to, read_keys(tmp_path))
-    tapped.send(Heartbeat(1.0))
-    inner, _ = proxy.accept()
-    outer = socket.create_connection(("127.0.0.1", controller.port))
-    for end in (inner, outer):
-        end.setblocking(False)
-    received = []
-
-    def carry():
-        for source, target in ((inner, outer), (outer, inner)):
-            try:
-                chunk = source.recv(1 << 16)
-            except BlockingIOError:
-                continue
-            if source is inner:
-                recorded.extend(chunk)
-            target.sendall(chunk)
-        received.extend(controller.receive(0.01))
-        return received
-
-    until(carry, "the message")
-    assert b"Heartbeat" not in recorded
-    again = socket.create_connection(("127.0.0.1", controller.port))
-    again.sendall(bytes(recorded))
-    time.sleep(0.5)
-    assert list(controller.receive(0.2)) == []
-    tapped.close()
-    for end in (inner, outer, again, proxy):
-        end.close()
-
-
-def raw(tmp_path, controller):
-    """A socket with the keys of an agent, to send whatever one likes."""
-    keys, context = read_keys(tmp_path), zmq.Context()
-    peer = context.socket(zmq.DEALER)
-    peer.curve_serverkey = keys.server_public.encode()
-    peer.curve_publickey, peer.curve_secretkey = (
-        keys.agent_public.encode(),
-        keys.agent_secret.encode(),
-    )
-    peer.set(zmq.LINGER, 0)
-    peer.connect(f"tcp://127.0.0.1:{controller.port}")
-    return context, peer
-
-
 FRAMES = {
     "one frame": [b"x"],
     "three frames": [b"\0" * 7 + b"\1", b"x", b"y"],
@@ -230,7 +180,13 @@ FRAMES = {
 def test_nonsense_from_an_agent_with_the_keys_ends_its_conversation_alone(
     tmp_path, controller, connect, frames
 ):
-    context, peer = raw(tmp_path, controller)
+    keys, context = read_keys(tmp_path), zmq.Context()
+    peer = context.socket(zmq.DEALER)
+    peer.curve_serverkey = keys.server_public.encode()
+    peer.curve_publickey = keys.agent_public.encode()
+    peer.curve_secretkey = keys.agent_secret.encode()
+    peer.set(zmq.LINGER, 0)
+    peer.connect(f"tcp://127.0.0.1:{controller.port}")
     peer.send_multipart([b"\0" * 7 + b"\1", msgspec.msgpack.encode(Heartbeat(1.0))])
     read(controller)
 

@@ -15,17 +15,12 @@ def test_hosts_are_sorted_as_their_numbers_count():
     assert sort_by_number(["n10", "n9", "m2", "n1-ib"]) == ["m2", "n1-ib", "n9", "n10"]
 
 
-def test_hosts_of_one_switch_stand_side_by_side():
-    hosts = [f"n{number}" for number in (1, 2, 3, 4, 10, 11)]
-
-    assert sort_by_switch(hosts, TREE) == ["n1", "n4", "n10", "n11", "n2", "n3"]
-
-
 def test_hosts_of_one_switch_stand_side_by_side_whatever_is_listed_first():
-    hosts = [f"n{number}" for number in (1, 2, 3, 4, 10, 11)]
-    listed = "\n".join(reversed(TREE.splitlines()))
+    hosts = ["a0", *(f"n{number}" for number in (1, 2, 3, 4, 10, 11))]
+    backwards = "\n".join(reversed(TREE.splitlines()))
 
-    assert sort_by_switch(hosts, listed) == ["n10", "n11", "n1", "n4", "n2", "n3"]
+    assert sort_by_switch(hosts, TREE) == ["n1", "n4", "n10", "n11", "n2", "n3", "a0"]
+    assert sort_by_switch(hosts, backwards) == ["n10", "n11", "n1", "n4", "n2", "n3", "a0"]
 
 
 def test_hosts_of_one_block_stand_side_by_side():
@@ -37,7 +32,3 @@ def test_hosts_of_one_block_stand_side_by_side():
 def test_without_a_topology_the_numbers_decide():
     assert sort_by_switch(["n10", "n9"], "slurm_load_topo error: none\n") == ["n9", "n10"]
     assert sort_by_switch(["n10", "n9"], "SwitchName=s0 Nodes=n[\n") == ["n9", "n10"]
-
-
-def test_hosts_that_no_switch_knows_come_last():
-    assert sort_by_switch(["a0", "n3", "n2"], TREE) == ["n2", "n3", "a0"]

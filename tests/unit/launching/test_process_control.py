@@ -9,11 +9,7 @@ import pytest
 from hydragnn_hpo.launching.process_control import RUN, end_orphans, find_orphans, run_tag
 
 SLEEP = [sys.executable, "-c", "print('up', flush=True); import time; time.sleep(60)"]
-FORKS = [
-    sys.executable,
-    "-c",
-    "import os, time; os.fork(); print('up', flush=True); time.sleep(60)",
-]
+FORKS = [*SLEEP[:2], f"import os; os.fork(); {SLEEP[2]}"]
 
 
 def start(command, **environment):

@@ -74,29 +74,17 @@ def test_ranks_of_one_host_are_counted_there():
 def test_the_profile_speaks_of_one_host_or_of_many(job):
     (many,) = placed(job, [0])
     alone = replace(job, slots=job.slots[:1], width=1)
-    (one,) = placed(alone, [0])
+    (one,) = placed(alone, [0], meet=Rendezvous("127.0.0.1", 20007, "lo"))
 
     assert (many.environment["NCCL_NET"], many.environment["FI_Y"]) == ("OFI", "2")
     assert one.environment["NCCL_NET"] == "Socket"
     assert "FI_Y" not in one.environment
     assert {many.environment["HSA_X"], one.environment["HSA_X"]} == {"1"}
     assert many.folders == {"CACHE": "{scratch}/{trial}"}
-
-
-def test_a_profile_does_not_say_who_a_rank_is(job):
-    (place,) = placed(job, [0])
-
-    assert place.environment["RANK"] == "0"
-    assert place.environment["OMP_NUM_THREADS"] == "2"
-
-
-def test_all_interfaces_of_the_fabric_are_told_where_it_is_there(job):
-    (there,) = placed(job, [0])
-    (elsewhere,) = placed(job, [0], meet=Rendezvous("127.0.0.1", 20007, "lo"))
-
-    assert there.environment["NCCL_SOCKET_IFNAME"] == "hsn0,hsn1"
-    assert there.environment["GLOO_SOCKET_IFNAME"] == "hsn0"
-    assert "NCCL_SOCKET_IFNAME" not in elsewhere.environment
+    assert (many.environment["RANK"], many.environment["OMP_NUM_THREADS"]) == ("0", "2")
+    assert many.environment["NCCL_SOCKET_IFNAME"] == "hsn0,hsn1"
+    assert many.environment["GLOO_SOCKET_IFNAME"] == "hsn0"
+    assert "NCCL_SOCKET_IFNAME" not in one.environment
 
 
 def test_what_an_environment_sets_otherwise_than_the_profile_is_told():

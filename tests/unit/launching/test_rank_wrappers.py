@@ -69,12 +69,9 @@ def test_a_rank_that_sees_one_device_takes_it_and_the_rest_is_unset(run, kind):
     assert {name: found[name] for name in SHOWN if name in found} == {OURS[kind]: "5"}
 
 
-def test_what_slurm_shows_counts_before_what_others_chose(run):
+def test_a_rank_takes_what_others_chose_for_it_or_is_refused(run):
     chosen, _, _ = run("rocm", SLURM_LOCALID="1", HIP_VISIBLE_DEVICES="4,6")
     assert chosen["ROCR_VISIBLE_DEVICES"] == "6"
-
-
-def test_a_rank_without_a_device_is_refused(run):
     said = run("cuda", code=2, SLURM_LOCALID="2", CUDA_VISIBLE_DEVICES="0,1")
     assert "rank 2 of this host has no device of its own among '0,1'" in said
 
@@ -99,25 +96,13 @@ def test_a_rank_is_bound_where_its_launcher_did_not(run):
     assert run("plain", **few)[2] == cores
     assert run("plain", SLURM_LOCALID="1", **few)[2] == cores, "not ours: left as it is"
     assert run("plain", HYDRAGNN_HPO_CORES=listed, **all_of_them)[2] == [cores[0]]
-
-
-def test_a_rank_that_is_bound_stays_so(run):
-    cores = sorted(os.sched_getaffinity(0))
-    every = ",".join(map(str, cores))
+    device = {"CUDA_VISIBLE_DEVICES": "5", "HYDRAGNN_HPO_CORES": f"- - - - - {cores[-1]}"}
+    assert run("cuda", SLURM_LOCALID="0", **device)[2] == cores[-1:], "those of the device"
     try:
         os.sched_setaffinity(0, cores[-1:])
-        assert run("plain", HYDRAGNN_HPO_CORES=every)[2] == cores[-1:]
+        assert run("plain", HYDRAGNN_HPO_CORES=listed)[2] == cores[-1:], "bound already"
     finally:
         os.sched_setaffinity(0, cores)
-
-
-def test_the_cores_are_those_of_the_device_and_not_of_the_rank(run):
-    cores = sorted(os.sched_getaffinity(0))
-    listed = f"- - - - - {cores[-1]}"
-    _, _, bound = run(
-        "cuda", SLURM_LOCALID="0", CUDA_VISIBLE_DEVICES="5", HYDRAGNN_HPO_CORES=listed
-    )
-    assert bound == cores[-1:]
 
 
 @pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed.")

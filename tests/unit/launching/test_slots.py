@@ -61,42 +61,33 @@ def test_cores_that_are_not_ours_are_told_once_and_none_is_left_empty(caplog):
 
 
 def test_lanes_divide_the_cores_of_their_seat():
-    found = seats(layout_of(find_profile("frontier")), lanes=2)
+    two = seats(layout_of(find_profile("frontier")), wanted=2)
+    assert [seat.cores for seat in two] == [tuple(range(49, 56)), tuple(range(57, 64))]
 
+    found = seats(layout_of(find_profile("frontier")), lanes=2)
     assert [seat.index for seat in found] == list(range(16))
     assert found[0].cores == (49, 50, 51)
     assert found[1].cores == (52, 53, 54, 55)
     assert [seat.device.name for seat in found[:4]] == ["0", "0", "1", "1"]
 
 
-def test_fewer_slots_than_the_profile_has_are_its_first():
-    found = seats(layout_of(find_profile("frontier")), wanted=2)
-
-    assert [seat.cores for seat in found] == [tuple(range(49, 56)), tuple(range(57, 64))]
-
-
-def test_devices_that_are_named_by_ids_are_taken_in_their_order():
+def test_devices_that_are_named_by_ids_are_taken_in_their_order_and_tiles_are_believed():
     ids = [Device(name, "CUDA_VISIBLE_DEVICES") for name in ("GPU-b", "GPU-a")]
     found = seats(Layout(slots=2, accelerator="cuda"), devices=ids)
-
     assert [seat.device.name for seat in found] == ["GPU-b", "GPU-a"]
 
-
-def test_tiles_of_intel_are_believed():
-    found = slots.lay_out(
-        seats(layout_of(find_profile("aurora")), cores=range(104), devices=[]),
-        host="h",
-        accelerator="xpu",
-    )
-
-    assert [slot.visible for slot in found] == [str(number) for number in range(12)]
-    assert {(slot.device, slot.variable) for slot in found} == {("xpu:0", "ZE_AFFINITY_MASK")}
+    aurora = seats(layout_of(find_profile("aurora")), cores=range(104), devices=[])
+    tiles = slots.lay_out(aurora, host="h", accelerator="xpu")
+    assert [slot.visible for slot in tiles] == [str(number) for number in range(12)]
+    assert {(slot.device, slot.variable) for slot in tiles} == {("xpu:0", "ZE_AFFINITY_MASK")}
 
 
 def test_a_profile_of_processors_hides_gpus(monkeypatch):
     monkeypatch.setattr(slots, "find_devices", lambda *_: GCDS)
 
     assert {s.device for s in slots.detect_slots(2, layout=Layout(accelerator="cpu"))} == {"cpu"}
+    with pytest.raises(ConfigError, match="-1 slots were asked for"):
+        slots.detect_slots(-1)
 
 
 # -- found, not told -------------------------------------------------------------------
@@ -106,6 +97,7 @@ def test_devices_divide_the_cores_of_their_domain():
     shares = share_near([[4, 5, 6, 7], [0, 1, 2, 3], [4, 5, 6, 7]], range(8))
 
     assert shares == [(4, 5), (0, 1, 2, 3), (6, 7)]
+    assert share_near([[0, 1], [2, 3], [0, 1]], range(4)) == [(0,), (2, 3), (1,)]
 
 
 @pytest.mark.parametrize("unclear", [[[0, 1], []], [[0, 1], [1, 2]], [[0], [0]]])
@@ -180,41 +172,25 @@ def test_without_gpus_every_core_is_a_slot():
     assert [slot.name for slot in found] == ["here:0", "here:1"]
     assert [slot.cores for slot in found] == [(2,), (3,)]
     assert {(slot.device, slot.visible) for slot in found} == {("cpu", "")}
+    assert found[0].memory_mb == 0, "an unknown memory is no limit"
 
 
-def test_every_gpu_is_a_slot_that_sees_only_itself():
-    found = laid_out(0, ["2", "3"], [0, 1, 2, 3])
+@pytest.mark.parametrize(
+    ("wanted", "lanes", "names", "cores", "memory_mb"),
+    [
+        (0, 1, ["2", "3"], [(0, 1, 2, 3), (4, 5, 6, 7)], [0, 0]),
+        (3, 1, ["2", "3", "2"], [(0, 1), (2, 3, 4), (5, 6, 7)], [32256, 0, 32256]),
+        (0, 2, ["2", "2", "3", "3"], [(0, 1), (2, 3), (4, 5), (6, 7)], [32256] * 4),
+    ],
+)
+def test_slots_see_one_gpu_and_share_its_memory(wanted, lanes, names, cores, memory_mb):
+    """Who has one alone has no limit; lanes of one are side by side."""
+    found = laid_out(wanted, ["2", "3"], range(8), lanes=lanes, memory_mb=65536)
 
-    assert [slot.visible for slot in found] == ["2", "3"]
-    assert [slot.cores for slot in found] == [(0, 1), (2, 3)]
+    assert [slot.visible for slot in found] == names
+    assert [slot.cores for slot in found] == cores
+    assert [slot.memory_mb for slot in found] == memory_mb
     assert {slot.device for slot in found} == {"cuda:0"}
-
-
-def test_more_slots_than_gpus_share_them():
-    assert [s.visible for s in laid_out(3, ["0", "1"], [0, 1])] == [
-        "0",
-        "1",
-        "0",
-    ]
-
-
-def test_a_negative_number_of_slots_is_refused():
-    with pytest.raises(ConfigError, match="-1 slots were asked for"):
-        slots.detect_slots(-1)
-
-
-def test_lanes_put_slots_of_one_gpu_side_by_side_and_share_its_memory():
-    found = laid_out(0, ["0", "1"], range(8), lanes=2, memory_mb=65536)
-
-    assert [slot.visible for slot in found] == ["0", "0", "1", "1"]
-    assert [slot.cores for slot in found] == [(0, 1), (2, 3), (4, 5), (6, 7)]
-    assert {slot.memory_mb for slot in found} == {65536 // 2 - 512}
-
-
-def test_who_has_a_gpu_alone_has_no_limit():
-    found = laid_out(3, ["0", "1"], range(3), memory_mb=1000)
-
-    assert [(slot.visible, slot.memory_mb) for slot in found] == [("0", 250), ("1", 0), ("0", 250)]
 
 
 @pytest.mark.parametrize(("count", "share"), [(1, 0), (2, 8192 - 512), (16, 512)])
@@ -222,7 +198,3 @@ def test_slots_of_a_host_share_its_memory(count, share):
     found = laid_out(count, [], range(16), memory_mb=16384)
 
     assert {slot.memory_mb for slot in found} == {share}
-
-
-def test_an_unknown_memory_is_no_limit():
-    assert laid_out(4, [], [0])[0].memory_mb == 0

@@ -54,20 +54,6 @@ def test_hosts_that_are_left_alone_are_not_counted(answers):
         Allocation.find(given, without=("n1", "n2", "n3", "n4"))
 
 
-def test_an_allocation_that_is_over_is_refused(answers):
-    """squeue knows the job for some minutes more, and says nothing of it."""
-    answers(squeue="")
-    with pytest.raises(ConfigError, match="Slurm job 17 has ended"):
-        Allocation.find({"SLURM_JOB_ID": "17"})
-
-
-@pytest.mark.parametrize("said", ["maintenance today\n", "RUNNING||NONE|17\n", "\n"])
-def test_what_is_no_answer_about_a_job_is_a_sentence(answers, said):
-    answers(squeue=said, scontrol="NodeAddr=n1\n")
-    with pytest.raises(JobError, match="squeue tells no state and hosts of job 17"):
-        Allocation.find({"SLURM_JOB_ID": "17"})
-
-
 def test_a_task_with_the_number_of_its_array_knows_its_own_hosts(answers):
     """As Slurm 22.05 answers for the last task of an array that it starts."""
     answers(
@@ -78,20 +64,30 @@ def test_a_task_with_the_number_of_its_array_knows_its_own_hosts(answers):
     assert Allocation.find({"SLURM_JOB_ID": "102"}).hosts == ("n1",)
 
 
+@pytest.mark.parametrize(
+    ("said", "error", "sentence"),
+    [
+        ("", ConfigError, "Slurm job 17 has ended"),
+        ("PENDING||N/A\n", ConfigError, "Slurm job 17 is pending"),
+        ("maintenance today\n", JobError, "squeue tells no state and hosts of job 17"),
+        ("RUNNING||NONE|17\n", JobError, "squeue tells no state and hosts of job 17"),
+    ],
+)
+def test_an_allocation_that_is_over_or_not_begun_is_refused(answers, said, error, sentence):
+    """squeue knows a job for some minutes more, and says nothing of it."""
+    answers(squeue=said, scontrol="NodeAddr=n1\n")
+    with pytest.raises(error, match=sentence):
+        Allocation.find({"SLURM_JOB_ID": "17"})
+    with pytest.raises(ConfigError, match="this is no Slurm allocation"):
+        Allocation.find({})
+
+
 def test_the_environment_knows_the_end_best(answers):
     answers(squeue="RUNNING|n1|NONE\n", scontrol="NodeAddr=n1\n")
 
     assert Allocation.find({"SLURM_JOB_ID": "17"}).ends_at == math.inf
     given = {"SLURM_JOB_ID": "17", "SLURM_JOB_END_TIME": "12345"}
     assert Allocation.find(given).ends_at == 12345.0
-
-
-def test_outside_of_an_allocation_this_is_said(answers):
-    with pytest.raises(ConfigError, match="this is no Slurm allocation"):
-        Allocation.find({})
-    answers(squeue="PENDING||N/A\n")
-    with pytest.raises(ConfigError, match="Slurm job 17 is pending"):
-        Allocation.find({"SLURM_JOB_ID": "17"})
 
 
 def test_what_slurm_complains_of_is_said(tmp_path, monkeypatch):

@@ -45,12 +45,9 @@ def link(number, **changes):
 )
 def test_wall_times_are_hours_minutes_and_perhaps_seconds(text, seconds):
     assert parse_walltime(text) == seconds
-
-
-@pytest.mark.parametrize("text", ["", "2", "2:60", "0:00", "1-00:00", "-1:00", "2:00\n", "1:2:3"])
-def test_other_wall_times_are_refused(text):
-    with pytest.raises(ConfigError, match="write hours and minutes"):
-        parse_walltime(text)
+    for other in ("", "2", "2:60", "0:00", "1-00:00", "-1:00", "2:00\n", "1:2:3"):
+        with pytest.raises(ConfigError, match="write hours and minutes"):
+            parse_walltime(other)
 
 
 def test_what_fits_is_taken(batch_request, profile):
@@ -59,6 +56,7 @@ def test_what_fits_is_taken(batch_request, profile):
         batch_request(hosts=10, seconds=3600), profile(hosts=10, wall_hours=1.0), "slurm"
     )
     check_batch_request(batch_request(hosts=1), profile(), "local")
+    check_batch_request(batch_request(seconds=600), profile({"drain_seconds": 300}), "slurm")
 
 
 @pytest.mark.parametrize(
@@ -113,16 +111,12 @@ Job Id: 1233.aurora-pbs-0001
 """
 
 
-def test_slurm_is_asked_with_arguments_alone():
+def test_slurm_is_asked_with_arguments_alone_and_understood():
     slurm = Slurm()
     assert slurm.submit_argv("001.sh", after=None, task=None) == ["sbatch", "--parsable", "001.sh"]
     assert slurm.submit_argv("001.sh", after="7_2", task=2) == [
         *("sbatch", "--parsable", "--dependency=afterany:7_2", "--array=2", "001.sh"),
     ]
-
-
-def test_what_slurm_answers_is_understood():
-    slurm = Slurm()
     assert parse_submitted("4711\n", []) == ["4711"]
     assert parse_submitted("4711;frontier\n", [1, 2]) == ["4711_1", "4711_2"]
     assert slurm.parse_states(SQUEUE) == {
@@ -133,25 +127,16 @@ def test_what_slurm_answers_is_understood():
     }
 
 
-def test_pbs_is_asked_with_arguments_alone():
+def test_pbs_is_asked_with_arguments_alone_and_understood():
     pbs = Pbs()
     assert pbs.submit_argv("001.sh", after=None, task=None) == ["qsub", "001.sh"]
-    assert pbs.submit_argv("001.sh", after="12.s", task=3) == [
-        "qsub",
-        "-W",
-        "depend=afterany:12.s",
-        "001.sh",
-    ]
+    after = ["qsub", "-W", "depend=afterany:12.s", "001.sh"]
+    assert pbs.submit_argv("001.sh", after="12.s", task=3) == after
     assert pbs.query_argv(["12.s"]) == ["qstat", "-x", "-f", "12.s"]
-
-
-def test_what_pbs_answers_is_understood():
-    pbs = Pbs()
     assert parse_submitted("1234.aurora-pbs-0001\n", []) == ["1234.aurora-pbs-0001"]
+    why = "Not Running: Job would conflict with reservation or top job"
     assert pbs.parse_states(QSTAT) == {
-        "1234.aurora-pbs-0001": QueueEntry(
-            "queued", "Not Running: Job would conflict with reservation or top job"
-        ),
+        "1234.aurora-pbs-0001": QueueEntry("queued", why),
         "1235.aurora-pbs-0001": QueueEntry("running"),
         "1236.aurora-pbs-0001": QueueEntry("queued"),
     }
@@ -230,21 +215,18 @@ def test_a_job_that_cannot_be_cancelled_is_none(schedulers, monkeypatch, behavio
     assert cancel_own_batch_job(environment) is None
 
 
-def test_nothing_is_there_before_the_first_job(tmp_path):
+def test_scripts_are_numbered_and_readable_by_nobody_else(tmp_path):
     records = JobRecords(tmp_path)
     assert (records.jobs(), records.next_script()) == ([], "001.sh")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_scripts_are_readable_by_nobody_else(tmp_path):
-    records = JobRecords(tmp_path)
-    records.write_script("001.sh", "#!/bin/bash\n", "name = 'x'\n")
-    path, campaign = records.folder / "001.sh", records.campaign_path("001.sh")
-    assert campaign.name == "001.toml"
+    records.write_script("003.sh", "#!/bin/bash\n", "name = 'x'\n")
+    path, campaign = records.folder / "003.sh", records.campaign_path("003.sh")
+    assert campaign.name == "003.toml"
     assert stat.S_IMODE(path.stat().st_mode) == 0o700
     assert stat.S_IMODE(records.folder.stat().st_mode) == 0o700
     assert stat.S_IMODE(campaign.stat().st_mode) == 0o600
-    assert records.next_script() == "002.sh"
+    (records.folder / "009-mine.sh").touch()
+    assert records.next_script() == "004.sh", "copies do not count"
 
 
 def test_a_job_is_what_its_facts_say(tmp_path):
@@ -265,13 +247,6 @@ def test_a_job_is_what_its_facts_say(tmp_path):
     assert records.find("9") is None
 
 
-def test_copies_of_scripts_do_not_count(tmp_path):
-    records = JobRecords(tmp_path)
-    records.write_script("003.sh", "", "")
-    (records.folder / "009-mine.sh").touch()
-    assert records.next_script() == "004.sh"
-
-
 @pytest.mark.parametrize("text", ["[]", '{"a": 1}', '"x"', "{}", '{"scheduler": "lsf"}'])
 def test_a_record_of_somebody_else_is_a_sentence(tmp_path, text):
     records = JobRecords(tmp_path)
@@ -283,15 +258,11 @@ def test_a_record_of_somebody_else_is_a_sentence(tmp_path, text):
 
 def test_a_job_is_followed_up_to_the_last():
     assert decide_start([], link(1), progress=0, finished=False).queues_next
-    last = decide_start([], link(4), progress=9, finished=False)
-    assert (last.runs, last.queues_next, last.message) == (
-        *(True, False, "job 4 of 4, the last one of its chain"),
-    )
-    assert not decide_start([], link(1, jobs=1), progress=0, finished=False).queues_next
-
-
-def test_a_finished_campaign_is_not_followed():
     assert not decide_start([], link(2), progress=9, finished=True).queues_next
+    last = decide_start([], link(4), progress=9, finished=False)
+    assert (last.runs, last.queues_next) == (True, False)
+    assert last.message == "job 4 of 4, the last one of its chain"
+    assert not decide_start([], link(1, jobs=1), progress=0, finished=False).queues_next
 
 
 def test_two_lost_jobs_that_got_nowhere_end_the_chain():
@@ -316,41 +287,26 @@ def test_a_job_that_could_not_be_taken_back_knows_it_by_the_records(code, now, g
     assert decide_start([before], other, progress=now, finished=False).runs
 
 
-@pytest.mark.parametrize("code", [75, 137, 143, 255])
-def test_after_progress_the_next_job_goes_on(code):
-    decided = decide_end(link(1, progress=3), code=code, progress=4, finished=False, followed=True)
-    assert (decided.cancels, decided.queues_next, decided.code) == ("none", False, 0)
-
-
-@pytest.mark.parametrize("code", [75, 137])
-def test_without_progress_the_chain_ends_with_a_sentence(code):
-    decided = decide_end(link(1, progress=3), code=code, progress=3, finished=False, followed=True)
-    assert (decided.cancels, decided.code) == ("next", code)
-    assert "without a finished epoch" in decided.message
-
-
-@pytest.mark.parametrize("code", [1, 2])
-def test_what_another_job_would_not_cure_ends_the_chain(code):
-    decided = decide_end(link(1), code=code, progress=9, finished=False, followed=True)
-    assert (decided.cancels, decided.code) == ("next", code)
-
-
-def test_a_finished_campaign_takes_all_jobs_back():
-    decided = decide_end(link(1), code=0, progress=9, finished=True, followed=True)
-    assert (decided.cancels, decided.code) == ("all", 0)
-
-
-def test_one_of_several_allocations_may_end_before_the_campaign():
-    decided = decide_end(link(1), code=0, progress=9, finished=False, followed=True)
-    assert (decided.cancels, decided.code) == ("next", 0)
-
-
-def test_a_successor_that_was_refused_is_asked_for_again():
-    decided = decide_end(link(1), code=75, progress=9, finished=False, followed=False)
-    assert decided.queues_next
-
-
-def test_the_last_job_says_what_to_do():
-    decided = decide_end(link(4), code=75, progress=9, finished=False, followed=False)
-    assert (decided.queues_next, decided.code) == (False, 75)
-    assert "submit again to go on" in decided.message
+@pytest.mark.parametrize(
+    ("code", "own", "progress", "followed", "cancels", "queues_next", "left", "said"),
+    [
+        (75, link(1, progress=3), 4, True, "none", False, 0, ""),
+        (255, link(1, progress=3), 4, True, "none", False, 0, ""),
+        (75, link(1, progress=3), 3, True, "next", False, 75, "without a finished epoch"),
+        (137, link(1, progress=3), 3, True, "next", False, 137, "without a finished epoch"),
+        (1, link(1), 9, True, "next", False, 1, ""),
+        (2, link(1), 9, True, "next", False, 2, ""),
+        (0, link(1), 9, True, "next", False, 0, ""),
+        (75, link(3), 9, False, "none", True, 75, ""),
+        (75, link(4), 9, False, "none", False, 75, "submit again to go on"),
+    ],
+)
+def test_the_end_of_a_job_decides_about_the_next(
+    code, own, progress, followed, cancels, queues_next, left, said
+):
+    """After progress it goes on; what another job would not cure, or did not, ends the chain."""
+    decided = decide_end(own, code=code, progress=progress, finished=False, followed=followed)
+    assert (decided.cancels, decided.queues_next, decided.code) == (cancels, queues_next, left)
+    assert said in decided.message
+    finished = decide_end(own, code=0, progress=progress, finished=True, followed=followed)
+    assert (finished.cancels, finished.code) == ("all", 0)

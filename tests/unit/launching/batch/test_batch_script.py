@@ -183,24 +183,16 @@ def job(shell, batch_request, content, profile):
     return start
 
 
-@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGTERM])
-def test_a_signal_to_the_shell_drains_the_program(shell, job, number):
+@pytest.mark.parametrize(("number", "times"), [(signal.SIGUSR1, 50), (signal.SIGTERM, 1)])
+def test_signals_to_the_shell_drain_the_program_and_lose_no_exit_code(shell, job, number, times):
     process = job(DRAINS)
     until((shell.folder / "runs").exists, "run")
 
-    process.send_signal(number)
+    for _ in range(times):
+        process.send_signal(number)
+        time.sleep(0.01)
 
     assert process.wait(timeout=60) == 0, "what 'batch end' says"
-    assert shell.calls()[-1][-2:] == ["--code", "75"]
-
-
-def test_many_signals_lose_no_exit_code(shell, job):
-    process = job(DRAINS)
-    until((shell.folder / "runs").exists, "run")
-    for _ in range(50):
-        process.send_signal(signal.SIGUSR1)
-        time.sleep(0.01)
-    assert process.wait(timeout=60) == 0
     assert shell.calls()[-1][-2:] == ["--code", "75"]
 
 
@@ -227,24 +219,20 @@ def test_how_the_program_ended_is_told_and_the_job_ends_as_batch_end_says(
     assert shell.calls()[-1][-2:] == ["--code", code]
 
 
-def test_what_a_job_starts_knows_its_number(shell, job):
-    assert job("echo $HYDRAGNN_HPO_BATCH_JOB >{folder}/number\n").wait(timeout=60) == 0
-    assert (shell.folder / "number").read_text() == "4711\n"
-
-
-def test_a_job_that_shall_not_begin_does_not(shell, job):
+def test_a_job_that_must_not_begin_does_not(shell, job):
     assert job("exit 0\n", batch="exit 1\n").wait(timeout=60) == 1
     assert [call[:2] for call in shell.calls()] == [["batch", "begin"]]
 
 
-def test_pbs_jobs_know_their_end(shell, batch_request, content, profile):
+def test_pbs_jobs_know_their_end_and_number(shell, batch_request, content, profile):
     """PBS sends no signal: 7200 s from now, and 300 s before it, are said instead."""
     made = content(program=(shell.program,), folder=str(shell.folder))
-    wrote = f"echo $HYDRAGNN_HPO_END $HYDRAGNN_HPO_END_MARGIN >'{shell.folder}/end'\n"
+    names = "$HYDRAGNN_HPO_END $HYDRAGNN_HPO_END_MARGIN $HYDRAGNN_HPO_BATCH_JOB"
+    wrote = f"echo {names} >'{shell.folder}/end'\n"
     (shell.folder / "behaviour").write_text(wrote)
     pbs = profile({"scheduler": "pbs", "drain_seconds": 300})
     began = time.time()
     assert shell(render_batch_script(batch_request(seconds=7200), pbs, made)).wait(timeout=60) == 0
-    end, margin = map(int, (shell.folder / "end").read_text().split())
+    end, margin, number = map(int, (shell.folder / "end").read_text().split())
     assert began + 7190 <= end <= time.time() + 7210, "clocks are set now and then"
-    assert margin == 300
+    assert (margin, number) == (300, 4711)
