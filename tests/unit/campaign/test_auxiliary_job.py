@@ -7,11 +7,10 @@ import time
 
 import pytest
 from unit.campaign.stub_backend import StubBackend
-from unit.campaign.test_controller import campaign
+from unit.campaign.stub_campaign import campaign, events_of
 
 from hydragnn_hpo.campaign import auxiliary_job
 from hydragnn_hpo.campaign.controller import Controller
-from hydragnn_hpo.campaign.journal import read_journal
 from hydragnn_hpo.campaign.setup import open_run
 from hydragnn_hpo.campaign.shutdown import Drained, ShutdownRequest
 from hydragnn_hpo.config.trial_config import DISK_FULL, STALE
@@ -196,10 +195,6 @@ def ensemble(tmp_path):
     return build
 
 
-def events(tmp_path, *kinds):
-    return [e for e in read_journal(tmp_path / "run" / "events.jsonl") if e["event"] in kinds]
-
-
 def test_the_end_of_an_allocation_during_an_errand_is_a_drain(ensemble, tmp_path):
     """Others who serve the campaign take over only from one that was drained."""
     pause = ShutdownRequest()
@@ -210,7 +205,7 @@ def test_the_end_of_an_allocation_during_an_errand_is_a_drain(ensemble, tmp_path
     with pytest.raises(Drained):
         ensemble(Busy(), drain, pause)
     assert read_release_reason(tmp_path / "run") == DRAINED
-    assert events(tmp_path, "draining")
+    assert events_of(tmp_path / "run", "draining")
 
 
 def test_an_errand_is_left_when_the_clock_says_so_where_no_signal_comes(ensemble, tmp_path):
@@ -237,12 +232,12 @@ def test_hosts_that_are_lost_during_an_errand_are_in_the_journal(ensemble, tmp_p
     def lose(backend):
         if "h1" not in backend.gone:
             backend.lose("h1")
-        elif events(tmp_path, "host_lost"):
+        elif events_of(tmp_path / "run", "host_lost"):
             backend.ends_at = 0.0
 
     with pytest.raises(Drained):
         ensemble(Busy(hosts=2), lose)
-    assert [e["host"] for e in events(tmp_path, "host_lost")] == ["h1"]
+    assert [e["host"] for e in events_of(tmp_path / "run", "host_lost")] == ["h1"]
 
 
 def test_a_file_server_that_is_away_during_an_errand_leaves_the_rest_to_the_next_job(

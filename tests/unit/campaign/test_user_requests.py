@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 from unit.campaign.stub_backend import StubBackend
-from unit.campaign.test_controller import Ran, asking, campaign
+from unit.campaign.stub_campaign import Killed, Ran, asking, campaign
 
 from hydragnn_hpo.campaign import user_requests
 from hydragnn_hpo.campaign.proposals import SearchWorker
@@ -266,9 +266,8 @@ class Book:
 
 
 @pytest.fixture
-def steered(tmp_path, monkeypatch):
+def steered(tmp_path):
     """One failed trial, and one whose values never made a trial."""
-    monkeypatch.setattr(user_requests, "LOOK_SECONDS", 0.0)
     event_store, run = Book(), RunDir(tmp_path)
     for name, reason in (("t0000", "diverged"), ("t0001", "bad_config")):
         event_store.append("proposed", trial=name, values={}, until=4)
@@ -300,11 +299,6 @@ def test_one_that_makes_none_is_refused_and_gone(steered, trial, caplog):
     )
 
 
-@pytest.fixture(autouse=True)
-def at_once(monkeypatch):
-    monkeypatch.setattr(user_requests, "LOOK_SECONDS", 0.0)
-
-
 def test_what_the_brain_proposes_later_is_left(tmp_path, monkeypatch):
     """It was asked before the stop and answers after it, while a trial still runs."""
     holding, stopped, answer = [], [], SearchWorker.take_proposals
@@ -329,9 +323,6 @@ def test_what_the_brain_proposes_later_is_left(tmp_path, monkeypatch):
 
 
 def test_a_stop_that_a_crash_interrupts_is_obeyed_by_the_next_controller(tmp_path, monkeypatch):
-    class Killed(BaseException):
-        pass
-
     def drop(self, trial, why, **more):
         if self.event_store.state.count("cancelled"):
             raise Killed

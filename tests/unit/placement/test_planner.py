@@ -80,10 +80,6 @@ def test_the_last_trial_takes_what_is_idle_only_when_nothing_follows(more, width
     assert widths(found) == {"a": width}
 
 
-def test_no_trial_is_wider_than_it_may_be():
-    assert widths(plan([task("a", 9.0, (1,))], [], pool(4), PERFECT)) == {"a": 1}
-
-
 @pytest.mark.parametrize(("floor", "width"), [(0.5, 4), (0.7, 2), (0.9, 1)])
 def test_no_trial_is_so_wide_that_it_wastes_too_much(floor, width):
     # Efficiency 1 / (1 + 0.3 (p - 1)): 0.77 on 2 ranks, 0.53 on 4.
@@ -101,13 +97,6 @@ def test_a_wide_trial_keeps_its_turn_and_short_ones_fill_the_hole():
         "wide": "waits 1 s for 2 slots: 1 of 2 are free",
         "late": "behind wide, which waits for its slots",
     }
-
-
-def test_the_rest_is_held_behind_the_one_that_waits():
-    waiting = [task("wide", 6.0, (4,)), task("late", 1.3, (1,)), task("later", 1.2, (1,))]
-    found = plan(waiting, [running("r", 0.6, widths=(1,))], pool(4, taken=1), PERFECT)
-    assert found.starts == ()
-    assert found.held["late"] == "behind wide, which waits for its slots"
 
 
 def test_slots_that_the_held_trial_will_not_need_are_given_away():
@@ -262,12 +251,6 @@ def test_a_trial_that_needs_whole_devices_is_not_starved_by_those_that_share_the
     machine.give_back(("h:0",))
     found = plan(waiting, busy[1:], machine, PERFECT)
     assert found.starts[0].slots == ("h:0", "h:1")
-
-
-def test_equal_trials_start_in_the_order_of_their_names():
-    waiting = [task(name, 1.0, (1,)) for name in "cab"]
-    found = plan(waiting, [], pool(2), PERFECT)
-    assert [start.name for start in found.starts] == ["a", "b"]
 
 
 def test_a_trial_with_nothing_left_and_one_at_a_width_it_no_longer_has_are_harmless():
