@@ -284,6 +284,14 @@ def test_the_noise_is_found(known, within):
     assert statistics.mean(found) == pytest.approx(0.3, rel=within)
 
 
+def test_what_was_never_seen_is_less_certain():
+    ridge = Ridge(PRIORS, noise=0.1)
+    for key in range(20):
+        ridge.put(key, {"one": 1.0, "kind:a": 1.0}, 1.0)
+    known, new = {"one": 1.0, "kind:a": 1.0}, {"one": 1.0, "kind:z": 1.0}
+    assert ridge.sigma(known) < 0.3 < 1.0 < ridge.sigma(new)
+
+
 def test_a_later_observation_of_the_same_replaces_the_first():
     ridge = Ridge(PRIORS, noise=0.1)
     ridge.put("a", {"one": 1.0}, 9.0)
