@@ -80,15 +80,6 @@ def test_who_asks_now_says_whether_more_is_to_be_proposed():
     assert losses_of(story.events, more=False).by_cause["tail"] == 10
 
 
-def test_all_slots_idle_between_rungs_count_as_tail():
-    story = Story().propose(0, "t0", "t1")
-    story.place(0, "t0", "a:0", first=0).place(0, "t1", "a:1", first=0)
-    story.epoch(4, "t0", 4).end(4, "t0").epoch(9, "t1", 9).end(9, "t1")
-    story.at(11, "promoted", trials=["t0"], until=8).place(12, "t0", "a:0", first=12)
-    story.epoch(20, "t0", 8).end(20, "t0", "completed")
-    counted(story, training=21, tail=5 + 2 * 2 + 8, held=2)
-
-
 def test_a_lost_host_takes_the_work_since_the_checkpoint_with_it():
     story = Story(["a:0"]).at(0, "host_joined", host="b", slots=["b:0"]).propose(0, "t0")
     story.place(0, "t0", "a:0", first=1)

@@ -179,8 +179,3 @@ def test_a_later_controller_knows_what_an_earlier_one_saw(ran):
     finally:
         event_store.close()
     assert any(verdicts)
-
-
-def test_without_a_rule_all_come_to_their_rung(tmp_path):
-    ran = Ran(tmp_path, campaign(**RULED), StubBackend())
-    assert {t.epoch for t in ran.state.trials.values()} == {12}

@@ -358,14 +358,6 @@ def test_values_that_make_no_trial_are_a_result_though_the_controller_died(tmp_p
     assert len(ran.state.ranked()) == 5
 
 
-def test_controllers_may_die_as_often_as_they_like(tmp_path):
-    config, kill = campaign(max_restarts=1), kill_when(lambda state: state.count("running"))
-    for _ in range(4):
-        with pytest.raises(Killed):
-            Ran(tmp_path, config, StubBackend(fate=lambda *_: "frozen"), watch=kill)
-    assert len(Ran(tmp_path, config, StubBackend()).state.ranked()) == 6
-
-
 def test_a_host_on_which_nothing_can_start_does_not_end_the_campaign(run):
     backend = StubBackend(hosts=2)
     backend._tell("zygote_lost", None, host="h1", error="no module named torch.")
