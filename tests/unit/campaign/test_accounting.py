@@ -9,7 +9,7 @@ from hydragnn_hpo.campaign.history import SlotHistory
 
 
 class Story:
-    """Tells a journal; times are seconds."""
+    """A journal; times are seconds."""
 
     def __init__(self, slots=("a:0", "a:1")):
         self.events, self.controller, self.width = [], 1, {}
@@ -42,7 +42,7 @@ class Story:
 
 
 def losses_of(events, *, more=False):
-    """Say where the slot-seconds of a journal went."""
+    """Return where the slot-seconds of a journal went."""
     ledger = SlotLedger()
     for event in events:
         ledger.apply(event)
@@ -126,7 +126,7 @@ def test_a_host_that_comes_back_is_here_again():
     counted(story, training=9, tail=3 + 4, away=2)
 
 
-def test_time_between_two_controllers_counts_for_nobody():
+def test_time_between_two_controllers_is_not_counted():
     story = Story(["a:0"]).propose(0, "t0").place(0, "t0", "a:0", first=1)
     story.epoch(5, "t0", 4).checkpoint(5, "t0").at(8, "proposed", trial="t1", values={}, until=4)
     story.controller = 2
@@ -175,7 +175,7 @@ def test_a_slow_count_second_by_second_agrees(seed):
 
 
 def what(slot, second, spans):
-    """Say what a slot does in one second, looking at everything."""
+    """Return what a slot does in one second, looking at everything."""
     for span in spans:
         if slot in span["slots"] and span["placed"] <= second < span["end"]:
             return phase(span, second)

@@ -139,7 +139,7 @@ def test_what_a_lost_controller_noted_and_did_not_ask_is_asked_by_its_heir(tmp_p
     assert (first["outcome"], first["reason"]) == ("interrupted", "resized")
 
 
-def test_what_nobody_waits_for_is_ended_when_it_comes_back(tmp_path):
+def test_what_is_not_waited_for_is_ended_when_it_comes_back(tmp_path):
     """The ensemble of a lost controller would go on beside that of its heir."""
     config, heir = campaign(), StubBackend()
     dead(tmp_path, config)

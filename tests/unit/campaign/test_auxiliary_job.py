@@ -45,7 +45,7 @@ class Sent(StubBackend):
 
 @pytest.fixture
 def sent(tmp_path):
-    """Give what an errand answers, sent by a controller to such a backend."""
+    """Return what an errand answers, sent by a controller to such a backend."""
     config = campaign()
 
     def send(backend):

@@ -432,7 +432,7 @@ def test_trials_yield_before_their_host_is_taken_and_go_on_elsewhere(run):
 
 
 def thaw(backend, state):
-    """Let go of all once two have yielded."""
+    """Thaw all once two have yielded."""
     if sum(trial.attempt == 1 and trial.status == "queued" for trial in state.trials.values()) == 2:
         backend.fate = lambda t, a, e: None
 

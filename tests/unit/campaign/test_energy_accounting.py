@@ -94,7 +94,7 @@ def test_a_card_of_another_name_belongs_to_those_who_have_one():
     assert split_energy(sample, slices) == [(80.0, ("h:0", "h:1"))]
 
 
-def test_a_card_that_is_nobodys_is_idle():
+def test_a_card_without_slots_is_idle():
     two = gpus(2)
     sample = CounterSample(10.0, ("host",), 0.0, tuple(((str(n),), 5.0) for n in range(4)))
     shares = charge_energy(split_energy(sample, two), {s.name: {"a": 10.0} for s in two}, 10.0)

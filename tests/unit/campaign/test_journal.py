@@ -133,7 +133,7 @@ def test_only_what_is_new_is_read(path, monkeypatch):
     assert decoded == [LINES[0]]
 
 
-def test_a_torn_end_that_is_cut_off_and_written_anew_is_no_damage(path):
+def test_a_torn_end_that_is_cut_off_and_written_again_is_no_damage(path):
     append(path, LINES[0] + LINES[1][:20])
     follower = JournalFollower(path)
     assert list(follower.read_new()) == [EVENTS[0]]

@@ -109,7 +109,7 @@ def test_what_a_person_asked_is_known_to_whoever_goes_on(start):
     assert len(again(start())) == 2
 
 
-def test_nobody_can_ask_before_the_search_is_over(start):
+def test_it_cannot_be_asked_for_before_the_search_is_over(start):
     with pytest.raises(RunError, match="its search is not over"):
         start(ask=2)
 

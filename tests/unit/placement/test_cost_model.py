@@ -290,6 +290,7 @@ def test_what_was_never_seen_is_less_certain():
         ridge.put(key, {"one": 1.0, "kind:a": 1.0}, 1.0)
     known, new = {"one": 1.0, "kind:a": 1.0}, {"one": 1.0, "kind:z": 1.0}
     assert ridge.sigma(known) < 0.3 < 1.0 < ridge.sigma(new)
+    assert ridge.sigma(known | {"size": 2.0}) == pytest.approx(2.0, rel=0.01)
 
 
 def test_a_later_observation_of_the_same_replaces_the_first():

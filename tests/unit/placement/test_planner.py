@@ -1,4 +1,4 @@
-"""The planner, by hand: longest first, wide when it pays, holes filled, nobody starved."""
+"""The planner, by hand: longest first, wide when it pays, holes filled, no trial starved."""
 
 import math
 from dataclasses import replace
@@ -222,7 +222,7 @@ def test_nothing_starts_that_cannot_reach_a_checkpoint():
     assert found.held == {"a": "no checkpoint can be reached in the 59 s left"}
 
 
-def test_what_is_too_large_for_the_machine_is_held_with_a_reason_and_stops_nobody():
+def test_what_is_too_large_for_the_machine_is_held_with_a_reason_and_stops_no_other():
     found = plan([task("a", 1.0, (16,)), task("b", 1.0, (1,))], [], pool(4), PERFECT)
     assert widths(found) == {"b": 1}
     assert found.held == {"a": "needs 16 slots, there are 4"}
@@ -232,7 +232,7 @@ def test_what_is_too_large_for_the_machine_is_held_with_a_reason_and_stops_nobod
 
 
 @pytest.mark.parametrize("seconds", [math.inf, math.nan])
-def test_a_trial_without_a_price_is_held_and_one_that_runs_stops_nobody(seconds):
+def test_a_trial_without_a_price_is_held_and_one_that_runs_stops_no_other(seconds):
     waiting = [task("a", seconds, (1,)), task("b", 1.0, (1,))]
     found = plan(waiting, [running("r", 5.0), running("s", 3.0)], pool(4, taken=2), PERFECT)
     assert widths(found) == {"b": 1}
@@ -344,7 +344,7 @@ def test_a_decision_for_the_largest_machine_takes_few_calls():
 
 
 def counted(waiting, busy, machine):
-    """Give a plan and the calls it took."""
+    """Return a plan and the calls it took."""
     found = []
     outlook = PlanningContext(restart_seconds=60.0)
     took = calls(lambda: found.append(plan(waiting, busy, machine, outlook)))
@@ -363,4 +363,4 @@ def test_each_trial_has_its_place_in_one_allocation():
 
     busy = running("r", 9.0, width=4)
     found = plan([task("t", 80.0)], [busy], SlotPool({"h@b": range(2), "h@c": range(1)}), PERFECT)
-    assert widths(found) == {"t": 2}, "what runs on an allocation that leaves disturbs nobody"
+    assert widths(found) == {"t": 2}, "what runs on an allocation that leaves disturbs no other"
