@@ -125,7 +125,6 @@ def test_trials_of_a_lost_host_go_on_elsewhere(run):
 
     ran = run(campaign(rungs=[3]), StubBackend(hosts=2, fate=fate))
     assert list(ran.state.hosts.lost) == ["h1"]
-    assert ran.state.hosts.failures == {"h1": {"lost 1"}}, "one, however much ran there"
     assert len(ran.state.with_status("stopped")) == 6
     reasons = {e["reason"] for e in ran.events("ended") if e["outcome"] == "interrupted"}
     assert reasons == {"host_lost"}
@@ -306,6 +305,22 @@ def test_one_slot_gives_the_same_campaign_twice(tmp_path):
         return [(t.name, t.values, t.rung_scores) for t in ran.state.trials.values()]
 
     assert trials("once", 0) == trials("slowly", 20)
+
+
+def test_one_loss_of_a_host_that_comes_back_is_one_failure_however_much_ran_there(run):
+    lost = iter([True])
+    backend = StubBackend(hosts=2, slots_per_host=4)
+    backend.fate = lambda t, a, epoch: "h1" if epoch == 2 and next(lost, None) else None
+
+    def watch(state, controller):
+        if state.hosts.lost and backend.gone:
+            backend.gone.clear()
+            names = [f"h1:{n}" for n in range(4)]
+            backend._tell("host_joined", None, host="h1", slots=names)
+
+    ran = run(campaign(trials=30, rungs=[3]), backend, watch=watch)
+    assert ran.state.hosts.failures == {"h1": {"lost 1"}}
+    assert ran.state.hosts.quarantined == {}
 
 
 def test_a_host_in_quarantine_is_better_than_none(run):
