@@ -6,11 +6,10 @@ import pytest
 
 from hydragnn_hpo.campaign.accounting import CAUSES, SlotLedger
 from hydragnn_hpo.campaign.history import SlotHistory
-from hydragnn_hpo.placement.simulator import Bar
 
 
 class Story:
-    """Tells a journal; times are seconds."""
+    """A journal; times are seconds."""
 
     def __init__(self, slots=("a:0", "a:1")):
         self.events, self.controller, self.width = [], 1, {}
@@ -43,7 +42,7 @@ class Story:
 
 
 def losses_of(events, *, more=False):
-    """Say where the slot-seconds of a journal went."""
+    """Return where the slot-seconds of a journal went."""
     ledger = SlotLedger()
     for event in events:
         ledger.apply(event)
@@ -56,22 +55,10 @@ def counted(story, **wanted):
     assert found == pytest.approx(dict.fromkeys(CAUSES, 0.0) | wanted, abs=1e-9)
 
 
-def test_one_trial_alone():
-    story = Story(["a:0"]).propose(1, "t0").place(10, "t0", "a:0", first=12)
-    story.epoch(20, "t0", 8).checkpoint(21, "t0").epoch(30, "t0", 9).end(33, "t0")
-    counted(story, start_up=2, training=17, between=1, ending=3)
-    assert losses_of(story.events).share("training") == 17 / 23
-
-
 def test_what_was_before_the_first_placement_and_after_the_last_end_does_not_count():
     story = Story(["a:0"]).propose(1, "t0").place(10, "t0", "a:0", first=12)
     story.epoch(20, "t0", 8).end(20, "t0").at(500, "finished")
     counted(story, start_up=2, training=8)
-
-
-def test_a_wide_trial_counts_once_per_slot():
-    story = Story().propose(0, "t0").place(0, "t0", "a:0", "a:1", first=1).epoch(5, "t0", 4)
-    counted(story.end(6, "t0"), start_up=2, training=8, ending=2)
 
 
 def test_the_first_step_is_not_counted_twice():
@@ -87,32 +74,10 @@ def test_epochs_that_are_told_together_all_count():
     counted(story.end(5, "t0"), start_up=1, training=3, between=1)
 
 
-def test_an_idle_slot_is_held_while_trials_wait():
-    story = Story().propose(0, "t0", "t1").place(0, "t0", "a:0", first=0).epoch(10, "t0", 10)
-    story.end(10, "t0").place(10, "t1", "a:0", first=10).epoch(15, "t1", 5)
-    counted(story.end(15, "t1"), training=15, held=10, tail=5)
-
-
-def test_an_idle_slot_waits_for_the_brain_while_a_proposal_follows():
-    story = Story().propose(0, "t0").place(0, "t0", "a:0", first=0)
-    story.propose(6, "t1").place(7, "t1", "a:1", first=7)
-    story.epoch(10, "t0", 10).end(10, "t0").epoch(10, "t1", 3).end(10, "t1")
-    counted(story, training=13, brain=6, held=1)
-
-
 def test_who_asks_now_says_whether_more_is_to_be_proposed():
     story = Story().propose(0, "t0").place(0, "t0", "a:0", first=0).epoch(10, "t0", 10)
     assert losses_of(story.events, more=True).by_cause["brain"] == 10
     assert losses_of(story.events, more=False).by_cause["tail"] == 10
-
-
-def test_all_slots_idle_between_rungs_count_as_tail():
-    story = Story().propose(0, "t0", "t1")
-    story.place(0, "t0", "a:0", first=0).place(0, "t1", "a:1", first=0)
-    story.epoch(4, "t0", 4).end(4, "t0").epoch(9, "t1", 9).end(9, "t1")
-    story.at(11, "promoted", trials=["t0"], until=8).place(12, "t0", "a:0", first=12)
-    story.epoch(20, "t0", 8).end(20, "t0", "completed")
-    counted(story, training=21, tail=5 + 2 * 2 + 8, held=2)
 
 
 def test_a_lost_host_takes_the_work_since_the_checkpoint_with_it():
@@ -161,7 +126,7 @@ def test_a_host_that_comes_back_is_here_again():
     counted(story, training=9, tail=3 + 4, away=2)
 
 
-def test_time_between_two_controllers_counts_for_nobody():
+def test_time_between_two_controllers_is_not_counted():
     story = Story(["a:0"]).propose(0, "t0").place(0, "t0", "a:0", first=1)
     story.epoch(5, "t0", 4).checkpoint(5, "t0").at(8, "proposed", trial="t1", values={}, until=4)
     story.controller = 2
@@ -210,7 +175,7 @@ def test_a_slow_count_second_by_second_agrees(seed):
 
 
 def what(slot, second, spans):
-    """Say what a slot does in one second, looking at everything."""
+    """Return what a slot does in one second, looking at everything."""
     for span in spans:
         if slot in span["slots"] and span["placed"] <= second < span["end"]:
             return phase(span, second)
@@ -280,93 +245,67 @@ def at(time, kind, trial="t0", epoch=1, **values):
     return {"event": kind, "time": float(time), "epoch": epoch, "trial": trial, **values}
 
 
-def placed(time, *slots, trial="t0", until=4, epoch=1):
-    return at(time, "placed", trial, epoch, until=until, slots=list(slots), width=len(slots))
+def placed(time, trial="t0"):
+    return at(time, "placed", trial, until=4, slots=["a:0"], width=1)
 
 
-def attempt_bars(events):
+BARS = {
+    "what came after the last checkpoint of an interrupted attempt is lost": (
+        [
+            placed(10),
+            at(11, "first_step", seconds=1.0),
+            at(15, "checkpoint"),
+            at(18, "ended", outcome="interrupted", reason="host_lost"),
+            placed(20),
+            at(21, "first_step", seconds=1.0),
+            at(30, "checkpoint"),
+            at(31, "ended", outcome="interrupted", reason="paused"),
+        ],
+        [(0, 1, "start-up"), (1, 5, "training"), (5, 8, "lost"), (10, 11, "start-up"),
+         (11, 21, "training")],
+    ),
+    "without a first step all is starting, and an epoch stands for one": (
+        [
+            placed(0),
+            at(5, "ended", outcome="failed"),
+            placed(5, "t1"),
+            at(9, "epoch", "t1", seconds=3.0),
+            at(12, "ended", "t1", outcome="stopped"),
+        ],
+        [(0, 5, "start-up"), (5, 6, "start-up"), (6, 12, "training")],
+    ),
+    "a dead controller is followed to where it was last heard of": (
+        [
+            placed(0),
+            at(1, "first_step", seconds=1.0),
+            at(7, "epoch", seconds=6.0),
+            at(100, "ended", epoch=2, outcome="interrupted", reason="host_lost"),
+        ],
+        [(0, 1, "start-up"), (1, 7, "lost")],
+    ),
+    "an adopted attempt runs through": (
+        [
+            placed(0),
+            at(1, "first_step", seconds=1.0),
+            at(50, "epoch", epoch=2, seconds=49.0),
+            at(60, "ended", epoch=2, outcome="stopped"),
+        ],
+        [(0, 1, "start-up"), (1, 60, "training")],
+    ),
+    "who runs on reaches to the last event": (
+        [placed(0), at(2, "first_step", seconds=2.0), at(8, "proposed", "t9")],
+        [(0, 2, "start-up"), (2, 8, "training")],
+    ),
+    "nothing ran": ([at(0, "proposed")], []),
+}  # fmt: skip
+"""Events, and when slots did what: seconds since the first placement."""
+
+
+@pytest.mark.parametrize(("events", "bars"), BARS.values(), ids=BARS)
+def test_bars_of_slots(events, bars):
     history = SlotHistory()
     for event in events:
         history.apply(event)
-    return history.bars
-
-
-def test_an_attempt_starts_and_trains():
-    events = [
-        placed(100, "a:0", "a:1"),
-        at(103, "first_step", seconds=3.0),
-        at(110, "ended", outcome="stopped"),
-    ]
-    slots = ("a:0", "a:1")
-    assert attempt_bars(events) == [
-        Bar("t0@4", slots, 0.0, 3.0, "start-up"),
-        Bar("t0@4", slots, 3.0, 10.0, "training"),
-    ]
-
-
-def test_what_came_after_the_last_checkpoint_of_an_interrupted_attempt_is_lost():
-    events = [
-        placed(10, "a:0"),
-        at(11, "first_step", seconds=1.0),
-        at(15, "checkpoint"),
-        at(18, "ended", outcome="interrupted", reason="host_lost"),
-        placed(20, "a:0"),
-        at(21, "first_step", seconds=1.0),
-        at(30, "checkpoint"),
-        at(31, "ended", outcome="interrupted", reason="paused"),
-    ]
-    assert [(bar.start, bar.end, bar.what) for bar in attempt_bars(events)] == [
-        (0.0, 1.0, "start-up"),
-        (1.0, 5.0, "training"),
-        (5.0, 8.0, "lost"),
-        (10.0, 11.0, "start-up"),
-        (11.0, 21.0, "training"),
-    ]
-
-
-def test_without_a_first_step_all_is_starting_and_an_epoch_stands_for_one():
-    events = [
-        placed(0, "a:0"),
-        at(5, "ended", outcome="failed"),
-        placed(5, "a:0", trial="t1"),
-        at(9, "epoch", "t1", seconds=3.0),
-        at(12, "ended", "t1", outcome="stopped"),
-    ]
-    assert [(bar.trial, bar.start, bar.end, bar.what) for bar in attempt_bars(events)] == [
-        ("t0@4", 0.0, 5.0, "start-up"),
-        ("t1@4", 5.0, 6.0, "start-up"),
-        ("t1@4", 6.0, 12.0, "training"),
-    ]
-
-
-def test_a_dead_controller_is_followed_to_where_it_was_last_heard_of():
-    events = [
-        placed(0, "a:0"),
-        at(1, "first_step", seconds=1.0),
-        at(7, "epoch", seconds=6.0),
-        at(100, "ended", epoch=2, outcome="interrupted", reason="host_lost"),
-    ]
-    assert [(bar.start, bar.end, bar.what) for bar in attempt_bars(events)][1:] == [
-        (1.0, 7.0, "lost")
-    ]
-
-
-def test_an_adopted_attempt_runs_through():
-    events = [
-        placed(0, "a:0"),
-        at(1, "first_step", seconds=1.0),
-        at(50, "epoch", epoch=2, seconds=49.0),
-        at(60, "ended", epoch=2, outcome="stopped"),
-    ]
-    assert [(bar.start, bar.end, bar.what) for bar in attempt_bars(events)][1:] == [
-        (1.0, 60.0, "training")
-    ]
-
-
-def test_who_runs_on_reaches_to_the_last_event():
-    events = [placed(0, "a:0"), at(2, "first_step", seconds=2.0), at(8, "proposed", "t9")]
-    assert [(bar.start, bar.end) for bar in attempt_bars(events)] == [(0.0, 2.0), (2.0, 8.0)]
-
-
-def test_nothing_ran():
-    assert attempt_bars([at(0, "proposed")]) == []
+    assert [(bar.start, bar.end, bar.what) for bar in history.bars] == bars
+    assert {bar.slots for bar in history.bars} <= {("a:0",)}
+    assert {bar.trial for bar in history.bars} <= {"t0@4", "t1@4"}

@@ -4,9 +4,8 @@ import math
 
 import pytest
 from unit.campaign.stub_backend import StubBackend
-from unit.campaign.test_controller import Ran, asking, campaign
+from unit.campaign.stub_campaign import Killed, Ran, asking, campaign
 
-from hydragnn_hpo.campaign import user_requests
 from hydragnn_hpo.campaign.attempts import replay_stop_rule
 from hydragnn_hpo.campaign.event_store import EventStore
 from hydragnn_hpo.campaign.journal import read_journal
@@ -34,15 +33,12 @@ class Scribbling(StubBackend):
         ("epoch", {"energy": 5.0}),
         ("epoch", {"energy": {"cpu": 3}}),
         ("epoch", {"energy": {"cpu": {"train": math.inf}}}),
-        ("epoch", {"train_seconds": math.inf}),
         ("epoch", {"train_seconds": math.nan}),
         ("epoch", {"train_seconds": 1e308, "val_seconds": 1e308}),
-        ("epoch", {"epoch": math.inf}),
         ("epoch", {"epoch": HUGE}),
         ("epoch", {"objective": [1.0], "best_objective": "good"}),
         ("first_step", {"time": math.inf}),
         ("checkpoint", {"epoch": math.inf}),
-        ("checkpoint", {"epoch": HUGE}),
         ("checkpoint", {"step": math.inf}),
     ],
     ids=lambda value: str(value)[:40],
@@ -57,12 +53,8 @@ def test_whatever_a_command_writes_its_campaign_ends_and_can_be_read_again(tmp_p
     ran = Ran(tmp_path, campaign(trials=8, rungs=[3], stop_rule="median", grace=1), backend)
     assert len(ran.state.ranked()) == 8
     again = fold(read_journal(ran.run.journal)).trials["t0001"]
-    assert (again.rung_scores, again.seconds, again.joules, again.objective) == (
-        ran.state.trials["t0001"].rung_scores,
-        ran.state.trials["t0001"].seconds,
-        0.0,
-        ran.state.trials["t0001"].objective,
-    )
+    assert vars(again) == vars(ran.state.trials["t0001"])
+    assert again.joules == 0.0
     assert Ran(tmp_path, ran.config, StubBackend()).backend.started == []
 
 
@@ -105,8 +97,7 @@ def begun(state):
     return bool(state.trials) and state.trials["t0000"].status == "running"
 
 
-def test_a_person_does_not_wait_for_a_yield_that_never_comes(tmp_path, monkeypatch):
-    monkeypatch.setattr(user_requests, "LOOK_SECONDS", 0.0)
+def test_a_person_does_not_wait_for_a_yield_that_never_comes(tmp_path):
     cancel = asking((lambda state: bool(backend.asked), "cancel", {"trial": "t0000"}))
     backend = Busy(fate=lambda trial, attempt, epoch: "frozen" if trial == "t0000" else None)
     backend.asked = None
@@ -118,10 +109,6 @@ def test_a_person_does_not_wait_for_a_yield_that_never_comes(tmp_path, monkeypat
 
     trial = Ran(tmp_path, campaign(), backend, watch=watch).state.trials["t0000"]
     assert (backend.asked, trial.status, trial.attempt) == ("yield", "cancelled", 1)
-
-
-class Killed(BaseException):
-    """As kill -9 ends a controller."""
 
 
 class Deadly(StubBackend):
@@ -152,7 +139,7 @@ def test_what_a_lost_controller_noted_and_did_not_ask_is_asked_by_its_heir(tmp_p
     assert (first["outcome"], first["reason"]) == ("interrupted", "resized")
 
 
-def test_what_nobody_waits_for_is_ended_when_it_comes_back(tmp_path):
+def test_what_is_not_waited_for_is_ended_when_it_comes_back(tmp_path):
     """The ensemble of a lost controller would go on beside that of its heir."""
     config, heir = campaign(), StubBackend()
     dead(tmp_path, config)
@@ -192,8 +179,3 @@ def test_a_later_controller_knows_what_an_earlier_one_saw(ran):
     finally:
         event_store.close()
     assert any(verdicts)
-
-
-def test_without_a_rule_all_come_to_their_rung(tmp_path):
-    ran = Ran(tmp_path, campaign(**RULED), StubBackend())
-    assert {t.epoch for t in ran.state.trials.values()} == {12}

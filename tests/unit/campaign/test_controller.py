@@ -7,6 +7,7 @@ import time
 
 import pytest
 from unit.campaign.stub_backend import StubBackend
+from unit.campaign.stub_campaign import Killed, Ran, asking, campaign, events_of, kill_when
 
 from hydragnn_hpo.campaign import controller as controller_module
 from hydragnn_hpo.campaign import user_requests
@@ -15,55 +16,16 @@ from hydragnn_hpo.campaign.dispatch import Dispatch
 from hydragnn_hpo.campaign.event_store import EventStore
 from hydragnn_hpo.campaign.journal import read_journal
 from hydragnn_hpo.campaign.setup import open_run
-from hydragnn_hpo.campaign.shutdown import NEVER, Drained, ShutdownRequest
+from hydragnn_hpo.campaign.shutdown import Drained, ShutdownRequest
 from hydragnn_hpo.campaign.state import fold
 from hydragnn_hpo.campaign.trial_kind import CommandTrials
-from hydragnn_hpo.campaign.user_requests import write_request
-from hydragnn_hpo.config.campaign_config import CampaignConfig
 from hydragnn_hpo.config.command_config import CommandConfig
-from hydragnn_hpo.config.schema import parse_config
 from hydragnn_hpo.errors import ConfigError, JobError, StorageError
 from hydragnn_hpo.files import storage
 from hydragnn_hpo.launching.job import Event
 from hydragnn_hpo.layout import RunDir
 from hydragnn_hpo.leases import DRAINED, FAILED, find_controller, read_release_reason
 from hydragnn_hpo.placement.cost_model import CostModel
-
-
-def campaign(**search):
-    plan = {"brain": "random", "trials": 6, "rungs": [2], "finalists": 2, **search}
-    values = {
-        "name": "stub",
-        "seed": 3,
-        "space": {"x": {"low": 0.0, "high": 1.0}},
-        "search": plan,
-        "command": {"argv": ["true"]},
-    }
-    return parse_config(values, CampaignConfig, "stub")
-
-
-class Ran:
-    """A campaign that ran to its end, or to what ended it."""
-
-    def __init__(self, folder, config, backend, watch=lambda *_: None, pause=NEVER):
-        self.config, self.backend = config, backend
-        self.run = open_run(config, folder / "run")
-        self.controller = Controller(
-            config, self.run, cards={}, make_backend=lambda: backend, watch=watch, pause=pause
-        )
-        try:
-            self.state = self.controller.run()
-        finally:
-            self.controller.close()
-
-    def events(self, *kinds):
-        return [e for e in read_journal(self.run.journal) if e["event"] in kinds]
-
-
-@pytest.fixture(autouse=True)
-def at_once(monkeypatch):
-    """Look for requests in every turn: these campaigns last milliseconds."""
-    monkeypatch.setattr(user_requests, "LOOK_SECONDS", 0.0)
 
 
 @pytest.fixture
@@ -101,13 +63,6 @@ def test_there_are_as_many_finalists_as_were_asked_for(run, promotion):
     if promotion == "together":
         best = sorted(ran.state.trials.values(), key=lambda trial: trial.values["x"])[:4]
         assert at(ran.state, 3) == {trial.name for trial in best}
-
-
-def test_a_promoted_trial_goes_on_from_its_checkpoint(run):
-    ran = run(campaign(trials=3, rungs=[2, 5], finalists=1))
-    (name,) = at(ran.state, 5)
-    epochs = [e["reached"] for e in ran.events("epoch") if e["trial"] == name]
-    assert epochs == [1, 2, 3, 4, 5]
 
 
 def test_a_lost_rank_sends_its_trial_back_to_its_checkpoint(run):
@@ -184,38 +139,15 @@ def test_a_failure_of_a_trial_is_a_result_and_no_score(run, reason):
     assert len(ran.state.ranked()) == 5
 
 
+def bugs_of(count):
+    return StubBackend(fate=lambda trial, attempt, epoch: "bug" if int(trial[1:]) < count else None)
+
+
 def test_three_bugs_alike_end_the_campaign_and_two_do_not(tmp_path):
-    def fate(count):
-        return lambda t, a, e: "bug" if int(t[1:]) < count else None
-
-    for name, count in (("two", 2), ("three", 3)):
-        (tmp_path / name).mkdir()
-        if count == 2:
-            ran = Ran(tmp_path / name, campaign(), StubBackend(fate=fate(2)))
-            assert len(ran.state.with_status("failed")) == 2
-        else:
-            with pytest.raises(JobError, match=r"^3 trials failed alike.*said: bug") as caught:
-                Ran(tmp_path / name, campaign(), StubBackend(fate=fate(3)))
-            assert str(caught.value).count("said: bug") == 1
-
-
-def test_a_reason_that_nobody_knows_is_a_bug(run):
-    ran = run(campaign(), StubBackend(fate=lambda t, a, e: "bored" if t == "t0000" else None))
-    trial = ran.state.trials["t0000"]
-    assert (trial.status, trial.reason) == ("failed", "bug")
-    assert "'bored'" in trial.message
-
-
-def asking(*wishes):
-    """Leave a wish once its moment has come: (when, kind, values)."""
-    left = list(wishes)
-
-    def watch(state, controller):
-        if left and left[0][0](state):
-            _, kind, values = left.pop(0)
-            write_request(controller.run_dir, kind, **values)
-
-    return watch
+    assert len(Ran(tmp_path / "two", campaign(), bugs_of(2)).state.with_status("failed")) == 2
+    with pytest.raises(JobError, match=r"^3 trials failed alike.*said: bug") as caught:
+        Ran(tmp_path / "three", campaign(), bugs_of(3))
+    assert str(caught.value).count("said: bug") == 1
 
 
 def test_a_person_may_cancel_and_retry(run):
@@ -285,13 +217,7 @@ def test_pause_ends_the_controller_and_a_new_one_goes_on(tmp_path):
 
 
 def test_what_ran_when_the_controller_died_is_adopted_or_queued_again(tmp_path):
-    class Killed(BaseException):
-        pass
-
-    def kill(state, controller):
-        if state.count("stopped") >= 2 and state.count("running") == 2:
-            raise Killed
-
+    kill = kill_when(lambda state: state.count("stopped") >= 2 and state.count("running") == 2)
     config = campaign(trials=8, rungs=[4])
     dead = StubBackend()
     with pytest.raises(Killed):
@@ -342,7 +268,7 @@ def test_nothing_starts_when_the_allocation_ends(tmp_path):
 
 
 def hanging(backend):
-    """Let all trials hang in their second epoch; once all do, 30.2 s are left."""
+    """All trials hang in their second epoch; once all do, 30.2 s are left, 30 are kept free."""
 
     def fate(trial, attempt, epoch):
         if epoch < 2:
@@ -354,17 +280,6 @@ def hanging(backend):
 
     hung, backend.fate = set(), fate
     return backend
-
-
-def test_trials_are_drained_before_the_allocation_ends(tmp_path):
-    """30.2 s are left, of which 30 are kept free: the trials that hang are asked in time."""
-    backend = hanging(StubBackend())
-    with pytest.raises(Drained, match="the allocation ends"):
-        Ran(tmp_path, campaign(), backend)
-    assert backend.started
-    assert not backend.running
-    ended = [e for e in read_journal(tmp_path / "run" / "events.jsonl") if e["event"] == "ended"]
-    assert {e["reason"] for e in ended} == {"walltime"}
 
 
 def test_the_journal_replayed_gives_the_same_state(run):
@@ -383,17 +298,16 @@ def test_one_slot_gives_the_same_campaign_twice(tmp_path):
     """Also where the second time trials take long, or the controller gets no turn for long."""
 
     def trials(name, rests):
-        (tmp_path / name).mkdir()
-        config = campaign(trials=12, rungs=[1, 3], brain="deephyper", initial=4, finalists=2)
+        config = campaign(trials=12, rungs=[1, 3], brain="deephyper", initial=4)
         pace = itertools.cycle(["frozen"] * rests + [None])
         backend = StubBackend(slots_per_host=1, fate=lambda trial, attempt, epoch: next(pace))
         ran = Ran(tmp_path / name, config, backend)
         return [(t.name, t.values, t.rung_scores) for t in ran.state.trials.values()]
 
-    assert trials("once", 0) == trials("again", 0) == trials("slowly", 20)
+    assert trials("once", 0) == trials("slowly", 20)
 
 
-def test_one_loss_of_a_host_is_one_failure_however_much_ran_there(run):
+def test_one_loss_of_a_host_that_comes_back_is_one_failure_however_much_ran_there(run):
     lost = iter([True])
     backend = StubBackend(hosts=2, slots_per_host=4)
     backend.fate = lambda t, a, epoch: "h1" if epoch == 2 and next(lost, None) else None
@@ -438,9 +352,6 @@ def test_what_fits_nowhere_is_not_waited_for_without_end(run, monkeypatch):
 def test_values_that_make_no_trial_are_a_result_though_the_controller_died(tmp_path, monkeypatch):
     """It had noted the proposal, and not yet that nothing can come of it."""
 
-    class Killed(BaseException):
-        pass
-
     def refuse(self, name, values):
         if name == "t0001":
             raise ConfigError("no")
@@ -460,21 +371,6 @@ def test_values_that_make_no_trial_are_a_result_though_the_controller_died(tmp_p
     ran = Ran(tmp_path, campaign(), StubBackend())
     assert ran.state.trials["t0001"].reason == "bad_config"
     assert len(ran.state.ranked()) == 5
-
-
-def test_controllers_may_die_as_often_as_they_like(tmp_path):
-    class Killed(BaseException):
-        pass
-
-    def kill(state, controller):
-        if state.count("running"):
-            raise Killed
-
-    config = campaign(max_restarts=1)
-    for _ in range(4):
-        with pytest.raises(Killed):
-            Ran(tmp_path, config, StubBackend(fate=lambda *_: "frozen"), watch=kill)
-    assert len(Ran(tmp_path, config, StubBackend()).state.ranked()) == 6
 
 
 def test_a_host_on_which_nothing_can_start_does_not_end_the_campaign(run):
@@ -551,7 +447,7 @@ def test_trials_yield_before_their_host_is_taken_and_go_on_elsewhere(run):
 
 
 def thaw(backend, state):
-    """Let go of all once two have yielded."""
+    """Thaw all once two have yielded."""
     if sum(trial.attempt == 1 and trial.status == "queued" for trial in state.trials.values()) == 2:
         backend.fate = lambda t, a, e: None
 
@@ -560,10 +456,10 @@ def test_what_runs_on_other_allocations_is_left_to_whoever_takes_over(tmp_path):
     backend = hanging(StubBackend(hosts=2, foreign_hosts=frozenset({"h1"})))
     with pytest.raises(Drained):
         Ran(tmp_path, campaign(), backend)
-    events = list(read_journal(tmp_path / "run" / "events.jsonl"))
-    ended = {e["trial"] for e in events if e["event"] == "ended"}
-    for trial, slots in ((e["trial"], e["slots"]) for e in events if e["event"] == "placed"):
-        assert (trial in ended) == slots[0].startswith("h0:")
+    ended = {e["trial"]: e["reason"] for e in events_of(tmp_path / "run", "ended")}
+    assert set(ended.values()) == {"walltime"}
+    for event in events_of(tmp_path / "run", "placed"):
+        assert (event["trial"] in ended) == event["slots"][0].startswith("h0:")
     assert len(backend.running) == 2
     assert find_controller(tmp_path / "run") is None
     assert read_release_reason(tmp_path / "run") == DRAINED
@@ -652,16 +548,9 @@ def test_what_fails_at_the_end_hides_neither_how_it_ended_nor_keeps_the_lease(
 
 
 def test_an_heir_that_is_drained_before_it_knows_the_trials_leaves_them_as_they_are(tmp_path):
-    class Killed(BaseException):
-        pass
-
-    def kill(state, controller):
-        if state.count("running"):
-            raise Killed
-
     dead = StubBackend(fate=lambda t, a, e: "frozen" if e > 1 else None)
     with pytest.raises(Killed):
-        Ran(tmp_path, campaign(), dead, watch=kill)
+        Ran(tmp_path, campaign(), dead, watch=kill_when(lambda state: state.count("running")))
     heir, pause = StubBackend(hosts=0), ShutdownRequest()
     for job in dead.running:
         heir.running[job] = dead.running[job]

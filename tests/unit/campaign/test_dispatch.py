@@ -32,6 +32,26 @@ CAMPAIGN = {
 }
 
 
+MODEL = {"conv": "schnet", "features": 256, "layers": 6}
+
+
+@pytest.fixture
+def dispatch(tmp_path):
+    """Of a campaign of trainings on a machine without slots."""
+    campaign, run = parse_config(CAMPAIGN, CampaignConfig, "x"), RunDir(tmp_path)
+    kind = TrainingTrials(campaign, run, {Path("x"): "x"})
+    dispatch = Dispatch(campaign, run, kind, find_profile())
+    dispatch.settle(STATS, ())
+    return dispatch
+
+
+def choices(dispatch, slots, model=MODEL, **training):
+    dispatch.lay_out([Slot("h", number, (), "cpu") for number in range(slots)], State())
+    values = {"data": {"store": "x"}, "model": model, "heads": {"e": {}}, "training": training}
+    dispatch.configs["t"] = TrialConfig.model_validate(values)
+    return dispatch.choices(Trial("t", {}, until=10))
+
+
 @pytest.mark.parametrize(
     ("training", "width"),
     [
@@ -44,23 +64,21 @@ CAMPAIGN = {
         ({"batch_edges": 2000, "min_graphs_per_rank": 16}, 1),
     ],
 )
-def test_a_trial_is_no_wider_than_its_steps_have_graphs(tmp_path, training, width):
-    campaign, run = parse_config(CAMPAIGN, CampaignConfig, "x"), RunDir(tmp_path)
-    dispatch = Dispatch(
-        campaign, run, TrainingTrials(campaign, run, {Path("x"): "x"}), find_profile()
-    )
-    dispatch.settle(STATS, ())
-    dispatch.lay_out([Slot("h", number, (), "cpu") for number in range(64)], State())
-    dispatch.configs["t"] = TrialConfig.model_validate(
-        {
-            "data": {"store": "x"},
-            "model": {"conv": "schnet", "features": 256, "layers": 6},
-            "heads": {"e": {}},
-            "training": training,
-        }
-    )
-    widths, shared = dispatch.choices(Trial("t", {}, until=10))
+def test_a_trial_is_no_wider_than_its_steps_have_graphs(dispatch, training, width):
+    widths, shared = choices(dispatch, 64, **training)
     assert (widths[-1], shared) == (width, False)
+
+
+def test_a_trial_without_memory_is_given_no_width_that_is_not_there(dispatch):
+    """It waited for ever for twice the ranks, and so did its campaign."""
+    assert choices(dispatch, 2, model={"conv": "schnet"})[0][-1] == 2
+
+
+def test_slots_of_a_lost_host_stay_known_to_what_was_placed_there(dispatch):
+    dispatch.lay_out([Slot("a", 0, (), "cpu")], State())
+    dispatch.lay_out([Slot("b", 0, (), "cpu")], State())
+    assert dispatch._places(StartTask("t", ("a:0",), 1, ""))[0].host == "a"
+    assert dispatch.pool.hosts == ("b",)
 
 
 @pytest.mark.parametrize(
@@ -87,70 +105,27 @@ def slot(device="cpu", memory_mb=0):
     return Slot("h", 0, (0,), device, memory_mb=memory_mb)
 
 
-def test_slots_that_nobody_described_have_a_profile_by_their_device():
-    here = find_profile()
+def test_a_profile_is_that_of_the_devices():
+    here, generic, frontier = (find_profile(n) for n in (None, "generic-slurm", "frontier"))
     assert choose_profile([slot()], here, 1) == here
     assert choose_profile([slot("cuda:0")], here, 1).device == "gpu"
-
-
-def test_slots_that_a_profile_describes_keep_its_prices():
-    frontier = find_profile("frontier")
-    assert fill_profile(frontier, [slot("cuda:0", 32_000)], 1) == frontier
+    assert fill_profile(frontier, [slot("cuda:0", 32_000)], 1) == frontier, "it says all itself"
     assert fill_profile(frontier, [], 1) == frontier, "they are not known yet"
-
-
-def test_a_profile_of_gpus_does_not_price_processors():
-    here, generic = find_profile(), find_profile("generic-slurm")
+    assert fill_profile(here, [slot("cuda:0")], 1).flops_per_second == generic.flops_per_second
     found = fill_profile(generic, [slot("cpu", 2000)], 1)
     assert (found.device, found.flops_per_second) == ("cpu", here.flops_per_second)
-    assert found.memory_bytes == pytest.approx(2000 * 2**20)
     kept = ("name", "backend", "cold_start_seconds", "hosts_per_group", "batch")
     assert [getattr(found, key) for key in kept] == [getattr(generic, key) for key in kept]
 
 
-def test_a_profile_of_processors_does_not_price_gpus():
-    found = fill_profile(find_profile(), [slot("cuda:0")], 1)
-    assert found.flops_per_second == find_profile("generic-slurm").flops_per_second
-
-
-def test_memory_that_a_profile_does_not_say_is_what_devices_have():
-    found = fill_profile(find_profile("generic-slurm"), [slot("cuda:0", 20_000)], 2)
-    assert found.memory_bytes == pytest.approx(2 * 20_000 * 2**20)
-
-
-def test_memory_is_that_of_the_smallest_device_not_of_a_share():
-    found = choose_profile([slot("cuda:0", 20_000), slot("cuda:0", 10_000)], find_profile(), 4)
-    assert found.memory_bytes == pytest.approx(4 * 10_000 * 2**20)
+def test_memory_that_a_profile_does_not_say_is_that_of_the_smallest_device_not_of_a_share():
+    slots, generic = [slot("cuda:0", 20_000), slot("cuda:0", 10_000)], find_profile("generic-slurm")
+    for found in (choose_profile(slots, find_profile(), 4), fill_profile(generic, slots, 4)):
+        assert found.memory_bytes == pytest.approx(4 * 10_000 * 2**20)
 
 
 def test_a_rank_that_needs_its_device_alone_has_all_its_cores_and_memory():
     shares = [Slot("h", n, (n, 8 + n), "cuda:0", "3", memory_mb=10_000) for n in range(4)]
-    assert merge_slots(shares) == Slot(
-        "h", 0, (0, 1, 2, 3, 8, 9, 10, 11), "cuda:0", "3", memory_mb=40_000
-    )
+    cores = (0, 1, 2, 3, 8, 9, 10, 11)
+    assert merge_slots(shares) == Slot("h", 0, cores, "cuda:0", "3", memory_mb=40_000)
     assert merge_slots(shares[:1]) == shares[0]
-
-
-def test_a_trial_without_memory_is_given_no_width_that_is_not_there(tmp_path):
-    """It waited for ever for twice the ranks, and so did its campaign."""
-    campaign, run = parse_config(CAMPAIGN, CampaignConfig, "x"), RunDir(tmp_path)
-    dispatch = Dispatch(
-        campaign, run, TrainingTrials(campaign, run, {Path("x"): "x"}), find_profile()
-    )
-    dispatch.settle(STATS, ())
-    dispatch.lay_out([Slot("h", number, (), "cpu") for number in range(2)], State())
-    dispatch.configs["t"] = TrialConfig.model_validate(
-        {"data": {"store": "x"}, "model": {"conv": "schnet"}, "heads": {"e": {}}}
-    )
-    assert dispatch.choices(Trial("t", {}, until=10))[0][-1] == 2
-
-
-def test_slots_of_a_lost_host_stay_known_to_what_was_placed_there(tmp_path):
-    campaign, run = parse_config(CAMPAIGN, CampaignConfig, "x"), RunDir(tmp_path)
-    dispatch = Dispatch(
-        campaign, run, TrainingTrials(campaign, run, {Path("x"): "x"}), find_profile()
-    )
-    dispatch.lay_out([Slot("a", 0, (), "cpu")], State())
-    dispatch.lay_out([Slot("b", 0, (), "cpu")], State())
-    assert dispatch._places(StartTask("t", ("a:0",), 1, ""))[0].host == "a"
-    assert dispatch.pool.hosts == ("b",)

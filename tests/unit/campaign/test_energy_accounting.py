@@ -15,9 +15,8 @@ from hydragnn_hpo.campaign.energy_accounting import (
     charge_energy,
     split_energy,
 )
-from hydragnn_hpo.campaign.event_store import EventStore, JournalFold
+from hydragnn_hpo.campaign.event_store import EventStore
 from hydragnn_hpo.campaign.journal import read_journal
-from hydragnn_hpo.campaign.state import EnergyUse, fold
 from hydragnn_hpo.launching.counters import CounterSample
 from hydragnn_hpo.launching.job import Event, Slot
 
@@ -95,7 +94,7 @@ def test_a_card_of_another_name_belongs_to_those_who_have_one():
     assert split_energy(sample, slices) == [(80.0, ("h:0", "h:1"))]
 
 
-def test_a_card_that_is_nobodys_is_idle():
+def test_a_card_without_slots_is_idle():
     two = gpus(2)
     sample = CounterSample(10.0, ("host",), 0.0, tuple(((str(n),), 5.0) for n in range(4)))
     shares = charge_energy(split_energy(sample, two), {s.name: {"a": 10.0} for s in two}, 10.0)
@@ -118,44 +117,6 @@ def test_what_was_counted_is_what_is_charged_and_what_is_idle():
         everything = sum(shares.trials.values()) + shares.idle
         assert everything == pytest.approx(sample.joules or 0.0)
         assert shares.idle > -1e-9
-
-
-def energy(time, trials, idle, **more):
-    told = {"watts": 700.0, "hosts": 2, "parts": ["cpu"], **more}
-    return {"event": "energy", "time": time, "epoch": 1, "trials": trials, "idle": idle, **told}
-
-
-def story():
-    def at(time, kind, **values):
-        return {"event": kind, "time": time, "epoch": 1, **values}
-
-    yield at(0.0, "opened", units={}, slots=["h:0", "h:1"])
-    for name in ("a", "b"):
-        yield at(0.0, "proposed", trial=name, values={}, until=4)
-    yield at(0.0, "placed", trial="a", attempt=1, width=1, slots=["h:0"])
-    yield energy(30.0, {"a": [900.0, 30.0]}, 100.0)
-    yield at(40.0, "ended", trial="a", outcome="stopped", objective=1.0, score=1.0)
-    yield energy(60.0, {"a": [300.0, 6.0]}, 200.0, watts=650.0, parts=["card"])
-
-
-def test_the_state_holds_sums_and_what_is_unknown_stays_unknown():
-    state = fold(story())
-    assert state.trials["a"].energy == 1200.0
-    assert state.trials["a"].metered_share == pytest.approx(36.0 / 40.0)
-    assert state.trials["b"].energy is None
-    assert state.trials["b"].metered_share is None
-    assert state.energy == EnergyUse(1500.0, 300.0, 650.0, 2, ("card", "cpu"))
-    assert fold([]).energy.joules is None
-
-
-def test_figures_of_a_run():
-    found = JournalFold(story()).figures()
-    assert found["energy_joules"] == 1500.0
-    assert found["energy_idle_joules"] == 300.0
-    assert found["energy_parts"] == ["card", "cpu"]
-    nothing = JournalFold([]).figures()
-    assert nothing["energy_joules"] is nothing["energy_idle_joules"] is None
-    assert nothing["energy_parts"] is None
 
 
 def sample(**gauges):
@@ -295,7 +256,7 @@ def test_no_second_is_charged_twice_after_a_late_sample(stage):
     assert line["idle"] == 630.0
 
 
-def test_a_host_whose_slots_nobody_knows_any_more_is_idle(stage):
+def test_a_host_whose_slots_are_not_known_any_more_is_idle(stage):
     stage.slots = stage.slots[:2]
     stage.now += 30.0
     stage.tell("h1", sample_metering(600.0, 60.0))

@@ -7,13 +7,11 @@ import signal
 
 import pytest
 from unit.campaign.stub_backend import StubBackend
-from unit.campaign.test_controller import Ran, campaign
+from unit.campaign.stub_campaign import Ran, campaign, events_of
 
 from hydragnn_hpo.campaign import attempts as attempts_module
 from hydragnn_hpo.campaign import controller as controller_module
-from hydragnn_hpo.campaign import user_requests
 from hydragnn_hpo.campaign.attempts import Attempts
-from hydragnn_hpo.campaign.journal import read_journal
 from hydragnn_hpo.campaign.outcome import read_outcome
 from hydragnn_hpo.campaign.setup import check_stores
 from hydragnn_hpo.campaign.shutdown import Drained
@@ -25,8 +23,7 @@ from hydragnn_hpo.leases import DRAINED, RANK_LEASE_LAPSED, read_release_reason
 
 
 @pytest.fixture(autouse=True)
-def at_once(monkeypatch):
-    monkeypatch.setattr(user_requests, "LOOK_SECONDS", 0.0)
+def impatient(monkeypatch):
     monkeypatch.setattr(attempts_module, "PATIENCE_SECONDS", 0.1)
 
 
@@ -107,8 +104,7 @@ def test_ranks_that_lose_each_other_are_not_alike(tmp_path, trainings):
     backend.codes, backend.first = (PEER_LOST,), 0
     with pytest.raises(JobError, match="no trial has a result"):
         Ran(tmp_path, campaign(max_restarts=1), backend)
-    ended = [e for e in read_journal(tmp_path / "run/events.jsonl") if e["event"] == "ended"]
-    failed = [e for e in ended if e["outcome"] == "failed"]
+    failed = [e for e in events_of(tmp_path / "run", "ended") if e["outcome"] == "failed"]
     assert len(failed) == 6
     assert "lost each other 2 times in a row" in failed[0]["message"]
 
@@ -142,30 +138,28 @@ def test_files_out_of_reach_fail_no_trial_and_drain_at_last(tmp_path, monkeypatc
 @pytest.mark.parametrize("error", [FileNotFoundError, PermissionError])
 def test_a_run_directory_that_goes_away_drains_its_campaign(tmp_path, monkeypatch, error):
     """A mount that is gone shows no result: an end that is read now would lose one."""
-    real = Attempts.end
-
-    def lose_mount(attempts, trial, *args, **values):
-        if error is FileNotFoundError:
-            (tmp_path / "run").rename(tmp_path / "elsewhere")
-        else:
-            monkeypatch.setattr(os, "stat", deny)
-        real(attempts, trial, *args, **values)
+    run, stat, end = tmp_path / "run", os.stat, Attempts.end
 
     def deny(path, *args, **values):
-        if str(tmp_path / "run") in str(path):
+        if str(run) in str(path):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
         return stat(path, *args, **values)
 
-    stat = os.stat
     with monkeypatch.context() as patch:
+
+        def lose_mount(*args, **values):
+            if error is FileNotFoundError:
+                run.rename(tmp_path / "elsewhere")
+            else:
+                patch.setattr(os, "stat", deny)
+            end(*args, **values)
+
         patch.setattr(Attempts, "end", lose_mount)
         with pytest.raises(Drained, match="is out of reach"):
             Ran(tmp_path, campaign(), StubBackend())
-        monkeypatch.undo()
     if error is FileNotFoundError:
-        (tmp_path / "elsewhere").rename(tmp_path / "run")
-        (tmp_path / "run/controller/000001.lease").write_text("{}")  # its process would be gone
-    monkeypatch.setattr(user_requests, "LOOK_SECONDS", 0.0)
+        (tmp_path / "elsewhere").rename(run)
+        (run / "controller/000001.lease").write_text("{}")  # its process would be gone
     assert len(Ran(tmp_path, campaign(), StubBackend()).state.with_status("stopped")) == 6
 
 
@@ -209,6 +203,6 @@ def test_a_program_that_crashes_twice_is_a_bug_and_no_host_is_blamed(tmp_path, t
     backend.codes, backend.first = (-int(signal.Signals[number]),), 0
     with pytest.raises(JobError, match=rf"^3 trials failed alike.* crashed .*{number}"):
         Ran(tmp_path, campaign(), backend)
-    ended = [e for e in read_journal(tmp_path / "run/events.jsonl") if e["event"] == "ended"]
+    ended = events_of(tmp_path / "run", "ended")
     assert [e["reason"] for e in ended if e["trial"] == "t0000"] == ["crashed", "bug"]
-    assert not [e for e in read_journal(tmp_path / "run/events.jsonl") if "failed" in e["event"]]
+    assert not [e for e in events_of(tmp_path / "run") if "failed" in e["event"]]

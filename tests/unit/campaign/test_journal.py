@@ -108,8 +108,8 @@ def append(path, content):
         file.write(content)
 
 
-def test_bytes_that_come_in_any_pieces_give_every_line_once(tmp_path):
-    path, whole, chance = tmp_path / "events.jsonl", b"".join(LINES), random.Random(3)
+def test_bytes_that_come_in_any_pieces_give_every_line_once(path):
+    whole, chance = b"".join(LINES), random.Random(3)
     follower, found = JournalFollower(path), []
     assert list(follower.read_new()) == []
     while whole:
@@ -122,8 +122,7 @@ def test_bytes_that_come_in_any_pieces_give_every_line_once(tmp_path):
     assert follower.offset == path.stat().st_size
 
 
-def test_only_what_is_new_is_read(tmp_path, monkeypatch):
-    path = tmp_path / "events.jsonl"
+def test_only_what_is_new_is_read(path, monkeypatch):
     append(path, b"".join(LINES))
     follower = JournalFollower(path)
     list(follower.read_new())
@@ -134,8 +133,7 @@ def test_only_what_is_new_is_read(tmp_path, monkeypatch):
     assert decoded == [LINES[0]]
 
 
-def test_a_torn_end_that_is_cut_off_and_written_anew_is_no_damage(tmp_path):
-    path = tmp_path / "events.jsonl"
+def test_a_torn_end_that_is_cut_off_and_written_again_is_no_damage(path):
     append(path, LINES[0] + LINES[1][:20])
     follower = JournalFollower(path)
     assert list(follower.read_new()) == [EVENTS[0]]
@@ -144,8 +142,7 @@ def test_a_torn_end_that_is_cut_off_and_written_anew_is_no_damage(tmp_path):
     assert list(follower.read_new()) == [EVENTS[2]]
 
 
-def test_a_damaged_line_before_the_last_is_an_error(tmp_path):
-    path = tmp_path / "events.jsonl"
+def test_a_damaged_line_before_the_last_is_an_error(path):
     damaged = LINES[1].replace(b"epoch", b"epocH", 1)
     append(path, LINES[0] + damaged)
     follower = JournalFollower(path)
@@ -156,8 +153,7 @@ def test_a_damaged_line_before_the_last_is_an_error(tmp_path):
 
 
 @pytest.mark.parametrize("content", [b"", LINES[5], b"".join(LINES[5:])])
-def test_another_journal_in_its_place_is_not_taken_for_it(tmp_path, content):
-    path = tmp_path / "events.jsonl"
+def test_another_journal_in_its_place_is_not_taken_for_it(path, content):
     append(path, b"".join(LINES[:3]))
     follower = JournalFollower(path)
     list(follower.read_new())
@@ -166,9 +162,8 @@ def test_another_journal_in_its_place_is_not_taken_for_it(tmp_path, content):
         list(follower.read_new())
 
 
-def test_a_copy_that_has_grown_is_the_same_journal(tmp_path):
+def test_a_copy_that_has_grown_is_the_same_journal(path):
     """As rsync leaves it: another file with the same beginning."""
-    path = tmp_path / "events.jsonl"
     append(path, b"".join(LINES[:3]))
     follower = JournalFollower(path)
     list(follower.read_new())
@@ -177,8 +172,7 @@ def test_a_copy_that_has_grown_is_the_same_journal(tmp_path):
     assert list(follower.read_new()) == [EVENTS[3]]
 
 
-def test_a_journal_that_is_gone_is_told(tmp_path):
-    path = tmp_path / "events.jsonl"
+def test_a_journal_that_is_gone_is_told(path):
     append(path, LINES[0])
     follower = JournalFollower(path)
     list(follower.read_new())
@@ -187,9 +181,8 @@ def test_a_journal_that_is_gone_is_told(tmp_path):
         list(follower.read_new())
 
 
-def test_a_line_whose_end_comes_while_it_is_read_is_no_damage(tmp_path, monkeypatch):
+def test_a_line_whose_end_comes_while_it_is_read_is_no_damage(path, monkeypatch):
     """``read`` meets half a line; before it looks behind it, the rest is there."""
-    path = tmp_path / "events.jsonl"
     append(path, LINES[0] + LINES[1][:20])
 
     def decode(line):
@@ -202,7 +195,7 @@ def test_a_line_whose_end_comes_while_it_is_read_is_no_damage(tmp_path, monkeypa
     assert list(read_journal(path)) == [EVENTS[0]]
 
 
-def test_what_is_no_file_is_a_sentence(tmp_path):
-    (tmp_path / "events.jsonl").mkdir()
+def test_what_is_no_file_is_a_sentence(path):
+    path.mkdir()
     with pytest.raises(RunError, match="events.jsonl: cannot be read"):
-        list(JournalFollower(tmp_path / "events.jsonl").read_new())
+        list(JournalFollower(path).read_new())

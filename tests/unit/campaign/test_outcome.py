@@ -26,19 +26,14 @@ def ended(folder, codes, *, restarts=0, stop_reason=None):
     return read_outcome(EndedAttempt(folder, codes, stop_reason, restarts, max_restarts=2))
 
 
-def test_a_rank_that_named_another_makes_the_attempt_stale(tmp_path):
+def test_a_rank_that_named_another_makes_the_attempt_stale_and_again_and_again_a_bug(tmp_path):
     """The others saw their peer vanish, and the one that hung was killed."""
     (tmp_path / "log").write_text(f"first\n{SENTENCE}\n")
-    found = ended(tmp_path, [STALE, PEER_LOST, -signal.SIGKILL])
-    assert (found["outcome"], found["reason"]) == ("interrupted", "stale")
-    assert SENTENCE in found["message"]
-
-
-def test_who_hangs_again_and_again_is_a_bug(tmp_path):
-    (tmp_path / "log").write_text(SENTENCE)
-    found = ended(tmp_path, [STALE, PEER_LOST], restarts=2)
-    assert (found["outcome"], found["reason"]) == ("failed", "bug")
-    assert SENTENCE in found["message"]
+    codes = [STALE, PEER_LOST, -signal.SIGKILL]
+    for restarts, ends in ((1, ("interrupted", "stale")), (2, ("failed", "bug"))):
+        found = ended(tmp_path, codes, restarts=restarts)
+        assert (found["outcome"], found["reason"]) == ends
+        assert SENTENCE in found["message"]
 
 
 @pytest.mark.parametrize(

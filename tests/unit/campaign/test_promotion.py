@@ -2,34 +2,18 @@
 
 import pytest
 from unit.campaign.stub_backend import StubBackend
+from unit.campaign.stub_campaign import Killed, campaign, events_of, kill_when
 
 from hydragnn_hpo.campaign import proposals as proposals_module
 from hydragnn_hpo.campaign.controller import Controller
-from hydragnn_hpo.campaign.journal import read_journal
+from hydragnn_hpo.campaign.event_store import JournalFold
 from hydragnn_hpo.campaign.promotion import choose_replicates
 from hydragnn_hpo.campaign.setup import open_run, trial_config
-from hydragnn_hpo.campaign.state import State, fold
+from hydragnn_hpo.campaign.state import State
 from hydragnn_hpo.campaign.status import build_status, describe_trial, rank_trials
 from hydragnn_hpo.config.campaign_config import CampaignConfig, EnsembleConfig
 from hydragnn_hpo.config.schema import parse_config
 from hydragnn_hpo.errors import ConfigError, RunError
-
-SEARCH = {"brain": "random", "trials": 6, "rungs": [2, 4], "finalists": 3}
-
-
-def campaign(**search):
-    values = {
-        "name": "stub",
-        "seed": 3,
-        "space": {"x": {"low": 0.0, "high": 1.0}},
-        "search": {**SEARCH, **search},
-        "command": {"argv": ["true"]},
-    }
-    return parse_config(values, CampaignConfig, "stub")
-
-
-class Crashed(BaseException):
-    """What no controller catches."""
 
 
 @pytest.fixture
@@ -37,7 +21,7 @@ def start(tmp_path):
     """Run a campaign in the test's own directory, to its end; again and again."""
 
     def begin(reseed=0, ask=0, watch=lambda *_: None, backend=None):
-        config = campaign()
+        config = campaign(rungs=[2, 4], finalists=3)
         opened = open_run(config, tmp_path / "run")
         wanted = config.model_copy(update={"ensemble": EnsembleConfig(reseed=reseed)})
         ours = backend or StubBackend(full=4)
@@ -65,7 +49,7 @@ def again(state):
 
 def test_the_best_are_trained_again_to_the_full_budget_when_the_search_is_over(start, tmp_path):
     state = start(reseed=2)
-    events = list(read_journal(tmp_path / "run/events.jsonl"))
+    events = events_of(tmp_path / "run")
     closed = next(n for n, e in enumerate(events) if e["event"] == "promoted" and e["last"])
     late = [e for e in events[closed:] if e["event"] == "proposed"]
     assert [e["parent"] for e in late] == best_of(state, 2)
@@ -77,21 +61,12 @@ def test_the_best_are_trained_again_to_the_full_budget_when_the_search_is_over(s
             e["reached"] for e in events if e["event"] == "epoch" and e["trial"] == trial.name
         ]
         assert epochs == [1, 2, 3, 4]
-
-
-def test_they_take_no_part_in_the_search(start):
-    state = start(reseed=2)
-    assert state.searched == 6
+    assert state.searched == 6, "they take no part in the search"
     assert [len(state.results[rung]) for rung in (2, 4)] == [6, 3]
     assert not {t.name for t in again(state).values()} & state.promoted[2]
-
-
-def test_none_is_trained_again_unless_somebody_wants_it(start):
-    assert not again(start())
-
-
-def test_there_are_no_more_than_were_trained_to_the_end(start):
-    assert len(again(start(reseed=50))) == 3
+    reckoning = JournalFold(events)
+    standing = build_status(reckoning.state, reckoning.ledger, trials=6, rungs=[2, 4])
+    assert (standing.budget, standing.at_rest, standing.phase) == (8, 8, "finished")
 
 
 @pytest.mark.parametrize("after", ["promoted", "proposed", "placed", "epoch"])
@@ -99,41 +74,42 @@ def test_a_controller_that_dies_meanwhile_costs_no_seed_and_makes_no_second_one(
     start, tmp_path, after
 ):
     def crash(state, controller):
-        journal = list(read_journal(tmp_path / "run/events.jsonl"))
-        late = [e for e in journal if "parent" in e or e.get("trial") in ("t0006", "t0007")]
+        late = [
+            e
+            for e in events_of(tmp_path / "run")
+            if "parent" in e or e.get("trial") in ("t0006", "t0007")
+        ]
         over = after == "promoted" and state.closed
         if over or any(e["event"] == after for e in late):
-            raise Crashed
+            raise Killed
 
-    with pytest.raises(Crashed):
+    with pytest.raises(Killed):
         start(reseed=2, watch=crash)
     state = start(reseed=2)
     assert sorted(again(state)) == sorted(best_of(state, 2))
     assert len(state.trials) == 8
 
 
-def test_a_finished_campaign_trains_them_when_a_person_asks_and_is_finished_again(start, tmp_path):
-    assert start().finished
+def test_a_finished_campaign_trains_them_when_a_person_asks_and_is_finished_again(start):
+    state = start()
+    assert state.finished
+    assert not again(state)
     state = start(ask=2)
     assert sorted(again(state)) == sorted(best_of(state, 2))
     assert state.finished
     assert len(start(ask=2).trials) == 8, "asked twice for two: there are two"
-    assert len(start(ask=3).trials) == 9
-    assert fold(read_journal(tmp_path / "run/events.jsonl")).reseed == 3
+    assert len(start(ask=50).trials) == 9, "no more than were trained to the end"
 
 
 def test_what_a_person_asked_is_known_to_whoever_goes_on(start):
     start()
 
-    def crash(state, controller):
-        raise Crashed
-
-    with pytest.raises(Crashed):
-        start(ask=2, watch=crash)
+    with pytest.raises(Killed):
+        start(ask=2, watch=kill_when(lambda state: True))
     assert len(again(start())) == 2
 
 
-def test_nobody_can_ask_before_the_search_is_over(start):
+def test_it_cannot_be_asked_for_before_the_search_is_over(start):
     with pytest.raises(RunError, match="its search is not over"):
         start(ask=2)
 
@@ -202,12 +178,9 @@ def test_only_completed_ones_of_the_search_are_chosen_and_none_before_its_end():
 
 
 def test_a_campaign_of_commands_refuses_it():
+    values = {**campaign().model_dump(mode="json"), "ensemble": {"reseed": 1}}
     with pytest.raises(ConfigError, match="a command has no ensemble"):
-        parse_config(
-            {**campaign().model_dump(mode="json"), "ensemble": {"reseed": 1}},
-            CampaignConfig,
-            "stub",
-        )
+        parse_config(values, CampaignConfig, "stub")
 
 
 def test_the_new_seed_is_derived_from_the_new_name():
@@ -229,12 +202,3 @@ def test_the_new_seed_is_derived_from_the_new_name():
     assert first.seed != second.seed
     parts = {"trial", "seed"}
     assert first.model_dump(exclude=parts) == second.model_dump(exclude=parts)
-
-
-def test_status_counts_them_apart_from_the_search(start, tmp_path):
-    from hydragnn_hpo.campaign.event_store import JournalFold
-
-    start(reseed=2)
-    reckoning = JournalFold(read_journal(tmp_path / "run/events.jsonl"))
-    standing = build_status(reckoning.state, reckoning.ledger, trials=6, rungs=[2, 4])
-    assert (standing.budget, standing.at_rest, standing.phase) == (8, 8, "finished")

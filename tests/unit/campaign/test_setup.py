@@ -1,11 +1,10 @@
 """Opening a run directory: what a killed process left behind."""
 
 import platform
-import subprocess
-import sys
 
 import numpy
 import pytest
+from unit.campaign.stub_campaign import campaign
 
 import hydragnn_hpo
 from hydragnn_hpo.campaign.setup import (
@@ -16,7 +15,7 @@ from hydragnn_hpo.campaign.setup import (
     tidy,
 )
 from hydragnn_hpo.config.campaign_config import CampaignConfig
-from hydragnn_hpo.config.schema import load_config, parse_config
+from hydragnn_hpo.config.schema import load_config
 from hydragnn_hpo.errors import RunError
 from hydragnn_hpo.layout import RunDir
 from hydragnn_hpo.resources import resource_path
@@ -61,16 +60,7 @@ def test_a_campaign_may_move_with_its_card_but_not_take_another(tmp_path):
 
 def test_several_may_open_one_run_in_the_same_moment(tmp_path):
     """Whoever comes while another one writes the campaign does not take that for something else."""
-    config = parse_config(
-        {
-            "name": "many",
-            "space": {"x": {"low": 0.0, "high": 1.0}},
-            "search": {"trials": 2, "rungs": [1], "finalists": 1},
-            "command": {"argv": ["true"]},
-        },
-        CampaignConfig,
-        "many",
-    )
+    config = campaign()
     (tmp_path / ".campaign.toml.abc.part").write_text("na")
     assert open_run(config, tmp_path).campaign.exists()
     (tmp_path / "campaign.toml").unlink()
@@ -85,16 +75,4 @@ def test_versions_are_those_that_run():
     assert found["python"] == platform.python_version()
     assert found["numpy"] == numpy.__version__
     assert platform.machine() in found["system"]
-
-
-def test_what_is_not_installed_is_left_out():
     assert read_software_versions(["no-such-package-anywhere"]).keys() == {"python"}
-
-
-def test_a_login_node_does_not_import_torch_for_it():
-    code = (
-        "import sys; from hydragnn_hpo.campaign.setup import controller_versions;"
-        "controller_versions(); print('torch' in sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "False"

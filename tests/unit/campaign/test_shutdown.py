@@ -9,20 +9,16 @@ from hydragnn_hpo.campaign.shutdown import ShutdownRequest
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_the_first_signal_only_sets_the_wish(number):
+def test_the_first_signal_only_sets_the_wish_and_the_second_does_not_wait(number):
+    before = signal.getsignal(number)
     pause = ShutdownRequest()
     with pause.handle_signals():
         assert not pause.wanted
         os.kill(os.getpid(), number)
         assert pause.wanted
-
-
-def test_the_second_signal_does_not_wait():
-    pause = ShutdownRequest()
-    with pause.handle_signals():
-        os.kill(os.getpid(), signal.SIGTERM)
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
+    assert signal.getsignal(number) is before
 
 
 def test_a_scheduler_says_that_the_end_is_near_and_may_say_it_again():
@@ -43,11 +39,3 @@ def test_sigterm_in_a_batch_job_is_the_end_of_its_allocation_however_often_it_co
         assert (pause.draining, pause.wanted) == (True, False)
         os.kill(os.getpid(), signal.SIGINT)
         assert pause.wanted
-
-
-def test_handlers_are_put_back():
-    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
-    with ShutdownRequest().handle_signals():
-        inside = signal.getsignal(signal.SIGINT)
-    assert inside not in before
-    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before

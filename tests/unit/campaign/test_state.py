@@ -19,22 +19,6 @@ def ended(name, outcome, time=5.0, **values):
     return event("ended", time, trial=name, outcome=outcome, **values)
 
 
-def test_an_interrupted_trial_waits_again_at_its_checkpoint():
-    state = fold(
-        [
-            proposed("a"),
-            placed("a"),
-            event("epoch", trial="a", reached=1, best_objective=0.9, seconds=1.0, width=1),
-            event("checkpoint", trial="a", reached=1),
-            event("epoch", trial="a", reached=2, best_objective=0.8, seconds=1.0, width=1),
-            ended("a", "interrupted", reason="host_lost"),
-        ]
-    )
-    trial = state.trials["a"]
-    assert (trial.status, trial.epoch, trial.restarts) == ("queued", 1, 1)
-    assert trial.slot_seconds == 5.0
-
-
 def test_restarts_count_only_without_new_checkpoints():
     lost = [placed("a"), ended("a", "interrupted", reason="host_lost")]
     saved = [event("checkpoint", trial="a", reached=2)]
@@ -51,25 +35,6 @@ def test_a_checkpoint_in_mid_epoch_is_a_new_one():
     assert (onward.trials["a"].restarts, onward.trials["a"].epoch) == (1, 1)
     stuck = fold([proposed("a"), *attempt(1, 12), *attempt(1, 12), *attempt(1, 12)])
     assert (stuck.trials["a"].restarts, stuck.trials["a"].epoch) == (3, 1)
-
-
-def test_a_rank_that_was_waited_for_in_vain_counts_as_a_restart():
-    stale = [placed("a"), ended("a", "interrupted", reason="stale", message="rank 3 is at ...")]
-    assert fold([proposed("a"), *stale, *stale]).trials["a"].restarts == 2
-
-
-def test_a_failed_trial_has_a_reason_and_never_a_score():
-    state = fold(
-        [
-            proposed("a"),
-            placed("a"),
-            event("epoch", trial="a", reached=1, best_objective=0.1, seconds=1.0, width=1),
-            ended("a", "failed", reason="diverged", message="epoch 2"),
-        ]
-    )
-    assert state.trials["a"].objective is None
-    assert state.ranked() == []
-    assert state.trials["a"].reason == "diverged"
 
 
 def test_furthest_trained_ranks_first_then_lowest_objective():

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 from unit.campaign.stub_backend import StubBackend
-from unit.campaign.test_controller import Ran, asking, campaign
+from unit.campaign.stub_campaign import Killed, Ran, asking, campaign
 
 from hydragnn_hpo.campaign import user_requests
 from hydragnn_hpo.campaign.proposals import SearchWorker
@@ -53,10 +53,6 @@ def test_an_answered_wish_is_gone(run):
     remove_request(first)
     remove_request(first)
     assert [request.request for _, request in read_requests(run)] == ["stop"]
-
-
-def test_a_run_without_wishes_has_none(run):
-    assert read_requests(run) == []
 
 
 def test_only_the_owner_may_wish(run):
@@ -120,19 +116,14 @@ def test_links_pipes_folders_and_large_files_are_not_opened(run, tmp_path, caplo
     (run.requests / "3.json").mkdir()
     (run.requests / "3.json" / "inside").touch()
     (run.requests / "4.json").write_text(json.dumps({"request": "stop"}) + " " * 100)
+    part = run.requests / ".00000000000000000001-x.json.abc.part"
+    part.write_text("{")
     with caplog.at_level(logging.WARNING):
         assert read_requests(run) == []
     assert read_requests(run) == []
     assert len(caplog.records) == 4, "each is named once"
     assert secret.exists()
-
-
-def test_a_half_written_file_is_not_looked_at(run):
-    run.requests.mkdir()
-    part = run.requests / ".00000000000000000001-x.json.abc.part"
-    part.write_text("{")
-    assert read_requests(run) == []
-    assert part.exists()
+    assert part.exists(), "half-written: it is not looked at"
 
 
 GOOD = {
@@ -209,28 +200,21 @@ def test_what_cannot_come_true_is_refused(wish, says, config, state):
     assert says in str(error.value)
 
 
-def test_nothing_is_asked_of_a_finished_campaign(config, state):
-    state.apply(at("finished"))
+@pytest.mark.parametrize(
+    ("kind", "says"), [("finished", "is finished"), ("ending", "was asked to stop")]
+)
+def test_a_campaign_that_ends_takes_no_more_trials(kind, says, config, state):
+    state.apply(at(kind))
     for request in (UserRequest(request="stop"), UserRequest(request="add-trials", count=3)):
-        with pytest.raises(RunError, match="is finished"):
+        with pytest.raises(RunError, match=says):
             check_request(request, config, state)
-
-
-def test_a_campaign_that_ends_takes_no_more_trials(config, state):
-    state.apply(at("ending"))
-    for request in (UserRequest(request="stop"), UserRequest(request="add-trials", count=3)):
-        with pytest.raises(RunError, match="was asked to stop"):
-            check_request(request, config, state)
-    check_request(UserRequest(request="cancel", trial="t0001"), config, state)
+    if kind == "ending":
+        check_request(UserRequest(request="cancel", trial="t0001"), config, state)
 
 
 def test_before_the_first_proposal_there_is_no_trial(config):
     with pytest.raises(ConfigError, match="none was proposed yet"):
         check_request(UserRequest(request="cancel", trial="t0000"), config, fold([]))
-
-
-def test_values_of_the_space_are_allowed(config):
-    check_values(config, GOOD)
 
 
 BAD_VALUES = {
@@ -247,6 +231,7 @@ BAD_VALUES = {
 
 @pytest.mark.parametrize("name", BAD_VALUES)
 def test_values_outside_of_the_space_are_refused(name, config):
+    check_values(config, GOOD)
     change, says = BAD_VALUES[name]
     values = {key: value for key, value in (GOOD | change).items() if value is not None}
     with pytest.raises(ConfigError) as error:
@@ -266,9 +251,8 @@ class Book:
 
 
 @pytest.fixture
-def steered(tmp_path, monkeypatch):
+def steered(tmp_path):
     """One failed trial, and one whose values never made a trial."""
-    monkeypatch.setattr(user_requests, "LOOK_SECONDS", 0.0)
     event_store, run = Book(), RunDir(tmp_path)
     for name, reason in (("t0000", "diverged"), ("t0001", "bad_config")):
         event_store.append("proposed", trial=name, values={}, until=4)
@@ -300,11 +284,6 @@ def test_one_that_makes_none_is_refused_and_gone(steered, trial, caplog):
     )
 
 
-@pytest.fixture(autouse=True)
-def at_once(monkeypatch):
-    monkeypatch.setattr(user_requests, "LOOK_SECONDS", 0.0)
-
-
 def test_what_the_brain_proposes_later_is_left(tmp_path, monkeypatch):
     """It was asked before the stop and answers after it, while a trial still runs."""
     holding, stopped, answer = [], [], SearchWorker.take_proposals
@@ -329,9 +308,6 @@ def test_what_the_brain_proposes_later_is_left(tmp_path, monkeypatch):
 
 
 def test_a_stop_that_a_crash_interrupts_is_obeyed_by_the_next_controller(tmp_path, monkeypatch):
-    class Killed(BaseException):
-        pass
-
     def drop(self, trial, why, **more):
         if self.event_store.state.count("cancelled"):
             raise Killed

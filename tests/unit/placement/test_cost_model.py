@@ -11,7 +11,6 @@ import pytest
 from hydragnn_hpo.errors import StorageError
 from hydragnn_hpo.placement.cost_model import (
     MOST_ROWS,
-    STALE,
     CostModel,
     Ridge,
     TrialPrediction,
@@ -49,20 +48,6 @@ def errors(costs, pairs, correct=True):
         price = costs.price(trial)
         said = price.epoch_seconds(width) if correct else price.quote.seconds(width)
         yield abs(math.log(said / truth(costs, trial, width)))
-
-
-def test_corrected_prices_are_five_times_better_after_a_quarter_of_the_trials(
-    machine, stats, trials
-):
-    random = np.random.default_rng(0)
-    costs = CostModel(stats, machine)
-    for trial, width in trials[:12]:
-        costs.observe(trial, width, truth(costs, trial, width, random))
-    rest = trials[12:]
-    before, after = (statistics.median(errors(costs, rest, correct)) for correct in (False, True))
-    assert before > 1.0, "a factor of three, and those of the convs"
-    assert after < before / 5
-    assert statistics.median(costs.price(trial).sigma for trial, _ in rest) < 0.4
 
 
 def test_an_epoch_gone_wrong_is_not_held_against_others(machine, stats, make_trial):
@@ -305,6 +290,7 @@ def test_what_was_never_seen_is_less_certain():
         ridge.put(key, {"one": 1.0, "kind:a": 1.0}, 1.0)
     known, new = {"one": 1.0, "kind:a": 1.0}, {"one": 1.0, "kind:z": 1.0}
     assert ridge.sigma(known) < 0.3 < 1.0 < ridge.sigma(new)
+    assert ridge.sigma(known | {"size": 2.0}) == pytest.approx(2.0, rel=0.01)
 
 
 def test_a_later_observation_of_the_same_replaces_the_first():
@@ -326,19 +312,6 @@ def test_predictions_of_one_version_are_the_same():
         ridge.put(key, {"one": 1.0}, 5.0)
     assert ridge.version > before
     assert ridge.predict({"one": 1.0}) != said
-
-
-def test_observations_among_thousands_are_fitted_by_the_dozen():
-    random = np.random.default_rng(2)
-    ridge = Ridge(PRIORS, noise=0.15)
-    rows = list(law(random, 2400, 0.1))
-    for key, (features, _, value) in enumerate(rows[:2000]):
-        ridge.put(key, features, value)
-    before = ridge.version
-    for key, (features, _, value) in enumerate(rows[2000:]):
-        ridge.put(2000 + key, features, value)
-        ridge.predict(features)
-    assert 0 < ridge.version - before <= 400 / (2000 * STALE)
 
 
 def test_the_oldest_are_forgotten():
@@ -384,8 +357,4 @@ def test_first_attempts_of_trials_that_ended():
     assert rows == [TrialPrediction("b", 1, 1.0, 1.5), TrialPrediction("a", 2, 2.0, 4.0)]
     assert [row.ratio for row in rows] == [1.5, 2.0]
     assert typical_error(rows) == pytest.approx((math.log(1.5) + math.log(2.0)) / 2)
-
-
-def test_nothing_ended():
-    assert compare_with_prediction([]) == []
-    assert typical_error([]) is None
+    assert typical_error(compare_with_prediction([])) is None

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from makespan_bound import campaign_bound, least_makespan
+from makespan_bound import campaign_bound
 
 from hydragnn_hpo.placement.deadline import build_price_table, common_deadline
 from hydragnn_hpo.placement.simulator import SimulatedWork
@@ -37,28 +37,6 @@ def slow_bound(works, slots):
     return best
 
 
-def test_the_bound_is_the_area_where_no_trial_is_long():
-    # 1 + 2 + 3 + 4 slot-seconds on 2 slots, all on one rank.
-    works = [work(f"{s}", (float(s),), (1,)) for s in (1, 2, 3, 4)]
-    assert campaign_bound(works, 2) == pytest.approx(5.0)
-
-
-def test_the_bound_is_the_longest_trial_at_its_quickest():
-    works = [work("a", (8.0, 5.0, 4.0)), work("b", (1.0,), (1,))]
-    assert campaign_bound(works, 64) == pytest.approx(4.0)
-    # Three slots hold two ranks of it, not four.
-    assert campaign_bound(works, 3) == pytest.approx(5.0)
-    assert campaign_bound([work("a", (8.0, 4.0, 2.0))], 3) == pytest.approx(4.0)
-
-
-def test_the_bound_counts_what_width_costs():
-    # On 2 slots: one rank each takes 8 + 8 in 8 s; nothing is gained by width.
-    works = [work("a", (8.0, 5.0), (1, 2)), work("b", (8.0, 5.0), (1, 2))]
-    assert campaign_bound(works, 2) == pytest.approx(8.0)
-    # On 3 slots: both on 2 ranks are 20 slot-seconds, 6.7 s; one rank each would take 8 s.
-    assert campaign_bound(works, 3) == pytest.approx(20.0 / 3.0)
-
-
 laws = st.builds(
     lambda seconds, loss: tuple(seconds * (1 + loss * (p - 1)) / p for p in (1, 2, 4)),
     st.floats(0.1, 100.0),
@@ -71,11 +49,6 @@ laws = st.builds(
 def test_the_bound_is_what_a_slow_search_finds(seconds, slots):
     works = [work(str(row), each) for row, each in enumerate(seconds)]
     assert campaign_bound(works, slots) == pytest.approx(slow_bound(works, slots), rel=1e-4)
-
-
-def test_one_law_serves_all_trials_where_slots_are_the_same():
-    seconds = np.array([[4.0, 2.0], [2.0, 1.0]])
-    assert least_makespan(seconds, np.array([1.0, 2.0]), 2) == pytest.approx(3.0)
 
 
 @settings(deadline=None)

@@ -150,8 +150,6 @@ def test_a_copy_knows_nothing_of_what_happens_to_the_other():
 def test_an_empty_pool_gives_nothing():
     pool = SlotPool.of(())
     assert (pool.total, pool.free, pool.take(1), pool.idle_hosts) == (0, 0, None, ())
-    pool.add_host("a", ("a:0", "a:1"))
-    assert pool.take(2) == ("a:0", "a:1")
 
 
 def test_names_say_which_slots_a_host_has():

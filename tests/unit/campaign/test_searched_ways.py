@@ -1,4 +1,4 @@
-"""How ranks share a model may be searched like anything else."""
+"""How ranks share a model, and how it is trained, may be searched like anything else."""
 
 import itertools
 
@@ -16,13 +16,24 @@ SPACE = {
     "parallel.recompute": [False, True],
     "parallel.bucket_mb": {"low": 1.0, "high": 25.0, "log": True},
 }
-TARGETS = {"energy": {"level": "graph", "shape": "scalar", "unit": "eV"}}
+TRAINING = {
+    "training.optimizer": ["adamw", "adam", "sgd", "lamb", "muon"],
+    "training.schedule": ["cosine", "constant", "plateau", "one_cycle"],
+    "training.scale_rate": ["none", "sqrt", "linear"],
+    "training.precision": ["fp32", "tf32", "bf16"],
+}
+TARGETS = {
+    "energy": {"level": "graph", "shape": "scalar", "unit": "eV"},
+    "forces": {
+        "level": "node", "shape": "vector", "unit": "eV/angstrom", "derived_from": "energy"
+    },
+}  # fmt: skip
 
 
-def campaign(searched):
+def campaign(searched, heads=("energy",), **training):
+    trial = {"model": {"conv": "painn"}, "heads": dict.fromkeys(heads, {}), "training": training}
     return CampaignConfig.model_validate({
-        "name": "ways", "data": {"card": "mine"}, "space": searched,
-        "trial": {"model": {"conv": "schnet"}, "heads": {"energy": {}}},
+        "name": "ways", "data": {"card": "mine"}, "space": searched, "trial": trial,
         "search": {"trials": 8, "rungs": [2, 4]},
     })  # fmt: skip
 
@@ -46,3 +57,11 @@ def test_every_way_to_share_a_model_makes_a_valid_trial():
 def test_a_way_that_does_not_exist_is_refused_before_a_trial_is_paid_for():
     with pytest.raises(ConfigError, match=r"parallel\.shard"):
         check_corners(campaign({"parallel.shard": ["none", "optimizer"]}), TARGETS, 6.0)
+
+
+def test_forces_in_bf16_are_searched_only_where_that_is_wanted():
+    check_corners(campaign(TRAINING), TARGETS, 6.0)
+    both = ("energy", "forces")
+    check_corners(campaign(TRAINING, both, bf16_derivatives=True), TARGETS, 6.0)
+    with pytest.raises(ConfigError, match=r"precision = bf16.*head 'forces'.*bf16_derivatives"):
+        check_corners(campaign(TRAINING, both), TARGETS, 6.0)
