@@ -25,23 +25,13 @@ def conv(request):
 
 
 @pytest.fixture
-def dtype():
-    return torch.float32
-
-
-@pytest.fixture
-def tolerance():
-    return 2e-4
-
-
-@pytest.fixture
-def net(conv, dtype):
+def net(conv):
     """A net with heads of every level and shape that its conv can carry."""
     torch.manual_seed(3)
     config = ModelConfig(conv=conv, features=16, layers=3, cutoff=CUTOFF, basis_size=8)
     targets = {n: t for n, t in TARGETS.items() if t["shape"] == "scalar" or config.spec.vectors}
     heads = {name: HeadConfig(pool="contributions") for name in targets}
-    return MultiHeadGNN(config, heads, targets).to(dtype).eval()
+    return MultiHeadGNN(config, heads, targets).eval()
 
 
 def structure(seed, num_nodes=7, periodic=False):
@@ -63,9 +53,9 @@ def graph(numbers, positions, cell, pbc, cutoff=CUTOFF):
     return Graph("x", numbers, positions, cell, pbc, edges, shift, {}, "x", None)
 
 
-def batch_of(graphs, dtype=torch.float32, cutoff=CUTOFF):
+def batch_of(graphs, cutoff=CUTOFF):
     columns = columns_of(graphs, {})
-    return make_batch(columns, range(len(graphs)), cutoff=cutoff, dtype=dtype, pairs=True)
+    return make_batch(columns, range(len(graphs)), cutoff=cutoff, dtype=torch.float32, pairs=True)
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ def config(conv, request):
 
 def crystals(make, count, cutoff):
     graphs = [make.graph(*make.structure(s, 9, periodic=True), cutoff=cutoff) for s in range(count)]
-    return make.batch(graphs, torch.float32, cutoff=cutoff)
+    return make.batch(graphs, cutoff=cutoff)
 
 
 def sizes_of(batch, config):

@@ -53,14 +53,6 @@ def test_molecules_have_no_stress(make):
     assert found["forces"].shape == (10, 3)
 
 
-def test_answers_are_plain_numbers_where_no_gradient_is_wanted(make):
-    net, batch = make.net(HEADS), make.batch(make.graph(*make.atoms(5)))
-    with torch.no_grad():
-        found = net(batch)
-    assert not any(values.requires_grad for values in found.values())
-    assert set(net(batch, only=["forces"])) == {"forces"}
-
-
 def test_a_loss_on_forces_reaches_the_weights_with_the_right_slope(make):
     """The gradient of a loss on forces, by a weight, against finite differences."""
     net, batch = make.net(HEADS, conv="painn").train(), make.batch(make.graph(*make.atoms(6)))
