@@ -12,20 +12,11 @@ from hydragnn_hpo.config.schema import dump_config, parse_config
 from hydragnn_hpo.config.trial_config import TrialConfig
 from hydragnn_hpo.data.columns import Columns
 from hydragnn_hpo.data.store_access import open_store
-from hydragnn_hpo.training.ddp import Ranks
 from hydragnn_hpo.training.divergence import Diverged
 from hydragnn_hpo.training.trainer import Trainer
 from hydragnn_hpo.training.trial import load_trial, rank_main
 
-ALONE = Ranks(0, 1, torch.device("cpu"))
-
-
-def go():
-    return "go"
-
-
-def weights(trainer):
-    return torch.cat([p.detach().flatten() for p in trainer.model.parameters()])
+from .conftest import ALONE, go, weights
 
 
 def threads():
@@ -106,15 +97,14 @@ def test_two_data_sets_go_on_where_they_were(pair):
     """24 graphs of the first an epoch and 12 of the second: its passes go over two epochs."""
     bench = pair()
     config, graphs = load_trial(bench.trial)
-    ranks = ALONE
-    unbroken = Trainer(config, graphs, ranks)
+    unbroken = Trainer(config, graphs, ALONE)
     whole = seen_by(unbroken)
     unbroken.run(4, go)
-    first = Trainer(config, graphs, ranks)
+    first = Trainer(config, graphs, ALONE)
     before = seen_by(first)
     bench.trial.checkpoints.mkdir()
     first.run(1, go, bench.trial.checkpoints)
-    second = Trainer(*load_trial(bench.trial), ranks)
+    second = Trainer(*load_trial(bench.trial), ALONE)
     assert second.resume(bench.trial.checkpoints)
     after = seen_by(second)
     second.run(4, go)
