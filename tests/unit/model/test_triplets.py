@@ -96,18 +96,6 @@ def test_a_simple_cubic_crystal_has_thirty_triplets_per_atom():
     assert counts == {-1.0: 6, 0.0: 24, 1.0: 0}
 
 
-@pytest.mark.parametrize("paired", [True, False])
-def test_no_edges_give_no_triplets(paired):
-    edges = edges_of([], 2, paired)
-    triplets = find_triplets(edges, 3.0)
-    assert triplets.links.num_nodes == 0
-    values = torch.zeros(3, 0, 4, requires_grad=True)
-    found = triplet_sum(values, sort_triplet_weights(triplets.links, legendre(triplets.cosines, 3)))
-    assert found.shape == (0, 4)
-    found.sum().backward()
-    assert values.grad.shape == values.shape
-
-
 def test_fanned_sum_equals_a_loop_and_so_do_two_derivatives():
     links = find_triplets(edges_of(bonds(2, 2, 2.7), 2, True), 2.6).links
     values = torch.randn(2, links.num_nodes, 2, dtype=torch.float64, requires_grad=True)
