@@ -2,29 +2,61 @@
 
 import torch
 
-from hydragnn_hpo.model.edges import Edges
+from hydragnn_hpo.model.edges import Edges, envelope
 from hydragnn_hpo.model.scatter import build_links, build_paired_links
 
+BONDS = torch.tensor([[0, 1], [2, 0], [0, 3], [2, 2], [0, 1]])
+"""Sender and receiver of five nodes: an image of node 2 itself, 0 and 1 joined twice, node 4
+alone."""
 
-def edges_between(first, second, num_nodes, paired, dtype=torch.float64):
-    """Bonds between two rows of nodes, as pairs or as edges that only happen to be turned."""
-    sender, receiver = torch.cat((first, second)), torch.cat((second, first))
-    order = torch.argsort(receiver, stable=True)
+
+def links_between(paired, bonds=BONDS):
+    """Links of five nodes: bonds laid out in pairs, or in an order without pairs."""
+    sender, receiver = torch.cat((bonds, bonds.flip(1))).unbind(1)
     if paired:
-        links = build_paired_links(sender, receiver, order, num_nodes)
+        return build_paired_links(sender, receiver, torch.argsort(receiver, stable=True), 5)
+    return build_links(sender.flip(0), receiver.flip(0), 5)
+
+
+def directed_edges(paired, basis_size):
+    """Edges along ``BONDS`` in random directions, with random bases and envelopes, in fp64."""
+    around = torch.nn.functional.normalize(torch.randn(len(BONDS), 3).double(), dim=-1)
+    whole = torch.cat((around, -around))
+    rows = len(BONDS) if paired else 2 * len(BONDS)
+    basis, fade = torch.rand(rows, basis_size).double(), torch.rand(rows, 1).double()
+    directions = whole if paired else whole.flip(0)
+    return Edges(links_between(paired), directions, torch.ones(rows).double(), basis, fade)
+
+
+def four_atoms(paired, cutoff):
+    """All six edges of four atoms, in fp64: one is longer than 4 angstrom, one than 3."""
+    positions = [[0.0, 0, 0], [1.6, 0.2, 0], [0.3, 1.9, 0.8], [3.2, -0.9, 0.4]]
+    positions = torch.tensor(positions, dtype=torch.float64)
+    first, second = torch.triu_indices(4, 4, 1)
+    sender, receiver = torch.cat((first, second)), torch.cat((second, first))
+    vectors = positions[receiver] - positions[sender]
+    if paired:
+        order = torch.argsort(receiver, stable=True)
+        links, rows = build_paired_links(sender, receiver, order, 4), len(first)
     else:
-        links = build_links(sender, receiver, num_nodes)
-    count = len(first) if paired else len(sender)
-    torch.manual_seed(0)
-    lengths = torch.rand(count, dtype=dtype)
-    basis, envelope = torch.rand(count, 4, dtype=dtype), torch.rand(count, 1, dtype=dtype)
-    return Edges(links, torch.zeros(len(sender), 3, dtype=dtype), lengths, basis, envelope)
+        links, rows = build_links(sender, receiver, 4), len(sender)
+    lengths = vectors[:rows].norm(dim=1)
+    basis = torch.stack((lengths.sin(), lengths.cos(), 1 / lengths), dim=1)
+    weight = envelope(lengths, cutoff)[:, None]
+    return Edges(links, vectors / vectors.norm(dim=1, keepdim=True), lengths, basis, weight)
 
 
-def random_edges(paired, num_nodes=6, bonds=9):
-    """With a self-image, a doubled bond and an isolated node."""
+def random_edges(paired):
+    """Edges of six nodes, in fp64: with a self-image, a doubled bond and an isolated node."""
     torch.manual_seed(1)
-    first, second = torch.randint(0, num_nodes - 1, (2, bonds))
+    first, second = torch.randint(0, 5, (2, 9))
     first[0] = second[0]
     first[2], second[2] = first[1], second[1]
-    return edges_between(first, second, num_nodes, paired)
+    sender, receiver = torch.cat((first, second)), torch.cat((second, first))
+    if paired:
+        order = torch.argsort(receiver, stable=True)
+        links, count = build_paired_links(sender, receiver, order, 6), len(first)
+    else:
+        links, count = build_links(sender, receiver, 6), len(sender)
+    lengths, basis, fade = (torch.rand(count, width).double() for width in (1, 4, 1))
+    return Edges(links, torch.zeros(len(sender), 3).double(), lengths[:, 0], basis, fade)

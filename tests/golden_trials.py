@@ -106,7 +106,6 @@ def build_stores(folder: Path) -> None:
     (folder / "forces.toml").write_text(to_toml(forces))
     for name in ("structures", "forces"):
         words = ["dataset", "build", f"{folder}/{name}.toml", "--out", f"{folder}/{name}.bp"]
-        words = ["dataset", "build", f"{folder}/{name}.toml", "--out", f"{folder}/{name}.bp"]
         with contextlib.suppress(SystemExit), mock.patch("sys.argv", ["hydragnn-hpo", *words]):
             command()
         assert (folder / f"{name}.bp" / "index.json").exists(), name

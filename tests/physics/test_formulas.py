@@ -9,6 +9,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from hydragnn_hpo.config.model_config import HeadConfig, ModelConfig, count_parameters
 from hydragnn_hpo.config.trial_size import forward_flops, kept_bytes
 from hydragnn_hpo.model.gnn import MultiHeadGNN, Trunk
+from hydragnn_hpo.testing.sample_structures import CUTOFF, batch_structures, random_structure
 
 ENERGY = {"level": "graph", "shape": "scalar", "mean": 0.0, "std": 1.0}
 TARGETS = {"energy": ENERGY, "force": {**ENERGY, "level": "node", "shape": "vector"}}
@@ -18,12 +19,12 @@ SIZES = [(16, 1, 8), (48, 3, 20)]
 @pytest.fixture
 def config(conv, request):
     features, layers, basis = request.param
-    return ModelConfig(conv=conv, features=features, layers=layers, basis_size=basis)
+    return ModelConfig(conv=conv, features=features, layers=layers, cutoff=CUTOFF, basis_size=basis)
 
 
-def crystals(make, count, cutoff):
-    graphs = [make.graph(*make.structure(s, 9, periodic=True), cutoff=cutoff) for s in range(count)]
-    return make.batch(graphs, torch.float32, cutoff=cutoff)
+def crystals(count):
+    made = [random_structure(seed, 9, periodic=True) for seed in range(count)]
+    return batch_structures(made, torch.float32)
 
 
 def sizes_of(batch, config):
@@ -51,8 +52,8 @@ def test_parameters_are_counted_exactly(config, names):
 
 
 @pytest.mark.parametrize("config", SIZES, indirect=True)
-def test_operations_are_counted(config, make):
-    batch = crystals(make, 1, config.cutoff)
+def test_operations_are_counted(config):
+    batch = crystals(1)
     trunk = Trunk(config, state_is_read=False)
     with FlopCounterMode(display=False) as counter:
         trunk(batch)
@@ -62,8 +63,8 @@ def test_operations_are_counted(config, make):
 
 
 @pytest.mark.parametrize("config", [(32, 2, 8), (64, 3, 16)], indirect=True)
-def test_bytes_kept_for_the_backward_pass_are_counted(config, make):
-    batch = crystals(make, 4, config.cutoff)
+def test_bytes_kept_for_the_backward_pass_are_counted(config):
+    batch = crystals(4)
     trunk = Trunk(config, state_is_read=False)
     measured = bytes_saved(trunk, batch)
     expected = kept_bytes(config, *sizes_of(batch, config))

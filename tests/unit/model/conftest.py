@@ -63,6 +63,14 @@ def net(heads, stats=None, learn_weights=False, seed=3, **model):
 
 
 @pytest.fixture
+def fp64():
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(before)
+
+
+@pytest.fixture
 def make():
     """Everything the tests build with."""
 

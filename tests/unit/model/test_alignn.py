@@ -3,41 +3,17 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from pydantic import ValidationError
+from bonds import four_atoms
 from scipy.special import eval_legendre
 
 from hydragnn_hpo.config.convs import Dimensions
 from hydragnn_hpo.config.convs.angular import ALIGNN, AlignnOptions
 from hydragnn_hpo.model.convs.alignn import AlignnConv, gated_mean, silu_of_norm
-from hydragnn_hpo.model.edges import Edges, envelope
-from hydragnn_hpo.model.scatter import build_links, build_paired_links
+from hydragnn_hpo.model.edges import envelope
+from hydragnn_hpo.model.scatter import build_links
 
+pytestmark = pytest.mark.usefixtures("fp64")
 CUTOFF, REACH = 4.0, 3.0
-
-
-@pytest.fixture(autouse=True)
-def fp64():
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(before)
-
-
-def molecule(paired):
-    """Four atoms and all six edges: one beyond the cutoff, one beyond the angles' reach."""
-    positions = torch.tensor([[0.0, 0, 0], [1.6, 0.2, 0], [0.3, 1.9, 0.8], [3.2, -0.9, 0.4]])
-    first, second = torch.triu_indices(4, 4, 1)
-    sender, receiver = torch.cat((first, second)), torch.cat((second, first))
-    vectors = positions[receiver] - positions[sender]
-    if paired:
-        order = torch.argsort(receiver, stable=True)
-        links, rows = build_paired_links(sender, receiver, order, 4), len(first)
-    else:
-        links, rows = build_links(sender, receiver, 4), len(sender)
-    lengths = vectors[:rows].norm(dim=1)
-    basis = torch.stack((lengths.sin(), lengths.cos(), 1 / lengths), dim=1)
-    weight = envelope(lengths, CUTOFF)[:, None]
-    return Edges(links, vectors / vectors.norm(dim=1, keepdim=True), lengths, basis, weight)
 
 
 def gated_by_hand(conv, nodes, along, weight, ends):
@@ -88,7 +64,7 @@ def test_three_layers_equal_the_equations(paired, lines):
     options = AlignnOptions(angle_cutoff=REACH, angle_basis=3, line_graph_layers=lines)
     places = [Dimensions(4, 3, CUTOFF, layer=n, state_is_read=n < 2) for n in range(3)]
     layers = [AlignnConv(place, options) for place in places]
-    edges, scalars = molecule(paired), torch.randn(4, 4)
+    edges, scalars = four_atoms(paired, CUTOFF), torch.randn(4, 4)
     with torch.no_grad():
         expected, _ = by_hand(layers, scalars, edges)
         state = None
@@ -124,30 +100,6 @@ def test_gated_mean_and_bent_norm_have_two_derivatives():
     assert torch.autograd.gradgradcheck(silu_of_norm, inputs)
 
 
-def test_a_lone_neighbour_counts_half():
-    """Gate and weight 1: the neighbour's value and the node's own silence, half and half."""
-    links = build_links(torch.tensor([0]), torch.tensor([1]), 2)
-    found = gated_mean(
-        torch.tensor([[3.0], [0.0]]), torch.tensor([[50.0]]), torch.ones(1, 1), links
-    )
-    torch.testing.assert_close(found, torch.tensor([[0.0], [1.5]]))
-
-
-def test_nothing_is_built_that_nobody_reads():
-    last = AlignnConv(Dimensions(4, 3, state_is_read=False), AlignnOptions())
-    assert last.between.edge_norm is None
-    assert last.along.edge_norm is None
-    plain = AlignnConv(Dimensions(4, 3), AlignnOptions(line_graph_layers=0))
-    assert plain.between is None
-    assert plain.bend is None
-
-
 def test_a_longer_reach_counts_as_the_cutoff():
     assert AlignnConv(Dimensions(4, 3, cutoff=3.0), AlignnOptions()).reach == 3.0
     assert ALIGNN.angle_cutoff(AlignnOptions()) == 3.5
-
-
-@pytest.mark.parametrize("wrong", [{"angle_basis": 1}, {"angle_cutoff": 0.0}])
-def test_bad_options_are_refused(wrong):
-    with pytest.raises(ValidationError):
-        AlignnOptions(**wrong)

@@ -53,35 +53,6 @@ def test_molecules_have_no_stress(make):
     assert found["forces"].shape == (10, 3)
 
 
-def test_answers_are_plain_numbers_where_no_gradient_is_wanted(make):
-    net, batch = make.net(HEADS), make.batch(make.graph(*make.atoms(5)))
-    with torch.no_grad():
-        found = net(batch)
-    assert not any(values.requires_grad for values in found.values())
-    assert set(net(batch, only=["forces"])) == {"forces"}
-
-
-def test_a_loss_on_forces_reaches_the_weights_with_the_right_slope(make):
-    """The gradient of a loss on forces, by a weight, against finite differences."""
-    net, batch = make.net(HEADS, conv="painn").train(), make.batch(make.graph(*make.atoms(6)))
-    weight = net.trunk.convs[0].filters.maps[1].weight
-
-    def loss():
-        found = net(batch)
-        return found["forces"].square().sum() + 30.0 * found["stress"].square().sum()
-
-    (slope,) = torch.autograd.grad(loss(), weight)
-    place = np.unravel_index(int(slope.abs().argmax()), slope.shape)
-    ends = []
-    for sign in (1.0, -1.0):
-        with torch.no_grad():
-            weight[place] += sign * 1e-5
-        ends.append(loss().item())
-        with torch.no_grad():
-            weight[place] -= sign * 1e-5
-    assert (ends[0] - ends[1]) / 2e-5 == pytest.approx(slope[place].item(), rel=1e-6)
-
-
 def test_both_derivatives_of_a_batch_are_those_of_its_graphs(make):
     net = make.net(HEADS)
     graphs = [make.graph(*make.atoms(seed)) for seed in (7, 8, 9)]

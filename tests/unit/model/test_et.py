@@ -3,26 +3,14 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from bonds import BONDS, directed_edges, links_between
 from torch.autograd import gradcheck, gradgradcheck
 
 from hydragnn_hpo.config.convs import Dimensions
 from hydragnn_hpo.config.convs.vector import ETOptions
-from hydragnn_hpo.config.model_config import ModelConfig
 from hydragnn_hpo.model.convs.et import ETConv, attention_sum, edge_scores
-from hydragnn_hpo.model.edges import Edges
-from hydragnn_hpo.model.scatter import build_links, build_paired_links
 
-BONDS = torch.tensor([[0, 1], [2, 0], [0, 3], [2, 2], [0, 1]])
-"""Sender and receiver: an image of node 2 itself, 0 and 1 joined twice, node 4 alone."""
 NODES, FEATURES, HEADS = 5, 4, 2
-
-
-def links(paired, bonds=BONDS):
-    """Lay bonds out in pairs, or in an order without pairs."""
-    sender, receiver = torch.cat((bonds, bonds.flip(1))).unbind(1)
-    if paired:
-        return build_paired_links(sender, receiver, torch.argsort(receiver, stable=True), NODES)
-    return build_links(sender.flip(0), receiver.flip(0), NODES)
 
 
 def drawn(*shape):
@@ -38,56 +26,28 @@ def paired(request):
     return request.param
 
 
-@pytest.fixture(params=[BONDS, BONDS[:0]], ids=["edges", "no edges"])
-def made(request, paired):
-    """Links, and the rows of a filter."""
-    return links(paired, request.param), len(request.param) * (1 if paired else 2)
-
-
 def ends(made):
     return enumerate(zip(made.sender.tolist(), made.receiver.tolist(), strict=True))
 
 
-def test_scores_equal_a_loop_and_so_do_two_derivatives(made):
-    found, rows = made
-    inputs = drawn(NODES, FEATURES), drawn(NODES, FEATURES), drawn(rows, FEATURES)
-    received, sent, filters = inputs
-    expected = [
-        by_head(received[i] * sent[j] * filters[edge % rows]).sum(1) for edge, (j, i) in ends(found)
-    ]
-    whole = torch.stack(expected) if expected else torch.zeros(0, HEADS, dtype=torch.float64)
+def test_scores_and_attended_sums_have_two_derivatives(paired):
+    """What they are is seen in the layer below."""
+    links, rows = links_between(paired), len(BONDS) * (1 if paired else 2)
+    received, sent, filters = drawn(NODES, FEATURES), drawn(NODES, FEATURES), drawn(rows, FEATURES)
+    weights = drawn(2 * len(BONDS), HEADS)
 
     def score(*given):
-        return edge_scores(*given, found, HEADS)
-
-    torch.testing.assert_close(score(*inputs), whole)
-    assert gradcheck(score, inputs)
-    assert gradgradcheck(score, inputs)
-
-
-def test_attended_sums_equal_a_loop_and_so_do_two_derivatives(made):
-    found, rows = made
-    inputs = drawn(NODES, FEATURES), drawn(rows, FEATURES), drawn(len(found.sender), HEADS)
-    values, filters, weights = inputs
-    expected = torch.zeros(NODES, FEATURES, dtype=torch.float64)
-    for edge, (j, i) in ends(found):
-        message = by_head(values[j] * filters[edge % rows]) * weights[edge].unsqueeze(1)
-        expected[i] += message.flatten()
+        return edge_scores(*given, links, HEADS)
 
     def attend(*given):
-        return attention_sum(*given, found)
+        return attention_sum(*given, links)
 
-    torch.testing.assert_close(attend(*inputs), expected)
-    assert gradcheck(attend, inputs)
-    assert gradgradcheck(attend, inputs)
-
-
-def geometry(paired):
-    made, around = links(paired), F.normalize(torch.randn(len(BONDS), 3).double(), dim=-1)
-    whole = torch.cat((around, -around))
-    rows = len(BONDS) if paired else 2 * len(BONDS)
-    basis, fade = torch.rand(rows, 3).double(), torch.rand(rows, 1).double()
-    return Edges(made, whole if paired else whole.flip(0), torch.ones(rows).double(), basis, fade)
+    for function, inputs in (
+        (score, (received, sent, filters)),
+        (attend, (sent, filters, weights)),
+    ):
+        assert gradcheck(function, inputs)
+        assert gradgradcheck(function, inputs)
 
 
 def slow_layer(conv, scalars, state, edges):
@@ -114,13 +74,8 @@ def slow_layer(conv, scalars, state, edges):
 def test_a_layer_equals_a_loop_over_edges(layer, paired):
     torch.manual_seed(2)
     conv = ETConv(Dimensions(FEATURES, 3, degree=4.0, layer=layer), ETOptions(heads=HEADS))
-    edges, scalars = geometry(paired), torch.randn(NODES, FEATURES).double()
+    edges, scalars = directed_edges(paired, 3), torch.randn(NODES, FEATURES).double()
     state = torch.randn(NODES, 3, FEATURES).double() if layer else None
     found = conv.double()(scalars, state, edges)
     for mine, slow in zip(found, slow_layer(conv, scalars, state, edges), strict=True):
         torch.testing.assert_close(mine, slow)
-
-
-def test_heads_that_do_not_divide_features_are_refused():
-    with pytest.raises(ValueError, match=r"'et': heads is 3, which does not divide features 64"):
-        ModelConfig(conv="et", options={"heads": 3})

@@ -4,16 +4,13 @@ import math
 
 import pytest
 import torch
+from bonds import BONDS, directed_edges, links_between
 from scipy.special import eval_legendre
-from sympy.physics.quantum.cg import CG
 from torch.autograd import gradcheck, gradgradcheck
 
 from hydragnn_hpo.config.convs import Dimensions
-from hydragnn_hpo.config.convs.vector import MACEOptions, Plan, pairs, paths, start
-from hydragnn_hpo.config.model_config import ModelConfig
+from hydragnn_hpo.config.convs.vector import MACEOptions, pairs, paths, start
 from hydragnn_hpo.model.convs.mace import MACEConv
-from hydragnn_hpo.model.edges import Edges
-from hydragnn_hpo.model.scatter import build_links, build_paired_links
 from hydragnn_hpo.model.tensor_product import (
     coupled_sum,
     coupling_coefficients,
@@ -21,8 +18,6 @@ from hydragnn_hpo.model.tensor_product import (
 )
 
 EVERY = paths(3, 3, 3)
-BONDS = torch.tensor([[0, 1], [2, 0], [0, 3], [2, 2], [0, 1]])
-"""Sender and receiver: an image of node 2 itself, 0 and 1 joined twice, node 4 alone."""
 
 
 def directions(count, seed=0):
@@ -36,14 +31,6 @@ def of(ell, values):
     return values[..., start(ell) : start(ell + 1)]
 
 
-def links(paired, bonds=BONDS):
-    """Lay bonds out in pairs, or in an order without pairs."""
-    sender, receiver = torch.cat((bonds, bonds.flip(1))).unbind(1)
-    if paired:
-        return build_paired_links(sender, receiver, torch.argsort(receiver, stable=True), 5)
-    return build_links(sender.flip(0), receiver.flip(0), 5)
-
-
 @pytest.mark.parametrize("ell", range(4))
 def test_harmonics_obey_the_addition_theorem(ell):
     a, b = directions(30), directions(30, seed=1)
@@ -55,21 +42,6 @@ def test_harmonics_obey_the_addition_theorem(ell):
 def test_degree_one_is_x_y_z():
     a = directions(5)
     torch.testing.assert_close(of(1, spherical_harmonics(a, 1)), math.sqrt(3) * a)
-
-
-@pytest.mark.parametrize("path", EVERY)
-def test_harmonics_of_one_direction_couple_to_harmonics(path):
-    """``Y_l1 Y_l2 -> Y_l3`` with a factor that holds one Clebsch-Gordan coefficient.
-
-    Source: Varshalovich et al. (1988), Quantum Theory of Angular Momentum, section 5.6.2.
-    """
-    one, two, three = path
-    around = spherical_harmonics(directions(20), 3)
-    matrix = torch.from_numpy(coupling_coefficients(*path))
-    found = torch.einsum("cab,ea,eb->ec", matrix, of(one, around), of(two, around))
-    factor = abs(float(CG(one, 0, two, 0, three, 0).doit()))
-    factor *= math.sqrt((2 * one + 1) * (2 * two + 1) / (2 * three + 1))
-    torch.testing.assert_close(found, factor * of(three, around), rtol=0, atol=1e-11)
 
 
 @pytest.mark.parametrize("path", EVERY)
@@ -98,7 +70,7 @@ def test_pairs_hold_every_product_that_counts(path):
 @pytest.mark.parametrize("paired", [True, False])
 @pytest.mark.parametrize("bonds", [BONDS, BONDS[:0]])
 def test_coupled_sums_equal_a_loop_and_so_do_two_derivatives(paired, sent, arrive, bonds):
-    made, rows = links(paired, bonds), len(bonds) * (1 if paired else 2)
+    made, rows = links_between(paired, bonds), len(bonds) * (1 if paired else 2)
     shapes = ((5, sent, 2), (rows, 2), (2 * len(bonds), arrive, sent))
     inputs = [torch.randn(s, dtype=torch.float64, requires_grad=True) for s in shapes]
     values, filters, mixing = inputs
@@ -108,14 +80,6 @@ def test_coupled_sums_equal_a_loop_and_so_do_two_derivatives(paired, sent, arriv
     torch.testing.assert_close(coupled_sum(*inputs, made), expected)
     assert gradcheck(lambda *given: coupled_sum(*given, made), inputs)
     assert gradgradcheck(lambda *given: coupled_sum(*given, made), inputs, fast_mode=True)
-
-
-def geometry(paired=True):
-    made, around = links(paired), directions(len(BONDS))
-    whole = torch.cat((around, -around))
-    rows = len(BONDS) if paired else 2 * len(BONDS)
-    basis, fade = torch.rand(rows, 4, dtype=torch.float64), torch.rand(rows, 1).double()
-    return Edges(made, whole if paired else whole.flip(0), torch.ones(rows).double(), basis, fade)
 
 
 def slow_products(conv, scalars, single):
@@ -185,7 +149,7 @@ def test_a_layer_equals_a_loop_over_edges(options, layer, read, paired):
     torch.manual_seed(1)
     dimensions = Dimensions(3, 4, degree=4.0, layer=layer, state_is_read=read)
     chosen = MACEOptions(**options)
-    conv, edges = MACEConv(dimensions, chosen).double(), geometry(paired)
+    conv, edges = MACEConv(dimensions, chosen).double(), directed_edges(paired, 4)
     scalars = torch.randn(5, 3, dtype=torch.float64)
     columns = start(chosen.node_max_ell + 1) - 1
     state = torch.randn(5, columns, 3, dtype=torch.float64) if layer else None
@@ -197,21 +161,3 @@ def test_a_layer_equals_a_loop_over_edges(options, layer, read, paired):
         return
     expected = torch.stack([torch.cat(node[1:]) for node in slow])
     torch.testing.assert_close(made, expected if state is None else expected + state)
-
-
-def test_no_layer_makes_what_no_one_reads():
-    plan = Plan(Dimensions(8, 4, layer=0, state_is_read=False), MACEOptions(correlation=1))
-    assert plan.moments == {(0, 0): (0,)}
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"max_ell": 4}, "less than or equal to 3"),
-        ({"correlation": 4}, "less than or equal to 3"),
-        ({"max_ell": 1, "node_max_ell": 2}, "node_max_ell is 2, above max_ell 1"),
-    ],
-)
-def test_bad_options_are_refused_in_a_sentence(options, said):
-    with pytest.raises(ValueError, match=said):
-        ModelConfig(conv="mace", options=options)

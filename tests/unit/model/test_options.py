@@ -1,5 +1,7 @@
 """Norms, pools, global attention, encodings, conditioning, repulsion: by hand and by law."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -11,6 +13,7 @@ from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.model.conditioning import RandomWalkEncoding
 from hydragnn_hpo.model.gnn import ZBL
 from hydragnn_hpo.model.layers import AttentionPool, Padding, build_norm, pool_max
+from hydragnn_hpo.testing.sample_structures import empty_batch
 
 ENERGY = {"energy": {"pool": "contributions"}}
 
@@ -133,23 +136,32 @@ def test_every_parameter_is_counted_and_gets_a_gradient(make, variant):
 
 
 def test_an_empty_share_has_gradients_of_zero(make, variant):
-    net, batch = make.net(HEADS, **variant).train(), make.batch(known(make, 1))
-    empty = type(batch)(
-        numbers=batch.numbers[:0],
-        positions=batch.positions[:0],
-        edge_index=batch.edge_index[:, :0],
-        edge_shift=batch.edge_shift[:0],
-        graph_of_node=batch.graph_of_node[:0],
-        num_graphs=0,
-        targets={},
-        masks={},
-        graph_index=batch.graph_index[:0],
-        attributes={name: values[:0] for name, values in batch.attributes.items()},
-        cell=batch.cell[:0],
-        pairs=batch.pairs[:, :0],
-    )
+    net = make.net(HEADS, **variant).train()
+    empty = replace(empty_batch(), attributes={"spin": torch.zeros(0, dtype=torch.float64)})
     sum(values.sum() for values in net(empty).values()).backward()
     assert all(p.grad is not None and not p.grad.any() for p in net.parameters())
+
+
+@pytest.mark.parametrize(
+    ("conv", "options"),
+    [
+        ("gat", {"heads": 3}),
+        ("et", {"heads": 3}),
+        ("mace", {"max_ell": 4}),
+        ("mace", {"correlation": 4}),
+        ("mace", {"max_ell": 1, "node_max_ell": 2}),
+        ("alignn", {"angle_basis": 1}),
+        ("alignn", {"angle_cutoff": 0.0}),
+        ("dimenetpp", {"num_spherical": 1}),
+        ("dimenetpp", {"num_spherical": 9}),
+        ("dimenetpp", {"int_emb": 0}),
+    ],
+    ids=str,
+)
+def test_bad_options_of_a_conv_are_refused(conv, options):
+    ModelConfig(conv=conv)
+    with pytest.raises(ValueError, match=next(iter(options))):
+        ModelConfig(conv=conv, options=options)
 
 
 def test_gps_hears_atoms_beyond_the_cutoff_of_its_own_graph_only(make):

@@ -2,14 +2,13 @@
 
 import pytest
 import torch
-from bonds import edges_between, random_edges
 from torch.autograd import gradcheck, gradgradcheck
 
 from hydragnn_hpo.model import scatter
 from hydragnn_hpo.model.convs.painn import vector_messages_sum
-from hydragnn_hpo.model.scatter import build_links, segment_max, segment_min, weighted_sum
+from hydragnn_hpo.model.scatter import segment_max, segment_min
 
-NODES, FEATURES, COMPONENTS = 5, 2, 3
+NODES, FEATURES, COMPONENTS, HEADS = 5, 2, 3, 2
 BONDS = [(0, 1), (2, 0), (0, 3), (1, 3), (2, 2), (2, 2), (0, 1)]
 """Sender and receiver of one edge of each pair: node 2 sees two images of itself, 0 and 1 are
 joined twice, and node 4 is alone."""
@@ -61,6 +60,10 @@ def row(edge, filters):
     return filters[edge % len(filters)]
 
 
+def stacked(rows):
+    return torch.stack(rows) if rows else torch.zeros(0, FEATURES, dtype=torch.float64)
+
+
 def looped_filtered(values, filters, links):
     out = [torch.zeros_like(values[0]) for _ in range(NODES)]
     for edge, (sender, receiver) in edges_of(links):
@@ -68,110 +71,151 @@ def looped_filtered(values, filters, links):
     return torch.stack(out)
 
 
-def looped_spread(messages, components, links):
+def looped_outer(messages, components, links):
     out = [messages.new_zeros(components.shape[1], FEATURES) for _ in range(NODES)]
     for edge, (_, receiver) in edges_of(links):
         out[receiver] = out[receiver] + torch.outer(components[edge], messages[edge])
     return torch.stack(out)
 
 
-def looped_joined(at_receiver, at_sender, pair, links):
-    rows = [
-        at_receiver[receiver] + at_sender[sender] + (0.0 if pair is None else row(edge, pair))
-        for edge, (sender, receiver) in edges_of(links)
-    ]
-    return torch.stack(rows) if rows else at_receiver.new_zeros(0, FEATURES)
-
-
-def looped_scaled(values, filters, links):
-    rows = [values[sender] * row(edge, filters) for edge, (sender, _) in edges_of(links)]
-    return torch.stack(rows) if rows else values.new_zeros(0, FEATURES)
-
-
-def close(found, expected):
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-14)
-
-
-def twice_differentiable(function, inputs):
-    assert gradcheck(function, inputs)
-    assert gradgradcheck(function, inputs)
-
-
-@pytest.mark.parametrize("shape", [(NODES, FEATURES), (NODES, COMPONENTS, FEATURES)])
-def test_filtered(layout, shape):
-    links, rows = layout
-    inputs = draw(*shape), draw(rows, FEATURES, seed=1)
-    close(scatter.filtered_sum(*inputs, links), looped_filtered(*inputs, links))
-    twice_differentiable(lambda v, f: scatter.filtered_sum(v, f, links), inputs)
-
-
-def test_spread(layout):
-    links, _ = layout
-    edges = len(links.sender)
-    inputs = draw(edges, FEATURES), draw(edges, COMPONENTS, seed=1)
-    close(scatter.outer_sum(*inputs, links), looped_spread(*inputs, links))
-    twice_differentiable(lambda m, c: scatter.outer_sum(m, c, links), inputs)
-
-
-def test_joined(layout):
-    links, rows = layout
-    inputs = draw(NODES, FEATURES), draw(NODES, FEATURES, seed=1), draw(rows, FEATURES, seed=2)
-    close(scatter.sum_ends(*inputs, links), looped_joined(*inputs, links))
-    twice_differentiable(lambda r, s, p: scatter.sum_ends(r, s, p, links).sin(), inputs)
-    close(scatter.sum_ends(*inputs[:2], None, links), looped_joined(*inputs[:2], None, links))
-    twice_differentiable(lambda r, s: scatter.sum_ends(r, s, None, links).sin(), inputs[:2])
-
-
-def test_scaled(layout):
-    links, rows = layout
-    inputs = draw(NODES, FEATURES), draw(rows, FEATURES, seed=1)
-    close(scatter.filter_senders(*inputs, links), looped_scaled(*inputs, links))
-    twice_differentiable(lambda v, f: scatter.filter_senders(v, f, links), inputs)
-
-
-def test_times(layout):
-    links, rows = layout
-    messages, filters = draw(len(links.sender), FEATURES), draw(rows, FEATURES, seed=1)
-    expected = [messages[e] * row(e, filters) for e in range(len(messages))]
-    close(
-        scatter.multiply_by_filters(messages, filters),
-        torch.stack(expected) if expected else torch.zeros_like(messages),
+def looped_ends(at_receiver, at_sender, pair, links):
+    return stacked(
+        [
+            at_receiver[receiver] + at_sender[sender] + (0.0 if pair is None else row(edge, pair))
+            for edge, (sender, receiver) in edges_of(links)
+        ]
     )
-    twice_differentiable(scatter.multiply_by_filters, (messages, filters))
 
 
-def test_add(layout):
-    links, _ = layout
-    messages = draw(len(links.sender), FEATURES)
-    expected = messages.new_zeros(NODES, FEATURES).index_add(0, links.receiver, messages)
-    close(scatter.sum_messages(messages, links), expected)
-    twice_differentiable(lambda m: scatter.sum_messages(m, links).sin(), (messages,))
+def looped_weighted(values, weights, links):
+    out = [torch.zeros_like(values[0]) for _ in range(NODES)]
+    for edge, (sender, receiver) in edges_of(links):
+        by_head = values[sender].view(HEADS, -1) * row(edge, weights).unsqueeze(1)
+        out[receiver] = out[receiver] + by_head.flatten()
+    return torch.stack(out)
 
 
-@pytest.mark.parametrize("end", ["sender", "receiver"])
-@pytest.mark.parametrize("shape", [(NODES, FEATURES), (NODES, COMPONENTS, FEATURES)])
-def test_take(layout, end, shape):
-    links, _ = layout
-    values = draw(*shape)
-    close(scatter.gather_nodes(values, links, end), values[getattr(links, end)])
-    twice_differentiable(lambda v: scatter.gather_nodes(v, links, end).sin(), (values,))
+def looped_arrows(messages, directions, vectors, filters, links):
+    heard = looped_outer(messages, directions, links)
+    return heard + looped_filtered(vectors, filters, links)
+
+
+SCALARS, VECTORS = (NODES, FEATURES), (NODES, COMPONENTS, FEATURES)
+BY_PAIR, BY_EDGE = "one row per pair", "one row per edge"
+SUMS = {
+    "filtered": (scatter.filtered_sum, looped_filtered, (SCALARS, (BY_PAIR, FEATURES))),
+    "filtered vectors": (scatter.filtered_sum, looped_filtered, (VECTORS, (BY_PAIR, FEATURES))),
+    "outer": (scatter.outer_sum, looped_outer, ((BY_EDGE, FEATURES), (BY_EDGE, COMPONENTS))),
+    "ends": (scatter.sum_ends, looped_ends, (SCALARS, SCALARS, (BY_PAIR, FEATURES))),
+    "ends alone": (
+        lambda *ends: scatter.sum_ends(*ends[:2], None, ends[2]),
+        lambda *ends: looped_ends(*ends[:2], None, ends[2]),
+        (SCALARS, SCALARS),
+    ),
+    "senders": (
+        scatter.filter_senders,
+        lambda values, filters, links: stacked(
+            [values[sender] * row(edge, filters) for edge, (sender, _) in edges_of(links)]
+        ),
+        (SCALARS, (BY_PAIR, FEATURES)),
+    ),
+    "times": (
+        lambda messages, filters, _: scatter.multiply_by_filters(messages, filters),
+        lambda messages, filters, _: stacked(
+            [messages[edge] * row(edge, filters) for edge in range(len(messages))]
+        ),
+        ((BY_EDGE, FEATURES), (BY_PAIR, FEATURES)),
+    ),
+    "added": (
+        scatter.sum_messages,
+        lambda messages, links: messages.new_zeros(NODES, FEATURES).index_add(
+            0, links.receiver, messages
+        ),
+        ((BY_EDGE, FEATURES),),
+    ),
+    "at receiver": (
+        lambda values, links: scatter.gather_nodes(values, links, "receiver"),
+        lambda values, links: values[links.receiver],
+        (SCALARS,),
+    ),
+    "vectors at sender": (
+        lambda values, links: scatter.gather_nodes(values, links, "sender"),
+        lambda values, links: values[links.sender],
+        (VECTORS,),
+    ),
+    "weighted": (
+        scatter.weighted_sum,
+        looped_weighted,
+        ((NODES, HEADS * FEATURES), (BY_PAIR, HEADS)),
+    ),
+    "weighted alike": (scatter.weighted_sum, looped_filtered, (SCALARS, (BY_PAIR, 1))),
+    "arrows": (
+        vector_messages_sum,
+        looped_arrows,
+        ((BY_EDGE, FEATURES), (BY_EDGE, 3), (NODES, 3, FEATURES), (BY_PAIR, FEATURES)),
+    ),
+}
+
+
+def drawn_for(layout, shapes):
+    links, rows = layout
+    sizes = {BY_PAIR: rows, BY_EDGE: len(links.sender)}
+    return [draw(sizes.get(s[0], s[0]), *s[1:], seed=seed) for seed, s in enumerate(shapes)]
+
+
+@pytest.mark.parametrize("name", SUMS)
+def test_sums_equal_a_loop_and_so_do_two_derivatives(layout, name):
+    function, loop, shapes = SUMS[name]
+    inputs, links = drawn_for(layout, shapes), layout[0]
+    found = function(*inputs, links)
+    torch.testing.assert_close(found, loop(*inputs, links), rtol=0, atol=1e-14)
+    assert gradcheck(lambda *given: function(*given, links).sin(), inputs)
+    assert gradgradcheck(lambda *given: function(*given, links).sin(), inputs)
+
+
+@pytest.mark.parametrize("name", SUMS)
+def test_slopes_are_the_same_whether_or_not_they_are_differentiated_again(layout, name):
+    """A gradient has a quick way and a differentiable one: checks of one miss the other."""
+    function, _, shapes = SUMS[name]
+    inputs, links = drawn_for(layout, shapes), layout[0]
+    weigh = draw(*function(*inputs, links).shape, seed=9).detach()
+    quick, slow = (
+        torch.autograd.grad((function(*inputs, links) * weigh).sum(), inputs, create_graph=again)
+        for again in (False, True)
+    )
+    torch.testing.assert_close(quick, slow, rtol=0, atol=1e-14)
+
+
+def test_arrows_of_energies_alone_have_a_quick_way(layout):
+    """Directions have no slope there."""
+    messages, directions, vectors, filters = drawn_for(layout, SUMS["arrows"][2])
+    learned, links = (messages, vectors, filters), layout[0]
+    weigh = draw(NODES, 3, FEATURES, seed=5).detach()
+    slow = scatter.outer_sum(messages, directions, links)
+    slow = slow + scatter.filtered_sum(vectors, filters, links)
+    wanted = torch.autograd.grad((slow * weigh).sum(), learned)
+    quick = vector_messages_sum(messages, directions.detach(), vectors, filters, links)
+    found = torch.autograd.grad((quick * weigh).sum(), learned)
+    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-14)
 
 
 def test_no_nodes_at_all():
     nothing = torch.zeros(0, dtype=torch.long)
+    values, filters, components = draw(0, FEATURES), draw(0, FEATURES), draw(0, COMPONENTS)
     for links in (
         scatter.build_paired_links(nothing, nothing, nothing, 0),
         scatter.build_links(nothing, nothing, 0),
     ):
-        values, filters = draw(0, FEATURES), draw(0, FEATURES)
         found = scatter.filtered_sum(values, filters, links)
-        assert found.shape == (0, FEATURES)
-        assert scatter.outer_sum(values, draw(0, COMPONENTS), links).shape == (
-            0,
-            COMPONENTS,
-            FEATURES,
-        )
-        assert scatter.sum_ends(values, values, filters, links).shape == (0, FEATURES)
+        for sums in (
+            found,
+            scatter.sum_ends(values, values, filters, links),
+            scatter.weighted_sum(values, draw(0, 1), links),
+            segment_max(values, links),
+        ):
+            assert sums.shape == (0, FEATURES)
+        outer = scatter.outer_sum(values, components, links)
+        assert outer.shape == (0, COMPONENTS, FEATURES)
         slopes = torch.autograd.grad(found.sum(), (values, filters))
         assert [slope.shape for slope in slopes] == [(0, FEATURES)] * 2
 
@@ -205,151 +249,24 @@ def test_links_list_each_edge_once_in_the_order_of_its_end(layout):
             assert sorted(mine.tolist()) == [e for e in range(len(end)) if end[e] == node]
 
 
-@pytest.mark.parametrize("components", [1, COMPONENTS])
-def test_slopes_are_the_same_whether_or_not_they_are_differentiated_again(layout, components):
-    """A gradient has a quick way and a differentiable one: checks of one miss the other."""
-    links, rows = layout
-    shape = (NODES, FEATURES) if components == 1 else (NODES, components, FEATURES)
-    inputs = draw(*shape), draw(rows, FEATURES, seed=1)
-    weigh = draw(*shape, seed=2).detach()
-    quick, slow = (
-        torch.autograd.grad(
-            (scatter.filtered_sum(*inputs, links) * weigh).sum(), inputs, create_graph=again
-        )
-        for again in (False, True)
-    )
-    for one, other in zip(quick, slow, strict=True):
-        torch.testing.assert_close(one, other, rtol=0, atol=1e-14)
-
-
-def arrow_inputs(links, rows):
-    edges = len(links.sender)
-    return (
-        draw(edges, FEATURES, seed=1),
-        draw(edges, 3, seed=2),
-        draw(NODES, 3, FEATURES, seed=3),
-        draw(rows, FEATURES, seed=4),
-    )
-
-
-def test_arrows_are_both_sums_in_one(layout):
-    links, rows = layout
-    messages, directions, vectors, filters = inputs = arrow_inputs(links, rows)
-    found = vector_messages_sum(*inputs, links)
-    apart = scatter.outer_sum(messages, directions, links) + scatter.filtered_sum(
-        vectors, filters, links
-    )
-    torch.testing.assert_close(found, apart, rtol=0, atol=1e-14)
-    assert gradcheck(lambda *given: vector_messages_sum(*given, links), inputs)
-    assert gradgradcheck(lambda *given: vector_messages_sum(*given, links), inputs)
-    # Energies alone: directions have no slope, and there is a quick way.
-    learned = (messages, vectors, filters)
-    weigh = draw(NODES, 3, FEATURES, seed=5).detach()
-    wanted = torch.autograd.grad((apart * weigh).sum(), learned)
-    quick = vector_messages_sum(messages, directions.detach(), vectors, filters, links)
-    for one, other in zip(torch.autograd.grad((quick * weigh).sum(), learned), wanted, strict=True):
-        torch.testing.assert_close(one, other, rtol=0, atol=1e-14)
-
-
-def random_messages(seed=0, num_nodes=6, num_edges=25, features=3):
-    torch.manual_seed(seed)
-    sender, receiver = torch.randint(0, num_nodes - 1, (2, num_edges))
-    messages = torch.randn(num_edges, features, dtype=torch.float64)
-    return messages, build_links(sender, receiver, num_nodes)
-
-
-def by_hand(messages, links, pick):
-    rows = []
-    for node in range(links.num_nodes):
-        heard = [m for m, r in zip(messages, links.receiver, strict=True) if r == node]
-        stack = torch.stack([torch.zeros_like(messages[0]), *heard])
-        rows.append(pick(stack, dim=0))
-    return torch.stack(rows)
-
-
 @pytest.mark.parametrize(("found", "pick"), [(segment_max, torch.amax), (segment_min, torch.amin)])
-def test_values_equal_a_loop_and_nodes_without_edges_hear_zero(found, pick):
-    messages, links = random_messages()
-    assert torch.equal(found(messages, links), by_hand(messages, links, pick))
-    assert (found(messages, links)[-1] == 0).all()
-
-
-@pytest.mark.parametrize("found", [segment_max, segment_min])
-def test_two_derivatives_equal_finite_differences(found):
-    messages, links = random_messages(1)
-    messages.requires_grad_(True)
-    weight = torch.rand(links.sender.shape[0], 1, dtype=torch.float64, requires_grad=True)
-
-    def curved(messages, weight):
-        return found(messages * weight, links).square()
-
-    torch.autograd.gradcheck(curved, (messages, weight))
-    torch.autograd.gradgradcheck(curved, (messages, weight))
+def test_extremes_equal_a_loop_and_nodes_without_edges_hear_zero(layout, found, pick):
+    links, _ = layout
+    messages = draw(len(links.sender), FEATURES)
+    rows = [[torch.zeros(FEATURES, dtype=torch.float64)] for _ in range(NODES)]
+    for edge, (_, receiver) in edges_of(links):
+        rows[receiver].append(messages[edge])
+    expected = torch.stack([pick(torch.stack(heard), dim=0) for heard in rows])
+    assert torch.equal(found(messages, links), expected)
+    assert gradcheck(lambda given: found(given, links).square(), (messages,))
+    assert gradgradcheck(lambda given: found(given, links).square(), (messages,))
 
 
 def test_equal_messages_share_the_gradient_and_the_floor_takes_none():
-    links = build_links(torch.tensor([0, 1, 2, 0]), torch.tensor([3, 3, 3, 1]), 4)
+    links = scatter.build_links(torch.tensor([0, 1, 2, 0]), torch.tensor([3, 3, 3, 1]), 4)
     messages = torch.tensor([[2.0], [2.0], [1.0], [0.0]], requires_grad=True)
     segment_max(messages, links).sum().backward()
     assert messages.grad.flatten().tolist() == [0.5, 0.5, 0.0, 0.0]
     messages.grad = None
     segment_min(messages, links).sum().backward()
     assert (messages.grad == 0).all()
-
-
-@pytest.mark.parametrize("num_nodes", [0, 3])
-def test_no_edges_give_zeros_that_reach_the_parameters(num_nodes):
-    none = torch.zeros(0, dtype=torch.long)
-    messages = torch.zeros(0, 4, requires_grad=True)
-    found = segment_max(messages, build_links(none, none, num_nodes))
-    found.sum().backward()
-    assert found.shape == (num_nodes, 4)
-    assert messages.grad.shape == (0, 4)
-
-
-def dense(values, weights, edges):
-    """Sum through a matrix [N, N] per head."""
-    both = edges.expand_pairs(weights)
-    parts = []
-    for part, weight in zip(values.chunk(weights.shape[1], dim=1), both.unbind(1), strict=True):
-        matrix = torch.zeros(len(values), len(values), dtype=values.dtype)
-        matrix = matrix.index_put((edges.receiver, edges.sender), weight, accumulate=True)
-        parts.append(matrix @ part)
-    return torch.cat(parts, dim=1)
-
-
-@pytest.mark.parametrize("paired", [True, False])
-@pytest.mark.parametrize("heads", [1, 3])
-def test_sums_equal_a_dense_matrix_and_have_two_derivatives(paired, heads):
-    edges = random_edges(paired)
-    values = torch.randn(6, 6, dtype=torch.float64, requires_grad=True)
-    weights = torch.randn(len(edges.pair_lengths), heads, dtype=torch.float64, requires_grad=True)
-    torch.testing.assert_close(
-        weighted_sum(values, weights, edges.links), dense(values, weights, edges)
-    )
-
-    def curved(values, weights):
-        return weighted_sum(values, weights, edges.links).square()
-
-    torch.autograd.gradcheck(curved, (values, weights))
-    torch.autograd.gradgradcheck(curved, (values, weights))
-
-
-@pytest.mark.parametrize("num_nodes", [0, 2])
-def test_no_edges_give_zeros_that_reach_the_parameters_weighted(num_nodes):
-    none = torch.zeros(0, dtype=torch.long)
-    edges = edges_between(none, none, num_nodes, True)
-    values = torch.ones(num_nodes, 4, dtype=torch.float64, requires_grad=True)
-    weights = edges.pair_envelope.clone().requires_grad_(True)
-    found = weighted_sum(values, weights, edges.links)
-    found.sum().backward()
-    assert torch.equal(found, torch.zeros_like(values))
-    assert torch.equal(values.grad, torch.zeros_like(values))
-    assert weights.grad.shape == (0, 1)
-
-
-def test_degrees_are_sums_of_envelopes():
-    edges = edges_between(torch.tensor([0, 0]), torch.tensor([1, 2]), 4, True)
-    near, far = edges.pair_envelope.flatten().tolist()
-    expected = torch.tensor([[near + far], [near], [far], [0.0]], dtype=torch.float64)
-    torch.testing.assert_close(edges.sum_messages(edges.envelope), expected)

@@ -9,7 +9,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from bonds import edges_between, random_edges
+from bonds import random_edges
 
 from hydragnn_hpo.config.convs import Dimensions
 from hydragnn_hpo.config.convs.scalar import GAT as GAT
@@ -122,12 +122,6 @@ def test_gat_survives_scores_whose_exponentials_do_not_exist(edges):
     assert torch.isfinite(slope).all()
 
 
-def test_gat_refuses_heads_that_do_not_divide_the_features():
-    with pytest.raises(ValueError, match="heads is 3, which does not divide features 8: choose"):
-        GAT.check(DIMENSIONS, GATOptions(heads=3))
-    GAT.check(DIMENSIONS, GATOptions(heads=2))
-
-
 def smooth_step(x):
     """Rise from 0 to 1 as the integral of ``30 t^2 (1 - t)^2``, by hand."""
     return 10 * x**3 - 15 * x**4 + 6 * x**5
@@ -136,6 +130,8 @@ def smooth_step(x):
 @pytest.mark.parametrize("highest", [1, 2, 10])
 def test_mfc_is_its_equation(edges, highest):
     layer = built(MFCConv, MFCOptions(max_degree=highest))
+    degrees = [sum(w for _, w, _ in neighbours(edges, i)) for i in range(6)]
+    assert len({math.floor(degree) for degree in degrees}) >= 3, "else whole numbers are not met"
 
     def one_node(x, i, others):
         degree = min(sum(w for _, w, _ in others), highest)
@@ -146,25 +142,6 @@ def test_mfc_is_its_equation(edges, highest):
         return F.silu(said)
 
     check(layer, edges, one_node)
-
-
-def test_mfc_degrees_of_several_kinds_are_met():
-    """The test above means something only if degrees lie between different whole numbers."""
-    found = [sum(w for _, w, _ in neighbours(random_edges(True), i)) for i in range(6)]
-    assert len({math.floor(degree) for degree in found}) >= 3
-
-
-@pytest.mark.parametrize(
-    ("conv", "options"), [(MFCConv, MFCOptions()), (SAGEConv, SAGEOptions())], ids=["mfc", "sage"]
-)
-def test_degrees_are_kept_for_the_next_layer(edges, conv, options):
-    layer = built(conv, options)
-    scalars = scalars_of(edges)
-    first, state = layer(scalars, None, edges)
-    again, same = layer(scalars, state, edges)
-    assert state is not None
-    assert same is state
-    assert torch.equal(first, again)
 
 
 @pytest.mark.parametrize("activation", ["softplus", "silu"])
@@ -182,48 +159,3 @@ def test_cgcnn_is_its_equation(edges, activation):
         return total
 
     check(layer, edges, one_node)
-
-
-EVERY = [
-    (GINConv, GINOptions()),
-    *((SAGEConv, SAGEOptions(aggregation=kind)) for kind in ("mean", "sum", "max")),
-    (GATConv, GATOptions(heads=2)),
-    (MFCConv, MFCOptions(max_degree=2)),
-    *((CGCNNConv, CGCNNOptions(activation=kind)) for kind in ("softplus", "silu")),
-]
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("number", range(len(EVERY)))
-@pytest.mark.parametrize("num_nodes", [0, 3])
-def test_no_edges_and_no_nodes_reach_every_parameter(number, dtype, num_nodes):
-    layer = EVERY[number][0](DIMENSIONS, EVERY[number][1]).to(dtype)
-    none = torch.zeros(0, dtype=torch.long)
-    edges = edges_between(none, none, num_nodes, True, dtype)
-    found, _ = layer(torch.ones(num_nodes, 8, dtype=dtype), None, edges)
-    found.sum().backward()
-    assert found.shape == (num_nodes, 8)
-    assert found.dtype == dtype
-    for parameter in layer.parameters():
-        assert torch.isfinite(parameter.grad).all()
-        assert num_nodes or not parameter.grad.any()
-
-
-@pytest.mark.parametrize("number", range(len(EVERY)))
-def test_two_derivatives_equal_finite_differences(edges, number):
-    """By the scalars and by the envelope, through which positions are felt."""
-    layer = built(*EVERY[number])
-    scalars = scalars_of(edges).requires_grad_(True)
-    envelope = edges.pair_envelope.clone().requires_grad_(True)
-
-    def change(scalars, envelope):
-        moved = type(edges)(**{**vars(edges), "pair_envelope": envelope})
-        return layer(scalars, None, moved)[0]
-
-    once, again = (
-        torch.autograd.grad(change(scalars, envelope).sum(), (scalars, envelope), create_graph=each)
-        for each in (False, True)
-    )
-    torch.testing.assert_close(again, once)
-    torch.autograd.gradcheck(change, (scalars, envelope), fast_mode=True)
-    torch.autograd.gradgradcheck(change, (scalars, envelope), fast_mode=True)

@@ -96,44 +96,20 @@ def test_a_simple_cubic_crystal_has_thirty_triplets_per_atom():
     assert counts == {-1.0: 6, 0.0: 24, 1.0: 0}
 
 
-@pytest.mark.parametrize("paired", [True, False])
-def test_no_edges_give_no_triplets(paired):
-    edges = edges_of([], 2, paired)
-    triplets = find_triplets(edges, 3.0)
-    assert triplets.links.num_nodes == 0
-    values = torch.zeros(3, 0, 4, requires_grad=True)
-    found = triplet_sum(values, sort_triplet_weights(triplets.links, legendre(triplets.cosines, 3)))
-    assert found.shape == (0, 4)
-    found.sum().backward()
-    assert values.grad.shape == values.shape
-
-
-def fan(size=3, width=4):
+def test_fanned_sum_equals_a_loop_and_so_do_two_derivatives():
     links = find_triplets(edges_of(bonds(2, 2, 2.7), 2, True), 2.6).links
-    torch.manual_seed(0)
-    values = torch.randn(size, links.num_nodes, width, dtype=torch.float64, requires_grad=True)
-    weights = torch.randn(len(links.sender), size, dtype=torch.float64, requires_grad=True)
-    return links, values, weights
-
-
-def test_fanned_sum_equals_a_loop():
-    links, values, weights = fan()
+    values = torch.randn(2, links.num_nodes, 2, dtype=torch.float64, requires_grad=True)
+    weights = torch.randn(len(links.sender), 2, dtype=torch.float64, requires_grad=True)
     expected = torch.zeros(values.shape[1:], dtype=torch.float64)
     for t, (a, b) in enumerate(zip(links.sender, links.receiver, strict=True)):
         expected[b] += (weights[t, :, None] * values[:, a]).sum(0).detach()
-    torch.testing.assert_close(
-        triplet_sum(values, sort_triplet_weights(links, weights)).detach(), expected
-    )
 
+    def fanned(values, weights):
+        return triplet_sum(values, sort_triplet_weights(links, weights))
 
-def test_fanned_sum_has_two_derivatives():
-    links, values, weights = fan(2, 2)
-
-    def curved(values, weights):
-        return triplet_sum(values, sort_triplet_weights(links, weights)).square()
-
-    assert torch.autograd.gradcheck(curved, (values, weights))
-    assert torch.autograd.gradgradcheck(curved, (values, weights))
+    torch.testing.assert_close(fanned(values, weights).detach(), expected)
+    assert torch.autograd.gradcheck(lambda *given: fanned(*given).square(), (values, weights))
+    assert torch.autograd.gradgradcheck(lambda *given: fanned(*given).square(), (values, weights))
 
 
 def test_polynomials_equal_scipy():

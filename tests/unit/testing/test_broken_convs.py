@@ -80,13 +80,6 @@ class GivesTransposedVectors(SoundVectors):
 
 
 @breaks("parameters")
-class HasASpare(Sound):
-    def __init__(self, dimensions, options):
-        super().__init__(dimensions, options)
-        self.spare = nn.Linear(2, 2)
-
-
-@breaks("parameters")
 class FeedsNobody(SoundVectors):
     """Builds what only its last state would need, also where nobody reads that."""
 
@@ -168,25 +161,10 @@ class HidesATensor(Sound):
         return change * (1.0 + self.hidden), None
 
 
-@breaks("state dict")
-class WritesAnObject(Sound):
-    def get_extra_state(self):
-        return {"weights": [1.0]}
-
-    def set_extra_state(self, state):
-        pass
-
-
 @breaks("rotation", "reflection")
 class SeesX(Sound):
     def filters(self, edges):
         return super().filters(edges) * (1.0 + 0.1 * edges.directions[:, :1])
-
-
-@breaks("rotation", "reflection")
-class AddsToVectors(SoundVectors):
-    def arrows(self, scalars, edges):
-        return super().arrows(scalars, edges) + 0.1
 
 
 @breaks("reflection")
@@ -224,30 +202,11 @@ class TakesPairsForGranted(Sound):
         return super().filters(edges) * (1.0 if edges.paired else 2.0)
 
 
-@breaks("node order", "batch", "supercell")
-class CountsAlongNodes(Sound):
-    def gathered(self, scalars, edges):
-        return super().gathered(scalars, edges).cumsum(0)
-
-
 @breaks("batch")
 class MixesGraphs(Sound):
     def gathered(self, scalars, edges):
         found = super().gathered(scalars, edges)
         return found + found.sum(0) / max(len(found), 1)
-
-
-@breaks("batch")
-class HasBatchNorm(Sound):
-    def __init__(self, dimensions, options):
-        super().__init__(dimensions, options)
-        self.norm = nn.BatchNorm1d(dimensions.features, momentum=None)
-
-    def gathered(self, scalars, edges):
-        found = super().gathered(scalars, edges)
-        return (
-            self.norm(found) if len(found) > 1 else found + 0 * (self.norm.weight + self.norm.bias)
-        )
 
 
 @breaks("supercell")
@@ -260,18 +219,6 @@ class IgnoresItsOwnImages(Sound):
 class IsDeaf(Sound):
     def filters(self, edges):
         return super().filters(edges) * 0.0
-
-
-@breaks("cutoff")
-class ForgetsTheEnvelope(Sound):
-    def filters(self, edges):
-        return edges.expand_pairs(self.filter(edges.pair_basis))
-
-
-@breaks("cutoff")
-class FallsLinearly(Sound):
-    def filters(self, edges):
-        return edges.expand_pairs(self.filter(edges.pair_basis) * edges.pair_envelope ** (1 / 3))
 
 
 @breaks("cutoff")

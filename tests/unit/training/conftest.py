@@ -82,6 +82,22 @@ def make_config(*, conv="egnn", heads=None, store="none", seed=3, model=None, **
     )  # fmt: skip
 
 
+def go():
+    return "go"
+
+
+def weights(trainer):
+    return torch.cat([p.detach().flatten() for p in trainer.model.parameters()])
+
+
+def difference(one, other):
+    return float((weights(one) - weights(other)).abs().max())
+
+
+def epochs(trainer):
+    return [record for record in trainer.records if record["record"] == "epoch"]
+
+
 @pytest.fixture(scope="session")
 def columns():
     return make_columns()

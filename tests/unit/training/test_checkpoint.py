@@ -3,7 +3,6 @@
 import errno
 import json
 import os
-import struct
 import threading
 from pathlib import Path
 from unittest.mock import Mock
@@ -19,6 +18,8 @@ from hydragnn_hpo.training.checkpoint_saver import (
     prune_checkpoints,
 )
 from hydragnn_hpo.training.train_state import AveragedWeights
+
+from .conftest import go, weights
 
 
 def test_round_trip_with_state(tmp_path):
@@ -40,17 +41,7 @@ def test_round_trip_with_state(tmp_path):
     assert [entry.name for entry in tmp_path.iterdir()] == ["last.safetensors"]
 
 
-def test_no_pickle_inside(tmp_path):
-    path = tmp_path / "x.safetensors"
-    checkpoint.write_checkpoint(path, {"a": torch.ones(2)}, {"k": 1})
-    content = path.read_bytes()
-    (length,) = struct.unpack("<Q", content[:8])
-    header = json.loads(content[8 : 8 + length])
-    assert json.loads(header["__metadata__"]["state"]) == {"k": 1}
-    assert len(content) == 8 + length + 8
-
-
-@pytest.mark.parametrize("damage", ["cut", "header", "empty", "missing", "folder"])
+@pytest.mark.parametrize("damage", ["cut", "header", "missing", "folder"])
 def test_damage_is_a_sentence(tmp_path, damage):
     path = tmp_path / "last.safetensors"
     checkpoint.write_checkpoint(path, {"a": torch.ones(100)}, {})
@@ -59,8 +50,6 @@ def test_damage_is_a_sentence(tmp_path, damage):
         path.write_bytes(content[:-7])
     elif damage == "header":
         path.write_bytes(b"\xff" * 8 + content[8:])
-    elif damage == "empty":
-        path.write_bytes(b"")
     else:
         path.unlink()
         if damage == "folder":
@@ -69,48 +58,10 @@ def test_damage_is_a_sentence(tmp_path, damage):
         checkpoint.read_checkpoint(path)
 
 
-def steps(model, optimizer, count):
-    for number in range(count):
-        optimizer.zero_grad()
-        model(torch.full((4, 3), number + 1.0)).square().sum().backward()
-        optimizer.step()
-
-
-def test_optimizer_goes_on_bit_for_bit(tmp_path):
-    def fresh():
-        torch.manual_seed(1)
-        model = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 1))
-        return model, torch.optim.AdamW(model.parameters(), lr=0.01, foreach=True)
-
-    model, optimizer = fresh()
-    steps(model, optimizer, 3)
-    path = tmp_path / "last.safetensors"
-    tensors = checkpoint.add_prefix("model", model.state_dict())
-    checkpoint.write_checkpoint(path, tensors | checkpoint.optimizer_tensors(optimizer, model), {})
-    steps(model, optimizer, 3)
-
-    again, restored = fresh()
-    read, _ = checkpoint.read_checkpoint(path)
-    again.load_state_dict(checkpoint.strip_prefix("model", read))
-    checkpoint.load_optimizer(restored, again, read)
-    steps(again, restored, 3)
-    for one, other in zip(model.parameters(), again.parameters(), strict=True):
-        assert torch.equal(one, other)
-    ours, theirs = optimizer.state_dict(), restored.state_dict()
-    assert ours["param_groups"] == theirs["param_groups"]
-    for index, values in ours["state"].items():
-        for name, value in values.items():
-            assert torch.equal(value, theirs["state"][index][name]), name
-
-
 def test_names_under_a_prefix_do_not_mix():
     tensors = {"model/a": torch.ones(1), "modelling/a": torch.zeros(1), "best/model/a": None}
     assert checkpoint.strip_prefix("model", tensors) == {"a": tensors["model/a"]}
     assert checkpoint.strip_prefix("best", checkpoint.add_prefix("best", {"x/y": 1})) == {"x/y": 1}
-
-
-def go():
-    return "go"
 
 
 def test_a_job_runs_beside_us_and_the_next_waits_for_it():
@@ -185,6 +136,12 @@ def test_a_checkpoint_holds_what_was_when_it_was_asked_for(train, tmp_path, slow
         gate.set()
     tensors, state = checkpoint.read_checkpoint(tmp_path / "last.safetensors")
     assert {"model", "optimizer", "average", "best"} == {name.split("/")[0] for name in tensors}
+    moments = {name for name in tensors if name.startswith("optimizer/")}
+    assert moments == {
+        f"optimizer/{name}/{key}"
+        for name, _ in trainer.model.named_parameters()
+        for key in ("exp_avg", "exp_avg_sq", "step")
+    }
     for name, value in before.items():
         assert torch.equal(tensors[name], value), name
     assert (state["progress"]["epoch"], state["progress"]["step"]) == (1, 4)
@@ -219,16 +176,6 @@ def test_best_is_not_written_again_unless_it_changed(train, tmp_path, monkeypatc
     assert asked == ["best", "last", "last", "best", "last", "last"]
 
 
-def test_the_state_of_the_optimizer_is_named_by_weights(train):
-    trainer = train(epochs=1)
-    trainer.run(1, go)
-    names = {name for name in trainer.saver.train_state.tensors() if name.startswith("optimizer/")}
-    weights = [name for name, _ in trainer.model.named_parameters()]
-    assert names == {
-        f"optimizer/{name}/{key}" for name in weights for key in ("exp_avg", "exp_avg_sq", "step")
-    }
-
-
 def test_an_optimizer_with_other_groups_takes_the_state_over(train, tmp_path):
     first = train(epochs=2)
     first.run(1, go, tmp_path)
@@ -242,8 +189,7 @@ def test_an_optimizer_with_other_groups_takes_the_state_over(train, tmp_path):
     second.resume(tmp_path)
     for trainer in (first, second):
         trainer.run(2, go)
-    for one, other in zip(first.model.parameters(), second.model.parameters(), strict=True):
-        assert torch.equal(one, other)
+    assert torch.equal(weights(first), weights(second))
 
 
 def test_nothing_is_written_twice_at_one_step(train, tmp_path):
@@ -379,7 +325,7 @@ def test_what_cannot_be_read_sends_a_training_back_to_its_best_epoch(
     assert again.progress.epoch == 4
 
 
-@pytest.mark.parametrize("damage", [cut, of_another_version, without_progress])
+@pytest.mark.parametrize("damage", [cut, of_another_version])
 def test_without_anything_that_can_be_read_a_training_is_an_unbroken_one(
     train, trained, tmp_path, damage
 ):
@@ -391,8 +337,7 @@ def test_without_anything_that_can_be_read_a_training_is_an_unbroken_one(
     assert again.resumed_from is None
     for trainer in (again, unbroken):
         trainer.run(2, go)
-    for one, other in zip(again.model.parameters(), unbroken.model.parameters(), strict=True):
-        assert torch.equal(one, other)
+    assert torch.equal(weights(again), weights(unbroken))
 
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.ESTALE, errno.EACCES])

@@ -4,14 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from hydragnn_hpo.training.ddp import Ranks
-from hydragnn_hpo.training.divergence import Diverged, DivergenceGuard
+from hydragnn_hpo.training.divergence import Diverged
 
-ALONE = Ranks(0, 1, torch.device("cpu"))
-
-
-def go():
-    return "go"
+from .conftest import go
 
 
 def judge(guard, course):
@@ -28,9 +23,7 @@ def judge(guard, course):
 @pytest.mark.parametrize(
     "course",
     [
-        [1.3, 9.7, 136.2, 1.1, 1.0],
         [1.3, 10.1, 1.4, 43.9, 1.0, 6974.6, 1.0],
-        [3.1, 2.0, 1.6, 10255.4, 1.1, 3.3, 4.0],
         [1999039.2, 85201.3, 200210.7, 8083.5, 3278.4, 4.6, 4.6, 2.1, 1.0],
         [3231.1, 65605.9, 10532136.3, 47.5, 66.7, 418981.6, 1.1, 0.9],
         [1.0, 200.0, 200.0, 1.0, 200.0, 200.0, 1.0],
@@ -38,7 +31,7 @@ def judge(guard, course):
     ],
 )
 def test_courses_that_recover_are_left_alone(train, course):
-    """The first five were seen, with learning rates of .3 and 1, PaiNN and SchNet."""
+    """The first three were seen, with learning rates of .3 and 1, PaiNN and SchNet."""
     judge(train().guard, course)
 
 
@@ -97,14 +90,6 @@ def test_tiny_gradients_are_alive(train):
     for parameter in trainer.model.trunk.parameters():
         parameter.register_hook(lambda g: torch.full_like(g, 1e-30))
     trainer.run(1, go)
-
-
-def test_a_frozen_trunk_needs_no_gradient(train):
-    model = train().model
-    model.trunk.requires_grad_(False)
-    guard = DivergenceGuard(model, ALONE.device)
-    guard.check_gradient(torch.tensor(1.0), epoch=1, step=1)
-    guard.check_weights(guard.local_sums(ALONE)["guard"].numpy(), epoch=1)
 
 
 def test_a_weight_that_no_graph_reads_is_named_when_it_is_not_finite(train):

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from hydragnn_hpo.config.model_config import HeadConfig
-from hydragnn_hpo.data.batch import make_batch
 from hydragnn_hpo.training import evaluate
 from hydragnn_hpo.training.evaluate import error_sums, predict_split
 from hydragnn_hpo.training.trainer import compute_objective
@@ -50,17 +49,6 @@ def test_pieces_hold_every_graph_once_and_stay_small(trainer, monkeypatch):
     largest = trainer.graphs.num_edges().max()
     edges = trainer.graphs.num_edges()
     assert all(edges[p.graph_index.numpy()].sum() <= 25 + largest for p in pieces)
-
-
-def test_a_trials_cap_reaches_its_batches(train):
-    rows = np.arange(40)
-    found = {}
-    for cap in (None, 1):
-        feed = train(model={"max_neighbors": cap}).feed
-        found[cap] = feed.batch_on_device(rows).edge_index
-        wanted = make_batch(feed.graphs, rows, cutoff=3.5, dtype=torch.float64, max_neighbors=cap)
-        assert torch.equal(found[cap], wanted.edge_index)
-    assert found[1].shape < found[None].shape
 
 
 def test_no_graphs_no_predictions(trainer):

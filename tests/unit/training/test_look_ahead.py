@@ -1,6 +1,5 @@
 """How graphs reach a training never shows in it: looked ahead, in windows, several sets."""
 
-import json
 import threading
 import tomllib
 
@@ -12,20 +11,11 @@ from hydragnn_hpo.config.schema import dump_config, parse_config
 from hydragnn_hpo.config.trial_config import TrialConfig
 from hydragnn_hpo.data.columns import Columns
 from hydragnn_hpo.data.store_access import open_store
-from hydragnn_hpo.training.ddp import Ranks
 from hydragnn_hpo.training.divergence import Diverged
 from hydragnn_hpo.training.trainer import Trainer
-from hydragnn_hpo.training.trial import load_trial, rank_main
+from hydragnn_hpo.training.trial import load_trial
 
-ALONE = Ranks(0, 1, torch.device("cpu"))
-
-
-def go():
-    return "go"
-
-
-def weights(trainer):
-    return torch.cat([p.detach().flatten() for p in trainer.model.parameters()])
+from .conftest import ALONE, go, weights
 
 
 def threads():
@@ -89,32 +79,19 @@ def pair(bench, store):
     return configure
 
 
-def test_a_trial_on_two_data_sets(pair):
-    bench = pair()
-    config, graphs = load_trial(bench.trial)
-    assert graphs.num_graphs == 80
-    assert [entry.prefix for entry in config.data] == ["", "b_"]
-    assert [isinstance(one, Columns) for one in graphs.sets] == [True, False], "as access says"
-    assert rank_main(bench.place(epochs=4)) == 0
-    result = json.loads((bench.trial.attempt(1) / "result.json").read_text())
-    assert result["status"] == "completed"
-    assert result["units"] == {"energy": "eV", "b_charge": "e"}
-    assert set(result["val_mae"]) == {"energy", "b_charge"}
-
-
 def test_two_data_sets_go_on_where_they_were(pair):
     """24 graphs of the first an epoch and 12 of the second: its passes go over two epochs."""
     bench = pair()
     config, graphs = load_trial(bench.trial)
-    ranks = ALONE
-    unbroken = Trainer(config, graphs, ranks)
+    assert [isinstance(one, Columns) for one in graphs.sets] == [True, False], "as access says"
+    unbroken = Trainer(config, graphs, ALONE)
     whole = seen_by(unbroken)
     unbroken.run(4, go)
-    first = Trainer(config, graphs, ranks)
+    first = Trainer(config, graphs, ALONE)
     before = seen_by(first)
     bench.trial.checkpoints.mkdir()
     first.run(1, go, bench.trial.checkpoints)
-    second = Trainer(*load_trial(bench.trial), ranks)
+    second = Trainer(*load_trial(bench.trial), ALONE)
     assert second.resume(bench.trial.checkpoints)
     after = seen_by(second)
     second.run(4, go)
@@ -154,13 +131,3 @@ def test_a_budget_of_atoms_trains(train, columns):
     assert len(steps) == 2 * trainer.order.steps_per_epoch
     assert trainer.total_steps == 4 * trainer.order.steps_per_epoch
     assert all(0 < columns.num_nodes()[step].sum() <= 20 for step in steps)
-
-
-def test_names_in_two_data_sets_are_refused_in_a_sentence(bench, store):
-    values = tomllib.loads(dump_config(bench.configure()))
-    values["data"] = [{"store": str(store)}, {"store": str(store)}]
-    bench.trial.config.write_text(dump_config(parse_config(values, TrialConfig, "x")))
-    assert rank_main(bench.place()) == 1
-    result = json.loads((bench.trial.attempt(1) / "result.json").read_text())
-    assert result["reason"] == "bad_config"
-    assert "trial.toml: data sets 1 and 2 both have a target 'energy'" in result["message"]

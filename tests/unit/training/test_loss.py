@@ -18,54 +18,62 @@ class Stub:
         return torch.tensor(self.spread[name])
 
 
-def sums_of(loss, predicted, wanted, mask, std=2.0):
+def sums_of(loss, predicted, wanted, mask, balance="scale"):
     batch = SimpleNamespace(targets={"x": torch.tensor(wanted)}, masks={"x": torch.tensor(mask)})
     heads = {"x": HeadConfig(loss=loss)}
-    found = head_sums(Stub(x=std), {"x": torch.tensor(predicted)}, batch, heads)
+    found = head_sums(Stub(x=2.0), {"x": torch.tensor(predicted)}, batch, heads, balance)
     return found["x"].item()
 
 
-# In units of the standard deviation 2 the errors are 0.5, -3 and (masked) 50.
+# In units of the standard deviation 2 the errors are 0.5, -3 and (masked) 50; then 1, -2 and 3.
+NUMBERS = [[2.0], [-6.0], [100.0]], [[1.0], [0.0], [0.0]], [True, True, False]
+VECTORS = [[2.0, -4.0, 6.0], [7.0, 7.0, 7.0]], [[0.0] * 3] * 2, [True, False]
+
+
 @pytest.mark.parametrize(
-    ("loss", "expected"),
-    [("mae", 0.5 + 3.0), ("mse", 0.25 + 9.0), ("huber", 0.125 + (3.0 - 0.5))],
+    ("loss", "given", "expected"),
+    [
+        ("mae", NUMBERS, 0.5 + 3.0),
+        ("mse", NUMBERS, 0.25 + 9.0),
+        ("huber", NUMBERS, 0.125 + (3.0 - 0.5)),
+        ("mae", VECTORS, 6.0),
+        ("mse", VECTORS, 14.0),
+        ("huber", VECTORS, 4.5),
+    ],
 )
-def test_losses_by_hand(loss, expected):
-    found = sums_of(loss, [[2.0], [-6.0], [100.0]], [[1.0], [0.0], [0.0]], [True, True, False])
-    assert found == pytest.approx(expected)
+def test_losses_by_hand(loss, given, expected):
+    assert sums_of(loss, *given) == pytest.approx(expected)
 
 
-@pytest.mark.parametrize(("loss", "expected"), [("mae", 6.0), ("mse", 14.0), ("huber", 4.5)])
-def test_components_of_a_vector_count_each(loss, expected):
-    predicted = [[2.0, -4.0, 6.0], [7.0, 7.0, 7.0]]
-    assert sums_of(loss, predicted, [[0.0] * 3] * 2, [True, False]) == pytest.approx(expected)
+def test_errors_in_the_targets_own_unit():
+    assert sums_of("mae", *NUMBERS, balance="unit") == pytest.approx(1.0 + 6.0)
 
 
-def test_combine_normalises_by_global_counts_and_weights():
-    heads = {"a": HeadConfig(weight=3.0), "b": HeadConfig(weight=1.0)}
-    sums = {"a": torch.tensor(8.0), "b": torch.tensor(10.0)}
-    total = combine_losses(sums, {"a": 4.0, "b": 5.0}, heads, 1)
-    assert total.item() == pytest.approx(0.75 * 8 / 4 + 0.25 * 10 / 5)
-
-
-def test_shares_of_ranks_add_up_to_the_whole_step():
+@pytest.mark.parametrize(
+    ("shares", "counts", "expected"),
+    [
+        ([{"a": 8.0, "b": 10.0}], {"a": 4.0, "b": 5.0}, 2 / 3 * 8 / 4 + 1 / 3 * 10 / 5),
+        ([{"a": 3.0, "b": 0.0}], {"a": 2.0, "b": 0.0}, 2 / 3 * 3 / 2),  # no graph has b
+        (
+            [{"a": 5.0, "b": 0.5}, {"a": 1.0, "b": 7.0}, {"a": 0.0, "b": 0.0}],
+            {"a": 6.0, "b": 9.0},
+            2 / 3 * 6.0 / 6 + 1 / 3 * 7.5 / 9,
+        ),
+    ],
+)
+def test_shares_of_ranks_add_up_to_the_whole_step(shares, counts, expected):
     """DDP averages gradients: the mean over ranks of their losses is the loss of the step."""
     heads = {"a": HeadConfig(weight=2.0), "b": HeadConfig(weight=1.0)}
-    counts = {"a": 6.0, "b": 9.0}
-    shares = [{"a": 5.0, "b": 0.5}, {"a": 1.0, "b": 7.0}, {"a": 0.0, "b": 0.0}]
     parts = [
-        combine_losses({n: torch.tensor(v) for n, v in share.items()}, counts, heads, 3).item()
+        combine_losses(
+            {name: torch.tensor(value) for name, value in share.items()},
+            counts,
+            heads,
+            len(shares),
+        ).item()
         for share in shares
     ]
-    assert sum(parts) / 3 == pytest.approx(2 / 3 * 6.0 / 6 + 1 / 3 * 7.5 / 9)
-
-
-def test_a_head_that_nobody_has_in_a_step_costs_nothing():
-    heads = {"a": HeadConfig(), "b": HeadConfig()}
-    total = combine_losses(
-        {"a": torch.tensor(3.0), "b": torch.tensor(0.0)}, {"a": 2.0, "b": 0.0}, heads, 1
-    )
-    assert total.item() == pytest.approx(0.75)
+    assert sum(parts) / len(shares) == pytest.approx(expected)
 
 
 def nll(loss, variance, balance="scale", **head):
@@ -95,13 +103,6 @@ def test_the_weight_of_beta_is_not_learned_through():
     # d/dv of 0.5 (log v + e^2 / v) at v = 2, times v = 2, times 1/4 from the unit of the variance.
     expected = 0.5 * (1 / 2.0 - 2.25 / 4.0) * 2.0 / 4.0
     assert predictions["x:variance"].grad[0].item() == pytest.approx(expected)
-
-
-def test_errors_in_the_targets_own_unit():
-    batch = SimpleNamespace(targets={"x": torch.tensor([[1.0]])}, masks={"x": torch.tensor([True])})
-    predictions = {"x": torch.tensor([[5.0]])}
-    found = head_sums(Stub(x=2.0), predictions, batch, {"x": HeadConfig(loss="mae")}, "unit")
-    assert found["x"].item() == 4.0
 
 
 def test_learned_weights_by_hand():

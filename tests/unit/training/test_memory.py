@@ -76,8 +76,6 @@ UNLIMITED = str(2**63 - 4096)
                 "sys/fs/cgroup/slurm/job_1/memory.current": "100000\n",
                 "sys/fs/cgroup/slurm/job_1/memory.stat": "anon 9\ninactive_file 5000\n",
                 "sys/fs/cgroup/slurm/memory.max": "max\n",
-                "sys/fs/cgroup/slurm/memory.current": "400000\n",
-                "sys/fs/cgroup/slurm/memory.stat": "inactive_file 0\n",
             },
             205_000,
         ),

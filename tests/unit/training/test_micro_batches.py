@@ -12,9 +12,11 @@ from hydragnn_hpo.files import write_json
 from hydragnn_hpo.metrics_log import read_records
 from hydragnn_hpo.training import stepper as stepping
 from hydragnn_hpo.training.memory import CPU_IS_FULL
-from hydragnn_hpo.training.micro_batches import MicroBatches, TooManyGraphs, read_known_pieces
+from hydragnn_hpo.training.micro_batches import MicroBatches, read_known_pieces
 from hydragnn_hpo.training.trainer import Trainer
 from hydragnn_hpo.training.trial import rank_main, run_by_hand
+
+from .conftest import difference, epochs, go
 
 pytestmark = pytest.mark.slow  # all together they take longer than most rooms
 
@@ -23,18 +25,6 @@ FULL = {
     "cpu": RuntimeError(f"[enforce fail at alloc_cpu.cpp:119] . {CPU_IS_FULL}: you tried ..."),
     "python": MemoryError(),
 }
-
-
-def go():
-    return "go"
-
-
-def weights(trainer):
-    return torch.cat([p.detach().flatten() for p in trainer.model.parameters()])
-
-
-def difference(one, other):
-    return float((weights(one) - weights(other)).abs().max())
 
 
 @pytest.fixture
@@ -85,7 +75,7 @@ def test_accumulation_never_changes_the_mathematics(train, pieces):
     assert whole.progress.step == 20
     assert 0 < difference(whole, cut) < 1e-12
     assert cut.progress.best_val == pytest.approx(whole.progress.best_val, rel=1e-12)
-    told = [[r["loss"] for r in t.records if r["record"] == "epoch"] for t in (whole, cut)]
+    told = [[r["loss"] for r in epochs(t)] for t in (whole, cut)]
     for one, other in zip(*told, strict=True):
         assert one == pytest.approx(other, rel=1e-12)
 
@@ -134,7 +124,7 @@ def test_no_room_to_make_batches_ahead_waits_for_their_turn(train, monkeypatch):
 
     monkeypatch.setattr(MicroBatches, "make_batches", full_once)
     trainer.run(1, go)
-    assert torch.equal(weights(trainer), weights(undisturbed))
+    assert difference(trainer, undisturbed) == 0
 
 
 def test_other_errors_are_no_lack_of_memory(train, full_at):
@@ -214,15 +204,6 @@ def test_a_trial_that_ran_out_of_memory_says_its_pieces(bench, full_at):
     assert 0 < fitted["estimated_bytes"] < fitted["limit_bytes"]
 
 
-def test_a_structure_too_large_fails_the_trial_as_out_of_memory(bench, full_at):
-    bench.configure(epochs=2)
-    full_at(range(1000))
-    assert rank_main(bench.place(epochs=2)) == 1
-    result = result_of(bench, 1)
-    assert (result["status"], result["reason"]) == ("failed", "out_of_memory")
-    assert "does not fit into the memory alone" in result["message"]
-
-
 def test_a_step_that_cannot_be_taken_back_interrupts_the_trial(bench, monkeypatch):
     """By hand: the same command goes on, in more pieces."""
     bench.configure(epochs=2)
@@ -250,15 +231,3 @@ def test_the_campaign_takes_it_as_resized(tmp_path, restarts):
     codes = (PEER_LOST, HALVED)
     ended = read_outcome(EndedAttempt(tmp_path, codes, restarts=restarts, max_restarts=3))
     assert ended == {"outcome": "interrupted", "reason": "resized"}
-
-
-def test_half_sent_is_an_error_of_its_own(train, monkeypatch):
-    trainer = train()
-
-    def half_sent(stepper, *_, **__):
-        stepper.bound = "gradients"
-        raise FULL["cpu"]
-
-    monkeypatch.setattr(stepping.Stepper, "take_step", half_sent)
-    with pytest.raises(TooManyGraphs, match="goes on from the last checkpoint, in 2 pieces"):
-        trainer.run(1, go)

@@ -25,7 +25,6 @@ from hydragnn_hpo.model.scatter import apply_function, build_links, sum_messages
 from hydragnn_hpo.model.triplets import SphericalBessel
 from hydragnn_hpo.training.evaluate import error_sums, predict_split
 from hydragnn_hpo.training.precision import compute_dtype, set_matmul_precision
-from hydragnn_hpo.training.trainer import build_model
 
 CPU = torch.device("cpu")
 
@@ -94,18 +93,6 @@ def test_everything_else_of_a_net_is_near_fp32(train, columns, model, heads):
     check_near(train(columns=told, conv="painn", heads=heads, **plain(**model)), told)
 
 
-def test_training_in_bf16_learns_with_fp32_weights(train):
-    settings = plain() | {"precision": "bf16", "learning_rate": 0.01, "global_batch": 12}
-    trainer = train(conv="painn", epochs=15, **settings)
-    trainer.run(15, lambda: "go")
-    losses = [sum(r["loss"].values()) for r in trainer.records if r["record"] == "epoch"]
-    assert losses[-1] < 0.75 * losses[0]
-    assert all(p.dtype is torch.float32 for p in trainer.model.parameters())
-    assert all(
-        v.dtype is torch.float32 for s in trainer.optimizer.state.values() for v in s.values()
-    )
-
-
 def test_training_and_evaluation_compute_in_bf16(train, columns):
     """The same weights: what is trained is what is validated and predicted."""
     found = {}
@@ -126,17 +113,6 @@ def test_training_and_evaluation_compute_in_bf16(train, columns):
     for exact, rough in zip(*found.values(), strict=True):
         assert exact != rough
         assert rough == pytest.approx(exact, rel=0.05)
-
-
-def test_a_graph_alone_is_the_same_within_bf16(train, columns):
-    trainer = train(conv="painn", **plain() | {"precision": "bf16"})
-    rows = np.arange(12)
-    with compute_dtype("bf16", CPU), torch.no_grad():
-        many = trainer.model(trainer.feed.batch_on_device(rows))["energy"]
-        alone = torch.cat(
-            [trainer.model(trainer.feed.batch_on_device(rows[i : i + 1]))["energy"] for i in rows]
-        )
-    assert (many - alone).abs().max() < 2**-8 * many.abs().max()
 
 
 def test_sums_over_a_graph_and_over_neighbours_do_not_stall():
@@ -249,23 +225,6 @@ def test_forces_in_bf16_where_they_are_wanted(train, columns):
     assert 0 < error < 0.05
 
 
-def test_recomputing_changes_nothing_in_bf16(train, columns):
-    config = train(conv="painn", **plain() | {"precision": "bf16"}).config
-    from hydragnn_hpo.training.parallel import recompute_rounds
-
-    found = []
-    for again in (False, True):
-        model = build_model(config, columns)
-        if again:
-            recompute_rounds(model.trunk)
-        batch = make_batch(columns, np.arange(9), cutoff=3.5, dtype=torch.float32, targets=())
-        with compute_dtype("bf16", CPU):
-            predicted = model(batch)
-        sum(values.sum() for values in predicted.values()).backward()
-        found.append(torch.cat([p.grad.flatten() for p in model.parameters()]))
-    assert torch.equal(*found)
-
-
 def test_products_are_rounded_with_tf32_alone():
     for precision, kind in (("tf32", "tf32"), ("fp32", "ieee"), ("bf16", "ieee"), ("fp64", "ieee")):
         set_matmul_precision(precision)
@@ -273,12 +232,3 @@ def test_products_are_rounded_with_tf32_alone():
     for precision in ("fp32", "tf32", "fp64"):
         with compute_dtype(precision, CPU):
             assert not torch.is_autocast_enabled("cpu")
-
-
-def test_tf32_is_fp32_on_a_cpu(train):
-    found = []
-    for precision in ("fp32", "tf32"):
-        trainer = train(conv="painn", epochs=1, **plain() | {"precision": precision})
-        trainer.run(1, lambda: "go")
-        found.append(torch.cat([p.detach().flatten() for p in trainer.model.parameters()]))
-    assert torch.equal(*found)

@@ -1,7 +1,6 @@
 """One whole trace per chosen rank and epoch, and a table of what took longest."""
 
 import json
-import logging
 from types import SimpleNamespace
 
 import pytest
@@ -17,12 +16,8 @@ def test_a_plan_is_rank_0_and_the_second_epoch_to_come():
     assert plan.ranks == (0,)
     assert [plan.epochs_to_profile(reached, 9) for reached in (0, 5, 8)] == [(2,), (7,), (9,)]
     assert ProfilePlan.of(None, None, world=1, last=1).epochs_to_profile(0, 1) == (1,)
-
-
-def test_a_plan_takes_what_was_written():
-    plan = ProfilePlan.of("0,3", "2,5", world=4, last=5)
-    assert plan.ranks == (0, 3)
-    assert plan.epochs_to_profile(0, 5) == (2, 5)
+    written = ProfilePlan.of("0,3", "2,5", world=4, last=5)
+    assert (written.ranks, written.epochs_to_profile(0, 5)) == ((0, 3), (2, 5))
 
 
 @pytest.mark.parametrize(
@@ -46,28 +41,22 @@ def steps_in(path):
     return sum(event.get("name") == "Optimizer.step#AdamW.step" for event in events)
 
 
-def test_a_trial_writes_one_whole_trace_per_epoch(bench, caplog):
-    bench.configure(epochs=4)
-    with caplog.at_level(logging.INFO):
-        code, _ = run_by_hand(bench.trial, ProfilePlan(epochs=(2, 4)))
-    assert code == 0
+@pytest.mark.parametrize(
+    ("plan", "longest", "steps"),
+    [
+        (ProfilePlan(epochs=(2, 3)), 100, {2: 4, 3: 4}),  # 24 graphs, 7 a step
+        (ProfilePlan(epochs=(1,)), 3, {1: 3}),
+        (ProfilePlan(ranks=(1,)), 100, {}),
+    ],
+    ids=["whole", "long", "another rank"],
+)
+def test_a_trial_writes_one_trace_per_epoch(bench, monkeypatch, plan, longest, steps):
+    monkeypatch.setattr(module, "STEPS", longest)
+    bench.configure(epochs=3)
+    assert run_by_hand(bench.trial, plan)[0] == 0
     folder = bench.trial.attempt(1) / "profile"
-    names = sorted(path.name for path in folder.iterdir())
-    assert names == ["rank-0-epoch-2.json", "rank-0-epoch-4.json"]
-    assert [steps_in(folder / name) for name in names] == [4, 4], "24 graphs, 7 a step"
-
-
-def test_a_long_epoch_is_traced_in_part(bench, monkeypatch):
-    monkeypatch.setattr(module, "STEPS", 3)
-    bench.configure(epochs=1)
-    assert run_by_hand(bench.trial, ProfilePlan())[0] == 0
-    assert steps_in(bench.trial.attempt(1) / "profile" / "rank-0-epoch-1.json") == 3
-
-
-def test_another_rank_is_not_traced(bench):
-    bench.configure(epochs=2)
-    assert run_by_hand(bench.trial, ProfilePlan(ranks=(1,)))[0] == 0
-    assert not (bench.trial.attempt(1) / "profile").exists()
+    found = {path.name: steps_in(path) for path in folder.glob("*")}
+    assert found == {f"rank-0-epoch-{epoch}.json": count for epoch, count in steps.items()}
 
 
 def test_the_table_says_own_time_share_and_calls_of_a_step():

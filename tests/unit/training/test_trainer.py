@@ -14,17 +14,7 @@ from hydragnn_hpo.training.divergence import Diverged
 from hydragnn_hpo.training.evaluate import error_sums
 from hydragnn_hpo.training.optim import LearningRateSchedule
 
-
-def go():
-    return "go"
-
-
-def weights(trainer):
-    return torch.cat([p.detach().flatten() for p in trainer.model.parameters()])
-
-
-def epochs(trainer):
-    return [record for record in trainer.records if record["record"] == "epoch"]
+from .conftest import epochs, go, weights
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp64"])
@@ -81,16 +71,6 @@ def test_best_epoch_is_kept_not_the_last(train, tmp_path, ema):
     assert state["progress"]["best_epoch"] == best
     for name, value in trainer.model.state_dict().items():
         assert torch.equal(tensors[name], value), name
-
-
-def test_validation_leaves_the_live_weights_alone(train):
-    trainer = train(ema=0.9)
-    trainer.run(1, go)
-    before = weights(trainer).clone()
-    trainer._validate(torch.zeros(2, dtype=torch.float64))
-    assert torch.equal(weights(trainer), before)
-    mean = torch.cat([v.flatten() for v in trainer.average.mean.values()])
-    assert not torch.equal(mean, before)
 
 
 def test_patience_ends_the_training(train, monkeypatch):
@@ -194,30 +174,6 @@ def test_the_course_of_the_learning_rate_is_laid_over_the_full_budget(train):
     assert told == [LearningRateSchedule(config, 40, 7).rate(step) for step in (3, 7, 11)]
 
 
-def test_records_say_the_training_loss_over_the_whole_epoch(train, columns):
-    """With no step size to speak of, the loss is that of the first weights."""
-    heads = {"energy": {"loss": "mse"}, "push": {"loss": "mae"}}
-    trainer = train(conv="painn", heads=heads, learning_rate=1e-12, weight_decay=0.0)
-    rows = columns.indices_of("train")
-    with torch.no_grad():
-        batch = trainer.feed.batch_on_device(rows)
-        predicted = trainer.model(batch)
-    expected = {}
-    for name, head in heads.items():
-        error = (predicted[name] - batch.targets[name]) / trainer.model.std(name)
-        error = error[batch.masks[name]]
-        expected[name] = (error.square() if head["loss"] == "mse" else error.abs()).mean().item()
-    trainer.run(1, go)
-    (record,) = epochs(trainer)
-    assert record["loss"] == pytest.approx(expected, rel=1e-6)
-
-
-def test_a_blow_up_names_epoch_step_and_place(train):
-    trainer = train(learning_rate=1e200, clip_norm=None, warmup=0.0)
-    with pytest.raises(Diverged, match=r"^epoch 1, step 2: the gradient of \S+ is not finite$"):
-        trainer.run(4, go)
-
-
 def poisoned(columns, split, value):
     rows = columns.indices_of(split)
     row = rows[columns.masks["energy"][rows]][0]
@@ -256,39 +212,24 @@ def test_counts_are_components_that_a_graph_has(train, columns):
         assert trainer.counts["push"][graph] == 3 * len(nodes)
 
 
-def test_the_seed_of_the_trial_is_the_seed_of_the_model_and_of_the_order(train):
-    torch.manual_seed(99)
-    one = train(seed=4)
-    torch.manual_seed(1)
-    torch.rand(7)
-    same, other = train(seed=4), train(seed=5)
-    assert torch.equal(weights(one), weights(same))
-    assert not torch.equal(weights(one), weights(other))
-    one.run(2, go)
-    torch.rand(3)  # nobody draws from the global generator while training
-    same.run(2, go)
-    assert torch.equal(weights(one), weights(same))
-
-
 @pytest.fixture
 def taught(train, tmp_path):
     """A trained trial's checkpoint, and its trunk."""
     trainer = train(heads={"charge": {}}, seed=8)
-    trainer.run(2, lambda: "go", tmp_path)
+    trainer.run(2, go, tmp_path)
     trainer.load_best_weights()
-    weights = {n: p.detach().clone() for n, p in trainer.model.trunk.named_parameters()}
-    return tmp_path / "best.safetensors", weights
+    return tmp_path / "best.safetensors", dict(trainer.model.trunk.named_parameters())
 
 
 @pytest.mark.parametrize("frozen", [False, True])
 def test_a_trunk_is_taken_over(train, taught, frozen):
-    path, weights = taught
+    path, trunk = taught
     trainer = train(seed=1, start_from=str(path), freeze_trunk=frozen, balance="uncertainty")
     heads = [p.detach().clone() for p in trainer.model.heads.parameters()]
     for name, parameter in trainer.model.trunk.named_parameters():
-        assert torch.equal(parameter, weights[name])
-    trainer.run(2, lambda: "go")
-    moved = [not torch.equal(p, weights[n]) for n, p in trainer.model.trunk.named_parameters()]
+        assert torch.equal(parameter, trunk[name])
+    trainer.run(2, go)
+    moved = [not torch.equal(p, trunk[n]) for n, p in trainer.model.trunk.named_parameters()]
     assert not any(moved) if frozen else all(moved)
     pairs = zip(trainer.model.heads.parameters(), heads, strict=True)
     assert all(not torch.equal(now, before) for now, before in pairs)
