@@ -157,11 +157,3 @@ def test_a_campaign_that_goes_on_waits_for_the_brain(tmp_path):
     (tmp_path / "full").mkdir()
     full = Timeline(facts_of(tmp_path / "full", until, trials=2))
     assert full.idle.at(np.array([10.0])) == ["tail"]
-
-
-def test_slots_stand_in_the_order_of_hosts_and_numbers(tmp_path):
-    slots = ["b:0", "a:10", "a:2", "b:1"]
-    facts = facts_of(tmp_path, [at(0, "opened", units={}, slots=slots)])
-    assert facts.history.slots.all_slots == ("a:2", "a:10", "b:0", "b:1")
-    assert facts.slots_per_host == 2.0
-    assert Timeline(facts).seconds == 0.0
