@@ -14,7 +14,7 @@ from hydragnn_hpo.files import storage
 
 @pytest.fixture
 def away(tmp_path, monkeypatch):
-    """Let a step fail some times with an error of the system, and count how often it is taken."""
+    """Make a step fail some times with an error of the system, and count how often it is taken."""
 
     def begin(step, failures, code):
         taken = []

@@ -257,22 +257,16 @@ def test_what_hosts_count_is_shown_in_place_of_what_ranks_count():
     assert (plain["joules"], plain["idle"], plain["best_joules"]) == (3.6e6, 0.9e6, 0.9e6)
 
 
-def test_why_energy_is_unknown_is_said():
+def test_odd_hosts_and_unknown_energy_are_named():
     events = [event for event in story() if event["event"] != "epoch"]
     events.append({"event": "unread", "time": 7.0, "host": "a", "reason": "root only"})
-    assert "energy   unknown: root only" in shown(status_of(events))
-
-
-def test_odd_hosts_are_named():
     told = {"event": "host_warned", "time": 7.0, "host": "b", "reason": "device 1 is hot"}
-    found = status_of([*story(), told])
-    assert "warnings b (device 1 is hot)" in shown(found)
+    found = replace(status_of([*events, told]), excluded=1234)
+    lines = shown(found)
+    assert "energy   unknown: root only" in lines
+    assert "warnings b (device 1 is hot)" in lines
+    assert "1,234 excluded (exclude.hosts)" in "\n".join(lines)
     assert found.to_plain()["hosts"]["warned"] == {"b": "device 1 is hot"}
-
-
-def test_hosts_that_are_left_alone_are_counted():
-    found = replace(status_of(story()), excluded=1234)
-    assert "1,234 excluded (exclude.hosts)" in "\n".join(shown(found))
     assert found.to_plain()["hosts"]["excluded"] == 1234
     assert "(exclude.hosts)" not in "\n".join(shown(status_of(story())))
 

@@ -88,7 +88,7 @@ def write_run(path: Path, campaign: str, events: list[dict[str, Any]]) -> RunDir
 
 @pytest.fixture
 def hostile(tmp_path: Path) -> Facts:
-    """A campaign whose trials have names and messages of somebody who means ill."""
+    """A campaign whose trials have names and messages that are meant to do harm."""
     return read_facts(write_run(tmp_path / "hostile", CAMPAIGN, hostile_events()))
 
 

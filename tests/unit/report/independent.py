@@ -347,7 +347,7 @@ def costs(run):
 
 
 def at(values, share):
-    """Give a quantile: between two neighbours in proportion."""
+    """Return a quantile: between two neighbours in proportion."""
     values, place = sorted(values), share * (len(values) - 1)
     below = int(place)
     above = min(below + 1, len(values) - 1)

@@ -190,20 +190,9 @@ def test_several_goals_are_several_values(run_of: Any, out: Path) -> None:
     assert outside.user_attrs["params.model.layers"] == 9
 
 
-@pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
-def test_hostile_names_are_text(hostile: Facts, out: Path) -> None:
-    export(hostile, "optuna", out)
-    trials = study_of(out, "hostile").trials
-    assert trials[0].user_attrs["trial"] == "../../evil"
-    assert trials[0].params == {"model.conv": "<b>", "model.layers": 1}
-    said = "".join(str(t.user_attrs) for t in trials)
-    assert "\x1b" not in said
-    assert sorted(p.name for p in out.parent.iterdir()) == ["hostile", out.name]
-
-
 @pytest.fixture
 def offline(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Note every address beyond this computer that somebody looks up."""
+    """Note every address beyond this computer that an export looks up."""
     tried: list[Any] = []
 
     def resolve(host: Any, *_: Any, **__: Any) -> Any:

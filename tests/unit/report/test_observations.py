@@ -1,4 +1,4 @@
-"""tests.unit.report.test_observations."""
+"""What trials say about accuracy, cost, memory and failures."""
 
 import math
 
@@ -81,7 +81,7 @@ def test_failures_of_the_configuration_count(tmp_path, reason):
 @pytest.mark.parametrize(
     "events", [[], [end("t0", "cancelled")], [end("t0", "interrupted", "host_lost")]]
 )
-def test_of_the_others_nobody_knows_whether_they_fail(tmp_path, events):
+def test_of_the_others_it_is_unknown_whether_they_fail(tmp_path, events):
     (row,) = told(tmp_path, [*begin("t0"), *events])
     assert "failure" not in row.measured
 

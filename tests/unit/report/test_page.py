@@ -38,7 +38,7 @@ EVIL = "</script><script>alert('x')</script><img src=x onerror=\"alert(1)\">&amp
 
 
 def everything(text):
-    """Give a section in which a text stands at every place that takes one."""
+    """Return a section in which a text stands at every place that takes one."""
     figure = Figure(text, text, text, ({"type": "bar", "x": [text], "y": [1]},), {"title": text})
     blocks = (
         Numbers((Number(text, text, 1.5, text, text),)),

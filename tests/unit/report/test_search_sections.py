@@ -178,7 +178,7 @@ SPACE = {
 
 
 def known(points: list[dict[str, Any]]) -> np.ndarray:
-    """Give x^2 + 10 n, and the last parameter where it is on."""
+    """Return x^2 + 10 n, and the last parameter where it is on."""
     return np.array([p["x"] ** 2 + 10 * p["n"] + p.get("only_b", 0.0) for p in points])
 
 
