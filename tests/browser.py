@@ -16,7 +16,7 @@ PROGRAM = shutil.which("chromium") or shutil.which("chromium-browser")
 
 
 def missing() -> str | None:
-    """Say why there is no browser here."""
+    """Return why there is no browser here."""
     try:
         import playwright  # noqa: F401
     except ImportError:

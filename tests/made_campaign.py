@@ -110,7 +110,7 @@ def make_campaign(path: Path, **wishes: Any) -> RunDir:
 
 
 def planted(values: Mapping[str, Any]) -> float:
-    """Give ``log(objective)`` of fully trained values, without noise."""
+    """Return ``log(objective)`` of fully trained values, without noise."""
     rate = (math.log10(values["training.learning_rate"]) + 4.0) / 3.0
     features = (values["model.features"] - 16) / 112
     layers = (values["model.layers"] - 1) / 4
@@ -237,7 +237,7 @@ class Simulation:
     # -- the course --------------------------------------------------------------------
 
     def run(self) -> list[dict[str, Any]]:
-        """Give all events, in the order of time."""
+        """Return all events, in the order of time."""
         for host in self.all:
             self.note("zygote_ready", host=host, import_seconds=float(self.random.uniform(5, 7)))
         self.time += 1.3
@@ -269,7 +269,7 @@ class Simulation:
         self.note("opened", units=UNITS, slots=slots, data=_checksum(), software=SOFTWARE)
 
     def _guess(self) -> float:
-        """Give roughly how long all will take, in seconds."""
+        """Return roughly how long all will take, in seconds."""
         reduction, rungs = self.config.search.reduction, self.wish.rungs
         steps = [b - a for a, b in zip((0, *rungs), rungs, strict=False)]
         epochs = sum(step / reduction**k for k, step in enumerate(steps))
@@ -430,7 +430,7 @@ class Simulation:
         self.queue = waiting
 
     def _width(self, trial: Made) -> int:
-        """Give long trials more ranks where there is room."""
+        """Return more ranks for long trials where there is room."""
         return min(4 if trial.seconds > 10.0 else 2 if trial.seconds > 5.0 else 1, self._widest)
 
     @property
@@ -439,7 +439,7 @@ class Simulation:
         return max(1, (self.wish.hosts - 1) * self.wish.slots)
 
     def _pace(self, trial: Made) -> float:
-        """Give seconds of an epoch on the slots it has: 85 % efficiency at each doubling."""
+        """Return seconds of an epoch on the slots it has: 85 % efficiency at each doubling."""
         width = len(trial.slots)
         return trial.seconds / (width * 0.85 ** math.log2(width))
 
@@ -527,7 +527,7 @@ class Simulation:
         self._leave(trial, **ended, score=score)
 
     def _fail(self, name: str, attempt: int) -> None:
-        """Let an attempt end without a result."""
+        """End an attempt without a result."""
         trial = self._runs(name, attempt)
         if trial is None:
             return
@@ -591,7 +591,7 @@ class Simulation:
         self.note("quarantined", host=host, reason=reason)
 
     def _die(self) -> None:
-        """Let the controller die, and another one go on 20 s later."""
+        """End the controller; another one goes on 20 s later."""
         self.metered = self.time + 20.0
         self.charged.clear()
         self.time, self.epoch = self.time + 20.0, self.epoch + 1

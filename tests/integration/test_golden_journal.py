@@ -30,7 +30,7 @@ def kinds(path: Path) -> set[str]:
 
 
 def test_the_golden_journal_holds_every_kind_of_event() -> None:
-    page = (ROOM / "README.md").read_text().partition("## Events")[2].partition("## ")[0]
+    page = GUIDE.read_text().partition("## Events")[2].partition("## ")[0]
     rows = re.findall(r"^\| (`[^|]*`) \|", page, re.MULTILINE)
     named = {kind for row in rows for kind in re.findall(r"`(\w+)`", row)}
     assert kinds(FOLDER / "events.jsonl") == named

@@ -67,15 +67,17 @@ def test_bits_are_bits():
 
 
 @pytest.mark.parametrize(
-    ("errors", "state"), [(0.9e-5, "ok"), (1.1e-5, "wrong"), (math.inf, "wrong")]
+    ("allowed", "apart", "state"),
+    [
+        (EQUAL_MAE, 0.9e-5, "ok"),
+        (EQUAL_MAE, 1.1e-5, "wrong"),
+        (EQUAL_MAE, math.inf, "wrong"),
+        (0.0, 0.0, "ok"),
+        (0.0, sys.float_info.min, "wrong"),
+    ],
 )
-def test_placement_may_change_an_error_by_rounding_alone(errors, state):
-    assert compare_results("c", errors, EQUAL_MAE, cure="", hosts=("a", "b")).state == state
-
-
-@pytest.mark.parametrize(("apart", "state"), [(0.0, "ok"), (sys.float_info.min, "wrong")])
-def test_going_on_is_exact_where_sums_are(apart, state):
-    assert compare_results("c", apart, 0.0, cure="", hosts=()).state == state
+def test_errors_may_be_apart_by_rounding_where_placement_changed(allowed, apart, state):
+    assert compare_results("c", apart, allowed, cure="", hosts=HOSTS).state == state
 
 
 @pytest.fixture

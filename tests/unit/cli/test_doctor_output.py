@@ -19,19 +19,19 @@ def drawn(findings, width=110) -> str:
 def test_a_whole_machine_fits_one_screen():
     hosts = [f"frontier{number:05d}" for number in range(8192)]
     findings = []
-    for check in map("check {}".format, range(16)):
+    for check in ("memory", "link"):
         for number, host in enumerate(hosts):
             state = "wrong" if number % 97 == 3 else "ok"
             findings.append(
                 Finding(check, state, f"{number} GB", "9 GB", hosts=(host,), figure=number)
             )
     rows = rows_of(findings)
-    assert len(rows) == 16 * 2
+    assert len(rows) == 2 * 2
     assert rows[0].where.startswith("85 hosts: frontier[00003,00100")
     assert rows[1].where == "8,107 of 8,192"
     assert all(len(row.where) <= MOST_LETTERS for row in rows)
     assert (rows[0].found, rows[1].found) == ("3 GB to 8151 GB", "0 GB to 8191 GB")
-    assert len(drawn(findings).splitlines()) < 120
+    assert len(drawn(findings).splitlines()) < 20
 
 
 def test_hosts_are_named_as_lists_pairs_or_here():

@@ -8,7 +8,6 @@ from ase import Atoms
 from ase.io import write
 
 from hydragnn_hpo.cli.estimate_stats import ATOMS, DENSITY, estimate_stats
-from hydragnn_hpo.config.data_config import unite_stats
 from hydragnn_hpo.config.schema import to_toml
 from hydragnn_hpo.errors import DataError
 
@@ -80,12 +79,3 @@ def test_a_store_goes_before_a_guess(card, tmp_path):
     assert guess.built
     assert guess.stats == {"splits": {"train": 7}}
     assert not estimate_stats(card, [store], 500).built, "the data is to grow"
-
-
-def test_guesses_of_several_sets_are_united(card):
-    entries = [type("Entry", (), {"prefix": name, "ratio": None}) for name in ("a_", "b_")]
-    both = unite_stats(
-        [estimate_stats(card, [], None).stats, estimate_stats(card, [], 100).stats], entries, ()
-    )
-    assert both["splits"]["train"] == 12 + 60
-    assert set(both["targets"]) == {"a_e", "b_e"}

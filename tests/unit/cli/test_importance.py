@@ -42,17 +42,9 @@ def test_json_holds_every_number(run, tmp_path):
     shares = [found["shap_share"] for found in cost["parameters"].values()]
     assert sum(shares) == pytest.approx(1.0)
     assert out.read_bytes().startswith(b"\x89PNG")
-
-
-def test_one_head(run):
-    told = json.loads(ask(run, "--head", "gap", "--json").output)
-    assert [each["label"] for each in told["targets"]] == ["MAE of gap"]
-
-
-def test_runs_are_pooled(run):
-    one, two = (json.loads(ask(*runs, "--target", "mae", "--json").output)
-                for runs in ((run,), (run, run)))  # fmt: skip
-    assert two["targets"][0]["trials"] == 2 * one["targets"][0]["trials"]
+    both = json.loads(ask(run, run, "--head", "gap", "--json").output)["targets"]
+    assert [each["label"] for each in both] == ["MAE of gap"]
+    assert both[0]["trials"] > cost["trials"]
 
 
 def test_noise_is_said_to_be_noise(tmp_path):
@@ -64,7 +56,6 @@ def test_noise_is_said_to_be_noise(tmp_path):
     ("words", "said"),
     [
         (["--target", "costs"], "unknown target 'costs'. Did you mean 'cost'"),
-        (["--head", "gab"], "unknown head 'gab'. Did you mean 'gap'"),
         (["--head", "gap", "--target", "cost"], "--head goes with --target mae"),
         (["--out", "x.pdf"], "'x.pdf' is no PNG"),
     ],

@@ -14,26 +14,11 @@ from hydragnn_hpo.cli import command_line as module
 from hydragnn_hpo.cli.command_line import main
 
 
-def test_a_run_of_somebody_else_is_a_sentence(monkeypatch, capsys):
-    def refuse(path):
-        raise PermissionError(13, "Permission denied", str(path))
-
-    monkeypatch.setattr(Path, "exists", refuse)
-    monkeypatch.setattr(sys, "argv", ["hydragnn-hpo", "report", "theirs"])
-    with pytest.raises(SystemExit) as left:
-        main()
-    assert left.value.code == 2
-    said = capsys.readouterr().err
-    assert said.startswith("error: theirs/campaign.toml: Permission denied")
-    assert said.count("\n") == 1
-
-
 @pytest.mark.parametrize(
     ("number", "cure"),
     [
+        (errno.EACCES, "you lack the permission: ask its owner for it or choose another place"),
         (errno.ENAMETOOLONG, "choose a shorter name"),
-        (errno.EROFS, "it is mounted read-only: choose another place"),
-        (errno.EIO, "check the disk or the network mount"),
         (errno.EMFILE, "raise the limit of open files of a process: ulimit -n"),
     ],
 )

@@ -32,10 +32,6 @@ def forecast(hours=1.0, longest=0.5, works=8, **shares):
     return Forecast(machine, priced, 0, simulated, tuple(each))
 
 
-def test_a_good_use_of_a_machine_needs_no_advice():
-    assert list(advice_lines(forecast(tail=0.05, held=0.04, brain=0.09))) == []
-
-
 def test_the_longest_trial_is_the_bound():
     """80 % of 80 slots idle: the work of 14.4 keeps 18 slots, so three hosts, busy at 80 %."""
     (said,) = advice_lines(forecast(longest=0.9, tail=0.8))
@@ -45,14 +41,10 @@ def test_the_longest_trial_is_the_bound():
     )
 
 
-def test_rungs_one_after_another_are_the_bound():
-    (said,) = advice_lines(forecast(longest=0.2, tail=0.8))
-    assert said.startswith("with 8 trials on 10 hosts the last rungs are the bound")
-
-
 @pytest.mark.parametrize(
     ("shares", "says"),
     [
+        ({"longest": 0.2, "tail": 0.8}, "with 8 trials on 10 hosts the last rungs are the bound"),
         ({"held": 0.2}, "let trials be narrower"),
         ({"brain": 0.2}, "slots wait for the brain"),
         ({"start-up": 0.2}, "starting takes long"),
@@ -63,7 +55,8 @@ def test_each_loss_has_its_advice(shares, says):
     assert says in said
 
 
-def test_nobody_minds_starting_in_a_short_campaign():
+def test_what_is_small_needs_no_advice():
+    assert list(advice_lines(forecast(tail=0.05, held=0.04, brain=0.09))) == []
     assert list(advice_lines(forecast(hours=0.1, **{"start-up": 0.3}))) == []
 
 

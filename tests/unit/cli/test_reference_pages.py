@@ -126,14 +126,6 @@ def slug(title: str) -> str:
     return re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-")
 
 
-def test_rows_have_as_many_cells_as_their_heads(page: str) -> None:
-    width = 0
-    for line in page.splitlines():
-        cells = len(re.findall(r"(?<!\\)\|", line)) if line.startswith("|") else 0
-        assert not cells or not width or cells == width, line
-        width = cells
-
-
 @pytest.mark.parametrize(
     ("annotation", "words"),
     [

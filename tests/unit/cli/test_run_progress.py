@@ -10,19 +10,12 @@ from hydragnn_hpo.campaign.event_store import JournalFold
 from hydragnn_hpo.cli import run_progress as module
 from hydragnn_hpo.cli.run_progress import RunProgress
 
+SCORES = {"objective": 0.75, "best_objective": 0.75}
 EVENTS = [
     {"event": "opened", "units": {}, "slots": ["a:0", "a:1"]},
     {"event": "proposed", "trial": "t0000", "values": {"model.conv": "egnn"}, "until": 4},
     {"event": "placed", "trial": "t0000", "attempt": 1, "width": 2, "slots": ["a:0", "a:1"]},
-    {
-        "event": "epoch",
-        "trial": "t0000",
-        "reached": 1,
-        "objective": 0.75,
-        "best_objective": 0.75,
-        "seconds": 1.0,
-        "width": 2,
-    },
+    {"event": "epoch", "trial": "t0000", "reached": 1, "seconds": 1.0, "width": 2, **SCORES},
     {"event": "ended", "trial": "t0000", "outcome": "stopped", "objective": 0.5, "reached": 4},
     {"event": "promoted", "trials": ["t0000"], "until": 8},
     {"event": "placed", "trial": "t0000", "attempt": 2, "width": 1, "slots": ["a:0"]},

@@ -1,6 +1,5 @@
 """Run directories to export, and what their journals say, read with plain code."""
 
-import json
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any
 
 import pytest
 from made_campaign import make_campaign
+from unit.report.independent import events_of, trials_of
 
 from hydragnn_hpo.campaign.journal import encode
 from hydragnn_hpo.layout import RunDir
@@ -20,44 +20,19 @@ HOSTILE = ("../../evil", ".._.._evil", "<script>alert(1)</script>", "=1+1", "\x1
 MESSAGE = "Traceback\n\x1b]0;owned\x07 <img src=x onerror=alert(1)>, \"q\",\n=cmd|' /C calc'!A0"
 
 
-def raw_events(run: Path) -> list[dict[str, Any]]:
-    return [json.loads(line)["e"] for line in (run / "events.jsonl").read_bytes().splitlines()]
-
-
 def plainly(run: Path) -> SimpleNamespace:
     """Read a journal of one controller without anything of ours."""
-    trials: dict[str, dict[str, Any]] = {}
+    events = events_of(run)
+    trials = trials_of(events)
     epochs: list[tuple[str, dict[str, Any]]] = []
-    for e in raw_events(run):
-        kind, trial = e["event"], trials.get(e.get("trial", ""), {})
-        if kind == "proposed":
-            trials[e["trial"]] = {"values": e["values"], "status": "queued", "held": 0.0}
-            trials[e["trial"]] |= {"placed": [], "ended": [], "objective": None}
-        elif kind == "placed":
-            trial["placed"].append(e)
-            trial["status"] = "running"
-        elif kind == "epoch":
-            epochs.append((e["trial"], {**e, "attempt": trial["placed"][-1]["attempt"]}))
-            trial["objective"] = e["best_objective"]
-        elif kind == "ended":
-            trial["ended"].append(e)
-            lost = e["outcome"] == "interrupted"
-            if trial["status"] == "running":  # some fail before they are placed
-                at = trial["placed"][-1]
-                trial["held"] += len(at["slots"]) * (e["time"] - at["time"])
-            trial["status"] = "queued" if lost else e["outcome"]
-            if not lost:
-                trial["objective"] = e.get("objective")
-        elif kind == "promoted":
-            for name in e["trials"]:
-                if trials[name]["status"] == "stopped":
-                    trials[name]["status"] = "queued"
-    for trial in trials.values():
-        told = [e for e in trial["ended"] if e["outcome"] != "interrupted"]
-        trial["last"] = told[-1] if told else None
     curves: defaultdict[str, dict[int, dict[str, Any]]] = defaultdict(dict)
-    for name, e in epochs:
-        curves[name][e["reached"]] = e
+    attempts: dict[str, int] = {}
+    for e in events:
+        if e["event"] == "placed":
+            attempts[e["trial"]] = e["attempt"]
+        elif e["event"] == "epoch":
+            epochs.append((e["trial"], {**e, "attempt": attempts[e["trial"]]}))
+            curves[e["trial"]][e["reached"]] = e
     return SimpleNamespace(trials=trials, epochs=epochs, curves=curves)
 
 
@@ -105,7 +80,7 @@ search = {trials = 6, finalists = 1, rungs = [2]}
 
 
 def write_run(path: Path, campaign: str, events: list[dict[str, Any]]) -> RunDir:
-    path.mkdir(parents=True)
+    path.mkdir(parents=True, exist_ok=True)
     (path / "campaign.toml").write_text(campaign)
     (path / "events.jsonl").write_bytes(b"".join(map(encode, events)))
     return RunDir(path)
@@ -113,7 +88,7 @@ def write_run(path: Path, campaign: str, events: list[dict[str, Any]]) -> RunDir
 
 @pytest.fixture
 def hostile(tmp_path: Path) -> Facts:
-    """A campaign whose trials have names and messages of somebody who means ill."""
+    """A campaign whose trials have names and messages that are meant to do harm."""
     return read_facts(write_run(tmp_path / "hostile", CAMPAIGN, hostile_events()))
 
 

@@ -36,11 +36,6 @@ def test_the_best_trial_is_written_whole(made: SimpleNamespace, tmp_path: Path) 
     assert f"# Trial {name} of campaign made" in out.read_text()
 
 
-def test_another_trial_may_be_chosen(made: SimpleNamespace, tmp_path: Path) -> None:
-    export(made.facts, "best", tmp_path / "x.toml", trial="t0003")
-    assert load_config(tmp_path / "x.toml", TrialConfig).trial == "t0003"
-
-
 def test_what_the_trial_was_run_with_counts(made: SimpleNamespace, tmp_path: Path) -> None:
     """Its own file is the truth, where it is still there; paths in it are its folder's."""
     export(made.facts, "best", tmp_path / "first.toml", trial="t0002")
@@ -72,27 +67,18 @@ search = {trials = 1, finalists = 1, rungs = [1]}
 """
 
 
-def test_a_command_gets_the_file_it_reads(run_of: Any, tmp_path: Path) -> None:
-    events: list[dict[str, Any]] = [
-        {"event": "proposed", "trial": "t0000", "values": {"tile.x": 2}, "until": 1},
-        {
-            "event": "placed",
-            "trial": "t0000",
-            "attempt": 1,
-            "until": 1,
-            "width": 1,
-            "slots": ["h:0"],
-        },
-        {
-            "event": "ended",
-            "trial": "t0000",
-            "attempt": 1,
-            "outcome": "completed",
-            "objective": 0.5,
-            "reached": 1,
-        },
+def finished(name: str) -> list[dict[str, Any]]:
+    attempt = {"attempt": 1, "until": 1, "width": 1, "slots": ["h:0"]}
+    told = {"attempt": 1, "outcome": "completed", "objective": 0.5, "reached": 1}
+    return [
+        {"event": "proposed", "trial": name, "values": {"tile.x": 2}, "until": 1},
+        {"event": "placed", "trial": name, **attempt},
+        {"event": "ended", "trial": name, **told},
     ]
-    written = export(run_of(COMMAND, events), "best", tmp_path / "x.toml")
+
+
+def test_a_command_gets_the_file_it_reads(run_of: Any, tmp_path: Path) -> None:
+    written = export(run_of(COMMAND, finished("t0000")), "best", tmp_path / "x.toml")
     plain = tomllib.loads((tmp_path / "x.toml").read_text())
     assert (plain["trial"], plain["cache"], plain["tile"]) == ("t0000", "big", {"x": 2})
     assert written.open_with == "srun tune {trial}"
@@ -102,13 +88,7 @@ def test_a_command_gets_the_file_it_reads(run_of: Any, tmp_path: Path) -> None:
 def test_hostile_names_stay_in_comments(run_of: Any, tmp_path: Path) -> None:
     """A name that ends the comment and begins a key; nothing is read beside the run directory."""
     name = "../../x\nseed = 7 \x1b[2J"
-    attempt = {"attempt": 1, "until": 1, "width": 1, "slots": ["h:0"]}
-    events: list[dict[str, Any]] = [
-        {"event": "proposed", "trial": name, "values": {"tile.x": 1}, "until": 1},
-        {"event": "placed", "trial": name, **attempt},
-        {"event": "ended", "trial": name, "attempt": 1, "outcome": "completed", "objective": 1.0},
-    ]
-    export(run_of(COMMAND, events), "best", tmp_path / "x.toml")
+    export(run_of(COMMAND, finished(name)), "best", tmp_path / "x.toml")
     text = (tmp_path / "x.toml").read_text()
     assert tomllib.loads(text)["trial"] == name
     assert tomllib.loads(text)["seed"] == derive_seed(0, name, "training")

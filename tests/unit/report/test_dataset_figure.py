@@ -90,15 +90,6 @@ def test_a_panel_for_everything_and_none_empty(drawn: Any, targets: int) -> None
     assert len(drawn(overview(targets))) == 4 + targets
 
 
-def test_no_panel_overlaps_another(drawn: Any) -> None:
-    panels = drawn(overview(6), findings(6))
-    boxes = [axis.get_tightbbox() for axis in panels]
-    for place, one in enumerate(boxes):
-        for other in boxes[place + 1 :]:
-            assert one is not None
-            assert not one.overlaps(other)
-
-
 def test_outliers_are_marked_inside_of_the_axis(drawn: Any) -> None:
     panels = drawn(overview(2), findings(2))
     _, labels = panels[5].get_legend_handles_labels()

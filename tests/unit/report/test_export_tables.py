@@ -45,7 +45,7 @@ def test_trials_are_those_of_the_journal(
             assert row[f"params.{key}"] == value
         assert row["attempts"] == len(raw["placed"])
         if raw["status"] != "running":
-            assert row["slot_seconds [s]"] == pytest.approx(raw["held"], abs=1e-6)
+            assert row["slot_seconds [s]"] == pytest.approx(raw["seconds"], abs=1e-6)
         first = raw["placed"][0]["time"] if raw["placed"] else None
         assert row["started [s since 1970]"] == first
 
@@ -54,24 +54,11 @@ def test_epochs_are_those_of_the_journal(kind: str, made: SimpleNamespace, tmp_p
     written = export(made.facts, kind, tmp_path / "out")
     table = read(kind, tmp_path / "out", "epochs")
     assert written.epochs == len(table) == len(made.raw.epochs)
-    found = {
-        (row["trial"], row["attempt"], row["epoch"]): (
-            row["objective"],
-            row["best_objective"],
-            row["epoch_seconds [s]"],
-            row["time [s since 1970]"],
-        )
-        for row in table.to_dict("records")
-    }
-    assert found == {
-        (name, e["attempt"], e["reached"]): (
-            e["objective"],
-            e["best_objective"],
-            e["seconds"],
-            e["time"],
-        )
-        for name, e in made.raw.epochs
-    }
+    columns = ["trial", "attempt", "epoch", "objective", "best_objective"]
+    columns += ["epoch_seconds [s]", "time [s since 1970]"]
+    keys = ("reached", "objective", "best_objective", "seconds", "time")
+    expected = {(name, e["attempt"], *(e[key] for key in keys)) for name, e in made.raw.epochs}
+    assert {tuple(row) for row in table[columns].to_numpy().tolist()} == expected
 
 
 def test_parquet_columns_have_types_and_units(made: SimpleNamespace, tmp_path: Path) -> None:
@@ -97,15 +84,13 @@ search = {trials = 2, finalists = 1, rungs = [1]}
 "a.number" = [1, 2.5]
 "a.mixed" = ["none", 3]
 """
-    values = [
-        {"a.truth": True, "a.number": 1, "a.mixed": "none"},
-        {"a.truth": False, "a.number": 2.5, "a.mixed": 3},
+    one = {"a.truth": True, "a.number": 1, "a.mixed": "none"}
+    two = {"a.truth": False, "a.number": 2.5, "a.mixed": 3}
+    events = [
+        {"event": "proposed", "trial": "t0", "values": one, "until": 1},
+        {"event": "proposed", "trial": "t1", "values": two, "until": 1},
     ]
-    named = [
-        {"event": "proposed", "trial": f"t{k}", "values": v, "until": 1}
-        for k, v in enumerate(values)
-    ]
-    export(run_of(campaign, named), "csv", tmp_path / "out")
+    export(run_of(campaign, events), "csv", tmp_path / "out")
     table = pd.read_csv(tmp_path / "out" / "trials.csv")
     assert table["params.a.truth"].tolist() == [True, False]
     assert table["params.a.number"].tolist() == [1.0, 2.5]

@@ -80,16 +80,10 @@ SIZES = [2, 200, *(pytest.param(size, marks=pytest.mark.slow) for size in (1, 24
 @pytest.mark.parametrize("slots", SIZES)
 def test_a_figure_of_any_size_is_drawn(slots, tmp_path):
     names = [f"h{n // 8:05}:{n % 8}" for n in range(slots)]
-    bars = [
-        Bar(
-            f"t{n:04d}@4",
-            tuple(names[n : n + 3]),
-            10.0 * (n % 7),
-            10.0 * (n % 7) + 20.0,
-            "training",
-        )
-        for n in range(0, slots, 3)
-    ]
+    bars = []
+    for n in range(0, slots, 3):
+        begin = 10.0 * (n % 7)
+        bars.append(Bar(f"t{n:04d}@4", tuple(names[n : n + 3]), begin, begin + 20.0, "training"))
     out = tmp_path / "gantt.png"
     draw_gantt(chart(bars, names, seconds=90.0), out)
     with Image.open(out) as image:

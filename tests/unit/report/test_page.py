@@ -38,7 +38,7 @@ EVIL = "</script><script>alert('x')</script><img src=x onerror=\"alert(1)\">&amp
 
 
 def everything(text):
-    """Give a section in which a text stands at every place that takes one."""
+    """Return a section in which a text stands at every place that takes one."""
     figure = Figure(text, text, text, ({"type": "bar", "x": [text], "y": [1]},), {"title": text})
     blocks = (
         Numbers((Number(text, text, 1.5, text, text),)),
@@ -67,12 +67,10 @@ def tags_of(text):
 
 
 def test_no_text_is_markup():
-    plain_tags, evil = (
-        tags_of(render_section(everything("a")).html),
-        tags_of(render_section(everything(EVIL)).html),
-    )
-    assert evil.tags == plain_tags.tags
-    assert evil.attributes == plain_tags.attributes
+    plain = tags_of(render_section(everything("a")).html)
+    evil = tags_of(render_section(everything(EVIL)).html)
+    assert evil.tags == plain.tags
+    assert evil.attributes == plain.attributes
     assert not [name for name in evil.attributes if name.startswith("on")]
 
 
@@ -99,21 +97,17 @@ def test_a_page_names_its_scripts_and_nothing_else_may_run():
     assert inflated == plotly.offline.get_plotlyjs().encode()
 
 
-def test_the_same_sections_give_the_same_bytes():
-    section = everything("a")
-    assert render_page(Title("a", "b"), [section]) == render_page(Title("a", "b"), [section])
-
-
 def test_numbers_keep_their_value_and_have_keys():
-    table = Table(
-        "t", (Column("row", "row"), Column("share", "share", "%")), (("first", 0.12345678901),)
-    )
-    section = Section("s", "S", "", (Numbers((Number("n", "n", 1e6 + 1 / 3),)), table))
+    columns = Column("row", "row"), Column("share", "share", "%")
+    table = Table("t", columns, (("first", np.float64(0.12345678901)),))
+    numbers = Numbers((Number("n", "n", 1e6 + 1 / 3), Number("i", "i", np.int64(12))))
+    section = Section("s", "S", "", (numbers, table))
     found = re.findall(
         r'<data data-key="([^"]+)" value="([^"]+)">([^<]+)<', render_section(section).html
     )
     assert found == [
         ("s.n", "1000000.3333333334", "1,000,000"),
+        ("s.i", "12", "12"),
         ("s.t.first.share", "0.12345678901", "12.3"),
     ]
 
@@ -122,17 +116,13 @@ def test_numbers_keep_their_value_and_have_keys():
     ("value", "unit", "text"),
     [
         (None, "", "-"),
-        ("word", "", "word"),
         (0.32783, "eV", "0.3278"),
-        (2.2864742, "eV", "2.286"),
         (0.0404949, "e", "0.04049"),
         (12345.6, "", "12,346"),
-        (1234567, "", "1,234,567"),
         (3.0, "", "3"),
         (0.5, "%", "50.0"),
         (1.2e-7, "", "1.2e-07"),
         (0.22699604, "", "0.2270"),
-        (3.5, "", "3.5"),
         (99.996, "", "100.00"),
         (0.0, "", "0"),
         (-0.0123456, "", "-0.01235"),
@@ -141,13 +131,6 @@ def test_numbers_keep_their_value_and_have_keys():
 )
 def test_numbers_are_rounded_for_readers(value, unit, text):
     assert format_value(value, unit) == text
-
-
-@pytest.mark.parametrize("value", [np.float32(0.1), np.float64(1 / 3), np.int64(12)], ids=repr)
-def test_numbers_of_numpy_are_numbers(value):
-    section = Section("s", "S", "", (Numbers((Number("n", "n", value),)),))
-    found = re.search(r'value="([^"]+)"', render_section(section).html)[1]
-    assert float(found) == float(value)
 
 
 def test_what_is_not_known_has_no_value_and_no_unit():
@@ -168,15 +151,7 @@ def test_what_is_doubtful_says_why_and_keeps_its_content():
 
 def decoded(value):
     """Read a typed array as plotly.js does."""
-    kinds = {
-        "f4": "<f4",
-        "i1": "i1",
-        "u1": "u1",
-        "i2": "<i2",
-        "u2": "<u2",
-        "i4": "<i4",
-        "u4": "<u4",
-    }
+    kinds = {"f4": "<f4", "i1": "i1", "u1": "u1", "i2": "<i2", "u2": "<u2", "i4": "<i4"}
     flat = np.frombuffer(base64.b64decode(value["bdata"]), kinds[value["dtype"]])
     shape = value.get("shape")
     return flat.reshape([int(n) for n in shape.split(",")]) if shape else flat
@@ -209,13 +184,8 @@ def test_whole_numbers_take_the_least_room():
 
 
 def test_the_rest_is_plain_json():
-    given = {
-        "a": float("nan"),
-        "b": np.float64(0.1),
-        "c": [None, "x"],
-        "d": (1, np.int8(2)),
-        "e": True,
-    }
+    given = {"a": float("nan"), "b": np.float64(0.1), "c": [None, "x"], "d": (1, np.int8(2))}
+    given["e"] = True
     assert to_json(given) == {"a": None, "b": 0.1, "c": [None, "x"], "d": [1, 2], "e": True}
     text = json.dumps(to_json({"x": np.array(["a", "b"]), "y": [True] * 20}), allow_nan=False)
     assert json.loads(text) == {"x": ["a", "b"], "y": [True] * 20}

@@ -143,6 +143,18 @@ def test_parts_sum_to_the_difference_from_the_average(fitted):
     assert total == pytest.approx(expected, abs=1e-6)
 
 
+def test_skill_is_the_variance_explained_of_rows_that_trees_have_not_seen(fitted):
+    rows, values, model = fitted
+    unseen = [[] for _ in values]
+    trees = model.model
+    for tree, seen in zip(trees.estimators_, trees.estimators_samples_, strict=True):
+        for row in set(range(len(values))) - set(seen):
+            unseen[row].append(tree.predict(rows[row : row + 1])[0])
+    errors = values - [np.mean(told) for told in unseen]
+    around = values - values.mean()
+    assert model.skill == pytest.approx(1 - errors @ errors / (around @ around))
+
+
 def test_of_noise_there_is_no_skill():
     rng = np.random.default_rng(0)
     skills = [fit_forest(rng.random((60, 5)), rng.normal(size=60), seed=s).skill for s in range(5)]

@@ -7,7 +7,7 @@ from unit.report.tiny_run import at, ended, facts_of, placed, trained
 
 from hydragnn_hpo.layout import RunDir
 from hydragnn_hpo.report.charts import cost_unit, time_unit
-from hydragnn_hpo.report.page_blocks import Code, Numbers, Table, Text
+from hydragnn_hpo.report.page_blocks import Code, Table, Text
 from hydragnn_hpo.report.sections import costs, failures, headline, progress, provenance
 
 
@@ -107,20 +107,6 @@ def test_a_path_with_a_blank_is_quoted():
     assert failures.retry_command(RunDir("a b").path, "t1") == "hydragnn-hpo retry 'a b' t1"
 
 
-def test_predicted_and_actual_seconds(tmp_path):
-    predicted = {"predicted_epoch_seconds": 2.0, "predicted_seconds": 8.0}
-    events = [*proposed("t0"), placed(0, "t0", "a:0", **predicted)]
-    events += [trained(3, "t0", 1, 0.9, 3.0), trained(8, "t0", 2, 0.8, 5.0)]
-    events += [ended(9, "t0", "interrupted", reason="paused")]
-    events += [placed(20, "t0", "a:0", attempt=2, **predicted), trained(21, "t0", 3, 0.7, 1.0)]
-    events += [ended(36, "t0", "stopped", 0.7, attempt=2)]
-    facts = facts_of(tmp_path, events)
-    found = [(pair.predicted, pair.actual) for pair in costs.collect_epochs(facts)]
-    assert found == [(2.0, 4.0), (2.0, 1.0)]
-    assert [(p.predicted, p.actual) for p in costs.collect_attempts(facts)] == [(8.0, 16.0)]
-    assert costs.ratio_percentiles(costs.collect_epochs(facts)) == pytest.approx((0.65, 1.25, 1.85))
-
-
 def test_provenance_holds_commands_versions_and_the_checksum(tmp_path):
     software = {"python": "3.12.1", "torch": "2.9"}
     later = at(5, "opened", epoch=2, units={}, slots=["a:0"], software={"python": "3.12.2"})
@@ -138,14 +124,6 @@ def test_provenance_holds_commands_versions_and_the_checksum(tmp_path):
 def test_an_old_journal_holds_no_versions(tmp_path):
     section = provenance.make_section(facts_of(tmp_path, [*proposed("t0")]))
     assert any("no versions" in text for text in texts(section))
-
-
-def test_without_an_ensemble_the_best_trial_speaks(tmp_path):
-    end = {"reached": 4, "val_mae": {"gap": 0.25}}
-    events = [*proposed("t0"), placed(1, "t0", "a:0"), ended(4, "t0", "stopped", 0.5, **end)]
-    section = headline.make_section(facts_of(tmp_path, events))
-    first = next(b for b in section.blocks if isinstance(b, Numbers)).numbers[0]
-    assert (first.key, first.value, first.unit, first.note) == ("val_mae.gap", 0.25, "eV", "t0")
 
 
 def test_units_of_time():
