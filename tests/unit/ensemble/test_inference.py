@@ -16,7 +16,6 @@ from hydragnn_hpo.data.columns import Columns
 from hydragnn_hpo.data.store_access import open_store
 from hydragnn_hpo.ensemble.artefact import Coordination, read_artefact
 from hydragnn_hpo.ensemble.build import measure_coordination
-from hydragnn_hpo.ensemble.calibrate import Moments, compute_moments
 from hydragnn_hpo.ensemble.engine import make_member, member_batches
 from hydragnn_hpo.ensemble.inference import (
     Ensemble,
@@ -46,26 +45,6 @@ def assert_same(first: Prediction, second: Prediction, tolerance: float = 1e-11)
             np.testing.assert_allclose(
                 getattr(head, key), getattr(second.heads[name], key), atol=tolerance, rtol=0
             )
-
-
-def test_moments_are_those_of_numpy() -> None:
-    rng = np.random.default_rng(0)
-    values, weights = rng.normal(size=(5, 7, 3)) + 100.0, np.array([0.1, 0.4, 0.0, 0.3, 0.2])
-    mean = np.average(values, axis=0, weights=weights)
-    variance = np.average((values - mean) ** 2, axis=0, weights=weights)
-
-    moments = compute_moments(values, weights)
-
-    np.testing.assert_allclose(moments.mean, mean, atol=1e-12)
-    np.testing.assert_allclose(moments.variance, variance, atol=1e-11)
-    np.testing.assert_allclose(moments.spread[:, 0] ** 2, variance.mean(axis=1), atol=1e-11)
-
-
-def test_one_value_has_no_spread() -> None:
-    moments = Moments()
-    moments.add(np.array([[3.0]]), 0.7)
-    assert moments.mean[0, 0] == 3.0
-    assert moments.spread[0, 0] == 0.0
 
 
 def test_batches_do_not_matter(built: tuple[Ensemble, Columns]) -> None:
@@ -98,21 +77,6 @@ def test_the_order_of_members_does_not_matter(built: tuple[Ensemble, Columns]) -
     assert_same(ensemble.predict(columns), turned.predict(columns), tolerance=0.0)
 
 
-def test_shared_graphs_equal_each_member_alone(
-    built: tuple[Ensemble, Columns], predict_alone: Callable[..., dict[str, np.ndarray]]
-) -> None:
-    ensemble, columns = built
-    assert len({member.cutoff for member in ensemble.members}) > 1
-    alone = [predict_alone(m, columns, np.arange(20)) for m in ensemble.members]
-    weights = [member.weights["energy"] for member in ensemble.members]
-
-    together = ensemble.predict(columns, np.arange(20))
-
-    for name, head in together.heads.items():
-        mean = np.average([one[name] for one in alone], axis=0, weights=weights)
-        np.testing.assert_allclose(head.mean, mean, atol=1e-11)
-
-
 def test_a_graph_built_from_atoms_equals_the_stored_one(built: tuple[Ensemble, Columns]) -> None:
     ensemble, columns = built
     stored = ensemble.predict(columns)
@@ -131,22 +95,6 @@ def test_a_graph_built_from_atoms_equals_the_stored_one(built: tuple[Ensemble, C
                 getattr(stored.heads["energy"], name)[graph],
                 atol=1e-11,
             )
-
-
-def test_the_interval_is_the_calibrated_one(built: tuple[Ensemble, Columns]) -> None:
-    ensemble, columns = built
-    for name, head in ensemble.predict(columns).heads.items():
-        c = ensemble.manifest.heads[name].calibration
-        sigma = np.sqrt(c.a * head.std_epistemic**2 + c.b)
-        np.testing.assert_allclose(head.std, sigma, atol=1e-14)
-        np.testing.assert_allclose(head.hi90 - head.mean, c.quantiles["0.9"] * sigma, atol=1e-12)
-
-
-def test_an_unseen_element_is_flagged(built: tuple[Ensemble, Columns]) -> None:
-    ensemble, _ = built
-    water, salt = molecule("H2O"), Atoms("SiS", [[0, 0, 0], [0, 0, 2.0]])
-    assert "unseen" not in ensemble.predict(water).trust[0]
-    assert "unseen element Si; unseen element S" in ensemble.predict(salt).trust[0]
 
 
 def test_a_large_spread_is_flagged(built: tuple[Ensemble, Columns]) -> None:
@@ -213,24 +161,30 @@ def test_loading_leaves_torchs_generator_alone(built_zip: Path) -> None:
     assert torch.equal(torch.rand(4), expected)
 
 
-def test_other_levels_and_each_members_own_values(
+def test_the_mean_is_that_of_the_members_and_its_intervals_are_the_calibrated_ones(
     built: tuple[Ensemble, Columns], predict_alone: Callable[..., dict[str, np.ndarray]]
 ) -> None:
     ensemble, columns = built
     indices = np.arange(9)
+    assert len({member.cutoff for member in ensemble.members}) > 1
     found = ensemble.predict(columns, indices, edges_per_batch=60, levels=(50, 95), members=True)
     assert {50, 80, 90, 95} <= set(ensemble.levels_known())
+    alone = [predict_alone(member, columns, indices) for member in ensemble.members]
     for name, head in found.heads.items():
-        quantiles = ensemble.manifest.heads[name].calibration.quantiles
+        known = ensemble.manifest.heads[name].calibration
+        weights = [member.weights[name] for member in ensemble.members]
+        mean = np.average([one[name] for one in alone], axis=0, weights=weights)
+        np.testing.assert_allclose(head.mean, mean, atol=1e-11)
+        sigma = np.sqrt(known.a * head.std_epistemic**2 + known.b)
+        np.testing.assert_allclose(head.std, sigma, atol=1e-14)
         assert set(head.bounds) == {50, 95}
-        for level, (low, high) in head.bounds.items():
-            half = quantiles[f"{level / 100:g}"] * head.std
-            np.testing.assert_allclose(high - head.mean, half + 0 * head.mean, atol=1e-12)
-            np.testing.assert_allclose(head.mean - low, half + 0 * head.mean, atol=1e-12)
+        for level, (low, high) in (head.bounds | {90: (head.lo90, head.hi90)}).items():
+            half = known.quantiles[f"{level / 100:g}"] * sigma
+            np.testing.assert_allclose(high - head.mean, half, atol=1e-12)
+            np.testing.assert_allclose(head.mean - low, half, atol=1e-12)
         assert list(head.members) == [member.trial for member in ensemble.members]
-        for member in ensemble.members:
-            alone = predict_alone(member, columns, indices)[name]
-            np.testing.assert_allclose(head.members[member.trial], alone, atol=1e-11)
+        for member, one in zip(ensemble.members, alone, strict=True):
+            np.testing.assert_allclose(head.members[member.trial], one[name], atol=1e-11)
 
 
 @pytest.fixture
@@ -246,34 +200,22 @@ def test_an_element_is_named_once_however_many_atoms(ensemble: Ensemble) -> None
     assert "unseen element" not in said[1]
 
 
-def test_neighbours_are_those_of_training(ensemble: Ensemble) -> None:
+def test_neighbours_are_those_of_training(ensemble: Ensemble, built_zip: Path) -> None:
     """Alone, no atom has a neighbour; in training each had at least one within 3 angstrom."""
     known = ensemble.manifest.coordination
     assert known is not None
     assert known.cutoff == 3.0
     assert set(known.ranges) == {"H", "C", "N", "O"}
     assert min(low for low, _ in known.ranges.values()) >= 1
-    said = ensemble.predict([Atoms("C")]).trust
-    assert "unseen coordination of C" in said[0]
-
-
-def test_most_structures_like_those_of_training_are_not_flagged(built_zip: Path) -> None:
-    from hydragnn_hpo.data.store_access import open_store
-
     columns = open_store(built_zip.parent / "data/toy.bp")
-    ensemble = Ensemble.load(built_zip)
-    train = columns.indices_of("train")
-    assert not any("coordination" in text for text in ensemble.predict(columns, train).trust)
-
-
-def test_an_ensemble_that_does_not_know_coordination_is_silent(ensemble: Ensemble) -> None:
+    said = ensemble.predict(columns, columns.indices_of("train")).trust
+    assert not any("coordination" in text for text in said)
+    assert "unseen coordination of C" in ensemble.predict([Atoms("C")]).trust[0]
     ensemble.manifest = ensemble.manifest.model_copy(update={"coordination": None})
     assert "coordination" not in ensemble.predict([Atoms("C")]).trust[0]
 
 
 def test_graphs_are_taken_in_the_order_asked_for(ensemble: Ensemble) -> None:
-    from hydragnn_hpo.ensemble.structure_batches import columns_of_atoms
-
     several = [Atoms("CO", [(0, 0, 0), (1.5, 0, 0)]), Atoms("Fe"), Atoms("C")]
     columns = columns_of_atoms(several, ensemble.rules)
     whole = compute_trust(ensemble.manifest, columns, np.array([2, 0, 1]), {})

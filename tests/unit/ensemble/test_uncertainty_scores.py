@@ -39,17 +39,7 @@ def test_crps_is_its_integral(error: float, sigma: float) -> None:
     above, _ = quad(lambda x: norm.sf(x, scale=sigma) ** 2, error, ends[1])
     found = uncertainty_scores.crps(np.array([error]), np.array([sigma]))
     assert found == pytest.approx(below + above, rel=1e-7)
-
-
-def test_crps_of_a_certain_prediction_is_the_absolute_error() -> None:
-    assert uncertainty_scores.crps(np.array([0.5, -1.0]), np.zeros(2)) == pytest.approx(0.75)
-
-
-def test_nll_is_that_of_scipy() -> None:
-    error, sigma = sample(200)
-    assert uncertainty_scores.nll(error, sigma) == pytest.approx(
-        -norm.logpdf(error, scale=sigma).mean()
-    )
+    assert uncertainty_scores.crps(np.array([0.5, -1.0]), np.zeros(2)) == 0.75, "sigma is 0"
 
 
 @pytest.mark.parametrize("factor", [0.5, 1.0, 2.5])
@@ -79,10 +69,7 @@ def test_miscalibration_area_by_hand() -> None:
     # One value at the median of |z|: 0 up to 0.5, then 1: again two triangles of 0.125.
     one = np.array([norm.ppf(0.75)])
     assert uncertainty_scores.miscalibration_area(one, np.ones(1)) == pytest.approx(0.25)
-
-
-def test_miscalibration_area_of_what_is_never_inside_is_a_half() -> None:
-    with np.errstate(divide="ignore"):
+    with np.errstate(divide="ignore"):  # never inside
         assert uncertainty_scores.miscalibration_area(np.ones(5), np.zeros(5)) == pytest.approx(0.5)
 
 
@@ -100,13 +87,6 @@ def test_gaussian_coverage_by_hand() -> None:
     error, levels = np.array([0.5, -1.0, 2.0]), np.array([0.5, 0.9, 0.99])
     found = uncertainty_scores.gaussian_coverage(error, np.ones(3), levels)
     assert found == pytest.approx([1 / 3, 2 / 3, 1.0])
-
-
-def test_ence_of_honest_sigmas_is_small_and_of_halved_ones_is_one() -> None:
-    """With sigma halved the error is twice what each bin says: |2 - 1| / 1."""
-    error, sigma = sample(200_000)
-    assert uncertainty_scores.ence(error, sigma) < 0.01
-    assert uncertainty_scores.ence(error, sigma / 2) == pytest.approx(1.0, abs=0.02)
 
 
 def test_ence_by_hand() -> None:
