@@ -221,7 +221,7 @@ def test_what_cannot_be_compiled_stays_as_it_is_and_says_why(
     assert all(way.startswith("eager: ") for way in engine.ways.values())
 
 
-def test_code_that_others_could_have_written_is_made_anew(ensemble, columns, copied, place):
+def test_code_that_others_could_have_written_is_made_again(ensemble, columns, copied, place):
     rows, members = np.arange(20), ensemble.members[:1]
     said_by(CompiledEngine(members, CPU, place), columns, rows, 20)
     (path,) = place.glob("*.pt2")

@@ -74,11 +74,8 @@ def test_what_is_the_same_is_picked_once() -> None:
     found = farthest_first(points, np.array([5.0, 4.0, 3.0, 2.0, 1.0]), 5)
     assert sorted(found.rows.tolist()) == [0, 2, 4]
     assert found.duplicates == 2
-
-
-def test_no_points_are_no_choice() -> None:
-    found = farthest_first(np.zeros((0, 2)), np.zeros(0), 3)
-    assert (len(found.rows), found.duplicates) == (0, 0)
+    nothing = farthest_first(np.zeros((0, 2)), np.zeros(0), 3)
+    assert (len(nothing.rows), nothing.duplicates) == (0, 0)
 
 
 def test_two_random_points_are_about_the_root_of_two_apart() -> None:
@@ -111,19 +108,20 @@ def said(std: list[float], epistemic: list[float] | None = None) -> HeadPredicti
     return HeadPrediction(column, column, spread, column, column)
 
 
-def test_a_graph_head_counts_in_units_of_the_target() -> None:
-    offsets = np.array([0, 2, 3])
-    assert score_head(head(), said([1.0, 4.0]), offsets).tolist() == [0.5, 2.0]
-
-
-def test_of_a_node_head_the_worst_atom_counts() -> None:
-    offsets = np.array([0, 2, 3])
-    assert score_head(head("node"), said([1.0, 6.0, 4.0]), offsets).tolist() == [3.0, 2.0]
-
-
-def test_a_constant_sigma_ranks_by_the_raw_spread() -> None:
-    found = score_head(head(a=0.0), said([1.0, 1.0], [0.2, 0.4]), np.array([0, 1, 2]))
-    assert found.tolist() == [0.1, 0.2]
+@pytest.mark.parametrize(
+    ("entry", "std", "epistemic", "score"),
+    [
+        (head(), [1.0, 4.0, 3.0], None, [0.5, 2.0, 1.5]),
+        (head("node"), [1.0, 6.0, 4.0], None, [3.0, 2.0]),
+        (head(a=0.0), [1.0, 1.0], [0.2, 0.4], [0.1, 0.2]),
+        (head(std=0.0), [3.0], None, [3.0]),
+    ],
+    ids=["of a graph", "of the worst atom", "raw, where sigma is constant", "never changed"],
+)
+def test_the_score_is_the_spread_in_units_of_the_target(
+    entry: HeadEntry, std: list[float], epistemic: list[float] | None, score: list[float]
+) -> None:
+    assert score_head(entry, said(std, epistemic), np.array([0, 2, 3])).tolist() == score
 
 
 def test_heads_whose_spread_tells_nothing_do_not_count_beside_others() -> None:
@@ -132,10 +130,6 @@ def test_heads_whose_spread_tells_nothing_do_not_count_beside_others() -> None:
     heads = {"x": said([1.0]), "y": said([3.0]), "z": said([9.0], [8.0])}
     assert score_structures(known, heads, offsets).tolist() == [(0.5 + 1.5) / 2]  # type: ignore[arg-type]
     assert score_structures(known, {"z": heads["z"]}, offsets).tolist() == [4.0]  # type: ignore[arg-type]
-
-
-def test_a_target_that_never_changed_does_not_divide_by_zero() -> None:
-    assert score_head(head(std=0.0), said([3.0]), np.array([0, 1])).tolist() == [3.0]
 
 
 def test_disagreement_on_forces_is_that_of_dp_gen() -> None:
@@ -199,17 +193,13 @@ def test_the_first_pick_is_the_most_uncertain_one(ensemble: Ensemble) -> None:
     assert found.counts["read"] == 40
 
 
-def test_how_the_pool_is_cut_changes_nothing(ensemble: Ensemble) -> None:
-    some = structures(30)
-    once = pick_structures(ensemble, pool(ensemble, some, 30), PickRequest(4))
-    pieces = pick_structures(ensemble, pool(ensemble, some, 4), PickRequest(4))
+def test_how_the_pool_is_cut_changes_nothing_and_picks_lie_far_apart(ensemble: Ensemble) -> None:
+    some = structures(60)
+    once = pick_structures(ensemble, pool(ensemble, some, 60), PickRequest(5))
+    pieces = pick_structures(ensemble, pool(ensemble, some, 7), PickRequest(5))
     assert [c.id for c in once.candidates] == [c.id for c in pieces.candidates]
     assert once.counts == pieces.counts
-
-
-def test_picks_lie_farther_apart_than_the_highest_scores(ensemble: Ensemble) -> None:
-    found = pick_structures(ensemble, pool(ensemble, structures(80), 40), PickRequest(6))
-    assert found.mean_distance > found.mean_distance_top > 0.0
+    assert once.mean_distance > once.mean_distance_top > 0.0
 
 
 def test_copies_are_picked_once(ensemble: Ensemble) -> None:
@@ -323,7 +313,7 @@ def test_the_command_writes_picks_and_tells(
     assert "4 of 13 picked" in capsys.readouterr().out
 
 
-def test_a_dry_run_writes_nothing(
+def test_a_dry_run_writes_nothing_and_the_pool_is_never_replaced(
     built_zip: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "picked.extxyz"
@@ -332,12 +322,9 @@ def test_a_dry_run_writes_nothing(
     assert not out.exists()
     with pytest.raises(ConfigError, match=r"end it in \.extxyz"):
         command([tmp_path / "x"], ensemble=built_zip, out=tmp_path / "picked.cif", dry_run=True)
-
-
-def test_the_pool_is_never_replaced(tmp_path: Path, built_zip: Path) -> None:
-    pool = tmp_path / "pool.extxyz"
-    write(pool, structures(3))
-    before = pool.read_bytes()
+    source = tmp_path / "source.extxyz"
+    write(source, structures(3))
+    before = source.read_bytes()
     with pytest.raises(ConfigError, match="is read from"):
-        command([pool], ensemble=built_zip, out=pool, number=2)
-    assert pool.read_bytes() == before
+        command([source], ensemble=built_zip, out=source, number=2)
+    assert source.read_bytes() == before

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import weakref
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ from hydragnn_hpo.ensemble.structure_batches import (
     list_input_sources,
     read_structures,
 )
-from hydragnn_hpo.errors import ConfigError, DataError
+from hydragnn_hpo.errors import ConfigError
 
 Tell = Callable[[PartHeader, bool], None]
 
@@ -137,8 +138,6 @@ def test_ranks_read_what_one_process_reads(tmp_path: Path, model: Ensemble) -> N
 def test_a_store_is_read_with_its_edges_or_with_longer_ones(
     model: Ensemble, built_zip: Path, tmp_path: Path
 ) -> None:
-    from dataclasses import replace
-
     store = built_zip.parent / "data/toy.bp"
     rows = table_of(model, built_zip, tmp_path / "out.csv", store)
     assert [row["id"] for row in rows] == [f"m{n}" for n in range(60)]
@@ -168,16 +167,6 @@ def test_a_bad_structure_keeps_its_place_and_stops_nothing(tmp_path: Path, model
     assert list(errors) == ["a.extxyz:2", "b.cif:1", "d.xyz:1"]
     assert "at one place" in errors["a.extxyz:2"]
     assert "the file ends within its 3 atoms" in errors["d.xyz:1"]
-
-
-@pytest.mark.usefixtures("small_pieces")
-def test_a_torn_file_ends_with_the_reason(tmp_path: Path, model: Ensemble) -> None:
-    write(tmp_path / "a.extxyz", frames(6))
-    lines = (tmp_path / "a.extxyz").read_text().splitlines(keepends=True)
-    (tmp_path / "a.extxyz").write_text("".join(lines[:-2]))
-    ids, errors = ids_and_errors(reading_of(tmp_path / "a.extxyz", model=model))
-    assert ids == [f"a.extxyz:{n}" for n in range(1, 7)]
-    assert list(errors) == ["a.extxyz:6"]
 
 
 def test_structures_bring_their_names_and_what_shall_be_kept(
@@ -238,13 +227,6 @@ def test_no_more_graphs_are_held_than_a_few_batches_have(
     rows = table_of(model, built_zip, tmp_path / "out.csv", tmp_path / "a.extxyz")
     assert len(rows) == 60
     assert 2 <= most <= 12
-
-
-def test_nothing_to_predict_is_said(tmp_path: Path, model: Ensemble, built_zip: Path) -> None:
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(DataError, match="there is no structure to predict"):
-        table_of(model, built_zip, tmp_path / "out.csv", tmp_path / "empty")
-    assert not (tmp_path / "out.csv.parts").exists()
 
 
 def test_what_is_asked_for_is_looked_at_first(model: Ensemble, built_zip: Path) -> None:

@@ -47,11 +47,13 @@ def test_the_calibration_data_repeats_the_calibration_of_the_build(
 
 def test_two_members_are_calibrated_on_what_these_two_said(content: ArtefactContent) -> None:
     names = [member.trial for member in content.manifest.members]
-    stay = names[1:3]
+    stay = names[2:4]
     pruned, changes = prune_members(content, stay, where="here")
     assert [m.trial for m in pruned.manifest.members] == stay
     assert set(pruned.configs) == set(pruned.weights) == set(stay)
     assert pruned.manifest.evaluation == {}
+    cutoff = max(content.configs[name].model.cutoff for name in stay)
+    assert pruned.manifest.cutoff == cutoff < content.manifest.cutoff
     assert pruned.manifest.pruned[0].removed == tuple(sorted(set(names) - set(stay)))
     assert content.calibration_data is not None
     for name, head in pruned.manifest.heads.items():
@@ -99,20 +101,9 @@ def test_a_pruned_ensemble_is_written_opened_and_pruned_again(
     assert "calibrated again" in card
 
 
-def test_the_cutoff_shrinks_with_the_members(content: ArtefactContent) -> None:
-    short = min(content.configs, key=lambda name: content.configs[name].model.cutoff)
-    pruned, _ = prune_members(content, [short], where="here")
-    assert pruned.manifest.cutoff == content.configs[short].model.cutoff
-    assert pruned.manifest.cutoff < content.manifest.cutoff
-
-
-def test_without_calibration_data_nothing_is_made_up(content: ArtefactContent) -> None:
-    blind = replace(content, calibration_data=None)
-    with pytest.raises(ConfigError, match="here: does not hold what its members said"):
-        prune_members(blind, [content.manifest.members[0].trial], where="here")
-
-
-def test_a_head_must_keep_a_member(content: ArtefactContent) -> None:
+def test_a_head_must_keep_a_member_and_the_calibration_data_be_there(
+    content: ArtefactContent,
+) -> None:
     manifest = content.manifest
     first, second, *others = manifest.members
     share = first.weights["charge"]
@@ -125,6 +116,9 @@ def test_a_head_must_keep_a_member(content: ArtefactContent) -> None:
     uneven = replace(content, manifest=manifest.model_copy(update={"members": members}))
     with pytest.raises(ConfigError, match="no member that stays takes part in head 'charge'"):
         prune_members(uneven, [first.trial], where="here")
+    blind = replace(content, calibration_data=None)
+    with pytest.raises(ConfigError, match="here: does not hold what its members said"):
+        prune_members(blind, [first.trial], where="here")
 
 
 def test_who_stays(content: ArtefactContent) -> None:

@@ -124,7 +124,6 @@ def test_extxyz_says_the_same_as_json(call: Call) -> None:
         ({"positions": [[0, 0, 0], [float("nan"), 0, 0], [0, 1, 0]]}, "finite number"),
         ({"positions": [[0, 0, 0], [0, 0, 0], [0, 1, 0]]}, "at one place"),
         ({"positions": [[0, 0, 0]]}, "3 elements and 1 positions"),
-        ({"positions": [[0, 0], [1, 1], [2, 2]]}, "at least 3 items"),
         ({"positions": "here"}, "valid list"),
         ({"symbols": ["O", "H", "Qq"]}, "unknown element at atom 3"),
         ({"numbers": [8, 1, 1]}, "either numbers or symbols"),
@@ -143,36 +142,21 @@ def test_extxyz_says_the_same_as_json(call: Call) -> None:
 def test_a_bad_structure_has_its_reason_and_spoils_no_other(
     call: Call, change: dict[str, Any], reason: str
 ) -> None:
-    body = json.dumps({"structures": [WATER, {**WATER, **change}, WATER]})
+    body = json.dumps({"structures": [WATER, {**WATER, **change}, WATER, 5]})
     answer = call(raw(body))
-    before, bad, after = errors_of(answer)
-    assert before is None
-    assert after is None
+    before, bad, after, number = errors_of(answer)
+    assert (before, after, number) == (None, None, "structure 4 is no JSON object.")
     assert bad is not None
     assert reason in bad
     assert "heads" not in answer.json()["structures"][1]
 
 
-def test_what_is_no_structure_is_told(call: Call) -> None:
-    assert errors_of(call(post(5, WATER))) == ["structure 1 is no JSON object.", None]
-
-
-def test_an_unseen_element_is_flagged(call: Call) -> None:
-    strange = {**WATER, "symbols": ["U", "H", "H"]}
-    (entry,) = call(post(strange)).json()["structures"]
-    assert "unseen element U" in entry["trust"]
-
-
-@pytest.mark.parametrize("header", ["", "Bearer wrong", "Basic YTpi", "Bearer "])
-@pytest.mark.parametrize("path", ["/info", "/predict"])
-def test_without_the_token_nothing_is_told(call: Call, header: str, path: str) -> None:
-    method = "POST" if path == "/predict" else "GET"
-    answer = call(lambda c: c.request(method, path, headers={"authorization": header}))
-    assert answer.status_code == 401
-    assert "Bearer" in refusal(answer)
-
-
-def test_health_needs_no_token_and_says_nothing_more(call: Call) -> None:
+@pytest.mark.parametrize(("method", "path"), [("GET", "/info"), ("POST", "/predict")])
+def test_without_the_token_nothing_is_told_but_health(call: Call, method: str, path: str) -> None:
+    for header in ("", "Bearer wrong"):
+        answer = call(lambda c, h=header: c.request(method, path, headers={"authorization": h}))
+        assert answer.status_code == 401
+        assert "Bearer" in refusal(answer)
     answer = call(lambda c: c.get("/health", headers={"authorization": ""}))
     assert (answer.status_code, answer.json()) == (200, {"status": "ok"})
 
@@ -185,7 +169,7 @@ def test_info_names_heads_units_and_limits(call: Call) -> None:
     assert "positions" in told["structure"]["properties"]
 
 
-@pytest.mark.parametrize("path", ["/docs", "/openapi.json", "/", "/predict/../../etc/passwd"])
+@pytest.mark.parametrize("path", ["/docs", "/", "/predict/../../etc/passwd"])
 def test_there_are_no_other_pages(call: Call, path: str) -> None:
     answer = call(lambda c: c.get(path))
     assert answer.status_code in (404, 405)
@@ -196,9 +180,7 @@ def test_there_are_no_other_pages(call: Call, path: str) -> None:
     ("body", "kind", "status"),
     [
         ("{", "application/json", 400),
-        ("", "application/json", 400),
         (b"\xff\xfe\x00", "application/json", 400),
-        ("[" * 200_000, "application/json", 400),
         ('{"structures": ' + "[" * 200_000, "application/json", 400),
         ('{"structures": [' + "9" * 5000 + "]}", "application/json", 400),
         ("[]", "application/json", 400),
@@ -218,15 +200,11 @@ def test_a_body_that_is_no_use_is_refused(call: Call, body: Any, kind: str, stat
     refusal(answer)
 
 
-def test_compressed_bodies_are_refused(call: Call) -> None:
-    answer = call(post(WATER, headers={"content-encoding": "gzip"}))
-    assert answer.status_code == 415
-
-
 def test_a_body_is_refused_by_what_it_claims(call: Call) -> None:
     answer = call(raw(b" " * 2000), body_bytes=1000)
     assert answer.status_code == 413
     assert "1000 bytes" in refusal(answer)
+    assert call(post(WATER, headers={"content-encoding": "gzip"})).status_code == 415
 
 
 def test_a_body_without_a_length_is_counted_while_it_comes(call: Call) -> None:
@@ -244,30 +222,20 @@ def test_a_body_without_a_length_is_counted_while_it_comes(call: Call) -> None:
     assert taken <= 103
 
 
-def test_too_many_structures_and_atoms_are_refused(call: Call) -> None:
-    assert call(post(*[WATER] * 4), structures=3).status_code == 413
-    assert errors_of(call(post(WATER), atoms=2)) == ["structure 1 has 3 atoms, the limit is 2."]
-    text = "3\n\nO 0 0 0\nH 0.96 0 0\nH -0.24 0.93 0\n"
-    found = errors_of(call(raw(text, "text/plain"), atoms=2))
-    assert found == ["structure 1 has 3 atoms, the limit is 2."]
-
-
-@pytest.mark.slow
-def test_a_million_atoms_cost_nothing_but_their_bytes(
-    call: Call, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """They are counted: nobody looks at each, makes a structure of them, or seeks neighbours."""
-    monkeypatch.setattr(serve, "parse_config", unwanted)
-    monkeypatch.setattr(serve, "graph_of", unwanted)
-    body = (
-        b'{"structures": [{"positions": [' + b"[0,0,0]," * 999_999 + b'[0,0,0]], "numbers": []}]}'
-    )
-    (error,) = errors_of(call(raw(body), body_bytes=10_000_000))
-    assert error == "structure 1 has 1000000 atoms, the limit is 2000."
-
-
 def unwanted(*_: Any, **__: Any) -> None:
     raise AssertionError("it would take long")
+
+
+def test_what_is_too_much_is_counted_and_not_looked_at(
+    call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serve, "parse_config", unwanted)
+    monkeypatch.setattr(serve, "graph_of", unwanted)
+    assert call(post(*[WATER] * 4), structures=3).status_code == 413
+    limit = "structure 1 has 3 atoms, the limit is 2."
+    assert errors_of(call(post(WATER), atoms=2)) == [limit]
+    text = "3\n\nO 0 0 0\nH 0.96 0 0\nH -0.24 0.93 0\n"
+    assert errors_of(call(raw(text, "text/plain"), atoms=2)) == [limit]
 
 
 def test_many_images_are_refused_before_they_are_sought(
@@ -431,7 +399,7 @@ def test_where_the_models_fail_each_structure_is_tried_alone(
     assert "secret" not in answer.text + caplog.text
 
 
-def test_an_error_nobody_thought_of_shows_nothing(
+def test_an_unexpected_error_shows_nothing(
     call: Call, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def broken(*_: Any) -> None:
@@ -462,18 +430,15 @@ def test_what_is_not_finite_becomes_null(call: Call, ensemble: Ensemble) -> None
 # -- the command ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.1.2.3", "example.org"])
-def test_others_get_in_only_with_a_chosen_token(
-    built_zip: Path, monkeypatch: pytest.MonkeyPatch, host: str
-) -> None:
-    monkeypatch.delenv("HYDRAGNN_HPO_TOKEN", raising=False)
-    with pytest.raises(ConfigError, match="choose a token"):
-        command(built_zip, host=host, dry_run=True)
-
-
-def test_with_a_token_they_do_over_a_warning(
+def test_others_get_in_only_with_a_chosen_token_and_over_a_warning(
     built_zip: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.delenv("HYDRAGNN_HPO_TOKEN", raising=False)
+    command(built_zip, dry_run=True)
+    assert capsys.readouterr().err == "", "on loopback"
+    for host in ("0.0.0.0", "example.org"):
+        with pytest.raises(ConfigError, match="choose a token"):
+            command(built_zip, host=host, dry_run=True)
     monkeypatch.setenv("HYDRAGNN_HPO_TOKEN", "a-token-for-tests-only")
     command(built_zip, host="0.0.0.0", dry_run=True)
     said = capsys.readouterr()
@@ -481,13 +446,6 @@ def test_with_a_token_they_do_over_a_warning(
     assert "would serve" in said.out
     assert "energy [eV/atom]" in said.out
     assert "a-token" not in said.out + said.err
-
-
-def test_on_loopback_nothing_is_warned_of(
-    built_zip: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    command(built_zip, dry_run=True)
-    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize(
@@ -508,18 +466,12 @@ def test_a_port_in_use_is_a_sentence() -> None:
             listen("127.0.0.1", port)
 
 
-def test_without_a_lattice_every_pair_counts_once() -> None:
+def test_pairs_are_bounded_by_the_images_along_the_heights_of_the_cell() -> None:
     assert bound_pairs(7, np.zeros((3, 3)), (False, False, False), 5.0) == 49
-
-
-def test_images_of_a_cubic_cell_are_counted_along_its_heights() -> None:
     # a = 2, cutoff 5: 2 * 5 / 2 + 1 = 6 images along each of two directions
     assert bound_pairs(3, 2.0 * np.eye(3), (True, True, False), 5.0) == pytest.approx(9 * 36)
-
-
-def test_a_lattice_that_spans_nothing_has_no_bound() -> None:
-    cell = np.array([[1.0, 0, 0], [2.0, 0, 0], [0, 0, 1.0]])
-    assert bound_pairs(1, cell, (True, True, True), 5.0) == np.inf
+    flat = np.array([[1.0, 0, 0], [2.0, 0, 0], [0, 0, 1.0]])
+    assert bound_pairs(1, flat, (True, True, True), 5.0) == np.inf
 
 
 @settings(max_examples=30, deadline=None)
