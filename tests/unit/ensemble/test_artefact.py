@@ -3,6 +3,7 @@
 import io
 import json
 import pickle
+import stat
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -24,7 +25,7 @@ Change = Callable[[Entries], None]
 
 
 @pytest.fixture
-def entries(built_zip: Path) -> Entries:
+def entries(built_zip):
     with zipfile.ZipFile(built_zip) as file:
         return {name: file.read(name) for name in file.namelist()}
 
@@ -41,7 +42,7 @@ def refused(tmp_path: Path, data: bytes) -> str:
     return sentence
 
 
-def test_what_goes_in_comes_out(built_zip: Path, tmp_path: Path) -> None:
+def test_what_goes_in_comes_out(built_zip, tmp_path):
     content = read_artefact(built_zip)
     write_artefact(tmp_path / "again.zip", content)
     again = read_artefact(tmp_path / "again.zip")
@@ -59,7 +60,7 @@ def test_an_unchanged_repack_is_accepted(entries: Entries, tmp_path: Path) -> No
     assert len(Ensemble.load(tmp_path / "good.zip").members) >= 4
 
 
-def test_the_card_tells_the_scores_and_the_licence(entries: Entries) -> None:
+def test_the_card_tells_the_scores_and_the_licence(entries):
     card = entries["MODEL_CARD.md"].decode()
     table = json.loads(entries["ensemble.json"])["evaluation"]
     assert f"{table['energy']['test_mae']:.4g}" in card
@@ -107,6 +108,16 @@ def with_everything_compressed(entries: Entries) -> bytes:
     return buffer.getvalue()
 
 
+def with_a_link(entries: Entries) -> bytes:
+    """Nothing is unpacked to disk, so the target of a link is only text of a wrong checksum."""
+    buffer = io.BytesIO(zip_entries({k: v for k, v in entries.items() if k != "MODEL_CARD.md"}))
+    with zipfile.ZipFile(buffer, "a") as file:
+        info = zipfile.ZipInfo("MODEL_CARD.md")
+        info.external_attr = (stat.S_IFLNK | 0o777) << 16
+        file.writestr(info, b"/etc/passwd")
+    return buffer.getvalue()
+
+
 OTHER_KINDS = ("members/t0001.pkl", "members/t0001.pt", "setup.py", "x/")
 OUTSIDE = ("../../evil.toml", "/etc/evil.toml", "members/../x.toml", "members\\x.toml", "C:x.toml")
 FORGED: dict[str, tuple[Callable[[Entries], bytes], str]] = {
@@ -148,28 +159,25 @@ FORGED: dict[str, tuple[Callable[[Entries], bytes], str]] = {
         lambda e: sealed({**e, "MODEL_CARD.md": b" " * (MAX_TEXT + 1)}),
         "bytes of text, more than",
     ),
+    "a link": (with_a_link, "does not have the checksum"),
     "compressed weights": (with_everything_compressed, "is compressed or larger"),
 }
 
 
 @pytest.mark.parametrize(("forge", "sentence"), FORGED.values(), ids=FORGED)
-def test_a_forged_file_is_one_sentence(
-    entries: Entries, tmp_path: Path, forge: Callable[[Entries], bytes], sentence: str
-) -> None:
+def test_a_forged_file_is_one_sentence(entries, tmp_path, forge, sentence):
     assert sentence in refused(tmp_path, forge(entries))
 
 
 @pytest.mark.parametrize("suffix", [".safetensors", ".toml", "ensemble.json", "MODEL_CARD.md"])
-def test_one_changed_byte(entries: Entries, tmp_path: Path, suffix: str) -> None:
+def test_one_changed_byte(entries, tmp_path, suffix):
     name = first(entries, suffix)
     entries[name] = entries[name][:-2] + bytes([entries[name][-2] ^ 1]) + entries[name][-1:]
     assert f"'{name}' does not have the checksum" in refused(tmp_path, zip_entries(entries))
 
 
 @pytest.mark.parametrize("share", [0.0, 0.5, 0.99])
-def test_a_file_that_is_truncated_or_broken_within(
-    built_zip: Path, tmp_path: Path, share: float
-) -> None:
+def test_a_file_that_is_truncated_or_broken_within(built_zip, tmp_path, share):
     data = built_zip.read_bytes()
     assert "cannot be read as a zip" in refused(tmp_path, data[: int(share * len(data))])
     broken = data[:120] + bytes(20) + data[140:]
@@ -177,7 +185,7 @@ def test_a_file_that_is_truncated_or_broken_within(
 
 
 @pytest.mark.parametrize("suffix", [".safetensors", ".toml", "ensemble.json", SUMS])
-def test_a_missing_entry(entries: Entries, tmp_path: Path, suffix: str) -> None:
+def test_a_missing_entry(entries, tmp_path, suffix):
     name = first(entries, suffix)
     kept = {key: value for key, value in entries.items() if key != name}
     assert f"lacks '{name}'" in refused(tmp_path, zip_entries(kept))
@@ -216,7 +224,9 @@ def without_charge(values: dict) -> None:
         (lambda v: v["members"][0].update(trial="../../x"), "should match pattern"),
         (lambda v: v["members"].clear(), "members"),
         (lambda v: v["heads"]["energy"]["calibration"].update(b=0.0), "calibration needs"),
+        (lambda v: v["heads"]["energy"]["calibration"].update(a=-1.0), "calibration needs"),
         (lambda v: v["heads"]["energy"]["calibration"].update(a=float("nan")), "holds NaN"),
+        (lambda v: v["heads"]["energy"].update(unit="parsec"), "unknown unit 'parsec'"),
         (lambda v: v["heads"].pop("charge"), "members weigh 'charge', which is no head"),
         (without_charge, "predicts charge, energy; the ensemble energy"),
         (lambda v: v["heads"]["charge"].update(shape="vector"), "charge"),
@@ -227,20 +237,16 @@ def without_charge(values: dict) -> None:
         (lambda v: v["coordination"]["ranges"].update(C=[1, 2**80]), "coordination.ranges"),
     ],
 )
-def test_a_manifest_that_lies(
-    entries: Entries, tmp_path: Path, change: Callable[[dict], object], sentence: str
-) -> None:
+def test_a_manifest_that_lies(entries, tmp_path, change, sentence):
     assert sentence in refused(tmp_path, changed(entries, change))
 
 
 @pytest.mark.parametrize("text", [b"", b"[]", b"{", b"\xff", b"[" * 100_000])
-def test_a_manifest_that_is_no_json_object(entries: Entries, tmp_path: Path, text: bytes) -> None:
+def test_a_manifest_that_is_no_json_object(entries, tmp_path, text):
     refused(tmp_path, sealed({**entries, "ensemble.json": text}))
 
 
-def test_what_predicting_does_not_need_is_judged_by_its_checksum_alone(
-    entries: Entries, tmp_path: Path
-) -> None:
+def test_what_predicting_does_not_need_is_judged_by_its_checksum_alone(entries, tmp_path):
     """Predicting compares checksums of calibration data and cards; ``info`` reads them."""
     path = tmp_path / "hostile.zip"
     card = next(name for name in entries if name.startswith("data/"))
@@ -258,14 +264,12 @@ def test_what_predicting_does_not_need_is_judged_by_its_checksum_alone(
     assert f"lacks '{card}'" in refused(tmp_path, sealed(kept))
 
 
-def test_a_missing_file(tmp_path: Path) -> None:
+def test_a_missing_file(tmp_path):
     with pytest.raises(DataError, match="no such ensemble"):
         Ensemble.load(tmp_path / "none.zip")
 
 
-def test_a_full_disk_leaves_the_old_ensemble(
-    built_zip: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_leaves_the_old_ensemble(built_zip, tmp_path, monkeypatch):
     content = read_artefact(built_zip)
     path = tmp_path / "ensemble.zip"
     write_artefact(path, content)
@@ -281,9 +285,7 @@ def test_a_full_disk_leaves_the_old_ensemble(
     assert [p.name for p in tmp_path.iterdir()] == ["ensemble.zip"]
 
 
-def test_code_of_a_user_runs_only_where_it_is_trusted(
-    entries: Entries, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_code_of_a_user_runs_only_where_it_is_trusted(entries, tmp_path, monkeypatch):
     package = tmp_path / "code" / "strangers_conv.py"
     package.parent.mkdir()
     package.write_text("import pathlib\npathlib.Path(__file__).with_suffix('.ran').touch()\n")
@@ -306,7 +308,7 @@ def test_code_of_a_user_runs_only_where_it_is_trusted(
 GOLDEN = Path(__file__).parent / "golden"
 
 
-def test_an_old_file_predicts_what_it_predicted() -> None:
+def test_an_old_file_predicts_what_it_predicted():
     kept = json.loads((GOLDEN / "format2.json").read_text())
     predicted = Ensemble.load(GOLDEN / "format2.zip").predict(
         ase.io.read(GOLDEN / "new.extxyz", ":")

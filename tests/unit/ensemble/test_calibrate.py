@@ -61,16 +61,16 @@ def fitted(
 
 
 @pytest.mark.parametrize(("width", "c"), [(1, 0.0), (3, 0.0), (1, C)])
-def test_known_parameters_come_back(width: int, c: float) -> None:
-    residual, spread, noise = synthetic(0, 20_000, width=width, c=c)
+def test_known_parameters_come_back(width, c):
+    residual, spread, noise = synthetic(0, 6_000, width=width, c=c)
     found = fitted(residual, spread, noise if c else 0.0)
-    assert found.a == pytest.approx(A, rel=0.1 if c else 0.05)
-    assert found.b == pytest.approx(B, rel=0.2 if c else 0.08)
+    assert found.a == pytest.approx(A, rel=0.15)
+    assert found.b == pytest.approx(B, rel=0.25)
     assert found.c == pytest.approx(c, rel=0.1)
 
 
-def test_a_predicted_variance_is_used_where_members_agree() -> None:
-    residual, _, noise = synthetic(2, 5_000, c=C)
+def test_a_predicted_variance_is_used_where_members_agree():
+    residual, _, noise = synthetic(2, 2_000, c=C)
     found = fitted(residual, None, noise)
     assert found.a == 0.0
     assert found.c > 0.3
@@ -83,9 +83,7 @@ def test_a_predicted_variance_is_used_where_members_agree() -> None:
     factor=st.floats(0.05, 20.0),
     tail=st.sampled_from([2, 5, 1000]),
 )
-def test_calibrated_is_never_less_likely_than_raw(
-    seed: int, rows: int, factor: float, tail: int
-) -> None:
+def test_calibrated_is_never_less_likely_than_raw(seed, rows, factor, tail):
     """On the rows it is fitted on, whatever the law of the residuals."""
     rng = np.random.default_rng(seed)
     spread, noise = rng.gamma(2.0, 0.2, (rows, 1)) + 1e-3, rng.gamma(2.0, 0.1, (rows, 1))
@@ -96,7 +94,7 @@ def test_calibrated_is_never_less_likely_than_raw(
 
 
 @pytest.mark.parametrize(("rows", "constant"), [(9, True), (10, False)])
-def test_few_values_give_the_constant(rows: int, constant: bool) -> None:
+def test_few_values_give_the_constant(rows, constant):
     known = np.arange(float(rows))[:, None]
     factors, b = fit_variance(known, 4.0 * known[:, 0] + 1e-3, np.ones(rows), 1e-6)
     assert (factors[0] == 0.0) == constant
@@ -105,7 +103,7 @@ def test_few_values_give_the_constant(rows: int, constant: bool) -> None:
 
 
 @pytest.mark.parametrize("unit", [1e-3, 1e3])
-def test_the_unit_does_not_matter(unit: float) -> None:
+def test_the_unit_does_not_matter(unit):
     residual, spread, _ = synthetic(1, 2000)
     plain = fitted(residual, spread)
     alone, large = np.arange(2000), unit * spread[:, 0]
@@ -116,7 +114,7 @@ def test_the_unit_does_not_matter(unit: float) -> None:
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_heavy_tails_are_covered_by_the_conformal_quantile(level: float) -> None:
+def test_heavy_tails_are_covered_by_the_conformal_quantile(level):
     rng = np.random.default_rng(5)
     spread = rng.gamma(2.0, 0.2, size=(12_000, 1))
     residual = rng.standard_t(2, size=(12_000, 1)) * np.sqrt(A * spread**2 + B)
@@ -130,11 +128,11 @@ def test_heavy_tails_are_covered_by_the_conformal_quantile(level: float) -> None
     # ceil((n + 1) level), counted by hand.
     [(9, 0.9, 9), (8, 0.9, 9), (10, 0.9, 10), (19, 0.9, 18), (19, 0.95, 19), (3, 0.5, 2)],
 )
-def test_rank_by_hand(count: int, level: float, rank: int) -> None:
+def test_rank_by_hand(count, level, rank):
     assert conformal_rank(count, level) == rank
 
 
-def test_pooled_groups_by_hand() -> None:
+def test_pooled_groups_by_hand():
     """Nine groups: eight of one score 1 .. 8, one of two scores 0.5 and 9, half each.
 
     Level 0.5 asks for 10 * 0.5 = 5: 0.5 gives 0.5, then 1 .. 5 give 5.5. Level 0.9 asks for
@@ -149,7 +147,7 @@ def test_pooled_groups_by_hand() -> None:
     assert found["0.9"] == 9.0
 
 
-def test_copies_of_a_molecule_count_once() -> None:
+def test_copies_of_a_molecule_count_once():
     """Rows that are there up to five times, in one group, weigh what one of them weighs."""
     residual, spread, _ = synthetic(11, 300)
     copies = np.random.default_rng(0).integers(1, 6, 300)
@@ -165,7 +163,7 @@ def test_copies_of_a_molecule_count_once() -> None:
     assert ignored.a != pytest.approx(once.a, rel=1e-2)
 
 
-def test_too_few_scores_fall_back_and_say_so() -> None:
+def test_too_few_scores_fall_back_and_say_so():
     two = np.arange(2)
     assert conformal_quantiles(np.array([0.1, 0.2]), two)["0.9"] == pytest.approx(1.6448536)
     assert conformal_quantiles(np.array([0.1, 7.0]), two)["0.9"] == 7.0
@@ -173,7 +171,7 @@ def test_too_few_scores_fall_back_and_say_so() -> None:
     assert fitted(*synthetic(6, 9)).guaranteed(0.9)
 
 
-def test_one_member_gives_the_constant_and_a_perfect_fit_keeps_it_above_zero() -> None:
+def test_one_member_gives_the_constant_and_a_perfect_fit_keeps_it_above_zero():
     residual, _, _ = synthetic(7, 500)
     calibration = fitted(residual)
     assert (calibration.a, calibration.c) == (0.0, 0.0)
@@ -181,7 +179,7 @@ def test_one_member_gives_the_constant_and_a_perfect_fit_keeps_it_above_zero() -
     assert fitted(np.zeros((50, 1))).b > 0.0
 
 
-def test_the_99th_percentile_is_of_structures() -> None:
+def test_the_99th_percentile_is_of_structures():
     residual, spread, _ = synthetic(9, 200)
     found = calibrate(residual, spread, group=np.arange(200), largest=np.arange(101.0), scale=1.0)
     assert found.spread99 == pytest.approx(99.0)
@@ -210,7 +208,7 @@ class Column(RegressorMixin, BaseEstimator):
 
 @pytest.mark.parametrize("rows", [37, 400])
 @pytest.mark.parametrize("level", LEVELS)
-def test_mapie_makes_the_same_intervals(rows: int, level: float) -> None:
+def test_mapie_makes_the_same_intervals(rows, level):
     """Split conformal on |residual| / sigma, with the same sigma."""
     rng = np.random.default_rng(rows)
     mean, sigma = rng.normal(size=rows + 50), rng.gamma(2.0, 0.5, rows + 50) + 0.1
@@ -237,7 +235,7 @@ def two_kinds(seed: int, rows: int, few: int = 0) -> tuple[np.ndarray, np.ndarra
     return (factor * rng.normal(size=rows))[:, None], kind
 
 
-def test_each_kind_is_covered_by_intervals_of_its_own() -> None:
+def test_each_kind_is_covered_by_intervals_of_its_own():
     residual, kind = two_kinds(0, 2000)
     known = fitted(residual, kind=kind)
     residual, kind = two_kinds(1, 20_000)
@@ -250,7 +248,7 @@ def test_each_kind_is_covered_by_intervals_of_its_own() -> None:
     assert alike[kind == "large"].mean() < 0.85
 
 
-def test_a_kind_with_few_groups_takes_the_intervals_of_all() -> None:
+def test_a_kind_with_few_groups_takes_the_intervals_of_all():
     residual, kind = two_kinds(2, 800, few=FEWEST - 1)
     known = fitted(residual, kind=kind)
     assert set(known.tables) == {"small", "large"}
@@ -261,7 +259,7 @@ def test_a_kind_with_few_groups_takes_the_intervals_of_all() -> None:
     assert "rare" in fitted(residual, kind=kind).tables
 
 
-def test_groups_count_not_values() -> None:
+def test_groups_count_not_values():
     """200 values of one kind, but only 40 groups of it."""
     residual, kind = two_kinds(3, 1000)
     kind[:], kind[:200] = "many", "copies"
@@ -270,7 +268,7 @@ def test_groups_count_not_values() -> None:
     assert set(fitted(residual, kind=kind, group=group).tables) == {"many"}
 
 
-def test_the_grid_gives_a_rising_curve_and_one_kind_needs_no_table() -> None:
+def test_the_grid_gives_a_rising_curve_and_one_kind_needs_no_table():
     known = fitted(two_kinds(5, 1500)[0])
     assert known.levels == GRID
     assert set(LEVELS) <= set(GRID)
@@ -302,7 +300,7 @@ def columns(*formulas: str) -> Columns:
         ("LiH", "no anion"),
     ],
 )
-def test_chemistry_by_the_anions(formula: str, name: str) -> None:
+def test_chemistry_by_the_anions(formula, name):
     assert Strata("chemistry").names(columns("Fe", formula, "H2O")).tolist() == [
         "no anion",
         name,
@@ -312,7 +310,7 @@ def test_chemistry_by_the_anions(formula: str, name: str) -> None:
     assert Strata().names(columns("Fe", formula)).tolist() == ["all", "all"]
 
 
-def test_sizes_are_cut_in_thirds() -> None:
+def test_sizes_are_cut_in_thirds():
     strata = size_strata(np.array([2, 2, 3, 4, 5, 6, 10, 12, 40]))
     assert strata.edges == (3, 6)
     names = ["1 to 3 atoms", "4 to 6 atoms", "7 or more atoms"]
@@ -321,7 +319,7 @@ def test_sizes_are_cut_in_thirds() -> None:
     ]  # fmt: skip
 
 
-def test_structures_of_one_size_are_one_kind() -> None:
+def test_structures_of_one_size_are_one_kind():
     strata = size_strata(np.full(30, 5))
     assert strata.of_sizes(np.array([5, 9])).tolist() == ["1 or more atoms"] * 2
 
@@ -330,7 +328,7 @@ MEMBERS, ROWS, WIDTH = 7, 5, 3
 
 
 @given(offset=st.sampled_from([0.0, 1e3, -1e6]), seed=st.integers(0, 2**31))
-def test_streamed_moments_are_those_of_all(offset: float, seed: int) -> None:
+def test_streamed_moments_are_those_of_all(offset, seed):
     rng = np.random.default_rng(seed)
     values = offset + rng.normal(size=(MEMBERS, ROWS, WIDTH))
     weights = rng.uniform(0.1, 3.0, MEMBERS)

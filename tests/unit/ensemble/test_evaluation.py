@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Mapping
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,7 +14,7 @@ from hydragnn_hpo.config.data_config import CardConfig
 from hydragnn_hpo.config.schema import parse_config
 from hydragnn_hpo.data.columns import Columns
 from hydragnn_hpo.data.store_access import open_store
-from hydragnn_hpo.ensemble.artefact import Manifest, read_artefact
+from hydragnn_hpo.ensemble.artefact import read_artefact
 from hydragnn_hpo.ensemble.evaluation import match_card_labels, parse_label_options
 from hydragnn_hpo.ensemble.inference import Ensemble
 from hydragnn_hpo.errors import ConfigError, HydraError
@@ -25,7 +24,7 @@ CHARGE = {"level": "node", "unit": "e"}
 
 
 @pytest.fixture(scope="module")
-def manifest(built_zip: Path) -> Manifest:
+def manifest(built_zip):
     return read_artefact(built_zip).manifest
 
 
@@ -35,7 +34,7 @@ def card(**targets: Mapping[str, object]) -> CardConfig:
     )
 
 
-def test_targets_of_the_same_name_are_labels(manifest: Manifest) -> None:
+def test_targets_of_the_same_name_are_labels(manifest):
     found = match_card_labels(manifest, card(energy={**ENERGY, "unit": "meV/atom"}, other=CHARGE))
     assert list(found) == ["energy"]
     assert found["energy"].unit == "meV/atom"
@@ -53,14 +52,12 @@ def test_targets_of_the_same_name_are_labels(manifest: Manifest) -> None:
         ({"level": "node", "energy": None}, "level of 'energy' is node; .* predicts graph"),
     ],
 )
-def test_another_quantity_is_refused(
-    manifest: Manifest, wrong: dict[str, object], sentence: str
-) -> None:
+def test_another_quantity_is_refused(manifest, wrong, sentence):
     with pytest.raises(ConfigError, match=sentence):
         match_card_labels(manifest, card(energy={**ENERGY, **wrong}))
 
 
-def test_options_name_key_and_unit(manifest: Manifest) -> None:
+def test_options_name_key_and_unit(manifest):
     found = parse_label_options(manifest, ["energy=e_ref:kJ/mol/atom", "charge=q"])
     assert (found["energy"].key, found["energy"].unit) == ("e_ref", "kJ/mol/atom")
     assert (found["charge"].key, found["charge"].unit, found["charge"].level) == ("q", "e", "node")
@@ -76,9 +73,7 @@ def test_options_name_key_and_unit(manifest: Manifest) -> None:
         ("charge=p", "'charge=p': head 'charge' has a label already"),
     ],
 )
-def test_options_that_say_nothing_or_the_wrong_thing(
-    manifest: Manifest, option: str, sentence: str
-) -> None:
+def test_options_that_say_nothing_or_the_wrong_thing(manifest, option, sentence):
     with pytest.raises(ConfigError, match=sentence):
         parse_label_options(manifest, ["charge=q", option])
 
@@ -98,7 +93,7 @@ unit = "e"
 
 
 def structures(columns: Columns, indices: np.ndarray, factor: float = 1.0) -> list[Atoms]:
-    """Give graphs of a store back as structures with their labels."""
+    """Make graphs of a store into structures with their labels."""
     found = []
     for row in indices:
         nodes = slice(columns.node_offset[row], columns.node_offset[row + 1])
@@ -115,7 +110,7 @@ def structures(columns: Columns, indices: np.ndarray, factor: float = 1.0) -> li
 
 
 @pytest.fixture
-def store(built_zip: Path) -> Columns:
+def store(built_zip):
     opened = open_store(built_zip.parent / "data/toy.bp")
     assert isinstance(opened, Columns)
     return opened
@@ -129,7 +124,7 @@ def evaluated(*arguments: object) -> tuple[dict, str]:
     return json.loads(done.stdout), done.stderr
 
 
-def test_a_split_of_a_store_gives_the_scores_of_the_build(built_zip: Path) -> None:
+def test_a_split_of_a_store_gives_the_scores_of_the_build(built_zip):
     run = built_zip.parent
     found, _ = evaluated(run / "data/toy.bp", "--ensemble", run)
     table = json.loads((run / "report/ensemble.json").read_text())["heads"]
@@ -141,9 +136,7 @@ def test_a_split_of_a_store_gives_the_scores_of_the_build(built_zip: Path) -> No
                 assert head[own] == pytest.approx(value, rel=1e-5, abs=1e-9), key
 
 
-def test_a_file_with_a_card_gives_the_same_in_other_units(
-    built_zip: Path, store: Columns, tmp_path: Path
-) -> None:
+def test_a_file_with_a_card_gives_the_same_in_other_units(built_zip, store, tmp_path):
     test = store.indices_of("test")
     write(tmp_path / "new.extxyz", structures(store, test, 1000.0))
     card = tmp_path / "card.toml"
@@ -164,9 +157,7 @@ def test_a_file_with_a_card_gives_the_same_in_other_units(
     assert "warning: labels of 'energy'" in errors
 
 
-def test_figures_are_those_of_predict_with_a_slow_loop(
-    built_zip: Path, store: Columns, tmp_path: Path
-) -> None:
+def test_figures_are_those_of_predict_with_a_slow_loop(built_zip, store, tmp_path):
     several = structures(store, store.indices_of("test"))
     del several[0].info["e_ref"]
     several[1].arrays["charge"][0] = np.nan
@@ -195,9 +186,7 @@ def test_figures_are_those_of_predict_with_a_slow_loop(
     assert found["heads"]["energy"]["coverage90"] == pytest.approx(inside / len(errors))
 
 
-def test_what_cannot_be_evaluated_is_one_sentence(
-    built_zip: Path, store: Columns, tmp_path: Path
-) -> None:
+def test_what_cannot_be_evaluated_is_one_sentence(built_zip, store, tmp_path):
     file, known = tmp_path / "new.extxyz", store.indices_of("test")
     write(file, structures(store, known[:2]))
     bare = ("--ensemble", built_zip)
@@ -213,9 +202,7 @@ def test_what_cannot_be_evaluated_is_one_sentence(
 
 
 @pytest.mark.slow
-def test_the_folder_holds_the_figures_and_the_terminal_a_table(
-    built_zip: Path, tmp_path: Path
-) -> None:
+def test_the_folder_holds_the_figures_and_the_terminal_a_table(built_zip, tmp_path):
     folder = tmp_path / "made/here"
     store = built_zip.parent / "data/toy.bp"
     arguments = ["ensemble", "evaluate", str(store), "--ensemble", str(built_zip)]

@@ -1,8 +1,6 @@
 """An ensemble's answers do not depend on batches, order of members, or how graphs were built."""
 
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,7 +10,6 @@ from ase.build import bulk, molecule
 from ase.neighborlist import neighbor_list
 
 from hydragnn_hpo.data.batch import make_batch
-from hydragnn_hpo.data.columns import Columns
 from hydragnn_hpo.data.store_access import open_store
 from hydragnn_hpo.ensemble.artefact import Coordination, read_artefact
 from hydragnn_hpo.ensemble.build import measure_coordination
@@ -31,7 +28,7 @@ FIELDS = ("mean", "std", "std_epistemic", "lo90", "hi90")
 
 
 @pytest.fixture
-def built(built_zip: Path) -> tuple[Ensemble, Columns]:
+def built(built_zip):
     return (
         Ensemble.load(built_zip, precision="fp64"),
         open_store(built_zip.parent / "data/toy.bp"),
@@ -47,14 +44,14 @@ def assert_same(first: Prediction, second: Prediction, tolerance: float = 1e-11)
             )
 
 
-def test_batches_do_not_matter(built: tuple[Ensemble, Columns]) -> None:
+def test_batches_do_not_matter(built):
     ensemble, columns = built
     together = ensemble.predict(columns, edges_per_batch=10**9)
     assert_same(together, ensemble.predict(columns, edges_per_batch=1))
     assert_same(together, ensemble.predict(columns, edges_per_batch=100))
 
 
-def test_the_order_of_structures_is_kept(built: tuple[Ensemble, Columns]) -> None:
+def test_the_order_of_structures_is_kept(built):
     ensemble, columns = built
     whole = ensemble.predict(columns)
     some = ensemble.predict(columns, np.array([5, 2, 9]))
@@ -71,13 +68,13 @@ def test_the_order_of_structures_is_kept(built: tuple[Ensemble, Columns]) -> Non
     )
 
 
-def test_the_order_of_members_does_not_matter(built: tuple[Ensemble, Columns]) -> None:
+def test_the_order_of_members_does_not_matter(built):
     ensemble, columns = built
     turned = Ensemble(ensemble.manifest, ensemble.members[::-1])
     assert_same(ensemble.predict(columns), turned.predict(columns), tolerance=0.0)
 
 
-def test_a_graph_built_from_atoms_equals_the_stored_one(built: tuple[Ensemble, Columns]) -> None:
+def test_a_graph_built_from_atoms_equals_the_stored_one(built):
     ensemble, columns = built
     stored = ensemble.predict(columns)
     for graph in np.flatnonzero(columns.pbc.any(axis=1))[:3]:
@@ -97,7 +94,7 @@ def test_a_graph_built_from_atoms_equals_the_stored_one(built: tuple[Ensemble, C
             )
 
 
-def test_a_large_spread_is_flagged(built: tuple[Ensemble, Columns]) -> None:
+def test_a_large_spread_is_flagged(built):
     ensemble, columns = built
     cal = columns.indices_of("cal")
     prediction = ensemble.predict(columns, cal)
@@ -109,7 +106,7 @@ def test_a_large_spread_is_flagged(built: tuple[Ensemble, Columns]) -> None:
     assert prediction.trust.count("ok") >= len(cal) - 2
 
 
-def test_each_member_gets_its_own_cap(built: tuple[Ensemble, Columns]) -> None:
+def test_each_member_gets_its_own_cap(built):
     ensemble, columns = built
     first, *others = ensemble.members
     capped = Ensemble(ensemble.manifest, (replace(first, max_neighbors=2), *others))
@@ -123,7 +120,7 @@ def test_each_member_gets_its_own_cap(built: tuple[Ensemble, Columns]) -> None:
     assert two.shape < every.shape
 
 
-def test_a_member_has_the_cap_of_its_trial(built_zip: Path) -> None:
+def test_a_member_has_the_cap_of_its_trial(built_zip):
     content = read_artefact(built_zip)
     entry = content.manifest.members[0]
     config = content.configs[entry.trial]
@@ -139,21 +136,21 @@ def test_a_member_has_the_cap_of_its_trial(built_zip: Path) -> None:
         assert member.max_neighbors == cap
 
 
-def test_no_structures_give_no_rows(built: tuple[Ensemble, Columns]) -> None:
+def test_no_structures_give_no_rows(built):
     ensemble, columns = built
     nothing = ensemble.predict(columns, np.array([], dtype=int))
     assert nothing.trust == ()
     assert nothing.heads["energy"].mean.shape == (0, 1)
 
 
-def test_short_edges_are_refused(built: tuple[Ensemble, Columns]) -> None:
+def test_short_edges_are_refused(built):
     ensemble, columns = built
     columns.stats["cutoff"] = 3.0
     with pytest.raises(DataError, match="the graphs hold edges up to 3 angstrom"):
         ensemble.predict(columns)
 
 
-def test_loading_leaves_torchs_generator_alone(built_zip: Path) -> None:
+def test_loading_leaves_torchs_generator_alone(built_zip):
     torch.manual_seed(3)
     expected = torch.rand(4)
     torch.manual_seed(3)
@@ -162,8 +159,8 @@ def test_loading_leaves_torchs_generator_alone(built_zip: Path) -> None:
 
 
 def test_the_mean_is_that_of_the_members_and_its_intervals_are_the_calibrated_ones(
-    built: tuple[Ensemble, Columns], predict_alone: Callable[..., dict[str, np.ndarray]]
-) -> None:
+    built, predict_alone
+):
     ensemble, columns = built
     indices = np.arange(9)
     assert len({member.cutoff for member in ensemble.members}) > 1
@@ -188,11 +185,11 @@ def test_the_mean_is_that_of_the_members_and_its_intervals_are_the_calibrated_on
 
 
 @pytest.fixture
-def ensemble(built_zip: Path) -> Ensemble:
+def ensemble(built_zip):
     return Ensemble.load(built_zip)
 
 
-def test_an_element_is_named_once_however_many_atoms(ensemble: Ensemble) -> None:
+def test_an_element_is_named_once_however_many_atoms(ensemble):
     atoms = Atoms("CFeFeNi", [(0, 0, 0), (1.5, 0, 0), (0, 1.5, 0), (0, 0, 1.5)])
     said = ensemble.predict([atoms, Atoms("CO", [(0, 0, 0), (1.5, 0, 0)])]).trust
     assert said[0].count("unseen element Fe") == 1
@@ -200,7 +197,7 @@ def test_an_element_is_named_once_however_many_atoms(ensemble: Ensemble) -> None
     assert "unseen element" not in said[1]
 
 
-def test_neighbours_are_those_of_training(ensemble: Ensemble, built_zip: Path) -> None:
+def test_neighbours_are_those_of_training(ensemble, built_zip):
     """Alone, no atom has a neighbour; in training each had at least one within 3 angstrom."""
     known = ensemble.manifest.coordination
     assert known is not None
@@ -215,7 +212,7 @@ def test_neighbours_are_those_of_training(ensemble: Ensemble, built_zip: Path) -
     assert "coordination" not in ensemble.predict([Atoms("C")]).trust[0]
 
 
-def test_graphs_are_taken_in_the_order_asked_for(ensemble: Ensemble) -> None:
+def test_graphs_are_taken_in_the_order_asked_for(ensemble):
     several = [Atoms("CO", [(0, 0, 0), (1.5, 0, 0)]), Atoms("Fe"), Atoms("C")]
     columns = columns_of_atoms(several, ensemble.rules)
     whole = compute_trust(ensemble.manifest, columns, np.array([2, 0, 1]), {})
@@ -226,13 +223,13 @@ def test_graphs_are_taken_in_the_order_asked_for(ensemble: Ensemble) -> None:
 
 
 @pytest.mark.parametrize(("cutoff", "count"), [(2.7, 12), (3.7, 18), (4.5, 42)])
-def test_shells_of_fcc(cutoff: float, count: int) -> None:
+def test_shells_of_fcc(cutoff, count):
     """Copper, a = 3.61: 12 at 2.55, 6 at 3.61, 24 at 4.42 angstrom."""
     columns = columns_of_atoms([bulk("Cu", a=3.61)], rules_for(5.0))
     assert neighbor_counts(columns, cutoff).tolist() == [count]
 
 
-def test_many_structures_as_ase_counts_them() -> None:
+def test_many_structures_as_ase_counts_them():
     rng = np.random.default_rng(0)
     several = [molecule("CH3CH2OH"), bulk("NaCl", "rocksalt", a=5.64), bulk("Fe") * (2, 1, 1)]
     for atoms in several:
@@ -244,7 +241,7 @@ def test_many_structures_as_ase_counts_them() -> None:
     assert neighbor_counts(columns, 3.0).tolist() == np.concatenate(expected).tolist()
 
 
-def test_ranges_and_who_is_outside() -> None:
+def test_ranges_and_who_is_outside():
     """Water and peroxide show oxygen with 2 neighbours; a lone O has 0, O of H3O has 3."""
     rules = rules_for(1.3)
     train = [molecule("H2O"), molecule("CO2"), molecule("CO")]
@@ -261,5 +258,5 @@ def test_ranges_and_who_is_outside() -> None:
     ]
 
 
-def test_an_empty_split_has_no_ranges() -> None:
+def test_an_empty_split_has_no_ranges():
     assert measure_coordination([], 2.0) == Coordination(2.0, {})

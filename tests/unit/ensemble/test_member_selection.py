@@ -48,7 +48,7 @@ def heads_of(seed: int, candidates: int, rows: int = 12) -> list[ScoredHead]:
     return heads
 
 
-def test_a_candidate_that_is_always_right_still_gets_company() -> None:
+def test_a_candidate_that_is_always_right_still_gets_company():
     heads = heads_of(0, candidates=7)
     for head in heads:
         head.predictions[3] = head.truth
@@ -61,7 +61,7 @@ def test_a_candidate_that_is_always_right_still_gets_company() -> None:
     assert together.sum() == pytest.approx(1.0)
 
 
-def test_ties_go_to_the_earlier_candidate() -> None:
+def test_ties_go_to_the_earlier_candidate():
     heads = heads_of(3, candidates=6)
     for head in heads:
         head.predictions[:] = head.predictions[0]
@@ -102,16 +102,14 @@ def obvious_greedy(heads: list[ScoredHead], terms: Terms) -> np.ndarray:
     costs=st.lists(st.floats(0.5, 50.0), min_size=6, max_size=6),
 )
 @settings(max_examples=60, deadline=None)
-def test_greedy_equals_a_slow_obvious_loop(
-    seed: int, rounds: int, floor: int, most: int | None, price: float, costs: list[float]
-) -> None:
+def test_greedy_equals_a_slow_obvious_loop(seed, rounds, floor, most, price, costs):
     heads, terms = heads_of(seed, candidates=6), Terms(rounds, floor, most, price, costs)
     np.testing.assert_allclose(
         select_greedy(heads, terms), obvious_greedy(heads, terms), atol=1e-15
     )
 
 
-def test_a_price_of_one_percent_pays_one_percent_of_the_loss_for_half_the_cost() -> None:
+def test_a_price_of_one_percent_pays_one_percent_of_the_loss_for_half_the_cost():
     assert add_price(1.01, cost=5.0, price=0.01) == pytest.approx(
         add_price(1.0, cost=10.0, price=0.01)
     )
@@ -122,7 +120,7 @@ def test_a_price_of_one_percent_pays_one_percent_of_the_loss_for_half_the_cost()
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_each_head_weighs_the_members_by_its_own_loss_alone(seed: int) -> None:
+def test_each_head_weighs_the_members_by_its_own_loss_alone(seed):
     heads = heads_of(seed, candidates=7)
     members = np.array([True, False, True, True, True, False, True])
 
@@ -142,9 +140,7 @@ def test_each_head_weighs_the_members_by_its_own_loss_alone(seed: int) -> None:
     rows=st.integers(1, 20),
     width=st.sampled_from([1, 3]),
 )
-def test_the_error_of_the_mix_is_the_mean_error_less_the_ambiguity(
-    seed: int, members: int, rows: int, width: int
-) -> None:
+def test_the_error_of_the_mix_is_the_mean_error_less_the_ambiguity(seed, members, rows, width):
     rng = np.random.default_rng(seed)
     truth = rng.normal(size=(rows, width))
     said = truth + rng.normal(size=(members, rows, width))
@@ -158,7 +154,7 @@ def test_the_error_of_the_mix_is_the_mean_error_less_the_ambiguity(
     assert seen.ambiguity >= 0.0
 
 
-def test_two_members_that_err_against_each_other() -> None:
+def test_two_members_that_err_against_each_other():
     truth = np.zeros((4, 1))
     errors = np.array([1.0, -1.0, 1.0, -1.0])[:, None]
     seen = compute_diversity(np.stack([errors, -errors]), truth, np.array([0.5, 0.5]))
@@ -167,7 +163,7 @@ def test_two_members_that_err_against_each_other() -> None:
     assert seen.mean_correlation == pytest.approx(-1.0)
 
 
-def test_the_correlation_is_numpys() -> None:
+def test_the_correlation_is_numpys():
     rng = np.random.default_rng(3)
     truth, errors = rng.normal(size=(30, 1)), rng.normal(size=(4, 30, 1))
     seen = compute_diversity(truth + errors, truth, np.full(4, 0.25))
@@ -176,7 +172,7 @@ def test_the_correlation_is_numpys() -> None:
     assert seen.mean_correlation == pytest.approx(expected[np.triu_indices(4, 1)].mean())
 
 
-def test_members_that_never_err_are_alike_and_one_alone_has_no_pair() -> None:
+def test_members_that_never_err_are_alike_and_one_alone_has_no_pair():
     truth = np.ones((3, 1))
     both = compute_diversity(np.stack([truth, truth]), truth, np.array([0.5, 0.5]))
     assert both.correlation == [[1.0, 1.0], [1.0, 1.0]]
@@ -186,7 +182,7 @@ def test_members_that_never_err_are_alike_and_one_alone_has_no_pair() -> None:
 Make = Callable[..., Path]
 
 
-def test_the_method_follows_the_number_of_groups_unless_the_campaign_says_one() -> None:
+def test_the_method_follows_the_number_of_groups_unless_the_campaign_says_one():
     assert choose_method("auto", ENOUGH)[0] == "greedy"
     assert choose_method("auto", ENOUGH - 1)[0] == "top"
     assert "12 independent groups, fewer than" in choose_method("auto", 12)[1]
@@ -194,7 +190,7 @@ def test_the_method_follows_the_number_of_groups_unless_the_campaign_says_one() 
     assert choose_method("top", 10**6)[0] == "top"
 
 
-def test_groups_are_counted_once(make_run: Make) -> None:
+def test_groups_are_counted_once(make_run):
     context = open_build_context(RunDir(make_run(trials=2)))
     indices = context.graphs.indices_of("sel")
     for name in context.targets:
@@ -202,7 +198,7 @@ def test_groups_are_counted_once(make_run: Make) -> None:
         assert context.groups(name, "sel") == len(set(groups.tolist()))
 
 
-def test_heads_weigh_members_differently_in_the_zip_and_its_predictions(make_run: Make) -> None:
+def test_heads_weigh_members_differently_in_the_zip_and_its_predictions(make_run):
     run = make_run(method="greedy", members=5)
     table = build_ensemble(run)
 
@@ -228,14 +224,14 @@ def test_heads_weigh_members_differently_in_the_zip_and_its_predictions(make_run
     assert table["method"] == "greedy"
 
 
-def test_one_set_of_weights_for_all_heads_where_the_campaign_wants_it(make_run: Make) -> None:
+def test_one_set_of_weights_for_all_heads_where_the_campaign_wants_it(make_run):
     build_ensemble(run := make_run(method="greedy", per_head=False))
     for member in read_artefact(run / "ensemble.zip").manifest.members:
         assert len(set(member.weights.values())) == 1
         assert set(member.weights) == {"energy", "charge"}
 
 
-def test_every_way_is_told_with_its_errors_and_its_cost_on_sel(make_run: Make) -> None:
+def test_every_way_is_told_with_its_errors_and_its_cost_on_sel(make_run):
     context = open_build_context(RunDir(make_run()))
     choice = select_members(context)
     stored, seen = context.stored("sel"), choice.selection
@@ -254,7 +250,7 @@ def test_every_way_is_told_with_its_errors_and_its_cost_on_sel(make_run: Make) -
     assert seen["top"]["flops_per_graph"] == pytest.approx(sum(flops))
 
 
-def test_a_high_price_leaves_the_floor_of_members_and_none_fills_the_set(make_run: Make) -> None:
+def test_a_high_price_leaves_the_floor_of_members_and_none_fills_the_set(make_run):
     run = make_run(method="greedy", members=5, price=1.0)
     path = run / "campaign.toml"
     cheap = select_members(open_build_context(RunDir(run))).selection["greedy"]
@@ -268,7 +264,7 @@ def test_a_high_price_leaves_the_floor_of_members_and_none_fills_the_set(make_ru
     assert cheap["flops_per_graph"] < table["selection"]["greedy"]["flops_per_graph"]
 
 
-def test_the_cost_of_a_structure_is_that_of_the_mean_structure() -> None:
+def test_the_cost_of_a_structure_is_that_of_the_mean_structure():
     model = ModelConfig(conv="schnet", features=16, layers=2, cutoff=3.0)
     # Two kinds of atoms in one shell: 12 neighbours within 3 angstrom, 10 atoms on average.
     stats = {"nodes": {"mean": 10.0}, "degree": {"3.0": 12.0}}
@@ -277,7 +273,7 @@ def test_the_cost_of_a_structure_is_that_of_the_mean_structure() -> None:
     assert flops_per_graph(capped, stats) == forward_flops(capped, 10.0, 50.0)
 
 
-def test_diversity_is_told_by_head_with_the_names_of_its_members(make_run: Make) -> None:
+def test_diversity_is_told_by_head_with_the_names_of_its_members(make_run):
     table = build_ensemble(make_run(method="greedy"))
     weights = {m["trial"]: m["weights"] for m in table["members"]}
     content = read_artefact(Path(table["path"]))
@@ -314,7 +310,7 @@ def test_means_grow_by_one_member_at_a_time() -> None:
     assert compute_errors(sel, [2]) == {"e": 1.0}
 
 
-def test_the_greedy_order_is_that_of_a_slow_search() -> None:
+def test_the_greedy_order_is_that_of_a_slow_search():
     rng = np.random.default_rng(4)
     heads = [
         ScoredHead(rng.normal(size=(6, 9, 2)), rng.normal(size=(9, 2)), 0.7),
@@ -333,7 +329,7 @@ def test_the_greedy_order_is_that_of_a_slow_search() -> None:
     assert greedy_order(heads, 5) == slow
 
 
-def test_equal_candidates_come_in_their_order_and_sizes_end_somewhere() -> None:
+def test_equal_candidates_come_in_their_order_and_sizes_end_somewhere():
     same = {"e": head(*[[1.0]] * (MOST + 5))}
     names = [f"t{number}" for number in range(MOST + 5)]
     found = compute_size_curves(same, [0.0] * (MOST + 5), names, ([], {"e": head([0.0])}))
@@ -341,7 +337,7 @@ def test_equal_candidates_come_in_their_order_and_sizes_end_somewhere() -> None:
         assert [s["added"] for s in found[method]] == names[:MOST]
 
 
-def test_the_table_tells_of_every_size_and_asks_no_new_model_about_test(make_run: Make) -> None:
+def test_the_table_tells_of_every_size_and_asks_no_new_model_about_test(make_run):
     build_ensemble(run := make_run(method="top", members=3))
     table = json.loads((run / "report/ensemble.json").read_text())
 
@@ -364,7 +360,7 @@ def members(table: dict, method: str) -> list[dict]:
     return table["selection"][method]["members"]
 
 
-def test_curves_and_sigmas_are_left_for_the_report(make_run: Make) -> None:
+def test_curves_and_sigmas_are_left_for_the_report(make_run):
     build_ensemble(run := make_run())
     table = json.loads((run / "report/ensemble.json").read_text())
     arrays = load_file(run / "report/test_predictions.safetensors")

@@ -1,7 +1,6 @@
 """Members divided among devices: by cost, and without a change of what they say."""
 
 import itertools
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -42,7 +41,7 @@ def test_never_above_four_thirds_of_the_best(costs, places):
     assert found <= (4 / 3 - 1 / (3 * places)) * best * (1 + 1e-12)
 
 
-def test_members_on_two_devices_say_what_they_say_on_one(built_zip: Path):
+def test_members_on_two_devices_say_what_they_say_on_one(built_zip):
     graphs = open_store(built_zip.parent / "data/toy.bp")
     one, two = Ensemble.load(built_zip), Ensemble.load(built_zip)
     measured = load_ensemble("cpu,cpu", built_zip)
@@ -70,7 +69,7 @@ def test_members_on_two_devices_say_what_they_say_on_one(built_zip: Path):
     assert len(measured.engine.engines) == 2
 
 
-def test_compiled_members_stay_compiled(built_zip: Path):
+def test_compiled_members_stay_compiled(built_zip):
     ensemble = Ensemble.load(built_zip, compiled=True)
     graphs = open_store(built_zip.parent / "data/toy.bp")
     asked = []

@@ -36,13 +36,13 @@ from hydragnn_hpo.launching.job import Event, Job, Slot
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path):
     (tmp_path / "claims").mkdir()
     return tmp_path / "claims"
 
 
 @pytest.fixture
-def clock() -> SimpleNamespace:
+def clock():
     return SimpleNamespace(now=0.0)
 
 
@@ -227,16 +227,6 @@ def test_nothing_is_sought_behind_a_run_of_small_files(folder):
     assert pipeline.beyond == 0
 
 
-def test_what_is_done_is_not_done_again_and_told(folder):
-    pipeline = Pipeline(4)
-    pipeline.predict(ChunkId(0, 1))
-    told = []
-    with ChunkClaims(folder) as claims:
-        predict_chunks(pipeline, claims, report=lambda _, before: told.append(before))
-    assert pipeline.times == dict.fromkeys(pipeline.wanted, 1)
-    assert told == [False, True, False, False]
-
-
 def test_a_chunk_of_a_rank_that_ends_is_done_by_one_that_waits(folder):
     """The other holds chunk 1; it is seen no more while we wait, and we take it over."""
     pipeline, now, waited = Pipeline(3), 0.0, []
@@ -284,7 +274,7 @@ def test_a_rank_that_is_asked_to_end_leaves_no_claim(folder):
 
 
 @pytest.fixture
-def request_five(built_zip: Path, tmp_path: Path) -> PredictRequest:
+def request_five(built_zip, tmp_path):
     pairs = [Atoms("CO", positions=[(0, 0, 0), (0, 0, d)]) for d in np.linspace(1.0, 1.4, 5)]
     write(tmp_path / "some.extxyz", pairs)
     out = str(tmp_path / "some.csv")

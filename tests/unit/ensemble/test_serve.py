@@ -6,7 +6,6 @@ import socket
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -42,7 +41,7 @@ CRYSTAL = {
 
 
 @pytest.fixture(scope="session")
-def ensemble(built_zip: Path) -> Ensemble:
+def ensemble(built_zip):
     return Ensemble.load(built_zip)
 
 
@@ -58,7 +57,7 @@ async def client_of(app: Starlette) -> AsyncIterator[httpx.AsyncClient]:
 
 
 @pytest.fixture
-def call(ensemble: Ensemble) -> Call:
+def call(ensemble):
     """Run some calls against a service with the limits given, and give their result."""
 
     def run(ask: Callable[[httpx.AsyncClient], Awaitable[Any]], **limits: Any) -> Any:
@@ -92,7 +91,7 @@ def refusal(answer: httpx.Response) -> str:
     return str(found["error"])
 
 
-def test_answers_equal_those_of_the_ensemble(call: Call, ensemble: Ensemble) -> None:
+def test_answers_equal_those_of_the_ensemble(call, ensemble):
     answer = call(post(WATER, CRYSTAL))
     several = [
         Atoms(WATER["symbols"], WATER["positions"]),
@@ -111,7 +110,7 @@ def test_answers_equal_those_of_the_ensemble(call: Call, ensemble: Ensemble) -> 
     assert answer.json()["units"] == {"energy": "eV/atom", "charge": "e"}
 
 
-def test_extxyz_says_the_same_as_json(call: Call) -> None:
+def test_extxyz_says_the_same_as_json(call):
     text = "3\nProperties=species:S:1:pos:R:3 id=water\nO 0 0 0\nH 0.96 0 0\nH -0.24 0.93 0\n"
     from_json = call(post(WATER)).json()
     for kind in ("chemical/x-extxyz", "text/plain; charset=utf-8"):
@@ -139,9 +138,7 @@ def test_extxyz_says_the_same_as_json(call: Call) -> None:
         ({"positions": [[0, 0, 0], [10**400, 0, 0], [0, 1, 0]]}, "valid number"),
     ],
 )
-def test_a_bad_structure_has_its_reason_and_spoils_no_other(
-    call: Call, change: dict[str, Any], reason: str
-) -> None:
+def test_a_bad_structure_has_its_reason_and_spoils_no_other(call, change, reason):
     body = json.dumps({"structures": [WATER, {**WATER, **change}, WATER, 5]})
     answer = call(raw(body))
     before, bad, after, number = errors_of(answer)
@@ -152,7 +149,7 @@ def test_a_bad_structure_has_its_reason_and_spoils_no_other(
 
 
 @pytest.mark.parametrize(("method", "path"), [("GET", "/info"), ("POST", "/predict")])
-def test_without_the_token_nothing_is_told_but_health(call: Call, method: str, path: str) -> None:
+def test_without_the_token_nothing_is_told_but_health(call, method, path):
     for header in ("", "Bearer wrong"):
         answer = call(lambda c, h=header: c.request(method, path, headers={"authorization": h}))
         assert answer.status_code == 401
@@ -161,7 +158,7 @@ def test_without_the_token_nothing_is_told_but_health(call: Call, method: str, p
     assert (answer.status_code, answer.json()) == (200, {"status": "ok"})
 
 
-def test_info_names_heads_units_and_limits(call: Call) -> None:
+def test_info_names_heads_units_and_limits(call):
     told = call(lambda c: c.get("/info"), structures=7).json()
     assert told["heads"]["charge"]["unit"] == "e"
     assert told["elements"] == [1, 6, 7, 8]
@@ -170,7 +167,7 @@ def test_info_names_heads_units_and_limits(call: Call) -> None:
 
 
 @pytest.mark.parametrize("path", ["/docs", "/", "/predict/../../etc/passwd"])
-def test_there_are_no_other_pages(call: Call, path: str) -> None:
+def test_there_are_no_other_pages(call, path):
     answer = call(lambda c: c.get(path))
     assert answer.status_code in (404, 405)
     refusal(answer)
@@ -194,20 +191,20 @@ def test_there_are_no_other_pages(call: Call, path: str) -> None:
         ("\n\n", "text/plain", 400),
     ],
 )
-def test_a_body_that_is_no_use_is_refused(call: Call, body: Any, kind: str, status: int) -> None:
+def test_a_body_that_is_no_use_is_refused(call, body, kind, status):
     answer = call(raw(body, kind))
     assert answer.status_code == status, answer.text
     refusal(answer)
 
 
-def test_a_body_is_refused_by_what_it_claims(call: Call) -> None:
+def test_a_body_is_refused_by_what_it_claims(call):
     answer = call(raw(b" " * 2000), body_bytes=1000)
     assert answer.status_code == 413
     assert "1000 bytes" in refusal(answer)
     assert call(post(WATER, headers={"content-encoding": "gzip"})).status_code == 415
 
 
-def test_a_body_without_a_length_is_counted_while_it_comes(call: Call) -> None:
+def test_a_body_without_a_length_is_counted_while_it_comes(call):
     taken = 0
 
     async def endless() -> AsyncIterator[bytes]:
@@ -226,9 +223,7 @@ def unwanted(*_: Any, **__: Any) -> None:
     raise AssertionError("it would take long")
 
 
-def test_what_is_too_much_is_counted_and_not_looked_at(
-    call: Call, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_too_much_is_counted_and_not_looked_at(call, monkeypatch):
     monkeypatch.setattr(serve, "parse_config", unwanted)
     monkeypatch.setattr(serve, "graph_of", unwanted)
     assert call(post(*[WATER] * 4), structures=3).status_code == 413
@@ -238,9 +233,7 @@ def test_what_is_too_much_is_counted_and_not_looked_at(
     assert errors_of(call(raw(text, "text/plain"), atoms=2)) == [limit]
 
 
-def test_many_images_are_refused_before_they_are_sought(
-    call: Call, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_many_images_are_refused_before_they_are_sought(call, monkeypatch):
     monkeypatch.setattr(serve, "graph_of", unwanted)
     rng = np.random.default_rng(0)
     crowd = {
@@ -254,27 +247,27 @@ def test_many_images_are_refused_before_they_are_sought(
     assert "too many for so small a cell" in error
 
 
-def test_a_graph_with_too_many_edges_is_refused(call: Call) -> None:
+def test_a_graph_with_too_many_edges_is_refused(call):
     (error,) = errors_of(call(post(CRYSTAL), edges=10))
     assert error is not None
     assert "the limit is 10" in error
 
 
 @pytest.mark.parametrize("info", ["occupancy=5", 'occupancy="{}"', "units=[", "a=_JSON [1"])
-def test_strange_comments_do_no_harm(call: Call, info: str) -> None:
+def test_strange_comments_do_no_harm(call, info):
     text = f"1\n{info} Properties=species:S:1:pos:R:3\nH 0 0 0\n"
     answer = call(raw(text + "1\n\nH 0 0 0\n", "text/plain"))
     assert answer.status_code == 200
     assert answer.json()["structures"][1]["error"] is None
 
 
-def test_names_that_are_no_utf8_come_back(call: Call) -> None:
+def test_names_that_are_no_utf8_come_back(call):
     answer = call(raw(json.dumps({"structures": [{**WATER, "id": "\ud800"}]})))
     assert answer.json()["structures"][0]["id"] == "\ud800"
 
 
 @pytest.fixture
-def came(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def came(monkeypatch):
     """Note each request that waits for its answer."""
     noted: list[str] = []
     submit = PredictWorker.submit
@@ -288,9 +281,7 @@ def came(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return noted
 
 
-def test_requests_that_wait_are_answered_together_and_equal(
-    call: Call, ensemble: Ensemble, came: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_requests_that_wait_are_answered_together_and_equal(call, ensemble, came, monkeypatch):
     sizes: list[int] = []
     whole = Ensemble.predict
 
@@ -317,7 +308,7 @@ def test_requests_that_wait_are_answered_together_and_equal(
 
 
 @pytest.fixture
-def gate(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+def gate(monkeypatch):
     """Hold every prediction until it is set."""
     opened = threading.Event()
     whole = Ensemble.predict
@@ -330,9 +321,7 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     return opened
 
 
-def test_who_comes_when_all_places_are_taken_is_sent_away(
-    call: Call, gate: threading.Event, came: list[str]
-) -> None:
+def test_who_comes_when_all_places_are_taken_is_sent_away(call, gate, came):
     async def crowd(client: httpx.AsyncClient) -> tuple[httpx.Response, list[httpx.Response]]:
         inside = [asyncio.create_task(post(WATER)(client)) for _ in range(3)]
         async with asyncio.timeout(SECONDS):
@@ -348,9 +337,7 @@ def test_who_comes_when_all_places_are_taken_is_sent_away(
     assert [answer.status_code for answer in inside] == [200, 200, 200]
 
 
-def test_what_takes_too_long_is_given_up_and_the_next_is_answered(
-    call: Call, gate: threading.Event, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_takes_too_long_is_given_up_and_the_next_is_answered(call, gate, monkeypatch):
     given: list[Limits] = []
     make = PredictService.__init__
 
@@ -371,7 +358,7 @@ def test_what_takes_too_long_is_given_up_and_the_next_is_answered(
     assert after.status_code == 200
 
 
-def test_a_body_that_does_not_come_is_given_up(call: Call) -> None:
+def test_a_body_that_does_not_come_is_given_up(call):
     async def slow() -> AsyncIterator[bytes]:
         yield b"{"
         await asyncio.sleep(3600)
@@ -381,9 +368,7 @@ def test_a_body_that_does_not_come_is_given_up(call: Call) -> None:
     refusal(answer)
 
 
-def test_where_the_models_fail_each_structure_is_tried_alone(
-    call: Call, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_where_the_models_fail_each_structure_is_tried_alone(call, monkeypatch, caplog):
     whole = Ensemble.predict
 
     def fragile(self: Ensemble, columns: Any, indices: Any) -> Any:
@@ -399,9 +384,7 @@ def test_where_the_models_fail_each_structure_is_tried_alone(
     assert "secret" not in answer.text + caplog.text
 
 
-def test_an_unexpected_error_shows_nothing(
-    call: Call, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_unexpected_error_shows_nothing(call, monkeypatch, caplog):
     def broken(*_: Any) -> None:
         raise LookupError("secret words")
 
@@ -412,7 +395,7 @@ def test_an_unexpected_error_shows_nothing(
     assert "LookupError in broken" in caplog.text
 
 
-def test_what_is_not_finite_becomes_null(call: Call, ensemble: Ensemble) -> None:
+def test_what_is_not_finite_becomes_null(call, ensemble):
     head = ensemble.members[0].model.heads["energy"]
     parameter = next(head.parameters())
     kept = parameter.data.clone()
@@ -430,9 +413,7 @@ def test_what_is_not_finite_becomes_null(call: Call, ensemble: Ensemble) -> None
 # -- the command ---------------------------------------------------------------------------
 
 
-def test_others_get_in_only_with_a_chosen_token_and_over_a_warning(
-    built_zip: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_others_get_in_only_with_a_chosen_token_and_over_a_warning(built_zip, monkeypatch, capsys):
     monkeypatch.delenv("HYDRAGNN_HPO_TOKEN", raising=False)
     command(built_zip, dry_run=True)
     assert capsys.readouterr().err == "", "on loopback"
@@ -453,11 +434,11 @@ def test_others_get_in_only_with_a_chosen_token_and_over_a_warning(
     [("127.0.0.1", True), ("127.8.8.8", True), ("::1", True), ("localhost", True)]
     + [("0.0.0.0", False), ("::", False), ("192.168.0.1", False), ("localhost.evil.org", False)],
 )
-def test_loopback_is_known(host: str, inside: bool) -> None:
+def test_loopback_is_known(host, inside):
     assert is_loopback(host) is inside
 
 
-def test_a_port_in_use_is_a_sentence() -> None:
+def test_a_port_in_use_is_a_sentence():
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -466,7 +447,7 @@ def test_a_port_in_use_is_a_sentence() -> None:
             listen("127.0.0.1", port)
 
 
-def test_pairs_are_bounded_by_the_images_along_the_heights_of_the_cell() -> None:
+def test_pairs_are_bounded_by_the_images_along_the_heights_of_the_cell():
     assert bound_pairs(7, np.zeros((3, 3)), (False, False, False), 5.0) == 49
     # a = 2, cutoff 5: 2 * 5 / 2 + 1 = 6 images along each of two directions
     assert bound_pairs(3, 2.0 * np.eye(3), (True, True, False), 5.0) == pytest.approx(9 * 36)
@@ -476,9 +457,7 @@ def test_pairs_are_bounded_by_the_images_along_the_heights_of_the_cell() -> None
 
 @settings(max_examples=30, deadline=None)
 @given(st.integers(0, 10**6), st.integers(1, 6), st.floats(1.0, 6.0), st.integers(0, 7))
-def test_there_are_never_more_edges_than_the_bound(
-    seed: int, atoms: int, cutoff: float, mask: int
-) -> None:
+def test_there_are_never_more_edges_than_the_bound(seed, atoms, cutoff, mask):
     rng = np.random.default_rng(seed)
     cell = 3.0 * np.eye(3) + rng.uniform(-1.2, 1.2, (3, 3))
     pbc = [bool(mask & bit) for bit in (1, 2, 4)]

@@ -2,7 +2,7 @@
 
 import csv
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from hydragnn_hpo.ensemble.artefact import CreatedBy, HeadEntry, Manifest, Membe
 from hydragnn_hpo.ensemble.calibrate import Calibration
 from hydragnn_hpo.ensemble.inference import HeadPrediction, Prediction
 from hydragnn_hpo.ensemble.predict_file import make_writer
-from hydragnn_hpo.ensemble.predict_output import OutputColumns, PredictedRows, make_rows
+from hydragnn_hpo.ensemble.predict_output import OutputColumns, make_rows
 from hydragnn_hpo.ensemble.structure_batches import Structures
 from hydragnn_hpo.ensemble.writers import WRITERS
 from hydragnn_hpo.errors import ConfigError
@@ -36,7 +36,7 @@ DIPOLE = [
 
 
 @pytest.fixture
-def manifest() -> Manifest:
+def manifest():
     heads = {
         name: HeadEntry(
             level=level, shape=shape, unit=unit, mean=0.0, std=1.0, calibration=CALIBRATION
@@ -71,7 +71,7 @@ def head(first: float, rows: int, width: int) -> HeadPrediction:
 
 
 @pytest.fixture
-def two_batches() -> list[PredictedRows]:
+def two_batches():
     """Water, a bad one, and an oxygen crystal; then a batch of one bad structure."""
     columns = columns_of([graph_of([8, 1, 1]), graph_of([8], cell=4.0)], {}, {"cutoff": 4.0})
     kept: tuple[dict[str, Any], ...] = ({"label": "=1+1", "gap": 2.5}, {}, {"gap": 3})
@@ -87,9 +87,7 @@ def two_batches() -> list[PredictedRows]:
 
 
 @pytest.fixture
-def write(
-    manifest: Manifest, two_batches: list[PredictedRows], tmp_path: Path
-) -> Callable[..., list[Path]]:
+def write(manifest, two_batches, tmp_path):
     """Write the batches as two pieces, and an empty one behind."""
 
     def written(name: str, **asked: Any) -> list[Path]:
@@ -109,7 +107,7 @@ def rows(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def test_csv_has_a_row_per_structure_and_one_per_atom(write: Callable[..., list[Path]]) -> None:
+def test_csv_has_a_row_per_structure_and_one_per_atom(write):
     main, nodes = write("out.csv")
     assert (main.name, nodes.name) == ("out.csv", "out.nodes.csv")
     found = rows(main)
@@ -129,7 +127,7 @@ def test_csv_has_a_row_per_structure_and_one_per_atom(write: Callable[..., list[
     assert [float(row["charge_hi90"]) for row in atoms] == [2.5, 3.5, 4.5, 5.5]
 
 
-def test_other_levels_members_and_kept_keys(write: Callable[..., list[Path]]) -> None:
+def test_other_levels_members_and_kept_keys(write):
     main, _ = write("out.csv", levels=(50, 90), members=True, keep=("label", "gap"))
     found = rows(main)
     ends = ["energy_lo50", "energy_hi50", "energy_lo90", "energy_hi90"]
@@ -140,7 +138,7 @@ def test_other_levels_members_and_kept_keys(write: Callable[..., list[Path]]) ->
     assert [row["gap"] for row in found] == ["2.5", "", "3", ""]
 
 
-def test_extxyz_keeps_the_atoms_in_order(write: Callable[..., list[Path]]) -> None:
+def test_extxyz_keeps_the_atoms_in_order(write):
     (path,) = write("out.extxyz", keep=("gap",))
     first, second = read(path, ":")
     assert first.calc is None, "a prediction per atom is not the total energy"
@@ -159,7 +157,7 @@ def test_extxyz_keeps_the_atoms_in_order(write: Callable[..., list[Path]]) -> No
     assert [first.info["gap"], second.info["gap"]] == [2.5, 3]
 
 
-def test_json_names_units_and_errors(write: Callable[..., list[Path]]) -> None:
+def test_json_names_units_and_errors(write):
     (path,) = write("out.json", members=True, keep=("gap",))
     content = json.loads(path.read_text())
     assert content["units"] == {"energy": "eV/atom", "dipole": "angstrom", "charge": "e"}
@@ -172,16 +170,14 @@ def test_json_names_units_and_errors(write: Callable[..., list[Path]]) -> None:
     assert [third["kept"], fourth["kept"]] == [{"gap": 3}, {}]
 
 
-def test_json_lines_begin_with_what_they_mean(write: Callable[..., list[Path]]) -> None:
+def test_json_lines_begin_with_what_they_mean(write):
     (path,) = write("out.jsonl")
     head, *lines = [json.loads(line) for line in path.read_text().splitlines()]
     assert head["units"]["charge"] == "e"
     assert [line["id"] for line in lines] == ["water", "=cmd|' /C calc'!A0", "o,2", "last"]
 
 
-def test_parquet_has_lists_for_atoms_and_units_for_columns(
-    write: Callable[..., list[Path]],
-) -> None:
+def test_parquet_has_lists_for_atoms_and_units_for_columns(write):
     parquet = pytest.importorskip("pyarrow.parquet")
     (path,) = write("out.parquet", keep=("gap",))
     table = parquet.read_table(path)
@@ -194,7 +190,7 @@ def test_parquet_has_lists_for_atoms_and_units_for_columns(
     assert table.schema.field("charge_std").metadata == {b"unit": b"e"}
 
 
-def test_bp_lays_all_structures_end_to_end(write: Callable[..., list[Path]]) -> None:
+def test_bp_lays_all_structures_end_to_end(write):
     import adios2
 
     from hydragnn_hpo.data.store_parts import remove_profile
@@ -210,15 +206,13 @@ def test_bp_lays_all_structures_end_to_end(write: Callable[..., list[Path]]) -> 
     np.testing.assert_array_equal(found["error_size"], [0, 6, 0, 11])
 
 
-def test_a_value_that_is_not_finite_is_null_in_json(
-    manifest: Manifest, two_batches: list[PredictedRows]
-) -> None:
+def test_a_value_that_is_not_finite_is_null_in_json(manifest, two_batches):
     two_batches[0].prediction.heads["energy"].mean[0, 0] = np.nan
     form = WRITERS[".json"](OutputColumns(manifest))
     entry = json.loads(form.part(two_batches[:1])[""].split(b",\n")[0])
     assert entry["heads"]["energy"]["mean"] is None
 
 
-def test_an_unknown_format_is_refused(manifest: Manifest) -> None:
+def test_an_unknown_format_is_refused(manifest):
     with pytest.raises(ConfigError, match=r"new.pdf: cannot tell the format; end it in .csv"):
         make_writer(Path("new.pdf"), OutputColumns(manifest))
