@@ -21,7 +21,6 @@ from hydragnn_hpo.ensemble.inference import Ensemble
 from hydragnn_hpo.errors import DataError, HydraError
 
 Entries = dict[str, bytes]
-Change = Callable[[Entries], None]
 
 
 @pytest.fixture
@@ -54,7 +53,7 @@ def test_what_goes_in_comes_out(built_zip, tmp_path):
     assert (tmp_path / "again.zip").read_bytes() == built_zip.read_bytes()
 
 
-def test_an_unchanged_repack_is_accepted(entries: Entries, tmp_path: Path) -> None:
+def test_an_unchanged_repack_is_accepted(entries, tmp_path):
     # The forger's tool below would prove nothing if it broke good files.
     (tmp_path / "good.zip").write_bytes(sealed(entries))
     assert len(Ensemble.load(tmp_path / "good.zip").members) >= 4

@@ -36,8 +36,6 @@ from hydragnn_hpo.file_records import (
 from hydragnn_hpo.model.gnn import MultiHeadGNN, variance_key
 from hydragnn_hpo.training import checkpoint
 
-Make = Callable[..., Path]
-
 
 def test_the_table_has_the_fields_of_its_type_and_no_others(make_run):
     told = build_ensemble(run := make_run())

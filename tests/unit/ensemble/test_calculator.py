@@ -87,7 +87,7 @@ def open_up(atoms: Atoms) -> None:
 def test_another_structure_is_searched(change):
     atoms, skin = crystal(), VerletList(RULES, 0.5)
     assert same(skin, atoms)
-    change(atoms)  # type: ignore[operator]
+    change(atoms)
     assert same(skin, atoms)
     assert skin.searches == 2
 

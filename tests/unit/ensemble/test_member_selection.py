@@ -2,7 +2,6 @@
 
 import itertools
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -179,9 +178,6 @@ def test_members_that_never_err_are_alike_and_one_alone_has_no_pair():
     assert compute_diversity(truth[None], truth, np.ones(1)).mean_correlation is None
 
 
-Make = Callable[..., Path]
-
-
 def test_the_method_follows_the_number_of_groups_unless_the_campaign_says_one():
     assert choose_method("auto", ENOUGH)[0] == "greedy"
     assert choose_method("auto", ENOUGH - 1)[0] == "top"
@@ -293,7 +289,7 @@ def head(*errors: list[float], weight: float = 1.0) -> ScoredHead:
     return ScoredHead(predictions, np.zeros(predictions.shape[1:]), weight)
 
 
-def test_means_grow_by_one_member_at_a_time() -> None:
+def test_means_grow_by_one_member_at_a_time():
     # Errors of +3 and -1 cancel to 1; those of 2 and 2 do not.
     sel = {"e": head([3.0, 3.0], [2.0, 2.0], [-1.0, -1.0])}
     test = {"e": head([4.0], [0.0])}  # said by candidates 1 and 0, in that order

@@ -4,7 +4,6 @@ import csv
 import io
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +15,6 @@ from ase.io import write
 from hydragnn_hpo.cli.command_line import main
 from hydragnn_hpo.ensemble.inference import Ensemble
 
-Command = Callable[..., tuple[int, str, str]]
 BAD = Atoms("CC", np.zeros((2, 3)))
 
 

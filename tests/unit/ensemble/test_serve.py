@@ -25,7 +25,6 @@ from hydragnn_hpo.ensemble.serve import Limits, PredictService, PredictWorker, b
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.http_service import Token, is_loopback, listen
 
-Call = Callable[..., Any]
 TOKEN = Token("a-token-for-tests-only", made=False)
 WATER = {
     "id": "water",

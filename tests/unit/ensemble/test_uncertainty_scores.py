@@ -87,6 +87,8 @@ def test_gaussian_coverage_by_hand():
     error, levels = np.array([0.5, -1.0, 2.0]), np.array([0.5, 0.9, 0.99])
     found = uncertainty_scores.gaussian_coverage(error, np.ones(3), levels)
     assert found == pytest.approx([1 / 3, 2 / 3, 1.0])
+    end = np.array([norm.ppf(0.75)])  # belongs to the interval
+    assert uncertainty_scores.gaussian_coverage(end, np.ones(1), np.array([0.5])) == [1.0]
 
 
 def test_ence_by_hand():
