@@ -2,8 +2,8 @@
 
 import json
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -104,8 +104,8 @@ def toy_columns(count: int = 60, seed: int = 0) -> tuple[Columns, CardConfig]:
 
 
 @pytest.fixture(scope="session")
-def scratch(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], AbstractContextManager[None]]:
-    """Let stores be staged in a folder of our own, within a block: other rooms have theirs."""
+def scratch(tmp_path_factory):
+    """Stage stores in a folder of our own, within a block: other rooms have theirs."""
     folder = tmp_path_factory.mktemp("scratch")
 
     @contextmanager
@@ -118,7 +118,7 @@ def scratch(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], AbstractCo
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _scratch(scratch: Callable[[], AbstractContextManager[None]]) -> Iterator[None]:
+def _scratch(scratch):
     with scratch():
         yield
 
@@ -137,9 +137,7 @@ def trial_config(trial: str, seed: int, store: str = "../../data/toy.bp") -> Tri
 
 
 @pytest.fixture(scope="session")
-def finished(
-    tmp_path_factory: pytest.TempPathFactory, scratch: Callable[[], AbstractContextManager[None]]
-) -> Path:
+def finished(tmp_path_factory, scratch):
     """A run directory of six trials with random weights and honest predictions."""
     run = tmp_path_factory.mktemp("finished") / "run"
     columns, card = toy_columns()
@@ -153,7 +151,7 @@ def finished(
 
 
 @pytest.fixture
-def make_run(tmp_path: Path, finished: Path) -> Callable[..., Path]:
+def make_run(tmp_path, finished):
     """Copy the finished run, with fewer trials, another status, other settings."""
 
     def make(trials: int = 6, status: str = "completed", **ensemble: object) -> Path:
@@ -170,11 +168,7 @@ def make_run(tmp_path: Path, finished: Path) -> Callable[..., Path]:
 
 
 @pytest.fixture(scope="session")
-def built_zip(
-    tmp_path_factory: pytest.TempPathFactory,
-    finished: Path,
-    scratch: Callable[[], AbstractContextManager[None]],
-) -> Path:
+def built_zip(tmp_path_factory, finished, scratch):
     """An ensemble of all six trials, for tests that only read."""
     run = tmp_path_factory.mktemp("built") / "run"
     shutil.copytree(finished, run)
@@ -221,5 +215,5 @@ def predict_one(member: object, columns: Columns, indices: np.ndarray) -> dict[s
 
 
 @pytest.fixture
-def predict_alone() -> Callable[..., dict[str, np.ndarray]]:
+def predict_alone():
     return predict_one

@@ -18,7 +18,7 @@ CPU = torch.device("cpu")
 
 
 def edges_of(batch):
-    """Give every edge with its vector, sorted: the layout aside, what a net sees."""
+    """List every edge with its vector, sorted: the layout aside, what a net sees."""
     links, vectors = pair_vectors(batch)
     if len(links.sender) > len(vectors):
         vectors = torch.cat((vectors, -vectors))

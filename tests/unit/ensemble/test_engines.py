@@ -1,7 +1,6 @@
 """Engines change nothing but the time: neither do batch sizes nor the order of members."""
 
 import logging
-import os
 from dataclasses import replace
 
 import numpy as np
@@ -18,7 +17,6 @@ from hydragnn_hpo.ensemble.traced_engines import (
     CannotCompile,
     CompiledEngine,
     StackedEngine,
-    cache_folder,
     cache_key,
     check_same_output,
     group_by_signature,
@@ -48,7 +46,7 @@ def place(tmp_path):
 
 @pytest.fixture
 def copied(monkeypatch):
-    """Let a copy of the net stand for its machine code; give how often each was made."""
+    """Put a copy of the net in place of its machine code, and list those that were made."""
     made = []
 
     def write(path, member, tensors):
@@ -62,7 +60,7 @@ def copied(monkeypatch):
 
 
 def said_by(engine, columns, rows, size):
-    """Give what each member says of some graphs, asked in batches of ``size``."""
+    """Collect what each member says of some graphs, asked in batches of ``size``."""
     found = {}
     for first in range(0, len(rows), size):
         for member, heads in engine.predict(columns, rows[first : first + size]):
@@ -221,7 +219,7 @@ def test_what_cannot_be_compiled_stays_as_it_is_and_says_why(
     assert all(way.startswith("eager: ") for way in engine.ways.values())
 
 
-def test_code_that_others_could_have_written_is_made_anew(ensemble, columns, copied, place):
+def test_code_that_others_could_have_written_is_made_again(ensemble, columns, copied, place):
     rows, members = np.arange(20), ensemble.members[:1]
     said_by(CompiledEngine(members, CPU, place), columns, rows, 20)
     (path,) = place.glob("*.pt2")
@@ -248,11 +246,6 @@ def test_the_key_is_that_of_the_code_not_of_the_weights(ensemble, columns):
         assert key != cache_key(first.signature, tensors)
     finally:
         torch.set_num_threads(threads)
-
-
-def test_the_cache_is_where_the_user_keeps_caches(tmp_path):
-    assert cache_folder({"XDG_CACHE_HOME": str(tmp_path)}) == tmp_path / "hydragnn-hpo/compiled"
-    assert cache_folder({}).is_relative_to(os.path.expanduser("~/.cache"))
 
 
 def test_a_link_is_never_taken_for_ones_own_file(tmp_path):

@@ -1,8 +1,6 @@
 """An ensemble's answers do not depend on batches, order of members, or how graphs were built."""
 
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,11 +10,9 @@ from ase.build import bulk, molecule
 from ase.neighborlist import neighbor_list
 
 from hydragnn_hpo.data.batch import make_batch
-from hydragnn_hpo.data.columns import Columns
 from hydragnn_hpo.data.store_access import open_store
 from hydragnn_hpo.ensemble.artefact import Coordination, read_artefact
 from hydragnn_hpo.ensemble.build import measure_coordination
-from hydragnn_hpo.ensemble.calibrate import Moments, compute_moments
 from hydragnn_hpo.ensemble.engine import make_member, member_batches
 from hydragnn_hpo.ensemble.inference import (
     Ensemble,
@@ -32,7 +28,7 @@ FIELDS = ("mean", "std", "std_epistemic", "lo90", "hi90")
 
 
 @pytest.fixture
-def built(built_zip: Path) -> tuple[Ensemble, Columns]:
+def built(built_zip):
     return (
         Ensemble.load(built_zip, precision="fp64"),
         open_store(built_zip.parent / "data/toy.bp"),
@@ -48,34 +44,14 @@ def assert_same(first: Prediction, second: Prediction, tolerance: float = 1e-11)
             )
 
 
-def test_moments_are_those_of_numpy() -> None:
-    rng = np.random.default_rng(0)
-    values, weights = rng.normal(size=(5, 7, 3)) + 100.0, np.array([0.1, 0.4, 0.0, 0.3, 0.2])
-    mean = np.average(values, axis=0, weights=weights)
-    variance = np.average((values - mean) ** 2, axis=0, weights=weights)
-
-    moments = compute_moments(values, weights)
-
-    np.testing.assert_allclose(moments.mean, mean, atol=1e-12)
-    np.testing.assert_allclose(moments.variance, variance, atol=1e-11)
-    np.testing.assert_allclose(moments.spread[:, 0] ** 2, variance.mean(axis=1), atol=1e-11)
-
-
-def test_one_value_has_no_spread() -> None:
-    moments = Moments()
-    moments.add(np.array([[3.0]]), 0.7)
-    assert moments.mean[0, 0] == 3.0
-    assert moments.spread[0, 0] == 0.0
-
-
-def test_batches_do_not_matter(built: tuple[Ensemble, Columns]) -> None:
+def test_batches_do_not_matter(built):
     ensemble, columns = built
     together = ensemble.predict(columns, edges_per_batch=10**9)
     assert_same(together, ensemble.predict(columns, edges_per_batch=1))
     assert_same(together, ensemble.predict(columns, edges_per_batch=100))
 
 
-def test_the_order_of_structures_is_kept(built: tuple[Ensemble, Columns]) -> None:
+def test_the_order_of_structures_is_kept(built):
     ensemble, columns = built
     whole = ensemble.predict(columns)
     some = ensemble.predict(columns, np.array([5, 2, 9]))
@@ -92,28 +68,13 @@ def test_the_order_of_structures_is_kept(built: tuple[Ensemble, Columns]) -> Non
     )
 
 
-def test_the_order_of_members_does_not_matter(built: tuple[Ensemble, Columns]) -> None:
+def test_the_order_of_members_does_not_matter(built):
     ensemble, columns = built
     turned = Ensemble(ensemble.manifest, ensemble.members[::-1])
     assert_same(ensemble.predict(columns), turned.predict(columns), tolerance=0.0)
 
 
-def test_shared_graphs_equal_each_member_alone(
-    built: tuple[Ensemble, Columns], predict_alone: Callable[..., dict[str, np.ndarray]]
-) -> None:
-    ensemble, columns = built
-    assert len({member.cutoff for member in ensemble.members}) > 1
-    alone = [predict_alone(m, columns, np.arange(20)) for m in ensemble.members]
-    weights = [member.weights["energy"] for member in ensemble.members]
-
-    together = ensemble.predict(columns, np.arange(20))
-
-    for name, head in together.heads.items():
-        mean = np.average([one[name] for one in alone], axis=0, weights=weights)
-        np.testing.assert_allclose(head.mean, mean, atol=1e-11)
-
-
-def test_a_graph_built_from_atoms_equals_the_stored_one(built: tuple[Ensemble, Columns]) -> None:
+def test_a_graph_built_from_atoms_equals_the_stored_one(built):
     ensemble, columns = built
     stored = ensemble.predict(columns)
     for graph in np.flatnonzero(columns.pbc.any(axis=1))[:3]:
@@ -133,23 +94,7 @@ def test_a_graph_built_from_atoms_equals_the_stored_one(built: tuple[Ensemble, C
             )
 
 
-def test_the_interval_is_the_calibrated_one(built: tuple[Ensemble, Columns]) -> None:
-    ensemble, columns = built
-    for name, head in ensemble.predict(columns).heads.items():
-        c = ensemble.manifest.heads[name].calibration
-        sigma = np.sqrt(c.a * head.std_epistemic**2 + c.b)
-        np.testing.assert_allclose(head.std, sigma, atol=1e-14)
-        np.testing.assert_allclose(head.hi90 - head.mean, c.quantiles["0.9"] * sigma, atol=1e-12)
-
-
-def test_an_unseen_element_is_flagged(built: tuple[Ensemble, Columns]) -> None:
-    ensemble, _ = built
-    water, salt = molecule("H2O"), Atoms("SiS", [[0, 0, 0], [0, 0, 2.0]])
-    assert "unseen" not in ensemble.predict(water).trust[0]
-    assert "unseen element Si; unseen element S" in ensemble.predict(salt).trust[0]
-
-
-def test_a_large_spread_is_flagged(built: tuple[Ensemble, Columns]) -> None:
+def test_a_large_spread_is_flagged(built):
     ensemble, columns = built
     cal = columns.indices_of("cal")
     prediction = ensemble.predict(columns, cal)
@@ -161,7 +106,7 @@ def test_a_large_spread_is_flagged(built: tuple[Ensemble, Columns]) -> None:
     assert prediction.trust.count("ok") >= len(cal) - 2
 
 
-def test_each_member_gets_its_own_cap(built: tuple[Ensemble, Columns]) -> None:
+def test_each_member_gets_its_own_cap(built):
     ensemble, columns = built
     first, *others = ensemble.members
     capped = Ensemble(ensemble.manifest, (replace(first, max_neighbors=2), *others))
@@ -175,7 +120,7 @@ def test_each_member_gets_its_own_cap(built: tuple[Ensemble, Columns]) -> None:
     assert two.shape < every.shape
 
 
-def test_a_member_has_the_cap_of_its_trial(built_zip: Path) -> None:
+def test_a_member_has_the_cap_of_its_trial(built_zip):
     content = read_artefact(built_zip)
     entry = content.manifest.members[0]
     config = content.configs[entry.trial]
@@ -191,21 +136,21 @@ def test_a_member_has_the_cap_of_its_trial(built_zip: Path) -> None:
         assert member.max_neighbors == cap
 
 
-def test_no_structures_give_no_rows(built: tuple[Ensemble, Columns]) -> None:
+def test_no_structures_give_no_rows(built):
     ensemble, columns = built
     nothing = ensemble.predict(columns, np.array([], dtype=int))
     assert nothing.trust == ()
     assert nothing.heads["energy"].mean.shape == (0, 1)
 
 
-def test_short_edges_are_refused(built: tuple[Ensemble, Columns]) -> None:
+def test_short_edges_are_refused(built):
     ensemble, columns = built
     columns.stats["cutoff"] = 3.0
     with pytest.raises(DataError, match="the graphs hold edges up to 3 angstrom"):
         ensemble.predict(columns)
 
 
-def test_loading_leaves_torchs_generator_alone(built_zip: Path) -> None:
+def test_loading_leaves_torchs_generator_alone(built_zip):
     torch.manual_seed(3)
     expected = torch.rand(4)
     torch.manual_seed(3)
@@ -213,32 +158,38 @@ def test_loading_leaves_torchs_generator_alone(built_zip: Path) -> None:
     assert torch.equal(torch.rand(4), expected)
 
 
-def test_other_levels_and_each_members_own_values(
-    built: tuple[Ensemble, Columns], predict_alone: Callable[..., dict[str, np.ndarray]]
-) -> None:
+def test_the_mean_is_that_of_the_members_and_its_intervals_are_the_calibrated_ones(
+    built, predict_alone
+):
     ensemble, columns = built
     indices = np.arange(9)
+    assert len({member.cutoff for member in ensemble.members}) > 1
     found = ensemble.predict(columns, indices, edges_per_batch=60, levels=(50, 95), members=True)
     assert {50, 80, 90, 95} <= set(ensemble.levels_known())
+    alone = [predict_alone(member, columns, indices) for member in ensemble.members]
     for name, head in found.heads.items():
-        quantiles = ensemble.manifest.heads[name].calibration.quantiles
+        known = ensemble.manifest.heads[name].calibration
+        weights = [member.weights[name] for member in ensemble.members]
+        mean = np.average([one[name] for one in alone], axis=0, weights=weights)
+        np.testing.assert_allclose(head.mean, mean, atol=1e-11)
+        sigma = np.sqrt(known.a * head.std_epistemic**2 + known.b)
+        np.testing.assert_allclose(head.std, sigma, atol=1e-14)
         assert set(head.bounds) == {50, 95}
-        for level, (low, high) in head.bounds.items():
-            half = quantiles[f"{level / 100:g}"] * head.std
-            np.testing.assert_allclose(high - head.mean, half + 0 * head.mean, atol=1e-12)
-            np.testing.assert_allclose(head.mean - low, half + 0 * head.mean, atol=1e-12)
+        for level, (low, high) in (head.bounds | {90: (head.lo90, head.hi90)}).items():
+            half = known.quantiles[f"{level / 100:g}"] * sigma
+            np.testing.assert_allclose(high - head.mean, half, atol=1e-12)
+            np.testing.assert_allclose(head.mean - low, half, atol=1e-12)
         assert list(head.members) == [member.trial for member in ensemble.members]
-        for member in ensemble.members:
-            alone = predict_alone(member, columns, indices)[name]
-            np.testing.assert_allclose(head.members[member.trial], alone, atol=1e-11)
+        for member, one in zip(ensemble.members, alone, strict=True):
+            np.testing.assert_allclose(head.members[member.trial], one[name], atol=1e-11)
 
 
 @pytest.fixture
-def ensemble(built_zip: Path) -> Ensemble:
+def ensemble(built_zip):
     return Ensemble.load(built_zip)
 
 
-def test_an_element_is_named_once_however_many_atoms(ensemble: Ensemble) -> None:
+def test_an_element_is_named_once_however_many_atoms(ensemble):
     atoms = Atoms("CFeFeNi", [(0, 0, 0), (1.5, 0, 0), (0, 1.5, 0), (0, 0, 1.5)])
     said = ensemble.predict([atoms, Atoms("CO", [(0, 0, 0), (1.5, 0, 0)])]).trust
     assert said[0].count("unseen element Fe") == 1
@@ -246,34 +197,22 @@ def test_an_element_is_named_once_however_many_atoms(ensemble: Ensemble) -> None
     assert "unseen element" not in said[1]
 
 
-def test_neighbours_are_those_of_training(ensemble: Ensemble) -> None:
+def test_neighbours_are_those_of_training(ensemble, built_zip):
     """Alone, no atom has a neighbour; in training each had at least one within 3 angstrom."""
     known = ensemble.manifest.coordination
     assert known is not None
     assert known.cutoff == 3.0
     assert set(known.ranges) == {"H", "C", "N", "O"}
     assert min(low for low, _ in known.ranges.values()) >= 1
-    said = ensemble.predict([Atoms("C")]).trust
-    assert "unseen coordination of C" in said[0]
-
-
-def test_most_structures_like_those_of_training_are_not_flagged(built_zip: Path) -> None:
-    from hydragnn_hpo.data.store_access import open_store
-
     columns = open_store(built_zip.parent / "data/toy.bp")
-    ensemble = Ensemble.load(built_zip)
-    train = columns.indices_of("train")
-    assert not any("coordination" in text for text in ensemble.predict(columns, train).trust)
-
-
-def test_an_ensemble_that_does_not_know_coordination_is_silent(ensemble: Ensemble) -> None:
+    said = ensemble.predict(columns, columns.indices_of("train")).trust
+    assert not any("coordination" in text for text in said)
+    assert "unseen coordination of C" in ensemble.predict([Atoms("C")]).trust[0]
     ensemble.manifest = ensemble.manifest.model_copy(update={"coordination": None})
     assert "coordination" not in ensemble.predict([Atoms("C")]).trust[0]
 
 
-def test_graphs_are_taken_in_the_order_asked_for(ensemble: Ensemble) -> None:
-    from hydragnn_hpo.ensemble.structure_batches import columns_of_atoms
-
+def test_graphs_are_taken_in_the_order_asked_for(ensemble):
     several = [Atoms("CO", [(0, 0, 0), (1.5, 0, 0)]), Atoms("Fe"), Atoms("C")]
     columns = columns_of_atoms(several, ensemble.rules)
     whole = compute_trust(ensemble.manifest, columns, np.array([2, 0, 1]), {})
@@ -284,13 +223,13 @@ def test_graphs_are_taken_in_the_order_asked_for(ensemble: Ensemble) -> None:
 
 
 @pytest.mark.parametrize(("cutoff", "count"), [(2.7, 12), (3.7, 18), (4.5, 42)])
-def test_shells_of_fcc(cutoff: float, count: int) -> None:
+def test_shells_of_fcc(cutoff, count):
     """Copper, a = 3.61: 12 at 2.55, 6 at 3.61, 24 at 4.42 angstrom."""
     columns = columns_of_atoms([bulk("Cu", a=3.61)], rules_for(5.0))
     assert neighbor_counts(columns, cutoff).tolist() == [count]
 
 
-def test_many_structures_as_ase_counts_them() -> None:
+def test_many_structures_as_ase_counts_them():
     rng = np.random.default_rng(0)
     several = [molecule("CH3CH2OH"), bulk("NaCl", "rocksalt", a=5.64), bulk("Fe") * (2, 1, 1)]
     for atoms in several:
@@ -302,7 +241,7 @@ def test_many_structures_as_ase_counts_them() -> None:
     assert neighbor_counts(columns, 3.0).tolist() == np.concatenate(expected).tolist()
 
 
-def test_ranges_and_who_is_outside() -> None:
+def test_ranges_and_who_is_outside():
     """Water and peroxide show oxygen with 2 neighbours; a lone O has 0, O of H3O has 3."""
     rules = rules_for(1.3)
     train = [molecule("H2O"), molecule("CO2"), molecule("CO")]
@@ -319,5 +258,5 @@ def test_ranges_and_who_is_outside() -> None:
     ]
 
 
-def test_an_empty_split_has_no_ranges() -> None:
+def test_an_empty_split_has_no_ranges():
     assert measure_coordination([], 2.0) == Coordination(2.0, {})

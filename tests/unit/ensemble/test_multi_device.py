@@ -1,7 +1,6 @@
 """Members divided among devices: by cost, and without a change of what they say."""
 
 import itertools
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -42,9 +41,10 @@ def test_never_above_four_thirds_of_the_best(costs, places):
     assert found <= (4 / 3 - 1 / (3 * places)) * best * (1 + 1e-12)
 
 
-def test_members_on_two_devices_say_what_they_say_on_one(built_zip: Path):
+def test_members_on_two_devices_say_what_they_say_on_one(built_zip):
     graphs = open_store(built_zip.parent / "data/toy.bp")
     one, two = Ensemble.load(built_zip), Ensemble.load(built_zip)
+    measured = load_ensemble("cpu,cpu", built_zip)
     cost = {"t0001": 5, "t0002": 5, "t0003": 4, "t0004": 4, "t0005": 3, "t0006": 3}
 
     def timer(engine, *_):
@@ -57,15 +57,19 @@ def test_members_on_two_devices_say_what_they_say_on_one(built_zip: Path):
         ("t0001", "t0003", "t0005"),
         ("t0002", "t0004", "t0006"),
     }
-    alone, spread = one.predict(graphs), two.predict(graphs)
-    assert spread.trust == alone.trust
-    for name, head in alone.heads.items():
-        for part in ("mean", "std", "std_epistemic", "lo90", "hi90"):
-            found, wanted = getattr(spread.heads[name], part), getattr(head, part)
-            np.testing.assert_allclose(found, wanted, rtol=1e-9, atol=1e-12)
+    assert isinstance(measured.engine, MultiDeviceEngine)
+    assert measured.engine.engines == (), "members are divided at the first batch"
+    alone = one.predict(graphs)
+    for spread in (two.predict(graphs), measured.predict(graphs), measured.predict(graphs)):
+        assert spread.trust == alone.trust
+        for name, head in alone.heads.items():
+            for part in ("mean", "std", "std_epistemic", "lo90", "hi90"):
+                found, wanted = getattr(spread.heads[name], part), getattr(head, part)
+                np.testing.assert_allclose(found, wanted, rtol=1e-9, atol=1e-12)
+    assert len(measured.engine.engines) == 2
 
 
-def test_compiled_members_stay_compiled(built_zip: Path):
+def test_compiled_members_stay_compiled(built_zip):
     ensemble = Ensemble.load(built_zip, compiled=True)
     graphs = open_store(built_zip.parent / "data/toy.bp")
     asked = []
@@ -77,28 +81,6 @@ def test_compiled_members_stay_compiled(built_zip: Path):
     engine = MultiDeviceEngine(ensemble.members, ["cpu", "cpu"], compiled=True, timer=timer)
     engine.divide(graphs, np.arange(5))
     assert {type(each) for each in (*asked, *engine.engines)} == {CompiledEngine}
-
-
-def test_costs_are_measured(built_zip: Path):
-    """Whatever the clock says, every member is placed once."""
-    ensemble = Ensemble.load(built_zip)
-    graphs = open_store(built_zip.parent / "data/toy.bp")
-    engine = MultiDeviceEngine(ensemble.members, ["cpu", "cpu", "cpu"])
-    names = engine.divide(graphs, np.arange(5))
-    assert sorted(itertools.chain(*names)) == [member.trial for member in ensemble.members]
-
-
-def test_members_are_divided_at_the_first_batch(built_zip: Path):
-    graphs = open_store(built_zip.parent / "data/toy.bp")
-    one, two = load_ensemble("cpu", built_zip), load_ensemble("cpu,cpu", built_zip)
-    assert isinstance(two.engine, MultiDeviceEngine)
-    assert two.engine.engines == ()
-    for _ in range(2):
-        for name, head in one.predict(graphs).heads.items():
-            found = two.predict(graphs).heads[name]
-            np.testing.assert_allclose(found.mean, head.mean, rtol=1e-9, atol=1e-12)
-            np.testing.assert_allclose(found.hi90, head.hi90, rtol=1e-9, atol=1e-12)
-    assert len(two.engine.engines) == 2
 
 
 def test_auto_is_the_device_of_a_slot_else_an_accelerator_else_the_processor(monkeypatch):

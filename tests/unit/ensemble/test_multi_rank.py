@@ -4,8 +4,6 @@ import contextlib
 import errno
 import os
 import signal
-import subprocess
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -38,13 +36,13 @@ from hydragnn_hpo.launching.job import Event, Job, Slot
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path):
     (tmp_path / "claims").mkdir()
     return tmp_path / "claims"
 
 
 @pytest.fixture
-def clock() -> SimpleNamespace:
+def clock():
     return SimpleNamespace(now=0.0)
 
 
@@ -67,7 +65,7 @@ def test_one_alone_has_it_until_it_is_dropped(rank):
 def test_a_rank_that_does_not_renew_is_gone_after_a_lease(rank, clock, seconds, free):
     one, two = rank(), rank()
     assert one.take("0-1")
-    clock.now += 1e6  # what nobody watched does not count
+    clock.now += 1e6  # what no rank watched does not count
     assert not two.take("0-1")
     clock.now += seconds
     assert two.take("0-1") == free
@@ -99,26 +97,6 @@ def test_claims_are_renewed_while_their_rank_lives(folder):
     stamp = path.stat().st_mtime_ns
     time.sleep(0.1)
     assert path.stat().st_mtime_ns == stamp, "who has left renews nothing"
-
-
-def test_a_killed_process_is_gone_after_a_lease(folder):
-    code = "import sys, pathlib; from hydragnn_hpo.ensemble.multi_rank import ChunkClaims\n"
-    code += "with ChunkClaims(pathlib.Path(sys.argv[1]), lease_seconds=0.6) as claims:\n"
-    code += "    print(claims.take('0-1'), flush=True); sys.stdin.read()"
-    child = subprocess.Popen(
-        [sys.executable, "-c", code, str(folder)],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    claims = ChunkClaims(folder, lease_seconds=6.0)
-    with child:
-        assert child.stdout is not None
-        assert child.stdout.readline() == "True\n"
-        for _ in range(4):
-            assert not claims.take("0-1")
-            time.sleep(0.2)
-        child.kill()
-        child.wait()
-        until(lambda: claims.take("0-1"), "a free claim")
 
 
 def test_a_chunk_that_ends_too_many_is_given_up_until_all_is_cleared(rank, clock):
@@ -210,27 +188,22 @@ class Pipeline:
         return [ChunkId(source, number) for source, size in sizes for number in range(size)]
 
 
-@pytest.fixture
-def folder_multi_rank(tmp_path: Path) -> Path:
-    return tmp_path / "claims"
-
-
 @pytest.mark.parametrize("alone", [True, False])
-def test_one_rank_does_all_in_order_and_none_beyond(folder_multi_rank, alone):
+def test_one_rank_does_all_in_order_and_none_beyond(folder, alone):
     pipeline = Pipeline(3, 1, 2)
-    with ChunkClaims(folder_multi_rank) as claims:
+    with ChunkClaims(folder) as claims:
         assert predict_chunks(pipeline, None if alone else claims) == []
     assert list(pipeline.times.items()) == [(chunk, 1) for chunk in pipeline.wanted]
     assert pipeline.beyond == 0
-    assert list(folder_multi_rank.iterdir()) == []
+    assert list(folder.iterdir()) == []
 
 
 @pytest.mark.parametrize("ranks", [2, 5])
-def test_several_ranks_do_each_chunk_once(folder_multi_rank, ranks):
+def test_several_ranks_do_each_chunk_once(folder, ranks):
     pipeline = Pipeline(40, 1, 17)
 
     def rank(_: int) -> list[ChunkId]:
-        with ChunkClaims(folder_multi_rank) as claims:
+        with ChunkClaims(folder) as claims:
             return predict_chunks(pipeline, claims, pause=lambda _: None)
 
     with ThreadPoolExecutor(ranks) as pool:
@@ -239,37 +212,25 @@ def test_several_ranks_do_each_chunk_once(folder_multi_rank, ranks):
     assert pipeline.beyond <= (ranks - 1) * 3
 
 
-def test_nothing_is_sought_behind_a_run_of_small_files(folder_multi_rank):
+def test_nothing_is_sought_behind_a_run_of_small_files(folder):
     """Another rank is at it: what lies behind its one chunk would be all of it again."""
     pipeline = Pipeline(1, 2, whole=(0,))
-    folder_multi_rank.mkdir()
-    other = ChunkClaims(folder_multi_rank)
+    other = ChunkClaims(folder)
     assert other.take("0-0")
 
     def pause(seconds: float) -> None:
         pipeline.predict(ChunkId(0, 0))
         other.drop("0-0")
 
-    with ChunkClaims(folder_multi_rank) as claims:
+    with ChunkClaims(folder) as claims:
         assert predict_chunks(pipeline, claims, pause=pause) == []
     assert pipeline.beyond == 0
 
 
-def test_what_is_done_is_not_done_again_and_told(folder_multi_rank):
-    pipeline = Pipeline(4)
-    pipeline.predict(ChunkId(0, 1))
-    told = []
-    with ChunkClaims(folder_multi_rank) as claims:
-        predict_chunks(pipeline, claims, report=lambda _, before: told.append(before))
-    assert pipeline.times == dict.fromkeys(pipeline.wanted, 1)
-    assert told == [False, True, False, False]
-
-
-def test_a_chunk_of_a_rank_that_ends_is_done_by_one_that_waits(folder_multi_rank):
+def test_a_chunk_of_a_rank_that_ends_is_done_by_one_that_waits(folder):
     """The other holds chunk 1; it is seen no more while we wait, and we take it over."""
     pipeline, now, waited = Pipeline(3), 0.0, []
-    folder_multi_rank.mkdir()
-    assert ChunkClaims(folder_multi_rank).take("0-1")
+    assert ChunkClaims(folder).take("0-1")
 
     def pause(seconds: float) -> None:
         nonlocal now
@@ -277,44 +238,43 @@ def test_a_chunk_of_a_rank_that_ends_is_done_by_one_that_waits(folder_multi_rank
         if len(waited) == 3:
             now += 100.0
 
-    with ChunkClaims(folder_multi_rank, clock=lambda: now) as claims:
+    with ChunkClaims(folder, clock=lambda: now) as claims:
         assert predict_chunks(pipeline, claims, pause=pause) == []
     assert list(pipeline.times) == [ChunkId(0, 0), ChunkId(0, 2), ChunkId(0, 1)]
     assert waited == sorted(waited), "it looks less often the longer nothing happens"
 
 
-def test_a_chunk_that_ends_ranks_is_left_and_told(folder_multi_rank):
+def test_a_chunk_that_ends_ranks_is_left_and_told(folder):
     pipeline, now = Pipeline(3), 0.0
-    folder_multi_rank.mkdir()
     for attempt in range(3):
-        (folder_multi_rank / f"0-1.{attempt}").touch()
+        (folder / f"0-1.{attempt}").touch()
 
     def pause(seconds: float) -> None:
         nonlocal now
         now += 100.0
 
-    with ChunkClaims(folder_multi_rank, clock=lambda: now) as claims:
+    with ChunkClaims(folder, clock=lambda: now) as claims:
         assert predict_chunks(pipeline, claims, pause=pause) == [ChunkId(0, 1)]
     assert sorted(pipeline.times) == [ChunkId(0, 0), ChunkId(0, 2)]
 
 
-def test_a_rank_that_is_asked_to_end_leaves_no_claim(folder_multi_rank):
+def test_a_rank_that_is_asked_to_end_leaves_no_claim(folder):
     pipeline = Pipeline(2)
 
     def end(chunk: ChunkId) -> PartHeader:
         raise SystemExit(143)
 
-    with ChunkClaims(folder_multi_rank) as claims:
+    with ChunkClaims(folder) as claims:
         pipeline.predict, predict = end, pipeline.predict  # type: ignore[method-assign]
         with pytest.raises(SystemExit):
             predict_chunks(pipeline, claims)
-        assert not list(folder_multi_rank.glob("[0-9]*"))
+        assert not list(folder.glob("[0-9]*"))
         pipeline.predict = predict  # type: ignore[method-assign]
         assert predict_chunks(pipeline, claims) == []
 
 
 @pytest.fixture
-def request_five(built_zip: Path, tmp_path: Path) -> PredictRequest:
+def request_five(built_zip, tmp_path):
     pairs = [Atoms("CO", positions=[(0, 0, 0), (0, 0, d)]) for d in np.linspace(1.0, 1.4, 5)]
     write(tmp_path / "some.extxyz", pairs)
     out = str(tmp_path / "some.csv")
@@ -329,20 +289,16 @@ def _restore_process():
     torch.set_num_threads(threads)
 
 
-def test_rank_0_does_all_where_no_other_comes(request_five):
-    outcome = predict_as_rank(request_five, 0)
-    assert outcome is not None
-    assert (outcome.structures, outcome.failed) == (5, 0)
-    assert not request_five.parts.folder.exists()
-
-
 def test_rank_0_tries_again_what_ranks_of_an_earlier_start_were_lost_at(request_five):
     claims = request_five.parts.folder / "claims"
     with request_five.open_output():
         claims.mkdir()
     for attempt in range(3):
         (claims / f"0-0.{attempt}").touch()
-    assert predict_as_rank(request_five, 0) is not None
+    outcome = predict_as_rank(request_five, 0)
+    assert outcome is not None
+    assert (outcome.structures, outcome.failed) == (5, 0)
+    assert not request_five.parts.folder.exists()
 
 
 @pytest.mark.parametrize("moment", ["before it looked", "while it began"])

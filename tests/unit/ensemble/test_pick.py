@@ -40,15 +40,13 @@ from hydragnn_hpo.errors import ConfigError, DataError
 
 
 def cover(points: np.ndarray, centers: list[int]) -> float:
-    """Give how far the farthest point is from its nearest centre."""
+    """Return how far the farthest point is from its nearest centre."""
     return max(min(float(np.linalg.norm(p - points[c])) for c in centers) for p in points)
 
 
 @settings(max_examples=25, deadline=None)
 @given(st.integers(0, 10**6), st.integers(2, 9), st.integers(1, 3))
-def test_with_equal_scores_it_covers_at_most_twice_as_wide_as_the_best(
-    seed: int, count: int, wanted: int
-) -> None:
+def test_with_equal_scores_it_covers_at_most_twice_as_wide_as_the_best(seed, count, wanted):
     points = np.random.default_rng(seed).normal(size=(count, 2))
     found = farthest_first(points, np.ones(count), wanted)
     wanted = min(wanted, count)
@@ -56,7 +54,7 @@ def test_with_equal_scores_it_covers_at_most_twice_as_wide_as_the_best(
     assert cover(points, found.rows.tolist()) <= 2.0 * best + 0.01
 
 
-def test_it_begins_with_the_best_and_goes_far() -> None:
+def test_it_begins_with_the_best_and_goes_far():
     points = np.array([[0.0], [0.1], [5.0], [10.0]])
     found = farthest_first(points, np.array([1.0, 2.0, 1.0, 1.0]), 3)
     # 0.1 has the best score; 10 is 9.9 from it, 5 is then 4.9 from both.
@@ -64,37 +62,34 @@ def test_it_begins_with_the_best_and_goes_far() -> None:
     assert found.distances[1:] == pytest.approx([9.9, 4.9])
 
 
-def test_a_far_but_known_point_does_not_win() -> None:
+def test_a_far_but_known_point_does_not_win():
     points = np.array([[0.0], [4.0], [10.0]])
     assert farthest_first(points, np.array([1.0, 0.9, 0.1]), 2).rows.tolist() == [0, 1]
 
 
-def test_what_is_the_same_is_picked_once() -> None:
+def test_what_is_the_same_is_picked_once():
     points = np.array([[0.0], [0.0], [1.0], [1.0 + 1e-6], [2.0]])
     found = farthest_first(points, np.array([5.0, 4.0, 3.0, 2.0, 1.0]), 5)
     assert sorted(found.rows.tolist()) == [0, 2, 4]
     assert found.duplicates == 2
+    nothing = farthest_first(np.zeros((0, 2)), np.zeros(0), 3)
+    assert (len(nothing.rows), nothing.duplicates) == (0, 0)
 
 
-def test_no_points_are_no_choice() -> None:
-    found = farthest_first(np.zeros((0, 2)), np.zeros(0), 3)
-    assert (len(found.rows), found.duplicates) == (0, 0)
-
-
-def test_two_random_points_are_about_the_root_of_two_apart() -> None:
+def test_two_random_points_are_about_the_root_of_two_apart():
     points = standardize(np.random.default_rng(0).normal(3.0, 50.0, (400, 30)))
     squares = np.square(points[:, None] - points[None]).sum(axis=-1)
     # Mean over ordered pairs of distinct points of |x - y|^2: 2 n / (n - 1) times the variances.
     assert squares.sum() / (400 * 399) == pytest.approx(2.0 * 400 / 399)
 
 
-def test_what_never_changes_tells_nothing() -> None:
+def test_what_never_changes_tells_nothing():
     assert not standardize(np.full((5, 3), 7.0)).any()
     features = np.array([[1.0, 0.0], [1.0, 2.0]])
     assert standardize(features).tolist() == [[-1.0], [1.0]]
 
 
-def test_mean_distance_of_three_points() -> None:
+def test_mean_distance_of_three_points():
     assert mean_distance(np.array([[0.0], [1.0], [3.0]])) == pytest.approx((1 + 3 + 2) / 3)
     assert mean_distance(np.zeros((1, 2))) == 0.0
 
@@ -111,22 +106,21 @@ def said(std: list[float], epistemic: list[float] | None = None) -> HeadPredicti
     return HeadPrediction(column, column, spread, column, column)
 
 
-def test_a_graph_head_counts_in_units_of_the_target() -> None:
-    offsets = np.array([0, 2, 3])
-    assert score_head(head(), said([1.0, 4.0]), offsets).tolist() == [0.5, 2.0]
+@pytest.mark.parametrize(
+    ("entry", "std", "epistemic", "score"),
+    [
+        (head(), [1.0, 4.0, 3.0], None, [0.5, 2.0, 1.5]),
+        (head("node"), [1.0, 6.0, 4.0], None, [3.0, 2.0]),
+        (head(a=0.0), [1.0, 1.0], [0.2, 0.4], [0.1, 0.2]),
+        (head(std=0.0), [3.0], None, [3.0]),
+    ],
+    ids=["of a graph", "of the worst atom", "raw, where sigma is constant", "never changed"],
+)
+def test_the_score_is_the_spread_in_units_of_the_target(entry, std, epistemic, score):
+    assert score_head(entry, said(std, epistemic), np.array([0, 2, 3])).tolist() == score
 
 
-def test_of_a_node_head_the_worst_atom_counts() -> None:
-    offsets = np.array([0, 2, 3])
-    assert score_head(head("node"), said([1.0, 6.0, 4.0]), offsets).tolist() == [3.0, 2.0]
-
-
-def test_a_constant_sigma_ranks_by_the_raw_spread() -> None:
-    found = score_head(head(a=0.0), said([1.0, 1.0], [0.2, 0.4]), np.array([0, 1, 2]))
-    assert found.tolist() == [0.1, 0.2]
-
-
-def test_heads_whose_spread_tells_nothing_do_not_count_beside_others() -> None:
+def test_heads_whose_spread_tells_nothing_do_not_count_beside_others():
     known = SimpleNamespace(heads={"x": head(), "y": head(), "z": head(a=0.0)})
     offsets = np.array([0, 1])
     heads = {"x": said([1.0]), "y": said([3.0]), "z": said([9.0], [8.0])}
@@ -134,11 +128,7 @@ def test_heads_whose_spread_tells_nothing_do_not_count_beside_others() -> None:
     assert score_structures(known, {"z": heads["z"]}, offsets).tolist() == [4.0]  # type: ignore[arg-type]
 
 
-def test_a_target_that_never_changed_does_not_divide_by_zero() -> None:
-    assert score_head(head(std=0.0), said([3.0]), np.array([0, 1])).tolist() == [3.0]
-
-
-def test_disagreement_on_forces_is_that_of_dp_gen() -> None:
+def test_disagreement_on_forces_is_that_of_dp_gen():
     rng = np.random.default_rng(1)
     forces = rng.normal(size=(5, 7, 3))  # members, atoms
     offsets = np.array([0, 3, 7])
@@ -155,7 +145,7 @@ def test_disagreement_on_forces_is_that_of_dp_gen() -> None:
         assert found[graph] == pytest.approx(worst, rel=1e-12)
 
 
-def test_levels_include_their_lower_end() -> None:
+def test_levels_include_their_lower_end():
     level = assign_levels(np.array([0.04, 0.05, 0.1, 0.25, 9.0]), 0.05, 0.25)
     assert [LEVELS[place] for place in level] == [
         *("accurate", "candidate", "candidate", "failed", "failed"),
@@ -163,7 +153,7 @@ def test_levels_include_their_lower_end() -> None:
 
 
 @pytest.fixture(scope="module")
-def ensemble(built_zip: Path) -> Ensemble:
+def ensemble(built_zip):
     return Ensemble.load(built_zip, precision="fp64")
 
 
@@ -185,7 +175,7 @@ def pool(ensemble: Ensemble, some: list[Atoms], size: int) -> Iterator[Structure
         yield Structures(columns_of_atoms(batch, ensemble.rules), names, {})
 
 
-def test_the_first_pick_is_the_most_uncertain_one(ensemble: Ensemble) -> None:
+def test_the_first_pick_is_the_most_uncertain_one(ensemble):
     some = structures(40)
     found = pick_structures(ensemble, pool(ensemble, some, 7), PickRequest(5, by="charge"))
     head, said = ensemble.manifest.heads["charge"], ensemble.predict(some).heads["charge"]
@@ -199,47 +189,36 @@ def test_the_first_pick_is_the_most_uncertain_one(ensemble: Ensemble) -> None:
     assert found.counts["read"] == 40
 
 
-def test_how_the_pool_is_cut_changes_nothing(ensemble: Ensemble) -> None:
-    some = structures(30)
-    once = pick_structures(ensemble, pool(ensemble, some, 30), PickRequest(4))
-    pieces = pick_structures(ensemble, pool(ensemble, some, 4), PickRequest(4))
+def test_how_the_pool_is_cut_changes_nothing_and_picks_lie_far_apart(ensemble):
+    some = structures(60)
+    once = pick_structures(ensemble, pool(ensemble, some, 60), PickRequest(5))
+    pieces = pick_structures(ensemble, pool(ensemble, some, 7), PickRequest(5))
     assert [c.id for c in once.candidates] == [c.id for c in pieces.candidates]
     assert once.counts == pieces.counts
+    assert once.mean_distance > once.mean_distance_top > 0.0
 
 
-def test_picks_lie_farther_apart_than_the_highest_scores(ensemble: Ensemble) -> None:
-    found = pick_structures(ensemble, pool(ensemble, structures(80), 40), PickRequest(6))
-    assert found.mean_distance > found.mean_distance_top > 0.0
-
-
-def test_copies_are_picked_once(ensemble: Ensemble) -> None:
-    (one,) = structures(1)
-    turned = one.copy()
-    turned.rotate(33, "x")
-    turned.translate([5.0, 1.0, 2.0])
-    order = np.random.default_rng(0).permutation(len(one))
-    several = [one, turned, one[order], *structures(6, seed=6)]
-    found = pick_structures(ensemble, pool(ensemble, several, 3), PickRequest(9))
-    assert len({c.id for c in found.candidates} & {"s0", "s1", "s2"}) == 1
-    assert found.counts["same"] == 2
-
-
-def test_descriptors_do_not_see_turns_shifts_order_or_supercells(ensemble: Ensemble) -> None:
+def test_turns_shifts_order_and_supercells_are_the_same_structure(ensemble):
     cell = Atoms("CO", [[0, 0, 0], [1.3, 1.1, 1.2]], cell=4.2 * np.eye(3), pbc=True)
-    twice = cell.repeat((2, 1, 1))
     turned = cell.copy()
     turned.rotate(40, "z", rotate_cell=True)
+    shifted = cell[[1, 0]]
+    shifted.translate([5.0, 1.0, 2.0])
+    several = [cell, cell.repeat((2, 1, 1)), turned, shifted, *structures(4)]
     graphs = [
         graph_of(atoms, Place(Path("x"), k, str(k)), ensemble.rules)
-        for k, atoms in enumerate([cell, twice, turned, cell[[1, 0]], *structures(4)])
+        for k, atoms in enumerate(several)
     ]
     points = compute_descriptors(ensemble, graphs)
     for other in points[1:4]:
         np.testing.assert_allclose(other, points[0], atol=1e-4)
     assert np.linalg.norm(points[4] - points[0]) > 0.1
+    found = pick_structures(ensemble, pool(ensemble, several, 3), PickRequest(8))
+    assert len({c.id for c in found.candidates} & {"s0", "s1", "s2", "s3"}) == 1
+    assert found.counts["same"] == 3
 
 
-def test_unseen_elements_are_picked_on_request_only(ensemble: Ensemble) -> None:
+def test_unseen_elements_are_picked_on_request_only(ensemble):
     some = [*structures(5), Atoms("UH", [[0, 0, 0], [1.9, 0, 0]])]
     without = pick_structures(ensemble, pool(ensemble, some, 6), PickRequest(6))
     assert without.counts["unseen"] == 1
@@ -249,22 +228,15 @@ def test_unseen_elements_are_picked_on_request_only(ensemble: Ensemble) -> None:
     assert "unseen element U" in told["s5"]
 
 
-def test_forces_rank_by_the_largest_disagreement(ensemble: Ensemble) -> None:
-    some = structures(8)
-    found = pick_structures(ensemble, pool(ensemble, some, 3), PickRequest(8, by="forces"))
+def test_forces_rank_and_sort_structures_by_the_largest_disagreement(ensemble):
+    some = structures(12)
+    everything = pick_structures(ensemble, pool(ensemble, some, 5), PickRequest(12, by="forces"))
     calculator = EnsembleCalculator(ensemble)
-    for candidate in found.candidates:
-        atoms = some[int(candidate.id[1:])]
-        atoms.calc = calculator
-        spread = calculator.get_property("forces_std_epistemic", atoms)
+    for candidate in everything.candidates:
+        spread = calculator.get_property("forces_std_epistemic", some[int(candidate.id[1:])])
         wanted = np.sqrt(np.square(spread).sum(axis=1)).max()
         assert candidate.deviations[DEVIATION] == pytest.approx(wanted, rel=1e-6)
         assert candidate.score == candidate.deviations[DEVIATION]
-
-
-def test_trust_levels_sort_structures(ensemble: Ensemble) -> None:
-    some = structures(12)
-    everything = pick_structures(ensemble, pool(ensemble, some, 12), PickRequest(12, by="forces"))
     values = sorted(c.deviations[DEVIATION] for c in everything.candidates)
     low, high = (values[2] + values[3]) / 2, (values[8] + values[9]) / 2
     found = pick_structures(
@@ -283,23 +255,19 @@ def test_trust_levels_sort_structures(ensemble: Ensemble) -> None:
         (PickRequest(1, by="forces", low=0.3, high=0.1), "is not below --high"),
     ],
 )
-def test_a_request_that_makes_no_sense_is_refused(
-    ensemble: Ensemble, asked: PickRequest, sentence: str
-) -> None:
+def test_a_request_that_makes_no_sense_is_refused(ensemble, asked, sentence):
     with pytest.raises(ConfigError, match=sentence):
         make_ranking(ensemble, asked)
 
 
-def test_a_pool_without_candidates_is_told(ensemble: Ensemble) -> None:
+def test_a_pool_without_candidates_is_told(ensemble):
     with pytest.raises(DataError, match="1 unseen"):
         pick_structures(ensemble, pool(ensemble, [Atoms("U")], 1), PickRequest(3))
     with pytest.raises(DataError, match="0 read"):
         pick_structures(ensemble, iter(()), PickRequest(3))
 
 
-def test_the_command_writes_picks_and_tells(
-    built_zip: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_writes_picks_and_tells(built_zip, tmp_path, capsys):
     some = structures(12)
     for number, atoms in enumerate(some):
         atoms.info["name"] = f"m{number}"
@@ -323,21 +291,16 @@ def test_the_command_writes_picks_and_tells(
     assert "4 of 13 picked" in capsys.readouterr().out
 
 
-def test_a_dry_run_writes_nothing(
-    built_zip: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_dry_run_writes_nothing_and_the_pool_is_never_replaced(built_zip, tmp_path, capsys):
     out = tmp_path / "picked.extxyz"
     command([tmp_path / "pool.extxyz"], ensemble=built_zip, out=out, dry_run=True)
     assert "would rank" in capsys.readouterr().out
     assert not out.exists()
     with pytest.raises(ConfigError, match=r"end it in \.extxyz"):
         command([tmp_path / "x"], ensemble=built_zip, out=tmp_path / "picked.cif", dry_run=True)
-
-
-def test_the_pool_is_never_replaced(tmp_path: Path, built_zip: Path) -> None:
-    pool = tmp_path / "pool.extxyz"
-    write(pool, structures(3))
-    before = pool.read_bytes()
+    source = tmp_path / "source.extxyz"
+    write(source, structures(3))
+    before = source.read_bytes()
     with pytest.raises(ConfigError, match="is read from"):
-        command([pool], ensemble=built_zip, out=pool, number=2)
-    assert pool.read_bytes() == before
+        command([source], ensemble=built_zip, out=source, number=2)
+    assert source.read_bytes() == before

@@ -2,12 +2,10 @@
 
 import csv
 import io
-import os
-import signal
-import subprocess
 import sys
 import weakref
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +15,6 @@ from ase import Atoms
 from ase.build import bulk, molecule
 from ase.db import connect
 from ase.io import write
-from processes import until
 
 from hydragnn_hpo.data.columns import Graph
 from hydragnn_hpo.ensemble import structure_batches as reading_module
@@ -37,19 +34,19 @@ from hydragnn_hpo.ensemble.structure_batches import (
     list_input_sources,
     read_structures,
 )
-from hydragnn_hpo.errors import ConfigError, DataError
+from hydragnn_hpo.errors import ConfigError
 
 Tell = Callable[[PartHeader, bool], None]
 
 
 @pytest.fixture(scope="module")
-def model(built_zip: Path) -> Ensemble:
+def model(built_zip):
     return Ensemble.load(built_zip, precision="fp64")
 
 
 @pytest.fixture
-def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a piece be 4 structures, a batch two or three, and no file small."""
+def small_pieces(monkeypatch):
+    """Make a piece 4 structures, a batch two or three, and no file small."""
     monkeypatch.setattr(reading_module, "MIN_STRUCTURES", 4)
     monkeypatch.setattr(reading_module, "MAX_STRUCTURES", 4)
     monkeypatch.setattr(reading_module, "BATCH_SIZE", 100)
@@ -92,9 +89,7 @@ def table_of(
 
 
 @pytest.mark.usefixtures("small_pieces")
-def test_pieces_of_any_source_give_what_the_structures_give(
-    tmp_path: Path, model: Ensemble, built_zip: Path
-) -> None:
+def test_pieces_of_any_source_give_what_the_structures_give(tmp_path, model, built_zip):
     atoms = frames(9)
     expected = model.predict(atoms).heads["energy"].mean[:, 0]
     write(tmp_path / "a.extxyz", atoms)
@@ -116,7 +111,7 @@ def test_pieces_of_any_source_give_what_the_structures_give(
 
 
 @pytest.mark.usefixtures("small_pieces")
-def test_ranks_read_what_one_process_reads(tmp_path: Path, model: Ensemble) -> None:
+def test_ranks_read_what_one_process_reads(tmp_path, model):
     write(tmp_path / "a.extxyz", frames(10))
     write(tmp_path / "a.traj", frames(6))
     lots = [tmp_path / "a.extxyz", tmp_path / "a.traj"]
@@ -134,11 +129,7 @@ def test_ranks_read_what_one_process_reads(tmp_path: Path, model: Ensemble) -> N
 
 
 @pytest.mark.usefixtures("small_pieces")
-def test_a_store_is_read_with_its_edges_or_with_longer_ones(
-    model: Ensemble, built_zip: Path, tmp_path: Path
-) -> None:
-    from dataclasses import replace
-
+def test_a_store_is_read_with_its_edges_or_with_longer_ones(model, built_zip, tmp_path):
     store = built_zip.parent / "data/toy.bp"
     rows = table_of(model, built_zip, tmp_path / "out.csv", store)
     assert [row["id"] for row in rows] == [f"m{n}" for n in range(60)]
@@ -156,7 +147,7 @@ def test_a_store_is_read_with_its_edges_or_with_longer_ones(
     assert counts[1] > counts[0]
 
 
-def test_a_bad_structure_keeps_its_place_and_stops_nothing(tmp_path: Path, model: Ensemble) -> None:
+def test_a_bad_structure_keeps_its_place_and_stops_nothing(tmp_path, model):
     write(tmp_path / "a.extxyz", [molecule("H2O"), Atoms("CC", np.zeros((2, 3))), bulk("C")])
     (tmp_path / "b.cif").write_text("data_broken\n")
     write(tmp_path / "c.vasp", bulk("C", "diamond", a=3.6))
@@ -171,7 +162,7 @@ def test_a_bad_structure_keeps_its_place_and_stops_nothing(tmp_path: Path, model
 
 
 @pytest.mark.usefixtures("small_pieces")
-def test_a_torn_file_ends_with_the_reason(tmp_path: Path, model: Ensemble) -> None:
+def test_a_torn_file_ends_with_the_reason(tmp_path, model):
     write(tmp_path / "a.extxyz", frames(6))
     lines = (tmp_path / "a.extxyz").read_text().splitlines(keepends=True)
     (tmp_path / "a.extxyz").write_text("".join(lines[:-2]))
@@ -180,9 +171,7 @@ def test_a_torn_file_ends_with_the_reason(tmp_path: Path, model: Ensemble) -> No
     assert list(errors) == ["a.extxyz:6"]
 
 
-def test_structures_bring_their_names_and_what_shall_be_kept(
-    tmp_path: Path, model: Ensemble
-) -> None:
+def test_structures_bring_their_names_and_what_is_kept(tmp_path, model):
     named = [molecule("H2O") for _ in range(4)]
     named[0].info |= {"name": "water", "gap": 1.5, "energy": -3.0}
     named[1].info |= {"id": 17, "label": "x"}
@@ -199,9 +188,7 @@ def test_structures_bring_their_names_and_what_shall_be_kept(
 
 
 @pytest.mark.parametrize("form", ["extxyz", "cif"])
-def test_standard_input_is_read_like_a_file(
-    form: str, model: Ensemble, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_standard_input_is_read_like_a_file(form, model, monkeypatch):
     text = io.BytesIO() if form == "cif" else io.StringIO()
     write(text, [bulk("C", "diamond", a=3.6), bulk("C", "diamond", a=3.7)], format=form)
     content = text.getvalue()
@@ -217,9 +204,7 @@ def test_standard_input_is_read_like_a_file(
 
 
 @pytest.mark.usefixtures("small_pieces")
-def test_no_more_graphs_are_held_than_a_few_batches_have(
-    tmp_path: Path, model: Ensemble, built_zip: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_more_graphs_are_held_than_a_few_batches_have(tmp_path, model, built_zip, monkeypatch):
     monkeypatch.setattr(
         reading_module, "MIN_STRUCTURES", 60
     )  # one piece: batches are what bounds it
@@ -240,14 +225,7 @@ def test_no_more_graphs_are_held_than_a_few_batches_have(
     assert 2 <= most <= 12
 
 
-def test_nothing_to_predict_is_said(tmp_path: Path, model: Ensemble, built_zip: Path) -> None:
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(DataError, match="there is no structure to predict"):
-        table_of(model, built_zip, tmp_path / "out.csv", tmp_path / "empty")
-    assert not (tmp_path / "out.csv.parts").exists()
-
-
-def test_what_is_asked_for_is_looked_at_first(model: Ensemble, built_zip: Path) -> None:
+def test_what_is_asked_for_is_looked_at_first(model, built_zip):
     layout = select_columns(model, built_zip, levels=("95", "50"), keep=("gap", "gap"))
     assert (layout.levels, layout.keep) == ((50, 95), ("gap",))
     with pytest.raises(
@@ -259,9 +237,7 @@ def test_what_is_asked_for_is_looked_at_first(model: Ensemble, built_zip: Path) 
 
 
 @pytest.mark.usefixtures("small_pieces")
-def test_a_broken_run_goes_on_where_it_was(
-    tmp_path: Path, model: Ensemble, built_zip: Path
-) -> None:
+def test_a_broken_run_goes_on_where_it_was(tmp_path, model, built_zip):
     write(tmp_path / "a.extxyz", frames(18))
     table_of(model, built_zip, tmp_path / "whole.csv", tmp_path / "a.extxyz")
     told: list[bool] = []
@@ -280,50 +256,3 @@ def test_a_broken_run_goes_on_where_it_was(
     for name in ("out.csv", "out.nodes.csv"):
         other = tmp_path / name.replace("out", "whole")
         assert (tmp_path / name).read_bytes() == other.read_bytes()
-
-
-RESTS = """
-import time
-from hydragnn_hpo.cli.command_line import main
-from hydragnn_hpo.ensemble.predict_output import PartFolder
-write = PartFolder.write
-def rest(self, *words, **more):
-    write(self, *words, **more)
-    time.sleep(3600)
-PartFolder.write = rest
-main()
-"""
-"""The command, but that it rests after its first part: however fast it is, it is killed there."""
-
-
-@pytest.mark.slow
-def test_a_killed_command_goes_on_and_gives_the_same_bytes(tmp_path: Path, built_zip: Path) -> None:
-    write(tmp_path / "a.extxyz", frames(4000))
-    command = [sys.executable, "-m", "hydragnn_hpo", "predict", "a.extxyz", "--ensemble"]
-    command += [str(built_zip), "--out"]
-
-    def run(out: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([*command, out], cwd=tmp_path, capture_output=True, text=True)
-
-    assert run("whole.csv").returncode == 0
-    killed = subprocess.Popen(
-        [sys.executable, "-c", RESTS, *command[3:], "out.csv"],
-        cwd=tmp_path,
-        stderr=subprocess.DEVNULL,
-    )
-    try:
-        until(lambda: list(tmp_path.glob("out.csv.parts/[0-9]*.part")), "part")
-    finally:
-        os.kill(killed.pid, signal.SIGKILL)
-        killed.wait()
-    assert not (tmp_path / "out.csv").exists()
-    other = subprocess.run(
-        [*command, "out.csv", "--levels", "50"], cwd=tmp_path, capture_output=True, text=True
-    )
-    assert other.returncode == 2
-    assert "was begun with another set of options" in other.stderr
-    assert run("out.csv").returncode == 0
-    for name in ("out.csv", "out.nodes.csv"):
-        whole = tmp_path / name.replace("out", "whole")
-        assert (tmp_path / name).read_bytes() == whole.read_bytes()
-    assert not list(tmp_path.glob("*.parts"))

@@ -1,7 +1,5 @@
 """Pieces that are done: kept whole, refused for another plan, put in order."""
 
-from pathlib import Path
-
 import pytest
 
 from hydragnn_hpo.ensemble.predict_output import PartFolder, PredictOutcome
@@ -17,13 +15,13 @@ def filled(parts: PartFolder, *chunks: tuple[int, int, bool]) -> None:
 
 
 @pytest.fixture
-def parts(tmp_path: Path) -> PartFolder:
+def parts(tmp_path):
     parts = PartFolder(tmp_path / "out.csv")
     parts.begin({"ensemble": "a", "structures": "b"})
     return parts
 
 
-def test_a_part_is_read_as_it_was_written(parts: PartFolder) -> None:
+def test_a_part_is_read_as_it_was_written(parts):
     chunk = ChunkId(3, 14)
     said = parts.write(
         chunk, {"": b"x\n\ny", ".nodes": b""}, PredictOutcome(5, 1, ["why"], {"gap"}), last=True
@@ -35,7 +33,7 @@ def test_a_part_is_read_as_it_was_written(parts: PartFolder) -> None:
     assert parts.header(ChunkId(3, 15)) is None
 
 
-def test_all_are_there_when_every_source_has_come_to_its_last(parts: PartFolder) -> None:
+def test_all_are_there_when_every_source_has_come_to_its_last(parts):
     filled(parts, (0, 0, False), (1, 0, True))
     assert parts.headers(2) is None
     filled(parts, (0, 1, True), (0, 2, True))  # a rank looked beyond the end
@@ -44,7 +42,7 @@ def test_all_are_there_when_every_source_has_come_to_its_last(parts: PartFolder)
     assert parts.headers(0) == {}
 
 
-def test_the_same_plan_goes_on_and_another_is_refused(parts: PartFolder) -> None:
+def test_the_same_plan_goes_on_and_another_is_refused(parts):
     filled(parts, (0, 0, True))
     PartFolder(parts.out).begin({"ensemble": "a", "structures": "b"})
     assert parts.header(ChunkId(0, 0)) is not None
@@ -54,7 +52,7 @@ def test_the_same_plan_goes_on_and_another_is_refused(parts: PartFolder) -> None
     PartFolder(parts.out).begin({"ensemble": "a", "structures": "c"})
 
 
-def test_a_part_that_was_cut_off_is_not_there(parts: PartFolder) -> None:
+def test_a_part_that_was_cut_off_is_not_there(parts):
     filled(parts, (0, 0, True))
     (path,) = parts.folder.glob("*.part")
     path.write_bytes(path.read_bytes()[:-1])
@@ -63,7 +61,7 @@ def test_a_part_that_was_cut_off_is_not_there(parts: PartFolder) -> None:
     assert parts.header(ChunkId(0, 0)) is None
 
 
-def test_a_part_that_was_altered_is_refused(parts: PartFolder) -> None:
+def test_a_part_that_was_altered_is_refused(parts):
     filled(parts, (0, 0, True))
     (path,) = parts.folder.glob("*.part")
     content = path.read_bytes()
@@ -74,7 +72,7 @@ def test_a_part_that_was_altered_is_refused(parts: PartFolder) -> None:
 
 
 @pytest.mark.parametrize("plan", [None, "[1]"], ids=["gone", "a list"])
-def test_chunks_of_nobody_knows_what_are_not_taken(tmp_path: Path, plan: str | None) -> None:
+def test_chunks_of_an_unknown_plan_are_not_taken(tmp_path, plan):
     parts = PartFolder(tmp_path / "out.csv")
     parts.begin({"set of structures": "some"})
     parts.write(ChunkId(0, 0), {"": b"1\n"}, PredictOutcome(1), last=True)

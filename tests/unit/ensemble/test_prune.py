@@ -1,12 +1,11 @@
 """Fewer members: weights still sum to one, and sigma is that of the members that stay."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from hydragnn_hpo.ensemble.artefact import ArtefactContent, Manifest, read_artefact
+from hydragnn_hpo.ensemble.artefact import Manifest, read_artefact
 from hydragnn_hpo.ensemble.artefact_writer import render_model_card, write_artefact
 from hydragnn_hpo.ensemble.calibrate import calibrate
 from hydragnn_hpo.ensemble.calibration_data import (
@@ -21,7 +20,7 @@ from hydragnn_hpo.errors import ConfigError
 
 
 @pytest.fixture(scope="module")
-def content(built_zip: Path) -> ArtefactContent:
+def content(built_zip):
     return read_artefact(built_zip)
 
 
@@ -29,9 +28,7 @@ def weights_of(manifest: Manifest, head: str) -> dict[str, float]:
     return {m.trial: m.weights[head] for m in manifest.members if head in m.weights}
 
 
-def test_the_calibration_data_repeats_the_calibration_of_the_build(
-    content: ArtefactContent,
-) -> None:
+def test_the_calibration_data_repeats_the_calibration_of_the_build(content):
     assert content.calibration_data is not None
     for name, head in content.manifest.heads.items():
         again = content.calibration_data.calibrate_head(
@@ -45,13 +42,15 @@ def test_the_calibration_data_repeats_the_calibration_of_the_build(
         assert (again.rows, again.groups) == (head.calibration.rows, head.calibration.groups)
 
 
-def test_two_members_are_calibrated_on_what_these_two_said(content: ArtefactContent) -> None:
+def test_two_members_are_calibrated_on_what_these_two_said(content):
     names = [member.trial for member in content.manifest.members]
-    stay = names[1:3]
+    stay = names[2:4]
     pruned, changes = prune_members(content, stay, where="here")
     assert [m.trial for m in pruned.manifest.members] == stay
     assert set(pruned.configs) == set(pruned.weights) == set(stay)
     assert pruned.manifest.evaluation == {}
+    cutoff = max(content.configs[name].model.cutoff for name in stay)
+    assert pruned.manifest.cutoff == cutoff < content.manifest.cutoff
     assert pruned.manifest.pruned[0].removed == tuple(sorted(set(names) - set(stay)))
     assert content.calibration_data is not None
     for name, head in pruned.manifest.heads.items():
@@ -77,13 +76,13 @@ def test_two_members_are_calibrated_on_what_these_two_said(content: ArtefactCont
         assert head.calibration.quantiles == pytest.approx(wanted.quantiles)
         error = np.abs(mean - seen.truth)[seen.mask]
         assert changes[name].mae_after == pytest.approx(error.mean())
-        inside = error <= head.calibration.half_width(head.calibration.sigma(spread))[seen.mask]
+        half = head.calibration.half_width(head.calibration.sigma(spread))[seen.mask]
+        assert changes[name].width90_after == pytest.approx(2.0 * half.mean())
+        inside = error <= half
         assert inside.mean() >= 0.9
 
 
-def test_a_pruned_ensemble_is_written_opened_and_pruned_again(
-    content: ArtefactContent, tmp_path: Path
-) -> None:
+def test_a_pruned_ensemble_is_written_opened_and_pruned_again(content, tmp_path):
     names = [member.trial for member in content.manifest.members]
     once, _ = prune_members(content, names[:3], where="here")
     write_artefact(tmp_path / "once.zip", once)
@@ -99,20 +98,7 @@ def test_a_pruned_ensemble_is_written_opened_and_pruned_again(
     assert "calibrated again" in card
 
 
-def test_the_cutoff_shrinks_with_the_members(content: ArtefactContent) -> None:
-    short = min(content.configs, key=lambda name: content.configs[name].model.cutoff)
-    pruned, _ = prune_members(content, [short], where="here")
-    assert pruned.manifest.cutoff == content.configs[short].model.cutoff
-    assert pruned.manifest.cutoff < content.manifest.cutoff
-
-
-def test_without_calibration_data_nothing_is_made_up(content: ArtefactContent) -> None:
-    blind = replace(content, calibration_data=None)
-    with pytest.raises(ConfigError, match="here: does not hold what its members said"):
-        prune_members(blind, [content.manifest.members[0].trial], where="here")
-
-
-def test_a_head_must_keep_a_member(content: ArtefactContent) -> None:
+def test_a_head_must_keep_a_member_and_the_calibration_data_be_there(content):
     manifest = content.manifest
     first, second, *others = manifest.members
     share = first.weights["charge"]
@@ -125,9 +111,12 @@ def test_a_head_must_keep_a_member(content: ArtefactContent) -> None:
     uneven = replace(content, manifest=manifest.model_copy(update={"members": members}))
     with pytest.raises(ConfigError, match="no member that stays takes part in head 'charge'"):
         prune_members(uneven, [first.trial], where="here")
+    blind = replace(content, calibration_data=None)
+    with pytest.raises(ConfigError, match="here: does not hold what its members said"):
+        prune_members(blind, [first.trial], where="here")
 
 
-def test_who_stays(content: ArtefactContent) -> None:
+def test_who_stays(content):
     first, *others = content.manifest.members
     heavier = {name: min(2 * w, 1.0) for name, w in others[-1].weights.items()}
     last = others[-1].model_copy(update={"weights": heavier})
@@ -146,7 +135,7 @@ def test_who_stays(content: ArtefactContent) -> None:
         choose_members(manifest.model_copy(update={"members": (first,)}), 1, [])
 
 
-def test_variances_of_members_count(content: ArtefactContent) -> None:
+def test_variances_of_members_count(content):
     """With residuals drawn from N(0, v) and no spread, sigma^2 = c v with c near 1."""
     rng = np.random.default_rng(0)
     variance = rng.uniform(0.1, 4.0, (4000, 1))
@@ -164,7 +153,7 @@ def test_variances_of_members_count(content: ArtefactContent) -> None:
     assert fit.quantiles["0.9"] == pytest.approx(1.645, abs=0.1)
 
 
-def test_calibration_data_comes_back_as_it_went_in(content: ArtefactContent) -> None:
+def test_calibration_data_comes_back_as_it_went_in(content):
     data = content.calibration_data
     assert data is not None
     weights = {name: weights_of(content.manifest, name) for name in data.heads}
@@ -195,7 +184,7 @@ def test_calibration_data_comes_back_as_it_went_in(content: ArtefactContent) -> 
         (lambda a: a.pop("structures/kind/all"), "one kind each"),
     ],
 )
-def test_calibration_data_that_lies(content: ArtefactContent, change, sentence: str) -> None:
+def test_calibration_data_that_lies(content, change, sentence):
     assert content.calibration_data is not None
     arrays = {key: array.copy() for key, array in to_arrays(content.calibration_data).items()}
     change(arrays)

@@ -4,14 +4,10 @@ import re
 import runpy
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[3]
 
 
-def test_the_example_of_the_readme_runs(
-    built_zip: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
-) -> None:
+def test_the_example_of_the_readme_runs(built_zip, tmp_path, monkeypatch, capsys):
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     (example,) = [block for block in blocks if "EnsembleCalculator" in block]
     for old, new in (

@@ -6,7 +6,6 @@ import socket
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -26,7 +25,6 @@ from hydragnn_hpo.ensemble.serve import Limits, PredictService, PredictWorker, b
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.http_service import Token, is_loopback, listen
 
-Call = Callable[..., Any]
 TOKEN = Token("a-token-for-tests-only", made=False)
 WATER = {
     "id": "water",
@@ -42,7 +40,7 @@ CRYSTAL = {
 
 
 @pytest.fixture(scope="session")
-def ensemble(built_zip: Path) -> Ensemble:
+def ensemble(built_zip):
     return Ensemble.load(built_zip)
 
 
@@ -58,7 +56,7 @@ async def client_of(app: Starlette) -> AsyncIterator[httpx.AsyncClient]:
 
 
 @pytest.fixture
-def call(ensemble: Ensemble) -> Call:
+def call(ensemble):
     """Run some calls against a service with the limits given, and give their result."""
 
     def run(ask: Callable[[httpx.AsyncClient], Awaitable[Any]], **limits: Any) -> Any:
@@ -92,7 +90,7 @@ def refusal(answer: httpx.Response) -> str:
     return str(found["error"])
 
 
-def test_answers_equal_those_of_the_ensemble(call: Call, ensemble: Ensemble) -> None:
+def test_answers_equal_those_of_the_ensemble(call, ensemble):
     answer = call(post(WATER, CRYSTAL))
     several = [
         Atoms(WATER["symbols"], WATER["positions"]),
@@ -111,7 +109,7 @@ def test_answers_equal_those_of_the_ensemble(call: Call, ensemble: Ensemble) -> 
     assert answer.json()["units"] == {"energy": "eV/atom", "charge": "e"}
 
 
-def test_extxyz_says_the_same_as_json(call: Call) -> None:
+def test_extxyz_says_the_same_as_json(call):
     text = "3\nProperties=species:S:1:pos:R:3 id=water\nO 0 0 0\nH 0.96 0 0\nH -0.24 0.93 0\n"
     from_json = call(post(WATER)).json()
     for kind in ("chemical/x-extxyz", "text/plain; charset=utf-8"):
@@ -124,7 +122,6 @@ def test_extxyz_says_the_same_as_json(call: Call) -> None:
         ({"positions": [[0, 0, 0], [float("nan"), 0, 0], [0, 1, 0]]}, "finite number"),
         ({"positions": [[0, 0, 0], [0, 0, 0], [0, 1, 0]]}, "at one place"),
         ({"positions": [[0, 0, 0]]}, "3 elements and 1 positions"),
-        ({"positions": [[0, 0], [1, 1], [2, 2]]}, "at least 3 items"),
         ({"positions": "here"}, "valid list"),
         ({"symbols": ["O", "H", "Qq"]}, "unknown element at atom 3"),
         ({"numbers": [8, 1, 1]}, "either numbers or symbols"),
@@ -140,44 +137,27 @@ def test_extxyz_says_the_same_as_json(call: Call) -> None:
         ({"positions": [[0, 0, 0], [10**400, 0, 0], [0, 1, 0]]}, "valid number"),
     ],
 )
-def test_a_bad_structure_has_its_reason_and_spoils_no_other(
-    call: Call, change: dict[str, Any], reason: str
-) -> None:
-    body = json.dumps({"structures": [WATER, {**WATER, **change}, WATER]})
+def test_a_bad_structure_has_its_reason_and_spoils_no_other(call, change, reason):
+    body = json.dumps({"structures": [WATER, {**WATER, **change}, WATER, 5]})
     answer = call(raw(body))
-    before, bad, after = errors_of(answer)
-    assert before is None
-    assert after is None
+    before, bad, after, number = errors_of(answer)
+    assert (before, after, number) == (None, None, "structure 4 is no JSON object.")
     assert bad is not None
     assert reason in bad
     assert "heads" not in answer.json()["structures"][1]
 
 
-def test_what_is_no_structure_is_told(call: Call) -> None:
-    assert errors_of(call(post(5, WATER))) == ["structure 1 is no JSON object.", None]
-
-
-def test_an_unseen_element_is_flagged(call: Call) -> None:
-    strange = {**WATER, "symbols": ["U", "H", "H"]}
-    (entry,) = call(post(strange)).json()["structures"]
-    assert "unseen element U" in entry["trust"]
-
-
-@pytest.mark.parametrize("header", ["", "Bearer wrong", "Basic YTpi", "Bearer "])
-@pytest.mark.parametrize("path", ["/info", "/predict"])
-def test_without_the_token_nothing_is_told(call: Call, header: str, path: str) -> None:
-    method = "POST" if path == "/predict" else "GET"
-    answer = call(lambda c: c.request(method, path, headers={"authorization": header}))
-    assert answer.status_code == 401
-    assert "Bearer" in refusal(answer)
-
-
-def test_health_needs_no_token_and_says_nothing_more(call: Call) -> None:
+@pytest.mark.parametrize(("method", "path"), [("GET", "/info"), ("POST", "/predict")])
+def test_without_the_token_nothing_is_told_but_health(call, method, path):
+    for header in ("", "Bearer wrong"):
+        answer = call(lambda c, h=header: c.request(method, path, headers={"authorization": h}))
+        assert answer.status_code == 401
+        assert "Bearer" in refusal(answer)
     answer = call(lambda c: c.get("/health", headers={"authorization": ""}))
     assert (answer.status_code, answer.json()) == (200, {"status": "ok"})
 
 
-def test_info_names_heads_units_and_limits(call: Call) -> None:
+def test_info_names_heads_units_and_limits(call):
     told = call(lambda c: c.get("/info"), structures=7).json()
     assert told["heads"]["charge"]["unit"] == "e"
     assert told["elements"] == [1, 6, 7, 8]
@@ -185,8 +165,8 @@ def test_info_names_heads_units_and_limits(call: Call) -> None:
     assert "positions" in told["structure"]["properties"]
 
 
-@pytest.mark.parametrize("path", ["/docs", "/openapi.json", "/", "/predict/../../etc/passwd"])
-def test_there_are_no_other_pages(call: Call, path: str) -> None:
+@pytest.mark.parametrize("path", ["/docs", "/", "/predict/../../etc/passwd"])
+def test_there_are_no_other_pages(call, path):
     answer = call(lambda c: c.get(path))
     assert answer.status_code in (404, 405)
     refusal(answer)
@@ -196,9 +176,7 @@ def test_there_are_no_other_pages(call: Call, path: str) -> None:
     ("body", "kind", "status"),
     [
         ("{", "application/json", 400),
-        ("", "application/json", 400),
         (b"\xff\xfe\x00", "application/json", 400),
-        ("[" * 200_000, "application/json", 400),
         ('{"structures": ' + "[" * 200_000, "application/json", 400),
         ('{"structures": [' + "9" * 5000 + "]}", "application/json", 400),
         ("[]", "application/json", 400),
@@ -212,24 +190,20 @@ def test_there_are_no_other_pages(call: Call, path: str) -> None:
         ("\n\n", "text/plain", 400),
     ],
 )
-def test_a_body_that_is_no_use_is_refused(call: Call, body: Any, kind: str, status: int) -> None:
+def test_a_body_that_is_no_use_is_refused(call, body, kind, status):
     answer = call(raw(body, kind))
     assert answer.status_code == status, answer.text
     refusal(answer)
 
 
-def test_compressed_bodies_are_refused(call: Call) -> None:
-    answer = call(post(WATER, headers={"content-encoding": "gzip"}))
-    assert answer.status_code == 415
-
-
-def test_a_body_is_refused_by_what_it_claims(call: Call) -> None:
+def test_a_body_is_refused_by_what_it_claims(call):
     answer = call(raw(b" " * 2000), body_bytes=1000)
     assert answer.status_code == 413
     assert "1000 bytes" in refusal(answer)
+    assert call(post(WATER, headers={"content-encoding": "gzip"})).status_code == 415
 
 
-def test_a_body_without_a_length_is_counted_while_it_comes(call: Call) -> None:
+def test_a_body_without_a_length_is_counted_while_it_comes(call):
     taken = 0
 
     async def endless() -> AsyncIterator[bytes]:
@@ -244,35 +218,21 @@ def test_a_body_without_a_length_is_counted_while_it_comes(call: Call) -> None:
     assert taken <= 103
 
 
-def test_too_many_structures_and_atoms_are_refused(call: Call) -> None:
-    assert call(post(*[WATER] * 4), structures=3).status_code == 413
-    assert errors_of(call(post(WATER), atoms=2)) == ["structure 1 has 3 atoms, the limit is 2."]
-    text = "3\n\nO 0 0 0\nH 0.96 0 0\nH -0.24 0.93 0\n"
-    found = errors_of(call(raw(text, "text/plain"), atoms=2))
-    assert found == ["structure 1 has 3 atoms, the limit is 2."]
-
-
-@pytest.mark.slow
-def test_a_million_atoms_cost_nothing_but_their_bytes(
-    call: Call, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """They are counted: nobody looks at each, makes a structure of them, or seeks neighbours."""
-    monkeypatch.setattr(serve, "parse_config", unwanted)
-    monkeypatch.setattr(serve, "graph_of", unwanted)
-    body = (
-        b'{"structures": [{"positions": [' + b"[0,0,0]," * 999_999 + b'[0,0,0]], "numbers": []}]}'
-    )
-    (error,) = errors_of(call(raw(body), body_bytes=10_000_000))
-    assert error == "structure 1 has 1000000 atoms, the limit is 2000."
-
-
 def unwanted(*_: Any, **__: Any) -> None:
     raise AssertionError("it would take long")
 
 
-def test_many_images_are_refused_before_they_are_sought(
-    call: Call, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_too_much_is_counted_and_not_looked_at(call, monkeypatch):
+    monkeypatch.setattr(serve, "parse_config", unwanted)
+    monkeypatch.setattr(serve, "graph_of", unwanted)
+    assert call(post(*[WATER] * 4), structures=3).status_code == 413
+    limit = "structure 1 has 3 atoms, the limit is 2."
+    assert errors_of(call(post(WATER), atoms=2)) == [limit]
+    text = "3\n\nO 0 0 0\nH 0.96 0 0\nH -0.24 0.93 0\n"
+    assert errors_of(call(raw(text, "text/plain"), atoms=2)) == [limit]
+
+
+def test_many_images_are_refused_before_they_are_sought(call, monkeypatch):
     monkeypatch.setattr(serve, "graph_of", unwanted)
     rng = np.random.default_rng(0)
     crowd = {
@@ -286,27 +246,27 @@ def test_many_images_are_refused_before_they_are_sought(
     assert "too many for so small a cell" in error
 
 
-def test_a_graph_with_too_many_edges_is_refused(call: Call) -> None:
+def test_a_graph_with_too_many_edges_is_refused(call):
     (error,) = errors_of(call(post(CRYSTAL), edges=10))
     assert error is not None
     assert "the limit is 10" in error
 
 
 @pytest.mark.parametrize("info", ["occupancy=5", 'occupancy="{}"', "units=[", "a=_JSON [1"])
-def test_strange_comments_do_no_harm(call: Call, info: str) -> None:
+def test_strange_comments_do_no_harm(call, info):
     text = f"1\n{info} Properties=species:S:1:pos:R:3\nH 0 0 0\n"
     answer = call(raw(text + "1\n\nH 0 0 0\n", "text/plain"))
     assert answer.status_code == 200
     assert answer.json()["structures"][1]["error"] is None
 
 
-def test_names_that_are_no_utf8_come_back(call: Call) -> None:
+def test_names_that_are_no_utf8_come_back(call):
     answer = call(raw(json.dumps({"structures": [{**WATER, "id": "\ud800"}]})))
     assert answer.json()["structures"][0]["id"] == "\ud800"
 
 
 @pytest.fixture
-def came(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def came(monkeypatch):
     """Note each request that waits for its answer."""
     noted: list[str] = []
     submit = PredictWorker.submit
@@ -320,9 +280,7 @@ def came(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return noted
 
 
-def test_requests_that_wait_are_answered_together_and_equal(
-    call: Call, ensemble: Ensemble, came: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_requests_that_wait_are_answered_together_and_equal(call, ensemble, came, monkeypatch):
     sizes: list[int] = []
     whole = Ensemble.predict
 
@@ -349,7 +307,7 @@ def test_requests_that_wait_are_answered_together_and_equal(
 
 
 @pytest.fixture
-def gate(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+def gate(monkeypatch):
     """Hold every prediction until it is set."""
     opened = threading.Event()
     whole = Ensemble.predict
@@ -362,9 +320,7 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     return opened
 
 
-def test_who_comes_when_all_places_are_taken_is_sent_away(
-    call: Call, gate: threading.Event, came: list[str]
-) -> None:
+def test_who_comes_when_all_places_are_taken_is_sent_away(call, gate, came):
     async def crowd(client: httpx.AsyncClient) -> tuple[httpx.Response, list[httpx.Response]]:
         inside = [asyncio.create_task(post(WATER)(client)) for _ in range(3)]
         async with asyncio.timeout(SECONDS):
@@ -380,9 +336,7 @@ def test_who_comes_when_all_places_are_taken_is_sent_away(
     assert [answer.status_code for answer in inside] == [200, 200, 200]
 
 
-def test_what_takes_too_long_is_given_up_and_the_next_is_answered(
-    call: Call, gate: threading.Event, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_takes_too_long_is_given_up_and_the_next_is_answered(call, gate, monkeypatch):
     given: list[Limits] = []
     make = PredictService.__init__
 
@@ -403,7 +357,7 @@ def test_what_takes_too_long_is_given_up_and_the_next_is_answered(
     assert after.status_code == 200
 
 
-def test_a_body_that_does_not_come_is_given_up(call: Call) -> None:
+def test_a_body_that_does_not_come_is_given_up(call):
     async def slow() -> AsyncIterator[bytes]:
         yield b"{"
         await asyncio.sleep(3600)
@@ -413,9 +367,7 @@ def test_a_body_that_does_not_come_is_given_up(call: Call) -> None:
     refusal(answer)
 
 
-def test_where_the_models_fail_each_structure_is_tried_alone(
-    call: Call, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_where_the_models_fail_each_structure_is_tried_alone(call, monkeypatch, caplog):
     whole = Ensemble.predict
 
     def fragile(self: Ensemble, columns: Any, indices: Any) -> Any:
@@ -431,9 +383,7 @@ def test_where_the_models_fail_each_structure_is_tried_alone(
     assert "secret" not in answer.text + caplog.text
 
 
-def test_an_error_nobody_thought_of_shows_nothing(
-    call: Call, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_unexpected_error_shows_nothing(call, monkeypatch, caplog):
     def broken(*_: Any) -> None:
         raise LookupError("secret words")
 
@@ -444,7 +394,7 @@ def test_an_error_nobody_thought_of_shows_nothing(
     assert "LookupError in broken" in caplog.text
 
 
-def test_what_is_not_finite_becomes_null(call: Call, ensemble: Ensemble) -> None:
+def test_what_is_not_finite_becomes_null(call, ensemble):
     head = ensemble.members[0].model.heads["energy"]
     parameter = next(head.parameters())
     kept = parameter.data.clone()
@@ -462,18 +412,13 @@ def test_what_is_not_finite_becomes_null(call: Call, ensemble: Ensemble) -> None
 # -- the command ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.1.2.3", "example.org"])
-def test_others_get_in_only_with_a_chosen_token(
-    built_zip: Path, monkeypatch: pytest.MonkeyPatch, host: str
-) -> None:
+def test_others_get_in_only_with_a_chosen_token_and_over_a_warning(built_zip, monkeypatch, capsys):
     monkeypatch.delenv("HYDRAGNN_HPO_TOKEN", raising=False)
-    with pytest.raises(ConfigError, match="choose a token"):
-        command(built_zip, host=host, dry_run=True)
-
-
-def test_with_a_token_they_do_over_a_warning(
-    built_zip: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+    command(built_zip, dry_run=True)
+    assert capsys.readouterr().err == "", "on loopback"
+    for host in ("0.0.0.0", "example.org"):
+        with pytest.raises(ConfigError, match="choose a token"):
+            command(built_zip, host=host, dry_run=True)
     monkeypatch.setenv("HYDRAGNN_HPO_TOKEN", "a-token-for-tests-only")
     command(built_zip, host="0.0.0.0", dry_run=True)
     said = capsys.readouterr()
@@ -483,23 +428,16 @@ def test_with_a_token_they_do_over_a_warning(
     assert "a-token" not in said.out + said.err
 
 
-def test_on_loopback_nothing_is_warned_of(
-    built_zip: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    command(built_zip, dry_run=True)
-    assert capsys.readouterr().err == ""
-
-
 @pytest.mark.parametrize(
     ("host", "inside"),
     [("127.0.0.1", True), ("127.8.8.8", True), ("::1", True), ("localhost", True)]
     + [("0.0.0.0", False), ("::", False), ("192.168.0.1", False), ("localhost.evil.org", False)],
 )
-def test_loopback_is_known(host: str, inside: bool) -> None:
+def test_loopback_is_known(host, inside):
     assert is_loopback(host) is inside
 
 
-def test_a_port_in_use_is_a_sentence() -> None:
+def test_a_port_in_use_is_a_sentence():
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -508,25 +446,17 @@ def test_a_port_in_use_is_a_sentence() -> None:
             listen("127.0.0.1", port)
 
 
-def test_without_a_lattice_every_pair_counts_once() -> None:
+def test_pairs_are_bounded_by_the_images_along_the_heights_of_the_cell():
     assert bound_pairs(7, np.zeros((3, 3)), (False, False, False), 5.0) == 49
-
-
-def test_images_of_a_cubic_cell_are_counted_along_its_heights() -> None:
     # a = 2, cutoff 5: 2 * 5 / 2 + 1 = 6 images along each of two directions
     assert bound_pairs(3, 2.0 * np.eye(3), (True, True, False), 5.0) == pytest.approx(9 * 36)
-
-
-def test_a_lattice_that_spans_nothing_has_no_bound() -> None:
-    cell = np.array([[1.0, 0, 0], [2.0, 0, 0], [0, 0, 1.0]])
-    assert bound_pairs(1, cell, (True, True, True), 5.0) == np.inf
+    flat = np.array([[1.0, 0, 0], [2.0, 0, 0], [0, 0, 1.0]])
+    assert bound_pairs(1, flat, (True, True, True), 5.0) == np.inf
 
 
 @settings(max_examples=30, deadline=None)
 @given(st.integers(0, 10**6), st.integers(1, 6), st.floats(1.0, 6.0), st.integers(0, 7))
-def test_there_are_never_more_edges_than_the_bound(
-    seed: int, atoms: int, cutoff: float, mask: int
-) -> None:
+def test_there_are_never_more_edges_than_the_bound(seed, atoms, cutoff, mask):
     rng = np.random.default_rng(seed)
     cell = 3.0 * np.eye(3) + rng.uniform(-1.2, 1.2, (3, 3))
     pbc = [bool(mask & bit) for bit in (1, 2, 4)]

@@ -9,7 +9,6 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -72,7 +71,7 @@ class Service:
 
 
 @pytest.fixture(scope="module")
-def service(built_zip: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+def service(built_zip, tmp_path_factory):
     running = Service(built_zip, tmp_path_factory.mktemp("service"))
     try:
         running.wait()
@@ -82,7 +81,7 @@ def service(built_zip: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         running.process.wait()
 
 
-def test_it_answers_survives_attacks_and_stops_when_told(service: Service) -> None:
+def test_it_answers_survives_attacks_and_stops_when_told(service):
     status, answer = service.ask({"structures": [WATER, {**WATER, "positions": []}]})
     assert status == 200
     good, bad = answer["structures"]  # type: ignore[misc]

@@ -1,15 +1,14 @@
 """How the input is cut: the same for every rank."""
 
 import os
-from pathlib import Path
 
 import pytest
 
-from hydragnn_hpo.ensemble.structure_batches import InputSource, checksum_input, list_input_sources
+from hydragnn_hpo.ensemble.structure_batches import checksum_input, list_input_sources
 from hydragnn_hpo.errors import DataError
 
 
-def test_small_files_are_taken_together_and_large_ones_alone(tmp_path: Path) -> None:
+def test_small_files_are_taken_together_and_large_ones_alone(tmp_path):
     sizes = {"a.cif": 10, "b.cif": 10, "c.xyz": 1 << 16, "d.cif": 10, "e.db": 10, "f.cif": 1}
     for name, size in sizes.items():
         (tmp_path / name).write_bytes(b"x" * size)
@@ -28,7 +27,7 @@ def test_small_files_are_taken_together_and_large_ones_alone(tmp_path: Path) -> 
     ]
 
 
-def test_a_source_has_at_most_256_files(tmp_path: Path) -> None:
+def test_a_source_has_at_most_256_files(tmp_path):
     for number in range(300):
         (tmp_path / f"{number:03d}.cif").write_text("x")
     sources = list_input_sources([tmp_path])
@@ -38,14 +37,7 @@ def test_a_source_has_at_most_256_files(tmp_path: Path) -> None:
     ]
 
 
-def test_a_store_is_one_source(tmp_path: Path) -> None:
-    store = tmp_path / "x.bp"
-    store.mkdir()
-    (store / "index.json").write_text("{}")
-    assert list_input_sources([store]) == [InputSource((store,), whole=False)]
-
-
-def test_what_is_no_file_is_refused_before_anything_is_read(tmp_path: Path) -> None:
+def test_what_is_no_file_is_refused_before_anything_is_read(tmp_path):
     with pytest.raises(DataError, match="no such file"):
         list_input_sources([tmp_path / "none.cif"])
     os.mkfifo(tmp_path / "pipe")
@@ -53,7 +45,7 @@ def test_what_is_no_file_is_refused_before_anything_is_read(tmp_path: Path) -> N
         list_input_sources([tmp_path / "pipe"])
 
 
-def test_the_identity_knows_names_sizes_and_times(tmp_path: Path) -> None:
+def test_the_identity_knows_names_sizes_and_times(tmp_path):
     path = tmp_path / "a.cif"
     path.write_text("one")
     before = checksum_input(list_input_sources([path]))

@@ -117,9 +117,7 @@ def assert_same_slopes(said: dict[str, Tensor], ensemble: Ensemble, atoms: Atoms
 
 @pytest.mark.parametrize("target", ["energy", "charge"])
 @pytest.mark.parametrize("name", STRUCTURES)
-def test_one_edge_list_and_a_ghost_serve_all_members(
-    built_zip: Path, target: str, name: str
-) -> None:
+def test_one_edge_list_and_a_ghost_serve_all_members(built_zip, target, name):
     ensemble = some_of(built_zip, "t0001", "t0002", "t0003", "t0004", precision="fp64")
     program = EnsembleProgram(ensemble.members, target, ensemble.manifest.heads[target])
     assert_same(program(*inputs(STRUCTURES[name], ensemble.cutoff)), ensemble, target, name)
@@ -158,7 +156,7 @@ def alone(path: Path, cutoff: float, tmp_path: Path) -> dict[str, dict[str, Tens
 
 @pytest.mark.slow
 @pytest.mark.parametrize("aot", [False, True], ids=["exported", "compiled"])
-def test_a_program_needs_nothing_of_ours(built_zip: Path, tmp_path: Path, aot: bool) -> None:
+def test_a_program_needs_nothing_of_ours(built_zip, tmp_path, aot):
     if aot:
         target, ensemble = "charge", member_with(Ensemble.load(built_zip), "gin", layers=1)
     else:
@@ -214,7 +212,7 @@ def member_with(
 
 
 @pytest.mark.parametrize("conv", CONVS)
-def test_every_conv_ignores_the_ghost_or_is_refused(built_zip: Path, conv: str) -> None:
+def test_every_conv_ignores_the_ghost_or_is_refused(built_zip, conv):
     ensemble = member_with(Ensemble.load(built_zip), conv)
     if conv in REFUSED:
         with pytest.raises(ConfigError, match=REFUSED[conv]):
@@ -228,7 +226,7 @@ def test_every_conv_ignores_the_ghost_or_is_refused(built_zip: Path, conv: str) 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("conv", [conv for conv in CONVS if conv not in REFUSED])
-def test_every_conv_that_is_not_refused_is_traced(built_zip: Path, conv: str) -> None:
+def test_every_conv_that_is_not_refused_is_traced(built_zip, conv):
     ensemble = member_with(Ensemble.load(built_zip), conv, layers=1)
     module = trace_program(ensemble, "charge").module()
     for name in ("several", "atom"):
@@ -247,15 +245,13 @@ def test_every_conv_that_is_not_refused_is_traced(built_zip: Path, conv: str) ->
         ({"pool": "attention"}, "pool 'attention'"),
     ],
 )
-def test_what_depends_on_values_is_refused(
-    built_zip: Path, told: dict[str, Any], reason: str
-) -> None:
+def test_what_depends_on_values_is_refused(built_zip, told, reason):
     ensemble = member_with(Ensemble.load(built_zip), "gin", **told)
     with pytest.raises(ConfigError, match=f"member t0001 cannot be exported: .*{reason}"):
         check_exportable(ensemble, "energy")
 
 
-def test_attributes_are_inputs(built_zip: Path) -> None:
+def test_attributes_are_inputs(built_zip):
     ensemble = member_with(
         Ensemble.load(built_zip), "schnet", attributes=["charge"], conditioning="film"
     )
@@ -278,14 +274,14 @@ class Guesser(torch.nn.Module):
         return (scalars if float(scalars.sum()) > 0 else -scalars), state
 
 
-def test_a_conv_that_looks_at_values_is_one_sentence(built_zip: Path) -> None:
+def test_a_conv_that_looks_at_values_is_one_sentence(built_zip):
     ensemble = member_with(Ensemble.load(built_zip), "gin")
     ensemble.members[0].model.trunk.convs[0] = Guesser()
     with pytest.raises(ConfigError, match="'charge' cannot be traced .*depends on values"):
         trace_program(ensemble, "charge")
 
 
-def test_wrong_names_are_one_sentence(built_zip: Path, tmp_path: Path) -> None:
+def test_wrong_names_are_one_sentence(built_zip, tmp_path):
     run = CliRunner()
     arguments = ["ensemble", "export", str(built_zip), "--out", str(tmp_path / "x.pt2")]
     done = run.invoke(app, [*arguments, "--target", "enrgy"])

@@ -32,28 +32,18 @@ def sample(rows: int = 3000, factor: float = 1.0, seed: int = 0) -> tuple[np.nda
 
 
 @pytest.mark.parametrize(("error", "sigma"), [(0.0, 1.0), (0.7, 0.2), (-1.3, 2.0)])
-def test_crps_is_its_integral(error: float, sigma: float) -> None:
+def test_crps_is_its_integral(error, sigma):
     """CRPS is the integral of (F(x) - [x >= truth])^2; the mean is 0 here, the truth ``error``."""
     ends = (min(0.0, error) - 9 * sigma, max(0.0, error) + 9 * sigma)
     below, _ = quad(lambda x: norm.cdf(x, scale=sigma) ** 2, ends[0], error)
     above, _ = quad(lambda x: norm.sf(x, scale=sigma) ** 2, error, ends[1])
     found = uncertainty_scores.crps(np.array([error]), np.array([sigma]))
     assert found == pytest.approx(below + above, rel=1e-7)
-
-
-def test_crps_of_a_certain_prediction_is_the_absolute_error() -> None:
-    assert uncertainty_scores.crps(np.array([0.5, -1.0]), np.zeros(2)) == pytest.approx(0.75)
-
-
-def test_nll_is_that_of_scipy() -> None:
-    error, sigma = sample(200)
-    assert uncertainty_scores.nll(error, sigma) == pytest.approx(
-        -norm.logpdf(error, scale=sigma).mean()
-    )
+    assert uncertainty_scores.crps(np.array([0.5, -1.0]), np.zeros(2)) == 0.75, "sigma is 0"
 
 
 @pytest.mark.parametrize("factor", [0.5, 1.0, 2.5])
-def test_the_toolbox_agrees(factor: float) -> None:
+def test_the_toolbox_agrees(factor):
     error, sigma = sample(2000, factor)
     mean = np.zeros(2000)
     assert uncertainty_scores.crps(error, sigma) == pytest.approx(
@@ -69,7 +59,7 @@ def test_the_toolbox_agrees(factor: float) -> None:
     assert uncertainty_scores.miscalibration_area(error, sigma) == pytest.approx(area, abs=2e-3)
 
 
-def test_miscalibration_area_by_hand() -> None:
+def test_miscalibration_area_by_hand():
     """Two values that every interval holds, and two that none does.
 
     The curve is 0.5 throughout: two triangles of height and width 0.5, 0.125 each.
@@ -79,14 +69,11 @@ def test_miscalibration_area_by_hand() -> None:
     # One value at the median of |z|: 0 up to 0.5, then 1: again two triangles of 0.125.
     one = np.array([norm.ppf(0.75)])
     assert uncertainty_scores.miscalibration_area(one, np.ones(1)) == pytest.approx(0.25)
-
-
-def test_miscalibration_area_of_what_is_never_inside_is_a_half() -> None:
-    with np.errstate(divide="ignore"):
+    with np.errstate(divide="ignore"):  # never inside
         assert uncertainty_scores.miscalibration_area(np.ones(5), np.zeros(5)) == pytest.approx(0.5)
 
 
-def test_lines_cross_the_diagonal_by_hand() -> None:
+def test_lines_cross_the_diagonal_by_hand():
     """Covered 0.3 at 0.25 and 0.7 at 0.75: gaps 0, 0.05, -0.05, 0.
 
     Two triangles of width 0.25 and height 0.05, and between them two of width 0.25.
@@ -95,41 +82,36 @@ def test_lines_cross_the_diagonal_by_hand() -> None:
     assert area == pytest.approx(4 * 0.5 * 0.25 * 0.05)
 
 
-def test_gaussian_coverage_by_hand() -> None:
+def test_gaussian_coverage_by_hand():
     """|z| of 0.5, 1, 2: the 50 % interval ends at 0.674, the 90 % one at 1.645."""
     error, levels = np.array([0.5, -1.0, 2.0]), np.array([0.5, 0.9, 0.99])
     found = uncertainty_scores.gaussian_coverage(error, np.ones(3), levels)
     assert found == pytest.approx([1 / 3, 2 / 3, 1.0])
+    end = np.array([norm.ppf(0.75)])  # belongs to the interval
+    assert uncertainty_scores.gaussian_coverage(end, np.ones(1), np.array([0.5])) == [1.0]
 
 
-def test_ence_of_honest_sigmas_is_small_and_of_halved_ones_is_one() -> None:
-    """With sigma halved the error is twice what each bin says: |2 - 1| / 1."""
-    error, sigma = sample(200_000)
-    assert uncertainty_scores.ence(error, sigma) < 0.01
-    assert uncertainty_scores.ence(error, sigma / 2) == pytest.approx(1.0, abs=0.02)
-
-
-def test_ence_by_hand() -> None:
+def test_ence_by_hand():
     """Two bins of ten: sigma 1 with errors of 2, sigma 4 with errors of 3."""
     sigma = np.repeat([1.0, 4.0], 10)
     error = np.repeat([2.0, -3.0], 10)
     assert uncertainty_scores.ence(error, sigma) == pytest.approx((1.0 + 0.25) / 2)
 
 
-def test_sparsification_by_hand() -> None:
+def test_sparsification_by_hand():
     """Errors 1, 2, 3 with the smallest taken away first: means 2, 2.5, 3, relative to 2."""
     curve = uncertainty_scores.sparsification(np.array([1.0, -2.0, 3.0]), np.array([3.0, 2.0, 1.0]))
     assert curve == pytest.approx([1.0, 1.25, 1.5])
 
 
-def test_ause_of_the_oracle_is_zero_and_of_a_constant_the_whole_area() -> None:
+def test_ause_of_the_oracle_is_zero_and_of_a_constant_the_whole_area():
     error, _ = sample(500)
     assert uncertainty_scores.ause(error, np.abs(error)) == pytest.approx(0.0, abs=1e-12)
     oracle = uncertainty_scores.sparsification(error, np.abs(error))
     assert uncertainty_scores.ause(error, np.ones(500)) == pytest.approx((1.0 - oracle).mean())
 
 
-def test_equal_sigmas_leave_in_any_order() -> None:
+def test_equal_sigmas_leave_in_any_order():
     error, sigma = sample(60)
     tied = np.round(sigma, 1)
     order = np.random.default_rng(3).permutation(60)
@@ -138,14 +120,14 @@ def test_equal_sigmas_leave_in_any_order() -> None:
     )
 
 
-def test_rank_correlation_of_a_constant_has_no_value() -> None:
+def test_rank_correlation_of_a_constant_has_no_value():
     assert np.isnan(uncertainty_scores.spearman(np.array([1.0, 2.0]), np.ones(2)))
     assert uncertainty_scores.spearman(np.array([1.0, -2.0, 3.0]), np.array([0.1, 0.2, 0.3])) == 1.0
 
 
 @settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 10_000), unit=st.floats(1e-3, 1e3), rows=st.integers(1, 300))
-def test_the_unit_changes_what_has_one(seed: int, unit: float, rows: int) -> None:
+def test_the_unit_changes_what_has_one(seed, unit, rows):
     error, sigma = sample(rows, 1.5, seed)
     one, other = (
         uncertainty_scores.gaussian_scores(f * error[:, None], f * sigma[:, None])
@@ -172,7 +154,7 @@ def predicted(errors: list[float], spread: float = 0.5, width: int = 1) -> HeadO
     return HeadOnLabels(truth, 0 * truth, column, 0 * column, np.full(rows, "all"))
 
 
-def test_figures_by_hand() -> None:
+def test_figures_by_hand():
     """Sigma is 1: half of the 90 % interval is 9, of the 50 % one 5; raw they are z / 2."""
     figures = compute_figures(predicted([1.0, -6.0, 8.0, 10.0]), KNOWN, 0.0)
     assert figures["rows"] == 4
@@ -187,19 +169,19 @@ def test_figures_by_hand() -> None:
     assert figures["raw_width90"] == pytest.approx(1.6448536)
 
 
-def test_components_of_a_vector_are_values() -> None:
+def test_components_of_a_vector_are_values():
     figures = compute_figures(predicted([1.0, -6.0, 8.0, 10.0, 0.0, 0.0], width=3), KNOWN, 0.0)
     assert figures["rows"] == 2
     assert figures["coverage90"] == pytest.approx(5 / 6)
 
 
-def test_a_predicted_variance_counts_in_both() -> None:
+def test_a_predicted_variance_counts_in_both():
     found = replace(predicted([1.0, 2.0]), noise=np.full((2, 1), 0.75))
     assert found.raw.ravel() == pytest.approx([1.0, 1.0])
     assert found.sigma(replace(KNOWN, c=4.0)).ravel() == pytest.approx([2.0, 2.0])
 
 
-def test_the_conformal_area_is_zero_where_the_curve_is_the_diagonal() -> None:
+def test_the_conformal_area_is_zero_where_the_curve_is_the_diagonal():
     """Errors at 0.5, 1, 1.5 ... 10 are reached at 5 %, 10 %, ...: one more value each."""
     errors = [0.5 * k for k in range(1, 21)]
     figures = compute_figures(predicted(errors), KNOWN, 0.0)
@@ -207,7 +189,7 @@ def test_the_conformal_area_is_zero_where_the_curve_is_the_diagonal() -> None:
     assert figures["area"] > 0.3
 
 
-def test_kinds_have_intervals_of_their_own() -> None:
+def test_kinds_have_intervals_of_their_own():
     tables = {"large": {key(q): 100 * q for q in GRID}}
     found = replace(predicted([1.0, 8.0, 12.0, 20.0]), stratum=np.array(["s", "s", "large", "s"]))
     kinds = np.array(["x", "x", "y", "y"])
@@ -218,7 +200,7 @@ def test_kinds_have_intervals_of_their_own() -> None:
     assert parts["y"]["mae"] == 16.0
 
 
-def test_curves_hold_what_is_drawn() -> None:
+def test_curves_hold_what_is_drawn():
     rng = np.random.default_rng(0)
     curves = compute_curves(predicted(rng.normal(size=400).tolist()), KNOWN)
     assert curves["calibration"]["level"] == list(GRID)
@@ -230,7 +212,7 @@ def test_curves_hold_what_is_drawn() -> None:
     assert curves["sparsification"]["sigma"] == pytest.approx([1.0] * 100)
 
 
-def test_members_that_agree_have_no_raw_likelihood() -> None:
+def test_members_that_agree_have_no_raw_likelihood():
     figures = compute_figures(predicted([1.0, 2.0], spread=0.0), replace(KNOWN, b=1.0), 0.0)
     assert figures["raw_nll"] == np.inf
     assert np.isfinite(figures["nll"])
