@@ -15,7 +15,7 @@ from golden_journal import FOLDER, JOURNALS, folded, prefixes, text_of
 from hydragnn_hpo.campaign.journal import encode, read_journal
 from hydragnn_hpo.campaign.state import _HANDLERS
 
-ROOM = Path(__file__).parents[2] / "hydragnn_hpo" / "campaign"
+GUIDE = Path(__file__).parents[2] / "docs" / "guide" / "campaigns.md"
 CAMPAIGN: dict[str, Any] = {
     "name": "golden",
     "data": [{"card": "golden"}],
