@@ -1,9 +1,11 @@
 """Five crystals in a file of every format that readers know, made by hand."""
 
+import bz2
 import csv
 import gzip
 import io
 import json
+import lzma
 from collections.abc import Callable
 from pathlib import Path
 
@@ -37,10 +39,13 @@ def extxyz(folder: Path) -> Source:
     return Source(folder / "all.extxyz", ("gap",))
 
 
-def compressed(folder: Path) -> Source:
-    text = extxyz(folder).path.read_bytes()
-    (folder / "all.extxyz.gz").write_bytes(gzip.compress(text))
-    return Source(folder / "all.extxyz.gz", ("gap",))
+def compressed(suffix: str, compress: Callable[[bytes], bytes]) -> Make:
+    def make(folder: Path) -> Source:
+        path = folder / f"all.extxyz.{suffix}"
+        path.write_bytes(compress(extxyz(folder).path.read_bytes()))
+        return Source(path, ("gap",))
+
+    return make
 
 
 def trajectory(folder: Path) -> Source:
@@ -54,6 +59,22 @@ def folder_of_files(folder: Path) -> Source:
         write(folder / f"c{number}.cif", atoms)
     (folder / "id_prop.csv").write_text("\n".join(lines))
     return Source(folder, ("gap",))
+
+
+def folder_with_header(folder: Path) -> Source:
+    source = folder_of_files(folder)
+    lines = [f"c{number},7,{atoms.info['gap']}" for number, atoms in enumerate(truths())]
+    (folder / "id_prop.csv").write_text("\n".join(["file,other,gap", *lines]))
+    return source
+
+
+def csv_of_paths(folder: Path) -> Source:
+    lines = ["gap,where"]
+    for number, atoms in enumerate(truths()):
+        write(folder / f"POSCAR_{number}", atoms, format="vasp")
+        lines.append(f"{atoms.info['gap']},POSCAR_{number}")
+    (folder / "all.csv").write_text("\n".join(lines))
+    return Source(folder / "all.csv", ("gap",), "where")
 
 
 def csv_of_cifs(folder: Path) -> Source:
@@ -216,9 +237,13 @@ def smiles(folder: Path) -> Source:
 
 FIXTURES: dict[str, tuple[str, Make]] = {
     "extxyz": ("extxyz", extxyz),
-    "extxyz.gz": ("extxyz", compressed),
+    "extxyz.gz": ("extxyz", compressed("gz", gzip.compress)),
+    "extxyz.bz2": ("extxyz", compressed("bz2", bz2.compress)),
+    "extxyz.xz": ("extxyz", compressed("xz", lzma.compress)),
     "trajectory": ("ase_file", trajectory),
     "folder": ("folder", folder_of_files),
+    "folder with header": ("folder", folder_with_header),
+    "csv of paths": ("table", csv_of_paths),
     "csv of cifs": ("table", csv_of_cifs),
     "matbench": ("table", matbench),
     "matbench gz": ("table", matbench_gz),

@@ -7,7 +7,6 @@ import pytest
 
 from hydragnn_hpo.config.data_config import TargetConfig
 from hydragnn_hpo.data.columns import Columns, Graph, columns_of
-from hydragnn_hpo.data.graph_sizes import edge_lengths, size_stats
 from hydragnn_hpo.data.normalize import RIDGE, fit_element_baseline, fit_target_stats
 from hydragnn_hpo.errors import DataError
 
@@ -66,20 +65,6 @@ def test_a_target_without_training_values_is_an_error(divided: Columns) -> None:
     divided.masks["energy"][:] = False
     with pytest.raises(DataError, match="target 'energy' has no value in the training split"):
         fit_target_stats(divided, TARGETS)
-
-
-def test_sizes_and_degrees(divided: Columns) -> None:
-    stats = size_stats(divided, 4.5)
-    assert stats["num_graphs"] == 18
-    # Three each of Cu, H2O, Ar, Na4Cl4, C6H6, C2.
-    total = 3 * (1 + 3 + 1 + 8 + 12 + 2)
-    assert stats["nodes"] == {"mean": total / 18, "min": 1, "max": 12, "total": total}
-    assert list(stats["degree"]) == ["3.0", "4.0", "4.5"]
-    assert stats["degree"]["4.5"] == pytest.approx(len(divided.edges) / len(divided.numbers))
-    assert stats["degree"]["3.0"] < stats["degree"]["4.0"] < stats["degree"]["4.5"]
-    assert edge_lengths(divided).max() <= 4.5
-    assert stats["train_nodes"] == divided.num_nodes()[divided.split == 0].sum()
-    assert stats["elements"] == [1, 6, 8, 11, 17, 18, 29]
 
 
 PLANTED = {1: -3.0, 6: 2.0, 8: 0.5, 26: -7.0}
@@ -201,8 +186,6 @@ def test_a_rare_element_stays_small():
 
 
 def test_one_composition_alone_needs_no_numbers():
-    columns = planted(TOTAL, count=20)
-    columns.numbers[:] = 6
     same = planted(TOTAL, count=20, sizes=(5, 6))
     same.numbers[:] = 6
     found = fit_element_baseline(same, "x", TOTAL, train_mean(same, TOTAL))
