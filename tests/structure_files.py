@@ -202,29 +202,44 @@ def pyg(folder: Path) -> Source:
     return Source(folder / "all.pt", ("gap",))
 
 
-def hydragnn_bp(folder: Path) -> Source:
-    """Write the layout of HydraGNN's ``AdiosWriter``."""
-    keys = {
-        "x": [np.stack([a.numbers, a.arrays["charge"]], axis=1).astype(float) for a in truths()],
-        "pos": [atoms.positions for atoms in truths()],
-        "cell": [atoms.cell.array for atoms in truths()],
-        "gap": [np.array([atoms.info["gap"]]) for atoms in truths()],
-        "charge": [atoms.arrays["charge"] for atoms in truths()],
-    }
-    with adios2.Stream(str(folder / "all.bp"), "w") as stream:
+def write_as_hydragnn(path: Path, sets: dict[str, list[dict[str, np.ndarray]]]) -> None:
+    """Write a file as HydraGNN's ``AdiosWriter`` does, with one process."""
+    with adios2.Stream(str(path), "w") as stream:
         stream.begin_step()
-        stream.write_attribute("trainset/ndata", np.array(5))
-        for key, arrays in keys.items():
-            counts = np.array([len(array) for array in arrays])
-            for name, value in (
-                (key, np.concatenate(arrays)),
-                (f"{key}/variable_count", counts),
-                (f"{key}/variable_offset", np.cumsum(counts) - counts),
-            ):
-                shape = list(value.shape)
-                stream.write(f"trainset/{name}", value, shape, [0] * len(shape), shape)
-            stream.write_attribute(f"trainset/{key}/variable_dim", np.array(0))
+        for label, graphs in sets.items():
+            stream.write_attribute(f"{label}/ndata", np.array(len(graphs)))
+            stream.write_attribute(f"{label}/keys", sorted(graphs[0]))
+            for key in sorted(graphs[0]):
+                axis = int(key == "edge_index")
+                arrays = [graph[key] for graph in graphs]
+                arrays = [a.astype(np.uint8) if a.dtype == bool else a for a in arrays]
+                whole = np.ascontiguousarray(np.concatenate(arrays, axis=axis))
+                counts = np.array([array.shape[axis] for array in arrays])
+                for name, value in (
+                    (key, whole),
+                    (f"{key}/variable_count", counts),
+                    (f"{key}/variable_offset", np.cumsum(counts) - counts),
+                ):
+                    shape = list(value.shape)
+                    value = value.copy()
+                    stream.write(f"{label}/{name}", value, shape, [0] * len(shape), shape)
+                stream.write_attribute(f"{label}/{key}/variable_dim", np.array(axis))
+        stream.write_attribute("total_ndata", np.array(sum(map(len, sets.values()))))
         stream.end_step()
+
+
+def hydragnn_bp(folder: Path) -> Source:
+    graphs = [
+        {
+            "x": np.stack([atoms.numbers, atoms.arrays["charge"]], axis=1).astype(float),
+            "pos": atoms.positions,
+            "cell": atoms.cell.array,
+            "gap": np.array([atoms.info["gap"]]),
+            "charge": atoms.arrays["charge"],
+        }
+        for atoms in truths()
+    ]
+    write_as_hydragnn(folder / "all.bp", {"trainset": graphs})
     return Source(folder / "all.bp", ("gap",))
 
 

@@ -7,6 +7,7 @@ import adios2
 import numpy as np
 import pytest
 import torch
+from structure_files import write_as_hydragnn
 from torch_geometric.data import Data, InMemoryDataset
 
 from hydragnn_hpo.data.readers import reader_of
@@ -37,33 +38,6 @@ SALT = {
     "pbc": np.ones(3, dtype=bool),
     "smiles": np.frombuffer(b"[Na+].[Cl-]", dtype=np.uint8),
 }
-VARYING = {"edge_index": 1}
-
-
-def write_as_hydragnn(path: Path, sets: dict[str, list[dict[str, np.ndarray]]]) -> None:
-    """Write a file as HydraGNN's ``AdiosWriter`` does, with one process."""
-    with adios2.Stream(str(path), "w") as stream:
-        stream.begin_step()
-        for label, graphs in sets.items():
-            stream.write_attribute(f"{label}/ndata", np.array(len(graphs)))
-            stream.write_attribute(f"{label}/keys", sorted(graphs[0]))
-            for key in sorted(graphs[0]):
-                axis = VARYING.get(key, 0)
-                arrays = [graph[key] for graph in graphs]
-                arrays = [a.astype(np.uint8) if a.dtype == bool else a for a in arrays]
-                whole = np.ascontiguousarray(np.concatenate(arrays, axis=axis))
-                counts = np.array([array.shape[axis] for array in arrays])
-                for name, value in (
-                    (key, whole),
-                    (f"{key}/variable_count", counts),
-                    (f"{key}/variable_offset", np.cumsum(counts) - counts),
-                ):
-                    shape = list(value.shape)
-                    value = value.copy()
-                    stream.write(f"{label}/{name}", value, shape, [0] * len(shape), shape)
-                stream.write_attribute(f"{label}/{key}/variable_dim", np.array(axis))
-        stream.write_attribute("total_ndata", np.array(sum(map(len, sets.values()))))
-        stream.end_step()
 
 
 @pytest.fixture
