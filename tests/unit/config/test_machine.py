@@ -10,13 +10,11 @@ from hydragnn_hpo.config.machine import (
     PROFILES,
     Directive,
     Interface,
-    LayoutConfig,
     Module,
     Option,
     Place,
     Plain,
     ProfileConfig,
-    SiteConfig,
     Title,
     Variable,
     find_profile,
@@ -81,14 +79,6 @@ def test_a_chain_of_three_files_and_the_origin_of_each_value(write):
     assert found.files == (top, middle, base, shipped)
 
 
-def test_a_file_beside_counts_before_one_that_ships(write):
-    near = write("near/frontier.toml", "n = 1\n")
-    mine = write("near/mine.toml", 'extends = "frontier"\n')
-    assert read_chain(mine) == [(mine, {}), (near, {"n": 1})]
-    other = write("far/other.toml", 'extends = "../near/mine.toml"\n')
-    assert read_chain(other)[-1][1] == {"n": 1}
-
-
 def test_a_file_of_ones_own_may_have_the_name_of_what_it_extends(write):
     mine = write("frontier.toml", 'extends = "frontier"\nscratch = "/fast/$USER"\n')
     profile = read_profile(str(mine))
@@ -98,6 +88,14 @@ def test_a_file_of_ones_own_may_have_the_name_of_what_it_extends(write):
     assert profile.origins["scratch"] == mine
     assert profile.origins["layout.cores_of_slot"] == resource_path(f"{PROFILES}/frontier.toml")
     assert "batch.environment" not in profile.origins, "no file says it"
+
+
+def test_a_file_beside_counts_before_one_that_ships(write):
+    near = write("near/frontier.toml", "n = 1\n")
+    mine = write("near/mine.toml", 'extends = "frontier"\n')
+    assert read_chain(mine) == [(mine, {}), (near, {"n": 1})]
+    other = write("far/other.toml", 'extends = "../near/mine.toml"\n')
+    assert read_chain(other)[-1][1] == {"n": 1}
 
 
 def test_circles_are_refused(write):
@@ -126,6 +124,13 @@ def test_circles_are_refused(write):
         (
             'extends = "frontier"\nslots_per_host = 4',
             "mine.toml: .*describes 8 slots, slots_per_host is 4",
+        ),
+        ('extends = "frontier"\nslot_order = [0, 1, 1]', "name each from 0 to 7 once"),
+        ('extends = "frontier"\n[layout]\nnuma_of_slot = [0, 1]', "describes 2 slots, slots_per"),
+        (
+            'extends = "frontier"\n[[limits]]\nhosts = 300\nwall_hours = 2\n'
+            "[[limits]]\nhosts = 183\nwall_hours = 6",
+            "begin with the fewest",
         ),
         ('extends = "frontier"\nname = false', "'name' is missing"),
         ('extends = "frontier"\nrank = 3', "'rank' is 3"),
@@ -187,24 +192,6 @@ def test_this_computer_is_meant_where_nothing_is_named():
     assert math.isinf(profile.memory_bytes), "nobody has looked yet"
 
 
-def test_what_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match="Did you mean 'frontier'"):
-        find_profile("frontir")
-    path = tmp_path / "mine.toml"
-    wrong = find_profile("frontier").model_copy(update={"slot_order": (0, 1, 1)})
-    path.write_text(dump_config(wrong))
-    with pytest.raises(ConfigError, match="name each from 0 to 7 once"):
-        find_profile(str(path))
-
-
-def test_limits_begin_with_the_fewest_hosts(tmp_path):
-    path = tmp_path / "mine.toml"
-    text = dump_config(find_profile("frontier"))
-    path.write_text(text.replace("hosts = 91", "hosts = 300"))
-    with pytest.raises(ConfigError, match="begin with the fewest"):
-        find_profile(str(path))
-
-
 def test_a_campaign_that_names_no_machine_stays_as_it_is():
     said = MachineConfig(slots=3, max_width=8)
     assert resolve_machine(said, {}) == said
@@ -221,23 +208,43 @@ def test_one_word_says_how_a_machine_is_used(name):
     assert resolve_machine(MachineConfig(profile=f"launch/machines/{name}.toml"), {}) == settled
 
 
-def test_what_is_asked_counts_before_the_campaign_and_the_campaign_before_the_profile():
-    campaign = MachineConfig(profile="frontier", backend="mpiexec", hosts=4)
-    assert resolve_machine(campaign, {}).backend == "mpiexec", "the profile says slurm"
-    assert resolve_machine(campaign, {"backend": "local", "hosts": 2}) == MachineConfig(
-        profile="frontier", backend="local", hosts=2
-    )
+USED = {"backend": "mpiexec", "interface": "hsn0", "address": "x"}
 
 
-def test_another_machine_forgets_how_the_first_was_used_and_nothing_else():
-    campaign = MachineConfig(
-        profile="frontier", backend="mpiexec", interface="hsn0", address="x", hosts=4, lanes=2
-    )
-    assert resolve_machine(campaign, {"profile": "ray"}) == MachineConfig(
-        profile="ray", backend="ray", hosts=4, lanes=2
-    )
-    same = resolve_machine(campaign, {"profile": "frontier"})
-    assert (same.backend, same.interface) == ("mpiexec", "hsn0")
+@pytest.mark.parametrize(
+    ("campaign", "asked", "settled"),
+    [
+        # The profile says slurm.
+        ({"profile": "frontier", **USED}, {}, {"profile": "frontier", **USED}),
+        (
+            {"profile": "frontier", "backend": "mpiexec", "hosts": 4},
+            {"backend": "local", "hosts": 2},
+            {"profile": "frontier", "backend": "local", "hosts": 2},
+        ),
+        # Another machine forgets how the first was used, and nothing else.
+        (
+            {"profile": "frontier", **USED, "hosts": 4, "lanes": 2},
+            {"profile": "ray"},
+            {"profile": "ray", "backend": "ray", "hosts": 4, "lanes": 2},
+        ),
+        (
+            {"profile": "frontier", **USED},
+            {"profile": "frontier"},
+            {"profile": "frontier", **USED},
+        ),
+        # It need not be where the campaign's own would have been.
+        (
+            {"profile": "not/here.toml", "backend": "mpiexec", "hosts": 3},
+            {"profile": "ray"},
+            {"profile": "ray", "backend": "ray", "hosts": 3},
+        ),
+    ],
+    ids=["campaign", "asked", "another", "same", "elsewhere"],
+)
+def test_what_is_asked_counts_before_the_campaign_and_that_before_the_profile(
+    campaign, asked, settled
+):
+    assert resolve_machine(MachineConfig(**campaign), asked) == MachineConfig(**settled)
 
 
 def test_storage_is_shared_whatever_earlier_versions_wrote():
@@ -276,12 +283,6 @@ def test_a_profile_that_is_asked_for_is_looked_up_from_here(mine):
         MachineConfig(profile="mine.toml", backend="mpiexec"), {"profile": str(mine)}, mine.parent
     )
     assert same.backend == "mpiexec", "it is the same machine under another name"
-
-
-def test_a_machine_that_is_asked_for_does_not_need_the_campaigns_own(mine):
-    elsewhere = MachineConfig(profile="not/here.toml", backend="mpiexec", hosts=3)
-    settled = resolve_machine(elsewhere, {"profile": "ray"}, mine.parent)
-    assert settled == MachineConfig(profile="ray", backend="ray", hosts=3)
 
 
 def test_what_is_refused_on_machine():
@@ -431,11 +432,3 @@ def test_lists_of_cores():
     for wrong in ("3-1", "1,1", "1-3,2", "a", "1;2", "-1", "123456"):
         with pytest.raises(ValueError, match="no list|backwards|twice"):
             cores_of(wrong)
-
-
-def test_a_layout_describes_all_slots_or_none():
-    values = find_profile("frontier").model_dump()
-    values["layout"]["numa_of_slot"] = (0, 1)
-    with pytest.raises(ValidationError, match="describes 2 slots, slots_per_host is 8"):
-        type(find_profile()).model_validate(values)
-    assert SiteConfig().layout == LayoutConfig()

@@ -141,14 +141,6 @@ def test_a_batch_moves_whole(columns: Columns) -> None:
     assert {tensor.device.type for tensor in tensors} == {"meta"}
 
 
-def test_single_atoms_carry_graph_targets_too(columns: Columns) -> None:
-    # As many nodes as graphs: the two levels cannot be told apart, and need not be.
-    batch = make_batch(columns, [2, 8, 14], cutoff=None, targets=NAMES)
-    assert len(batch.numbers) == batch.num_graphs == 3
-    expected = columns.targets["energy"][[2, 8, 14]]
-    np.testing.assert_allclose(batch.targets["energy"].numpy(), expected, rtol=1e-6)
-
-
 SMALL = np.array([[2.6, 0.0, 0.0], [0.4, 2.9, 0.0], [-0.3, 0.5, 3.1]])
 """A cell far smaller than the cutoff: several images of each other and of oneself, angstrom."""
 

@@ -76,6 +76,7 @@ def test_rows_lie_end_to_end(sets: list[Columns]) -> None:
 
 def test_graphs_come_as_their_own_set_gives_them(sets: list[Columns]) -> None:
     mixture = Mixture(sets, [PLAIN, PLAIN], ["charge"])
+    assert mixture.take(np.array([], dtype=np.int64)).num_graphs == 0
     taken = mixture.take(ROWS)
     assert taken.num_graphs == len(ROWS)
     assert taken.group.tolist() == mixture.group[ROWS].tolist()
@@ -91,11 +92,6 @@ def test_graphs_come_as_their_own_set_gives_them(sets: list[Columns]) -> None:
         assert one.masks["energy" if row < 18 else "push"].tolist() == (
             own.masks["energy" if row < 18 else "push"].tolist()
         )
-
-
-def test_no_graphs_can_be_taken(sets: list[Columns]) -> None:
-    mixture = Mixture(sets, [PLAIN, PLAIN], ["charge"])
-    assert mixture.take(np.array([], dtype=np.int64)).num_graphs == 0
 
 
 def test_batches_and_counts_know_what_is_missing(sets: list[Columns]) -> None:

@@ -191,8 +191,3 @@ def test_one_composition_alone_needs_no_numbers():
     found = fit_element_baseline(same, "x", TOTAL, train_mean(same, TOTAL))
     assert found["by_number"] == [0.0] * 119
     assert found["mean"] == pytest.approx(train_mean(same, TOTAL))
-
-
-def test_vectors_have_none():
-    target = TargetConfig(level="node", shape="vector", unit="eV/angstrom")
-    assert fit_element_baseline(planted(NODE, count=5), "x", target, 0.0) is None

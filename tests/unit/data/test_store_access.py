@@ -314,17 +314,6 @@ def test_leftovers_of_the_dead_go_and_those_of_the_living_stay(
     os.close(living)
 
 
-def test_stages_make_room_where_no_folder_can_be_made(
-    others: list[Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def mkdir(*_: object, **__: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(os, "mkdir", mkdir)
-    assert store_access.evict_stage(others[0].parent / "another")
-    assert [other.exists() for other in others] == [True, True, False]
-
-
 def test_a_stage_that_cannot_be_removed_is_said_and_windows_are_read(
     many_windows: Path, scratch: Path, others: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
