@@ -65,6 +65,11 @@ def frames(count=12, **info):
     return made
 
 
+def inspect_structures(folder, structures):
+    write(folder / "a.extxyz", structures)
+    return inspect_files([folder / "a.extxyz"])
+
+
 def test_a_folder_of_files_and_several_files(tmp_path):
     (tmp_path / "runs").mkdir()
     for number, atoms in enumerate(frames(8)):
@@ -113,23 +118,32 @@ def test_texts_are_said_to_be_no_targets(tmp_path):
     structures = frames(8)
     for number, atoms in enumerate(structures):
         atoms.info |= {"solvent": "water" if number % 2 else "octanol", "name": f"m{number}"}
-    write(tmp_path / "a.extxyz", structures)
-    left = dict(inspect_files([tmp_path / "a.extxyz"]).proposals.left_out)
+    left = dict(inspect_structures(tmp_path, structures).proposals.left_out)
     assert left["solvent"] == "is text, a head predicts numbers"
     assert "name" not in left  # it is the id
     for atoms in structures:
         del atoms.info["gap"]
-    write(tmp_path / "a.extxyz", structures)
     with pytest.raises(DataError, match="what there is: .*solvent is text"):
-        inspect_files([tmp_path / "a.extxyz"])
+        inspect_structures(tmp_path, structures)
+
+
+@pytest.mark.parametrize(
+    ("info", "says"),
+    [({}, "there are atoms and cells only"), ({"charge": 0}, "charge is 0 everywhere")],
+)
+def test_nothing_to_learn_is_said_with_what_there_is(info, says, tmp_path):
+    bare = [molecule("CH4") for _ in range(6)]
+    for atoms in bare:
+        atoms.info |= info
+    with pytest.raises(DataError, match=says):
+        inspect_structures(tmp_path, bare)
 
 
 def test_attributes_of_alike_names_stay_apart(tmp_path):
     structures = frames(12)
     for number, atoms in enumerate(structures):
         atoms.info |= {"total charge": number % 3, "total_charge": number % 2}
-    write(tmp_path / "a.extxyz", structures)
-    card = card_of(inspect_files([tmp_path / "a.extxyz"]), tmp_path)
+    card = card_of(inspect_structures(tmp_path, structures), tmp_path)
     keys = {name: attribute.key for name, attribute in card.attributes.items()}
     assert keys == {"total_charge": "total charge", "total_charge_2": "total_charge"}
 
@@ -156,24 +170,10 @@ def test_what_cannot_be_read_is_one_sentence(name, content, said, tmp_path):
 
 def test_too_few_structures_are_refused_and_few_are_warned_of(tmp_path):
     for count in (1, 3, 4):
-        write(tmp_path / "few.extxyz", frames(count))
         with pytest.raises(DataError, match=f"holds {count} usable structures; five splits"):
-            inspect_files([tmp_path / "few.extxyz"])
-    write(tmp_path / "some.extxyz", frames(7))
-    warnings = inspect_files([tmp_path / "some.extxyz"]).warnings
+            inspect_structures(tmp_path, frames(count))
+    warnings = inspect_structures(tmp_path, frames(7)).warnings
     assert any("7 structures are few" in said for said in warnings)
-
-
-def test_nothing_to_learn_is_said_with_what_there_is(tmp_path):
-    bare = [molecule("CH4") for _ in range(6)]
-    write(tmp_path / "bare.extxyz", bare)
-    with pytest.raises(DataError, match="there are atoms and cells only"):
-        inspect_files([tmp_path / "bare.extxyz"])
-    for atoms in bare:
-        atoms.info["charge"] = 0
-    write(tmp_path / "bare.extxyz", bare)
-    with pytest.raises(DataError, match="charge is 0 everywhere"):
-        inspect_files([tmp_path / "bare.extxyz"])
 
 
 def test_a_torn_file_is_looked_at_and_said_to_be_torn(tmp_path):
@@ -263,8 +263,7 @@ def test_a_published_split_is_kept(tmp_path):
     for number, atoms in enumerate(structures):
         atoms.info["split"] = "test" if number % 5 == 0 else "train"
         atoms.info["material_id"] = f"m-{number}"
-    write(tmp_path / "s.extxyz", structures)
-    card = card_of(inspect_files([tmp_path / "s.extxyz"]), tmp_path)
+    card = card_of(inspect_structures(tmp_path, structures), tmp_path)
     assert (card.split.published, card.id_key) == ("split", "material_id")
 
 
@@ -284,8 +283,7 @@ def test_a_huge_molecule_among_others_does_not_take_minutes(tmp_path):
     structures = frames(6)
     grid = np.stack(np.meshgrid(*[np.arange(32.0)] * 3), axis=-1).reshape(-1, 3) * 1.5
     structures.append(Atoms("C" * len(grid), positions=grid, info={"gap": 2.0}))
-    write(tmp_path / "huge.extxyz", structures)
-    seen = inspect_files([tmp_path / "huge.extxyz"])
+    seen = inspect_structures(tmp_path, structures)
     assert seen.geometry.sizes == (6, 6, 32**3)
 
 
