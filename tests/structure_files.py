@@ -239,7 +239,8 @@ def hydragnn_bp(folder: Path) -> Source:
         }
         for atoms in truths()
     ]
-    write_as_hydragnn(folder / "all.bp", {"trainset": graphs})
+    sets = {"trainset": graphs[:3], "valset": graphs[3:4], "testset": graphs[4:]}
+    write_as_hydragnn(folder / "all.bp", sets)
     return Source(folder / "all.bp", ("gap",))
 
 

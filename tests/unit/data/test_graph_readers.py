@@ -75,15 +75,6 @@ def test_a_file_of_hydragnn_gives_its_graphs(bp: Path) -> None:
         assert atoms.info["smiles"] == truth["smiles"].tobytes().decode()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("start", "stop"), [(0, 2), (1, 4), (2, None), (4, 5), (3, 3)])
-def test_runs_of_a_file_are_those_of_the_whole(bp: Path, start: int, stop: int | None) -> None:
-    whole, part = read(bp)[start:stop], read(bp, start, stop)
-    assert [name for name, _ in part] == [name for name, _ in whole]
-    for (_, one), (_, two) in zip(part, whole, strict=True):
-        assert one == two
-
-
 @pytest.mark.parametrize("name", ["md.idx", "md.0", "data.0"])
 def test_a_file_without_a_part_is_refused(bp: Path, name: str) -> None:
     (bp / name).write_bytes(b"")
