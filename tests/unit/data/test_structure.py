@@ -76,6 +76,7 @@ WRONG: dict[str, tuple[Atoms, str]] = {
     "no cell": (Atoms("Cu", pbc=True), "that span no volume"),
     "open": (Atoms("Cu", cell=[4, 4, 0], pbc=True), "that span no volume"),
     "flat": (Atoms("Cu", cell=FLAT, pbc=True), "that span no volume"),
+    "nearly flat": (Atoms("Cu", cell=[*FLAT[:2], [4, 4, 0.005]], pbc=True), "span no volume"),
     "thin": (Atoms("Cu", cell=[4, 4, 0.05], pbc=True), "that span no volume"),
 }
 
