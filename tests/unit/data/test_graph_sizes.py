@@ -99,9 +99,11 @@ def test_very_many_neighbours_share_the_last_entry(columns: Columns) -> None:
         ([5] * 3, [5, 6], [3]),
         ([0, 1, 1, 4], [0, 1, 2, 3, 4, 5], [1, 2, 0, 0, 1]),
         ([2, 168, 9, 10], list(range(0, 171, 10)), [2, 1, *[0] * 14, 1]),
+        ([1, 1, 1, 20], list(range(1, 22)), [3, *[0] * 18, 1]),
+        ([1, 1, 1, 21], [0, 1, 2, 4, 8, 16, 32], [0, 3, 0, 0, 0, 1]),
         ([1, 1, 1, 1, 100], [0, 1, 2, 4, 8, 16, 32, 64, 128], [0, 4, 0, 0, 0, 0, 0, 1]),
     ],
-    ids=["equal", "few", "tens", "doubling"],
+    ids=["equal", "few", "tens", "as many as bins", "one more", "doubling"],
 )
 def test_bins_are_round(values: list[int], edges: list[int], counts: list[int]) -> None:
     found = histogram(*np.unique(values, return_counts=True))
