@@ -1,9 +1,11 @@
 """Five crystals in a file of every format that readers know, made by hand."""
 
+import bz2
 import csv
 import gzip
 import io
 import json
+import lzma
 from collections.abc import Callable
 from pathlib import Path
 
@@ -37,10 +39,13 @@ def extxyz(folder: Path) -> Source:
     return Source(folder / "all.extxyz", ("gap",))
 
 
-def compressed(folder: Path) -> Source:
-    text = extxyz(folder).path.read_bytes()
-    (folder / "all.extxyz.gz").write_bytes(gzip.compress(text))
-    return Source(folder / "all.extxyz.gz", ("gap",))
+def compressed(suffix: str, compress: Callable[[bytes], bytes]) -> Make:
+    def make(folder: Path) -> Source:
+        path = folder / f"all.extxyz.{suffix}"
+        path.write_bytes(compress(extxyz(folder).path.read_bytes()))
+        return Source(path, ("gap",))
+
+    return make
 
 
 def trajectory(folder: Path) -> Source:
@@ -54,6 +59,22 @@ def folder_of_files(folder: Path) -> Source:
         write(folder / f"c{number}.cif", atoms)
     (folder / "id_prop.csv").write_text("\n".join(lines))
     return Source(folder, ("gap",))
+
+
+def folder_with_header(folder: Path) -> Source:
+    source = folder_of_files(folder)
+    lines = [f"c{number},7,{atoms.info['gap']}" for number, atoms in enumerate(truths())]
+    (folder / "id_prop.csv").write_text("\n".join(["file,other,gap", *lines]))
+    return source
+
+
+def csv_of_paths(folder: Path) -> Source:
+    lines = ["gap,where"]
+    for number, atoms in enumerate(truths()):
+        write(folder / f"POSCAR_{number}", atoms, format="vasp")
+        lines.append(f"{atoms.info['gap']},POSCAR_{number}")
+    (folder / "all.csv").write_text("\n".join(lines))
+    return Source(folder / "all.csv", ("gap",), "where")
 
 
 def csv_of_cifs(folder: Path) -> Source:
@@ -181,29 +202,45 @@ def pyg(folder: Path) -> Source:
     return Source(folder / "all.pt", ("gap",))
 
 
-def hydragnn_bp(folder: Path) -> Source:
-    """Write the layout of HydraGNN's ``AdiosWriter``."""
-    keys = {
-        "x": [np.stack([a.numbers, a.arrays["charge"]], axis=1).astype(float) for a in truths()],
-        "pos": [atoms.positions for atoms in truths()],
-        "cell": [atoms.cell.array for atoms in truths()],
-        "gap": [np.array([atoms.info["gap"]]) for atoms in truths()],
-        "charge": [atoms.arrays["charge"] for atoms in truths()],
-    }
-    with adios2.Stream(str(folder / "all.bp"), "w") as stream:
+def write_as_hydragnn(path: Path, sets: dict[str, list[dict[str, np.ndarray]]]) -> None:
+    """Write a file as HydraGNN's ``AdiosWriter`` does, with one process."""
+    with adios2.Stream(str(path), "w") as stream:
         stream.begin_step()
-        stream.write_attribute("trainset/ndata", np.array(5))
-        for key, arrays in keys.items():
-            counts = np.array([len(array) for array in arrays])
-            for name, value in (
-                (key, np.concatenate(arrays)),
-                (f"{key}/variable_count", counts),
-                (f"{key}/variable_offset", np.cumsum(counts) - counts),
-            ):
-                shape = list(value.shape)
-                stream.write(f"trainset/{name}", value, shape, [0] * len(shape), shape)
-            stream.write_attribute(f"trainset/{key}/variable_dim", np.array(0))
+        for label, graphs in sets.items():
+            stream.write_attribute(f"{label}/ndata", np.array(len(graphs)))
+            stream.write_attribute(f"{label}/keys", sorted(graphs[0]))
+            for key in sorted(graphs[0]):
+                axis = int(key == "edge_index")
+                arrays = [graph[key] for graph in graphs]
+                arrays = [a.astype(np.uint8) if a.dtype == bool else a for a in arrays]
+                whole = np.ascontiguousarray(np.concatenate(arrays, axis=axis))
+                counts = np.array([array.shape[axis] for array in arrays])
+                for name, value in (
+                    (key, whole),
+                    (f"{key}/variable_count", counts),
+                    (f"{key}/variable_offset", np.cumsum(counts) - counts),
+                ):
+                    shape = list(value.shape)
+                    value = value.copy()
+                    stream.write(f"{label}/{name}", value, shape, [0] * len(shape), shape)
+                stream.write_attribute(f"{label}/{key}/variable_dim", np.array(axis))
+        stream.write_attribute("total_ndata", np.array(sum(map(len, sets.values()))))
         stream.end_step()
+
+
+def hydragnn_bp(folder: Path) -> Source:
+    graphs = [
+        {
+            "x": np.stack([atoms.numbers, atoms.arrays["charge"]], axis=1).astype(float),
+            "pos": atoms.positions,
+            "cell": atoms.cell.array,
+            "gap": np.array([atoms.info["gap"]]),
+            "charge": atoms.arrays["charge"],
+        }
+        for atoms in truths()
+    ]
+    sets = {"trainset": graphs[:3], "valset": graphs[3:4], "testset": graphs[4:]}
+    write_as_hydragnn(folder / "all.bp", sets)
     return Source(folder / "all.bp", ("gap",))
 
 
@@ -216,9 +253,13 @@ def smiles(folder: Path) -> Source:
 
 FIXTURES: dict[str, tuple[str, Make]] = {
     "extxyz": ("extxyz", extxyz),
-    "extxyz.gz": ("extxyz", compressed),
+    "extxyz.gz": ("extxyz", compressed("gz", gzip.compress)),
+    "extxyz.bz2": ("extxyz", compressed("bz2", bz2.compress)),
+    "extxyz.xz": ("extxyz", compressed("xz", lzma.compress)),
     "trajectory": ("ase_file", trajectory),
     "folder": ("folder", folder_of_files),
+    "folder with header": ("folder", folder_with_header),
+    "csv of paths": ("table", csv_of_paths),
     "csv of cifs": ("table", csv_of_cifs),
     "matbench": ("table", matbench),
     "matbench gz": ("table", matbench_gz),

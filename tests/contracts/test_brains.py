@@ -91,19 +91,16 @@ def test_same_seed_and_same_results_give_the_same_proposals(make: Callable[..., 
     assert live(make(seed=8), WAVES) != first
 
 
-def test_proposals_lie_in_their_ranges_and_keep_their_types(make: Callable[..., Brain]) -> None:
-    for values in live(make(), WAVES):
+def test_proposals_are_active_keys_with_values_of_their_ranges(make: Callable[..., Brain]) -> None:
+    asked = live(make(), (4, *[1] * 12))
+    needed = [name for name, parameter in WIDE.items() if not parameter.when]
+    for values in asked:
+        assert active_parameters(WIDE, values) == values
+        assert set(needed) <= set(values)
         for name, value in values.items():
             snapped = snap_value(WIDE[name], value)
             assert snapped == value
             assert type(snapped) is type(value)
-
-
-def test_only_active_keys_are_proposed(make: Callable[..., Brain]) -> None:
-    asked = live(make(), (4, *[1] * 12))
-    assert all(active_parameters(WIDE, values) == values for values in asked)
-    needed = [name for name, parameter in WIDE.items() if not parameter.when]
-    assert all(set(needed) <= set(values) for values in asked)
     assert {"model.options.filters" in values for values in asked} == {True, False}
 
 
@@ -122,14 +119,6 @@ def test_without_news_proposals_still_differ(make: Callable[..., Brain]) -> None
 
 
 @pytest.mark.slow
-def test_a_large_wave_is_filled(make: Callable[..., Brain]) -> None:
-    brain = make()
-    live(brain, (6,))
-    asked = brain.ask(100)
-    assert len({configuration_key(values) for values in asked}) == 100
-
-
-@pytest.mark.slow
 def test_failures_do_not_stop_the_search(make: Callable[..., Brain]) -> None:
     brain = make(initial=2)
     for objective in [None, math.nan, math.inf, -math.inf, 2.0, 1.0]:
@@ -141,8 +130,8 @@ def test_failures_do_not_stop_the_search(make: Callable[..., Brain]) -> None:
 
 
 def test_what_chance_rarely_hits_is_found_in_the_end(make: Callable[..., Brain]) -> None:
-    brain = make({"model.features": ParameterConfig(low=1, high=3000)}, initial=1)
-    assert len({configuration_key(values) for values in brain.ask(4000)}) == 3000
+    brain = make({"model.features": ParameterConfig(low=1, high=1000)}, initial=1)
+    assert len({configuration_key(values) for values in brain.ask(1200)}) == 1000
 
 
 def test_a_restarted_brain_repeats_neither_results_nor_pending(make: Callable[..., Brain]) -> None:
@@ -327,7 +316,8 @@ def test_a_brain_leaves_no_trace_outside_itself(
 
 
 @pytest.mark.slow
-def test_thinking_leaves_torch_out() -> None:
+def test_deephyper_is_imported_when_it_is_asked_and_leaves_torch_and_mpi_alone() -> None:
+    # ASE takes an imported mpi4py for an initialized one: MPI would end the process.
     code = (
         "import sys\n"
         "from hydragnn_hpo.config.search_config import ParameterConfig\n"
@@ -337,7 +327,10 @@ def test_thinking_leaves_torch_out() -> None:
         "brain = make_brain('deephyper', space, seed=0, initial=1)\n"
         "for _ in range(3):\n"
         "    brain.tell(brain.ask(1)[0], 1.0)\n"
-        "assert 'torch' not in sys.modules\n"
+        "assert 'deephyper.hpo' in sys.modules\n"
+        "assert not {'torch', 'mpi4py'} & set(sys.modules)\n"
+        "from ase.parallel import world\n"
+        "assert world.size == 1\n"
     )
     root = Path(__file__).parents[2]
     done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True)
@@ -384,21 +377,3 @@ def test_a_wave_of_a_large_machine_is_filled_after_many_results(name: str) -> No
     brain = make_brain(name, WIDE, seed=1, initial=6)
     brain.replay(rows, [])
     assert len({configuration_key(values) for values in brain.ask(256)}) == 256
-
-
-@pytest.mark.slow
-def test_deephyper_leaves_mpi_alone() -> None:
-    # ASE takes an imported mpi4py for an initialized one: MPI would end the process.
-    code = (
-        "import sys\n"
-        "from hydragnn_hpo.config.search_config import ParameterConfig\n"
-        "from hydragnn_hpo.search.brain import make_brain\n"
-        "space = {'x': ParameterConfig(low=0.0, high=1.0)}\n"
-        "make_brain('deephyper', space, seed=1, initial=2)\n"
-        "assert 'deephyper.hpo' in sys.modules\n"
-        "assert 'mpi4py' not in sys.modules\n"
-        "from ase.parallel import world\n"
-        "assert world.size == 1\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=800)
-    assert done.returncode == 0, done.stderr

@@ -10,13 +10,11 @@ from hydragnn_hpo.config.machine import (
     PROFILES,
     Directive,
     Interface,
-    LayoutConfig,
     Module,
     Option,
     Place,
     Plain,
     ProfileConfig,
-    SiteConfig,
     Title,
     Variable,
     find_profile,
@@ -81,12 +79,6 @@ def test_a_chain_of_three_files_and_the_origin_of_each_value(write):
     assert found.files == (top, middle, base, shipped)
 
 
-def test_a_file_beside_counts_before_one_that_ships(write):
-    near = write("near/frontier.toml", "n = 1\n")
-    mine = write("near/mine.toml", 'extends = "frontier"\n')
-    assert read_chain(mine) == [(mine, {}), (near, {"n": 1})]
-
-
 def test_a_file_of_ones_own_may_have_the_name_of_what_it_extends(write):
     mine = write("frontier.toml", 'extends = "frontier"\nscratch = "/fast/$USER"\n')
     profile = read_profile(str(mine))
@@ -98,10 +90,12 @@ def test_a_file_of_ones_own_may_have_the_name_of_what_it_extends(write):
     assert "batch.environment" not in profile.origins, "no file says it"
 
 
-def test_a_path_from_the_files_own_folder(write):
-    write("elsewhere/base.toml", "n = 1\n")
-    mine = write("here/mine.toml", 'extends = "../elsewhere/base.toml"\n')
-    assert read_chain(mine)[1][1] == {"n": 1}
+def test_a_file_beside_counts_before_one_that_ships(write):
+    near = write("near/frontier.toml", "n = 1\n")
+    mine = write("near/mine.toml", 'extends = "frontier"\n')
+    assert read_chain(mine) == [(mine, {}), (near, {"n": 1})]
+    other = write("far/other.toml", 'extends = "../near/mine.toml"\n')
+    assert read_chain(other)[-1][1] == {"n": 1}
 
 
 def test_circles_are_refused(write):
@@ -110,12 +104,9 @@ def test_circles_are_refused(write):
     write("three.toml", 'extends = "one"\n')
     with pytest.raises(ConfigError, match=r"in a circle: .*one.* -> .*two.* -> .*three.* -> .*one"):
         read_chain(one)
-
-
-def test_a_file_that_extends_itself_by_its_path(write, tmp_path):
-    mine = write("mine.toml", f'extends = "{tmp_path}/mine.toml"\n')
+    alone = write("alone.toml", f'extends = "{one.parent}/alone.toml"\n')
     with pytest.raises(ConfigError, match="in a circle"):
-        read_chain(mine)
+        read_chain(alone)
 
 
 @pytest.mark.parametrize(
@@ -134,6 +125,13 @@ def test_a_file_that_extends_itself_by_its_path(write, tmp_path):
             'extends = "frontier"\nslots_per_host = 4',
             "mine.toml: .*describes 8 slots, slots_per_host is 4",
         ),
+        ('extends = "frontier"\nslot_order = [0, 1, 1]', "name each from 0 to 7 once"),
+        ('extends = "frontier"\n[layout]\nnuma_of_slot = [0, 1]', "describes 2 slots, slots_per"),
+        (
+            'extends = "frontier"\n[[limits]]\nhosts = 300\nwall_hours = 2\n'
+            "[[limits]]\nhosts = 183\nwall_hours = 6",
+            "begin with the fewest",
+        ),
         ('extends = "frontier"\nname = false', "'name' is missing"),
         ('extends = "frontier"\nrank = 3', "'rank' is 3"),
     ],
@@ -144,21 +142,12 @@ def test_what_is_wrong_is_said_in_a_sentence(write, text, says):
         find_profile(str(write("mine.toml", text + "\n")))
 
 
-def test_the_five_lines_of_the_readme(write):
-    mine = write(
-        "mine.toml",
-        'extends = "frontier"\nname = "mine"\nhosts = 64\nscratch = "/tmp"\n'
-        '[rank.many_hosts]\nNCCL_SOCKET_IFNAME = "hsn0"\n',
-    )
-    found, base = find_profile(str(mine)), find_profile("frontier")
-    assert (found.name, found.hosts, found.scratch) == ("mine", 64, "/tmp")
-    assert found.rank.many_hosts == {**base.rank.many_hosts, "NCCL_SOCKET_IFNAME": "hsn0"}
-    same = {"name", "hosts", "scratch", "rank"}
-    assert found.model_dump(exclude=same) == base.model_dump(exclude=same)
-
-
 SITES = ["aurora", "frontier", "lumi", "perlmutter"]
 NAMES = sorted([*SITES, "generic-pbs", "generic-slurm", "ray", "workstation"])
+
+
+def test_these_profiles_ship():
+    assert list(known_profiles()) == NAMES
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -173,10 +162,6 @@ def test_profiles_that_ship(name, tmp_path):
     assert load_config(path, ProfileConfig) == profile, (
         "all of it can be written down and read again"
     )
-
-
-def test_eight_profiles_ship():
-    assert list(known_profiles()) == NAMES
 
 
 @pytest.mark.parametrize("name", SITES)
@@ -207,34 +192,11 @@ def test_this_computer_is_meant_where_nothing_is_named():
     assert math.isinf(profile.memory_bytes), "nobody has looked yet"
 
 
-def test_a_profile_of_ones_own(tmp_path):
-    path = tmp_path / "mine.toml"
-    path.write_text(dump_config(find_profile("generic-slurm").model_copy(update={"name": "mine"})))
-    assert find_profile(str(path)).name == "mine"
-
-
-def test_what_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match="Did you mean 'frontier'"):
-        find_profile("frontir")
-    path = tmp_path / "mine.toml"
-    wrong = find_profile("frontier").model_copy(update={"slot_order": (0, 1, 1)})
-    path.write_text(dump_config(wrong))
-    with pytest.raises(ConfigError, match="name each from 0 to 7 once"):
-        find_profile(str(path))
-
-
-def test_limits_begin_with_the_fewest_hosts(tmp_path):
-    path = tmp_path / "mine.toml"
-    text = dump_config(find_profile("frontier"))
-    path.write_text(text.replace("hosts = 91", "hosts = 300"))
-    with pytest.raises(ConfigError, match="begin with the fewest"):
-        find_profile(str(path))
-
-
 def test_a_campaign_that_names_no_machine_stays_as_it_is():
     said = MachineConfig(slots=3, max_width=8)
     assert resolve_machine(said, {}) == said
     assert resolve_machine(said, {"profile": None, "slots": None}) == said
+    assert resolve_machine(said, {"slots": 0}).slots == 0
 
 
 @pytest.mark.parametrize("name", known_profiles())
@@ -243,31 +205,46 @@ def test_one_word_says_how_a_machine_is_used(name):
     assert settled.profile == name
     assert settled.backend == find_profile(name).backend
     assert settled == resolve_machine(MachineConfig(profile=name), {})
+    assert resolve_machine(MachineConfig(profile=f"launch/machines/{name}.toml"), {}) == settled
 
 
-def test_what_is_asked_counts_before_the_campaign_and_the_campaign_before_the_profile():
-    campaign = MachineConfig(profile="frontier", backend="mpiexec", hosts=4)
-    assert resolve_machine(campaign, {}).backend == "mpiexec", "the profile says slurm"
-    assert resolve_machine(campaign, {"backend": "local", "hosts": 2}) == MachineConfig(
-        profile="frontier", backend="local", hosts=2
-    )
+USED = {"backend": "mpiexec", "interface": "hsn0", "address": "x"}
 
 
-def test_another_machine_forgets_how_the_first_was_used_and_nothing_else():
-    campaign = MachineConfig(
-        profile="frontier", backend="mpiexec", interface="hsn0", address="x", hosts=4, lanes=2
-    )
-    assert resolve_machine(campaign, {"profile": "ray"}) == MachineConfig(
-        profile="ray", backend="ray", hosts=4, lanes=2
-    )
-    same = resolve_machine(campaign, {"profile": "frontier"})
-    assert (same.backend, same.interface) == ("mpiexec", "hsn0")
-
-
-def test_zero_is_asked_too():
-    campaign = MachineConfig(hosts=4, sample_seconds=10.0)
-    settled = resolve_machine(campaign, {"hosts": 0, "sample_seconds": 0.0})
-    assert (settled.hosts, settled.sample_seconds) == (0, 0.0)
+@pytest.mark.parametrize(
+    ("campaign", "asked", "settled"),
+    [
+        # The profile says slurm.
+        ({"profile": "frontier", **USED}, {}, {"profile": "frontier", **USED}),
+        (
+            {"profile": "frontier", "backend": "mpiexec", "hosts": 4},
+            {"backend": "local", "hosts": 2},
+            {"profile": "frontier", "backend": "local", "hosts": 2},
+        ),
+        # Another machine forgets how the first was used, and nothing else.
+        (
+            {"profile": "frontier", **USED, "hosts": 4, "lanes": 2},
+            {"profile": "ray"},
+            {"profile": "ray", "backend": "ray", "hosts": 4, "lanes": 2},
+        ),
+        (
+            {"profile": "frontier", **USED},
+            {"profile": "frontier"},
+            {"profile": "frontier", **USED},
+        ),
+        # It need not be where the campaign's own would have been.
+        (
+            {"profile": "not/here.toml", "backend": "mpiexec", "hosts": 3},
+            {"profile": "ray"},
+            {"profile": "ray", "backend": "ray", "hosts": 3},
+        ),
+    ],
+    ids=["campaign", "asked", "another", "same", "elsewhere"],
+)
+def test_what_is_asked_counts_before_the_campaign_and_that_before_the_profile(
+    campaign, asked, settled
+):
+    assert resolve_machine(MachineConfig(**campaign), asked) == MachineConfig(**settled)
 
 
 def test_storage_is_shared_whatever_earlier_versions_wrote():
@@ -306,17 +283,6 @@ def test_a_profile_that_is_asked_for_is_looked_up_from_here(mine):
         MachineConfig(profile="mine.toml", backend="mpiexec"), {"profile": str(mine)}, mine.parent
     )
     assert same.backend == "mpiexec", "it is the same machine under another name"
-
-
-def test_a_machine_that_is_asked_for_does_not_need_the_campaigns_own(mine):
-    elsewhere = MachineConfig(profile="not/here.toml", backend="mpiexec", hosts=3)
-    settled = resolve_machine(elsewhere, {"profile": "ray"}, mine.parent)
-    assert settled == MachineConfig(profile="ray", backend="ray", hosts=3)
-
-
-def test_a_shipped_profile_has_one_name():
-    for named in ("frontier", "launch/machines/frontier.toml"):
-        assert resolve_machine(MachineConfig(profile=named), {}).profile == "frontier"
 
 
 def test_what_is_refused_on_machine():
@@ -400,6 +366,7 @@ def test_variables_of_a_path_are_filled_in():
     assert fill_path("/mnt/bb/$USER", known) == "/mnt/bb/ada"
     assert fill_path("${USER}/$JOB-x", {"USER": "/home/ada", "JOB": "12"}) == "/home/ada/12-x"
     assert fill_path("/tmp", {}) == "/tmp"
+    assert fill_path("/x/$A", {"A": "$B", "B": "secret"}) == "/x/$B", "filled in once"
 
 
 @pytest.mark.parametrize(
@@ -421,119 +388,42 @@ def test_what_cannot_be_filled_in_is_refused(text, environment, says):
         fill_path(text, environment)
 
 
-def test_what_was_filled_in_is_not_filled_in_again():
-    assert fill_path("/x/$A", {"A": "$B", "B": "secret"}) == "/x/$B"
-
-
-FRONTIER = {
-    0: (3, 0xFE000000000000),
-    1: (3, 0xFE00000000000000),
-    2: (1, 0xFE0000),
-    3: (1, 0xFE000000),
-    4: (0, 0xFE),
-    5: (0, 0xFE00),
-    6: (2, 0xFE00000000),
-    7: (2, 0xFE0000000000),
+MASKS = {
+    "frontier": "fe000000000000 fe00000000000000 fe0000 fe000000 fe fe00 fe00000000 fe0000000000",
+    "lumi": "fe000000000000 fe00000000000000 fe0000 fe000000 fe fe00 fe00000000 fe0000000000",
+    "perlmutter": "ffff000000000000 ffff00000000 ffff0000 ffff",
 }
-"""NUMA domain and mask of each GCD. Source: Frontier user guide (L3 regions and their GPUs); the
-same eight masks are printed in LUMI's guide, distribution-binding."""
+"""Cores of each slot. Sources: Frontier user guide (L3 regions and their GPUs); LUMI's guide,
+distribution-binding, which prints them; nvidia-smi topo -m of two hosts of Perlmutter."""
+
+DOMAINS = {
+    "frontier": (3, 3, 1, 1, 0, 0, 2, 2),
+    "lumi": (3, 3, 1, 1, 0, 0, 2, 2),
+    "perlmutter": (3, 2, 1, 0),
+}
+"""NUMA domain of each slot, from the same pages."""
 
 
-def mask(cores):
-    return sum(1 << core for core in cores)
+@pytest.mark.parametrize("name", MASKS)
+def test_slots_have_the_cores_and_domains_of_the_sites_guide(name):
+    layout = find_profile(name).layout
+    masks = [sum(1 << core for core in cores_of(cores)) for cores in layout.cores_of_slot]
+    assert [f"{mask:x}" for mask in masks] == MASKS[name].split()
+    assert layout.numa_of_slot == DOMAINS[name]
 
 
-def test_frontiers_slots_have_the_masks_and_domains_of_its_guide():
-    layout = find_profile("frontier").layout
-    masks = [mask(cores_of(cores)) for cores in layout.cores_of_slot]
-    assert masks == [FRONTIER[slot][1] for slot in range(8)]
-    assert list(layout.numa_of_slot) == [FRONTIER[slot][0] for slot in range(8)]
-    assert cores_of(layout.reserved) == (0, 8, 16, 24, 32, 40, 48, 56), "first of each L3 region"
-
-
-def test_frontiers_slots_have_a_network_interface_per_card():
-    """Source: Frontier node diagram: each MI250X, a pair of GCDs, has a NIC of its own."""
-    nics = find_profile("frontier").layout.nic_of_slot
-    assert nics == ("hsn0", "hsn0", "hsn1", "hsn1", "hsn2", "hsn2", "hsn3", "hsn3")
-
-
-def test_frontiers_ranks_find_what_hpe_amd_and_olcf_recommend():
-    """Source: docs.olcf.ornl.gov/software/analytics/pytorch_frontier.html, typed from there."""
-    rank = find_profile("frontier").rank
-    recommended = """
-        NCCL_CROSS_NIC=1
-        NCCL_NET_GDR_LEVEL=PHB
-        NCCL_SOCKET_IFNAME=hsn0,hsn1,hsn2,hsn3
-        HSA_FORCE_FINE_GRAIN_PCIE=1
-        FI_MR_CACHE_MONITOR=kdreg2
-        FI_CXI_DISABLE_HOST_REGISTER=1
-        FI_CXI_DEFAULT_CQ_SIZE=131072
-        FI_CXI_RDZV_PROTO=alt_read
-        FI_CXI_RDZV_EAGER_SIZE=0
-        FI_CXI_RDZV_THRESHOLD=0
-        FI_CXI_RDZV_GET_MIN=0
-        FI_CXI_DEFAULT_TX_SIZE=2048
-        FI_CXI_RX_MATCH_MODE=hybrid
-    """
-    wanted = dict(line.split("=", 1) for line in recommended.split())
-    found = {**rank.environment, **rank.many_hosts}
-    assert {name: found.get(name) for name in wanted} == wanted
-    assert (rank.one_host["NCCL_NET"], rank.many_hosts["NCCL_NET"]) == ("Socket", "OFI")
-
-
-def test_frontiers_allocations_are_as_long_as_their_size_allows():
-    """Source: Frontier user guide, job priority by node count: bins 5, 4 and 3 to 1."""
-    hours = find_profile("frontier").longest_hours
-    assert [hours(n) for n in (1, 91, 92, 183, 184, 9408)] == [2, 2, 6, 6, 12, 12]
-
-
-def test_lumis_slots_have_the_masks_that_its_guide_prints():
-    """Source: docs.lumi-supercomputer.eu, distribution-binding, GPU binding, hybrid application."""
-    layout = find_profile("lumi").layout
-    printed = (
-        *("fe000000000000", "fe00000000000000", "fe0000", "fe000000"),
-        *("fe", "fe00", "fe00000000", "fe0000000000"),
-    )
-    assert tuple(f"{mask(cores_of(cores)):x}" for cores in layout.cores_of_slot) == printed
-    first = [cores_of(cores)[0] for cores in layout.cores_of_slot]
-    assert first == [49, 57, 17, 25, 1, 9, 33, 41], "its map_cpu for one thread per rank"
-    assert layout.numa_of_slot == (3, 3, 1, 1, 0, 0, 2, 2), "rocm-smi --showtoponuma, printed there"
-    hours = find_profile("lumi").longest_hours
-    assert [hours(n) for n in (1, 1024, 1025, 2978)] == [48, 48, 6, 6], "standard-g, then bench"
-
-
-def test_perlmutters_gpus_count_against_its_numa_domains():
-    """Source: nvidia-smi topo -m and sysfs of two hosts, as in the profile: GPU i on NUMA 3-i,
-    cores 16(3-i) and the 15 after it, NIC 3-i."""
-    layout = find_profile("perlmutter").layout
-    for gpu in range(4):
-        domain = 3 - gpu
-        assert layout.numa_of_slot[gpu] == domain
-        assert cores_of(layout.cores_of_slot[gpu]) == tuple(range(16 * domain, 16 * domain + 16))
-        assert layout.nic_of_slot[gpu] == f"hsn{domain}"
-
-
-def test_auroras_tiles_have_the_cores_of_its_guide():
-    """Source: docs.alcf.anl.gov, running jobs on Aurora: 12 ranks per node; queues of prod."""
-    profile = find_profile("aurora")
-    scheme = "1-8:9-16:17-24:25-32:33-40:41-48:53-60:61-68:69-76:77-84:85-92:93-100"
-    assert ":".join(profile.layout.cores_of_slot) == scheme
-    assert cores_of(profile.layout.reserved) == (0, 52), "for system services since March 2025"
-    for slot, cores in enumerate(profile.layout.cores_of_slot):
-        socket = profile.layout.numa_of_slot[slot]
-        assert {core // 52 for core in cores_of(cores)} == {socket}, "52 cores per socket"
-    assert (profile.rank.accelerator, profile.rank.visible) == ("xpu", "ZE_AFFINITY_MASK")
-    sizes = (1, 512, 513, 1024, 1025, 1919, 1920, 10624)
-    assert [profile.longest_hours(n) for n in sizes] == [6, 6, 12, 12, 18, 18, 24, 24]
-
-
-def test_a_cluster_that_nobody_described_is_not_guessed_at():
-    profile = find_profile("generic-slurm")
-    assert (profile.backend, profile.batch.scheduler) == ("slurm", "slurm")
-    assert (profile.slots_per_host, profile.memory_gb, profile.hosts) == (0, 0.0, 0)
-    assert profile.layout == LayoutConfig()
-    assert (profile.rank.accelerator, profile.rank.visible) == ("", "")
-    assert (profile.interfaces, profile.scratch, profile.batch.directives) == ((), None, ())
+@pytest.mark.parametrize(
+    ("name", "hours"),
+    [
+        ("frontier", {1: 2, 91: 2, 92: 6, 183: 6, 184: 12, 9408: 12}),  # bins 5, 4 and 3 to 1
+        ("lumi", {1: 48, 1024: 48, 1025: 6, 2978: 6}),  # standard-g, then bench
+        ("aurora", {1: 6, 512: 6, 513: 12, 1025: 18, 1919: 18, 1920: 24, 10624: 24}),
+    ],
+)
+def test_allocations_are_as_long_as_their_size_allows(name, hours):
+    """Sources: the sites' pages on queues and priorities by number of nodes."""
+    longest = find_profile(name).longest_hours
+    assert {hosts: longest(hosts) for hosts in hours} == hours
 
 
 def test_lists_of_cores():
@@ -542,11 +432,3 @@ def test_lists_of_cores():
     for wrong in ("3-1", "1,1", "1-3,2", "a", "1;2", "-1", "123456"):
         with pytest.raises(ValueError, match="no list|backwards|twice"):
             cores_of(wrong)
-
-
-def test_a_layout_describes_all_slots_or_none():
-    values = find_profile("frontier").model_dump()
-    values["layout"]["numa_of_slot"] = (0, 1)
-    with pytest.raises(ValidationError, match="describes 2 slots, slots_per_host is 8"):
-        type(find_profile()).model_validate(values)
-    assert SiteConfig().layout == LayoutConfig()

@@ -134,13 +134,6 @@ def test_what_is_probably_not_meant_is_doubted(base, changes, says):
     assert says in said[0]
 
 
-def test_a_wrong_profile_is_refused_when_it_is_read(tmp_path):
-    path = tmp_path / "mine.toml"
-    path.write_text('extends = "frontier"\n[rank.many_hosts]\nFI_CXI_RDV_PROTO = "alt_read"\n')
-    with pytest.raises(ConfigError, match=r"mine.toml: rank.many_hosts.FI_CXI_RDV_PROTO: nothing"):
-        find_profile(str(path))
-
-
 HOSTILE = ("x\ny", "$(touch x)", "`touch x`", "$(SLURM_NODEID)")
 
 

@@ -25,12 +25,8 @@ def parameter(value):
     return ParameterConfig.model_validate(value)
 
 
-def test_a_list_is_choices():
-    assert parameter([8, 16]).choices == (8, 16)
+def test_a_list_is_choices_that_keep_their_types():
     assert parameter([8, 16]) == parameter({"choices": [8, 16]})
-
-
-def test_choices_keep_their_types():
     found = parameter([True, 1, 1.0, "1"]).choices
     assert [type(value) for value in found] == [bool, int, float, str]
 
@@ -71,30 +67,18 @@ def test_parameters_that_make_no_sense(value, reason):
     assert reason in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        {"low": 8, "high": 64, "step": 8},
-        {"low": 0, "high": 1},
-        {"low": -1.0, "high": 0.0},
-        {"choices": [16], "when": {"model.conv": ["schnet", "painn"]}},
-    ],
-)
-def test_parameters_that_do(value):
-    assert parameter(value)
+def search(**values):
+    return parse_config({"trials": 9, "rungs": [2], **values}, SearchConfig, "x")
 
 
-@pytest.mark.parametrize("rungs", [[4, 2], [3, 3]])
-def test_rungs_rise(rungs):
-    with pytest.raises(ConfigError, match=r"search.rungs \[\d, \d\] must rise"):
-        parse_config({"trials": 9, "rungs": rungs}, SearchConfig, "x")
-    assert parse_config({"trials": 9, "rungs": sorted({1, *rungs})[:2]}, SearchConfig, "x")
-
-
-def test_finalists_are_among_the_trials():
+def test_rungs_rise_and_finalists_are_among_the_trials():
+    assert search(rungs=[1, 3, 9, 27, 81]).rungs == (1, 3, 9, 27, 81)
+    for rungs in ([4, 2], [3, 3]):
+        with pytest.raises(ConfigError, match=r"search.rungs \[\d, \d\] must rise"):
+            search(rungs=rungs)
     with pytest.raises(ConfigError, match=r"search.finalists is 6, search.trials 5: ask for fewer"):
-        parse_config({"trials": 5, "rungs": [2]}, SearchConfig, "x")
-    assert parse_config({"trials": 6, "rungs": [2]}, SearchConfig, "x").finalists == 6
+        search(trials=5)
+    assert search(trials=6).finalists == 6
 
 
 @pytest.mark.parametrize(
@@ -102,28 +86,16 @@ def test_finalists_are_among_the_trials():
 )
 def test_what_is_no_goal_is_refused(wrong):
     with pytest.raises(ConfigError, match=r"'objective': .* is no goal: name a number"):
-        parse_config({"trials": 9, "rungs": [2], "objective": wrong}, SearchConfig, "x")
+        search(objective=wrong)
 
 
 def test_goals_are_one_or_several():
-    def objective(value):
-        return parse_config(
-            {"trials": 9, "rungs": [2], "objective": value}, SearchConfig, "x"
-        ).objective
-
-    assert parse_config({"trials": 9, "rungs": [2]}, SearchConfig, "x").objective == "weighted"
-    assert objective(["parameters"]) == "parameters"
-    assert objective(["val_mae.gap", {"gap": 1, "energy": 2}]) == (
-        "val_mae.gap",
-        {"gap": 1.0, "energy": 2.0},
-    )
+    several = ("val_mae.gap", {"gap": 1.0, "energy": 2.0})
+    assert search().objective == "weighted"
+    assert search(objective=["parameters"]).objective == "parameters"
+    assert search(objective=["val_mae.gap", {"gap": 1, "energy": 2}]).objective == several
     with pytest.raises(ConfigError, match="name at least one goal"):
-        objective([])
-
-
-@pytest.mark.parametrize("rungs", [[7], [1, 3], [1, 3, 9, 27, 81]])
-def test_there_may_be_any_number_of_rungs(rungs):
-    assert parse_config({"trials": 9, "rungs": rungs}, SearchConfig, "x").rungs == tuple(rungs)
+        search(objective=[])
 
 
 def test_shares_sum_to_one():

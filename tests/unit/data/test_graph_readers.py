@@ -7,6 +7,7 @@ import adios2
 import numpy as np
 import pytest
 import torch
+from structure_files import write_as_hydragnn
 from torch_geometric.data import Data, InMemoryDataset
 
 from hydragnn_hpo.data.readers import reader_of
@@ -37,33 +38,6 @@ SALT = {
     "pbc": np.ones(3, dtype=bool),
     "smiles": np.frombuffer(b"[Na+].[Cl-]", dtype=np.uint8),
 }
-VARYING = {"edge_index": 1}
-
-
-def write_as_hydragnn(path: Path, sets: dict[str, list[dict[str, np.ndarray]]]) -> None:
-    """Write a file as HydraGNN's ``AdiosWriter`` does, with one process."""
-    with adios2.Stream(str(path), "w") as stream:
-        stream.begin_step()
-        for label, graphs in sets.items():
-            stream.write_attribute(f"{label}/ndata", np.array(len(graphs)))
-            stream.write_attribute(f"{label}/keys", sorted(graphs[0]))
-            for key in sorted(graphs[0]):
-                axis = VARYING.get(key, 0)
-                arrays = [graph[key] for graph in graphs]
-                arrays = [a.astype(np.uint8) if a.dtype == bool else a for a in arrays]
-                whole = np.ascontiguousarray(np.concatenate(arrays, axis=axis))
-                counts = np.array([array.shape[axis] for array in arrays])
-                for name, value in (
-                    (key, whole),
-                    (f"{key}/variable_count", counts),
-                    (f"{key}/variable_offset", np.cumsum(counts) - counts),
-                ):
-                    shape = list(value.shape)
-                    value = value.copy()
-                    stream.write(f"{label}/{name}", value, shape, [0] * len(shape), shape)
-                stream.write_attribute(f"{label}/{key}/variable_dim", np.array(axis))
-        stream.write_attribute("total_ndata", np.array(sum(map(len, sets.values()))))
-        stream.end_step()
 
 
 @pytest.fixture
@@ -99,15 +73,6 @@ def test_a_file_of_hydragnn_gives_its_graphs(bp: Path) -> None:
         assert atoms.info["y_0"] == truth["y"][0, 0]
         np.testing.assert_array_equal(atoms.arrays["y_1"], truth["y"][1:, 0])
         assert atoms.info["smiles"] == truth["smiles"].tobytes().decode()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("start", "stop"), [(0, 2), (1, 4), (2, None), (4, 5), (3, 3)])
-def test_runs_of_a_file_are_those_of_the_whole(bp: Path, start: int, stop: int | None) -> None:
-    whole, part = read(bp)[start:stop], read(bp, start, stop)
-    assert [name for name, _ in part] == [name for name, _ in whole]
-    for (_, one), (_, two) in zip(part, whole, strict=True):
-        assert one == two
 
 
 @pytest.mark.parametrize("name", ["md.idx", "md.0", "data.0"])
@@ -179,14 +144,6 @@ def test_lists_of_data_are_read(tmp_path: Path, way: str) -> None:
     assert [n for n, _ in read(tmp_path / "kept.pt", 1, 2)] == ["kept.pt:2"]
 
 
-def test_data_without_positions_is_bad_alone(tmp_path: Path) -> None:
-    torch.save([data(), data(pos=None), data()], tmp_path / "kept.pt")
-    found = [item for _, item in read(tmp_path / "kept.pt")]
-    assert str(found[1]).endswith("structure 2: has no positions 'pos'; give them, or use another "
-                                  "format.")  # fmt: skip
-    assert len(found[0]) == len(found[2]) == 3
-
-
 class Evil:
     def __reduce__(self):
         return (print, ("run",))
@@ -197,13 +154,6 @@ def test_nothing_that_a_file_names_is_run(tmp_path: Path, capsys) -> None:
     with pytest.raises(DataError, match=r"evil.pt: cannot be read .*must not be run"):
         read(tmp_path / "evil.pt")
     assert capsys.readouterr().out == ""
-
-
-@pytest.mark.parametrize("content", [b"", b"garbage", b"PK\x03\x04 cut"])
-def test_a_damaged_list_is_one_sentence(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "bad.pt").write_bytes(content)
-    with pytest.raises(DataError, match=r"bad.pt: cannot be read"):
-        read(tmp_path / "bad.pt")
 
 
 @pytest.mark.parametrize("content", [[], {"a": 1}, [1, 2]])
@@ -269,6 +219,7 @@ def test_a_truncated_file_of_hydragnn_does_not_hang(bp: Path, file: str, monkeyp
 
 BAD_DATA = {
     "cell of four numbers": {"z": [1], "pos": [[0, 0, 0]], "cell": [1.0, 0, 0, 1]},
+    "no positions": {"z": [1]},
     "no atoms": {"z": [], "pos": np.zeros((0, 3)), "y": [1.0], "y_loc": [0, 1]},
     "empty y_loc": {"z": [1], "pos": [[0, 0, 0]], "y": [1.0], "y_loc": []},
     "x without columns": {"x": np.zeros((1, 0)), "pos": [[0, 0, 0]]},

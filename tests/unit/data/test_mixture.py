@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from comparing import assert_alike
 
 from hydragnn_hpo.config.data_config import (
     SPLITS,
@@ -26,46 +27,35 @@ PLAIN = MixedConfig()
 ROWS = np.array([17, 2, 20, 2, 0, 25, 19])
 
 
-def described(columns: Columns, name: str) -> Columns:
-    """Give columns the statistics that a build would, by the formulas."""
-    columns.split[:] = np.arange(columns.num_graphs) % 5
-    targets = {}
-    for key, values in columns.targets.items():
-        known = columns.masks[key]
-        train = columns.split == 0
-        if columns.levels[key] == "node":
-            train = np.repeat(train, columns.num_nodes())
-        chosen = values[train & known]
-        targets[key] = {
-            "level": columns.levels[key],
-            "shape": "vector" if values.shape[1] == 3 else "scalar",
-            "unit": "eV",
-            "energy": None,
-            "derived_from": None,
-            "mean": float(chosen.mean()),
-            "std": float(chosen.std()),
-            "min": float(chosen.min()),
-            "max": float(chosen.max()),
-            "mad": float(np.abs(chosen - chosen.mean()).mean()),
-            "count": int(chosen.size),
-            "elements": None,
-        }
-    sizes = size_stats(columns, 4.5)
-    counts = np.bincount(columns.split, minlength=5).tolist()
-    splits = dict(zip(("train", "val", "sel", "cal", "test"), counts, strict=True))
-    return replace(columns, stats={"name": name, "splits": splits, "targets": targets, **sizes})
+TARGETS = {
+    "energy": TargetConfig(level="graph", unit="eV", energy="total", optional=True),
+    "charge": TargetConfig(level="node", unit="e", optional=True),
+    "push": TargetConfig(level="node", shape="vector", unit="eV/angstrom", optional=True),
+}
+
+
+def built(columns: Columns, name: str, *keys: str) -> Columns:
+    """Return columns with some of the targets and the statistics that a build gives them."""
+    targets = {key: TARGETS[key] for key in keys}
+    made = replace(
+        columns,
+        targets={key: columns.targets[key] for key in keys},
+        masks={key: columns.masks[key] for key in keys},
+        levels={key: columns.levels[key] for key in keys},
+    )
+    counts = np.bincount(made.split, minlength=5).tolist()
+    stats = {"name": name, "splits": dict(zip(SPLITS, counts, strict=True))}
+    fitted = {"targets": fit_target_stats(made, targets)}
+    return replace(made, stats={**stats, **size_stats(made, 4.5), **fitted})
 
 
 @pytest.fixture
 def sets(columns: Columns) -> list[Columns]:
     """Two data sets: 18 graphs with energy and charge, 8 of them again with charge and push."""
     first, second = columns.take(np.arange(18)), columns.take(np.arange(4, 12))
-    for graphs, missing in ((first, "push"), (second, "energy")):
-        for table in (graphs.targets, graphs.masks):
-            del table[missing]
-    keep = [{k: v for k, v in g.levels.items() if k in g.targets} for g in (first, second)]
-    made = [replace(g, levels=k) for g, k in zip((first, second), keep, strict=True)]
-    return [described(graphs, name) for graphs, name in zip(made, ("a", "b"), strict=True)]
+    for graphs in (first, second):
+        graphs.split[:] = np.arange(graphs.num_graphs) % 5
+    return [built(first, "a", "energy", "charge"), built(second, "b", "charge", "push")]
 
 
 def test_one_set_stays_itself(sets: list[Columns]) -> None:
@@ -86,6 +76,7 @@ def test_rows_lie_end_to_end(sets: list[Columns]) -> None:
 
 def test_graphs_come_as_their_own_set_gives_them(sets: list[Columns]) -> None:
     mixture = Mixture(sets, [PLAIN, PLAIN], ["charge"])
+    assert mixture.take(np.array([], dtype=np.int64)).num_graphs == 0
     taken = mixture.take(ROWS)
     assert taken.num_graphs == len(ROWS)
     assert taken.group.tolist() == mixture.group[ROWS].tolist()
@@ -101,11 +92,6 @@ def test_graphs_come_as_their_own_set_gives_them(sets: list[Columns]) -> None:
         assert one.masks["energy" if row < 18 else "push"].tolist() == (
             own.masks["energy" if row < 18 else "push"].tolist()
         )
-
-
-def test_no_graphs_can_be_taken(sets: list[Columns]) -> None:
-    mixture = Mixture(sets, [PLAIN, PLAIN], ["charge"])
-    assert mixture.take(np.array([], dtype=np.int64)).num_graphs == 0
 
 
 def test_batches_and_counts_know_what_is_missing(sets: list[Columns]) -> None:
@@ -129,28 +115,16 @@ def test_a_prefix_keeps_targets_apart(sets: list[Columns]) -> None:
     assert mixture.stats["targets"]["b_push"] == sets[1].stats["targets"]["push"]
 
 
-def test_shared_targets_have_pooled_statistics(sets: list[Columns]) -> None:
-    stats = Mixture(sets, [PLAIN, PLAIN], ["charge"]).stats["targets"]["charge"]
-    values = []
-    for graphs in sets:
-        train = np.repeat(graphs.split == 0, graphs.num_nodes()) & graphs.masks["charge"]
-        values.append(graphs.targets["charge"][train])
-    every = np.concatenate(values)
-    assert stats["mean"] == pytest.approx(every.mean(), rel=1e-12)
-    assert stats["std"] == pytest.approx(every.std(), rel=1e-12)
-    assert (stats["min"], stats["max"]) == (every.min(), every.max())
-    assert stats["count"] == every.size
-    # Its baseline per element is fitted anew: here the means of the elements, ridge 0.1.
-    numbers = np.concatenate(
-        [
-            np.repeat(0, 0) if not len(v) else g.numbers[
-                np.repeat(g.split == 0, g.num_nodes()) & g.masks["charge"]
-            ]
-            for g, v in zip(sets, values, strict=True)
-        ]
-    )  # fmt: skip
-    carbon = every[numbers == 6, 0] - every.mean()
-    assert stats["elements"]["by_number"][6] == pytest.approx(carbon.sum() / (len(carbon) + 0.1))
+def test_shared_targets_are_described_as_if_built_together(columns: Columns) -> None:
+    """Targets of two sets, one of them without spread, as one build would describe them."""
+    columns.split[:] = np.arange(18) % 3
+    columns.targets["energy"][10:] = 2.5
+    keys = ("energy", "charge")
+    whole = built(columns, "x", *keys).stats["targets"]
+    halves = [columns.take(np.arange(10)), columns.take(np.arange(10, 18))]
+    sets = [built(half, "x", *keys) for half in halves]
+    found = Mixture(sets, [PLAIN, PLAIN], keys).stats["targets"]
+    assert_alike(found, whole, rel=1e-9)
 
 
 def test_sizes_add_up(sets: list[Columns]) -> None:
@@ -182,26 +156,6 @@ def test_edges_end_at_the_shortest_cutoff(sets: list[Columns]) -> None:
     every = alone.positions[receiver] - alone.positions[sender] + alone.edge_shift
     assert lengths.max() <= 3.0
     assert len(lengths) == (np.sqrt(np.sum(every.numpy() ** 2, axis=1)) <= 3.0).sum()
-
-
-def test_shared_energies_are_described_as_if_built_together(columns: Columns) -> None:
-    """A total energy of two sets, one of them without spread, as one build would describe it."""
-    columns.split[:] = np.arange(18) % 3
-    columns.targets["energy"][10:] = 2.5
-    target = {"energy": TargetConfig(level="graph", unit="eV", energy="total", optional=True)}
-    whole = fit_target_stats(columns, target)["energy"]
-    parts = [columns.take(np.arange(10)), columns.take(np.arange(10, 18))]
-    sets = []
-    for part in parts:
-        only = {"energy": part.targets["energy"]}
-        made = replace(part, targets=only, masks={"energy": part.masks["energy"]})
-        made = replace(made, levels={"energy": "graph"})
-        counts = dict(zip(SPLITS, np.bincount(made.split, minlength=5).tolist(), strict=True))
-        stats = {"name": "x", "splits": counts, **size_stats(made, 4.5)}
-        sets.append(replace(made, stats={**stats, "targets": fit_target_stats(made, target)}))
-    found = Mixture(sets, [PLAIN, PLAIN], ["energy"]).stats["targets"]["energy"]
-    assert found.pop("elements") == whole.pop("elements")
-    assert found == whole
 
 
 def test_only_what_all_sets_have_conditions_a_model(sets: list[Columns]) -> None:

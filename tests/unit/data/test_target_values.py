@@ -5,7 +5,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from ase import Atoms
-from ase.calculators.singlepoint import SinglePointCalculator
 
 from hydragnn_hpo.config.data_config import AttributeConfig, CardConfig, TargetConfig
 from hydragnn_hpo.config.schema import parse_config
@@ -36,30 +35,32 @@ def value(atoms: Atoms, **targets: TargetConfig) -> np.ndarray:
     return found
 
 
-def test_a_stress_in_ases_order_is_the_symmetric_matrix() -> None:
-    atoms = water()
-    # ASE: xx, yy, zz, yz, xz, xy
-    atoms.calc = SinglePointCalculator(atoms, stress=np.array([1.0, 2, 3, 4, 5, 6]))
-    matrix = [[1, 6, 5], [6, 2, 4], [5, 4, 3]]
-    assert value(atoms, stress=STRESS).reshape(3, 3).tolist() == matrix
+MATRIX = np.arange(9.0)
+GIGAPASCAL = 160.2176634 * np.eye(3)
+"""1 eV/angstrom^3 = 1.602176634e-19 J / 1e-30 m^3 = 160.2176634 GPa."""
 
 
-@pytest.mark.parametrize("shape", [(3, 3), (9,)])
-def test_a_stress_may_be_a_matrix(shape: tuple[int, ...]) -> None:
-    matrix = np.arange(9.0).reshape(shape)
-    assert value(water(stress=matrix), stress=STRESS).tolist() == list(range(9))
+@pytest.mark.parametrize(
+    ("stress", "unit", "expected"),
+    [
+        # ASE: xx, yy, zz, yz, xz, xy
+        (np.array([1.0, 2, 3, 4, 5, 6]), "eV/angstrom^3", [1, 6, 5, 6, 2, 4, 5, 4, 3]),
+        (MATRIX, "eV/angstrom^3", MATRIX),
+        (MATRIX.reshape(3, 3), "eV/angstrom^3", MATRIX),
+        (GIGAPASCAL, "GPa(stress)", np.eye(3).reshape(-1)),
+    ],
+    ids=["six", "nine", "matrix", "GPa"],
+)
+def test_a_stress_is_a_matrix_in_our_units(
+    stress: np.ndarray, unit: str, expected: np.ndarray
+) -> None:
+    target = STRESS.model_copy(update={"unit": unit})
+    np.testing.assert_allclose(value(water(stress=stress), stress=target), expected, rtol=1e-12)
 
 
 def test_a_stress_of_another_shape_is_refused() -> None:
     with pytest.raises(DataError, match=r"some.extxyz: structure 7 .*shape \[5\], wanted is \[9\]"):
         value(water(stress=np.zeros(5)), stress=STRESS)
-
-
-def test_stress_in_gigapascal_becomes_electronvolts() -> None:
-    # 1 eV/angstrom^3 = 1.602176634e-19 J / 1e-30 m^3 = 160.2176634 GPa
-    target = STRESS.model_copy(update={"unit": "GPa(stress)"})
-    found = value(water(stress=160.2176634 * np.eye(3)), stress=target)
-    np.testing.assert_allclose(found.reshape(3, 3), np.eye(3), rtol=1e-12)
 
 
 def test_a_value_is_divided_by_the_number_of_atoms() -> None:

@@ -89,11 +89,6 @@ def test_an_energy_of_a_table_has_a_unit_that_only_the_user_knows():
     assert (said["energy"].unit.name, said["energy"].unit.sure) == ("Hartree", "said")
 
 
-def test_an_unknown_unit_is_refused():
-    with pytest.raises(ConfigError, match="unknown unit 'Hartre'. Did you mean 'Hartree'"):
-        look_at(metals(), units={"energy": "Hartre"})
-
-
 def test_an_energy_per_atom_does_not_grow():
     structures = [a.copy() for a in metals(40)]
     means = [np.mean([PER_ATOM[z] for z in atoms.numbers]) for atoms in structures]
@@ -102,41 +97,86 @@ def test_an_energy_per_atom_does_not_grow():
     assert (found.energy, found.unit.name, found.unit.sure) == ("per_atom", "eV/atom", "guessed")
 
 
+HARTREE = {1: -0.5, 6: -37.845, 7: -54.589, 8: -75.067}
+
+
+def molecules():
+    """Twenty molecules, and their all-electron energies in Hartree."""
+    found = [molecule(name) for name in ("CH4", "H2O", "C2H6", "NH3", "CH3OH")] * 4
+    return found, [
+        sum(HARTREE[z] for z in atoms.numbers) - 0.15 * (len(atoms) - 1) - 1e-4 * number
+        for number, atoms in enumerate(found)
+    ]
+
+
 def test_hartree_is_recognised_and_forces_beside_it_are_not_guessed():
-    structures = [molecule(name) for name in ("CH4", "H2O", "C2H6", "NH3", "CH3OH")] * 4
-    hartree = {1: -0.5, 6: -37.845, 7: -54.589, 8: -75.067}
-    for number, atoms in enumerate(structures):
-        energy = sum(hartree[z] for z in atoms.numbers) - 0.15 * (len(atoms) - 1) - 1e-4 * number
+    structures, energies = molecules()
+    for atoms, energy in zip(structures, energies, strict=True):
         atoms.calc = SinglePointCalculator(atoms, energy=energy, forces=atoms.positions)
     targets, made = look_at(structures)
     assert (targets["energy"].unit.name, targets["energy"].unit.sure) == ("Hartree", "recognised")
     assert "unknown unit" in dict(made.left_out)["forces"]
     told, _ = look_at(structures, units={"forces": "Hartree/bohr"})
     assert told["forces"].derived_from == "energy"
+    with pytest.raises(ConfigError, match="unknown unit 'Hartre'. Did you mean 'Hartree'"):
+        look_at(structures, units={"energy": "Hartre"})
 
 
 def test_a_unit_that_contradicts_the_numbers_is_said():
-    structures = [molecule(name) for name in ("CH4", "H2O", "C2H6", "NH3", "CH3OH")] * 4
-    hartree = {1: -0.5, 6: -37.845, 7: -54.589, 8: -75.067}
-    values = [sum(hartree[z] for z in a.numbers) - 1e-4 * n for n, a in enumerate(structures)]
-    _, made = look_at(with_info(values, "energy_eV", structures), reader="table")
+    structures, energies = molecules()
+    _, made = look_at(with_info(energies, "energy_eV", structures), reader="table")
     assert any("its size is that of energies in Hartree" in said for said in made.warnings)
 
 
-def test_constants_counters_texts_and_leftovers_are_no_targets():
-    structures = with_info(range(30), "index")
-    with_info([7.5] * 30, "pressure", structures)
-    with_info([f"run {n}" for n in range(30)], "comment", structures)
-    with_info([100 + 2 * n for n in range(30)], "label", structures)
+FEW = [float(n % 5) for n in range(30)]
+
+
+@pytest.mark.parametrize(
+    ("values", "why"),
+    [
+        ([7.5] * 30, "is 7.5 everywhere"),
+        (range(30), "numbers or sorts the structures"),
+        ([100 + 2 * n for n in range(30)], "numbers or sorts the structures"),
+        ([float("nan")] * 30, "holds no number"),
+        ([1e300 * (n % 5 + 1) for n in range(30)], "holds no number up to 1e+30"),
+        ([1e-20 * n for n in FEW], "varies by 1e-12 at most"),
+        ([np.arange(3.0) * n for n in range(30)], "has 3 numbers for each structure"),
+        (FEW, "has the same numbers as gap"),
+    ],
+    ids=["constant", "counter", "label", "nan", "large", "small", "vector", "copy"],
+)
+def test_what_cannot_be_learned_is_no_target(values, why):
+    targets, made = look_at(with_info(values, "odd", with_info(FEW, "gap")))
+    assert list(targets) == ["gap"]
+    assert dict(made.left_out)["odd"].startswith(why)
+
+
+@pytest.mark.parametrize(
+    ("place", "wrong", "says"),
+    [
+        (11, -9999.0, "as -9999, the median is 2"),
+        (3, float("inf"), "gap is infinite, or more than 1e+30, in 1"),
+        (3, 1e200, "gap is infinite, or more than 1e+30, in 1"),  # its square is infinite
+        (3, "1.5", "gap is text in 10 structures, as '1.5'"),
+    ],
+)
+def test_values_that_do_not_belong_are_named(place, wrong, says):
+    values = FEW * 10
+    values[place] = wrong
+    if isinstance(wrong, str):
+        values[place : place + 10] = [wrong] * 10
+    _, made = look_at(with_info(values, "gap"))
+    assert any(says in said for said in made.warnings), made.warnings
+
+
+def test_what_a_reader_or_a_calculation_puts_there_is_no_target():
+    structures = with_info([f"run {n}" for n in range(30)], "comment")
     for atoms in structures:
         atoms.arrays["initial_magmoms"] = np.arange(len(atoms)) * 1.0
+        atoms.arrays["spacegroup_kinds"] = np.arange(len(atoms)) + len(atoms)
     targets, made = look_at(structures)
-    reasons = dict(made.left_out)
     assert targets == {}
-    assert reasons["pressure"] == "is 7.5 everywhere"
-    assert reasons["index"] == reasons["label"] == "numbers or sorts the structures"
-    assert reasons["initial_magmoms"] == "is what a calculation started from"
-    assert "comment" not in reasons
+    assert dict(made.left_out) == {"initial_magmoms": "is what a calculation started from"}
 
 
 def test_missing_values_make_a_target_optional():
@@ -148,65 +188,6 @@ def test_missing_values_make_a_target_optional():
     some = with_info(values[:3] * 10, "gap")
     del some[0].info["gap"]
     assert look_at(some)[0]["gap"].optional
-
-
-def test_what_only_nan_holds_is_no_target():
-    _, made = look_at(with_info([float("nan")] * 30, "gap"))
-    assert dict(made.left_out)["gap"] == "holds no number"
-
-
-def test_a_marker_far_from_all_values_is_named():
-    values = [1.0 + 0.1 * (n % 7) for n in range(300)]
-    values[11] = -9999.0
-    _, made = look_at(with_info(values, "gap"))
-    (said,) = [w for w in made.warnings if "far from all others" in w]
-    assert "as -9999, the median is 1.3" in said
-
-
-def test_infinite_values_are_named():
-    values = [float(n % 5) for n in range(30)]
-    values[3] = float("inf")
-    _, made = look_at(with_info(values, "gap"))
-    assert any(
-        said.startswith("gap is infinite, or more than 1e+30, in 1") for said in made.warnings
-    )
-    values[3] = 1e200  # its square is infinite
-    _, made = look_at(with_info(values, "gap"))
-    assert any(
-        said.startswith("gap is infinite, or more than 1e+30, in 1") for said in made.warnings
-    )
-
-
-def test_what_is_too_large_or_too_small_to_be_learned_is_no_target():
-    _, made = look_at(with_info([1e300 * (n % 5 + 1) for n in range(30)], "gap"))
-    assert dict(made.left_out)["gap"] == "holds no number up to 1e+30"
-    _, made = look_at(with_info([1e-20 * (n % 5) for n in range(30)], "gap"))
-    assert dict(made.left_out)["gap"].startswith("varies by 1e-12 at most")
-
-
-def test_words_among_numbers_are_named():
-    values = [["1.5", "n/a"][n % 2] if n % 3 else 0.25 * n for n in range(30)]
-    _, made = look_at(with_info(values, "gap"))
-    assert any("gap is text in 20 structures, as '1.5'" in said for said in made.warnings)
-
-
-def test_what_a_reader_puts_beside_atoms_is_no_target():
-    structures = [a.copy() for a in metals()]
-    for number, atoms in enumerate(structures):
-        atoms.arrays["spacegroup_kinds"] = np.arange(len(atoms)) + number
-    targets, made = look_at(structures)
-    assert "spacegroup_kinds" not in {*targets, *dict(made.left_out)}
-
-
-def test_copies_and_long_properties_are_left_out():
-    values = [float(n % 5) for n in range(30)]
-    structures = with_info(values, "gap")
-    with_info(values, "gap_again", structures)
-    with_info([np.arange(3.0) * n for n in range(30)], "dipole", structures)
-    targets, made = look_at(structures)
-    assert list(targets) == ["gap"]
-    assert dict(made.left_out)["gap_again"] == "has the same numbers as gap"
-    assert "3 numbers for each structure" in dict(made.left_out)["dipole"]
 
 
 def test_a_charge_that_varies_is_known_beforehand():
@@ -269,119 +250,75 @@ def test_one_atom_is_no_vector():
     assert "3 numbers for each structure" in dict(made.left_out)["v"]
 
 
-SAID = {
-    "gap_ev": "eV",
-    "Band gap (eV)": "eV",
-    "energy [Hartree]": "Hartree",
-    "U0_kcal_mol": "kcal/mol",
-    "dH_kj/mol": "kJ/mol",
-    "formation_energy_ev_atom": "eV/atom",
-    "e_mev_per_atom": "meV/atom",
-    "bulk_gpa": "GPa",
-    "stress_kbar": "kbar",
-    "last phdos peak cm-1": "1/cm",
-    "moment muB": "muB",
-    "F_eV/Ang": "eV/angstrom",
+UNITS = {
+    "said": {
+        "Band gap (eV)": "eV",
+        "energy [Hartree]": "Hartree",
+        "U0_kcal_mol": "kcal/mol",
+        "dH_kj/mol": "kJ/mol",
+        "formation_energy_ev_atom": "eV/atom",
+        "e_mev_per_atom": "meV/atom",
+        "bulk_gpa": "GPa",
+        "stress_kbar": "kbar",
+        "last phdos peak cm-1": "1/cm",
+        "moment muB": "muB",
+        "F_eV/Ang": "eV/angstrom",
+    },
+    "guessed": {
+        "HOMO": "eV",
+        "formation_energy_per_atom": "eV/atom",
+        "e_above_hull": "eV/atom",
+        "total_magnetization_per_atom": "muB/atom",
+        "partial_charge": "e",
+        "log_gvrh": "log10(GPa)",
+        "shear_modulus": "GPa",
+        "energy": "eV",
+    },
+    "unknown": dict.fromkeys(["logS", "y", "toxicity", "yield", "dihedral", "hev"], "1"),
 }
 
-GUESSED = {
-    "band_gap": "eV",
-    "HOMO": "eV",
-    "formation_energy_per_atom": "eV/atom",
-    "e_above_hull": "eV/atom",
-    "magmom": "muB",
-    "total_magnetization_per_atom": "muB/atom",
-    "partial_charge": "e",
-    "log_gvrh": "log10(GPa)",
-    "shear_modulus": "GPa",
-    "energy": "eV",
-}
 
-NONE = ["logS", "y", "property", "toxicity", "yield", "dihedral", "hev"]
-
-
-@pytest.mark.parametrize(("name", "unit"), SAID.items())
-def test_a_name_says_its_unit(name, unit):
+@pytest.mark.parametrize(
+    ("sure", "name", "unit"),
+    [(sure, name, unit) for sure, known in UNITS.items() for name, unit in known.items()],
+)
+def test_a_name_says_its_unit_or_what_is_usual(sure, name, unit):
     found = guess_unit(name)
-    assert (found.name, found.sure) == (unit, "said")
+    assert (found.name, found.sure) == (unit, sure)
     assert inside(found.name)
 
 
-@pytest.mark.parametrize(("name", "unit"), GUESSED.items())
-def test_what_is_usual_is_a_guess(name, unit):
-    found = guess_unit(name)
-    assert (found.name, found.sure) == (unit, "guessed")
-    assert inside(found.name)
-
-
-@pytest.mark.parametrize("name", NONE)
-def test_otherwise_nothing_is_known_and_nothing_converted(name):
-    found = guess_unit(name)
-    assert (found.name, found.sure) == ("1", "unknown")
-
-
-@pytest.mark.parametrize("name", ["energy", "REF_energy", "E", "E_tot", "u0", "dft_total_energy"])
-def test_energies_by_name(name):
-    assert is_energy(name)
-
-
-@pytest.mark.parametrize("name", ["homo", "gap", "e_above_hull", "zpve", "Fermi_energy", "egg"])
-def test_other_names_are_no_energies(name):
-    assert not is_energy(name)
-
-
-def test_per_atom_by_name():
+def test_energies_are_known_by_name():
+    energies = ["energy", "REF_energy", "E", "E_tot", "u0", "dft_total_energy"]
+    others = ["homo", "gap", "e_above_hull", "zpve", "Fermi_energy", "egg"]
+    assert [is_energy(name) for name in [*energies, *others]] == [True] * 6 + [False] * 6
     assert is_per_atom("formation energy per atom")
     assert not is_per_atom("spatial")
 
 
 RANDOM = np.random.default_rng(5)
+COUNTS = RANDOM.integers(0, 12, (60, 3)) + np.array([1.0, 0.0, 0.0])
+SUMS = COUNTS @ np.array([-3.0, -5.5, 1.25])
+NOISE = RANDOM.normal(0, 1, 60)
+ONE = np.arange(1.0, 41.0)[:, None]
 
 
-def crystals(count=60, kinds=3, largest=12):
-    """Counts of atoms of some elements, [G, Z]; sizes differ."""
-    counts = RANDOM.integers(0, largest, (count, kinds)).astype(float)
-    counts[:, 0] += 1.0
-    return counts
-
-
-def test_a_sum_over_atoms_is_extensive():
-    counts = crystals()
-    energies = counts @ np.array([-3.0, -5.5, 1.25]) + RANDOM.normal(0, 0.3, len(counts))
-    assert classify_growth(energies, counts) == "extensive"
-
-
-def test_a_mean_over_atoms_is_intensive():
-    counts = crystals()
-    energies = counts @ np.array([-3.0, -5.5, 1.25]) / counts.sum(axis=1)
-    assert classify_growth(energies + RANDOM.normal(0, 0.05, len(counts)), counts) == "intensive"
-
-
-def test_a_gap_that_is_about_the_same_everywhere_is_intensive():
-    counts = crystals()
-    assert classify_growth(5.0 + RANDOM.normal(0, 0.1, len(counts)), counts) == "intensive"
-
-
-def test_the_order_of_a_file_does_not_matter():
-    counts = np.array([[2.0], [4.0]] * 20)
-    assert classify_growth(10.0 * counts[:, 0], counts) == "extensive"
-
-
-def test_noise_says_nothing():
-    counts = crystals(200)
-    assert classify_growth(RANDOM.normal(0, 1, len(counts)), counts) is None
-
-
-def test_equal_sizes_and_few_structures_say_nothing():
-    alike = np.tile([3.0, 2.0], (50, 1))
-    assert classify_growth(RANDOM.normal(0, 1, 50), alike) is None
-    few = crystals(11)
-    assert classify_growth(few.sum(axis=1), few) is None
-
-
-def test_one_element_of_all_sizes_is_extensive():
-    counts = np.arange(1.0, 41.0)[:, None]
-    assert classify_growth(-3.5 * counts[:, 0] + RANDOM.normal(0, 0.05, 40), counts) == "extensive"
+@pytest.mark.parametrize(
+    ("values", "counts", "growth"),
+    [
+        (SUMS + 0.3 * NOISE, COUNTS, "extensive"),
+        (SUMS / COUNTS.sum(axis=1) + 0.05 * NOISE, COUNTS, "intensive"),
+        (5.0 + 0.1 * NOISE, COUNTS, "intensive"),
+        (-3.5 * ONE[:, 0] + 0.05 * NOISE[:40], ONE, "extensive"),
+        (10.0 * np.array([2.0, 4.0] * 20), np.array([[2.0], [4.0]] * 20), "extensive"),
+        (NOISE, COUNTS, None),
+        (NOISE, np.tile([3.0, 2.0], (60, 1)), None),
+        (COUNTS[:11].sum(axis=1), COUNTS[:11], None),
+    ],
+    ids=["sum", "mean", "same", "element", "order", "noise", "alike", "few"],
+)
+def test_growth_with_the_number_of_atoms(values, counts, growth):
+    assert classify_growth(values, counts) == growth
 
 
 def test_explained_is_judged_on_rows_that_were_not_fitted():

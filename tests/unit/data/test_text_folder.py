@@ -7,11 +7,9 @@ import numpy as np
 import pytest
 from ase.build import bulk
 from ase.io import write
-from stores import read_store
 
 from hydragnn_hpo.data.readers import READERS
 from hydragnn_hpo.data.readers.source import Source
-from hydragnn_hpo.data.store_builder import build_store
 from hydragnn_hpo.errors import ConfigError, DataError
 
 CELL = ((2.8, 0.0, 0.0), (0.0, 2.8, 0.0), (0.0, 0.0, 3.7))
@@ -86,25 +84,3 @@ def test_forces_of_a_cfg_are_a_vector_too(tmp_path: Path) -> None:
     found = only(Source(tmp_path, ("bulk_modulus",), columns={"bulk_modulus": 1}), "cfg")
     assert found.info["bulk_modulus"] == 140.0
     np.testing.assert_allclose(found.arrays["forces"][3], [3.0, 4.0, 5.0])
-
-
-def test_a_card_of_lsms_text_becomes_a_store(folder: Path, tmp_path: Path) -> None:
-    for number in range(8):
-        (folder / f"b{number}.txt").write_text(TEXT.replace("1.85", f"1.{80 + number}"))
-    card = tmp_path / "fept.toml"
-    card.write_text(
-        'name = "fept"\n[[files]]\npath = "fept"\nreader = "lsms"\n'
-        "cell = [[2.8, 0, 0], [0, 2.8, 0], [0, 0, 3.7]]\n"
-        '[targets.energy]\nlevel = "graph"\nunit = "Rydberg"\nenergy = "total"\n'
-        '[targets.charge_transfer]\nlevel = "node"\nunit = "e"\n'
-        '[targets.magnetic_moment]\nlevel = "node"\nunit = "muB"\n'
-        '[graphs]\ncutoff = 3.0\n[split]\ngroup = "structure"\n'
-    )
-    build_store(card, tmp_path / "fept.bp")
-    columns = read_store(tmp_path / "fept.bp")
-    assert columns.num_graphs == 9
-    # 1 Rydberg = 13.605693122994 eV
-    np.testing.assert_allclose(columns.targets["energy"], -1.5 * 13.605693122994)
-    # Body-centred tetragonal: 8 neighbours across, 4 in the plane at 2.8 angstrom.
-    assert columns.num_edges()[0] == 2 * 12
-    np.testing.assert_allclose(columns.targets["charge_transfer"][:2, 0], [-0.1, 0.1])

@@ -99,6 +99,7 @@ def test_neighbours_are_read_in_one_go_and_kept(
     assert reads == [(4, 5), (8, 9), (0, 4), (5, 8)]
     graphs.take(np.arange(60))
     assert len(reads) == 4
+    assert all(array.base is None for kept in graphs._kept.values() for array in kept.values())
 
 
 def test_memory_is_bounded_and_the_latest_stay(
@@ -127,12 +128,6 @@ def test_memory_is_bounded_and_the_latest_stay(
     assert list(graphs._kept) == [small]
 
 
-def test_kept_windows_own_their_memory(many_windows: Path) -> None:
-    graphs = WindowCache(many_windows, memory=ALL)
-    graphs.take(np.arange(60))
-    assert all(array.base is None for kept in graphs._kept.values() for array in kept.values())
-
-
 def test_the_environment_bounds_the_memory(
     many_windows: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -143,6 +138,10 @@ def test_the_environment_bounds_the_memory(
         WindowCache(many_windows)
     monkeypatch.delenv("HYDRAGNN_HPO_WINDOW_MEMORY")
     assert 0 < WindowCache(many_windows).memory <= 1 << 30
+    monkeypatch.setattr(window_cache, "_free_memory", lambda: 8000)
+    assert WindowCache(many_windows).memory == 2000
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    assert WindowCache(many_windows).memory == 500, "processes of a host share it"
 
 
 def test_threads_share_a_store(many_windows: Path) -> None:
@@ -235,15 +234,6 @@ def test_many_parts_take_few_descriptors(
     nodes = random_columns.node_offset
     assert again["numbers"].tobytes() == random_columns.numbers[nodes[17] : nodes[29]].tobytes()
     assert opened(tmp_path / "parts.bp") == 0
-
-
-def test_processes_of_a_host_share_its_memory(
-    many_windows: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(window_cache, "_free_memory", lambda: 8000)
-    assert WindowCache(many_windows).memory == 2000
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
-    assert WindowCache(many_windows).memory == 500
 
 
 def test_windows_fewer_than_are_shuffled_are_warned_of(

@@ -1,7 +1,5 @@
 """Rules of a space: what can be said, what is refused, and points that meet them."""
 
-import itertools
-
 import pytest
 
 from hydragnn_hpo.config.search_config import ParameterConfig, Scalar, Space
@@ -94,15 +92,6 @@ def test_texts_and_numbers_do_not_mix(text: str) -> None:
         met(text, model__conv="gat", model__features=8)
 
 
-def test_the_first_broken_rule_is_named() -> None:
-    texts = ["model.features > 8", "model.features > 16", "model.features > 24"]
-    rules = read_constraints(texts, SPACE, TEMPLATE)
-    found = find_broken_constraint(rules, {"model.features": 16})
-    assert found is not None
-    assert found.text == texts[1]
-    assert find_broken_constraint(rules, {"model.features": 32}) is None
-
-
 LISTED: Space = {
     "parallel.tensor": ParameterConfig(choices=(1, 2, 4, 8)),
     "training.micro_batches": ParameterConfig(low=1, high=40),
@@ -153,15 +142,8 @@ def test_values_are_completed_to_what_the_rules_allow() -> None:
     )
     assert found is not None
     assert found["model.features"] in (24, 48)
-    assert found == complete_configuration(
-        SPACE, rules, {"model.options.heads": 3, "model.conv": "gat"}, plain
-    )
     assert complete_configuration(SPACE, rules, {"model.features": 64}, plain) is None
-
-
-def test_rules_agree_with_a_plain_loop_over_a_grid() -> None:
-    text = "model.features % model.options.heads == 0 and model.features * 2 <= 70 - 4 * 4"
-    (rule,) = read_constraints([text], SPACE, TEMPLATE)
-    for features, heads in itertools.product(range(8, 65, 8), (1, 3, 4)):
-        expected = features % heads == 0 and features * 2 <= 70 - 4 * 4
-        assert rule.met({"model.features": features, "model.options.heads": heads}) is expected
+    first, second = rules
+    assert find_broken_constraint(rules, {"model.features": 52, "model.options.heads": 3}) == first
+    assert find_broken_constraint(rules, {"model.features": 52, "model.options.heads": 4}) == second
+    assert find_broken_constraint(rules, {"model.features": 48}) is None

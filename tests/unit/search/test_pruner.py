@@ -98,16 +98,6 @@ def test_nobody_is_judged_in_its_days_of_grace_or_at_its_rung():
     assert rule.verdict("unknown", 5) is None
 
 
-def test_few_peers_judge_nobody():
-    rule = MedianRule(grace=1)
-    for number in range(PEERS - 1):
-        feed(rule, f"t{number}", [1.0])
-    feed(rule, "bad", [9.0])
-    assert rule.verdict("bad", 5) is None
-    feed(rule, "one_more", [1.0])
-    assert rule.verdict("bad", 5) is not None
-
-
 @pytest.mark.parametrize("exponent", EXPONENTS[::3])
 def test_an_exact_power_law_is_drawn_on(exponent):
     curve = LearningCurve()
@@ -196,25 +186,6 @@ def test_a_campaign_without_a_rule_ends_nobody():
     assert all(
         rule.observe(f"t{n}", e, 1.0 * n, until=10) is None for n in range(9) for e in (6, 7)
     )
-
-
-@pytest.mark.parametrize("kind", ["median", "curve"])
-def test_a_rule_fed_again_says_the_same(kind):
-    def play():
-        generator, rule = (
-            random.Random(4),
-            TrialPruner(search(stop_rule=kind, grace=4, finalists=3)),
-        )
-        said = []
-        for number in range(30):
-            for epoch, y in enumerate(power(number % 7 / 3, 10, generator), start=1):
-                said.append(rule.observe(f"t{number}", epoch, y, until=10))
-        return said
-
-    first = play()
-    assert any(first)
-    assert not all(first)
-    assert play() == first
 
 
 @pytest.mark.parametrize("kind", ["median", "curve"])

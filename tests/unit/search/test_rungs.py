@@ -18,36 +18,30 @@ def rested(*objectives, first=0):
     return [RungResult(f"t{i}", y) for i, y in enumerate(objectives, start=first)]
 
 
-def test_nobody_goes_on_before_there_are_enough_to_compare():
-    assert promote_asynchronously([rested(0.5, 0.1), []], [set(), set()], reduction=3) == []
+NINE, THREE, SIX = [0.1 * i for i in range(9)], [0.3, 0.1, 0.2], [0.5, 0.1, 0.3, 0.2, 0.4, 0.6]
 
 
-def test_the_best_third_goes_on_at_once():
-    results = [rested(0.5, 0.1, 0.3, 0.2, 0.4, 0.6), []]
-    found = promote_asynchronously(results, [set(), set()], reduction=3)
-    assert found == [Promotion("t1", 0, 1), Promotion("t3", 0, 1)]
-    assert promote_asynchronously(results, [{"t1"}, set()], reduction=3) == [Promotion("t3", 0, 1)]
-
-
-def test_who_went_on_early_keeps_a_seat_it_would_not_get_today():
-    # t0 was best of three; now t3 and t4 are the best two of six.
-    results = [rested(0.5, 0.6, 0.7, 0.1, 0.2, 0.9), []]
-    found = promote_asynchronously(results, [{"t0"}, set()], reduction=3)
-    assert found == [Promotion("t3", 0, 1), Promotion("t4", 0, 1)]
-
-
-def test_failed_trials_count_as_the_worst():
-    results = [rested(0.5, None, None), []]
-    assert promote_asynchronously(results, [set(), set()], reduction=3) == [Promotion("t0", 0, 1)]
-    assert promote_asynchronously([rested(None, None, None), []], [set(), set()], reduction=3) == []
-
-
-def test_the_highest_rung_comes_first():
-    results = [rested(*[0.1 * i for i in range(9)]), rested(0.3, 0.1, 0.2), []]
-    found = promote_asynchronously(results, [{"t0", "t1", "t2"}, set(), set()], reduction=3)
-    assert found == [Promotion("t1", 1, 2)]
-    found = promote_asynchronously(results, [set(), set(), set()], reduction=3)
-    assert [(p.trial, p.from_rung) for p in found] == [("t1", 1), ("t0", 0), ("t1", 0), ("t2", 0)]
+@pytest.mark.parametrize(
+    ("objectives", "gone", "expected"),
+    [
+        ([[0.5, 0.1]], [], []),
+        ([SIX], [], [("t1", 0), ("t3", 0)]),
+        ([SIX], [{"t1"}], [("t3", 0)]),
+        # t0 was best of three and keeps its seat; now t3 and t4 are the best two of six.
+        ([[0.5, 0.6, 0.7, 0.1, 0.2, 0.9]], [{"t0"}], [("t3", 0), ("t4", 0)]),
+        ([[0.5, None, None]], [], [("t0", 0)]),
+        ([[None, None, None]], [], []),
+        ([NINE, THREE], [{"t0", "t1", "t2"}], [("t1", 1)]),
+        ([NINE, THREE], [], [("t1", 1), ("t0", 0), ("t1", 0), ("t2", 0)]),
+    ],
+    ids=["few", "third", "gone", "early", "failed", "all failed", "second rung", "highest first"],
+)
+def test_the_best_third_goes_on_at_once(objectives, gone, expected):
+    results = [*(rested(*each) for each in objectives), []]
+    promoted = [*gone, *(set() for _ in results)][: len(results)]
+    found = promote_asynchronously(results, promoted, reduction=3)
+    assert [(p.trial, p.from_rung) for p in found] == expected
+    assert all(p.to_rung == p.from_rung + 1 for p in found)
 
 
 def test_one_rung_promotes_nobody():
@@ -94,11 +88,10 @@ def test_together_waits_until_all_rest_and_then_takes_as_many_as_needed():
     gone = [{"t1", "t2", "t3", "t4"}, set(), set()]
     found = promote_synchronously([results[0], second, []], gone, reduction=2, finalists=2)
     assert found == [Promotion("t2", 1, 2), Promotion("t1", 1, 2)]
-
-
-def test_two_rungs_together_are_the_finalists_at_once():
-    results = [rested(0.5, 0.1, None, 0.2), []]
-    found = promote_synchronously(results, [set(), set()], reduction=3, finalists=2)
+    # With two rungs the finalists go on at once.
+    found = promote_synchronously(
+        [rested(0.5, 0.1, None, 0.2), []], [set(), set()], reduction=3, finalists=2
+    )
     assert found == [Promotion("t1", 0, 1), Promotion("t3", 0, 1)]
 
 
@@ -207,12 +200,3 @@ def test_campaigns_end_with_their_finalists(rungs, mode):
         assert len(arrived) >= 4
         starts = [(p.trial, p.from_rung) for p in played.log]
         assert len(set(starts)) == len(starts)
-
-
-def test_most_trials_are_dropped_early():
-    played = Played(3, trials=81).play()
-    first, second, third = map(len, played.results)
-    # A third of each rung, and a few that were ahead of their time.
-    assert first == 81
-    assert 27 <= second <= 36
-    assert 9 <= third <= 14

@@ -16,9 +16,10 @@ SCHNET = {**EGNN, "model.conv": "schnet", "model.options.filters": 16}
 
 
 def test_rows_that_fit_are_kept_with_the_types_of_the_space() -> None:
-    rows = [(SCHNET, 0.4), ({**EGNN, "model.features": 32.0, "model.cutoff": 4}, None)]
+    far = {**SCHNET, "model.cutoff": 6.0}
+    rows = [(far, 0.4), ({**EGNN, "model.features": 32.0, "model.cutoff": 3}, None)]
     kept, skipped = select_warm_start(SPACE, (), rows)
-    assert kept == [(SCHNET, 0.4), ({**EGNN, "model.cutoff": 4.0}, None)]
+    assert kept == [(far, 0.4), ({**EGNN, "model.cutoff": 3.0}, None)]
     assert [type(value) for value in kept[1][0].values()] == [str, int, float]
     assert skipped == {}
 
