@@ -16,14 +16,14 @@ GONE_SECONDS = 120.0
 
 LEASE_SECONDS = 600.0
 
-EPOCHS = 25
+EPOCHS = 14
 
 
 def long_campaign(hpo, **search):
     """Write a campaign whose trials take about a second, with a checkpoint after every epoch."""
-    hpo.card(hpo.molecules(150))
+    hpo.card(hpo.molecules(80))
     return hpo.campaign(
-        trial={"training": {"checkpoint_seconds": 0.0, "global_batch": 8}},
+        trial={"training": {"checkpoint_seconds": 0.0, "global_batch": 4}},
         machine={"slots": 2, "max_width": 1, "lease_seconds": LEASE_SECONDS},
         search={"trials": 5, "rungs": [EPOCHS], "finalists": 3, **search},
     )
@@ -73,7 +73,7 @@ def test_a_killed_controller_leaves_nothing_and_run_goes_on(hpo):
 
 @pytest.mark.slow
 def test_the_run_outlives_a_rank_a_zygote_and_an_agent(hpo):
-    campaign, run = long_campaign(hpo, trials=8), hpo.folder / "run"
+    campaign, run = long_campaign(hpo, trials=6), hpo.folder / "run"
     controller = hpo.start("run", campaign, "--run", run)
     interrupted = []
     for part in ("hpo-rank", "hpo-zygote", "hpo-agent"):
@@ -94,7 +94,7 @@ def test_the_run_outlives_a_rank_a_zygote_and_an_agent(hpo):
     assert "agent_lost" in kinds
     last = {event["trial"]: event["outcome"] for event in hpo.events(run, "ended")}
     assert set(last.values()) == {"completed"}
-    assert len(last) == 8
+    assert len(last) == 6
     for trial in set(interrupted):
         starts = sorted((run / "trials" / trial / "attempts").glob("*/metrics.jsonl"))
         assert len(starts) > 1
@@ -135,10 +135,8 @@ IN_BATCH_JOB = {"PBS_JOBID": "7.pbs-0001", "HYDRAGNN_HPO_BATCH_JOB": "7.pbs-0001
 @pytest.mark.parametrize(
     ("number", "environment", "says", "code"),
     [
-        (signal.SIGINT, {}, "paused", 1),
         (signal.SIGTERM, {}, "paused", 1),
         (signal.SIGTERM, IN_BATCH_JOB, "the scheduler ends the allocation", 75),
-        (signal.SIGINT, IN_BATCH_JOB, "paused", 1),
     ],
 )
 def test_a_signal_while_the_controller_starts_counts(hpo, number, environment, says, code):
@@ -174,13 +172,13 @@ from hydragnn_hpo.cli.command_line import main
 from hydragnn_hpo.training.stepper import Stepper
 take = Stepper.take_step
 def taking(self, *arguments, **options):
-    while options["epoch"] == 15 and not Path("gate").exists():
+    while options["epoch"] == 6 and not Path("gate").exists():
         time.sleep(0.02)
     return take(self, *arguments, **options)
 Stepper.take_step = taking
 main()
 """
-"""However fast it is: before its fifteenth epoch a trial waits for a file."""
+"""However fast it is: before its sixth epoch a trial waits for a file."""
 
 
 def weights(trial: Path):
@@ -188,10 +186,10 @@ def weights(trial: Path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_a_trial_cut_short_equals_an_unbroken_one(hpo, number):
+def test_a_trial_by_hand_that_is_asked_to_end_goes_on_and_equals_an_unbroken_one(hpo):
+    """Of a campaign, and killed: ``test_resume.py``."""
     hpo.store()
-    settings = {"training": {"epochs": EPOCHS, "ema": 0.9}}
+    settings = {"training": {"epochs": 8, "ema": 0.9}}
     whole, cut = hpo.trial("whole", **settings), hpo.trial("cut", **settings)
     done = hpo("trial", whole)
     assert done.code == 0, done.err
@@ -206,11 +204,11 @@ def test_a_trial_cut_short_equals_an_unbroken_one(hpo, number):
 
     hpo.wait_for(metrics.exists, "the first record")
     hpo.wait_for(checkpoints, "three checkpoints")
-    process.send_signal(number)
+    process.send_signal(signal.SIGTERM)
     (hpo.folder / "gate").touch()
     process.communicate(timeout=300)
-    assert process.returncode == (-9 if number == signal.SIGKILL else 3)
-    assert not (cut / "attempts" / "001" / "result.json").exists(), "it was killed too late"
+    assert process.returncode == 3
+    assert not (cut / "attempts" / "001" / "result.json").exists(), "it ended too late"
     done = hpo("trial", cut)
     assert done.code == 0, done.err
     again = (cut / "attempts" / "002" / "metrics.jsonl").read_text().splitlines()
