@@ -45,9 +45,17 @@ def nothing_left(hpo, run):
     hpo.wait_for(lambda: not hpo.strays(run), "the last process to go", GONE_SECONDS)
 
 
+def is_kept(hpo, run, before, board):
+    """See that results are as they were, and what the leaderboard says of them."""
+    after = results(run)
+    assert {path: after[path] for path in before} == before
+    again = rows_of(hpo.json("leaderboard", run))
+    assert {trial: again[trial] for trial in board} == board
+
+
 @pytest.mark.slow
-def test_a_killed_controller_leaves_nothing_and_run_goes_on(hpo):
-    campaign, run = long_campaign(hpo), hpo.folder / "run"
+def test_a_controller_that_is_killed_or_interrupted_leaves_nothing_and_run_goes_on(hpo):
+    campaign, run = long_campaign(hpo, trials=6), hpo.folder / "run"
     controller = hpo.start("run", campaign, "--run", run)
     with hpo.held(run, ended=2):
         controller.kill()
@@ -56,19 +64,38 @@ def test_a_killed_controller_leaves_nothing_and_run_goes_on(hpo):
     before, board = results(run), rows_of(hpo.json("leaderboard", run))
     assert len(before) >= 2
     assert board
+    controller = hpo.start("run", campaign, "--run", run)
+    with hpo.held(run) as now:
+        trial = now.trial
+        controller.send_signal(signal.SIGINT)
+        hpo.wait_for(lambda: hpo.events(run, "asked"), "the question to those who train")
+        hpo.wait_for(lambda: is_due(now.rank, signal.SIGTERM), "the signal to who trains")
+    _, err = controller.communicate(timeout=300)
+    assert controller.returncode == 1
+    assert "paused" in err
+    assert "Traceback" not in err
+    nothing_left(hpo, run)
+    is_kept(hpo, run, before, board)
+    *_, end = [e for e in hpo.events(run, "ended") if e["trial"] == trial]
+    assert (end["outcome"], end["epoch"]) == ("interrupted", 2)
+    assert (run / "trials" / trial / "checkpoints" / "last.safetensors").exists()
+    reached = max(e["reached"] for e in hpo.events(run, "checkpoint") if e["trial"] == trial)
+
     done = hpo("run", campaign, "--run", run)
+
     assert done.code == 0, done.err
-    after = results(run)
-    assert {path: after[path] for path in before} == before
-    again = rows_of(hpo.json("leaderboard", run))
-    assert {trial: again[trial] for trial in board} == board
-    assert len(again) == 5
+    is_kept(hpo, run, before, board)
+    assert len(rows_of(hpo.json("leaderboard", run))) == 6
     assert (run / "ensemble.zip").exists()
     lost = [e["trial"] for e in hpo.events(run, "ended") if e["reason"] == "host_lost"]
     assert lost, "what ran when the controller died was interrupted"
     assert not set(lost) & set(board)
-    assert {event["epoch"] for event in hpo.events(run)} == {1, 2}
+    assert {event["epoch"] for event in hpo.events(run)} == {1, 2, 3}
     assert not list(run.rglob(".*")), "no temporary file is left"
+    last = max((run / "trials" / trial / "attempts").glob("*/metrics.jsonl"))
+    records = map(json.loads, last.read_text().splitlines())
+    ready = [record for record in records if record["record"] == "ready"]
+    assert [record["reached"] for record in ready] == [reached], "nothing was trained twice"
 
 
 @pytest.mark.slow
@@ -101,32 +128,6 @@ def test_the_run_outlives_a_rank_a_zygote_and_an_agent(hpo):
         records = [json.loads(line) for line in starts[-1].read_text().splitlines()]
         assert [r["resumed"] for r in records if r["record"] == "ready"] == [True]
     nothing_left(hpo, run)
-
-
-@pytest.mark.slow
-def test_an_interrupt_pauses_and_run_goes_on(hpo):
-    campaign, run = long_campaign(hpo, trials=3), hpo.folder / "run"
-    controller = hpo.start("run", campaign, "--run", run)
-    with hpo.held(run) as now:
-        trial = now.trial
-        controller.send_signal(signal.SIGINT)
-        hpo.wait_for(lambda: hpo.events(run, "asked"), "the question to those who train")
-        hpo.wait_for(lambda: is_due(now.rank, signal.SIGTERM), "the signal to who trains")
-    out, err = controller.communicate(timeout=300)
-    assert controller.returncode == 1
-    assert "paused" in err
-    assert "Traceback" not in err
-    nothing_left(hpo, run)
-    [end] = [e for e in hpo.events(run, "ended") if e["trial"] == trial]
-    assert end["outcome"] == "interrupted"
-    assert (run / "trials" / trial / "checkpoints" / "last.safetensors").exists()
-    reached = max(e["reached"] for e in hpo.events(run, "checkpoint") if e["trial"] == trial)
-    done = hpo("run", campaign, "--run", run)
-    assert done.code == 0, done.err
-    starts = run / "trials" / trial / "attempts" / "002" / "metrics.jsonl"
-    records = map(json.loads, starts.read_text().splitlines())
-    ready = [record for record in records if record["record"] == "ready"]
-    assert [record["reached"] for record in ready] == [reached], "nothing was trained twice"
 
 
 IN_BATCH_JOB = {"PBS_JOBID": "7.pbs-0001", "HYDRAGNN_HPO_BATCH_JOB": "7.pbs-0001"}
