@@ -143,20 +143,16 @@ def test_ctrl_c_ends_it_at_once_with_pages_open(dashboard):
     assert "Traceback" not in rest
 
 
-def test_a_port_that_is_taken_and_a_folder_without_a_campaign_are_sentences(tmp_path, growing):
+def test_a_port_that_is_taken_and_a_folder_without_a_campaign_are_sentences(hpo, growing):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = str(taken.getsockname()[1])
         for arguments, says in (
             ((growing.run.path, "--port", port), f"cannot listen on 127.0.0.1 port {port}"),
-            ((tmp_path,), "holds no campaign"),
+            ((hpo.folder,), "holds no campaign"),
         ):
-            command = [sys.executable, "-m", "hydragnn_hpo", "dashboard", *map(str, arguments)]
-            done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
-            assert done.returncode == 2
-            assert says in done.stderr
-            assert len(done.stderr.splitlines()) == 1
+            hpo.refused("dashboard", *arguments, says=(says,))
 
 
 @pytest.fixture(scope="module")
