@@ -130,7 +130,7 @@ def test_many_hosts_get_software_of_their_own(hpo, run, slurm, hosts, options, p
         ({}, {"machine": "generic-pbs", "order": (*SHORT, "--allocations", "2")}, ("'mpiexec'",)),
         ({}, {"order": (*SHORT, "--pack", "")}, ("pack",)),
         ({}, {"order": (*SHORT, "--container", "")}, ("container",)),
-        ({}, {"run": Path("a\udcffb")}, ("udcff", "UTF-8")),
+        ({}, {"run": Path("a\udcffb")}, ("udcff", "UTF-8: choose or link")),
         ({"data": [{"card": "none.toml"}]}, {}, ("none.toml",)),
         ({"data": [{"card": "moved.toml"}]}, {}, ("moved.extxyz", "HYDRAGNN_HPO_DATA")),
     ],
@@ -226,15 +226,6 @@ def test_a_job_that_may_not_submit_goes_on_alone(hpo, run, slurm, monkeypatch):
     assert "Access denied" in begun.err
 
 
-def test_a_job_that_nobody_wrote_down_is_the_next_of_its_chain(hpo, run, slurm, monkeypatch):
-    """Its predecessor was lost between the queue and the record."""
-    assert submit(hpo, run).code == 0
-    monkeypatch.setattr("hydragnn_hpo.cli.batch_command.RECORD_SECONDS", 0.0)
-    assert batch(hpo, monkeypatch, "150", "begin", run, "--script", "001.sh").code == 0
-    links = {job.id: job.link for job in JobRecords(run).jobs()}
-    assert links == {"101": 1, "150": 2, "102": 3}
-
-
 def test_batch_is_for_scripts_alone(hpo, run, slurm):
     assert submit(hpo, run).code == 0
     hpo.judge(hpo.here("batch", "begin", run, "--script", "x"), ("this is no batch job",))
@@ -256,15 +247,6 @@ def test_a_job_that_has_just_begun_is_not_taken_back(hpo, run, slurm):
     slurm.stands(j101="PENDING", j102="RUNNING")
     assert "taken back: batch job 101" in hpo.here("stop", run).out
     assert slurm.calls[-1] == ["scancel", "--state=PENDING", "101"]
-
-
-def test_the_end_of_a_campaign_leaves_what_has_just_begun_alone(hpo, run, slurm, monkeypatch):
-    assert submit(hpo, run).code == 0
-    assert submit(hpo, run, "--again").code == 0
-    slurm.stands(j101="RUNNING", j102="RUNNING")
-    note(run, "finished")
-    assert batch(hpo, monkeypatch, "101", "end", run, "--code", "0").code == 0
-    assert slurm.calls[-1][0] == "sbatch", "nothing was cancelled"
 
 
 def test_stop_leaves_the_only_job_in_the_queue(hpo, run, slurm):
