@@ -205,7 +205,7 @@ def test_one_slot_and_one_seed_make_one_campaign_and_one_whose_journal_was_cut_g
         assert done.code == 0, done.err
         proposed = [(e["trial"], e["values"]) for e in hpo.events(run, "proposed")]
         keys = ("trial", "outcome", "reached", "objective", "val_mae", "best_epoch")
-        ended = [{key: e[key] for key in keys} for e in hpo.events(run, "ended")]
+        ended = [{key: e.get(key) for key in keys} for e in hpo.events(run, "ended")]
         return proposed, ended
 
     first, second = course("run1"), course("run2")
@@ -215,7 +215,7 @@ def test_one_slot_and_one_seed_make_one_campaign_and_one_whose_journal_was_cut_g
     cut_behind(run, "placed")
     proposed, _ = course("run2")
     names = {name for name, _ in proposed}
-    assert len(names) == 4
+    assert names == {name for name, _ in first[0]}
     assert {path.parent.name for path in run.glob("trials/*/trial.toml")} == names
 
 
