@@ -173,6 +173,7 @@ CONTROLLER = """
 import sys
 from pathlib import Path
 from hydragnn_hpo.config.campaign_config import MachineConfig
+from hydragnn_hpo.launching.job import Job
 from hydragnn_hpo.launching.transports.ray import RayBackend
 address, folder = sys.argv[1], Path(sys.argv[2])
 machine = MachineConfig(backend="ray", address=address, hosts=2, lease_seconds=60)
