@@ -10,9 +10,10 @@ import shutil
 import signal
 import socket
 import subprocess
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
+
+from processes import until
 
 from hydragnn_hpo.launching.host_network import is_free
 from hydragnn_hpo.launching.process_control import die_with_parent, end_tagged, find_tagged
@@ -83,13 +84,6 @@ def take_ports(count: int) -> tuple[socket.socket, list[int]]:
             return guard, ports
         guard.close()
     raise AssertionError(f"no {count} free ports in {PORTS}")
-
-
-def until(look: Callable[[], object], what: str, seconds: float = SECONDS) -> None:
-    deadline = time.monotonic() + seconds
-    while not look():
-        assert time.monotonic() < deadline, f"no {what} after {seconds:g} s"
-        time.sleep(0.05)
 
 
 class VirtualSlurm:

@@ -20,7 +20,7 @@ def whole(path, content):
     part.replace(path)
 
 
-FREE = 50
+FREE = 18
 """Trials that do not wait."""
 
 

@@ -8,14 +8,11 @@ A task: ``trial`` (directory), ``attempt``, ``world``; ``environment`` of the ra
 the middle of writing the next checkpoint; ``full``: a step from which on no checkpoint finds
 room; ``sees``: ``{"rank", "file"}``, what one rank finds in place of the last checkpoint;
 ``term``: a step before which every rank is asked to end; ``end``: one with which the allocation
-comes to its end; ``signal``: ``{"ranks", "number", "after", "seconds", "most"}``, sent
-by us so long after the first record of a kind, or by the rank itself once it has taken ``most``
-steps, so that a fast one does not get far.
+comes to its end.
 """
 
 import errno
 import importlib
-import itertools
 import json
 import os
 import signal
@@ -65,12 +62,6 @@ def before_step(do):
         return take(self, *arguments, **options)
 
     Stepper.take_step = taking
-
-
-def signalled_after(most, number):
-    """Let this process be signalled once it has taken so many steps."""
-    taken = itertools.count()
-    before_step(lambda _: next(taken) == most and os.kill(os.getpid(), number))
 
 
 def ends_with(step):
@@ -157,9 +148,6 @@ def run(task, rank):
         before_step(lambda at: at == task["term"] and os.kill(os.getpid(), signal.SIGTERM))
     if "end" in task:
         ends_with(task["end"])
-    sent = task.get("signal", {"ranks": ()})
-    if rank in sent["ranks"]:
-        signalled_after(sent["most"], sent["number"])
     spec = {"trial_dir": task["trial"], "attempt": task["attempt"], "one_host": True}
     return trial.rank_main(spec)
 
@@ -180,32 +168,18 @@ def forked(task, rank, log):
         os._exit(code)
 
 
-def step_reached(folder, kind):
-    """Whether a rank has written a record of a kind."""
-    path = folder / "metrics.jsonl"
-    return path.exists() and f'"record": "{kind}"' in path.read_text()
-
-
 def attempt(task):
     folder = Path(task["trial"]) / "attempts" / f"{task['attempt']:03d}"
     log = os.open(folder / "log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     children = [forked(task, rank, log) for rank in range(task["world"])]
     os.close(log)
     codes = [None] * len(children)
-    wanted, at, sent = task.get("signal"), None, None
     deadline = time.monotonic() + DEADLINE
     while None in codes:
         now = time.monotonic()
         for rank, child in enumerate(children):
             if codes[rank] is None and (found := os.waitpid(child, os.WNOHANG))[0]:
                 codes[rank] = os.waitstatus_to_exitcode(found[1])
-        if wanted and at is None and step_reached(folder, wanted["after"]):
-            at = now + wanted["seconds"]
-        if at is not None and sent is None and now >= at:
-            sent = now
-            for rank in wanted["ranks"]:
-                if codes[rank] is None:
-                    os.kill(children[rank], wanted["number"])
         if now > deadline:
             for rank, child in enumerate(children):
                 if codes[rank] is None:

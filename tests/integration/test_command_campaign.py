@@ -3,7 +3,7 @@
 import importlib.util
 import itertools
 import json
-import os
+import shutil
 import sys
 import tomllib
 from pathlib import Path
@@ -32,15 +32,26 @@ def layouts(config):
             yield launch
 
 
+SPACE = {
+    "tensor": [2, 4],
+    "pipeline": [8, 16, 32],
+    "micro_batch": [1, 8],
+    "recompute": [True, False],
+}
+"""A part of the shipped one, with the best layout of all; constraints leave out some."""
+
+
 @pytest.mark.slow
 def test_the_shipped_campaign_finds_the_layout_that_trying_all_finds(hpo):
     config = tomllib.loads((WORKFLOW / "campaign.toml").read_text())
+    config["space"] = {f"launch.{name}": choices for name, choices in SPACE.items()}
+    shutil.copy(WORKFLOW / "stand_in.py", hpo.folder)
     step = stand_in().step
     tried = [(step(config["trial"] | {"launch": one}), one) for one in layouts(config)]
     ended = [(made["objective"], one) for made, one in tried if made["status"] == "completed"]
     fastest, best = min(ended, key=lambda found: found[0])
 
-    done = hpo("run", WORKFLOW / "campaign.toml", "--run", "run", "--json", seconds=800)
+    done = hpo("run", hpo.toml("campaign.toml", config), "--run", "run", "--json")
 
     assert done.code == 0, done.err
     printed = json.loads(done.out)
@@ -75,34 +86,34 @@ def test_the_stand_in_follows_its_sources():
 
 
 TRAIN = """
-import json, os, signal, sys, time
+import json, os, sys
 from pathlib import Path
 import tomllib
 trial, folder, checkpoints, epochs = *map(Path, sys.argv[1:4]), int(sys.argv[4])
 rate = tomllib.loads(trial.read_text())["rate"]
 kept = checkpoints / "epoch"
 first = int(kept.read_text()) if kept.exists() else 0
-def leave(*_):
-    sys.exit(1)
-signal.signal(signal.SIGTERM, leave)
 for epoch in range(first + 1, epochs + 1):
-    time.sleep({seconds})
-    part = checkpoints / "epoch.{{}}".format(os.environ["RANK"])
+    part = checkpoints / "epoch.{}".format(os.environ["RANK"])
     part.write_text(str(epoch))
     part.rename(kept)  # other ranks read it
     with (folder / "metrics.jsonl").open("a") as file:
-        record = {{"record": "epoch", "epoch": epoch, "objective": rate / epoch}}
+        record = {"record": "epoch", "epoch": epoch, "objective": rate / epoch}
         file.write(json.dumps(record) + "\\n")
 with (checkpoints / "attempts").open("a") as file:
-    file.write(f"{{first}}-{{epochs}} {{os.environ['RANK']}}\\n")
+    file.write(f"{first}-{epochs} {os.environ['RANK']}\\n")
 status = "completed" if epochs == 6 else "stopped"
-part = folder / "part.{{}}".format(os.environ["RANK"])
-part.write_text(json.dumps({{"status": status, "objective": rate / epochs, "epochs": epochs}}))
+part = folder / "part.{}".format(os.environ["RANK"])
+part.write_text(json.dumps({"status": status, "objective": rate / epochs, "epochs": epochs}))
 part.rename(folder / "result.json")
 """
 
 
-def campaign(hpo, code, name="campaign.toml", **changes):
+ONE = {"trials": 1, "initial": 1, "finalists": 1, "rungs": [2]}
+"""A search whose only trial is not promoted."""
+
+
+def campaign(hpo, code, **changes):
     (hpo.folder / "train.py").write_text(code)
     values = {
         "name": "commands",
@@ -121,12 +132,12 @@ def campaign(hpo, code, name="campaign.toml", **changes):
         },
         "machine": {"slots": 2, "lease_seconds": 120.0},
     }
-    return hpo.toml(name, hpo.merged(values, changes))
+    return hpo.toml("campaign.toml", hpo.merged(values, changes))
 
 
 @pytest.mark.slow
 def test_a_command_climbs_rungs_from_its_own_checkpoints(hpo):
-    path = campaign(hpo, TRAIN.format(seconds=0.0))
+    path = campaign(hpo, TRAIN)
 
     done = hpo("run", path, "--run", "run", "--json")
 
@@ -146,23 +157,7 @@ def test_a_command_climbs_rungs_from_its_own_checkpoints(hpo):
 
 
 @pytest.mark.slow
-def test_a_command_without_a_result_ends_the_campaign_after_three(hpo):
-    path = campaign(hpo, "import sys; sys.exit('no such model')")
-
-    done = hpo("run", path, "--run", "run")
-
-    assert done.code == 1
-    assert "no such model" in done.err
-    assert "without result.json" in done.err
-    assert "Traceback" not in done.err
-    ended = hpo.events(hpo.folder / "run", "ended")
-    reasons = [event["reason"] for event in ended]
-    assert set(reasons) <= {"bug", "paused"}, "the last may be running when the third fails"
-    assert reasons.count("bug") >= 3
-
-
-@pytest.mark.slow
-def test_a_command_that_crashes_is_a_bug_at_a_line_of_its_script(hpo):
+def test_a_command_that_crashes_ends_the_campaign_after_three_with_a_line_of_its_script(hpo):
     lines = ("import ctypes, faulthandler", "faulthandler.enable()", "def descend():")
     path = campaign(hpo, "\n".join((*lines, "    ctypes.string_at(0)", "descend()")))
 
@@ -171,46 +166,18 @@ def test_a_command_that_crashes_is_a_bug_at_a_line_of_its_script(hpo):
     said = f"ended (exit code 139) without result.json: {hpo.folder}/train.py:4 in descend"
     assert done.code == 1
     assert said in " ".join(done.err.split())
+    assert "Traceback" not in done.err
     ended = hpo.events(hpo.folder / "run", "ended")
     assert [e["message"] for e in ended if e["reason"] == "bug"][:3] == [said] * 3
+    assert {e["reason"] for e in ended} <= {"bug", "paused"}, "one may run when the third fails"
     assert not hpo.events(hpo.folder / "run", "host_failed")
-
-
-@pytest.mark.slow
-def test_a_killed_controller_goes_on_and_runs_nothing_twice_to_the_end(hpo):
-    """Two trials are in their second epoch when it dies: they wait there for a file."""
-    go, epoch = hpo.folder / "go", "    time.sleep(0.0)\n"
-    wait = f"    while epoch == 2 and not Path({str(go)!r}).exists(): time.sleep(0.05)\n"
-    code = TRAIN.format(seconds=0.0)
-    assert epoch in code
-    path = campaign(hpo, code.replace(epoch, wait))
-    run = hpo.folder / "run"
-    process = hpo.start("run", path, "--run", "run", "--json")
-    hpo.wait_for(lambda: len(hpo.events(run, "epoch")) == 2, "an epoch of two trials")
-    process.kill()
-    process.communicate()
-    hpo.wait_for(lambda: not hpo.strays(run), "end of all")
-    assert not list(run.rglob("result.json"))
-    go.touch()
-
-    done = hpo("run", path, "--run", "run", "--json")
-
-    assert done.code == 0, done.err
-    rows = json.loads(done.out)["leaderboard"]["trials"]
-    assert [row["epochs"] for row in rows] == [6, 6, 2, 2]
-    for row in rows:
-        notes = run / "trials" / row["trial"] / "checkpoints" / "attempts"
-        ends = [line.split()[0].split("-")[1] for line in notes.read_text().splitlines()]
-        assert ends == (["2", "6"] if row["epochs"] == 6 else ["2"])
-    lost = [e["trial"] for e in hpo.events(run, "ended") if e["reason"] == "host_lost"]
-    assert len(set(lost)) == len(lost) == 2, "what ran when the controller died"
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not MPIEXEC.exists(), reason="mpiexec is not here: install the extra [mpi].")
 def test_ranks_of_mpiexec_on_two_hosts_are_one_world(hpo):
     """Two slots on each of two hosts, whose agents mpiexec has started too."""
-    code = TRAIN.format(seconds=0.0) + (
+    code = TRAIN + (
         "from mpi4py import MPI\n"
         "(checkpoints / f'world.{MPI.COMM_WORLD.rank}').write_text(str(MPI.COMM_WORLD.size))\n"
     )
@@ -218,18 +185,16 @@ def test_ranks_of_mpiexec_on_two_hosts_are_one_world(hpo):
     nodes.write_text("h1\nh2\n")
     changes = {"command": {"width": 4, "launcher": "mpiexec"}}
     changes |= {"machine": {"backend": "mpiexec", "slots": 2, "interface": "lo"}}
-    path = campaign(hpo, code, **changes, search={"trials": 2, "finalists": 1})
+    path = campaign(hpo, code, **changes, search=ONE)
 
     hosts = {"PBS_NODEFILE": str(nodes), "HYDRA_LAUNCHER": "fork"}
     done = hpo("run", path, "--run", "run", "--json", **hosts, seconds=400)
 
     assert done.code == 0, done.err
     rows = json.loads(done.out)["leaderboard"]["trials"]
-    assert [row["epochs"] for row in rows] == [6, 2]
-    for row in rows:
-        folder = hpo.folder / "run" / "trials" / row["trial"] / "checkpoints"
-        worlds = [(folder / f"world.{rank}").read_text() for rank in range(4)]
-        assert worlds == ["4"] * 4
+    assert [row["epochs"] for row in rows] == [2]
+    folder = hpo.folder / "run" / "trials" / "t0000" / "checkpoints"
+    assert [(folder / f"world.{rank}").read_text() for rank in range(4)] == ["4"] * 4
 
 
 @pytest.mark.slow
@@ -241,7 +206,7 @@ def test_ranks_that_wait_for_one_that_failed_are_ended(hpo):
     )
     changes = {"command": {"width": 2, "launcher": "mpiexec"}}
     changes |= {"machine": {"backend": "local", "slots": 2}}
-    path = campaign(hpo, code, **changes, search={"trials": 1, "initial": 1, "finalists": 1})
+    path = campaign(hpo, code, **changes, search=ONE)
 
     done = hpo("run", path, "--run", "run", "--json", seconds=200)
 
@@ -249,14 +214,6 @@ def test_ranks_that_wait_for_one_that_failed_are_ended(hpo):
     assert (ended["outcome"], ended["reason"]) == ("failed", "bug"), done.err
     log = hpo.folder / "run" / "trials" / "t0000" / "attempts" / "001" / "log"
     assert "a rank failed and others waited for it: they were ended." in log.read_text()
-
-
-def test_words_of_a_bad_campaign(hpo):
-    path = campaign(hpo, "", command={"argv": ["{folders}"]})
-    hpo.refused("run", path, "--run", "run", says=("unknown field 'folders'", "'folder'"))
-    path = campaign(hpo, "", search={"constraints": ["rate > 5"]})
-    hpo.refused("run", path, "--run", "run", says=("constraint",))
-    assert not os.path.exists(hpo.folder / "run")
 
 
 @pytest.mark.slow
@@ -269,15 +226,14 @@ def test_ranks_of_srun_are_where_their_slots_are(hpo, slurm, monkeypatch):
     )
     changes = {"command": {"width": 2, "launcher": "srun"}}
     changes |= {"machine": {"backend": "slurm", "slots": 1}}
-    code = TRAIN.format(seconds=0.0) + note
-    path = campaign(hpo, code, **changes, search={"trials": 2, "finalists": 1})
+    code = TRAIN + note
+    path = campaign(hpo, code, **changes, search=ONE)
 
     done = hpo("run", path, "--run", "run", "--json")
 
     assert done.code == 0, done.err
     rows = json.loads(done.out)["leaderboard"]["trials"]
-    assert [row["epochs"] for row in rows] == [6, 2]
-    for row in rows:
-        folder = hpo.folder / "run" / "trials" / row["trial"] / "checkpoints"
-        nodes = [(folder / f"node.{rank}").read_text() for rank in (0, 1)]
-        assert nodes == ["node1 0 2", "node2 1 2"]
+    assert [row["epochs"] for row in rows] == [2]
+    folder = hpo.folder / "run" / "trials" / "t0000" / "checkpoints"
+    nodes = [(folder / f"node.{rank}").read_text() for rank in (0, 1)]
+    assert nodes == ["node1 0 2", "node2 1 2"]

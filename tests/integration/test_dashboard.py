@@ -17,11 +17,11 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from browser import chromium, missing
 from made_campaign import make_campaign, scored_by_conv
 
 from hydragnn_hpo.layout import RunDir
 
-CHROMIUM = Path("/usr/bin/chromium")
 SECONDS = 180.0
 """Patience with a browser on a busy machine."""
 
@@ -116,24 +116,14 @@ def cookie_of(served) -> str:
     return answer.headers["set-cookie"].partition(";")[0]
 
 
-def test_it_answers_those_who_have_the_cookie_on_this_computer_alone(growing, dashboard):
-    port = dashboard.port
+def test_it_listens_on_this_computer_alone_and_ctrl_c_ends_it_with_pages_open(growing, dashboard):
+    """Who is turned away: ``unit/report/test_dashboard.py``."""
     addresses = {line.split()[1] for line in Path("/proc/net/tcp").read_text().splitlines()[1:]}
-    assert f"0100007F:{port:04X}" in addresses
-    assert f"00000000:{port:04X}" not in addresses
-    assert ask(port, "/").status == 401
-    assert ask(port, "/enter?key=guess").status == 403
+    assert f"0100007F:{dashboard.port:04X}" in addresses
+    assert f"00000000:{dashboard.port:04X}" not in addresses
+    assert ask(dashboard.port, "/").status == 401
     cookie = cookie_of(dashboard)
-    assert ask(port, "/", cookie=cookie).status == 200
-    assert ask(port, "/", cookie=cookie, host="evil.org").status == 421
-    assert ask(port, "/", "POST", cookie=cookie).status == 405
-    for path in ("/sections/../../../etc/passwd", "/sections/%2e%2e%2fevents.jsonl", "/x"):
-        assert ask(port, path, cookie=cookie).status == 404
-    assert sorted(p.name for p in growing.run.path.rglob("*")) == ["campaign.toml", "events.jsonl"]
-
-
-def test_ctrl_c_ends_it_at_once_with_pages_open(dashboard):
-    cookie = cookie_of(dashboard)
+    assert ask(dashboard.port, "/", cookie=cookie).status == 200
     with asking(dashboard.port, "/news", cookie=cookie) as answer:
         assert json.loads(answer.read())["sections"] is not None
         dashboard.process.send_signal(signal.SIGINT)
@@ -141,49 +131,34 @@ def test_ctrl_c_ends_it_at_once_with_pages_open(dashboard):
     rest = dashboard.process.stdout.read()
     assert rest.endswith("stopped\n")
     assert "Traceback" not in rest
+    assert sorted(p.name for p in growing.run.path.rglob("*")) == ["campaign.toml", "events.jsonl"]
 
 
-def test_a_port_that_is_taken_and_a_folder_without_a_campaign_are_sentences(tmp_path, growing):
+def test_a_port_that_is_taken_and_a_folder_without_a_campaign_are_sentences(hpo, growing):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = str(taken.getsockname()[1])
         for arguments, says in (
             ((growing.run.path, "--port", port), f"cannot listen on 127.0.0.1 port {port}"),
-            ((tmp_path,), "holds no campaign"),
+            ((hpo.folder,), "holds no campaign"),
         ):
-            command = [sys.executable, "-m", "hydragnn_hpo", "dashboard", *map(str, arguments)]
-            done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
-            assert done.returncode == 2
-            assert says in done.stderr
-            assert len(done.stderr.splitlines()) == 1
+            hpo.refused("dashboard", *arguments, says=(says,))
 
 
 @pytest.fixture(scope="module")
 def browser():
-    playwright = pytest.importorskip("playwright.sync_api")
-    if not CHROMIUM.exists():
-        pytest.skip(f"there is no {CHROMIUM}")
-    with playwright.sync_playwright() as started:
-        found = started.chromium.launch(
-            executable_path=str(CHROMIUM), args=["--no-sandbox"], timeout=1000 * SECONDS
-        )
-        yield found
-        found.close()
+    if reason := missing():
+        pytest.skip(reason)
+    with chromium() as started:
+        yield started
 
 
 @pytest.fixture
-def page(browser):
-    """A page that notes what is wrong and what is asked for."""
-    context = browser.new_context(viewport={"width": 1280, "height": 900})
-    context.set_default_timeout(1000 * SECONDS)
-    opened = context.new_page()
-    opened.wrong, opened.asked = [], []
-    opened.on("console", lambda m: m.type in ("error", "warning") and opened.wrong.append(m.text))
-    opened.on("pageerror", lambda error: opened.wrong.append(str(error)))
-    opened.on("request", lambda request: opened.asked.append(request.url))
-    yield opened
-    context.close()
+def seen(browser, dashboard):
+    """The page of the dashboard, which notes what is wrong and what is asked for."""
+    with browser.page(dashboard.link) as opened:
+        yield opened
 
 
 NUMBERS = (
@@ -208,12 +183,12 @@ def until(page, condition, seconds: float = SECONDS) -> None:
 
 
 @pytest.mark.slow
-def test_a_page_keeps_up_with_its_campaign(page, growing, dashboard, whole, tmp_path):
-    page.goto(dashboard.link)
+def test_a_page_keeps_up_with_its_campaign(seen, growing, dashboard, tmp_path):
+    page = seen.page
     assert page.url == f"http://127.0.0.1:{dashboard.port}/", "the key is gone"
     page.wait_for_selector("#provenance")
     until(page, lambda: is_current(page))
-    page.evaluate("document.body.mark = 'not loaded anew'")
+    page.evaluate("document.body.mark = 'the first'")
     page.evaluate("window.scrollTo(0, 500)")
     first = dict(page.evaluate(NUMBERS))
     growing.grow(0.7, torn=40)
@@ -223,7 +198,7 @@ def test_a_page_keeps_up_with_its_campaign(page, growing, dashboard, whole, tmp_
     until(page, lambda: is_current(page))
     last = dict(page.evaluate(NUMBERS))
     assert last != first
-    assert page.evaluate("document.body.mark") == "not loaded anew"
+    assert page.evaluate("document.body.mark") == "the first"
     assert page.evaluate("window.scrollY") == 500
     with serving(growing.run.path) as fresh, contextlib.closing(page.context.new_page()) as other:
         other.goto(fresh.link)
@@ -231,8 +206,8 @@ def test_a_page_keeps_up_with_its_campaign(page, growing, dashboard, whole, tmp_
         until(other, lambda: is_current(other))
         assert dict(other.evaluate(NUMBERS)) == last, "as a page that was opened now"
     allowed = f"http://127.0.0.1:{dashboard.port}/"
-    assert [url for url in page.asked if not url.startswith((allowed, "data:", "blob:"))] == []
-    assert page.wrong == []
+    assert [url for url in seen.requests if not url.startswith(allowed)] == []
+    assert seen.errors == []
     growing.run.path.rename(tmp_path / "aside")
     until(page, lambda: "no campaign" in state_of(page))
     assert dict(page.evaluate(NUMBERS)) == last, "what was there stays to be read"
@@ -249,9 +224,9 @@ def places_of(axis) -> tuple[list[float], float]:
 
 
 @pytest.mark.slow
-def test_brushes_outlive_what_is_new(page, growing, dashboard):
+def test_brushes_outlive_what_is_new(seen, growing):
     """Lines that come later are judged by them, too, also where an axis has grown meanwhile."""
-    page.goto(dashboard.link)
+    page = seen.page
     chart = page.locator('figure[data-key^="parallel."] .chart').first
     chart.wait_for()
     chart.scroll_into_view_if_needed()
@@ -284,4 +259,4 @@ def test_brushes_outlive_what_is_new(page, growing, dashboard):
     assert moved != pytest.approx(ticks), "the axis has not grown"
     share = (mark - ticks[0]) / (ticks[1] - ticks[0])
     assert (still - moved[0]) / (moved[1] - moved[0]) == pytest.approx(share, abs=0.01)
-    assert page.wrong == []
+    assert seen.errors == []

@@ -137,7 +137,14 @@ def end_of(slurm, environment):
     return datetime.datetime.fromisoformat(told).timestamp()
 
 
-def test_two_allocations_work_for_one_campaign(hpo, pair, slurm, start_both):
+def on(environment, monkeypatch):
+    """Let commands of this process run in an allocation."""
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+
+
+def test_two_allocations_work_for_one_campaign(hpo, pair, slurm, start_both, monkeypatch):
+    """An agent is lost meanwhile; who cannot join is told why, and costs nobody anything."""
     a, b, run = pair
     path = campaign(hpo)
 
@@ -145,11 +152,19 @@ def test_two_allocations_work_for_one_campaign(hpo, pair, slurm, start_both):
     assert hpo.json("status", run)["standing"]["hosts"]["here"] == 4, "of both allocations"
     told = {float(p.read_text()) for p in run.glob("trials/*/checkpoints/ends")}
     assert told == {end_of(slurm, a), end_of(slurm, b)}, "ranks know the end of their own hosts"
+    are_refused(hpo, path, run, pair, monkeypatch)
+    (host,) = names(b, 3)
+    (agent,) = agents(run, host)
+    os.kill(agent, signal.SIGKILL)
+    hpo.wait_for(lambda: hosts_of(hpo, run, "host_joined")[host] == 2, "a new agent", SECONDS)
+    hpo.wait_for(lambda: hosts_of(hpo, run)[host] == 2, "work for it", SECONDS)
     (hpo.folder / "go").touch()
     said = [process.communicate(timeout=SECONDS) for process in both]
 
     assert [process.returncode for process in both] == [0, 0], said
     judge(hpo, run)
+    rested = [e["reason"] for e in hpo.events(run, "ended") if e["outcome"] == "interrupted"]
+    assert rested == ["host_lost"]
     assert set(hosts_of(hpo, run)) == names(a, 1, 2) | names(b, 3, 4)
     boards = [json.loads(out)["leaderboard"] for out, _ in said]
     assert boards[0] == boards[1]
@@ -160,29 +175,22 @@ def test_two_allocations_work_for_one_campaign(hpo, pair, slurm, start_both):
     assert "has finished" in late.err
 
 
-def test_whoever_is_left_takes_over_when_the_allocation_of_the_controller_is_cancelled(
+def are_refused(hpo, path, run, pair, monkeypatch):
+    """See that who cannot join is told why."""
+    at = ("--run", run, "--join")
+    for environment in pair[:2]:
+        on(environment, monkeypatch)
+        hpo.refused("run", path, *at, says=("works for it already",))
+    other = campaign(hpo, "other.toml", seed=4)
+    hpo.refused("run", other, *at, says=("seed = 3", "asked was 4"))
+    hpo.refused("run", path, *at, "--backend", "local", says=("--join needs",))
+    monkeypatch.delenv("SLURM_JOB_ID")
+    hpo.refused("run", path, *at, says=("no Slurm allocation",))
+
+
+def test_whoever_is_left_takes_over_from_a_controller_that_is_lost_with_its_host(
     hpo, pair, slurm, start_both
 ):
-    a, b, run = pair
-    first, second = start_both(campaign(hpo))
-
-    first.kill()
-    slurm.ask("scancel", a["SLURM_JOB_ID"])
-    hpo.wait_for(lambda: hpo.events(run)[-1]["epoch"] == 2, "another controller", SECONDS)
-    (hpo.folder / "go").touch()
-
-    _, err = second.communicate(timeout=SECONDS)
-    assert second.returncode == 0, err
-    judge(hpo, run)
-    assert {e["epoch"] for e in hpo.events(run)} == {1, 2}
-    adopted = [e for e in hpo.events(run, "ended") if e["epoch"] == 2 and e["attempt"] == 1]
-    assert {e["outcome"] for e in adopted} >= {"completed"}, "what ran on hosts that live goes on"
-    gone = [e["trial"] for e in adopted if e["outcome"] == "interrupted"]
-    assert len(gone) == 2, "what ran in the other allocation starts again from its checkpoint"
-    hpo.wait_for(lambda: not hpo.strays(run), "end of all processes")
-
-
-def test_work_outlives_a_controller_that_is_lost_with_another_host(hpo, pair, slurm, start_both):
     """Only the age of its lease tells: ranks must wait longer than that, or all of them die."""
     a, b, run = pair
     first, second = start_both(campaign(hpo, lease=None))
@@ -199,67 +207,56 @@ def test_work_outlives_a_controller_that_is_lost_with_another_host(hpo, pair, sl
     _, err = second.communicate(timeout=SECONDS)
     assert second.returncode == 0, err
     judge(hpo, run)
-    ours = {e["trial"] for e in hpo.events(run, "placed") if e["epoch"] == 1}
-    ours &= {
-        e["trial"] for e in hpo.events(run, "placed") if e["slots"][0][:5] in ("node3", "node4")
-    }
-    rested = {e["trial"] for e in hpo.events(run, "ended") if e["outcome"] == "interrupted"}
-    assert len(ours - rested) >= 2, "what ran in the other allocation went on"
+    adopted = [e for e in hpo.events(run, "ended") if e["epoch"] == 2 and e["attempt"] == 1]
+    assert {e["outcome"] for e in adopted} >= {"completed"}, "what ran on hosts that live goes on"
+    gone = {e["trial"] for e in adopted if e["outcome"] == "interrupted"}
+    placed = [e for e in hpo.events(run, "placed") if e["epoch"] == 1]
+    lost = {e["trial"] for e in placed if e["slots"][0][:5] in ("node1", "node2")}
+    assert gone == lost, "what ran in the other allocation starts again from its checkpoint"
+    assert len(gone) == 2
+    hpo.wait_for(lambda: not hpo.strays(run), "end of all processes")
 
 
-def test_a_controller_that_is_drained_hands_over_what_runs_elsewhere(hpo, pair, start_both):
+def test_who_is_drained_leaves_or_hands_over_what_runs_elsewhere(hpo, pair, slurm, start_both):
+    """First an allocation that had joined, which another one follows, then the controller's."""
     a, b, run = pair
-    first, second = start_both(campaign(hpo))
+    path = campaign(hpo)
+    first, second = start_both(path)
 
+    second.send_signal(signal.SIGUSR1)
+    _, err = second.communicate(timeout=SECONDS)
+    assert second.returncode == 75, err
+    assert rested(hpo, run) == {"node3": {"walltime"}, "node4": {"walltime"}}
+    slurm.ask("scancel", b["SLURM_JOB_ID"])
+    c = slurm.allocate(2, skip=2)
+    third = hpo.start("run", path, "--run", run, "--join", **c)
+    hpo.wait_for(lambda: names(c, 3, 4) <= set(hosts_of(hpo, run)), "work for it", SECONDS)
+    hpo.wait_for(lambda: begun(run) == 6, "its beginning", SECONDS)
     first.send_signal(signal.SIGUSR1)
 
     _, err = first.communicate(timeout=SECONDS)
     assert first.returncode == 75, err
     (hpo.folder / "go").touch()
-    _, err = second.communicate(timeout=SECONDS)
-    assert second.returncode == 0, err
+    _, err = third.communicate(timeout=SECONDS)
+    assert third.returncode == 0, err
     judge(hpo, run)
-    ours = {
-        e["trial"] for e in hpo.events(run, "placed") if e["slots"][0][:5] in ("node1", "node2")
-    }
-    rested = [e for e in hpo.events(run, "ended") if e["outcome"] == "interrupted"]
-    assert {e["trial"] for e in rested} <= ours, "the others went on, whoever looked after them"
-    assert {(e["epoch"], e["reason"]) for e in rested} == {(1, "walltime")}
+    everybody = {f"node{number}": {"walltime"} for number in range(1, 5)}
+    assert rested(hpo, run) == everybody, "the others went on, whoever looked after them"
+    interrupted = [e for e in hpo.events(run, "ended") if e["outcome"] == "interrupted"]
+    assert [e["epoch"] for e in interrupted] == [1] * 4
 
 
-def test_an_allocation_that_leaves_or_loses_an_agent_costs_nobody_else_anything(
-    hpo, pair, start_both
-):
-    a, b, run = pair
-    first, second = start_both(campaign(hpo))
-    (agent,) = agents(run, *names(b, 3))
-
-    os.kill(agent, signal.SIGKILL)
-    (host,) = names(b, 3)
-    hpo.wait_for(lambda: hosts_of(hpo, run, "host_joined")[host] == 2, "a new agent", SECONDS)
-    hpo.wait_for(lambda: hosts_of(hpo, run)[host] == 2, "work for it", SECONDS)
-    second.send_signal(signal.SIGUSR1)
-
-    _, err = second.communicate(timeout=SECONDS)
-    assert second.returncode == 75, err
-    (hpo.folder / "go").touch()
-    _, err = first.communicate(timeout=SECONDS)
-    assert first.returncode == 0, err
-    judge(hpo, run)
-    rested = [e for e in hpo.events(run, "ended") if e["outcome"] == "interrupted"]
-    assert Counter(e["reason"] for e in rested) == {"host_lost": 1, "walltime": 2}
+def begun(run):
+    """Count the attempts that have begun."""
+    diaries = (run / "trials").glob("*/checkpoints/diary")
+    return sum(path.read_text().count("begin") for path in diaries)
 
 
-def test_who_cannot_join_is_told_why(hpo, pair, start_both):
-    a, b, run = pair
-    path = campaign(hpo)
-    first, second = start_both(path)
-    at = ("--run", run, "--join")
-
-    hpo.refused("run", path, *at, says=("works for it already",), alone=True, **b)
-    hpo.refused("run", path, *at, says=("works for it already",), alone=True, **a)
-    other = campaign(hpo, "other.toml", seed=4)
-    hpo.refused("run", other, *at, says=("seed = 3", "asked was 4"), alone=True, **b)
-    hpo.refused("run", path, *at, "--backend", "local", says=("--join needs",), alone=True)
-    hpo.refused("run", path, *at, says=("no Slurm allocation",), alone=True, SLURM_JOB_ID="")
-    assert [first.poll(), second.poll()] == [None, None]
+def rested(hpo, run):
+    """Return why attempts on each host were interrupted."""
+    slots = {(e["trial"], e["attempt"]): e["slots"][0][:5] for e in hpo.events(run, "placed")}
+    found = defaultdict(set)
+    for e in hpo.events(run, "ended"):
+        if e["outcome"] == "interrupted":
+            found[slots[e["trial"], e["attempt"]]].add(e["reason"])
+    return found

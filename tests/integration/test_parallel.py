@@ -11,8 +11,8 @@ import pytest
 
 pytestmark = pytest.mark.timeout(1500)  # whoever comes first trains what the others look at
 
-STEPS = 12
-"""50 graphs in steps of 16, three times."""
+STEPS = 8
+"""50 graphs in steps of 16, twice."""
 
 WAYS = {
     1: ("one", "recompute", "ignored"),
@@ -21,8 +21,8 @@ WAYS = {
 }
 """What ``parallel_ranks.py`` trains at each number of ranks."""
 
-SLOW = ("gin", "painn", "forces", "pieces", "frozen")
-WORLDS = {2: SLOW, 4: ("painn", "forces")}
+SLOW = ("painn", "forces", "pieces", "frozen")
+WORLDS = {2: SLOW, 4: ("painn",)}
 
 
 @cache
@@ -104,6 +104,6 @@ def test_ranks_hold_no_more_than_their_part(world, way):
 @pytest.mark.slow
 def test_epochs_say_what_sending_took():
     epochs = several(2)["painn"]["ddp"]["sent"]
-    assert len(epochs) == 3
+    assert len(epochs) == 2
     for sent, exposed, backward in epochs:
         assert 0.0 < exposed <= sent <= backward

@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from playing import Play
 from processes import until
 
 from hydragnn_hpo.campaign.backends import fleet_on
 from hydragnn_hpo.config.campaign_config import MachineConfig
 from hydragnn_hpo.config.command_config import CommandConfig
-from hydragnn_hpo.config.machine import SiteConfig, find_profile
-from hydragnn_hpo.errors import ConfigError
-from hydragnn_hpo.launching import command_rank, slots
-from hydragnn_hpo.launching.job import Backend, Event, Job, Slot
+from hydragnn_hpo.config.machine import SiteConfig
+from hydragnn_hpo.launching import command_rank
+from hydragnn_hpo.launching.job import Job, Slot
 from hydragnn_hpo.launching.process_control import find_orphans, run_tag
 from hydragnn_hpo.launching.transports.local import LocalBackend
 from hydragnn_hpo.launching.transports.slurm import slurm_transport
@@ -57,31 +57,22 @@ def site_in(folder: Path) -> SiteConfig:
     )
 
 
-class Stage:
+NAME = "t0001.1"
+
+
+class Stage(Play):
     """A backend that runs one job, which looks around."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.events = folder, list[Event]()
-        self.backend: Backend | None = None
-
-    def look(self, *slots: Slot) -> dict[str, Any]:
-        """Start the job, and give what rank 0 finds, while all run."""
-        job = self.folder / "job"
-        job.mkdir()
-        files = {"log": job / "log", "watch": None}
-        spec = {"folder": str(job)}
-        self.backend.start(Job("t0001.1", "look", len(slots), spec, slots=slots, **files))
-        paths = [job / f"found{rank}" for rank in range(len(slots))]
-        until(lambda: self.poll() or all(path.exists() for path in paths), "what ranks found")
-        return json.loads(paths[0].read_text())
+    def look(self, *slots: Slot) -> list[dict[str, Any]]:
+        """Start the job, and give what its ranks find, while all run."""
+        self.start("look", slots, NAME)
+        paths = [self.folder / NAME / f"found{rank}" for rank in range(len(slots))]
+        self.until(lambda: all(path.exists() for path in paths), "what ranks found")
+        return [json.loads(path.read_text()) for path in paths]
 
     def end(self) -> list[int]:
-        (self.folder / "job" / "go").touch()
-        until(lambda: self.poll() or any(e.kind == "ended" for e in self.events), "the end")
-        return next(event.data["codes"] for event in self.events if event.kind == "ended")
-
-    def poll(self) -> None:
-        self.events += self.backend.poll(0.1)
+        (self.folder / NAME / "go").touch()
+        return self.wait("ended", NAME)["codes"]
 
 
 @pytest.fixture
@@ -96,7 +87,7 @@ def stage(tmp_path, monkeypatch) -> Iterator[Stage]:
     monkeypatch.setenv("HIP_VISIBLE_DEVICES", "0,1")
     monkeypatch.setenv("OTHER", "passes")
     monkeypatch.delenv("HYDRAGNN_HPO_SCRATCH", raising=False)
-    stage = Stage(run)
+    stage = Stage(None, run)
     yield stage
     if stage.backend:
         stage.backend.close()
@@ -132,7 +123,7 @@ def test_a_rank_of_an_agent_finds_what_the_profile_says(stage, tmp_path):
     (slot,) = stage.backend.slots
     gpu = replace(slot, device="cuda:0", visible="6", variable="ROCR_VISIBLE_DEVICES")
 
-    cache = check(stage.look(gpu), tmp_path)
+    cache = check(*stage.look(gpu), tmp_path)
 
     assert (cache / "entry").exists()
     assert stage.end() == [0]
@@ -162,10 +153,9 @@ def test_a_rank_of_a_launcher_finds_what_the_profile_says(stage, tmp_path, monke
     command = CommandConfig(argv=("{python}", "-c", COMMAND), launcher="mpiexec")
     spec = command_rank.spec_of(command, trial, attempt=1, epochs=1, slots=(gpu,))
     files = {"log": folder / "log", "watch": None}
-    stage.backend.start(Job("t0001.1", "command", 1, spec, slots=(gpu,), **files))
+    stage.backend.start(Job(NAME, "command", 1, spec, slots=(gpu,), **files))
 
-    until(lambda: stage.poll() or any(e.kind == "ended" for e in stage.events), "the end")
-
+    stage.wait("ended", NAME)
     assert (folder / "found").exists(), (folder / "log").read_text()
     cache = check(json.loads((folder / "found").read_text()), tmp_path)
     assert not cache.exists(), "what is of an attempt goes with it"
@@ -197,19 +187,18 @@ def test_ranks_of_two_hosts_of_a_real_slurm_find_what_the_profile_says(
     transport = slurm_transport(machine, stage.folder)
     backend = fleet_on(transport, machine, stage.folder, (), jobs=JOBS)
     stage.backend = backend
-    until(lambda: stage.poll() or len(backend.slots) == 2, "both hosts")
-    job = stage.folder / "job"
+    stage.have(2)
 
-    found = stage.look(*backend.slots)["environment"]
+    seen = [each["environment"] for each in stage.look(*backend.slots)]
+
+    found = seen[0]
 
     assert (found["NCCL_NET"], found["WORLD_SIZE"], found["LOCAL_WORLD_SIZE"]) == ("OFI", "2", "1")
     assert (found["MASTER_ADDR"], found["GLOO_SOCKET_IFNAME"]) == ("127.0.0.1", "lo")
     assert "SLURM_PROCID" not in found, "an agent's number is no rank's"
     assert found["SLURM_JOB_ID"] == os.environ["SLURM_JOB_ID"]
     hosts = {slot.host for slot in backend.slots}
-    caches = {
-        json.loads(path.read_text())["environment"]["MY_CACHE"] for path in job.glob("found*")
-    }
+    caches = {each["MY_CACHE"] for each in seen}
     assert {Path(cache).name for cache in caches} == hosts
     assert all(Path(cache).is_dir() for cache in caches)
     assert stage.end() == [0, 0]
@@ -218,22 +207,12 @@ def test_ranks_of_two_hosts_of_a_real_slurm_find_what_the_profile_says(
 
 def test_a_person_who_set_the_scratch_knows_better(stage, tmp_path, monkeypatch):
     monkeypatch.setenv("HYDRAGNN_HPO_SCRATCH", "/mine")
+    site = site_in(tmp_path)
     stage.backend = LocalBackend(
-        slots=1,
-        run_dir=stage.folder,
-        jobs=JOBS,
-        preload=(),
-        site=site_in(tmp_path),
-        lease_seconds=LEASE,
+        slots=1, run_dir=stage.folder, jobs=JOBS, preload=(), site=site, lease_seconds=LEASE
     )
 
-    found = stage.look(stage.backend.slots[0])
+    (found,) = stage.look(stage.backend.slots[0])
 
     assert found["environment"]["HYDRAGNN_HPO_SCRATCH"] == "/mine"
     assert stage.end() == [0]
-
-
-def test_an_agent_whose_host_is_not_as_the_profile_says_tells_why(tmp_path, monkeypatch):
-    monkeypatch.setattr(slots, "find_devices", lambda *_: [])
-    with pytest.raises(ConfigError, match="has no cuda device, its profile names 8"):
-        LocalBackend(run_dir=tmp_path, site=find_profile("frontier"))

@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from playing import SECONDS, Play
 from processes import is_alive, named_so, open_lease
 from virtual_slurm import VirtualSlurm, until
 
 from hydragnn_hpo.campaign.backends import fleet_on
 from hydragnn_hpo.config.campaign_config import MachineConfig
-from hydragnn_hpo.launching.job import Event, Job, Slot
 from hydragnn_hpo.launching.process_control import (
     HOST,
     find_orphans,
@@ -31,62 +31,19 @@ TESTS = Path(__file__).parents[1]
 LEASE, SHORT_LEASE = 30.0, 8.0
 """Outlives what keeps a busy machine from its turns; a test may wait for the end of the other."""
 
-SECONDS = 240.0
 TARGETS = ("nothing", "sleep", "tick", "all_reduce")
 JOBS = {name: f"rank_targets:{name}" for name in TARGETS}
 
 
-class Controller:
-    """A backend on some hosts of a Slurm, and what it told."""
+class Controller(Play):
+    """A backend on some hosts of a Slurm."""
 
     def __init__(
-        self,
-        slurm: VirtualSlurm | None,
-        folder: Path,
-        preload: tuple[str, ...] = (),
-        lease_seconds: float = LEASE,
+        self, folder: Path, preload: tuple[str, ...] = (), lease_seconds: float = LEASE
     ) -> None:
-        self.slurm, self.folder = slurm, folder
-        self.events: list[Event] = []
         machine = MachineConfig(backend="slurm", slots=2, lease_seconds=lease_seconds)
         transport = slurm_transport(machine, folder)
-        self.backend = fleet_on(transport, machine, folder, preload, jobs=JOBS)
-
-    def until(self, look: Callable[[], object], what: str, seconds: float = SECONDS) -> None:
-        deadline = time.monotonic() + seconds
-        while not look():
-            assert time.monotonic() < deadline, f"no {what} in {self.events}"
-            self.events += self.backend.poll(0.1)
-
-    def told(self, kind: str, job: str | None = None) -> list[Event]:
-        return [event for event in self.events if (event.kind, event.job) == (kind, job)]
-
-    def wait(self, kind: str, job: str | None = None) -> Event:
-        self.until(lambda: self.told(kind, job), f"{kind} of {job}")
-        return self.told(kind, job)[-1]
-
-    def have(self, slots: int) -> None:
-        self.until(lambda: len(self.backend.slots) == slots, f"{slots} slots")
-
-    def slots(self, *names: str) -> tuple[Slot, ...]:
-        known = {slot.name: slot for slot in self.backend.slots}
-        return tuple(known[name] for name in names)
-
-    def start(self, kind: str, slots: tuple[Slot, ...], name: str = "job", **spec) -> Job:
-        job = make_job(self.folder, kind, slots, name, **spec)
-        self.backend.start(job)
-        return job
-
-    def pids(self, job: str = "job") -> list[int]:
-        return self.wait("started", job).data["pids"]
-
-
-def make_job(folder: Path, kind: str, slots: tuple[Slot, ...], name: str, **spec) -> Job:
-    place = folder / name
-    place.mkdir()
-    watch = place / "metrics.jsonl"
-    spec |= {"folder": str(place), "metrics": str(watch)}
-    return Job(name, kind, len(slots), spec, place / "log", watch, slots)
+        super().__init__(fleet_on(transport, machine, folder, preload, jobs=JOBS), folder)
 
 
 def named(folder: Path, host: str, name: str) -> list[int]:
@@ -108,7 +65,7 @@ def control(allocation, tmp_path) -> Iterator[Callable[..., Controller]]:
     made = []
 
     def make(preload: tuple[str, ...] = (), lease_seconds: float = LEASE) -> Controller:
-        made.append(Controller(allocation, tmp_path, preload, lease_seconds))
+        made.append(Controller(tmp_path, preload, lease_seconds))
         return made[-1]
 
     yield make
@@ -126,7 +83,7 @@ def test_ranks_of_two_hosts_train_together(control):
 
     job = fleet.start("all_reduce", fleet.backend.slots)
 
-    assert fleet.wait("ended", "job").data["codes"] == [0] * 4, job.log.read_text()
+    assert fleet.wait("ended", "job")["codes"] == [0] * 4, job.log.read_text()
     shown = [json.loads((fleet.folder / "job" / f"reduced.{r}").read_text()) for r in range(4)]
     assert [rank["total"] for rank in shown] == [1.0 + 2 + 3 + 4] * 4
     assert [rank["local"] for rank in shown] == [[r % 2, 2] for r in range(4)]
@@ -144,34 +101,12 @@ def test_a_rank_that_fails_ends_its_peers_on_other_hosts(control):
 
     os.kill(pids[1], signal.SIGKILL)
 
-    ended = fleet.wait("ended", "job").data
+    ended = fleet.wait("ended", "job")
     assert (ended["codes"], ended["first"]) == ([-15, -9, -15], 1)
     assert not any(map(is_alive, pids))
 
 
-def test_an_agent_that_is_killed_takes_only_its_own_jobs_along(control):
-    fleet = control()
-    fleet.have(4)
-    fleet.start("sleep", fleet.slots("node1:0"), "stays")
-    fleet.start("sleep", fleet.slots("node2:0", "node1:1"), "goes")
-    pids = fleet.pids("goes")
-    stays = fleet.pids("stays")
-    (agent,) = named(fleet.folder, "node2", "hpo-agent")
-
-    os.kill(agent, signal.SIGKILL)
-
-    assert fleet.wait("ended", "goes").data["codes"] == [-9, -15]
-    assert fleet.wait("host_lost").data["host"] == "node2"
-    fleet.have(4)
-    assert all(map(is_alive, stays))
-    assert not any(map(is_alive, pids))
-    kinds = [e.kind for e in fleet.events if e.data.get("host") == "node2" or e.job == "goes"]
-    assert [kind for kind in kinds if kind != "ready"] == [
-        *("host_joined", "started", "agent_lost", "ended", "host_lost", "host_joined"),
-    ]
-
-
-def test_no_rank_of_a_frozen_host_outlives_its_lease(control):
+def test_no_rank_of_a_frozen_host_outlives_its_lease(allocation, control):
     """Nobody may run its trial before; thawed, it may not do one more step."""
     fleet = control(lease_seconds=SHORT_LEASE)
     fleet.have(4)
@@ -181,30 +116,30 @@ def test_no_rank_of_a_frozen_host_outlives_its_lease(control):
     fleet.until(ticks.exists, "ticks")
     lease = open_lease(pid)
 
-    fleet.slurm.signal_host("node2", signal.SIGSTOP)
+    allocation.signal_host("node2", signal.SIGSTOP)
     over = lease.read()
     os.close(lease.descriptor)
 
-    assert fleet.wait("ended", "job").data["codes"] == [-9]
+    assert fleet.wait("ended", "job")["codes"] == [-9]
     assert time.monotonic() > over
-    assert fleet.wait("host_lost").data["host"] == "node2"
+    assert fleet.wait("host_lost")["host"] == "node2"
     assert is_alive(pid)
     written = ticks.read_bytes()
-    fleet.slurm.signal_host("node2", signal.SIGCONT)
+    allocation.signal_host("node2", signal.SIGCONT)
     fleet.until(lambda: not is_alive(pid), "end of the thawed rank")
     assert ticks.read_bytes() == written
     fleet.have(4)
 
 
-def test_a_daemon_that_is_killed_takes_no_job_along(control):
+def test_a_daemon_that_is_killed_takes_no_job_along(allocation, control):
     fleet = control()
     fleet.have(4)
     fleet.start("sleep", fleet.slots("node2:0"), seconds=16.0)
     fleet.pids()
 
-    fleet.slurm.end_daemon("node2")
+    allocation.end_daemon("node2")
 
-    assert fleet.wait("ended", "job").data["codes"] == [0]
+    assert fleet.wait("ended", "job")["codes"] == [0]
     assert not fleet.told("host_lost")
 
 
@@ -215,7 +150,7 @@ def test_a_host_that_is_down_does_not_keep_the_others_away(allocation, control):
     fleet.have(2)
 
     fleet.start("nothing", fleet.backend.slots)
-    assert fleet.wait("ended", "job").data["codes"] == [0, 0]
+    assert fleet.wait("ended", "job")["codes"] == [0, 0]
 
 
 CONTROLLER = """
@@ -224,7 +159,9 @@ from pathlib import Path
 tests, folder = Path(sys.argv[1]), Path(sys.argv[2])
 sys.path[:0] = [str(tests), str(tests / "integration"), str(tests.parent)]
 from test_slurm import Controller
-fleet = Controller(None, folder, lease_seconds=float(sys.argv[3]))
+from hydragnn_hpo.launching.transports import transport
+transport._MODULE = "impatient_agent"
+fleet = Controller(folder, lease_seconds=float(sys.argv[3]))
 fleet.have(4)
 fleet.start("tick", fleet.slots("node1:0", "node2:0"))
 while True:
@@ -266,53 +203,34 @@ def test_a_new_controller_adopts_what_a_killed_one_had_started(first_controller,
     first.wait()
     fleet = control()
 
-    adopted = fleet.wait("adopted", "job").data
+    adopted = fleet.wait("adopted", "job")
     assert adopted["slots"] == ["node1:0", "node2:0"]
     assert ranks(folder) == running
     fleet.until(lambda: len(fleet.told("record", "job")) > 10, "records")
     (folder / "job" / "go").touch()
-    assert fleet.wait("ended", "job").data["codes"] == [0, 0]
+    assert fleet.wait("ended", "job")["codes"] == [0, 0]
     lines = (folder / "job" / "metrics.jsonl").read_text().splitlines()
     assert [event.data for event in fleet.told("record", "job")] == list(map(json.loads, lines))
     assert len(fleet.told("ended", "job")) == 1
     assert fleet.backend.settled
     fleet.start("nothing", fleet.backend.slots, "next")
-    assert fleet.wait("ended", "next").data["codes"] == [0] * 4
+    assert fleet.wait("ended", "next")["codes"] == [0] * 4
 
 
-def test_without_a_controller_ranks_end_with_their_lease(first_controller, control):
-    """The same holds for a network that is cut: nothing is heard any more."""
+def test_without_a_controller_ranks_end_with_their_lease_and_agents_cancel_their_batch_job(
+    allocation, first_controller, monkeypatch
+):
+    """The same holds for a network that is cut. Else all hosts would idle until the wall-time."""
+    job = os.environ["SLURM_JOB_ID"]
+    monkeypatch.setenv("HYDRAGNN_HPO_BATCH_JOB", job)
     first = first_controller(SHORT_LEASE)
     folder = Path(first.args[4])
-    assert len(ranks(folder)) == 2
 
     first.send_signal(signal.SIGSTOP)
 
     until(lambda: not ranks(folder), "end of the ranks")
-    agents = [named(folder, host, "hpo-agent") for host in ("node1", "node2")]
-    assert all(agents), "they end with their leases, long before agents give up looking for one"
-    first.kill()
-    first.wait()
-    fleet = control()
-    fleet.have(4)
-    if fleet.told("adopted", "job"):  # its agents remember how it ended
-        ended = fleet.wait("ended", "job").data
-        assert set(ended["codes"]) <= {-9, 75}
-    assert len(fleet.told("adopted", "job")) == len(fleet.told("ended", "job")) <= 1
-
-
-def test_agents_that_have_lost_their_controller_cancel_their_batch_job(
-    allocation, first_controller, monkeypatch
-):
-    """Else all hosts but the batch host would idle until the wall-time, and the chain with them."""
-    job = os.environ["SLURM_JOB_ID"]
-    monkeypatch.setenv("HYDRAGNN_HPO_BATCH_JOB", job)
-    first = first_controller(SHORT_LEASE)
-
-    first.kill()
-    first.wait()
-
     state = ("squeue", "-h", "-j", job, "-o", "%T")
-    until(lambda: allocation.ask(*state).strip() != "RUNNING", "end", 3 * SECONDS)
-    log = "".join(path.read_text() for path in (Path(first.args[4]) / "agents").glob("*.log"))
+    assert allocation.ask(*state).strip() == "RUNNING", "ranks end long before agents give up"
+    until(lambda: allocation.ask(*state).strip() != "RUNNING", "end", SECONDS)
+    log = "".join(path.read_text() for path in (folder / "agents").glob("*.log"))
     assert f"found no controller: batch job {job} was cancelled" in log

@@ -1,6 +1,6 @@
 """Campaigns as batch jobs of a real Slurm: queued, drained, followed, and lost with their host.
 
-Eight virtual hosts of 64 processors and 8 fake GPUs; ranks train on this machine's processor.
+Four virtual hosts of 64 processors and 8 fake GPUs; ranks train on this machine's processor.
 """
 
 import math
@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 PATIENCE = 600.0
 """Seconds; the machine may be very busy, and Slurm is quick only where it is quiet."""
 
-SEARCH = {"trials": 4, "initial": 4, "rungs": [24], "finalists": 2}
+SEARCH = {"trials": 4, "initial": 4, "rungs": [20], "finalists": 2}
 MACHINE = {"slots": 2, "max_width": 1, "lease_seconds": 30.0}
 """Fixed widths, and a set of configurations that depends on the campaign's seed alone."""
 
@@ -32,7 +32,7 @@ MACHINE = {"slots": 2, "max_width": 1, "lease_seconds": 30.0}
 def cluster(tmp_path_factory) -> Iterator[VirtualSlurm]:
     if reason := missing():
         pytest.skip(f"no Slurm: {reason}")
-    made = VirtualSlurm(tmp_path_factory.mktemp("slurm8"), hosts=8, cpus=64, gpus=8)
+    made = VirtualSlurm(tmp_path_factory.mktemp("slurm4"), hosts=4, cpus=64, gpus=8)
     try:
         made.start()
         yield made
@@ -81,6 +81,10 @@ def ended(run: Path) -> list[BatchJob]:
     return [job for job in JobRecords(run).jobs() if job.ended is not None]
 
 
+def began(run: Path) -> list[BatchJob]:
+    return [job for job in JobRecords(run).jobs() if job.began]
+
+
 def course(run: Path) -> str:
     """Give what all jobs said, for a test that fails."""
     return "\n".join(path.read_text() for path in sorted((run / "jobs").glob("*.out")))
@@ -101,43 +105,45 @@ def maes(run: Path) -> dict[str, dict[str, float]]:
     return {row.trial: row.val_mae for row in read_leaderboard(RunDir(run)).rows}
 
 
-def test_a_submitted_campaign_comes_to_its_ensemble(hpo, slurm):
-    run = hpo.folder / "run"
-    first = submit(hpo, hpo.root / "workflows" / "ci.toml", run, hosts=2)
-    with hpo.held(run, reached=-1, left=1, seconds=PATIENCE):
-        states = [job["state"] for job in hpo.json("status", run)["jobs"]]
-    hpo.wait_for(lambda: ended(run), "the end of the first job", PATIENCE)
-    await_end(hpo, slurm, run)
-
-    own, follower = JobRecords(run).jobs()
-    assert (own.id, own.code, own.message.split(";")[0]) == (first, 0, "the campaign is finished")
-    assert (follower.after, follower.began, follower.message) == (first, None, "taken back")
-    assert "running" in states
-    assert {job["state"] for job in hpo.json("status", run)["jobs"]} == {"ended"}
-    assert hpo.json("status", run)["finished"]
-    assert len(hosts_of(hpo, run)) == 2
-    assert hpo.strays(run) == []
-
-
 def test_jobs_that_follow_each_other_give_what_one_run_gives(hpo, slurm, campaign):
-    """Equal to the last bit: on a processor a resumed trial equals an unbroken one (Law 5)."""
+    """Equal to the last bit: on a processor a resumed trial equals an unbroken one (Law 5).
+
+    The first job is told that its end is near, as ``--signal=B:USR1@300`` does; the second is
+    cancelled: Slurm signals each of its processes, the controller's too, and kills it 3 s later.
+    """
     whole, run = hpo.folder / "run-whole", hpo.folder / "run"
     done = hpo("run", campaign, "--run", whole, seconds=PATIENCE)
     assert done.code == 0, done.err
-    first = submit(hpo, campaign, run)
+    first = submit(hpo, campaign, run, hosts=2)
 
     with hpo.held(run, seconds=PATIENCE):
-        slurm.ask("scancel", "--batch", "--signal=USR1", first)  # as --signal=B:USR1@300 does
+        states = [job["state"] for job in hpo.json("status", run)["jobs"]]
+        slurm.ask("scancel", "--batch", "--signal=USR1", first)
         hpo.wait_for(lambda: hpo.events(run, "asked"), "the question to those who train")
     hpo.wait_for(lambda: ended(run), "the end of the first job", PATIENCE)
+    hpo.wait_for(lambda: len(began(run)) == 2, "the second job", PATIENCE)
+    second = began(run)[1].id
+    with hpo.held(run, reached=-1, left=1, seconds=PATIENCE):
+        slurm.ask("scancel", second)
+        hpo.wait_for(
+            lambda: second not in slurm.ask("squeue", "-h", "-o", "%i"), "its end", PATIENCE
+        )
     await_end(hpo, slurm, run)
 
-    one, two = (job for job in JobRecords(run).jobs() if job.began)
-    assert (one.code, one.message) == (75, "drained; the next job goes on")
-    assert (two.after, two.code) == (one.id, 0)
+    one, two, three = began(run)
+    assert (one.id, one.code, one.message) == (first, 75, "drained; the next job goes on")
+    assert (two.after, three.after) == (one.id, two.id)
+    assert two.code in (75, None), "drained, or killed before it could say so"
+    assert (three.code, three.message.split(";")[0]) == (0, "the campaign is finished")
+    (rest,) = (job for job in JobRecords(run).jobs() if not job.began)
+    assert (rest.after, rest.message) == (three.id, "taken back")
     cut = {e["trial"] for e in hpo.events(run, "ended") if e.get("reason") == "walltime"}
     assert cut, "no trial was cut: it proves nothing"
     assert maes(run) == maes(whole)
+    assert "running" in states
+    assert {job["state"] for job in hpo.json("status", run)["jobs"]} == {"ended"}
+    assert len(hosts_of(hpo, run)) == 2
+    assert hpo.strays(run) == []
 
 
 def test_a_job_that_is_lost_with_its_host_is_followed(hpo, slurm, campaign):
@@ -150,7 +156,7 @@ def test_a_job_that_is_lost_with_its_host_is_followed(hpo, slurm, campaign):
     slurm.ask("scontrol", "update", f"NodeName={host}", "State=DOWN", "Reason=test")
     await_end(hpo, slurm, run)
 
-    one, two = (job for job in JobRecords(run).jobs() if job.began)
+    one, two = began(run)
     assert (one.ended, two.after, two.code) == (None, first, 0)
     (told, *_) = hpo.json("status", run)["jobs"]
     assert (told["state"], told["why"]) == ("ended", "lost with its hosts, or cancelled")
@@ -166,23 +172,6 @@ def test_a_job_that_is_lost_with_its_host_is_followed(hpo, slurm, campaign):
     assert now.trial in {e["trial"] for e in after}
 
 
-def test_a_cancelled_job_is_drained_and_followed(hpo, slurm, campaign):
-    """Slurm signals every process of the job, also the controller, and kills it 3 s later."""
-    run = hpo.folder / "run"
-    first = submit(hpo, campaign, run)
-
-    with hpo.held(run, seconds=PATIENCE):
-        slurm.ask("scancel", first)
-        hpo.wait_for(
-            lambda: first not in slurm.ask("squeue", "-h", "-o", "%i"), "its end", PATIENCE
-        )
-    await_end(hpo, slurm, run)
-
-    one, two = (job for job in JobRecords(run).jobs() if job.began)
-    assert one.code in (75, None), "drained, or killed before it could say so"
-    assert (two.after, two.code) == (first, 0)
-
-
 def test_an_array_of_allocations_shares_one_campaign(hpo, slurm):
     """The first trains on only when the second is there, which needs hosts and imports, too."""
     run = hpo.folder / "run"
@@ -192,9 +181,8 @@ def test_an_array_of_allocations_shares_one_campaign(hpo, slurm):
         hpo.wait_for(lambda: len(hosts_of(hpo, run)) == 2, "hosts of both", PATIENCE)
     await_end(hpo, slurm, run)
 
-    jobs = JobRecords(run).jobs()
-    began = [job for job in jobs if job.began]
-    assert [job.task for job in began] == [1, 2]
-    assert {job.code for job in began} == {0}, course(run)
-    assert {job.message for job in jobs if not job.began} == {"taken back"}
+    assert [job.task for job in began(run)] == [1, 2]
+    assert {job.code for job in began(run)} == {0}, course(run)
+    others = [job for job in JobRecords(run).jobs() if not job.began]
+    assert {job.message for job in others} == {"taken back"}
     assert len(hosts_of(hpo, run)) == 2

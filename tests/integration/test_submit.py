@@ -128,21 +128,21 @@ def test_many_hosts_get_software_of_their_own(hpo, run, slurm, hosts, options, p
         ({}, {"machine": "frontier"}, ("name yours with --account",)),
         ({}, {"order": ("--hosts", "2", "--time", "soon")}, ("write hours and minutes",)),
         ({}, {"machine": "generic-pbs", "order": (*SHORT, "--allocations", "2")}, ("'mpiexec'",)),
+        ({}, {"order": (*SHORT, "--pack", "")}, ("pack",)),
+        ({}, {"order": (*SHORT, "--container", "")}, ("container",)),
+        ({}, {"run": Path("a\udcffb")}, ("udcff", "UTF-8: choose or link")),
         ({"data": [{"card": "none.toml"}]}, {}, ("none.toml",)),
+        ({"data": [{"card": "moved.toml"}]}, {}, ("moved.extxyz", "HYDRAGNN_HPO_DATA")),
     ],
 )
 def test_what_cannot_run_is_refused_before_anything_is_submitted(
     hpo, run, slurm, changes, options, says
 ):
+    card = (hpo.folder / "tiny.toml").read_text()
+    (hpo.folder / "moved.toml").write_text(card.replace("tiny.extxyz", "moved.extxyz"))
     hpo.campaign(**changes)
-    hpo.judge(submit(hpo, run, **options), says)
+    hpo.judge(submit(hpo, **({"run": run} | options)), says)
     assert not run.exists()
-    assert not slurm.asked
-
-
-def test_data_that_is_nowhere_is_missed_before_the_queue(hpo, run, slurm):
-    (hpo.folder / "tiny.extxyz").unlink()
-    hpo.judge(submit(hpo, run), ("tiny.extxyz", "HYDRAGNN_HPO_DATA"))
     assert not slurm.asked
 
 
@@ -226,15 +226,6 @@ def test_a_job_that_may_not_submit_goes_on_alone(hpo, run, slurm, monkeypatch):
     assert "Access denied" in begun.err
 
 
-def test_a_job_that_nobody_wrote_down_is_the_next_of_its_chain(hpo, run, slurm, monkeypatch):
-    """Its predecessor was lost between the queue and the record."""
-    assert submit(hpo, run).code == 0
-    monkeypatch.setattr("hydragnn_hpo.cli.batch_command.RECORD_SECONDS", 0.0)
-    assert batch(hpo, monkeypatch, "150", "begin", run, "--script", "001.sh").code == 0
-    links = {job.id: job.link for job in JobRecords(run).jobs()}
-    assert links == {"101": 1, "150": 2, "102": 3}
-
-
 def test_batch_is_for_scripts_alone(hpo, run, slurm):
     assert submit(hpo, run).code == 0
     hpo.judge(hpo.here("batch", "begin", run, "--script", "x"), ("this is no batch job",))
@@ -256,15 +247,6 @@ def test_a_job_that_has_just_begun_is_not_taken_back(hpo, run, slurm):
     slurm.stands(j101="PENDING", j102="RUNNING")
     assert "taken back: batch job 101" in hpo.here("stop", run).out
     assert slurm.calls[-1] == ["scancel", "--state=PENDING", "101"]
-
-
-def test_the_end_of_a_campaign_leaves_what_has_just_begun_alone(hpo, run, slurm, monkeypatch):
-    assert submit(hpo, run).code == 0
-    assert submit(hpo, run, "--again").code == 0
-    slurm.stands(j101="RUNNING", j102="RUNNING")
-    note(run, "finished")
-    assert batch(hpo, monkeypatch, "101", "end", run, "--code", "0").code == 0
-    assert slurm.calls[-1][0] == "sbatch", "nothing was cancelled"
 
 
 def test_stop_leaves_the_only_job_in_the_queue(hpo, run, slurm):
@@ -340,20 +322,6 @@ def test_a_job_that_could_not_be_taken_back_does_nothing(hpo, run, slurm, monkey
     assert len(slurm.calls) == before, "and nothing is queued behind it"
 
 
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [(("--pack", ""), ("pack",)), (("--container", ""), ("container",))],
-)
-def test_a_name_of_nothing_is_refused(hpo, run, slurm, options, says):
-    hpo.judge(submit(hpo, run, *options), says)
-    hpo.judge(hpo.here("run", "campaign.toml", "--run", run, *options), says)
-
-
-def test_a_path_that_is_no_utf_8_is_refused(hpo, run, slurm):
-    hpo.judge(submit(hpo, hpo.folder / "a\udcffb"), ("udcff", "UTF-8"))
-    assert not slurm.asked
-
-
 def test_a_chain_of_pbs(hpo, run, pbs, monkeypatch):
     assert submit(hpo, run, machine="generic-pbs").code == 0
     first, second = [f"{n}.pbs-0001" for n in (101, 102)]
@@ -372,23 +340,20 @@ def test_a_chain_of_pbs(hpo, run, pbs, monkeypatch):
     assert pbs.calls[-1] == ["qdel", second], "what runs is not in there"
 
 
-GOLDENS = Path(__file__).parents[1] / "unit" / "launching" / "batch" / "golden"
+GOLDENS = ROOT / "tests" / "unit" / "launching" / "batch" / "golden"
 BODY = "# Python and the package of whoever submitted"
-PROFILES = sorted(path.stem for path in (ROOT / "launch" / "machines").glob("*.toml"))
-WITHOUT = {"ray", "workstation"}
-"""Profiles of machines that take no batch jobs."""
 
 
-@pytest.mark.parametrize("machine", PROFILES)
-def test_each_profile_gets_its_golden_script(hpo, machine, monkeypatch):
+@pytest.mark.parametrize(
+    ("machine", "sent"), [("frontier", "sbatch --parsable"), ("aurora", "qsub")]
+)
+def test_a_profile_gets_its_golden_script(hpo, machine, sent, monkeypatch):
+    """Heads of the others: ``unit/launching/batch``."""
     monkeypatch.delenv("HYDRAGNN_HPO_DATA", raising=False)  # is handed on to a job, as it should
     hpo.toml("alloys.toml", hpo.ci_campaign(name="alloys"))
     run = hpo.folder / "runs" / "alloys"
     order = ("--hosts", "2", "--time", "1:30:00", "--queue", "debug", "--account", "mat123")
     done = hpo.here("submit", "alloys.toml", "--machine", machine, *order, "--dry-run")
-    if machine in WITHOUT:
-        hpo.judge(done, (f"machine '{machine}' takes no batch jobs",))
-        return
     assert done.code == 0, done.err
     head, body = done.out.split(BODY)
     assert head == (GOLDENS / f"{machine}-two.sh").read_text()
@@ -397,6 +362,5 @@ def test_each_profile_gets_its_golden_script(hpo, machine, monkeypatch):
     places = {"/sw/env/bin/python": program, "/lustre/me/runs/alloys": run, "/home/me": hpo.folder}
     for place, here in places.items():
         golden = golden.replace(place, str(here))
-    sent = "qsub" if "#PBS" in head else "sbatch --parsable"
     golden += f"would submit, in {run}/jobs: {sent} 001.sh\n"
     assert body.replace(f" --machine {machine}", "") == golden

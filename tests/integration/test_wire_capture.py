@@ -142,7 +142,7 @@ def training_campaign(hpo) -> Path:
     return hpo.campaign(
         space={"model.conv": ["schnet", "painn"], "model.layers": None, **values},
         machine={"slots": 2, "max_width": 2},
-        search={"trials": 3, "initial": 3, "rungs": [6], "finalists": 2},
+        search={"trials": 3, "initial": 3, "rungs": [2], "finalists": 2},
         ensemble={"members": 2},
     )
 
