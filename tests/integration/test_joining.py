@@ -15,8 +15,8 @@ from hydragnn_hpo.launching.process_control import HOST, find_tagged, host_tag, 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(2400)]
 
 TRIALS = 8
-LEASE = 45.0
-"""Seconds that agents wait for a controller to take over, which starts anew on a busy machine."""
+LEASE = 30.0
+"""Seconds that agents wait for a controller to take over, which starts on a busy machine."""
 
 SECONDS = 300.0
 
