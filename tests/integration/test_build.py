@@ -90,9 +90,8 @@ def two_files(hpo) -> SimpleNamespace:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("processes", [2, 4])
-def test_workers_build_the_same_store(two_files, processes: int) -> None:
-    build_store(two_files.card, two_files.folder / "w.bp", window=25, processes=processes)
+def test_workers_build_the_same_store(two_files) -> None:
+    build_store(two_files.card, two_files.folder / "w.bp", window=25, processes=2)
     assert_same_store(two_files.folder / "w.bp", two_files.store)
 
 
@@ -112,17 +111,9 @@ def mpi(two_files: SimpleNamespace, ranks: int, of_host: str) -> list[str]:
     return said
 
 
-RANKS = [
-    pytest.param(1, "", 1, marks=pytest.mark.slow),
-    pytest.param(2, "", 1, marks=pytest.mark.slow),
-    pytest.param(2, "1", 2, marks=pytest.mark.slow),
-    pytest.param(4, "", 1, marks=pytest.mark.slow),
-    pytest.param(4, "2", 2, marks=pytest.mark.slow),
-]
-
-
 @needs_mpi
-@pytest.mark.parametrize(("ranks", "of_host", "parts"), RANKS)
+@pytest.mark.slow
+@pytest.mark.parametrize(("ranks", "of_host", "parts"), [(2, "", 1), (3, "2", 2)])
 def test_ranks_build_the_same_store(two_files, ranks: int, of_host: str, parts: int) -> None:
     # The ranks read different files at the same time: ASE would have them read one together.
     said = mpi(two_files, ranks, of_host)
@@ -246,7 +237,7 @@ def test_a_build_goes_on_after(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("moment", [0.0, 0.3, 0.6, 0.9, 1.2, 1.5, 1.8, 2.1])
+@pytest.mark.parametrize("moment", [0.0, 0.5, 1.0])
 def test_a_build_that_is_killed_at_any_moment_is_finished_by_the_next(hpo, moment: float) -> None:
     card, out = hpo.card(hpo.molecules(400)), hpo.folder / "out.bp"
     process = subprocess.Popen([sys.executable, "-c", BUILD, str(card), str(out), "1"])
@@ -297,8 +288,7 @@ def spoken(said: str) -> list[str]:
 
 @pytest.mark.slow
 def test_the_command_goes_on_and_says_so(hpo) -> None:
-    atoms = hpo.molecules(3000)
-    card = hpo.card(atoms)
+    card = hpo.card(hpo.molecules(3000))
     gated = (
         GATE.format(first=2, gate="never")
         + "from hydragnn_hpo.cli.command_line import main\nmain()\n"

@@ -13,6 +13,7 @@ PROGRAM = Path(__file__).parent / "distributed_ranks.py"
 MPIEXEC = Path(sys.executable).parent / "mpiexec"
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.skipif(
         importlib.util.find_spec("mpi4py") is None or not MPIEXEC.exists(),
         reason="needs mpi4py and mpiexec: pip install 'hydragnn-hpo[mpi]'.",
@@ -55,12 +56,9 @@ def ranks(many_windows: Path, tmp_path: Path) -> Ranks:
 @pytest.mark.parametrize(
     ("number", "per_host", "shares"),
     [
-        pytest.param(2, 1, [5, 4], marks=pytest.mark.slow),
-        pytest.param(1, "", [9], marks=pytest.mark.slow),
-        pytest.param(3, "", [9, 9, 9], marks=pytest.mark.slow),
-        pytest.param(4, 2, [5, 5, 4, 4], marks=pytest.mark.slow),
-        pytest.param(3, 2, [5, 5, 4], marks=pytest.mark.slow),
-        pytest.param(12, 1, None, marks=pytest.mark.slow),
+        (2, "", [9, 9]),
+        (3, 2, [5, 5, 4]),
+        (10, 1, None),
     ],
 )
 def test_every_rank_takes_what_columns_take(
@@ -77,31 +75,27 @@ def test_every_rank_takes_what_columns_take(
         assert found == shares
 
 
-@pytest.mark.slow
 def test_a_busy_owner_holds_nobody_up(ranks: Ranks) -> None:
-    assert ranks("busy", 3, 1) == ["fine"] * 3
+    assert ranks("busy", 2, 1) == ["fine"] * 2
 
 
-@pytest.mark.slow
 def test_a_damaged_store_is_one_sentence_on_every_rank(ranks: Ranks, many_windows: Path) -> None:
     file = many_windows / "part-00001.bp" / "data.0"
     os.truncate(file, 100)
-    (said,) = set(ranks("damaged", 3, 1))
+    (said,) = set(ranks("damaged", 2, 1))
     assert said.startswith(f"DataError: {file}: has 100 bytes instead of")
     (many_windows / "index.json").unlink()
-    (said,) = set(ranks("damaged", 3, 1))
+    (said,) = set(ranks("damaged", 2, 1))
     assert said.startswith("DataError")
     assert "is not a graph store" in said
 
 
-@pytest.mark.slow
 def test_a_failure_on_one_rank_is_one_on_all_and_the_next_try_may_do(ranks: Ranks) -> None:
     bad = "DataError: part 7 is bad."
     bug = "JobError: rank 2: ZeroDivisionError('oh')"
     assert ranks("one_fails", 3, 1) == [f"{bad} | {bug}"] * 3
 
 
-@pytest.mark.slow
 def test_a_senseless_number_of_ranks_is_refused_by_all(ranks: Ranks) -> None:
     (said,) = set(ranks("damaged", 2, "two"))
     expected = "HYDRAGNN_HPO_RANKS_PER_HOST is 'two'; set it to a positive number of ranks."

@@ -55,8 +55,6 @@ if moment == "slow":
     before(stage, "_put", lambda *_: time.sleep(0.05))
 elif moment == "reserving":
     before(os, "posix_fallocate", die)
-elif moment == "first window":
-    before(stage, "_put", die)
 elif moment == "sixth window":
     before(stage, "_put", die_late)
 elif moment == "manifest":
@@ -100,7 +98,7 @@ MOMENTS = [
     "renaming",
     *(
         pytest.param(moment, marks=pytest.mark.slow)
-        for moment in ("reserving", "first window", "manifest", "mapping")
+        for moment in ("reserving", "manifest", "mapping")
     ),
 ]
 
@@ -125,9 +123,8 @@ def test_after_a_kill_the_next_one_cleans_up_and_stages(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("jobs", [2, 4])
-def test_jobs_at_once_stage_once(many_windows: Path, tmp_path: Path, jobs: int) -> None:
-    started = [start(many_windows, tmp_path / "scratch", "slow") for _ in range(jobs)]
+def test_jobs_at_once_stage_once(many_windows: Path, tmp_path: Path) -> None:
+    started = [start(many_windows, tmp_path / "scratch", "slow") for _ in range(3)]
     assert {ended(job) for job in started} == {expected(many_windows, "Columns")}
     assert (tmp_path / "log").read_text() == "staged\n"
 
@@ -180,17 +177,7 @@ def flip(file: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [cut, flip, Path.unlink], ids=["cut", "flip", "gone"])
-@pytest.mark.parametrize(
-    "name",
-    [
-        "part-00001.bp/data.0",
-        "part-00001.bp/md.0",
-        "part-00001.bp/md.idx",
-        "index.json",
-        "windows.npy",
-        "stats.json",
-    ],
-)
+@pytest.mark.parametrize("name", ["part-00001.bp/data.0", "index.json", "windows.npy"])
 def test_a_damaged_store_is_an_error_however_it_is_opened(
     many_windows: Path, tmp_path: Path, name: str, damage: Callable[[Path], None]
 ) -> None:
@@ -199,12 +186,6 @@ def test_a_damaged_store_is_an_error_however_it_is_opened(
         with pytest.raises(DataError, match=r"random\.bp.*\."):
             open_store(many_windows, tmp_path / "scratch", access=access).take(np.arange(60))  # type: ignore[arg-type]
     assert [path for path in tmp_path.glob("scratch/*/stage/*") if path.is_dir()] == []
-
-
-def test_a_missing_part_is_named(many_windows: Path, tmp_path: Path) -> None:
-    (many_windows / "part-00001.bp").rename(tmp_path / "elsewhere")
-    with pytest.raises(DataError, match=r"part-00001\.bp/.*: is missing; build the store"):
-        open_store(many_windows, tmp_path / "scratch")
 
 
 READER = """
@@ -239,7 +220,7 @@ def test_ranks_of_a_host_hold_one_copy(many_windows: Path, tmp_path: Path) -> No
     command = [sys.executable, "-c", READER, str(many_windows), str(scratch)]
     readers: list[subprocess.Popen[str]] = []
     sums = []
-    for _ in range(8):
+    for _ in range(4):
         reader = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         assert reader.stdout is not None
         assert float(reader.stdout.readline()) > 0
@@ -248,4 +229,4 @@ def test_ranks_of_a_host_hold_one_copy(many_windows: Path, tmp_path: Path) -> No
     for reader in readers:
         reader.communicate()
     assert sums[0] > 0
-    assert (sums[7] - sums[0]) / 7 < 0.05 * sums[0]
+    assert (sums[3] - sums[0]) / 3 < 0.05 * sums[0]
