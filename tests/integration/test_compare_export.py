@@ -53,13 +53,6 @@ def test_a_campaign_is_exported(hpo: Any, two: tuple[Path, Path], tmp_path: Path
     hpo.refused("export", tmp_path, "--to", "csv", "--out", "x", says=("holds no campaign",))
 
 
-def test_both_exports_point_to_each_other(hpo: Any) -> None:
-    told = " ".join(hpo.here("export", "--help").out.split())
-    assert "hydragnn-hpo ensemble export" in told
-    told = " ".join(hpo.here("ensemble", "export", "--help").out.split())
-    assert "hydragnn-hpo export" in told
-
-
 def plain_trial(folder: Path, **changes: Any) -> Path:
     """Write a configuration by itself, beside its store."""
     values = {
@@ -91,7 +84,6 @@ def test_its_folder_belongs_to_it(hpo: Any, tmp_path: Path) -> None:
     hpo.refused("trial", bare, says=("name it NAME.toml",))
 
 
-@pytest.mark.slow
 def test_the_best_configuration_trains(finished: SimpleNamespace, hpo: Any, tmp_path: Path) -> None:
     """As it is, and to the result that the campaign had: Law 5."""
     board = hpo.json("leaderboard", finished.run)["trials"][0]
@@ -105,11 +97,10 @@ def test_the_best_configuration_trains(finished: SimpleNamespace, hpo: Any, tmp_
     assert result["epochs"] == board["epochs"]
     if board["width"] == 1:
         assert result["objective"] == pytest.approx(board["objective"], rel=1e-6)
-    again = hpo("trial", tmp_path / "best_config.toml", "--dry-run")
+    again = hpo.here("trial", tmp_path / "best_config.toml", "--dry-run")
     assert again.code == 0, again.err
 
 
-@pytest.mark.slow
 def test_a_real_campaign_is_exported_with_errors_by_head(
     finished: SimpleNamespace, hpo: Any, tmp_path: Path
 ) -> None:

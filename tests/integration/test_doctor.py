@@ -60,7 +60,7 @@ def test_a_laptop_loses_nothing(hpo):
 
 
 def test_a_login_host_is_not_taken_for_a_host_of_the_machine(hpo):
-    done = hpo("doctor", "--machine", "frontier", "--json")
+    done = hpo.here("doctor", "--machine", "frontier", "--json")
 
     found = states(json.loads(done.out))
     assert found["hosts of frontier"] == {"": "unknown"}

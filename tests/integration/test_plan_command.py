@@ -42,24 +42,6 @@ def test_a_plan_as_json_adds_up(hpo, campaign):
     assert again == plain, "the same question has the same answer"
 
 
-def test_too_many_hosts_are_advised_against(hpo, campaign):
-    few = ("plan", campaign, "--machine", "frontier", "--hosts", "200", "--structures", "1000000")
-    advice = hpo.json(*few)["forecast"]["advice"]
-    assert any(
-        said.startswith("with 6 trials on 200 hosts the longest trial is the bound: more trials or")
-        for said in advice
-    ), advice
-
-
-def test_failures_cost_something(hpo, campaign):
-    hosts = ("--hosts", "8", "--slots", "8", "--structures", "3000000")
-    wish = ("plan", campaign, "--machine", "generic-slurm", *hosts)
-    quiet, lossy = hpo.json(*wish), hpo.json(*wish, "--failures", "0.5")
-    assert quiet["forecast"]["shares"]["failures"] == 0.0
-    assert lossy["forecast"]["failed_hosts"] > 0
-    assert lossy["forecast"]["shares"]["failures"] > 0.0
-
-
 @pytest.mark.parametrize("machine", known_profiles())
 def test_every_machine_that_ships_can_be_planned_for(hpo, campaign, machine):
     wish = ("--hosts", "2", "--slots", "4", "--trials", "4", "--structures", "3000")
