@@ -34,17 +34,16 @@ if __name__ == "__main__":
 
 GATE = """
 import sys, time
-from pathlib import Path
 from hydragnn_hpo.data import convert_pieces
 real = convert_pieces.read_piece
 def read_piece(card, piece):
     for number, graph in enumerate(real(card, piece)):
-        while number and piece.number >= {first} and not Path({gate!r}).exists():
+        while number and piece.number >= {first}:
             time.sleep(0.02)
         yield graph
 convert_pieces.read_piece = read_piece
 """
-"""However fast it is: in the middle of its later pieces whoever converts waits for a file."""
+"""However fast it is: in the middle of its later pieces whoever converts waits to be ended."""
 
 WORK = "from hydragnn_hpo.data.convert_pieces import main\nmain()\n"
 
@@ -87,12 +86,6 @@ def two_files(hpo) -> SimpleNamespace:
     build_store(card, store, window=25, processes=1)
     assert read_index(store).windows[:, 0].tolist() == [25, 25, 25, 25, 25, 24, 10]
     return SimpleNamespace(card=card, store=store, folder=hpo.folder, hpo=hpo)
-
-
-@pytest.mark.slow
-def test_workers_build_the_same_store(two_files) -> None:
-    build_store(two_files.card, two_files.folder / "w.bp", window=25, processes=2)
-    assert_same_store(two_files.folder / "w.bp", two_files.store)
 
 
 def mpi(two_files: SimpleNamespace, ranks: int, of_host: str) -> list[str]:
@@ -179,10 +172,10 @@ def children(pid: int) -> list[int]:
 
 @pytest.fixture
 def started(hpo) -> SimpleNamespace:
-    """A build by two workers in the middle of its sixth piece or a later one, until it may go."""
+    """A build by two workers that stays in the middle of its sixth piece or a later one."""
     card, out = hpo.card(hpo.molecules(1200)), hpo.folder / "out.bp"
-    work, gate = hpo.folder / ".out.bp.work", hpo.folder / "gate"
-    worker = GATE.format(first=5, gate=str(gate)) + WORK
+    work = hpo.folder / ".out.bp.work"
+    worker = GATE.format(first=5) + WORK
     process = subprocess.Popen(
         [sys.executable, "-c", BUILD_BY_GATED_WORKERS, str(card), str(out), worker],
         stderr=subprocess.PIPE,
@@ -194,9 +187,7 @@ def started(hpo) -> SimpleNamespace:
         return {path.name for path in work.glob("piece-*.json")}
 
     hpo.wait_for(lambda: len(finished()) == 5, "five finished pieces")
-    return SimpleNamespace(
-        process=process, finished=finished, card=card, out=out, hpo=hpo, gate=gate
-    )
+    return SimpleNamespace(process=process, finished=finished, card=card, out=out, hpo=hpo)
 
 
 def converted_when_resumed(started: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> set[int]:
@@ -252,22 +243,6 @@ def test_a_build_that_is_killed_at_any_moment_is_finished_by_the_next(hpo, momen
     assert not list(hpo.folder.glob(".*"))
 
 
-@pytest.mark.slow
-def test_the_second_of_two_builds_is_told_who_is_first(started) -> None:
-    second = subprocess.run(
-        [*[sys.executable, "-m", "hydragnn_hpo", "dataset", "build"], started.card]
-        + ["--out", started.out],
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-    )
-    assert second.returncode == 2, second.stderr
-    assert f"out.bp: is being built by process {started.process.pid} on " in second.stderr
-    started.gate.touch()
-    assert started.process.wait(SECONDS) == 0
-    assert read_index(started.out).stats["num_graphs"] == 1200
-
-
 def test_the_command_says_what_was_set_aside_and_what_was_there(hpo) -> None:
     atoms = hpo.molecules(200)
     del atoms[150].info["energy_like"]
@@ -289,10 +264,7 @@ def spoken(said: str) -> list[str]:
 @pytest.mark.slow
 def test_the_command_goes_on_and_says_so(hpo) -> None:
     card = hpo.card(hpo.molecules(3000))
-    gated = (
-        GATE.format(first=2, gate="never")
-        + "from hydragnn_hpo.cli.command_line import main\nmain()\n"
-    )
+    gated = GATE.format(first=2) + "from hydragnn_hpo.cli.command_line import main\nmain()\n"
     command = [sys.executable, "-c", gated, "dataset", "build", card, "--processes", "1"]
     process = subprocess.Popen(command, cwd=hpo.folder, stderr=subprocess.PIPE, text=True)
     hpo.started.append(process)

@@ -19,19 +19,6 @@ def two(tmp_path: Path) -> tuple[Path, Path]:
     return made[0].path, made[1].path
 
 
-def test_campaigns_are_compared(hpo: Any, two: tuple[Path, Path], tmp_path: Path) -> None:
-    done = hpo.here("compare", *two, "--out", tmp_path / "both.html")
-    assert done.code == 0, done.err
-    for word in ("Campaigns", "Winners", "Cost to reach an error", "Spaces", "host-seconds", "n1"):
-        assert word in done.out
-    assert "<title>" in (tmp_path / "both.html").read_text()
-    plain = hpo.json("compare", *two, "--reach", "gap=0.3")
-    assert [run["label"] for run in plain["runs"]] == ["n0", "n1"]
-    assert [(each["quantity"], each["level"]) for each in plain["reached"]] == [
-        ("val_mae.gap", 0.3)
-    ]
-
-
 def test_comparisons_that_make_no_sense(hpo: Any, two: tuple[Path, Path]) -> None:
     hpo.refused("compare", two[0], says=("needs two run directories", "report RUN"))
     hpo.refused("compare", two[0], two[0], says=("named twice",))
@@ -65,14 +52,6 @@ def plain_trial(folder: Path, **changes: Any) -> Path:
     path = folder / "alone.toml"
     path.write_text(to_toml(values | changes))
     return path
-
-
-def test_a_file_by_itself_is_a_trial(hpo: Any, tmp_path: Path) -> None:
-    path = plain_trial(tmp_path)
-    done = hpo.here("trial", path, "--dry-run")
-    assert done.code == 0, done.err
-    assert tomllib.loads(done.out)["data"][0]["store"] == str(tmp_path.resolve() / "tiny.bp")
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["alone.toml"]
 
 
 def test_its_folder_belongs_to_it(hpo: Any, tmp_path: Path) -> None:

@@ -95,10 +95,6 @@ def encrypted(e: Entries) -> bytes:
     return bytes(data)
 
 
-def truncated(e: Entries) -> bytes:
-    return sealed(e)[:-200]
-
-
 def overlapping(e: Entries) -> bytes:
     """All weights point at one place: a small file that claims to be large."""
     data = bytearray(sealed(e))
@@ -161,10 +157,6 @@ def ansi_title(e: Entries) -> bytes:
     return changed(e, lambda v: v["data"].update(title="\x1b]0;owned\x07\x1b[2J"))
 
 
-def turned_text(e: Entries) -> bytes:
-    return changed(e, lambda v: v["heads"]["energy"].update(description="\u202egnp.exe"))
-
-
 def strangers_conv(e: Entries) -> bytes:
     Path("strangers_conv.py").write_text("import pathlib\npathlib.Path('ran').touch()\n")
     name = f"{MEMBER}.toml"
@@ -175,7 +167,6 @@ def strangers_conv(e: Entries) -> bytes:
 HOSTILE: dict[Callable[[Entries], bytes], str] = {
     pickled_weights: "is not a safetensors file",
     encrypted: "is encrypted",
-    truncated: "cannot be read as a zip",
     overlapping: "cannot be read as a zip",
     claims_gigabytes: "bytes in a file of",
     huge_list: "cannot be read as a zip",
@@ -185,7 +176,6 @@ HOSTILE: dict[Callable[[Entries], bytes], str] = {
     endless_number: "is not TOML",
     foreign_unit: "predictions are in eV, not in kcal/mol",
     ansi_title: "control characters",
-    turned_text: "control characters",
 }
 """One of each kind; what else an artefact may have wrong: ``unit/ensemble/test_artefact.py``."""
 

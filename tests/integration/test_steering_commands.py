@@ -74,13 +74,6 @@ def test_each_verb_leaves_its_wish(hpo, run, controller):
     ]
 
 
-def test_without_a_controller_a_wish_waits(hpo, run):
-    done = hpo.here("add-trials", "run", "2")
-    assert "the request waits for the next 'run': the brain proposes 2 trials" in done.out
-    assert asked(run) == [{"request": "add-trials", "count": 2}]
-    hpo.refused("pause", "run", says=("nothing to pause",))
-
-
 def test_a_dry_run_leaves_nothing(hpo, run, controller):
     done = hpo.here("cancel", "run", "t0001", "--dry-run")
     assert done.out == "would send: t0001 is ended, other trials get its slots.\n"

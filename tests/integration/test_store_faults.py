@@ -14,7 +14,6 @@ from stores import read_store
 
 from hydragnn_hpo.data.columns import Columns
 from hydragnn_hpo.data.store_access import LAYOUT, open_store
-from hydragnn_hpo.data.window_cache import WindowCache
 from hydragnn_hpo.errors import DataError
 from hydragnn_hpo.files import read_json
 
@@ -152,18 +151,6 @@ def test_a_full_place_is_read_around(many_windows: Path, tmp_path: Path) -> None
     assert "is read in windows, which is slower" in err
     assert "File too large" in err
     assert [path for path in tmp_path.glob("scratch/*/stage/*") if path.is_dir()] == []
-
-
-@pytest.mark.parametrize("place", ["file", "/proc"], ids=["a file", "read-only"])
-def test_a_place_that_takes_nothing_is_read_around(
-    many_windows: Path, tmp_path: Path, place: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    (tmp_path / "file").write_text("")
-    graphs = open_store(many_windows, tmp_path / place)
-    assert isinstance(graphs, WindowCache)
-    assert [record.levelname for record in caplog.records] == ["WARNING"]
-    found = graphs.take(np.arange(60)).positions
-    assert found.tobytes() == read_store(many_windows).positions.tobytes()
 
 
 def cut(file: Path) -> None:

@@ -90,14 +90,3 @@ def test_a_profile_by_hand_and_its_misuse(hpo):
     assert "operation " in done.err
     traces = hpo.folder / "trial" / "attempts" / "001" / "profile"
     assert [path.name for path in traces.iterdir()] == ["rank-0-epoch-2.json"]
-
-
-@pytest.mark.slow
-def test_what_holds_a_trial_up_is_said_in_a_table_and_a_sentence(hpo):
-    hpo.store()
-    hpo.trial()
-    done = hpo("trial", "trial", "--io", "cached")
-    assert done.code == 0, done.err
-    for word in ("graphs/s", "cached", "synthetic", "feeding", "computing", "The bottleneck is"):
-        assert word in done.out
-    assert "reading" not in done.out.split("The bottleneck")[0]

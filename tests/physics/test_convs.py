@@ -11,6 +11,8 @@ from hydragnn_hpo.testing.conv_suite import run_check
 from hydragnn_hpo.testing.conv_under_test import make_conv_under_test
 
 SLOW = {"compile", "export"}
+COMPILED = ("schnet", "painn")
+"""Beside those that cannot be exported: torch traces a conv alike for both, for half a minute."""
 ASKED = [pytest.param(c, marks=pytest.mark.slow) if c in SLOW else c for c in CHECKS]
 
 
@@ -25,6 +27,8 @@ def test_every_conv_has_a_spec_and_every_spec_a_conv():
 
 @pytest.mark.parametrize("check", ASKED)
 def test_it_obeys(subject, check):
+    if check == "compile" and subject.exports and subject.name not in COMPILED:
+        pytest.skip("its export is traced; compilers are asked about two of these.")
     finding = run_check(CHECKS[check], subject)
     assert not finding.failed, finding.sentence
 
