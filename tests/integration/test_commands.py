@@ -15,7 +15,7 @@ from processes import freeze, is_alive, open_lease, tagged, thaw, until
 
 from hydragnn_hpo.config.campaign_config import MachineConfig
 from hydragnn_hpo.config.command_config import CommandConfig
-from hydragnn_hpo.launching.command_rank import TIMED_OUT, spec_of
+from hydragnn_hpo.launching.command_rank import spec_of
 from hydragnn_hpo.launching.job import Event, Job
 from hydragnn_hpo.launching.process_control import find_orphans, run_tag
 from hydragnn_hpo.launching.transports.local import LocalBackend
@@ -182,13 +182,13 @@ SLEEP = "import time; time.sleep(1500)"
 @pytest.mark.parametrize(
     ("code", "changes", "ends", "says"),
     [
-        (SLEEP, {"timeout": 0.3}, TIMED_OUT, "longer than 0.3 s and was ended."),
+        (SLEEP, {"timeout": 0.3}, 124, "longer than 0.3 s and was ended."),
         ("", {"argv": ("no-such-program",)}, 127, "(No such file or directory)"),
         ("import os; os.kill(os.getpid(), 11)", {}, 128 + signal.SIGSEGV, ""),
         pytest.param(
             SLEEP,
             {"timeout": 1.0, "launcher": "mpiexec"},
-            TIMED_OUT,
+            124,
             "the command took longer than 1 s",
             marks=by_mpiexec,
         ),
