@@ -152,20 +152,6 @@ def test_the_command_speaks_once_for_all_ranks(two_files, card: str, code: int, 
     assert "Traceback" not in both
 
 
-@pytest.mark.slow
-def test_a_build_alone_leaves_mpi_alone(hpo) -> None:
-    card = hpo.card(hpo.molecules(20))
-    code = (
-        "import sys; from hydragnn_hpo.cli.command_line import app\n"
-        "app(sys.argv[1:], standalone_mode=False)\n"
-        "assert 'mpi4py' not in sys.modules\n"
-    )
-    command = [sys.executable, "-c", code, "dataset", "build", str(card)]
-    done = subprocess.run(command, cwd=hpo.folder, capture_output=True, text=True, timeout=SECONDS)
-    assert done.returncode == 0, done.stderr
-    assert (hpo.folder / "tiny.bp").is_dir()
-
-
 def children(pid: int) -> list[int]:
     return [int(p) for p in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 

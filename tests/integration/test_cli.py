@@ -20,12 +20,20 @@ def test_version_and_help(hpo):
         assert verb in done.out
 
 
-def test_a_dry_run_of_a_campaign_makes_nothing(hpo):
-    done = hpo.here("run", "ci", "--run", "run", "--slots", "2", "--dry-run")
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        ("run ci --run run --slots 2", ("slot local:1", "would start")),
+        ("dataset build g2_xtb", ("g2_xtb.extxyz.gz", "g2_xtb.bp")),
+        ("trial trial", ("learning_rate",)),
+    ],
+)
+def test_a_dry_run_makes_nothing_and_says_what_would_be(hpo, command, says):
+    hpo.trial()
+    done = hpo.here(*command.split(), "--dry-run")
     assert done.code == 0, done.err
-    assert "slot local:1" in done.out
-    assert "would start" in done.out
-    assert not any(hpo.folder.iterdir())
+    assert not [word for word in says if word not in done.out]
+    assert hpo.files_of(hpo.folder) == {"trial/trial.toml"}
 
 
 def test_a_dry_run_shows_slots_as_the_profile_lays_them_out(hpo):
@@ -42,22 +50,6 @@ def test_a_dry_run_shows_slots_as_the_profile_lays_them_out(hpo):
     assert [line for line in done.out.splitlines() if line.startswith("slot ")] == [
         f"slot local:0: cpu, cores {mine}"
     ]
-
-
-def test_a_dry_run_of_a_build_makes_nothing(hpo):
-    done = hpo.here("dataset", "build", "g2_xtb", "--dry-run")
-    assert done.code == 0, done.err
-    assert "g2_xtb.extxyz.gz" in done.out
-    assert "g2_xtb.bp" in done.out
-    assert not any(hpo.folder.iterdir())
-
-
-def test_a_dry_run_of_a_trial_makes_nothing(hpo):
-    hpo.trial()
-    done = hpo.here("trial", "trial", "--dry-run")
-    assert done.code == 0, done.err
-    assert "learning_rate" in done.out, "resolved values are shown"
-    assert hpo.files_of(hpo.folder) == {"trial/trial.toml"}
 
 
 def test_a_dry_run_of_an_ensemble_makes_nothing(finished):

@@ -166,13 +166,16 @@ def test_one_process_for_all_ranks_gets_all_their_cores_and_no_rank(calm):
     assert set(seen["cores"]) == both
 
 
-def test_a_request_to_end_reaches_the_command(calm):
-    calm.start(POLITE)
+@pytest.mark.parametrize("launched", [False, pytest.param(True, marks=by_mpiexec)])
+def test_a_request_to_end_reaches_the_command(calm, launched):
+    more = {"width": 2, "launcher": "mpiexec"} if launched else {}
+    calm.start(POLITE, **more)
     calm.until("ready")
 
     calm.backend.stop(calm.job, grace=SECONDS)
 
-    assert calm.wait("ended")["codes"] == [0]
+    codes = calm.wait("ended")["codes"]
+    assert launched or codes == [0]
     assert (calm.folder / "asked").exists()
 
 
@@ -260,17 +263,6 @@ def test_ranks_of_a_launcher_take_the_slots_of_their_trial(calm):
         assert (seen["WORLD_SIZE"], seen["EXTRA"], seen["cwd"]) == ("2", "x", str(calm.folder))
         assert seen["cores"] == list(slot.cores)
         assert seen["OMP_NUM_THREADS"] == str(len(slot.cores))
-
-
-@by_mpiexec
-def test_ranks_of_a_launcher_hear_that_they_are_asked_to_end(calm):
-    calm.start(POLITE, width=2, launcher="mpiexec")
-    calm.until("ready")
-
-    calm.backend.stop(calm.job, grace=SECONDS)
-
-    calm.wait("ended")
-    assert (calm.folder / "asked").exists()
 
 
 @by_mpiexec

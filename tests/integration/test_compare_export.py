@@ -78,20 +78,3 @@ def test_the_best_configuration_trains(finished: SimpleNamespace, hpo: Any, tmp_
         assert result["objective"] == pytest.approx(board["objective"], rel=1e-6)
     again = hpo.here("trial", tmp_path / "best_config.toml", "--dry-run")
     assert again.code == 0, again.err
-
-
-def test_a_real_campaign_is_exported_with_errors_by_head(
-    finished: SimpleNamespace, hpo: Any, tmp_path: Path
-) -> None:
-    """Its trials are there, so that each epoch has the MAE of each head."""
-    hpo.json("export", finished.run, "--to", "csv", "--out", tmp_path / "t")
-    with (tmp_path / "t" / "epochs.csv").open() as file:
-        rows = list(csv.DictReader(file))
-    assert rows
-    for row in rows:
-        folder = finished.run / "trials" / row["trial"] / "attempts" / f"{int(row['attempt']):03d}"
-        told = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-        (epoch,) = [r for r in told if r["record"] == "epoch" and r["epoch"] == int(row["epoch"])]
-        for head, error in epoch["val_mae"].items():
-            (title,) = [key for key in row if key.startswith(f"val_mae.{head} [")]
-            assert float(row[title]) == error

@@ -96,14 +96,3 @@ def test_two_commands_lead_from_an_unknown_file_to_error_bars(data, hpo):
     answer = hpo.here("predict", "new.xyz", "--ensemble", "run", "--json")
     assert answer.code == 0, answer.err
     assert "std" in answer.out
-
-
-def test_what_stands_in_a_file_gives_no_orders_to_the_terminal(data, hpo):
-    lines = ["smiles,[red]gap[/red],\x1b[2Jsame"]
-    lines += [f"{'C' * (1 + n % 6)}O,{n * n % 7},1.5" for n in range(12)]
-    (data / "[bold]x.csv").write_text("\n".join(lines))
-    said = hpo.here("init", "[bold]x.csv")
-    assert said.code == 0, said.err
-    assert "[bold]x.csv: 12 structures" in said.out
-    assert "\x1b" not in said.out
-    assert tomllib.loads((data / "bold_x.toml").read_text())["targets"]["red_gap_red"]

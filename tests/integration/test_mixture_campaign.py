@@ -54,8 +54,6 @@ def test_two_data_sets_make_one_ensemble(hpo):
     [
         ([{}, {}], ("data sets 1 and 2 both have a target 'energy_like'", "prefix", "shared")),
         ([{"ratio": 1.0}, {"prefix": "b_"}], ("some data sets have a ratio", "all or none")),
-        ([{}, {"prefix": "b-"}], ("data.1.prefix", "b-")),
-        ([{}, {"ratio": 0.0}], ("data.1.ratio", "greater than 0")),
         ([{}, {"card": "tiny.toml"}], ("two cards of the campaign are named 'tiny'",)),
     ],
 )

@@ -1,6 +1,5 @@
 """What may befall a store while it is staged and read: never a wrong batch, never a hang."""
 
-import os
 import resource
 import signal
 import subprocess
@@ -8,13 +7,11 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 from stores import read_store
 
 from hydragnn_hpo.data.columns import Columns
 from hydragnn_hpo.data.store_access import LAYOUT, open_store
-from hydragnn_hpo.errors import DataError
 from hydragnn_hpo.files import read_json
 
 pytestmark = pytest.mark.timeout(600)
@@ -151,69 +148,3 @@ def test_a_full_place_is_read_around(many_windows: Path, tmp_path: Path) -> None
     assert "is read in windows, which is slower" in err
     assert "File too large" in err
     assert [path for path in tmp_path.glob("scratch/*/stage/*") if path.is_dir()] == []
-
-
-def cut(file: Path) -> None:
-    os.truncate(file, file.stat().st_size // 2)
-
-
-def flip(file: Path) -> None:
-    content = bytearray(file.read_bytes())
-    content[len(content) // 2] ^= 16
-    file.write_bytes(content)
-
-
-@pytest.mark.parametrize("damage", [cut, flip, Path.unlink], ids=["cut", "flip", "gone"])
-@pytest.mark.parametrize("name", ["part-00001.bp/data.0", "index.json", "windows.npy"])
-def test_a_damaged_store_is_an_error_however_it_is_opened(
-    many_windows: Path, tmp_path: Path, name: str, damage: Callable[[Path], None]
-) -> None:
-    damage(many_windows / name)
-    for access in ("auto", "stage", "windows"):
-        with pytest.raises(DataError, match=r"random\.bp.*\."):
-            open_store(many_windows, tmp_path / "scratch", access=access).take(np.arange(60))  # type: ignore[arg-type]
-    assert [path for path in tmp_path.glob("scratch/*/stage/*") if path.is_dir()] == []
-
-
-READER = """
-import sys
-from pathlib import Path
-import numpy as np
-from hydragnn_hpo.data.columns import arrays_of
-from hydragnn_hpo.data.store_access import open_store
-
-columns = open_store(Path(sys.argv[1]), Path(sys.argv[2]))
-mapped = [columns.positions, columns.edges, columns.edge_shift, columns.edge_translation]
-print(sum(float(np.abs(array).sum()) for array in mapped), flush=True)
-sys.stdin.read()
-"""
-
-
-def shared_bytes(process: int, below: Path) -> int:
-    """Return the proportional part of a process in the pages of files below a folder."""
-    total, inside = 0, False
-    for line in Path(f"/proc/{process}/smaps").read_text().splitlines():
-        if not line.split()[0].endswith(":"):
-            inside = str(below) in line
-        elif inside and line.startswith("Pss:"):
-            total += int(line.split()[1]) * 1024
-    return total
-
-
-@pytest.mark.slow
-def test_ranks_of_a_host_hold_one_copy(many_windows: Path, tmp_path: Path) -> None:
-    scratch = tmp_path / "scratch"
-    open_store(many_windows, scratch)
-    command = [sys.executable, "-c", READER, str(many_windows), str(scratch)]
-    readers: list[subprocess.Popen[str]] = []
-    sums = []
-    for _ in range(4):
-        reader = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        assert reader.stdout is not None
-        assert float(reader.stdout.readline()) > 0
-        readers.append(reader)
-        sums.append(sum(shared_bytes(one.pid, scratch) for one in readers))
-    for reader in readers:
-        reader.communicate()
-    assert sums[0] > 0
-    assert (sums[3] - sums[0]) / 3 < 0.05 * sums[0]

@@ -54,17 +54,6 @@ def test_ranks_of_mpi_train_what_one_process_trains(hpo):
             np.testing.assert_allclose(two[name], values, rtol=0, atol=1e-12)
 
 
-@by_mpiexec
-def test_ranks_of_mpiexec_find_each_other_without_mpi(hpo):
-    hpo.store()
-    trial = hpo.trial("plain", training={"epochs": 1})
-    done = ranks(hpo, "-m", "hydragnn_hpo", "trial", trial)
-    assert done.returncode == 0, done.stderr
-    result = result_of(trial)
-    assert (result["status"], result["width"]) == ("completed", 2)
-    assert [path.name for path in (trial / "attempts").iterdir()] == ["001"]
-
-
 @pytest.mark.skipif(missing() is not None, reason=str(missing()))
 def test_ranks_of_a_step_of_slurm_find_each_other(hpo, slurm):
     hpo.store()
