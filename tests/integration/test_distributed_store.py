@@ -8,6 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from stores import write_store
+
+from hydragnn_hpo.config.data_config import CardConfig, FileConfig, TargetConfig
+from hydragnn_hpo.data.columns import Columns
 
 PROGRAM = Path(__file__).parent / "distributed_ranks.py"
 MPIEXEC = Path(sys.executable).parent / "mpiexec"
@@ -26,7 +30,7 @@ Ranks = Callable[..., list[str]]
 def ranks(many_windows: Path, tmp_path: Path) -> Ranks:
     """Run ranks; give what each said, in order, without its number."""
 
-    def run(what: str, number: int, per_host: int | str) -> list[str]:
+    def run(what: str, number: int, per_host: int | str, store: Path = many_windows) -> list[str]:
         env = {
             **os.environ,
             "HYDRAGNN_HPO_RANKS_PER_HOST": str(per_host),
@@ -34,7 +38,7 @@ def ranks(many_windows: Path, tmp_path: Path) -> Ranks:
         }
         command = [MPIEXEC, "-n", str(number), sys.executable, "-m", "mpi4py", PROGRAM]
         done = subprocess.run(
-            [*map(str, command), str(many_windows), str(tmp_path), what],
+            [*map(str, command), str(store), str(tmp_path), what],
             capture_output=True,
             text=True,
             timeout=800,
@@ -55,24 +59,27 @@ def ranks(many_windows: Path, tmp_path: Path) -> Ranks:
 
 @pytest.mark.parametrize(
     ("number", "per_host", "shares"),
-    [
-        (2, "", [9, 9]),
-        (3, 2, [5, 5, 4]),
-        (10, 1, None),
-    ],
+    [(2, "", [9, 9]), (3, 2, [5, 5, 4])],
 )
 def test_every_rank_takes_what_columns_take(
-    ranks: Ranks, number: int, per_host: int, shares: list[int] | None
+    ranks: Ranks, number: int, per_host: int, shares: list[int]
 ) -> None:
     hosts = -(-number // int(per_host or number))
     said = [line.split(", ") for line in ranks("equal", number, per_host)]
     assert {line[0] for line in said} == {f"{hosts} hosts"}
-    found = [int(line[1].split()[0]) for line in said]
-    if shares is None:  # More hosts than windows: some hold nothing.
-        assert sum(found) == 9
-        assert 0 in found
-    else:
-        assert found == shares
+    assert [int(line[1].split()[0]) for line in said] == shares
+
+
+def test_of_more_hosts_than_windows_some_hold_nothing(
+    ranks: Ranks, random_columns: Columns, tmp_path: Path
+) -> None:
+    levels = random_columns.levels
+    targets = {name: TargetConfig(level=levels[name], unit="eV") for name in levels}
+    card = CardConfig(name="random", files=(FileConfig(path="none"),), targets=targets)
+    stats = {"cutoff": 4.0, "targets": {name: {"level": level} for name, level in levels.items()}}
+    write_store(tmp_path / "few.bp", [random_columns], stats, card, window=30)
+    said = [line.split(", ") for line in ranks("equal", 3, 1, tmp_path / "few.bp")]
+    assert sorted(line[1] for line in said) == ["0 windows", "1 windows", "1 windows"]
 
 
 def test_a_busy_owner_holds_nobody_up(ranks: Ranks) -> None:
