@@ -22,6 +22,7 @@ import pytest
 from ase import Atoms
 from ase.io import write
 from processes import freeze, send, tagged, thaw
+from tutorials import Desk
 
 from hydragnn_hpo.campaign.journal import read_journal
 from hydragnn_hpo.cli.command_line import main
@@ -349,3 +350,12 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespa
     printed, commands = json.loads((made / "printed.json").read_text()), Commands(folder)
     yield SimpleNamespace(run=folder / "run", printed=printed, hpo=commands)
     commands.end()
+
+
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
+    """One folder for all pages of a file: some go on where others ended."""
+    made = Desk(tmp_path_factory.mktemp("desk"))
+    yield made
+    for run in made.folder.glob("runs/*"):
+        end_orphans(run_tag(run))
