@@ -116,3 +116,19 @@ def test_broken_hosts_are_found_written_down_and_left_alone(broken_slurm, hpo):
     assert hosts <= {"node1", "node3"} - set(excluded)  # a busy one of these may be slow
     status = hpo.json("status", "run")
     assert status["standing"]["hosts"]["excluded"] == len(excluded)
+
+
+def test_two_hosts_sum_together(slurm, hpo):
+    held = slurm.allocate(2)
+
+    done = hpo("doctor", "--json", seconds=800, **held)
+
+    assert done.code in (0, 1), done.err  # a busy machine is slow
+    told = json.loads(done.out)
+    assert told["machine"] == "generic-slurm"
+    pairs = {f["check"]: f for f in told["findings"] if f["hosts"] == ["node1", "node2"]}
+    assert pairs["all-reduce sums"]["state"] == "ok", pairs
+    assert pairs["network used"]["state"] == "ok"
+    assert pairs["all-reduce bus bandwidth"]["figure"] > 0
+    assert not [f for f in told["findings"] if f["state"] == "wrong"]
+    assert list(hpo.folder.iterdir()) == [], "nothing is left behind"
