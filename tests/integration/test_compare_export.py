@@ -19,6 +19,19 @@ def two(tmp_path: Path) -> tuple[Path, Path]:
     return made[0].path, made[1].path
 
 
+def test_campaigns_are_compared(hpo: Any, two: tuple[Path, Path], tmp_path: Path) -> None:
+    done = hpo.here("compare", *two, "--out", tmp_path / "both.html")
+    assert done.code == 0, done.err
+    for word in ("Campaigns", "Winners", "Cost to reach an error", "Spaces", "host-seconds", "n1"):
+        assert word in done.out
+    assert "<title>" in (tmp_path / "both.html").read_text()
+    plain = hpo.json("compare", *two, "--reach", "gap=0.3")
+    assert [run["label"] for run in plain["runs"]] == ["n0", "n1"]
+    assert [(each["quantity"], each["level"]) for each in plain["reached"]] == [
+        ("val_mae.gap", 0.3)
+    ]
+
+
 def test_comparisons_that_make_no_sense(hpo: Any, two: tuple[Path, Path]) -> None:
     hpo.refused("compare", two[0], says=("needs two run directories", "report RUN"))
     hpo.refused("compare", two[0], two[0], says=("named twice",))

@@ -149,6 +149,10 @@ def endless_number(e: Entries) -> bytes:
     return sealed({**e, f"{MEMBER}.toml": b"seed = 1" + b"0" * 10_000})
 
 
+def wrong_unit(e: Entries) -> bytes:
+    return changed(e, lambda v: v["heads"]["energy"].update(unit="parsec"))
+
+
 def foreign_unit(e: Entries) -> bytes:
     return changed(e, lambda v: v["heads"]["energy"].update(unit="kcal/mol"))
 
@@ -166,7 +170,7 @@ def strangers_conv(e: Entries) -> bytes:
 
 HOSTILE: dict[Callable[[Entries], bytes], str] = {
     pickled_weights: "is not a safetensors file",
-    encrypted: "is encrypted",
+    encrypted: "' is encrypted;",
     overlapping: "cannot be read as a zip",
     claims_gigabytes: "bytes in a file of",
     huge_list: "cannot be read as a zip",
@@ -174,6 +178,7 @@ HOSTILE: dict[Callable[[Entries], bytes], str] = {
     endless_layers: "less than or equal to 1000",
     endless_basis: "asks for 1000000000",
     endless_number: "is not TOML",
+    wrong_unit: "unknown unit 'parsec'",
     foreign_unit: "predictions are in eV, not in kcal/mol",
     ansi_title: "control characters",
 }

@@ -110,6 +110,14 @@ def test_nonsense_is_refused_and_leaves_nothing(hpo, run):
     assert not run.requests.exists()
 
 
+def test_status_as_json(hpo, run, controller):
+    plain = hpo.json("status", "run")
+    assert plain["controller"].startswith(f"process {os.getpid()} on ")
+    assert plain["running"] == {"t0001": {"epoch": 0, "until": 3, "slots": ["local:0"]}}
+    assert (plain["trials"], plain["failed"], plain["attempts"]) == (3, 1, 2)
+    assert plain["standing"]["rungs"][0]["waiting"] == 1
+
+
 def test_watching_ends_with_the_campaign(hpo, run, controller, monkeypatch):
     def finish(seconds):
         """What happens while the watcher waits for its next look."""

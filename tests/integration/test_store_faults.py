@@ -1,5 +1,6 @@
 """What may befall a store while it is staged and read: never a wrong batch, never a hang."""
 
+import json
 import resource
 import signal
 import subprocess
@@ -12,6 +13,7 @@ from stores import read_store
 
 from hydragnn_hpo.data.columns import Columns
 from hydragnn_hpo.data.store_access import LAYOUT, open_store
+from hydragnn_hpo.errors import DataError
 from hydragnn_hpo.files import read_json
 
 pytestmark = pytest.mark.timeout(600)
@@ -148,3 +150,10 @@ def test_a_full_place_is_read_around(many_windows: Path, tmp_path: Path) -> None
     assert "is read in windows, which is slower" in err
     assert "File too large" in err
     assert [path for path in tmp_path.glob("scratch/*/stage/*") if path.is_dir()] == []
+
+
+def test_altered_statistics_are_an_error(many_windows: Path, tmp_path: Path) -> None:
+    stats = read_json(many_windows / "stats.json")
+    (many_windows / "stats.json").write_text(json.dumps(stats | {"cutoff": 9.0}))
+    with pytest.raises(DataError, match=r"stats\.json: was altered; build the store again"):
+        open_store(many_windows, tmp_path / "scratch")
