@@ -4,6 +4,7 @@ import re
 import shlex
 import subprocess
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ TRACKED = [
 ]
 PAGES = [path for path in TRACKED if path.suffix == ".md" and path.exists()]
 MODULES = [path for path in TRACKED if path.suffix == ".py" and "hydragnn_hpo" in path.parts]
+ALL: Any = typer.main.get_command(app)
 OUTSIDE = ("http://", "https://", "mailto:")
 
 
@@ -49,6 +51,7 @@ def slug(title: str) -> str:
     return re.sub(r"[^\w -]", "", plain.strip().lower()).replace(" ", "-")
 
 
+@cache
 def anchors(path: Path) -> set[str]:
     """Give what links into a page can name."""
     text = path.read_text()
@@ -142,7 +145,7 @@ def commands(text: str) -> Iterator[str]:
 
 def parse(line: str) -> None:
     """Have the command line read a command, without running it."""
-    command: Any = typer.main.get_command(app)
+    command = ALL
     words = shlex.split(line)[1:]
     context = None
     while getattr(command, "commands", None) is not None:
@@ -180,7 +183,7 @@ def test_a_wrong_command_is_seen() -> None:
 
 
 def test_the_door_names_every_command() -> None:
-    names = set(typer.main.get_command(app).commands) - {"batch"}
+    names = set(ALL.commands) - {"batch"}
     door = (ROOT / "README.md").read_text()
     table = door[door.index("## Commands") : door.index("## When something breaks")]
     missing = {name for name in names if not re.search(rf"`{name}[ `]", table)}

@@ -1,9 +1,11 @@
 """Real commands on a small data set: how to start, watch, kill and judge them."""
 
 import contextlib
+import fcntl
 import io
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,6 +22,7 @@ import pytest
 from ase import Atoms
 from ase.io import write
 from processes import freeze, send, tagged, thaw
+from tutorials import Desk
 
 from hydragnn_hpo.campaign.journal import read_journal
 from hydragnn_hpo.cli.command_line import main
@@ -269,7 +272,7 @@ class Commands:
 
     def store(self) -> Path:
         """Build a store of small molecules."""
-        done = self("dataset", "build", self.card(molecules(60)))
+        done = self.here("dataset", "build", self.card(molecules(60)))
         assert done.code == 0, done.err
         return self.folder / "tiny.bp"
 
@@ -304,9 +307,10 @@ class Commands:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Whoever looks at a finished campaign waits until it has run."""
+    """Whoever looks at a finished campaign waits until it has run; items of all rooms come here."""
     for item in items:
-        if "finished" in getattr(item, "fixturenames", ()):
+        ours = item.path.is_relative_to(Path(__file__).parent)
+        if ours and "finished" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.slow)
 
 
@@ -325,10 +329,33 @@ def tiny_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespace]:
-    """One whole campaign, ``workflows/ci.toml``, for all tests that only look at it."""
-    folder = tmp_path_factory.mktemp("finished")
-    commands = Commands(folder)
-    done = commands("run", ROOT / "workflows" / "ci.toml", "--run", folder / "run", "--json")
-    assert done.code == 0, done.err
-    yield SimpleNamespace(run=folder / "run", printed=json.loads(done.out), hpo=commands)
+    """One whole campaign, ``workflows/ci.toml``, for all tests that only look at it.
+
+    The first worker that asks runs it, the others wait; each has a copy.
+    """
+    common = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        common = common.parent
+    made, folder = common / "ci", tmp_path_factory.mktemp("finished")
+    made.mkdir(exist_ok=True)
+    with (made / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (made / "printed.json").exists():
+            maker = Commands(made)
+            done = maker("run", ROOT / "workflows" / "ci.toml", "--run", made / "run", "--json")
+            maker.end()
+            assert done.code == 0, done.err
+            (made / "printed.json").write_text(done.out)
+    shutil.copytree(made / "run", folder / "run")
+    printed, commands = json.loads((made / "printed.json").read_text()), Commands(folder)
+    yield SimpleNamespace(run=folder / "run", printed=printed, hpo=commands)
     commands.end()
+
+
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
+    """One folder for all pages of a file: some go on where others ended."""
+    made = Desk(tmp_path_factory.mktemp("desk"))
+    yield made
+    for run in made.folder.glob("runs/*"):
+        end_orphans(run_tag(run))

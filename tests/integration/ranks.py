@@ -1,10 +1,10 @@
 """Train the same trial at several widths in forked ranks; print the parameters as JSON.
 
 Run as ``python ranks.py BATCH EPOCHS``: for each line ``CONV WAY`` it answers a line. A way fills
-batches. Where its name says
-``random``, shares and pieces are cut at random, ``pieces`` takes a step in four, ``single``
-computes in fp32; any of them adds a width of 3 ranks. This process only imports and forks: torch
-must not have run anything before a fork.
+batches. Where its name says ``random``, shares and pieces are cut at random, ``pieces`` takes a
+step in four, ``single`` computes in fp32. Each is trained by one rank and by three; ``graphs`` of
+schnet by two and by four, too. This process only imports and forks: torch must not have run
+anything before a fork.
 """
 
 import json
@@ -165,8 +165,7 @@ def trained(batch, epochs, conv, way):
     """Give what each number of ranks ends with, by that number."""
     found = {}
     with tempfile.TemporaryDirectory() as folder:
-        cut = any(word in way for word in ("random", "pieces", "single"))
-        for world in (1, 2, 3, 4) if cut else (1, 2, 4):
+        for world in (1, 2, 3, 4) if (conv, way) == ("schnet", "graphs") else (1, 3):
             out = Path(folder) / f"{world}.json"
             fork_ranks(world, partial(train, out, conv, batch, epochs, way))
             found[world] = json.loads(out.read_text())

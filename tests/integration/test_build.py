@@ -34,17 +34,16 @@ if __name__ == "__main__":
 
 GATE = """
 import sys, time
-from pathlib import Path
 from hydragnn_hpo.data import convert_pieces
 real = convert_pieces.read_piece
 def read_piece(card, piece):
     for number, graph in enumerate(real(card, piece)):
-        while number and piece.number >= {first} and not Path({gate!r}).exists():
+        while number and piece.number >= {first}:
             time.sleep(0.02)
         yield graph
 convert_pieces.read_piece = read_piece
 """
-"""However fast it is: in the middle of its later pieces whoever converts waits for a file."""
+"""However fast it is: in the middle of its later pieces whoever converts waits to be ended."""
 
 WORK = "from hydragnn_hpo.data.convert_pieces import main\nmain()\n"
 
@@ -89,13 +88,6 @@ def two_files(hpo) -> SimpleNamespace:
     return SimpleNamespace(card=card, store=store, folder=hpo.folder, hpo=hpo)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("processes", [2, 4])
-def test_workers_build_the_same_store(two_files, processes: int) -> None:
-    build_store(two_files.card, two_files.folder / "w.bp", window=25, processes=processes)
-    assert_same_store(two_files.folder / "w.bp", two_files.store)
-
-
 def mpi(two_files: SimpleNamespace, ranks: int, of_host: str) -> list[str]:
     """Build with ranks; gives what each has to say."""
     command = [MPIEXEC, "-n", str(ranks), sys.executable, "-m", "mpi4py", "-c", BUILD_WITH_RANKS]
@@ -112,17 +104,9 @@ def mpi(two_files: SimpleNamespace, ranks: int, of_host: str) -> list[str]:
     return said
 
 
-RANKS = [
-    pytest.param(1, "", 1, marks=pytest.mark.slow),
-    pytest.param(2, "", 1, marks=pytest.mark.slow),
-    pytest.param(2, "1", 2, marks=pytest.mark.slow),
-    pytest.param(4, "", 1, marks=pytest.mark.slow),
-    pytest.param(4, "2", 2, marks=pytest.mark.slow),
-]
-
-
 @needs_mpi
-@pytest.mark.parametrize(("ranks", "of_host", "parts"), RANKS)
+@pytest.mark.slow
+@pytest.mark.parametrize(("ranks", "of_host", "parts"), [(2, "", 1), (3, "2", 2)])
 def test_ranks_build_the_same_store(two_files, ranks: int, of_host: str, parts: int) -> None:
     # The ranks read different files at the same time: ASE would have them read one together.
     said = mpi(two_files, ranks, of_host)
@@ -168,30 +152,16 @@ def test_the_command_speaks_once_for_all_ranks(two_files, card: str, code: int, 
     assert "Traceback" not in both
 
 
-@pytest.mark.slow
-def test_a_build_alone_leaves_mpi_alone(hpo) -> None:
-    card = hpo.card(hpo.molecules(20))
-    code = (
-        "import sys; from hydragnn_hpo.cli.command_line import app\n"
-        "app(sys.argv[1:], standalone_mode=False)\n"
-        "assert 'mpi4py' not in sys.modules\n"
-    )
-    command = [sys.executable, "-c", code, "dataset", "build", str(card)]
-    done = subprocess.run(command, cwd=hpo.folder, capture_output=True, text=True, timeout=SECONDS)
-    assert done.returncode == 0, done.stderr
-    assert (hpo.folder / "tiny.bp").is_dir()
-
-
 def children(pid: int) -> list[int]:
     return [int(p) for p in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 @pytest.fixture
 def started(hpo) -> SimpleNamespace:
-    """A build by two workers in the middle of its sixth piece or a later one, until it may go."""
+    """A build by two workers that stays in the middle of its sixth piece or a later one."""
     card, out = hpo.card(hpo.molecules(1200)), hpo.folder / "out.bp"
-    work, gate = hpo.folder / ".out.bp.work", hpo.folder / "gate"
-    worker = GATE.format(first=5, gate=str(gate)) + WORK
+    work = hpo.folder / ".out.bp.work"
+    worker = GATE.format(first=5) + WORK
     process = subprocess.Popen(
         [sys.executable, "-c", BUILD_BY_GATED_WORKERS, str(card), str(out), worker],
         stderr=subprocess.PIPE,
@@ -203,9 +173,7 @@ def started(hpo) -> SimpleNamespace:
         return {path.name for path in work.glob("piece-*.json")}
 
     hpo.wait_for(lambda: len(finished()) == 5, "five finished pieces")
-    return SimpleNamespace(
-        process=process, finished=finished, card=card, out=out, hpo=hpo, gate=gate
-    )
+    return SimpleNamespace(process=process, finished=finished, card=card, out=out, hpo=hpo)
 
 
 def converted_when_resumed(started: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> set[int]:
@@ -246,7 +214,7 @@ def test_a_build_goes_on_after(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("moment", [0.0, 0.3, 0.6, 0.9, 1.2, 1.5, 1.8, 2.1])
+@pytest.mark.parametrize("moment", [0.0, 0.5, 1.0])
 def test_a_build_that_is_killed_at_any_moment_is_finished_by_the_next(hpo, moment: float) -> None:
     card, out = hpo.card(hpo.molecules(400)), hpo.folder / "out.bp"
     process = subprocess.Popen([sys.executable, "-c", BUILD, str(card), str(out), "1"])
@@ -259,22 +227,6 @@ def test_a_build_that_is_killed_at_any_moment_is_finished_by_the_next(hpo, momen
     build_store(card, hpo.folder / "fresh.bp", window=25, processes=1)
     assert_same_store(out, hpo.folder / "fresh.bp")
     assert not list(hpo.folder.glob(".*"))
-
-
-@pytest.mark.slow
-def test_the_second_of_two_builds_is_told_who_is_first(started) -> None:
-    second = subprocess.run(
-        [*[sys.executable, "-m", "hydragnn_hpo", "dataset", "build"], started.card]
-        + ["--out", started.out],
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-    )
-    assert second.returncode == 2, second.stderr
-    assert f"out.bp: is being built by process {started.process.pid} on " in second.stderr
-    started.gate.touch()
-    assert started.process.wait(SECONDS) == 0
-    assert read_index(started.out).stats["num_graphs"] == 1200
 
 
 def test_the_command_says_what_was_set_aside_and_what_was_there(hpo) -> None:
@@ -297,12 +249,8 @@ def spoken(said: str) -> list[str]:
 
 @pytest.mark.slow
 def test_the_command_goes_on_and_says_so(hpo) -> None:
-    atoms = hpo.molecules(3000)
-    card = hpo.card(atoms)
-    gated = (
-        GATE.format(first=2, gate="never")
-        + "from hydragnn_hpo.cli.command_line import main\nmain()\n"
-    )
+    card = hpo.card(hpo.molecules(3000))
+    gated = GATE.format(first=2) + "from hydragnn_hpo.cli.command_line import main\nmain()\n"
     command = [sys.executable, "-c", gated, "dataset", "build", card, "--processes", "1"]
     process = subprocess.Popen(command, cwd=hpo.folder, stderr=subprocess.PIPE, text=True)
     hpo.started.append(process)

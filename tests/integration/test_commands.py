@@ -5,7 +5,8 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from processes import freeze, is_alive, open_lease, tagged, thaw, until
 
 from hydragnn_hpo.config.campaign_config import MachineConfig
 from hydragnn_hpo.config.command_config import CommandConfig
-from hydragnn_hpo.launching.command_rank import TIMED_OUT, spec_of
+from hydragnn_hpo.launching.command_rank import spec_of
 from hydragnn_hpo.launching.job import Event, Job
 from hydragnn_hpo.launching.process_control import find_orphans, run_tag
 from hydragnn_hpo.launching.transports.local import LocalBackend
@@ -33,7 +34,8 @@ SHOW = """
 import json, os, sys
 names = "RANK WORLD_SIZE MASTER_PORT MASTER_ADDR EXTRA HYDRAGNN_HPO_HOSTS OMP_NUM_THREADS".split()
 seen = {name: os.environ.get(name) for name in names}
-seen |= {"argv": sys.argv[1:], "cwd": os.getcwd(), "cores": sorted(os.sched_getaffinity(0))}
+seen |= {"python": sys.executable, "argv": sys.argv[1:]}
+seen |= {"cwd": os.getcwd(), "cores": sorted(os.sched_getaffinity(0))}
 with open(f"seen.{os.environ.get('RANK')}", "w") as file:
     json.dump(seen, file)
 sys.exit(int(os.environ.get("RANK", 0)) * 3)
@@ -60,15 +62,12 @@ time.sleep(1500)
 class Stage:
     """A local backend, one trial's folder, and what was told."""
 
-    def __init__(self, folder: Path) -> None:
-        self.run = RunDir(folder)
-        self.trial = self.run.trial("t0000")
+    def __init__(self, backend: LocalBackend, run: Path, number: int = 0) -> None:
+        self.run, self.backend = RunDir(run), backend
+        self.trial, self.job = self.run.trial(f"t{number:04d}"), f"t{number:04d}.1"
         self.folder = self.trial.attempt(1)
         self.folder.mkdir(parents=True)
         self.events: list[Event] = []
-        self.backend = LocalBackend(
-            slots=2, lease_seconds=LEASE_SECONDS, run_dir=folder, preload=()
-        )
 
     def start(
         self, code: str, *more: str, width: int = 1, lease: float = LEASE_SECONDS, **changes: Any
@@ -82,7 +81,7 @@ class Stage:
         forked = command.per == "rank" and command.launcher is None
         ranks = slots if forked else slots[:1]
         files = (self.folder / "log", self.folder / "metrics.jsonl")
-        self.backend.start(Job("t0000.1", "command", len(ranks), spec, *files, ranks))
+        self.backend.start(Job(self.job, "command", len(ranks), spec, *files, ranks))
 
     def wait(self, kind: str) -> dict[str, Any]:
         deadline = time.monotonic() + SECONDS
@@ -111,71 +110,99 @@ class Stage:
         return (self.folder / "log").read_text()
 
 
+def backend_in(folder: Path) -> LocalBackend:
+    return LocalBackend(slots=2, lease_seconds=LEASE_SECONDS, run_dir=folder, preload=())
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], Stage]]:
+    """Stages of one backend, for commands that leave it as it was."""
+    folder, numbers = tmp_path_factory.mktemp("run"), count()
+    with backend_in(folder) as backend:
+        yield lambda: Stage(backend, folder, next(numbers))
+    assert find_orphans(run_tag(folder)) == []
+
+
+@pytest.fixture
+def calm(shared: Callable[[], Stage]) -> Stage:
+    return shared()
+
+
 @pytest.fixture
 def stage(tmp_path: Path) -> Iterator[Stage]:
-    stage = Stage(tmp_path)
-    yield stage
-    stage.backend.close()
+    """A backend of its own, whose processes may be killed."""
+    with backend_in(tmp_path) as backend:
+        yield Stage(backend, tmp_path)
     assert find_orphans(run_tag(tmp_path)) == []
 
 
-def test_each_rank_runs_the_command_where_its_files_belong(stage):
+def test_each_rank_runs_the_command_where_its_files_belong(calm):
     fields = [
         f"{name}={{{name}}}" for name in ("trial", "folder", "checkpoints", "epochs", "width")
     ]
-    stage.start(SHOW, *fields, "$HOME; {x y}", width=2, env={"EXTRA": "1 2"})
+    calm.start(SHOW, *fields, "$HOME; {x y}", width=2, env={"EXTRA": "1 2"})
 
-    assert stage.wait("ended")["codes"] == [0, 3]
-    first, second = stage.seen("0"), stage.seen("1")
-    home = stage.trial.path.resolve()
+    assert calm.wait("ended")["codes"] == [0, 3]
+    first, second = calm.seen("0"), calm.seen("1")
+    home = calm.trial.path.resolve()
     expected = [f"trial={home}/trial.toml", f"folder={home}/attempts/001"]
     expected += [f"checkpoints={home}/checkpoints", "epochs=7", "width=2", "$HOME; {x y}"]
     assert first["argv"] == second["argv"] == expected
-    assert first["cwd"] == str(stage.folder.resolve())
+    assert first["cwd"] == str(calm.folder.resolve())
     assert (first["RANK"], second["RANK"], second["WORLD_SIZE"]) == ("0", "1", "2")
     assert first["MASTER_PORT"] == second["MASTER_PORT"]
     assert first["EXTRA"] == "1 2"
+    assert first["python"] == sys.executable, "the interpreter that runs us"
 
 
-def test_one_process_for_all_ranks_gets_all_their_cores_and_no_rank(stage):
-    stage.start(SHOW, "{width}", width=2, per="trial")
+def test_one_process_for_all_ranks_gets_all_their_cores_and_no_rank(calm):
+    calm.start(SHOW, "{width}", width=2, per="trial")
 
-    assert stage.wait("ended")["codes"] == [0]
-    seen = stage.seen("None")
+    assert calm.wait("ended")["codes"] == [0]
+    seen = calm.seen("None")
     assert seen["argv"] == ["2"]
     assert (seen["RANK"], seen["WORLD_SIZE"], seen["HYDRAGNN_HPO_HOSTS"]) == (None, None, "local")
-    both = {core for slot in stage.backend.slots for core in slot.cores}
+    both = {core for slot in calm.backend.slots for core in slot.cores}
     assert set(seen["cores"]) == both
 
 
-def test_a_request_to_end_reaches_the_command(stage):
-    stage.start(POLITE)
-    stage.until("ready")
+@pytest.mark.parametrize("launched", [False, pytest.param(True, marks=by_mpiexec)])
+def test_a_request_to_end_reaches_the_command(calm, launched):
+    more = {"width": 2, "launcher": "mpiexec"} if launched else {}
+    calm.start(POLITE, **more)
+    calm.until("ready")
 
-    stage.backend.stop("t0000.1", grace=SECONDS)
+    calm.backend.stop(calm.job, grace=SECONDS)
 
-    assert stage.wait("ended")["codes"] == [0]
-    assert (stage.folder / "asked").exists()
-
-
-def test_a_command_that_takes_too_long_is_ended(stage):
-    stage.start("import time; time.sleep(1500)", timeout=0.3)
-
-    assert stage.wait("ended")["codes"] == [124]
-    assert "the command took longer than 0.3 s and was ended." in stage.log
+    codes = calm.wait("ended")["codes"]
+    assert launched or codes == [0]
+    assert (calm.folder / "asked").exists()
 
 
-def test_a_program_that_is_not_there_is_said(stage):
-    stage.start("", argv=("no-such-program", "{trial}"))
-
-    assert stage.wait("ended")["codes"] == [127]
-    assert "'no-such-program' cannot be run (No such file or directory)" in stage.log
+SLEEP = "import time; time.sleep(1500)"
 
 
-def test_a_command_that_a_signal_ended_says_so_by_its_code(stage):
-    stage.start("import os; os.kill(os.getpid(), 11)")
+@pytest.mark.parametrize(
+    ("code", "changes", "ends", "says"),
+    [
+        (SLEEP, {"timeout": 0.3}, 124, "longer than 0.3 s and was ended."),
+        ("", {"argv": ("no-such-program",)}, 127, "(No such file or directory)"),
+        ("import os; os.kill(os.getpid(), 11)", {}, 128 + signal.SIGSEGV, ""),
+        pytest.param(
+            SLEEP,
+            {"timeout": 1.0, "launcher": "mpiexec"},
+            124,
+            "the command took longer than 1 s",
+            marks=by_mpiexec,
+        ),
+    ],
+    ids=["too long", "not there", "signal", "launched"],
+)
+def test_how_a_command_ends_is_told_by_its_code(calm, code, changes, ends, says):
+    calm.start(code, **changes)
 
-    assert stage.wait("ended")["codes"] == [128 + signal.SIGSEGV]
+    assert calm.wait("ended")["codes"] == [ends]
+    assert says in calm.log
 
 
 @pytest.mark.parametrize("victim", ["hpo-rank", "hpo-zygote", "hpo-agent"])
@@ -225,34 +252,17 @@ def test_a_command_dies_with_its_rank_though_nobody_acts(stage):
         thaw(frozen)
 
 
-def test_only_the_interpreter_that_runs_us_is_meant(stage):
-    stage.start("import sys; open('python', 'w').write(sys.executable)")
-    stage.wait("ended")
-    assert (stage.folder / "python").read_text() == sys.executable
-
-
 @by_mpiexec
-def test_ranks_of_a_launcher_take_the_slots_of_their_trial(stage):
-    stage.start(SHOW, width=2, launcher="mpiexec", env={"EXTRA": "x"})
+def test_ranks_of_a_launcher_take_the_slots_of_their_trial(calm):
+    calm.start(SHOW, width=2, launcher="mpiexec", env={"EXTRA": "x"})
 
-    codes = stage.wait("ended")["codes"]
+    codes = calm.wait("ended")["codes"]
     assert len(codes) == 1, "one warm rank holds all slots"
-    for rank, slot in enumerate(stage.backend.slots):
-        seen = stage.seen(str(rank))
-        assert (seen["WORLD_SIZE"], seen["EXTRA"], seen["cwd"]) == ("2", "x", str(stage.folder))
+    for rank, slot in enumerate(calm.backend.slots):
+        seen = calm.seen(str(rank))
+        assert (seen["WORLD_SIZE"], seen["EXTRA"], seen["cwd"]) == ("2", "x", str(calm.folder))
         assert seen["cores"] == list(slot.cores)
         assert seen["OMP_NUM_THREADS"] == str(len(slot.cores))
-
-
-@by_mpiexec
-def test_ranks_of_a_launcher_hear_that_they_are_asked_to_end(stage):
-    stage.start(POLITE, width=2, launcher="mpiexec")
-    stage.until("ready")
-
-    stage.backend.stop("t0000.1", grace=SECONDS)
-
-    stage.wait("ended")
-    assert (stage.folder / "asked").exists()
 
 
 @by_mpiexec
@@ -267,11 +277,3 @@ def test_ranks_of_a_launcher_end_once_nobody_renews_their_lease(stage):
 
     assert stage.wait("ended")["codes"] == [-9]
     until(lambda: not any(map(is_alive, family)), "end of the command and what it started")
-
-
-@by_mpiexec
-def test_a_launched_command_has_its_time(stage):
-    stage.start("import time; time.sleep(1500)", launcher="mpiexec", timeout=1.0)
-
-    assert stage.wait("ended")["codes"] == [TIMED_OUT]
-    assert "the command took longer than 1 s" in stage.log

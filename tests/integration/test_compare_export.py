@@ -53,13 +53,6 @@ def test_a_campaign_is_exported(hpo: Any, two: tuple[Path, Path], tmp_path: Path
     hpo.refused("export", tmp_path, "--to", "csv", "--out", "x", says=("holds no campaign",))
 
 
-def test_both_exports_point_to_each_other(hpo: Any) -> None:
-    told = " ".join(hpo.here("export", "--help").out.split())
-    assert "hydragnn-hpo ensemble export" in told
-    told = " ".join(hpo.here("ensemble", "export", "--help").out.split())
-    assert "hydragnn-hpo export" in told
-
-
 def plain_trial(folder: Path, **changes: Any) -> Path:
     """Write a configuration by itself, beside its store."""
     values = {
@@ -74,14 +67,6 @@ def plain_trial(folder: Path, **changes: Any) -> Path:
     return path
 
 
-def test_a_file_by_itself_is_a_trial(hpo: Any, tmp_path: Path) -> None:
-    path = plain_trial(tmp_path)
-    done = hpo.here("trial", path, "--dry-run")
-    assert done.code == 0, done.err
-    assert tomllib.loads(done.out)["data"][0]["store"] == str(tmp_path.resolve() / "tiny.bp")
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["alone.toml"]
-
-
 def test_its_folder_belongs_to_it(hpo: Any, tmp_path: Path) -> None:
     path = plain_trial(tmp_path)
     other = hpo.toml("alone/trial.toml", tomllib.loads(path.read_text()) | {"seed": 7})
@@ -91,7 +76,6 @@ def test_its_folder_belongs_to_it(hpo: Any, tmp_path: Path) -> None:
     hpo.refused("trial", bare, says=("name it NAME.toml",))
 
 
-@pytest.mark.slow
 def test_the_best_configuration_trains(finished: SimpleNamespace, hpo: Any, tmp_path: Path) -> None:
     """As it is, and to the result that the campaign had: Law 5."""
     board = hpo.json("leaderboard", finished.run)["trials"][0]
@@ -105,23 +89,5 @@ def test_the_best_configuration_trains(finished: SimpleNamespace, hpo: Any, tmp_
     assert result["epochs"] == board["epochs"]
     if board["width"] == 1:
         assert result["objective"] == pytest.approx(board["objective"], rel=1e-6)
-    again = hpo("trial", tmp_path / "best_config.toml", "--dry-run")
+    again = hpo.here("trial", tmp_path / "best_config.toml", "--dry-run")
     assert again.code == 0, again.err
-
-
-@pytest.mark.slow
-def test_a_real_campaign_is_exported_with_errors_by_head(
-    finished: SimpleNamespace, hpo: Any, tmp_path: Path
-) -> None:
-    """Its trials are there, so that each epoch has the MAE of each head."""
-    hpo.json("export", finished.run, "--to", "csv", "--out", tmp_path / "t")
-    with (tmp_path / "t" / "epochs.csv").open() as file:
-        rows = list(csv.DictReader(file))
-    assert rows
-    for row in rows:
-        folder = finished.run / "trials" / row["trial"] / "attempts" / f"{int(row['attempt']):03d}"
-        told = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-        (epoch,) = [r for r in told if r["record"] == "epoch" and r["epoch"] == int(row["epoch"])]
-        for head, error in epoch["val_mae"].items():
-            (title,) = [key for key in row if key.startswith(f"val_mae.{head} [")]
-            assert float(row[title]) == error

@@ -59,15 +59,6 @@ def test_a_laptop_loses_nothing(hpo):
     assert list(hpo.folder.iterdir()) == [], "nothing is left behind"
 
 
-def test_a_login_host_is_not_taken_for_a_host_of_the_machine(hpo):
-    done = hpo("doctor", "--machine", "frontier", "--json")
-
-    found = states(json.loads(done.out))
-    assert found["hosts of frontier"] == {"": "unknown"}
-    assert "affinity" not in found
-    assert "fabric interfaces" not in found
-
-
 @pytest.fixture
 def broken_slurm(tmp_path_factory):
     """A Slurm of four hosts: node2 is confined to one core, node4 has lost a GPU."""

@@ -10,8 +10,8 @@ import pytest
 
 from hydragnn_hpo.config.convs import CONV_SPECS
 
-# 50 graphs in steps of 16, the last with 2: at 4 ranks some shares are empty.
-BATCH, EPOCHS = 16, 5
+# 50 graphs in steps of 16, the last with 2: at 3 ranks and at 4 some shares are empty.
+BATCH, EPOCHS = 16, 2
 
 
 pytestmark = pytest.mark.slow  # the quick look at Law 1 is in test_parallel.py
@@ -62,10 +62,10 @@ def widths(found):
     return [width for width in found if width.isdigit() and width != "1"]
 
 
-def test_same_parameters_after_20_steps_at_any_width(found):
+def test_same_parameters_after_8_steps_at_any_width(found):
     limit = LIMITS.get(found["way"], LIMITS.get(found["conv"], 1e-12))
     for world in widths(found):
-        assert found["1"]["steps"] == found[world]["steps"] >= 15
+        assert found["1"]["steps"] == found[world]["steps"] >= 6
         one, many = (np.array(found[w]["parameters"]) for w in ("1", world))
         assert np.abs(one - many).max() < limit, f"{world} ranks"
 

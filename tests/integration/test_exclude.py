@@ -1,7 +1,5 @@
 """Lists of hosts to leave alone, given to commands: kept, and refused when they are bad."""
 
-import pytest
-
 
 def test_a_bad_list_is_refused_before_anything_is_done(hpo):
     campaign = hpo.root / "workflows" / "ci.toml"
@@ -27,13 +25,3 @@ def test_what_a_doctor_wrote_stays_when_nothing_could_start(hpo, monkeypatch):
     hpo.refused("run", campaign, "--run", run, says=("no Slurm allocation",))
 
     assert [path.name for path in run.iterdir()] == ["exclude.hosts"]
-
-
-@pytest.mark.parametrize("arguments", [(), ("--machine", "frontier"), ("--run", "somewhere")])
-def test_a_dry_run_shows_the_command_and_starts_nothing(hpo, monkeypatch, arguments):
-    for name in ("SLURM_JOB_ID", "PBS_NODEFILE"):
-        monkeypatch.delenv(name, raising=False)
-    done = hpo.here("doctor", "--dry-run", *arguments)
-    assert done.code == 0, done.err
-    assert "hydragnn_hpo.launching.host_probe" in done.out
-    assert list(hpo.folder.iterdir()) == []

@@ -4,12 +4,10 @@ Each is one sentence and an exit code: no traceback, no code that runs, no numbe
 wrong, nothing raw on a terminal, nothing left behind.
 """
 
-import gzip
 import json
 import os
 import pickle
 import socket
-import stat
 import struct
 import sys
 import zipfile
@@ -18,8 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from safetensors.torch import load, save
-from sealed_zip import sealed, zip_entries
+from sealed_zip import sealed
 
 from hydragnn_hpo.cli.command_line import main
 
@@ -79,14 +76,6 @@ def changed(entries: Entries, change: Callable[[dict], object]) -> bytes:
     return sealed({**entries, "ensemble.json": json.dumps(values).encode()})
 
 
-def zip_slip(e: Entries) -> bytes:
-    return sealed({**e, "../../evil.toml": b"x"})
-
-
-def wrong_checksum(e: Entries) -> bytes:
-    return zip_entries({**e, "ensemble.json": e["ensemble.json"].replace(b"toy", b"tox")})
-
-
 class Bomb:
     def __reduce__(self) -> tuple[object, tuple[str]]:
         return exec, ("import pathlib; pathlib.Path('ran').touch()",)
@@ -94,33 +83,6 @@ class Bomb:
 
 def pickled_weights(e: Entries) -> bytes:
     return sealed({**e, f"{MEMBER}.safetensors": pickle.dumps(Bomb())})
-
-
-def pickle_alone(e: Entries) -> bytes:
-    return pickle.dumps(Bomb())
-
-
-def twice(e: Entries) -> bytes:
-    path = Path("twice.tmp")
-    path.write_bytes(sealed(e))
-    with zipfile.ZipFile(path, "a") as file, pytest.warns(UserWarning, match="Duplicate"):
-        file.writestr("ensemble.json", e["ensemble.json"])
-    data = path.read_bytes()
-    path.unlink()
-    return data
-
-
-def symlink(e: Entries) -> bytes:
-    path = Path("link.tmp")
-    with zipfile.ZipFile(path, "w") as file:
-        for name, data in e.items():
-            info = zipfile.ZipInfo(name)
-            if name == f"{MEMBER}.toml":
-                info.external_attr, data = (stat.S_IFLNK | 0o777) << 16, b"/etc/passwd"
-            file.writestr(info, data)
-    data = path.read_bytes()
-    path.unlink()
-    return data
 
 
 def encrypted(e: Entries) -> bytes:
@@ -131,19 +93,6 @@ def encrypted(e: Entries) -> bytes:
             data[place + offset] |= 1
             place = data.find(mark, place + 4)
     return bytes(data)
-
-
-def truncated(e: Entries) -> bytes:
-    return sealed(e)[:-200]
-
-
-def half(e: Entries) -> bytes:
-    data = sealed(e)
-    return data[: len(data) // 2]
-
-
-def text_bomb(e: Entries) -> bytes:
-    return sealed({**e, "MODEL_CARD.md": b" " * (65 * 2**20)})
 
 
 def overlapping(e: Entries) -> bytes:
@@ -176,13 +125,6 @@ def huge_list(e: Entries) -> bytes:
     return bytes(data)
 
 
-def nan_weights(e: Entries) -> bytes:
-    name = f"{MEMBER}.safetensors"
-    tensors = load(e[name])
-    next(t for t in tensors.values() if t.is_floating_point() and t.dim()).fill_(float("nan"))
-    return sealed({**e, name: save(tensors)})
-
-
 def tensor_file(header: dict) -> bytes:
     text = json.dumps(header).encode()
     return struct.pack("<Q", len(text)) + text
@@ -193,18 +135,9 @@ def huge_shape(e: Entries) -> bytes:
     return sealed({**e, f"{MEMBER}.safetensors": tensor_file({"x": part})})
 
 
-def huge_header(e: Entries) -> bytes:
-    return sealed({**e, f"{MEMBER}.safetensors": struct.pack("<Q", 2**62) + b"{}"})
-
-
 def endless_layers(e: Entries) -> bytes:
     name = f"{MEMBER}.toml"
     return sealed({**e, name: e[name].replace(b"layers = 1", b"layers = 1000000000", 1)})
-
-
-def endless_head(e: Entries) -> bytes:
-    name = f"{MEMBER}.toml"
-    return sealed({**e, name: e[name].replace(b"layers = 2", b"layers = 1000000000", 1)})
 
 
 def endless_basis(e: Entries) -> bytes:
@@ -214,10 +147,6 @@ def endless_basis(e: Entries) -> bytes:
 
 def endless_number(e: Entries) -> bytes:
     return sealed({**e, f"{MEMBER}.toml": b"seed = 1" + b"0" * 10_000})
-
-
-def deep_json(e: Entries) -> bytes:
-    return sealed({**e, "ensemble.json": b"[" * 100_000})
 
 
 def wrong_unit(e: Entries) -> bytes:
@@ -232,18 +161,6 @@ def ansi_title(e: Entries) -> bytes:
     return changed(e, lambda v: v["data"].update(title="\x1b]0;owned\x07\x1b[2J"))
 
 
-def turned_text(e: Entries) -> bytes:
-    return changed(e, lambda v: v["heads"]["energy"].update(description="\u202egnp.exe"))
-
-
-def nan_sigma(e: Entries) -> bytes:
-    return changed(e, lambda v: v["heads"]["energy"]["calibration"].update(b=float("nan")))
-
-
-def tiny_sigma(e: Entries) -> bytes:
-    return changed(e, lambda v: v["heads"]["energy"]["calibration"].update(a=-1.0))
-
-
 def strangers_conv(e: Entries) -> bytes:
     Path("strangers_conv.py").write_text("import pathlib\npathlib.Path('ran').touch()\n")
     name = f"{MEMBER}.toml"
@@ -251,45 +168,21 @@ def strangers_conv(e: Entries) -> bytes:
     return sealed({**e, name: text})
 
 
-def garbage(e: Entries) -> bytes:
-    return bytes(range(256)) * 1000
-
-
-def nothing(e: Entries) -> bytes:
-    return b""
-
-
 HOSTILE: dict[Callable[[Entries], bytes], str] = {
-    zip_slip: "has no place in an ensemble",
-    wrong_checksum: "does not have the checksum",
     pickled_weights: "is not a safetensors file",
-    pickle_alone: "cannot be read as a zip",
-    twice: "holds 'ensemble.json' twice",
-    symlink: "does not have the checksum",
-    encrypted: "is encrypted",
-    truncated: "cannot be read as a zip",
-    half: "cannot be read as a zip",
-    text_bomb: "bytes of text, more than",
+    encrypted: "' is encrypted;",
     overlapping: "cannot be read as a zip",
     claims_gigabytes: "bytes in a file of",
     huge_list: "cannot be read as a zip",
-    nan_weights: "not finite",
     huge_shape: "is not a safetensors file",
-    huge_header: "is not a safetensors file",
     endless_layers: "less than or equal to 1000",
-    endless_head: "less than or equal to 1000",
     endless_basis: "asks for 1000000000",
     endless_number: "is not TOML",
-    deep_json: "is not JSON",
     wrong_unit: "unknown unit 'parsec'",
     foreign_unit: "predictions are in eV, not in kcal/mol",
     ansi_title: "control characters",
-    turned_text: "control characters",
-    nan_sigma: "holds NaN",
-    tiny_sigma: "the calibration needs",
-    garbage: "cannot be read as a zip",
-    nothing: "cannot be read as a zip",
 }
+"""One of each kind; what else an artefact may have wrong: ``unit/ensemble/test_artefact.py``."""
 
 
 def commands(name: str) -> list[tuple[str, ...]]:
@@ -352,16 +245,9 @@ def test_what_is_no_file_is_refused_and_not_read(hpo, tmp_path) -> None:
             assert done.code == 2, (argv, done.err)
             assert len(done.errors) == 1
             assert bytes_read() - before < 2**26, argv  # modules that are imported are some of it
-    good = ("--ensemble", GOLDEN)
-    for place in ("pipe", "/dev/zero"):
-        for argv in (
-            ("predict", place, *good),
-            ("ensemble", "evaluate", place, *good, "--target", "energy=e:eV/atom"),
-            ("ensemble", "pick", place, *good, "--n", "1"),
-        ):
-            done = hpo(*argv)
-            assert done.code == 2, (argv, done.err)
-            assert "is a device or a pipe" in done.errors[0]
+    done = hpo("predict", "pipe", "--ensemble", GOLDEN)
+    assert done.code == 2, done.err
+    assert "is a device or a pipe" in done.errors[0]
 
 
 def test_a_good_one_opens_alone_without_network(hpo, monkeypatch) -> None:
@@ -391,41 +277,23 @@ def frame(body: str, *, cell: str = "", pbc: str = "F F F", columns: str = "spec
     return f'{count}\n{lattice}Properties={columns}:pos:R:3 pbc="{pbc}"\n{body}\n'
 
 
-CUBE = "4 0 0 0 4 0 0 0 4"
 STRUCTURES: dict[str, tuple[str, bytes | str, str]] = {
     "nan_cell": ("a.extxyz", frame("C 0 0 0", cell="nan 0 0 0 4 0 0 0 4", pbc="T T T"), "NaN"),
-    "nan_position": ("a.extxyz", frame("C 0 0 nan\nO 0 0 1"), "at atom 1"),
-    "infinite": ("a.extxyz", frame("C 0 0 0\nO 0 0 inf"), "at atom 2"),
     "far_away": ("a.extxyz", frame("C 0 0 0\nO 0 0 1e300"), "angstrom wide"),
-    "unknown_symbol": ("a.extxyz", frame("Qq 0 0 0"), "Qq"),
-    "element_0": ("a.extxyz", frame("X 0 0 0"), "atomic number 0"),
     "element_119": ("a.extxyz", frame("119 0 0 0", columns="Z:I:1"), "atomic number 119"),
-    "element_minus_1": ("a.extxyz", frame("-1 0 0 0", columns="Z:I:1"), "atomic number -1"),
     "element_huge": ("a.extxyz", frame("99999999999999999999 0 0 0", columns="Z:I:1"), "a.extxyz"),
-    "no_atoms": ("a.extxyz", "0\nProperties=species:S:1:pos:R:3\n", "no atoms"),
     "endless_count": ("a.extxyz", "99999999999\nx\nC 0 0 0\n", "99999999999"),
-    "one_place": ("a.extxyz", frame("C 0 0 0\nO 0 0 0"), "at one place"),
     "no_volume": ("a.extxyz", frame("C 0 0 0", cell="4 0 0 8 0 0 0 0 4", pbc="T T T"), "no volume"),
-    "empty": ("a.extxyz", "", "is empty"),
-    "empty_cif": ("a.cif", "", "is empty"),
-    "garbage": ("a.extxyz", bytes(range(256)) * 40, "not a text file"),
-    "garbage_cif": ("a.cif", bytes(range(256)) * 40, "cannot be read"),
     "latin": ("a.extxyz", GOOD.format(more=' n="\xe9"').encode("latin1"), "not a text file"),
     "a_script": ("a.py", "import pathlib\npathlib.Path('ran').touch()\n", "cannot be read"),
     "a_pickle": ("a.pckl", pickle.dumps(Bomb()), "cannot be read"),
-    "a_trajectory": ("a.traj", b"- of Ulm" + bytes(100), "cannot be read"),
-    "a_database": ("a.db", b"SQLite format 3\x00" + bytes(200), "cannot be read"),
     "huge_array": (
         "a.json",
         '{"1": {"numbers": {"__ndarray__": [[1000000000000], "float64", []]}}}',
         "cannot be read",
     ),
-    "torn_gzip": (
-        "a.extxyz.gz",
-        gzip.compress(GOOD.format(more="").encode() * 2000)[:60],
-        "cannot be read",
-    ),
 }
+"""What else is refused: ``contracts/test_readers.py``, ``unit/data/test_structure.py``."""
 
 
 @pytest.mark.parametrize(("name", "content", "says"), STRUCTURES.values(), ids=STRUCTURES)
@@ -440,18 +308,6 @@ def test_a_bad_structure_is_one_sentence(hpo, name, content, says) -> None:
     if Path("out.csv").exists():
         [_, row] = Path("out.csv").read_text().splitlines()
         assert row.split(",")[1:7] == [""] * 6, "a number for a structure that is none"
-
-
-def test_a_torn_file_gives_what_is_whole_and_says_what_is_not(hpo) -> None:
-    Path("a.extxyz").write_text(GOOD.format(more="") + "3\nProperties=species:S:1:pos:R:3\nC 0 0")
-    torn = hpo("predict", "a.extxyz", "--ensemble", GOLDEN, "--out", "torn.csv")
-    Path("b.extxyz").write_text(GOOD.format(more=""))
-    hpo("predict", "b.extxyz", "--ensemble", GOLDEN, "--out", "whole.csv")
-    alone = Path("whole.csv").read_text().splitlines()[1].split(",")[1:]
-    rows = [line.split(",") for line in Path("torn.csv").read_text().splitlines()[1:]]
-    assert rows[0][1:] == alone
-    assert rows[1][1:6] == [""] * 5
-    assert "the file ends within its 3 atoms" in torn.errors[0]
 
 
 NAMES = {
@@ -495,9 +351,9 @@ def test_a_name_is_no_formula_of_a_spreadsheet(hpo, name) -> None:
 
 
 @pytest.mark.slow
-def test_a_cell_of_100_000_atoms_is_predicted_like_its_small_cell(hpo) -> None:
-    """4.2 million edges, in one piece: 46^3 atoms of simple cubic carbon, 2.6 angstrom apart."""
-    side, apart = 46, 2.6
+def test_a_large_cell_is_predicted_like_its_small_cell(hpo) -> None:
+    """1.2 million edges, in one piece: 30^3 atoms of simple cubic carbon, 2.6 angstrom apart."""
+    side, apart = 30, 2.6
     grid = np.indices((side, side, side)).reshape(3, -1).T * apart
     body = "\n".join(f"C {x:.1f} {y:.1f} {z:.1f}" for x, y, z in grid)
     edge = side * apart
@@ -509,5 +365,5 @@ def test_a_cell_of_100_000_atoms_is_predicted_like_its_small_cell(hpo) -> None:
     found = [
         Path(f"{name}.csv").read_text().splitlines()[1].split(",")[1:6] for name in ("big", "small")
     ]
-    # fp32 sums over 100,000 atoms: mean and spread are off by some 1e-4, a lost image by far more.
+    # fp32 sums over 27,000 atoms: mean and spread are off by some 1e-4, a lost image by far more.
     np.testing.assert_allclose(*np.array(found, dtype=float), rtol=1e-3)

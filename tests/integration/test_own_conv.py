@@ -161,6 +161,6 @@ def test_a_users_conv_learns_forces_and_predicts_where_it_is_trusted(hpo):
     header = (hpo.folder / "said.csv").read_text().splitlines()[0]
     assert "stress_like_xx" in header
     assert "force_like_x" in (hpo.folder / "said.nodes.csv").read_text().splitlines()[0]
-    missing = hpo("run", campaign, "--run", hpo.folder / "other")
+    missing = hpo.here("run", campaign, "--run", hpo.folder / "other")
     assert missing.code == 2
     assert "package 'users_package', which is not installed here" in missing.err

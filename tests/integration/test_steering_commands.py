@@ -74,13 +74,6 @@ def test_each_verb_leaves_its_wish(hpo, run, controller):
     ]
 
 
-def test_without_a_controller_a_wish_waits(hpo, run):
-    done = hpo.here("add-trials", "run", "2")
-    assert "the request waits for the next 'run': the brain proposes 2 trials" in done.out
-    assert asked(run) == [{"request": "add-trials", "count": 2}]
-    hpo.refused("pause", "run", says=("nothing to pause",))
-
-
 def test_a_dry_run_leaves_nothing(hpo, run, controller):
     done = hpo.here("cancel", "run", "t0001", "--dry-run")
     assert done.out == "would send: t0001 is ended, other trials get its slots.\n"
@@ -117,28 +110,12 @@ def test_nonsense_is_refused_and_leaves_nothing(hpo, run):
     assert not run.requests.exists()
 
 
-def test_status_says_how_a_campaign_stands(hpo, run):
-    lines = hpo.here("status", "run").out.splitlines()
-    assert lines[0] == "run: not running"
-    assert lines[1] == "searching: 1 of 6 trials at rest, 1 waiting, 1 running"
-    assert any(line.startswith("t0001  schnet 2 0.005") for line in lines)
-    place = next(n for n, line in enumerate(lines) if line.startswith("rungs "))
-    assert lines[place].split()[1:] == ["epochs", "waiting", "running", "resting"]
-    assert lines[place + 1].split()[:4] == ["3", "1", "1", "0"]
-
-
 def test_status_as_json(hpo, run, controller):
     plain = hpo.json("status", "run")
     assert plain["controller"].startswith(f"process {os.getpid()} on ")
     assert plain["running"] == {"t0001": {"epoch": 0, "until": 3, "slots": ["local:0"]}}
     assert (plain["trials"], plain["failed"], plain["attempts"]) == (3, 1, 2)
     assert plain["standing"]["rungs"][0]["waiting"] == 1
-
-
-def test_watching_a_campaign_that_nobody_runs_looks_once(hpo, run):
-    lines = hpo.here("status", "run", "--watch").out.splitlines()
-    assert len(lines) == 2
-    assert lines[-1] == "run: not running"
 
 
 def test_watching_ends_with_the_campaign(hpo, run, controller, monkeypatch):

@@ -1,6 +1,6 @@
 """What may befall a store while it is staged and read: never a wrong batch, never a hang."""
 
-import os
+import json
 import resource
 import signal
 import subprocess
@@ -8,13 +8,11 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 from stores import read_store
 
 from hydragnn_hpo.data.columns import Columns
 from hydragnn_hpo.data.store_access import LAYOUT, open_store
-from hydragnn_hpo.data.window_cache import WindowCache
 from hydragnn_hpo.errors import DataError
 from hydragnn_hpo.files import read_json
 
@@ -55,8 +53,6 @@ if moment == "slow":
     before(stage, "_put", lambda *_: time.sleep(0.05))
 elif moment == "reserving":
     before(os, "posix_fallocate", die)
-elif moment == "first window":
-    before(stage, "_put", die)
 elif moment == "sixth window":
     before(stage, "_put", die_late)
 elif moment == "manifest":
@@ -100,7 +96,7 @@ MOMENTS = [
     "renaming",
     *(
         pytest.param(moment, marks=pytest.mark.slow)
-        for moment in ("reserving", "first window", "manifest", "mapping")
+        for moment in ("reserving", "manifest", "mapping")
     ),
 ]
 
@@ -125,9 +121,8 @@ def test_after_a_kill_the_next_one_cleans_up_and_stages(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("jobs", [2, 4])
-def test_jobs_at_once_stage_once(many_windows: Path, tmp_path: Path, jobs: int) -> None:
-    started = [start(many_windows, tmp_path / "scratch", "slow") for _ in range(jobs)]
+def test_jobs_at_once_stage_once(many_windows: Path, tmp_path: Path) -> None:
+    started = [start(many_windows, tmp_path / "scratch", "slow") for _ in range(3)]
     assert {ended(job) for job in started} == {expected(many_windows, "Columns")}
     assert (tmp_path / "log").read_text() == "staged\n"
 
@@ -157,95 +152,8 @@ def test_a_full_place_is_read_around(many_windows: Path, tmp_path: Path) -> None
     assert [path for path in tmp_path.glob("scratch/*/stage/*") if path.is_dir()] == []
 
 
-@pytest.mark.parametrize("place", ["file", "/proc"], ids=["a file", "read-only"])
-def test_a_place_that_takes_nothing_is_read_around(
-    many_windows: Path, tmp_path: Path, place: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    (tmp_path / "file").write_text("")
-    graphs = open_store(many_windows, tmp_path / place)
-    assert isinstance(graphs, WindowCache)
-    assert [record.levelname for record in caplog.records] == ["WARNING"]
-    found = graphs.take(np.arange(60)).positions
-    assert found.tobytes() == read_store(many_windows).positions.tobytes()
-
-
-def cut(file: Path) -> None:
-    os.truncate(file, file.stat().st_size // 2)
-
-
-def flip(file: Path) -> None:
-    content = bytearray(file.read_bytes())
-    content[len(content) // 2] ^= 16
-    file.write_bytes(content)
-
-
-@pytest.mark.parametrize("damage", [cut, flip, Path.unlink], ids=["cut", "flip", "gone"])
-@pytest.mark.parametrize(
-    "name",
-    [
-        "part-00001.bp/data.0",
-        "part-00001.bp/md.0",
-        "part-00001.bp/md.idx",
-        "index.json",
-        "windows.npy",
-        "stats.json",
-    ],
-)
-def test_a_damaged_store_is_an_error_however_it_is_opened(
-    many_windows: Path, tmp_path: Path, name: str, damage: Callable[[Path], None]
-) -> None:
-    damage(many_windows / name)
-    for access in ("auto", "stage", "windows"):
-        with pytest.raises(DataError, match=r"random\.bp.*\."):
-            open_store(many_windows, tmp_path / "scratch", access=access).take(np.arange(60))  # type: ignore[arg-type]
-    assert [path for path in tmp_path.glob("scratch/*/stage/*") if path.is_dir()] == []
-
-
-def test_a_missing_part_is_named(many_windows: Path, tmp_path: Path) -> None:
-    (many_windows / "part-00001.bp").rename(tmp_path / "elsewhere")
-    with pytest.raises(DataError, match=r"part-00001\.bp/.*: is missing; build the store"):
+def test_altered_statistics_are_an_error(many_windows: Path, tmp_path: Path) -> None:
+    stats = read_json(many_windows / "stats.json")
+    (many_windows / "stats.json").write_text(json.dumps(stats | {"cutoff": 9.0}))
+    with pytest.raises(DataError, match=r"stats\.json: was altered; build the store again"):
         open_store(many_windows, tmp_path / "scratch")
-
-
-READER = """
-import sys
-from pathlib import Path
-import numpy as np
-from hydragnn_hpo.data.columns import arrays_of
-from hydragnn_hpo.data.store_access import open_store
-
-columns = open_store(Path(sys.argv[1]), Path(sys.argv[2]))
-mapped = [columns.positions, columns.edges, columns.edge_shift, columns.edge_translation]
-print(sum(float(np.abs(array).sum()) for array in mapped), flush=True)
-sys.stdin.read()
-"""
-
-
-def shared_bytes(process: int, below: Path) -> int:
-    """Return the proportional part of a process in the pages of files below a folder."""
-    total, inside = 0, False
-    for line in Path(f"/proc/{process}/smaps").read_text().splitlines():
-        if not line.split()[0].endswith(":"):
-            inside = str(below) in line
-        elif inside and line.startswith("Pss:"):
-            total += int(line.split()[1]) * 1024
-    return total
-
-
-@pytest.mark.slow
-def test_ranks_of_a_host_hold_one_copy(many_windows: Path, tmp_path: Path) -> None:
-    scratch = tmp_path / "scratch"
-    open_store(many_windows, scratch)
-    command = [sys.executable, "-c", READER, str(many_windows), str(scratch)]
-    readers: list[subprocess.Popen[str]] = []
-    sums = []
-    for _ in range(8):
-        reader = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        assert reader.stdout is not None
-        assert float(reader.stdout.readline()) > 0
-        readers.append(reader)
-        sums.append(sum(shared_bytes(one.pid, scratch) for one in readers))
-    for reader in readers:
-        reader.communicate()
-    assert sums[0] > 0
-    assert (sums[7] - sums[0]) / 7 < 0.05 * sums[0]

@@ -52,16 +52,3 @@ def test_a_store_is_staged_to_the_burst_buffer_once(tiny_store, tmp_path, monkey
     made = stage.stat().st_mtime_ns
     assert opened(tmp_path / "two", tiny_store, f"{tmp_path}/bb/$BB_USER") == first
     assert stage.stat().st_mtime_ns == made
-
-
-@pytest.mark.slow
-def test_a_burst_buffer_that_is_not_there_costs_no_trial(tiny_store, tmp_path, monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", str(HERE))
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.delenv("HYDRAGNN_HPO_SCRATCH", raising=False)
-
-    shown = opened(tmp_path / "one", tiny_store, "/no/such/buffer")
-
-    assert shown["graphs"] == 60
-    assert all(path.startswith(f"{tmp_path}/hydragnn-hpo-") for path in shown["mapped"])
-    assert "no folder that we can write" in (tmp_path / "one/agent.log").read_text()

@@ -17,8 +17,6 @@ import pytest
 from made_campaign import make_campaign
 from processes import until
 
-from hydragnn_hpo.campaign import journal
-from hydragnn_hpo.cli.status_command import RunReader
 from hydragnn_hpo.layout import RunDir
 
 NOTE = "Ctrl-C ends watching"
@@ -161,7 +159,7 @@ def test_ctrl_c_leaves_a_clean_terminal_and_a_new_size_is_seen_at_once(made):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("environment", "coloured"),
-    [({"NO_COLOR": "1"}, False), ({}, True), ({"TERM": "dumb"}, False)],
+    [({"NO_COLOR": "1"}, False), ({}, True)],
 )
 def test_colours_are_for_those_who_want_them(made, environment, coloured):
     run, rest = made
@@ -183,22 +181,3 @@ def test_a_run_that_is_removed_ends_the_watching_with_a_sentence(made, tmp_path)
     assert said.rfind(LEAVE) < said.rfind("error: ")
     assert "was removed" in said
     assert "Traceback" not in said
-
-
-def test_a_look_reads_only_what_is_new(made, monkeypatch):
-    """Of a journal that may have many megabytes."""
-    run, rest = made
-    read, decode = [], journal.decode
-    monkeypatch.setattr(journal, "decode", lambda line: read.append(line) or decode(line))
-    reader = RunReader(run)
-    reader.read()
-    assert b"".join(read) == run.journal.read_bytes()
-    read.clear()
-    for _ in range(3):
-        reader.read()
-    assert read == []
-    news = rest[: rest.index(b"\n") + 1]
-    with run.journal.open("ab") as file:
-        file.write(news)
-    reader.read()
-    assert read == [news]

@@ -1,14 +1,19 @@
 """Every conv in CONVS, with every choice of its options, faces ``hydragnn_hpo.testing``."""
 
+from dataclasses import replace
+
 import pytest
 
 from hydragnn_hpo.config.convs import CONV_SPECS, search_ranges
 from hydragnn_hpo.model.convs import CONVS
 from hydragnn_hpo.testing import CHECKS, check_conv
+from hydragnn_hpo.testing.check_report import Measurement
 from hydragnn_hpo.testing.conv_suite import run_check
 from hydragnn_hpo.testing.conv_under_test import make_conv_under_test
 
 SLOW = {"compile", "export"}
+COMPILED = ("schnet", "painn")
+"""Beside those that cannot be exported: torch traces a conv alike for both, for half a minute."""
 ASKED = [pytest.param(c, marks=pytest.mark.slow) if c in SLOW else c for c in CHECKS]
 
 
@@ -23,19 +28,21 @@ def test_every_conv_has_a_spec_and_every_spec_a_conv():
 
 @pytest.mark.parametrize("check", ASKED)
 def test_it_obeys(subject, check):
+    if check == "compile" and subject.exports and subject.name not in COMPILED:
+        pytest.skip("its export is traced; compilers are asked about two of these.")
     finding = run_check(CHECKS[check], subject)
     assert not finding.failed, finding.sentence
 
 
-@pytest.mark.slow
 def test_only_a_named_flag_leaves_a_check_out(subject):
     spec, conv = CONV_SPECS[subject.name], CONVS[subject.name]
     flags = {"": True, "forces": spec.forces, "exports": getattr(conv, "exports", True)}
     expected = {name for name, check in CHECKS.items() if not flags[check.needs]}
-    left_out = {
-        n for n, c in CHECKS.items() if c.needs and run_check(c, subject).result == "left out"
+    results = {
+        name: run_check(replace(check, measure=lambda _: Measurement(0.0, 1.0)), subject).result
+        for name, check in CHECKS.items()
     }
-    assert left_out == expected
+    assert {name for name, result in results.items() if result == "left out"} == expected
 
 
 def choices():

@@ -206,7 +206,7 @@ def test_a_table_of_smiles_keeps_its_columns(tmp_path: Path) -> None:
 @pytest.mark.parametrize("file", ["md.0", "data.0"])
 def test_a_truncated_file_of_hydragnn_does_not_hang(bp: Path, file: str, monkeypatch) -> None:
     # ADIOS2 hangs or fails, as it likes: it is given a moment in a process of its own.
-    monkeypatch.setattr("hydragnn_hpo.data.readers.hydragnn_bp._OPEN_SECONDS", 8.0)
+    monkeypatch.setattr("hydragnn_hpo.data.readers.hydragnn_bp._OPEN_SECONDS", 2.0)
     whole = (bp / file).read_bytes()
     (bp / file).write_bytes(whole[: len(whole) // 2])
     source = Source(bp)

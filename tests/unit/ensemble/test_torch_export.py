@@ -225,8 +225,8 @@ def test_every_conv_ignores_the_ghost_or_is_refused(built_zip, conv):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("conv", [conv for conv in CONVS if conv not in REFUSED])
-def test_every_conv_that_is_not_refused_is_traced(built_zip, conv):
+@pytest.mark.parametrize("conv", ["schnet", "painn", "gat"])  # of all others: physics/test_convs.py
+def test_a_conv_that_is_not_refused_is_traced(built_zip, conv):
     ensemble = member_with(Ensemble.load(built_zip), conv, layers=1)
     module = trace_program(ensemble, "charge").module()
     for name in ("several", "atom"):
