@@ -26,8 +26,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Watch the reports of all tests, in the process that hears from all workers."""
-    if config.cache and not (hasattr(config, "workerinput") or config.getoption("collectonly")):
-        config.pluginmanager.register(Tries(config, config.cache))
+    cache: pytest.Cache | None = getattr(config, "cache", None)  # none with -p no:cacheprovider
+    if cache and not (hasattr(config, "workerinput") or config.getoption("collectonly")):
+        config.pluginmanager.register(Tries(config, cache))
 
 
 def reason_of(report: pytest.TestReport) -> str:
