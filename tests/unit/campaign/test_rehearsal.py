@@ -30,22 +30,28 @@ def ended(trial, attempt, outcome="stopped", time=0.0):
     return {"event": "ended", "time": time, "trial": trial, "attempt": attempt, "outcome": outcome}
 
 
-def test_a_trial_on_two_rungs_and_an_attempt_lost_with_its_host_are_no_fault():
-    events = [
-        *(placed("t0", 1, 10), ended("t0", 1, "interrupted"), placed("t0", 2, 10)),
-        *(ended("t0", 2), placed("t0", 3, 30), ended("t0", 3, "completed")),
-    ]
-    assert check_results(events, [("t0", 2), ("t0", 3)]) == (0, 0)
+RESULTS = {
+    "two rungs, and an attempt lost with its host": (
+        [
+            *(placed("t0", 1, 10), ended("t0", 1, "interrupted"), placed("t0", 2, 10)),
+            *(ended("t0", 2), placed("t0", 3, 30), ended("t0", 3, "completed")),
+        ],
+        [("t0", 2), ("t0", 3)], 0, 0,
+    ),
+    "results that the journal does not have": (
+        [placed("t0", 1, 10), ended("t0", 1, "interrupted"), placed("t1", 1, 10)],
+        [("t0", 1), ("t1", 1)], 2, 0,
+    ),
+    "a rung that is ended thrice": (
+        [placed("t0", 1, 10), placed("t0", 2, 10), *(ended("t0", n) for n in (1, 2, 2))],
+        [], 0, 2,
+    ),
+}  # fmt: skip
 
 
-def test_a_result_that_the_journal_does_not_have_is_lost():
-    events = [placed("t0", 1, 10), ended("t0", 1, "interrupted"), placed("t1", 1, 10)]
-    assert check_results(events, [("t0", 1), ("t1", 1)]) == (2, 0)
-
-
-def test_a_rung_that_is_ended_thrice_is_counted_twice_too_often():
-    events = [placed("t0", 1, 10), placed("t0", 2, 10), *(ended("t0", n) for n in (1, 2, 2))]
-    assert check_results(events, []) == (0, 2)
+@pytest.mark.parametrize(("events", "told", "lost", "doubled"), RESULTS.values(), ids=RESULTS)
+def test_results_are_lost_and_doubled(events, told, lost, doubled):
+    assert check_results(events, told) == (lost, doubled)
 
 
 def load(time, running):
@@ -119,10 +125,3 @@ def test_a_campaign_that_takes_too_long_is_told(clock):
     clock.now = 602.0
     with pytest.raises(RehearsalError, match="after 602 s the campaign, predicted to take 60 s"):
         look(State(), controller(hosts=20))
-
-
-def test_stubs_that_end_are_told_with_their_last_words(clock, tmp_path):
-    log = tmp_path / "log"
-    log.write_text("error: 20 hosts need 552 open files, 100 are allowed: ulimit -n.\n")
-    with pytest.raises(RehearsalError, match=r"ended \(code 1\): error: 20 hosts need 552 open"):
-        monitor(exit_code=1, log=log)(State(), controller(hosts=20))
