@@ -78,20 +78,15 @@ def test_a_host_by_hand():
     assert shares.idle == pytest.approx(2100.0 - 1350.0)
 
 
-def test_slots_that_share_a_device_share_its_energy():
-    lanes = [Slot("h", n, (n,), "cuda:0", "0") for n in range(2)]
+@pytest.mark.parametrize("names", [("0", "0"), ("MIG-0", "MIG-1")])
+def test_slots_that_share_a_device_share_its_energy(names):
+    """Slices of a GPU are named by ids that no counter knows: its card is theirs all the same."""
+    lanes = [Slot("h", n, (n,), "cuda:0", name) for n, name in enumerate(names)]
     found = split_energy(CounterSample(30.0, ("card",), None, ((("0", "GPU-a"), 80.0),)), lanes)
     assert found == [(80.0, ("h:0", "h:1"))]
     shares = charge_energy(found, {"h:0": {"a": 30.0}, "h:1": {"b": 15.0}}, 30.0)
     assert shares.trials == {"a": 40.0, "b": 20.0}
     assert shares.idle == 20.0
-
-
-def test_a_card_of_another_name_belongs_to_those_who_have_one():
-    """Slices of a GPU are named by ids that no counter knows."""
-    slices = [Slot("h", n, (n,), "cuda:0", f"MIG-{n}") for n in range(2)]
-    sample = CounterSample(30.0, ("card",), None, ((("0", "GPU-a"), 80.0),))
-    assert split_energy(sample, slices) == [(80.0, ("h:0", "h:1"))]
 
 
 def test_a_card_without_slots_is_idle():
