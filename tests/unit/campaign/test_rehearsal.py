@@ -97,31 +97,30 @@ def clock(monkeypatch):
     return clock
 
 
-def monitor(exit_code=None, log=None):
+def monitor():
     machine = ForecastMachine(find_profile("frontier"), hosts=20, slots_per_host=8)
     config = SimpleNamespace(seed=0)
     plan = RehearsalPlan(config, {}, {}, {}, machine, 600.0, speed_up=10.0, kills_per_minute=0.0)
-    return Monitor(plan, SimpleNamespace(exit_code=exit_code, log=log))
+    return Monitor(plan, SimpleNamespace(exit_code=None, log=None))
 
 
 def controller(hosts):
     return SimpleNamespace(backend=SimpleNamespace(slots=range(8 * hosts)))
 
 
-def test_hosts_that_do_not_join_are_told(clock):
+@pytest.mark.parametrize(
+    ("in_time", "late", "says"),
+    [
+        ((121.0, 7), (122.0, 0), r"^7 of 20 hosts joined within 122 s; 0 of 0 trials"),
+        # 120 s and 1 s for 20 hosts; 3 times 60 s, and 300 s.
+        ((600.0, 20), (602.0, 20), "after 602 s the campaign, predicted to take 60 s"),
+    ],
+    ids=["hosts do not join", "the campaign takes too long"],
+)
+def test_a_rehearsal_that_takes_too_long_is_ended(clock, in_time, late, says):
     look = monitor()
-    clock.now = 121.0
-    look(State(), controller(hosts=7))
-    clock.now = 122.0
-    with pytest.raises(RehearsalError, match=r"^7 of 20 hosts joined within 122 s; 0 of 0 trials"):
-        look(State(), controller(hosts=0))
-
-
-def test_a_campaign_that_takes_too_long_is_told(clock):
-    """120 s and 1 s for 20 hosts; 3 times 60 s, and 300 s."""
-    look = monitor()
-    clock.now = 600.0
-    look(State(), controller(hosts=20))
-    clock.now = 602.0
-    with pytest.raises(RehearsalError, match="after 602 s the campaign, predicted to take 60 s"):
-        look(State(), controller(hosts=20))
+    clock.now, hosts = in_time
+    look(State(), controller(hosts))
+    clock.now, hosts = late
+    with pytest.raises(RehearsalError, match=says):
+        look(State(), controller(hosts))
