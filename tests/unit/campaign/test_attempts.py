@@ -31,7 +31,6 @@ class Scribbling(StubBackend):
     ("record", "words"),
     [
         ("epoch", {"energy": 5.0}),
-        ("epoch", {"energy": {"cpu": 3}}),
         ("epoch", {"energy": {"cpu": {"train": math.inf}}}),
         ("epoch", {"train_seconds": math.nan}),
         ("epoch", {"train_seconds": 1e308, "val_seconds": 1e308}),
@@ -39,7 +38,6 @@ class Scribbling(StubBackend):
         ("epoch", {"objective": [1.0], "best_objective": "good"}),
         ("first_step", {"time": math.inf}),
         ("checkpoint", {"epoch": math.inf}),
-        ("checkpoint", {"step": math.inf}),
     ],
     ids=lambda value: str(value)[:40],
 )

@@ -193,37 +193,41 @@ def ensemble(tmp_path):
     return build
 
 
-def test_the_end_of_an_allocation_during_an_errand_is_a_drain(ensemble, tmp_path):
+def drain(backend, pause):
+    pause.draining = True
+
+
+def interrupt(backend, pause):
+    pause.wanted = True
+
+
+def end_by_the_clock(backend, pause):
+    backend.ends_at = 0.0
+
+
+def lose_files(backend, pause):
+    raise OSError(errno.ESTALE, "Stale file handle", "RUN")
+
+
+@pytest.mark.parametrize(
+    ("meanwhile", "error", "says", "left"),
+    [
+        (drain, Drained, "the scheduler ends", DRAINED),
+        (end_by_the_clock, Drained, "the allocation ends", DRAINED),
+        (lose_files, Drained, "Stale file handle", DRAINED),
+        (interrupt, KeyboardInterrupt, None, PAUSED),
+    ],
+)
+def test_what_ends_a_campaign_ends_it_during_an_errand_too(
+    ensemble, tmp_path, meanwhile, error, says, left
+):
     """Others who serve the campaign take over only from one that was drained."""
     pause = ShutdownRequest()
-
-    def drain(backend):
-        pause.draining = True
-
-    with pytest.raises(Drained):
-        ensemble(Busy(), drain, pause)
-    assert read_release_reason(tmp_path / "run") == DRAINED
-    assert events_of(tmp_path / "run", "draining")
-
-
-def test_an_errand_is_left_when_the_clock_says_so_where_no_signal_comes(ensemble, tmp_path):
-    def end(backend):
-        backend.ends_at = 0.0
-
-    with pytest.raises(Drained, match="the allocation ends"):
-        ensemble(Busy(), end)
-    assert read_release_reason(tmp_path / "run") == DRAINED
-
-
-def test_who_interrupts_an_errand_has_paused_the_campaign(ensemble, tmp_path):
-    pause = ShutdownRequest()
-
-    def interrupt(backend):
-        pause.wanted = True
-
-    with pytest.raises(KeyboardInterrupt):
-        ensemble(Busy(), interrupt, pause)
-    assert read_release_reason(tmp_path / "run") == PAUSED
+    with pytest.raises(error, match=says):
+        ensemble(Busy(), lambda backend: meanwhile(backend, pause), pause)
+    assert read_release_reason(tmp_path / "run") == left
+    if meanwhile is drain:
+        assert events_of(tmp_path / "run", "draining")
 
 
 def test_hosts_that_are_lost_during_an_errand_are_in_the_journal(ensemble, tmp_path):
@@ -236,27 +240,3 @@ def test_hosts_that_are_lost_during_an_errand_are_in_the_journal(ensemble, tmp_p
     with pytest.raises(Drained):
         ensemble(Busy(hosts=2), lose)
     assert [e["host"] for e in events_of(tmp_path / "run", "host_lost")] == ["h1"]
-
-
-def test_a_file_server_that_is_away_during_an_errand_leaves_the_rest_to_the_next_job(
-    ensemble, tmp_path
-):
-    def fail(backend):
-        raise OSError(errno.ESTALE, "Stale file handle", "RUN")
-
-    with pytest.raises(Drained, match="Stale file handle"):
-        ensemble(Busy(), fail)
-    assert read_release_reason(tmp_path / "run") == DRAINED
-
-
-def test_a_folder_that_a_launcher_left_is_no_end_of_an_errand(sent, tmp_path):
-    """On NFS one with files that are still open elsewhere cannot be removed at once."""
-    left_over = tmp_path / "run" / ".ensemble.1.1.lease.ranks" / "0.started"
-
-    class Steps(Sent):
-        def start(self, job):
-            super().start(job)
-            left_over.parent.mkdir(exist_ok=True)
-            left_over.touch()
-
-    assert sent(Steps([KILLED, {"members": 3}])) == {"members": 3}

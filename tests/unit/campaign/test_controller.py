@@ -51,20 +51,6 @@ def test_every_trial_rests_at_the_first_rung_and_the_best_climb(run):
         )
 
 
-def test_the_journal_says_what_software_its_controller_ran_with(run):
-    (opened,) = run(campaign()).events("opened")
-    assert {"hydragnn-hpo", "python", "numpy"} <= opened["software"].keys()
-
-
-@pytest.mark.parametrize("promotion", ["asynchronous", "together"])
-def test_there_are_as_many_finalists_as_were_asked_for(run, promotion):
-    ran = run(campaign(trials=8, rungs=[1, 3], finalists=4, promotion=promotion))
-    assert len(at(ran.state, 3)) >= 4
-    if promotion == "together":
-        best = sorted(ran.state.trials.values(), key=lambda trial: trial.values["x"])[:4]
-        assert at(ran.state, 3) == {trial.name for trial in best}
-
-
 def test_a_lost_rank_sends_its_trial_back_to_its_checkpoint(run):
     killed = iter([True])
 
@@ -91,7 +77,8 @@ def test_a_trial_that_is_lost_again_and_again_fails_alone(run):
     assert len(ran.state.with_status("stopped")) == 5
 
 
-def test_a_host_that_fails_two_trials_gets_no_more(run):
+def killing():
+    """Return a backend of two hosts, of which one kills whatever runs there."""
     backend = StubBackend(hosts=2)
 
     def fate(trial, attempt, epoch):
@@ -99,35 +86,17 @@ def test_a_host_that_fails_two_trials_gets_no_more(run):
         return "killed" if running and running.job.slots[0].host == "h1" else None
 
     backend.fate = fate
-    ran = run(campaign(trials=8), backend)
+    return backend
+
+
+def test_a_host_that_fails_two_trials_gets_no_more(run):
+    ran = run(campaign(trials=8), killing())
     assert list(ran.state.hosts.quarantined) == ["h1"]
     after = ran.events("quarantined")[0]["time"]
     late = [e for e in ran.events("placed") if e["time"] > after]
     assert late
     assert {slot.partition(":")[0] for e in late for slot in e["slots"]} == {"h0"}
     assert len(ran.state.with_status("stopped")) == 8
-
-
-def test_the_last_host_is_never_quarantined(run):
-    def fate(trial, attempt, epoch):
-        return "killed" if attempt == 1 else None
-
-    ran = run(campaign(), StubBackend(hosts=1, fate=fate))
-    assert ran.state.hosts.quarantined == {}
-    assert len(ran.state.with_status("stopped")) == 6
-
-
-def test_trials_of_a_lost_host_go_on_elsewhere(run):
-    lost = iter([True])
-
-    def fate(trial, attempt, epoch):
-        return "h1" if epoch == 2 and next(lost, None) else None
-
-    ran = run(campaign(rungs=[3]), StubBackend(hosts=2, fate=fate))
-    assert list(ran.state.hosts.lost) == ["h1"]
-    assert len(ran.state.with_status("stopped")) == 6
-    reasons = {e["reason"] for e in ran.events("ended") if e["outcome"] == "interrupted"}
-    assert reasons == {"host_lost"}
 
 
 @pytest.mark.parametrize("reason", ["diverged", "bad_config", "out_of_memory"])
@@ -150,30 +119,10 @@ def test_three_bugs_alike_end_the_campaign_and_two_do_not(tmp_path):
     assert str(caught.value).count("said: bug") == 1
 
 
-def test_a_person_may_cancel_and_retry(run):
-    frozen = {"t0001": True}
+def test_trials_that_are_added_while_it_runs_are_added_once(run, monkeypatch):
+    """As if the controller had died between the journal's line and the removal of the file."""
+    monkeypatch.setattr(user_requests, "remove_request", lambda path: None)
 
-    def fate(trial, attempt, epoch):
-        return "frozen" if frozen.get(trial) else None
-
-    def running(state):
-        return "t0001" in state.trials and state.trials["t0001"].status == "running"
-
-    def cancelled(state):
-        if state.trials["t0001"].status == "cancelled":
-            frozen.clear()
-        return not frozen
-
-    watch = asking(
-        (running, "cancel", {"trial": "t0001"}), (cancelled, "retry", {"trial": "t0001"})
-    )
-    ran = run(campaign(trials=40), StubBackend(fate=fate), watch=watch)
-    outcomes = [e["outcome"] for e in ran.events("ended") if e["trial"] == "t0001"]
-    assert outcomes == ["cancelled", "stopped"]
-    assert len(ran.state.ranked()) == 40
-
-
-def test_trials_may_be_added_while_it_runs(run):
     def begun(state):
         return len(state.trials) >= 3
 
@@ -182,14 +131,6 @@ def test_trials_may_be_added_while_it_runs(run):
     ran = run(campaign(trials=30), watch=watch)
     assert len(ran.state.trials) == 35
     assert {0.125, 0.25} <= {trial.values["x"] for trial in ran.state.trials.values()}
-
-
-def test_a_request_to_add_that_is_read_twice_adds_once(run, monkeypatch):
-    """As if the controller had died between the journal's line and the removal of the file."""
-    monkeypatch.setattr(user_requests, "remove_request", lambda path: None)
-    watch = asking((lambda state: len(state.trials) >= 3, "add-trials", {"values": [{"x": 0.5}]}))
-    ran = run(campaign(trials=20), watch=watch)
-    assert len(ran.state.trials) == 21
 
 
 def test_stop_lets_running_trials_rest_and_drops_the_others(run):
@@ -324,18 +265,13 @@ def test_one_loss_of_a_host_that_comes_back_is_one_failure_however_much_ran_ther
 
 
 def test_a_host_in_quarantine_is_better_than_none(run):
-    backend = StubBackend(hosts=2)
-
-    def fate(trial, attempt, epoch):
-        running = backend.running.get(f"{trial}.{attempt}")
-        return "killed" if running and running.job.slots[0].host == "h1" else None
+    backend = killing()
 
     def watch(state, controller):
         if state.hosts.quarantined and not backend.gone:
             backend.fate = lambda trial, attempt, epoch: None
             backend.lose("h0")
 
-    backend.fate = fate
     ran = run(campaign(trials=20), backend, watch=watch)
     assert list(ran.state.hosts.quarantined) == ["h1"]
     assert len(ran.state.ranked()) == 20

@@ -147,7 +147,7 @@ def crash(folder, codes=(-11,), package="users_package", **known):
     return read_outcome(EndedAttempt(folder, codes, package=package, **known))
 
 
-def test_a_second_crash_is_a_bug_at_a_line_of_the_users_file(crashed):
+def test_a_second_crash_is_a_bug_at_a_line_of_the_users_file_and_of_no_library(crashed):
     sentence = "users_package/convs.py:7 in forward: the program crashed here (SIGSEGV)."
     first = crash(crashed)
     assert (first["outcome"], first["reason"], first["message"]) == (
@@ -156,9 +156,6 @@ def test_a_second_crash_is_a_bug_at_a_line_of_the_users_file(crashed):
     )
     second = crash(crashed, crashes=1)
     assert (second["outcome"], second["reason"], second["message"]) == ("failed", "bug", sentence)
-
-
-def test_a_crash_elsewhere_names_no_file_of_a_library(crashed):
     said = crash(crashed, package="hydragnn_hpo", crashes=1)["message"]
     assert said == "the program crashed (SIGSEGV) outside of any file of hydragnn_hpo."
 

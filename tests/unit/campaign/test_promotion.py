@@ -8,9 +8,9 @@ from hydragnn_hpo.campaign import proposals as proposals_module
 from hydragnn_hpo.campaign.controller import Controller
 from hydragnn_hpo.campaign.event_store import JournalFold
 from hydragnn_hpo.campaign.promotion import choose_replicates
-from hydragnn_hpo.campaign.setup import open_run, trial_config
+from hydragnn_hpo.campaign.setup import open_run
 from hydragnn_hpo.campaign.state import State
-from hydragnn_hpo.campaign.status import build_status, describe_trial, rank_trials
+from hydragnn_hpo.campaign.status import build_status, describe_trial
 from hydragnn_hpo.config.campaign_config import CampaignConfig, EnsembleConfig
 from hydragnn_hpo.config.schema import parse_config
 from hydragnn_hpo.errors import ConfigError, RunError
@@ -56,6 +56,7 @@ def test_the_best_are_trained_again_to_the_full_budget_when_the_search_is_over(s
     assert [e["trial"] for e in late] == ["t0006", "t0007"]
     for parent, trial in again(state).items():
         assert trial.values == state.trials[parent].values
+        assert describe_trial(trial).startswith(f"reseed of {parent}: ")
         assert (trial.status, trial.epoch, trial.until) == ("completed", 4, 4)
         epochs = [
             e["reached"] for e in events if e["event"] == "epoch" and e["trial"] == trial.name
@@ -149,14 +150,6 @@ def test_the_brain_never_hears_of_them(start, tmp_path, monkeypatch):
     assert state.searched == 8
 
 
-def test_they_are_shown_as_what_they_are(start, tmp_path):
-    state = start(reseed=1)
-    (trial,) = again(state).values()
-    (row,) = [r for r in rank_trials(state).to_plain()["trials"] if r["parent"]]
-    assert (row["trial"], row["parent"]) == (trial.name, trial.parent)
-    assert describe_trial(trial).startswith(f"reseed of {trial.parent}: ")
-
-
 def test_only_completed_ones_of_the_search_are_chosen_and_none_before_its_end():
     state = State()
     proposed = [("t0", 0.3), ("t1", 0.1), ("t2", None), ("t3", 0.2), ("t4", 0.05)]
@@ -181,24 +174,3 @@ def test_a_campaign_of_commands_refuses_it():
     values = {**campaign().model_dump(mode="json"), "ensemble": {"reseed": 1}}
     with pytest.raises(ConfigError, match="a command has no ensemble"):
         parse_config(values, CampaignConfig, "stub")
-
-
-def test_the_new_seed_is_derived_from_the_new_name():
-    config = parse_config(
-        {
-            "name": "toy",
-            "data": [{"card": "toy"}],
-            "space": {"model.features": [16, 24]},
-            "search": {"trials": 2, "rungs": [2], "finalists": 1},
-            "trial": {"model": {"conv": "schnet", "cutoff": 3.0}, "heads": {"energy": {}}},
-        },
-        CampaignConfig,
-        "toy",
-    )
-    entries = [{"store": "../../data/toy.bp"}]
-    first, second = (
-        trial_config(config, name, {"model.features": 16}, entries) for name in ("t0001", "t0006")
-    )
-    assert first.seed != second.seed
-    parts = {"trial", "seed"}
-    assert first.model_dump(exclude=parts) == second.model_dump(exclude=parts)

@@ -30,22 +30,28 @@ def ended(trial, attempt, outcome="stopped", time=0.0):
     return {"event": "ended", "time": time, "trial": trial, "attempt": attempt, "outcome": outcome}
 
 
-def test_a_trial_on_two_rungs_and_an_attempt_lost_with_its_host_are_no_fault():
-    events = [
-        *(placed("t0", 1, 10), ended("t0", 1, "interrupted"), placed("t0", 2, 10)),
-        *(ended("t0", 2), placed("t0", 3, 30), ended("t0", 3, "completed")),
-    ]
-    assert check_results(events, [("t0", 2), ("t0", 3)]) == (0, 0)
+RESULTS = {
+    "two rungs, and an attempt lost with its host": (
+        [
+            *(placed("t0", 1, 10), ended("t0", 1, "interrupted"), placed("t0", 2, 10)),
+            *(ended("t0", 2), placed("t0", 3, 30), ended("t0", 3, "completed")),
+        ],
+        [("t0", 2), ("t0", 3)], 0, 0,
+    ),
+    "results that the journal does not have": (
+        [placed("t0", 1, 10), ended("t0", 1, "interrupted"), placed("t1", 1, 10)],
+        [("t0", 1), ("t1", 1)], 2, 0,
+    ),
+    "a rung that is ended thrice": (
+        [placed("t0", 1, 10), placed("t0", 2, 10), *(ended("t0", n) for n in (1, 2, 2))],
+        [], 0, 2,
+    ),
+}  # fmt: skip
 
 
-def test_a_result_that_the_journal_does_not_have_is_lost():
-    events = [placed("t0", 1, 10), ended("t0", 1, "interrupted"), placed("t1", 1, 10)]
-    assert check_results(events, [("t0", 1), ("t1", 1)]) == (2, 0)
-
-
-def test_a_rung_that_is_ended_thrice_is_counted_twice_too_often():
-    events = [placed("t0", 1, 10), placed("t0", 2, 10), *(ended("t0", n) for n in (1, 2, 2))]
-    assert check_results(events, []) == (0, 2)
+@pytest.mark.parametrize(("events", "told", "lost", "doubled"), RESULTS.values(), ids=RESULTS)
+def test_results_are_lost_and_doubled(events, told, lost, doubled):
+    assert check_results(events, told) == (lost, doubled)
 
 
 def load(time, running):
@@ -91,38 +97,30 @@ def clock(monkeypatch):
     return clock
 
 
-def monitor(exit_code=None, log=None):
+def monitor():
     machine = ForecastMachine(find_profile("frontier"), hosts=20, slots_per_host=8)
     config = SimpleNamespace(seed=0)
     plan = RehearsalPlan(config, {}, {}, {}, machine, 600.0, speed_up=10.0, kills_per_minute=0.0)
-    return Monitor(plan, SimpleNamespace(exit_code=exit_code, log=log))
+    return Monitor(plan, SimpleNamespace(exit_code=None, log=None))
 
 
 def controller(hosts):
     return SimpleNamespace(backend=SimpleNamespace(slots=range(8 * hosts)))
 
 
-def test_hosts_that_do_not_join_are_told(clock):
+@pytest.mark.parametrize(
+    ("in_time", "late", "says"),
+    [
+        ((121.0, 7), (122.0, 0), r"^7 of 20 hosts joined within 122 s; 0 of 0 trials"),
+        # 120 s and 1 s for 20 hosts; 3 times 60 s, and 300 s.
+        ((600.0, 20), (602.0, 20), "after 602 s the campaign, predicted to take 60 s"),
+    ],
+    ids=["hosts do not join", "the campaign takes too long"],
+)
+def test_a_rehearsal_that_takes_too_long_is_ended(clock, in_time, late, says):
     look = monitor()
-    clock.now = 121.0
-    look(State(), controller(hosts=7))
-    clock.now = 122.0
-    with pytest.raises(RehearsalError, match=r"^7 of 20 hosts joined within 122 s; 0 of 0 trials"):
-        look(State(), controller(hosts=0))
-
-
-def test_a_campaign_that_takes_too_long_is_told(clock):
-    """120 s and 1 s for 20 hosts; 3 times 60 s, and 300 s."""
-    look = monitor()
-    clock.now = 600.0
-    look(State(), controller(hosts=20))
-    clock.now = 602.0
-    with pytest.raises(RehearsalError, match="after 602 s the campaign, predicted to take 60 s"):
-        look(State(), controller(hosts=20))
-
-
-def test_stubs_that_end_are_told_with_their_last_words(clock, tmp_path):
-    log = tmp_path / "log"
-    log.write_text("error: 20 hosts need 552 open files, 100 are allowed: ulimit -n.\n")
-    with pytest.raises(RehearsalError, match=r"ended \(code 1\): error: 20 hosts need 552 open"):
-        monitor(exit_code=1, log=log)(State(), controller(hosts=20))
+    clock.now, hosts = in_time
+    look(State(), controller(hosts))
+    clock.now, hosts = late
+    with pytest.raises(RehearsalError, match=says):
+        look(State(), controller(hosts))

@@ -16,7 +16,6 @@ from hydragnn_hpo.campaign.search_budget import (
     count_trials,
     fit_budget,
     list_budgets,
-    select_convs,
     set_trials,
 )
 from hydragnn_hpo.cli.init_templates import HeadHints, choose_heads, render_campaign
@@ -109,11 +108,6 @@ def test_a_number_of_trials_has_its_convs_and_finalists():
     assert set(few.convs) < set(many.convs)
 
 
-def test_convs_keep_their_order_and_one_is_enough():
-    assert select_convs(("gin", "mace", "painn"), 2) == ("mace", "painn")
-    assert select_convs(("gin",), 3) == ("gin",)
-
-
 @pytest.mark.parametrize(("count", "minutes"), [(200, 10), (2000, 10), (2000, 120)])
 def test_a_campaign_fits_its_time_in_the_simulation(count, minutes):
     budget, seen = fitted(count, minutes)
@@ -138,6 +132,10 @@ def test_what_cannot_be_passed_over_in_time_gets_short_epochs():
     assert "not a whole pass" in budget.why[1]
 
 
+def test_forces_bring_their_energy():
+    assert choose_heads(CARD, ["forces"]) == ("energy", "forces")
+
+
 def test_what_is_known_of_the_data_is_heeded():
     hints = HeadHints(frozenset({"size"}), {"forces": "later,\nperhaps"})
     made = render_campaign(CARD, "x", hints=hints)
@@ -145,7 +143,3 @@ def test_what_is_known_of_the_data_is_heeded():
     assert set(content["trial"]["heads"]) == {"energy", "size"}
     assert content["trial"]["heads"]["size"]["pool"] == "sum"
     assert "# later, perhaps\n# [trial.heads.forces]" in made
-
-
-def test_forces_bring_their_energy():
-    assert choose_heads(CARD, ["forces"]) == ("energy", "forces")

@@ -52,6 +52,8 @@ def test_every_way_to_share_a_model_makes_a_valid_trial():
         assert (trial.parallel.shard_ranks is None) == (trial.parallel.shard != "hybrid")
         seen.add((trial.parallel.shard, trial.parallel.tensor, trial.parallel.recompute))
     assert len(seen) == 4 * 3 * 2
+    other = trial_config(made, "t2", chosen, stores_of(made, ["mine"]))
+    assert other.seed != trial.seed, "each trial has a seed by its name"
 
 
 def test_a_way_that_does_not_exist_is_refused_before_a_trial_is_paid_for():

@@ -19,13 +19,6 @@ def ended(name, outcome, time=5.0, **values):
     return event("ended", time, trial=name, outcome=outcome, **values)
 
 
-def test_restarts_count_only_without_new_checkpoints():
-    lost = [placed("a"), ended("a", "interrupted", reason="host_lost")]
-    saved = [event("checkpoint", trial="a", reached=2)]
-    assert fold([proposed("a"), *lost, *lost]).trials["a"].restarts == 2
-    assert fold([proposed("a"), *lost, placed("a"), *saved, lost[1]]).trials["a"].restarts == 1
-
-
 def test_a_checkpoint_in_mid_epoch_is_a_new_one():
     def attempt(reached, step):
         saved = event("checkpoint", trial="a", reached=reached, step=step)

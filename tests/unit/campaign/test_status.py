@@ -10,7 +10,6 @@ from hydragnn_hpo.campaign.status import (
     rank_trials,
     running_trials,
 )
-from hydragnn_hpo.cli.tables import console, leaderboard_table
 from hydragnn_hpo.config.search_config import SearchConfig
 
 SEARCH = SearchConfig(trials=9, rungs=(2, 6), reduction=3, finalists=2)
@@ -50,6 +49,8 @@ def test_epochs_by_hand():
     assert count_epochs_left(folded(OPENED)[0], SEARCH) == 18 + 12
     state, _ = folded(OPENED, *proposed("t0", "t1"), placed("t0"), epoch("t0", 10.0, 1))
     assert count_epochs_left(state, SEARCH) == 1 + 2 + 7 * 2 + 12
+    many = SearchConfig(trials=9, rungs=(2, 6), reduction=3, finalists=5)
+    assert count_epochs_left(folded(OPENED)[0], many) == 18 + 5 * 4, "more than a third"
 
 
 def test_who_was_sent_on_counts_once():
@@ -57,11 +58,6 @@ def test_who_was_sent_on_counts_once():
     sent = event("promoted", 21.0, trials=["t0"], until=6, last=False)
     state, _ = folded(OPENED, *proposed("t0"), placed("t0"), epoch("t0", 20.0, 2), rested, sent)
     assert count_epochs_left(state, SEARCH) == 4 + 8 * 2 + 2 * 4
-
-
-def test_more_finalists_than_a_third_are_counted():
-    many = SearchConfig(trials=9, rungs=(2, 6), reduction=3, finalists=5)
-    assert count_epochs_left(folded(OPENED)[0], many) == 18 + 5 * 4
 
 
 @pytest.mark.parametrize("kind", ["ending", "finished"])
@@ -131,17 +127,3 @@ def test_of_several_goals_the_front_is_kept():
         "a": True, "b": True, "c": True, "d": False, "failed": None,
     }  # fmt: skip
     assert rows[3].trial == "d", "who is dominated comes last"
-
-
-def test_the_table_shows_goals_and_searched_keys_of_a_command():
-    table = leaderboard_table(board(a=(0.1, 9.0), d=(0.3, 10.0)))
-    names = [str(column.header) for column in table.columns]
-    assert names == ["#", "trial", "x", "epochs", "ranks", "goal 1", "goal 2", "front", "status"]
-    assert [str(cell) for cell in table.columns[7].cells] == ["yes", "", ""]
-
-
-def test_brackets_in_a_value_are_no_markup(capsys):
-    state = State()
-    state.add(Trial("a", {"solver": "[fast]"}, until=4, status="stopped", objective=0.5))
-    console().print(leaderboard_table(rank_trials(state)))
-    assert "[fast]" in capsys.readouterr().out

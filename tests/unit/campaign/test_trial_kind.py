@@ -36,11 +36,6 @@ def test_trial_toml_holds_template_values_name_and_seed():
     assert tomllib.loads(work().render_config(config)) == config
 
 
-def test_ranks_are_all_slots_or_one_for_all():
-    assert work().choose_rank_slots(SLOTS) == SLOTS
-    assert work(per="trial").choose_rank_slots(SLOTS) == SLOTS[:1]
-
-
 def ended(folder: Path, result=None, codes=(0, 0), *, objective="weighted", **more):
     if result is not None:
         text = result if isinstance(result, str) else json.dumps(result)
@@ -49,35 +44,25 @@ def ended(folder: Path, result=None, codes=(0, 0), *, objective="weighted", **mo
     return work(objective).read_end(EndedAttempt(folder, codes, **more), until=6)
 
 
-def test_a_result_proves_an_end_whatever_the_codes(tmp_path):
+def test_a_result_proves_an_end_whatever_the_codes_and_may_say_how_far_it_came(tmp_path):
     found = ended(tmp_path, {"status": "completed", "objective": 0.5, "speed": 7}, (3, -9))
     assert (found["outcome"], found["objective"], found["speed"]) == ("completed", 0.5, 7)
     assert found["reached"] == 6
-
-
-def test_a_result_may_say_how_far_it_came(tmp_path):
-    found = ended(tmp_path, {"status": "stopped", "objective": 1, "epochs": 4})
+    stopped = {"status": "stopped", "seconds": 3.5, "epochs": 4}
+    found = ended(tmp_path, stopped, objective="seconds")
     assert (found["outcome"], found["reached"]) == ("stopped", 4)
 
 
-def test_names_that_the_journal_uses_are_left_out(tmp_path):
+def test_names_that_the_journal_uses_and_what_cannot_be_shown_are_left_out(tmp_path):
     names = ("time", "event", "epoch", "trial", "attempt", "outcome", "reached", "score", "kind")
     result = {"status": "completed", "objective": 1, "mine": 4} | dict.fromkeys(names, 3)
     found = ended(tmp_path, result | {"message": 3, "durable": 3, "width": 3})
     ours = {"outcome": "completed", "reason": None, "reached": 6, "val_mae": {}}
     assert found == ours | {"objective": 1, "mine": 4}
-
-
-def test_what_cannot_be_shown_is_left_out(tmp_path):
     result = {"status": "completed", "objective": 1, "epochs": "all", "reason": 5}
     found = ended(tmp_path, result | {"val_mae": {"a": 2, "b": "low"}})
     assert (found["reached"], found["reason"], found["val_mae"]) == (6, None, {"a": 2.0})
     assert ended(tmp_path, result | {"val_mae": 3})["val_mae"] == {}
-
-
-def test_any_number_may_be_what_is_minimized(tmp_path):
-    result = {"status": "completed", "seconds": 3.5}
-    assert ended(tmp_path, result, objective="seconds")["outcome"] == "completed"
 
 
 @pytest.mark.parametrize(
@@ -163,14 +148,16 @@ def test_a_command_that_lost_a_host_is_no_bug_whatever_its_code(tmp_path, codes,
     assert found["excused"]
 
 
-def test_lost_again_and_again_is_a_bug(tmp_path):
-    assert ended(tmp_path, codes=(-9,), restarts=5, max_restarts=5)["reason"] == "bug"
-
-
-def test_a_command_that_was_asked_to_end_goes_on_later(tmp_path):
-    assert ended(tmp_path, codes=(1,), stop_reason="paused")["reason"] == "paused"
-    assert ended(tmp_path, codes=(1,), stop_reason="cancelled")["outcome"] == "cancelled"
-
-
-def test_a_job_that_the_backend_could_not_run_is_no_bug_of_the_command(tmp_path):
-    assert ended(tmp_path, codes=(73,), error="no lease.")["reason"] == "host_lost"
+@pytest.mark.parametrize(
+    ("how", "outcome", "reason"),
+    [
+        ({"codes": (-9,), "restarts": 4, "max_restarts": 5}, "interrupted", "host_lost"),
+        ({"codes": (-9,), "restarts": 5, "max_restarts": 5}, "failed", "bug"),
+        ({"codes": (1,), "stop_reason": "paused"}, "interrupted", "paused"),
+        ({"codes": (1,), "stop_reason": "cancelled"}, "cancelled", "cancelled"),
+        ({"codes": (73,), "error": "no lease."}, "interrupted", "host_lost"),
+    ],
+)
+def test_an_end_without_a_result_is_what_led_to_it(tmp_path, how, outcome, reason):
+    found = ended(tmp_path, **how)
+    assert (found["outcome"], found["reason"]) == (outcome, reason)

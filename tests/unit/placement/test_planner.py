@@ -172,11 +172,6 @@ def test_a_restart_that_waits_long_for_a_checkpoint_does_not_pay():
         assert len(plan([], [one], pool(8, taken=1), PERFECT).resizes) == number
 
 
-def test_trials_that_end_together_are_left_alone():
-    busy = [running(f"r{i}", 10.0 + i / 10, widths=(1, 2)) for i in range(4)]
-    assert plan([], busy, pool(4, taken=4), PERFECT).resizes == ()
-
-
 def test_the_last_of_all_gets_the_free_slots_first():
     busy = [running("a", 50.0), running("b", 60.0), running("c", 10.0)]
     found = plan([], busy, pool(4, taken=3), PERFECT)

@@ -78,12 +78,6 @@ def test_hosts_of_a_group_lie_side_by_side():
     assert hosts_of(pool.take(4)) == ["n2", "n3"]
 
 
-def test_what_exceeds_whole_hosts_takes_a_share_of_a_used_one():
-    pool = machine(4)
-    pool.claim(on(3, 0, 1, 2, 3))
-    assert pool.take(12) == on(0, *range(8)) + on(3, 4, 5, 6, 7)
-
-
 def test_what_exceeds_whole_hosts_stays_in_their_group():
     pool = machine(4, slots=4, hosts_per_group=2)
     pool.claim(on(0, 0, 1))
@@ -135,21 +129,6 @@ def test_hosts_come_and_go():
     pool.close_host("unknown")
     pool.give_back(("unknown:0",))
     assert pool.free == 4
-
-
-def test_a_copy_knows_nothing_of_what_happens_to_the_other():
-    pool = machine(1, slots=2)
-    other = pool.copy()
-    other.take(2)
-    other.add_host("n1", on(1, 0))
-    assert (pool.free, pool.total, other.total) == (2, 2, 3)
-    pool.give_back(on(1, 0))
-    assert pool.free == 2
-
-
-def test_an_empty_pool_gives_nothing():
-    pool = SlotPool.of(())
-    assert (pool.total, pool.free, pool.take(1), pool.idle_hosts) == (0, 0, None, ())
 
 
 def test_names_say_which_slots_a_host_has():

@@ -107,13 +107,6 @@ def test_a_promotion_arrives_when_its_rung_ends():
     assert found.makespan == 15.0
 
 
-def test_lanes_are_taken_together():
-    found = simulate([work("a", 10.0, lanes=2), work("b", 8.0)], PAIR)
-    assert bars(found, "a") == [(0.0, 10.0, 2, "training")]
-    assert bars(found, "b") == [(10.0, 18.0, 1, "training")]
-    assert found.useful_seconds == 28.0
-
-
 def test_the_allocation_is_drained():
     setting = replace(PAIR, wall_time=100.0)
     found = simulate([work("a", 200.0, (2,)), work("b", 90.0, (2,))], setting)
@@ -259,15 +252,6 @@ def test_a_campaign_ends_close_to_the_bound(sigma, seed):
     found = simulate(works, setting)
     assert found.makespan / campaign_bound(works, setting.slots) < 1.25
     assert found.restarts <= 1.2 * len(works)
-
-
-def test_a_wide_trial_is_not_starved_by_short_ones_that_keep_coming():
-    works = [work(f"s{i:03}", 10.0 + i % 3) for i in range(300)]
-    works.insert(6, work("wide", 40.0, (4,)))
-    found = simulate(works, SimulationSettings(hosts=1, slots_per_host=4, wave=6, tick=0.0))
-    (start, _, _, _) = bars(found, "wide")[0]
-    # At most all that were there before it, one after the other on four slots, and one more.
-    assert start <= (6 / 4 + 1 + 1) * 12.0
 
 
 def test_on_two_slots_only_the_tail_is_resized():
