@@ -11,7 +11,7 @@ import ase.units
 import pytest
 
 from hydragnn_hpo import files, metrics_log
-from hydragnn_hpo.errors import ConfigError, HydraError, JobError, StorageError, unknown
+from hydragnn_hpo.errors import ConfigError, StorageError, unknown
 from hydragnn_hpo.layout import RunDir, TrialDir, derive_seed
 from hydragnn_hpo.metrics_log import RecordWriter, read_records, replace_nonfinite
 from hydragnn_hpo.resources import find_resource, resource_path
@@ -184,11 +184,6 @@ def test_a_hint_for_an_unknown_name():
         inside("Hartre")
 
 
-def test_exit_codes():
-    assert {error.exit_code for error in (HydraError, ConfigError, StorageError)} == {2}
-    assert JobError.exit_code == 1
-
-
 @pytest.mark.parametrize(
     ("unit", "ours"),
     [
@@ -270,10 +265,3 @@ def test_what_a_kill_left_unfinished_is_swept(tmp_path):
     files.sweep(tmp_path)
 
     assert {path.name for path in tmp_path.rglob("*")} == {"below", "whole", ".kept"}
-
-
-def test_a_face_keeps_a_name_that_was_asked_for() -> None:
-    from hydragnn_hpo import config
-
-    vars(config).pop("TrialConfig", None)
-    assert config.TrialConfig is vars(config)["TrialConfig"]

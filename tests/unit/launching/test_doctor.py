@@ -18,10 +18,7 @@ from hydragnn_hpo.launching.doctor import (
     choose_sample,
     collect_answers,
     find_job_hosts,
-    is_on_site,
-    make_request,
     parse_allocated_devices,
-    scheduler_finding,
 )
 from hydragnn_hpo.launching.doctor_checks import plugin_names
 from hydragnn_hpo.launching.host_probe import (
@@ -71,34 +68,6 @@ def test_hosts_of_a_pbs_job_are_reached_by_mpiexec(tmp_path):
     assert argv[1:7] == ["-n", "2", "-ppn", "1", "-hosts", "x1,x2"]
     with pytest.raises(ConfigError, match="cannot be read"):
         find_job_hosts({"PBS_NODEFILE": str(tmp_path / "gone")})
-
-
-def test_what_a_scheduler_means_is_said():
-    here, there = JobHosts("here", ("a",)), JobHosts("slurm", ("a",), "17")
-    laptop, frontier = find_profile(), find_profile("frontier")
-    said = {
-        ("laptop", ""): scheduler_finding(here, [], laptop),
-        ("laptop", "slurm"): scheduler_finding(here, ["Slurm"], laptop),
-        ("login", ""): scheduler_finding(here, [], frontier),
-        ("login", "slurm"): scheduler_finding(here, ["Slurm"], frontier),
-        ("job", "slurm"): scheduler_finding(there, ["Slurm"], frontier),
-    }
-    states = {key: finding.state for key, finding in said.items()}
-    assert states.pop(("login", "")) == "wrong"
-    assert set(states.values()) == {"ok"}
-    assert "nothing is lost" in said["laptop", ""].found
-    assert "--machine" in said["laptop", "slurm"].cure
-    assert said["job", "slurm"].found == "Slurm, job 17"
-
-
-def test_a_login_host_is_not_asked_for_what_it_has_not(tmp_path):
-    profile, here = find_profile("frontier"), JobHosts("here", ("login1",))
-    assert not is_on_site(profile, here)
-    order = make_request(profile, here, tmp_path, {})
-    assert (order.interfaces, order.libraries) == ((), ())
-    inside = make_request(profile, JobHosts("slurm", ("a",)), tmp_path, {})
-    assert "hsn0" in inside.interfaces
-    assert "librccl-net.so" in inside.libraries
 
 
 def test_the_plugin_has_the_names_that_nccl_tries():

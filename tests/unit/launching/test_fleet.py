@@ -469,16 +469,6 @@ def test_a_job_that_ended_well_or_was_stopped_waits_for_no_host(stage):
     assert stage.clock.monotonic() - began < LEASE / 3
 
 
-def test_a_job_whose_other_host_is_lost_is_ended(stage):
-    a, b = with_another_host(stage)
-    b.beats = False
-
-    assert a.await_order(PeerEnded).code == -9
-    assert "host_lost" not in stage.kinds(), "the job has not ended yet"
-    a.end(code=-15)
-    assert stage.wait("ended", "j").data["away"] == ["b"]
-
-
 def test_a_job_whose_other_host_is_gone_never_starts(stage):
     stage.transport.hosts = ("a",)
     a = stage.one()

@@ -134,19 +134,6 @@ def test_who_has_not_the_keys_of_the_run_is_not_heard(tmp_path, controller, conn
     assert list(controller.receive(0.2)) == []
 
 
-def test_a_plain_zeromq_socket_gets_nothing_through(controller, connect):
-    context = zmq.Context()
-    plain = context.socket(zmq.DEALER)
-    plain.set(zmq.LINGER, 0)
-    plain.connect(f"tcp://127.0.0.1:{controller.port}")
-    plain.send_multipart([b"\0" * 7 + b"\1", msgspec.msgpack.encode(Heartbeat(6.66))])
-    connect().send(Heartbeat(1.0))
-
-    assert [message for _, message in read(controller)] == [Heartbeat(1.0)]
-    plain.close()
-    context.term()
-
-
 def test_garbage_and_thousands_of_half_open_connections_keep_nobody_out(controller, connect):
     strangers = [
         socket.create_connection(("127.0.0.1", controller.port), SECONDS) for _ in range(2000)

@@ -53,24 +53,6 @@ def test_a_rank_finds_its_place_and_its_share_of_memory(job):
     assert (place.rank, place.slot, place.cores) == (0, 5, (1, 2))
 
 
-def test_a_rank_on_a_processor_touches_no_gpu_and_has_no_limit(job):
-    (place,) = placed(job, [1], SiteConfig())
-
-    assert place.environment["CUDA_VISIBLE_DEVICES"] == ""
-    assert place.environment["HIP_VISIBLE_DEVICES"] == ""
-    assert "HYDRAGNN_HPO_MEMORY_MB" not in place.environment
-    assert place.without == ()
-
-
-def test_ranks_of_one_host_are_counted_there():
-    slots = [Slot("a", 0, (), "cpu"), Slot("b", 0, (), "cpu"), Slot("b", 1, (), "cpu")]
-    found = [place.environment for place in placed(job_on(*slots), [1, 2])]
-
-    assert [one["LOCAL_RANK"] for one in found] == ["0", "1"]
-    assert {one["LOCAL_WORLD_SIZE"] for one in found} == {"2"}
-    assert [one["RANK"] for one in found] == ["1", "2"]
-
-
 def test_the_profile_speaks_of_one_host_or_of_many(job):
     (many,) = placed(job, [0])
     alone = replace(job, slots=job.slots[:1], width=1)

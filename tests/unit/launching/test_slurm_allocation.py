@@ -1,7 +1,6 @@
 """What Slurm says about our allocation is understood."""
 
 import math
-import os
 import time
 
 import pytest
@@ -12,7 +11,6 @@ from hydragnn_hpo.launching.slurm_allocation import (
     Allocation,
     SlurmCommand,
     find_unusable_hosts,
-    step_argv,
 )
 
 
@@ -90,19 +88,6 @@ def test_the_environment_knows_the_end_best(answers):
     assert Allocation.find(given).ends_at == 12345.0
 
 
-def test_what_slurm_complains_of_is_said(tmp_path, monkeypatch):
-    tool = tmp_path / "squeue"
-    tool.write_text("#!/bin/sh\necho 'slurm_load_jobs error: Invalid job id' >&2; exit 1\n")
-    tool.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path) + os.pathsep + "/usr/bin:/bin")
-
-    with pytest.raises(JobError, match="'squeue -h' fails: slurm_load_jobs error: Invalid job id"):
-        slurm_allocation.query("squeue", "-h")
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(JobError, match="'sinfo' gives no answer"):
-        slurm_allocation.query("sinfo")
-
-
 @pytest.fixture
 def flaky(tmp_path, monkeypatch):
     """Put a squeue first on PATH that fails some times, with a word of its own."""
@@ -159,12 +144,3 @@ def test_a_long_answer_is_read_without_waiting_for_it(answers):
         time.sleep(0.01)
     command.close()
     assert output == states
-
-
-def test_a_step_names_its_hosts_and_survives_a_lost_one():
-    argv = step_argv("17", ["n1", "n2", "n5"], ["serve", "it"])
-
-    assert "--nodelist=n[1-2,5]" in argv
-    assert {"--jobid=17", "--nodes=3", "--ntasks=3", "--ntasks-per-node=1"} <= set(argv)
-    assert {"--no-kill", "--kill-on-bad-exit=0", "--wait=0", "--overlap", "--whole"} <= set(argv)
-    assert argv[-2:] == ["serve", "it"]

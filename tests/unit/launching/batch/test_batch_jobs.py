@@ -111,15 +111,10 @@ Job Id: 1233.aurora-pbs-0001
 """
 
 
-def test_slurm_is_asked_with_arguments_alone_and_understood():
-    slurm = Slurm()
-    assert slurm.submit_argv("001.sh", after=None, task=None) == ["sbatch", "--parsable", "001.sh"]
-    assert slurm.submit_argv("001.sh", after="7_2", task=2) == [
-        *("sbatch", "--parsable", "--dependency=afterany:7_2", "--array=2", "001.sh"),
-    ]
+def test_what_slurm_answers_is_understood():
     assert parse_submitted("4711\n", []) == ["4711"]
     assert parse_submitted("4711;frontier\n", [1, 2]) == ["4711_1", "4711_2"]
-    assert slurm.parse_states(SQUEUE) == {
+    assert Slurm().parse_states(SQUEUE) == {
         "12": QueueEntry("queued", "Dependency"),
         "11": QueueEntry("running"),
         "13_1": QueueEntry("queued", "Priority"),
@@ -127,15 +122,10 @@ def test_slurm_is_asked_with_arguments_alone_and_understood():
     }
 
 
-def test_pbs_is_asked_with_arguments_alone_and_understood():
-    pbs = Pbs()
-    assert pbs.submit_argv("001.sh", after=None, task=None) == ["qsub", "001.sh"]
-    after = ["qsub", "-W", "depend=afterany:12.s", "001.sh"]
-    assert pbs.submit_argv("001.sh", after="12.s", task=3) == after
-    assert pbs.query_argv(["12.s"]) == ["qstat", "-x", "-f", "12.s"]
+def test_what_pbs_answers_is_understood():
     assert parse_submitted("1234.aurora-pbs-0001\n", []) == ["1234.aurora-pbs-0001"]
     why = "Not Running: Job would conflict with reservation or top job"
-    assert pbs.parse_states(QSTAT) == {
+    assert Pbs().parse_states(QSTAT) == {
         "1234.aurora-pbs-0001": QueueEntry("queued", why),
         "1235.aurora-pbs-0001": QueueEntry("running"),
         "1236.aurora-pbs-0001": QueueEntry("queued"),
@@ -227,24 +217,6 @@ def test_scripts_are_numbered_and_readable_by_nobody_else(tmp_path):
     assert stat.S_IMODE(campaign.stat().st_mode) == 0o600
     (records.folder / "009-mine.sh").touch()
     assert records.next_script() == "004.sh", "copies do not count"
-
-
-def test_a_job_is_what_its_facts_say(tmp_path):
-    records = JobRecords(tmp_path)
-    records.write_script("001.sh", "", "")
-    records.record("7", "began", time=3.0, progress=5, host="n1")
-    assert records.jobs() == [], "it began before it was written down"
-    records.add(job("7"))
-    records.add(job("8_2", after="7", link=2, task=2))
-    records.record("7", "ended", time=4.0, code=75, said="drained")
-
-    first, second = records.jobs()
-
-    assert (first.id, first.began, first.progress, first.ended) == ("7", 3.0, 5, 4.0)
-    assert (first.code, first.message) == (75, "drained")
-    assert (second.id, second.after, second.task, second.began) == ("8_2", "7", 2, None)
-    assert records.find("8_2") == second
-    assert records.find("9") is None
 
 
 @pytest.mark.parametrize("text", ["[]", '{"a": 1}', '"x"', "{}", '{"scheduler": "lsf"}'])
