@@ -192,14 +192,6 @@ def test_a_clock_that_no_file_server_judges_is_compared_with_ours():
     assert finding.found == "99.0 s behind the controller"  # 900 - 999
 
 
-def test_what_is_wrong_everywhere_excludes_nobody():
-    """Then the profile is wrong, or the site: with no host left nothing would be better."""
-    everywhere = {f"n{k}": host(f"n{k}", devices={"count": 4}) for k in range(8)}
-    findings = run_checks(everywhere, expect(), ["devices"])
-    assert len([f for f in findings if f.state == "wrong"]) == 8
-    assert to_exclude(findings, expect().hosts) == {}
-
-
 def test_half_may_be_excluded_but_not_more():
     hosts = [f"n{k}" for k in range(4)]
     for count, excluded in ((1, 1), (2, 2), (3, 0), (4, 0)):

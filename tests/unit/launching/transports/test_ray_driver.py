@@ -149,3 +149,13 @@ def test_a_new_driver_keeps_to_the_hosts_of_the_lost_one(books):
 def test_a_driver_without_controller_reserves_nothing(books):
     assert update(books, reservations(), extend=False) == ()
     assert not books.groups
+
+
+def test_groups_of_other_runs_are_none_of_ours(books):
+    books.placement_group(
+        [{"CPU": 8.0, "GPU": 2.0}],
+        strategy="PACK",
+        name="hydragnn-hpo/tag2/x",
+        bundle_label_selector=[{"ray.io/node-id": "id1"}],
+    )
+    assert update(books, reservations(hosts=1)) == ("n2-2",)
