@@ -130,7 +130,7 @@ def test_all_answers_are_taken_and_noise_is_not():
 
 @pytest.fixture
 def over_after_one_look(monkeypatch):
-    """Let time stand until the command has said something, and be over then."""
+    """Make time stand until the command has said something, and be over then."""
     looks = itertools.chain([0.0, 0.0], itertools.repeat(1e9))
     clock = SimpleNamespace(monotonic=lambda: next(looks), time=time.time)
     monkeypatch.setattr(module, "time", clock)

@@ -60,7 +60,7 @@ def host(name, *, clock=1000.0, errors=None, **changes):
 
 
 def answers(bad=None, count=8, **changes):
-    """Give hosts n0 ... of which one is ``bad``; n0 made all files that one host alone may make."""
+    """Return hosts n0 ... with one ``bad``; n0 made all files that one host alone may make."""
     found = {f"n{k}": host(f"n{k}") for k in range(count)}
     found["n0"] = host("n0", shared={"won": (0, 1, 2)})
     if bad:
@@ -173,7 +173,7 @@ def test_hosts_that_do_not_answer_are_wrong():
     }
 
 
-def test_a_file_that_two_hosts_made_and_one_that_nobody_made():
+def test_a_file_that_two_hosts_made_and_one_that_no_host_made():
     twice = answers("n1", shared={"won": (2, 3)})
     findings = run_checks(twice, expect())
     assert bad(findings) == {("shared exclusive creation", "wrong", ())}
@@ -221,7 +221,7 @@ def test_hosts_are_compared_with_each_other_where_no_profile_speaks():
     }
 
 
-def test_times_that_nobody_would_notice_are_not_slow():
+def test_small_differences_of_times_are_not_slow():
     """A file system that syncs in 7 ms elsewhere and in 53 ms here costs nothing."""
     some = answers("n5", shared={"sync_seconds": 0.053}, torch={"seconds": 9.5})
     some |= {h: host(h, shared={"sync_seconds": 0.007}) for h in ("n1", "n2", "n3", "n4", "n6")}

@@ -66,7 +66,7 @@ class Clock:
 
     @contextlib.contextmanager
     def nearly_standing(self):
-        """Let others take their time: no lease ends because a thread got no turn."""
+        """Leave others their time: no lease ends because a thread got no turn."""
         before = self.turn, self.most
         self.turn, self.most = 5e-5, 1e-5
         yield

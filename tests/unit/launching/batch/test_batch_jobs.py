@@ -205,7 +205,7 @@ def test_a_job_that_cannot_be_cancelled_is_none(schedulers, monkeypatch, behavio
     assert cancel_own_batch_job(environment) is None
 
 
-def test_scripts_are_numbered_and_readable_by_nobody_else(tmp_path):
+def test_scripts_are_numbered_and_readable_by_their_owner_alone(tmp_path):
     records = JobRecords(tmp_path)
     assert (records.jobs(), records.next_script()) == ([], "001.sh")
     assert list(tmp_path.iterdir()) == []
