@@ -18,7 +18,9 @@ from hydragnn_hpo.launching.doctor import (
     choose_sample,
     collect_answers,
     find_job_hosts,
+    is_on_site,
     parse_allocated_devices,
+    scheduler_finding,
 )
 from hydragnn_hpo.launching.doctor_checks import plugin_names
 from hydragnn_hpo.launching.host_probe import (
@@ -68,6 +70,24 @@ def test_hosts_of_a_pbs_job_are_reached_by_mpiexec(tmp_path):
     assert argv[1:7] == ["-n", "2", "-ppn", "1", "-hosts", "x1,x2"]
     with pytest.raises(ConfigError, match="cannot be read"):
         find_job_hosts({"PBS_NODEFILE": str(tmp_path / "gone")})
+
+
+@pytest.mark.parametrize(
+    ("kind", "present", "machine", "state", "said"),
+    [
+        ("here", [], None, "ok", "nothing is lost"),
+        ("here", ["Slurm"], None, "ok", "not asked for"),
+        ("here", [], "frontier", "wrong", "none"),
+        ("here", ["Slurm"], "frontier", "ok", "outside of any job"),
+        ("slurm", ["Slurm"], "frontier", "ok", "job 17"),
+    ],
+)
+def test_what_a_scheduler_means_is_said(kind, present, machine, state, said):
+    hosts, profile = JobHosts(kind, ("a",), "17"), find_profile(machine)
+    finding = scheduler_finding(hosts, present, profile)
+    assert finding.state == state
+    assert said in finding.found
+    assert is_on_site(profile, hosts) == (machine is None or kind == "slurm")
 
 
 def test_the_plugin_has_the_names_that_nccl_tries():

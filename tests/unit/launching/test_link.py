@@ -195,7 +195,9 @@ def test_what_waits_to_be_read_is_known(controller, connect):
     for number in range(3):
         agent.send(NewRecords("j", [{"text": "x" * 1000}], number))
     assert agent.unread > 3000
-    read(controller, 3)
+    messages = read(controller, 3)
+    assert [message.offset for _, message in messages] == [0, 1, 2]
+    assert controller.received(messages[0][0]) == 3
 
     agent.acknowledge(2)
 
