@@ -15,6 +15,7 @@ from hydragnn_hpo.launching.host_probe import (
     TorchFacts,
     count_cores,
     filesystem_of,
+    format_cores,
     host_id,
     is_shared,
     is_up,
@@ -47,6 +48,13 @@ def test_threads_of_a_core_count_once(tmp_path):
         folder.mkdir(parents=True)
         (folder / "thread_siblings_list").write_text(siblings + "\n")
     assert count_cores(tmp_path) == 2
+
+
+@pytest.mark.parametrize(
+    ("cores", "text"), [({1, 2, 3, 8}, "1-3,8"), ({0}, "0"), (set(), ""), ({4, 5, 7}, "4-5,7")]
+)
+def test_cores_are_written_as_the_kernel_does(cores, text):
+    assert format_cores(cores) == text
 
 
 def test_interfaces_of_the_fabric_are_looked_at(tmp_path):

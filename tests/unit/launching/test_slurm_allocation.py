@@ -50,6 +50,7 @@ def test_hosts_that_are_left_alone_are_not_counted(answers):
     assert Allocation.find(given, 2, without=("n1", "n3")).hosts == ("n2", "n4")
     with pytest.raises(ConfigError, match="all 4 hosts are excluded"):
         Allocation.find(given, without=("n1", "n2", "n3", "n4"))
+    assert slurm_allocation.without_excluded([], {"n1"}) == (), "hosts may be still unknown"
 
 
 def test_a_task_with_the_number_of_its_array_knows_its_own_hosts(answers):

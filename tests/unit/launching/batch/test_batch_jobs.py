@@ -219,6 +219,24 @@ def test_scripts_are_numbered_and_readable_by_their_owner_alone(tmp_path):
     assert records.next_script() == "004.sh", "copies do not count"
 
 
+def test_a_job_is_what_its_facts_say(tmp_path):
+    records = JobRecords(tmp_path)
+    records.write_script("001.sh", "", "")
+    records.record("7", "began", time=3.0, progress=5, host="n1")
+    assert records.jobs() == [], "it began before it was written down"
+    records.add(job("7"))
+    records.add(job("8_2", after="7", link=2, task=2))
+    records.record("7", "ended", time=4.0, code=75, said="drained")
+
+    first, second = records.jobs()
+
+    assert (first.id, first.began, first.progress, first.ended) == ("7", 3.0, 5, 4.0)
+    assert (first.code, first.message) == (75, "drained")
+    assert (second.id, second.after, second.task, second.began) == ("8_2", "7", 2, None)
+    assert records.find("8_2") == second
+    assert records.find("9") is None
+
+
 @pytest.mark.parametrize("text", ["[]", '{"a": 1}', '"x"', "{}", '{"scheduler": "lsf"}'])
 def test_a_record_of_somebody_else_is_a_sentence(tmp_path, text):
     records = JobRecords(tmp_path)
