@@ -42,16 +42,16 @@ class FakeScheduler:
 
     @property
     def asked(self) -> bool:
-        """Say whether any command was run."""
+        """Return whether any command was run."""
         return (self.folder / "calls").exists()
 
     @property
     def last(self) -> dict:
-        """Give where and in which environment the last command was run."""
+        """Return where and in which environment the last command was run."""
         return json.loads((self.folder / "calls").read_text().splitlines()[-1])
 
     def stands(self, **jobs: str) -> None:
-        """Say how jobs stand; names are their numbers after a letter."""
+        """Set how jobs stand; names are their numbers after a letter."""
         write(self.folder, {name[1:]: state for name, state in jobs.items()})
 
 

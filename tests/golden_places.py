@@ -47,7 +47,7 @@ def slots_of(profile: ProfileConfig, host: str) -> tuple[Slot, ...]:
 
 
 def placements(profile: ProfileConfig) -> Iterator[tuple[str, list[tuple[Slot, ...]]]]:
-    """Give what to place: the trials of each case, with their slots as the pool chooses them."""
+    """Yield what to place: the trials of each case, with their slots as the pool chooses them."""
     known = {slot.name: slot for host in HOSTS for slot in slots_of(profile, host)}
     here = [name for name, slot in known.items() if slot.host == HOSTS[0]]
     yield "a trial on a whole host", [tuple(known[name] for name in here)]
@@ -95,7 +95,7 @@ def ranks_of(profile: ProfileConfig, job: Job, port: int) -> list[RankStart]:
 
 
 def environment_of(profile: ProfileConfig, job: Job, place: RankStart) -> dict[str, str]:
-    """Give all that a rank finds, its folders too."""
+    """Return all that a rank finds, its folders too."""
     scratch = (profile.scratch or "/tmp").replace("$USER", "me") + "/hydragnn-hpo-TAG-x"
     slot = job.slots[place.rank]
     fields = {"scratch": scratch, "trial": job.id, "host": slot.host, "slot": str(place.slot)}
@@ -157,7 +157,7 @@ def render(name: str) -> str:
 
 
 def main() -> None:
-    """Write all goldens anew; then read them against the sites' documents, line by line."""
+    """Write all goldens; then read them against the sites' documents, line by line."""
     FOLDER.mkdir(exist_ok=True)
     for path in sorted(resource_path("launch/machines").glob("*.toml")):
         (FOLDER / f"{path.stem}.txt").write_text(render(path.stem))

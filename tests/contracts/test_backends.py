@@ -112,7 +112,7 @@ class Stage:
         return self.backend
 
     def hear(self) -> None:
-        """Let the backend live, on whose beats ranks may hang."""
+        """Keep the backend alive, on whose beats ranks may hang."""
         if self.outlives:
             self.events += self.backend.poll(0.0)
 
@@ -141,7 +141,7 @@ class Stage:
             until(lambda before=before: self.lease() > before, "renewal")
 
     def go(self, job: Job) -> None:
-        """Let ranks that stay end well."""
+        """End ranks that stay, and well."""
         (self.folder / job.id / "go").touch()
 
     def told(self, kind: str, job: str | None = None) -> list[Event]:
@@ -285,7 +285,7 @@ def test_records_come_completely_and_in_order_while_the_job_runs(stage):
 
 @pytest.mark.slow
 @everywhere
-def test_a_controller_that_does_not_listen_stops_nobody(stage):
+def test_a_controller_that_does_not_listen_stops_no_rank(stage):
     """An agent that cannot outlive it renews the lease although its messages are not read."""
     stage.open(lease_seconds=None if stage.outlives else 30.0)
 

@@ -1,8 +1,6 @@
 """Each test begins alike: its draws come from its name, and torch has its defaults."""
 
-import logging
 import random
-import signal
 
 import numpy as np
 import pytest
@@ -41,15 +39,3 @@ def test_what_a_test_told_torch_is_taken_back() -> None:
     assert torch.get_float32_matmul_precision() == "highest", "it raises where tf32 was left"
     assert not torch.are_deterministic_algorithms_enabled()
     assert (torch.tensor(1e-310, dtype=torch.float64) * 1.0).item() > 0.0
-
-
-def test_what_a_rank_or_a_command_set_for_itself_is_taken_back() -> None:
-    before, root = signal.getsignal(signal.SIGTERM), logging.getLogger()
-    handlers = list(root.handlers)
-    assert handlers, "those of pytest"
-    signal.signal(signal.SIGTERM, lambda *_: None)
-    root.handlers.append(logging.StreamHandler())
-    root.setLevel(logging.INFO)
-    begin()
-    assert signal.getsignal(signal.SIGTERM) == before
-    assert (root.handlers, root.level) == (handlers, logging.WARNING)

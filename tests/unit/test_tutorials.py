@@ -7,35 +7,6 @@ from tutorials import MARKS, PAGES, agrees, blocks, steps
 
 NAMES = sorted(path.name for path in PAGES.glob("*.md") if path.name != "README.md")
 
-PAGE = """\
-**`my.toml`**, beside the data:
-
-```toml
-name = "my"
-```
-
-<!-- output varies: it is a draw -->
-```console
-$ draw 1   # a comment
-3
-$ draw 2
-4
-```
-
-<!-- not run: it costs money -->
-```console
-$ buy
-```
-"""
-
-
-def test_a_page_falls_into_files_and_commands() -> None:
-    file, draws, buys = blocks(PAGE)
-    assert (file.file, file.text, file.language) == ("my.toml", 'name = "my"\n', "toml")
-    assert [(one.command, one.shown) for one in steps(draws)] == [("draw 1", "3"), ("draw 2", "4")]
-    assert (draws.varies, draws.skipped) == (True, False)
-    assert (buys.varies, buys.skipped) == (False, True)
-
 
 @pytest.mark.parametrize(
     ("shown", "said", "alike"),

@@ -214,7 +214,7 @@ def test_a_counter_wraps_once_and_never_twice():
     assert joules_between(now, before, 263.0) is None
 
 
-def test_a_counter_that_began_anew_has_no_number():
+def test_a_counter_that_began_again_has_no_number():
     assert joules_between(Count(5.0, "card"), Count(7.0, "card"), 1.0) == 2.0
     assert joules_between(Count(5.0, "card"), Count(3.0, "card"), 1.0) is None
     assert joules_between(Count(5.0, "host", life="a"), Count(70.0, "host", life="b"), 1.0) is None

@@ -19,7 +19,6 @@ from hydragnn_hpo.launching.doctor import (
     collect_answers,
     find_job_hosts,
     is_on_site,
-    make_request,
     parse_allocated_devices,
     scheduler_finding,
 )
@@ -73,32 +72,22 @@ def test_hosts_of_a_pbs_job_are_reached_by_mpiexec(tmp_path):
         find_job_hosts({"PBS_NODEFILE": str(tmp_path / "gone")})
 
 
-def test_what_a_scheduler_means_is_said():
-    here, there = JobHosts("here", ("a",)), JobHosts("slurm", ("a",), "17")
-    laptop, frontier = find_profile(), find_profile("frontier")
-    said = {
-        ("laptop", ""): scheduler_finding(here, [], laptop),
-        ("laptop", "slurm"): scheduler_finding(here, ["Slurm"], laptop),
-        ("login", ""): scheduler_finding(here, [], frontier),
-        ("login", "slurm"): scheduler_finding(here, ["Slurm"], frontier),
-        ("job", "slurm"): scheduler_finding(there, ["Slurm"], frontier),
-    }
-    states = {key: finding.state for key, finding in said.items()}
-    assert states.pop(("login", "")) == "wrong"
-    assert set(states.values()) == {"ok"}
-    assert "nothing is lost" in said["laptop", ""].found
-    assert "--machine" in said["laptop", "slurm"].cure
-    assert said["job", "slurm"].found == "Slurm, job 17"
-
-
-def test_a_login_host_is_not_asked_for_what_it_has_not(tmp_path):
-    profile, here = find_profile("frontier"), JobHosts("here", ("login1",))
-    assert not is_on_site(profile, here)
-    order = make_request(profile, here, tmp_path, {})
-    assert (order.interfaces, order.libraries) == ((), ())
-    inside = make_request(profile, JobHosts("slurm", ("a",)), tmp_path, {})
-    assert "hsn0" in inside.interfaces
-    assert "librccl-net.so" in inside.libraries
+@pytest.mark.parametrize(
+    ("kind", "present", "machine", "state", "said"),
+    [
+        ("here", [], None, "ok", "nothing is lost"),
+        ("here", ["Slurm"], None, "ok", "not asked for"),
+        ("here", [], "frontier", "wrong", "none"),
+        ("here", ["Slurm"], "frontier", "ok", "outside of any job"),
+        ("slurm", ["Slurm"], "frontier", "ok", "job 17"),
+    ],
+)
+def test_what_a_scheduler_means_is_said(kind, present, machine, state, said):
+    hosts, profile = JobHosts(kind, ("a",), "17"), find_profile(machine)
+    finding = scheduler_finding(hosts, present, profile)
+    assert finding.state == state
+    assert said in finding.found
+    assert is_on_site(profile, hosts) == (machine is None or kind == "slurm")
 
 
 def test_the_plugin_has_the_names_that_nccl_tries():
@@ -161,7 +150,7 @@ def test_all_answers_are_taken_and_noise_is_not():
 
 @pytest.fixture
 def over_after_one_look(monkeypatch):
-    """Let time stand until the command has said something, and be over then."""
+    """Make time stand until the command has said something, and be over then."""
     looks = itertools.chain([0.0, 0.0], itertools.repeat(1e9))
     clock = SimpleNamespace(monotonic=lambda: next(looks), time=time.time)
     monkeypatch.setattr(module, "time", clock)

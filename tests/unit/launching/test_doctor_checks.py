@@ -60,7 +60,7 @@ def host(name, *, clock=1000.0, errors=None, **changes):
 
 
 def answers(bad=None, count=8, **changes):
-    """Give hosts n0 ... of which one is ``bad``; n0 made all files that one host alone may make."""
+    """Return hosts n0 ... with one ``bad``; n0 made all files that one host alone may make."""
     found = {f"n{k}": host(f"n{k}") for k in range(count)}
     found["n0"] = host("n0", shared={"won": (0, 1, 2)})
     if bad:
@@ -173,7 +173,7 @@ def test_hosts_that_do_not_answer_are_wrong():
     }
 
 
-def test_a_file_that_two_hosts_made_and_one_that_nobody_made():
+def test_a_file_that_two_hosts_made_and_one_that_no_host_made():
     twice = answers("n1", shared={"won": (2, 3)})
     findings = run_checks(twice, expect())
     assert bad(findings) == {("shared exclusive creation", "wrong", ())}
@@ -190,14 +190,6 @@ def test_a_clock_that_no_file_server_judges_is_compared_with_ours():
     assert bad(findings) == {("clock", "wrong", ("n4",))}
     (finding,) = [finding for finding in findings if finding.state == "wrong"]
     assert finding.found == "99.0 s behind the controller"  # 900 - 999
-
-
-def test_what_is_wrong_everywhere_excludes_nobody():
-    """Then the profile is wrong, or the site: with no host left nothing would be better."""
-    everywhere = {f"n{k}": host(f"n{k}", devices={"count": 4}) for k in range(8)}
-    findings = run_checks(everywhere, expect(), ["devices"])
-    assert len([f for f in findings if f.state == "wrong"]) == 8
-    assert to_exclude(findings, expect().hosts) == {}
 
 
 def test_half_may_be_excluded_but_not_more():
@@ -229,7 +221,7 @@ def test_hosts_are_compared_with_each_other_where_no_profile_speaks():
     }
 
 
-def test_times_that_nobody_would_notice_are_not_slow():
+def test_small_differences_of_times_are_not_slow():
     """A file system that syncs in 7 ms elsewhere and in 53 ms here costs nothing."""
     some = answers("n5", shared={"sync_seconds": 0.053}, torch={"seconds": 9.5})
     some |= {h: host(h, shared={"sync_seconds": 0.007}) for h in ("n1", "n2", "n3", "n4", "n6")}
@@ -283,8 +275,5 @@ def test_the_worst_state_counts(states, expected):
 def test_slow_is_far_behind_the_median(values, slow):
     named = {str(k): float(value) for k, value in enumerate(values)}
     assert list(find_outliers(named, 2.0, low_is_bad=True)) == [str(k) for k in slow]
-
-
-def test_long_times_are_bad_where_times_are_compared():
     times = {"a": 1.0, "b": 1.0, "c": 1.1, "d": 5.0}
-    assert list(find_outliers(times, 3.0, low_is_bad=False)) == ["d"]
+    assert list(find_outliers(times, 3.0, low_is_bad=False)) == ["d"], "of times the long are bad"

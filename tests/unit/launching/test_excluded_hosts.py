@@ -2,17 +2,12 @@
 
 import pytest
 
-from hydragnn_hpo.campaign.setup import open_run
-from hydragnn_hpo.config.campaign_config import CampaignConfig
-from hydragnn_hpo.config.schema import load_config
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.launching.excluded_hosts import (
     add_excluded,
     read_excluded,
     read_run_excluded,
 )
-from hydragnn_hpo.launching.slurm_allocation import without_excluded
-from hydragnn_hpo.resources import resource_path
 
 
 @pytest.fixture
@@ -47,17 +42,3 @@ def test_what_is_no_host_is_refused(path, line):
     with pytest.raises(ConfigError):
         add_excluded(path.with_name("other"), {line: "bad"})
     assert not path.with_name("other").exists()
-
-
-def test_never_all_hosts_are_left_alone():
-    assert without_excluded(["a", "b", "c"], {"b": ""}) == ("a", "c")
-    assert without_excluded([], {"b": ""}) == ()
-    with pytest.raises(ConfigError, match="all 2 hosts are excluded"):
-        without_excluded(["a", "b"], {"b", "a"})
-
-
-def test_a_run_begins_where_a_doctor_was_before(path, tmp_path):
-    add_excluded(path, {"n1": "slow"})
-    campaign = load_config(resource_path("workflows/ci.toml"), CampaignConfig)
-    opened = open_run(campaign, tmp_path)
-    assert read_run_excluded(opened.path) == {"n1": "slow"}

@@ -91,7 +91,7 @@ def test_a_rank_that_fails_during_a_stop_does_not_shorten_it_to_nothing(job):
     assert signals(job, 10.6, 14.4, 14.5) == [None, None, signal.SIGKILL]
 
 
-def test_ranks_nobody_saw_end_get_one_code(job):
+def test_ranks_whose_end_was_not_seen_get_one_code(job):
     job.peer_ended(3, 9.0)
     assert job.first is None, "it was on another host"
     job.end_rank(1, 3, now=10.0)

@@ -6,7 +6,7 @@ import pytest
 
 from hydragnn_hpo.launching.job import Job, Slot
 from hydragnn_hpo.launching.job_table import JobTracker
-from hydragnn_hpo.launching.protocol import JobEnded, KnownJob, Rendezvous
+from hydragnn_hpo.launching.protocol import JobEnded
 
 
 def slots(*names):
@@ -23,24 +23,6 @@ def work():
 def ended(first=None, error=None, signal_sent=False, **codes):
     by_rank = {int(rank[1:]): code for rank, code in codes.items()}
     return JobEnded("j", by_rank, signal_sent, first, error)
-
-
-def test_ranks_are_grouped_by_host_that_of_rank_0_first(work):
-    assert {host: part.ranks for host, part in work.parts.items()} == {
-        "b": (0, 2), "a": (1,), "c": (3,)
-    }  # fmt: skip
-    assert work.first_host == "b"
-
-
-def test_it_has_started_once_all_have(work):
-    work.note_started("a", [11])
-    work.note_started("b", [10, 12])
-    assert not work.all_started
-
-    work.note_started("c", [13])
-
-    assert work.all_started
-    assert work.pids() == [10, 11, 12, 13]
 
 
 def test_codes_stand_in_the_order_of_ranks(work):
@@ -86,25 +68,3 @@ def test_a_host_that_was_cut_off_was_away(work):
     work.note_ended("c", ended(r3=-15))
 
     assert work.away == ["a"]
-
-
-def test_lost_ranks_were_killed(work):
-    work.lose("b", error="gone.")
-
-    assert work.codes == {0: -9, 2: -9}
-    assert work.error == "gone."
-
-
-def test_a_job_that_agents_bring_is_the_job_that_was_started():
-    same = ("j", ("b:0", "a:3"), Rendezvous("10.0.0.1", 20007, "hsn0"))
-    of_a = KnownJob(*same, watch=None, first_offset=0, pids=(11,), forked=True)
-    of_b = KnownJob(*same, watch="/m.jsonl", first_offset=42, pids=(None,), forked=False)
-
-    work = JobTracker.adopt(of_a)
-    work.note_found("a", of_a)
-    assert (work.watch, work.hosts_in("waiting")) == (None, ["b"])
-    work.note_found("b", of_b)
-
-    assert (work.watch, work.offset) == (Path("/m.jsonl"), 42)
-    assert (work.hosts_in("started"), work.hosts_in("sent")) == (["a"], ["b"])
-    assert work.meet.port == 20007

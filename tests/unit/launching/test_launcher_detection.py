@@ -89,7 +89,7 @@ def test_ranks_of_one_host_meet_there(environment):
     assert (found["MASTER_PORT"] == other["MASTER_PORT"]) == ("PMIX_NAMESPACE" in environment)
 
 
-def test_hosts_that_nobody_names_are_asked_for():
+def test_hosts_without_a_name_are_asked_for():
     found = torchrun_environment(PALS, parent=9)
     assert not {"MASTER_ADDR", "MASTER_PORT"} & set(found), "they are said already"
 

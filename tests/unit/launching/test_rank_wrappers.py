@@ -22,7 +22,7 @@ HOSTILE = ["a b", "$(touch stolen)", "`touch stolen`", "'", '"', "line\nbreak", 
 
 @pytest.fixture
 def run(tmp_path):
-    """Give what a program behind a wrapper sees: environment, arguments, cores."""
+    """Return what a program behind a wrapper sees: environment, arguments, cores."""
 
     def wrapped(name, *arguments, code=0, **environment):
         argv = ["sh", str(resource_path(f"launch/rank/{name}.sh")), sys.executable, "-c", REPORT]

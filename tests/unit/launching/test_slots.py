@@ -71,15 +71,10 @@ def test_lanes_divide_the_cores_of_their_seat():
     assert [seat.device.name for seat in found[:4]] == ["0", "0", "1", "1"]
 
 
-def test_devices_that_are_named_by_ids_are_taken_in_their_order_and_tiles_are_believed():
+def test_devices_that_are_named_by_ids_are_taken_in_their_order():
     ids = [Device(name, "CUDA_VISIBLE_DEVICES") for name in ("GPU-b", "GPU-a")]
     found = seats(Layout(slots=2, accelerator="cuda"), devices=ids)
     assert [seat.device.name for seat in found] == ["GPU-b", "GPU-a"]
-
-    aurora = seats(layout_of(find_profile("aurora")), cores=range(104), devices=[])
-    tiles = slots.lay_out(aurora, host="h", accelerator="xpu")
-    assert [slot.visible for slot in tiles] == [str(number) for number in range(12)]
-    assert {(slot.device, slot.variable) for slot in tiles} == {("xpu:0", "ZE_AFFINITY_MASK")}
 
 
 def test_a_profile_of_processors_hides_gpus(monkeypatch):

@@ -111,15 +111,10 @@ Job Id: 1233.aurora-pbs-0001
 """
 
 
-def test_slurm_is_asked_with_arguments_alone_and_understood():
-    slurm = Slurm()
-    assert slurm.submit_argv("001.sh", after=None, task=None) == ["sbatch", "--parsable", "001.sh"]
-    assert slurm.submit_argv("001.sh", after="7_2", task=2) == [
-        *("sbatch", "--parsable", "--dependency=afterany:7_2", "--array=2", "001.sh"),
-    ]
+def test_what_slurm_answers_is_understood():
     assert parse_submitted("4711\n", []) == ["4711"]
     assert parse_submitted("4711;frontier\n", [1, 2]) == ["4711_1", "4711_2"]
-    assert slurm.parse_states(SQUEUE) == {
+    assert Slurm().parse_states(SQUEUE) == {
         "12": QueueEntry("queued", "Dependency"),
         "11": QueueEntry("running"),
         "13_1": QueueEntry("queued", "Priority"),
@@ -127,15 +122,10 @@ def test_slurm_is_asked_with_arguments_alone_and_understood():
     }
 
 
-def test_pbs_is_asked_with_arguments_alone_and_understood():
-    pbs = Pbs()
-    assert pbs.submit_argv("001.sh", after=None, task=None) == ["qsub", "001.sh"]
-    after = ["qsub", "-W", "depend=afterany:12.s", "001.sh"]
-    assert pbs.submit_argv("001.sh", after="12.s", task=3) == after
-    assert pbs.query_argv(["12.s"]) == ["qstat", "-x", "-f", "12.s"]
+def test_what_pbs_answers_is_understood():
     assert parse_submitted("1234.aurora-pbs-0001\n", []) == ["1234.aurora-pbs-0001"]
     why = "Not Running: Job would conflict with reservation or top job"
-    assert pbs.parse_states(QSTAT) == {
+    assert Pbs().parse_states(QSTAT) == {
         "1234.aurora-pbs-0001": QueueEntry("queued", why),
         "1235.aurora-pbs-0001": QueueEntry("running"),
         "1236.aurora-pbs-0001": QueueEntry("queued"),
@@ -215,7 +205,7 @@ def test_a_job_that_cannot_be_cancelled_is_none(schedulers, monkeypatch, behavio
     assert cancel_own_batch_job(environment) is None
 
 
-def test_scripts_are_numbered_and_readable_by_nobody_else(tmp_path):
+def test_scripts_are_numbered_and_readable_by_their_owner_alone(tmp_path):
     records = JobRecords(tmp_path)
     assert (records.jobs(), records.next_script()) == ([], "001.sh")
     assert list(tmp_path.iterdir()) == []

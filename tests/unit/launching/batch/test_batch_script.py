@@ -11,7 +11,7 @@ from processes import until
 
 from hydragnn_hpo.config.machine import find_profile
 from hydragnn_hpo.errors import ConfigError
-from hydragnn_hpo.launching.batch_script import fill_template, queue_option, render_batch_script
+from hydragnn_hpo.launching.batch_script import render_batch_script
 
 GOLDEN = Path(__file__).parent / "golden"
 BODY = "# Python and the package of whoever submitted"
@@ -55,23 +55,6 @@ def test_the_head_of_a_script_is_what_the_site_asks_for(batch_request, content, 
     assert tail == (GOLDEN / "body.sh").read_text().partition(BODY)[2]
 
 
-def test_a_profile_says_how_a_queue_is_named(profile):
-    assert queue_option(None, profile()) is None
-    assert queue_option("debug", profile()) == "--partition=debug"
-    assert queue_option("debug", profile({"queue": "--qos=regular"})) == "--qos=debug"
-    assert queue_option(None, profile({"queue": "--qos=regular"})) == "--qos=regular"
-    assert queue_option("debug", profile({"queue": "-q prod"})) == "-q debug"
-    assert queue_option("debug", profile({"scheduler": "pbs"})) == "-q debug"
-
-
-def test_a_template_is_filled_in_one_pass():
-    template = "a {{word}}\n{{block}}\nb\n{{empty}}\nc\n"
-    words, blocks = {"word": "{{block}}"}, {"block": ["{{word}}", "y"], "empty": []}
-    assert fill_template(template, words, blocks) == "a {{block}}\n{{word}}\ny\nb\nc\n"
-    with pytest.raises(KeyError):
-        fill_template("{{other}}", words, blocks)
-
-
 @pytest.mark.parametrize("line", ["-p x\n#SBATCH --uid=0", "", "-p \x07", "-p \u00e9"])
 def test_a_directive_is_one_plain_line(batch_request, content, profile, line):
     made = profile()
@@ -97,11 +80,10 @@ def shell(tmp_path):
 
     def start(script: str) -> subprocess.Popen[bytes]:
         (tmp_path / "job.sh").write_text(script)
-        module = {"BASH_FUNC_module%%": f'() {{ printf "%s\\n" "$2" >>"{tmp_path}/modules"; }}'}
         return subprocess.Popen(
             ["bash", str(tmp_path / "job.sh")],
             cwd=tmp_path,
-            env=os.environ | module | {"SLURM_JOB_ID": "4711"},
+            env=os.environ | {"SLURM_JOB_ID": "4711"},
             start_new_session=True,
         )
 
@@ -142,19 +124,6 @@ def test_what_comes_from_outside_stays_a_word(
     marks = [line for line in script.splitlines() if line.startswith(("#SBATCH", "#PBS"))]
     plain = render_batch_script(batch_request(), profile({"scheduler": scheduler}), content())
     assert marks[:3] == [m for m in plain.splitlines() if m.startswith(("#SBATCH", "#PBS"))][:3]
-
-
-def test_modules_are_loaded_and_the_machines_environment_is_set(
-    shell, batch_request, content, profile
-):
-    made = profile({"modules": ("rocm/7.1.1", "PrgEnv-gnu"), "environment": {"A": "b c"}})
-    (shell.folder / "behaviour").write_text(f"printf %s \"$A\" >'{shell.folder}/a'\n")
-    script = render_batch_script(
-        batch_request(), made, content(program=(shell.program,), folder=str(shell.folder))
-    )
-    assert shell(script).wait(timeout=60) == 0
-    assert (shell.folder / "modules").read_text() == "rocm/7.1.1\nPrgEnv-gnu\n"
-    assert (shell.folder / "a").read_text() == "b c"
 
 
 DRAINS = """\

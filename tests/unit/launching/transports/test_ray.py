@@ -6,7 +6,6 @@ The driver is faked here; real clusters: see ``integration/test_ray.py`` and the
 import itertools
 import platform
 import socket
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -132,9 +131,6 @@ def test_an_address_where_nothing_listens_is_refused_at_once():
 def test_an_address_is_a_host_and_a_port(address):
     with pytest.raises(ConfigError, match="set it to host:port"):
         split_address(address)
-
-
-def test_addresses_of_both_kinds_are_split():
     assert split_address("head-3.cluster:6379") == ("head-3.cluster", 6379)
     assert split_address("[fe80::1]:6379") == ("fe80::1", 6379)
 
@@ -152,17 +148,6 @@ def test_a_question_without_an_answer_is_an_error(monkeypatch, tmp_path, code, a
     monkeypatch.setattr(module, "_DRIVER_MODULE", "fake_driver")
     monkeypatch.setattr(module, "_ANSWER_SECONDS", 0.4 if "sleep" in code else 60.0)
     assert module._ask_versions("h:1", {"PYTHONPATH": str(tmp_path)}) == answer
-
-
-def test_a_missing_ray_is_a_sentence(monkeypatch, address):
-    monkeypatch.setattr(sys, "path", [])
-    with pytest.raises(ConfigError, match=r"pip install .hydragnn-hpo\[ray\]"):
-        examine_cluster(address, {})
-
-
-def test_without_an_address_there_is_no_cluster(tmp_path):
-    with pytest.raises(ConfigError, match=r"set it to host:port .* set machine.backend to 'slurm'"):
-        RayTransport(MachineConfig(backend="ray"), run_dir=tmp_path)
 
 
 # -- the transport ---------------------------------------------------------------------------
@@ -222,25 +207,6 @@ def test_the_hosts_are_those_that_are_reserved(make, tmp_path):
 def test_too_few_free_hosts_are_refused(make):
     with pytest.raises(ConfigError, match=r"3 of 3 hosts .* were free .* wanted are 4: .* lower"):
         make(hosts=4)
-
-
-def test_a_cluster_that_cannot_be_joined_is_refused(make, monkeypatch):
-    monkeypatch.setattr(FakeDriver, "receive", lambda self: self.close() or [JoinFailed("E: why")])
-    with pytest.raises(ConfigError, match=r"cannot be joined from this host \(E: why\): run"):
-        make()
-
-
-def test_each_host_is_given_an_agent_with_its_name_and_log(make, tmp_path):
-    transport = make()
-    call = AgentCall(tmp_path, "tag", 1)
-
-    transport.start(HOSTS[:1], call)
-
-    (order,) = transport._driver.orders
-    assert order.host == HOSTS[0]
-    assert order.argv[-2:] == ("--host", HOSTS[0])
-    assert order.environment == call.environment()
-    assert order.log == str(tmp_path / "agents" / f"{HOSTS[0]}.log")
 
 
 @pytest.mark.parametrize(

@@ -96,14 +96,6 @@ def test_hosts_that_become_free_or_join_are_held_by_further_groups(books):
     assert [group["nodes"] for group in books.groups.values()] == [["id1", "id3"], ["id2", "id4"]]
 
 
-def test_a_host_that_dies_is_lost_and_another_is_held(books):
-    ours = reservations(hosts=2)
-    update(books, ours)
-    del books.nodes["n1-1"]
-    books.groups[0] |= {"state": "RESCHEDULING", "bundles_to_node_id": {0: "", 1: "id2"}}
-    assert update(books, ours) == ("n2-2", "n3-3")
-
-
 def test_while_a_group_is_on_its_way_no_other_is_requested(books):
     books.created_at_once = False
     ours = reservations(hosts=1)
@@ -146,12 +138,6 @@ def test_groups_of_an_earlier_driver_count_and_are_replaced_when_they_end(books)
     assert ours.update(books.nodes, extend=True).reserved == ("n1-1", "n2-2"), "at any time"
     assert update(books, ours) == ("n1-1", "n2-2")
     assert books.groups[1]["nodes"] == ["id1", "id2"]
-
-
-def test_a_group_of_an_earlier_driver_that_has_lost_a_host_holds_the_others(books):
-    update(books, reservations(hosts=2))
-    books.groups[0] |= {"state": "RESCHEDULING", "bundles_to_node_id": {0: "", 1: "id2"}}
-    assert reservations(hosts=2).update(books.nodes, extend=False).reserved == ("n2-2",)
 
 
 def test_a_new_driver_keeps_to_the_hosts_of_the_lost_one(books):

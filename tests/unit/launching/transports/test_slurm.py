@@ -48,7 +48,7 @@ def stage(tmp_path, monkeypatch):
     stage.transport.close()
 
 
-def test_nobody_waits_for_a_scheduler_that_is_slow(stage):
+def test_a_slow_scheduler_keeps_no_host_waiting(stage):
     """Whoever did would answer no agent for a minute, and every rank of every host would end."""
     stage.transport.start(["n1", "n2"], stage.call)
     assert stage.transport.poll() == []
