@@ -77,17 +77,8 @@ def test_a_chain_of_three_files_and_the_origin_of_each_value(write):
     assert origins["layout.cores_of_slot"] == shipped
     assert "wall_hours" not in origins, "it was taken away"
     assert found.files == (top, middle, base, shipped)
-
-
-def test_a_file_of_ones_own_may_have_the_name_of_what_it_extends(write):
-    mine = write("frontier.toml", 'extends = "frontier"\nscratch = "/fast/$USER"\n')
-    profile = read_profile(str(mine))
-    assert profile.config.scratch == "/fast/$USER"
-    assert profile.config.hosts == 9408
-    assert profile.files == (mine, resource_path(f"{PROFILES}/frontier.toml"))
-    assert profile.origins["scratch"] == mine
-    assert profile.origins["layout.cores_of_slot"] == resource_path(f"{PROFILES}/frontier.toml")
-    assert "batch.environment" not in profile.origins, "no file says it"
+    same_name = write("frontier.toml", 'extends = "frontier"\n')
+    assert read_profile(str(same_name)).files == (same_name, shipped)
 
 
 def test_a_file_beside_counts_before_one_that_ships(write):
@@ -146,12 +137,9 @@ SITES = ["aurora", "frontier", "lumi", "perlmutter"]
 NAMES = sorted([*SITES, "generic-pbs", "generic-slurm", "ray", "workstation"])
 
 
-def test_these_profiles_ship():
-    assert list(known_profiles()) == NAMES
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_profiles_that_ship(name, tmp_path):
+    assert list(known_profiles()) == NAMES
     profile = find_profile(name)
     assert profile.name == name
     assert profile.within.latency_seconds <= profile.between.latency_seconds
@@ -192,13 +180,6 @@ def test_this_computer_is_meant_where_nothing_is_named():
     assert math.isinf(profile.memory_bytes), "nobody has looked yet"
 
 
-def test_a_campaign_that_names_no_machine_stays_as_it_is():
-    said = MachineConfig(slots=3, max_width=8)
-    assert resolve_machine(said, {}) == said
-    assert resolve_machine(said, {"profile": None, "slots": None}) == said
-    assert resolve_machine(said, {"slots": 0}).slots == 0
-
-
 @pytest.mark.parametrize("name", known_profiles())
 def test_one_word_says_how_a_machine_is_used(name):
     settled = resolve_machine(MachineConfig(), {"profile": name})
@@ -214,6 +195,8 @@ USED = {"backend": "mpiexec", "interface": "hsn0", "address": "x"}
 @pytest.mark.parametrize(
     ("campaign", "asked", "settled"),
     [
+        ({"slots": 3}, {"profile": None, "slots": None}, {"slots": 3}),
+        ({"slots": 3}, {"slots": 0}, {"slots": 0}),
         # The profile says slurm.
         ({"profile": "frontier", **USED}, {}, {"profile": "frontier", **USED}),
         (
@@ -239,7 +222,7 @@ USED = {"backend": "mpiexec", "interface": "hsn0", "address": "x"}
             {"profile": "ray", "backend": "ray", "hosts": 3},
         ),
     ],
-    ids=["campaign", "asked", "another", "same", "elsewhere"],
+    ids=["no machine", "zero", "campaign", "asked", "another", "same", "elsewhere"],
 )
 def test_what_is_asked_counts_before_the_campaign_and_that_before_the_profile(
     campaign, asked, settled
@@ -250,9 +233,6 @@ def test_what_is_asked_counts_before_the_campaign_and_that_before_the_profile(
 def test_storage_is_shared_whatever_earlier_versions_wrote():
     earlier = parse_config({"hosts": 2, "shared_files": True}, MachineConfig, "campaign.toml")
     assert earlier == MachineConfig(hosts=2)
-    for value in (False, 1, "true"):
-        with pytest.raises(ConfigError, match="all hosts must see the run directory"):
-            parse_config({"shared_files": value}, MachineConfig, "campaign.toml")
 
 
 @pytest.fixture
@@ -294,71 +274,40 @@ def test_what_is_refused_on_machine():
         resolve_machine(MachineConfig(), {"host": 1})
 
 
-GOOD = [
-    (Variable, "FI_CXI_RDZV_PROTO"),
-    (Plain, "hsn0,hsn1 with 'quotes' and ; signs"),
-    (Place, "/mnt/bb/$USER"),
-    (Place, "${TMPDIR}/hpo"),
-    (Interface, "hsn0"),
-    (Interface, "enp1s0f0.4093"),
-    (Module, "PrgEnv-gnu/8.7.0"),
-    (Module, "gcc/13.2.0+cuda"),
-    (Option, "--gpus-per-node=8"),
-    (Option, "-c7"),
-    (Option, "--cpu-bind=list:2-4:10-12"),
-    (Directive, "--partition=batch"),
-    (Directive, "-C nvme"),
-    (Directive, "-l filesystems=home:flare"),
-    (Title, "generic-slurm"),
-]
+WRITTEN = {
+    Variable: (["FI_CXI_RDZV_PROTO"], ["2A", "A-B", "A=B"]),
+    Plain: (["hsn0,hsn1 with 'quotes' and ; signs"], []),
+    Place: (["/mnt/bb/$USER", "${TMPDIR}/hpo"], ["relative/path", "~/scratch"]),
+    Interface: (["hsn0", "enp1s0f0.4093"], ["-x", "sixteen-letters-"]),
+    Module: (["PrgEnv-gnu/8.7.0", "gcc/13.2.0+cuda"], ["--help", "a b", "../a;b"]),
+    Option: (["-c7", "--cpu-bind=list:2-4:10-12"], ["rm", "--a b", "", "--"]),
+    Directive: (
+        ["--partition=batch", "-C nvme", "-l filesystems=home:flare"],
+        ["--comment='x'", '--comment="x"', "--x;y", "--x#y"],
+    ),
+    Title: (["generic-slurm"], ["../frontier", "a b"]),
+}
 
 
-@pytest.mark.parametrize(("kind", "text"), GOOD)
-def test_what_sites_really_write_is_taken(kind, text):
-    assert TypeAdapter(kind).validate_python(text) == text
+@pytest.mark.parametrize("kind", WRITTEN)
+def test_what_sites_really_write_is_taken_and_other_things_are_refused(kind):
+    taken, refused = WRITTEN[kind]
+    for text in taken:
+        assert TypeAdapter(kind).validate_python(text) == text
+    for text in refused:
+        with pytest.raises(ValidationError):
+            TypeAdapter(kind).validate_python(text)
 
 
 HOSTILE = ("a\nb", "$(touch x)", "`touch x`", "${A:-$(id)}", "a\x1b[31m", "a\u2028b", "a\x00b")
 
 
-@pytest.mark.parametrize(
-    "kind", [Variable, Plain, Place, Interface, Module, Option, Directive, Title]
-)
+@pytest.mark.parametrize("kind", WRITTEN)
 @pytest.mark.parametrize("text", HOSTILE)
 @pytest.mark.parametrize("start", ["", "--x=", "/x/"])
 def test_what_a_shell_would_take_for_more_is_refused(kind, text, start):
     with pytest.raises(ValidationError):
         TypeAdapter(kind).validate_python(start + text)
-
-
-@pytest.mark.parametrize(
-    ("kind", "text"),
-    [
-        (Option, "rm"),
-        (Option, "--a b"),
-        (Option, ""),
-        (Option, "--"),
-        (Directive, "--comment='x'"),
-        (Directive, '--comment="x"'),
-        (Directive, "--x;y"),
-        (Directive, "--x#y"),
-        (Module, "--help"),
-        (Module, "a b"),
-        (Module, "../a;b"),
-        (Interface, "-x"),
-        (Interface, "sixteen-letters-"),
-        (Place, "relative/path"),
-        (Place, "~/scratch"),
-        (Title, "../frontier"),
-        (Title, "a b"),
-        (Variable, "2A"),
-        (Variable, "A-B"),
-        (Variable, "A=B"),
-    ],
-)
-def test_what_is_no_such_thing_is_refused(kind, text):
-    with pytest.raises(ValidationError):
-        TypeAdapter(kind).validate_python(text)
 
 
 def test_variables_of_a_path_are_filled_in():

@@ -6,11 +6,8 @@ from functools import reduce
 import pytest
 from pydantic import ValidationError
 
-from hydragnn_hpo.config.campaign_config import MachineConfig
-from hydragnn_hpo.config.command_config import CommandConfig
 from hydragnn_hpo.config.machine import find_profile, known_profiles, read_profile
 from hydragnn_hpo.config.machine_checks import KNOWN, TRAPS, find_doubts, misspelt, resembles
-from hydragnn_hpo.config.schema import parse_config
 from hydragnn_hpo.errors import ConfigError
 
 
@@ -181,14 +178,3 @@ def test_what_is_only_shown_or_passed_on_is_one_line_of_print(tmp_path, line, va
     path.write_text('extends = "workstation"\n' + line.format(f'"{value}"') + "\n")
     with pytest.raises(ConfigError, match="write one line"):
         find_profile(str(path))
-
-
-def test_a_backend_that_left_is_refused_with_what_replaces_it():
-    with pytest.raises(ConfigError, match=r"the backend 'steps' is gone: use 'slurm'.*srun"):
-        parse_config({"backend": "steps"}, MachineConfig, "c.toml")
-
-
-def test_a_command_is_started_by_its_launcher_or_starts_its_own_ranks():
-    values = {"argv": ["x"], "per": "trial", "launcher": "srun"}
-    with pytest.raises(ConfigError, match="per is 'trial', but launcher is 'srun'"):
-        parse_config(values, CommandConfig, "c.toml")
