@@ -184,9 +184,7 @@ def test_cards_speak_of_their_targets_in_our_units() -> None:
 
     said = [targets_of(card("kcal/mol")), targets_of(card("eV"))]
     assert unite_targets(said, [PLAIN, PLAIN], ["e"])["e"]["unit"] == "eV"
-    said = [targets_of(card("eV", per_atom=True)), targets_of(card("eV"))]
-    with pytest.raises(ConfigError, match="has unit eV/atom in one data set and eV in another"):
-        unite_targets(said, [PLAIN, PLAIN], ["e"])
+    assert targets_of(card("eV", per_atom=True))["e"]["unit"] == "eV/atom"
 
 
 def test_degrees_are_known_at_every_cutoff_of_a_mixture(sets: list[Columns]) -> None:

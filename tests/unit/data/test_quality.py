@@ -12,7 +12,7 @@ from ase.build import bulk, make_supercell, molecule
 from stores import write_store
 
 from hydragnn_hpo.config.data_config import SPLITS, AttributeConfig, CardConfig, TargetConfig
-from hydragnn_hpo.data import duplicates, store_index
+from hydragnn_hpo.data import duplicates
 from hydragnn_hpo.data.columns import Columns, columns_of
 from hydragnn_hpo.data.duplicates import (
     FEW,
@@ -310,22 +310,6 @@ def test_missing_values_are_left_out(checked: Callable[..., Any]) -> None:
     report = checked([*structures, structures[0].copy(), structures[3].copy()])
     assert report["outliers"]["gap"]["values"] == 42 - 16
     assert report["conflicts"] == []
-
-
-def test_damage_is_reported_and_nothing_else(
-    checked: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(store_index, "_SMALL", 0)  # as large files are
-    checked(sound())
-    file = tmp_path / "planted.bp" / "part-00000.bp" / "data.0"
-    content = bytearray(file.read_bytes())
-    content[len(content) // 2] ^= 1
-    file.write_bytes(bytes(content))
-    found = check_store(tmp_path / "planted.bp")
-    assert found.serious
-    (sentence,) = found.report["damage"]
-    assert "data.0: was altered" in sentence
-    assert "duplicates" not in found.report
 
 
 def test_twins_of_one_size_are_compared_whatever_the_first_one_is(

@@ -109,15 +109,6 @@ def test_checksums_are_compared(card: Path, tmp_path: Path) -> None:
         build_store(card, tmp_path / "other.bp")
 
 
-def test_bad_input_leaves_only_a_list(card: Path, tmp_path: Path) -> None:
-    edit(tmp_path / "tiny.extxyz", "energy=", "enrgy=")
-    before = set(tmp_path.iterdir())
-    said = rf"^{tmp_path}/tiny.extxyz: structure 1 \(tiny.extxyz:1\) has no graph property"
-    with pytest.raises(DataError, match=f"{said}.* more bad ones of 18"):
-        build_store(card, tmp_path / "out.bp")
-    assert set(tmp_path.iterdir()) - before == {tmp_path / "out.bp.quarantine.jsonl"}
-
-
 def test_a_build_is_a_job_that_answers_in_a_file(card: Path, tmp_path: Path) -> None:
     answer = tmp_path / "answer.json"
     spec = {"card": str(card), "out": str(tmp_path / "out.bp"), "answer": str(answer)}

@@ -58,11 +58,6 @@ def test_a_stress_is_a_matrix_in_our_units(
     np.testing.assert_allclose(value(water(stress=stress), stress=target), expected, rtol=1e-12)
 
 
-def test_a_stress_of_another_shape_is_refused() -> None:
-    with pytest.raises(DataError, match=r"some.extxyz: structure 7 .*shape \[5\], wanted is \[9\]"):
-        value(water(stress=np.zeros(5)), stress=STRESS)
-
-
 def test_a_value_is_divided_by_the_number_of_atoms() -> None:
     target = TargetConfig(level="graph", unit="muB", per_atom=True)
     assert value(water(moment=6.0), moment=target).tolist() == [2.0]
