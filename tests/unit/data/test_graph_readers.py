@@ -124,13 +124,9 @@ class Kept(InMemoryDataset):
         self.save(entries, str(root / "kept.pt"))
 
 
-@pytest.mark.parametrize("way", ["list", "collated"])
-def test_lists_of_data_are_read(tmp_path: Path, way: str) -> None:
+def test_collated_lists_of_data_are_read(tmp_path: Path) -> None:
     entries = [data(), data(z=torch.tensor([8, 1, 6]), y=torch.tensor([[1.0]]).double())]
-    if way == "list":
-        torch.save(entries, tmp_path / "kept.pt")
-    else:
-        Kept(tmp_path, entries)
+    Kept(tmp_path, entries)
     source = Source(tmp_path / "kept.pt")
     assert reader_of(source, None).count(source) == 2
     (_, one), (name, two) = read(tmp_path / "kept.pt")
