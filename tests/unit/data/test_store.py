@@ -73,14 +73,6 @@ def test_a_damaged_part_is_refused_at_once(
         read_store(store)
 
 
-@pytest.mark.parametrize("damage", [cut, flip, Path.unlink, lambda file: file.write_bytes(b"")])
-@pytest.mark.parametrize("name", ["windows.npy", "index.json", "stats.json"])
-def test_a_damaged_index_is_refused(store: Path, name: str, damage: Callable[[Path], None]) -> None:
-    damage(store / name)
-    with pytest.raises(DataError, match=r"tiny\.bp.*(again|first)\."):
-        read_store(store)
-
-
 def test_runs_hold_every_window_once(many_windows: Path) -> None:
     index = read_index(many_windows)
     assert find_runs(index, 1) == [(n, n + 1) for n in range(9)]
