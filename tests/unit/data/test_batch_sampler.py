@@ -111,8 +111,7 @@ def test_no_step_passes_its_budget(graphs: Columns, key: str) -> None:
         loads = [int(sizes[step].sum()) for step in steps]
         assert min(map(len, steps)) > 0
         assert max(loads) <= 2 * largest
-    says = f"training.{key} is {2 * largest - 1}, the largest graph has {largest} "
-    with pytest.raises(ConfigError, match=says):
+    with pytest.raises(ConfigError, match=f"training.{key} is"):
         order(graphs, **{key: 2 * largest - 1})
 
 

@@ -204,10 +204,9 @@ def test_edges_and_their_vectors_are_those_of_ase(
     np.testing.assert_allclose(vectors, distance[order], atol=1e-12)
 
 
-@pytest.mark.parametrize("count", [0, 1, 2])
-@pytest.mark.parametrize("pbc", [False, (1, 1, 0), True], ids=str)
-def test_isolated_atoms_have_no_edge(count: int, pbc: bool | tuple[int, ...]) -> None:
-    alone = Atoms(f"Ar{count}", [[0, 0, 0], [9, 0, 0]][:count], cell=[18, 9, 9], pbc=pbc)
+@pytest.mark.parametrize("count", [0, 2])
+def test_isolated_atoms_have_no_edge(count: int) -> None:
+    alone = Atoms(f"Ar{count}", [[0, 0, 0], [9, 0, 0]][:count], cell=[18, 9, 9], pbc=True)
     edges, shift = find_edges(alone.positions, alone.cell.array, alone.pbc, 5.0)
     assert edges.shape == (0, 2)
     assert shift.shape == (0, 3)

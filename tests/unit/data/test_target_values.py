@@ -130,14 +130,6 @@ def test_a_value_that_cannot_be_learned_is_refused_with_its_cure(
 FORCES = {"level": "node", "shape": "vector", "unit": "eV/angstrom", "derived_from": "energy"}
 
 
-def test_forces_and_stress_hang_on_a_total_energy() -> None:
-    stress = {"level": "graph", "shape": "tensor", "unit": "GPa(stress)", "derived_from": "energy"}
-    card = parse_config(
-        {**CARD, "targets": {**CARD["targets"], "f": FORCES, "s": stress}}, CardConfig, "c"
-    )
-    assert card.targets["f"].derived_from == card.targets["s"].derived_from == "energy"
-
-
 @pytest.mark.parametrize(
     ("target", "says"),
     [
