@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -69,13 +69,15 @@ def error_of(values: Values) -> float | None:
     return math.log10(rate) ** 2 + (values["model.conv"] != "painn")
 
 
-def live(brain: Brain, waves: tuple[int, ...]) -> list[Values]:
+def live(
+    brain: Brain, waves: Sequence[int], goal: Callable[[Values], Any] = error_of
+) -> list[Values]:
     """Ask in waves, telling each before the next."""
     asked: list[Values] = []
     for count in waves:
         wave = brain.ask(count)
         for values in wave:
-            brain.tell(values, error_of(values))
+            brain.tell(values, goal(values))
         asked += wave
     return asked
 
@@ -213,12 +215,7 @@ def two_goals(values: Values) -> tuple[float, float] | None:
 
 def test_several_goals_are_told_as_they_are(make: Callable[..., Brain]) -> None:
     brain = make(constraints=["model.features < 128"])
-    asked: list[Values] = []
-    for count in (6, 2, 1, 3):
-        wave = brain.ask(count)
-        for values in wave:
-            brain.tell(values, two_goals(values))
-        asked += wave
+    asked = live(brain, (6, 2, 1, 3), two_goals)
     after = make()
     after.replay([(values, two_goals(values)) for values in asked], brain.ask(2))
     assert len({configuration_key(values) for values in [*asked, *after.ask(5)]}) == 17
@@ -245,13 +242,9 @@ def test_a_model_of_two_goals_finds_more_of_the_front(name: str) -> None:
 
     def covered(name: str, seed: int) -> float:
         """Return the area that the found points dominate, up to (2, 2)."""
-        brain, found = make_brain(name, space, seed=seed, initial=8), []
-        for _ in range(15):
-            for values in brain.ask(4):
-                found.append(goals(values))
-                brain.tell(values, found[-1])
+        brain = make_brain(name, space, seed=seed, initial=8)
         area, height = 0.0, 2.0
-        for x, y in sorted(found):
+        for x, y in sorted(map(goals, live(brain, [4] * 15, goals))):
             if x < 2 and y < height:
                 area, height = area + (2 - x) * (height - y), y
         return area
@@ -358,12 +351,8 @@ def test_a_model_learns_where_chance_does_not(name: str) -> None:
         return sum(x * x for x in near) + (values["model.conv"] != "egnn") * 0.2
 
     def best(name: str, seed: int) -> float:
-        brain, found = make_brain(name, space, seed=seed, initial=6), []
-        for _ in range(40):
-            (values,) = brain.ask(1)
-            found.append(bowl(values))
-            brain.tell(values, found[-1])
-        return min(found)
+        brain = make_brain(name, space, seed=seed, initial=6)
+        return min(map(bowl, live(brain, [1] * 40, bowl)))
 
     learned = statistics.mean(best(name, seed) for seed in range(3 if name == "deephyper" else 8))
     chance = statistics.mean(best("random", seed) for seed in range(20))

@@ -5,7 +5,6 @@ import sys
 import pytest
 from pydantic import ValidationError
 
-from hydragnn_hpo.config.campaign_config import MachineConfig
 from hydragnn_hpo.config.convs import CONV_SPECS, Dimensions
 from hydragnn_hpo.config.data_config import CardConfig, SplitConfig
 from hydragnn_hpo.config.model_config import (
@@ -16,7 +15,7 @@ from hydragnn_hpo.config.model_config import (
 )
 from hydragnn_hpo.config.schema import parse_config
 from hydragnn_hpo.config.search_config import ParameterConfig, SearchConfig
-from hydragnn_hpo.config.trial_config import TrainConfig, TrialHeads
+from hydragnn_hpo.config.trial_config import TrialHeads
 from hydragnn_hpo.config.trial_size import forward_flops
 from hydragnn_hpo.errors import ConfigError
 
@@ -37,20 +36,14 @@ def test_two_integers_make_an_integer_range():
     assert not parameter({"low": 1e-4, "high": 1e-2, "log": True}).integer
 
 
-ONE_KIND = "give either choices, or low and high"
-
-
 @pytest.mark.parametrize(
     ("value", "reason"),
     [
-        ({}, ONE_KIND),
-        ({"low": 1}, ONE_KIND),
-        ({"high": 1}, ONE_KIND),
-        ({"choices": [1, 2], "low": 1, "high": 2}, ONE_KIND),
-        ({"choices": [1, 2], "low": 1}, ONE_KIND),
-        ({"choices": [1, 2], "high": 0}, ONE_KIND),
-        ({"choices": [1, 2], "log": True}, ONE_KIND),
-        ({"choices": [1, 2], "step": 1}, ONE_KIND),
+        ({}, "give either choices, or low and high"),
+        ({"high": 1}, "give either choices, or low and high"),
+        ({"choices": [1, 2], "high": 0}, "give either choices, or low and high"),
+        ({"choices": [1, 2], "log": True}, "give either choices, or low and high"),
+        ({"choices": [1, 2], "step": 1}, "give either choices, or low and high"),
         ([], "choices are empty: name at least one."),
         ([1, 2, 1], "choices repeat a value: name each once."),
         ({"low": 2, "high": 2}, "low 2 is not below high 2."),
@@ -115,14 +108,6 @@ def test_names_become_file_names_and_stay_harmless(name):
         values = {"name": "x", "files": [{"path": "a"}], "targets": {"e": target}, **wrong}
         with pytest.raises(ConfigError):
             parse_config(values, CardConfig, "x")
-
-
-def test_configs_do_not_change_and_defaults_are_checked():
-    config = TrainConfig()
-    with pytest.raises(ValidationError, match="frozen"):
-        config.epochs = 3
-    for field in TrainConfig.model_fields.values():
-        assert field.description, "every field says what it is"
 
 
 def test_options_of_a_conv_are_resolved():
@@ -207,36 +192,10 @@ def test_a_gradient_needs_the_head_of_its_energy():
     assert parse_config({**values, "heads": {"it": {"gradient": False}}}, TrialHeads, "x")
 
 
-@pytest.mark.parametrize(
-    ("conv", "says"),
-    [
-        ("a b:c", "conv 'a b:c' is no module and class"),
-        (":c", "conv ':c' is no module and class"),
-        ("schent", "unknown conv 'schent'. Did you mean 'schnet'"),
-    ],
-)
-def test_a_conv_that_is_not_there(conv, says):
-    with pytest.raises(ConfigError, match=says):
-        parse_config({"conv": conv}, ModelConfig, "trial.toml")
-
-
-def test_a_conv_whose_package_is_not_here():
-    values = {"heads": {}, "targets": {}, "model": {"conv": "nowhere.module:Conv"}}
-    with pytest.raises(ConfigError, match="'nowhere.module:Conv' is in package 'nowhere', which"):
-        parse_config(values, TrialHeads, "trial.toml")
-
-
 def test_a_users_conv_is_named_without_being_imported():
     found = ModelConfig(conv="antigravity:Conv", options={"depth": 2})
     assert found.options == {"depth": 2}
     assert "antigravity" not in sys.modules
-
-
-def test_attention_heads_divide_the_width():
-    with pytest.raises(
-        ConfigError, match="attention_heads is 5, which does not divide features 64"
-    ):
-        parse_config({"conv": "egnn", "attention": "gps", "attention_heads": 5}, ModelConfig, "x")
 
 
 def test_parameters_by_hand():
@@ -272,28 +231,3 @@ def test_a_layer_knows_its_place():
     ]
     assert list(model.dimensions(False, 9.0)) == wanted
     assert all(each.state_is_read for each in model.dimensions(True))
-
-
-@pytest.mark.parametrize("slots", [-1, 10_001, 1e9])
-def test_slots_are_a_number_that_a_host_can_have(slots):
-    """Each becomes an entry of a list: a mistyped one filled the memory."""
-    with pytest.raises(ValidationError, match="equal to"):
-        MachineConfig(slots=slots)
-
-
-@pytest.mark.parametrize(
-    ("schema", "values"),
-    [
-        (HeadConfig, {"layers": 10**9}),
-        (ModelConfig, {"conv": "schnet", "layers": 10**9}),
-        (ModelConfig, {"conv": "schnet", "shared_layers": 10**9}),
-        (ModelConfig, {"conv": "alignn", "options": {"line_graph_layers": 10**9}}),
-        (ModelConfig, {"conv": "dimenetpp", "options": {"out_layers": 10**9}}),
-        (ModelConfig, {"conv": "dimenetpp", "options": {"before_skip": 10**9}}),
-        (ModelConfig, {"conv": "dimenetpp", "options": {"after_skip": 10**9}}),
-    ],
-)
-def test_a_billion_layers_are_refused_before_they_are_counted(schema, values):
-    """A list of as many widths would fill the memory before the count could refuse them."""
-    with pytest.raises(ConfigError, match=r"less than or equal to 1000"):
-        parse_config(values, schema, "archive")

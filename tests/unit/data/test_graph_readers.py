@@ -124,13 +124,9 @@ class Kept(InMemoryDataset):
         self.save(entries, str(root / "kept.pt"))
 
 
-@pytest.mark.parametrize("way", ["list", "collated"])
-def test_lists_of_data_are_read(tmp_path: Path, way: str) -> None:
+def test_collated_lists_of_data_are_read(tmp_path: Path) -> None:
     entries = [data(), data(z=torch.tensor([8, 1, 6]), y=torch.tensor([[1.0]]).double())]
-    if way == "list":
-        torch.save(entries, tmp_path / "kept.pt")
-    else:
-        Kept(tmp_path, entries)
+    Kept(tmp_path, entries)
     source = Source(tmp_path / "kept.pt")
     assert reader_of(source, None).count(source) == 2
     (_, one), (name, two) = read(tmp_path / "kept.pt")
@@ -189,19 +185,6 @@ def test_a_smiles_has_one_conformer(tmp_path: Path) -> None:
     np.testing.assert_array_equal(first[1][1].positions, second[0][1].positions)
 
 
-def test_a_table_of_smiles_keeps_its_columns(tmp_path: Path) -> None:
-    (tmp_path / "t.csv").write_text("mol,logp,smiles\na,0.5,CO\nb,,nonsense(\nc,1.5,O\n")
-    source = Source(tmp_path / "t.csv")
-    reader = reader_of(source, "smiles")
-    found = [item for _, item in reader.read(source, 0, None)]
-    assert found[0].info["logp"] == 0.5
-    assert "logp" not in found[2].info or found[2].info["logp"] == 1.5
-    assert "structure 2 (nonsense() is no valid SMILES" in str(found[1])
-    wrong = Source(tmp_path / "t.csv", structure_column="smile")
-    with pytest.raises(ConfigError, match="unknown column 'smile'. Did you mean 'smiles'"):
-        list(reader.read(wrong, 0, None))
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("file", ["md.0", "data.0"])
 def test_a_truncated_file_of_hydragnn_does_not_hang(bp: Path, file: str, monkeypatch) -> None:
@@ -248,11 +231,16 @@ def test_a_file_of_pyg_is_loaded_once_for_all_its_pieces(tmp_path: Path, monkeyp
 
 def test_a_table_of_smiles_loses_no_row_in_silence(tmp_path: Path) -> None:
     table = tmp_path / "t.csv"
-    table.write_text("smiles,logp\nCO,0.5\nO,1,2\nC,0.1\n")
+    table.write_text("smiles,logp\nCO,0.5\nO,1,2\nnonsense(,\nC,1.5\n")
     source = Source(table)
     found = [item for _, item in reader_of(source, "smiles").read(source, 0, None)]
-    assert [isinstance(item, DataError) for item in found] == [False, True, False]
+    assert [isinstance(item, DataError) for item in found] == [False, True, True, False]
     assert "t.csv: structure 2 has 3 columns instead of 2" in str(found[1])
+    assert "structure 3 (nonsense() is no valid SMILES" in str(found[2])
+    assert (found[0].info["logp"], found[3].info["logp"]) == (0.5, 1.5)
+    wrong = Source(table, structure_column="smile")
+    with pytest.raises(ConfigError, match="unknown column 'smile'. Did you mean 'smiles'"):
+        list(reader_of(source, "smiles").read(wrong, 0, None))
     table.write_text('smiles,logp\nCO,0.5\n"O,1\nC,0.1\n')
     with pytest.raises(DataError, match=r"t.csv: is not a CSV file \(unexpected end of data\)"):
         reader_of(source, "smiles").count(source)

@@ -19,7 +19,7 @@ from hydragnn_hpo.config.data_config import (
 from hydragnn_hpo.data.batch import make_batch
 from hydragnn_hpo.data.columns import Columns
 from hydragnn_hpo.data.graph_sizes import size_stats
-from hydragnn_hpo.data.mixture import Mixture, _without_edges, unite
+from hydragnn_hpo.data.mixture import Mixture, unite
 from hydragnn_hpo.data.normalize import fit_target_stats
 from hydragnn_hpo.errors import ConfigError
 
@@ -184,9 +184,7 @@ def test_cards_speak_of_their_targets_in_our_units() -> None:
 
     said = [targets_of(card("kcal/mol")), targets_of(card("eV"))]
     assert unite_targets(said, [PLAIN, PLAIN], ["e"])["e"]["unit"] == "eV"
-    said = [targets_of(card("eV", per_atom=True)), targets_of(card("eV"))]
-    with pytest.raises(ConfigError, match="has unit eV/atom in one data set and eV in another"):
-        unite_targets(said, [PLAIN, PLAIN], ["e"])
+    assert targets_of(card("eV", per_atom=True))["e"]["unit"] == "eV/atom"
 
 
 def test_degrees_are_known_at_every_cutoff_of_a_mixture(sets: list[Columns]) -> None:
@@ -220,10 +218,3 @@ def test_derivatives_follow_their_energy() -> None:
     force = {"level": "node", "shape": "vector", "unit": "eV/angstrom", "derived_from": "e"}
     found = unite_targets([{"e": TARGET, "f": force}], [MixedConfig(prefix="x_")])
     assert found["x_f"]["derived_from"] == "x_e"
-
-
-def test_what_describes_a_target_holds_no_edges(columns: Columns) -> None:
-    light = _without_edges(columns)
-    assert light.edges.shape == (0, 2)
-    assert light.edges.base is None, "a view would keep all edges in memory"
-    assert light.edge_shift.base is None

@@ -60,12 +60,9 @@ FRAME = '2\ngap=1 pbc="F F F"\nCu 0 0 0\nCu 2 0 0\n'
             "structure 2 cannot be read .* element or key 'Qq'",
         ),
         (FRAME + FRAME.replace("2 0 0", "2 x 0"), "structure 2 cannot be read .*'x'"),
-        (FRAME + FRAME[:-9], "structure 2 cannot be read"),
-        ("hello\n", "structure 1 cannot be read as extxyz"),
-        ("", "is empty"),
         ("\n", "is empty, it holds no structure"),
     ],
-    ids=["element", "number", "torn", "garbage", "empty", "blank"],
+    ids=["element", "number", "blank"],
 )
 def test_unreadable_extxyz(tmp_path: Path, content: str, said: str) -> None:
     path = tmp_path / "bad.extxyz"

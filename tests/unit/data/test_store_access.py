@@ -19,7 +19,7 @@ from hydragnn_hpo.data.columns import Columns
 from hydragnn_hpo.data.store_access import open_store
 from hydragnn_hpo.data.store_index import read_index
 from hydragnn_hpo.data.window_cache import WindowCache
-from hydragnn_hpo.errors import DataError, StorageError
+from hydragnn_hpo.errors import StorageError
 from hydragnn_hpo.files import read_json, write_json
 
 RESERVE = os.posix_fallocate
@@ -191,13 +191,6 @@ def test_a_damaged_stage_in_use_holds_nobody_up(many_windows: Path, scratch: Pat
     without("numbers.npy")(staged(scratch))
     store_access._used.clear()  # As another process would: it does not hold what this one holds.
     assert open_store(many_windows, scratch).num_graphs == first.num_graphs == 60
-
-
-def test_a_damaged_store_leaves_no_stage(many_windows: Path, scratch: Path) -> None:
-    os.truncate(many_windows / "part-00000.bp" / "data.0", 10)
-    with pytest.raises(DataError, match="has 10 bytes instead of"):
-        open_store(many_windows, scratch)
-    assert list(scratch.glob("*/stage/*.part")) == stages(scratch) == []
 
 
 def test_the_environment_names_places_and_the_first_with_room_wins(

@@ -109,30 +109,6 @@ def test_checksums_are_compared(card: Path, tmp_path: Path) -> None:
         build_store(card, tmp_path / "other.bp")
 
 
-BAD: dict[str, tuple[str, str, str]] = {
-    "no_target": ("energy=", "enrgy=", r"structure 1 \(tiny.extxyz:1\) has no graph property"),
-    "element": ("Ar ", "Qq ", "structure 3 cannot be read as extxyz"),
-    "dummy": ("Ar ", "X ", r"structure 3 \(tiny.extxyz:3\) has an unknown element"),
-}
-
-
-@pytest.mark.parametrize(("old", "new", "said"), BAD.values(), ids=BAD)
-def test_bad_input_leaves_only_a_list(
-    card: Path, tmp_path: Path, old: str, new: str, said: str
-) -> None:
-    edit(tmp_path / "tiny.extxyz", old, new)
-    before = set(tmp_path.iterdir())
-    with pytest.raises(DataError, match=rf"^{tmp_path}/tiny.extxyz: {said}.* more bad ones of 18"):
-        build_store(card, tmp_path / "out.bp")
-    assert set(tmp_path.iterdir()) - before == {tmp_path / "out.bp.quarantine.jsonl"}
-
-
-def test_a_wrong_card_is_a_config_error(card: Path, tmp_path: Path) -> None:
-    edit(card, 'unit = "eV"', 'unit = "ev"')
-    with pytest.raises(ConfigError, match=r"tiny.toml: .*unknown unit 'ev'.*Known: "):
-        build_store(card, tmp_path / "out.bp")
-
-
 def test_a_build_is_a_job_that_answers_in_a_file(card: Path, tmp_path: Path) -> None:
     answer = tmp_path / "answer.json"
     spec = {"card": str(card), "out": str(tmp_path / "out.bp"), "answer": str(answer)}

@@ -58,11 +58,6 @@ def test_a_stress_is_a_matrix_in_our_units(
     np.testing.assert_allclose(value(water(stress=stress), stress=target), expected, rtol=1e-12)
 
 
-def test_a_stress_of_another_shape_is_refused() -> None:
-    with pytest.raises(DataError, match=r"some.extxyz: structure 7 .*shape \[5\], wanted is \[9\]"):
-        value(water(stress=np.zeros(5)), stress=STRESS)
-
-
 def test_a_value_is_divided_by_the_number_of_atoms() -> None:
     target = TargetConfig(level="graph", unit="muB", per_atom=True)
     assert value(water(moment=6.0), moment=target).tolist() == [2.0]
@@ -133,14 +128,6 @@ def test_a_value_that_cannot_be_learned_is_refused_with_its_cure(
 
 
 FORCES = {"level": "node", "shape": "vector", "unit": "eV/angstrom", "derived_from": "energy"}
-
-
-def test_forces_and_stress_hang_on_a_total_energy() -> None:
-    stress = {"level": "graph", "shape": "tensor", "unit": "GPa(stress)", "derived_from": "energy"}
-    card = parse_config(
-        {**CARD, "targets": {**CARD["targets"], "f": FORCES, "s": stress}}, CardConfig, "c"
-    )
-    assert card.targets["f"].derived_from == card.targets["s"].derived_from == "energy"
 
 
 @pytest.mark.parametrize(

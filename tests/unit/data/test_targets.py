@@ -190,14 +190,6 @@ def test_missing_values_make_a_target_optional():
     assert look_at(some)[0]["gap"].optional
 
 
-def test_a_charge_that_varies_is_known_beforehand():
-    structures = with_info([n % 3 - 1 for n in range(30)], "charge")
-    with_info([float(n % 5) for n in range(30)], "gap", structures)
-    _, made = look_at(structures)
-    assert made.attributes == ("charge",)
-    assert [target.key for target in made.targets] == ["gap"]
-
-
 def test_numbers_per_atom():
     structures = [a.copy() for a in metals()]
     for atoms in structures:

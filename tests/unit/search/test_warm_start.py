@@ -17,16 +17,16 @@ SCHNET = {**EGNN, "model.conv": "schnet", "model.options.filters": 16}
 
 def test_rows_that_fit_are_kept_with_the_types_of_the_space() -> None:
     far = {**SCHNET, "model.cutoff": 6.0}
-    rows = [(far, 0.4), ({**EGNN, "model.features": 32.0, "model.cutoff": 3}, None)]
+    inactive = {**EGNN, "model.options.filters": 8}
+    rows = [
+        (far, 0.4),
+        ({**EGNN, "model.features": 32.0, "model.cutoff": 3}, None),
+        (inactive, 0.1),
+    ]
     kept, skipped = select_warm_start(SPACE, (), rows)
-    assert kept == [(far, 0.4), ({**EGNN, "model.cutoff": 3.0}, None)]
+    assert kept == [(far, 0.4), ({**EGNN, "model.cutoff": 3.0}, None), (EGNN, 0.1)]
     assert [type(value) for value in kept[1][0].values()] == [str, int, float]
     assert skipped == {}
-
-
-def test_an_inactive_value_is_dropped() -> None:
-    kept, _ = select_warm_start(SPACE, (), [({**EGNN, "model.options.filters": 8}, 0.1)])
-    assert kept == [(EGNN, 0.1)]
 
 
 def test_each_cause_of_skipping_is_counted() -> None:
