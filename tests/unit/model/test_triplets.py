@@ -17,8 +17,6 @@ from hydragnn_hpo.model.triplets import (
     chebyshev,
     find_triplets,
     legendre,
-    sort_triplet_weights,
-    triplet_sum,
 )
 
 CELL = np.array([[3.1, 0.0, 0.0], [0.4, 2.9, 0.0], [-0.3, 0.5, 3.3]])
@@ -94,22 +92,6 @@ def test_a_simple_cubic_crystal_has_thirty_triplets_per_atom():
     triplets = find_triplets(edges, 3.2)
     counts = {c: int((triplets.cosines.round() == c).sum()) for c in (-1.0, 0.0, 1.0)}
     assert counts == {-1.0: 6, 0.0: 24, 1.0: 0}
-
-
-def test_fanned_sum_equals_a_loop_and_so_do_two_derivatives():
-    links = find_triplets(edges_of(bonds(2, 2, 2.7), 2, True), 2.6).links
-    values = torch.randn(2, links.num_nodes, 2, dtype=torch.float64, requires_grad=True)
-    weights = torch.randn(len(links.sender), 2, dtype=torch.float64, requires_grad=True)
-    expected = torch.zeros(values.shape[1:], dtype=torch.float64)
-    for t, (a, b) in enumerate(zip(links.sender, links.receiver, strict=True)):
-        expected[b] += (weights[t, :, None] * values[:, a]).sum(0).detach()
-
-    def fanned(values, weights):
-        return triplet_sum(values, sort_triplet_weights(links, weights))
-
-    torch.testing.assert_close(fanned(values, weights).detach(), expected)
-    assert torch.autograd.gradcheck(lambda *given: fanned(*given).square(), (values, weights))
-    assert torch.autograd.gradgradcheck(lambda *given: fanned(*given).square(), (values, weights))
 
 
 def test_polynomials_equal_scipy():

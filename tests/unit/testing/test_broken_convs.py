@@ -91,31 +91,12 @@ class FeedsNobody(SoundVectors):
         return self.mix(super().arrows(scalars, edges))
 
 
-@breaks("no edges")
-class SkipsWithoutEdges(Sound):
-    def forward(self, scalars, state, edges):
-        if len(edges.sender) == 0 and len(scalars):
-            return torch.zeros_like(scalars), None
-        return super().forward(scalars, state, edges)
-
-
 @breaks("empty batch")
 class SkipsWithoutNodes(Sound):
     def forward(self, scalars, state, edges):
         if len(scalars) == 0:
             return torch.zeros_like(scalars), None
         return super().forward(scalars, state, edges)
-
-
-@breaks("empty batch")
-class LearnsFromNothing(Sound):
-    """Its bias has a gradient although no node does: the sum of no rows is taken as 1."""
-
-    def forward(self, scalars, state, edges):
-        change, _ = super().forward(scalars, state, edges)
-        if len(scalars) == 0:
-            self.out.bias.register_hook(lambda slope: slope + 1.0)
-        return change, None
 
 
 @breaks("float32")
@@ -168,15 +149,6 @@ class SeesX(Sound):
 
 
 @breaks("reflection")
-class TakesATripleProduct(SoundVectors):
-    def forward(self, scalars, state, edges):
-        change, arrows = super().forward(scalars, state, edges)
-        one, two, three = arrows[..., 0], arrows[..., 1], arrows[..., 2]
-        volume = (torch.linalg.cross(one, two) * three).sum(1, keepdim=True)
-        return change + volume, arrows
-
-
-@breaks("reflection")
 class GivesPseudovectors(SoundVectors):
     def forward(self, scalars, state, edges):
         change, _ = Sound.forward(self, scalars, state, edges)
@@ -225,15 +197,6 @@ class IsDeaf(Sound):
 class FallsQuadratically(Sound):
     def filters(self, edges):
         return edges.expand_pairs(self.filter(edges.pair_basis) * edges.pair_envelope ** (2 / 3))
-
-
-@breaks("cutoff")
-class DividesByTheCount(Sound):
-    """Messages vanish smoothly, but the number that they are divided by jumps."""
-
-    def gathered(self, scalars, edges):
-        counts = edges.sum_messages(torch.ones_like(edges.envelope)).clamp(min=1.0)
-        return super().gathered(scalars, edges) / counts
 
 
 @breaks("gradient", "force training")

@@ -58,12 +58,6 @@ def test_damage_is_a_sentence(tmp_path, damage):
         checkpoint.read_checkpoint(path)
 
 
-def test_names_under_a_prefix_do_not_mix():
-    tensors = {"model/a": torch.ones(1), "modelling/a": torch.zeros(1), "best/model/a": None}
-    assert checkpoint.strip_prefix("model", tensors) == {"a": tensors["model/a"]}
-    assert checkpoint.strip_prefix("best", checkpoint.add_prefix("best", {"x/y": 1})) == {"x/y": 1}
-
-
 def test_a_job_runs_beside_us_and_the_next_waits_for_it():
     background, gate, order = BackgroundJob(), threading.Event(), []
     background.start(lambda: (gate.wait(60), order.append("first")))
@@ -74,19 +68,6 @@ def test_a_job_runs_beside_us_and_the_next_waits_for_it():
     background.wait()
     assert order == ["first", "second"]
     assert not background.busy
-
-
-def test_what_a_job_raised_meets_who_comes_next_once():
-    background = BackgroundJob()
-
-    def fails():
-        raise StorageError("full")
-
-    for meet in (background.wait, lambda: background.start(int)):
-        background.start(fails)
-        with pytest.raises(StorageError, match="full"):
-            meet()
-        background.wait()
 
 
 @pytest.fixture
@@ -364,19 +345,3 @@ def test_average_against_a_slow_loop():
         live = [step + 1.0, -float(step)]
         expected = [keep * e + (1 - keep) * v for e, v in zip(expected, live, strict=True)]
     assert average.mean["weight"][0].tolist() == pytest.approx(expected, rel=1e-14)
-
-
-def test_swap_shows_the_average_and_a_second_swap_undoes_it():
-    model = nn.Linear(3, 2)
-    average = AveragedWeights(model, 0.9)
-    with torch.no_grad():
-        model.bias.add_(1.0)
-    average.update(5)
-    live, mean = model.bias.detach().clone(), average.mean["bias"].clone()
-    assert not torch.equal(live, mean)
-    average.swap()
-    assert torch.equal(model.bias, mean)
-    assert torch.equal(average.mean["bias"], live)
-    average.swap()
-    assert torch.equal(model.bias, live)
-    assert torch.equal(average.mean["bias"], mean)

@@ -9,12 +9,11 @@ import torch
 from hydragnn_hpo.campaign.outcome import EndedAttempt, read_outcome
 from hydragnn_hpo.config.trial_config import HALVED, PEER_LOST
 from hydragnn_hpo.files import write_json
-from hydragnn_hpo.metrics_log import read_records
 from hydragnn_hpo.training import stepper as stepping
 from hydragnn_hpo.training.memory import CPU_IS_FULL
 from hydragnn_hpo.training.micro_batches import MicroBatches, read_known_pieces
 from hydragnn_hpo.training.trainer import Trainer
-from hydragnn_hpo.training.trial import rank_main, run_by_hand
+from hydragnn_hpo.training.trial import run_by_hand
 
 from .conftest import difference, epochs, go
 
@@ -188,20 +187,6 @@ def test_pieces_at_another_width_keep_their_size(tmp_path, shares, pieces):
 
 def result_of(bench, attempt):
     return json.loads((bench.trial.attempt(attempt) / "result.json").read_text())
-
-
-def test_a_trial_that_ran_out_of_memory_says_its_pieces(bench, full_at):
-    bench.configure(epochs=2)
-    full_at({3})
-    assert rank_main(bench.place(epochs=2)) == 0
-    result = result_of(bench, 1)
-    assert result["status"] == "completed"
-    assert result["micro_batches"] == 2
-    assert 50e6 < result["peak_bytes"] < 1e12, "of this process, whatever ran in it before"
-    told = read_records(bench.trial.attempt(1) / "metrics.jsonl")
-    (fitted, changed) = [r for r in told if r["record"] == "memory"]
-    assert (fitted["pieces"], fitted["probed_bytes"], changed["pieces"]) == (1, None, 2)
-    assert 0 < fitted["estimated_bytes"] < fitted["limit_bytes"]
 
 
 def test_a_step_that_cannot_be_taken_back_interrupts_the_trial(bench, monkeypatch):

@@ -28,7 +28,6 @@ from hydragnn_hpo.training import trial as module
 from hydragnn_hpo.training.divergence import Diverged
 from hydragnn_hpo.training.trial import (
     _reason,
-    curves,
     load_trial,
     rank_main,
     run_by_hand,
@@ -255,14 +254,6 @@ def test_by_hand_requests_of_an_agent_are_not_read(bench, ask):
     assert run_by_hand(bench.trial)[0] == 0
 
 
-def test_by_hand_an_interruption_says_how_to_go_on(bench, monkeypatch):
-    bench.configure(epochs=3)
-    monkeypatch.setenv("HYDRAGNN_HPO_END", str(time.time()))
-    code, sentence = run_by_hand(bench.trial)
-    assert code == INTERRUPTED
-    assert sentence.endswith("interrupted; run the same command again to go on.")
-
-
 def test_load_trial_finds_a_store_relative_to_the_trial(bench, store):
     bench.configure()
     text = bench.trial.config.read_text()
@@ -318,11 +309,6 @@ def test_a_lost_peer_is_no_failure(bench, monkeypatch):
     monkeypatch.setattr(module, "join_ranks", lost)
     assert rank_main(spec) == PEER_LOST
     assert not (bench.trial.attempt(1) / "result.json").exists()
-
-
-def test_curves_are_numbers_at_any_depth():
-    found = dict(curves({"a": {"b": {"c": 1}}, "name": "x", "none": None, "epoch": 3, "d": 0.5}))
-    assert found == {"a/b/c": 1.0, "d": 0.5}
 
 
 def test_a_trial_shows_its_epochs_on_request(bench):
