@@ -14,7 +14,6 @@ from torch import nn
 from hydragnn_hpo.errors import StorageError
 from hydragnn_hpo.training import checkpoint, ddp
 from hydragnn_hpo.training.checkpoint_saver import (
-    BackgroundJob,
     prune_checkpoints,
 )
 from hydragnn_hpo.training.train_state import AveragedWeights
@@ -56,18 +55,6 @@ def test_damage_is_a_sentence(tmp_path, damage):
             path.mkdir()
     with pytest.raises(StorageError, match=r"last.safetensors: cannot be read as a checkpoint \("):
         checkpoint.read_checkpoint(path)
-
-
-def test_a_job_runs_beside_us_and_the_next_waits_for_it():
-    background, gate, order = BackgroundJob(), threading.Event(), []
-    background.start(lambda: (gate.wait(60), order.append("first")))
-    assert background.busy
-    assert order == []
-    threading.Timer(0.05, gate.set).start()
-    background.start(lambda: order.append("second"))
-    background.wait()
-    assert order == ["first", "second"]
-    assert not background.busy
 
 
 @pytest.fixture

@@ -82,7 +82,8 @@ def test_predictions_are_of_the_best_epoch_and_never_of_test(bench, columns):
     assert len(arrays["sel/charge"]) == columns.num_nodes()[columns.indices_of("sel")].sum()
 
 
-def test_a_rung_stops_and_the_next_attempt_goes_on(bench, tmp_path):
+def test_a_rung_stops_and_the_next_attempt_goes_on(bench):
+    """That nothing of the break is left in weights and errors is seen in test_trainer.py."""
     bench.configure(epochs=4, ema=0.5)
     assert rank_main(bench.place(1, epochs=2)) == 0
     assert result_of(bench)["status"] == "stopped"
@@ -91,16 +92,8 @@ def test_a_rung_stops_and_the_next_attempt_goes_on(bench, tmp_path):
     assert result_of(bench, 2)["status"] == "completed"
     ready = records_of(bench, 2)[1]
     assert (ready["record"], ready["resumed"], ready["reached"]) == ("ready", True, 2)
-    told = [r["objective"] for a in (1, 2) for r in records_of(bench, a) if r["record"] == "epoch"]
-
-    unbroken = type(bench)(tmp_path / "unbroken", bench.store)
-    unbroken.configure(epochs=4, ema=0.5)
-    rank_main(unbroken.place(1, epochs=4))
-    assert told == [r["objective"] for r in records_of(unbroken) if r["record"] == "epoch"]
-    assert len(told) == 4
-    one = load_file(bench.trial.attempt(2) / "predictions.safetensors")
-    other = load_file(unbroken.trial.attempt(1) / "predictions.safetensors")
-    assert all(np.array_equal(one[name], other[name]) for name in other)
+    told = [r["epoch"] for a in (1, 2) for r in records_of(bench, a) if r["record"] == "epoch"]
+    assert told == [1, 2, 3, 4]
 
 
 def test_early_stopping_is_completed_with_its_reason(bench):
@@ -252,16 +245,6 @@ def test_by_hand_requests_of_an_agent_are_not_read(bench, ask):
     bench.configure(epochs=2)
     ask(b"yield\n")
     assert run_by_hand(bench.trial)[0] == 0
-
-
-def test_load_trial_finds_a_store_relative_to_the_trial(bench, store):
-    bench.configure()
-    text = bench.trial.config.read_text()
-    (bench.trial.path / "here.bp").symlink_to(store)
-    bench.trial.config.write_text(text.replace(str(store), "here.bp"))
-    config, columns = load_trial(bench.trial)
-    assert config.data[0].store == "here.bp"
-    assert columns.num_graphs == 40
 
 
 @pytest.mark.parametrize(
