@@ -181,27 +181,24 @@ def test_functions_of_our_own_give_the_type_that_they_were_given():
         assert (matrix @ matrix).dtype is torch.bfloat16, "only inside"
 
 
-FORCES = {
-    "heads": {"energy": {}, "forces": {}},
-    "targets": {
-        "energy": {"level": "graph", "shape": "scalar"},
-        "forces": {"level": "node", "shape": "vector", "derived_from": "energy"},
-    },
-    "model": {"conv": "painn"},
-}
-
-
-def test_forces_are_refused_in_bf16():
+def test_forces_are_refused_in_bf16_unless_they_are_wanted_or_direct():
+    target = {"level": "node", "shape": "vector", "derived_from": "energy"}
+    values = {
+        "heads": {"energy": {}, "forces": {}},
+        "targets": {"energy": {"level": "graph", "shape": "scalar"}, "forces": target},
+        "model": {"conv": "painn"},
+    }
+    rough = values | {"training": {"precision": "bf16"}}
     with pytest.raises(
         ConfigError, match=r"head 'forces' predicts forces.*bf16_derivatives = true"
     ):
-        parse_config(FORCES | {"training": {"precision": "bf16"}}, TrialHeads, where="here")
-    for training in (
-        {"precision": "bf16", "bf16_derivatives": True}, {"precision": "tf32"}, {}
-    ):  # fmt: skip
-        parse_config(FORCES | {"training": training}, TrialHeads, where="here")
-    direct = FORCES | {"heads": {"energy": {}, "forces": {"gradient": False}}}
-    parse_config(direct | {"training": {"precision": "bf16"}}, TrialHeads, where="here")
+        parse_config(rough, TrialHeads, where="here")
+    for given in (
+        values | {"training": {"precision": "bf16", "bf16_derivatives": True}},
+        values | {"training": {"precision": "tf32"}},
+        rough | {"heads": {"energy": {}, "forces": {"gradient": False}}},
+    ):
+        parse_config(given, TrialHeads, where="here")
 
 
 def test_products_are_rounded_with_tf32_alone():
