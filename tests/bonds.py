@@ -10,9 +10,9 @@ BONDS = torch.tensor([[0, 1], [2, 0], [0, 3], [2, 2], [0, 1]])
 alone."""
 
 
-def links_between(paired, bonds=BONDS):
-    """Links of five nodes: bonds laid out in pairs, or in an order without pairs."""
-    sender, receiver = torch.cat((bonds, bonds.flip(1))).unbind(1)
+def links_between(paired):
+    """Links of five nodes: ``BONDS`` laid out in pairs, or in an order without pairs."""
+    sender, receiver = torch.cat((BONDS, BONDS.flip(1))).unbind(1)
     if paired:
         return build_paired_links(sender, receiver, torch.argsort(receiver, stable=True), 5)
     return build_links(sender.flip(0), receiver.flip(0), 5)

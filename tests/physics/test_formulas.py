@@ -6,6 +6,7 @@ import torch
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.flop_counter import FlopCounterMode
 
+from hydragnn_hpo.config.convs import CONV_SPECS
 from hydragnn_hpo.config.model_config import HeadConfig, ModelConfig, count_parameters
 from hydragnn_hpo.config.trial_size import forward_flops, kept_bytes
 from hydragnn_hpo.model.gnn import MultiHeadGNN, Trunk
@@ -14,6 +15,11 @@ from hydragnn_hpo.testing.sample_structures import CUTOFF, batch_structures, ran
 ENERGY = {"level": "graph", "shape": "scalar", "mean": 0.0, "std": 1.0}
 TARGETS = {"energy": ENERGY, "force": {**ENERGY, "level": "node", "shape": "vector"}}
 SIZES = [(16, 1, 8), (48, 3, 20)]
+
+
+@pytest.fixture(params=list(CONV_SPECS))
+def conv(request):
+    return request.param
 
 
 @pytest.fixture

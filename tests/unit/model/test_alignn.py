@@ -8,9 +8,8 @@ from scipy.special import eval_legendre
 
 from hydragnn_hpo.config.convs import Dimensions
 from hydragnn_hpo.config.convs.angular import ALIGNN, AlignnOptions
-from hydragnn_hpo.model.convs.alignn import AlignnConv, gated_mean, silu_of_norm
+from hydragnn_hpo.model.convs.alignn import AlignnConv
 from hydragnn_hpo.model.edges import envelope
-from hydragnn_hpo.model.scatter import build_links
 
 pytestmark = pytest.mark.usefixtures("fp64")
 CUTOFF, REACH = 4.0, 3.0
@@ -75,29 +74,6 @@ def test_three_layers_equal_the_equations(paired, lines):
     assert state is None
     for conv, place in zip(layers, places, strict=True):
         assert sum(p.numel() for p in conv.parameters()) == ALIGNN.parameters(place, options)
-
-
-def test_gated_mean_and_bent_norm_have_two_derivatives():
-    torch.manual_seed(0)
-    links = build_links(torch.tensor([0, 1, 2, 2]), torch.tensor([1, 0, 0, 1]), 3)
-    inputs = [torch.randn(n, w, requires_grad=True) for n, w in ((3, 2), (4, 2), (4, 1))]
-
-    def mean(*inputs):
-        return gated_mean(*inputs, links)
-
-    assert torch.autograd.gradcheck(mean, inputs)
-    assert torch.autograd.gradgradcheck(mean, inputs)
-    inputs = [torch.randn(*shape, requires_grad=True) for shape in ((4, 3), (3,), (3,))]
-    expected = F.silu(F.layer_norm(inputs[0], (3,), *inputs[1:]))
-    torch.testing.assert_close(silu_of_norm(*inputs), expected)
-    wanted = torch.autograd.grad(expected.square().sum(), inputs)
-    for twice in (False, True):
-        found = torch.autograd.grad(
-            silu_of_norm(*inputs).square().sum(), inputs, create_graph=twice
-        )
-        torch.testing.assert_close(found, wanted)
-    assert torch.autograd.gradcheck(silu_of_norm, inputs)
-    assert torch.autograd.gradgradcheck(silu_of_norm, inputs)
 
 
 def test_a_longer_reach_counts_as_the_cutoff():

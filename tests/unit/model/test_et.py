@@ -3,18 +3,13 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from bonds import BONDS, directed_edges, links_between
-from torch.autograd import gradcheck, gradgradcheck
+from bonds import directed_edges
 
 from hydragnn_hpo.config.convs import Dimensions
 from hydragnn_hpo.config.convs.vector import ETOptions
-from hydragnn_hpo.model.convs.et import ETConv, attention_sum, edge_scores
+from hydragnn_hpo.model.convs.et import ETConv
 
 NODES, FEATURES, HEADS = 5, 4, 2
-
-
-def drawn(*shape):
-    return torch.randn(shape, dtype=torch.float64, requires_grad=True)
 
 
 def by_head(values):
@@ -28,26 +23,6 @@ def paired(request):
 
 def ends(made):
     return enumerate(zip(made.sender.tolist(), made.receiver.tolist(), strict=True))
-
-
-def test_scores_and_attended_sums_have_two_derivatives(paired):
-    """What they are is seen in the layer below."""
-    links, rows = links_between(paired), len(BONDS) * (1 if paired else 2)
-    received, sent, filters = drawn(NODES, FEATURES), drawn(NODES, FEATURES), drawn(rows, FEATURES)
-    weights = drawn(2 * len(BONDS), HEADS)
-
-    def score(*given):
-        return edge_scores(*given, links, HEADS)
-
-    def attend(*given):
-        return attention_sum(*given, links)
-
-    for function, inputs in (
-        (score, (received, sent, filters)),
-        (attend, (sent, filters, weights)),
-    ):
-        assert gradcheck(function, inputs)
-        assert gradgradcheck(function, inputs)
 
 
 def slow_layer(conv, scalars, state, edges):

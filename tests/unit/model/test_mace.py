@@ -4,15 +4,13 @@ import math
 
 import pytest
 import torch
-from bonds import BONDS, directed_edges, links_between
+from bonds import directed_edges
 from scipy.special import eval_legendre
-from torch.autograd import gradcheck, gradgradcheck
 
 from hydragnn_hpo.config.convs import Dimensions
-from hydragnn_hpo.config.convs.vector import MACEOptions, pairs, paths, start
+from hydragnn_hpo.config.convs.vector import MACEOptions, paths, start
 from hydragnn_hpo.model.convs.mace import MACEConv
 from hydragnn_hpo.model.tensor_product import (
-    coupled_sum,
     coupling_coefficients,
     spherical_harmonics,
 )
@@ -56,30 +54,6 @@ def test_couplings_turn_and_are_scaled(path):
     torch.testing.assert_close(turned, matrix, rtol=0, atol=1e-10)
     rows = matrix.square().sum((1, 2))
     torch.testing.assert_close(rows, torch.ones_like(rows))
-
-
-@pytest.mark.parametrize("path", EVERY)
-def test_pairs_hold_every_product_that_counts(path):
-    counts = set(pairs((path,)))
-    entries = torch.from_numpy(coupling_coefficients(*path)).abs().amax(0).nonzero().tolist()
-    assert {(start(path[0]) + a, start(path[1]) + b) for a, b in entries} <= counts
-    assert {(min(p), max(p)) for p in counts} == set(pairs((path,), same=True))
-
-
-@pytest.mark.parametrize(("sent", "arrive"), [(1, 1), (1, 3), (3, 1), (3, 5), (3, 2)])
-@pytest.mark.parametrize("paired", [True, False])
-@pytest.mark.parametrize("bonds", [BONDS, BONDS[:0]])
-def test_coupled_sums_equal_a_loop_and_so_do_two_derivatives(paired, sent, arrive, bonds):
-    made, rows = links_between(paired, bonds), len(bonds) * (1 if paired else 2)
-    shapes = ((5, sent, 2), (rows, 2), (2 * len(bonds), arrive, sent))
-    inputs = [torch.randn(s, dtype=torch.float64, requires_grad=True) for s in shapes]
-    values, filters, mixing = inputs
-    expected = torch.zeros(5, arrive, 2, dtype=torch.float64)
-    for edge, (j, i) in enumerate(zip(made.sender.tolist(), made.receiver.tolist(), strict=True)):
-        expected[i] += (mixing[edge] @ values[j]) * filters[edge % rows]
-    torch.testing.assert_close(coupled_sum(*inputs, made), expected)
-    assert gradcheck(lambda *given: coupled_sum(*given, made), inputs)
-    assert gradgradcheck(lambda *given: coupled_sum(*given, made), inputs, fast_mode=True)
 
 
 def slow_products(conv, scalars, single):

@@ -91,31 +91,12 @@ class FeedsNobody(SoundVectors):
         return self.mix(super().arrows(scalars, edges))
 
 
-@breaks("no edges")
-class SkipsWithoutEdges(Sound):
-    def forward(self, scalars, state, edges):
-        if len(edges.sender) == 0 and len(scalars):
-            return torch.zeros_like(scalars), None
-        return super().forward(scalars, state, edges)
-
-
 @breaks("empty batch")
 class SkipsWithoutNodes(Sound):
     def forward(self, scalars, state, edges):
         if len(scalars) == 0:
             return torch.zeros_like(scalars), None
         return super().forward(scalars, state, edges)
-
-
-@breaks("empty batch")
-class LearnsFromNothing(Sound):
-    """Its bias has a gradient although no node does: the sum of no rows is taken as 1."""
-
-    def forward(self, scalars, state, edges):
-        change, _ = super().forward(scalars, state, edges)
-        if len(scalars) == 0:
-            self.out.bias.register_hook(lambda slope: slope + 1.0)
-        return change, None
 
 
 @breaks("float32")
@@ -168,15 +149,6 @@ class SeesX(Sound):
 
 
 @breaks("reflection")
-class TakesATripleProduct(SoundVectors):
-    def forward(self, scalars, state, edges):
-        change, arrows = super().forward(scalars, state, edges)
-        one, two, three = arrows[..., 0], arrows[..., 1], arrows[..., 2]
-        volume = (torch.linalg.cross(one, two) * three).sum(1, keepdim=True)
-        return change + volume, arrows
-
-
-@breaks("reflection")
 class GivesPseudovectors(SoundVectors):
     def forward(self, scalars, state, edges):
         change, _ = Sound.forward(self, scalars, state, edges)
@@ -225,15 +197,6 @@ class IsDeaf(Sound):
 class FallsQuadratically(Sound):
     def filters(self, edges):
         return edges.expand_pairs(self.filter(edges.pair_basis) * edges.pair_envelope ** (2 / 3))
-
-
-@breaks("cutoff")
-class DividesByTheCount(Sound):
-    """Messages vanish smoothly, but the number that they are divided by jumps."""
-
-    def gathered(self, scalars, edges):
-        counts = edges.sum_messages(torch.ones_like(edges.envelope)).clamp(min=1.0)
-        return super().gathered(scalars, edges) / counts
 
 
 @breaks("gradient", "force training")
@@ -294,8 +257,7 @@ class BranchesOnValues(Sound):
         return found if found.numel() and bool(found.sum() > 1e9) else found * 1.0
 
 
-QUICK = [name for name in CHECKS if name not in ("compile", "export")]
-WITHOUT_COMPILER = {n: b for n, b in BROKEN.items() if not b[1] & {"compile"}}
+COSTLY = {"compile", "export"}
 
 
 @pytest.mark.parametrize("conv", [Sound, SoundVectors])
@@ -303,20 +265,13 @@ def test_a_sound_conv_passes_everything(conv):
     assert [finding.sentence for finding in check_conv(conv).failures] == []
 
 
-@pytest.mark.parametrize(("conv", "expected"), WITHOUT_COMPILER.values(), ids=WITHOUT_COMPILER)
+@pytest.mark.parametrize(("conv", "expected"), BROKEN.values(), ids=BROKEN)
 def test_a_broken_conv_fails_what_it_breaks_and_nothing_else(conv, expected):
-    only = [*QUICK, "export"] if "export" in expected else QUICK
-    report = check_conv(conv, only=only)
-    assert {f.name for f in report.failures} == set(expected), [
-        (f.name, f.sentence) for f in report.failures
-    ]
+    report = check_conv(conv, only=set(CHECKS) - COSTLY | expected)
+    found = {finding.name: finding.sentence for finding in report.failures}
+    assert set(found) == expected, found
     assert not report.passed
     assert all(finding.advice for finding in report.failures)
-
-
-def test_a_conv_that_differs_when_compiled_is_found():
-    report = check_conv(ActsUpWhenCompiled, only=["compile", "repeat", "export"])
-    assert [finding.name for finding in report.failures] == ["compile"]
 
 
 def test_atoms_at_their_images_are_found_where_edges_forget_shifts(monkeypatch):

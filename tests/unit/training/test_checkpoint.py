@@ -14,7 +14,6 @@ from torch import nn
 from hydragnn_hpo.errors import StorageError
 from hydragnn_hpo.training import checkpoint, ddp
 from hydragnn_hpo.training.checkpoint_saver import (
-    BackgroundJob,
     prune_checkpoints,
 )
 from hydragnn_hpo.training.train_state import AveragedWeights
@@ -56,37 +55,6 @@ def test_damage_is_a_sentence(tmp_path, damage):
             path.mkdir()
     with pytest.raises(StorageError, match=r"last.safetensors: cannot be read as a checkpoint \("):
         checkpoint.read_checkpoint(path)
-
-
-def test_names_under_a_prefix_do_not_mix():
-    tensors = {"model/a": torch.ones(1), "modelling/a": torch.zeros(1), "best/model/a": None}
-    assert checkpoint.strip_prefix("model", tensors) == {"a": tensors["model/a"]}
-    assert checkpoint.strip_prefix("best", checkpoint.add_prefix("best", {"x/y": 1})) == {"x/y": 1}
-
-
-def test_a_job_runs_beside_us_and_the_next_waits_for_it():
-    background, gate, order = BackgroundJob(), threading.Event(), []
-    background.start(lambda: (gate.wait(60), order.append("first")))
-    assert background.busy
-    assert order == []
-    threading.Timer(0.05, gate.set).start()
-    background.start(lambda: order.append("second"))
-    background.wait()
-    assert order == ["first", "second"]
-    assert not background.busy
-
-
-def test_what_a_job_raised_meets_who_comes_next_once():
-    background = BackgroundJob()
-
-    def fails():
-        raise StorageError("full")
-
-    for meet in (background.wait, lambda: background.start(int)):
-        background.start(fails)
-        with pytest.raises(StorageError, match="full"):
-            meet()
-        background.wait()
 
 
 @pytest.fixture
@@ -174,22 +142,6 @@ def test_best_is_not_written_again_unless_it_changed(train, tmp_path, monkeypatc
     for epoch in range(1, 5):
         trainer.run(epoch, go, tmp_path)
     assert asked == ["best", "last", "last", "best", "last", "last"]
-
-
-def test_an_optimizer_with_other_groups_takes_the_state_over(train, tmp_path):
-    first = train(epochs=2)
-    first.run(1, go, tmp_path)
-    second = train(epochs=2)
-    groups = second.optimizer.param_groups
-    groups[0]["params"], groups[1]["params"] = groups[1]["params"], groups[0]["params"]
-    groups[0]["weight_decay"], groups[1]["weight_decay"] = (
-        groups[1]["weight_decay"],
-        groups[0]["weight_decay"],
-    )
-    second.resume(tmp_path)
-    for trainer in (first, second):
-        trainer.run(2, go)
-    assert torch.equal(weights(first), weights(second))
 
 
 def test_nothing_is_written_twice_at_one_step(train, tmp_path):
@@ -364,19 +316,3 @@ def test_average_against_a_slow_loop():
         live = [step + 1.0, -float(step)]
         expected = [keep * e + (1 - keep) * v for e, v in zip(expected, live, strict=True)]
     assert average.mean["weight"][0].tolist() == pytest.approx(expected, rel=1e-14)
-
-
-def test_swap_shows_the_average_and_a_second_swap_undoes_it():
-    model = nn.Linear(3, 2)
-    average = AveragedWeights(model, 0.9)
-    with torch.no_grad():
-        model.bias.add_(1.0)
-    average.update(5)
-    live, mean = model.bias.detach().clone(), average.mean["bias"].clone()
-    assert not torch.equal(live, mean)
-    average.swap()
-    assert torch.equal(model.bias, mean)
-    assert torch.equal(average.mean["bias"], live)
-    average.swap()
-    assert torch.equal(model.bias, live)
-    assert torch.equal(average.mean["bias"], mean)

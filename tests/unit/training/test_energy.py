@@ -130,33 +130,35 @@ def test_a_counter_that_goes_away_counts_no_more(tmp_path):
     assert spent(energy, "train", "host") == pytest.approx(2.0)
 
 
-def test_a_gpu_is_found_by_its_address(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "bus_of", lambda _: "0000:c1:00.0")
+def nvidia():
     total = iter([1000, 1000, 4500])
-    nvml = SimpleNamespace(
+    return SimpleNamespace(
         nvmlInit=lambda: None,
         nvmlDeviceGetHandleByPciBusId_v2=lambda bus: f"handle of {bus.decode()}",
         nvmlDeviceGetTotalEnergyConsumption=lambda handle: next(total),
     )
-    monkeypatch.setitem(sys.modules, "pynvml", nvml)
-    energy = Energy(find(tmp_path, GPU, whole_host=False))
-    assert [c.name for c in energy.counters] == ["nvml/0000:c1:00.0"]
-    energy.count("train")
-    assert spent(energy, "train", "accelerator") == pytest.approx(3.5)
 
 
-def test_a_gpu_of_amd(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "bus_of", lambda _: "0000:c1:00.0")
-    monkeypatch.setattr(torch.version, "hip", "6.4")
+def amd():
     ticks = iter([0, 0, 2_000_000])
-    smi = SimpleNamespace(
+    return SimpleNamespace(
         amdsmi_init=lambda: None,
         amdsmi_get_processor_handle_from_bdf=lambda bus: bus,
         amdsmi_get_energy_count=lambda handle: {
             "energy_accumulator": next(ticks), "counter_resolution": 15.3, "timestamp": 1,
         },
     )  # fmt: skip
-    monkeypatch.setitem(sys.modules, "amdsmi", smi)
-    energy = Energy(find(tmp_path, GPU))
-    energy.count("val")
-    assert spent(energy, "val", "accelerator") == pytest.approx(30.6)
+
+
+@pytest.mark.parametrize(
+    ("name", "library", "hip", "joules"),
+    [("pynvml", nvidia, None, 3.5), ("amdsmi", amd, "6.4", 30.6)],
+)
+def test_a_gpu_is_found_by_its_address(tmp_path, monkeypatch, name, library, hip, joules):
+    monkeypatch.setattr(module, "bus_of", lambda _: "0000:c1:00.0")
+    monkeypatch.setattr(torch.version, "hip", hip)
+    monkeypatch.setitem(sys.modules, name, library())
+    energy = Energy(find(tmp_path, GPU, whole_host=False))
+    assert [c.name.partition("/")[2] for c in energy.counters] == ["0000:c1:00.0"]
+    energy.count("train")
+    assert spent(energy, "train", "accelerator") == pytest.approx(joules)

@@ -40,17 +40,6 @@ def test_predictions_are_in_the_order_asked_for(trainer, monkeypatch, edges_per_
         np.testing.assert_allclose(found[name], values, rtol=0, atol=1e-13)
 
 
-def test_pieces_hold_every_graph_once_and_stay_small(trainer, monkeypatch):
-    monkeypatch.setattr(evaluate, "EDGES_PER_BATCH", 25)
-    indices = np.arange(40)[::-1].copy()
-    pieces = list(trainer.feed.share_in_batches(indices))
-    assert torch.cat([piece.graph_index for piece in pieces]).tolist() == indices.tolist()
-    assert len(pieces) > 5
-    largest = trainer.graphs.num_edges().max()
-    edges = trainer.graphs.num_edges()
-    assert all(edges[p.graph_index.numpy()].sum() <= 25 + largest for p in pieces)
-
-
 def test_no_graphs_no_predictions(trainer):
     nothing = np.array([], dtype=np.int64)
     found = predict_split(trainer.model, trainer.feed, nothing)

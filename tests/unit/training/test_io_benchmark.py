@@ -68,12 +68,6 @@ def test_nothing_is_learned_counted_or_recorded(train):
     assert trainer.records == []
 
 
-def test_each_way_measures_what_leaves_out_more(train):
-    alone = measure_trainer(train(), ("synthetic",))
-    assert set(alone.seconds) == {"synthetic"}
-    assert "--io real" in alone.sentence
-
-
 def test_time_is_limited(train, monkeypatch):
     monkeypatch.setattr(module, "SECONDS", 0.3)
     monkeypatch.setattr(module, "FEWEST", 10**6)

@@ -122,12 +122,3 @@ def test_loss_is_that_of_the_graphs_drawn(pair):
     trainer.run(1, go)
     (told,) = [values for kind, values in records if kind == "epoch"]
     assert told["loss"] == pytest.approx(expected, rel=1e-6)
-
-
-def test_a_budget_of_atoms_trains(train, columns):
-    trainer = train(global_batch=None, batch_atoms=20)
-    steps = seen_by(trainer)
-    trainer.run(2, go)
-    assert len(steps) == 2 * trainer.order.steps_per_epoch
-    assert trainer.total_steps == 4 * trainer.order.steps_per_epoch
-    assert all(0 < columns.num_nodes()[step].sum() <= 20 for step in steps)

@@ -9,12 +9,9 @@ import torch
 from hydragnn_hpo.campaign.outcome import EndedAttempt, read_outcome
 from hydragnn_hpo.config.trial_config import HALVED, PEER_LOST
 from hydragnn_hpo.files import write_json
-from hydragnn_hpo.metrics_log import read_records
 from hydragnn_hpo.training import stepper as stepping
 from hydragnn_hpo.training.memory import CPU_IS_FULL
 from hydragnn_hpo.training.micro_batches import MicroBatches, read_known_pieces
-from hydragnn_hpo.training.trainer import Trainer
-from hydragnn_hpo.training.trial import rank_main, run_by_hand
 
 from .conftest import difference, epochs, go
 
@@ -96,23 +93,6 @@ def test_a_step_that_does_not_fit_is_taken_again_in_more_pieces(train, full_at, 
     assert changes == [1, 2, 4]
 
 
-@pytest.mark.parametrize("depth", [1, 2])
-def test_batches_made_ahead_are_cut_again(train, full_at, monkeypatch, depth):
-    undisturbed = train()
-    undisturbed.run(2, go)
-    monkeypatch.setattr(Trainer, "prefetch_depth", lambda _: depth)
-    trainer = train()
-    full_at({1})
-    taken, take = [], trainer.stepper.take_step
-    trainer.stepper.take_step = lambda indices, batches, **where: (
-        taken.append(len(batches)),
-        take(indices, batches, **where),
-    )[1]
-    trainer.run(2, go)
-    assert taken == [1, 1, *[2] * 7], "the second step twice"
-    assert difference(trainer, undisturbed) < 1e-12
-
-
 def test_no_room_to_make_batches_ahead_waits_for_their_turn(train, monkeypatch):
     undisturbed = train()
     undisturbed.run(1, go)
@@ -184,46 +164,6 @@ def test_pieces_at_another_width_keep_their_size(tmp_path, shares, pieces):
     assert read_known_pieces(tmp_path, shares) == 1
     write_json(tmp_path / "micro.json", {"pieces": 4, "shares": 2})
     assert read_known_pieces(tmp_path, shares) == pieces
-
-
-def result_of(bench, attempt):
-    return json.loads((bench.trial.attempt(attempt) / "result.json").read_text())
-
-
-def test_a_trial_that_ran_out_of_memory_says_its_pieces(bench, full_at):
-    bench.configure(epochs=2)
-    full_at({3})
-    assert rank_main(bench.place(epochs=2)) == 0
-    result = result_of(bench, 1)
-    assert result["status"] == "completed"
-    assert result["micro_batches"] == 2
-    assert 50e6 < result["peak_bytes"] < 1e12, "of this process, whatever ran in it before"
-    told = read_records(bench.trial.attempt(1) / "metrics.jsonl")
-    (fitted, changed) = [r for r in told if r["record"] == "memory"]
-    assert (fitted["pieces"], fitted["probed_bytes"], changed["pieces"]) == (1, None, 2)
-    assert 0 < fitted["estimated_bytes"] < fitted["limit_bytes"]
-
-
-def test_a_step_that_cannot_be_taken_back_interrupts_the_trial(bench, monkeypatch):
-    """By hand: the same command goes on, in more pieces."""
-    bench.configure(epochs=2)
-    take = stepping.Stepper.take_step
-
-    def half_sent(stepper, *arguments, **where):
-        if where["step"] == 2:
-            stepper.bound = "gradients"
-            raise FULL["gpu"]
-        return take(stepper, *arguments, **where)
-
-    monkeypatch.setattr(stepping.Stepper, "take_step", half_sent)
-    code, said = run_by_hand(bench.trial)
-    assert code == HALVED
-    assert said.endswith("interrupted; run the same command again to go on.")
-    assert read_known_pieces(bench.trial.checkpoints, 1) == 2
-    assert not (bench.trial.attempt(1) / "result.json").exists()
-    monkeypatch.setattr(stepping.Stepper, "take_step", take)
-    code, said = run_by_hand(bench.trial)
-    assert (code, result_of(bench, 2)["micro_batches"]) == (0, 2)
 
 
 @pytest.mark.parametrize("restarts", [0, 3])

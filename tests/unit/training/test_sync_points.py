@@ -42,14 +42,3 @@ def test_quick_steps_are_looked_after_once_a_second():
 
 def test_a_resumed_training_counts_its_own_steps_only():
     assert course(0.5, 1010, start=1000)[0] == [1001, 1003, 1005, 1007, 1009]
-
-
-def test_wishes_and_checkpoints():
-    wish = "go"
-    looks = SyncPoints(ALONE, lambda: wish)
-    assert looks.agree(1, save=False) == ("go", False)
-    assert looks.agree(2, save=True) == ("go", True)
-    wish = "stop"
-    assert looks.agree(3, save=False) == ("stop", False)
-    wish = "interrupt"
-    assert looks.agree(4, save=True) == ("interrupt", True)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from hydragnn_hpo.errors import ConfigError, DataError
-from hydragnn_hpo.training import checkpoint, ddp, parallel
+from hydragnn_hpo.training import checkpoint, ddp
 from hydragnn_hpo.training import trainer as module
 from hydragnn_hpo.training.checkpoint_saver import BackgroundJob
 from hydragnn_hpo.training.divergence import Diverged
@@ -101,12 +101,6 @@ def test_a_stop_is_obeyed_at_the_end_of_the_epoch(train, tmp_path, look_always):
     assert (again.progress.epoch, again.progress.step) == (2, 8)
 
 
-def test_a_stop_before_the_first_validation_waits_for_it(train, tmp_path, look_always):
-    trainer = train(epochs=9)
-    assert trainer.run(9, lambda: "stop", tmp_path) == "stop"
-    assert (trainer.progress.epoch, trainer.progress.best_epoch) == (1, 1)
-
-
 @pytest.mark.parametrize("step", [1, 5, 7, 8])
 def test_an_interruption_is_obeyed_between_two_steps(train, tmp_path, look_always, step):
     unbroken = train(epochs=3, ema=0.5)
@@ -127,42 +121,6 @@ def test_an_interruption_is_obeyed_between_two_steps(train, tmp_path, look_alway
     assert torch.equal(weights(again), weights(unbroken))
     told = [(r["loss"], r["objective"]) for r in epochs(trainer) + epochs(again)]
     assert told == [(r["loss"], r["objective"]) for r in epochs(unbroken)]
-
-
-def test_checkpoints_come_by_time_and_at_the_end(train, tmp_path, look_always):
-    rare = train(checkpoint_seconds=1e6)
-    rare.run(3, go, tmp_path)
-    often = train(checkpoint_seconds=0.0)
-    often.run(3, go, tmp_path)
-    saved = [
-        [(r["epoch"], r["step"]) for r in t.records if r["record"] == "checkpoint"]
-        for t in (rare, often)
-    ]
-    assert saved == [[(3, 12)], [(step // 4, step) for step in range(1, 13)]]
-
-
-@pytest.mark.parametrize("limit", [1e-3, 0.2, None])
-def test_gradients_are_clipped_to_the_norm(train, monkeypatch, limit):
-    trainer = train(clip_norm=limit)
-    seen = []
-    before = parallel.nn.utils.get_total_norm
-    monkeypatch.setattr(
-        parallel.nn.utils, "get_total_norm", lambda g: seen.append(before(g).item()) or before(g)
-    )
-    after = []
-    step = trainer.optimizer.step
-
-    def watched():
-        grads = [p.grad.flatten() for p in trainer.model.parameters() if p.grad is not None]
-        after.append(torch.cat(grads).norm().item())
-        step()
-
-    trainer.optimizer.step = watched
-    trainer.run(1, go)
-    assert len(seen) == len(after) == 4
-    assert min(seen) > 1e-3, "else nothing is clipped"
-    expected = [min(norm, limit or norm) for norm in seen]
-    assert after == pytest.approx(expected, rel=1e-4)
 
 
 def test_the_course_of_the_learning_rate_is_laid_over_the_full_budget(train):
@@ -201,15 +159,6 @@ def test_a_head_without_any_validation_target_is_refused(train, columns):
     masks["energy"][columns.indices_of("val")] = False
     with pytest.raises(DataError, match=r"head 'energy': .*validation split .*; drop the head"):
         train(columns=replace(columns, masks=masks))
-
-
-def test_counts_are_components_that_a_graph_has(train, columns):
-    trainer = train(conv="painn", heads={"energy": {}, "charge": {}, "push": {}})
-    for graph in range(columns.num_graphs):
-        nodes = range(columns.node_offset[graph], columns.node_offset[graph + 1])
-        assert trainer.counts["energy"][graph] == int(graph % 5 != 0)
-        assert trainer.counts["charge"][graph] == sum(i % 3 != 0 for i in range(len(nodes)))
-        assert trainer.counts["push"][graph] == 3 * len(nodes)
 
 
 @pytest.fixture

@@ -28,7 +28,6 @@ from hydragnn_hpo.training import trial as module
 from hydragnn_hpo.training.divergence import Diverged
 from hydragnn_hpo.training.trial import (
     _reason,
-    curves,
     load_trial,
     rank_main,
     run_by_hand,
@@ -83,7 +82,8 @@ def test_predictions_are_of_the_best_epoch_and_never_of_test(bench, columns):
     assert len(arrays["sel/charge"]) == columns.num_nodes()[columns.indices_of("sel")].sum()
 
 
-def test_a_rung_stops_and_the_next_attempt_goes_on(bench, tmp_path):
+def test_a_rung_stops_and_the_next_attempt_goes_on(bench):
+    """That nothing of the break is left in weights and errors is seen in test_trainer.py."""
     bench.configure(epochs=4, ema=0.5)
     assert rank_main(bench.place(1, epochs=2)) == 0
     assert result_of(bench)["status"] == "stopped"
@@ -92,16 +92,8 @@ def test_a_rung_stops_and_the_next_attempt_goes_on(bench, tmp_path):
     assert result_of(bench, 2)["status"] == "completed"
     ready = records_of(bench, 2)[1]
     assert (ready["record"], ready["resumed"], ready["reached"]) == ("ready", True, 2)
-    told = [r["objective"] for a in (1, 2) for r in records_of(bench, a) if r["record"] == "epoch"]
-
-    unbroken = type(bench)(tmp_path / "unbroken", bench.store)
-    unbroken.configure(epochs=4, ema=0.5)
-    rank_main(unbroken.place(1, epochs=4))
-    assert told == [r["objective"] for r in records_of(unbroken) if r["record"] == "epoch"]
-    assert len(told) == 4
-    one = load_file(bench.trial.attempt(2) / "predictions.safetensors")
-    other = load_file(unbroken.trial.attempt(1) / "predictions.safetensors")
-    assert all(np.array_equal(one[name], other[name]) for name in other)
+    told = [r["epoch"] for a in (1, 2) for r in records_of(bench, a) if r["record"] == "epoch"]
+    assert told == [1, 2, 3, 4]
 
 
 def test_early_stopping_is_completed_with_its_reason(bench):
@@ -255,24 +247,6 @@ def test_by_hand_requests_of_an_agent_are_not_read(bench, ask):
     assert run_by_hand(bench.trial)[0] == 0
 
 
-def test_by_hand_an_interruption_says_how_to_go_on(bench, monkeypatch):
-    bench.configure(epochs=3)
-    monkeypatch.setenv("HYDRAGNN_HPO_END", str(time.time()))
-    code, sentence = run_by_hand(bench.trial)
-    assert code == INTERRUPTED
-    assert sentence.endswith("interrupted; run the same command again to go on.")
-
-
-def test_load_trial_finds_a_store_relative_to_the_trial(bench, store):
-    bench.configure()
-    text = bench.trial.config.read_text()
-    (bench.trial.path / "here.bp").symlink_to(store)
-    bench.trial.config.write_text(text.replace(str(store), "here.bp"))
-    config, columns = load_trial(bench.trial)
-    assert config.data[0].store == "here.bp"
-    assert columns.num_graphs == 40
-
-
 @pytest.mark.parametrize(
     ("error", "reason"),
     [
@@ -318,11 +292,6 @@ def test_a_lost_peer_is_no_failure(bench, monkeypatch):
     monkeypatch.setattr(module, "join_ranks", lost)
     assert rank_main(spec) == PEER_LOST
     assert not (bench.trial.attempt(1) / "result.json").exists()
-
-
-def test_curves_are_numbers_at_any_depth():
-    found = dict(curves({"a": {"b": {"c": 1}}, "name": "x", "none": None, "epoch": 3, "d": 0.5}))
-    assert found == {"a/b/c": 1.0, "d": 0.5}
 
 
 def test_a_trial_shows_its_epochs_on_request(bench):

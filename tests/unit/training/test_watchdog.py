@@ -44,43 +44,40 @@ def mark(step, phase, *, since=0.0, silent=0.0, now=1000.0):
     return ProgressMark(step, phase, now - since, now - silent)
 
 
-def say(*marks):
-    return name_stragglers(dict(enumerate(marks)), len(marks), now=1000.0, every=5.0)
-
-
-def test_the_rank_with_fewer_steps_is_behind():
-    waiting = [mark(121, "backward", since=300) for _ in range(3)]
-    assert say(*waiting, mark(120, "data", since=301)) == (
-        "rank 3 is at step 120 (data) for 301 s; ranks 0-2 wait at step 121 (backward)"
-    )
-
-
-def test_in_the_same_step_the_phase_decides():
-    assert say(mark(7, "data", since=40), mark(7, "backward")) == (
-        "rank 0 is at step 7 (data) for 40 s; rank 1 waits at step 7 (backward)"
-    )
-    assert say(mark(7, "checkpoint", since=40), mark(7, "data")).startswith("rank 0 is at")
-    assert say(mark(7, "val"), mark(7, "look", since=40)).startswith("rank 1 is at")
-
-
-def test_a_rank_that_says_nothing_is_stopped_or_gone():
-    """It stands in the same collective, but its watchdog does not speak either."""
-    said = say(mark(5, "backward"), mark(5, "backward", since=60, silent=60), mark(5, "backward"))
-    assert said == (
-        "rank 1 is at step 5 (backward) for 60 s and is stopped or gone; "
-        "ranks 0, 2 wait at step 5 (backward)"
-    )
-    only = name_stragglers({0: mark(1, "data")}, 2, now=1000.0, every=5.0)
-    assert only == "rank 1 has never said where it is; rank 0 waits at step 1 (data)"
-
-
-def test_where_all_wait_it_is_the_network():
-    assert say(mark(5, "backward"), mark(5, "backward")) == (
-        "and all ranks wait for each other at step 5 (backward): look at the network"
+@pytest.mark.parametrize(
+    ("marks", "said"),
+    [
+        (
+            [mark(121, "backward", since=300)] * 3 + [mark(120, "data", since=301)],
+            "rank 3 is at step 120 (data) for 301 s; ranks 0-2 wait at step 121 (backward)",
+        ),
+        (
+            [mark(7, "data", since=40), mark(7, "backward")],
+            "rank 0 is at step 7 (data) for 40 s; rank 1 waits at step 7 (backward)",
+        ),
+        ([mark(7, "checkpoint", since=40), mark(7, "data")], "rank 0 is at"),
+        ([mark(7, "val"), mark(7, "look", since=40)], "rank 1 is at"),
+        (  # it stands in the same collective, but its watchdog does not speak either
+            [mark(5, "backward"), mark(5, "backward", since=60, silent=60), mark(5, "backward")],
+            "rank 1 is at step 5 (backward) for 60 s and is stopped or gone; "
+            "ranks 0, 2 wait at step 5 (backward)",
+        ),
+        (
+            [mark(5, "backward")] * 2,
+            "and all ranks wait for each other at step 5 (backward): look at the network",
+        ),
+    ],
+    ids=["steps", "phase", "checkpoint", "look", "silent", "network"],
+)
+def test_fewer_steps_an_earlier_phase_or_silence_is_behind(marks, said):
+    assert name_stragglers(dict(enumerate(marks)), len(marks), now=1000.0, every=5.0).startswith(
+        said
     )
 
 
 def test_of_many_some_are_named():
+    only = name_stragglers({0: mark(1, "data")}, 2, now=1000.0, every=5.0)
+    assert only == "rank 1 has never said where it is; rank 0 waits at step 1 (data)"
     said = name_stragglers({9: mark(3, "update")}, 12, now=1000.0, every=5.0)
     assert said.count("has never said") == 8
     assert "; 3 more are behind; rank 9 waits at step 3 (update)" in said
