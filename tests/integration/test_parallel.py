@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-pytestmark = pytest.mark.timeout(1500)  # whoever comes first trains what the others look at
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]  # the first trains for all
 
 STEPS = 8
 """50 graphs in steps of 16, twice."""
@@ -53,13 +53,12 @@ def compare(one, many):
         assert largest_difference(one[part], many[part]) < 1e-10, part
 
 
-@pytest.mark.parametrize("way", ["ddp", pytest.param("full", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("way", ["ddp", "full"])
 def test_two_ranks_give_what_one_gives(way):
     both = found("1,2", ("quick",))
     compare(both["1"]["quick"]["one"], both["2"]["quick"][way])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("case", SLOW)
 @pytest.mark.parametrize("way", WAYS[1])
 def test_one_rank_gives_the_same_to_the_last_bit(case, way):
@@ -68,7 +67,6 @@ def test_one_rank_gives_the_same_to_the_last_bit(case, way):
     assert other["predictions"] == one["predictions"]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("world", "case", "way"),
     [
@@ -90,7 +88,6 @@ HELD = {
 the rest of the mesh explains."""
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("world", "way"), [(w, way) for w, ways in HELD.items() for way in ways])
 def test_ranks_hold_no_more_than_their_part(world, way):
     held, expected = several(world)["painn"][way]["held"], HELD[world][way]
@@ -101,7 +98,6 @@ def test_ranks_hold_no_more_than_their_part(world, way):
         assert expected <= held < expected * 1.1
 
 
-@pytest.mark.slow
 def test_epochs_say_what_sending_took():
     epochs = several(2)["painn"]["ddp"]["sent"]
     assert len(epochs) == 2

@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def campaign(hpo):
@@ -83,7 +85,6 @@ def test_stubs_that_die_are_told_and_leave_no_process(hpo, campaign):
     assert len(err.splitlines()) == 1
 
 
-@pytest.mark.slow
 def test_hundreds_of_hosts_of_which_some_are_killed_lose_and_double_nothing(hpo, campaign):
     asked = ("--hosts", "200", "--trials", "100", "--minutes", "0.3", "--kills", "10")
 
