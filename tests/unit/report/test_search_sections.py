@@ -12,7 +12,7 @@ from safetensors.numpy import load_file
 
 from hydragnn_hpo.config.search_config import ParameterConfig
 from hydragnn_hpo.layout import RunDir
-from hydragnn_hpo.report.charts import is_wide, short_names
+from hydragnn_hpo.report.charts import is_wide
 from hydragnn_hpo.report.facts import Facts, read_facts
 from hydragnn_hpo.report.page_blocks import Block, Doubtful, Figure, Section
 from hydragnn_hpo.report.sections import SECTIONS, parallel
@@ -118,17 +118,6 @@ def test_too_many_lines_are_thinned_and_the_best_stay(
 
 def first(score: Any) -> float:
     return score[0] if isinstance(score, tuple) else score
-
-
-def test_names_are_as_short_as_they_can_be() -> None:
-    keys = ["model.layers", "heads.gap.layers", "heads.gap.weight", "heads.e.weight"]
-    assert short_names(keys) == {
-        "model.layers": "model.layers",
-        "heads.gap.layers": "gap.layers",
-        "heads.gap.weight": "gap.weight",
-        "heads.e.weight": "e.weight",
-    }
-    assert short_names(["training.rate"]) == {"training.rate": "rate"}
 
 
 # -- fronts --------------------------------------------------------------------------------
@@ -283,11 +272,3 @@ def test_an_ensemble_of_before_is_still_shown(tmp_path: Path) -> None:
         section = SECTIONS[name](facts)
         assert section is not None
         assert any("built before" in getattr(block, "text", "") for block in section.blocks)
-
-
-def test_the_error_against_k_has_a_line_for_what_is_known(sections: dict[str, Section]) -> None:
-    figure = blocks(sections["members"], Figure)["by_size.gap"]
-    names = [trace["name"] for trace in figure.data]
-    assert names == ["the best K, on sel", "greedy, on sel", "the best K, on test"]
-    assert figure.data[0]["x"].tolist() == [1, 2, 3, 4, 5, 6]
-    assert figure.layout["shapes"][0]["x0"] == 6

@@ -87,12 +87,6 @@ def test_the_switch_shows_one_raster_or_the_other(tmp_path):
     assert [button["args"][0]["visible"] for button in buttons] == [[True, False], [False, True]]
 
 
-def test_nothing_was_placed(tmp_path):
-    facts = facts_of(tmp_path, [at(0, "opened", units={}, slots=["a:0"])])
-    assert slots.make_slots(facts) is None
-    assert Timeline(facts).bars == []
-
-
 # -- why slots were idle ------------------------------------------------------------------
 
 
