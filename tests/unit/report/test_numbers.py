@@ -8,6 +8,7 @@ from unit.report.independent import (
     events_of,
     headline,
     progress,
+    size_of,
     slot_seconds,
     training_seconds,
 )
@@ -91,6 +92,13 @@ def assert_of_rooms(run, shown):
         assert shown[f"{row}.weight"] == pytest.approx(member["weight"])
         for name in heads:
             assert shown[f"{row}.val_mae.{name}"] == pytest.approx(member["val_mae"][name])
+    total = facts.losses.slot_seconds
+    assert shown["losses.slot_time"] == pytest.approx(total / size_of(total))
+    assert shown["losses.largest"] == max(s for c, s in shares.items() if c != "training")
+    for name, seen in facts.ensemble["diversity"].items() if heads else ():
+        row, error = f"members.alike.{name}", seen["mean_member_mse"]
+        assert shown[f"{row}.ambiguity"] == pytest.approx(error - seen["mse"])
+        assert shown[f"{row}.gained"] == pytest.approx(1.0 - seen["mse"] / error)
     rows = observe_trials(facts)
     targets = list_targets(rows, facts.config.search.objective)
     found = analyse_importance(facts.config, rows, next(t for t in targets if t.key == "cost"))

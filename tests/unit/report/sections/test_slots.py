@@ -146,3 +146,12 @@ def test_a_campaign_that_goes_on_waits_for_the_brain(tmp_path):
     (tmp_path / "full").mkdir()
     full = Timeline(facts_of(tmp_path / "full", until, trials=2))
     assert full.idle.at(np.array([10.0])) == ["tail"]
+
+
+def test_slots_and_attempts_are_counted(tmp_path):
+    facts = facts_of(
+        tmp_path, [*events(), placed(131, "t1", "a:0", "b:0"), ended(140, "t1", "failed")]
+    )
+    found = {n.key: n.value for n in slots.make_slots(facts).blocks[0].numbers}
+    counts = {"hosts": 2, "slots": 2, "duration": 40.0, "attempts": 3, "wide_attempts": 1}
+    assert found == counts | {"first_step": 0.5}
