@@ -51,13 +51,6 @@ def test_structures_are_read_and_counted(card):
     assert stats["targets"]["e"]["unit"] == "eV"
 
 
-def test_a_larger_set_is_scaled_up(card):
-    stats = estimate_stats(card, [], 1_000_000).stats
-    assert stats["splits"]["train"] == 600_000
-    assert stats["train_nodes"] == 1_800_000
-    assert stats["nodes"]["total"] == 3_000_000
-
-
 def test_without_its_files_structures_are_middling_crystals(card):
     (card.parent / "tiny.extxyz").unlink()
     with pytest.raises(DataError, match="tiny.extxyz"):

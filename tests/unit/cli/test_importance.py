@@ -47,11 +47,6 @@ def test_json_holds_every_number(run, tmp_path):
     assert both[0]["trials"] > cost["trials"]
 
 
-def test_noise_is_said_to_be_noise(tmp_path):
-    run = make_campaign(tmp_path / "run", trials=40, noise_only=True).path
-    assert "NOT TO BE TRUSTED: The model explains too little" in ask(run, "--target", "mae").output
-
-
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -64,11 +59,3 @@ def test_what_is_wrong_is_one_sentence(run, words, said):
     done = ask(run, *words)
     assert isinstance(done.exception, HydraError)
     assert said in str(done.exception)
-
-
-def test_no_run_and_a_run_without_results_are_one_sentence(run, tmp_path):
-    assert "holds no campaign" in str(ask(tmp_path).exception)
-    fresh = make_campaign(tmp_path / "fresh", trials=12)
-    lines = fresh.journal.read_bytes().splitlines(keepends=True)
-    fresh.journal.write_bytes(b"".join(lines[:3]))
-    assert "no trial has come to rest" in str(ask(fresh.path).exception)

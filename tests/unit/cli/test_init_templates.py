@@ -64,10 +64,3 @@ def test_vectors_of_their_own_are_left_to_the_user():
     asked = campaign(render_campaign(both, "x", targets=["push"]))
     wanted = {name for name, spec in CONV_SPECS.items() if spec.vectors}
     assert set(asked.space["model.conv"].choices) == wanted
-
-
-def test_unknown_names():
-    with pytest.raises(ConfigError, match="unknown conv 'schent'. Did you mean 'schnet'"):
-        render_campaign(card(energy=ENERGY), "x", ["schent"])
-    with pytest.raises(ConfigError, match="unknown target 'enrgy'. Did you mean 'energy'"):
-        render_campaign(card(energy=ENERGY), "x", targets=["enrgy"])

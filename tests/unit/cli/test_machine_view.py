@@ -51,16 +51,6 @@ def test_values_and_origins_have_the_same_keys():
         assert run("show", name).startswith(f"{name}: ")
 
 
-def test_the_table_shows_values_origins_the_map_and_doubts(tmp_path):
-    lines = run("show", own(tmp_path)).splitlines()
-    shown = {line.split()[0]: line.split()[1:] for line in lines if line.strip()}
-    assert shown["hosts"] == ["64", "mine.toml"]
-    assert shown["many_hosts.NCCL_NET"] == ["OFI", "frontier.toml"]
-    assert shown["0"] == ["0", "49-55", "0xfe000000000000", "3", "hsn0"]
-    assert shown["doubtful"] == []
-    assert any("Did you mean NCCL_CROSS_NIC?" in line for line in lines)
-
-
 def test_all_profiles_are_listed():
     assert run("show").startswith("workstation: ")
     rows = json.loads(run("list", "--json"))

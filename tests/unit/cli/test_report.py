@@ -37,13 +37,6 @@ def test_the_file_is_where_it_says_and_the_journal_is_left_alone(made, tmp_path)
     assert made.journal.read_bytes() == before
 
 
-def test_a_folder_without_a_campaign_is_refused_in_a_sentence(tmp_path):
-    done = CliRunner().invoke(app, ["report", str(tmp_path)])
-    assert done.exit_code != 0
-    assert isinstance(done.exception, RunError)
-    assert not (tmp_path / "report").exists()
-
-
 @pytest.mark.parametrize("error", [RunError("the disk is full."), KeyError("a fault of ours")])
 @pytest.mark.parametrize("name", ["write_report", "draw_parity"])
 def test_a_finished_campaign_does_not_fail_for_want_of_a_page(error, name, monkeypatch, capsys):

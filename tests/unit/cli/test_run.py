@@ -6,7 +6,6 @@ import pytest
 from made_campaign import make_campaign
 
 from hydragnn_hpo.cli import run_command
-from hydragnn_hpo.cli.tables import not_learned
 from hydragnn_hpo.config.schema import to_toml
 from hydragnn_hpo.layout import RunDir
 
@@ -23,12 +22,6 @@ def test_the_next_command_can_be_typed_as_it_stands(monkeypatch, on_path, called
     monkeypatch.setattr("shutil.which", lambda name: on_path)
     monkeypatch.setattr("sys.argv", [called, "run"])
     assert run_command._program() == said
-
-
-def test_what_was_not_learned_is_said():
-    heads = {"gap": {"ratio_to_mean": 0.31}, "noise": {"ratio_to_mean": 1.12}}
-    (said,) = not_learned(heads)
-    assert said.startswith("noise was not learned: the ensemble's error is 1.12 of that")
 
 
 def test_the_next_command_names_a_file_that_is_there(tmp_path, monkeypatch):

@@ -72,33 +72,6 @@ def test_it_fits_any_terminal(view, width, height):
         assert re.match(r"\d\d:\d\d:\d\d, every 2 s", lines[-1])
 
 
-def test_what_is_asked_first_is_on_the_smallest_usual_terminal(view):
-    status, lines = view.snapshot.status, lines_of(view)
-    said = "\n".join(lines)
-    assert lines[0].startswith("run  about ")
-    assert lines[0].endswith("run by process 7 on login1")
-    assert lines[1].startswith(f"searching: {status.at_rest} of 60 trials at rest, ")
-    assert f"{status.best.objective:.4g} {status.best.name} (" in said
-    assert f"after {len(view.snapshot.best_so_far)} results" in said
-    for rung in status.rungs:
-        numbers = (rung.epochs, rung.waiting, rung.running, rung.resting)
-        assert "".join(f"{n:>9}" for n in numbers) in said
-    for reason, number in status.failures.items():
-        assert f"{number} {reason}" in said
-    assert "kJ so far (cpu, gpu)" in said
-    trials = [line.split()[0] for line in lines[-7:] if line.startswith("t0")]
-    assert set(trials) <= {row.trial for row in status.running}
-    assert len(trials) >= 3
-
-
-def test_bars_are_as_long_as_trials_are_far(view):
-    lines = lines_of(view, 160, 50, ASCII)
-    for row in view.snapshot.status.running:
-        line = next(line for line in lines if line.startswith(f"{row.trial} "))
-        done, rest = line.count("#"), line.count("-")
-        assert done == round((done + rest) * row.epoch / row.until)
-
-
 def test_orders_to_the_terminal_are_spelt_out(tmp_path):
     run = RunDir(tmp_path)
     made = make_campaign(tmp_path / "made", trials=12, finished=False)
@@ -269,16 +242,6 @@ def test_odd_hosts_and_unknown_energy_are_named():
     assert found.to_plain()["hosts"]["warned"] == {"b": "device 1 is hot"}
     assert found.to_plain()["hosts"]["excluded"] == 1234
     assert "(exclude.hosts)" not in "\n".join(shown(status_of(story())))
-
-
-def test_who_has_come_further_is_better_than_who_scores_better():
-    further = [
-        {"event": "promoted", "time": 9.0, "trials": ["t1"], "until": 8, "last": False},
-        {"event": "placed", "time": 9.0, "trial": "t1", "attempt": 2, "width": 1, "slots": ["a:0"]},
-        {"event": "ended", "time": 9.0, "trial": "t1", "outcome": "completed", "score": 0.3},
-        {"event": "ended", "time": 9.0, "trial": "t0", "outcome": "stopped", "score": 0.1},
-    ]
-    assert status_of([*story(), *further]).best.name == "t1"
 
 
 def many(running, ended):

@@ -3,7 +3,6 @@
 import io
 import json
 import pickle
-import stat
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +14,7 @@ import torch
 from safetensors.torch import load, save
 from sealed_zip import sealed, zip_entries
 
-from hydragnn_hpo.ensemble.artefact import MAX_TEXT, SUMS, read_artefact
+from hydragnn_hpo.ensemble.artefact import SUMS, read_artefact
 from hydragnn_hpo.ensemble.artefact_writer import write_artefact
 from hydragnn_hpo.ensemble.inference import Ensemble
 from hydragnn_hpo.errors import DataError, HydraError
@@ -59,14 +58,6 @@ def test_an_unchanged_repack_is_accepted(entries, tmp_path):
     assert len(Ensemble.load(tmp_path / "good.zip").members) >= 4
 
 
-def test_the_card_tells_the_scores_and_the_licence(entries):
-    card = entries["MODEL_CARD.md"].decode()
-    table = json.loads(entries["ensemble.json"])["evaluation"]
-    assert f"{table['energy']['test_mae']:.4g}" in card
-    assert "CC0-1.0" in card
-    assert "`energy` in eV/atom" in card
-
-
 class Bomb:
     def __reduce__(self) -> tuple[object, tuple[str]]:
         return exec, ("raise SystemExit('a pickle was executed')",)
@@ -82,21 +73,9 @@ def with_weights(entries: Entries, change: Callable[[dict[str, torch.Tensor]], o
     return sealed({**entries, name: save(change(load(entries[name])))})
 
 
-def one_nan(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    next(v for v in tensors.values() if v.is_floating_point() and v.dim()).view(-1)[0] = torch.nan
-    return tensors
-
-
 def with_text(entries: Entries, old: bytes, new: bytes) -> bytes:
     name = first(entries, ".toml")
     return sealed({**entries, name: entries[name].replace(old, new)})
-
-
-def with_an_entry_twice(entries: Entries) -> bytes:
-    buffer = io.BytesIO(sealed(entries))
-    with zipfile.ZipFile(buffer, "a") as file, pytest.warns(UserWarning, match="Duplicate"):
-        file.writestr("ensemble.json", entries["ensemble.json"])
-    return buffer.getvalue()
 
 
 def with_everything_compressed(entries: Entries) -> bytes:
@@ -107,33 +86,18 @@ def with_everything_compressed(entries: Entries) -> bytes:
     return buffer.getvalue()
 
 
-def with_a_link(entries: Entries) -> bytes:
-    """Nothing is unpacked to disk, so the target of a link is only text of a wrong checksum."""
-    buffer = io.BytesIO(zip_entries({k: v for k, v in entries.items() if k != "MODEL_CARD.md"}))
-    with zipfile.ZipFile(buffer, "a") as file:
-        info = zipfile.ZipInfo("MODEL_CARD.md")
-        info.external_attr = (stat.S_IFLNK | 0o777) << 16
-        file.writestr(info, b"/etc/passwd")
-    return buffer.getvalue()
-
-
-OTHER_KINDS = ("members/t0001.pkl", "members/t0001.pt", "setup.py", "x/")
+OTHER_KINDS = ("members/t0001.pkl", "setup.py", "x/")
 OUTSIDE = ("../../evil.toml", "/etc/evil.toml", "members/../x.toml", "members\\x.toml", "C:x.toml")
+# What a forger does to any zip and any tensor file stands in integration/test_hostile_ensembles.py.
 FORGED: dict[str, tuple[Callable[[Entries], bytes], str]] = {
     **{
         name: (lambda e, name=name: sealed({**e, name: b"x"}), "has no place in an ensemble")
         for name in OTHER_KINDS + OUTSIDE
     },
-    "a pickle for weights": (
-        lambda e: sealed({**e, first(e, ".safetensors"): pickle.dumps(Bomb())}),
-        "is not a safetensors file",
-    ),
     "weights of another model": (
         lambda e: with_weights(e, lambda w: {f"other.{key}": value for key, value in w.items()}),
         "do not fit its configuration",
     ),
-    "weights not finite": (lambda e: with_weights(e, one_nan), "not finite"),
-    "twice": (with_an_entry_twice, "holds 'ensemble.json' twice"),
     "no checksum": (
         lambda e: zip_entries({**e, "members/t9999.toml": b"x = 1\n"}),
         f"which {SUMS} does not name",
@@ -154,11 +118,6 @@ FORGED: dict[str, tuple[Callable[[Entries], bytes], str]] = {
         lambda e: with_text(e, b"features = 16", b"features = 10000"),
         "its configuration makes",
     ),
-    "endless text": (
-        lambda e: sealed({**e, "MODEL_CARD.md": b" " * (MAX_TEXT + 1)}),
-        "bytes of text, more than",
-    ),
-    "a link": (with_a_link, "does not have the checksum"),
     "compressed weights": (with_everything_compressed, "is compressed or larger"),
 }
 
@@ -173,14 +132,6 @@ def test_one_changed_byte(entries, tmp_path, suffix):
     name = first(entries, suffix)
     entries[name] = entries[name][:-2] + bytes([entries[name][-2] ^ 1]) + entries[name][-1:]
     assert f"'{name}' does not have the checksum" in refused(tmp_path, zip_entries(entries))
-
-
-@pytest.mark.parametrize("share", [0.0, 0.5, 0.99])
-def test_a_file_that_is_truncated_or_broken_within(built_zip, tmp_path, share):
-    data = built_zip.read_bytes()
-    assert "cannot be read as a zip" in refused(tmp_path, data[: int(share * len(data))])
-    broken = data[:120] + bytes(20) + data[140:]
-    assert "cannot be read as a zip" in refused(tmp_path, broken)
 
 
 @pytest.mark.parametrize("suffix", [".safetensors", ".toml", "ensemble.json", SUMS])
@@ -223,9 +174,6 @@ def without_charge(values: dict) -> None:
         (lambda v: v["members"][0].update(trial="../../x"), "should match pattern"),
         (lambda v: v["members"].clear(), "members"),
         (lambda v: v["heads"]["energy"]["calibration"].update(b=0.0), "calibration needs"),
-        (lambda v: v["heads"]["energy"]["calibration"].update(a=-1.0), "calibration needs"),
-        (lambda v: v["heads"]["energy"]["calibration"].update(a=float("nan")), "holds NaN"),
-        (lambda v: v["heads"]["energy"].update(unit="parsec"), "unknown unit 'parsec'"),
         (lambda v: v["heads"].pop("charge"), "members weigh 'charge', which is no head"),
         (without_charge, "predicts charge, energy; the ensemble energy"),
         (lambda v: v["heads"]["charge"].update(shape="vector"), "charge"),
@@ -238,11 +186,6 @@ def without_charge(values: dict) -> None:
 )
 def test_a_manifest_that_lies(entries, tmp_path, change, sentence):
     assert sentence in refused(tmp_path, changed(entries, change))
-
-
-@pytest.mark.parametrize("text", [b"", b"[]", b"{", b"\xff", b"[" * 100_000])
-def test_a_manifest_that_is_no_json_object(entries, tmp_path, text):
-    refused(tmp_path, sealed({**entries, "ensemble.json": text}))
 
 
 def test_what_predicting_does_not_need_is_judged_by_its_checksum_alone(entries, tmp_path):
@@ -261,11 +204,6 @@ def test_what_predicting_does_not_need_is_judged_by_its_checksum_alone(entries, 
         assert f"'{name}' does not have the checksum" in refused(tmp_path, data)
     kept = {key: value for key, value in entries.items() if key != card}
     assert f"lacks '{card}'" in refused(tmp_path, sealed(kept))
-
-
-def test_a_missing_file(tmp_path):
-    with pytest.raises(DataError, match="no such ensemble"):
-        Ensemble.load(tmp_path / "none.zip")
 
 
 def test_a_full_disk_leaves_the_old_ensemble(built_zip, tmp_path, monkeypatch):

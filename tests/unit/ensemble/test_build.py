@@ -22,7 +22,7 @@ from hydragnn_hpo.ensemble.build import build_ensemble, job_main
 from hydragnn_hpo.ensemble.calibrate import Calibration, calibrate
 from hydragnn_hpo.ensemble.engine import Member
 from hydragnn_hpo.ensemble.inference import Ensemble
-from hydragnn_hpo.errors import DataError, HydraError, RunError
+from hydragnn_hpo.errors import HydraError, RunError
 from hydragnn_hpo.file_records import (
     CandidateErrors,
     ChosenMember,
@@ -175,13 +175,6 @@ def test_a_trial_that_contradicts_itself_is_refused(make_run, spoil, sentence):
     run = make_run(trials=4)
     spoil(run / "trials/t0002")
     with pytest.raises(HydraError, match=sentence):
-        build_ensemble(run)
-
-
-def test_a_missing_store_is_named(make_run):
-    run = make_run(trials=1)
-    shutil.rmtree(run / "data/toy.bp")
-    with pytest.raises(DataError, match=r"toy.bp: is not a graph store .*build one first"):
         build_ensemble(run)
 
 

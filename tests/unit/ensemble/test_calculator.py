@@ -58,15 +58,6 @@ def test_moves_below_half_the_skin_need_no_search(seed, reach, molecular):
     assert skin.searches == 1
 
 
-def test_a_walk_is_followed_with_few_searches():
-    atoms, skin = crystal(), VerletList(RULES, 0.5)
-    rng = np.random.default_rng(0)
-    for _ in range(60):
-        atoms.positions += rng.normal(scale=0.02, size=(len(atoms), 3))
-        assert same(skin, atoms)
-    assert 1 < skin.searches < 30
-
-
 def wrap(atoms: Atoms) -> None:
     atoms.positions[0] -= atoms.cell[0]
 

@@ -7,17 +7,15 @@ import pytest
 import torch
 from ase import Atoms
 from ase.build import bulk, molecule
-from ase.neighborlist import neighbor_list
 
 from hydragnn_hpo.data.batch import make_batch
 from hydragnn_hpo.data.store_access import open_store
-from hydragnn_hpo.ensemble.artefact import Coordination, read_artefact
+from hydragnn_hpo.ensemble.artefact import read_artefact
 from hydragnn_hpo.ensemble.build import measure_coordination
 from hydragnn_hpo.ensemble.engine import make_member, member_batches
 from hydragnn_hpo.ensemble.inference import (
     Ensemble,
     Prediction,
-    compute_trust,
     neighbor_counts,
     outside_coordination,
 )
@@ -66,32 +64,6 @@ def test_the_order_of_structures_is_kept(built):
         whole.heads["charge"].mean[first : first + size],
         atol=1e-11,
     )
-
-
-def test_the_order_of_members_does_not_matter(built):
-    ensemble, columns = built
-    turned = Ensemble(ensemble.manifest, ensemble.members[::-1])
-    assert_same(ensemble.predict(columns), turned.predict(columns), tolerance=0.0)
-
-
-def test_a_graph_built_from_atoms_equals_the_stored_one(built):
-    ensemble, columns = built
-    stored = ensemble.predict(columns)
-    for graph in np.flatnonzero(columns.pbc.any(axis=1))[:3]:
-        nodes = slice(columns.node_offset[graph], columns.node_offset[graph + 1])
-        atoms = Atoms(
-            columns.numbers[nodes],
-            columns.positions[nodes],
-            cell=columns.cell[graph],
-            pbc=columns.pbc[graph],
-        )
-        fresh = ensemble.predict(atoms)
-        for name in ("mean", "std", "hi90"):
-            np.testing.assert_allclose(
-                getattr(fresh.heads["energy"], name)[0],
-                getattr(stored.heads["energy"], name)[graph],
-                atol=1e-11,
-            )
 
 
 def test_a_large_spread_is_flagged(built):
@@ -189,14 +161,6 @@ def ensemble(built_zip):
     return Ensemble.load(built_zip)
 
 
-def test_an_element_is_named_once_however_many_atoms(ensemble):
-    atoms = Atoms("CFeFeNi", [(0, 0, 0), (1.5, 0, 0), (0, 1.5, 0), (0, 0, 1.5)])
-    said = ensemble.predict([atoms, Atoms("CO", [(0, 0, 0), (1.5, 0, 0)])]).trust
-    assert said[0].count("unseen element Fe") == 1
-    assert "unseen element Ni" in said[0]
-    assert "unseen element" not in said[1]
-
-
 def test_neighbours_are_those_of_training(ensemble, built_zip):
     """Alone, no atom has a neighbour; in training each had at least one within 3 angstrom."""
     known = ensemble.manifest.coordination
@@ -212,33 +176,11 @@ def test_neighbours_are_those_of_training(ensemble, built_zip):
     assert "coordination" not in ensemble.predict([Atoms("C")]).trust[0]
 
 
-def test_graphs_are_taken_in_the_order_asked_for(ensemble):
-    several = [Atoms("CO", [(0, 0, 0), (1.5, 0, 0)]), Atoms("Fe"), Atoms("C")]
-    columns = columns_of_atoms(several, ensemble.rules)
-    whole = compute_trust(ensemble.manifest, columns, np.array([2, 0, 1]), {})
-    alone = [compute_trust(ensemble.manifest, columns, np.array([row]), {})[0] for row in (2, 0, 1)]
-    assert list(whole) == alone
-    assert whole[0] == "unseen coordination of C"
-    assert whole[2] == "unseen element Fe"
-
-
 @pytest.mark.parametrize(("cutoff", "count"), [(2.7, 12), (3.7, 18), (4.5, 42)])
 def test_shells_of_fcc(cutoff, count):
     """Copper, a = 3.61: 12 at 2.55, 6 at 3.61, 24 at 4.42 angstrom."""
     columns = columns_of_atoms([bulk("Cu", a=3.61)], rules_for(5.0))
     assert neighbor_counts(columns, cutoff).tolist() == [count]
-
-
-def test_many_structures_as_ase_counts_them():
-    rng = np.random.default_rng(0)
-    several = [molecule("CH3CH2OH"), bulk("NaCl", "rocksalt", a=5.64), bulk("Fe") * (2, 1, 1)]
-    for atoms in several:
-        atoms.rattle(0.05, rng=rng)
-    columns = columns_of_atoms(several, rules_for(4.0))
-    expected = [
-        np.bincount(neighbor_list("i", atoms, 3.0), minlength=len(atoms)) for atoms in several
-    ]
-    assert neighbor_counts(columns, 3.0).tolist() == np.concatenate(expected).tolist()
 
 
 def test_ranges_and_who_is_outside():
@@ -256,7 +198,3 @@ def test_ranges_and_who_is_outside():
         *(True, False, False, False),
         False,
     ]
-
-
-def test_an_empty_split_has_no_ranges():
-    assert measure_coordination([], 2.0) == Coordination(2.0, {})

@@ -2,7 +2,6 @@
 
 import itertools
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,7 +13,6 @@ from hydragnn_hpo.config.model_config import ModelConfig
 from hydragnn_hpo.config.trial_size import forward_flops
 from hydragnn_hpo.data.store_access import open_store
 from hydragnn_hpo.ensemble.artefact import read_artefact
-from hydragnn_hpo.ensemble.artefact_writer import render_model_card
 from hydragnn_hpo.ensemble.build import build_ensemble
 from hydragnn_hpo.ensemble.candidates import flops_per_graph, open_build_context
 from hydragnn_hpo.ensemble.inference import Ensemble
@@ -45,19 +43,6 @@ def heads_of(seed: int, candidates: int, rows: int = 12) -> list[ScoredHead]:
         truth = rng.normal(size=(rows, width))
         heads.append(ScoredHead(truth + rng.normal(size=(candidates, rows, width)), truth, weight))
     return heads
-
-
-def test_a_candidate_that_is_always_right_still_gets_company():
-    heads = heads_of(0, candidates=7)
-    for head in heads:
-        head.predictions[3] = head.truth
-
-    alone, together = select_greedy(heads, Terms(24, floor=1)), select_greedy(heads, Terms(24))
-
-    assert alone[3] == 1.0
-    assert np.count_nonzero(together) >= 4
-    assert together.argmax() == 3
-    assert together.sum() == pytest.approx(1.0)
 
 
 def test_ties_go_to_the_earlier_candidate():
@@ -162,15 +147,6 @@ def test_two_members_that_err_against_each_other():
     assert seen.mean_correlation == pytest.approx(-1.0)
 
 
-def test_the_correlation_is_numpys():
-    rng = np.random.default_rng(3)
-    truth, errors = rng.normal(size=(30, 1)), rng.normal(size=(4, 30, 1))
-    seen = compute_diversity(truth + errors, truth, np.full(4, 0.25))
-    expected = np.corrcoef(errors[..., 0])
-    np.testing.assert_allclose(seen.correlation, expected, atol=1e-12)
-    assert seen.mean_correlation == pytest.approx(expected[np.triu_indices(4, 1)].mean())
-
-
 def test_members_that_never_err_are_alike_and_one_alone_has_no_pair():
     truth = np.ones((3, 1))
     both = compute_diversity(np.stack([truth, truth]), truth, np.array([0.5, 0.5]))
@@ -267,20 +243,6 @@ def test_the_cost_of_a_structure_is_that_of_the_mean_structure():
     assert flops_per_graph(model, stats) == forward_flops(model, 10.0, 120.0)
     capped = model.model_copy(update={"max_neighbors": 5})
     assert flops_per_graph(capped, stats) == forward_flops(capped, 10.0, 50.0)
-
-
-def test_diversity_is_told_by_head_with_the_names_of_its_members(make_run):
-    table = build_ensemble(make_run(method="greedy"))
-    weights = {m["trial"]: m["weights"] for m in table["members"]}
-    content = read_artefact(Path(table["path"]))
-    card = render_model_card(content.manifest, content.configs)
-    for head, kept in content.manifest.diversity.items():
-        assert kept.rmse**2 == pytest.approx(table["diversity"][head]["mse"])
-        assert f"| `{head}` | {kept.correlation:.4g} | {kept.member_rmse:.4g} |" in card
-    for head, seen in table["diversity"].items():
-        assert sorted(seen["members"]) == sorted(t for t, w in weights.items() if head in w)
-        assert np.shape(seen["correlation"]) == (len(seen["members"]),) * 2
-        assert seen["mse"] == pytest.approx(seen["mean_member_mse"] - seen["ambiguity"])
 
 
 def head(*errors: list[float], weight: float = 1.0) -> ScoredHead:

@@ -52,15 +52,6 @@ def rank(folder, clock):
     return lambda: ChunkClaims(folder, lease_seconds=3600.0, clock=lambda: clock.now)
 
 
-def test_one_alone_has_it_until_it_is_dropped(rank):
-    one, two = rank(), rank()
-    assert one.take("0-7")
-    assert not two.take("0-7")
-    assert two.take("0-8")
-    one.drop("0-7")
-    assert two.take("0-7")
-
-
 @pytest.mark.parametrize(("seconds", "free"), [(0.0, False), (3599.0, False), (3600.0, True)])
 def test_a_rank_that_does_not_renew_is_gone_after_a_lease(rank, clock, seconds, free):
     one, two = rank(), rank()
@@ -143,16 +134,6 @@ def test_the_first_lost_chunk_is_named_by_its_number(tmp_path, monkeypatch):
     progress = SimpleNamespace(update=lambda before=False: None)
     with pytest.raises(JobError, match="2 pieces .* the first at piece 3 of input 1"):
         multi_rank._run_ranks(request, 1, SimpleNamespace(backend="local"), progress)
-
-
-def test_a_chunk_that_is_done_at_last_is_forgotten(rank, clock, folder):
-    one, two = rank(), rank()
-    assert one.take("0-1")
-    assert not two.take("0-1")
-    clock.now += 3600.0
-    assert two.take("0-1")
-    two.drop("0-1")
-    assert list(folder.iterdir()) == []
 
 
 class Pipeline:
@@ -400,10 +381,6 @@ def run(stage: Stage) -> list[list[int]]:
     return [[slot.index for slot in job.slots] for job in stage.started]
 
 
-def test_one_rank_on_each_slot_and_none_after_the_end():
-    assert run(Stage(3, [0], [0], [0])) == [[0], [1], [2]]
-
-
 def test_who_only_waits_for_others_is_ended():
     stage = Stage(3, [0], [-15], [-15])
     run(stage)
@@ -451,11 +428,3 @@ def test_hosts_that_never_come_back_are_not_waited_for_without_end(monkeypatch):
     monkeypatch.setattr(multi_rank, "HOST_SECONDS", 0.05)
     with pytest.raises(JobError, match="no host joined within"):
         run(Lost([-9], back=False))
-
-
-def test_what_is_told_meanwhile_may_end_it():
-    def tell() -> None:
-        raise JobError("no more")
-
-    with pytest.raises(JobError, match="no more"):
-        RankPool(Stage(1), Path("work"), {}).run(tell)  # type: ignore[arg-type]

@@ -161,16 +161,6 @@ def test_a_bad_structure_keeps_its_place_and_stops_nothing(tmp_path, model):
     assert "the file ends within its 3 atoms" in errors["d.xyz:1"]
 
 
-@pytest.mark.usefixtures("small_pieces")
-def test_a_torn_file_ends_with_the_reason(tmp_path, model):
-    write(tmp_path / "a.extxyz", frames(6))
-    lines = (tmp_path / "a.extxyz").read_text().splitlines(keepends=True)
-    (tmp_path / "a.extxyz").write_text("".join(lines[:-2]))
-    ids, errors = ids_and_errors(reading_of(tmp_path / "a.extxyz", model=model))
-    assert ids == [f"a.extxyz:{n}" for n in range(1, 7)]
-    assert list(errors) == ["a.extxyz:6"]
-
-
 def test_structures_bring_their_names_and_what_is_kept(tmp_path, model):
     named = [molecule("H2O") for _ in range(4)]
     named[0].info |= {"name": "water", "gap": 1.5, "energy": -3.0}

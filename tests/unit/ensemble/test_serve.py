@@ -165,13 +165,6 @@ def test_info_names_heads_units_and_limits(call):
     assert "positions" in told["structure"]["properties"]
 
 
-@pytest.mark.parametrize("path", ["/docs", "/", "/predict/../../etc/passwd"])
-def test_there_are_no_other_pages(call, path):
-    answer = call(lambda c: c.get(path))
-    assert answer.status_code in (404, 405)
-    refusal(answer)
-
-
 @pytest.mark.parametrize(
     ("body", "kind", "status"),
     [

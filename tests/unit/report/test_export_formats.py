@@ -23,7 +23,6 @@ from hydragnn_hpo.report.export_formats import (
     folder_names,
     isolate_tracker,
 )
-from hydragnn_hpo.report.facts import Facts
 
 NOTHING = """
 name = "nothing"
@@ -254,13 +253,6 @@ def test_tensorboard_shows_the_journal(made: SimpleNamespace, tmp_path: Path) ->
         found = data.session_start_info.hparams
         assert found["model.conv"].string_value == raw["values"]["model.conv"]
         assert found["model.layers"].number_value == raw["values"]["model.layers"]
-
-
-def test_tensorboard_stays_in_its_folder(hostile: Facts, tmp_path: Path) -> None:
-    pytest.importorskip("tensorboard", reason="needs the extra [tensorboard].")
-    export(hostile, "tensorboard", tmp_path / "a" / "out")
-    assert len(list((tmp_path / "a" / "out").iterdir())) == 6
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["a", "hostile"]
 
 
 @pytest.mark.filterwarnings("ignore")

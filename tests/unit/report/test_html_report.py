@@ -88,12 +88,6 @@ def test_it_is_not_written_over_files_of_the_run(made, name):
     assert (path.read_bytes() if path.exists() else None) == before
 
 
-def test_a_folder_that_cannot_be_made_is_a_sentence(made, tmp_path):
-    (tmp_path / "file").touch()
-    with pytest.raises(StorageError, match="cannot be written"):
-        write_report(made[0], tmp_path / "file" / "report.html")
-
-
 def test_what_is_no_ordinary_file_stays(tmp_path):
     """A device, as /dev/null, would give way to the file for everybody: here a pipe."""
     path = tmp_path / "pipe.html"

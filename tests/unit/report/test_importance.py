@@ -114,22 +114,6 @@ def test_a_switch_is_not_the_credit_of_what_it_switches_on():
     assert found.effects["conv"].shap == pytest.approx(0.5 * np.log(2.0), rel=0.1)
 
 
-def test_a_parameter_that_acts_only_where_it_is_on():
-    space = {
-        "conv": {"choices": ["gin", "gat"]},
-        "heads": {"choices": [1, 2, 4], "when": {"conv": "gat"}},
-        "x": X,
-    }
-    config = campaign(space)
-    worth = {1: 2.0, 2: 0.5, 4: 1.0}
-    found = analyse_importance(
-        config, rows_of(config, 300, lambda v: worth.get(v.get("heads"), 1.0)), MAE
-    )
-    assert list(found.effects)[0] == "heads"
-    assert found.effects["heads"].least_at == "2"
-    assert found.effects["x"].shap_share < 0.05
-
-
 def test_zero_is_no_logarithm():
     config = campaign({"n": {"low": 0, "high": 5}})
     rows = rows_of(config, 60, lambda v: float(v["n"]))
@@ -307,16 +291,3 @@ def test_a_picture_of_all_that_can_be(tmp_path):
     assert height > 3 * 200
     draw_importance([importance(), importance("too few", None), nothing], out)
     assert out.read_bytes() == drawn
-
-
-def test_what_is_not_trusted_is_pale(tmp_path):
-    pictures = []
-    for doubt in (None, "too few"):
-        out = tmp_path / "x.png"
-        draw_importance([importance(doubt)], out)
-        pictures.append(imread(out)[..., :3])
-    # blue of the first series at full strength, and nowhere where it is doubtful
-    blue = np.array([0x00, 0x72, 0xB2]) / 255
-    found = [np.sum(np.all(np.abs(p - blue) < 0.02, axis=-1)) for p in pictures]
-    assert found[0] > 1000
-    assert found[1] == 0

@@ -11,7 +11,7 @@ import plotly.io
 import pytest
 from markupsafe import escape
 
-from hydragnn_hpo.report.charts import DARK, LIGHT, ROLES, SERIES
+from hydragnn_hpo.report.charts import DARK, LIGHT, SERIES
 from hydragnn_hpo.report.page import (
     Title,
     content_policy,
@@ -140,12 +140,6 @@ def test_what_is_not_known_has_no_value_and_no_unit():
     assert "&ndash;" in html
 
 
-def test_what_is_doubtful_says_why_and_keeps_its_content():
-    section = Section("s", "S", "", (Doubtful("too few trials", (Text("inside"),)),))
-    html = render_section(section).html
-    assert re.search(r'class="doubtful"><p class="why">too few trials</p><div><p>inside</p>', html)
-
-
 # -- encoding ------------------------------------------------------------------------
 
 
@@ -214,10 +208,3 @@ def test_text_and_series_can_be_read(theme):
             assert contrast(theme[name], theme[ground]) >= 4.5, (name, ground)
     for name in SERIES:
         assert contrast(theme[name], theme["card"]) >= 3.0, name
-
-
-def test_both_themes_know_all_names_and_so_does_the_page():
-    page = render_page(Title("a", "b"), [])
-    assert set(LIGHT) == set(DARK) == {*SERIES, *ROLES, "paper", "card"}
-    for name in LIGHT:
-        assert page.count(f"--{name}:") == 3

@@ -1,6 +1,5 @@
 """The figure of a run, drawn from the two files that the ensemble leaves."""
 
-import json
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -40,16 +39,6 @@ def test_a_sample_keeps_both_ends_and_no_row_twice() -> None:
     assert len(shown) == len(set(shown.tolist())) == 1500
     assert {int(truth.argmin()), int(truth.argmax())} <= set(shown.tolist())
     assert sorted(sample_evenly(truth[:1500], 1500).tolist()) == list(range(1500))
-
-
-def test_one_row_one_trial_is_drawn(run: Path) -> None:
-    path = run / "report" / "test_predictions.safetensors"
-    save_file({name: rows[:1].copy() for name, rows in load_file(path).items()}, path)
-    table = json.loads((run / "report" / "ensemble.json").read_text())
-    table["leaderboard"] = table["leaderboard"][:1]
-    (run / "report" / "ensemble.json").write_text(json.dumps(table))
-    draw_parity(run, run / "parity.png")
-    assert (run / "parity.png").exists()
 
 
 def test_a_run_without_ensemble_is_told_what_to_do(tmp_path: Path) -> None:

@@ -9,15 +9,16 @@ import numpy as np
 import pytest
 from made_campaign import make_campaign
 from safetensors.numpy import load_file
+from unit.report.tiny_run import at, ended, facts_of, placed
 
 from hydragnn_hpo.config.search_config import ParameterConfig
 from hydragnn_hpo.layout import RunDir
-from hydragnn_hpo.report.charts import is_wide, short_names
+from hydragnn_hpo.report.charts import is_wide
 from hydragnn_hpo.report.facts import Facts, read_facts
 from hydragnn_hpo.report.page_blocks import Block, Doubtful, Figure, Section
 from hydragnn_hpo.report.sections import SECTIONS, parallel
 from hydragnn_hpo.report.sections.parallel import parameter_axis, round_ticks
-from hydragnn_hpo.report.sections.pareto import pareto_places, read_latencies
+from hydragnn_hpo.report.sections.pareto import collect_costs, pareto_places, read_latencies
 from hydragnn_hpo.report.surrogate import fill_inactive, grid_values, partial_dependence
 
 SEARCH = ("parallel", "slices", "pareto", "heads", "members", "importance", "slots", "losses")
@@ -120,17 +121,6 @@ def first(score: Any) -> float:
     return score[0] if isinstance(score, tuple) else score
 
 
-def test_names_are_as_short_as_they_can_be() -> None:
-    keys = ["model.layers", "heads.gap.layers", "heads.gap.weight", "heads.e.weight"]
-    assert short_names(keys) == {
-        "model.layers": "model.layers",
-        "heads.gap.layers": "gap.layers",
-        "heads.gap.weight": "gap.weight",
-        "heads.e.weight": "e.weight",
-    }
-    assert short_names(["training.rate"]) == {"training.rate": "rate"}
-
-
 # -- fronts --------------------------------------------------------------------------------
 
 
@@ -165,6 +155,27 @@ def test_latency_is_the_median_epoch_of_the_last_attempt_on_one_rank(tmp_path: P
     assert read_latencies(run, ["one", "wide", "begun", "absent"]) == {"one": 2.0 / 50}
     (run.store("a") / "stats.json").unlink()
     assert read_latencies(run, ["one"]) == {}
+
+
+def test_costs_are_slot_seconds_and_energy_where_nearly_all_of_it_was_counted(
+    tmp_path: Path,
+) -> None:
+    """Of 10 s on two slots 17.9 and 18 slot-seconds were metered: 90 % is enough."""
+    events = [at(0, "opened", units={}, slots=["a:0", "a:1", "b:0", "b:1"])]
+    for name, host in (("t0", "a"), ("t1", "b")):
+        events += [at(0, "proposed", name, values={}, until=4)]
+        events += [placed(10, name, f"{host}:0", f"{host}:1")]
+    metered = {"t0": [5e3, 17.9], "t1": [7e3, 18.0]}
+    events += [at(19, "energy", trials=metered, idle=0.0, watts=1.0, hosts=2, parts=["cpu"])]
+    events += [ended(20, name, "stopped", 0.5, parameters=7) for name in ("t0", "t1")]
+    facts = facts_of(tmp_path, events)
+    found = {cost.key: dict(cost.of) for cost in collect_costs(facts, {"t0": 0.5, "t1": 0.5})}
+    assert found == {
+        "parameters": {"t0": 7.0, "t1": 7.0},
+        "latency": {},
+        "slot_seconds": {"t0": 20.0, "t1": 20.0},
+        "energy": {"t1": 7.0},
+    }
 
 
 # -- partial dependence -------------------------------------------------------------------
@@ -283,11 +294,3 @@ def test_an_ensemble_of_before_is_still_shown(tmp_path: Path) -> None:
         section = SECTIONS[name](facts)
         assert section is not None
         assert any("built before" in getattr(block, "text", "") for block in section.blocks)
-
-
-def test_the_error_against_k_has_a_line_for_what_is_known(sections: dict[str, Section]) -> None:
-    figure = blocks(sections["members"], Figure)["by_size.gap"]
-    names = [trace["name"] for trace in figure.data]
-    assert names == ["the best K, on sel", "greedy, on sel", "the best K, on test"]
-    assert figure.data[0]["x"].tolist() == [1, 2, 3, 4, 5, 6]
-    assert figure.layout["shapes"][0]["x0"] == 6

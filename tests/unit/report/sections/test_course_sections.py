@@ -5,7 +5,6 @@ import hashlib
 import pytest
 from unit.report.tiny_run import at, ended, facts_of, placed, trained
 
-from hydragnn_hpo.layout import RunDir
 from hydragnn_hpo.report.charts import cost_unit, time_unit
 from hydragnn_hpo.report.page_blocks import Code, Table, Text
 from hydragnn_hpo.report.sections import costs, failures, headline, progress, provenance
@@ -103,10 +102,6 @@ def test_failures_are_counted(tmp_path):
     assert tables["hosts"] == (("a", "lost", "silent"),)
 
 
-def test_a_path_with_a_blank_is_quoted():
-    assert failures.retry_command(RunDir("a b").path, "t1") == "hydragnn-hpo retry 'a b' t1"
-
-
 def test_provenance_holds_commands_versions_and_the_checksum(tmp_path):
     software = {"python": "3.12.1", "torch": "2.9"}
     later = at(5, "opened", epoch=2, units={}, slots=["a:0"], software={"python": "3.12.2"})
@@ -119,11 +114,6 @@ def test_provenance_holds_commands_versions_and_the_checksum(tmp_path):
     tables = {b.key: b.rows for b in section.blocks if isinstance(b, Table)}
     assert tables["software"] == (("python", "3.12.1, 3.12.2"), ("torch", "2.9"))
     assert tables["openings"][0] == ("controller 1", "1970-01-01 00:00:00 UTC", 1, 1)
-
-
-def test_an_old_journal_holds_no_versions(tmp_path):
-    section = provenance.make_section(facts_of(tmp_path, [*proposed("t0")]))
-    assert any("no versions" in text for text in texts(section))
 
 
 def test_units_of_time():
@@ -140,3 +130,36 @@ def test_a_trial_that_a_rule_ended_early_has_the_colour_of_its_rung(tmp_path):
     by_trials = progress.make_progress(facts_of(tmp_path, events)).blocks[1]
     assert [trace["name"] for trace in by_trials.data] == ["to epoch 9", "best so far"]
     assert by_trials.data[0]["y"].tolist() == [1.0, 0.7, 2.0]
+
+
+def test_predicted_and_actual_seconds(tmp_path):
+    """Median epochs take 3, 4 and 8 s where 2, 4 and 1 s were predicted."""
+    events = [*proposed("t0", "t1", "t2")]
+    predicted = {"t0": 2.0, "t1": 4.0, "t2": 1.0}
+    for name, seconds in (("t0", (3.0, 1.0, 9.0)), ("t1", (4.0,)), ("t2", (8.0,))):
+        told = {"predicted_epoch_seconds": predicted[name], "predicted_seconds": 6.0}
+        events += [placed(1, name, "a:0", **told)]
+        events += [trained(2 + k, name, 1 + k, 0.5, s) for k, s in enumerate(seconds)]
+    events += [
+        ended(10, "t0", "stopped", 0.5, reason=None),
+        ended(11, "t1", "stopped", 0.5, reason="median"),
+    ]
+    facts = facts_of(tmp_path, events)
+    found = {n.key: n.value for n in costs.make_section(facts).blocks[0].numbers}
+    # Sorted ratios are 1, 1.5 and 8; the 10th percentile lies a fifth of the way to the median.
+    ratios = {"epoch_low": 1.1, "epoch_ratio": 1.5, "epoch_high": 1.5 + 0.8 * 6.5}
+    assert found == pytest.approx({**ratios, "attempt_ratio": 1.5})
+
+
+def test_each_rung_is_counted(tmp_path):
+    events = [*proposed("t0", "t1", "t2")]
+    for number, score in enumerate((0.5, 0.2, None)):
+        name = f"t{number}"
+        events += [placed(1, name, "a:0"), trained(2, name, 1, 0.9, 1.0)]
+        events += [ended(3, name, "failed" if score is None else "stopped", score)]
+    events += [at(4, "promoted", trials=["t1"], until=8, last=False)]
+    table = progress.make_curves(facts_of(tmp_path, events)).blocks[1]
+    rows = [dict(zip([c.key for c in table.columns], row, strict=True)) for row in table.rows]
+    keys = ("rested", "scored", "promoted", "best", "median")
+    assert [rows[0][key] for key in keys] == [3, 2, 1, 0.2, pytest.approx(0.35)]
+    assert [rows[1][key] for key in keys[:3]] == [0, 0, 0]

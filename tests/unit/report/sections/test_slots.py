@@ -87,12 +87,6 @@ def test_the_switch_shows_one_raster_or_the_other(tmp_path):
     assert [button["args"][0]["visible"] for button in buttons] == [[True, False], [False, True]]
 
 
-def test_nothing_was_placed(tmp_path):
-    facts = facts_of(tmp_path, [at(0, "opened", units={}, slots=["a:0"])])
-    assert slots.make_slots(facts) is None
-    assert Timeline(facts).bars == []
-
-
 # -- why slots were idle ------------------------------------------------------------------
 
 
@@ -152,3 +146,12 @@ def test_a_campaign_that_goes_on_waits_for_the_brain(tmp_path):
     (tmp_path / "full").mkdir()
     full = Timeline(facts_of(tmp_path / "full", until, trials=2))
     assert full.idle.at(np.array([10.0])) == ["tail"]
+
+
+def test_slots_and_attempts_are_counted(tmp_path):
+    facts = facts_of(
+        tmp_path, [*events(), placed(131, "t1", "a:0", "b:0"), ended(140, "t1", "failed")]
+    )
+    found = {n.key: n.value for n in slots.make_slots(facts).blocks[0].numbers}
+    counts = {"hosts": 2, "slots": 2, "duration": 40.0, "attempts": 3, "wide_attempts": 1}
+    assert found == counts | {"first_step": 0.5}
