@@ -12,7 +12,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from record import add_smoke, dry_run, finish, golden_run
+from record import add_smoke, dry_run, finish, golden_run, lacks_data
 
 ROOT = Path(__file__).parents[2]
 QUICK = {
@@ -39,6 +39,8 @@ def main() -> None:
     parser.add_argument("--run", type=Path, help="keep the run here")
     add_smoke(parser)
     options = parser.parse_args()
+    if options.smoke and lacks_data(__file__):
+        return
     with tempfile.TemporaryDirectory() as scratch:
         run = options.run or Path(scratch) / "run"
         started = time.monotonic()

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-from record import add_smoke, dry_run, finish, golden_run
+from record import add_smoke, dry_run, finish, golden_run, lacks_data
 
 from hydragnn_hpo.data.columns import Columns
 from hydragnn_hpo.data.store_access import open_store
@@ -142,6 +142,8 @@ def main() -> None:
     parser.add_argument("--run", type=Path, help="keep the run here, or go on with it")
     add_smoke(parser)
     options = parser.parse_args()
+    if options.smoke and lacks_data(__file__):
+        return
     quick = options.quick or options.smoke
     name = "castelli_mini" if quick else "castelli_multitarget"
     with tempfile.TemporaryDirectory() as scratch:

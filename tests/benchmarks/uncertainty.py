@@ -17,7 +17,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from record import add_smoke, dry_run, finish, golden_run
+from record import add_smoke, dry_run, finish, golden_run, lacks_data
 
 from hydragnn_hpo.resources import resource_path
 
@@ -164,6 +164,8 @@ def main() -> None:
     parser.add_argument("--run", type=Path, help="keep the runs here")
     add_smoke(parser)
     options = parser.parse_args()
+    if options.smoke and lacks_data(__file__):
+        return None
     sets = {"castelli": QUICK} if options.quick else SETS
     figures: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as scratch:
