@@ -3,8 +3,6 @@
 500 clusters of 1-2 x 1-2 x 1 cells of a body-centred lattice, 2 to 8 atoms of three types. With x
 the mean type of an atom and its nearest neighbour, an atom's outputs are x, x^2 + type and x^3; the
 graph's output is the sum of all of them. 70 / 15 / 15, width 8, 2 rounds, 100 epochs; targets run
-from hydragnn_hpo.file_records import StoreStats
-from typing import cast
 from 0 to 1. Single head: the graph's output, AdamW at 0.02, batch 32. Several heads: all four,
 weights 20 / 1 / 1 / 1, 0.01, batch 16.
 
@@ -27,7 +25,7 @@ from typing import Any, cast
 
 import numpy as np
 import torch
-from record import finish
+from record import add_smoke, finish
 
 from hydragnn_hpo.config.convs import CONV_SPECS
 from hydragnn_hpo.config.data_config import TargetConfig
@@ -185,12 +183,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a few convs and epochs")
     parser.add_argument("--convs", nargs="*", help="only these; not recorded")
+    add_smoke(parser)
     options = parser.parse_args()
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)
     keep_freed_memory()
-    seeds, epochs = ((0,), 20) if options.quick else ((0, 1, 2), 100)
-    sets = {(seed, even): data(seed, even) for seed in seeds for even in (False, True)}
+    seeds, epochs, count = ((0,), 20, 500) if options.quick else ((0, 1, 2), 100, 500)
+    if options.smoke:
+        seeds, epochs, count, options.convs = (0,), 1, 40, ["gin"]
+    sets = {(seed, even): data(seed, even, count) for seed in seeds for even in (False, True)}
     figures = {"bcc_floor": round(statistics.mean(sets[s, False][1] for s in seeds), 5)}
     for conv in options.convs or (QUICK if options.quick else CONV_SPECS):
         started = time.process_time()

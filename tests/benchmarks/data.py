@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from ase import Atoms
 from ase.neighborlist import neighbor_list
-from record import finish
+from record import add_smoke, finish
 from torch_geometric.loader import DataLoader
 
 from hydragnn_hpo.config.convs import CONV_SPECS
@@ -209,10 +209,10 @@ def opening(path: Path, stage: Path, access: str, count: int) -> dict[str, float
     return {key: statistics.median(run[key] for run in runs) for key in runs[0]}
 
 
-def neighbors(count: int, times: int) -> dict[str, float]:
+def neighbors(count: int, times: int, files: Sequence[str] = graphs.FILES) -> dict[str, float]:
     """Neighbour lists within 5 angstrom, the crystals cut into as many parts as there are turns."""
     every = np.array_split(np.arange(count), times)
-    atoms = graphs.structures(count)
+    atoms = graphs.structures(count, files)
     has_pymatgen = importlib.util.find_spec("pymatgen") is not None
     ratios: dict[str, list[float]] = {"ase": [], "pymatgen": []}
     rates = []
@@ -256,7 +256,11 @@ def in_pymatgen(chosen: list[Atoms]) -> list[Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer turns, not recorded")
-    quick = parser.parse_args().quick
+    add_smoke(parser)
+    options = parser.parse_args()
+    if options.smoke:
+        return finish(__file__, smoke(), keep=False)
+    quick = options.quick
     count, many = (3, 50_000) if quick else (5, 2_000_000)
     torch.set_num_threads(1)
     figures: dict[str, float] = {}
@@ -282,9 +286,19 @@ def main() -> None:
     figures["neighbors_over_ase"] = found["ase"]
     if "pymatgen" in found:
         figures["neighbors_over_pymatgen"] = found["pymatgen"]
-    finish(
-        __file__, {name: float(f"{value:.4g}") for name, value in figures.items()}, keep=not quick
-    )
+    rounded = {name: float(f"{value:.4g}") for name, value in figures.items()}
+    return finish(__file__, rounded, keep=not quick)
+
+
+def smoke() -> dict[str, float]:
+    """Measure on small graphs; neighbours of crystals where there are some, memory not at all."""
+    with tempfile.TemporaryDirectory() as scratch:
+        folder, small = Path(scratch), Path(scratch) / "small.bp"
+        graphs.small_graphs(small, 256)
+        found = batches(small, 1) | from_disk(small, folder, 1)
+        found |= balance(small, 1280, ("schnet", "painn"))
+        found |= opening(small, folder / "stage", "stage", 1)
+    return found | (neighbors(6, 1, graphs.FILES[:1]) if graphs.PUBLIC else {})
 
 
 class Sizes:
@@ -301,19 +315,17 @@ class Sizes:
         return self.edges
 
 
-def balance(path: Path) -> dict[str, float]:
+def balance(path: Path, count: int = 12_800, convs: Iterable[str] = CONV_SPECS) -> dict[str, float]:
     """Shares of edges among 8 ranks: ours (of the worst conv), random ones, what is possible."""
     every: dict[str, Any] = {
         "crystals": graphs.in_memory(path),
-        "skewed": Sizes(*graphs.skewed_sizes(12_800, "uniform")),
-        "lognormal": Sizes(*graphs.skewed_sizes(12_800, "lognormal")),
+        "skewed": Sizes(*graphs.skewed_sizes(count, "uniform")),
+        "lognormal": Sizes(*graphs.skewed_sizes(count, "lognormal")),
     }
     figures = {}
     for name, sizes in every.items():
         edges = sizes.num_edges()
-        found = [
-            imbalance(edges, predict_graph_costs(sizes, ModelConfig(conv=c))) for c in CONV_SPECS
-        ]
+        found = [imbalance(edges, predict_graph_costs(sizes, ModelConfig(conv=c))) for c in convs]
         figures[f"imbalance_{name}"] = max(found)
         figures[f"imbalance_{name}_random"] = imbalance(edges, edges, random=True)
         figures[f"imbalance_{name}_bound"] = bound(edges)

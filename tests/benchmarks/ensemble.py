@@ -33,7 +33,7 @@ from ase.build import molecule
 from ase.collections import g2
 from ase.io import iread
 from rank_scaling import PER_FILE, rank_scaling
-from record import finish
+from record import add_smoke, finish
 from torch_geometric.data import Data
 from torch_geometric.loader import DataLoader
 
@@ -234,6 +234,7 @@ def main() -> None:
     parser.add_argument("--peak", default="")
     parser.add_argument("--count", type=int, default=600)
     parser.add_argument("--place", default="")
+    add_smoke(parser)
     chosen = parser.parse_args()
     torch.set_num_threads(1)
     if chosen.peak:
@@ -241,6 +242,10 @@ def main() -> None:
     keep_freed_memory()
     torch.set_flush_denormal(True)
     warnings.simplefilter("ignore")
+    if chosen.smoke:
+        nets = members()
+        figures = compare("molecules", 8, 1, {"eager": EagerEngine(nets, CPU)}, nets)
+        return finish(__file__, figures | shares("molecules", 2), keep=False)
     if chosen.quick:
         return finish(__file__, quick(), keep=False)
     with TemporaryDirectory() as place:

@@ -3,6 +3,7 @@
 import gzip
 import io
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import cast
 
@@ -24,6 +25,11 @@ from hydragnn_hpo.resources import resource_path
 PUBLIC = os.environ.get("HYDRAGNN_HPO_DATA")
 ATOMS, EDGES = 4, 24
 """Nodes and edges of a small graph."""
+FILES = (
+    "mp_magnetic/mp_mag_multihead_760.extxyz.gz",
+    "mp_magnetic/mp_mag_nodes_3675.extxyz.gz",
+    "perovskites/matbench_perovskites_17178.extxyz.gz",
+)
 
 
 def molecules(folder: Path) -> Path:
@@ -40,15 +46,10 @@ def crystals(folder: Path) -> Path:
     return folder / "crystals.bp"
 
 
-def structures(count: int) -> list[Atoms]:
+def structures(count: int, files: Sequence[str] = FILES) -> list[Atoms]:
     """Read crystals of 2 to 168 atoms, magnetic ones between perovskites."""
     if PUBLIC is None:
         raise SystemExit("set HYDRAGNN_HPO_DATA to the folder of public data sets.")
-    files = (
-        "mp_magnetic/mp_mag_multihead_760.extxyz.gz",
-        "mp_magnetic/mp_mag_nodes_3675.extxyz.gz",
-        "perovskites/matbench_perovskites_17178.extxyz.gz",
-    )
     found: list[Atoms] = []
     for name in files:
         text = gzip.decompress((Path(PUBLIC) / name).read_bytes()).decode()

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from record import finish
+from record import add_smoke, finish, skip
 
 from hydragnn_hpo.launching import environment as packing
 from hydragnn_hpo.launching.environment import OWN, ROOT, Pack, Software, packed_software
@@ -118,6 +118,20 @@ def make_pack(out: Path, preload: tuple[str, ...], *, quick: bool) -> Pack:
     return packing.pack_environment(out)
 
 
+def smoke(folder: Path) -> dict[str, float]:
+    """Let ranks that import nothing start in two of the ways, and pack no environment."""
+    figures: dict[str, float] = {}
+    for name in ("fresh", "zygote"):
+        (place := folder / name).mkdir()
+        figures[f"seconds_{name}"] = fresh(place, ()) if name == "fresh" else forked(place, (), OWN)
+        opened, looked = count(
+            place, [str(Path(sys.prefix)), str(Path(sys.base_prefix)), str(ROOT)]
+        )
+        assert 0 < opened <= looked
+        figures |= {f"opens_{name}": opened, f"lookups_{name}": looked}
+    return figures
+
+
 def measure(folder: Path, *, quick: bool) -> dict[str, float]:
     shared = [str(Path(sys.prefix)), str(Path(sys.base_prefix)), str(ROOT)]
     figures: dict[str, float] = {"ranks_per_host": RANKS}
@@ -148,12 +162,16 @@ def measure(folder: Path, *, quick: bool) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--quick", action="store_true")
-    quick = parser.parse_args().quick
+    add_smoke(parser)
+    options = parser.parse_args()
     if shutil.which("strace") is None:
+        if options.smoke:
+            return skip(__file__, "strace is missing.")
         sys.exit("strace is missing: install it.")
     with tempfile.TemporaryDirectory() as name:
-        figures = measure(Path(name).resolve(), quick=quick)
-    finish(__file__, figures, keep=not quick)
+        folder = Path(name).resolve()
+        figures = smoke(folder) if options.smoke else measure(folder, quick=options.quick)
+    return finish(__file__, figures, keep=not (options.quick or options.smoke))
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ import json
 import math
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -25,7 +26,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from record import finish
+from record import GOLDENS, add_smoke, dry_run, finish
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -262,10 +263,10 @@ class Campaign:
     """One campaign, and the controllers that ran it one after the other."""
 
     def __init__(self, folder: Path, kind: str, place: Place, epochs: int) -> None:
+        """Write it; ``start`` runs it."""
         folder.mkdir(parents=True)
         self.run, self.kind, self._place, self._folder = folder / "run", kind, place, folder
         self.path = write_campaign(folder, kind, place.machine, epochs)
-        self.start()
 
     def start(self) -> None:
         """Start a controller on the run directory."""
@@ -297,7 +298,8 @@ class Campaign:
         return named_so(find_orphans(run_tag(self.run)), PARTS[part])
 
     def unbroken(self) -> None:
-        """Wait for the end of a campaign without faults."""
+        """Run a campaign without faults to its end."""
+        self.start()
         assert self.controller.wait(PATIENCE) == 0, self.last_words()
 
     def last_words(self) -> str:
@@ -374,10 +376,11 @@ class Schedule:
         """Hit a campaign several times, then let it end.
 
         Args:
-            campaign: has just been started.
+            campaign: has not been started.
             place: where it runs.
             hits: how many faults at most.
         """
+        campaign.start()
         done = 0
         while done < hits and not self._over(campaign):
             if not self._await_moment(campaign):
@@ -610,6 +613,24 @@ def measure(arguments: argparse.Namespace, folder: Path) -> None:
     )
 
 
+def smoke(folder: Path) -> dict[str, float]:
+    """Write a campaign, and judge the golden run in its place; start, kill and freeze nothing."""
+    place = Local(folder)
+    campaign = Campaign(folder / "campaign", "brief", place, 1)
+    dry_run(campaign.path)
+    shutil.copytree(GOLDENS / "run", campaign.run)
+    found, events = read_outcome(campaign), campaign.events()
+    hit = Hit("rank killed", set(found.errors), events[0]["time"], 1, events[0]["time"], False)
+    return {
+        "results": len(found.errors),
+        "results_lost": len(found.lost),
+        "mae_max_difference": max(worst for _, worst, _ in differences(found, found)),
+        "recovery_seconds": (hit.recovered(campaign) or math.inf) - hit.at,
+        "ranks": len(campaign.parts("rank")),
+        "processes": len(place.processes("local", campaign.run)),
+    }
+
+
 def note_missing(backend: str) -> bool:
     """Print why a backend is left out."""
     if reason := why_not(backend):
@@ -626,6 +647,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--folder", type=Path, help="keep the runs in this new folder")
     parser.add_argument("--no-keep", dest="keep", action="store_false", help="record nothing")
+    add_smoke(parser)
     arguments = parser.parse_args()
     if arguments.quick:
         arguments.backends, arguments.kills, arguments.minutes = ["local"], 3, 0.1
@@ -634,6 +656,9 @@ def main() -> None:
         measure(arguments, arguments.folder)
         return
     with tempfile.TemporaryDirectory(prefix="kills-") as folder:
+        if arguments.smoke:
+            finish(__file__, smoke(Path(folder)), keep=False)
+            return
         measure(arguments, Path(folder))
 
 

@@ -12,7 +12,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from record import finish
+from record import add_smoke, dry_run, finish, golden_run, lacks_data
 
 ROOT = Path(__file__).parents[2]
 QUICK = {
@@ -37,13 +37,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a cut of at most 50 s, not recorded")
     parser.add_argument("--run", type=Path, help="keep the run here")
+    add_smoke(parser)
     options = parser.parse_args()
+    if options.smoke and lacks_data(__file__):
+        return
     with tempfile.TemporaryDirectory() as scratch:
         run = options.run or Path(scratch) / "run"
         started = time.monotonic()
-        command = [sys.executable, "-m", "hydragnn_hpo", "run"]
-        command += [str(campaign(options.quick, Path(scratch))), "--run", str(run)]
-        subprocess.run(command, check=True, stdout=sys.stderr)
+        path = campaign(options.quick or options.smoke, Path(scratch))
+        if options.smoke:
+            dry_run(path)
+            run = golden_run(Path(scratch))
+        else:
+            command = [sys.executable, "-m", "hydragnn_hpo", "run", str(path), "--run", str(run)]
+            subprocess.run(command, check=True, stdout=sys.stderr)
         seconds = time.monotonic() - started
         summary = json.loads((run / "summary.json").read_text())
     figures = {"minutes": round(seconds / 60, 2)}
@@ -52,7 +59,7 @@ def main() -> None:
             figures[f"{name}_{key}"] = round(head[key], 4)
     kept = ("trials", "attempts", "wide_attempts", "utilization", "first_step_seconds")
     figures |= {key: round(summary["figures"][key], 3) for key in (*kept, "cold_start_seconds")}
-    finish(__file__, figures, keep=not options.quick)
+    finish(__file__, figures, keep=not (options.quick or options.smoke))
 
 
 if __name__ == "__main__":

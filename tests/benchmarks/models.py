@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from record import finish
+from record import add_smoke, finish
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -345,7 +345,7 @@ def chosen(wanted: list[str] | None) -> list[str]:
 
     missing = [conv for conv in CONV_SPECS if conv not in PEERS]
     if missing:
-        print(f"no peer yet for {', '.join(missing)}")
+        print(f"no peer (mace: without the extra [bench]) for {', '.join(missing)}")
     convs = [conv for conv in CONV_SPECS if conv in PEERS and (not wanted or conv in wanted)]
     if not convs:
         raise SystemExit(f"choose among {', '.join(PEERS)}")
@@ -360,9 +360,12 @@ def main() -> None:
     parser.add_argument("--profile", metavar="CONV", help="where our step spends its time")
     parser.add_argument("--forces", action="store_true", help="with --profile: train on forces")
     parser.add_argument("--compiled", metavar="CONV", help=argparse.SUPPRESS)
+    add_smoke(parser)
     asked, started = parser.parse_args(), time.perf_counter()
     if asked.quick:
         asked.seconds = 0.15
+    if asked.smoke:
+        asked.quick, asked.seconds, asked.only = True, 0.0, ["schnet"]
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)
     keep_freed_memory()

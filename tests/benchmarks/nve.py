@@ -24,7 +24,8 @@ import numpy as np
 import torch
 from ase import Atoms, units
 from ase.md.verlet import VelocityVerlet
-from record import finish
+from record import add_smoke, dry_run, finish, lacks_data
+from unlike_members import MEMBERS, unlike_members
 
 from hydragnn_hpo.ensemble import EnsembleCalculator, SpreadExceeded, StopAtSpread
 
@@ -42,15 +43,20 @@ STEP = 0.5
 KELVIN = 300.0
 
 
-def train(run: Path, quick: bool) -> float:
-    """Run the campaign; give its minutes."""
+def campaign(run: Path, quick: bool) -> Path:
+    """Write the campaign beside its run."""
     text = (ROOT / "workflows" / "acetylacetone.toml").read_text()
     for old, new in QUICK.items() if quick else ():
         assert old in text, f"the campaign no longer holds '{old}'"
         text = text.replace(old, new)
     path = run.parent / "acetylacetone.toml"
     path.write_text(text)
-    started = time.monotonic()
+    return path
+
+
+def train(run: Path, quick: bool) -> float:
+    """Run the campaign; give its minutes."""
+    path, started = campaign(run, quick), time.monotonic()
     command = [sys.executable, "-m", "hydragnn_hpo", "run", str(path), "--run", str(run)]
     subprocess.run(command, check=True, stdout=sys.stderr)
     return (time.monotonic() - started) / 60
@@ -135,9 +141,16 @@ def draw(curves: dict[str, tuple[np.ndarray, float]], out: Path) -> None:
     write_png(figure, out)
 
 
-def measure(run: Path, data: Path, *, quick: bool) -> dict[str, float]:
+def smoke(folder: Path, data: Path) -> dict[str, float]:
+    """Let a molecule of carbon, hydrogen and oxygen move by two nets that know nothing."""
+    dry_run(campaign(folder / "run", True))
+    unlike_members(folder, [start(data)] * 40, MEMBERS[1:4:2])
+    return measure(folder / "run", data, steps=8, quick=True)
+
+
+def measure(run: Path, data: Path, *, steps: int, quick: bool) -> dict[str, float]:
     """Let the molecule move in every way."""
-    ensemble, atoms, steps = run / "ensemble.zip", start(data), 120 if quick else 2000
+    ensemble, atoms = run / "ensemble.zip", start(data)
     calculator = EnsembleCalculator(ensemble)
     whole = move(atoms, calculator, steps, STEP)
     drift, swing = line(whole, STEP)
@@ -172,16 +185,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a cut of at most 50 s, not recorded")
     parser.add_argument("--run", type=Path, help="a finished run, or where to keep the run")
+    add_smoke(parser)
     options = parser.parse_args()
+    if options.smoke and lacks_data(__file__):
+        return
     torch.set_num_threads(1)
     file = Path(os.environ["HYDRAGNN_HPO_DATA"]) / "acac" / "train_300K.xyz.gz"
     with tempfile.TemporaryDirectory() as scratch:
+        if options.smoke:
+            finish(__file__, smoke(Path(scratch), file), keep=False)
+            return
         run, figures = options.run or Path(scratch) / "run", dict[str, float]()
         if not (run / "ensemble.zip").exists():
             figures["minutes_of_training"] = train(run, options.quick)
         summary = json.loads((run / "summary.json").read_text())["ensemble"]["heads"]
         figures |= {f"{name}_test_mae": head["test_mae"] for name, head in summary.items()}
-        figures |= measure(run, file, quick=options.quick)
+        figures |= measure(run, file, steps=120 if options.quick else 2000, quick=options.quick)
     figures = {name: float(f"{value:.4g}") for name, value in figures.items()}
     finish(__file__, figures, keep=not options.quick)
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from record import finish
+from record import add_smoke, finish, lacks_data
 
 from hydragnn_hpo.layout import TrialDir
 from hydragnn_hpo.metrics_log import read_records
@@ -61,21 +61,21 @@ def hpo(*arguments: object) -> None:
     subprocess.run(command, check=True, stdout=sys.stderr)
 
 
-def prepare(folder: Path, *, quick: bool) -> TrialDir:
+def prepare(folder: Path, source: str, *, epochs: int, quick: bool) -> TrialDir:
     """Build the store and write the trial, unless they are there."""
     trial = TrialDir(folder / "trial")
     if trial.config.exists():
         return trial
     trial.path.mkdir(parents=True)
-    card = resource_path("graph_datasets/matbench_perovskites.toml").read_text()
-    assert 'name = "matbench_perovskites"' in card
-    card = card.replace('name = "matbench_perovskites"', f'name = "{NAME}"', 1)
+    card = resource_path(f"graph_datasets/{source}.toml").read_text()
+    assert f'name = "{source}"' in card
+    card = card.replace(f'name = "{source}"', f'name = "{NAME}"', 1)
     assert 'group = "composition"\n' in card
     card = card.replace('group = "composition"\n', SPLIT)
     (folder / f"{NAME}.toml").write_text(card)
     store = folder / f"{NAME}.bp"
     hpo("dataset", "build", folder / f"{NAME}.toml", "--out", store)
-    text = TRIAL.replace("EPOCHS", "2" if quick else "80")
+    text = TRIAL.replace("EPOCHS", str(epochs))
     if quick:
         text = text.replace("features = 128", "features = 32").replace("layers = 3", "layers = 2")
     trial.config.write_text(text)
@@ -116,11 +116,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="2 epochs, narrow; not recorded")
     parser.add_argument("--run", type=Path, help="keep the run here, or go on with it")
+    add_smoke(parser)
     options = parser.parse_args()
+    if options.smoke and lacks_data(__file__):
+        return
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)
     with tempfile.TemporaryDirectory() as scratch:
-        trial = prepare(options.run or Path(scratch), quick=options.quick)
+        quick = options.quick or options.smoke
+        source = "castelli_mini" if options.smoke else "matbench_perovskites"
+        epochs = 1 if options.smoke else 2 if quick else 80
+        trial = prepare(options.run or Path(scratch), source, epochs=epochs, quick=quick)
         attempts = trial.attempts()
         if not attempts or not (trial.attempt(attempts[-1]) / "result.json").exists():
             hpo("trial", trial.path)
@@ -136,7 +142,7 @@ def main() -> None:
             "parameters": result["parameters"],
             **curve(trial),
         }
-    finish(__file__, figures, keep=not options.quick)
+    finish(__file__, figures, keep=not quick)
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import numpy as np
 from makespan_bound import least_makespan
 from numpy.typing import NDArray
-from record import finish
+from record import add_smoke, finish
 
 from hydragnn_hpo.placement.planner import plan
 from hydragnn_hpo.placement.pool import SlotPool
@@ -229,11 +229,11 @@ def run(case: Case, seeds: int, share: int) -> dict[str, float]:
     return figures
 
 
-def decisions(turns: int) -> dict[str, float]:
+def decisions(turns: int, count: int = 2000, hosts: int = 9408) -> dict[str, float]:
     """Time one decision on the whole of Frontier: a full re-plan, and one after one event."""
-    works = trials(2000, 0, 0.25, 9408 * 8)
+    works = trials(count, 0, 0.25, hosts * 8)
     tasks = [Task(work.name, work.widths, work.planned_seconds()) for work in works]
-    pool = SlotPool.of(f"n{host:05}:{slot}" for host in range(9408) for slot in range(8))
+    pool = SlotPool.of(f"n{host:05}:{slot}" for host in range(hosts) for slot in range(8))
     outlook = PlanningContext(restart_seconds=60.0, efficiency_floor=0.4)
     whole, one = [], []
     for _ in range(turns):
@@ -281,7 +281,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a quarter of it, not recorded")
     parser.add_argument("--seeds", type=int, default=3)
+    add_smoke(parser)
     options = parser.parse_args()
+    if options.smoke:
+        found = run(Case(200, "0", replace(MACHINE, hosts=512)), 1, 10) | decisions(1, 20, 512)
+        return finish(__file__, found, keep=False)
     rehearsal, figures = Rehearsal(options.quick), dict[str, float]()
     for count in (200, 2000):
         share = 4 if options.quick and count == 2000 else 1
@@ -290,7 +294,7 @@ def main() -> None:
             seeds = 1 if options.quick else options.seeds
             figures |= run(Case(count, sigma, machine), seeds, share)
     figures |= decisions(5 if options.quick else 25) | rehearsal.figures()
-    finish(__file__, figures, keep=not options.quick)
+    return finish(__file__, figures, keep=not options.quick)
 
 
 if __name__ == "__main__":

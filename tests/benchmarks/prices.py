@@ -22,7 +22,7 @@ from typing import Any, cast
 
 import numpy as np
 import torch
-from record import finish
+from record import add_smoke, finish
 
 from hydragnn_hpo.config.data_config import TargetConfig
 from hydragnn_hpo.config.trial_config import TrialConfig
@@ -161,8 +161,11 @@ def errors(stats: StoreStats, found: list[dict[str, Any]]) -> dict[str, list[flo
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="one round, nothing recorded")
-    quick = parser.parse_args().quick
-    trials, columns = [config(conv, *sizes) for sizes in SIZES for conv in CONVS], clusters()
+    add_smoke(parser)
+    options = parser.parse_args()
+    quick, convs = options.quick or options.smoke, CONVS[:1] if options.smoke else CONVS
+    trials = [config(conv, *sizes) for sizes in SIZES for conv in convs]
+    columns = clusters(20 if options.smoke else 160)
     found = measured(trials, columns, 1 if quick else 7)
     listed = errors(columns.stats, found)
     figures = {name: statistics.median(each) for name, each in listed.items()}

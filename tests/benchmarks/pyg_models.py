@@ -10,12 +10,12 @@ Shapes: G graphs, N nodes, E edges.
 
 import math
 from dataclasses import replace
+from importlib.util import find_spec
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from pyg_angles import ALIGNNPeer, DimeNetPPPeer
-from pyg_mace import MACEPeer
 from pyg_parts import Geometry, Sizes, fade, perceptron
 from pyg_scalars import (
     CGCNNPeer,
@@ -113,7 +113,10 @@ PEERS: dict[str, type[nn.Module]] = {
     "egnn": EGNNPeer,
     "painn": PaiNNPeer,
     "pnaeq": PNAEqPeer,
-    "mace": MACEPeer,
     "et": ETPeer,
     "alignn": ALIGNNPeer,
 }
+if find_spec("e3nn"):  # extra [bench]
+    from pyg_mace import MACEPeer
+
+    PEERS["mace"] = MACEPeer

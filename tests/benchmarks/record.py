@@ -1,13 +1,21 @@
-"""Keep a benchmark's figures: printed as one JSON line, and written down with date and machine."""
+"""Keep a benchmark's figures: printed as one JSON line, and written down with date and machine.
 
+Also what the scripts' ``--smoke`` has in common.
+"""
+
+import argparse
+import contextlib
 import datetime
 import json
 import os
 import platform
+import shutil
+import sys
 from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
+GOLDENS = Path(__file__).parents[1] / "goldens"
 PACKAGES = ("torch", "torch-geometric", "numpy", "deephyper", "adios2", "vesin", "ase", "pymatgen")
 
 
@@ -45,3 +53,59 @@ def finish(script: str, figures: dict[str, float], *, keep: bool, **more: Any) -
     for name, value in figures.items():
         print(f"{name:{width}}  {value:.6g}")
     print(json.dumps(figures))
+
+
+def add_smoke(parser: argparse.ArgumentParser) -> None:
+    """Add the option that ``tests/integration/test_benchmarks.py`` starts every script with."""
+    parser.add_argument(
+        "--smoke",
+        action="store_true",
+        help="start what is measured once, as small as it can be; the figures mean nothing",
+    )
+
+
+def skip(script: str, why: str) -> None:
+    """Print why a smoke run measures nothing here, and a figure that says that it did not."""
+    print(why, file=sys.stderr)
+    finish(script, {"skipped": 1}, keep=False)
+
+
+def lacks_data(script: str) -> bool:
+    """Check whether the public data sets are missing, and skip the script if so."""
+    if "HYDRAGNN_HPO_DATA" in os.environ:
+        return False
+    skip(script, "HYDRAGNN_HPO_DATA is unset: point it at the folder of public data sets.")
+    return True
+
+
+def dry_run(campaign: Path) -> None:
+    """Let ``hydragnn-hpo run`` accept a campaign without running it; its words to stderr.
+
+    In this process: another one would import everything once more.
+    """
+    from hydragnn_hpo.cli.command_line import main
+
+    sys.argv = ["hydragnn-hpo", "run", str(campaign), "--dry-run"]
+    with contextlib.redirect_stdout(sys.stderr):
+        try:
+            main()
+        except SystemExit as end:
+            if end.code:
+                raise
+
+
+def golden_run(folder: Path) -> Path:
+    """Copy the small run of ``tests/goldens``, and give it the ensemble and the summary it lacks.
+
+    It stands in for the campaign of minutes that a script runs before it computes its figures.
+    """
+    from hydragnn_hpo.campaign.event_store import JournalFold
+    from hydragnn_hpo.campaign.journal import read_journal
+    from hydragnn_hpo.ensemble.build import build_ensemble
+
+    run = folder / "golden"
+    shutil.copytree(GOLDENS / "run", run)
+    figures = JournalFold(read_journal(run / "events.jsonl")).figures()
+    summary = {"ensemble": build_ensemble(run), "figures": figures}
+    (run / "summary.json").write_text(json.dumps(summary))
+    return run

@@ -88,34 +88,38 @@ SPAWN = multiprocessing.get_context("spawn")
 EPOCH = {"record": "epoch", "epoch": 1, "objective": 0.5, "time": 1.0, "seconds": 2.0}
 
 
-def measure_link() -> dict[str, float]:
+def measure_link(
+    links: int = LINKS, settled: int = SETTLED, messages: int = MESSAGES
+) -> dict[str, float]:
     """Return the memory of this process with a link, before and after many answered messages."""
     memory: dict[int, float] = {}
     with tempfile.TemporaryDirectory() as folder:
         controller = ControllerLink("127.0.0.1", find_keys(Path(folder)))
-        sender = SPAWN.Process(target=be_agents, args=(Path(folder), controller.port))
+        sender = SPAWN.Process(
+            target=be_agents, args=(Path(folder), controller.port, links, messages)
+        )
         sender.start()
         answered = 0
-        while answered < LINKS * MESSAGES and sender.is_alive():
+        while answered < links * messages and sender.is_alive():
             for peer, _ in controller.receive(1.0):
                 controller.send(peer, DropJob("t0001.1"))
                 answered += 1
-                if answered in (LINKS * SETTLED, LINKS * MESSAGES):
-                    memory[answered // LINKS] = measure_load(State()).resident_bytes / 1e6
+                if answered in (links * settled, links * messages):
+                    memory[answered // links] = measure_load(State()).resident_bytes / 1e6
         controller.close()
         sender.join()
     return {
-        "link_memory_settled_mb": memory[SETTLED],
-        "link_memory_last_mb": memory[MESSAGES],
+        "link_memory_settled_mb": memory[settled],
+        "link_memory_last_mb": memory[messages],
     }
 
 
-def be_agents(folder: Path, port: int) -> None:
-    """Send ``MESSAGES`` messages over each of ``LINKS`` links, and read the answers."""
+def be_agents(folder: Path, port: int, count: int, messages: int) -> None:
+    """Send ``messages`` messages over each of ``count`` links, and read the answers."""
     to, keys = ControllerAddress("127.0.0.1", port, 1, 60.0, "run"), find_keys(folder)
     with zmq.Context() as context:
-        links = [AgentLink(to, keys, context) for _ in range(LINKS)]
-        for number in range(1, MESSAGES + 1):
+        links = [AgentLink(to, keys, context) for _ in range(count)]
+        for number in range(1, messages + 1):
             for link in links:
                 link.send(NewRecords("t0001.1", [EPOCH], number))
                 link.acknowledge(number)
@@ -129,10 +133,15 @@ def main() -> None:
     """Run the rehearsal."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="1,024 hosts, not recorded")
-    quick = parser.parse_args().quick
-    sizes = (1024, 250, 20, 0.3) if quick else (8192, 2000, 90, 6.0)
-    link = {} if quick else measure_link()
-    record.finish(__file__, rehearse(*sizes) | link, keep=not quick)
+    record.add_smoke(parser)
+    options = parser.parse_args()
+    if options.smoke:
+        figures = rehearse(16, 8, 2, 0.05) | measure_link(4, 2, 4)
+    elif options.quick:
+        figures = rehearse(1024, 250, 20, 0.3)
+    else:
+        figures = rehearse(8192, 2000, 90, 6.0) | measure_link()
+    record.finish(__file__, figures, keep=not (options.quick or options.smoke))
 
 
 if __name__ == "__main__":

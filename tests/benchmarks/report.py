@@ -23,9 +23,9 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import plotly.io
-from browser import Browser, chromium
+from browser import Browser, chromium, missing
 from made_campaign import make_campaign
-from record import finish
+from record import add_smoke, finish, skip
 
 from hydragnn_hpo.layout import RunDir
 from hydragnn_hpo.report.charts import LIGHT
@@ -127,18 +127,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--run", type=Path, help="finished run to take as the small one")
+    add_smoke(parser)
     given = parser.parse_args()
+    if given.smoke and (why := missing()):
+        return skip(__file__, why)
+    quick = given.quick or given.smoke
     figures: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as name, chromium() as browser:
         folder = Path(name)
-        small = given.run or make_campaign(folder / "small", trials=24).path
+        small = given.run or make_campaign(folder / "small", trials=8 if given.smoke else 24).path
         runs = {"small": small}
-        if not given.quick:
+        if not quick:
             runs["made2000"] = make_campaign(folder / "large", trials=2000, hosts=32).path
         for label, run in runs.items():
-            found = measure(browser, run, folder, turns=1 if given.quick else 5)
+            found = measure(browser, run, folder, turns=1 if quick else 5)
             figures |= {f"{label}_{key}": value for key, value in found.items()}
-    finish(__file__, figures, keep=not given.quick)
+    return finish(__file__, figures, keep=not quick)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from pathlib import Path
 
 import torch
 from ase import Atoms
-from record import finish
+from record import GOLDENS, add_smoke, finish
 
 from hydragnn_hpo.data.readers import READERS
 from hydragnn_hpo.data.readers.source import Source
@@ -142,14 +142,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer rounds, not recorded")
     parser.add_argument("--ensemble", type=Path, help="serve this one")
+    add_smoke(parser)
     options = parser.parse_args()
+    quick = options.quick or options.smoke
+    if options.smoke:
+        options.ensemble = GOLDENS / "ensemble" / "ensemble.zip"
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         path = options.ensemble or trained(folder)
-        rounds, count = (2, 50) if options.quick else (7, 140)
+        rounds, count = (1, 20) if options.smoke else (2, 50) if quick else (7, 140)
         figures = measure(path, folder, rounds=rounds, count=count)
-    finish(__file__, figures, keep=not options.quick)
+    finish(__file__, figures, keep=not quick)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from record import finish
+from record import add_smoke, finish
 
 from hydragnn_hpo.config.schema import dump_config
 from hydragnn_hpo.config.trial_config import PlacementConfig
@@ -83,7 +83,9 @@ def cold(trial: TrialDir) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="two turns, not recorded")
-    turns = 2 if parser.parse_args().quick else 9
+    add_smoke(parser)
+    options = parser.parse_args()
+    turns = 1 if options.smoke else 2 if options.quick else 9
     times: dict[str, list[float]] = {"warm_1": [], "warm_2": [], "cold": []}
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)

@@ -31,7 +31,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 from models import BASIS, BATCH, CUTOFF, FEATURES, LAYERS, molecules, seconds
-from record import finish
+from record import add_smoke, finish
 from torch import Tensor, nn
 
 from hydragnn_hpo.config.data_config import TargetConfig
@@ -55,9 +55,9 @@ CONVS = ("painn", "schnet", "egnn", "gin")
 TARGETS = {"energy": TargetConfig(level="graph", unit="eV", energy="total")}
 
 
-def data(world: int) -> Columns:
-    """Make molecules for ``STEPS`` steps of ``world`` ranks, and some to validate on."""
-    count = BATCH * STEPS * world
+def data(world: int, steps: int = STEPS) -> Columns:
+    """Make molecules for some steps of ``world`` ranks, and some to validate on."""
+    count = BATCH * steps * world
     made = molecules(count + HELD_OUT)
     made = replace(made, split=np.repeat([0, 1], (count, HELD_OUT)).astype(np.int8))
     splits = {"train": count, "val": HELD_OUT, "sel": 0, "cal": 0, "test": 0}
@@ -287,9 +287,9 @@ def rank_main(conv: str, line: Connection, columns: Columns) -> None:
 
 
 @contextmanager
-def ranks_of(world: int, conv: str) -> Iterator[list[Rank]]:
+def ranks_of(world: int, conv: str, steps: int) -> Iterator[list[Rank]]:
     """Fork the ranks of one training."""
-    columns = data(world)
+    columns = data(world, steps)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -331,10 +331,14 @@ def epoch_of(ranks: list[Rank]) -> list[Any]:
     return [rank.line.recv() for rank in ranks]
 
 
-def weak_scaling(conv: str, turns: int) -> dict[str, float]:
+def weak_scaling(conv: str, turns: int, steps: int = STEPS) -> dict[str, float]:
     """Compare one rank with two of the same work each, and with two strangers, in turns."""
     ratios, limits, imbalances, waits = [], [], [], []
-    with ranks_of(1, conv) as one, ranks_of(1, conv) as other, ranks_of(2, conv) as two:
+    with (
+        ranks_of(1, conv, steps) as one,
+        ranks_of(1, conv, steps) as other,
+        ranks_of(2, conv, steps) as two,
+    ):
         for ranks in (one, other, two):
             epoch_of(ranks)
         for _ in range(turns):
@@ -352,7 +356,7 @@ def weak_scaling(conv: str, turns: int) -> dict[str, float]:
     }
     for name in ("communication", "exposed"):
         if all(name in wait for wait in waits):
-            shown[f"{name}_ms_per_step"] = 1e3 / STEPS * statistics.median(w[name] for w in waits)
+            shown[f"{name}_ms_per_step"] = 1e3 / steps * statistics.median(w[name] for w in waits)
     return shown
 
 
@@ -361,12 +365,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="few turns, one conv, not recorded")
     parser.add_argument("--only", nargs="+", choices=("throughput", "scaling"))
+    add_smoke(parser)
     options = parser.parse_args()
     parts = options.only or ("throughput", "scaling")
     warnings.filterwarnings("ignore")
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)
     keep_freed_memory()
+    if options.smoke:  # without Lightning, which only some have
+        return finish(__file__, weak_scaling(CONVS[0], 1, 2), keep=False)
     figures: dict[str, float] = {}
     if "scaling" in parts:  # forks: before anything else has threads
         figures |= weak_scaling(CONVS[0], 3 if options.quick else 15)
@@ -378,7 +385,7 @@ def main() -> None:
                 figures |= found
             figures |= {f"{name}_{conv}": value for name, value in found.items()}
     rounded = {name: float(f"{value:.4g}") for name, value in figures.items()}
-    finish(__file__, rounded, keep=not (options.quick or options.only))
+    return finish(__file__, rounded, keep=not (options.quick or options.only))
 
 
 if __name__ == "__main__":

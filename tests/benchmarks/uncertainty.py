@@ -17,7 +17,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from record import finish
+from record import add_smoke, dry_run, finish, golden_run, lacks_data
 
 from hydragnn_hpo.resources import resource_path
 
@@ -89,19 +89,40 @@ def card(shipped_name: str, name: str) -> str:
     return "\n".join(told) + "\n"
 
 
-def run(name: str, what: dict[str, Any], seed: int, folder: Path) -> dict[str, Any]:
-    """Run one campaign, or go on with it, and give its summary of the ensemble."""
+def campaign(name: str, what: dict[str, Any], seed: int, folder: Path) -> Path:
+    """Write one campaign."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "card.toml").write_text(card(what["card"], f"{name}_grouped"))
     heads = "\n".join(f"[trial.heads.{head}]" for head in what["heads"])
     values = {key: value for key, value in what.items() if key not in ("card", "heads")}
     text = CAMPAIGN.format(name=name, seed=seed, heads=heads, **values)
-    (folder / f"seed{seed}.toml").write_text(text)
-    out = folder / f"run{seed}"
-    command = [sys.executable, "-m", "hydragnn_hpo", "run", str(folder / f"seed{seed}.toml")]
-    subprocess.run([*command, "--run", str(out)], check=True, stdout=sys.stderr)
-    summary: dict[str, Any] = json.loads((out / "summary.json").read_text())["ensemble"]
-    return summary
+    path = folder / f"seed{seed}.toml"
+    path.write_text(text)
+    return path
+
+
+def run(name: str, what: dict[str, Any], seed: int, folder: Path) -> dict[str, Any]:
+    """Run one campaign, or go on with it, and give what its summary says of the heads."""
+    path, out = campaign(name, what, seed, folder), folder / f"run{seed}"
+    command = [sys.executable, "-m", "hydragnn_hpo", "run", str(path), "--run", str(out)]
+    subprocess.run(command, check=True, stdout=sys.stderr)
+    return heads_of(out)
+
+
+def heads_of(out: Path) -> dict[str, Any]:
+    """Return the figures of a run's heads."""
+    heads: dict[str, Any] = json.loads((out / "summary.json").read_text())["ensemble"]["heads"]
+    return heads
+
+
+def smoke(folder: Path) -> dict[str, float]:
+    """Write the campaign, and take the heads of another run."""
+    dry_run(campaign("castelli", QUICK, 1, folder))
+    heads = heads_of(golden_run(folder))
+    figures = {"test_graphs": _graphs(heads)}
+    for head in heads:
+        figures |= gathered(head, [heads[head], heads[head]])
+    return figures
 
 
 KEPT = {
@@ -141,18 +162,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a cut of at most 50 s, not recorded")
     parser.add_argument("--run", type=Path, help="keep the runs here")
+    add_smoke(parser)
     options = parser.parse_args()
+    if options.smoke and lacks_data(__file__):
+        return None
     sets = {"castelli": QUICK} if options.quick else SETS
     figures: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as scratch:
+        if options.smoke:
+            return finish(__file__, smoke(Path(scratch)), keep=False)
         for name, what in sets.items():
             folder = (options.run or Path(scratch)).resolve() / name
             seeds = SEEDS[:1] if options.quick else SEEDS
-            found = [run(name, what, seed, folder)["heads"] for seed in seeds]
+            found = [run(name, what, seed, folder) for seed in seeds]
             figures[f"{name}_test_graphs"] = _graphs(found[0])
             for head in what["heads"]:
                 figures |= gathered(head, [heads[head] for heads in found])
-    finish(__file__, figures, keep=not options.quick)
+    return finish(__file__, figures, keep=not options.quick)
 
 
 def _graphs(heads: dict[str, dict[str, float]]) -> float:

@@ -2,6 +2,7 @@
 
 import os
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -41,7 +42,9 @@ STRUCTURES = 50
 """That members are trained on."""
 
 
-def unlike_members(folder: Path, structures: list[Atoms]) -> Path:
+def unlike_members(
+    folder: Path, structures: list[Atoms], members: Sequence[dict[str, object]] = MEMBERS
+) -> Path:
     """Build the ensemble in a folder, on a few structures with a made-up target.
 
     Returns:
@@ -49,8 +52,8 @@ def unlike_members(folder: Path, structures: list[Atoms]) -> Path:
     """
     run = RunDir(folder / "run")
     _write_store(run, structures[:: max(1, len(structures) // STRUCTURES)])
-    names = [f"t{number:04d}" for number in range(len(MEMBERS))]
-    for number, (name, model) in enumerate(zip(names, MEMBERS, strict=True)):
+    names = [f"t{number:04d}" for number in range(len(members))]
+    for number, (name, model) in enumerate(zip(names, members, strict=True)):
         values = {
             "trial": name,
             "seed": number,
@@ -69,7 +72,7 @@ def unlike_members(folder: Path, structures: list[Atoms]) -> Path:
         "data": [{"card": "some"}],
         "trial": {"heads": {"energy": {}}},
         "space": {"model.features": [48, 64]},
-        "search": {"trials": len(names), "rungs": [1]},
+        "search": {"trials": len(names), "rungs": [1], "finalists": len(names)},
         "ensemble": {"members": len(names)},
     }
     run.campaign.write_text(dump_config(parse_config(campaign, CampaignConfig, where="campaign")))

@@ -1,0 +1,52 @@
+"""Every benchmark still starts: its ``--smoke`` calls what it measures, as small as it can be.
+
+Scripts are found in the folder: whatever has a ``main`` and keeps figures with ``record`` has it.
+"""
+
+import json
+import math
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+SCRIPTS = [
+    path
+    for path in sorted(BENCHMARKS.glob("*.py"))
+    if {"main", "record"} <= set(re.findall(r"^(?:def|from|import) (\w+)", path.read_text(), re.M))
+]
+
+
+def results() -> dict[str, tuple[int, bytes]]:
+    """Return what is recorded, and when it was written."""
+    files = (BENCHMARKS / "results").iterdir()
+    return {path.name: (path.stat().st_mtime_ns, path.read_bytes()) for path in files}
+
+
+def test_whatever_has_recorded_results_is_found():
+    recorded = {Path(name).stem for name in results() if name.endswith(".json")}
+    assert recorded
+    assert recorded <= {path.stem for path in SCRIPTS}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
+def test_a_benchmark_starts_and_records_nothing(script, tmp_path):
+    before = results()
+    command, threads = [sys.executable, str(script), "--smoke"], {"OMP_NUM_THREADS": "1"}
+
+    done = subprocess.run(
+        command, cwd=tmp_path, env=os.environ | threads, capture_output=True, text=True, check=False
+    )
+
+    assert done.returncode == 0, done.stderr
+    figures = json.loads(done.stdout.splitlines()[-1])
+    assert figures
+    assert all(math.isfinite(value) for value in figures.values()), figures
+    assert results() == before
+    if figures == {"skipped": 1}:
+        pytest.skip(done.stderr.splitlines()[-1])
