@@ -14,18 +14,18 @@ from typing import IO, Any
 from hydragnn_hpo.errors import HydraError, StorageError
 
 PART = ".part"
-"""How the names of files and folders end that are not whole yet."""
+"""Suffix of the names of incomplete files and folders."""
 
 
-PASSING = frozenset(
+TRANSIENT_ERRORS = frozenset(
     (
         *(errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EREMOTEIO, errno.ENOTCONN),
         *(errno.ESHUTDOWN, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EBUSY),
     )
 )
-"""Errors of a file system whose server is away: a later attempt may succeed."""
+"""Error numbers of a file system whose server is away: a later attempt may succeed."""
 
-_NOT_PERMITTED = "you lack the permission: ask its owner for it or choose another place"
+_NOT_PERMITTED = "ask its owner for access or choose another place"
 
 ADVICE = {
     errno.ENOSPC: "make room or choose another place",
@@ -36,28 +36,31 @@ ADVICE = {
     errno.EPERM: _NOT_PERMITTED,
     errno.ESTALE: "its network mount was lost: run the command again once it is back",
     errno.EMFILE: "raise the limit of open files of a process: ulimit -n",
-    errno.ENFILE: "this computer has too many open files: end other programs",
+    errno.ENFILE: "this computer has too many open files: close other programs",
     errno.ENAMETOOLONG: "choose a shorter name",
-    errno.ELOOP: "remove the symbolic links that lead in a circle",
+    errno.ELOOP: "remove the circular symbolic links",
     errno.EIO: "check the disk or the network mount",
 }
-"""What a person can do about an error of the operating system, by its number."""
+"""What the user can do about an error of the operating system, by error number."""
 
 
-def passes(error: BaseException) -> bool:
-    """Check whether a file system has failed for a while only; a full disk waits for a person."""
+def is_transient(error: BaseException) -> bool:
+    """Check whether an error may go away by itself; a full disk does not: the user must act."""
     cause = error.__cause__ if isinstance(error, HydraError) else error
-    return isinstance(cause, OSError) and cause.errno in PASSING
+    return isinstance(cause, OSError) and cause.errno in TRANSIENT_ERRORS
 
 
-def sweep(folder: Path) -> None:
-    """Remove what a killed process left unfinished below a folder that no process writes to."""
+def remove_partial_files(folder: Path) -> None:
+    """Remove the incomplete files and folders of killed processes below a folder.
+
+    No process may be writing to the folder.
+    """
     for path in list(folder.rglob(f".*{PART}")):
         remove(path)
 
 
 def remove(path: Path) -> None:
-    """Remove a file or a folder with all that can be removed of it, if it is still there."""
+    """Remove a file or a folder if it exists; what cannot be removed from a folder stays."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:
@@ -65,7 +68,7 @@ def remove(path: Path) -> None:
 
 
 def sync(path: Path) -> None:
-    """Make renames inside a folder, or the content of a file, durable."""
+    """Flush the content of a file, or the names in a folder, to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -75,7 +78,7 @@ def sync(path: Path) -> None:
 
 @contextlib.contextmanager
 def storage(path: Path) -> Iterator[None]:
-    """Turn an error of the operating system into a sentence that advises what to do about it.
+    """Turn an OSError of the block into a StorageError that says what to do about it.
 
     Raises:
         StorageError: the block raised an OSError.
@@ -98,7 +101,7 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 
 def write_pieces(path: Path, pieces: Iterable[bytes | memoryview]) -> None:
-    """Write a file like ``write_bytes``, from pieces that need not stand together in memory.
+    """Write a file like ``write_bytes``, from pieces that need not be contiguous in memory.
 
     Raises:
         StorageError: the disk is full or the folder not writable; nothing is left behind.

@@ -1,8 +1,8 @@
 """Structured records: the only way a number leaves a running trial (Law 2).
 
 A record is a JSON object on a line of its own, with its kind in ``record`` and the ``time`` in
-seconds since 1970. The first record has the unit of each target in ``units``. All kinds and their
-keys are in the README of ``training``.
+seconds since 1970. The first record names the unit of each target in ``units``. The README of
+``training`` lists all kinds and their keys.
 """
 
 import errno
@@ -17,7 +17,7 @@ from hydragnn_hpo.files import storage
 
 
 def replace_nonfinite(value: Any) -> Any:
-    """Replace NaN and infinity by None in nested values, as JSON has neither."""
+    """Return nested values with None for NaN and infinity, which JSON does not have."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
@@ -37,33 +37,33 @@ class RecordWriter:
             self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
     def write(self, record: str, time: float, **values: Any) -> None:
-        """Append one record, as one write of a whole line.
+        """Append one record as one line, in a single write.
 
         Args:
-            record: its kind.
+            record: kind of the record.
             time: seconds since 1970.
-            values: further keys, of values that JSON holds.
+            values: further keys; JSON must be able to hold their values.
 
         Raises:
-            StorageError: the disk is full.
+            StorageError: the line cannot be written, or only a part of it (full disk).
         """
         line = json.dumps(
             replace_nonfinite({"record": record, "time": time, **values}), allow_nan=False
         )
         content = line.encode() + b"\n"
         with storage(self.path):
-            if os.write(self._descriptor, content) < len(content):
+            if os.write(self._descriptor, content) < len(content):  # only a full disk does this
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def close(self) -> None:
-        """Write everything to disk and close the file."""
+        """Flush the file to disk and close it."""
         with storage(self.path):
             os.fsync(self._descriptor)
         os.close(self._descriptor)
 
 
 def read_records(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the records of a file; an incomplete last line is left out."""
+    """Yield the records of a file, without an incomplete last line; none if there is no file."""
     if not path.exists():
         return
     with path.open("rb") as file:

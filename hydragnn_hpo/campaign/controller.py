@@ -28,7 +28,7 @@ from hydragnn_hpo.campaign.trial_kind import TrialKind, make_trial_kind
 from hydragnn_hpo.campaign.user_requests import RequestHandler
 from hydragnn_hpo.config import CampaignConfig, find_profile
 from hydragnn_hpo.errors import HydraError, JobError, StorageError
-from hydragnn_hpo.files import passes
+from hydragnn_hpo.files import is_transient
 from hydragnn_hpo.launching import Backend, Event, Slot
 from hydragnn_hpo.layout import RunDir
 from hydragnn_hpo.leases import DRAINED, FAILED, FINISHED, PAUSED, ControllerLease
@@ -148,7 +148,7 @@ class Controller:
         except (Drained, KeyboardInterrupt, JobError, StorageError, OSError) as why:
             if self.stopping:  # a job inside of ``run``
                 raise
-            goes_on = isinstance(why, Drained) or passes(why) or self._files_are_away(why)
+            goes_on = isinstance(why, Drained) or is_transient(why) or self._files_are_away(why)
             if goes_on:
                 self._left = DRAINED
             elif isinstance(why, KeyboardInterrupt):
@@ -162,7 +162,7 @@ class Controller:
         """Check whether an error came of files that were there when the campaign began.
 
         A mount that is gone has no file, and one that is dead lets no one in: neither error is in
-        ``files.PASSING``, since it is a person's to mend where a campaign has yet to begin.
+        ``files.TRANSIENT_ERRORS``, since the user must mend it if a campaign has yet to begin.
         """
         if not self._opened or not isinstance(why, (StorageError, OSError)):
             return False

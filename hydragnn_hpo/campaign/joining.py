@@ -18,7 +18,7 @@ from hydragnn_hpo.campaign.journal import JournalFollower, JournalReplaced
 from hydragnn_hpo.campaign.shutdown import ShutdownRequest
 from hydragnn_hpo.config import CampaignConfig, MachineConfig
 from hydragnn_hpo.errors import ConfigError, RunError, StorageError
-from hydragnn_hpo.files import passes
+from hydragnn_hpo.files import is_transient
 from hydragnn_hpo.launching import (
     AgentCall,
     Backend,
@@ -162,7 +162,7 @@ class AllocationMember:
         try:
             address = read_address(self.run.path)
         except RunError as error:
-            if passes(error):
+            if is_transient(error):
                 return None
             raise
         if address is None or not address.port:
@@ -217,7 +217,7 @@ class AllocationMember:
             if read_state(self.run).finished:
                 return "finished"
         except RunError as error:
-            if passes(error):
+            if is_transient(error):
                 return None
             raise
         word = read_release_reason(self.run.path)

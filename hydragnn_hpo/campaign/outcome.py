@@ -11,7 +11,7 @@ from typing import Any, cast, get_args
 from hydragnn_hpo.config import DISK_FULL, FILES_AWAY, HALVED, INTERRUPTED, PEER_LOST, STALE
 from hydragnn_hpo.errors import StorageError
 from hydragnn_hpo.file_records import FailureReason
-from hydragnn_hpo.files import passes, read_json
+from hydragnn_hpo.files import is_transient, read_json
 from hydragnn_hpo.journal_events import AttemptOutcome
 from hydragnn_hpo.leases import RANK_LEASE_ALARM, RANK_LEASE_LAPSED
 
@@ -167,7 +167,7 @@ def _of_result(path: Path, stop_reason: str | None) -> AttemptOutcome:
     try:
         result = read_json(path)
     except StorageError as error:
-        if passes(error):
+        if is_transient(error):
             raise
         return _failed("bug", str(error))
     status = result.get("status") if isinstance(result, dict) else None

@@ -23,7 +23,7 @@ from hydragnn_hpo.config import (
 )
 from hydragnn_hpo.errors import ConfigError, RunError
 from hydragnn_hpo.file_records import StoreStats, TargetStats
-from hydragnn_hpo.files import PART, read_json, remove, storage, sweep, write_text
+from hydragnn_hpo.files import PART, read_json, remove, remove_partial_files, storage, write_text
 from hydragnn_hpo.journal_events import SearchedValues
 from hydragnn_hpo.layout import RunDir, derive_seed
 from hydragnn_hpo.resources import find_resource
@@ -77,13 +77,13 @@ def tidy(run: RunDir, *, trials_may_live: bool) -> None:
             themselves when they start.
     """
     if not trials_may_live:
-        sweep(run.path)
+        remove_partial_files(run.path)
         return
     for path in run.path.iterdir():
         if path.name.startswith(".") and path.name.endswith(PART):
             remove(path)
         elif path.is_dir() and path not in (run.trials, run.jobs):
-            sweep(path)
+            remove_partial_files(path)
 
 
 def _same_campaign(config: CampaignConfig, run: RunDir) -> None:

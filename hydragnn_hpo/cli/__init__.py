@@ -1,4 +1,4 @@
-"""The command line: few verbs, one file each."""
+"""The command line: a module for each command."""
 
 from typing import TYPE_CHECKING
 

@@ -12,7 +12,7 @@ import typer
 
 from hydragnn_hpo.cli.arguments import RunArgument
 from hydragnn_hpo.errors import HydraError, JobError
-from hydragnn_hpo.files import passes
+from hydragnn_hpo.files import is_transient
 from hydragnn_hpo.launching import (
     BatchJob,
     JobRecords,
@@ -56,7 +56,7 @@ def _retry(step: Callable[[], None]) -> None:
             step()
             return
         except (HydraError, OSError) as error:
-            if not passes(error):
+            if not is_transient(error):
                 raise
             typer.echo(f"{error} It is tried again in {pause:.0f} s.", err=True)
         time.sleep(pause)

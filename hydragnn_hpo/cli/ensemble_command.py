@@ -238,7 +238,7 @@ def export(
         bool, typer.Option("--aot", help="Compile it for this kind of processor: quicker.")
     ] = False,
     precision: Annotated[
-        Precision | None, typer.Option(help="Of all members; each its own if left out.")
+        Precision | None, typer.Option(help="Precision of all members; by default that of each.")
     ] = None,
     trust: TrustOption = None,
     as_json: JsonOption = False,

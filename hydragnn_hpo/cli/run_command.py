@@ -31,12 +31,12 @@ RunOption = Annotated[
 SlotsOption = Annotated[
     int | None,
     typer.Option(
-        min=1, max=10_000, help="Ranks per host at a time; the campaign's own if left out."
+        min=1, max=10_000, help="Ranks per host at a time; by default as in the campaign file."
     ),
 ]
 BackendOption = Annotated[
     str | None,
-    typer.Option(help="local, slurm, mpiexec or ray; the campaign's own if left out."),
+    typer.Option(help="local, slurm, mpiexec or ray; by default as in the campaign file."),
 ]
 
 
@@ -48,22 +48,25 @@ MachineOption = Annotated[
 
 ExcludeOption = Annotated[
     Path | None,
-    typer.Option(help="File of hosts not to use; added to the run's exclude.hosts."),
+    typer.Option(help="File of hosts to exclude; they are added to the run's exclude.hosts."),
 ]
 
 
 PackOption = Annotated[
     str | None,
-    typer.Option("--pack", help="Archive of hydragnn-hpo pack for the hosts' own disks."),
+    typer.Option(
+        "--pack", help="Archive made by hydragnn-hpo pack, to unpack on each host's own disk."
+    ),
 ]
 ContainerOption = Annotated[
-    str | None, typer.Option("--container", help="Image file in which ranks run.")
+    str | None, typer.Option("--container", help="Container image in which ranks run.")
 ]
 JoinOption = Annotated[
     bool,
     typer.Option(
         "--join",
-        help="Share the campaign with other allocations: work for its controller, or become it.",
+        help="Share the campaign with other allocations: lend hosts to its controller, or, if "
+        "there is none, become it.",
     ),
 ]
 
@@ -88,23 +91,23 @@ def run(
     from hydragnn_hpo.launching import add_excluded, read_excluded
     from hydragnn_hpo.resources import find_resource
 
-    log.configure(level=30)
+    log.configure(level=logging.WARNING)
     source = find_resource(campaign, "workflows")
     config = load_campaign(
         source, slots=slots, backend=backend, profile=machine, pack=pack, container=container
     )
     cards = find_fitting_cards(config, source) if config.command is None else {}
-    where = run_dir or Path("runs") / config.name
-    more = read_excluded(exclude) if exclude else {}
+    target = run_dir or Path("runs") / config.name
+    to_exclude = read_excluded(exclude) if exclude else {}  # a bad file ends a dry run, too
     if dry_run:
-        _show_plan(config, cards, where)
+        _show_plan(config, cards, target)
         return
-    opened = open_run(config, where)
-    add_excluded(opened.excluded, more)
+    opened = open_run(config, target)
+    add_excluded(opened.excluded, to_exclude)
     try:
         result = (_join if join else run_alone)(config, opened, cards, as_json)
     except (ConfigError, StorageError):
-        if not join:  # others may be about to work there
+        if not join:  # else another allocation may be using the run directory
             _forget(opened)
         raise
     typer.echo(json.dumps(result)) if as_json else _print(opened, result)

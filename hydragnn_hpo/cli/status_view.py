@@ -195,7 +195,8 @@ class StatusPage:
 
     def _lay_out(self, options: ConsoleOptions, glyphs: Glyphs) -> list[RenderableType]:
         status, width = self.snapshot.status, options.max_width
-        cursor = 0 if self.interval is not None else 1  # a whole screen has no line for it
+        # Below a page that does not fill the screen the cursor takes a line.
+        cursor = 0 if self.interval is not None else 1
         height = options.height or options.max_height - cursor
         room = height if self.interval is None else height - 1
         head = [*_head(self.snapshot, width, glyphs), *_best(self.snapshot, width, glyphs)]
@@ -203,9 +204,9 @@ class StatusPage:
         rest = [*gap, *_slots(status), *_rungs(status, width, glyphs)]
         if trouble := list(_trouble(self.snapshot)):
             rest += [*gap, *trouble]
-        kept = min(LEAST_ROWS, 1 + len(status.running)) if status.running else 0
-        head += rest[: max(0, room - len(head) - kept)]
-        head = head[:room] if self.titled else head[1:room]
+        reserved = min(LEAST_ROWS, 1 + len(status.running)) if status.running else 0
+        head += rest[: max(0, room - len(head) - reserved)]
+        head = head[:room] if self.titled else head[1:room]  # its first line is the title
         lines: list[RenderableType] = [*head]
         used = len(lines)
         if status.running and (left := room - used - len(gap)) >= 2:
@@ -214,7 +215,7 @@ class StatusPage:
             used += len(gap) + 1 + table.row_count + len(more)
         if self.interval is not None:
             clock = time.strftime("%H:%M:%S")
-            note = f"{clock}, every {self.interval:g} s; Ctrl-C ends watching"
+            note = f"{clock}, every {self.interval:g} s; Ctrl-C to quit"
             lines += [Text()] * (room - used) + [Text(note, "dim")]
         return lines
 
@@ -227,12 +228,12 @@ def _head(snapshot: Snapshot, width: int, glyphs: Glyphs) -> Iterator[Text]:
     """Lay out the name of the campaign, its controller and its progress."""
     status = snapshot.status
     course = "" if snapshot.course == status.phase else sanitize_line(snapshot.course)
-    ahead = status.ends_in if status.counts.get("running") else None
-    left = "" if ahead is None else f"  about {duration(ahead)} left"
+    seconds = status.ends_in if status.counts.get("running") else None
+    left = "" if seconds is None else f"  about {duration(seconds)} left"
     title = Text.assemble((sanitize_line(snapshot.name), "bold"), (left, "cyan"))
     blank = max(2, width - title.cell_len - len(course)) if course else 0
     yield title.append(" " * blank).append(course, "dim")
-    yield Text(headline(replace(status, ends_in=None)), "bold")
+    yield Text(headline(replace(status, ends_in=None)), "bold")  # the title has the time left
     share = status.at_rest / status.budget if status.budget else 0.0
     done, rest = bar(share, width, glyphs)
     yield Text.assemble((done, "green"), (rest, "dim"))
@@ -262,7 +263,7 @@ def _slots(status: Status) -> Iterator[Text]:
 
 
 def _rungs(status: Status, width: int, glyphs: Glyphs) -> Iterator[Text]:
-    """Count the trials at each rung; the highest rungs where there are many."""
+    """Lay out the number of trials at each rung; if there are many rungs, at the highest."""
     rungs = status.rungs[-MOST_RUNGS:]
     if len(status.rungs) < 2:
         return
@@ -293,8 +294,8 @@ def _trouble(snapshot: Snapshot) -> Iterator[Text]:
         yield _labelled("hosts", (sanitize_line(troubled), "red"))
     if status.warned:
         yield _labelled("warnings", (sanitize_line(_name_hosts(status.warned)), "yellow"))
-    if said_of_energy := energy_line(status):
-        yield _labelled("energy", sanitize_line(said_of_energy))
+    if energy_used := energy_line(status):
+        yield _labelled("energy", sanitize_line(energy_used))
 
 
 # -- running trials ----------------------------------------------------------------------
@@ -302,7 +303,7 @@ def _trouble(snapshot: Snapshot) -> Iterator[Text]:
 MOST_BAR = 32
 
 BAR = ""
-"""Title of the column that shows how far a trial is."""
+"""Title of the column of progress bars: none."""
 
 
 @dataclass(frozen=True)

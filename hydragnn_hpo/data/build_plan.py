@@ -27,8 +27,8 @@ from hydragnn_hpo.files import (
     PART,
     hash_file,
     read_json,
+    remove_partial_files,
     storage,
-    sweep,
     write_json,
     write_text,
 )
@@ -68,7 +68,7 @@ def hold_work_folder(out: Path) -> Iterator[Path]:
     try:
         with storage(work):
             stop_path(work).unlink(missing_ok=True)
-            sweep(work)
+            remove_partial_files(work)
             for leftover in _list_leftovers(out):
                 shutil.rmtree(leftover, ignore_errors=True)
         yield work

@@ -34,7 +34,7 @@ from hydragnn_hpo.ensemble.predict_file import (
 from hydragnn_hpo.ensemble.predict_output import PartFolder, PredictOutcome
 from hydragnn_hpo.ensemble.structure_batches import ChunkId
 from hydragnn_hpo.errors import HydraError, JobError, StorageError
-from hydragnn_hpo.files import passes, read_json, storage, write_json
+from hydragnn_hpo.files import is_transient, read_json, storage, write_json
 from hydragnn_hpo.host_info import start_ticks
 from hydragnn_hpo.launching import DEVICE, THREADS, Backend, Event, Job, Slot
 from hydragnn_hpo.leases import FAILED, FINISHED, ControllerLease, StampWatch
@@ -205,7 +205,7 @@ def rank_main(spec: Mapping[str, JsonValue]) -> int:
         with request.open_output(device) as pipeline, claims_of(request) as claims:
             predict_chunks(pipeline, claims)
     except HydraError as error:
-        if passes(error):
+        if is_transient(error):
             logger.error("%s", error)
             time.sleep(STORAGE_RETRY_SECONDS)
             return 1
@@ -532,7 +532,7 @@ class _Progress:
             failure = read_failure(self._request)
             self.update()
         except (HydraError, OSError) as error:  # the file server may be back next time
-            if not passes(error):
+            if not is_transient(error):
                 raise
         else:
             if failure:

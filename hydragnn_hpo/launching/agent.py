@@ -123,7 +123,7 @@ class Session:
         self._valid_until = 0.0
         self._last_answer = time.monotonic()
         self.ends_at = WallTime.of(os.environ).known
-        """When this host is taken from us, in seconds since the epoch, if that is known."""
+        """When the allocation of this host ends, in seconds since the epoch, if that is known."""
 
     @property
     def fenced(self) -> bool:

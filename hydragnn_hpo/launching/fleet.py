@@ -123,7 +123,7 @@ class Fleet:
 
     @property
     def ends_at(self) -> float:
-        """When the hosts are taken from us, in seconds since the epoch; infinity if never."""
+        """When the allocation of the hosts ends, in seconds since the epoch; infinity if never."""
         return self._transport.ends_at
 
     @property
@@ -218,26 +218,26 @@ class Fleet:
             return
         first = job.parts[job.first_host]
         if first.state == "waiting":
-            if all(self._is_there(job, host) for host in job.other_hosts):
+            if all(self._check_joined(job, host) for host in job.other_hosts):
                 self._start_part(job, job.first_host)
         elif first.state == "started":
             for host in job.hosts_in("waiting"):
                 self._start_part(job, host)
 
-    def _is_there(self, job: JobTracker, name: str) -> bool:
-        """Check whether a host of a job is there; one that will not come back is noted as lost."""
+    def _check_joined(self, job: JobTracker, name: str) -> bool:
+        """Check whether a host of a job has joined; note one that will not come back as lost."""
         if self._registry.is_joined(name):
             return True
         host = self._registry.hosts.get(name)
         if not self._transport.slots and not (host and host.announced):
-            self._lose(job, name, f"host {name} is not there any more.")
+            self._lose(job, name, f"host {name} is gone.")
         return False
 
     def _start_part(self, tracker: JobTracker, name: str) -> None:
-        """Start the ranks of one host, if it is there."""
+        """Start the ranks of one host, if it has joined."""
         job = tracker.job
         assert job is not None
-        if not self._is_there(tracker, name):
+        if not self._check_joined(tracker, name):
             return
         host = self._registry.hosts[name]
         meeting = self._table.choose_meeting(tracker, host.address)
@@ -399,7 +399,11 @@ class Fleet:
         return keep
 
     def _adopt(self, host: Host, brought: Mapping[str, KnownJob]) -> dict[str, int | None]:
-        """Take on jobs of a lost controller, if it is not too late for them."""
+        """Adopt the jobs of a lost controller that a host has, unless the time for that is over.
+
+        Returns:
+            Of the adopted jobs: as ``on_hello`` returns it.
+        """
         keep: dict[str, int | None] = {}
         for job_id, known in brought.items():
             job = self._table.jobs.get(job_id)
@@ -412,7 +416,7 @@ class Fleet:
         return keep
 
     def on_joined(self, host: Host) -> None:
-        """Report that a host can be used, start what waits for it, repeat what it may not know."""
+        """Report a host as usable, repeat orders that it may have missed, start jobs that wait."""
         self._slots = None
         if not self._transport.slots and not host.announced:
             host.announced = True
@@ -423,13 +427,13 @@ class Fleet:
         for job in self._table.jobs_on(host.name):
             self._complete_adoption(job)
             self._table.announce(job)
-            for order in job.orders:
+            for order in job.orders:  # before a start, which sends them itself
                 if job.parts[host.name].state in ("sent", "started"):
                     self._registry.send(host.name, order)
             self._advance(job)
 
     def on_leaving(self, hosts: Sequence[str], ends_at: float) -> None:
-        """Report when foreign hosts are taken from us; our own hosts are when ``ends_at`` says."""
+        """Report when foreign hosts leave; for the other hosts the property ``ends_at`` says it."""
         for name in hosts:
             if math.isfinite(ends_at) and self._registry.is_foreign(name):
                 data = {"host": name, "ends_at": ends_at}
@@ -437,7 +441,7 @@ class Fleet:
                 self._table.add_after_jobs(name, leaving)
 
     def _complete_adoption(self, job: JobTracker) -> None:
-        """Report that a job was adopted once all its hosts have come back."""
+        """Report a job as adopted once all its hosts have rejoined."""
         if not job.waits_for_others or job.hosts_in("waiting"):
             return
         job.waits_for_others = False
@@ -446,7 +450,7 @@ class Fleet:
         self._end_if_finished(job)
 
     def _settle(self) -> None:
-        """End adoption: what did not come back whole is ended, what waited is started."""
+        """End adoption: drop jobs with a missing host, and start the jobs that waited for this."""
         self._settled = True
         for job in list(self._table.jobs.values()):
             if job.waits_for_others:
@@ -455,11 +459,11 @@ class Fleet:
                 del self._table.jobs[job.id]
             else:
                 for host in job.other_hosts:
-                    self._is_there(job, host)
+                    self._check_joined(job, host)  # notes a host that is gone as lost
                 self._advance(job)
 
     def on_lost(self, host: Host, reason: str) -> None:
-        """Report that nothing of an agent is alive any more: all its ranks have ended."""
+        """Report that an agent and all its ranks have ended, and lose its jobs."""
         self._slots = None
         name = host.name
         data = {"host": name, "error": None, "reason": f"host {name} {reason}"}
@@ -468,7 +472,7 @@ class Fleet:
         for job in self._table.jobs_on(name):
             if name in job.hosts_in("sent", "started", *self._states_lost_with_host(job)):
                 if name == job.first_host:
-                    self._table.add_unsent_records(job)
+                    self._table.add_unsent_records(job)  # before ``_lose`` reports the end
                 self._lose(job, name)
                 unfinished |= {job.id} & self._table.jobs.keys()
         if host.announced:
@@ -477,8 +481,9 @@ class Fleet:
             self._table.add_after_jobs(name, lost, unfinished)
 
     def _states_lost_with_host(self, job: JobTracker) -> tuple[RankState, ...]:
-        """Return the states of ranks that wait for a host in vain once it is lost.
+        """Return further states in which ranks are lost together with their host.
 
-        Where slots are fixed another agent comes; hosts of an adopted job may be on their way.
+        Ranks that wait for the host are not, if slots are fixed (it gets a new agent) or if the
+        job is being adopted (the host may still rejoin).
         """
         return () if self._transport.slots or job.waits_for_others else ("waiting",)

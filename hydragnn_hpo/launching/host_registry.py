@@ -69,7 +69,7 @@ _CLOSING_SECONDS = 5.0
 
 
 def margin(lease_seconds: float) -> float:
-    """Return the time after a lease in which all ranks are gone for sure."""
+    """Return the time after the end of a lease by which all ranks are certainly gone."""
     return MARGIN_SECONDS + lease_seconds / 4
 
 
@@ -96,7 +96,7 @@ class Host:
     """The conversation with its agent; empty while there is none."""
 
     life: str = ""
-    """Of the agent that is there or was last; empty once all it started is gone for sure."""
+    """Of the agent that is there or was last; empty once all it started is certainly gone."""
 
     ended_life: str = ""
     """The last life that was given up: it does not come back while another is started."""
@@ -111,7 +111,7 @@ class Host:
     address: str = ""
     interface: str = ""
     ends_at: float = math.inf
-    """When it is taken from us, in seconds since the epoch."""
+    """When its allocation ends, in seconds since the epoch."""
 
     last_message: float = 0.0
     last_lease: float = 0.0
@@ -155,7 +155,7 @@ class HostListener(Protocol):
         """Note that nothing of an agent is alive any more."""
 
     def on_leaving(self, hosts: Sequence[str], ends_at: float) -> None:
-        """Note when hosts are taken from us, in seconds since the epoch."""
+        """Note when the allocation of some hosts ends, in seconds since the epoch."""
 
 
 class HostRegistry:
@@ -199,7 +199,7 @@ class HostRegistry:
         self.run_checks(now)
 
     def _publish_address(self, epoch: int) -> ControllerAddress:
-        """Write where this controller listens; agents of earlier ones find it, too."""
+        """Write the address for agents, those of earlier controllers included."""
         address = ControllerAddress(
             address=self.transport.address,
             port=self._link.port,
@@ -215,9 +215,9 @@ class HostRegistry:
 
     @property
     def settled(self) -> bool:
-        """Whether no rank of a lost controller can be alive without our knowing.
+        """Whether no unknown rank of a lost controller can still be alive.
 
-        That is so when all its hosts are back, or else when their leases are over for sure.
+        This is so once all its hosts have rejoined, or all their leases have certainly expired.
         """
         if self._settled_by == -math.inf:
             return True
@@ -228,22 +228,22 @@ class HostRegistry:
         return False
 
     def is_joined(self, name: str) -> bool:
-        """Check whether orders to a host would be read now."""
+        """Check whether the agent of a host is connected and has reported its slots."""
         return name in self.hosts and self.hosts[name].joined
 
     def is_foreign(self, name: str) -> bool:
-        """Check whether a host is of another allocation than ours."""
+        """Check whether a host belongs to another allocation than the controller's."""
         return bool(self.transport.allocation) and name not in self._own_names
 
     def send(self, name: str, message: Order) -> None:
-        """Send an order to a host; one that is away learns of it when it is back."""
+        """Send an order to a host; after a lost connection the listener repeats it."""
         if peer := self.hosts[name].peer:
             self._link.send(peer, message)
 
     # -- time ------------------------------------------------------------------------
 
     def run_checks(self, now: float) -> None:
-        """Find silent hosts and start agents where it is time; a few times per second at most.
+        """Find silent hosts and start agents that are due; at most a few times per second.
 
         Raises:
             JobError: no agent can start on any host.
@@ -257,7 +257,7 @@ class HostRegistry:
             raise_file_limit(len(self._own))
             for name in self._own:
                 self.hosts.setdefault(name, Host(name))
-        self.receive(0.0)  # this process may have been kept from reading: then none was silent
+        self.receive(0.0)  # before looking for silent hosts: this process may have been suspended
         for news in self.transport.poll():
             self._on_transport_news(news, now)
         self._find_silent(now)
@@ -265,18 +265,18 @@ class HostRegistry:
             self._start_agents(now)
 
     def _find_silent(self, now: float) -> None:
-        """Find hosts that are silent for too long: few of thousands, compared at once."""
-        hosts, patience = self.hosts.values(), self._lease * (1 if self.transport.outlives else 3)
-        for host in [h for h in hosts if h.peer and now - h.last_message > patience]:
+        """Mark silent hosts as suspect, and as lost once their leases have expired."""
+        hosts, timeout = self.hosts.values(), self._lease * (1 if self.transport.outlives else 3)
+        for host in [h for h in hosts if h.peer and now - h.last_message > timeout]:
             self._mark_suspect(host, f"was silent for {now - host.last_message:.0f} s")
         if not self.transport.outlives:
             return
         expired = now - self._lease - margin(self._lease)
         for host in [h for h in hosts if h.life and not h.peer and h.last_lease < expired]:
-            self._mark_lost(host, f"{host.absence}, and its lease is over")
+            self._mark_lost(host, f"{host.absence}, and its lease has expired")
 
     def _start_agents(self, now: float) -> None:
-        """Have agents started where there is none and it is time to try."""
+        """Start an agent on each own host whose next start is due."""
         due = [host for host in map(self.hosts.__getitem__, self._own) if host.next_start <= now]
         if not due:
             return
@@ -288,7 +288,7 @@ class HostRegistry:
         self.transport.start([host.name for host in due], call)
 
     def _on_transport_news(self, news: HostNews, now: float) -> None:
-        """Act on what the transport knows for sure.
+        """Handle a transport's report that an agent is gone or could not be started.
 
         Raises:
             JobError: no agent can start on any host.
@@ -386,7 +386,7 @@ class HostRegistry:
         return self.hosts[hello.host]
 
     def _note_leaving(self, message: HostsLeave) -> None:
-        """Note that the hosts of a further allocation are taken from us."""
+        """Note when the hosts of a foreign allocation leave."""
         leaving = [self.hosts[n] for n in message.hosts if n in self.hosts and self.is_foreign(n)]
         for host in leaving:
             host.ends_at = min(host.ends_at, message.ends_at)

@@ -120,8 +120,8 @@ class Event:
     ``zygote_lost``, ``agent_lost``: jobs that had ranks end too, and a new one is started;
     ``error`` is a sentence when no fork server can start (a preload that cannot be imported).
     ``host_joined``: its slots can be used from now on; ``host``, ``slots`` (their names).
-    ``host_leaving``: it is of another allocation than ours, and is taken from us at ``ends_at``
-    (seconds since the epoch); ``host``.
+    ``host_leaving``: it belongs to another allocation, which ends at ``ends_at`` (seconds since
+    the epoch); ``host``.
     ``host_lost``: they cannot any more, and none of its ranks is alive; ``host``, ``reason``.
     Jobs that had ranks there end too, before it.
     ``adopted``: a job that a lost controller had started runs on, and is this one's now.
@@ -158,7 +158,7 @@ class Backend(Protocol):
 
     @property
     def ends_at(self) -> float:
-        """When the hosts are taken from us, in seconds since the epoch; infinity if never."""
+        """When the allocation of the hosts ends, in seconds since the epoch; infinity if never."""
 
     @property
     def foreign_hosts(self) -> frozenset[str]:

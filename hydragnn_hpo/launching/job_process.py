@@ -5,7 +5,7 @@ import signal
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hydragnn_hpo.files import passes
+from hydragnn_hpo.files import is_transient
 from hydragnn_hpo.launching.jsonl_tail import JsonlTail, end_of
 from hydragnn_hpo.launching.protocol import JobEnded, KnownJob, StartJob
 
@@ -78,7 +78,7 @@ class JobProcess:
         try:
             os.close(os.open(self.start.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600))
         except OSError as error:
-            if not passes(error):
+            if not is_transient(error):
                 raise
         if self.start.watch is not None:
             watch = Path(self.start.watch)

@@ -129,7 +129,7 @@ class HostSlots(Struct, frozen=True, tag=True, array_like=True):
     address: str
     interface: str
     ends_at: float | None = None
-    """When the host is taken from us, in seconds since the epoch; None: never."""
+    """When the allocation of the host ends, in seconds since the epoch; None: never."""
 
 
 class Heartbeat(Struct, frozen=True, tag=True, array_like=True):
@@ -209,7 +209,7 @@ class Farewell(Struct, frozen=True, tag=True, array_like=True):
 
 
 class HostsLeave(Struct, frozen=True, tag=True, array_like=True):
-    """The hosts of a further allocation are taken from us sooner than their agents know.
+    """The hosts of a foreign allocation leave sooner than their agents know.
 
     Sent by whoever holds it, in a conversation of its own without ``Hello``.
     """

@@ -192,25 +192,25 @@ class ComparedRun:
 
     @property
     def winner(self) -> Trial | None:
-        """The best trial; None before there is a result."""
+        """The best trial; None until a trial has a result."""
         return next(iter(self.facts.state.ranked()), None)
 
     @property
     def space(self) -> dict[str, str]:
-        """Range of each searched key.
+        """Range of each searched key, in words.
 
         Returns:
-            Text of ``range_of`` by key.
+            What ``range_of`` returns, by key.
         """
         return {key: range_of(parameter) for key, parameter in self.facts.config.space.items()}
 
     def test_mae(self, head: str) -> float | None:
-        """Return the ensemble's error of a head; None without an ensemble."""
+        """Return the ensemble's mean absolute test error for a head; None without an ensemble."""
         scores = self.facts.ensemble["heads"].get(head) if self.facts.ensemble is not None else None
         return None if scores is None else finite_number(scores.get("test_mae"))
 
     def best_so_far(self, key: str) -> list[tuple[CostedResult, float]]:
-        """Return the results that were better than all before them, and their values."""
+        """Return each result that improved on all earlier ones, with its value of ``key``."""
         best: list[tuple[CostedResult, float]] = []
         for result in self.results:
             value = result.numbers.get(key)
@@ -219,7 +219,7 @@ class ComparedRun:
         return best
 
     def to_plain(self, heads: Sequence[str]) -> RunJson:
-        """Return plain data for JSON, with the test errors of these heads."""
+        """Return the run as plain data for JSON, with the ensemble's test errors for ``heads``."""
         facts, search, best = self.facts, self.facts.config.search, self.winner
         counts = Counter(trial.status for trial in facts.state.trials.values())
         return {
@@ -260,28 +260,29 @@ def _winner_to_plain(best: Trial) -> WinnerJson:
 
 
 def _read_results(facts: Facts) -> Iterator[CostedResult]:
-    ledger, seen = SlotLedger(), set[str]()
-    begin, share = facts.begin or 0.0, facts.slots_per_host
+    """Yield the results of a run in order of time, each with what the run had spent by then."""
+    ledger, ended = SlotLedger(), set[str]()
+    begin = facts.begin or 0.0
     for event in facts.events:
         ledger.apply(event)
         if event["event"] != "ended" or event["outcome"] in ("interrupted", "cancelled"):
             continue
-        seen.add(event["trial"])
+        ended.add(event["trial"])  # before failures are skipped: they count as ended trials
         raw = {"objective": event.get("objective"), "score": event.get("score")}
-        raw |= {f"val_mae.{head}": e for head, e in (event.get("val_mae") or {}).items()}
+        raw |= {f"val_mae.{head}": mae for head, mae in (event.get("val_mae") or {}).items()}
         numbers = {key: value for key, v in raw.items() if (value := finite_number(v)) is not None}
         if event["outcome"] != "failed" and numbers:
             yield CostedResult(
                 trial=event["trial"],
-                trials=len(seen),
+                trials=len(ended),
                 seconds=event["time"] - begin,
-                host_seconds=ledger.utilization().slot_seconds / share,
+                host_seconds=ledger.utilization().slot_seconds / facts.slots_per_host,
                 numbers=numbers,
             )
 
 
 def range_of(parameter: ParameterConfig) -> str:
-    """Describe the values of a parameter.
+    """Return the range of a parameter in words, and the condition under which it is active.
 
     >>> range_of(ParameterConfig(low=1, high=9, step=2))
     '1 to 9, step 2'
@@ -292,12 +293,12 @@ def range_of(parameter: ParameterConfig) -> str:
         text = f"{parameter.low} to {parameter.high}"
         text += ", log" if parameter.log else ""
         text += f", step {parameter.step}" if parameter.step is not None else ""
-    when = " and ".join(f"{key} {_one_of(wanted)}" for key, wanted in parameter.when.items())
+    when = " and ".join(f"{key} is {_one_of(wanted)}" for key, wanted in parameter.when.items())
     return f"{text}; if {when}" if when else text
 
 
 def _one_of(wanted: Scalar | tuple[Scalar, ...]) -> str:
-    return " or ".join(map(str, wanted)) if isinstance(wanted, tuple) else f"is {wanted}"
+    return " or ".join(map(str, wanted)) if isinstance(wanted, tuple) else str(wanted)
 
 
 def read_campaigns(paths: Sequence[Path]) -> list[ComparedRun]:

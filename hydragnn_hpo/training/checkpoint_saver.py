@@ -21,7 +21,7 @@ from torch import Tensor
 from hydragnn_hpo import __version__
 from hydragnn_hpo.config import ParallelConfig
 from hydragnn_hpo.errors import StorageError
-from hydragnn_hpo.files import passes, read_json, write_text
+from hydragnn_hpo.files import is_transient, read_json, write_text
 from hydragnn_hpo.training.checkpoint import (
     CheckpointState,
     CheckpointWriter,
@@ -374,7 +374,7 @@ def _read_state(folder: Path, origin: Origin) -> CheckpointState:
 
 def _is_unreachable(error: StorageError) -> bool:
     """Check whether an error is one of the file server, which may return, not of the file."""
-    return passes(error) or isinstance(error.__cause__, PermissionError)
+    return is_transient(error) or isinstance(error.__cause__, PermissionError)
 
 
 def prune_checkpoints(folder: Path) -> None:

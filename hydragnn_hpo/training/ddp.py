@@ -191,12 +191,12 @@ def _device() -> torch.device:
     if accelerator is None or accelerator.type not in _BACKENDS:
         return torch.device("cpu")
     local = int(os.environ.get("LOCAL_RANK", "0"))
-    alone = torch.accelerator.device_count() == 1  # the launcher shows each rank its own alone
-    return torch.device(accelerator.type, 0 if alone else local)
+    only = torch.accelerator.device_count() == 1  # the launcher hides the other ranks' devices
+    return torch.device(accelerator.type, 0 if only else local)
 
 
 def _wait_for_port(host: str, port: int) -> None:
-    """Wait until rank 0 listens: the store's own retries back off for half a second."""
+    """Wait until rank 0 listens; polling is faster than the store's retries, 0.5 s apart."""
     deadline = time.monotonic() + JOIN_SECONDS
     while time.monotonic() < deadline:
         try:
@@ -228,8 +228,11 @@ def allreduce_tensors(ranks: Ranks, parts: Mapping[str, Tensor]) -> dict[str, np
     }
 
 
-def rank_row(ranks: Ranks, values: Tensor) -> Tensor:
-    """Return a table of zeros, [world, n], with this rank's numbers, [n]; a sum fills the rest."""
+def make_rank_table(ranks: Ranks, values: Tensor) -> Tensor:
+    """Return zeros, [world, n], with this rank's ``values``, [n], in its row.
+
+    The sum of these tables over all ranks holds the values of every rank.
+    """
     table = values.new_zeros(ranks.world, len(values))
     table[ranks.rank] = values
     return table
@@ -238,7 +241,7 @@ def rank_row(ranks: Ranks, values: Tensor) -> Tensor:
 def adopt_mpi_environment() -> None:
     """Set the variables of ``torchrun`` from MPI, unless another launcher has set them.
 
-    MPI counts as the launcher where it is imported already, as by ``python -m mpi4py``.
+    Do nothing unless ``mpi4py`` is already imported, as by ``python -m mpi4py``.
     """
     if "mpi4py" not in sys.modules or "WORLD_SIZE" in os.environ:
         return
@@ -249,13 +252,13 @@ def adopt_mpi_environment() -> None:
         return
     local = comm.Split_type(MPI.COMM_TYPE_SHARED)
     one_host = local.size == comm.size
-    meeting = None
+    rendezvous = None
     if comm.rank == 0:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1" if one_host else "", 0))
-            port = free.getsockname()[1]
-        meeting = ("127.0.0.1" if one_host else socket.gethostname(), port)
-    address, port = comm.bcast(meeting)
+        with socket.socket() as probe:  # finds a free port, which rank 0 opens again later
+            probe.bind(("127.0.0.1" if one_host else "", 0))
+            port = probe.getsockname()[1]
+        rendezvous = ("127.0.0.1" if one_host else socket.gethostname(), port)
+    address, port = comm.bcast(rendezvous)
     os.environ.update(
         RANK=str(comm.rank),
         WORLD_SIZE=str(comm.size),
@@ -268,13 +271,14 @@ def adopt_mpi_environment() -> None:
 
 
 def check_mpi_ranks(config: Path) -> None:
-    """Check that MPI knows all ranks of a trial whose store is distributed over them.
+    """Check that MPI spans all ranks of a trial whose store is distributed over them.
 
     Args:
-        config: file of the trial, for the error.
+        config: the trial's configuration file, which an error names.
 
     Raises:
-        ConfigError: it does not; each rank would hold the whole store.
+        ConfigError: ``mpi4py`` is missing, or MPI spans fewer ranks: each would hold the whole
+            store.
     """
     try:
         from mpi4py import MPI
@@ -286,13 +290,13 @@ def check_mpi_ranks(config: Path) -> None:
     known, world = MPI.COMM_WORLD.size, int(os.environ.get("WORLD_SIZE", "1"))
     if known != world:
         raise ConfigError(
-            f"{config}: data.access is 'distributed', but MPI knows {known} of {world} ranks: "
+            f"{config}: data.access is 'distributed', but MPI spans {known} of {world} ranks: "
             "start them with mpiexec python -m mpi4py, or choose 'stage' or 'windows'."
         )
 
 
 def finalize_mpi() -> None:
-    """Finalize MPI, which reports a process that exits without this as broken."""
+    """Finalize MPI if it was initialized; without this its launcher reports a crash at exit."""
     if "mpi4py.MPI" in sys.modules:
         from mpi4py import MPI
 
@@ -301,7 +305,8 @@ def finalize_mpi() -> None:
 
 
 Signal = Literal["go", "stop", "interrupt"]
-"""Continue; end for good after this epoch's validation; end before the next step."""
+"""``go``: continue. ``stop``: end for good after this epoch's validation. ``interrupt``: end before
+the next step."""
 
 SYNC_SECONDS = 1.0
 """Approximate time between two sync points."""

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from hydragnn_hpo.model import MultiHeadGNN
-from hydragnn_hpo.training.ddp import Ranks, rank_row
+from hydragnn_hpo.training.ddp import Ranks, make_rank_table
 
 HOPELESS = 100.0
 """Standard deviations of a target above which its error is hopeless; guessing the mean has one."""
@@ -83,7 +83,7 @@ class DivergenceGuard:
         self._alive.zero_()
         self._known, self._steps = not self._trunk, 0
         mine = torch.tensor([alive, nonfinite[0] + 1.0 if nonfinite else 0.0], dtype=torch.float64)
-        return {"guard": rank_row(ranks, mine)}
+        return {"guard": make_rank_table(ranks, mine)}
 
     def _nonfinite_parameters(self) -> list[int]:
         """Return the numbers of the parameters whose local part is not finite, from 0."""

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hydragnn_hpo.training.ddp import Ranks, rank_row
+from hydragnn_hpo.training.ddp import Ranks, make_rank_table
 from hydragnn_hpo.training.energy import PARTS, REGIONS, Energy, find_counters
 from hydragnn_hpo.training.memory import peak_bytes
 
@@ -118,7 +118,7 @@ class EpochTimers:
         joules = self.energy.take_joules() if self.energy else torch.zeros(len(REGIONS), len(PARTS))
         return {
             "regions": torch.tensor(regions, dtype=torch.float64),
-            "ranks": rank_row(ranks, torch.tensor(mine, dtype=torch.float64)),
+            "ranks": make_rank_table(ranks, torch.tensor(mine, dtype=torch.float64)),
             "joules": joules,
         }
 

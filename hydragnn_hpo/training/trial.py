@@ -46,10 +46,10 @@ from hydragnn_hpo.file_records import (
     TrialResult,
 )
 from hydragnn_hpo.files import (
-    passes,
+    is_transient,
     read_json,
+    remove_partial_files,
     storage,
-    sweep,
     write_bytes,
     write_json,
     write_text,
@@ -286,7 +286,7 @@ def _run_rank(
         if _disk_is_full(error):
             logger.error("%s", error)
             return DISK_FULL
-        if passes(error) or (placed and _files_are_away(error, trial)):
+        if is_transient(error) or (placed and _files_are_away(error, trial)):
             logger.error("%s", error)
             time.sleep(FILES_AWAY_SECONDS)
             return FILES_AWAY
@@ -320,7 +320,7 @@ def _run(
     record("start", attempt=placement.attempt, world=ranks.world, units=units)
     if ranks.first:
         trial.checkpoints.mkdir(exist_ok=True, mode=0o700)
-        sweep(trial.checkpoints)
+        remove_partial_files(trial.checkpoints)
         prune_checkpoints(trial.checkpoints)
     signals.seconds_needed, signals.record = lambda: trainer.seconds_to_end, record
     resumed = trainer.resume(trial.checkpoints)

@@ -98,5 +98,5 @@ def test_a_store_is_not_spread_over_ranks_that_mpi_does_not_know(hpo):
     code = "import sys, pathlib; from hydragnn_hpo.training.ddp import check_mpi_ranks; "
     code += "check_mpi_ranks(pathlib.Path(sys.argv[1]))"
     done = ranks(hpo, "-c", code, trial / "trial.toml", launcher=(), WORLD_SIZE="2")
-    said = "trial.toml: data.access is 'distributed', but MPI knows 1 of 2 ranks: start them with"
+    said = "trial.toml: data.access is 'distributed', but MPI spans 1 of 2 ranks: start them with"
     assert said in done.stderr

@@ -19,7 +19,7 @@ from processes import until
 
 from hydragnn_hpo.layout import RunDir
 
-NOTE = "Ctrl-C ends watching"
+NOTE = "Ctrl-C to quit"
 """In the last line of a picture."""
 
 SECONDS = 120.0

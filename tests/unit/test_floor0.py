@@ -56,7 +56,7 @@ def test_a_full_disk_leaves_the_old_file_and_a_sentence(tmp_path, monkeypatch, s
         (errno.EDQUOT, "your quota is used up: remove files or choose another place"),
         (errno.EROFS, "it is mounted read-only: choose another place"),
         (errno.ESTALE, "its network mount was lost: run the command again once it is back"),
-        (errno.EACCES, "you lack the permission: ask its owner for it or choose another place"),
+        (errno.EACCES, "ask its owner for access or choose another place"),
         (errno.EMFILE, "raise the limit of open files of a process: ulimit -n"),
         (errno.ENOTDIR, "choose another place"),
     ],
@@ -253,6 +253,6 @@ def test_what_a_kill_left_unfinished_is_swept(tmp_path):
     (tmp_path / "below" / "whole").write_text("whole")
     assert len(list(tmp_path.rglob(".x*"))) == 2
 
-    files.sweep(tmp_path)
+    files.remove_partial_files(tmp_path)
 
     assert {path.name for path in tmp_path.rglob("*")} == {"below", "whole", ".kept"}

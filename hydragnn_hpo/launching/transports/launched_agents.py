@@ -100,7 +100,7 @@ class LauncherTransport(ABC):
             hosts: their ids.
             run_dir: logs go below it.
             address: on which the controller listens.
-            ends_at: when the hosts are taken from us, in seconds since the epoch.
+            ends_at: when the allocation of the hosts ends, in seconds since the epoch.
         """
         self.hosts, self.address, self.ends_at = tuple(hosts), address, ends_at
         self._folder = run_dir / "agents"

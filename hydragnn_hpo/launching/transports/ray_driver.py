@@ -294,7 +294,7 @@ class Driver:
             self._controller.send(hosts)
 
     async def _run_agent(self, order: StartAgent) -> None:
-        """Run an agent until it ends; report that once nothing is left of it for sure."""
+        """Run an agent until it ends; report that once nothing of it is left."""
         host = order.host
         tag = process_control.host_tag(order.environment[process_control.RUN], host)
         life = {process_control.HOST: tag, process_control.AGENT: secrets.token_hex(8)}

@@ -82,8 +82,8 @@ class HostNews:
 
     host: str
     kind: Literal["gone", "failed"]
-    """``gone``: nothing that its agent started is alive any more, for sure. ``failed``: an agent
-    could not be started; ``gone`` as well."""
+    """``gone``: its agent and all that it started have certainly ended. ``failed``: an agent could
+    not be started; ``gone`` as well."""
     reason: str
     """Completes a sentence that begins with the name of the host."""
 
@@ -120,7 +120,7 @@ class Transport(Protocol):
 
     @property
     def ends_at(self) -> float:
-        """When the hosts are taken from us, in seconds since the epoch; infinity if never."""
+        """When the allocation of the hosts ends, in seconds since the epoch; infinity if never."""
 
     def start(self, hosts: Sequence[str], call: AgentCall) -> None:
         """Have an agent started on each of these hosts, in place of any that was there."""

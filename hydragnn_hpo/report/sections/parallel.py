@@ -19,55 +19,56 @@ from hydragnn_hpo.report.page_blocks import (
 )
 from hydragnn_hpo.search import list_values
 
-LINES = 4000
-"""Most lines: more hide each other, and brushing them is no longer fluent."""
-BEST = 20
-"""Trials of the table."""
-TICKS = 10
-"""Most values that have a tick each."""
-MANY = 99
-"""Values from which on lines of the same one are not drawn apart."""
+MAX_LINES = 4000
+"""Most lines that are drawn: more would hide each other, and make brushing slow."""
+BEST_TRIALS = 20
+"""Number of trials in the table."""
+MAX_TICKS = 10
+"""Most values of an axis for which each value has a tick."""
+MANY_VALUES = 99
+"""Number of values from which lines through the same value are not spread apart."""
 COLOURS = ((0.0, "line"), (0.5, "c6"), (1.0, "c1"))
-"""From bad to good: the good ones are drawn on top."""
+"""Colours from bad trials to good ones."""
 
-GOLDEN = 0.6180339887498949
-"""Its multiples modulo 1 never bunch: lines and points of one choice are spread by them."""
+GOLDEN_RATIO = 0.6180339887498949
+"""Its multiples modulo 1 are spread evenly; they keep lines or points of one choice apart."""
 
 _SPREAD = 0.25
-"""How far apart lines of one value stand, as a share of the way to the next value."""
-_OFF = 0.12
-"""How far below an axis inactive parameters stand, as a share of its length."""
+"""Width over which lines of one value are spread, as a share of the distance to the next value."""
+_INACTIVE_GAP = 0.12
+"""Distance below an axis at which inactive parameters are drawn, as a share of its length."""
 
-_HOW = (
-    "To brush: drag along an axis to keep the lines that pass there; drag the mark to move it, "
-    "click the axis beside it to let go. Several axes brush together. Drag an axis's name to "
-    "move it. By keys: Tab goes to an axis, up and down move its mark, with Shift they widen or "
-    "narrow it, Escape lets go, left and right move the axis."
+_BRUSH_HELP = (
+    "To select trials, drag along an axis: only lines that cross the marked range stay. Drag the "
+    "range to move it; click the axis outside the range to clear it. Ranges on several axes "
+    "combine. Drag the name of an axis to move the axis. Keyboard: Tab selects an axis, up and "
+    "down move its range, with Shift they widen or narrow it, Escape clears it, left and right "
+    "move the axis."
 )
 
 ScoredTrials = Sequence[tuple[TrialHistory, float]]
 
 
 def make_section(facts: Facts) -> Section | None:
-    """Show parallel coordinates and the best trials; None before the first score."""
+    """Return parallel coordinates and the best trials; None before the first score."""
     rows = facts.scored_trials()
     if not rows:
         return None
     lead = (
-        "Which values do the good trials have in common? One line is one trial: through its "
-        "searched values, the epochs that it trained, to its objective."
+        "Which values do the good trials have in common? Each line is a trial: it crosses the "
+        "axes at its searched values, its epochs and its objective."
     )
-    blocks = (_make_figure(facts, rows), Text(_HOW), _make_table(facts, rows))
+    blocks = (_make_figure(facts, rows), Text(_BRUSH_HELP), _make_table(facts, rows))
     return Section("parallel", "All trials at a glance", lead, blocks)
 
 
 def _sample(rows: ScoredTrials) -> ScoredTrials:
-    """Keep the best trials (a quarter of ``LINES``) and an even sample of the rest."""
-    if len(rows) <= LINES:
+    """Return at most ``MAX_LINES`` trials: a quarter the best, the others sampled evenly."""
+    if len(rows) <= MAX_LINES:
         return rows
     order = np.argsort([score for _, score in rows], kind="stable")
-    first = LINES // 4
-    rest = np.linspace(first, len(rows) - 1, LINES - first).round().astype(int)
+    first = MAX_LINES // 4
+    rest = np.linspace(first, len(rows) - 1, MAX_LINES - first).round().astype(int)
     return [rows[place] for place in sorted({*order[:first].tolist(), *order[rest].tolist()})]
 
 
@@ -93,8 +94,8 @@ def _make_figure(facts: Facts, every: ScoredTrials) -> Figure:
         key="coordinates",
         title="Parallel coordinates",
         caption=f"Lines of {drawn} {len(every)} trials with a score, "
-        f"coloured by the {facts.goal_name()}: orange is good, grey is not. A parameter that a "
-        "trial does not have stands at 'not active'.",
+        f"coloured by the {facts.goal_name()}: orange is good, grey is bad. A parameter that a "
+        "trial does not have is drawn at 'not active'.",
         data=({"type": "parcoords", "line": line, "dimensions": dimensions},),
         layout={},
         height=480,
@@ -102,14 +103,14 @@ def _make_figure(facts: Facts, every: ScoredTrials) -> Figure:
 
 
 def parameter_axis(name: str, parameter: ParameterConfig, values: Sequence[Scalar | None]) -> Trace:
-    """Return the axis of a parameter: places on it, and ticks in the parameter's own values.
+    """Return the axis of a parameter: a position for each trial, and ticks with values.
 
-    Lines of the same choice stand a little apart, so that their number can be seen.
+    Lines of the same choice are spread a little, so that their number can be seen.
 
     Args:
-        name: of the axis.
-        parameter: what was searched.
-        values: of each trial; None where it is not active.
+        name: title of the axis.
+        parameter: the searched parameter.
+        values: the parameter's value in each trial; None if it is not active there.
 
     Returns:
         A dimension of a ``parcoords`` trace.
@@ -126,15 +127,15 @@ def parameter_axis(name: str, parameter: ParameterConfig, values: Sequence[Scala
         assert parameter.high is not None
         low, high = (_place(parameter, end) for end in (parameter.low, parameter.high))
         at = [np.nan if v is None else _place(parameter, v) for v in values]
-        few = every is not None and len(every) <= TICKS and not parameter.log
-        ticks = _named(every or ()) if few else _ticks(low, high, log=parameter.log)
-    step = (high - low) / len(every) if every is not None and 1 < len(every) < MANY else 0.0
-    below = low - _OFF * (high - low)
+        few = every is not None and len(every) <= MAX_TICKS and not parameter.log
+        ticks = _label_ticks(every or ()) if few else _ticks(low, high, log=parameter.log)
+    step = (high - low) / len(every) if every is not None and 1 < len(every) < MANY_VALUES else 0.0
+    below = low - _INACTIVE_GAP * (high - low)
     room = max(0.02 * (high - low), 0.5 * _SPREAD * step)
     ends = [(below if off else low) - room, high + room]
     if off:
         ticks = {below: "not active", **ticks}
-    apart = _SPREAD * ((np.arange(len(at)) * GOLDEN) % 1.0 - 0.5)
+    apart = _SPREAD * ((np.arange(len(at)) * GOLDEN_RATIO) % 1.0 - 0.5)
     lines = np.nan_to_num(np.array(at, dtype=float), nan=below) + step * apart
     return _axis(name, lines, ends, ticks)
 
@@ -152,25 +153,25 @@ def _place(parameter: ParameterConfig, value: Scalar) -> float:
 
 
 def _number_axis(name: str, values: np.ndarray) -> Trace:
-    """Return an axis of numbers, logarithmic where they span decades."""
+    """Return an axis of numbers, logarithmic if they span decades."""
     log, every = is_wide(values), np.unique(values)
     places = np.log10(values) if log else values
     low, high = float(places.min()), float(places.max())
     high = high if high > low else low + 1.0
     ticks = _ticks(low, high, log=log)
-    if len(every) <= TICKS:
+    if len(every) <= MAX_TICKS:
         ticks = {math.log10(v) if log else v: f"{v:.4g}" for v in every.tolist()}
     return _axis(name, places, (low, high), ticks)
 
 
-def _named(values: Iterable[Scalar]) -> dict[float, str]:
+def _label_ticks(values: Iterable[Scalar]) -> dict[float, str]:
     return {float(value): f"{float(value):.4g}" for value in values}
 
 
 def _ticks(low: float, high: float, *, log: bool) -> dict[float, str]:
-    """Return round numbers between two ends; on a logarithmic axis the ends are exponents."""
+    """Return labels of round numbers by position; on a logarithmic axis positions are exponents."""
     if not log:
-        return _named(round_ticks(low, high))
+        return _label_ticks(round_ticks(low, high))
     tens = range(math.floor(low), math.ceil(high) + 1)
     for digits in ((1,), (1, 3), (1, 2, 5), range(1, 10)):
         values = [digit * 10.0**ten for ten in tens for digit in digits]
@@ -189,8 +190,8 @@ def round_ticks(low: float, high: float) -> list[float]:
 
 
 def _make_table(facts: Facts, every: ScoredTrials) -> Table:
-    """List the best trials, in the order of the leaderboard."""
-    ranked = sorted(every, key=lambda row: (-row[0].trial.until, row[1], row[0].name))[:BEST]
+    """Return a table of the best trials, in the order of the leaderboard."""
+    ranked = sorted(every, key=lambda row: (-row[0].trial.until, row[1], row[0].name))[:BEST_TRIALS]
     names, members = short_names(facts.config.space), facts.members
     columns: dict[str, str | Sequence[str]] = {
         "trial": "trial",
@@ -206,7 +207,7 @@ def _make_table(facts: Facts, every: ScoredTrials) -> Table:
     if members:
         columns["member"] = "member"
     note = (
-        f"The {len(rows)} best trials: those trained furthest first, then by objective. A dash is "
-        "a parameter that the trial does not have."
+        f"The {len(rows)} best trials: those trained furthest first, then by objective. A dash "
+        "marks a parameter that the trial does not have."
     )
     return make_table("best", columns, rows, note)

@@ -25,7 +25,7 @@ from hydragnn_hpo.report.observations import (
     target_values,
 )
 from hydragnn_hpo.report.page_blocks import Block, Doubtful, Figure, Section, Text, searched_cell
-from hydragnn_hpo.report.sections.parallel import GOLDEN
+from hydragnn_hpo.report.sections.parallel import GOLDEN_RATIO
 from hydragnn_hpo.report.surrogate import (
     Dependence,
     draw_uniform,
@@ -180,7 +180,7 @@ class FirstRung:
             places = np.array(values, dtype=float)
         else:  # numbered, and spread
             places = np.array([choice_index(parameter, value) for value in values], dtype=float)
-            places += 0.5 * ((order * GOLDEN) % 1.0 - 0.5)
+            places += 0.5 * ((order * GOLDEN_RATIO) % 1.0 - 0.5)
         marker: Trace = {
             "color": order,
             "colorscale": "Viridis",

@@ -17,7 +17,7 @@ from hydragnn_hpo.cli.command_line import main
 @pytest.mark.parametrize(
     ("number", "cure"),
     [
-        (errno.EACCES, "you lack the permission: ask its owner for it or choose another place"),
+        (errno.EACCES, "ask its owner for access or choose another place"),
         (errno.ENAMETOOLONG, "choose a shorter name"),
         (errno.EMFILE, "raise the limit of open files of a process: ulimit -n"),
     ],

@@ -105,7 +105,7 @@ def test_ticks_are_round() -> None:
 def test_too_many_lines_are_thinned_and_the_best_stay(
     made: Facts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parallel, "LINES", 12)
+    monkeypatch.setattr(parallel, "MAX_LINES", 12)
     section = SECTIONS["parallel"](made)
     assert section is not None
     figure = blocks(section, Figure)["coordinates"]
