@@ -9,11 +9,13 @@ demo: $(READY)
 	$(BIN)/hydragnn-hpo run workflows/quickstart.toml --run runs/quickstart
 
 PYTEST := $(BIN)/python -m pytest
+# Four workers, as slow tests wait more than they compute; files in the order of tests/conftest.py.
+WORKERS := -n 4 --dist loadfile --no-loadscope-reorder
 
 test: lint
-	$(PYTEST) -n 3 --dist loadfile || { [ $$? = 1 ] && $(MAKE) --no-print-directory test-again; }
+	$(PYTEST) $(WORKERS) || { [ $$? = 1 ] && $(MAKE) --no-print-directory test-again; }
 
-# Slow tests run real processes against real clocks, three workers on what cores there are: those that
+# Slow tests run real processes against real clocks, four workers on what cores there are: those that
 # failed are run once more, alone. Those that pass then are listed with their reasons, and more than two
 # fail the run (tests/second_try.py). A fast test that failed has failed.
 test-again:
@@ -22,7 +24,7 @@ test-again:
 	$(PYTEST) -v -m slow --last-failed --last-failed-no-failures none --second-try
 
 test-fast: $(READY)
-	$(PYTEST) -n 3 --dist loadfile -m "not slow and not gpu"
+	$(PYTEST) $(WORKERS) -m "not slow and not gpu"
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -51,6 +51,13 @@ def pytest_runtest_call(item: pytest.Item) -> None:
     seed(item.nodeid)
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with files of slow tests: they wait much, and quick tests fill the cores meanwhile."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)
+
+
 @pytest.fixture(scope="session")
 def data_root() -> Path:
     """Folder of the public data sets, which are not part of the repository."""
