@@ -58,7 +58,8 @@ def hold_work_folder(out: Path) -> Iterator[Path]:
     """Lock the work folder of a store, and remove partial files of killed builds.
 
     The caller removes the folder by ``remove_work_folder`` once the store is complete. Where the
-    ``with`` block raises, the folder is kept for the next build, unless it has fewer than ``FEW`` pieces.
+    ``with`` block raises, the folder is kept for the next build, unless it has fewer than ``FEW``
+    pieces.
 
     Raises:
         StorageError: another process builds this store, or the disk failed.
@@ -423,7 +424,7 @@ def _digest_inputs(
 
 
 def _stat_files(path: Path) -> Iterator[tuple[str, int, int]]:
-    """Yield path, size (bytes) and modification time (ns) of a file, or of all files of a folder."""
+    """Yield path, size (bytes) and modification time (ns) of a file or of each file of a folder."""
     try:
         for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
             stat = file.stat()
