@@ -301,7 +301,7 @@ def write_index(
     stats: StoreStats,
     card: CardConfig,
 ) -> StoreStats:
-    """Write the other files of a store than its parts: index, windows, statistics, card.
+    """Write index, table of windows, statistics and card of a store, next to its parts.
 
     Args:
         folder: folder of the store that is being written; its parts are inside.

@@ -394,7 +394,7 @@ def attributes_of(atoms: Atoms, place: Place, rules: Rules) -> dict[str, float]:
     Args:
         atoms: the structure; attributes are in its ``info``.
         place: where it comes from, for errors.
-        rules: ``rules.attributes`` are read.
+        rules: settings; ``rules.attributes`` names the attributes to read.
 
     Returns:
         Values by attribute.
