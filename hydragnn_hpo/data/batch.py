@@ -23,8 +23,8 @@ PAIR_TOLERANCE = 1e-3
 """Largest sum, per component, of the shifts of an edge and its reverse, in angstrom."""
 
 SHELL_TOLERANCE = 1e-3
-"""Thickness of a shell in angstrom: neighbours up to this much farther than the last one that a cap
-keeps are kept as well."""
+"""Thickness of a shell in angstrom: neighbours that are farther away than the last one within a cap
+by at most this distance are kept too."""
 
 
 def cap_neighbors(
@@ -40,7 +40,7 @@ def cap_neighbors(
         edge_index: sender and receiver, both directions of every pair, [2, E].
         lengths: lengths of the edges in angstrom, [E].
         num_nodes: number of nodes, N.
-        cap: number of neighbours.
+        cap: number of nearest neighbours of a node.
 
     Returns:
         True for edges to keep, [E].
@@ -48,7 +48,7 @@ def cap_neighbors(
     sender, receiver = edge_index
     counts = np.bincount(receiver, minlength=num_nodes)
     first = np.concatenate(([0], np.cumsum(counts)[:-1]))
-    # One number per edge sorts by receiver, then length, several times faster than two keys; its
+    # One sort key orders edges by receiver, then length, several times faster than two keys; its
     # rounding error is about 1e-10 angstrom.
     stride = 1.0 + lengths.max(initial=0.0)
     ordered = np.sort(receiver * stride + lengths)
@@ -72,9 +72,9 @@ def pair_edges(
     Returns:
         Two permutations, [2, E]. The first is a layout of the edges in two halves: position p of
         the second half holds the reverse of the edge at position p of the first half. The second
-        is its inverse: the position in the layout of each edge, in the given order, which is that
-        of the receivers. None where edges are not sorted like this, or one lacks its reverse, as
-        in graphs of other origin.
+        is its inverse: the position in the layout of each edge, in the given order. None where
+        edges are not sorted by receiver, or one lacks its reverse, as is possible in graphs that
+        this package has not built.
     """
     sender, receiver = edge_index
     if len(sender) % 2 or (np.diff(receiver) < 0).any():
@@ -86,6 +86,7 @@ def pair_edges(
         return None
     reverse = _sort_by_sender(sender, receiver, behind, num_nodes)
     keys = receiver[ahead] * num_nodes + sender[ahead]
+    # Images of one pair are sorted by shift; their reverses have negative shifts, in reverse order.
     reverse = reverse[_reverse_equal_runs(keys)]
     mirror = _reverse_equal_runs(sender[loops])
     half = mirror > np.arange(len(loops))
@@ -115,7 +116,7 @@ def _sort_by_sender(
 
 
 def _reverse_equal_runs(keys: IntArray) -> IntArray:
-    """Return a permutation that reverses each run of equal neighbouring keys, [len(keys)]."""
+    """Return a permutation that reverses each run of equal adjacent keys, [len(keys)]."""
     places = np.arange(len(keys))
     borders = np.flatnonzero(np.diff(keys)) + 1
     if len(borders) == len(keys) - 1:
@@ -127,7 +128,7 @@ def _reverse_equal_runs(keys: IntArray) -> IntArray:
 
 
 def _is_paired(edge_index: IntArray, shift: NDArray[np.floating], layout: IntArray) -> bool:
-    """Check that a layout has all edges, and that its second half reverses the first row by row."""
+    """Check whether a layout has all edges, and its second half reverses the first row by row."""
     if len(layout) != edge_index.shape[1]:
         return False
     first, second = np.split(layout, 2)
@@ -158,11 +159,11 @@ class Batch:
     """Graph of each node, long, [N]."""
 
     num_graphs: int
-    """Number of graphs, G; they may have no nodes only when G is 0."""
+    """Number of graphs, G, each with at least one node; may be 0."""
 
     targets: dict[str, Tensor]
-    """Properties by name, [G, width] or [N, width]; 0 where missing. They are fp64: a total energy
-    of many atoms has more digits than fp32."""
+    """Properties by name, [G, width] or [N, width]; 0 where missing. They are fp64: fp32
+    has too few digits for the total energy of many atoms."""
 
     masks: dict[str, Tensor]
     """Where a property is known, bool, [G] or [N]."""
@@ -184,8 +185,8 @@ class Batch:
     not requested, or an edge lacks its reverse."""
 
     order: Tensor | None = None
-    """Edges sorted by receiver, [E], where the edges themselves lie in pairs: row p + E / 2 is the
-    reverse of row p. ``pairs`` is None then."""
+    """Permutation that sorts the edges by receiver, [E], where the edges themselves are laid out
+    in pairs (row p + E / 2 reverses row p); ``pairs`` is None then."""
 
     starts: Tensor | None = None
     """First edge of each node in ``order``, and the end, [N + 1]; None without ``order``."""
@@ -223,7 +224,7 @@ def make_batch(
     max_neighbors: int | None = None,
     pairs: bool = False,
 ) -> Batch:
-    """Copy graphs into one batch, without an object per graph.
+    """Copy graphs into one batch, without a Python object per graph.
 
     Args:
         graphs: graphs to copy from; ``Columns`` are read in place.
@@ -256,10 +257,10 @@ def make_batch(
 
 
 def _add_conditions(batch: Batch, columns: Columns, rows: NDArray[np.int64], nodes: Runs) -> Batch:
-    """Check the shapes of a batch, and add further input of models: attributes, cells, encodings.
+    """Check the shapes of a batch, and add the other model inputs: attributes, cells, encodings.
 
     Args:
-        batch: the batch; its positions have the type of the others.
+        batch: the batch; what is added has the type of its positions.
         columns: graphs.
         rows: rows of the graphs of the batch, [G].
         nodes: where their nodes lie.
@@ -278,7 +279,7 @@ def _add_conditions(batch: Batch, columns: Columns, rows: NDArray[np.int64], nod
 def _to_columns(
     graphs: GraphSet, indices: ArrayLike
 ) -> tuple[Columns, NDArray[np.int64], NDArray[np.int64]]:
-    """Return columns with the graphs, the rows of these there, and their rows in ``graphs``."""
+    """Return columns that hold the graphs, their rows in these columns, and in ``graphs``."""
     rows = np.asarray(indices, dtype=np.int64).reshape(-1)
     if isinstance(graphs, Columns):
         return graphs, rows, rows
@@ -379,9 +380,9 @@ def _squared_lengths(
 ) -> NDArray[Any]:
     """Return squared lengths of edges in angstrom squared, in the type of the shifts, [E].
 
-    In fp32 a row of positions is padded to four numbers and copied as one of 16 bytes, which is
-    several times faster. An edge that fp32 puts on the other side of the cutoff has a weight of
-    almost 0 there.
+    In fp32 a row of positions is padded to four numbers and copied as one item of 16 bytes, which
+    is several times faster. An edge that fp32 rounding moves across the cutoff has a weight of
+    almost 0.
     """
     sender, receiver = edge_index
     if shift.dtype == np.float64:
@@ -442,21 +443,21 @@ T = TypeVar("T")
 S = TypeVar("S")
 
 _POLL_SECONDS = 0.1
-"""Interval at which a thread that waits for room in the queue checks whether it was closed."""
+"""Interval at which a thread that waits for room in the queue checks for ``close``."""
 
 
 class _End:
-    """The last item of the queue: there are no more, or ``make`` has raised ``error``."""
+    """Last item of the queue: all items are made, or making one has raised ``error``."""
 
     def __init__(self, error: BaseException | None = None) -> None:
         self.error = error
 
 
 class Prefetcher(Generic[T]):
-    """An iterator over ``make(item)`` of every item in order, made ahead in a thread.
+    """An iterator over ``make(item)`` of every item in order, computed ahead in a thread.
 
     An error of ``make`` is raised in the consumer when it reaches that item. A consumer that stops
-    early calls ``close`` or leaves the ``with``; the thread then ends after its current item.
+    early calls ``close`` or leaves the ``with`` block; the thread ends after its current item.
     """
 
     def __init__(self, make: Callable[[S], T], items: Iterable[S], depth: int) -> None:
@@ -465,7 +466,8 @@ class Prefetcher(Generic[T]):
         Args:
             make: called in the thread, for one item at a time.
             items: its inputs, read in the thread.
-            depth: most results that are made ahead; 0 makes each in the consumer, without a thread.
+            depth: largest number of results made ahead; 0 makes each in the consumer, without a
+                thread.
         """
         self._stop = threading.Event()
         self._queue: queue.Queue[T | _End] = queue.Queue(maxsize=max(depth, 1))

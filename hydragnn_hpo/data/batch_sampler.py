@@ -1,7 +1,7 @@
-"""Choose the graphs of every step of every epoch, and divide them among ranks (Laws 1 and 5).
+"""Choose the graphs of every step of every epoch, and divide them among ranks.
 
 The graphs of a step depend only on seed, epoch and data, not on the number of ranks or on where
-graphs are stored. Which rank gets which of them depends only on their costs.
+graphs are stored (Laws 1 and 5). The rank of each graph depends only on the costs in the step.
 
 Shapes: G graphs, W windows.
 """
@@ -26,7 +26,7 @@ from hydragnn_hpo.config import (
 from hydragnn_hpo.data.columns import GraphSet
 
 Rows = NDArray[np.int64]
-"""Rows of graphs, or numbers of them."""
+"""Row numbers of graphs, or integer counts or sizes."""
 
 
 def shuffle_rows(
@@ -40,7 +40,7 @@ def shuffle_rows(
 
     Args:
         rows: rows to shuffle, ascending.
-        seed: seed of the generator, as seed and epoch.
+        seed: integers that seed the generator, such as seed and epoch.
         windows: first row of each window, and the end, [W + 1]; None means one window.
         buffer: number of rows that are shuffled together.
 
@@ -59,12 +59,12 @@ def shuffle_rows(
 
 @dataclass(frozen=True, eq=False)
 class BatchSampler:
-    """The steps of every epoch."""
+    """Choice of the training graphs of every step of every epoch."""
 
     sets: tuple[Rows, ...]
     """Training rows of each data set, ascending."""
     draws: tuple[int, ...] | None
-    """Number of graphs drawn from each set per epoch; None takes every graph once."""
+    """Number of graphs drawn from each set per epoch; None means every graph once."""
     seed: int
     """Seed of the trial."""
     steps_per_epoch: int
@@ -87,18 +87,19 @@ class BatchSampler:
         ratios: Sequence[float | None] = (None,),
         ends: Sequence[int] = (),
     ) -> Self:
-        """Make the sampler of a training.
+        """Make the sampler of a training run.
 
         Args:
             graphs: one data set, or several as one.
             training: batch size or budget, and shuffling.
             seed: seed of the trial.
-            ratios: share of each data set in an epoch, of all sets or of none (None).
+            ratios: relative share of each data set in an epoch; numbers for all sets, or None for
+                all.
             ends: one after the last row of each data set in ``graphs``, [sets]; may be empty for a
                 single set.
 
         Raises:
-            ConfigError: a budget is too small for the largest graph, or a ratio for an epoch.
+            ConfigError: a budget is too small for the largest graph, or a ratio draws no graph.
             DataError: a data set has no training graphs.
         """
         train = graphs.indices_of("train")
@@ -153,7 +154,7 @@ class BatchSampler:
     def _draw(self, number: int, first: int, last: int) -> Rows:
         """Return draws ``first`` to ``last`` (not included) of a set, counted over all epochs.
 
-        Draws are the shuffled set again and again, each time in another order.
+        The draws are repeated passes over the set, each pass in another order.
         """
         rows = self.sets[number]
         passes = range(first // len(rows), (last - 1) // len(rows) + 1)
@@ -167,9 +168,9 @@ class BatchSampler:
 def cut_epoch(sizes: Rows, steps: int) -> Rows:
     """Cut an epoch into steps of about equal size, none of them empty.
 
-    The epoch is a line of ``sizes.sum()`` units, each step an equal share of it. A step holds the
-    graphs that begin in its share, so that it exceeds the share by less than one graph. Where no
-    graph begins in a share, its step takes one of a neighbouring step.
+    Graphs are laid end to end by size, and the total is cut into one equal share per step. A step
+    holds the graphs that begin in its share, so it exceeds the share by less than one graph. Where
+    no graph begins in a share, its step takes one from a neighbouring step.
 
     Args:
         sizes: atoms or edges of the graphs, in their order, [G].
@@ -200,7 +201,7 @@ def predict_graph_costs(graphs: GraphSet, model: ModelConfig) -> NDArray[np.floa
         model: the model.
     """
     moved = MOVED * model.layers * model.features
-    once = forward_flops(model, 0.0, 0.0)  # per step, whatever its graphs
+    once = forward_flops(model, 0.0, 0.0)  # constant per step, for any graphs
     per_node = forward_flops(model, 1.0, 0.0) - once + moved
     per_edge = forward_flops(model, 0.0, 1.0) - once + moved
     nodes, edges = graphs.num_nodes(), graphs.num_edges()
@@ -215,14 +216,14 @@ def predict_graph_costs(graphs: GraphSet, model: ModelConfig) -> NDArray[np.floa
 
 
 MOVED = 64.0
-"""Operations that a CPU does in the time of gathering and scattering one number."""
+"""Operations that a CPU performs in the time it takes to gather and scatter one number."""
 
 
 def balance_load(costs: ArrayLike, world: int) -> list[NDArray[np.int64]]:
     """Divide the graphs of a step among ranks so that their costs balance.
 
-    Graphs go one by one, the costliest first, to the rank with the smallest sum so far, of several
-    to the lowest.
+    Graphs are assigned one by one, the costliest first, to the rank with the smallest total cost so
+    far; ties go to the lowest rank.
 
     Args:
         costs: cost of each graph of the step, in any unit, [G].

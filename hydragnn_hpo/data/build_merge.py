@@ -73,7 +73,7 @@ class StoreLayout:
     """A store to be written, without the content of its windows."""
 
     windows: tuple[PlannedWindow, ...]
-    """Its windows, in order."""
+    """Windows of the store, in order."""
     sizes: NDArray[np.int64]
     """Graphs, nodes, edges and characters of each window, [W, 4]."""
     split: NDArray[np.int8]
@@ -85,7 +85,7 @@ class StoreLayout:
     total: int
     """Number of structures that were read, bad ones included."""
     stats: StatsWithoutSizes
-    """What is known before the windows are read."""
+    """Statistics that are known before the windows are read."""
 
 
 def merge_pieces(plan: BuildPlan, records: Sequence[Record], work: Path, out: Path) -> StoreLayout:
@@ -146,7 +146,7 @@ def keep_graphs(arrays: Arrays, rows: NDArray[np.int64], levels: Mapping[str, st
 def _plan_windows(
     plan: BuildPlan, records: Sequence[Record], work: Path
 ) -> tuple[tuple[PlannedWindow, ...], list[BadStructure]]:
-    """Return the windows of the store, and the structures whose id an earlier one has."""
+    """Return the windows of the store, and the structures that repeat an earlier id."""
     chunks = [
         (chunk.name, piece.path)
         for piece, record in zip(plan.pieces, records, strict=True)
@@ -173,9 +173,9 @@ def _find_repeated_ids(
     hashes: Sequence[NDArray[np.uint64]],
     work: Path,
 ) -> dict[int, BadStructure]:
-    """Find the structures whose id an earlier one has.
+    """Find the structures that repeat the id of an earlier one.
 
-    Only names of equal hashes are read and compared.
+    Only names whose hashes are equal are read and compared.
 
     Args:
         chunks: name and data file of each chunk.
@@ -184,7 +184,7 @@ def _find_repeated_ids(
         work: the work folder.
 
     Returns:
-        Reasons by row, rows counted over all chunks.
+        Bad structures by row, rows counted over all chunks.
     """
     whole = np.concatenate([np.zeros(0, dtype=np.uint64), *hashes])
     _, place, counts = np.unique(whole, return_inverse=True, return_counts=True)
@@ -207,7 +207,7 @@ def _find_repeated_ids(
 
 
 def _sort_bad(plan: BuildPlan, bad: Sequence[BadStructure]) -> list[BadStructure]:
-    """Sort bad structures by the order of the card's files, and their position there."""
+    """Sort bad structures by the order of the card's files, and their position in the file."""
     files: dict[str, int] = {}
     for piece in plan.pieces:
         files.setdefault(str(piece.path), len(files))
@@ -217,7 +217,7 @@ def _sort_bad(plan: BuildPlan, bad: Sequence[BadStructure]) -> list[BadStructure
 def _read_light_columns(
     card: CardConfig, windows: Sequence[PlannedWindow], work: Path
 ) -> tuple[Columns, list[str | None], NDArray[np.int64]]:
-    """Read what splits and statistics need of all graphs.
+    """Read the columns of all graphs that splits and statistics need.
 
     Returns:
         Columns without edges and positions, the published split of each graph, [G], and graphs,
@@ -249,7 +249,7 @@ def _read_light_columns(
 
 
 _PARTS = ("text", "offset")
-"""Arrays of a chunk that hold names end to end, see ``Names``."""
+"""Arrays of a chunk that hold concatenated names, see ``Names``."""
 
 _SIZES = tuple(COUNTS.values())
 """Counts per graph, whose sums follow the number of graphs in a table of sizes."""
@@ -270,7 +270,7 @@ def _number_groups(
 
 
 def _make_light_columns(arrays: Arrays, levels: Mapping[str, str]) -> Columns:
-    """Return columns without edges and positions; all graphs are outside of all splits."""
+    """Return columns without edges and positions; no graph is in a split yet."""
     graphs = len(arrays["num_nodes"])
     return Columns(
         numbers=arrays["numbers"],
@@ -296,7 +296,7 @@ def _make_light_columns(arrays: Arrays, levels: Mapping[str, str]) -> Columns:
 
 
 def _count_test_leakage(columns: Columns) -> int:
-    """Count test structures whose group another split has; a published test split may have some."""
+    """Count test structures whose group is in another split, as a published test split allows."""
     test = columns.split == TEST
     return int(np.isin(columns.group[test], columns.group[~test]).sum())
 
@@ -306,13 +306,13 @@ class WrittenPart:
     """A part that one host has written."""
 
     entry: PartEntry
-    """Its entry in ``index.json``."""
+    """Entry of the part in ``index.json``."""
     windows: NDArray[np.int64]
-    """Its rows of ``windows.npy``, [windows of the part, 4 + columns]."""
+    """Rows of the part in ``windows.npy``, [windows of the part, 4 + columns]."""
     columns: tuple[StoreColumn, ...]
     """All columns of the store."""
     tally: SizeTally
-    """Sizes of its graphs."""
+    """Sizes of the graphs of the part."""
 
 
 def split_windows(layout: StoreLayout, hosts: int) -> list[range]:
@@ -356,7 +356,7 @@ def write_host_part(
     def make_windows() -> Iterator[Arrays]:
         for window in windows:
             arrays, degrees = _make_window(layout, window, work, levels)
-            # The tally reads no statistics; columns take the levels of targets from them.
+            # Columns take only the levels of targets from the statistics; the tally reads none.
             tally.add(columns_from(arrays, cast(StoreStats, layout.stats)), degrees)
             yield arrays
 
@@ -368,7 +368,7 @@ def write_host_part(
 def finish_store(
     folder: Path, layout: StoreLayout, shares: Sequence[WrittenPart], card: CardConfig
 ) -> StoreStats:
-    """Write all files of a store beside its parts.
+    """Write all files of a store other than its parts.
 
     Args:
         folder: folder of the store that is being written.

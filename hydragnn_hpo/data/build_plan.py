@@ -36,7 +36,7 @@ from hydragnn_hpo.files import (
 logger = logging.getLogger(__name__)
 
 FEW = 2
-"""A failed build with fewer finished pieces keeps no work folder: they are quickly made again."""
+"""A failed build with fewer finished pieces keeps no work folder: they are quick to redo."""
 
 _LOCK = "lock"
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}
@@ -55,10 +55,11 @@ def stop_path(work: Path) -> Path:
 
 @contextlib.contextmanager
 def hold_work_folder(out: Path) -> Iterator[Path]:
-    """Lock the work folder of a store, and clear what a killed build left half-written there.
+    """Lock the work folder of a store, and remove partial files of killed builds.
 
     The caller removes the folder by ``remove_work_folder`` once the store is complete. Where the
-    body raises, the folder is kept for the next build, unless it has fewer than ``FEW`` pieces.
+    ``with`` block raises, the folder is kept for the next build, unless it has fewer than ``FEW``
+    pieces.
 
     Raises:
         StorageError: another process builds this store, or the disk failed.
@@ -106,12 +107,12 @@ def _lock(work: Path, out: Path) -> int:
             work.mkdir(parents=True, exist_ok=True)
             try:
                 descriptor = os.open(work / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            except FileNotFoundError:  # its last holder has just removed the folder
+            except FileNotFoundError:  # the last holder of the lock has just removed the folder
                 continue
         try:
             _take_lock(descriptor, out)
-            # Its last holder may have removed the folder after we had opened the file: a lock on
-            # a file that is no longer there keeps no other build out.
+            # The last holder may have removed the folder after the file was opened here, and a
+            # lock on a removed file does not exclude other builds.
             if _is_same_file(work / _LOCK, descriptor):
                 with storage(work):
                     os.ftruncate(descriptor, 0)
@@ -139,7 +140,7 @@ def _take_lock(descriptor: int, out: Path) -> None:
 
 
 def _is_same_file(lock: Path, descriptor: int) -> bool:
-    """Check whether the locked file is still the one that others will find."""
+    """Check whether the locked file is still the one at this path."""
     try:
         return os.path.samestat(lock.stat(), os.fstat(descriptor))
     except OSError:
@@ -155,11 +156,11 @@ class BadStructure:
     """A structure that cannot be used: one line of ``quarantine.jsonl``."""
 
     file: str
-    """Path of its file or folder."""
+    """Path of the file or folder with the structure."""
     number: int
-    """Its position there, counted from 1."""
+    """Position of the structure in that file, counted from 1."""
     id: str
-    """Its name."""
+    """Name of the structure."""
     reason: str
     """A sentence that names file, structure, problem and cure."""
 
@@ -197,7 +198,7 @@ def check_bad_structures(
         out: store that is built; the list goes to ``listing_path(out)``.
 
     Raises:
-        DataError: their share is beyond the limit.
+        DataError: the share of bad structures exceeds the limit.
     """
     if not exceeds_limit(len(bad), total, max_bad):
         return
@@ -233,9 +234,9 @@ class Piece:
     stop: int | None
     """One after the last structure; None means the end of the file."""
     prefix: str
-    """Put before the names of its structures; empty unless files share names."""
+    """Prefix of the names of its structures; empty unless files share names."""
     stamp: str
-    """Checksum of all that its graphs depend on: pieces of equal stamps give equal graphs."""
+    """Checksum of all inputs of its graphs: pieces of equal stamps give equal graphs."""
 
 
 @dataclass(frozen=True)
@@ -247,9 +248,9 @@ class BuildPlan:
     pieces: tuple[Piece, ...]
     """Pieces of all files, in order."""
     window: int
-    """Most graphs of a window."""
+    """Largest number of graphs of a window."""
     total: int | None
-    """Number of structures; None where a file does not tell it before it is read."""
+    """Number of structures; None where a file must be read to count them."""
 
 
 _PLAN_JSON = TypeAdapter(BuildPlan)
@@ -276,8 +277,8 @@ def make_plan(card_path: Path, files: Sequence[Path] | None, window: int) -> Bui
         card_path: path of the card (TOML).
         files: files to read instead of the card's own, without a check of their checksums; None
             reads the card's.
-        window: most graphs of a window, and most structures of a piece. A file that does not
-            tell its number of structures is one piece.
+        window: largest number of graphs of a window, and of structures of a piece. A file that
+            must be read to count its structures is one piece.
 
     Raises:
         ConfigError: the card is wrong.
@@ -308,12 +309,12 @@ def make_plan(card_path: Path, files: Sequence[Path] | None, window: int) -> Bui
 
 
 def make_source(card: CardConfig, entry: int, path: Path) -> Source:
-    """Return what a card tells the reader of one of its files.
+    """Return the input of the reader of one of a card's files.
 
     Args:
         card: the card.
         entry: position of the file in the card's ``files``, counted from 0.
-        path: where the file was found.
+        path: path at which the file was found.
     """
     file = card.files[entry]
     targets = card.targets.items()
@@ -348,7 +349,7 @@ def find_file(name: str, card_path: Path, environ: Mapping[str, str] | None = No
         environ: variables with the data root, ``HYDRAGNN_HPO_DATA``; None means ``os.environ``.
 
     Raises:
-        DataError: it is in none of these places.
+        DataError: the file is in none of these places.
     """
     root = (os.environ if environ is None else environ).get(DATA_ROOT)
     candidates = [card_path.parent / name, *([Path(root) / name] if root else [])]
@@ -365,7 +366,8 @@ def find_file(name: str, card_path: Path, environ: Mapping[str, str] | None = No
 def _cut_file(count: int | None, window: int) -> Iterator[tuple[int, int | None]]:
     """Cut a file into runs of structures: first, and one after the last.
 
-    A file of unknown length is one run, and so is one that seems empty: its reader may refuse it.
+    A file with an unknown number of structures is one run, and so is one without structures, which
+    its reader may refuse.
     """
     if not count:
         yield 0, None
@@ -375,9 +377,10 @@ def _cut_file(count: int | None, window: int) -> Iterator[tuple[int, int | None]
 
 
 def _name_prefix(card: CardConfig, number: int, paths: Sequence[Path]) -> str:
-    """Return a prefix for structures where files share a name: readers name them after their file.
+    """Return a prefix that keeps names of structures unique where files share a name.
 
-    Files in folders may have the names of those in other folders, so folders get a prefix, too.
+    Readers name structures after their file. Folders get a prefix, too, because files in different
+    folders may share names.
     """
     path = paths[number]
     twins = sum(other.name == path.name for other in paths) > 1
@@ -410,7 +413,7 @@ def _check_reader_options(entry: FileConfig, reader: Reader, path: Path) -> None
 def _digest_inputs(
     card: CardConfig, number: int, source: Source, reader: Reader, prefix: str, window: int
 ) -> str:
-    """Return a digest of all that the graphs of a file depend on."""
+    """Return a digest of all inputs of the graphs of a file."""
     entry, path = card.files[number], source.path
     content = [entry.sha256 or list(_stat_files(path))]
     content += [list(_stat_files(file)) for file in reader.list_other_files(source)]
@@ -421,7 +424,7 @@ def _digest_inputs(
 
 
 def _stat_files(path: Path) -> Iterator[tuple[str, int, int]]:
-    """Yield path, size (bytes) and time of change (ns) of a file, or of all files of a folder."""
+    """Yield path, size (bytes) and modification time (ns) of a file or of each file of a folder."""
     try:
         for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
             stat = file.stat()

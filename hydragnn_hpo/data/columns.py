@@ -1,4 +1,4 @@
-"""One graph, many graphs as columns of ragged arrays, and the protocol of any set of graphs.
+"""Types of graphs: one graph, many graphs as ragged columns, and the protocol of graph sets.
 
 An edge points from its sender (column 0) to its receiver (column 1). Neighbours have one edge per
 direction: ``i -> j`` and ``j -> i`` are two edges. The vector from sender to receiver
@@ -42,16 +42,16 @@ class Graph:
     """Sender and receiver, [E, 2]."""
 
     edge_shift: NDArray[np.int16]
-    """Lattice vectors between the images of receiver and sender, [E, 3]."""
+    """Shift of the receiver in lattice vectors, [E, 3]; see the top of this module."""
 
     targets: dict[str, NDArray[np.float64]]
     """Properties by name, [width] or [N, width]; absent where missing."""
 
     group: str
-    """Name of its group; structures of one group stay in one split."""
+    """Name of the structure's group; structures of one group stay in one split."""
 
     published: str | None
-    """Name of its published split; None where the data set has none."""
+    """Name of the structure's published split; None where the data set has none."""
 
     attributes: dict[str, float] = field(default_factory=dict)
     """Known properties of the whole structure (charge, spin) by name."""
@@ -61,10 +61,10 @@ class Graph:
 
 
 class Names(Sequence[str]):
-    """Names end to end in one array of bytes: millions of them need no Python objects."""
+    """Names concatenated in one array of bytes, without a Python object per name."""
 
     def __init__(self, text: NDArray[np.uint8], offset: NDArray[np.int64]) -> None:
-        """Keep names that are laid end to end already.
+        """Wrap names that are already concatenated.
 
         Args:
             text: UTF-8 bytes of all names, [C].
@@ -74,7 +74,7 @@ class Names(Sequence[str]):
 
     @classmethod
     def of(cls, names: Iterable[str]) -> "Names":
-        """Lay names end to end, G of them."""
+        """Encode and concatenate G names."""
         encoded = [name.encode(errors="backslashreplace") for name in names]
         sizes = np.array([len(name) for name in encoded], dtype=np.int64)
         return cls(np.frombuffer(b"".join(encoded), dtype=np.uint8), offsets(sizes))
@@ -93,17 +93,17 @@ class Names(Sequence[str]):
         return bytes(self.text[self.offset[row] : self.offset[row + 1]]).decode()
 
     def take(self, rows: NDArray[np.int64]) -> "Names":
-        """Return the names of some rows, in their order; ``rows`` may repeat."""
+        """Return the names of some rows, in the order of ``rows``, which may repeat."""
         chars, sizes = ragged_rows(self.offset, rows)
         return Names(self.text[chars], offsets(sizes))
 
 
 class Runs:
-    """Where some graphs lie in a ragged column, as slices: those copy at the speed of memory.
+    """Slices of a ragged column, one per chosen graph; they copy at the speed of memory.
 
     Attributes:
-        counts: rows of each chosen graph, [G].
-        starts: first row of each of them in the copy, and the end, [G + 1].
+        counts: number of rows of each chosen graph, [G].
+        starts: first row of each chosen graph in the copy, and the end, [G + 1].
     """
 
     def __init__(self, offset: NDArray[np.int64], rows: NDArray[np.int64]) -> None:
@@ -148,7 +148,7 @@ def rows_of_split(splits: NDArray[np.int8], split: str) -> NDArray[np.int64]:
 
 @dataclass(frozen=True, eq=False)
 class Columns:
-    """Graphs end to end; graph ``g`` owns nodes ``node_offset[g]`` to ``node_offset[g + 1]``."""
+    """Graphs as ragged columns; graph ``g`` has nodes ``node_offset[g]:node_offset[g + 1]``."""
 
     numbers: NDArray[np.int16]
     """Atomic numbers, [N]."""
@@ -187,7 +187,7 @@ class Columns:
     """Index into ``config.SPLITS``, [G]; -1 outside of all splits."""
 
     group: NDArray[np.int32]
-    """Number of each structure's group, [G]; those of one group are not independent."""
+    """Number of each structure's group, [G]; structures of one group are not independent."""
 
     ids: Names
     """Names of the structures."""
@@ -206,8 +206,8 @@ class Columns:
     """First graph of each window of the store, and the end; None means one window."""
 
     stats: StoreStats = field(default_factory=lambda: cast(StoreStats, {}))
-    """Statistics of the data set, the content of ``stats.json``. Graphs that belong to no
-    store, such as structures to be predicted, have at most ``cutoff``."""
+    """Statistics of the data set, the content of ``stats.json``; for graphs without a store, such
+    as structures to be predicted, at most the key ``cutoff``."""
 
     @property
     def num_graphs(self) -> int:
@@ -227,7 +227,7 @@ class Columns:
         return np.diff(self.edge_offset)
 
     def known(self, name: str) -> NDArray[np.int64]:
-        """Count the rows of a target that each graph has: 0 or 1, or nodes, [G]."""
+        """Count the known rows of a target in each graph, [G]: at most 1, or its nodes."""
         mask = self.masks[name]
         if self.levels[name] == "graph":
             return mask.astype(np.int64)
@@ -272,13 +272,13 @@ def columns_of(
     stats: Mapping[str, object] | None = None,
     attributes: Iterable[str] = (),
 ) -> Columns:
-    """Lay graphs end to end; all are outside of all splits (-1).
+    """Concatenate graphs into columns; none of them is in a split (-1).
 
     Args:
         graphs: in the order of the rows.
         targets: properties to include, by name; empty for structures to be predicted.
-        stats: the keys of ``StoreStats`` that are known; batches read ``cutoff`` alone. None means
-            that none is.
+        stats: known statistics, by key of ``StoreStats``; batches read only ``cutoff``. None means
+            no statistics.
         attributes: names of the attributes to include; every graph has them.
     """
     nodes = np.array([len(graph.numbers) for graph in graphs], dtype=np.int64)
@@ -384,7 +384,7 @@ Per = Literal["graph", "node", "edge", "char"]
 """What one row of an array stands for; ``char`` is a byte of a structure's name."""
 
 PERS: tuple[Per, ...] = ("graph", "node", "edge", "char")
-"""All of them, in the order of the columns of every table of sizes."""
+"""All values of ``Per``, in the order of the columns of every table of sizes."""
 
 _FIXED: dict[str, Per] = {
     "numbers": "node",
@@ -406,10 +406,10 @@ OFFSETS: dict[Per, str] = {"node": "node_offset", "edge": "edge_offset", "char":
 """Names of the arrays of offsets in memory, by what they count."""
 
 COUNTS: dict[Per, str] = {"node": "num_nodes", "edge": "num_edges", "char": "id_size"}
-"""Names of the arrays of counts that a store has in their place."""
+"""Names of the arrays of counts that a store has instead of offsets, by what they count."""
 
 LIGHT = ("num_nodes", "num_edges", "split", "group")
-"""Arrays that every reader holds whole: they decide which rank trains on which graph, and when."""
+"""Arrays that every reader keeps whole in memory: graphs are chosen and divided by them."""
 
 
 def row_kind(name: str, levels: Mapping[str, str]) -> Per:
@@ -459,12 +459,12 @@ def arrays_of(columns: Columns) -> Arrays:
 
 
 def columns_from(arrays: Arrays, stats: StoreStats) -> Columns:
-    """Return columns made of named arrays, the inverse of ``arrays_of``.
+    """Build columns from named arrays, the inverse of ``arrays_of``.
 
     Args:
         arrays: those of ``arrays_of``. ``node_offset``, ``edge_offset`` and ``id_offset`` are used
-            where they are present, as in a stage, and computed from the counts elsewhere;
-            ``edge_translation`` and ``windows`` may be present too.
+            where they are present, as in a stage, else computed from the counts;
+            ``edge_translation`` and ``windows`` are optional.
         stats: statistics of the data set; ``targets`` holds the ``level`` of each target.
     """
 
@@ -510,9 +510,9 @@ def count_known(
     """Count the known rows of a target in each graph, [G].
 
     Args:
-        mask: where it is known, [G] or [N].
-        level: ``graph`` or ``node``.
-        num_nodes: of each graph, [G].
+        mask: where the target is known, [G] or [N].
+        level: level of the target, ``graph`` or ``node``.
+        num_nodes: nodes of each graph, [G].
     """
     if level == "graph":
         return mask.astype(np.int32)
@@ -522,7 +522,7 @@ def count_known(
 
 
 def join_arrays(pieces: Sequence[Arrays]) -> Arrays:
-    """Join at least one piece of a store, all with the same arrays, end to end."""
+    """Concatenate one or more pieces of a store, all with the same arrays."""
     return {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
 
 
@@ -533,7 +533,7 @@ def count_rows(arrays: Arrays) -> NDArray[np.int64]:
 
 
 class GraphSet(Protocol):
-    """Graphs that can be copied by row, and their sizes and splits, which are held in memory."""
+    """Graphs that are copied by row on request; their sizes and splits are in memory."""
 
     @property
     def stats(self) -> StoreStats:
@@ -573,7 +573,7 @@ class GraphSet(Protocol):
         """Edges of each graph, [G]."""
 
     def known(self, name: str) -> NDArray[np.int64]:
-        """Count the rows of a target that each graph has: 0 or 1, or nodes, [G]."""
+        """Count the known rows of a target in each graph, [G]: at most 1, or its nodes."""
 
     def take(self, rows: NDArray[np.int64]) -> Columns:
         """Copy some graphs into memory, in the order of ``rows``, which may repeat."""

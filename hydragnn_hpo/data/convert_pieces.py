@@ -39,10 +39,10 @@ def read_piece(card: CardConfig, piece: Piece) -> Iterator[tuple[Place, Graph | 
     """Read, check and convert every structure of a piece.
 
     Yields:
-        Where each structure comes from, and its graph, or the error that makes it bad.
+        Origin of each structure, and its graph, or the error for which it is set aside.
 
     Raises:
-        DataError: the file cannot be read on, or has changed since it was counted.
+        DataError: the file cannot be read further, or has changed since it was counted.
     """
     entry = card.files[piece.entry]
     source = make_source(card, piece.entry, piece.path)
@@ -91,7 +91,7 @@ def _add_cell(atoms: Atoms, place: Place, source: Source) -> Atoms:
     """Set cell and periodic directions to those of the card, if it has any; ``atoms`` changes.
 
     Raises:
-        DataError: the structure has another lattice of its own.
+        DataError: the structure has a lattice that differs from the card's.
     """
     if source.cell is not None:
         if atoms.cell.any() and not np.allclose(atoms.cell[:], source.cell):
@@ -113,7 +113,7 @@ class Chunk:
     name: str
     """Name of the file."""
     bytes: int
-    """Its size."""
+    """Size of the file."""
     crc: int
     """CRC-32 of its content."""
 
@@ -129,7 +129,7 @@ class Record:
     bad: tuple[BadStructure, ...]
     """Structures that cannot be used, in order."""
     chunks: tuple[Chunk, ...]
-    """Graphs of the others, in order."""
+    """Chunks with the graphs of all other structures, in order."""
 
 
 def finish_piece(plan: BuildPlan, number: int, work: Path, progress: Progress) -> Record:
@@ -139,10 +139,10 @@ def finish_piece(plan: BuildPlan, number: int, work: Path, progress: Progress) -
         plan: plan of the build.
         number: number of the piece.
         work: work folder of the build.
-        progress: called while structures are read; once for all where none has to be read.
+        progress: called while structures are read, or once if an earlier build has read them.
 
     Raises:
-        DataError: its file cannot be read on.
+        DataError: its file cannot be read further.
         StorageError: the disk is full.
     """
     piece = plan.pieces[number]
@@ -156,7 +156,7 @@ def finish_piece(plan: BuildPlan, number: int, work: Path, progress: Progress) -
 def convert_piece(plan: BuildPlan, piece: Piece, work: Path, progress: Progress) -> Record:
     """Convert the structures of a piece, and write chunks and outcome to the work folder.
 
-    Its errors are those of ``finish_piece``.
+    It raises the errors of ``finish_piece``.
 
     Args:
         plan: plan of the build.
@@ -225,10 +225,11 @@ def make_chunk(graphs: Sequence[Graph], numbers: Sequence[int], card: CardConfig
         card: card of the data set.
 
     Returns:
-        The arrays of a store, see ``columns.arrays_of``; splits are open, and groups are numbered
-        within the chunk. Others, which only the merge reads, begin with ``at.``: ``number``, see
-        above, ``published`` (number of the published split; -1: none) and ``id_hash``, all [G],
-        ``degrees``, see ``degrees_of``, [N, R], and the names of groups and published splits.
+        The arrays of a store, see ``columns.arrays_of``; splits are not assigned yet, and groups
+        are numbered within the chunk. Further arrays, which only the merge reads, begin with
+        ``at.``: ``number`` (the argument ``numbers``), ``published`` (number of the published
+        split; -1: none) and ``id_hash``, all [G], ``degrees``, see ``degrees_of``, [N, R], and the
+        names of groups and published splits.
     """
     columns = columns_of(graphs, card.targets, attributes=card.attributes)
     groups = Names.of(sorted({graph.group for graph in graphs}))
@@ -265,7 +266,7 @@ def read_chunk(file: Path, names: Sequence[str] | None = None) -> Arrays:
 
 
 def read_names(arrays: Arrays, kind: str) -> list[str]:
-    """Return the names of groups or published splits of a chunk, by their numbers there.
+    """Return the names of groups or published splits of a chunk, in the order of their numbers.
 
     Args:
         arrays: arrays of the chunk.
@@ -311,7 +312,7 @@ class PieceProgress(msgspec.Struct, frozen=True, tag="progress"):
     """Message of a worker: it has read structures."""
 
     structures: int
-    """How many since the message before."""
+    """Number of structures read since the previous message."""
 
 
 class PieceDone(msgspec.Struct, frozen=True, tag="done"):
@@ -320,7 +321,7 @@ class PieceDone(msgspec.Struct, frozen=True, tag="done"):
     piece: int
     """Number of the piece."""
     structures: int
-    """Structures read since the message before."""
+    """Number of structures read since the previous message."""
 
 
 class PieceFailed(msgspec.Struct, frozen=True, tag="failed"):
@@ -396,7 +397,7 @@ def _send(messages: TextIO, message: WorkerMessage) -> None:
 
 
 def _read_numbers(numbers: "queue.SimpleQueue[int]") -> None:
-    """Pass the numbers of pieces on; end the process at once when the parent is gone."""
+    """Queue the numbers of pieces; end the process when the parent closes stdin."""
     for line in sys.stdin:
         numbers.put(int(line))
     os._exit(0)

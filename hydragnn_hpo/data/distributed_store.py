@@ -61,10 +61,10 @@ class MemoryBlock:
 
     @cached_property
     def places(self) -> dict[str, int]:
-        """Where the arrays lie.
+        """First byte of each array in the block.
 
         Returns:
-            First byte of each in the block, by name.
+            Positions in bytes, by name.
         """
         places, end = {}, 0
         for name, kind in self.kinds.items():
@@ -102,9 +102,9 @@ class HostShare:
     last: int
     """One after the last window."""
     start: tuple[int, ...]
-    """Graphs, nodes, edges and characters before it, in the order of ``PERS``, [4]."""
+    """Graphs, nodes, edges and characters before the share, in the order of ``PERS``, [4]."""
     block: MemoryBlock
-    """Layout of its heavy arrays."""
+    """Layout of the heavy arrays of the share."""
 
 
 def assign_windows(index: Index, hosts: int) -> list[HostShare]:
@@ -236,14 +236,14 @@ class DistributedStore:
         return np.diff(self._light["edge_offset"])
 
     def known(self, name: str) -> NDArray[np.int64]:
-        """Count the rows of a target that each graph has: 0 or 1, or nodes, [G]."""
+        """Count the known rows of a target in each graph, [G]: at most 1, or its nodes."""
         return self._light[f"known.{name}"].astype(np.int64)
 
     def take(self, rows: NDArray[np.int64]) -> Columns:
         """Copy some graphs into the memory of this rank, in the order of ``rows``.
 
         Raises:
-            IndexError: there is no such row.
+            IndexError: a row does not exist.
         """
         rows = np.asarray(rows, dtype=np.int64).reshape(-1)
         if len(rows) and (rows.min() < 0 or rows.max() >= self.num_graphs):
@@ -339,8 +339,8 @@ class DistributedStore:
             for name, array in self._light.items():
                 whole = array
                 if name in OFFSETS.values():
-                    # One offset more than graphs. Each share has the end of each of its graphs;
-                    # the very first offset is 0.
+                    # There is one offset more than graphs: each share sends the ends of its
+                    # graphs, and the first offset is 0.
                     array[0], whole = 0, array[1:]
                 _all_gather(self._hosts.leaders, whole, starts)
         self._memory.meet()  # the other ranks read what the leader has received

@@ -11,7 +11,7 @@ images do not, nor do different orderings on one ideal lattice with the same pai
 
 Source: average minimum distances, Widdowson, Mosca, Pulido, Cooper, Kurlin (2022), MATCH
 Commun. Math. Comput. Chem. 87, 529; here per pair of elements, and with quantiles as well,
-because averages alone hardly differ between perturbed copies of one crystal.
+because averages alone differ little between perturbed copies of one crystal.
 
 Shapes: G graphs, N nodes, E edges, D numbers of a signature.
 """
@@ -72,7 +72,7 @@ def composition_keys(
 def add_attribute_keys(
     keys: NDArray[np.uint64], attributes: dict[str, NDArray[np.float64]]
 ) -> NDArray[np.uint64]:
-    """Return keys that also depend on attributes, as structures of another charge differ, [G].
+    """Return keys that also depend on attributes, so that structures of other charge differ, [G].
 
     Args:
         keys: hash of each composition, [G].
@@ -94,8 +94,8 @@ def compute_signatures(
         cutoff: angstrom.
 
     Returns:
-        The numbers of all signatures end to end, angstrom, and how many each graph has, [G]: with
-        ``n`` elements ``n * n * WIDTH``, equal for all graphs of one reduced composition.
+        The numbers of all signatures, concatenated, in angstrom, and their count per graph, [G]:
+        ``n * n * WIDTH`` for ``n`` elements, equal for all graphs of one reduced composition.
     """
     graphs = np.arange(columns.num_graphs)
     owner = np.repeat(graphs, columns.num_nodes())
@@ -126,7 +126,7 @@ def compute_signatures(
 def _sort_nearest_edges(
     columns: Columns, kind: NDArray[np.int64], pairs: NDArray[np.int64], cutoff: float
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Sort the edges to the nearest neighbours, up to the last rank of ``BANDS``, by their number.
+    """Sort the edges to nearest neighbours, up to the last rank of ``BANDS``, by pair and band.
 
     Args:
         columns: graphs with all edges up to the cutoff.
@@ -135,8 +135,8 @@ def _sort_nearest_edges(
         cutoff: angstrom.
 
     Returns:
-        Of each such edge its pair of elements and band, as one ascending number, and its length in
-        angstrom, ascending within a number.
+        For each of these edges one number for its pair of elements and band, ascending, and its
+        length in angstrom, ascending among equal numbers.
     """
     graph = np.repeat(np.arange(columns.num_graphs), columns.num_edges())
     ends = columns.edges + columns.node_offset[graph, None]
@@ -161,7 +161,7 @@ def _to_unsigned(values: NDArray[np.int64]) -> NDArray[np.uint64]:
 
 
 def _scatter_bits(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Hash 64-bit numbers, so that sums of hashes of different numbers hardly ever agree.
+    """Hash 64-bit numbers, so that sums of hashes of different numbers rarely agree.
 
     Source: splitmix64, Steele, Lea, Flood (2014), OOPSLA.
     """
@@ -172,14 +172,14 @@ def _scatter_bits(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 EXACT = 1e-4
-"""Signatures this near (angstrom) differ by no more than the rounding of text files."""
+"""Signatures closer than this (angstrom) differ by no more than the rounding of text files."""
 
 FEW = 400
-"""Most structures of one composition that are all compared with each other; for more, neighbours
-are found by a tree."""
+"""Largest number of structures of one composition that are compared pair by pair; among more, a
+k-d tree finds neighbours."""
 
 CHUNK = 2048
-"""Number of structures whose neighbours in the tree are in memory at one time."""
+"""Number of structures whose neighbours in the tree are in memory at once."""
 
 TRAIN = SPLITS.index("train")
 """The train split in a column ``split``."""
@@ -187,13 +187,13 @@ TRAIN = SPLITS.index("train")
 
 @dataclass(frozen=True, eq=False)
 class Twins:
-    """Structures that are the same: linked by steps between signatures within the tolerance."""
+    """Duplicate structures: a chain of signatures, each within the tolerance of the next."""
 
     rows: NDArray[np.int64]
-    """Their rows, ascending, two or more."""
+    """Rows of the structures, ascending, two or more."""
 
     distance: NDArray[np.float64]
-    """Largest difference between a number of each signature and that of the first, angstrom."""
+    """Largest difference of a number of each signature from that of the first, angstrom."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -224,13 +224,13 @@ class Signatures:
 
 
 def find_repeated(keys: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """Return the rows whose key another row has as well, ascending."""
+    """Return the rows whose key occurs more than once, ascending."""
     _, place, counts = np.unique(keys, return_inverse=True, return_counts=True)
     return np.flatnonzero(counts[place] > 1)
 
 
 def find_twins(signatures: Signatures, tolerance: float) -> list[Twins]:
-    """Find the structures that are the same, in the order of their first rows.
+    """Find the sets of duplicate structures, in the order of their first rows.
 
     Args:
         signatures: signatures of all graphs whose key is not unique.
@@ -251,13 +251,14 @@ def find_train_twins(
     """Find the twins in other splits that have a twin in train.
 
     Args:
-        signatures: those that ``twins`` were found in.
+        signatures: signatures in which ``twins`` were found.
         twins: one set of twins.
         split: split of every graph of the store as an index into ``SPLITS``.
         tolerance: largest difference of two signatures in angstrom.
 
     Yields:
-        Row, row of the nearest twin in train, and largest difference of both in angstrom.
+        Row, row of the nearest twin in train, and largest difference of their signatures in
+        angstrom.
     """
     in_train = split[twins.rows] == TRAIN
     if in_train.all() or not in_train.any():
@@ -292,7 +293,7 @@ def _cluster_points(points: NDArray[np.float32], tolerance: float) -> list[NDArr
 
 
 def _label_many_points(points: NDArray[np.float32], tolerance: float) -> NDArray[np.int64]:
-    """Label the linked sets of many points, without all pairs in memory.
+    """Label the linked sets of many points, without holding all pairs in memory.
 
     Exact copies are merged first: n of them are n * n pairs within the tolerance.
     """

@@ -50,14 +50,14 @@ MAX_CUTOFF = 6.0
 """Largest cutoff at which neighbours are counted, angstrom."""
 
 MAX_GRAPHS, MAX_ATOMS = 100, 20_000
-"""Most structures that are converted to graphs, and most atoms of them together."""
+"""Largest numbers of structures that are converted to graphs, and of all their atoms."""
 
 USUAL_CUTOFF, MANY_NEIGHBORS, FEW_NEIGHBORS = 5.0, 60.0, 10.0
 """The proposed cutoff in angstrom, and the mean numbers of neighbours above and below which another
 one is proposed."""
 
 LONG_BOND = 1.6
-"""Median distance in angstrom of hydrogen atoms to their nearest neighbours, from which on lengths
+"""Median distance in angstrom of hydrogen atoms to their nearest neighbours, above which lengths
 may be in bohr: bonds are 0.74 to 1.1 angstrom, or 1.4 to 2.1 bohr."""
 
 _DIRECTIONS = {0: "in none", 1: "in 1 direction", 2: "in 2 directions", 3: "in 3 directions"}
@@ -80,15 +80,15 @@ class GeometrySummary:
     cutoff_why: str
     """Reason for that cutoff, for a comment in the card."""
     compositions: int
-    """Number of different compositions."""
+    """Number of distinct compositions."""
     twins: int
     """Number of structures that are exact copies of an earlier one."""
     bad: tuple[str, ...]
     """Errors of structures that cannot be converted to graphs."""
     tried: int
-    """Number of structures that were converted, or failed to be."""
+    """Number of structures whose conversion was tried."""
     warnings: tuple[str, ...]
-    """Sentences for the user."""
+    """Warnings for the user."""
     stats: SizeStats
     """Sizes and neighbours of the converted structures, with edges up to ``MAX_CUTOFF``."""
 
@@ -101,7 +101,7 @@ def summarize_geometry(structures: Sequence[Atoms], names: Sequence[str]) -> Geo
         names: name of each.
 
     Raises:
-        DataError: none of them can be converted to a graph; it is the error of the first.
+        DataError: no structure can be converted to a graph; the first error is raised.
     """
     graphs, bad = _make_graphs(structures, names)
     stats = size_stats(columns_of(graphs, {}), MAX_CUTOFF)
@@ -209,16 +209,16 @@ def _warn_of_bohr(graphs: Sequence[Graph]) -> list[str]:
 
 
 MAX_FILES = 1000
-"""Most files of a folder that a card names one by one."""
+"""Largest number of files of a folder that a card names one by one."""
 
 MAX_COUNTED_FILES = 50
-"""Most files whose structures are counted; of more files, each is only sampled."""
+"""Largest number of files whose structures are counted; more files are only sampled."""
 
 MAX_COUNTED_BYTES = 256_000_000
-"""Largest size of an extxyz file whose structures are counted, decompressed: it takes seconds."""
+"""Largest decompressed size of an extxyz file whose structures are counted, which takes seconds."""
 
 COMPRESSION = 4
-"""Typical size of a text over that of its compressed file."""
+"""Typical ratio of the size of a text to that of its compressed file."""
 
 TABLE_ROWS = 20
 """Number of rows by which the columns of a table are recognised."""
@@ -227,10 +227,10 @@ FAST_READERS = ("extxyz", "database", "pyg", "hydragnn_bp")
 """Readers that take about a millisecond per structure; others take ten to a hundred."""
 
 SAMPLE_SIZES = {True: 2000, False: 300}
-"""Most structures that are read: where all readers are fast, and otherwise."""
+"""Largest number of structures that are read, by whether all readers are fast."""
 
 SAMPLE_RUNS = 20
-"""Most runs of structures that are read from the second part of a file."""
+"""Largest number of runs of structures that are read from the second part of a file."""
 
 FEW_STRUCTURES = 100
 """Number of structures below which the user is warned of large errors."""
@@ -262,9 +262,9 @@ class DataFile:
     column: str | None = None
     """Name of the column with the structures, if the card must name it."""
     keys: tuple[str, ...] = ()
-    """Names that we give to columns without a name, in their order."""
+    """Names assigned to columns without a name, in the order of the columns."""
     in_folder: bool = False
-    """Whether the user has named its folder rather than the file itself."""
+    """Whether the user has named the folder of the file rather than the file itself."""
 
     @property
     def source(self) -> Source:
@@ -285,9 +285,9 @@ class StructureSample:
     exact: bool
     """Whether ``total`` is counted."""
     bad: int
-    """Number of structures that could not be read, beside those of the sample."""
+    """Number of structures that could not be read, in addition to those of the sample."""
     first_error: str | None
-    """Error of the first of these; None if there are none."""
+    """Error of the first structure that could not be read; None if there is none."""
     torn: str | None
     """Error that ended the reading of a file early; None if there is none."""
     skipped: tuple[SkippedFile, ...]
@@ -296,7 +296,7 @@ class StructureSample:
 
 @dataclass(frozen=True)
 class Inspection:
-    """What an inspection finds out about a data set without a card."""
+    """Result of the inspection of a data set without a card."""
 
     name: str
     """Name for the data set, an identifier."""
@@ -305,7 +305,7 @@ class Inspection:
     sample: StructureSample
     """Structures that were read."""
     geometry: GeometrySummary
-    """Their geometry."""
+    """Geometry of these structures."""
     split: SplitProposal
     """Proposal for ``[split]``."""
     proposals: TargetProposals
@@ -313,18 +313,18 @@ class Inspection:
     id_key: str | None
     """Property that names structures; None if there is none."""
     warnings: tuple[str, ...]
-    """Sentences for the user."""
+    """Warnings for the user."""
 
 
 def inspect_files(paths: Sequence[Path], units: Mapping[str, str] | None = None) -> Inspection:
-    """Inspect files or folders that make one data set.
+    """Inspect files or folders that form one data set.
 
     Args:
         paths: the files and folders.
         units: units from the user, by the name of the property in the file.
 
     Raises:
-        ConfigError: a unit or its property is unknown, or a path is no data file.
+        ConfigError: a unit or its property is unknown, or a path is not a data file.
         DataError: the files cannot be read, or have no property that can be a target.
     """
     files, skipped = detect_files(paths)
@@ -504,7 +504,7 @@ def _read_column(rows: Sequence[Any], number: int) -> list[Any]:
 
 
 def _is_structure(cell: Any, path: Path) -> bool:
-    """Check whether a cell is a dictionary of a structure, CIF text, or names a file next to it."""
+    """Check whether a cell is a structure as dictionary or CIF text, or names a file next to it."""
     if isinstance(cell, Mapping):
         return bool({"lattice", "sites", "lattice_mat", "elements"} & set(cell))
     if not isinstance(cell, str) or is_number(cell):
@@ -531,7 +531,7 @@ def _are_smiles(name: str, cells: Sequence[Any]) -> bool:
 
 
 def _count_structures(file: DataFile) -> int | None:
-    """Count the structures of a file; None where that takes more than seconds."""
+    """Count the structures of a file; None where that would take too long."""
     if file.kind == "extxyz" and _text_size(file.path) > MAX_COUNTED_BYTES:
         return None
     return file.reader.count(file.source)
@@ -567,7 +567,7 @@ def read_sample(files: Sequence[DataFile]) -> StructureSample:
     """Read the first structures of all files, and runs at equal intervals from the rest.
 
     Raises:
-        DataError: no structure can be read; it is the error of the first.
+        DataError: no structure can be read; the first error is raised.
     """
     limit = min(SAMPLE_SIZES[file.kind in FAST_READERS] for file in files)
     limit_of_file = max(2, limit // len(files))
@@ -638,9 +638,9 @@ def choose_runs(count: int, limit: int) -> Iterator[tuple[int, int]]:
 
 
 def _check_unnamed_columns(files: Sequence[DataFile], table: PropertyTable) -> None:
-    """Refuse a column with neither a name nor a number.
+    """Refuse a column that has no name and holds no number.
 
-    Without names, the card's targets are the columns in order, so none can be left out.
+    Without names, the card's targets are the columns in order, so no column can be left out.
     """
     for file in files:
         for key in file.keys:
@@ -652,7 +652,7 @@ def _check_unnamed_columns(files: Sequence[DataFile], table: PropertyTable) -> N
 
 
 def _find_stem(paths: Sequence[Path]) -> str:
-    """Return the name of the only path without suffixes, else that of the folder of the first."""
+    """Return the name of a single path without suffixes, else that of the first path's folder."""
     path = paths[0].resolve()
     return path.name.split(".")[0] if len(paths) == 1 else path.parent.name
 
@@ -674,7 +674,7 @@ def _explain_no_target(
 
 
 def _find_id_key(table: PropertyTable, structures: int) -> str | None:
-    """Return the property that names structures: all have it, and no two the same; else None."""
+    """Return the property that names structures, unique to each of them; None without one."""
     for key in _IDS:
         texts = table.texts.get(key)
         if texts is not None and len(texts) == structures and "" not in texts:

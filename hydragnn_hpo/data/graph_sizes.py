@@ -1,9 +1,9 @@
-"""Count sizes, elements and degrees of graphs: for pricing trials, and convs that scale by degree.
+"""Count sizes, elements and degrees, for cost estimates and for convs that scale by degree.
 
 All counts are whole numbers, so that the result does not depend on how a data set is cut into
 pieces.
 
-Shapes: G graphs, N nodes, E edges, R cutoffs, V different values.
+Shapes: G graphs, N nodes, E edges, R cutoffs, V distinct values.
 """
 
 import math
@@ -26,7 +26,7 @@ ELEMENTS = 128
 """Length of arrays that are indexed by atomic number."""
 
 BINS = 20
-"""Most bins of a histogram of sizes, unless sizes are so skewed that the widths of bins double."""
+"""Largest number of bins of a histogram of sizes, unless the widths of bins double."""
 
 _ROUNDING = 1e-9
 """Neighbours up to this far (angstrom) beyond a cutoff count as within it, so that rounding does
@@ -35,7 +35,7 @@ not split a shell whose radius is the cutoff."""
 Counts = NDArray[np.int64]
 
 Occurrences = tuple[Counts, Counts]
-"""Different values, ascending, and how often each occurs, both [V]."""
+"""Distinct values, ascending, and how often each occurs, both [V]."""
 
 
 class SizeTally:
@@ -103,7 +103,7 @@ class SizeTally:
         self._reached = [sum(pair) for pair in zip(self._reached, other._reached, strict=True)]
 
     def result(self) -> SizeStats:
-        """Return what was counted, as ``stats.json`` has it."""
+        """Return the counts in the form of ``stats.json``."""
         nodes = _summarize(self._sizes["nodes"])
         present = np.flatnonzero(self._atoms)
         keys = [str(float(r)) for r in self._cutoffs]
@@ -171,14 +171,14 @@ def degrees_of(columns: Columns, cutoff: float) -> NDArray[np.int32]:
         np.bincount(receiver[lengths <= r + _ROUNDING], minlength=nodes)
         for r in cutoffs_below(cutoff)[:-1]
     ]
-    # Every edge is within the largest cutoff, whatever rounding says.
+    # Every edge counts as within the largest cutoff, even where rounding makes it longer.
     return np.stack([*inner, np.bincount(receiver, minlength=nodes)], axis=1).astype(np.int32)
 
 
 def edge_lengths(columns: Columns) -> NDArray[np.float64]:
     """Return the length of every edge in angstrom, [E].
 
-    The sums are written out: those of matrix products depend on the size of the whole, and lengths
+    Sums are written out, because the rounding of matrix products depends on their size, and lengths
     must be the same to the last bit however a data set is cut into pieces.
     """
     graph = np.repeat(np.arange(columns.num_graphs), columns.num_edges())
@@ -220,7 +220,7 @@ def histogram(values: Counts, counts: Counts) -> Histogram:
     the one before.
 
     Args:
-        values: different values, ascending, [V].
+        values: distinct values, ascending, [V].
         counts: how often each occurs, [V].
 
     Returns:

@@ -17,7 +17,7 @@ from hydragnn_hpo.data.normalize import fit_target_stats
 from hydragnn_hpo.file_records import StoreStats, TargetStats
 
 _PIECE = 512
-"""Graphs that are read at one time to compute the statistics of a shared target."""
+"""Number of graphs that are read at once to compute the statistics of a shared target."""
 
 
 def unite(
@@ -48,14 +48,14 @@ def close(graphs: GraphSet) -> None:
 class Mixture:
     """Data sets end to end; a ``GraphSet``. A target that a set lacks is masked there.
 
-    It has the attributes that all sets have, and positional encodings where all sets have equally
-    many. Edges reach as far as each set's own cutoff; a batch cuts them at the model's.
+    It has the attributes that all sets have, and positional encodings where all sets have the
+    same number. Edges reach as far as each set's own cutoff; a batch cuts them at the model's.
     """
 
     def __init__(
         self, sets: Sequence[GraphSet], entries: Sequence[MixedConfig], shared: Sequence[str] = ()
     ) -> None:
-        """Unite the statistics of the sets; graphs stay where they are.
+        """Unite the statistics of the sets; graphs are not copied.
 
         Args:
             sets: the data sets, in the order of their rows.
@@ -69,7 +69,7 @@ class Mixture:
         self.prefixes = tuple(entry.prefix for entry in entries)
         self.stats = unite_stats([graphs.stats for graphs in sets], entries, shared)
         widest = max(graphs.stats["cutoff"] for graphs in sets)
-        # Edges of taken graphs are not cut yet.
+        # ``take`` does not cut edges, so its columns have the widest cutoff.
         self._taken_stats: StoreStats = {**self.stats, "cutoff": widest}
         targets = self.stats["targets"]
         self.levels: dict[str, str] = {name: t["level"] for name, t in targets.items()}
@@ -77,7 +77,7 @@ class Mixture:
         self.starts = self.ends - [graphs.num_graphs for graphs in sets]
         self.split = np.concatenate([graphs.split for graphs in sets])
         sizes = [int(graphs.group.max(initial=-1)) + 1 for graphs in sets]
-        # Groups of different sets are different, whatever their numbers are in their own sets.
+        # Groups of different sets stay different, even where sets use the same numbers.
         self.first_group = np.cumsum(sizes) - sizes
         groups = [g.group + first for g, first in zip(sets, self.first_group, strict=True)]
         self.group: NDArray[np.int32] = np.concatenate(groups).astype(np.int32)
@@ -136,7 +136,7 @@ class Mixture:
         joined = self._join(parts)
         if np.all(owner[1:] >= owner[:-1]):
             return joined
-        # The graphs lie set by set; ``place`` is where each row has come to lie.
+        # Joined graphs are sorted by set; ``place`` is the position of each row among them.
         place = np.empty(len(rows), dtype=np.int64)
         place[np.argsort(owner, kind="stable")] = np.arange(len(rows))
         return joined.take(place)
@@ -186,7 +186,7 @@ class Mixture:
         cuts = range(0, len(train), _PIECE)
         light = self._join([_without_edges(self.take(train[i : i + _PIECE])) for i in cuts])
         target = TargetConfig(
-            unit="1",  # values in a store are in our units already
+            unit="1",  # values in a store have the units of this package
             level=stats["level"],
             shape=stats["shape"],
             energy=stats.get("energy"),
@@ -206,7 +206,7 @@ class Mixture:
 
 
 def _own_name(name: str, prefix: str, graphs: GraphSet) -> str | None:
-    """Return a set's own name of a target, if it has it."""
+    """Return the name of a target in its own set; None where the set lacks it."""
     own = name.removeprefix(prefix) if name.startswith(prefix) else None
     return own if own in graphs.levels else None
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from hydragnn_hpo.errors import ConfigError, DataError, HydraError, JobError, StorageError
 
 RANKS_PER_HOST = "HYDRAGNN_HPO_RANKS_PER_HOST"
-"""Environment variable with the ranks of a virtual host, which splits true hosts; for tests."""
+"""Environment variable with the ranks per virtual host, into which tests split a real host."""
 
 
 class HostGroups(NamedTuple):
@@ -53,7 +53,7 @@ def group_by_host(comm: Any) -> HostGroups:
 
 
 def _ranks_per_host(comm: Any) -> int:
-    """Return the ranks of a virtual host from the environment of rank 0; 0 means true hosts."""
+    """Return the ranks per virtual host from the environment of rank 0; 0 means real hosts."""
     text = comm.bcast(os.environ.get(RANKS_PER_HOST, ""))
     if text and not (text.isascii() and text.isdigit() and int(text) > 0):
         raise ConfigError(f"{RANKS_PER_HOST} is {text!r}; set it to a positive number of ranks.")
@@ -63,11 +63,11 @@ def _ranks_per_host(comm: Any) -> int:
 T = TypeVar("T")
 
 Wanted = tuple[list[NDArray[Any]], list[int]]
-"""What to read from another host: contiguous arrays to fill, and the first byte of each in the
+"""Data to read from another host: contiguous arrays to fill, and the first byte of each in the
 block of that host."""
 
 _POLL = 0.0005
-"""Seconds between two calls of a leader's thread; a fetch may wait that long."""
+"""Seconds between two MPI calls of a leader's thread; a fetch may wait that long."""
 
 _SHARED = Path("/dev/shm")
 """File system of the memory that processes of one host share."""
@@ -80,7 +80,7 @@ _ERRORS: dict[str, type[HydraError]] = {
 def run_or_fail_together(comm: Any, work: Callable[[], T]) -> T:
     """Call a function on every rank, and return each rank's own result; collective.
 
-    Where it fails on one rank, all ranks raise, so that none waits for another.
+    Where the function fails on one rank, all ranks raise, so that none waits for another.
 
     Raises:
         HydraError: the error of the lowest rank that failed; ``JobError`` where that is another
@@ -109,7 +109,7 @@ class SharedMemory:
     """Memory that the ranks of one host share, in two blocks.
 
     The host's own block may be read by other hosts. The common block has the same content on all
-    hosts, and each reads its own copy. Creating and freeing them is collective.
+    hosts, and each host reads its own copy. Creating and freeing both blocks is collective.
 
     Attributes:
         own: bytes of the own block, uint8, [own].
@@ -126,7 +126,7 @@ class SharedMemory:
             common: bytes of the common block, the same on all hosts.
 
         Raises:
-            StorageError: a host has not enough memory; every rank raises it.
+            StorageError: a host lacks memory; every rank raises the error.
         """
         from mpi4py import MPI
 

@@ -15,11 +15,11 @@ from hydragnn_hpo.file_records import AttributeStats, ElementBaseline, TargetSta
 from hydragnn_hpo.units import inside
 
 RIDGE = 0.1
-"""Strength of the ridge penalty, in structures (or atoms) of the pure element. It pulls the numbers
-of elements that are rare in train towards 0."""
+"""Ridge penalty: it weighs as much as this number of structures (or atoms) of the pure element, and
+pulls the coefficients of elements that are rare in train towards 0."""
 
 SMALLEST = 1e-3
-"""Smallest spread after the fit, as a share of the spread before it."""
+"""Smallest standard deviation after the fit, as a share of that before it."""
 
 Array = NDArray[np.float64]
 
@@ -27,7 +27,7 @@ Array = NDArray[np.float64]
 def fit_element_baseline(
     columns: Columns, name: str, target: TargetConfig, mean: float
 ) -> ElementBaseline | None:
-    """Fit ``target - mean`` by one number per element, by ridge regression on train.
+    """Fit ``target - mean`` by one coefficient per element, by ridge regression on train.
 
     Graph targets are regressed on the composition (fractions of elements; counts for total
     energies), node targets on the node's own element.
@@ -39,8 +39,8 @@ def fit_element_baseline(
         mean: mean of its values on train, in its unit.
 
     Returns:
-        The numbers, in the target's unit, and the spread that is left; None for vectors and
-        tensors.
+        Coefficient by atomic number, constant, and standard deviation of the residuals, in the
+        target's unit; None for vectors and tensors.
     """
     if target.width != 1:
         return None
@@ -68,12 +68,12 @@ def _fit_graphs(
 ) -> tuple[Array, Array, Array]:
     """Fit a graph target.
 
-    Counts are centred before the fit: a structure of mean size has the mean energy, one without
-    atoms has not. Fractions sum to 1 and need no centring.
+    Counts are centred before the fit, because the mean energy is that of the mean composition, not
+    that of a structure without atoms. Fractions sum to 1 and need no centring.
 
     Returns:
-        The numbers of the elements, [119], and the values of the train split less their mean,
-        before and after the fit, [G].
+        Coefficient by atomic number, [119], and the known values of the train split minus their
+        mean, before and after the fit is subtracted, [known graphs].
     """
     rows = (columns.split == 0) & columns.masks[name]
     graph, element, weight = _composition(columns, rows, fractions=target.energy != "total")
@@ -98,8 +98,8 @@ def _composition(
     A dense table over all elements would take a kilobyte per graph.
 
     Returns:
-        Graph (counted over the chosen rows), element, and number of atoms or fraction of each
-        entry that is not 0, all [entries].
+        For each non-zero entry: position of the graph among the chosen rows, atomic number, and
+        number or fraction of atoms, all [entries].
     """
     nodes = columns.num_nodes()
     chosen = np.repeat(rows, nodes)
@@ -112,13 +112,13 @@ def _composition(
 
 
 def _gram(graph: NDArray[np.int64], element: NDArray[np.int64], weight: Array) -> Array:
-    """Sum products of the weights of two elements over graphs, [119, 119].
+    """Return the sums over graphs of the products of the weights of two elements, [119, 119].
 
     BLAS is not used: its sums depend on the number of threads, and a store's checksum would too.
     """
     size = MAX_ELEMENT + 1
     sums = _sums(element * (size + 1), weight * weight, size * size)
-    # Entries of one graph are neighbours: step k pairs each entry with the k-th one after it.
+    # Entries of one graph are adjacent: step k pairs each entry with the k-th one after it.
     for step in range(1, size):
         pairs = np.flatnonzero(graph[step:] == graph[:-step])
         if not len(pairs):
@@ -155,14 +155,14 @@ def fit_target_stats(
 
     A scalar has its mean and standard deviation. A vector or tensor has mean 0 and, as ``std``,
     the root mean square of its components: a shift, or a factor per component, would not rotate
-    with the structure. A constant target has ``std`` 1, so that one can divide by it.
+    with the structure. A constant target has ``std`` 1, so that division by it is safe.
 
     Args:
         columns: graphs of all splits; positions and edges may be missing.
         targets: their configs by name.
 
     Returns:
-        By target what the card says about it, and all statistics of its values. ``mad``, the mean
+        By target its fields of the card and the statistics of its values. ``mad``, the mean
         absolute deviation from the mean, is the error of predicting the mean.
 
     Raises:
@@ -175,8 +175,8 @@ def fit_attribute_stats(columns: Columns) -> dict[str, AttributeStats]:
     """Compute mean and spread of each attribute on the train split.
 
     Returns:
-        Both by attribute, in the units of this package; the spread of a constant is 1. Without a
-        train split, all graphs count.
+        Mean and standard deviation (1 for a constant) by attribute, in the units of this package;
+        of all graphs where there is no train split.
     """
     train = columns.split == 0
     stats: dict[str, AttributeStats] = {}

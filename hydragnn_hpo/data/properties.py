@@ -1,4 +1,4 @@
-"""Collect the properties of structures without a card, and tell which of them can be targets.
+"""Collect the properties of structures without a card, and decide which can be targets.
 
 Shapes: G structures that have a property, N their atoms, T components.
 """
@@ -21,22 +21,22 @@ Rows = list[tuple[int, Array]]
 """Values of one property: index of the structure, and its rows."""
 
 MIN_STRUCTURES = 5
-"""Fewest structures with a property that can be a target."""
+"""Smallest number of structures that must have a property for it to be a target."""
 
 RELATIVE_TOLERANCE = 1e-12
-"""Relative spread up to which values count as equal: it may be rounding."""
+"""Relative spread up to which values count as equal, because it may be rounding."""
 
 _GRAPH_RESULTS = {"stress", "dipole", "energy", "free_energy", "magmom"}
 """Results of ASE's calculators at graph level, whatever their length."""
 
 _READER_INFO = {"occupancy", "spacegroup", "unit_cell", "pbc", "spacegroup_kinds", "smiles"}
-"""Entries of ``info`` that readers add and that are no properties."""
+"""Entries of ``info`` that readers add and that are not properties."""
 
 _STRUCTURE_ARRAYS = {
     *_READER_INFO,
     *("numbers", "positions", "tags", "masses", "momenta", "velocities", "move_mask"),
 }
-"""Entries of ``arrays`` that describe atoms and are no properties."""
+"""Entries of ``arrays`` that describe atoms and are not properties."""
 
 _COUNTERS = re.compile(
     r"(^|_)(id|index|idx|uid|fold|frame|seed|spg|spacegroup|space_group|split)(_number)?$|"
@@ -60,7 +60,7 @@ class Property:
     structure: NDArray[np.int64]
     """Index of the structure of each row, [G] or [N]."""
     present: int
-    """Number of structures that have it, G."""
+    """Number of structures that have the property, G."""
 
     @property
     def width(self) -> int:
@@ -69,7 +69,7 @@ class Property:
 
     @property
     def scalar(self) -> bool:
-        """Whether it has one number per structure."""
+        """Whether the property has one number per structure."""
         return self.level == "graph" and self.width == 1
 
     @property
@@ -98,18 +98,18 @@ class Property:
 
     @property
     def is_forces(self) -> bool:
-        """Whether it has name and shape of forces."""
+        """Whether the property has the name and shape of forces."""
         return self.level == "node" and self.width == 3 and "force" in normalize_name(self.name)
 
     @property
     def is_stress(self) -> bool:
-        """Whether it has name and shape of a stress."""
+        """Whether the property has the name and shape of a stress."""
         named = "stress" in normalize_name(self.name)
         return self.level == "graph" and self.width in (6, 9) and named
 
     @property
     def is_attribute(self) -> bool:
-        """Whether it is an input rather than a target: a whole charge or spin of a structure."""
+        """Whether the property is an input, not a target: an integer charge or spin."""
         known = self.values[self.known]
         whole = bool((known == np.round(known)).all())
         return self.scalar and normalize_name(self.name) in _ATTRIBUTES and whole
@@ -120,11 +120,11 @@ class PropertyTable:
     """All properties of a set of structures."""
 
     numbers: dict[str, Property] = field(default_factory=dict)
-    """Properties of numbers, by name."""
+    """Numeric properties, by name."""
     texts: dict[str, Counter[str]] = field(default_factory=dict)
-    """For each property of text, by name, how many structures have each text."""
+    """For each text property, by name, the number of structures with each text."""
     ragged: dict[str, str] = field(default_factory=dict)
-    """For each property whose length differs between structures, by name, a reason to reject it."""
+    """Reason to reject each property whose length differs between structures, by name."""
 
 
 def normalize_name(name: str) -> str:
@@ -133,14 +133,14 @@ def normalize_name(name: str) -> str:
 
 
 def make_identifier(name: str, prefix: str, taken: Container[str] = ()) -> str:
-    """Return an identifier for a card, made of any text; a number at its end makes it unique.
+    """Convert any text to an identifier for a card; a number at its end makes it unique.
 
     >>> make_identifier("Band gap (eV)", "target"), make_identifier("3d", "target", {"target_3d"})
     ('Band_gap_eV', 'target_3d_2')
 
     Args:
         name: any text.
-        prefix: put before it where it does not begin with a letter.
+        prefix: prepended where the identifier would not begin with a letter.
         taken: identifiers that are in use.
     """
     made = re.sub(r"[^A-Za-z0-9]+", "_", name).strip("_")[:60]
@@ -216,7 +216,7 @@ def _join_rows(name: str, graph: Rows, node: Rows) -> Property | str:
     """
     graph_widths = {rows.size for _, rows in graph}
     node_widths = {rows.shape[1] for _, rows in node}
-    # Values of as many numbers as there are atoms may be of either level: node level is assumed.
+    # A value with one number per atom may be of either level: node level is assumed.
     of_atoms = not graph or any(rows.size > 1 for _, rows in graph)
     level: Level
     if len(node) >= len(graph) and len(node_widths) == 1 and of_atoms:

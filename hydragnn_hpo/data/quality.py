@@ -1,7 +1,7 @@
 """Check a whole store for damage, duplicates, leakage, outliers and conflicting targets.
 
 *Twins* are duplicates: structures whose signatures differ by less than a tolerance. *Leakage* is
-what train shares with another split.
+data that train shares with another split.
 
 Shapes: G graphs, N nodes, E edges.
 """
@@ -38,7 +38,7 @@ from hydragnn_hpo.data.store_summary import Scan, Spread, measure_spread, read_w
 from hydragnn_hpo.errors import DataError, StorageError
 
 CLOSE = 0.6
-"""Atoms nearer than this share of the sum of their covalent radii are suspicious. The shortest
+"""Atoms closer than this share of the sum of their covalent radii are suspicious. The shortest
 bonds of the G2 molecules are at 0.8 or above.
 
 Source: radii of Cordero et al. (2008), Dalton Trans. 2832."""
@@ -56,10 +56,10 @@ class NamedRow(TypedDict):
 
 
 class CloseAtoms(TypedDict):
-    """The two atoms of a structure that are nearest by their covalent radii."""
+    """The two atoms of a structure that are closest relative to their covalent radii."""
 
     atoms: list[int]
-    """Both, counted from 1, ascending."""
+    """Numbers of both atoms, counted from 1, ascending."""
     elements: list[str]
     """Their chemical symbols."""
     distance: float
@@ -69,7 +69,7 @@ class CloseAtoms(TypedDict):
 
 
 class CloseRow(NamedRow, CloseAtoms):
-    """A structure with atoms too near to each other."""
+    """A structure with atoms too close to each other."""
 
 
 class ShortestEdge(NamedRow):
@@ -80,7 +80,7 @@ class ShortestEdge(NamedRow):
 
 
 class IsolatedRow(NamedRow):
-    """A structure with edges and with atoms that have none."""
+    """A structure in which some atoms, not all, have no edge."""
 
     atoms: int
     """Number of atoms without an edge."""
@@ -90,13 +90,13 @@ class GeometryReport(TypedDict):
     """Distances of a store."""
 
     shortest: ShortestEdge | None
-    """None where the store has no edges."""
+    """Structure with the shortest edge; None where the store has no edges."""
     close: list[CloseRow]
-    """Structures with atoms too near to each other, the worst first."""
+    """Structures with atoms too close to each other, the worst first."""
     bare: list[NamedRow]
     """Structures without edges."""
     isolated: list[IsolatedRow]
-    """Structures with some atoms without an edge."""
+    """Structures in which some atoms, not all, have no edge."""
 
 
 class DuplicateSet(TypedDict):
@@ -124,9 +124,9 @@ class DuplicateReport(TypedDict):
     exact_groups: int
     """Number of sets that differ by rounding only, see ``duplicates.EXACT``."""
     between: dict[str, int]
-    """Number of sets that touch two splits, by the names of both, as in ``train-test``."""
+    """Number of sets with structures in two splits, by the names of both, as in ``train-test``."""
     rows: list[DuplicateSet]
-    """All sets, by their first rows."""
+    """All sets, in the order of their first rows."""
 
 
 class TrainTwin(NamedRow):
@@ -141,7 +141,7 @@ class TrainTwin(NamedRow):
 
 
 class SplitLeakage(TypedDict):
-    """What a split shares with train."""
+    """Structures of a split that are shared with train."""
 
     structures: int
     """Number of its structures."""
@@ -154,10 +154,10 @@ class SplitLeakage(TypedDict):
 
 
 class LeakageReport(TypedDict):
-    """What all splits share with train."""
+    """Structures of all splits that are shared with train."""
 
     splits: dict[str, SplitLeakage]
-    """By split, without train."""
+    """Numbers of shared structures, by split, without train."""
     twins: list[TrainTwin]
     """Structures with a twin in train, by row."""
     groups: list[NamedRow]
@@ -192,9 +192,9 @@ class OutlierReport(TypedDict):
     scale_unit: str
     """Unit of ``scale``: per atom for total energies."""
     subtracted: str
-    """In words, what was subtracted from the values first."""
+    """Name of the expected value that was subtracted first, in words."""
     scale: float
-    """Median of the robust standard deviations that values are measured by."""
+    """Median of the robust standard deviations in which values are measured."""
     values: int
     """Number of known values."""
     count: int
@@ -209,11 +209,11 @@ class Conflict(TypedDict):
     target: str
     """Name of the target."""
     rows: list[int]
-    """Two rows: lowest and highest, or most different, value."""
+    """Two rows: those with the lowest and highest values, or the most different ones."""
     difference: float
-    """How much their values differ."""
+    """Difference of the two values."""
     allowed: float
-    """How much they may differ."""
+    """Largest difference allowed."""
     ids: list[str]
     """Their names."""
     splits: list[str | None]
@@ -223,7 +223,7 @@ class Conflict(TypedDict):
 
 
 class ReportSettings(TypedDict):
-    """What was checked."""
+    """Store and settings of a check."""
 
     store: str
     """Path of the store."""
@@ -236,7 +236,7 @@ class ReportSettings(TypedDict):
 
 
 class DamageReport(ReportSettings):
-    """Findings in a damaged store, which is checked no further."""
+    """Findings in a damaged store, where no other check is run."""
 
     damage: list[str]
     """A sentence per damaged part; empty where there is no damage."""
@@ -263,7 +263,7 @@ class StoreReport(DamageReport):
 
 @dataclass(frozen=True, eq=False)
 class WindowGeometry:
-    """Distances in one window."""
+    """Distances between the atoms of one window."""
 
     shortest: NDArray[np.float64]
     """Length of the shortest edge of each graph in angstrom, [G]; infinite where it has none."""
@@ -272,7 +272,7 @@ class WindowGeometry:
     """Number of atoms without an edge in each graph, [G]."""
 
     close: dict[int, CloseAtoms]
-    """The nearest atoms of each graph with atoms too near, by its row in the store."""
+    """The closest atoms of each graph with atoms too close, by its row in the store."""
 
 
 def measure_geometry(columns: Columns, first: int) -> WindowGeometry:
@@ -314,9 +314,9 @@ def find_conflicts(
 ) -> list[Conflict]:
     """List the targets that differ too much between twins, the worst first.
 
-    Total energies are compared per atom. Atoms of twins may have another order, so their values
+    Total energies are compared per atom. Atoms of twins may be ordered differently, so their values
     are compared in ascending order, element by element. Only energies are compared between a cell
-    and its supercell; other targets are among twins of one size.
+    and its supercell; other targets are compared among twins of equal size.
 
     Args:
         scan: scan of the store.
@@ -355,7 +355,7 @@ def _group_comparable(scan: Scan, name: str, rows: NDArray[np.int64]) -> list[ND
 
 
 def _compare_twins(scan: Scan, name: str, rows: NDArray[np.int64]) -> tuple[float, list[int]]:
-    """Return the largest difference of a target among twins, and the two rows it is between.
+    """Return the largest difference of a target among twins, and its two rows.
 
     There are fewer than two rows where the difference is 0.
     """
@@ -391,7 +391,7 @@ Z_LIMIT = 10.0
 """Robust z-score from which a value is an outlier."""
 
 Progress = Callable[[str], None]
-"""Called with a few words on what is being done."""
+"""Called with a short description of the current step."""
 
 
 @dataclass(frozen=True)
@@ -432,7 +432,7 @@ def check_store(
         progress: called at each step.
 
     Raises:
-        DataError: this is no store, or its index is damaged.
+        DataError: ``path`` is not a store, or its index is damaged.
     """
     report_progress = progress or (lambda _: None)
     index = read_index(path)
@@ -525,7 +525,7 @@ def _split_name(scan: Scan, row: int) -> str | None:
 
 
 def _report_duplicates(scan: Scan, twins: Sequence[Twins]) -> DuplicateReport:
-    """List the sets of twins, and count those that touch two splits."""
+    """List the sets of twins, and count those with structures in two splits."""
     between: Counter[str] = Counter()
     rows: list[DuplicateSet] = []
     for group in twins:
@@ -563,7 +563,7 @@ def _report_leakage(
     tolerance: float,
     compositions: NDArray[np.uint64],
 ) -> LeakageReport:
-    """Count what each split shares with train: twins, groups, compositions."""
+    """Count the twins, groups and compositions that each split shares with train."""
     pairs: list[TrainTwin] = [
         {
             **_name_row(scan, row),
@@ -601,7 +601,7 @@ def _report_outliers(scan: Scan, name: str, spread: Spread, limit: float) -> Out
     graphs = np.searchsorted(offset, far, side="right") - 1 if by_node else far
     _, first = np.unique(graphs, return_index=True)
     rows: list[OutlierRow | NodeOutlierRow] = []
-    # Sorted places keep the order of ``far``: the first of each structure is its farthest.
+    # Sorted places keep the order of ``far``: the first entry of a structure is its farthest.
     for place in np.sort(first).tolist():
         graph, row = int(graphs[place]), int(far[place])
         named, value, z = _name_row(scan, graph), float(values[row]), float(spread.z[row])

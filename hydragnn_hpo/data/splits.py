@@ -1,4 +1,4 @@
-"""Assign structures to train, val, sel, cal and test (Law 6), and propose how for new data.
+"""Assign structures to train, val, sel, cal and test, and propose splits for new data.
 
 Shapes: G graphs.
 """
@@ -17,16 +17,16 @@ from hydragnn_hpo.errors import DataError
 TEST = SPLITS.index("test")
 
 MIN_STRUCTURES = 5
-"""Structures below which there are no five splits."""
+"""Smallest number of structures for five splits."""
 
 MIN_COMPOSITIONS = 20
-"""Compositions below which they cannot be kept apart and still fill five splits."""
+"""Smallest number of compositions for which splits by composition are proposed."""
 
 MIN_CALIBRATION = 9
-"""Groups in ``cal`` below which a 90 % interval has no guarantee: ceil(0.9 (9 + 1)) = 9."""
+"""Smallest number of groups in ``cal`` for a guaranteed 90 % interval: ceil(0.9 (9 + 1)) = 9."""
 
 ENOUGH_GROUPS = 2000
-"""Groups that are enough in a split other than train; in larger data sets train gets the rest."""
+"""Sufficient number of groups in each split but train; in larger data sets train gets the rest."""
 
 
 def assign_splits(
@@ -37,12 +37,12 @@ def assign_splits(
 ) -> NDArray[np.int8]:
     """Return the split of every structure as an index into ``SPLITS``, [G].
 
-    Groups are shuffled by the seed and go one by one to the split that lacks the most structures,
-    so that each lies in one split. A published test split is kept as it is, even where it cuts
-    through groups.
+    Groups are shuffled by the seed and assigned one by one to the split that lacks the most
+    structures, so that each group is in one split. A published test split is kept unchanged, even
+    where it divides groups.
 
     Args:
-        groups: group of each structure, [G]: names, or numbers in the order of the names.
+        groups: group of each structure, [G]: names, or numbers that sort like the names.
         published: published split of each structure, [G]; None where it has none.
         config: shares, seed, and which published value means test.
         name: name of the data set, for errors.
@@ -91,7 +91,7 @@ def _group_rows(groups: NDArray[Any]) -> list[NDArray[np.int64]]:
 def _deal_groups(
     rows: Sequence[NDArray[np.int64]], shares: NDArray[np.float64], seed: int, total: int
 ) -> NDArray[np.int8]:
-    """Deal shuffled groups to the split that lacks the most; no split with a share stays empty.
+    """Assign each shuffled group to the split that lacks the most rows; fill all with a share.
 
     Args:
         rows: rows of each group.
@@ -129,7 +129,7 @@ class SplitProposal:
     why: str
     """Reason for the group, for a comment in the card."""
     warning: str | None
-    """A sentence for the user; None where there is nothing to warn of."""
+    """Warning for the user; None where there is none."""
 
 
 def propose_split(
@@ -140,8 +140,8 @@ def propose_split(
     Args:
         total: number of structures of the data set.
         read: number of structures in the sample that was read.
-        compositions: number of different compositions in the sample.
-        labels: different values of each text property that all structures of the sample have.
+        compositions: number of distinct compositions in the sample.
+        labels: distinct values of each text property that all structures of the sample have.
     """
     published = next((key for key, values in labels.items() if _is_split(key, values)), None)
     if compositions >= MIN_COMPOSITIONS:
@@ -165,8 +165,8 @@ def propose_split(
 def propose_shares(groups: int) -> tuple[float, ...]:
     """Propose the shares of train, val, sel, cal and test, which sum to 1.
 
-    Each split but train gets a tenth, in large data sets as much as ``ENOUGH_GROUPS`` are. ``cal``
-    gets more where 90 % intervals need it, up to a quarter.
+    Each split but train gets 0.1, or in large data sets the share of ``ENOUGH_GROUPS`` groups, at
+    least 0.02. ``cal`` gets more where 90 % intervals need it, up to 0.25.
 
     Args:
         groups: number of groups of the data set.

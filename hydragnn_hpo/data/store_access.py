@@ -1,7 +1,8 @@
-"""Open a store in the fastest way that the host allows: staged, in windows, or distributed.
+"""Open a store: staged on a disk of the host, read in windows, or distributed over hosts.
 
 A *stage* is a copy of a store on a disk of this host, as one ``.npy`` file per column, which all
-processes map into memory. The first process makes it; locks keep others from making or removing it.
+processes map into memory. The first process makes it; file locks keep other processes from making
+the same stage at the same time, and from removing one that is in use.
 """
 
 import contextlib
@@ -56,7 +57,7 @@ _used: dict[Path, int] = {}
 
 
 class UnusablePlace(StorageError):
-    """A folder for stages cannot be written; another one may be."""
+    """A folder for stages cannot be written; another folder may still work."""
 
 
 def list_places(scratch: Path | None) -> list[Path]:
@@ -71,7 +72,7 @@ def list_places(scratch: Path | None) -> list[Path]:
 
 
 def open_stage_folder(place: Path) -> Path:
-    """Return our private folder for stages in a place that other users may share.
+    """Return this user's private folder for stages in a place that other users may share.
 
     Raises:
         UnusablePlace: the place cannot be written.
@@ -96,7 +97,7 @@ def open_stage_folder(place: Path) -> Path:
 
 @contextlib.contextmanager
 def lock_for_writing(target: Path) -> Iterator[None]:
-    """Lock a stage for making or removing it; wait while another process of this host does."""
+    """Lock a stage for making or removing it; wait while another process holds the lock."""
     with storage(target):
         descriptor = _open(_lock(target))
     try:
@@ -116,7 +117,7 @@ def hold_stage(target: Path) -> None:
     except OSError:
         return  # where no lock can be created, no stage can be removed either
     fcntl.flock(descriptor, fcntl.LOCK_SH)
-    # The time of the lock file tells ``evict_stage`` when the stage was last opened.
+    # ``evict_stage`` reads from the lock file's time when the stage was last opened.
     with contextlib.suppress(OSError):
         os.utime(descriptor)
     _used[file] = descriptor
@@ -130,7 +131,7 @@ def release_stage(target: Path) -> None:
 
 
 def remove_unfinished(target: Path) -> None:
-    """Remove the unfinished stages of killed processes: those whose lock is free.
+    """Remove unfinished stages whose lock is free: their processes were killed.
 
     Args:
         target: stage whose lock this process holds.
@@ -149,14 +150,14 @@ def evict_stage(target: Path) -> bool:
         target: stage that needs the room; this process holds its lock.
 
     Returns:
-        Whether one was removed.
+        Whether a stage was removed.
     """
     stages = [path for path in target.parent.iterdir() if path.is_dir() and path.name[0] != "."]
     for other in sorted(stages, key=_last_opened):
         with _try_lock(_lock(other)) as unlocked, _try_lock(_use(other)) as unused:
             if unlocked and unused:
-                # Renamed first, so that no process maps half of it; not into a new folder, which
-                # a full disk would refuse.
+                # Rename before removal, so that no process maps half a stage; to a name in the same
+                # folder, because a full disk may refuse a new folder.
                 aside = other.with_name(f".{other.name}.{secrets.token_hex(4)}{PART}")
                 with storage(other):
                     os.rename(other, aside)
@@ -184,7 +185,7 @@ def _use(target: Path) -> Path:
 
 
 def _stage_of_part(unfinished: Path) -> Path:
-    """Return the stage that an unfinished one, ``.NAME.RANDOM.part``, was to become."""
+    """Return the final path of an unfinished stage, ``.NAME.RANDOM.part``."""
     return unfinished.parent / unfinished.name[1:].split(".", maxsplit=1)[0]
 
 
@@ -194,7 +195,7 @@ def _open(file: Path) -> int:
 
 @contextlib.contextmanager
 def _try_lock(file: Path) -> Iterator[bool]:
-    """Hold a lock for the body if it is free; yield whether it was."""
+    """Hold a lock during the ``with`` block if it is free; yield whether it is held."""
     try:
         descriptor = _open(file)
     except OSError:
@@ -211,20 +212,20 @@ def _try_lock(file: Path) -> Iterator[bool]:
 
 
 LAYOUT = 2
-"""Version of the layout of stages; one of another version is made again."""
+"""Version of the layout of stages; a stage of another version is made again."""
 
 _OFFSETS: dict[str, tuple[str, Per]] = {COUNTS[per]: (name, per) for per, name in OFFSETS.items()}
-"""Counts in a store, and the name and kind of the offsets that a stage has in their place."""
+"""Name and kind of the offsets of a stage, by the counts that a store has instead."""
 
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT}
 """Error numbers of a full disk or an exhausted quota."""
 
 
 def map_stage(target: Path, index: Index) -> Columns | None:
-    """Map a stage into memory, which all processes share; None where it is missing or damaged."""
+    """Map a stage into shared memory; return None where it is missing or damaged."""
     if not target.is_dir():
         return None
-    hold_stage(target)
+    hold_stage(target)  # before the check, so that no process removes the stage after it
     if _is_whole(target):
         with contextlib.suppress(OSError, ValueError):
             return _map_arrays(target, index)
@@ -243,9 +244,10 @@ def make_stage(target: Path, index: Index) -> Columns:
 
     Raises:
         DataError: the store is damaged.
-        StorageError: there is no room, or the place cannot be written; nothing is left there.
+        StorageError: there is no room, or the place cannot be written; no partial stage is left.
     """
     with lock_for_writing(target):
+        # Another process may have made the stage while this one waited for the lock.
         columns = map_stage(target, index)
         if columns is None:
             remove_unfinished(target)
@@ -293,7 +295,7 @@ def _write_stage(target: Path, index: Index) -> None:
 
 
 class StageManifest(TypedDict):
-    """The content of ``manifest.json``, the last file of a stage to be written."""
+    """The content of ``manifest.json``, which is written after all other files of a stage."""
 
     layout: int
     """Version of the layout, ``LAYOUT``."""
@@ -317,7 +319,7 @@ def _shapes(index: Index) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:
 
 @contextlib.contextmanager
 def _open_reserved(file: Path, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Iterator[BinaryIO]:
-    """Create a ``.npy`` file with its header written and the room for its rows reserved."""
+    """Create a ``.npy`` file, write its header, and reserve disk space for its rows."""
     header = {
         "descr": np.lib.format.dtype_to_descr(dtype),
         "fortran_order": False,
@@ -347,12 +349,12 @@ def _convert_window(arrays: Arrays, start: NDArray[np.int64]) -> Arrays:
 def _row_places(
     index: Index, files: dict[str, BinaryIO]
 ) -> Callable[[NDArray[np.int64]], dict[str, int]]:
-    """Return a function that computes where in each file a run of windows begins.
+    """Return a function that computes the byte of each file at which a run of windows begins.
 
     Args:
         index: index of the store.
-        files: open files by array, each positioned at its first row; those of offsets after the 0
-            that they begin with.
+        files: open files by array, each positioned at its first row; those of offsets are
+            positioned after their leading 0.
 
     Returns:
         Function of the graphs, nodes, edges and characters before the run, [4], that returns bytes
@@ -410,7 +412,7 @@ def open_store(
     access: Access = "auto",
     shuffled: int | None = None,
 ) -> GraphSet:
-    """Open the graphs of a store; the first process on a host stages it for all.
+    """Open the graphs of a store; the first process on a host stages it for all others.
 
     Args:
         path: path of the store, ``NAME.bp``.
@@ -418,8 +420,8 @@ def open_store(
             system's temporary folder.
         access: ``stage``, ``windows``, ``distributed`` (collective over all ranks of MPI), or
             ``auto``, which stages the store, and reads it in windows where there is no room.
-        shuffled: number of training graphs that are shuffled at one time. Where the windows kept
-            hold fewer, a warning is logged; None logs none.
+        shuffled: number of training graphs that are shuffled together. A warning is logged where
+            the windows kept in memory hold fewer; None disables it.
 
     Raises:
         DataError: the store is damaged.
@@ -458,10 +460,10 @@ def _open_windows(index: Index, shuffled: int | None) -> GraphSet:
 
 
 def _map_staged(index: Index, scratch: Path | None) -> tuple[Columns | None, list[str]]:
-    """Map a stage of the store, made where there is none.
+    """Map a stage of the store; make one where there is none.
 
     Returns:
-        Its columns and an empty list, or None and a sentence on each place that cannot hold it.
+        Columns of the store and an empty list, or None and a reason for each place that failed.
     """
     stages, reasons = [], []
     for place in list_places(scratch):

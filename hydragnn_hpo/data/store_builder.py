@@ -68,13 +68,13 @@ _RANK_COUNTS = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE")
 
 
 class BuildProgress:
-    """A callback for ``progress`` that also learns how much there is to do."""
+    """A callback for ``progress`` that also receives the number of structures of the build."""
 
     def begin(self, total: int | None, reused: int) -> None:
         """Receive the size of the build, once, before the first structure is converted.
 
         Args:
-            total: number of structures; None where a file does not tell it before it is read.
+            total: number of structures; None where a file must be read to count them.
             reused: number of structures that an earlier, interrupted build has finished.
         """
 
@@ -101,8 +101,7 @@ def _convert_all(
         progress: called with the number of structures that are finished.
 
     Raises:
-        DataError: a file cannot be read on, or too many structures are bad, whatever the others
-            are.
+        DataError: a file cannot be read further, or too many structures are bad.
         StorageError: the disk is full.
         JobError: a worker was killed.
     """
@@ -155,7 +154,7 @@ def _begin(
 
 
 def _check_bad_so_far(plan: BuildPlan, records: Mapping[int, Record], out: Path) -> None:
-    """Stop a build once too many structures are bad, whatever the unread ones are.
+    """Stop a build as soon as the bad structures known so far exceed the limit.
 
     Args:
         plan: plan of the build.
@@ -163,7 +162,7 @@ def _check_bad_so_far(plan: BuildPlan, records: Mapping[int, Record], out: Path)
         out: the store, for the list of bad structures.
 
     Raises:
-        DataError: too many are bad.
+        DataError: too many structures are bad.
     """
     if plan.total is not None:
         bad = [one for number in sorted(records) for one in records[number].bad]
@@ -225,7 +224,7 @@ def _start_worker(
     numbers: "queue.SimpleQueue[int]",
     messages: "queue.SimpleQueue[WorkerMessage | WorkerLost]",
 ) -> Iterator[None]:
-    """Run a worker process and the thread that feeds it; on exit, end both.
+    """Run a worker process and the thread that sends it pieces; on exit, end both.
 
     Args:
         file: file of the plan in the work folder.
@@ -239,7 +238,7 @@ def _start_worker(
         text=True,
         encoding="utf-8",
         process_group=0,
-        # One thread each: workers share the cores, and results of LAPACK depend on the threads.
+        # One thread each: workers share the cores, and LAPACK results depend on thread counts.
         env=os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
     )
     driver = threading.Thread(target=_drive_worker, args=(child, numbers, messages), daemon=True)
@@ -258,12 +257,12 @@ def _drive_worker(
     numbers: "queue.SimpleQueue[int]",
     messages: "queue.SimpleQueue[WorkerMessage | WorkerLost]",
 ) -> None:
-    """Hand pieces to one worker until there are no more or it ends, and pass its messages on.
+    """Send pieces to one worker until none is left or it ends, and forward its messages.
 
     Args:
         child: the worker.
         numbers: numbers of the pieces that no worker has yet.
-        messages: receives its messages, and ``WorkerLost`` where it ends before its piece.
+        messages: receives its messages, and ``WorkerLost`` if it ends within a piece.
     """
     assert child.stdin is not None
     assert child.stdout is not None
@@ -314,7 +313,7 @@ def build_store(
         out: store to write, ``NAME.bp``; an older store there is replaced.
         progress: called with the number of structures that are finished, see ``BuildProgress``.
         files: files to read instead of the card's own, without a checksum; None reads the card's.
-        processes: worker processes; None means one per core. The store does not depend on it.
+        processes: worker processes; None means one per core. The store is the same for any number.
         window: most graphs of a window.
 
     Returns:
@@ -340,7 +339,7 @@ def build_store(
 
 
 class BuildJob(TypedDict):
-    """What a job that builds a store is given."""
+    """Input of a job that builds a store."""
 
     card: str
     """Path of the card."""
@@ -356,7 +355,7 @@ def job_main(spec: BuildJob) -> int:
     """Build a store as a job, and write the statistics, or the text of the error, to a file.
 
     Returns:
-        0, also where the build has failed.
+        0, even where the build has failed.
     """
     answer: StoreStats | dict[str, Any]
     try:
@@ -369,7 +368,7 @@ def job_main(spec: BuildJob) -> int:
 
 
 def find_communicator(environ: Mapping[str, str]) -> Any:
-    """Return the communicator of all MPI ranks; None for a single process, which imports no MPI.
+    """Return the communicator of all MPI ranks; None, without importing MPI, for one process.
 
     Raises:
         ConfigError: there are several ranks, but mpi4py cannot be imported.
@@ -497,7 +496,7 @@ def _make_layout(comm: Any, hosts: HostGroups, plan: BuildPlan, work: Path, out:
         ordered = [records[piece.number] for piece in plan.pieces]
         layouts.append(merge_pieces(plan, ordered, work, out))
 
-    # Its result stays on rank 0: only the leaders need the layout, which is large.
+    # ``lay_out`` returns nothing, because only the leaders need the layout, which is large.
     run_at_root(comm, lay_out)
     return hosts.leaders.bcast(layouts[0] if layouts else None) if hosts.leaders else None
 

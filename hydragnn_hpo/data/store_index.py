@@ -1,4 +1,4 @@
-"""Read what a graph store says about itself: ``index.json``, ``windows.npy``, ``stats.json``."""
+"""Read the description of a graph store: ``index.json``, ``windows.npy``, ``stats.json``."""
 
 import errno
 import hashlib
@@ -22,42 +22,42 @@ from hydragnn_hpo.file_records import StoreStats
 from hydragnn_hpo.files import hash_file
 
 RUN_BYTES = 1 << 25
-"""Bytes of windows that are read in one go, roughly."""
+"""Approximate size in bytes of the windows that are read in one call."""
 
 _FILE_NAME = re.compile(r"^[A-Za-z0-9_]+([.-][A-Za-z0-9_]+)*$")
-"""Names that may become file names, here or in a stage: none has a ``/`` or begins with a dot."""
+"""Names that are safe as file names, in a store or a stage: no ``/``, no leading dot."""
 
 _SMALL = 1 << 26
 """Files up to this many bytes (metadata, small parts) are hashed whole before ADIOS2 opens them."""
 
 
 class FileEntry(TypedDict):
-    """One file of a part, as ``index.json`` has it."""
+    """Entry of ``index.json`` for one file of a part."""
 
     path: str
     """Name within the part's folder."""
     bytes: int
-    """Size."""
+    """Size of the file."""
     sha256: str
     """Checksum of the content, hexadecimal."""
 
 
 class PartEntry(TypedDict):
-    """One part, as ``index.json`` has it."""
+    """Entry of ``index.json`` for one part."""
 
     name: str
     """Name of its folder within the store."""
     windows: int
     """Number of windows it holds."""
     files: list[FileEntry]
-    """All its files, by name."""
+    """All files of the part, sorted by name."""
 
 
 class ColumnEntry(TypedDict):
-    """One column, as ``index.json`` has it."""
+    """Entry of ``index.json`` for one column."""
 
     name: str
-    """As in ``columns.arrays_of``."""
+    """Name of the array, see ``columns.arrays_of``."""
     dtype: str
     """numpy's name of the type."""
     shape: list[int]
@@ -86,7 +86,7 @@ class StoreColumn:
     """One array of a store."""
 
     name: str
-    """As in ``columns.arrays_of``."""
+    """Name of the array, see ``columns.arrays_of``."""
     dtype: np.dtype[Any]
     """Type of its numbers."""
     shape: tuple[int, ...]
@@ -97,7 +97,7 @@ class StoreColumn:
 
 @dataclass(frozen=True)
 class StorePart:
-    """What one host has written."""
+    """Part of a store that one host has written."""
 
     folder: Path
     """Path of the part, a BP5 folder."""
@@ -109,10 +109,10 @@ class StorePart:
 
 @dataclass(frozen=True, eq=False)
 class Index:
-    """What a store holds, known without opening a part. W windows."""
+    """Content of a store, known without opening a part. W windows."""
 
     folder: Path
-    """The store."""
+    """Path of the store."""
     checksum: str
     """SHA-256 over the table of windows and the statistics, hexadecimal: stores of equal content
     have equal checksums."""
@@ -172,7 +172,7 @@ class Index:
 def find_runs(
     index: Index, size: int, first: int = 0, last: int | None = None
 ) -> list[tuple[int, int]]:
-    """Cut windows ``first`` to ``last`` (not included) into runs of neighbours to read together.
+    """Cut windows ``first`` to ``last`` (not included) into runs to read together.
 
     Args:
         index: index of the store.
@@ -206,7 +206,7 @@ def read_index(path: Path) -> Index:
     """Read the index of a store, without opening its parts.
 
     Raises:
-        DataError: this is no store, one of another version, or its index is damaged.
+        DataError: ``path`` is not a store, has another version, or its index is damaged.
     """
     file = path / "index.json"
     try:
@@ -232,7 +232,7 @@ def read_index(path: Path) -> Index:
 
 
 def _parse_index(path: Path, content: IndexFile) -> Index:
-    """Parse ``index.json`` and read ``windows.npy`` beside it; raise ValueError if that differs."""
+    """Parse ``index.json`` and read ``windows.npy``; raise ValueError if its checksum differs."""
     columns = tuple(
         StoreColumn(c["name"], np.dtype(c["dtype"]), tuple(c["shape"]), c["per"])
         for c in content["columns"]
@@ -249,9 +249,9 @@ def _parse_index(path: Path, content: IndexFile) -> Index:
 
 
 def _read_table(file: Path, shape: tuple[int, int]) -> NDArray[np.int64]:
-    """Read an array whose shape the index knows from the end of its file.
+    """Read an array of known shape from the end of its file.
 
-    The header of the file is not parsed, so that a damaged one cannot ask for memory.
+    The header of the file is not parsed, so that a damaged one cannot cause a huge allocation.
     """
     content = file.read_bytes()
     begin = len(content) - shape[0] * shape[1] * np.dtype(np.int64).itemsize
@@ -282,7 +282,7 @@ def check_files(store: Path, part: StorePart, *, whole: bool = False) -> None:
     """Check the files of a part before ADIOS2 opens them.
 
     Sizes are always compared, and so are the checksums of small files: a flipped bit in metadata
-    shows nowhere else. Large files hold columns, whose windows are checked as they are read.
+    is detected nowhere else. Large files hold columns, whose windows are checked as they are read.
 
     Args:
         store: path of the store, for errors.
@@ -310,7 +310,7 @@ def check_files(store: Path, part: StorePart, *, whole: bool = False) -> None:
 
 
 def columns_to_json(columns: Iterable[StoreColumn]) -> list[ColumnEntry]:
-    """Describe columns as ``index.json`` has them."""
+    """Convert columns to their entries in ``index.json``."""
     return [
         {"name": c.name, "dtype": c.dtype.name, "shape": list(c.shape), "per": c.per}
         for c in columns

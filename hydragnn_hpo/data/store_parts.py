@@ -39,13 +39,13 @@ from hydragnn_hpo.file_records import StoreStats
 from hydragnn_hpo.files import hash_file, storage, write_bytes, write_json, write_text
 
 _MARGIN = 1 << 18
-"""Bytes for what ADIOS2 writes around the columns of a part, generously."""
+"""Generous estimate of the bytes that ADIOS2 writes per part in addition to its columns."""
 
 _PER_WINDOW = 1 << 13
-"""The same for each window."""
+"""Generous estimate of the bytes that ADIOS2 writes per window in addition to its columns."""
 
 _MOST_OPEN = 64
-"""Parts that are open at once; each takes a descriptor of the process."""
+"""Largest number of parts that are open at once; each uses a file descriptor."""
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 """Escape codes of colours, which ADIOS2 puts into its error messages."""
@@ -63,7 +63,7 @@ def write_part(
     Args:
         folder: folder of the store that is being written.
         number: number of the part, counted from 0.
-        windows: arrays of each window, in order; taken one by one.
+        windows: arrays of each window, in order; consumed one by one.
         columns: all columns of the store.
         sizes: graphs, nodes, edges and characters of each window, [W, 4].
 
@@ -152,14 +152,14 @@ def reserve_disk(part: Path, size: int) -> None:
     """Check that the disk has ``size`` bytes for a part: on a full disk ADIOS2 aborts the process.
 
     Raises:
-        StorageError: it has fewer.
+        StorageError: fewer bytes are free.
     """
     with storage(part), tempfile.TemporaryFile(dir=part.parent) as file:
         os.posix_fallocate(file.fileno(), 0, size)
 
 
 def remove_profile(part: Path) -> None:
-    """Remove the profile that ADIOS2 2.12 leaves of a reader, whatever "Profile" and TMPDIR say."""
+    """Remove the profile that an ADIOS2 2.12 reader leaves, even with Profile off or TMPDIR set."""
     Path(f"/tmp/{part.name}_{os.getpid():x}_profiling.json").unlink(missing_ok=True)
 
 
@@ -167,7 +167,7 @@ class WindowReader:
     """A reader of runs of windows that compares every window with its checksum."""
 
     def __init__(self, index: Index) -> None:
-        """Open nothing yet: a part is checked and opened when one of its windows is first read."""
+        """Keep the index; a part is checked and opened when one of its windows is first read."""
         self.index = index
         ends = np.cumsum([part.windows for part in index.parts])
         # First window of each part, and the end.
@@ -246,7 +246,7 @@ class WindowReader:
         return array.reshape(count, *column.shape).view(column.dtype)
 
     def _part(self, number: int) -> Any:
-        """Return an open part; the one used longest ago is closed where too many are open."""
+        """Return an open part; close the least recently used one where too many are open."""
         if number not in self._open:
             import adios2
 
@@ -255,7 +255,7 @@ class WindowReader:
             part = self.index.parts[number]
             check_files(self.index.folder, part)
             self._open[number] = adios2.FileReader(str(part.folder))
-        self._open[number] = self._open.pop(number)  # the latest comes last
+        self._open[number] = self._open.pop(number)  # most recently used last
         return self._open[number]
 
     def _check(self, column: StoreColumn, rows: NDArray[Any], first: int, last: int) -> None:
@@ -274,7 +274,7 @@ class WindowReader:
 
 
 WINDOW = 1024
-"""Most graphs of a window; a window does not reach beyond the end of a data file."""
+"""Largest number of graphs of a window; a window holds graphs of one data file only."""
 
 
 def describe_columns(arrays: Arrays, levels: Mapping[str, str]) -> tuple[StoreColumn, ...]:
@@ -301,7 +301,7 @@ def write_index(
     stats: StoreStats,
     card: CardConfig,
 ) -> StoreStats:
-    """Write the files beside the parts of a store: index, windows, statistics, card.
+    """Write index, table of windows, statistics and card of a store, next to its parts.
 
     Args:
         folder: folder of the store that is being written; its parts are inside.
@@ -309,7 +309,7 @@ def write_index(
         entries: entry of each part, from ``write_part``, in order.
         windows: table of the windows of all parts, from ``write_part``, [W, 4 + columns].
         stats: statistics of the data set, without the checksum.
-        card: card it was built from.
+        card: card that the store is built from.
 
     Returns:
         The statistics with the store's ``checksum``, as in ``stats.json``.

@@ -1,7 +1,7 @@
-"""Scan the values of a store: how far each is from the others, and what each split holds.
+"""Scan the values of a store for outliers, and summarize the values of each split.
 
-Outliers are measured by median and median absolute deviation (MAD). Most of the spread of energies
-is explained by composition: it is fitted by one number per element and subtracted first. From node
+Outliers are measured by median and median absolute deviation (MAD). Composition explains most of
+the spread of energies, so a fit with one coefficient per element is subtracted first. From node
 values the median of their element is subtracted. The fit uses all splits, in rounds that leave
 outliers out.
 
@@ -33,7 +33,7 @@ _LIGHT = ("numbers", "num_nodes", "num_edges", "split", "group", "id_size", "id_
 
 @dataclass(frozen=True, eq=False)
 class Scan:
-    """What fits into memory of a large store: light columns, and one number per target value."""
+    """Data of a large store that fit into memory: light columns, one number per target value."""
 
     stats: StoreStats
     """The content of ``stats.json``."""
@@ -132,13 +132,13 @@ def _score(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 FEWEST = 10
-"""Number of values below which none is called an outlier."""
+"""Smallest number of values among which outliers are searched."""
 
 ROUNDS = 30
-"""Most fits of the composition; each leaves out values more than half as far as the farthest."""
+"""Largest number of fits; after each, values more than half as far as the farthest are left out."""
 
 RIDGE = 0.1
-"""Strength of the ridge penalty, in structures; it pulls the numbers of rare elements towards 0."""
+"""Ridge penalty, in structures; it pulls the coefficients of rare elements towards 0."""
 
 MAD_TO_STD = 1.4826
 """Standard deviation over median absolute deviation, for normal values: 1 / 0.6745."""
@@ -147,20 +147,20 @@ MEAN_TO_STD = 1.2533
 """Standard deviation over mean absolute deviation, for normal values: sqrt(pi / 2)."""
 
 CUT = 100.0
-"""Largest deviation, in scales, that a value adds to ``Spread.usual``."""
+"""Number of scales at which deviations are clipped in ``Spread.usual``."""
 
 Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
 class Spread:
-    """How far each value of a target is from what is expected of it."""
+    """Deviation of each value of a target from its expected value."""
 
     subtracted: str
-    """In words, what was subtracted from the values."""
+    """Name of the expected value that was subtracted, in words."""
 
     rest: Array
-    """The rest, in the target's unit, total energies per atom, [G] or [N]; NaN where missing."""
+    """Residuals in the target's unit, total energies per atom, [G] or [N]; NaN where missing."""
 
     scale: Array
     """Robust standard deviation that each value is measured by, [G] or [N]."""
@@ -170,10 +170,10 @@ class Spread:
 
     @cached_property
     def usual(self) -> float:
-        """One standard deviation for all values, estimated by the mean absolute deviation.
+        """Estimate one standard deviation for all values from the mean absolute deviation.
 
-        Deviations are cut at ``CUT`` scales, so that outliers add little. Unlike ``scale`` it
-        averages over elements: one whose values are all 0 does not have a spread of 0.
+        Deviations are clipped at ``CUT`` scales, so that outliers add little. Unlike ``scale``,
+        the result averages over elements, so it is not 0 for an element whose values are all 0.
         """
         known = np.isfinite(self.rest)
         if not known.any():
@@ -210,7 +210,7 @@ def robust_center_and_scale(values: Array) -> tuple[float, float]:
 
     Returns:
         Both in the unit of the values. The standard deviation is 0 where all values are equal, or
-        fewer than ``FEWEST``.
+        there are fewer than ``FEWEST``.
     """
     if len(values) < FEWEST:
         return (float(np.median(values)) if len(values) else 0.0), 0.0
@@ -244,7 +244,7 @@ def _measure_by_element(scan: Scan, values: Array, subtracted: str) -> Spread:
 
 
 def _measure_by_composition(scan: Scan, values: Array, total: bool, limit: float) -> Spread:
-    """Measure energies after a fit of the composition: counts for totals, fractions otherwise."""
+    """Measure energies after a fit over composition: counts for totals, fractions otherwise."""
     nodes = scan.num_nodes.astype(np.float64)
     weights = np.ones(len(scan.numbers)) if total else 1.0 / np.repeat(nodes, scan.num_nodes)
     shape = (scan.num_graphs, ELEMENTS)
@@ -268,7 +268,7 @@ def _measure_by_composition(scan: Scan, values: Array, total: bool, limit: float
 
 
 def _fit_composition(design: csr_array, values: Array, used: NDArray[np.bool_]) -> Array:
-    """Fit one number per element and a constant on the used rows, and predict all rows, [G]."""
+    """Fit one coefficient per element and a constant on the used rows; predict all rows, [G]."""
     rows = design[np.flatnonzero(used)]
     centre = np.asarray(rows.mean(axis=0)).reshape(-1)
     mean = float(values[used].mean())
@@ -291,14 +291,14 @@ REACH = 8.0
 """Half the width of a histogram, in robust standard deviations, where values reach farther."""
 
 TAIL = 0.5
-"""Percentile at each end of the values that a histogram covers in any case."""
+"""A histogram covers at least the values from this percentile to 100 minus it."""
 
 
 class StoreFiles(TypedDict):
-    """What a store takes on disk and in memory."""
+    """Sizes of a store on disk and in memory."""
 
     path: str
-    """The store."""
+    """Path of the store."""
     bytes: int
     """Bytes of all columns in memory."""
     file_bytes: int
@@ -342,19 +342,19 @@ class TargetValues(TypedDict):
 
 
 class StoreOverview(StoreStats):
-    """The statistics of a store, and what a scan of its values adds."""
+    """The statistics of a store, with its sizes and the values of its targets by split."""
 
     store: StoreFiles
-    """Its files."""
+    """Sizes of the store."""
     target_splits: dict[str, TargetValues]
     """Values by target."""
 
 
 def describe_store(path: Path) -> StoreOverview:
-    """Return what people want to know of a store.
+    """Return the statistics of a store, its sizes, and the values of its targets by split.
 
     Raises:
-        DataError: this is no store, or it is damaged.
+        DataError: ``path`` is not a store, or the store is damaged.
     """
     index = read_index(path)
     stats = read_checked_stats(index)
@@ -407,7 +407,7 @@ def _describe_split(values: Array, edges: Array) -> SplitValues:
 
 
 def _choose_bins(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return edges of bins, [BINS + 1], so that outliers do not squeeze all others into one bin."""
+    """Return edges of bins, [BINS + 1], so that outliers do not push all others into one bin."""
     if not len(values):
         return np.linspace(0.0, 1.0, BINS + 1)
     middle, scale = robust_center_and_scale(values)

@@ -45,7 +45,7 @@ def find_edges(
         Sender and receiver, [E, 2], and shifts in lattice vectors, [E, 3], with the sign that
         ``data.columns`` defines. An isolated atom has no edge.
     """
-    search = vesin.NeighborList(cutoff=cutoff, full_list=True, n_threads=1)  # else all cores
+    search = vesin.NeighborList(cutoff=cutoff, full_list=True, n_threads=1)  # default: all cores
     pairs, shift = search.compute(positions, cell, pbc, "PS", copy=False)  # views into ``search``
     order = _sort_edges(pairs, shift, len(positions))
     return pairs.take(order, axis=0).astype(np.int32), shift.take(order, axis=0).astype(np.int16)
@@ -54,7 +54,10 @@ def find_edges(
 def _sort_edges(
     pairs: NDArray[np.uint64], shift: NDArray[np.int32], num_nodes: int
 ) -> NDArray[np.int64]:
-    """Sort edges by receiver, then sender, then shift: by one number where it fits into 63 bits."""
+    """Return the permutation that sorts edges by receiver, then sender, then shift, [E].
+
+    The columns are packed into one sort key per edge where it fits into 63 bits.
+    """
     if not len(pairs):
         return np.zeros(0, dtype=np.int64)
     span = 2 * int(np.abs(shift).max()) + 1
@@ -91,15 +94,15 @@ def compute_laplacian_encodings(
 ) -> NDArray[np.float32]:
     """Return the eigenvectors of the smallest non-trivial eigenvalues, [N, k].
 
-    The Laplacian is the symmetric normalised one of the simple graph: undirected, without loops,
-    one link for all periodic images of a pair. The largest component of every vector is positive.
-    Eigenvectors of equal eigenvalues are any basis of their space: another order of the atoms may
-    give another basis.
+    The symmetric normalised Laplacian of the simple graph is used: undirected, without loops, with
+    one link for all periodic images of a pair. The component of largest magnitude of each vector
+    is positive. Eigenvectors of equal eigenvalues are an arbitrary basis of their space, so another
+    order of the atoms may give another basis.
 
     Args:
         num_nodes: number of nodes, N.
         edges: sender and receiver, [E, 2].
-        count: number of encodings per node, k; where the graph has fewer, the others are 0.
+        count: number of encodings per node, k; columns that the graph lacks are 0.
 
     Source: Dwivedi et al. (2023), JMLR 24, 43, section 4.1.
     """
@@ -112,7 +115,7 @@ def compute_laplacian_encodings(
     values, vectors = np.linalg.eigh(laplacian)
     trivial = int((values < 1e-9).sum())
     chosen = vectors[:, trivial : trivial + count]
-    # Rounded, so that components of equal size do not change places with the last digits.
+    # Rounded, so that rounding errors do not decide between components of equal magnitude.
     largest = np.abs(np.round(chosen, 9)).argmax(axis=0)
     chosen = chosen * np.where(chosen[largest, np.arange(chosen.shape[1])] < 0, -1.0, 1.0)
     result = np.zeros((num_nodes, count), dtype=np.float32)
@@ -121,11 +124,11 @@ def compute_laplacian_encodings(
 
 
 FARTHEST = 10_000
-"""Most cells between an atom and the unit cell: shifts of edges are stored in 16 bits."""
+"""Largest absolute fractional coordinate of an atom: shifts of edges are stored in 16 bits."""
 
 WIDEST = 300
 """Largest width of a structure, in cutoffs. vesin 0.6.2 divides space into at most 1e5 cubes about
-as wide as the cutoff, and divides by zero where a plane of them would need more.
+as wide as the cutoff, and divides by zero where one plane of cubes exceeds that number.
 Source: vesin/src/cpu_cell_list.cpp, https://github.com/Luthaf/vesin, 2026-11-21."""
 
 LARGEST = 1e30
@@ -134,14 +137,14 @@ LARGEST = 1e30
 
 @dataclass(frozen=True)
 class Place:
-    """Where a structure comes from, for errors."""
+    """Origin of a structure, for error messages."""
 
     file: Path
-    """Its file or folder."""
+    """File or folder of the structure."""
     number: int
-    """Its position there, counted from 1."""
+    """Position of the structure in the file or folder, counted from 1."""
     id: str
-    """Its name."""
+    """Name of the structure."""
 
     def error(self, problem: str, cure: str) -> DataError:
         """Return an error that names file, structure, problem and cure.
@@ -155,7 +158,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Rules:
-    """How a structure becomes a graph."""
+    """Settings for the conversion of structures to graphs."""
 
     cutoff: float
     """Largest edge length in angstrom."""
@@ -164,10 +167,10 @@ class Rules:
     targets: Mapping[str, TargetConfig]
     """Targets to read, by name."""
     group: str = "structure"
-    """What makes a group: ``composition``, ``structure`` (each is its own group), or a key of
+    """Grouping of structures: ``composition``, ``structure`` (each is its own group), or a key of
     ``atoms.info`` whose value names the group."""
     published: str | None = None
-    """Key of ``atoms.info`` that names the published split; None means that there is none."""
+    """Key of ``atoms.info`` that holds the published split; None where there is none."""
     attributes: Mapping[str, AttributeConfig] = field(default_factory=dict)
     """Attributes to read, by name."""
     laplacian: int = 0
@@ -184,7 +187,7 @@ def graph_of(atoms: Atoms, place: Place, rules: Rules) -> Graph:
         rules: cutoff, targets, attributes, groups.
 
     Raises:
-        DataError: the structure cannot be used; the sentence says why.
+        DataError: the structure cannot be used; the message says why.
     """
     positions, cell, pbc = _geometry(atoms, place, rules.min_distance)
     cutoff = max(rules.cutoff, rules.min_distance)
@@ -262,7 +265,7 @@ def _check_cell(
 def _check_extent(
     positions: NDArray[np.float64], periodic: NDArray[np.float64], cutoff: float, place: Place
 ) -> None:
-    """Refuse structures so wide that numbers of cells overflow, in our shifts or in vesin.
+    """Refuse structures so wide that cell counts overflow, in ``edge_shift`` or in vesin.
 
     Args:
         positions: angstrom, [N, 3].
@@ -271,8 +274,8 @@ def _check_extent(
         place: where the structure comes from, for errors.
     """
     lengths = np.linalg.norm(periodic, axis=1)
-    # The shortcut for nearly every structure. Heights of a cell are at least 1e-3 of its shortest
-    # edge, see _check_cell: atoms within 5 edges of the origin are within FARTHEST cells.
+    # Shortcut for nearly every structure. Heights of a cell are at least 1e-3 of its shortest edge
+    # (see _check_cell), so atoms within 5 such edges of the origin are within FARTHEST cells.
     near = min(5.0 * lengths.min(initial=np.inf), 0.25 * WIDEST * cutoff)
     if np.abs(positions).max() < near and lengths.max(initial=0.0) < WIDEST * cutoff:
         return
@@ -285,7 +288,7 @@ def _check_extent(
             "the cell",
             "move the atoms into the cell",
         )
-    with np.errstate(over="ignore"):  # infinity is too wide as well
+    with np.errstate(over="ignore"):  # an infinite width is refused below
         spread = float(np.linalg.norm(np.ptp(positions - cells @ periodic, axis=0)))
     width = max(spread, float(lengths.max(initial=0.0)))
     if width > WIDEST * cutoff:
@@ -335,8 +338,8 @@ def target_of(
 ) -> NDArray[np.float64] | None:
     """Read a target of a structure, converted to the units of this package.
 
-    It is looked up in ``atoms.info`` (graph level) or ``atoms.arrays`` (node level), then in the
-    results of the calculator, where ASE puts ``energy``, ``forces`` and ``magmoms``.
+    The value is looked up in ``atoms.info`` (graph level) or ``atoms.arrays`` (node level), then in
+    the results of the calculator, where ASE puts ``energy``, ``forces`` and ``magmoms``.
 
     Args:
         atoms: the structure.
@@ -345,10 +348,10 @@ def target_of(
         place: where the structure comes from, for errors.
 
     Returns:
-        Its value, [width] or [N, width]; None where an optional target is missing.
+        Value of the target, [width] or [N, width]; None where an optional target is missing.
 
     Raises:
-        DataError: it is missing, no number, not finite, or of the wrong shape.
+        DataError: the value is missing, not a number, not finite, or of the wrong shape.
     """
     key = target.key or name
     raw = _lookup(atoms, key, target.level)
@@ -391,13 +394,13 @@ def attributes_of(atoms: Atoms, place: Place, rules: Rules) -> dict[str, float]:
     Args:
         atoms: the structure; attributes are in its ``info``.
         place: where it comes from, for errors.
-        rules: names the attributes.
+        rules: settings; ``rules.attributes`` names the attributes to read.
 
     Returns:
         Values by attribute.
 
     Raises:
-        DataError: one is missing and has no default, or is no finite number.
+        DataError: an attribute is missing and has no default, or is not a finite number.
     """
     return {
         name: _read_attribute(atoms, name, attribute, place)
@@ -423,7 +426,7 @@ def _read_attribute(atoms: Atoms, name: str, attribute: AttributeConfig, place: 
 
 
 _RENAMED = {"charge": "charges"}
-"""Columns of an extxyz file that ASE gives another name when it reads them."""
+"""Columns of extxyz files that ASE renames on reading, by their name in the file."""
 
 
 def _lookup(atoms: Atoms, key: str, level: str) -> Any:
@@ -456,7 +459,7 @@ _VOIGT = np.array([[0, 5, 4], [5, 1, 3], [4, 3, 2]])
 
 
 def _flat_tensor(value: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return a stress, given in ASE's order [6] or as a matrix [3, 3], row by row, [9].
+    """Flatten a stress, in ASE's order [6] or as a matrix [3, 3], row by row to [9].
 
     A value of another shape is returned as it is, for ``_to_shape`` to refuse.
     """

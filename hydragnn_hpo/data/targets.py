@@ -27,26 +27,26 @@ from hydragnn_hpo.sanitize import escape_line
 from hydragnn_hpo.units import inside
 
 MAX_HEADS = 8
-"""Most targets that get a head in the first campaign."""
+"""Largest number of targets that get a head in the first campaign."""
 
 UNKNOWN = "?"
 """Unit in a card that the user has to replace; ``CardConfig`` refuses it."""
 
 MIN_FITTED = 12
-"""Fewest structures for a regression."""
+"""Smallest number of structures for a regression."""
 
 MIN_SIZE_RATIO = 1.3
-"""Smallest ratio of the largest to the smallest structure for telling growth with the size."""
+"""Smallest ratio of the largest to the smallest structure for classifying growth with size."""
 
 MARGIN = 0.02
-"""Share of the variance by which one fit must be better than the other."""
+"""Smallest difference in explained variance by which one fit counts as better than the other."""
 
 MIN_EXPLAINED = 0.1
 """Smallest share of the variance that a fit by elements must explain."""
 
 BINDING = 0.03
-"""Largest relative difference between the energy of a structure and that of its free atoms; that of
-hydrogen alone may be larger."""
+"""Largest relative difference between the energy of a structure and that of its free atoms; it may
+be larger for hydrogen alone, which is not tested."""
 
 FREE_ATOMS = {
     **{1: -0.5, 2: -2.903724, 3: -7.47806, 4: -14.66736, 5: -24.65391, 6: -37.8450},
@@ -110,7 +110,7 @@ _USUAL_UNITS = (
     (r"phdos|phonon|frequenc|wavenumber", "1/cm", "frequencies of vibrations"),
     (r"temperature|(^|_)t[cm]($|_)|melting", "K", "temperatures"),
 )
-"""Patterns of names, their usual unit, and what they name; special patterns first."""
+"""Patterns of names, their usual unit, and what they name; more specific patterns first."""
 
 # All of these match names after ``normalize_name``.
 _PER_ATOM = re.compile(r"(per_?atom|_pa|peratom)($|_)")
@@ -140,18 +140,18 @@ class UnitGuess:
 
 
 def is_energy(name: str) -> bool:
-    """Check whether a property is, by its name, an energy of the kind that has forces."""
+    """Check by name whether a property is an energy of the kind that forces derive from."""
     name = normalize_name(name)
     return bool(_ENERGY.search(name)) and not _NO_ENERGY.search(name)
 
 
 def is_per_atom(name: str) -> bool:
-    """Check whether a property is, by its name, a value per atom."""
+    """Check by name whether a property is a value per atom."""
     return bool(_PER_ATOM.search(normalize_name(name)))
 
 
 def parse_unit(name: str) -> str | None:
-    """Parse the unit at the end of a name, as in ``gap_ev`` or ``gap [eV]``, if it has one."""
+    """Return the unit at the end of a name, as in ``gap_ev`` or ``gap [eV]``; None without one."""
     name = normalize_name(name)
     matches = (u for u, pattern in _SUFFIXES.items() if re.search(rf"_({pattern})$", name))
     return next(matches, None)
@@ -198,10 +198,10 @@ def count_elements(numbers: Sequence[NDArray[np.int64]]) -> tuple[Array, list[in
 
 
 def classify_growth(values: Array, counts: Array) -> Literal["extensive", "intensive"] | None:
-    """Classify whether a property grows with the structure; None where the values do not tell.
+    """Classify whether a property grows with the structure; None where that stays undecided.
 
-    One number per element is fitted on half of the structures, once as a sum over atoms, once as a
-    mean. The fit that explains more of the variance of the other half decides.
+    One coefficient per element is fitted on half of the structures, once to sums over atoms, once
+    to means. The fit that explains more of the variance of the other half decides.
 
     Args:
         values: value of each structure, [G].
@@ -211,7 +211,7 @@ def classify_growth(values: Array, counts: Array) -> Literal["extensive", "inten
     few = len(values) < MIN_FITTED or sizes.max() < MIN_SIZE_RATIO * sizes.min()
     if few or np.ptp(values) == 0:
         return None
-    # A random half: files have an order, in which every second structure may be of one kind.
+    # A random half, as every second structure of a file may be of the same kind.
     fit = np.zeros(len(values), dtype=bool)
     fit[np.random.default_rng(0).permutation(len(values))[::2]] = True
     total = explained_variance(values, counts, fit)
@@ -224,7 +224,7 @@ def classify_growth(values: Array, counts: Array) -> Literal["extensive", "inten
 
 
 def explained_variance(values: Array, weights: Array, fit: NDArray[np.bool_]) -> float:
-    """Fit one number per element, and return the share of the variance it explains on other rows.
+    """Fit one coefficient per element; return the share of variance it explains on other rows.
 
     Args:
         values: value of each structure, [G].
@@ -246,7 +246,8 @@ def explained_variance(values: Array, weights: Array, fit: NDArray[np.bool_]) ->
 def recognise_total_energy(values: Array, counts: Array, kinds: Sequence[int]) -> str | None:
     """Recognise the unit of all-electron total energies by the energies of free atoms.
 
-    Energies with pseudopotentials or tight binding lack those of the core and are not recognised.
+    Energies from pseudopotentials or tight binding lack those of core electrons and are not
+    recognised.
 
     Args:
         values: energy of each structure, [G].
@@ -286,9 +287,9 @@ class TargetProposal:
     derived_from: str | None = None
     optional: bool = False
     extensive: bool = False
-    """Whether it grows with the structure and is no energy."""
+    """Whether the property grows with the structure and is not an energy."""
     head: bool = True
-    """Whether the first campaign predicts it."""
+    """Whether the first campaign predicts the target."""
     why: tuple[str, ...] = ()
     """Reasons for these values, for comments in the card."""
     spread: str = ""
@@ -297,7 +298,7 @@ class TargetProposal:
 
 @dataclass(frozen=True)
 class TargetProposals:
-    """What each property of a data set is in the new card."""
+    """Role of each property of a data set in the new card."""
 
     targets: tuple[TargetProposal, ...]
     """Targets, energies first."""
@@ -306,7 +307,7 @@ class TargetProposals:
     left_out: tuple[tuple[str, str], ...]
     """Name of each other property, and the reason why it is left out."""
     warnings: tuple[str, ...]
-    """Sentences for the user."""
+    """Warnings for the user."""
 
 
 def propose_targets(
@@ -324,7 +325,7 @@ def propose_targets(
         table: their properties.
         reader: name of their reader, or ``several``.
         units: units from the user, by the name of the property in the file.
-        forced: properties without a name in the file, which the card cannot leave out.
+        forced: names given to unnamed columns, which the card cannot leave out.
 
     Raises:
         ConfigError: a unit from the user is unknown.
@@ -343,7 +344,7 @@ def propose_targets(
 
 
 def _dependence_rank(prop: Property) -> int:
-    """Return 0 for energies, 1 for their derivatives, which need them, and 2 for others."""
+    """Return the rank of a property: 0 for energies, 1 for their derivatives, 2 for others."""
     if prop.scalar and is_energy(prop.name):
         return 0
     return 1 if prop.is_forces or prop.is_stress else 2
@@ -566,7 +567,7 @@ class _Proposer:
         ]
 
     def _warn(self, prop: Property) -> None:
-        """Add warnings of infinities, texts, and values far from all others."""
+        """Add warnings about infinite values, text, and values far from all others."""
         name = escape_line(prop.name)
         if prop.infinite:
             self.warnings.append(

@@ -44,7 +44,7 @@ MEMORY = "HYDRAGNN_HPO_WINDOW_MEMORY"
 """Environment variable with the bytes of windows that a process may keep."""
 
 _MOST = 1 << 30
-"""Most bytes of windows that are kept where ``HYDRAGNN_HPO_WINDOW_MEMORY`` is not set."""
+"""Largest size in bytes of kept windows where ``HYDRAGNN_HPO_WINDOW_MEMORY`` is not set."""
 
 
 class WindowCache:
@@ -61,7 +61,7 @@ class WindowCache:
 
         Raises:
             DataError: the store is damaged.
-            ConfigError: the environment variable is no number of bytes.
+            ConfigError: the environment variable is not a number of bytes.
         """
         index = read_index(store) if isinstance(store, Path) else store
         self.index, self.memory = index, _default_memory() if memory is None else memory
@@ -102,7 +102,7 @@ class WindowCache:
         return self._num_edges.astype(np.int64)
 
     def known(self, name: str) -> NDArray[np.int64]:
-        """Count the rows of a target that each graph has: 0 or 1, or nodes, [G].
+        """Count the known rows of a target in each graph, [G]: at most 1, or its nodes.
 
         The first call for a target reads its mask in the whole store.
         """
@@ -126,7 +126,7 @@ class WindowCache:
 
         Raises:
             DataError: a window is damaged.
-            IndexError: there is no such row.
+            IndexError: a row does not exist.
         """
         rows = np.asarray(rows, dtype=np.int64).reshape(-1)
         if not len(rows):
@@ -147,11 +147,11 @@ class WindowCache:
         return columns_from(join_arrays(pieces), self.stats).take(back)
 
     def _gather(self, rows: NDArray[np.int64], window: NDArray[np.int64]) -> Arrays:
-        """Copy graphs out of their windows, which are in memory at the same time.
+        """Copy graphs out of their windows, which are all in memory at once.
 
         Args:
             rows: graphs, in the order of the copy.
-            window: window of each of them.
+            window: number of the window of each graph.
         """
         held = dict(self._fetch(np.unique(window).tolist()))
         owners = [held[number] for number in window.tolist()]
@@ -170,10 +170,10 @@ class WindowCache:
         return copied
 
     def _fetch(self, numbers: Sequence[int]) -> Iterator[tuple[int, Arrays]]:
-        """Yield windows by number, ascending; neighbours that are not kept are read together."""
+        """Yield windows by number, ascending; adjacent ones that are not kept are read together."""
         done = 0
         while done < len(numbers):
-            with self._lock:  # let go between runs, so that threads take turns
+            with self._lock:  # released between runs, so that threads alternate
                 windows = self._fetch_run(numbers[done:])
             yield from windows
             done += len(windows)
@@ -196,7 +196,7 @@ class WindowCache:
         return windows
 
     def _read(self, first: int, last: int) -> list[Arrays]:
-        """Read a run of windows; each is a copy, so that its memory can be freed alone."""
+        """Read a run of windows; each is a copy, so that its memory can be freed separately."""
         run = self._reader.read(first, last)
         run["edge_translation"] = compute_translations(run)
         starts = self.index.starts[first : last + 1] - self.index.starts[first]
@@ -210,7 +210,7 @@ class WindowCache:
         return windows
 
     def _keep(self, number: int, arrays: Arrays) -> None:
-        """Keep a window, and drop those that were used longest ago where memory is short."""
+        """Keep a window, and drop the least recently used ones beyond the memory limit."""
         size = _count_bytes(arrays)
         if size > self.memory:
             return
@@ -239,7 +239,7 @@ class WindowCache:
 class _Reader:
     """A ``WindowReader`` that a forked child opens again.
 
-    Parent and child would share the positions of open files.
+    Otherwise parent and child would share the positions of open files.
     """
 
     def __init__(self, index: Index) -> None:
@@ -270,7 +270,7 @@ def _close(reader: WindowReader, process: int) -> None:
 
 
 def _make_empty(index: Index) -> Arrays:
-    """Return the arrays of no graphs."""
+    """Return the arrays of a store without graphs."""
     arrays = {c.name: np.zeros((0, *c.shape), dtype=c.dtype) for c in index.columns}
     return arrays | {"edge_translation": np.zeros((0, 3), dtype=np.float32)}
 

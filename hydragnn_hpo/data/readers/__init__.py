@@ -42,15 +42,15 @@ _BY_SUFFIX = {
 """Names of readers by suffix, after that of a compression is removed."""
 
 _DATABASE = re.compile(rb'\s*\{\s*"(\d+|ids|nextid)"\s*:')
-"""How a JSON database of ASE begins."""
+"""Beginning of a JSON database of ASE."""
 
 
 def reader_of(source: Source, name: str | None) -> Reader:
     """Return the reader of a source.
 
     Without a name, a folder is recognised by its files and a file by its suffix, JSON also by its
-    beginning, CSV by a column named after SMILES. All others are read by ASE. LSMS text is read
-    only by name.
+    beginning, and SMILES in CSV by the name of a column. ASE reads all other files. LSMS text is
+    read only where ``name`` says so.
 
     Args:
         source: file or folder to read.
@@ -85,7 +85,7 @@ def _of_folder(path: Path) -> str:
 
 
 def _is_database(path: Path) -> bool:
-    """Check whether a JSON file is a database of ASE; an unreadable one is False."""
+    """Check whether a JSON file is a database of ASE; return False for an unreadable file."""
     if path.suffix.lower() in OPENERS:
         return False
     try:

@@ -80,7 +80,7 @@ def single(frames: Iterator[Atoms], place: Path | str) -> Atoms:
         place: file, for errors.
 
     Raises:
-        DataError: there is a second one.
+        DataError: there is a second structure.
     """
     atoms = next(frames)
     if next(frames, None) is not None:
@@ -93,8 +93,8 @@ def _format(path: Path, inner: str | None) -> str:
 
     Args:
         path: the file.
-        inner: name of a compressed file without its suffix, which alone decides; None for a plain
-            file, whose content is examined too.
+        inner: name of a compressed file without its suffix, from which alone the format is taken;
+            None for a plain file, whose content is examined too.
     """
     if path.is_file() and path.stat().st_size == 0:
         raise DataError(f"{path}: is empty; get the file again.")
@@ -110,7 +110,7 @@ def _format(path: Path, inner: str | None) -> str:
 def unreadable(place: str, form: str, error: Exception) -> DataError:
     """Return an error for a structure that ASE cannot read.
 
-    For an unknown chemical symbol ASE raises a ``KeyError`` with nothing but the symbol.
+    For an unknown chemical symbol ASE raises a ``KeyError`` that holds only the symbol.
 
     Args:
         place: file and number of the structure.

@@ -22,7 +22,7 @@ def read_database(source: Source, start: int, stop: int | None) -> Iterator[Item
     An entry of ``data`` goes to ``atoms.info``, and to ``atoms.arrays`` if it has one row per atom.
 
     Args:
-        source: database file, or folder of LMDB files, whose rows are counted end to end.
+        source: database file, or folder of LMDB files, whose rows are counted across files.
         start: first structure, counted from 0.
         stop: one after the last structure; None means the end.
 

@@ -1,9 +1,9 @@
 """Extended XYZ, compressed or not: any run of structures, and a bad one does not stop the others.
 
 Each frame is cut out of the file by its number of atoms and parsed alone. ASE parses the comment
-line letter by letter, which takes most of the time of a small frame. A line of nothing but
+line letter by letter, which takes most of the time of a small frame. A line that holds only
 ``key=value`` and ``key="value"`` with plain numbers and words is parsed here by one regular
-expression, six times faster. Every other line is left to ASE, so that results are always its own.
+expression, six times faster. ASE parses every other line, so results always equal those of ASE.
 """
 
 import contextlib
@@ -123,7 +123,7 @@ def read_stream(file: IO[str], path: Path) -> Iterator[Item]:
         path: name of the file for structures and errors.
 
     Raises:
-        DataError: it is unreadable or empty, or no frame begins where one should.
+        DataError: the file is unreadable or empty, or no frame begins where one should.
     """
     with _text_errors(path):
         for number, text in _Scan((path, 0, 0), file).frames(0, None):
@@ -168,7 +168,7 @@ def _text_errors(path: Path) -> Iterator[None]:
 def _scan(path: Path, start: int) -> "_Scan":
     """Return a scan that is at or before a frame.
 
-    The kept scan goes on where it stopped, so that reading piece after piece is one pass.
+    The kept scan continues where it stopped, so that reading consecutive pieces takes one pass.
     """
     stat = path.stat()
     stamp = path, stat.st_mtime_ns, stat.st_size
@@ -180,7 +180,7 @@ def _scan(path: Path, start: int) -> "_Scan":
 
 
 _KEPT: dict[tuple[Path, int, int], "_Scan"] = {}
-"""The scan that was used last, if it is not in use, by path, time of change and size."""
+"""The latest scan, while it is not in use, by path, modification time and size."""
 
 
 class _Scan:

@@ -1,4 +1,4 @@
-"""A folder of structure files and ``id_prop.csv``, as CGCNN and JARVIS have them."""
+"""A folder of structure files and ``id_prop.csv``, the layout of CGCNN and JARVIS."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -24,7 +24,7 @@ TABLE = "id_prop.csv"
 def read_folder(source: Source, start: int, stop: int | None) -> Iterator[Item]:
     """Read the structures that ``id_prop.csv`` names, in its order.
 
-    Its first column is a file name, with or without suffix. The others are the targets in the
+    Its first column is a file name, with or without suffix. The others hold the targets in the
     order of the card, or as a header names them. Without ``id_prop.csv``, as for structures whose
     properties are to be predicted, all files are read in alphabetical order.
 
@@ -73,7 +73,7 @@ def _structure(
 
     Args:
         folder: the folder.
-        stems: its files by their names without suffix.
+        stems: files of the folder by their names without suffix.
         names: name of each column.
         row: row of the table.
         number: position of the structure, counted from 1, for errors.

@@ -1,8 +1,8 @@
 """HydraGNN's ADIOS2 files, so that its users need not convert their data.
 
 A file holds data sets by label (``trainset``, ``valset``, ``testset``). For each key of PyG's
-``Data`` it has one global array with all graphs end to end along ``variable_dim``, and where
-each graph begins and how long it is (``variable_offset``, ``variable_count``). Strings are
+``Data`` it has one global array with all graphs end to end along ``variable_dim``, and the
+first row and number of rows of each graph (``variable_offset``, ``variable_count``). Strings are
 bytes. The label becomes ``info["split"]``: ``train``, ``val`` or ``test``.
 
 Source: ORNL/HydraGNN, hydragnn/utils/datasets/adiosdataset.py (AdiosWriter), 2026-08.
@@ -25,7 +25,7 @@ from hydragnn_hpo.data.store_parts import remove_profile
 from hydragnn_hpo.errors import DataError
 
 SPLITS = {"trainset": "train", "valset": "val", "testset": "test"}
-"""HydraGNN's labels, in the order they are read, and what they become."""
+"""Names of splits by HydraGNN's labels, in the order in which labels are read."""
 
 _LEFT_OUT = ("edge_index", "edge_attr", "edge_shifts")
 """Arrays that are not read: edges are computed with the card's cutoff."""
@@ -37,7 +37,7 @@ _LISTED_PER_SECOND = 10_000
 """Bytes of metadata, about 100 per block, that add a second to the limit for probing all blocks."""
 
 _AT_ONCE = 512
-"""Number of graphs that are read together."""
+"""Number of graphs that are read in one call."""
 
 _PROBE = """
 import sys
@@ -56,7 +56,7 @@ remove_profile(Path(sys.argv[1]))
 
 
 def is_hydragnn_bp(path: Path) -> bool:
-    """Check whether a folder is an ADIOS2 file (``md.idx``) and no store of ours."""
+    """Check whether a folder is an ADIOS2 file (``md.idx``), but not a store of this package."""
     return (path / "md.idx").is_file() and not (path / "index.json").exists()
 
 
@@ -64,7 +64,7 @@ def count_graphs(source: Source) -> int | None:
     """Count the graphs of all labels.
 
     Raises:
-        DataError: it is no such file, or it is damaged.
+        DataError: the path is not an ADIOS2 file of HydraGNN, or it is damaged.
     """
     _check_readable(source.path)
     with _File(source.path) as file:
@@ -97,7 +97,7 @@ HYDRAGNN_BP = Reader(count_graphs, read_graphs)
 
 
 class _File:
-    """An open file."""
+    """An open ADIOS2 file of HydraGNN."""
 
     def __init__(self, path: Path) -> None:
         import adios2
@@ -183,10 +183,10 @@ class _File:
 
 
 def _check_readable(path: Path) -> None:
-    """Refuse a folder that is no ADIOS2 file, or a truncated one, on which ADIOS2 would hang.
+    """Refuse a folder that is not an ADIOS2 file, or a truncated file, on which ADIOS2 would hang.
 
     Raises:
-        DataError: it is one of these.
+        DataError: the path is not an intact ADIOS2 file.
     """
     if not path.is_dir():
         raise DataError(f"{path}: no such ADIOS2 file (a folder NAME.bp); correct the path.")
@@ -206,7 +206,7 @@ def _probe(path: Path, stamp: tuple[int, int]) -> None:
 
     Args:
         path: the ADIOS2 folder.
-        stamp: time of change and size of its data; a probe of an unchanged file is not repeated.
+        stamp: modification time and size of its data; an unchanged file is not probed again.
     """
     seconds = _OPEN_SECONDS + (path / "md.0").stat().st_size / _LISTED_PER_SECOND
     try:

@@ -1,7 +1,7 @@
 """Lists of PyG's ``Data``: a ``.pt`` file, or objects in memory.
 
-A file is read without running anything it names: what ``torch.load(weights_only=True)`` takes,
-and PyG's own containers.
+Reading a file runs no code that it names: only PyG's own containers and types that
+``torch.load(weights_only=True)`` accepts are loaded.
 """
 
 import functools
@@ -25,7 +25,7 @@ def read_pyg(source: Source, start: int, stop: int | None) -> Iterator[Item]:
         stop: one after the last structure; None means the end.
 
     Raises:
-        DataError: the file is damaged, holds something else, or names what must not be run.
+        DataError: the file is damaged, holds something else, or names code that must not be run.
     """
     path = source.path
     for number, data in enumerate(_load(path)[start:stop], start=start + 1):
@@ -46,7 +46,7 @@ def atoms_of_data(data: Any, place: str = "Data") -> Atoms:
     """Convert one ``torch_geometric.data.Data`` to a structure; see ``tensors.atoms_of``.
 
     Raises:
-        DataError: it has no positions or atomic numbers.
+        DataError: ``data`` has no positions or atomic numbers.
     """
     import torch
 
@@ -59,7 +59,7 @@ def atoms_of_data(data: Any, place: str = "Data") -> Atoms:
 
 
 def _load(path: Path) -> list[Any]:
-    """Read a file; the last one is kept in memory, as its pieces are read one after the other."""
+    """Read a file; the latest is kept in memory, because its pieces are read one by one."""
     if not path.is_file():
         raise DataError(f"{path}: no such file.")
     stat = path.stat()

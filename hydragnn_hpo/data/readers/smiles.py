@@ -27,7 +27,7 @@ NAMES = ("smiles", "canonical_smiles", "isomeric_smiles")
 """Names of columns that hold SMILES."""
 
 _TRIES = 20
-"""Most attempts of RDKit to embed a molecule."""
+"""Largest number of attempts of RDKit to embed a molecule."""
 
 
 def read_smiles(source: Source, start: int, stop: int | None) -> Iterator[Item]:
@@ -69,8 +69,8 @@ def count_smiles(source: Source) -> int | None:
 def names_smiles(source: Source) -> bool:
     """Check whether the structures of a CSV file are SMILES, by the name of their column.
 
-    The column is ``structure_column``, or without one a column named ``smiles``. An unreadable
-    file is False: its reader raises the error.
+    The column is ``structure_column``, or without one a column named ``smiles``. The result is
+    False for an unreadable file, whose reader raises the error.
     """
     opener = OPENERS.get(source.path.suffix.lower(), open)
     try:
@@ -94,7 +94,7 @@ Entries = list[tuple[str, str | DataError, Properties]]
 
 
 def _entries(source: Source) -> Entries:
-    """Read a file; the last one is kept in memory, as its pieces are read one after the other."""
+    """Read a file; the latest is kept in memory, because its pieces are read one by one."""
     try:
         stamp = source.path.stat().st_mtime_ns, source.path.stat().st_size
     except OSError as error:
@@ -168,7 +168,7 @@ def _rdkit(path: Path) -> None:
     """Silence the log of RDKit.
 
     Raises:
-        ConfigError: it is not installed.
+        ConfigError: RDKit is not installed.
     """
     try:
         from rdkit import RDLogger

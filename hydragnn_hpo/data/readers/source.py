@@ -1,4 +1,4 @@
-"""The interface of readers, and text files whatever their compression."""
+"""The interface of readers, and access to text files, compressed or not."""
 
 import bz2
 import contextlib
@@ -24,7 +24,7 @@ OPENERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".
 
 @dataclass(frozen=True)
 class Source:
-    """A file to read, and what the card says about it."""
+    """A file to read, and its options from the card."""
 
     path: Path
     """The file or folder."""
@@ -50,8 +50,8 @@ class Source:
 
 Item = tuple[str, Atoms | DataError]
 """The name of a structure, and the structure, with its properties in ``info``, ``arrays`` or the
-results of its calculator. For a bad structure it is an error that names file and structure; reading
-goes on with the next one."""
+results of its calculator. For a bad structure the second item is an error that names file and
+structure; reading continues with the next structure."""
 
 
 @dataclass(frozen=True)
@@ -65,17 +65,17 @@ class Reader:
     """Yield structures ``start`` (counted from 0) to ``stop`` (not included; None: the end).
 
     The name of a structure does not depend on ``start`` and ``stop``. Raises ``DataError`` where
-    the file cannot be read on.
+    the file cannot be read further.
     """
 
     extra: str | None = None
-    """The pip extra it needs; None where it needs none."""
+    """The pip extra that the reader needs; None where it needs none."""
 
     takes: frozenset[str] = frozenset()
-    """The options of a card that it has, of ``columns`` and ``format``; others are refused."""
+    """Options of a card that the reader accepts, out of ``columns`` and ``format``."""
 
     list_other_files: Callable[[Source], Iterable[Path]] = lambda _: ()
-    """Yield the files that it reads besides the one that the card names."""
+    """Yield the files that the reader reads in addition to the one that the card names."""
 
 
 def in_one_piece(
@@ -103,7 +103,7 @@ def in_one_piece(
 
 
 def make_or_catch(place: str, make: Callable[[], Atoms]) -> Atoms | DataError:
-    """Return what ``make`` returns, or the error that makes the structure a bad one.
+    """Return what ``make`` returns, or the error for which the structure is set aside.
 
     Args:
         place: file and structure, for an error of a parser that names neither.
@@ -124,7 +124,7 @@ def read_text(path: Path) -> str:
     """Read a whole text file, decompressed.
 
     Raises:
-        DataError: it is missing, no text, damaged, or empty.
+        DataError: the file is missing, not text, damaged, or empty.
     """
     opener = OPENERS.get(path.suffix.lower(), open)
     try:
@@ -144,7 +144,7 @@ def read_rows(path: Path) -> list[list[str]]:
     """Read a CSV file; blank lines are left out.
 
     Raises:
-        DataError: it is unreadable, or its quotes do not match.
+        DataError: the file is unreadable, or its quotes do not match.
     """
     csv.field_size_limit(2**31 - 1)
     try:
@@ -155,10 +155,10 @@ def read_rows(path: Path) -> list[list[str]]:
 
 
 def check_header(path: Path, header: Sequence[str]) -> None:
-    """Refuse a table with two columns of one name.
+    """Refuse a table with two columns of the same name.
 
     Raises:
-        DataError: two columns have one name.
+        DataError: two columns have the same name.
     """
     repeated = next((n for n, count in Counter(header).items() if n and count > 1), None)
     if repeated is not None:

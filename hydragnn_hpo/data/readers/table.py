@@ -45,7 +45,7 @@ def structure_of(value: Mapping[str, Any], place: str) -> Atoms:
         place: file and structure, for errors.
 
     Raises:
-        DataError: something is missing or does not fit, or a site is partly occupied.
+        DataError: an entry is missing or inconsistent, or a site is partly occupied.
     """
     try:
         if "sites" in value:
@@ -101,7 +101,7 @@ def _jarvis(value: Mapping[str, Any], place: str) -> Atoms:
 
 
 _LONGEST = 255
-"""Most characters of a file name."""
+"""Largest number of characters of a file name."""
 
 Rows = tuple[list[str], list[Sequence[Any]], list[str]]
 """The header of a table, its rows, and a name for each row."""
@@ -141,7 +141,7 @@ def read_head(source: Source, count: int) -> tuple[list[str], list[Sequence[Any]
 
     Args:
         source: the table.
-        count: most rows to return.
+        count: largest number of rows to return.
 
     Returns:
         The header, and the first rows.
@@ -167,7 +167,7 @@ TABLE = Reader(count_rows, read_table, list_other_files=list_named_files)
 
 
 def _table(source: Source) -> Rows:
-    """Read a table; the last one is kept in memory, as its pieces are read one after the other."""
+    """Read a table; the latest is kept in memory, because its pieces are read one by one."""
     path = source.path
     try:
         stamp = path.stat().st_mtime_ns, path.stat().st_size

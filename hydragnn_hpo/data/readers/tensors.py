@@ -15,24 +15,24 @@ from hydragnn_hpo.errors import DataError
 Values = Mapping[str, NDArray[Any]]
 
 NUMBERS = ("z", "atomic_numbers", "numbers")
-"""Names of atomic numbers; without one, they are the first column of ``x``."""
+"""Names of the array of atomic numbers; without one, the first column of ``x`` holds them."""
 
 _TOPOLOGY = ("edge_index", "edge_attr", "edge_shifts", "edge_weight", "batch", "ptr", "num_nodes")
-"""Names of edges and batches, which are dropped: edges are computed with the card's cutoff."""
+"""Arrays of edges and batches, which are dropped: edges are computed with the card's cutoff."""
 
 _SHORT = 9
-"""Largest size of a property of a whole structure."""
+"""Largest number of values of a property of a whole structure."""
 
 
 def atoms_of(values: Values, place: str) -> Atoms:
     """Convert named arrays to a structure.
 
-    ``pos`` holds positions in angstrom, ``cell`` lattice vectors in angstrom; periodic are the
-    directions of ``pbc``, or without it those of vectors other than 0. An array with one row per
+    ``pos`` holds positions in angstrom, ``cell`` lattice vectors in angstrom; ``pbc`` marks the
+    periodic directions, which without it are those of non-zero vectors. An array with one row per
     atom goes to ``atoms.arrays``, one of up to ``_SHORT`` numbers to ``atoms.info``, and one that
-    fits both to both: the level of the card's target decides. The columns of ``x`` are also there
-    as ``x_0``, ``x_1`` ..., and the targets that HydraGNN packs into ``y`` with ``y_loc`` as
-    ``y_0``, ``y_1`` ...
+    fits both to both: the level of the card's target decides which is used. The columns of ``x``
+    are also stored as ``x_0``, ``x_1`` ..., and the targets that HydraGNN packs into ``y`` with
+    ``y_loc`` as ``y_0``, ``y_1`` ...
 
     Args:
         values: booleans and numbers by name.
@@ -97,7 +97,7 @@ def _box(values: Values, place: str) -> _Box:
 
 
 def _keep(atoms: Atoms, name: str, value: NDArray[Any]) -> None:
-    """Store a value where targets of the levels that it fits are looked up; ``atoms`` changes."""
+    """Store a value in ``arrays``, ``info`` or both, as its shape allows; ``atoms`` changes."""
     if value.dtype.kind not in "biuf":
         return
     if value.shape[:1] == (len(atoms),):

@@ -22,9 +22,9 @@ def read_lsms(source: Source, start: int, stop: int | None) -> Iterator[Item]:
     """Read LSMS text files in alphabetical order.
 
     The first line holds properties of the structure, each other line an atom. The card's
-    ``columns`` name their columns: that of a graph-level target is one of the first line (by
-    default the targets in the order of the card), that of any other name one of the atoms' lines
-    (by default as in FePt: ``number x y z charge_density magnetic_moment``). ``charge_transfer`` is
+    ``columns`` give column numbers by name: for a graph-level target in the first line (by default
+    in the order of the card), for any other name in the lines of atoms (by default as in FePt:
+    ``number x y z charge_density magnetic_moment``). ``charge_transfer`` is
     the charge density minus the atomic number, which HydraGNN learns. The format has no cell, so
     the card gives one.
 
@@ -51,7 +51,7 @@ def read_cfg(source: Source, start: int, stop: int | None) -> Iterator[Item]:
 
     Auxiliary columns become arrays, and ``fx fy fz`` also the vector ``forces``. A file of the same
     name with the suffix ``.bulk`` holds properties of the structure in its first line: the
-    graph-level targets in the order of the card, or in the columns that its ``columns`` name.
+    graph-level targets in the order of the card, or in the columns that its ``columns`` give.
 
     Args:
         source: the folder, with the options of the card.
