@@ -192,7 +192,7 @@ class NodeNorm(nn.Module):
 
 
 class GraphNorm(nn.Module):
-    """Centre and scale each channel over one graph's nodes, by a learned share of its mean.
+    """Subtract a learned share of each channel's mean over a graph's nodes, and scale it.
 
     Source: Cai et al. (2021), arXiv:2009.03294, eq. 6.
     """

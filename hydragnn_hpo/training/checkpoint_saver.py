@@ -144,7 +144,7 @@ class CheckpointSaver:
         self._began = self.clock()
 
     def __exit__(self, kind: type[BaseException] | None, *_: TracebackType | object) -> None:
-        """Wait until the last checkpoint is on disk; if the training failed, only log its error."""
+        """Wait for the last checkpoint; if the training failed, only briefly, and log its error."""
         if kind is None:
             self._background.wait()
             return

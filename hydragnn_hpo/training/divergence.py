@@ -139,8 +139,7 @@ class DivergenceGuard:
             epoch: from 1.
 
         Returns:
-            Number of consecutive epochs, up to this one, in which an error was hopeless that was
-            not hopeless in the best epoch.
+            Consecutive epochs, up to this one, with an error that is hopeless but once was not.
 
         Raises:
             Diverged: the objective is not finite, or an error has exploded.

@@ -3,12 +3,12 @@
 ``ShardedModel`` spreads parameters over the ranks of a mesh (copies x shard x tensor). In tensor
 parallelism neighbouring ranks share the hidden channels of wide perceptrons: the first of two
 linear maps is split by its outputs, the second by its inputs, and the activation between them acts
-on each channel alone. So two maps cost one all-reduce forward and one backward. All ranks of a
-group see the same graphs and compute everything else redundantly.
+on each channel alone. So two maps cost one all-reduce in the forward and one in the backward pass.
+All ranks of a group see the same graphs and compute everything else redundantly.
 
-Every rank writes its part of a checkpoint, in torch's own distributed format. Torch pickles the
-index of the parts; it is only read inside a run's own directory, which belongs to its user alone
-(Law 10). Importing this module takes half a second.
+Every rank writes its part of a checkpoint in torch's distributed format. Torch pickles the index of
+the parts. Law 10 forbids pickles from outside: the index is read only from a run's own directory,
+which belongs to its user alone. Importing this module takes half a second.
 
 Source: Shoeybi et al. (2019), arXiv:1909.08053, section 3.
 """

@@ -456,7 +456,7 @@ class Trainer:
 
     @property
     def seconds_to_end(self) -> tuple[float, float]:
-        """Time that an interruption takes; ``StopSignals`` interrupts this long before walltime.
+        """Time that an interruption takes, by which ``StopSignals`` interrupts before walltime.
 
         Returns:
             Seconds that the last checkpoint took, and the longest between two sync points.
