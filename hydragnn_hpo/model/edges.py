@@ -1,7 +1,7 @@
 """Edges of a batch: lengths and directions, the smooth cutoff (Law 8), and radial functions.
 
-A pair is both directions of one bond: row p and row P + p. What depends on the length alone is
-computed once per pair. Where a batch has no pairs, every edge is a pair of its own: P = E.
+A pair is the two directed edges of one bond, in rows p and P + p. Values that depend on the length
+alone are computed once per pair. In a batch without pairs every edge is its own pair: P = E.
 
 Shapes: N nodes, E edges, P pairs of edges, F features, K radial functions.
 """
@@ -18,7 +18,7 @@ from hydragnn_hpo.model.scatter import Links, build_links, build_paired_links, b
 
 
 def envelope(lengths: Tensor, cutoff: float) -> Tensor:
-    """Fall from 1 at contact to 0 at the cutoff, with two derivatives vanishing there.
+    """Fall from 1 at contact to 0 at the cutoff, where first and second derivative are 0.
 
     Args:
         lengths: edge lengths in angstrom, [E].
@@ -29,7 +29,7 @@ def envelope(lengths: Tensor, cutoff: float) -> Tensor:
 
     Source: Gasteiger et al. (2020), arXiv:2003.03123, eq. 8 with p = 6.
     """
-    x = (lengths / cutoff).clamp(max=1.0)  # beyond the cutoff as at it: exactly 0
+    x = (lengths / cutoff).clamp(max=1.0)  # beyond the cutoff x = 1, where the result is exactly 0
     x3 = x * x * x
     x6 = x3 * x3
     return 1.0 - 28.0 * x6 + 48.0 * x6 * x - 21.0 * x6 * x * x
@@ -85,10 +85,10 @@ BASES = {"bessel": BesselBasis, "gaussian": GaussianBasis}
 
 @dataclass(frozen=True, eq=False)
 class Edges:
-    """Geometry of the edges of a batch, in the dtype of its positions; what every conv receives."""
+    """Geometry of the edges of a batch, in the dtype of its positions; an input of every conv."""
 
     links: Links
-    """Both ends of every edge, and the edges sorted by each."""
+    """Sender and receiver of every edge, and the edges sorted by either."""
     directions: Tensor
     """Unit vectors from sender to receiver, [E, 3]; they rotate with the structure."""
     pair_lengths: Tensor
@@ -100,12 +100,12 @@ class Edges:
 
     @property
     def sender(self) -> Tensor:
-        """Node that sends, [E]."""
+        """Index of the node that sends, int64, [E]."""
         return self.links.sender
 
     @property
     def receiver(self) -> Tensor:
-        """Node that receives, [E]."""
+        """Index of the node that receives, int64, [E]."""
         return self.links.receiver
 
     @property
@@ -115,7 +115,7 @@ class Edges:
 
     @property
     def paired(self) -> bool:
-        """Whether rows p and P + p are one bond."""
+        """Whether rows p and P + p are the two edges of one bond."""
         return self.pair_lengths.shape[0] * 2 == self.sender.shape[0]
 
     @property
@@ -137,13 +137,13 @@ class Edges:
     def faded_basis(self) -> Tensor:
         """Radial functions times envelope, and the envelope itself, [P, K + 1].
 
-        A linear map of these without bias equals a linear map of the basis with bias, times the
-        envelope: every filter is smooth at the cutoff without a product of its own.
+        A linear map of these columns without bias equals a linear map of the basis with bias, times
+        the envelope. Filters made this way are smooth at the cutoff without another product.
         """
         return torch.cat((self.pair_basis * self.pair_envelope, self.pair_envelope), dim=-1)
 
     def expand_pairs(self, values: Tensor) -> Tensor:
-        """Expand values of pairs to both edges: [P, ...] to [E, ...]."""
+        """Repeat values of pairs for both of their edges: [P, ...] to [E, ...]."""
         return torch.cat((values, values)) if self.paired else values
 
     def at_sender(self, values: Tensor) -> Tensor:
@@ -155,12 +155,12 @@ class Edges:
         return scatter.gather_nodes(values, self.links, "receiver")
 
     def sum_ends(self, receiver: Tensor, sender: Tensor, pair: Tensor | None = None) -> Tensor:
-        """Add values of both ends and of the pair on each edge, [E, F].
+        """Add for each edge the values of its receiver, its sender and its pair, [E, F].
 
         Args:
-            receiver: added to the edges that a node receives, [N, F].
-            sender: added to the edges that a node sends, [N, F].
-            pair: of the pairs, [P, F]; None adds nothing.
+            receiver: values of nodes, added to the edges that they receive, [N, F].
+            sender: values of nodes, added to the edges that they send, [N, F].
+            pair: values of the pairs, [P, F]; None adds nothing.
         """
         return scatter.sum_ends(receiver, sender, pair, self.links)
 
@@ -184,7 +184,7 @@ class Edges:
 def pair_vectors(batch: Batch) -> tuple[Links, Tensor]:
     """Return the links of a batch's edges and the vector of each pair.
 
-    Periodic images count through the batch's shifts. Positions and shifts may require a gradient.
+    The batch's shifts account for periodic images. Positions and shifts may require a gradient.
 
     Returns:
         Links of all edges, and vectors from sender to receiver in angstrom, [P, 3].

@@ -66,7 +66,7 @@ def find_conv(name: str) -> type[nn.Module]:
     """Return the class of a conv.
 
     Raises:
-        ConfigError: there is no conv of this name, or it is no ``torch.nn.Module``.
+        ConfigError: there is no conv of this name, or it is not a ``torch.nn.Module``.
     """
     if not is_user_conv(name):
         if name not in CONVS:
@@ -108,7 +108,7 @@ def options_of(config: ModelConfig) -> Config:
 
 
 def describe_conv(name: str) -> ConvSpec:
-    """Return what a conv can do; a user's class states it by attributes of its own."""
+    """Return the capabilities of a conv; a user's class declares them as class attributes."""
     if not is_user_conv(name):
         return CONV_SPECS[name]
     conv = find_conv(name)
@@ -117,7 +117,7 @@ def describe_conv(name: str) -> ConvSpec:
 
 
 class TrunkFeatures(NamedTuple):
-    """What heads read: features of the nodes, geometry and attributes."""
+    """Output of the trunk, which heads read: node features, geometry and attributes."""
 
     scalars: Tensor
     """Invariant features, [N, F]."""
@@ -126,9 +126,9 @@ class TrunkFeatures(NamedTuple):
     state: Any
     """State of the last conv, see ``model.convs``."""
     edges: Edges
-    """The geometry."""
+    """Geometry of the edges."""
     attributes: Tensor | None
-    """Attributes of the graphs, centred and scaled, [G, A]."""
+    """Attributes of the graphs, centred and scaled, [G, A]; None if the model reads none."""
 
 
 class RoundContext(NamedTuple):
@@ -137,22 +137,23 @@ class RoundContext(NamedTuple):
     batch: Batch
     """The graphs."""
     edges: Edges
-    """The geometry."""
+    """Geometry of the edges."""
     attributes: Tensor | None
-    """Attributes of the graphs, centred and scaled, [G, A]."""
+    """Attributes of the graphs, centred and scaled, [G, A]; None if the model reads none."""
     padding: Padding | None
-    """The nodes as one block per graph; None without global attention."""
+    """Layout of the nodes as one padded block per graph; None without global attention."""
 
 
 Round = Callable[[int, Tensor, Any, RoundContext], tuple[Tensor, Any]]
-"""Runs one round: ``Trunk.run_round``."""
+"""Signature of ``Trunk.run_round``, which runs one round."""
 
 
 class Trunk(nn.Module):
-    """Node features from elements and geometry.
+    """Compute node features from elements and geometry, in rounds of message passing.
 
-    Each round is ``scalars + conv(norm(scalars))``. A norm acts on one node or one graph, so
-    that batches and ranks cannot change the mathematics (Laws 1 and 7).
+    Each round is ``scalars + conv(norm(scalars))``. A norm acts on one node or one graph, so that
+    features depend neither on the number of ranks (Law 1) nor on the other graphs of a batch
+    (Law 7).
     """
 
     def __init__(
@@ -163,13 +164,13 @@ class Trunk(nn.Module):
         degree: float = 12.0,
         attributes: Mapping[str, AttributeStats] | None = None,
     ) -> None:
-        """Build the layers; parameters come from torch's global generator.
+        """Build the layers; initial parameters are drawn from torch's global generator.
 
         Args:
-            config: the trunk.
+            config: settings of the trunk.
             state_is_read: whether a head reads the state of the last conv.
             degree: mean number of neighbours within the cutoff in the training data.
-            attributes: statistics of the attributes of the graphs, by name; None where not known.
+            attributes: statistics of the attributes of the graphs, by name; None if unknown.
 
         Raises:
             ConfigError: a user's conv cannot be imported, or its options are wrong.
@@ -205,7 +206,7 @@ class Trunk(nn.Module):
         self.films = nn.ModuleList(FiLM(features, count) for _ in range(films))
 
     def edges(self, batch: Batch) -> Edges:
-        """Compute the geometry of a batch, for all layers."""
+        """Compute the geometry of a batch, which all layers share."""
         links, vectors = pair_vectors(batch)
         lengths, basis = torch.linalg.vector_norm(vectors, dim=-1), self.basis
         directions = vectors / lengths.clamp(min=1e-6).unsqueeze(-1)
@@ -236,11 +237,11 @@ class Trunk(nn.Module):
         """Run a round; ``training.parallel.recompute_rounds`` replaces this method.
 
         Args:
-            run: the round.
-            layer: its number, from 0.
-            scalars: of the nodes, [N, F].
-            state: of the conv; None in the first round.
-            context: inputs of all rounds.
+            run: runs the round, as ``run_round`` does.
+            layer: number of the round, from 0.
+            scalars: features of the nodes, [N, F].
+            state: state of the conv; None in the first round.
+            context: inputs that are the same in all rounds.
 
         Returns:
             New scalars, [N, F], and the new state of the conv.
@@ -254,9 +255,9 @@ class Trunk(nn.Module):
 
         Args:
             layer: number of the round, from 0.
-            scalars: of the nodes, [N, F].
-            state: of the conv; None in the first round.
-            context: inputs of all rounds.
+            scalars: features of the nodes, [N, F].
+            state: state of the conv; None in the first round.
+            context: inputs that are the same in all rounds.
 
         Returns:
             New scalars, [N, F], and the new state of the conv.
@@ -286,10 +287,11 @@ class Trunk(nn.Module):
 
 
 class TargetBaseline(nn.Module):
-    """Turn a head's number into the target's unit: ``number * std + mean + elements``.
+    """Convert a head's output to the target's unit: ``number * std + mean + elements``.
 
-    ``elements`` is a number per element, averaged over the nodes of a graph (summed for total
-    energies), as in a linear regression over the composition. All parts are in the target's unit.
+    ``elements`` has one value per chemical element. The values of a graph's nodes are averaged
+    (summed for total energies), as in a linear regression over the composition. ``std``, ``mean``
+    and ``elements`` are in the target's unit.
     """
 
     mean: Tensor
@@ -310,7 +312,7 @@ class TargetBaseline(nn.Module):
     def forward(self, numbers: Tensor, batch: Batch) -> Tensor:
         """Return the prediction in the target's unit, fp64, of the shape of ``numbers``.
 
-        A sum over many atoms needs more digits than fp32 has to keep the head's small number.
+        A sum over many atoms is so large that fp32 would lose digits of the head's small output.
         """
         shift = self.elements.double()[batch.numbers].unsqueeze(-1)
         if self.level == "graph":
@@ -329,21 +331,21 @@ class HeadOutput:
     mean: Tensor
     """The prediction, [R, w]."""
     variance: Tensor | None = None
-    """Its variance, [R, 1], one for all components of a vector; None from a head without."""
+    """Its variance, [R, 1], one for all components of a vector; None if not predicted."""
 
 
 @dataclass(frozen=True)
 class HeadPlan:
-    """What a head is built from."""
+    """Inputs of the constructor of a head."""
 
     model: ModelConfig
-    """The trunk."""
+    """Settings of the trunk."""
     head: HeadConfig
-    """Its own settings."""
+    """Settings of the head."""
     total: bool
-    """Whether contributions of nodes add up to a total, else to their mean."""
+    """Whether the contributions of nodes are summed; otherwise they are averaged."""
     degree: float
-    """Mean number of neighbours in the training data."""
+    """Mean number of neighbours within the cutoff in the training data."""
 
 
 def _split_output(numbers: Tensor, batch: Batch | None = None, power: int = 0) -> HeadOutput:
@@ -352,9 +354,9 @@ def _split_output(numbers: Tensor, batch: Batch | None = None, power: int = 0) -
     The variance of a sum of independent contributions is the sum of their variances.
 
     Args:
-        numbers: prediction, and logit of the variance where the head has one, [R, 1] or [R, 2].
-        batch: sums the rows of each graph; None leaves them as they are.
-        power: 1 divides the sums by the number of nodes, 0 does not.
+        numbers: prediction, and logit of the variance if the head has one, [R, 1] or [R, 2].
+        batch: batch of these nodes, whose rows are summed by graph; None to sum nothing.
+        power: 1 to divide the sums by the number of nodes, 0 to leave them.
     """
     mean, raw = numbers[:, :1], numbers[:, 1:]
     variance = F.softplus(raw) if raw.shape[1] else None
@@ -366,7 +368,7 @@ def _split_output(numbers: Tensor, batch: Batch | None = None, power: int = 0) -
 
 
 class GraphHead(nn.Module):
-    """One number per graph: pooled features through an MLP, or pooled contributions."""
+    """Predicts one number per graph: an MLP of pooled features, or pooled outputs of an MLP."""
 
     def __init__(self, plan: HeadPlan) -> None:
         """Build the MLP."""
@@ -386,9 +388,9 @@ class GraphHead(nn.Module):
         """Predict one number per graph, [G, 1].
 
         Args:
-            features: of the trunk.
-            batch: of these nodes.
-            shared: layers that the heads of its branch share, [n, F] to [n, F].
+            features: output of the trunk.
+            batch: batch of these nodes.
+            shared: layers that all heads of the branch share, [n, F] to [n, F].
         """
         if self.contributes:
             attributes = self._fused_attributes(features, batch.graph_of_node)
@@ -411,10 +413,10 @@ class GraphHead(nn.Module):
 
 
 class NodeHead(nn.Module):
-    """One number per node, from that node's features, or after one more conv of its own."""
+    """Predicts one number per node from its features, optionally after another conv."""
 
     def __init__(self, plan: HeadPlan) -> None:
-        """Build the MLP, and the conv where there is one."""
+        """Build the MLP, and the conv if the head has one."""
         super().__init__()
         model = plan.model
         self.conv = self.norm = None
@@ -428,8 +430,8 @@ class NodeHead(nn.Module):
         """Predict one number per node, [N, 1].
 
         Args:
-            features: of the trunk.
-            batch: of these nodes.
+            features: output of the trunk.
+            batch: batch of these nodes.
             shared: not used; only graph heads share layers.
         """
         scalars = features.scalars
@@ -440,7 +442,7 @@ class NodeHead(nn.Module):
 
 
 class NodeVectorHead(nn.Module):
-    """One vector per node that rotates with the structure: mixed channels times a gate."""
+    """Predicts one vector per node that rotates with the structure: mixed channels times a gate."""
 
     def __init__(self, plan: HeadPlan) -> None:
         """Build the mix of channels and the gate."""
@@ -453,7 +455,7 @@ class NodeVectorHead(nn.Module):
         """Predict one vector per node, [N, 3].
 
         Args:
-            features: of the trunk; their vectors rotate with the structure.
+            features: output of the trunk; its vectors rotate with the structure.
             batch: not used.
             shared: not used; only graph heads share layers.
         """
@@ -480,13 +482,13 @@ def build_branch_mlps(model: ModelConfig, heads: Mapping[str, HeadConfig]) -> nn
 
 
 def branch_key(head: HeadConfig) -> str:
-    """Return the name of the module that a branch shares; torch accepts no empty name."""
+    """Return the module name of a branch's shared layers; torch rejects an empty name."""
     return f"branch_{head.branch}"
 
 
 Targets = Mapping[str, Mapping[str, Any]]
-"""Targets by name: ``TargetStats`` of a store, or the part of them that an ensemble keeps (without
-baselines per element, which are among its weights)."""
+"""Statistics of targets by name: ``TargetStats`` of a store, or the part of it that an ensemble
+stores (without baselines per element, which are among its weights)."""
 
 
 def variance_key(name: str) -> str:
@@ -499,8 +501,8 @@ class MultiHeadGNN(nn.Module):
 
     Outputs are in the targets' own units. Each head predicts the difference from a baseline (the
     mean, and by default one number per element), in units of the standard deviation of that
-    difference. Both were fitted on the training split and are kept as buffers. Forces and stress
-    are derivatives of the head of their energy.
+    difference. Baseline and standard deviation are fitted on the training split and stored as
+    buffers. Forces and stress are derivatives of the predicted energy.
     """
 
     def __init__(
@@ -512,18 +514,18 @@ class MultiHeadGNN(nn.Module):
         stats: Mapping[str, Any] | None = None,
         learn_weights: bool = False,
     ) -> None:
-        """Build the net; parameters come from torch's global generator.
+        """Build the model; initial parameters are drawn from torch's global generator.
 
         Args:
-            model: the trunk.
-            heads: heads by the name of their target.
+            model: settings of the trunk.
+            heads: settings of the heads by the name of their target.
             targets: statistics of the store's targets by name.
             stats: ``StoreStats``, for convs that scale by the degree and for attributes; None in a
-                net that loads its weights from a file.
+                model that loads its weights from a file.
             learn_weights: whether each head has a learned weight in the loss.
 
         Raises:
-            ConfigError: a target has the name of an attribute of torch modules, or a user's conv
+            ConfigError: a target's name is that of an attribute of torch modules, or the conv
                 lacks vectors or derivatives that a head needs.
         """
         super().__init__()
@@ -559,7 +561,7 @@ class MultiHeadGNN(nn.Module):
             self.heads[name] = HEADS[target["level"], target["shape"]](plan)
 
     def forward(self, batch: Batch, only: Collection[str] | None = None) -> dict[str, Tensor]:
-        """Predict every target, or ``only`` some.
+        """Predict every target, or those in ``only``.
 
         Returns:
             Predictions by target, [G, w] or [N, w], in the target's unit: fp64, but forces and
@@ -592,7 +594,7 @@ class MultiHeadGNN(nn.Module):
         return kept if torch.is_grad_enabled() else {n: v.detach() for n, v in kept.items()}
 
     def _predict_direct(self, batch: Batch, names: Collection[str]) -> dict[str, Tensor]:
-        """Predict targets that are no derivatives; as ``forward``."""
+        """Predict targets that are not derivatives; return them as ``forward`` does."""
         features = self.trunk(batch)
         predictions = {}
         for name in names:
@@ -615,7 +617,7 @@ class MultiHeadGNN(nn.Module):
         return gather(self.repulsion(batch, features.edges).double(), batch)
 
     def std(self, name: str) -> Tensor:
-        """Return a target's standard deviation around its baseline, in its unit, a scalar."""
+        """Return a target's standard deviation around its baseline, in its own unit, a scalar."""
         spread: Tensor = self.baselines[name].get_buffer("std")
         return spread
 
@@ -623,7 +625,7 @@ class MultiHeadGNN(nn.Module):
 def _energies_of_derivatives(
     model: ModelConfig, heads: Mapping[str, HeadConfig], targets: Targets
 ) -> dict[str, str]:
-    """Return the energy of each head that is a derivative, by name of the head.
+    """Return the energy target of each head that predicts a derivative, by name of the head.
 
     Raises:
         ConfigError: the conv has no vectors or derivatives for a head that needs them.

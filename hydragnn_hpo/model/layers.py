@@ -1,4 +1,4 @@
-"""Layers that all parts of a net share: perceptron, activation, norms, pooling, bf16 rules.
+"""Layers that all parts of a model use: perceptron, activation, norms, pooling, bf16 rules.
 
 Under ``torch.autocast`` linear maps run in bf16; the scalars of the nodes, geometry and sums over
 whole graphs keep the dtype of the weights.
@@ -21,7 +21,7 @@ from hydragnn_hpo.data import Batch
 
 
 def to_float32(values: Tensor) -> Tensor:
-    """Return bf16 numbers as fp32, before many of them are added up."""
+    """Convert bf16 to fp32, before many values are summed; return other dtypes unchanged."""
     return values.float() if values.dtype is torch.bfloat16 else values
 
 
@@ -34,15 +34,15 @@ def without_autocast(like: Tensor) -> AbstractContextManager[object]:
 
 
 def apply_without_autocast(function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
-    """Apply a function without autocast, to fp32 in place of bf16 inputs."""
+    """Apply a function without autocast, with bf16 inputs converted to fp32."""
     with without_autocast(inputs[0]):
         return function(*map(to_float32, inputs))
 
 
 def apply_with_float32_output(chain: nn.Sequential, values: Tensor) -> Tensor:
-    """Apply a chain of maps, the last one in the dtype of its weights.
+    """Apply a chain of layers, the last one in the dtype of its weights.
 
-    The output of a head is of order 1, and bf16 would round it to 8 bits: too few.
+    bf16 would round the output of a head to 8 bits, which is too coarse for a prediction.
     """
     if not torch.is_autocast_enabled(values.device.type):
         result: Tensor = chain(values)
@@ -54,9 +54,9 @@ def apply_with_float32_output(chain: nn.Sequential, values: Tensor) -> Tensor:
 
 
 def unify_dtypes(tensors: Sequence[Tensor]) -> Sequence[Tensor]:
-    """Return fp32 tensors as bf16 if any tensor is bf16: a kernel takes one dtype.
+    """Convert fp32 tensors to bf16 if any tensor is bf16, as kernels take a single dtype.
 
-    torch's kernels that sum over neighbours add bf16 in fp32, and round once.
+    torch's kernels for sums over neighbours accumulate bf16 in fp32 and round once.
     """
     if torch.bfloat16 not in [tensor.dtype for tensor in tensors]:
         return tensors
@@ -84,24 +84,24 @@ class Padding:
         return cls(owner * longest + row, is_node)
 
     def block(self, values: Tensor, fill: float = 0.0) -> Tensor:
-        """Pad: [N, ...] to [G, n, ...], with ``fill`` in rows without a node."""
+        """Return padded blocks: [N, ...] to [G, n, ...], with ``fill`` in rows without a node."""
         flat = values.new_full((self.is_node.numel(), *values.shape[1:]), fill)
         return flat.index_copy(0, self.place, values).view(*self.is_node.shape, *values.shape[1:])
 
     def nodes(self, block: Tensor) -> Tensor:
-        """Undo ``block``: [G, n, ...] to [N, ...]."""
+        """Return the rows of the nodes, the inverse of ``block``: [G, n, ...] to [N, ...]."""
         return block.reshape(-1, *block.shape[2:]).index_select(0, self.place)
 
 
 def pool_sum(values: Tensor, batch: Batch) -> Tensor:
-    """Sum the rows of each graph: [N, F] to [G, F], in fp32 where they are bf16."""
+    """Sum the rows of each graph: [N, F] to [G, F]; bf16 is summed and returned in fp32."""
     values = to_float32(values)
     zeros = values.new_zeros(batch.num_graphs, values.shape[1])
     return zeros.index_add(0, batch.graph_of_node, values)
 
 
 def node_counts(values: Tensor, batch: Batch) -> Tensor:
-    """Count the nodes of each graph, at least 1, [G, 1], in the dtype of ``values``; not bf16."""
+    """Count the nodes of each graph, at least 1, [G, 1], in the dtype of ``pool_sum(values)``."""
     return pool_sum(values.new_ones(values.shape[0], 1), batch).clamp(min=1.0)
 
 
@@ -143,20 +143,20 @@ class AttentionPool(nn.Module):
 
 
 POOLS = {"mean": pool_mean, "sum": pool_sum, "max": pool_max}
-"""Functions of (values [N, F], batch) to [G, F], by ``pool`` of a head."""
+"""Functions from (values [N, F], batch) to [G, F], by the setting ``pool`` of a head."""
 
 
 class ShiftedSoftplus(nn.Module):
-    """Softplus moved down so that 0 stays 0. Source: arXiv:1706.08566, section 3."""
+    """Softplus minus ln 2, which maps 0 to 0. Source: arXiv:1706.08566, section 3."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Apply to each element; the shape stays."""
+        """Apply to each element; return a tensor of the same shape."""
         result: Tensor = _ShiftedSoftplus.apply(x)  # type: ignore[no-untyped-call]
         return result
 
 
 class _ShiftedSoftplus(Function):
-    """Shift the softplus in place, so that the pass makes one array."""
+    """Shift the softplus in place, so that the forward pass allocates a single array."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -170,7 +170,7 @@ class _ShiftedSoftplus(Function):
 
 
 def mlp(widths: Sequence[int], activation: Callable[[], nn.Module] = nn.SiLU) -> nn.Sequential:
-    """Chain linear maps through ``widths`` (input, hidden ..., output), activated in between."""
+    """Chain linear maps of ``widths`` (input, hidden ..., output) with activations in between."""
     layers: list[nn.Module] = []
     for inputs, outputs in zip(widths, widths[1:], strict=False):
         layers.extend((nn.Linear(inputs, outputs), activation()))
@@ -178,10 +178,10 @@ def mlp(widths: Sequence[int], activation: Callable[[], nn.Module] = nn.SiLU) ->
 
 
 class NodeNorm(nn.Module):
-    """A norm over the channels of each node: torch's own."""
+    """Apply a norm of torch to the channels of each node."""
 
     def __init__(self, norm: nn.Module) -> None:
-        """Wrap a norm, so that all norms take ``(values, batch)``."""
+        """Wrap ``norm``, so that it takes ``(values, batch)`` as all norms here do."""
         super().__init__()
         self.norm = norm
 
@@ -192,20 +192,20 @@ class NodeNorm(nn.Module):
 
 
 class GraphNorm(nn.Module):
-    """Centre and scale each channel over the nodes of one graph; how far it centres is learned.
+    """Subtract a learned share of each channel's mean over a graph's nodes, and scale it.
 
     Source: Cai et al. (2021), arXiv:2009.03294, eq. 6.
     """
 
     def __init__(self, features: int) -> None:
-        """Begin with full centring, ``keep`` = 1."""
+        """Initialise ``keep``, the share of the mean that is subtracted, to 1."""
         super().__init__()
         self.weight = nn.Parameter(torch.ones(features))
         self.bias = nn.Parameter(torch.zeros(features))
         self.keep = nn.Parameter(torch.ones(features))
 
     def forward(self, values: Tensor, batch: Batch) -> Tensor:
-        """Normalise, [N, F]; at first a single atom becomes its bias."""
+        """Normalise, [N, F]; while ``keep`` is 1 a graph of one node yields ``bias``."""
         mean = pool_mean(values, batch).index_select(0, batch.graph_of_node)
         moved = values - self.keep * mean
         variance = pool_mean(moved.square(), batch).index_select(0, batch.graph_of_node)

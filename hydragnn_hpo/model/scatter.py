@@ -1,8 +1,8 @@
 """Scatter and gather: plain, filtered and weighted sums, maxima and minima over neighbours.
 
-Sums can be differentiated twice, for forces and their training. A private autograd function keeps
-only its inputs for the backward pass, and computes its gradients by other functions of this file,
-so that these can be differentiated again. Its last arguments are the six tensors of
+Sums can be differentiated twice, which the training of forces needs. Each private autograd function
+keeps only its inputs for the backward pass and computes its gradients by other functions of this
+file, so that the gradients can be differentiated again. Its last arguments are the six tensors of
 ``Links.arrays``, or some of them.
 
 Shapes: N nodes, E edges, P rows of a filter (E, or E / 2 for one row per pair of edges),
@@ -20,30 +20,30 @@ from torch.autograd import Function
 from hydragnn_hpo.model.layers import unify_dtypes, without_autocast
 
 Gradients = tuple[Tensor | None, ...]
-"""What ``backward`` of an autograd function returns: the gradient of every input of ``forward``, in
-their order and of their shapes; None for inputs that need none, such as indices."""
+"""Return type of ``backward`` of an autograd function: the gradient of each input of ``forward``,
+in that order and of the input's shape; None for inputs without a gradient, such as indices."""
 
 
 @dataclass(frozen=True, eq=False)
 class Links:
-    """Which node each edge leaves and enters, and the edges in the order of both."""
+    """Sender and receiver of every edge, and the edges sorted by either."""
 
     sender: Tensor
     """Node that sends, [E]."""
     receiver: Tensor
     """Node that receives, [E]."""
     by_receiver: Tensor
-    """Edges in the order of their receivers, [E]."""
+    """Edges sorted by receiver, [E]."""
     receiver_starts: Tensor
-    """Where each receiver's edges begin in that order, and the end, [N + 1]."""
+    """Position in ``by_receiver`` where the edges of each receiver begin, and the end, [N + 1]."""
     by_sender: Tensor
-    """Edges in the order of their senders, [E]."""
+    """Edges sorted by sender, [E]."""
     sender_starts: Tensor
-    """Where each sender's edges begin in that order, and the end, [N + 1]."""
+    """Position in ``by_sender`` where the edges of each sender begin, and the end, [N + 1]."""
 
     @property
     def arrays(self) -> tuple[Tensor, ...]:
-        """Return the fields as autograd functions take them.
+        """Return the fields in the order in which autograd functions take them.
 
         Returns:
             Sender, receiver, order by receiver, receivers' starts, order by sender, senders'
@@ -70,7 +70,7 @@ def build_paired_links(sender: Tensor, receiver: Tensor, order: Tensor, num_node
     Args:
         sender: node that sends, in pairs, [E].
         receiver: node that receives, in pairs, [E].
-        order: edges in the order of their receivers, [E].
+        order: edges sorted by receiver, [E].
         num_nodes: N.
     """
     nodes = torch.arange(num_nodes + 1, device=receiver.device)
@@ -79,16 +79,16 @@ def build_paired_links(sender: Tensor, receiver: Tensor, order: Tensor, num_node
 
 
 def build_sorted_links(sender: Tensor, receiver: Tensor, order: Tensor, starts: Tensor) -> Links:
-    """Return the links of edges in pairs whose order by receiver is known.
+    """Return the links of edges in pairs, given their order by receiver.
 
     Args:
         sender: node that sends, in pairs, [E].
         receiver: node that receives, in pairs, [E].
-        order: edges in the order of their receivers, [E].
-        starts: where each receiver's edges begin in that order, and the end, [N + 1].
+        order: edges sorted by receiver, [E].
+        starts: position in ``order`` where the edges of each receiver begin, and the end, [N + 1].
     """
     half = order.shape[0] // 2
-    # The reverses of a node's incoming edges are its outgoing ones: both orders have equal starts.
+    # A node's outgoing edges are the reverses of its incoming ones, so both orders share starts.
     reverse_order = torch.where(order < half, order + half, order - half)
     return Links(sender, receiver, order, starts, reverse_order, starts)
 
@@ -114,7 +114,7 @@ def gather_nodes(values: Tensor, links: Links, end: str) -> Tensor:
 
     Args:
         values: of the nodes, [N, ...].
-        links: which node each edge leaves and enters.
+        links: sender and receiver of every edge.
         end: ``sender`` or ``receiver``.
 
     Returns:
@@ -132,31 +132,31 @@ def sum_messages(messages: Tensor, links: Links) -> Tensor:
 
 
 def sum_ends(receiver: Tensor, sender: Tensor, pair: Tensor | None, links: Links) -> Tensor:
-    """Add values of both ends and of the pair on each edge: ``a_i + b_j + c_ij``, [E, F].
+    """Add for each edge values of both ends and of its pair: ``a_i + b_j + c_ij``, [E, F].
 
     Args:
-        receiver: ``a``, added to the edges that a node receives, [N, F].
-        sender: ``b``, added to the edges that a node sends, [N, F].
-        pair: ``c``, of both edges of a pair, [E / 2, F], or of edges, [E, F]; None adds nothing.
-        links: which node each edge leaves and enters.
+        receiver: ``a``, values of nodes, added to the edges that they receive, [N, F].
+        sender: ``b``, values of nodes, added to the edges that they send, [N, F].
+        pair: ``c``, one row per pair, [E / 2, F], or per edge, [E, F]; None adds nothing.
+        links: sender and receiver of every edge.
     """
     pair = receiver.new_zeros(0, receiver.shape[1]) if pair is None else pair
     return apply_function(_SumEnds, receiver, sender, pair, *links.arrays)
 
 
 def filter_senders(values: Tensor, filters: Tensor, links: Links) -> Tensor:
-    """Filter the row of each edge's sender: ``filter_ij * value_j``, [E, F].
+    """Multiply the row of each edge's sender by its filter: ``filter_ij * value_j``, [E, F].
 
     Args:
         values: of the nodes, [N, F].
         filters: of the edges, [E, F], or one for both edges of a pair, [E / 2, F].
-        links: which node each edge leaves and enters.
+        links: sender and receiver of every edge.
     """
     return apply_function(_FilterSenders, values, filters, *links.arrays)
 
 
 def multiply_by_filters(messages: Tensor, filters: Tensor) -> Tensor:
-    """Multiply messages of edges, [E, F], by filters of pairs, [E / 2, F], or of edges."""
+    """Multiply messages of edges, [E, F], by filters of pairs, [E / 2, F], or of edges, [E, F]."""
     if not messages.shape[0]:
         return messages * filters
     return (messages.view(-1, *filters.shape[:1], messages.shape[1]) * filters).view_as(messages)
@@ -168,7 +168,7 @@ def filtered_sum(values: Tensor, filters: Tensor, links: Links) -> Tensor:
     Args:
         values: of the nodes, [N, F] or [N, C, F].
         filters: of the edges, [E, F], or one for both edges of a pair, [E / 2, F].
-        links: which node each edge leaves and enters.
+        links: sender and receiver of every edge.
 
     Returns:
         [N, F] or [N, C, F].
@@ -182,20 +182,20 @@ def outer_sum(messages: Tensor, components: Tensor, links: Links) -> Tensor:
     Args:
         messages: of the edges, [E, F].
         components: of the edges, [E, C]: a direction, spherical harmonics.
-        links: which node each edge leaves and enters.
+        links: sender and receiver of every edge.
 
     Returns:
-        [N, C, F]; no array of E * C * F is made.
+        [N, C, F]; no array of E * C * F numbers is allocated.
     """
     _, r, by_r, r_starts, _, _ = links.arrays
     return apply_function(_OuterSum, messages, components, r, by_r, r_starts)
 
 
 def apply_function(function: type[Function], *inputs: Tensor) -> Tensor:
-    """Apply an autograd function to tensors of one dtype, bf16 where any of them is.
+    """Apply an autograd function to inputs of one dtype: bf16 if any of them is bf16.
 
-    Autocast is off inside, as its rules differ between GPUs and CPUs: a function returns the dtype
-    of its inputs, and receives gradients of that dtype.
+    Autocast is off inside, as its rules differ between GPUs and CPUs. So the result and its
+    gradient have the dtype of the inputs.
     """
     with without_autocast(inputs[0]):
         result: Tensor = function.apply(*unify_dtypes(inputs))  # type: ignore[no-untyped-call]
@@ -203,10 +203,10 @@ def apply_function(function: type[Function], *inputs: Tensor) -> Tensor:
 
 
 def reverse_links(links: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """Return the arrays of links whose edges point the other way.
+    """Return the arrays of the links with sender and receiver exchanged.
 
     Returns:
-        As ``Links.arrays``.
+        Six tensors in the order of ``Links.arrays``.
     """
     s, r, by_r, r_starts, by_s, s_starts = links
     return r, s, by_s, s_starts, by_r, r_starts
@@ -215,12 +215,12 @@ def reverse_links(links: Sequence[Tensor]) -> tuple[Tensor, ...]:
 def segment_sum(
     values: Tensor, order: Tensor, starts: Tensor, weights: Tensor | None = None
 ) -> Tensor:
-    """Sum the rows of each segment by ``embedding_bag``, torch's quickest kernel for it.
+    """Sum the rows of each segment by ``embedding_bag``, torch's fastest kernel for it.
 
     Args:
         values: rows, [n, ...].
-        order: rows in the order of their segments, [n].
-        starts: where each segment begins in that order, and the end, [s + 1].
+        order: rows sorted by segment, [n].
+        starts: position in ``order`` where each segment begins, and the end, [s + 1].
         weights: factor of each entry of ``order``, [n]; None for 1.
 
     Returns:
@@ -254,8 +254,8 @@ class _GatherNodes(Function):
             ctx: keeps the inputs for ``backward``.
             values: of the nodes, [N, ...].
             index: the end of each edge, [E].
-            order: edges in the order of that end, [E].
-            starts: where each node begins in that order, and the end, [N + 1].
+            order: edges sorted by that end, [E].
+            starts: position in ``order`` where the edges of each node begin, and the end, [N + 1].
 
         Returns:
             [E, ...].
@@ -279,8 +279,8 @@ class _SumMessages(Function):
             ctx: keeps the inputs for ``backward``.
             values: of the edges, [E, ...].
             index: the end of each edge, [E].
-            order: edges in the order of that end, [E].
-            starts: where each node begins in that order, and the end, [N + 1].
+            order: edges sorted by that end, [E].
+            starts: position in ``order`` where the edges of each node begin, and the end, [N + 1].
 
         Returns:
             [N, ...].
@@ -294,11 +294,11 @@ class _SumMessages(Function):
 
 
 class _SumEnds(Function):
-    """``sum_ends``; ``pair`` has no rows where there is none."""
+    """``sum_ends``; ``pair`` has no rows if nothing is added per pair."""
 
     @staticmethod
     def forward(ctx: Any, receiver: Tensor, sender: Tensor, pair: Tensor, *links: Tensor) -> Tensor:
-        """Add rows of both ends and of the pair on each edge.
+        """Add for each edge the rows of both ends and of its pair.
 
         Args:
             ctx: keeps the inputs for ``backward``.
@@ -343,7 +343,7 @@ class _FilterSenders(Function):
 
     @staticmethod
     def forward(ctx: Any, values: Tensor, filters: Tensor, *links: Tensor) -> Tensor:
-        """Filter the row of each edge's sender.
+        """Multiply the row of each edge's sender by the edge's filter.
 
         Args:
             ctx: keeps the inputs for ``backward``.
@@ -372,7 +372,7 @@ class _FilterSenders(Function):
 
 
 def _components(values: Tensor) -> tuple[Tensor, ...]:
-    """Split [N, C, F] into C of [N, F]: one component at a time fits into the processor's cache."""
+    """Split [N, C, F] into C tensors [N, F]: one component at a time fits into the CPU cache."""
     return values.unbind(1) if values.dim() == 3 else (values,)
 
 
@@ -464,7 +464,7 @@ def add_products(total: Tensor, rows: Tensor, others: Tensor) -> None:
 
 
 class _FilterGradient(Function):
-    """Gradient of ``filtered_sum`` for its filters: ``value_j * grad_i``, summed over pairs."""
+    """Filter gradient of ``filtered_sum``: ``value_j * grad_i``, summed over edges of a pair."""
 
     @staticmethod
     def forward(ctx: Any, values: Tensor, grad: Tensor, like: Tensor, *links: Tensor) -> Tensor:
@@ -505,7 +505,7 @@ class _OuterSum(Function):
             ctx: keeps the inputs for ``backward``.
             messages: of the edges, [E, F].
             components: of the edges, [E, C].
-            links: receiver, its order and starts.
+            links: receivers, edges sorted by receiver, and their starts, see ``Links``.
 
         Returns:
             [N, C, F].
@@ -537,7 +537,7 @@ def outer_sum_gradients(
         messages: its input, [E, F].
         components: its input, [E, C].
         grad: gradient of its output, [N, C, F].
-        links: receiver, its order and starts.
+        links: receivers, edges sorted by receiver, and their starts, see ``Links``.
         needed: whether the gradients of messages and of components are needed.
 
     Returns:
@@ -555,14 +555,14 @@ def outer_sum_gradients(
 
 
 def segment_max(messages: Tensor, links: Links) -> Tensor:
-    """Return the largest message that each node receives, or 0 where none is above.
+    """Return the maximum of 0 and the messages that each node receives.
 
-    With this floor a message of 0 equals no message, so that nothing jumps when a neighbour, whose
-    message is weighted by its envelope, crosses the cutoff.
+    With this floor a message of 0 has the effect of no message, so that the result is continuous
+    when a neighbour, whose message is weighted by its envelope, crosses the cutoff.
 
     Args:
         messages: of the edges, [E, F].
-        links: which node each edge leaves and enters.
+        links: sender and receiver of every edge.
 
     Returns:
         [N, F], >= 0. Equal messages share the gradient, so that equivalent atoms get equal forces;
@@ -572,7 +572,7 @@ def segment_max(messages: Tensor, links: Links) -> Tensor:
 
 
 def segment_min(messages: Tensor, links: Links) -> Tensor:
-    """Return the smallest message that each node receives, or 0 where none is below, [N, F]."""
+    """Return the minimum of 0 and the messages that each node receives, [N, F], <= 0."""
     return _segment_extreme(messages, links, "amin")
 
 
@@ -623,7 +623,7 @@ def weighted_sum(values: Tensor, weights: Tensor, links: Links) -> Tensor:
     Args:
         values: of the nodes, [N, F]; head h owns the h-th of H equal parts of the channels.
         weights: of the edges, [E, H], or one for both edges of a pair, [P, H].
-        links: which node each edge leaves and enters.
+        links: sender and receiver of every edge.
 
     Returns:
         [N, F].
@@ -674,7 +674,7 @@ class _WeightedSum(Function):
 
 
 class _WeightGradient(Function):
-    """Gradient of ``weighted_sum`` for its weights: products of rows, summed over channels."""
+    """Weight gradient of ``weighted_sum``: products of rows, summed over channels."""
 
     @staticmethod
     def forward(ctx: Any, values: Tensor, grad: Tensor, like: Tensor, *links: Tensor) -> Tensor:

@@ -115,7 +115,7 @@ def coupled_sum(values: Tensor, filters: Tensor, mixing: Tensor, links: Links) -
         values: of the nodes, [N, A, F].
         filters: of the edges, [E, F], or one for both edges of a pair, [E / 2, F].
         mixing: matrices of the edges, from components of a sender to those of a sum, [E, B, A].
-        links: which node each edge leaves and enters.
+        links: sender and receiver of every edge.
 
     Returns:
         [N, B, F].

@@ -1,4 +1,4 @@
-"""One trial: configuration in, result out; the same mathematics on any number of ranks."""
+"""Training of one trial, from configuration to result, on any number of ranks."""
 
 from typing import TYPE_CHECKING
 

@@ -1,6 +1,7 @@
 """Speed and correctness of all-reduce over the ranks of a job: the job ``probe``.
 
-The ranks join as those of a trial do. ``campaign.network_probe`` compares the measurements.
+The ranks join in the same way as those of a trial. ``campaign.network_probe`` compares the
+measurements.
 """
 
 import json
@@ -22,9 +23,10 @@ from hydragnn_hpo.files import read_json, write_json
 from hydragnn_hpo.training.ddp import Ranks, join_ranks
 
 LATENCY_BYTES = 8
-"""Size of a short sum."""
+"""Size of a short sum in bytes."""
 LATENCY_SAMPLES, SUMS_PER_SAMPLE = 40, 5
-"""Samples of short sums, and sums in each: waiting for a device takes as long as one sum."""
+"""Number of samples of short sums, and of sums in each: waiting for a device takes as long as a
+sum."""
 
 BANDWIDTH_SAMPLES = 5
 """Samples of one long sum each."""
@@ -48,7 +50,7 @@ class ProbeSpec(TypedDict):
     one_host: bool
     """Whether all ranks share a host."""
     seconds: float
-    """How long ranks wait for each other."""
+    """How long ranks wait for each other, in seconds."""
 
 
 class RankReport(TypedDict):
@@ -67,7 +69,7 @@ class RankReport(TypedDict):
     seconds: list[float]
     """Median time of a sum of each size."""
     network: str
-    """The network that its library uses; empty if unknown."""
+    """Network that NCCL, RCCL or gloo uses; empty if unknown."""
 
 
 class RankCheck(TypedDict):
@@ -87,9 +89,9 @@ class BandwidthPoint(TypedDict):
     bytes: int
     """Size of the sum."""
     seconds: float
-    """Time of the slowest rank."""
+    """Median time on the slowest rank."""
     bus_bytes_per_second: float
-    """Bandwidth of the slowest wire, see ``merge_reports``."""
+    """Bandwidth of the slowest link, see ``merge_reports``."""
 
 
 class AllReduceReport(TypedDict):
@@ -111,7 +113,7 @@ def job_main(spec: ProbeSpec) -> int:
     """Sum over all ranks and report correctness and speed; the entry point of agents.
 
     Returns:
-        0; a rank that fails raises after it has written the answer ``{"error": sentence}``.
+        0; a rank that fails writes the answer ``{"error": sentence}`` and raises.
     """
     answer, rank = Path(spec["answer"]), int(os.environ.get("RANK", "0"))
     log.configure(rank=rank)
@@ -174,10 +176,10 @@ def _median_seconds(ranks: Ranks, size: int, samples: int, sums: int) -> float:
     """Return the median time of one sum of zeros in seconds.
 
     Args:
-        ranks: all of the job.
+        ranks: this rank among those of the job.
         size: bytes of the summed array.
         samples: number of measurements.
-        sums: number of sums in each, whose time is divided by it.
+        sums: number of sums in each measurement.
     """
     values = torch.zeros(size // _FLOAT_BYTES, device=ranks.device)
     for _ in range(WARM_UP):
@@ -214,7 +216,7 @@ def _send_report(ranks: Ranks, report: RankReport, answer: Path) -> None:
 def merge_reports(reports: Sequence[RankReport]) -> AllReduceReport:
     """Merge the reports of all ranks; times are those of the slowest rank.
 
-    Bus bandwidth is the bandwidth of the slowest wire for any number of ranks p: bytes over
+    Bus bandwidth is the bandwidth of the slowest link for any number of ranks p: bytes over
     seconds, times 2 (p - 1) / p. Source: NVIDIA nccl-tests, doc/PERFORMANCE.md.
     """
     world, sizes = len(reports), reports[0]["sizes"]
@@ -244,8 +246,8 @@ def _used_network(nccl_log: Path, ranks: Ranks) -> str:
 def parse_network(text: str) -> str:
     """Return the name of the network in a log of NCCL or RCCL; empty if it has none.
 
-    There is no other way to learn it; Law 2 forbids only numbers from logs. Newer versions log
-    ``Using network NAME``, older ones only which of their plugins found a device.
+    NCCL reports the network only in its log; Law 2 forbids to parse logs for numbers, not for
+    names. Newer versions log ``Using network NAME``, older ones the plugin that found a device.
     """
     match = _USED.search(text) or _CHOSEN.search(text)
     return match[1] if match else ""

@@ -1,4 +1,4 @@
-"""Checkpoint files: safetensors whose header carries the rest as JSON."""
+"""Checkpoint files: safetensors, with all other state as JSON in the header."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -25,11 +25,11 @@ _TYPES = {
     torch.uint8: "U8",
     torch.bool: "BOOL",
 }
-"""Names of torch's dtypes in the format."""
+"""Names of torch's dtypes in the safetensors format."""
 
 
 class CheckpointWriter(TypedDict):
-    """What wrote a checkpoint; for people, nothing depends on it."""
+    """Versions and ranks that wrote a checkpoint; only for information, no code depends on it."""
 
     hydragnn_hpo: str
     """Version of this package."""
@@ -44,45 +44,45 @@ class CheckpointWriter(TypedDict):
     shard: str
     """``parallel.shard``."""
     tensor: int
-    """Ranks that share layers."""
+    """Number of ranks that share layers."""
 
 
 class CheckpointState(TypedDict):
-    """The part of a checkpoint that is no tensor, as JSON holds it."""
+    """The JSON part of a checkpoint: everything except the tensors."""
 
     progress: dict[str, Any]
     """Fields of ``Progress``."""
     schedule: ScheduleState
-    """Of the learning rate."""
+    """State of the learning rate schedule."""
     seed: int
-    """Of the trial."""
+    """Seed of the trial."""
     made_by: CheckpointWriter
-    """What wrote it."""
+    """Versions and ranks that wrote the checkpoint."""
     folder: NotRequired[str]
-    """Name of the folder of a sharded checkpoint, beside the file that holds this."""
+    """Name of a sharded checkpoint's folder, which is next to the JSON file with this state."""
 
 
 def write_checkpoint(path: Path, tensors: Mapping[str, Tensor], state: CheckpointState) -> None:
-    """Write tensors and plain state into one file, whole or not at all.
+    """Write tensors and JSON state into one file, atomically.
 
-    The library's own ``save`` builds the whole file in memory and holds the interpreter's lock for
-    that time (0.2 s for 200 MB), which stops the training in the main thread.
+    The ``save`` of safetensors builds the whole file in memory and holds the GIL meanwhile (0.2 s
+    for 200 MB), which blocks the training in the main thread.
 
     Args:
-        path: of the file, which is replaced.
-        tensors: by name, on any device, of the dtypes in ``_TYPES``.
-        state: everything else.
+        path: the file; an existing one is replaced.
+        tensors: tensors by name, on any device, of the dtypes in ``_TYPES``.
+        state: everything that is not a tensor.
 
     Source: the format in huggingface.co/docs/safetensors.
 
     Raises:
-        StorageError: the disk is full or the folder not writable; the old file stays.
+        StorageError: the disk is full or the folder not writable; the old file is kept.
     """
     write_pieces(path, _pieces(tensors, state))
 
 
 def _pieces(tensors: Mapping[str, Tensor], state: CheckpointState) -> Iterator[bytes | memoryview]:
-    """Yield the header's length, the header, and every tensor; wide dtypes first, to align them."""
+    """Yield header length and header, then every tensor; widest dtypes first, for alignment."""
     order = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
     header: dict[str, Any] = {"__metadata__": {"state": json.dumps(state)}}
     end = 0
@@ -103,10 +103,10 @@ def _pieces(tensors: Mapping[str, Tensor], state: CheckpointState) -> Iterator[b
 
 
 def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], CheckpointState]:
-    """Read a checkpoint of one file.
+    """Read a checkpoint that is a single file.
 
     Returns:
-        Tensors by name, on the CPU, and the plain state, whose keys are not checked.
+        Tensors by name, on the CPU, and the JSON state, whose keys are not checked.
 
     Raises:
         StorageError: the file is missing or damaged.
@@ -121,10 +121,10 @@ def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], CheckpointState]:
 
 
 def read_state(path: Path) -> CheckpointState:
-    """Read the plain state of a checkpoint without its tensors.
+    """Read the JSON state of a checkpoint without its tensors.
 
     Returns:
-        The plain state, whose keys are not checked.
+        The JSON state, whose keys are not checked.
 
     Raises:
         StorageError: the file is missing or damaged.
@@ -144,7 +144,7 @@ def _unreadable(path: Path, error: Exception) -> StorageError:
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, Tensor]:
-    """Name the tensors of an optimizer's state, independent of its groups.
+    """Return the tensors of an optimizer's state by names that do not depend on its groups.
 
     Returns:
         Tensors by ``optimizer/PARAMETER/NAME``, such as ``optimizer/trunk.embedding.weight/step``.
@@ -161,12 +161,12 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer, model: nn.Module) -> dic
 def load_optimizer(
     optimizer: torch.optim.Optimizer, model: nn.Module, tensors: Mapping[str, Tensor]
 ) -> None:
-    """Load the tensors of an optimizer's state; its settings stay as they are.
+    """Load the tensors of an optimizer's state; its settings do not change.
 
     Args:
-        optimizer: of the parameters of ``model``.
-        model: names the parameters.
-        tensors: of a checkpoint; those under ``optimizer/`` are used.
+        optimizer: optimizer of the parameters of ``model``.
+        model: provides the names of the parameters.
+        tensors: tensors of a checkpoint by name; only those under ``optimizer/`` are used.
     """
     states: dict[int, dict[str, Tensor]] = {}
     indices = {name: index for index, name in enumerate(_parameter_names(optimizer, model))}
@@ -183,7 +183,7 @@ def _parameter_names(optimizer: torch.optim.Optimizer, model: nn.Module) -> list
 
 
 def add_prefix(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tensors by ``prefix/NAME``.
+    """Return tensors under the names ``prefix/NAME``.
 
     Returns:
         The same tensors, not copied.

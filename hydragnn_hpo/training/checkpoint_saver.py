@@ -1,4 +1,4 @@
-"""Save checkpoints while a training continues: copy them at once, write them in a thread."""
+"""Save checkpoints while a training continues: copy the tensors, then write them in a thread."""
 
 import copy
 import functools
@@ -38,20 +38,20 @@ logger = logging.getLogger(__name__)
 
 
 class BackgroundJob:
-    """Runs one job at a time in a thread; the next call raises the error of the last job."""
+    """Runs one job at a time in a thread; ``start`` and ``wait`` raise the last job's error."""
 
     def __init__(self) -> None:
-        """Begin without a job."""
+        """Start without a job."""
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
 
     @property
     def busy(self) -> bool:
-        """Whether the job still runs."""
+        """Whether a job is running."""
         return self._thread is not None and self._thread.is_alive()
 
     def start(self, job: Callable[[], None]) -> None:
-        """Wait for the last job, raise its error if it had one, and begin another job."""
+        """Wait for the last job, raise its error if it failed, and start another job."""
         self.wait()
         self._thread = threading.Thread(
             target=self._run, args=(job,), name="checkpoint", daemon=True
@@ -65,7 +65,7 @@ class BackgroundJob:
             self._error = error
 
     def wait(self, seconds: float | None = None) -> None:
-        """Wait until the job ends, or for some seconds, and raise its error if it had one."""
+        """Wait until the job ends, or for ``seconds``, and raise its error if it failed."""
         if self._thread is not None:
             self._thread.join(seconds)
         error, self._error = self._error, None
@@ -74,11 +74,11 @@ class BackgroundJob:
 
 
 BEST, LAST, POINTER, FOLDER = "best.safetensors", "last.safetensors", "last.json", "sharded-"
-"""Files of the best epoch and of the last checkpoint; of a sharded one, the file that names its
-folder, and the beginning of that name."""
+"""Files of the best epoch and of the last checkpoint; for a sharded checkpoint, the file with the
+name of its folder, and the prefix of that name."""
 
 _PAUSE_SHARE = 0.05
-"""Largest share of its time that a training pauses for checkpoints; a period of 0 overrides it."""
+"""Largest share of its time that a training pauses for checkpoints; ignored if ``every`` is 0."""
 
 
 _GRACE_SECONDS = 5.0
@@ -96,11 +96,11 @@ class LoadedCheckpoint:
     """A checkpoint whose tensors were loaded into the training."""
 
     origin: Origin
-    """Its kind."""
+    """Kind of the checkpoint."""
     state: CheckpointState
-    """Everything that is no tensor."""
+    """Everything that is not a tensor."""
     best: dict[str, Tensor]
-    """Weights of the best epoch by name; empty but on rank 0 where weights are sharded."""
+    """Weights of the best epoch by name; if weights are sharded, empty on all ranks except 0."""
 
 
 class CheckpointSaver:
@@ -115,23 +115,23 @@ class CheckpointSaver:
         every: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Count the time to the first checkpoint from now.
+        """Start the period until the first checkpoint.
 
         Args:
             train_state: tensors to save.
             ranks: this rank among the others.
             record: writes a record; called by the thread when a checkpoint is on disk.
             every: seconds between checkpoints; 0 for as many as possible.
-            clock: in seconds.
+            clock: returns a time in seconds.
         """
         self.train_state, self.ranks, self.record = train_state, ranks, record
         self.every, self.clock, self.is_sharded = every, clock, train_state.is_sharded
         self.seconds = 0.0
-        """Time from the beginning of the last checkpoint until it was on disk."""
+        """Time from the start of the last checkpoint until it was on disk."""
         self.pause_seconds = 0.0
-        """Time that the training paused for the last one."""
+        """Time for which the training paused for the last checkpoint."""
         self._group: Any = None
-        if self.is_sharded:  # the thread needs a group of its own: gradients use the other
+        if self.is_sharded:  # the thread needs its own group: the default one sends gradients
             self._group = dist.new_group(backend="gloo")
             keep_until_exit(self._group)
         self._background = BackgroundJob()
@@ -140,11 +140,11 @@ class CheckpointSaver:
         self._best_on_host: dict[str, Tensor] = {}
 
     def __enter__(self) -> None:
-        """Count the time to the next checkpoint from now."""
+        """Start the period until the next checkpoint."""
         self._began = self.clock()
 
     def __exit__(self, kind: type[BaseException] | None, *_: TracebackType | object) -> None:
-        """Wait until the last checkpoint is on disk; of two errors the first is raised."""
+        """Wait for the last checkpoint; if the training failed, only briefly, and log its error."""
         if kind is None:
             self._background.wait()
             return
@@ -157,22 +157,22 @@ class CheckpointSaver:
     def due(self) -> bool:
         """Whether it is time for a checkpoint; never while another is being written.
 
-        Large models, whose copies take long, are saved less often than ``every`` seconds.
+        Large models, which take long to copy, are saved less often than every ``every`` seconds.
         """
         apart = max(self.every, self.pause_seconds / _PAUSE_SHARE) if self.every else 0.0
         return self.clock() - self._began >= apart and not self._background.busy
 
     def save(self, folder: Path, state: CheckpointState, best: Mapping[str, Tensor]) -> None:
-        """Copy everything and begin to write it; every rank calls this at the same step.
+        """Copy all tensors and start writing them; every rank calls this at the same step.
 
         Args:
-            folder: of the checkpoints.
-            state: everything that is no tensor.
-            best: whole weights of the best epoch by name, on rank 0; a new mapping for each best
-                epoch, as its identity tells whether they have to be written.
+            folder: folder of the checkpoints.
+            state: everything that is not a tensor.
+            best: unsharded weights of the best epoch by name, on rank 0. Each best epoch needs a
+                new mapping object, as ``best`` is written only if the object has changed.
 
         Raises:
-            StorageError: the checkpoint before could not be written.
+            StorageError: the previous checkpoint could not be written.
         """
         self._background.wait()
         position = (folder, state["progress"]["epoch"], state["progress"]["step"])
@@ -195,7 +195,7 @@ class CheckpointSaver:
         self.pause_seconds = self.clock() - self._began
 
     def _copy_tensors(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Copy tensors into host memory, from which the thread writes them while they change."""
+        """Copy tensors to host memory, from which the thread writes while training continues."""
         if self.is_sharded:
             from hydragnn_hpo.training import sharded
 
@@ -208,7 +208,7 @@ class CheckpointSaver:
         if new_best:
             write_checkpoint(folder / BEST, self._best_on_host, state)
         write_checkpoint(folder / LAST, tensors, state)
-        # A sharded checkpoint, of other ranks, is older: removed only when this one is on disk.
+        # An older attempt may have left a sharded checkpoint: remove it after this one is on disk.
         (folder / POINTER).unlink(missing_ok=True)
         prune_checkpoints(folder)
         self._record_checkpoint(state, (folder / LAST).stat().st_size)
@@ -222,7 +222,7 @@ class CheckpointSaver:
             write_checkpoint(folder / BEST, self._best_on_host, state)
         name = f"{FOLDER}{state['progress']['step']:09d}"
         size = sharded.write_sharded(folder / name, tensors, self._group)
-        # The pointer is written after all parts: a kill before leaves the checkpoint before.
+        # The pointer is written after all parts: a kill before that keeps the previous checkpoint.
         if self.ranks.first:
             write_text(folder / POINTER, json.dumps({"folder": name, **state}))
             (folder / LAST).unlink(missing_ok=True)
@@ -247,10 +247,10 @@ class CheckpointSaver:
         one is tried, then the weights of the best epoch alone.
 
         Returns:
-            What was loaded; None without a checkpoint.
+            The checkpoint that was loaded; None if there is none.
 
         Raises:
-            StorageError: the file server is out of reach.
+            StorageError: the file server is unreachable.
         """
         left = self._list_origins(folder) if self.ranks.first else []
         while (origin := self._agree_on_origin(left)) is not None:
@@ -271,7 +271,7 @@ class CheckpointSaver:
         return None
 
     def _list_origins(self, folder: Path) -> list[Origin]:
-        """List the readable kinds, newest first, ``best`` last; a kill may leave each of them."""
+        """List the kinds of readable checkpoints, newest first, ``best`` last."""
         steps: dict[Origin, int] = {}
         present = [origin for origin, name in _FILES.items() if (folder / name).exists()]
         for origin in present:
@@ -282,19 +282,19 @@ class CheckpointSaver:
                     raise
                 self._record_unreadable(origin, str(error))
         newest = sorted(set(steps) - {"best"}, key=lambda origin: -steps[origin])
-        # Without a checkpoint beside it, ``best`` is not loaded: the first was never completed.
+        # If only ``best`` exists, the first checkpoint was never completed: start over.
         return newest + (["best"] if "best" in steps and set(present) != {"best"} else [])
 
     def _agree_on_origin(self, left: list[Origin]) -> Origin | None:
-        """Broadcast the next of rank 0's list, and remove it; None when the list is empty."""
+        """Remove the next kind from rank 0's list and broadcast it; None if the list is empty."""
         mine = list(_FILES).index(left.pop(0)) + 1 if left else 0
         number = int(self.ranks.sum(torch.tensor(mine, device=self.ranks.device)).item())
         return list(_FILES)[number - 1] if number else None
 
     def _is_agreed(self, step: int) -> bool:
-        """Check whether all ranks have read a checkpoint of the same step; -1: this one has not.
+        """Check whether all ranks read a checkpoint of the same step; -1 if this rank read none.
 
-        A file system may show a host an older file for a while.
+        A network file system may show an older file to some hosts for a while.
         """
         steps = torch.tensor([step, -step], device=self.ranks.device)
         highest, lowest_negated = self.ranks.max(steps).tolist()
@@ -304,10 +304,10 @@ class CheckpointSaver:
         """Read tensors and state, and check that they fit this training.
 
         Returns:
-            Tensors by name, and the state.
+            Tensors by name, and the JSON state.
 
         Raises:
-            StorageError: they do not fit, or cannot be read.
+            StorageError: the checkpoint does not fit this training, or cannot be read.
         """
         if origin == "sharded":
             from hydragnn_hpo.training import sharded
@@ -356,10 +356,10 @@ def _other_version(path: Path, why: Exception) -> StorageError:
 
 
 def _read_state(folder: Path, origin: Origin) -> CheckpointState:
-    """Read the plain state of a checkpoint.
+    """Read the JSON state of a checkpoint.
 
     Raises:
-        StorageError: it cannot be read, or holds no progress.
+        StorageError: the state cannot be read, or holds no progress.
     """
     path = folder / _FILES[origin]
     state = read_json(path) if origin == "sharded" else read_state(path)
@@ -373,12 +373,12 @@ def _read_state(folder: Path, origin: Origin) -> CheckpointState:
 
 
 def _is_unreachable(error: StorageError) -> bool:
-    """Check whether an error is one of the file server, which may return, not of the file."""
+    """Check whether an error is due to the file server, which may recover, not to the file."""
     return is_transient(error) or isinstance(error.__cause__, PermissionError)
 
 
 def prune_checkpoints(folder: Path) -> None:
-    """Remove sharded checkpoints but the one of the pointer: older ones, and incomplete ones."""
+    """Remove older and incomplete sharded checkpoints; keep the one that the pointer names."""
     current = None
     if (folder / POINTER).exists():
         try:
@@ -397,7 +397,7 @@ def _copy_to_host(value: Tensor) -> Tensor:
 
 
 def checkpoint_origin(ranks: Ranks, parallel: ParallelConfig) -> CheckpointWriter:
-    """Return what writes a checkpoint: versions, device and ranks of this process."""
+    """Return versions, device and ranks of this process, to store in a checkpoint."""
     return {
         "hydragnn_hpo": __version__,
         "torch": str(torch.__version__),

@@ -1,11 +1,11 @@
 """The process group of one trial: rank and world size, rendezvous, device, MPI, all-reduce.
 
-All of it is read from the environment that an agent, torchrun, srun or MPI sets; without one, a
-rank runs alone.
+Settings come from the environment variables that an agent, torchrun, srun or MPI sets; without
+them, a single rank runs.
 
 ``SyncPoints`` are the steps at which the ranks agree on requests and due checkpoints. Agreement in
 every step would cost a collective and make a GPU wait; without agreement, ranks would stop at
-different steps. So rank 0 chooses the number of steps to the next one, about a second.
+different steps. So rank 0 chooses the number of steps to the next sync point, about one second.
 """
 
 import datetime
@@ -32,25 +32,26 @@ from torch.distributed import (  # type: ignore[attr-defined]
 from hydragnn_hpo.errors import ConfigError
 
 _KEPT: list[nn.Module] = []
-"""Everything that holds a process group, kept to the end of the process.
+"""Objects that hold a process group, referenced until the process ends.
 
 Dropping the last reference to a gloo group joins its threads while holding the GIL. A thread that
-releases the tensors of the last collective at that moment waits for the GIL, and the rank hangs for
-good (seen with torch 2.13 in about one of a hundred starts). So groups are never destroyed: ranks
-end by ``os._exit`` when their files are written.
+releases the tensors of the last collective at that moment waits for the GIL: a deadlock (seen with
+torch 2.13 in about one of a hundred starts). So groups are never destroyed: ranks end by
+``os._exit`` after their files are written.
 """
 
 _BACKENDS = {"cuda": "nccl", "xpu": "xccl"}
-"""torch's backend by type of device; gloo for all others. RCCL has the name of NCCL."""
+"""torch's backend by type of device; gloo for all others. RCCL is also named ``nccl``."""
 
 JOIN_SECONDS = 60.0
-"""How long a rank waits until rank 0 listens."""
+"""How long a rank waits for rank 0 to listen, in seconds."""
 
 COLLECTIVE_SECONDS = 300.0
-"""How long ranks wait for each other, unless ``HYDRAGNN_HPO_COLLECTIVE_SECONDS`` is set."""
+"""How long ranks wait for each other, in seconds, unless ``HYDRAGNN_HPO_COLLECTIVE_SECONDS`` is
+set."""
 
 NAMING_SECONDS = 30.0
-"""How much longer torch waits, so that ``training.watchdog`` can name the rank that is behind."""
+"""Seconds that torch waits longer, so that ``training.watchdog`` can name the rank behind first."""
 
 
 @dataclass(frozen=True)
@@ -58,15 +59,15 @@ class Ranks:
     """This rank among the ranks of its trial."""
 
     rank: int
-    """From 0."""
+    """Number of this rank, from 0."""
     world: int
     """Number of ranks."""
     device: torch.device
-    """Where this rank computes."""
+    """Device on which this rank computes."""
     tensor: int = 1
     """Number of neighbouring ranks that share layers and see the same graphs; divides ``world``."""
     store: Store | None = field(default=None, repr=False, compare=False)
-    """The store through which the ranks met, also for marks of progress; None for a single rank."""
+    """The rendezvous store, which also holds progress marks; None for a single rank."""
 
     @property
     def first(self) -> bool:
@@ -75,7 +76,7 @@ class Ranks:
 
     @property
     def data_rank(self) -> int:
-        """Number of this rank's share of graphs."""
+        """Index of this rank's share of graphs, from 0."""
         return self.rank // self.tensor
 
     @property
@@ -85,7 +86,7 @@ class Ranks:
 
     @property
     def represents_share(self) -> bool:
-        """Whether this rank, of those that see the same graphs, adds them to sums over ranks."""
+        """Whether this rank counts in sums over graphs: one of all ranks with the same graphs."""
         return self.rank % self.tensor == 0
 
     def sum(self, values: Tensor) -> Tensor:
@@ -107,26 +108,26 @@ class Ranks:
 
 
 def keep_until_exit(module: nn.Module) -> None:
-    """Keep a module with a process group until the process ends, see ``_KEPT``."""
+    """Keep a module that holds a process group until the process ends, see ``_KEPT``."""
     _KEPT.append(module)
 
 
 def join_ranks(meeting: Path | None = None) -> Ranks:
-    """Join the process group that the environment names, or run alone.
+    """Join the process group that the environment describes, or run as a single rank.
 
     Reads ``RANK WORLD_SIZE LOCAL_RANK MASTER_ADDR MASTER_PORT`` and
     ``HYDRAGNN_HPO_DEVICE``. gloo on CPUs; nccl on GPUs (RCCL on ROCm), xccl on Intel's.
 
     Args:
-        meeting: file through which the ranks of one host find each other, a new one for each
-            attempt. With None they meet at ``MASTER_PORT``, where torch's store listens on every
-            interface (Law 10: only for trials that another launcher started).
+        meeting: rendezvous file of the ranks of one host, a new one for each attempt. With None the
+            rendezvous is at ``MASTER_PORT``, where torch's store listens on every interface; Law 10
+            (no open ports) allows this only for trials that another launcher started.
 
     Returns:
-        This rank among the others; they wait for each other in here.
+        This rank among the others, after all ranks have joined.
 
     Raises:
-        ConfigError: the environment names a rank outside the world.
+        ConfigError: ``RANK`` is not below ``WORLD_SIZE``.
         ConnectionError: rank 0 does not listen within ``JOIN_SECONDS``.
     """
     rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
@@ -152,7 +153,7 @@ def collective_seconds() -> float:
     """Return how long ranks wait for each other in a collective, in seconds.
 
     Raises:
-        ConfigError: ``HYDRAGNN_HPO_COLLECTIVE_SECONDS`` is no positive number.
+        ConfigError: ``HYDRAGNN_HPO_COLLECTIVE_SECONDS`` is not a positive number.
     """
     setting = os.environ.get("HYDRAGNN_HPO_COLLECTIVE_SECONDS")
     try:
@@ -168,12 +169,12 @@ def collective_seconds() -> float:
 
 
 def collective_timeout() -> datetime.timedelta:
-    """Return after how long torch lets a collective fail by itself."""
+    """Return the timeout after which torch makes a collective fail."""
     return datetime.timedelta(seconds=collective_seconds() + NAMING_SECONDS)
 
 
 def _open_store(meeting: Path | None, rank: int, world: int) -> Store:
-    """Meet the other ranks in a file or, as torch does by itself, at the port of rank 0."""
+    """Open the rendezvous store: a file or, as torch does by default, the port of rank 0."""
     if meeting is not None:
         return FileStore(str(meeting), world)
     if rank:
@@ -212,7 +213,7 @@ def allreduce_tensors(ranks: Ranks, parts: Mapping[str, Tensor]) -> dict[str, np
     """Add several tensors over all ranks at once.
 
     Args:
-        ranks: all of them call this, with the same names and shapes.
+        ranks: this rank; every rank calls this with the same names and shapes.
         parts: tensors on any device; they are sent as fp64.
 
     Returns:
@@ -239,9 +240,9 @@ def make_rank_table(ranks: Ranks, values: Tensor) -> Tensor:
 
 
 def adopt_mpi_environment() -> None:
-    """Set the variables of ``torchrun`` from MPI, unless another launcher has set them.
+    """Set torchrun's environment variables from MPI, unless another launcher has set them.
 
-    Do nothing unless ``mpi4py`` is already imported, as by ``python -m mpi4py``.
+    This does nothing unless ``mpi4py`` is already imported, as by ``python -m mpi4py``.
     """
     if "mpi4py" not in sys.modules or "WORLD_SIZE" in os.environ:
         return
@@ -277,8 +278,8 @@ def check_mpi_ranks(config: Path) -> None:
         config: the trial's configuration file, which an error names.
 
     Raises:
-        ConfigError: ``mpi4py`` is missing, or MPI spans fewer ranks: each would hold the whole
-            store.
+        ConfigError: ``mpi4py`` is missing, or MPI spans fewer ranks, so that each rank would hold
+            the whole store.
     """
     try:
         from mpi4py import MPI
@@ -326,13 +327,13 @@ class SyncPoints:
         step: int = 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Begin with a sync point after the next step.
+        """Schedule the first sync point after the next step.
 
         Args:
-            ranks: all of them have sync points at the same steps.
-            signal: returns what is requested of this rank.
+            ranks: this rank among the others; all have sync points at the same steps.
+            signal: returns the current request to this rank.
             step: steps taken before.
-            clock: in seconds.
+            clock: returns a time in seconds.
         """
         self.ranks, self.signal, self.clock = ranks, signal, clock
         self.next = step + 1
@@ -348,7 +349,7 @@ class SyncPoints:
         """Agree with all ranks in one small all-reduce.
 
         Args:
-            step: steps taken since the training's beginning, the same on all ranks.
+            step: steps taken since the start of the training, the same on all ranks.
             save: whether this rank wants a checkpoint; rank 0 decides.
 
         Returns:

@@ -1,7 +1,7 @@
 """End a diverged training early, and name the epoch and the tensor.
 
-All ranks decide alike: by the gradient of the whole step, or by sums over ranks at the end of an
-epoch. On a GPU only every 50th step and the end of an epoch wait for the device.
+All ranks decide the same: from the gradient of the whole step, or from sums over ranks at the end
+of an epoch. On a GPU only the checks of every 50th step and of each epoch wait for the device.
 """
 
 import math
@@ -15,14 +15,15 @@ from hydragnn_hpo.model import MultiHeadGNN
 from hydragnn_hpo.training.ddp import Ranks, make_rank_table
 
 HOPELESS = 100.0
-"""Standard deviations of a target above which its error is hopeless; guessing the mean has one."""
+"""MAE in standard deviations of the target above which an error is hopeless; predicting the mean
+has an error of about 1."""
 
 LOST_EPOCHS = 3
-"""Epochs in a row in which an error must be hopeless. One or two may be a spike: of 30 small
-trainings with far too large steps, 4 recovered from an error of more than 1000 spreads."""
+"""Consecutive epochs with a hopeless error that end a training. One or two may be a spike: of 30
+small trainings with far too large steps, 4 recovered from more than 1000 standard deviations."""
 
 _GPU_STEPS = 50
-"""Steps between two checks of the gradient on a GPU: each check waits for the device."""
+"""Steps between two checks of the gradient on a GPU, where each check waits for the device."""
 
 
 class Diverged(Exception):
@@ -33,14 +34,14 @@ class DivergenceGuard:
     """Checks gradients, weights and errors while a model trains."""
 
     def __init__(self, model: MultiHeadGNN, device: torch.device) -> None:
-        """Guard a model; frozen parameters of its trunk may stay without a gradient."""
+        """Store the model; only frozen parameters of its trunk may have no gradient."""
         self.model, self.every = model, 1 if device.type == "cpu" else _GPU_STEPS
         self._trunk = [p for p in model.trunk.parameters() if p.requires_grad]
         self._alive = torch.zeros((), dtype=torch.float64, device=device)
         self._known, self._steps = not self._trunk, 0
 
     def check_gradient(self, norm: Tensor, *, epoch: int, step: int) -> None:
-        """Check the gradient of a step; on a GPU of every 50th step.
+        """Check the gradient of a step; on a GPU only that of every 50th step.
 
         Args:
             norm: 2-norm of the whole gradient, a scalar.
@@ -62,7 +63,7 @@ class DivergenceGuard:
         )
 
     def _check_trunk(self, step: int) -> None:
-        """Record whether this rank's part of the trunk has had a gradient in this epoch."""
+        """Record whether this rank's part of the trunk had a nonzero gradient in this epoch."""
         gradients = [_local(p.grad) for p in self._trunk if p.grad is not None]
         if gradients:
             self._alive += torch.stack(torch._foreach_norm(gradients, 1)).sum()
@@ -72,11 +73,11 @@ class DivergenceGuard:
             )  # NaN counts too: the norm of the whole gradient is checked for it
 
     def local_sums(self, ranks: Ranks) -> dict[str, Tensor]:
-        """Return this rank's term of the epoch's sums over ranks, and begin the next epoch.
+        """Return this rank's term of the epoch's sums over ranks, and start the next epoch.
 
         Returns:
-            ``guard``: whether the trunk had a gradient, and the number of the first parameter that
-            is not finite, from 1, or 0; zeros but for this rank's row, fp64, [world, 2].
+            ``guard``, fp64, [world, 2], zero except in this rank's row: whether the trunk had a
+            gradient, and the number of the first parameter that is not finite, from 1, or 0.
         """
         nonfinite = self._nonfinite_parameters()
         alive = float(self._known or not self._steps or bool(self._alive != 0))
@@ -86,7 +87,7 @@ class DivergenceGuard:
         return {"guard": make_rank_table(ranks, mine)}
 
     def _nonfinite_parameters(self) -> list[int]:
-        """Return the numbers of the parameters whose local part is not finite, from 0."""
+        """Return the indices, from 0, of the parameters whose local part is not finite."""
         parts = [_local(p.detach()) for p in self.model.parameters()]
         largest = torch._foreach_norm([part for part in parts if part.numel()], float("inf"))
         if bool(torch.isfinite(torch.stack(largest)).all()):
@@ -101,7 +102,7 @@ class DivergenceGuard:
             epoch: from 1.
 
         Raises:
-            Diverged: a weight is not finite, or no step gave the trunk a gradient.
+            Diverged: a weight is not finite, or the trunk's gradient was 0 in every step.
         """
         nonfinite = table[:, 1][table[:, 1] > 0]
         if len(nonfinite):
@@ -126,19 +127,19 @@ class DivergenceGuard:
     ) -> int:
         """Check the validation of an epoch.
 
-        An error that was always hopeless may still fall as steps get smaller; only one that was
-        better in the best epoch can have exploded.
+        An error that was always hopeless may still fall as steps get smaller. An error counts as
+        exploded only if it was below the limit in the best epoch.
 
         Args:
-            objective: of the epoch, see ``trainer.compute_objective``.
+            objective: objective of the epoch, see ``trainer.compute_objective``.
             mae: validation MAE by head, in the target's unit.
             std: standard deviation of each target, in its unit.
             best: validation MAE of the best epoch so far, by head; empty in the first epoch.
-            lost: result of this method after the epoch before.
+            lost: result of this method after the previous epoch.
             epoch: from 1.
 
         Returns:
-            Number of last epochs in a row in which an error was hopeless that had not always been.
+            Consecutive epochs, up to this one, with an error that is hopeless but once was not.
 
         Raises:
             Diverged: the objective is not finite, or an error has exploded.

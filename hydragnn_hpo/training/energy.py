@@ -1,6 +1,6 @@
-"""Energy of a training in joules, from the counters of its host; parts without one are left out.
+"""Energy of a training in joules, from the counters of its host; parts without one are omitted.
 
-The counters of a host count everything on it, also what runs beside the trial.
+The counters of a host include other processes on it.
 Sources: Linux, Documentation/power/powercap/powercap.rst (RAPL); HPE Cray EX, pm_counters(5).
 """
 
@@ -16,25 +16,25 @@ from torch import Tensor
 CRAY, POWERCAP = Path("/sys/cray/pm_counters"), Path("/sys/class/powercap")
 
 REGIONS = ("train", "val", "checkpoint")
-"""Parts of an epoch that energy is counted for."""
+"""Parts of an epoch for which energy is counted separately."""
 
 PARTS = ("host", "cpu", "memory", "accelerator")
-"""Parts of a machine. ``host`` is everything in a host, the other parts included."""
+"""Parts of a machine; ``host`` includes all other parts."""
 
 
 class Counter(Protocol):
-    """A number of joules that only rises."""
+    """A monotonic counter of joules."""
 
     name: str
-    """Unique on its host."""
+    """Name of the counter, unique on its host."""
     part: str
-    """One of ``PARTS``."""
+    """Part of the machine that it counts, one of ``PARTS``."""
 
     def joules(self) -> float:
         """Return the joules since an arbitrary time.
 
         Raises:
-            OSError: the counter is gone.
+            OSError: the counter is no longer available.
         """
         ...
 
@@ -47,9 +47,9 @@ class FileCounter:
 
         Args:
             path: file whose first word is the number.
-            part: what it counts, one of ``PARTS``.
+            part: part of the machine that it counts, one of ``PARTS``.
             unit: joules per unit of the number.
-            wraps: joules after which the number begins at 0 again; 0 where it never does.
+            wraps: joules after which the number wraps to 0; 0 if it never does.
 
         Raises:
             OSError: the file is missing, or this user cannot read it.
@@ -63,7 +63,7 @@ class FileCounter:
         return float(self.path.read_text().split()[0]) * self.unit
 
     def joules(self) -> float:
-        """Return the joules since this object was made."""
+        """Return the joules since this object was created."""
         now = self._read()
         passed = now - self._last
         # A number that fell has wrapped, or its counter was reset to 0.
@@ -120,16 +120,16 @@ class AmdCounter:
 def find_counters(
     device: torch.device, *, whole_host: bool, cray: Path = CRAY, powercap: Path = POWERCAP
 ) -> list[Counter]:
-    """Find the counters that this rank reads, so that nothing is counted twice over all ranks.
+    """Find the counters that this rank reads; over all ranks each counter is read once.
 
     Args:
-        device: of this rank; a GPU is read by its own rank.
+        device: device of this rank; each rank reads its own GPU.
         whole_host: whether this rank reads the host's counters too, as one rank of each host does.
         cray: folder of Cray's counters.
-        powercap: folder of Linux' counters of processors (RAPL).
+        powercap: folder of Linux's processor counters (RAPL).
     """
     of_cray = list(_cray(cray))
-    # Cray counts the whole host and its GPUs, so other counters would count the same again.
+    # Cray's counters cover the whole host and its GPUs: others would count the same energy twice.
     host = (of_cray or list(_processors(powercap))) if whole_host else []
     if any(counter.part == "accelerator" for counter in of_cray) or device.type != "cuda":
         return host
@@ -145,7 +145,7 @@ def _cray(root: Path) -> Iterator[Counter]:
 
 
 def _processors(root: Path) -> Iterator[Counter]:
-    """Yield RAPL's counters of packages and memories; those of cores are parts of a package."""
+    """Yield RAPL's counters of packages and memories; a package includes its cores."""
     for folder in sorted(root.glob("intel-rapl:*")):
         with contextlib.suppress(OSError, ValueError, IndexError):
             name = (folder / "name").read_text().strip()
@@ -156,14 +156,14 @@ def _processors(root: Path) -> Iterator[Counter]:
 
 
 def _gpu(device: torch.device) -> Iterator[Counter]:
-    """Yield the counter of one GPU; none where its library fails with any error."""
+    """Yield the counter of one GPU, or nothing if its library fails with any error."""
     kind = AmdCounter if torch.version.hip else NvidiaCounter
     with contextlib.suppress(Exception):
         yield kind(bus_of(device))
 
 
 def bus_of(device: torch.device) -> str:
-    """Return the PCI address of a GPU; unlike its index it depends on no environment variable."""
+    """Return a GPU's PCI address, which unlike its index depends on no environment variable."""
     gpu: Any = torch.cuda.get_device_properties(device)
     return f"{gpu.pci_domain_id:04x}:{gpu.pci_bus_id:02x}:{gpu.pci_device_id:02x}.0"
 
@@ -172,7 +172,7 @@ class Energy:
     """Joules by region of the training and by part of the machine."""
 
     def __init__(self, counters: Sequence[Counter]) -> None:
-        """Count from now on."""
+        """Start counting."""
         self.counters = counters
         self._last = [0.0] * len(counters)
         self._sums = torch.zeros(len(REGIONS), len(PARTS), dtype=torch.float64)
@@ -182,7 +182,7 @@ class Energy:
     def count(self, region: str) -> None:
         """Count the joules since the last call for a region, one of ``REGIONS``."""
         for place, counter in enumerate(self.counters):
-            with contextlib.suppress(Exception):  # a counter that is gone counts no more
+            with contextlib.suppress(Exception):  # a counter that fails is skipped
                 now = counter.joules()
                 self._sums[REGIONS.index(region), PARTS.index(counter.part)] += (
                     now - self._last[place]
@@ -190,7 +190,7 @@ class Energy:
                 self._last[place] = now
 
     def take_joules(self) -> Tensor:
-        """Return the joules since the last call, fp64, [REGIONS, PARTS], and start from zero."""
+        """Return the joules since the last call, fp64, [REGIONS, PARTS], and reset the sums."""
         taken = self._sums.clone()
         self._sums.zero_()
         return taken

@@ -18,7 +18,7 @@ from hydragnn_hpo.training.memory import is_out_of_memory, release_memory
 from hydragnn_hpo.training.precision import DTYPES, compute_dtype
 
 EDGES_PER_BATCH = 40_000
-"""Graphs of a split are evaluated in batches of about this many edges."""
+"""Approximate number of edges in a batch for evaluation."""
 
 
 @dataclass(frozen=True)
@@ -26,11 +26,11 @@ class BatchFeed:
     """Makes the batches of a trial on this rank."""
 
     graphs: GraphSet
-    """All graphs of the trial; indices count in these."""
+    """All graphs of the trial, to which indices refer."""
     cutoff: float
     """Longest edge in angstrom."""
     dtype: torch.dtype
-    """Of positions and targets."""
+    """Dtype of positions and targets."""
     targets: tuple[str, ...]
     """Names of the targets in a batch, T."""
     ranks: Ranks
@@ -38,12 +38,12 @@ class BatchFeed:
     costs: np.ndarray
     """Predicted cost of each graph, in any unit, [G]."""
     max_neighbors: int | None = None
-    """Most neighbours of a node; None for all within the cutoff."""
+    """Maximum number of neighbours of a node; None for all within the cutoff."""
     precision: str = "fp32"
     """``training.precision``."""
     is_collective: bool = False
-    """Whether a forward pass is a collective, as with sharded weights: all ranks then take equally
-    many batches."""
+    """Whether a forward pass is a collective, as with sharded weights; all ranks must then have the
+    same number of batches."""
 
     def batch_on_device(self, indices: np.ndarray) -> Batch:
         """Make the batch of some graphs, int64 [n], on this rank's device."""
@@ -71,7 +71,7 @@ class BatchFeed:
     def share_in_batches(self, indices: np.ndarray) -> Iterator[Batch]:
         """Yield this rank's share of some graphs, [n], in batches of about ``EDGES_PER_BATCH``.
 
-        Where forward passes are collectives, empty batches make the number equal on all ranks.
+        If forward passes are collectives, empty batches make the number equal on all ranks.
         """
         mine = self._cut(self.share(indices))
         count = len(mine)
@@ -95,7 +95,7 @@ def make_feed(
 
     Args:
         config: the trial.
-        graphs: its data.
+        graphs: data of the trial.
         ranks: this rank among the others.
         is_collective: whether a forward pass is a collective of all ranks.
     """
@@ -132,7 +132,7 @@ def predict_share(
 def _predict_in_halves(
     model: MultiHeadGNN, feed: BatchFeed, batch: Batch
 ) -> Iterator[tuple[Batch, dict[str, Tensor]]]:
-    """Predict a batch, or its halves where memory runs out and a forward pass is no collective."""
+    """Predict a batch, or its halves if memory runs out and a forward pass is not a collective."""
     try:
         with compute_dtype(feed.precision, feed.ranks.device):
             predictions = model(batch, feed.targets)
@@ -143,7 +143,7 @@ def _predict_in_halves(
     if predictions:
         yield batch, predictions
         return
-    # Only here, where the error no longer holds them, are the tensors of the failed pass free.
+    # Outside the handler: the caught error keeps the tensors of the failed pass alive.
     release_memory(feed.ranks.device)
     for half in np.array_split(batch.graph_index.cpu().numpy(), 2):
         yield from _predict_in_halves(model, feed, feed.batch_on_device(half))
@@ -159,8 +159,8 @@ def error_sums(model: MultiHeadGNN, feed: BatchFeed, indices: np.ndarray) -> Ten
         indices: graphs of all ranks together, int64, [n].
 
     Returns:
-        Sum of errors in the target's unit, and number of components, fp64, [T, 2]. Zeros on ranks
-        that see the same graphs as another, so that a sum over all ranks counts each graph once.
+        Sum of errors in the target's unit, and number of components, fp64, [T, 2]. Of the ranks
+        with the same graphs all but one return zeros, so a sum over ranks counts each graph once.
     """
     sums = torch.zeros(len(feed.targets), 2, dtype=torch.float64, device=feed.ranks.device)
     for batch, predictions in predict_share(model, feed, indices):
@@ -215,7 +215,7 @@ def _per_node(feed: BatchFeed, name: str) -> bool:
 def _rows_of_target(
     out: dict[str, Tensor], name: str, feed: BatchFeed, graphs: int, nodes: int
 ) -> Tensor:
-    """Return the rows of a target in ``out``, zeros at first, fp64, [graphs or nodes, w]."""
+    """Return the array of a target in ``out``, created as zeros, fp64, [graphs or nodes, w]."""
     if name not in out:
         width = WIDTHS[feed.graphs.stats["targets"][name]["shape"]]
         rows = nodes if _per_node(feed, name) else graphs

@@ -1,8 +1,8 @@
 """Measure the bottleneck of a training: reading, feeding or computing (``trial --io``).
 
-Mode ``real`` trains as usual; ``cached`` feeds batches made before, from host memory; ``synthetic``
-repeats one batch that stays on the device. The part that a mode leaves out costs the difference.
-Nothing is written, and the weights do not change.
+Mode ``real`` trains as usual; ``cached`` feeds prepared batches from host memory; ``synthetic``
+repeats one batch that stays on the device. The time difference of two modes is the cost of the part
+that only one of them includes. Nothing is written, and the weights do not change.
 
 Source: the advice of the OLCF's user guides to train on cached and on synthetic data before a
 file system is blamed, docs.olcf.ornl.gov.
@@ -24,19 +24,19 @@ from hydragnn_hpo.training.memory import keep_freed_memory
 from hydragnn_hpo.training.trainer import Trainer
 
 IoMode = Literal["real", "cached", "synthetic"]
-"""What runs in a step, see the module."""
+"""Parts of a step that are measured, see the module's docstring."""
 
 IO_MODES: tuple[IoMode, ...] = get_args(IoMode)
-"""All of them; each leaves out more than the one before."""
+"""All modes; each leaves out more than the previous one."""
 
 SECONDS = 12.0
-"""Approximate limit of the time in which each mode is measured."""
+"""Approximate limit of the time in which each mode is measured, in seconds."""
 
 ROUNDS = 3
 """Rounds of measuring all modes in turn, so that disturbances of the host affect all of them."""
 
 FEWEST = 30
-"""Least steps of a mode in a round, also where an epoch has fewer, if ``SECONDS`` allows."""
+"""Minimum steps of a mode in a round, even if an epoch has fewer, unless ``SECONDS`` is reached."""
 
 WARMUP = 3
 """Steps before the first measurement."""
@@ -62,22 +62,22 @@ class IoBenchmarkTable(TypedDict):
 
 @dataclass(frozen=True)
 class IoBenchmark:
-    """What was measured; seconds are those of one step, means over the measured steps."""
+    """Measurements of all modes; seconds are the mean of one step over the measured steps."""
 
     ranks: int
     """Number of ranks."""
     steps: int
     """Measured steps of each mode."""
     seconds: dict[str, float]
-    """Of a whole step, by mode."""
+    """Seconds of a whole step, by mode."""
     graphs_per_second: dict[str, float]
-    """Of all ranks, by mode."""
+    """Graphs per second over all ranks, by mode."""
     parts: dict[str, float]
-    """Seconds of a step by part, of the parts that the measured modes separate."""
+    """Seconds of a step by part, for the parts that the measured modes separate."""
 
     @property
     def bottleneck(self) -> str:
-        """Name the part that takes longest."""
+        """Name of the part that takes longest."""
         return max(self.parts, key=self.parts.__getitem__)
 
     @property
@@ -111,13 +111,13 @@ _ADVICE = {
 
 
 def measure_io(trial: TrialDir, mode: IoMode) -> IoBenchmark | None:
-    """Measure a trial in a mode and in those that leave out more; every rank calls this.
+    """Measure a trial in a mode and in all modes that leave out more; every rank calls this.
 
     Returns:
-        The measurements; None on other ranks than 0.
+        The measurements; None on all ranks except 0.
 
     Raises:
-        ConfigError: the trial cannot be trained as it is written.
+        ConfigError: the trial's configuration is wrong or does not fit its data.
     """
     from hydragnn_hpo.training.trial import load_trial
 
@@ -163,7 +163,7 @@ def split_seconds(seconds: Mapping[str, float]) -> dict[str, float]:
         seconds: of a step, by mode.
 
     Returns:
-        Seconds of a step by part, of the parts that these modes separate.
+        Seconds of a step by part, for the parts that these modes separate.
     """
     parts = {"computing": seconds["synthetic"]}
     if "cached" in seconds:
@@ -236,7 +236,7 @@ class _StepRunner:
             )
 
     def timed(self, run: Callable[[list[np.ndarray]], None], steps: list[np.ndarray]) -> float:
-        """Return the seconds of the slowest rank for some steps."""
+        """Return the seconds that the slowest rank needs for some steps."""
         self._wait()
         begin = time.perf_counter()
         run(steps)

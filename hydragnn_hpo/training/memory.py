@@ -20,21 +20,21 @@ LARGEST = 32 * 2**20
 """Largest array that glibc takes from its heap instead of mapping it, in bytes."""
 
 MEMORY = "HYDRAGNN_HPO_MEMORY_MB"
-"""Environment variable: MiB that the tensors of one rank may take, where ranks share a card."""
+"""Environment variable: MiB that the tensors of one rank may use, for ranks that share a GPU."""
 
 CPU_IS_FULL = "DefaultCPUAllocator: can't allocate memory"
-"""Text of torch's plain RuntimeError on a CPU; only for GPUs it has a class of its own."""
+"""Text of torch's RuntimeError on a CPU; torch has an out-of-memory class only for GPUs."""
 
 _FULL = (CPU_IS_FULL, "out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
-"""Texts of such errors from torch, drivers and libraries."""
+"""Texts of out-of-memory errors from torch, drivers and libraries."""
 
 
 def keep_freed_memory() -> bool:
     """Stop the C library from returning freed memory to the system after each operation.
 
     By default every array of some megabytes is mapped again, and the first access to its pages
-    costs more than the arithmetic on them: a step of PaiNN took 1.5 times as long. The process
-    then keeps the most memory it ever used.
+    costs more than the arithmetic on them: a step of PaiNN took 1.5 times as long. With these
+    settings the process keeps its peak memory.
 
     Returns:
         Whether the C library accepted the settings; only glibc has them.
@@ -48,7 +48,7 @@ def keep_freed_memory() -> bool:
 
 
 def release_memory(device: torch.device) -> None:
-    """Release unused memory that allocators keep, to the system or to other ranks of a card."""
+    """Release unused memory that allocators keep, to the system or to other ranks of a GPU."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
@@ -71,10 +71,10 @@ def peak_bytes(device: torch.device) -> int:
 
 
 def measure_peak_bytes(work: Callable[[], None], device: torch.device) -> int | None:
-    """Call ``work`` and measure by how much memory rose in it at most.
+    """Call ``work`` and measure the peak of the memory that it uses.
 
     Returns:
-        Bytes; None where this system does not report them.
+        Bytes above the memory in use before; None if this system does not report them.
     """
     release_memory(device)
     if device.type == "cuda":
@@ -93,7 +93,7 @@ def measure_peak_bytes(work: Callable[[], None], device: torch.device) -> int | 
 
 
 def _status(key: str) -> int:
-    """Return a size in bytes from ``/proc/self/status``; 0 where Linux does not report it."""
+    """Return a size in bytes from ``/proc/self/status``; 0 if it is not reported."""
     with contextlib.suppress(OSError):
         text = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
         if match := re.search(rf"^{key}:\s+(\d+) kB", text, re.MULTILINE):
@@ -102,15 +102,15 @@ def _status(key: str) -> int:
 
 
 def limit_bytes(device: torch.device, held: int, environment: Mapping[str, str]) -> int:
-    """Return how many bytes the tensors of this rank may take.
+    """Return how many bytes the tensors of this rank may use.
 
-    On a GPU that is its free memory; on a CPU it is this rank's part of the memory that its host,
-    its control group and its own limits leave free.
+    On a GPU that is its free memory plus what torch has reserved; on a CPU it is this rank's part
+    of the memory that the host, its control group and its process limits leave free.
 
     Args:
-        device: of the rank.
-        held: bytes of the tensors that exist already; they count towards the limit.
-        environment: of the process: ``HYDRAGNN_HPO_MEMORY_MB`` overrides everything else,
+        device: device of the rank.
+        held: bytes of the tensors that already exist; on a CPU they are added to the free memory.
+        environment: variables of the process: ``HYDRAGNN_HPO_MEMORY_MB`` overrides everything else,
             ``LOCAL_WORLD_SIZE`` is the number of ranks that share the host.
 
     Raises:
@@ -129,7 +129,7 @@ def limit_bytes(device: torch.device, held: int, environment: Mapping[str, str])
 
 
 def _own_limits() -> Iterator[tuple[int, str]]:
-    """Yield each limit of this process in bytes, and the key of what counts against it."""
+    """Yield each limit of this process in bytes, and the ``/proc`` key of its usage."""
     for which, key in ((resource.RLIMIT_AS, "VmSize"), (resource.RLIMIT_DATA, "VmData")):
         soft = resource.getrlimit(which)[0]
         if soft != resource.RLIM_INFINITY:
@@ -155,14 +155,14 @@ def free_bytes(root: Path = Path("/")) -> int:
 
 
 def _free_in_cgroup(mount: Path, place: str, *, version: int) -> Iterator[int]:
-    """Yield the bytes that a control group and those around it leave; file caches count as free.
+    """Yield the bytes that a control group and its parents leave; file caches count as free.
 
     A container often sees its own group as the root, under a path that does not exist.
 
     Args:
         mount: folder of all control groups.
-        place: path of the group below it.
-        version: of Linux' control groups, 1 or 2.
+        place: path of the group below ``mount``.
+        version: version of Linux's control groups, 1 or 2.
     """
     if version == 2:
         names = ("memory.max", "memory.current", "inactive_file")

@@ -1,7 +1,7 @@
 """Micro-batches: split a step into pieces that fit into memory.
 
-The number of pieces is first estimated. Where the estimate comes near the limit, one backward pass
-through the costliest piece is run and measured (a rehearsal); where memory ends during the
+The number of pieces is first estimated. If the estimate is near the limit, one backward pass
+through the costliest piece is run and measured (a rehearsal). If memory runs out during the
 training, steps are split further.
 
 Shapes: G graphs of the data set, n graphs of a step or share.
@@ -45,18 +45,18 @@ from hydragnn_hpo.training.stepper import Stepper
 logger = logging.getLogger(__name__)
 
 KEPT = "micro.json"
-"""File in a trial's ``checkpoints`` with the number of pieces that its steps need."""
+"""File in a trial's folder ``checkpoints`` that stores the number of pieces its steps need."""
 
 
 class TooManyGraphs(Exception):
-    """A step ran out of memory when it could not be repeated: the trial resumes in more pieces."""
+    """A step ran out of memory and cannot be repeated; the trial has to resume in more pieces."""
 
 
 class MicroBatches:
     """Splits this rank's share of each step into pieces, and further where memory runs out."""
 
     def __init__(self, feed: BatchFeed, pieces: int | None) -> None:
-        """Begin with a number of pieces.
+        """Set the initial number of pieces.
 
         Args:
             feed: makes the batches.
@@ -67,10 +67,11 @@ class MicroBatches:
         self.on_change: Callable[[int], None] = lambda pieces: None
 
     def cut_share(self, indices: np.ndarray) -> list[np.ndarray]:
-        """Return this rank's share of a step, [n], in pieces of like cost, the cheapest last.
+        """Return this rank's share of a step, [n], in pieces of similar cost, the cheapest last.
 
-        In the last piece gradients are sent, after which the step cannot be repeated, so it has the
-        lowest risk. Pieces are empty if there are fewer graphs than pieces.
+        Gradients are sent in the last piece, after which the step cannot be repeated, so that piece
+        should be the least likely to run out of memory. With fewer graphs than pieces some are
+        empty.
         """
         return self.split(self.feed.share(indices), self.pieces)
 
@@ -87,7 +88,7 @@ class MicroBatches:
         return [self.feed.batch_on_host(piece) for piece in self.cut_share(indices)]
 
     def make_ahead(self, indices: np.ndarray) -> list[Batch]:
-        """Make the batches of a later step; return [] where there is no memory for them yet."""
+        """Make the batches of a later step; return [] if there is no memory for them yet."""
         try:
             return self.make_batches(indices)
         except MemoryError:
@@ -103,10 +104,10 @@ class MicroBatches:
         """Take a step, and repeat it in more pieces while memory runs out.
 
         Args:
-            indices: graphs of the step, of all ranks together, [n].
-            batches: of ``make_ahead``, perhaps from when a step had fewer pieces.
-            stepper: takes the step; knows which piece ran out of memory.
-            take: calls ``stepper.take_step`` with its batches.
+            indices: graphs of the step over all ranks, [n].
+            batches: result of ``make_ahead``, possibly made when a step had fewer pieces.
+            stepper: takes the step; its ``piece`` is the one that ran out of memory.
+            take: calls ``stepper.take_step`` with the batches.
 
         Returns:
             The result of ``take``.
@@ -124,13 +125,13 @@ class MicroBatches:
                 if not is_out_of_memory(error):
                     raise
                 reason = str(error) or "no memory left"
-            # Only here, where the error no longer holds them, are the tensors of the step free.
+            # Outside the handler: the caught error keeps the tensors of the failed step alive.
             self._cut_further(batches, stepper, reason)
             batches = []
             release_memory(self.feed.ranks.device)
 
     def _cut_further(self, batches: list[Batch], stepper: Stepper, reason: str) -> None:
-        """Double the pieces after a step ran out of memory, or raise where that does not help."""
+        """Double the pieces after a step ran out of memory, or raise if that does not help."""
         stepper.optimizer.zero_grad(set_to_none=True)
         if stepper.bound == "weights":
             raise MemoryError(
@@ -149,7 +150,7 @@ class MicroBatches:
             )
 
     def increase(self, pieces: int) -> None:
-        """Take every step in so many pieces from now on, also after a restart."""
+        """Split every following step into ``pieces``, also after a restart."""
         self.pieces = pieces
         self.save_pieces()
         self.on_change(pieces)
@@ -157,8 +158,8 @@ class MicroBatches:
     def save_pieces(self) -> None:
         """Write the number of pieces for later attempts.
 
-        They use it even with more memory: sums in another order differ in the last digit, and a
-        resumed trial must equal an uninterrupted one.
+        Later attempts use it even with more memory: sums in another order differ in the last digit,
+        and a resumed trial must equal an uninterrupted one (Law 5).
         """
         if self.folder is None or self.pieces == 1:
             return
@@ -171,8 +172,8 @@ def read_known_pieces(folder: Path, world: int) -> int:
     """Return the number of pieces that earlier attempts needed, for ``world`` shares of a step.
 
     Args:
-        folder: ``checkpoints`` of the trial.
-        world: number of shares now; the file holds pieces for the number then.
+        folder: folder ``checkpoints`` of the trial.
+        world: current number of shares, to which the stored number is scaled.
     """
     path = folder / KEPT
     if not path.exists():
@@ -199,7 +200,7 @@ LITTLE = 0.25
 """Share of the memory limit below which the estimate is trusted without a rehearsal."""
 
 COSTLIEST = 4
-"""Steps of the first epoch, those of the highest cost, whose shares are compared."""
+"""Number of the costliest steps of the first epoch whose shares are compared."""
 
 
 @dataclass(frozen=True)
@@ -211,9 +212,9 @@ class MemoryFit:
     estimated_bytes: int
     """Estimate for this rank: weights, optimizer, and the costliest piece."""
     probed_bytes: int | None
-    """Measured in a rehearsal, in the number of pieces before it; None without one."""
+    """Measured in a rehearsal, with the number of pieces before it; None without a rehearsal."""
     limit_bytes: int
-    """Most that this rank may take."""
+    """Maximum that this rank may use."""
 
 
 def fit_to_memory(
@@ -230,7 +231,7 @@ def fit_to_memory(
         order: which graphs are in which step.
         micro: its ``pieces`` and ``folder`` are set.
         stepper: takes the steps; weights, optimizer and random numbers do not change.
-        folder: of checkpoints, and of the pieces that earlier attempts needed; None without.
+        folder: folder of the checkpoints and of ``micro.json``; None if nothing is written.
 
     Raises:
         TooManyGraphs: a rehearsal in which all ranks take part ran out of memory.
@@ -241,7 +242,7 @@ def fit_to_memory(
     need, limit = _measure_need(config, order, micro, stepper)
     pieces = max(need.pieces(FULL * limit) if free else 1, known)
     crowded = free and need.bytes(pieces) > LITTLE * limit
-    # A rank rehearses alone, unless forward passes are collectives: then all do if one has to.
+    # Ranks rehearse individually; if forward passes are collectives, all do as soon as one has to.
     micro.pieces, rehearse = _largest(ranks, pieces, crowded)
     taken = None
     if crowded or (rehearse and stepper.net.is_collective):
@@ -278,13 +279,13 @@ class StepMemory:
     def __init__(
         self, config: TrialConfig, order: BatchSampler, micro: MicroBatches, *, fixed: float
     ) -> None:
-        """Find that step.
+        """Find the costliest step.
 
         Args:
             config: the trial.
             order: which graphs are in which step.
             micro: splits shares.
-            fixed: bytes that are taken in all steps: weights, gradients, optimizer.
+            fixed: bytes that every step uses: weights, gradients, optimizer.
         """
         feed, self.micro, self.fixed, self.factor = micro.feed, micro, fixed, 1.0
         heap = HEAP if feed.ranks.device.type == "cpu" else 1.0
@@ -296,12 +297,12 @@ class StepMemory:
         """Graphs of this rank in that step, [n]."""
 
     def costliest(self, pieces: int) -> NDArray[np.int64]:
-        """Return the graphs of the largest of so many pieces, [n]."""
+        """Return the graphs of the costliest piece when the share is split into ``pieces``, [n]."""
         cut = self.micro.split(self.share, pieces)
         return max(cut, key=lambda rows: float(self.of_graphs[rows].sum()))
 
     def bytes(self, pieces: int) -> float:
-        """Estimate the bytes of a step in so many pieces."""
+        """Estimate the bytes of a step that is split into ``pieces``."""
         piece = float(self.of_graphs[self.costliest(pieces)].sum())
         return self.fixed + self.factor * piece
 
@@ -320,14 +321,14 @@ def rehearse_step(need: StepMemory, stepper: Stepper) -> int | None:
     While it does not fit, steps are split into twice as many pieces.
 
     Args:
-        need: its ``factor`` is corrected.
-        stepper: whose net is used.
+        need: estimate, whose ``factor`` is corrected.
+        stepper: provides the model.
 
     Returns:
-        Bytes that the pass took; None where this system does not report them.
+        Bytes that the pass used; None if this system does not report them.
 
     Raises:
-        TooManyGraphs: it did not fit, and a forward pass is a collective of all ranks.
+        TooManyGraphs: the piece did not fit, and a forward pass is a collective of all ranks.
         MemoryError: not even one graph fits.
     """
     micro, net = need.micro, stepper.net
@@ -362,7 +363,7 @@ def _run_backward_pass(stepper: Stepper, micro: MicroBatches, rows: NDArray[np.i
     cards = [device] if device.type == "cuda" else []
     with torch.random.fork_rng(devices=cards), net.gradient_sync(net.is_collective):
         _, loss = stepper.losses(micro.feed.batch_on_host(rows), counts, last=net.is_collective)
-        if net.is_collective:  # its hooks gather shards and scatter gradients
+        if net.is_collective:  # hooks of the parameters gather shards and scatter gradients
             torch.autograd.backward(loss)
             stepper.optimizer.zero_grad(set_to_none=True)
         else:

@@ -26,8 +26,8 @@ ParameterGroup = dict[str, Any]
 class Lamb(Optimizer):
     """Layer-wise adaptive moments.
 
-    In groups with ``adapt``, Adam's step, decay included, is scaled to the length of the parameter.
-    The others (norms, biases, embeddings) take Adam's step as it is, as in the authors' own code:
+    In groups with ``adapt``, Adam's step, decay included, is scaled to the norm of the parameter.
+    Other groups (norms, biases, embeddings) take Adam's step unscaled, as in the authors' code:
     parameters that start at 0 would hardly move.
     Source: You et al. (2020), arXiv:1904.00962, algorithm 2, with the identity for phi.
     """
@@ -40,12 +40,12 @@ class Lamb(Optimizer):
         betas: tuple[float, float],
         eps: float,
     ) -> None:
-        """Hold the parameters.
+        """Store the parameter groups.
 
         Args:
             groups: may set ``weight_decay`` (default 0) and ``adapt`` (default true).
             lr: learning rate.
-            betas: decays of the averages of gradients and of their squares.
+            betas: decays of the averages of gradients and of squared gradients.
             eps: added to the root of the average square.
         """
         defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": 0.0, "adapt": True}
@@ -61,7 +61,7 @@ class Lamb(Optimizer):
                 self._update(parameters, group)
 
     def _update(self, parameters: list[Tensor], group: ParameterGroup) -> None:
-        """Update this rank's part of some parameters, by the lengths of the whole ones."""
+        """Update this rank's part of some parameters, scaled by the norms of whole parameters."""
         (beta1, beta2), grads = group["betas"], local_gradients(parameters)
         states = [self._state(parameter) for parameter in parameters]
         counts = [int(state["step"].add_(1)) for state in states]
@@ -92,12 +92,12 @@ class Lamb(Optimizer):
 
 
 def _length(tensor: Tensor, parameter: Tensor) -> Tensor:
-    """Return the 2-norm of the whole tensor that is spread over ranks as a parameter is."""
+    """Return the 2-norm of a whole tensor, of which ranks hold parts as of ``parameter``."""
     return gather_dtensor(torch.linalg.vector_norm(as_dtensor(tensor, parameter)))
 
 
 def _trust_ratio(size: Tensor, step: Tensor) -> Tensor:
-    """Return the factor from the length of a step to that of its weight; 1 where either is 0."""
+    """Return the norm of a weight divided by that of its step; 1 where either is 0."""
     return torch.where((size > 0) & (step > 0), size / step, 1.0)
 
 
@@ -105,16 +105,16 @@ _A, _B, _C = 3.4445, -4.7750, 2.0315
 """Coefficients of the iteration; steepest at 0. Source: kellerjordan.github.io/posts/muon."""
 
 _ROUNDS = 5
-"""Iterations of it."""
+"""Number of iterations."""
 
 
 class Muon(Optimizer):
     """Two optimizers in one: groups with ``matrices`` take orthogonal steps, others AdamW's.
 
     Steps of matrices have the root mean square that AdamW's usually have, so that one learning rate
-    and one decay serve both. The iteration runs in the dtype of the weights: torch's Muon rounds to
-    bf16, in which the rounding errors of gradients, which depend on the number of ranks, would
-    appear in the third digit (Law 1).
+    and one decay serve both. The iteration runs in the dtype of the weights. torch's Muon rounds to
+    bf16, so that steps on different numbers of ranks would differ in the third digit, against
+    Law 1.
     Source: Jordan et al. (2024), kellerjordan.github.io/posts/muon; Liu et al. (2025),
     arXiv:2502.16982, eq. 4 for the length.
     """
@@ -129,15 +129,15 @@ class Muon(Optimizer):
         betas: tuple[float, float],
         eps: float,
     ) -> None:
-        """Hold the parameters.
+        """Store the parameter groups.
 
         Args:
             groups: may set ``matrices`` (default false) and ``weight_decay`` (default 0).
             lr: learning rate.
-            momentum: decay of the average of gradients, of matrices.
-            nesterov: whether matrices step along gradient and average together.
-            betas: of AdamW.
-            eps: of AdamW.
+            momentum: decay of the average of gradients, for matrices.
+            nesterov: whether the steps of matrices mix gradient and average.
+            betas: decays of AdamW's averages.
+            eps: added to the root of AdamW's average square.
         """
         defaults = {
             "lr": lr,
@@ -210,7 +210,7 @@ class Muon(Optimizer):
 
 
 def _orthogonalize_groups(matrices: list[Tensor]) -> list[Tensor]:
-    """Orthogonalize matrices, all of one shape at once."""
+    """Orthogonalize matrices, those of equal shape in one batch."""
     by_shape: dict[torch.Size, list[int]] = {}
     for number, matrix in enumerate(matrices):
         by_shape.setdefault(matrix.shape, []).append(number)
@@ -247,18 +247,18 @@ _OUTPUTS = 2
 
 
 class ParameterGroups(NamedTuple):
-    """The parameters of a model that learn, by how optimizers treat them."""
+    """The trainable parameters of a model, by how optimizers treat them."""
 
     matrices: list[nn.Parameter]
     """Weights of linear maps from many channels to many."""
     outputs: list[nn.Parameter]
     """Weights of linear maps to one or two numbers: outputs of heads, gates, scores."""
     free: list[nn.Parameter]
-    """Norms, biases, embeddings and the like: never decayed."""
+    """All others, such as norms, biases and embeddings, which have no weight decay."""
 
 
 def sort_parameters(model: nn.Module) -> ParameterGroups:
-    """Sort the parameters of a model that learn, in the model's own order."""
+    """Sort the trainable parameters of a model into groups, each in the model's order."""
     groups = ParameterGroups([], [], [])
     for module in model.modules():
         for name, parameter in module.named_parameters(recurse=False):
@@ -276,13 +276,13 @@ def sort_parameters(model: nn.Module) -> ParameterGroups:
 def make_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
     """Build an optimizer; weights of linear maps decay, norms, biases and embeddings do not.
 
-    Parameters may be spread over ranks: the optimizer's state is then spread like them.
+    If parameters are sharded, the optimizer's state is sharded like them.
     """
     return _MAKERS[config.optimizer](model, config)
 
 
 def _groups(model: nn.Module, config: TrainConfig) -> list[ParameterGroup]:
-    """Return a group of the parameters that decay, in the model's order, and one of the rest."""
+    """Return the group of parameters with weight decay, in the model's order, then the others."""
     sorted_parameters = sort_parameters(model)
     linear = {id(p) for p in (*sorted_parameters.matrices, *sorted_parameters.outputs)}
     decayed = [p for p in model.parameters() if id(p) in linear]
@@ -306,7 +306,7 @@ def _kernel_options(model: nn.Module) -> _KernelOptions:
 class _LocalShards:
     """Makes torch's elementwise optimizers work on this rank's part of each tensor.
 
-    The result is that of ``DTensor`` operations, which take some hundred microseconds each.
+    ``DTensor`` operations have the same result, but take some hundred microseconds each.
     """
 
     def _init_group(self, group: ParameterGroup, *lists: list[Any]) -> bool:
@@ -317,11 +317,11 @@ class _LocalShards:
 
 
 class ShardedAdamW(_LocalShards, torch.optim.AdamW):
-    """AdamW for weights that are spread over ranks."""
+    """AdamW for sharded weights."""
 
 
 class ShardedAdam(_LocalShards, torch.optim.Adam):
-    """Adam for weights that are spread over ranks."""
+    """Adam for sharded weights."""
 
 
 class _AdaptiveOptions(TypedDict):
@@ -385,20 +385,20 @@ _START = 25.0
 
 
 class ScheduleState(TypedDict):
-    """State of ``plateau``, as JSON holds it; the same in all steps of other schedules."""
+    """State of the schedule ``plateau`` as JSON; constant for other schedules."""
 
     factor: float
-    """Present rate divided by the peak."""
+    """Current rate divided by the peak."""
     best: float
     """Lowest objective so far."""
     waited: int
-    """Epochs since then, or since the last reduction."""
+    """Epochs since the lowest objective or the last reduction, whichever is later."""
 
 
 class LearningRateSchedule:
     """Learning rate of every step.
 
-    All schedules but ``plateau`` are functions of the step over the full budget, so that a trial
+    All schedules except ``plateau`` depend only on the step and the full budget, so that a trial
     that is stopped at a rung and resumed later has the same rates as one without a pause.
     """
 
@@ -408,8 +408,8 @@ class LearningRateSchedule:
         Args:
             config: schedule, peak, warm-up.
             total_steps: steps of the full budget.
-            graphs_per_step: mean over all ranks together; the peak grows with it as
-                ``training.scale_rate`` says.
+            graphs_per_step: mean number over all ranks; ``training.scale_rate`` sets how the peak
+                grows with it.
         """
         self.config, self.total = config, total_steps
         self.peak = config.learning_rate * _batch_scaling(config, graphs_per_step)
@@ -434,7 +434,7 @@ class LearningRateSchedule:
         return self.peak * _cosine_between(1.0, self.config.final_rate, progress)
 
     def after_epoch(self, objective: float) -> None:
-        """Use the objective of an epoch's validation: ``plateau`` may lower the following rates."""
+        """Update ``plateau`` with an epoch's objective, which may lower the following rates."""
         config = self.config
         if config.schedule != "plateau":
             return
@@ -445,7 +445,7 @@ class LearningRateSchedule:
             self.waited = 0
 
     def state(self) -> ScheduleState:
-        """Return the part that a checkpoint holds."""
+        """Return the state to store in a checkpoint."""
         return {"factor": self.factor, "best": self.best, "waited": self.waited}
 
     def load(self, state: ScheduleState) -> None:

@@ -1,8 +1,8 @@
 """One model over all ranks of a trial: replicas (DDP), overlapped all-reduce, recomputed rounds.
 
-The first functions handle tensors that may be spread over ranks: a ``DTensor``, of which each rank
-holds a part. That class is imported only where there are some: the import takes half a second, and
-most trials have none.
+The first functions handle tensors that may be sharded: a ``DTensor``, of which each rank holds a
+part. That class is imported only when a tensor is sharded: the import takes half a second, and most
+trials do not shard.
 """
 
 import contextlib
@@ -28,12 +28,12 @@ from hydragnn_hpo.training.timers import EpochTimers
 
 
 def is_dtensor(tensor: Tensor) -> bool:
-    """Check whether a tensor is spread over ranks: a ``DTensor``."""
+    """Check whether a tensor is a ``DTensor``, of which each rank holds a part."""
     return hasattr(tensor, "placements")
 
 
 def has_dtensors(tensors: Iterable[Tensor]) -> bool:
-    """Check whether any tensor is spread over ranks."""
+    """Check whether any tensor is a ``DTensor``."""
     return any(map(is_dtensor, tensors))
 
 
@@ -49,7 +49,7 @@ def local_gradients(parameters: Iterable[Tensor]) -> list[Tensor]:
 
 
 def as_dtensor(tensor: Tensor, like: Tensor) -> Tensor:
-    """Return the tensor, spread as ``like`` is, of which ``tensor`` is this rank's part."""
+    """Return a tensor with the layout of ``like``, of which ``tensor`` is this rank's part."""
     if not is_dtensor(like):
         return tensor
     from torch.distributed.tensor import DTensor
@@ -66,7 +66,7 @@ def as_dtensor(tensor: Tensor, like: Tensor) -> Tensor:
 
 
 def gather_dtensor(tensor: Tensor) -> Tensor:
-    """Gather a tensor that is spread over ranks; every rank calls this."""
+    """Return the whole of a tensor; if it is a ``DTensor``, every rank calls this."""
     if not is_dtensor(tensor):
         return tensor
     gathered: Tensor = tensor.full_tensor()  # type: ignore[attr-defined]
@@ -74,7 +74,7 @@ def gather_dtensor(tensor: Tensor) -> Tensor:
 
 
 def distribute_like(tensor: Tensor, like: Tensor) -> Tensor:
-    """Spread a tensor that all ranks hold whole as ``like`` is spread; sends nothing."""
+    """Return a tensor that all ranks hold whole in the layout of ``like``; sends nothing."""
     if not is_dtensor(like):
         return tensor
     from torch.distributed.tensor import DTensor, Replicate
@@ -87,29 +87,29 @@ def distribute_like(tensor: Tensor, like: Tensor) -> Tensor:
 
 @torch.no_grad()
 def copy_into(target: Tensor, source: Tensor) -> None:
-    """Copy into ``target`` a tensor that all ranks hold whole, or one that is spread alike."""
+    """Copy into ``target`` a tensor that all ranks hold whole, or one of the same layout."""
     if is_dtensor(target) and not is_dtensor(source):
         source = distribute_like(source.to(target), target)
     target.copy_(source)
 
 
 Mark = float | torch.cuda.Event
-"""A moment: seconds on a CPU, an event on a GPU."""
+"""A time stamp: seconds on a CPU, an event on a GPU."""
 
 Span = tuple[float, float]
-"""Beginning and end, in seconds."""
+"""Start and end, or two durations, in seconds."""
 
 
 class TimedAllReduce:
     """Averages gradients over ranks, as DDP does by itself, and measures how long that takes.
 
-    DDP sends the last bucket when the last gradient has been computed; from then on nothing hides
-    the communication. On a GPU an event is read only after it has passed, often some steps later,
-    so that no step waits for it.
+    DDP sends the last bucket when the last gradient has been computed; from then on communication
+    no longer overlaps with computation. On a GPU an event is read only after it has passed, often
+    some steps later, so that no step waits for it.
     """
 
     def __init__(self, device: torch.device) -> None:
-        """Begin with no step."""
+        """Start without measurements."""
         self._on_device = device.type == "cuda"
         self._step: list[list[Mark]] = []
         self._waiting: deque[list[list[Mark]]] = deque()
@@ -130,7 +130,7 @@ class TimedAllReduce:
         return average
 
     def take_times(self) -> Span:
-        """Return the times since the last call; to be called after each step's backward pass.
+        """Return the times since the last call; call this after each step's backward pass.
 
         Returns:
             Seconds in which a bucket was being sent, and of these the seconds after the last
@@ -153,13 +153,14 @@ class TimedAllReduce:
 
 
 def measure_overlap(pieces: Sequence[Span]) -> Span:
-    """Measure how long buckets were being sent, and how much of that nothing hides.
+    """Measure how long buckets were being sent, and how much of that did not overlap computation.
 
     Args:
-        pieces: when each bucket was sent, and when it had been averaged, in seconds.
+        pieces: times when each bucket was sent and when it had been averaged, in seconds.
 
     Returns:
-        Seconds in which at least one was being sent, and of these the ones after the last was sent.
+        Seconds in which at least one bucket was being sent, and the part of them after the last
+        bucket was sent.
     """
     total, reached = 0.0, float("-inf")
     for first, last in sorted(pieces):
@@ -179,7 +180,7 @@ def _span(marks: list[Mark], origin: Mark) -> Span:
 
 
 def _seconds(mark: Mark, origin: Mark) -> float:
-    """Return the seconds since a moment of the same kind."""
+    """Return the seconds since a time stamp of the same kind."""
     if isinstance(mark, float) and isinstance(origin, float):
         return mark - origin
     assert isinstance(mark, torch.cuda.Event)
@@ -190,15 +191,15 @@ def _seconds(mark: Mark, origin: Mark) -> float:
 MIB = 2**20
 
 BUCKETS, SMALLEST_MB, LARGEST_MB = 4, 1.0, 25.0
-"""Number of buckets in which a gradient is sent, and limits of their size in MiB: the first are
-sent while the rest is computed, and each costs a collective."""
+"""Number of buckets in which a gradient is sent, and limits of their size in MiB. The first buckets
+are sent while later gradients are computed, and each bucket costs a collective."""
 
 
 class ModelParallelism:
-    """A model whose gradients are those of the whole step: the plain one, of a single rank."""
+    """A model whose gradients are those of the whole step; this class is for a single rank."""
 
     is_collective = False
-    """Whether a forward pass is a collective: all ranks must then run equally many."""
+    """Whether a forward pass is a collective; all ranks must then run the same number of them."""
 
     def __init__(self, model: MultiHeadGNN, config: ParallelConfig, ranks: Ranks) -> None:
         """Wrap a model; every rank calls this with the same weights.
@@ -241,8 +242,8 @@ class ModelParallelism:
         """Copy all weights and buffers; every rank calls this.
 
         Returns:
-            Whole tensors by name, on this rank's device. Where they are sharded, rank 0 has them in
-            host memory, and other ranks have none.
+            Whole tensors by name, on this rank's device. If weights are sharded, in host memory on
+            rank 0, and an empty dict on other ranks.
         """
         return {name: value.detach().clone() for name, value in self.model.state_dict().items()}
 
@@ -258,8 +259,8 @@ class ReplicatedModel(ModelParallelism):
         """Wrap a model; every rank calls this with the same weights.
 
         ``static_graph`` is off: with it a step of several micro-batches fails (torch 2.13), and a
-        step of one is no faster. ``find_unused_parameters`` is not needed: every parameter that
-        learns takes part in every loss, with gradient 0 where no target is known.
+        step of one is no faster. ``find_unused_parameters`` is not needed: every trainable
+        parameter takes part in every loss, with gradient 0 where no target is known.
 
         Args:
             model: on the device of this rank.
@@ -301,9 +302,9 @@ def bucket_mb(model: nn.Module) -> float:
 def recompute_rounds(trunk: Trunk) -> None:
     """Make every round of a trunk keep only its inputs until the backward pass.
 
-    The same operations run twice on the same numbers, so only time and memory change. With forces
-    little memory is saved: the first of two backward passes keeps what it recomputed for the
-    second.
+    The same operations run twice on the same numbers, so only time and memory change. Models with
+    forces save little memory: the first of their two backward passes keeps what it recomputed for
+    the second.
 
     Source: Chen et al. (2016), arXiv:1604.06174.
     """

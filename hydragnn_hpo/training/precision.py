@@ -14,20 +14,20 @@ DTYPES = {
 
 
 def set_matmul_precision(precision: str) -> None:
-    """Set whether GPUs round the factors of fp32 products to 10 bits: with ``tf32`` alone.
+    """Set whether GPUs round the factors of fp32 products to 10 bits, only done with ``tf32``.
 
-    On a CPU ``tf32`` is fp32. cuDNN has a setting of its own, but nets do not use it.
+    On a CPU ``tf32`` is fp32. cuDNN has a separate setting, but the models do not use cuDNN.
     """
     torch.backends.cuda.matmul.fp32_precision = "tf32" if precision == "tf32" else "ieee"
 
 
 def compute_dtype(precision: str, device: torch.device) -> AbstractContextManager[object]:
-    """Return the context that sets the type of a net's forward pass; losses stay outside.
+    """Return the autocast context of a forward pass; losses are computed outside it.
 
     With ``bf16``, linear maps multiply in bf16 and messages are bf16. Weights, their gradients and
     the optimizer's state stay fp32, and so do geometry, the scalars of the nodes, sums over graphs
-    and the last map of a head (``model.layers``). Laws 1 and 7 then hold to bf16 rounding, 8 bits
-    of each message, as kernels may add in another order before they round.
+    and the last map of a head (``model.layers``). Independence of ranks (Law 1) and of the batch
+    (Law 7) then holds to bf16 rounding, 8 bits of each message, as the order of sums may differ.
 
     Source: Micikevicius et al. (2018), arXiv:1710.03740; Kalamkar et al. (2019), arXiv:1905.12322.
     """

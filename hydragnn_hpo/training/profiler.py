@@ -18,10 +18,10 @@ from hydragnn_hpo.training.ddp import Ranks
 logger = logging.getLogger(__name__)
 
 STEPS = 100
-"""Most steps of an epoch that are recorded: the trace of a step is some megabytes."""
+"""Maximum number of recorded steps per epoch: the trace of one step is some megabytes."""
 
 COSTLIEST = 10
-"""Operations in the table."""
+"""Number of operations in the table."""
 
 
 @dataclass(frozen=True)
@@ -41,10 +41,10 @@ class ProfilePlan:
             ranks: from 0; None for rank 0.
             epochs: from 1; None for the default of ``epochs``.
             world: number of ranks of the trial.
-            last: its last epoch.
+            last: last epoch of the trial.
 
         Raises:
-            ConfigError: a word is no number, or the trial has no such rank or epoch.
+            ConfigError: a word is not a number, or the trial has no such rank or epoch.
         """
         plan = cls(_numbers("ranks", ranks or "0"), _numbers("epochs", epochs or ""))
         bounds = (("ranks", plan.ranks, 0, world - 1), ("epochs", plan.epochs, 1, last))
@@ -89,13 +89,13 @@ class EpochProfiler:
         folder: Path,
         optimizer: torch.optim.Optimizer,
     ) -> None:
-        """Profile nothing yet.
+        """Store the settings; profiling starts in ``epoch``.
 
         Args:
-            epochs: to profile, from 1.
+            epochs: epochs to profile, from 1.
             ranks: this rank among the others.
-            folder: of the traces; created with the first.
-            optimizer: each call of its ``step`` ends a step.
+            folder: folder of the traces; created with the first trace.
+            optimizer: optimizer whose ``step`` marks the end of a training step.
         """
         self.epochs, self.ranks, self.folder, self.optimizer = epochs, ranks, folder, optimizer
 

@@ -3,12 +3,12 @@
 ``ShardedModel`` spreads parameters over the ranks of a mesh (copies x shard x tensor). In tensor
 parallelism neighbouring ranks share the hidden channels of wide perceptrons: the first of two
 linear maps is split by its outputs, the second by its inputs, and the activation between them acts
-on each channel alone. So two maps cost one all-reduce forward and one backward. All ranks of a
-group see the same graphs and compute everything else redundantly.
+on each channel alone. So two maps cost one all-reduce in the forward and one in the backward pass.
+All ranks of a group see the same graphs and compute everything else redundantly.
 
-Every rank writes its part of a checkpoint, in torch's own distributed format. Torch pickles the
-index of the parts; it is only read inside a run's own directory, which belongs to its user alone
-(Law 10). Importing this module takes half a second.
+Every rank writes its part of a checkpoint in torch's distributed format. Torch pickles the index of
+the parts. Law 10 forbids pickles from outside: the index is read only from a run's own directory,
+which belongs to its user alone. Importing this module takes half a second.
 
 Source: Shoeybi et al. (2019), arXiv:1909.08053, section 3.
 """
@@ -50,12 +50,12 @@ BY_CHANNEL = (nn.SiLU, ShiftedSoftplus)
 """Activations that act on each channel alone."""
 
 OURS = ("torch.nn.", "hydragnn_hpo.")
-"""Packages whose modules use the weights in a chain only by calling it; a user's conv may use them
-in other ways."""
+"""Packages whose modules use the weights in an ``nn.Sequential`` only by calling it; a user's conv
+may use them in other ways."""
 
 
 class _CopyToGroup(Function):
-    """Pass values that all ranks of a group have; the gradient is the sum of theirs."""
+    """Identity for values that all ranks of a group have; the gradient is summed over the group."""
 
     @staticmethod
     def forward(ctx: Any, values: Tensor, group: dist.ProcessGroup) -> Tensor:
@@ -83,7 +83,7 @@ class _CopyToGroup(Function):
 
 
 class _SumOverGroup(Function):
-    """Add values over the ranks of a group; the gradient is that of the sum, on all of them."""
+    """Sum values over the ranks of a group; each rank's gradient is that of the sum."""
 
     @staticmethod
     def forward(ctx: Any, values: Tensor, group: dist.ProcessGroup) -> Tensor:
@@ -128,7 +128,7 @@ def _local_slice(parameter: Tensor) -> Tensor:
 
 
 class ColumnParallelLinear(nn.Linear):
-    """The first map of a pair, of which each rank computes a part of the outputs."""
+    """The first linear map of a pair; each rank computes a part of its outputs."""
 
     group: dist.ProcessGroup
     """Ranks that share the map."""
@@ -140,7 +140,7 @@ class ColumnParallelLinear(nn.Linear):
 
 
 class RowParallelLinear(nn.Linear):
-    """The second map of a pair, of which each rank adds the terms of a part of the inputs."""
+    """The second linear map of a pair; each rank computes the terms of a part of its inputs."""
 
     group: dist.ProcessGroup
     """Ranks that share the map."""
@@ -181,12 +181,12 @@ def _linear_pairs(chain: list[nn.Module], parts: int) -> Iterator[tuple[nn.Linea
 
 
 def apply_tensor_parallel(model: nn.Module, mesh: DeviceMesh, even: int = 1) -> int:
-    """Split the pairs of a model over the ranks of a mesh, in place; sends nothing.
+    """Split the linear pairs of a model over the ranks of a mesh, in place; sends nothing.
 
     Args:
-        model: has the same weights on all ranks.
-        mesh: of one dimension.
-        even: number of equal parts into which the part of a rank must be divisible, to be sharded.
+        model: model with the same weights on all ranks.
+        mesh: mesh of one dimension.
+        even: number of equal shards into which each rank's part must be divisible.
 
     Returns:
         Number of pairs that were split.
@@ -197,7 +197,7 @@ def apply_tensor_parallel(model: nn.Module, mesh: DeviceMesh, even: int = 1) -> 
         if first.bias is not None:
             _slice_linear(first, "bias", mesh, 0)
         _slice_linear(second, "weight", mesh, 1)
-        # The class alone changes: names, settings and hooks of the modules stay.
+        # Only the class changes: names, settings and hooks of the modules are kept.
         first.__class__, second.__class__ = ColumnParallelLinear, RowParallelLinear
         for module in (first, second):
             setattr(module, "group", mesh.get_group())  # noqa: B010 - it has just become one of ours
@@ -210,7 +210,7 @@ def _slice_linear(module: nn.Module, name: str, mesh: DeviceMesh, dimension: int
     setattr(module, name, nn.Parameter(part, requires_grad=whole.requires_grad))
 
 
-# torch warns at every gather of a tensor that is split over two dimensions of the mesh.
+# Silences torch's warning at each gather of a tensor that is split over two mesh dimensions.
 logging.getLogger("torch.distributed.tensor._redistribute").setLevel(logging.ERROR)
 
 COPIES, SHARD, TENSOR = "copies", "shard", "tensor"
@@ -218,7 +218,7 @@ COPIES, SHARD, TENSOR = "copies", "shard", "tensor"
 
 
 class ShardedModel(ModelParallelism):
-    """Every rank holds a part of the weights, of their gradients and the optimizer's state."""
+    """Every rank holds a part of the weights, of the gradients and of the optimizer's state."""
 
     is_collective = True
 
@@ -241,7 +241,7 @@ class ShardedModel(ModelParallelism):
         keep_until_exit(model)
 
     def _shard(self) -> None:
-        """Shard the weights in groups; a group is gathered as a whole where its layers are used."""
+        """Shard the weights in groups; a group is gathered as a whole when its layers are used."""
         copies = self.mesh[COPIES].size() > 1
         mesh = self.mesh[COPIES, SHARD] if copies else self.mesh[SHARD]
         _check_parameters(self.model)
@@ -303,12 +303,12 @@ class ShardedModel(ModelParallelism):
 
 
 def build_mesh(config: ParallelConfig, ranks: Ranks) -> DeviceMesh:
-    """Lay the ranks out as copies x shard x tensor; every rank calls this."""
+    """Arrange the ranks as a mesh of copies x shard x tensor; every rank calls this."""
     local = int(os.environ.get("LOCAL_WORLD_SIZE", ranks.world))
     tensor, held = config.tensor_ranks(ranks.world), config.copy_ranks(ranks.world, local)
     shape = (ranks.world // (held * tensor), held, tensor)
     mesh = init_device_mesh(ranks.device.type, shape, mesh_dim_names=(COPIES, SHARD, TENSOR))
-    for group in mesh.get_all_groups():  # torch begins with half an hour
+    for group in mesh.get_all_groups():  # torch's default timeout is half an hour
         _set_pg_timeout(collective_timeout(), group)
     return mesh
 
@@ -325,7 +325,7 @@ def round_modules(model: MultiHeadGNN) -> Iterator[list[nn.Module]]:
 
 
 def _sharded_mesh_dims(tensor: Tensor) -> tuple[str, ...]:
-    """Return the names of the dimensions of the mesh that a tensor is split over."""
+    """Return the names of the mesh dimensions over which a tensor is split."""
     if not isinstance(tensor, DTensor):
         return ()
     names = tensor.device_mesh.mesh_dim_names or ()
@@ -342,7 +342,7 @@ def _check_parameters(model: nn.Module) -> None:
 
 
 def _free_whole_weights(model: nn.Module, batch: object, predicted: object) -> None:
-    """Free gathered weights after a pass without gradients: updates would not reach them."""
+    """Free gathered weights after a pass without gradients, as updates would not change them."""
     if not torch.is_grad_enabled() and isinstance(model, FSDPModule):
         model.reshard()
 
@@ -361,12 +361,12 @@ def write_sharded(folder: Path, tensors: Mapping[str, Tensor], group: dist.Proce
     """Write this rank's parts of a checkpoint, and wait until those of all ranks are on disk.
 
     Args:
-        folder: does not exist yet.
-        tensors: copies of ``copy_to_host``, by name.
-        group: of all ranks, not in use by another thread.
+        folder: folder to create.
+        tensors: result of ``copy_to_host``.
+        group: process group of all ranks, not in use by another thread.
 
     Returns:
-        Bytes of all ranks together.
+        Size of the checkpoint over all ranks, in bytes.
 
     Raises:
         StorageError: a rank's disk is full or the folder not writable.
@@ -381,12 +381,12 @@ def write_sharded(folder: Path, tensors: Mapping[str, Tensor], group: dist.Proce
 
 
 def read_sharded(folder: Path, weights: Mapping[str, Tensor], *, best: bool) -> dict[str, Tensor]:
-    """Read this rank's parts of a checkpoint, whatever number of ranks wrote it; sends nothing.
+    """Read this rank's parts of a checkpoint written by any number of ranks; sends nothing.
 
     Args:
-        folder: of ``write_sharded``.
-        weights: of the model on these ranks; a tensor is spread as its weight is.
-        best: whether this rank reads the weights of the best epoch, which are whole.
+        folder: folder that ``write_sharded`` wrote.
+        weights: weights of the model on these ranks; each tensor gets the layout of its weight.
+        best: whether this rank reads the weights of the best epoch, which are not sharded.
 
     Returns:
         Tensors by their name in the checkpoint.
@@ -413,7 +413,7 @@ def read_sharded(folder: Path, weights: Mapping[str, Tensor], *, best: bool) -> 
 
 
 def _allocate_like(name: str, entry: Any, weights: Mapping[str, Tensor]) -> Tensor:
-    """Allocate a tensor of a checkpoint, spread as its weight is."""
+    """Allocate a tensor of a checkpoint in the layout of its weight."""
     assert isinstance(entry, TensorStorageMetadata)
     like = matching_weight(name, entry.size, weights)
     if like is None:

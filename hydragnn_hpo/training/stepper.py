@@ -1,6 +1,7 @@
-"""Training steps: the weighted multi-task loss (Law 1), its seeds, gradients and updates.
+"""Training steps: seeds, the weighted multi-task loss, gradients, and updates of the weights.
 
-Losses are normalised by global counts, over all ranks and micro-batches of a step.
+Losses are divided by counts over all ranks and micro-batches of a step, so that the gradient does
+not depend on how its graphs are distributed (Law 1).
 
 Shapes: G graphs, R rows of a target (graphs or nodes), w components of a target, H heads.
 """
@@ -29,20 +30,20 @@ LOSSES: dict[str, Callable[[Tensor], Tensor]] = {
     "mse": lambda error: error.square(),
     "huber": lambda error: F.huber_loss(error, error.new_zeros(()).expand_as(error), "none"),
 }
-"""Loss of every error, in the errors' shape, by ``loss`` of a head."""
+"""Elementwise losses, by the setting ``loss`` of a head; each keeps the shape of the errors."""
 
 
 def gaussian_nll(error: Tensor, variance: Tensor, beta: float) -> Tensor:
-    """Return the negative log-likelihood of errors under predicted variances, without its constant.
+    """Return the Gaussian negative log-likelihood of errors, without its constant term.
 
     Args:
-        error: in units of the spread, [R, w].
-        variance: predicted, in units of the spread squared, > 0, [R, 1].
-        beta: weighs each row by ``variance ** beta``, which has no gradient; above 0 it keeps rows
-            with a large variance in the training.
+        error: prediction minus target, [R, w].
+        variance: predicted variance, in the unit of ``error`` squared, > 0, [R, 1].
+        beta: exponent of the weight ``variance ** beta`` of each row, which has no gradient; above
+            0 it keeps rows with a large variance in the training.
 
     Returns:
-        [R, w].
+        Loss of each component, [R, w].
 
     Source: Nix and Weigend (1994); Seitzer et al. (2022), arXiv:2203.09168, eq. 5.
     """
@@ -59,17 +60,18 @@ def head_sums(
 ) -> dict[str, Tensor]:
     """Sum each head's loss over the rows of a batch that have its target.
 
-    Predictions and targets are fp64; their difference is small and is rounded to the net's dtype.
+    Predictions (fp64) and targets are subtracted before the small difference is rounded to the
+    dtype of the model.
 
     Args:
-        model: knows the spread of each target.
-        predictions: of the model, by target, and variances by ``variance_key``, [R, w].
+        model: provides the standard deviation of each target.
+        predictions: predictions by target, [R, w], and variances by ``variance_key``, [R, 1].
         batch: holds targets, [R, w], and masks of the rows that have them, [R].
-        heads: loss of each target.
-        balance: ``unit`` for errors in the target's own unit, else in units of its spread.
+        heads: settings by target, which name its loss.
+        balance: ``unit`` for errors in the target's own unit, else in standard deviations.
 
     Returns:
-        Sum by target, a scalar.
+        Sum of the loss by target, scalars.
     """
     sums = {}
     for name, head in heads.items():
@@ -93,24 +95,24 @@ def combine_losses(
     log_variances: Tensor | None = None,
     priced: bool = True,
 ) -> Tensor:
-    """Combine this rank's sums into its loss.
+    """Combine this rank's loss sums into the loss that it differentiates.
 
     Each head's sum is divided by its *global* count in the step. DDP averages gradients over ranks,
     hence the factor ``world``: ranks with unequal shares, even empty ones, then add up to the mean
     over the global batch.
 
     Args:
-        sums: this rank's sum by head, scalars.
+        sums: this rank's sum of the loss by head, scalars.
         counts: components with a target in the whole step, over all ranks, by head.
-        heads: weights; they are normalised to sum to 1.
-        world: number of ranks with shares of their own.
+        heads: settings by head; their weights are normalised to sum to 1.
+        world: number of shares into which the graphs of a step are divided.
         log_variances: learned logarithm s of each head's variance, [H]; None for fixed weights. The
             loss of a head is multiplied by ``exp(-s)``, and ``s / 2`` is added; that term is the
             same on all ranks, so it has no factor ``world``.
-        priced: whether ``s / 2`` is added here: in one micro-batch of each step.
+        priced: whether to add ``s / 2``, which is done in one micro-batch of each step.
 
     Returns:
-        A scalar.
+        The loss, a scalar.
     """
     total = sum(head.weight for head in heads.values())
     loss = next(iter(sums.values())).new_zeros(())
@@ -128,13 +130,13 @@ def combine_losses(
 def reseed(seed: int, step: int, ranks: Ranks) -> None:
     """Seed torch's generators for one step, so that a resumed training draws the same numbers.
 
-    Checkpoints hold no state of a generator. This takes 6 us; ``torch.manual_seed`` takes 180 us,
-    and extends a list in each call where CUDA was never used.
+    Checkpoints do not store generator states. This takes 6 us; ``torch.manual_seed`` takes 180 us
+    and, where CUDA was never used, appends to a list in each call.
 
     Args:
-        seed: of the trial.
+        seed: seed of the trial.
         step: steps taken so far.
-        ranks: those that see the same graphs draw the same numbers.
+        ranks: this rank among the others; ranks with the same graphs draw the same numbers.
     """
     digest = hashlib.sha256(f"{seed}/{step}/{ranks.data_rank}".encode()).digest()
     number = int.from_bytes(digest[:8], "big") >> 1
@@ -157,24 +159,25 @@ class Stepper:
         guard: DivergenceGuard,
         meter: EpochTimers,
     ) -> None:
-        """Prepare steps.
+        """Store what every step needs.
 
         Args:
             config: the trial.
             net: the model over all ranks.
-            optimizer: of its parameters.
+            optimizer: optimizer of the model's parameters.
             average: averaged weights; None where none are kept.
-            counts: components of each head's target that each graph has, [G].
+            counts: number of known target components of each graph, [G], by head.
             guard: checks the gradients.
-            meter: measures each region of a step.
+            meter: times each region of a step.
         """
         self.heads, self.training, self.seed = dict(config.heads), config.training, config.seed
         self.net, self.optimizer, self.average = net, optimizer, average
         self.counts, self.guard, self.meter = counts, guard, meter
         self.piece = 0
-        """Number of the micro-batch in progress, from 0."""
+        """Index of the current micro-batch, from 0."""
         self.bound: Literal["", "gradients", "weights"] = ""
-        """What of this step cannot be undone: gradients were sent, or weights change."""
+        """Why the current step cannot be repeated after an error: its gradients are being sent to
+        other ranks, or its weights are being updated; empty while it can be repeated."""
 
     def take_step(
         self, indices: np.ndarray, batches: Sequence[Batch], *, rate: float, epoch: int, step: int
@@ -182,10 +185,10 @@ class Stepper:
         """Take one step.
 
         Args:
-            indices: graphs of the step, of all ranks together, int64, [n].
+            indices: graphs of the step over all ranks, int64, [n].
             batches: micro-batches of this rank's share.
             rate: learning rate.
-            epoch: from 1.
+            epoch: number of the epoch, from 1.
             step: steps taken so far, from 0.
 
         Returns:
@@ -202,6 +205,7 @@ class Stepper:
         for self.piece, batch in enumerate(batches):
             last = self.piece + 1 == len(batches)
             summed.append(self._piece(batch, counts, last=last))
+        # Set before the update: a step that runs out of memory inside it must not be repeated.
         self.bound = "weights"
         with self.meter.region("update"):
             norm = self.net.gradient_norm()
@@ -216,7 +220,10 @@ class Stepper:
         return torch.stack(summed).sum(0)
 
     def _piece(self, batch: Batch, counts: dict[str, float], *, last: bool) -> Tensor:
-        """Add the gradient of one micro-batch, sent with the last; return its loss sums, [H]."""
+        """Accumulate the gradient of one micro-batch; return its loss sums by head, fp64, [H].
+
+        Gradients are sent to the other ranks in the last micro-batch of a step.
+        """
         with self.net.gradient_sync(last):
             with self.meter.region("forward"):
                 sums, loss = self.losses(batch, counts, last=last)

@@ -1,6 +1,6 @@
 """Timers of an epoch: seconds, joules and memory by region over all ranks, and stragglers.
 
-A region is what a rank does at a time, such as ``forward``.
+A region is an activity of a rank, such as ``forward``; regions do not overlap.
 """
 
 import logging
@@ -25,22 +25,22 @@ TIMED = ("data", "forward", "backward", "update", "look", "checkpoint")
 """Regions whose seconds are in every epoch's record; ``look`` is the agreement at sync points."""
 
 SENT = ("communication", "exposed")
-"""Seconds in which gradients are sent, and of these the ones in which a rank waits for them."""
+"""Seconds in which gradients are sent, and the part of them in which the rank waits for these."""
 
 SLOW, SLOW_EPOCHS, SLOW_SECONDS = 1.5, 3, 0.5
-"""A straggler computes ``SLOW`` times as long as the mean in ``SLOW_EPOCHS`` epochs running, and at
-least ``SLOW_SECONDS`` longer: in shorter epochs that is chance."""
+"""A straggler computes more than ``SLOW`` times as long as the mean rank, and more than
+``SLOW_SECONDS`` longer (less may be chance), in ``SLOW_EPOCHS`` consecutive epochs."""
 
 
 class EpochTimers:
     """Adds up seconds by region; on a GPU the seconds of its kernels, not of their launches."""
 
     def __init__(self, device: torch.device | None = None, energy: Energy | None = None) -> None:
-        """Begin at zero.
+        """Start with all timers at zero.
 
         Args:
-            device: that computes; None for a CPU.
-            energy: counts joules; None counts none.
+            device: device that computes; None for a CPU.
+            energy: counts joules; None for no counters.
         """
         self.seconds: defaultdict[str, float] = defaultdict(float)
         self.energy = energy
@@ -50,7 +50,7 @@ class EpochTimers:
 
     @contextmanager
     def region(self, name: str) -> Iterator[None]:
-        """Count the seconds in this context for a region, one of ``watchdog.PHASES``."""
+        """Add the seconds spent in this context to a region, one of ``watchdog.PHASES``."""
         self.phase = name
         self.moves += 1
         if self._on_device and name in ("forward", "backward", "update"):
@@ -76,21 +76,21 @@ class EpochTimers:
         self.moves += 1
 
     def add(self, name: str, seconds: float) -> None:
-        """Count seconds that were measured elsewhere."""
+        """Add seconds that were measured elsewhere to a region."""
         self.seconds[name] += seconds
 
     @property
     def counters(self) -> list[str]:
-        """Names of the counters of joules that this rank reads."""
+        """Names of the energy counters that this rank reads."""
         return [counter.name for counter in self.energy.counters] if self.energy else []
 
     def count_energy(self, region: str) -> None:
-        """Count the joules since the last call for ``train``, ``val`` or ``checkpoint``."""
+        """Add the joules since the last call to ``train``, ``val`` or ``checkpoint``."""
         if self.energy:
             self.energy.count(region)
 
     def take_seconds(self) -> dict[str, float]:
-        """Return the seconds since the last call, and begin again at zero.
+        """Return the seconds since the last call, and reset all timers.
 
         Returns:
             Seconds by region; regions that did not occur are left out.
@@ -105,12 +105,12 @@ class EpochTimers:
         return taken
 
     def local_sums(self, ranks: Ranks) -> dict[str, Tensor]:
-        """Return this rank's terms of the epoch's sums over ranks, and begin again at zero.
+        """Return this rank's terms of the epoch's sums over ranks, and reset all timers.
 
         Returns:
             ``regions``: seconds of ``TIMED`` and ``SENT``, [8]; ``ranks``: busy seconds and peak
-            bytes of every rank, zeros but for this one, [world, 2]; ``joules``: [REGIONS, PARTS].
-            All fp64.
+            bytes, zero except in this rank's row, [world, 2]; ``joules``: [REGIONS, PARTS]. All
+            fp64.
         """
         seconds = self.take_seconds()
         regions = [seconds.get(name, 0.0) for name in (*TIMED, *SENT)]
@@ -163,9 +163,9 @@ class EpochSummary(TypedDict, total=False):
     communication_seconds: float
     """Sending gradients; this and the next two are present in DDP trials."""
     exposed_seconds: float
-    """Part of it while the rank waited."""
+    """Seconds of ``communication_seconds`` in which the rank waited."""
     hidden_share: float
-    """Share of it while the rank computed."""
+    """Share of ``communication_seconds`` in which the rank computed."""
     peak_bytes: int
     """Largest peak memory of a rank so far."""
     energy: dict[str, dict[str, float]]
@@ -176,7 +176,7 @@ def summarize_epoch(sums: Mapping[str, np.ndarray], world: int) -> EpochSummary:
     """Compute the measurements in an epoch's record.
 
     Args:
-        sums: of ``EpochTimers.local_sums`` over all ranks.
+        sums: results of ``EpochTimers.local_sums``, summed over all ranks.
         world: number of ranks.
     """
     seconds = dict(zip((*TIMED, *SENT), (sums["regions"] / world).tolist(), strict=True))
@@ -210,10 +210,10 @@ def summarize_epoch(sums: Mapping[str, np.ndarray], world: int) -> EpochSummary:
 
 
 class Stragglers:
-    """Finds ranks that are slower than the others for several epochs running."""
+    """Finds ranks that are slower than the others in several consecutive epochs."""
 
     def __init__(self) -> None:
-        """Begin with no rank that has been slow."""
+        """Start with no slow ranks."""
         self._epochs: defaultdict[int, int] = defaultdict(int)
         self._named: set[int] = set()
 
@@ -224,8 +224,8 @@ class Stragglers:
             busy: seconds that each rank worked in an epoch, [world].
 
         Returns:
-            Ranks that have now been slow for ``SLOW_EPOCHS`` epochs running, with their seconds
-            over the mean; each rank once in a training.
+            Ranks that have now been slow in ``SLOW_EPOCHS`` consecutive epochs, each with its
+            seconds divided by the mean; a rank is returned only once in a training.
         """
         mean, stragglers = float(busy.mean()), []
         for rank, seconds in enumerate(busy.tolist()):
@@ -237,7 +237,7 @@ class Stragglers:
         return stragglers
 
     def warn(self, busy: np.ndarray) -> None:
-        """Log the ranks that have now been slow for some epochs; called by one rank for all.
+        """Log the result of ``slow``; only one rank calls this.
 
         Args:
             busy: seconds that each rank worked in an epoch, [world].

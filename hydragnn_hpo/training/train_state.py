@@ -22,15 +22,15 @@ from hydragnn_hpo.training.parallel import (
 class AveragedWeights:
     """Exponential moving average of the weights, with a smaller decay in the first steps.
 
-    Averages of weights that are spread over ranks are spread alike.
+    If weights are sharded, their averages are sharded in the same way.
     Source of the ramp: (1 + t) / (10 + t), as in TensorFlow's ``ExponentialMovingAverage``.
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
-        """Begin with the model's present weights.
+        """Initialise the average with the model's current weights.
 
         Args:
-            model: whose weights are averaged.
+            model: model whose weights are averaged.
             decay: share of the average that a step keeps, below 1.
         """
         self.decay = decay
@@ -41,7 +41,7 @@ class AveragedWeights:
     def update(self, step: int) -> None:
         """Move the average towards the live weights after one step."""
         share = 1.0 - min(self.decay, (1.0 + step) / (10.0 + step))
-        # On local parts: of a DTensor torch would derive the layout again for every share.
+        # On local parts: for a DTensor torch would derive the layout again for each value of share.
         mean = [local_part(value) for value in self.mean.values()]
         torch._foreach_lerp_(mean, [local_part(value) for value in self.live.values()], share)
 
@@ -54,7 +54,7 @@ class AveragedWeights:
             self.mean[name].copy_(kept)
 
     def load(self, mean: Mapping[str, Tensor]) -> None:
-        """Load averages of a checkpoint by name, whole or spread as the weights are."""
+        """Load averages of a checkpoint by name, whole or sharded as the weights are."""
         for name, value in mean.items():
             copy_into(self.mean[name], value)
 
@@ -66,7 +66,7 @@ class Progress:
     epoch: int = 0
     """Epochs trained and validated."""
     step: int = 0
-    """Steps taken since the beginning of the training; also the position within the epoch."""
+    """Steps taken since the start of the training, from which the position in the epoch follows."""
     best_epoch: int = 0
     """Epoch with the lowest objective, from 1; 0 before the first."""
     best_objective: float = math.inf
@@ -76,7 +76,7 @@ class Progress:
     train_seconds: float = 0.0
     """Seconds of training and validation, over all attempts."""
     lost: int = 0
-    """Last epochs in a row in which an error was hopeless, see ``training.divergence``."""
+    """Consecutive last epochs in which an error was hopeless, see ``training.divergence``."""
     losses: list[list[float]] = field(default_factory=list)
     """Loss sums of the current epoch, one row per rank, [world, H]; empty between epochs."""
 
@@ -86,26 +86,26 @@ class TrainState:
     """All tensors of a training by name: of model, optimizer and averaged weights.
 
     Names are ``model/WEIGHT``, ``optimizer/WEIGHT/STATE`` and ``average/WEIGHT``. They depend
-    neither on the number of ranks nor on how these share the weights.
+    neither on the number of ranks nor on how weights are sharded.
     """
 
     net: ModelParallelism
     """The model over all ranks."""
     optimizer: torch.optim.Optimizer
-    """Of its parameters."""
+    """Optimizer of the model's parameters."""
     average: AveragedWeights | None
     """Averaged weights; None where none are kept."""
 
     @property
     def is_sharded(self) -> bool:
-        """Whether weights are spread over ranks, so that no rank holds all of them."""
+        """Whether weights are sharded, so that no rank holds all of them."""
         return has_dtensors(self.weights().values())
 
     def weights(self) -> dict[str, Tensor]:
         """Return weights and buffers of the model.
 
         Returns:
-            By their name in the model, not copied; sharded ones stay so.
+            Tensors by their name in the model, not copied; sharded tensors stay sharded.
         """
         return dict(self.net.model.state_dict())
 
@@ -113,7 +113,7 @@ class TrainState:
         """Return all tensors of the training; every rank calls this.
 
         Returns:
-            By the names of this class, not copied; sharded ones stay so.
+            Tensors by the names of this class, not copied; sharded tensors stay sharded.
         """
         tensors = checkpoint.add_prefix("model", self.weights())
         tensors |= checkpoint.optimizer_tensors(self.optimizer, self.net.model)
@@ -144,13 +144,13 @@ class TrainState:
             raise StorageError(f"its tensor {min(wrong or unknown)} is none of this training's.")
 
     def load_best(self, weights: Mapping[str, Tensor]) -> None:
-        """Load weights of the best epoch by their name in the model, and averages equal to them."""
+        """Load weights of the best epoch by their name in the model; set the averages to them."""
         self.net.load_full_state(weights)
         if self.average:
             self.average.load({name: weights[name] for name in self.average.mean})
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Load tensors by name, whole or spread as the weights are; every rank calls this."""
+        """Load tensors by name, whole or sharded as the weights are; every rank calls this."""
         weights, spread = self.weights(), dict(tensors)
         for name, value in tensors.items():
             like = matching_weight(name, value.shape, weights)
@@ -163,16 +163,16 @@ class TrainState:
 
 
 def matching_weight(name: str, shape: torch.Size, weights: Mapping[str, Tensor]) -> Tensor | None:
-    """Return the weight that a tensor of a checkpoint is spread like.
+    """Return the weight whose layout over ranks a tensor of a checkpoint has.
 
     Args:
-        name: of the tensor, as in ``TrainState``, or ``best/WEIGHT``.
-        shape: of the tensor.
-        weights: of the model, by name.
+        name: name of the tensor, as in ``TrainState``, or ``best/WEIGHT``.
+        shape: shape of the tensor.
+        weights: weights of the model by name.
 
     Returns:
-        Its own weight; None for tensors of other shapes, and for those of ``best``, which are
-        whole.
+        The weight in the tensor's name; None if its shape differs from the tensor's, and for
+        tensors of ``best``, which are not sharded.
     """
     part, _, weight = name.partition("/")
     if part == "optimizer":

@@ -1,6 +1,7 @@
-"""Train one model: the same mathematics at any number of ranks (Law 1).
+"""Train one model; the mathematics is the same on any number of ranks (Law 1).
 
-Initial weights are random, or those of another trial's trunk, and are spread over the ranks.
+The trunk starts with random weights or those of another trial. The model is then replicated on the
+ranks or sharded over them.
 
 Shapes: G graphs, H heads.
 """
@@ -37,13 +38,13 @@ _TRUNK = "trunk."
 
 
 def build_model(config: TrialConfig, graphs: GraphSet) -> MultiHeadGNN:
-    """Build the net of a trial; its initial weights depend on the trial's seed alone.
+    """Build the model of a trial; random initial weights depend only on the trial's seed.
 
-    With ``training.start_from`` the trunk is that of another trial's best epoch; with
-    ``training.freeze_trunk`` it does not learn.
+    With ``training.start_from`` the trunk's weights are those of another trial's best epoch; with
+    ``training.freeze_trunk`` they are not trained.
 
     Raises:
-        ConfigError: the checkpoint cannot be read, or its trunk has another shape.
+        ConfigError: the checkpoint cannot be read, or the shape of its trunk differs.
     """
     training, stats = config.training, graphs.stats
     torch.manual_seed(config.seed)
@@ -82,11 +83,11 @@ def _copy_trunk(model: MultiHeadGNN, path: Path) -> None:
 
 
 def parallelize(model: MultiHeadGNN, config: ParallelConfig, ranks: Ranks) -> ModelParallelism:
-    """Spread a model over the ranks; every rank calls this with the same weights.
+    """Replicate or shard a model over the ranks; every rank calls this with the same weights.
 
     Args:
-        model: on the device of this rank.
-        config: how weights are shared, and whether rounds are recomputed.
+        model: the model, on this rank's device.
+        config: how weights are sharded, and whether rounds are recomputed in the backward pass.
         ranks: this rank among the others.
 
     Raises:
@@ -95,7 +96,7 @@ def parallelize(model: MultiHeadGNN, config: ParallelConfig, ranks: Ranks) -> Mo
     if config.recompute:
         recompute_rounds(model.trunk)
     if config.is_sharded(ranks.world):
-        # torch's sharding takes half a second to import, and most trials have none.
+        # Importing torch's sharding takes half a second, and most trials do not shard.
         from hydragnn_hpo.training.sharded import ShardedModel
 
         return ShardedModel(model, config, ranks)
@@ -115,9 +116,9 @@ def compute_objective(
     """Average the heads' MAEs by their weights, in units of each target's standard deviation.
 
     Args:
-        mae: by head, in the target's unit.
-        std: by head, in the target's unit.
-        heads: whose weights are normalised to sum to 1.
+        mae: mean absolute error by head, in the target's unit.
+        std: standard deviation of each head's target, in the target's unit.
+        heads: settings of the heads; their weights are normalised to sum to 1.
 
     Returns:
         Dimensionless; lower is better.
@@ -134,7 +135,7 @@ def make_sampler(config: TrialConfig, graphs: GraphSet) -> BatchSampler:
 
 
 class Trainer:
-    """One training: model, optimizer, schedule, progress."""
+    """Trains one model; holds its optimizer, learning rate schedule and progress."""
 
     def __init__(
         self,
@@ -143,11 +144,11 @@ class Trainer:
         ranks: Ranks,
         record: Callable[..., None] = lambda *_, **__: None,
     ) -> None:
-        """Build everything at epoch 0.
+        """Build model, optimizer, schedule and sampler, at epoch 0.
 
         Args:
             config: the trial.
-            graphs: the data, one set or several as one.
+            graphs: the data set, or several united into one.
             ranks: this rank among the others.
             record: called with the kind and the values of each record, on every rank.
 
@@ -177,7 +178,7 @@ class Trainer:
         self._reset()
 
     def _reset(self) -> None:
-        """Build everything that has the state of the beginning: guard, timers, stepper, saver."""
+        """Build the objects that hold state of a run: guard, timers, stepper, saver."""
         device = self.ranks.device
         self.guard, self.meter, self.stragglers = (
             DivergenceGuard(self.model, device),
@@ -216,23 +217,25 @@ class Trainer:
                 )
 
     def run(self, until: int, signal: Callable[[], Signal], folder: Path | None = None) -> Signal:
-        """Train up to an epoch, write checkpoints, and obey signals.
+        """Train up to an epoch, write checkpoints, and act on signals.
 
-        ``interrupt`` is obeyed within seconds, between two steps; ``stop`` at the end of an epoch,
-        after its validation.
+        ``interrupt`` ends the training within seconds, between two steps; ``stop`` ends it after
+        the validation of the current epoch.
 
         Args:
-            until: last epoch, counted from the trial's beginning.
-            signal: returns what a person, the controller or the system requests of this rank.
-            folder: of the checkpoints; None writes none.
+            until: last epoch to train, counted from the start of the trial.
+            signal: returns what the user, the controller or the system requests of this rank.
+            folder: folder of the checkpoints; with None none are written.
 
         Returns:
-            ``go`` if the epoch was reached or patience ran out, else the signal obeyed.
+            ``go`` if the epoch was reached or patience ran out, else the signal that ended the
+            training.
 
         Raises:
-            Diverged: loss or gradient are not finite, or an error has exploded.
-            TooManyGraphs: a step needs more micro-batches, from the last checkpoint on.
-            MemoryError: not even one graph fits into the memory.
+            Diverged: a gradient, weight or error is not finite, or an error has exploded.
+            TooManyGraphs: a step ran out of memory and cannot be repeated; the training has to
+                resume from the last checkpoint, in more micro-batches.
+            MemoryError: a single graph, or the update of the weights, does not fit into memory.
             StorageError: a checkpoint cannot be written.
         """
         self._choose_micro_batches(folder)
@@ -299,7 +302,12 @@ class Trainer:
         return received, save
 
     def _train(self, left: list[np.ndarray], folder: Path | None) -> Signal:
-        """Take the remaining steps of an epoch; return the signal to obey before its end."""
+        """Take the remaining steps of an epoch; return ``interrupt`` if it ends early, else ``go``.
+
+        Args:
+            left: graphs of each remaining step over all ranks, int64, [n] each.
+            folder: folder of the checkpoints; with None none are written.
+        """
         progress = self.progress
         ends = progress.step + len(left)
         with Prefetcher(self.micro.make_ahead, left, self.prefetch_depth()) as made:
@@ -319,14 +327,14 @@ class Trainer:
         return "go"
 
     def _mean_losses(self, sums: np.ndarray, rows: np.ndarray) -> dict[str, float]:
-        """Divide loss sums, [H], by the known components of the epoch's graphs; return by head."""
+        """Divide loss sums, [H], by the number of known components in graphs ``rows``; by head."""
         known = {name: max(int(self.counts[name][rows].sum()), 1) for name in self.heads}
         return {name: float(sums[row] / known[name]) for row, name in enumerate(self.heads)}
 
     def prefetch_depth(self) -> int:
-        """Return how many batches are made ahead: 2 on a GPU, 1 where graphs are read from disk.
+        """Return the number of batches to prefetch: 2 on a GPU, 1 if graphs are read from disk.
 
-        On a CPU with graphs in memory it is 0: a rank has one thread.
+        It is 0 on a CPU with all graphs in memory, where a rank has a single thread.
         """
         if self.ranks.device.type == "cuda":
             return 2
@@ -360,6 +368,7 @@ class Trainer:
         """
         self.meter.count_energy("train")
         self.model.eval()
+        # The averaged weights are validated; the second swap restores the live ones.
         if self.average:
             self.average.swap()
         errors = error_sums(self.model, self.feed, self.val)
@@ -399,7 +408,7 @@ class Trainer:
                 self.average.swap()
 
     def _save(self, folder: Path | None) -> None:
-        """Begin a checkpoint where one is kept; every rank calls this at the same step."""
+        """Start a checkpoint unless ``folder`` is None; every rank calls this at the same step."""
         if folder is None:
             return
         with self.meter.region("checkpoint"):
@@ -408,7 +417,7 @@ class Trainer:
         self.meter.count_energy("checkpoint")
 
     def _losses_by_rank(self) -> list[list[float]]:
-        """Gather the loss sums of the current epoch, one row per rank, [world, H]."""
+        """Gather the current epoch's loss sums, one row per rank, [world, H]; [] between epochs."""
         if self.progress.step % self.order.steps_per_epoch == 0:
             return []
         table = self._losses.new_zeros(self.ranks.world, len(self.heads))
@@ -418,7 +427,7 @@ class Trainer:
         return rows
 
     def _state(self) -> checkpoint.CheckpointState:
-        """Return the part of a checkpoint that is no tensor."""
+        """Return the state that a checkpoint holds as JSON, beside its tensors."""
         return {
             "progress": vars(self.progress),
             "schedule": self.schedule.state(),
@@ -427,7 +436,7 @@ class Trainer:
         }
 
     def save(self, folder: Path) -> None:
-        """Write a checkpoint and wait for it; every rank calls this."""
+        """Write a checkpoint and wait until it is on disk; every rank calls this."""
         with self.saver:
             self._save(folder)
 
@@ -438,7 +447,7 @@ class Trainer:
             return False
         self.resumed_from, self.best = loaded.origin, loaded.best
         self.progress = progress = Progress(**loaded.state["progress"])
-        if loaded.origin == "best":  # its state is of a later epoch
+        if loaded.origin == "best":  # its progress may be of a later epoch than its weights
             progress.epoch, progress.losses = progress.best_epoch, []
             progress.step = progress.epoch * self.order.steps_per_epoch
         self.schedule.load(loaded.state["schedule"])
@@ -447,15 +456,15 @@ class Trainer:
 
     @property
     def seconds_to_end(self) -> tuple[float, float]:
-        """What an interruption takes, of which ``StopSignals`` decides when the allocation ends.
+        """Time that an interruption takes, by which ``StopSignals`` interrupts before walltime.
 
         Returns:
-            Seconds of the last checkpoint, and the longest between two sync points.
+            Seconds that the last checkpoint took, and the longest between two sync points.
         """
         return self.saver.seconds, self.sync_points.longest
 
     def _load_losses(self, rows: list[list[float]]) -> None:
-        """Restore loss sums: each rank its own, or rank 0 all where the number of ranks changed."""
+        """Restore each rank's loss sums; if the number of ranks changed, all of them on rank 0."""
         self._losses.zero_()
         if len(rows) == self.ranks.world:
             self._losses += self._losses.new_tensor(rows[self.ranks.rank])
@@ -463,13 +472,13 @@ class Trainer:
             self._losses += self._losses.new_tensor(rows).sum(0)
 
     def load_best_weights(self) -> None:
-        """Load the best epoch's weights into the model (Law 8)."""
+        """Load the best epoch's weights into the model; predictions use these (Law 8)."""
         self.net.load_full_state(self.best)
         self.model.eval()
 
 
 def _counts(graphs: GraphSet, name: str) -> np.ndarray:
-    """Count the components of a target that each graph has, [G]."""
+    """Return the number of known components of a target in each graph, [G]."""
     width = WIDTHS[graphs.stats["targets"][name]["shape"]]
     counted: np.ndarray = graphs.known(name) * width
     return counted

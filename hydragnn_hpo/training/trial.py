@@ -1,8 +1,8 @@
 """Run one rank of one attempt of a trial: load it, train, predict, write the result.
 
-``rank_main`` is the entry point of agents, ``run_by_hand`` that of the command ``trial``. Signals,
-the end of the allocation and requests of an agent end an attempt; every failure is a result with a
-reason.
+``rank_main`` is the entry point of agents, ``run_by_hand`` that of the command ``trial``. An
+attempt ends early on a signal, near the end of the allocation, or when the agent requests it. Every
+failure is written as a result with a reason (Law 9).
 """
 
 import errno
@@ -71,11 +71,11 @@ from hydragnn_hpo.walltime import WallTime
 logger = logging.getLogger(__name__)
 
 PREDICTED = ("val", "sel", "cal")
-"""Splits a trial predicts; the test split belongs to the ensemble (Law 6)."""
+"""Splits that a trial predicts; only the final ensemble uses the test split (Law 6)."""
 
 
 class StopSignals:
-    """What ends an attempt: signals; on rank 0 also the end of the allocation and requests."""
+    """Decides when an attempt ends: on signals, on rank 0 also on requests and near walltime."""
 
     def __init__(
         self, requests: RequestReader | None, environment: Mapping[str, str] = os.environ
@@ -83,11 +83,11 @@ class StopSignals:
         """Install handlers of SIGTERM and SIGUSR1, which interrupt the attempt.
 
         Args:
-            requests: of an agent; None for a trial that is run by hand.
-            environment: of this process, which names the end of the allocation.
+            requests: reads the agent's requests; None for a trial that is run by hand.
+            environment: variables of this process, which give the end of the allocation.
 
         Raises:
-            ConfigError: that end is no time.
+            ConfigError: the end of the allocation is not a valid time.
         """
         self.requests, self.interrupted = requests, False
         self.request: Request | None = None
@@ -107,7 +107,7 @@ class StopSignals:
         self.reason = "walltime"
 
     def signal(self) -> Signal:
-        """Return what this rank has to do now; ``reason`` holds why it has to end."""
+        """Return the current signal of this rank; with ``interrupt``, ``reason`` is set too."""
         if self.interrupted:
             return "interrupt"
         if self.first and self.walltime.near(*self.seconds_needed()):
@@ -130,7 +130,7 @@ class StopSignals:
 
 
 def next_attempt(trial: TrialDir, config: TrialConfig) -> PlacementConfig:
-    """Create the folder of a new attempt at the full budget, for a trial that is run by hand."""
+    """Create folder and placement of a new attempt over all epochs, for a trial run by hand."""
     placement = PlacementConfig(
         attempt=max(trial.attempts(), default=0) + 1,
         epochs=config.training.epochs,
@@ -145,13 +145,13 @@ def next_attempt(trial: TrialDir, config: TrialConfig) -> PlacementConfig:
 
 
 def load_trial(trial: TrialDir) -> tuple[TrialConfig, GraphSet]:
-    """Read ``trial.toml``, open its stores, and check that they fit.
+    """Read ``trial.toml``, open its stores, and check that the configuration fits the data.
 
     Returns:
         The resolved configuration, and the graphs of all stores as one data set.
 
     Raises:
-        ConfigError: a key is wrong, or the model cannot fit the data's heads.
+        ConfigError: a key is wrong, or the stores lack what the heads or the model need.
     """
     path = trial.config
     config = _resolve_start_from(load_config(path, TrialConfig), trial)
@@ -184,7 +184,7 @@ def open_graphs(trial: TrialDir, config: TrialConfig) -> GraphSet:
     """Open the stores of a trial, as one data set.
 
     Raises:
-        ConfigError: the data sets do not go together, or a store cannot be spread over ranks.
+        ConfigError: the data sets cannot be combined, or a store cannot be distributed over ranks.
         DataError: a store is damaged or missing.
     """
     if any(entry.access == "distributed" for entry in config.data):
@@ -226,15 +226,15 @@ def rank_main(spec: TrainSpec) -> int:
 
 
 def run_by_hand(trial: TrialDir, profile: ProfilePlan | None = None) -> tuple[int, str]:
-    """Run one rank of a new attempt at the full budget, under torchrun or alone.
+    """Run one rank of a new attempt over all epochs, under torchrun or as a single process.
 
     Args:
-        trial: its directory.
+        trial: directory of the trial.
         profile: ranks and epochs to profile; None for none.
 
     Returns:
-        The exit code of the command, and a sentence about the end for a person, which is empty but
-        on rank 0.
+        The exit code of the command, and a sentence for the user about the outcome, which is empty
+        on all ranks except 0.
     """
     log.configure(rank=int(os.environ.get("RANK", "0")))
     code = _run_rank(trial, None, profile=profile)
@@ -261,13 +261,13 @@ def _run_rank(
     meeting: Path | None = None,
     profile: ProfilePlan | None = None,
 ) -> int:
-    """Run a rank, and return as ``rank_main``; every failure is a result with a reason (Law 9).
+    """Run one rank and return its exit code; every failure is a result with a reason (Law 9).
 
-    Without an ``attempt`` that a controller has placed it makes a new one.
+    ``attempt`` is the number that a controller has placed; with None a new attempt is created.
     """
     placed = attempt is not None
     try:
-        torch.set_num_threads(1)  # more threads add in another order each time: Law 5
+        torch.set_num_threads(1)  # with more, sums differ from run to run (Law 5: reproducible)
         torch.set_flush_denormal(True)
         keep_freed_memory()
         signals = StopSignals(RequestReader() if placed else None)
@@ -297,7 +297,7 @@ def _run_rank(
 
 
 def _agree_on_attempt(trial: TrialDir, config: TrialConfig, ranks: Ranks) -> int:
-    """Make an attempt on rank 0 and broadcast its number."""
+    """Create an attempt on rank 0 and broadcast its number."""
     number = next_attempt(trial, config).attempt if ranks.first else 0
     return int(ranks.sum(torch.tensor(number, device=ranks.device)))
 
@@ -347,7 +347,7 @@ def _run(
 def _start_instruments(
     trainer: Trainer, plan: ProfilePlan | None, folder: Path, epochs: int
 ) -> None:
-    """Start what observes a training: counters of joules, watchdog, profiler."""
+    """Start the monitoring of a training: energy counters, watchdog, profiler."""
     ranks, meter = trainer.ranks, trainer.meter
     if meter.counters:
         trainer.record("energy", counters=meter.counters, unit="J")
@@ -395,7 +395,7 @@ def _finish(trainer: Trainer, folder: Path, ended: Signal) -> None:
 
 
 def _packages(conv: str) -> dict[str, str]:
-    """Return the version of a user's conv by the name of its package; empty for other convs."""
+    """Return the package version of a user's conv by package name; empty for built-in convs."""
     return {package_of(conv): version_of(conv)} if is_user_conv(conv) else {}
 
 
@@ -404,10 +404,10 @@ _LEFT_OUT = ("epoch", "slowest_rank")
 
 
 def check_tensorboard(where: Path) -> None:
-    """Check that the package of TensorBoard is installed.
+    """Check that the package ``tensorboard`` is installed; ``where`` begins the error message.
 
     Raises:
-        ConfigError: it is not.
+        ConfigError: the package is missing.
     """
     if importlib.util.find_spec("tensorboard") is None:
         raise ConfigError(
@@ -417,10 +417,10 @@ def check_tensorboard(where: Path) -> None:
 
 
 class TensorBoardWriter:
-    """Writes the records of epochs in the format of TensorBoard too."""
+    """Writes the records of epochs in TensorBoard's format."""
 
     def __init__(self, folder: Path) -> None:
-        """Create a folder and a file in it."""
+        """Create the folder and an event file in it."""
         from torch.utils.tensorboard import SummaryWriter
 
         make: Any = SummaryWriter
@@ -430,9 +430,9 @@ class TensorBoardWriter:
         """Write the numbers of a record of kind ``epoch``; ignore other kinds.
 
         Args:
-            record: its kind.
+            record: kind of the record.
             time: seconds since 1970.
-            values: its keys and values.
+            values: keys and values of the record.
         """
         if record != "epoch":
             return
@@ -441,7 +441,7 @@ class TensorBoardWriter:
         self._writer.flush()
 
     def close(self) -> None:
-        """Write what is buffered, and close the file."""
+        """Flush the buffer and close the file."""
         self._writer.close()
 
 
@@ -473,11 +473,11 @@ def _is_lost_peer(error: Exception) -> bool:
 
 
 def _files_are_away(error: Exception, trial: TrialDir) -> bool:
-    """Check whether an error is that of a file server which is out of reach.
+    """Check whether an error means that the file server is unreachable.
 
-    The controller saw the files of a run when it placed the attempt. Without its mount a file does
-    not exist, and a dead mount refuses all access. In a trial that is run by hand the same errors
-    are for the user to correct.
+    The files of a run existed when the controller placed the attempt. If they are now missing or
+    inaccessible, the file system is unmounted or dead. In a trial that is run by hand the user has
+    to correct such errors.
     """
     if isinstance(error, HydraError):
         return isinstance(error.__cause__, OSError)
@@ -487,13 +487,13 @@ def _files_are_away(error: Exception, trial: TrialDir) -> bool:
 
 
 def _disk_is_full(error: Exception) -> bool:
-    """Check whether the disk is full, which is no failure of the trial."""
+    """Check whether the disk is full, which does not count as a failure of the trial."""
     cause = error.__cause__ if isinstance(error, StorageError) else error
     return isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 def _reason(error: Exception) -> tuple[FailureReason, str]:
-    """Return the reason of a failure, as Law 9 names it, and a message for a person."""
+    """Return the reason of a failure for ``result.json``, and a message for the user."""
     if isinstance(error, Diverged):
         return "diverged", str(error)
     if is_out_of_memory(error):
@@ -508,7 +508,7 @@ def _reason(error: Exception) -> tuple[FailureReason, str]:
 def _write_failure(
     trial: TrialDir, attempt: int | None, reason: FailureReason, message: str
 ) -> None:
-    """Write the result of a failure, in a new attempt where the trial failed before one began."""
+    """Write the result of a failure; in a new attempt if the trial failed before one began."""
     folder = trial.attempt(attempt or max(trial.attempts(), default=0) + 1)
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)

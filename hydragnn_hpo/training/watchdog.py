@@ -1,7 +1,7 @@
-"""Name the rank that the others wait for, where torch would only report a timeout.
+"""Name the rank that the others wait for; torch alone would only report a timeout.
 
-Every rank writes a mark of its progress into the store through which the ranks met. A rank that has
-made no progress for too long reads all marks, logs which rank is behind, and ends its process.
+Every rank writes a mark of its progress into the rendezvous store. A rank that has made no progress
+for too long reads all marks, logs which rank is behind, and ends its process.
 """
 
 import logging
@@ -26,39 +26,39 @@ MARK_SECONDS = 5.0
 """Longest time between two marks of a rank."""
 
 READERS = 4
-"""Ranks that read all marks: if thousands of ranks did, it would take minutes."""
+"""Number of ranks that read all marks: for thousands of ranks this would take minutes."""
 
 ANSWER_SECONDS = 5.0
-"""How long to wait for the store; it lives in rank 0 where ranks did not meet in a file."""
+"""Seconds to wait for the store, which is in the process of rank 0 unless it is a file."""
 
 _NO_ANSWER = "and rank 0, which keeps the marks of all, does not answer"
 
 PHASES = (
     "start", "look", "val", "checkpoint", "data", "forward", "backward", "update", "predict", "end",
 )  # fmt: skip
-"""What a rank is doing, in the order in which it does so after the same number of steps."""
+"""Activities of a rank, in their order in time at an equal number of steps."""
 
 
 @dataclass(frozen=True)
 class ProgressMark:
-    """Progress of a rank, as it last wrote it."""
+    """Progress of a rank, as last written to the store."""
 
     step: int
     """Steps taken."""
     phase: str
     """One of ``PHASES``, or a region that is not listed there."""
     moved: float
-    """When it last made progress, seconds since 1970."""
+    """Time of the last progress, seconds since 1970."""
     written: float
-    """When it wrote this mark, seconds since 1970."""
+    """Time when the mark was written, seconds since 1970."""
 
     def text(self) -> str:
-        """Return the mark as the store holds it."""
+        """Return the mark as text for the store."""
         return f"{self.step} {self.phase} {self.moved:.3f} {self.written:.3f}"
 
     @classmethod
     def of(cls, text: str) -> "ProgressMark":
-        """Parse what ``text`` returned."""
+        """Parse the result of ``text``."""
         step, phase, moved, written = text.split()
         return cls(int(step), phase, float(moved), float(written))
 
@@ -88,8 +88,8 @@ class Watchdog:
 
         Args:
             ranks: this rank among the others.
-            store: all ranks can read it.
-            at: returns step, phase, and a number that changes with all progress.
+            store: store that all ranks can read.
+            at: returns step, phase, and a number that changes with any progress.
             limit: seconds without progress after which the process ends.
             end: ends the process with an exit code.
         """
@@ -126,7 +126,7 @@ class Watchdog:
     def _write_mark(self, mark: ProgressMark) -> None:
         try:
             self.store.set(_key(self.ranks.rank), mark.text())
-        except Exception as error:  # the store may be gone for a while, or with its host
+        except Exception as error:  # the store may be unreachable for a while, or lost
             logger.debug("no mark could be left: %s", error)
 
     def _end_process(self) -> None:
@@ -143,7 +143,7 @@ class Watchdog:
             sentence,
             STALE,
         )
-        if self.ranks.first:  # the store may live in this process, and others may still read it
+        if self.ranks.first:  # the store may be in this process, and others may still read it
             time.sleep(self.every)
         logging.shutdown()
         self.end(STALE)
@@ -167,12 +167,12 @@ class Watchdog:
 def start_watchdog(
     ranks: Ranks, model: nn.Module, meter: EpochTimers, step: Callable[[], int]
 ) -> None:
-    """Watch this rank to the end of its process, if it is not the only one.
+    """Watch this rank until its process ends; do nothing if it is the only rank.
 
     Args:
         ranks: this rank among the others.
-        model: each forward pass counts as progress, so that a long validation is no standstill.
-        meter: knows the region in progress.
+        model: each of its forward passes counts as progress, also in a long validation.
+        meter: provides the current region.
         step: returns the steps taken.
     """
     if ranks.store is None:

@@ -58,7 +58,7 @@ class EdgeGatedConv(nn.Module):
             nodes: features, [N, F].
             edge_features: [E, F].
             weight: envelope of each edge, 0 from the cutoff on, [E, 1].
-            links: which node each edge leaves and enters.
+            links: sender and receiver of every edge.
 
         Returns:
             Change of the nodes, [N, F], and of the edges, [E, F]; None where no later layer reads
@@ -81,7 +81,7 @@ def gated_mean(values: Tensor, joint: Tensor, weight: Tensor, links: Links) -> T
         values: ``v``, of the nodes, [N, F].
         joint: ``m``, gate inputs of the edges, [E, F].
         weight: ``w``, envelope of the edges, [E, 1].
-        links: which node each edge leaves and enters.
+        links: sender and receiver of every edge.
     """
     gates = apply_function(_Gates, joint, weight)
     return filtered_sum(values, gates, links) / (1.0 + sum_messages(gates, links))

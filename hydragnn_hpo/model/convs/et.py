@@ -30,7 +30,7 @@ def edge_scores(
         received: of the node that receives, its queries, [N, F].
         sent: of the node that sends, its keys, [N, F].
         filters: of the edges, [E, F], or one for both edges of a pair, [E / 2, F].
-        links: which node each edge leaves and enters.
+        links: sender and receiver of every edge.
         heads: H; each sums over its own features.
     """
     like = received.new_empty(0, heads)
@@ -44,7 +44,7 @@ def attention_sum(values: Tensor, filters: Tensor, weights: Tensor, links: Links
         values: of the nodes, [N, F].
         filters: of the edges, [E, F], or one for both edges of a pair, [E / 2, F].
         weights: of the edges, one per head, [E, H].
-        links: which node each edge leaves and enters.
+        links: sender and receiver of every edge.
     """
     return apply_function(_AttentionSum, values, filters, weights, *links.arrays)
 

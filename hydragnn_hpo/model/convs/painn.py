@@ -40,7 +40,7 @@ def vector_messages_sum(
         directions: unit vectors of the edges, [E, 3].
         vectors: of the nodes, [N, 3, F].
         filters: of the edges, [E, F], or one for both edges of a pair, [E / 2, F].
-        links: which node each edge leaves and enters.
+        links: sender and receiver of every edge.
 
     Returns:
         Vectors of the nodes, [N, 3, F].
