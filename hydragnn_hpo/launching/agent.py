@@ -1,7 +1,7 @@
 """The agent of one host: ``python -m hydragnn_hpo.launching.agent --host ID``.
 
-It starts the ranks of jobs through one fork server, renews their lease, forwards what they write,
-and ends all of them when the controller is gone for longer than a lease.
+It starts the ranks of jobs through one fork server, renews their lease, forwards the records that
+they write, and ends all of them when the controller is silent for longer than a lease.
 """
 
 import argparse
@@ -81,33 +81,33 @@ from hydragnn_hpo.walltime import WallTime
 logger = logging.getLogger(__name__)
 
 _TICK_SECONDS = 0.1
-"""Between two looks at the files and clocks of running jobs."""
+"""Interval at which the record files and due signals of running jobs are checked."""
 
 _FORK_SERVER_STARTS = 3
-"""Fork servers in a row that may be killed before they are ready, until the agent gives up."""
+"""Fork servers in a row that are killed before they are ready until the agent reports an error."""
 
 _CANNOT_RUN = 73
-"""Exit code of the ranks of a job whose files cannot be made (EX_CANTCREAT)."""
+"""Exit code reported for ranks whose files or folders cannot be created (EX_CANTCREAT)."""
 
 _UNREAD = 1 << 22
-"""Bytes that may wait for the controller to read; further records wait in their files."""
+"""Bytes that the controller has not read yet, above which further records stay in their files."""
 
 _GIVE_UP_SECONDS = 60.0
 _GIVE_UP_LEASES = 12.0
-"""An agent that found no controller for so long (whatever is longer) ends itself."""
+"""An agent that finds no controller ends after this time or this many leases, the longer one."""
 
 _CANCEL_SECONDS = 0.05
-"""For each host of a job, over which their cancelling it is spread."""
+"""Time per host of a batch job over which the hosts' commands to cancel it are spread."""
 
 _FIRST_SIGHT_SECONDS = 30.0
-"""Until a file that the controller has written is seen on a shared file system."""
+"""Time limit until the controller's address file is visible on a shared file system."""
 
 
 class Session:
-    """The conversation with whoever is the controller now, and the lease that hangs on it."""
+    """The conversation with the current controller, and the lease that it extends."""
 
     def __init__(self, host: str, life: str, run_dir: Path) -> None:
-        """Look for the controller of a run; see ``Agent`` for the arguments.
+        """Find the controller of a run; see ``Agent`` for the arguments.
 
         Raises:
             JobError: this host does not see the run directory.
@@ -116,14 +116,14 @@ class Session:
         self._address = _await_address(host, run_dir)
         self._link: AgentLink | None = None
         self.joined = False
-        """Whether the controller has welcomed us in this conversation."""
+        """Whether the controller has sent ``Welcome`` in this conversation."""
         self.terms: Welcome | None = None
-        """What the controller asks of us, or what the last one asked."""
+        """The last ``Welcome``, perhaps from an earlier controller; None before the first one."""
         self._greeted = self._next_try = self._last_beat = 0.0
         self._valid_until = 0.0
         self._last_answer = time.monotonic()
         self.ends_at = WallTime.of(os.environ).known
-        """When the allocation of this host ends, in seconds since the epoch, if that is known."""
+        """When the allocation of this host ends, in seconds since the epoch; None if unknown."""
 
     @property
     def fenced(self) -> bool:
@@ -132,19 +132,19 @@ class Session:
 
     @property
     def lease_seconds(self) -> float:
-        """Length of a lease."""
+        """Length of a lease in seconds."""
         return self._address.lease_seconds
 
     @property
     def crowded(self) -> bool:
-        """Whether so much waits to be read that further records had better wait in their files."""
+        """Whether so many bytes are unread that further records should stay in their files."""
         return self._link is not None and self._link.unread > _UNREAD
 
     def connect(self, describe: Callable[[], tuple[KnownJob, ...]]) -> bool:
-        """Keep a conversation with the controller in charge; False once there is no hope for one.
+        """Keep a conversation with the current controller; return False if none was found in time.
 
         Args:
-            describe: returns what the controller must know of our jobs.
+            describe: returns the jobs of this agent, which ``Hello`` reports.
         """
         now = time.monotonic()
         if self._link is not None and self._is_over(now):
@@ -152,7 +152,7 @@ class Session:
         if self._link is None and now >= self._next_try:
             self._next_try = now + min(1.0, self.lease_seconds / 10) * random.uniform(0.5, 1.5)
             self._begin_conversation(now, describe)
-        if self.joined and not self.fenced:  # this process ends with its controller anyway
+        if self.joined and not self.fenced:  # an unfenced agent ends with its controller anyway
             self._last_answer = now
         patience = max(_GIVE_UP_SECONDS, _GIVE_UP_LEASES * self.lease_seconds)
         return now - self._last_answer < patience
@@ -163,7 +163,7 @@ class Session:
             return
         try:
             keys = read_keys(self._run_dir)
-        except StorageError:  # its file server is away: later
+        except StorageError:  # the file server does not respond: try again later
             return
         self._address, self._greeted, self.joined = address, now, False
         self._link = AgentLink(address, keys)
@@ -211,7 +211,7 @@ class Session:
         self._link, self.joined = None, False
 
     def wait(self, seconds: float, *sockets: "ForkServerProcess | CounterProcess | None") -> None:
-        """Wait until something has come from the controller or a child process."""
+        """Wait until the controller or a child process has sent something, or time is over."""
         ends = [each.socket for each in sockets if each is not None and each.socket is not None]
         if self._link is not None:
             self._link.wait(seconds, ends)
@@ -219,19 +219,19 @@ class Session:
             wait_readable(ends, seconds)
 
     def receive(self) -> list[Order]:
-        """Return the orders that have come."""
+        """Return the orders that have arrived."""
         orders = self._link.receive() if self._link else []
         if orders:
             self._last_answer = time.monotonic()
         return orders
 
     def send(self, news: News) -> None:
-        """Send news; without a conversation they are lost, and settled by the next ``Hello``."""
+        """Send a message, or drop it without a conversation: the next ``Hello`` makes up for it."""
         if self._link and self.joined:
             self._link.send(news)
 
     def join(self, terms: Welcome) -> None:
-        """Work under new terms; that they came proves that the controller lived when we called."""
+        """Accept the terms of a controller, which was alive after ``Hello`` was sent to it."""
         self.terms, self.joined = terms, True
         self._extend(self._greeted)
 
@@ -248,25 +248,25 @@ class Session:
     def until(self) -> float:
         """Return the end of the lease, in monotonic time.
 
-        An agent that cannot outlive its controller needs no word from it.
+        An unfenced agent cannot outlive its controller, so its lease never expires.
         """
         return self._valid_until if self.fenced else time.monotonic() + self.lease_seconds
 
     def send_heartbeat(self, now: float) -> None:
-        """Show that we live, when it is time."""
+        """Send a heartbeat if one is due."""
         if now - self._last_beat >= heartbeat_seconds(self.lease_seconds):
             self._last_beat = now
             self.send(Heartbeat(now))
 
     def send_slots(self, slots: tuple[Slot, ...]) -> None:
-        """Report what there is to run on, where, and how long."""
+        """Report the slots of this host, its address, and when its allocation ends."""
         wanted = self.terms.profile.interfaces if self.terms else ()
         address, interface = interface_of(wanted, self._address.address)
         self.send(HostSlots(slots, address, interface, self.ends_at))
 
 
 def _await_address(host: str, run_dir: Path) -> ControllerAddress:
-    """Return the address of the controller, which was written before this process was started.
+    """Return the controller's address, as soon as its file is visible on this host.
 
     Raises:
         JobError: this host does not see the run directory.
@@ -287,16 +287,16 @@ def _await_address(host: str, run_dir: Path) -> ControllerAddress:
 
 
 class Agent:
-    """Runs jobs on this host, for one controller after the other."""
+    """Runs jobs on this host for a controller and, if that is lost, for its successors."""
 
     def __init__(self, host: str, life: str, run_dir: Path, scratch: AgentScratch) -> None:
-        """Be the agent of a host.
+        """Find the controller; starts no process.
 
         Args:
-            host: its id.
-            life: names this process and all it starts, see ``process_control.AGENT``.
-            run_dir: where the controller's address and the keys are found.
-            scratch: a private folder on this host.
+            host: id of this host.
+            life: tag of this process and of all that it starts, see ``process_control.AGENT``.
+            run_dir: run directory, which holds the controller's address and the keys.
+            scratch: private folder on this host.
 
         Raises:
             JobError: this host does not see the run directory.
@@ -315,7 +315,7 @@ class Agent:
         self._owes_slots = self._leaving = False
 
     def serve(self) -> None:
-        """Work until the controller sends us away or is gone for good; then nothing is left."""
+        """Execute orders until ``Goodbye``, or until no controller is left; then end all ranks."""
         try:
             while not self._leaving and self._session.connect(self._describe):
                 self._wait()
@@ -333,7 +333,7 @@ class Agent:
             _release_batch_job(self.host)
 
     def end_soon(self, *_: object) -> None:
-        """Note that all here is about to be ended, as Slurm says it: our ranks are told, too."""
+        """Handle SIGTERM, which Slurm also sends to the ranks: report that this host leaves now."""
         self._session.ends_at, self._owes_slots = time.time(), self._session.joined
 
     def _describe(self) -> tuple[KnownJob, ...]:
@@ -386,12 +386,12 @@ class Agent:
                 self._drop(job)
 
     def _join(self, terms: Welcome) -> None:
-        """Work for a controller from now on; what it does not want is ended first."""
+        """Accept the terms of a controller, and end the jobs that it does not keep."""
         self._session.join(terms)
         self._preload = terms.preload
         if (place := local_place(terms.profile.scratch, os.environ)) is not None:
             self._scratch.prefer(place)
-            os.environ.setdefault(SCRATCH, str(place))  # a person who set it knows better
+            os.environ.setdefault(SCRATCH, str(place))  # a value set by the user wins
         self._renew_lease()
         self._counters.begin(terms.sample_seconds, time.monotonic())
         for job in list(self._jobs.values()):
@@ -416,7 +416,7 @@ class Agent:
             job.stop(0.0, time.monotonic())
 
     def _report_slots(self) -> None:
-        """Report what there is to run on, once those who should not run any more are gone."""
+        """Report the slots of this host, once the ranks of dropped jobs are gone."""
         terms = self._session.terms
         if terms is None or any(job.dropped for job in self._jobs.values()):
             return
@@ -465,7 +465,7 @@ class Agent:
     # -- jobs ------------------------------------------------------------------------
 
     def _start(self, start: StartJob) -> None:
-        """Take a job on; it waits here while the fork server imports."""
+        """Accept a job; its ranks are forked once the fork server is ready."""
         if any(rank.rank == 0 for rank in start.ranks) and not is_free(start.meet.port):
             self._session.send(PortTaken(start.job))
             return
@@ -518,7 +518,7 @@ class Agent:
         self._session.send(job.result())
 
     def _forward_records(self, job: JobProcess) -> bool:
-        """Forward a batch of records; False when there were none, or no controller to read them."""
+        """Forward a batch of records; return False if there was none, or no controller."""
         if job.tail is None or job.dropped or not self._session.joined:
             return False
         before = job.tail.offset
@@ -584,7 +584,7 @@ class Agent:
             self._finish(job)
 
     def _on_fork_server_lost(self, server: ForkServerProcess) -> None:
-        """Report that the fork server and with it all ranks are gone; start one if it helps."""
+        """Report that the fork server and all ranks are gone; start another one if it can help."""
         server.end()
         self._fork_server = None
         error = self._why_lost(server)
@@ -594,11 +594,11 @@ class Agent:
                 job.error = job.error or error
                 job.lose_ranks(-signal.SIGKILL)
                 self._finish(job)
-        if error is None:  # else the next job tries again: no loop of imports that fail
+        if error is None:  # otherwise only the next job tries again: failing imports must not loop
             self._start_fork_server()
 
     def _why_lost(self, server: ForkServerProcess) -> str | None:
-        """Return a sentence when another fork server would not fare better."""
+        """Return a sentence if another fork server would fail as well; otherwise None."""
         if server.ready or server.error:
             return server.error
         self._failed_starts += 1
@@ -610,14 +610,14 @@ class Agent:
 
 
 def _release_batch_job(host: str) -> None:
-    """Cancel the batch job of ours that this host is in: its controller is lost for good.
+    """Cancel the campaign's batch job that holds this host, whose controller is lost for good.
 
-    Else all its hosts would idle until its wall-time is over, and the next of its chain waits.
+    Otherwise all its hosts idle until its wall-time ends, while the next job of the chain waits.
     """
     if not in_batch_job(os.environ):
         return
     hosts = int(os.environ.get("SLURM_JOB_NUM_NODES", "0")) or 1000
-    time.sleep(random.uniform(0.0, hosts * _CANCEL_SECONDS))  # the first of them is enough
+    time.sleep(random.uniform(0.0, hosts * _CANCEL_SECONDS))  # one host's command is enough
     job = cancel_own_batch_job(os.environ)
     logger.warning("host %s found no controller: batch job %s was cancelled", host, job)
 
@@ -633,14 +633,14 @@ def _parse_arguments() -> argparse.Namespace:
 
 
 def _tag_process(host: str) -> None:
-    """Execute this program again, if need be, so that its environment says what it is."""
+    """Execute this program again with tags in its environment, unless they are there already."""
     if AGENT not in os.environ:
         tags = {HOST: host_tag(os.environ[RUN], host), AGENT: secrets.token_hex(8)}
         os.execve(sys.executable, sys.orig_argv, os.environ | tags)
 
 
 def main() -> None:
-    """Be the agent of this host, in place of any that is left of an earlier life."""
+    """Run the agent of this host, after ending any that is left of an earlier start."""
     arguments = _parse_arguments()
     if arguments.parent:
         process_control.die_with_parent(arguments.parent)
@@ -651,14 +651,15 @@ def main() -> None:
     host = f"{plain}@{arguments.allocation}" if arguments.allocation else plain
     _tag_process(host)
     process_control.name_process("hpo-agent")
-    for number in (signal.SIGINT, signal.SIGTERM):  # a step that ends sends them to all: ranks
-        signal.signal(number, signal.SIG_IGN)  # are to leave checkpoints, and need us for that
+    # A step that ends signals all its processes; ranks need their agent to leave checkpoints.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
     end_tagged(HOST, os.environ[HOST])
-    if arguments.allocation:  # of a controller here that was alone, and another took over
+    if arguments.allocation:  # end agents of an earlier controller without allocations, too
         ours = f"SLURM_JOB_ID={arguments.allocation}"
         end_tagged(HOST, host_tag(os.environ[RUN], plain), ours)
     run_dir = Path(os.environ.pop(ADDRESS)).parent.parent
-    for name in OF_A_RANK:  # an agent's number is no rank's
+    for name in OF_A_RANK:  # the launcher numbers agents, not ranks
         os.environ.pop(name, None)
     os.environ.update(network_of_job(os.environ))
     scratch = AgentScratch(os.environ[HOST])

@@ -1,9 +1,9 @@
 """Energy of this host: joules between two readings of its counters, each counted once.
 
-``python -m hydragnn_hpo.launching.counters FD PARENT SECONDS`` is a process of its own: drivers
-hang and vendors' libraries crash, and neither may take the agent along, whose ranks die with it.
-It sends samples over its channel, takes one more at once when it receives anything, and ends with
-its agent, which uses it through ``CounterProcess``.
+``python -m hydragnn_hpo.launching.counters FD PARENT SECONDS`` runs in a process of its own:
+drivers hang and vendors' libraries crash, and neither may end the agent, whose ranks die with it.
+The process sends a sample over socket FD every SECONDS, and an early one when it receives a
+message. It ends with its agent (pid PARENT), which controls it through ``CounterProcess``.
 """
 
 import contextlib
@@ -27,50 +27,50 @@ from hydragnn_hpo.launching.framed_socket import FramedSocket, wait_readable
 logger = logging.getLogger(__name__)
 
 Part = Literal["host", "cpu", "memory", "card"]
-"""What a counter counts. ``host`` is everything in a host, the other parts included."""
+"""What a counter measures. ``host`` is everything in a host, including the other parts."""
 
 
 @dataclass(frozen=True)
 class Count:
-    """How far a counter of energy has come; it only rises."""
+    """Value of one energy counter, which only rises."""
 
     joules: float
     part: Part
 
     devices: tuple[str, ...] = ()
-    """Of a card: its devices, by the numbers that the host has for them (``Slot.visible``)."""
+    """Devices of a card, by their names in ``Slot.visible``; empty for other parts."""
 
     wraps: float = 0.0
-    """Where it begins at 0 again, in joules; 0 if it never does."""
+    """Joules at which the counter wraps to 0; 0 if it never wraps."""
 
     life: str = ""
-    """Another one means that it started again."""
+    """Changes when the counter is reset."""
 
 
 @dataclass
 class Reading:
-    """What a source shows at one moment; what it cannot tell is left out."""
+    """Values that a source shows at one moment; unknown values are left out."""
 
     counts: dict[str, Count] = field(default_factory=dict)
-    """Counters of energy by name, ``SOURCE/COUNTER``."""
+    """Energy counters by name, ``SOURCE/COUNTER``."""
 
     devices: dict[str, dict[str, float]] = field(default_factory=dict)
     """Gauges by device: ``busy`` (share), ``celsius``, ``throttled`` (0 or 1)."""
 
     notes: tuple[str, ...] = ()
-    """Sentences on what is there but may not be read."""
+    """Sentences about counters that exist but may not be read."""
 
 
 Source = Callable[[], Reading]
 """Reads one kind of counter now; raises nothing, takes milliseconds.
 
-Made once for each host from the folder that holds ``sys`` and ``proc``: what is found then keeps
-its number even if a file is missing later.
+Created once per host from the folder that holds ``sys`` and ``proc``: devices found then keep
+their numbers even if a file is missing later.
 """
 
 
 def read_word(path: Path) -> str:
-    """Return what a file of one line holds; empty where it cannot be read."""
+    """Return the text of a one-line file, stripped; empty if it cannot be read."""
     try:
         return path.read_text(encoding="ascii", errors="replace").strip()
     except OSError:
@@ -78,7 +78,7 @@ def read_word(path: Path) -> str:
 
 
 def read_number(path: Path, unit: float) -> float | None:
-    """Return the number that a file holds, times its unit; None unless it is a whole number."""
+    """Return the whole number in a file times ``unit``; None if there is no such number."""
     word = read_word(path)
     return int(word) * unit if word.isascii() and word.isdigit() else None
 
@@ -88,9 +88,9 @@ _CRAY_PARTS: dict[str, Part] = {"energy": "host", "cpu_energy": "cpu", "memory_e
 
 
 def cray(root: Path) -> Source:
-    """Return a reader of a Cray host; a card's counter covers as many AMD devices as it has dies.
+    """Return a reader of a Cray host; each card's counter covers all AMD dies of the card.
 
-    A file counts only if its unit is the joule.
+    Files with another unit than the joule are ignored.
     """
     folder = root / CRAY
     matches = (re.fullmatch(r"accel(\d+)_energy", path.name) for path in folder.glob("accel*"))
@@ -116,7 +116,7 @@ POWERCAP = "sys/class/powercap"
 
 
 def rapl(root: Path) -> Source:
-    """Return a reader of packages and memories; cores and such are inside a package."""
+    """Return a reader of CPU packages and memory; a package includes its cores."""
     zones: dict[Path, Part] = {}
     denied: tuple[str, ...] = ()
     for zone in sorted((root / POWERCAP).glob("intel-rapl:*")):
@@ -158,13 +158,13 @@ def cards_of(root: Path, vendor: str) -> list[Path]:
 
 
 def _sensors_of(device: Path) -> Path:
-    """Return the folder of a device's sensors; the device's own, which holds none, without one."""
+    """Return the folder of a device's sensors; the device's own folder if there is none."""
     folders = sorted(device.glob("hwmon/hwmon*"))
     return next((path for path in folders if read_word(path / "name") in _DRIVERS), device)
 
 
 def count_dies(source: str, joules: Iterable[float | None]) -> dict[str, Count]:
-    """Count AMD's dies in their order; the first die of an MI250X counts for the second, too.
+    """Return counters of AMD dies; the second die of an MI250X shows 0 and joins the first.
 
     Returns:
         Counters by name, ``SOURCE/DIE``.
@@ -182,7 +182,7 @@ def count_dies(source: str, joules: Iterable[float | None]) -> dict[str, Count]:
 
 
 def drm(root: Path) -> Source:
-    """Return a reader of GPUs of one kind: AMD's, or Intel's where there are none of AMD's."""
+    """Return a reader of the kernel's sensors of AMD GPUs, or of Intel GPUs if there are none."""
     devices = cards_of(root, AMD) or cards_of(root, INTEL)
     sensors_of = {device: _sensors_of(device) for device in devices}
 
@@ -208,15 +208,15 @@ def _known(gauges: Mapping[str, float | None]) -> dict[str, float]:
 NVIDIA = "proc/driver/nvidia"
 
 _SLOWED = 0x08 | 0x20 | 0x40 | 0x80
-"""Hardware slowdown, heat seen by software, heat seen by hardware, power brake."""
+"""NVML throttle reasons: hardware slowdown, software and hardware thermal limit, power brake."""
 
 _CELSIUS = 0
 """NVML_TEMPERATURE_GPU."""
 
 
 def _call(library: Any, name: str, *values: Any) -> Any:
-    """Return one figure; None where this device, driver or library does not know it."""
-    with contextlib.suppress(Exception):  # whatever the library raises, it has no numbers
+    """Return one value of a library; None if the device, driver or library does not have it."""
+    with contextlib.suppress(Exception):  # whatever the library raises, there is no value
         return getattr(library, name)(*values)
     return None
 
@@ -255,7 +255,7 @@ def nvml(root: Path) -> Source:
 
 
 def amdsmi(root: Path) -> Source:
-    """Return a reader of AMD's GPUs, numbered as ROCm numbers them, if no file holds as much."""
+    """Return a reader of AMD GPUs in ROCm's order; it reads nothing if files have the energy."""
     library: Any = None
     handles: list[Any] = []
     cards = cards_of(root, AMD)
@@ -276,7 +276,7 @@ def amdsmi(root: Path) -> Source:
 
 
 SOURCES: tuple[Callable[[Path], Source], ...] = (cray, rapl, drm, nvml, amdsmi)
-"""Of each part, the first that counts it counts."""
+"""By precedence: for each part, only the first source that measures it is used."""
 
 
 def all_sources(root: Path) -> Source:
@@ -297,50 +297,50 @@ def all_sources(root: Path) -> Source:
 
 @dataclass(frozen=True)
 class CounterSample:
-    """What happened on a host in some seconds; plain data, as it goes over the line."""
+    """Energy and gauges of a host over some seconds; plain data, sent between processes."""
 
     seconds: float
 
     parts: tuple[str, ...] = ()
-    """What was counted: ``host`` (everything), or some of ``cpu``, ``memory``, ``card``."""
+    """Measured parts: ``host`` (everything), or some of ``cpu``, ``memory``, ``card``."""
 
     rest: float | None = None
-    """Joules of the host beside those of its cards."""
+    """Joules of the host without those in ``cards``; None if unknown."""
 
     cards: tuple[tuple[tuple[str, ...], float], ...] = ()
-    """Devices of each card, and its joules."""
+    """Devices and joules of each card."""
 
     devices: dict[str, dict[str, float]] = field(default_factory=dict)
-    """Gauges, see ``Reading``."""
+    """Gauges by device, see ``Reading``."""
 
     notes: tuple[str, ...] = ()
 
     @property
     def joules(self) -> float | None:
-        """All that was counted; None if nothing was."""
+        """Sum of all measured joules; None if nothing was measured."""
         counted = [joules for _, joules in self.cards]
         counted += [] if self.rest is None else [self.rest]
         return sum(counted) if counted else None
 
     def rounded(self) -> "CounterSample":
-        """Return it with the digits that mean something: milliseconds and millijoules."""
+        """Return the sample rounded to milliseconds and millijoules."""
         rest = None if self.rest is None else round(self.rest, 3)
         cards = tuple((devices, round(joules, 3)) for devices, joules in self.cards)
         return replace(self, seconds=round(self.seconds, 3), rest=rest, cards=cards)
 
 
 MOST_WATTS = 1000.0
-"""More than one counter that wraps ever sees: a longer pause than it needs to come round at this
-power may have had more than one round."""
+"""Above the power behind any counter that wraps. Between readings further apart than one wrap at
+this power, the counter may have wrapped more than once."""
 
 
 def joules_between(before: Count | None, now: Count | None, seconds: float) -> float | None:
-    """Return the joules between two readings of a counter; None where they are not sure.
+    """Return the joules between two readings of a counter; None if they are uncertain.
 
     Args:
-        before: the first; None if the counter was not there.
-        now: the second.
-        seconds: between them.
+        before: first reading; None if the counter was missing.
+        now: second reading; None if the counter was missing.
+        seconds: time between the readings.
     """
     if before is None or now is None or before.life != now.life:
         return None
@@ -355,13 +355,13 @@ def joules_between(before: Count | None, now: Count | None, seconds: float) -> f
 def sample_between(
     before: Reading, now: Reading, seconds: float, *, known: Mapping[str, Count]
 ) -> CounterSample:
-    """Return what happened between two readings.
+    """Return the sample between two readings.
 
     Args:
-        before: the first.
-        now: the second.
-        seconds: between them.
-        known: all counters that were ever seen: a part of which one is missing has no number.
+        before: first reading.
+        now: second reading.
+        seconds: time between the readings.
+        known: all counters ever seen, by name: a part with a missing counter has no value.
     """
     empty = CounterSample(seconds, devices=now.devices)
     spent = {
@@ -372,11 +372,11 @@ def sample_between(
     sure = tuple((devices, joules) for devices, joules in cards if joules is not None)
     for name in _counters_of(known, "host")[:1]:
         whole = spent[name]
-        if whole is None:  # parts of it, once, would look as if it had taken less
+        if whole is None:  # its parts alone would look like a drop in energy
             return empty
-        if len(sure) < len(cards):  # then what is missing cannot be told from the rest
+        if len(sure) < len(cards):  # the rest then includes all cards
             sure = ()
-        # Both are counters of their own: an idle host may seem to take less than its cards.
+        # The counters are independent: an idle host may show less than its cards.
         rest = max(0.0, whole - sum(joules for _, joules in sure))
         return replace(empty, parts=("host",), rest=rest, cards=sure)
     sums = {}
@@ -391,13 +391,13 @@ def sample_between(
 
 
 def _counters_of(known: Mapping[str, Count], *parts: Part) -> list[str]:
-    """Return the counters of some parts, of the first source that counts any of them."""
+    """Return the counters of some parts, from the first source that measures any of them."""
     names = [name for name in known if known[name].part in parts]
     return [name for name in names if name.partition("/")[0] == names[0].partition("/")[0]]
 
 
 def merge_samples(first: CounterSample | None, second: CounterSample) -> CounterSample:
-    """Make one of two samples in a row; the first is dropped if they do not count the same."""
+    """Merge two consecutive samples; drop the first if they do not measure the same parts."""
     if first is None:
         return second
     same = first.parts == second.parts and (first.rest is None) == (second.rest is None)
@@ -416,10 +416,10 @@ def merge_samples(first: CounterSample | None, second: CounterSample) -> Counter
 
 
 class CounterSampler:
-    """Reads the counters of a host again and again."""
+    """Reads the counters of a host repeatedly."""
 
     def __init__(self, read: Callable[[], Reading], clock: Callable[[], float]) -> None:
-        """Read for the first time; ``clock`` gives seconds."""
+        """Take the first reading; ``clock`` returns seconds."""
         self._read, self._clock = read, clock
         self._at, self._last = clock(), read()
         self._known = dict(self._last.counts)
@@ -431,7 +431,7 @@ class CounterSampler:
         return self._clock() - self._at
 
     def sample(self) -> CounterSample:
-        """Return what happened since the last reading, with notes that are new."""
+        """Return the sample since the last reading, with notes that are new."""
         now, reading = self._clock(), self._read()
         self._known |= reading.counts
         sample = sample_between(self._last, reading, now - self._at, known=self._known)
@@ -444,17 +444,17 @@ class CounterSampler:
 _MODULE = "hydragnn_hpo.launching.counters"
 
 _PATIENCE = 3
-"""Intervals without a sample after which it hangs, in a driver most likely."""
+"""Intervals without a sample after which the process counts as hung, most likely in a driver."""
 
 _SLACK_SECONDS = 10.0
-"""What it may take besides, to start on a busy host."""
+"""Further time that the process may need, to start on a busy host."""
 
 _STARTS = 3
-"""Processes that may hang or end until this host goes without."""
+"""Processes that hang or end until the agent stops reading counters."""
 
 
 class CounterProcess:
-    """Samples of this host's counters, for its agent; no method waits for the process."""
+    """The agent's handle to the process that samples counters; no method waits for it."""
 
     def __init__(self) -> None:
         """Begin without a process."""
@@ -466,7 +466,7 @@ class CounterProcess:
         self._starts = 0
 
     def begin(self, seconds: float, now: float) -> None:
-        """Sample so often from now on; 0: not at all."""
+        """Sample every ``seconds`` from monotonic time ``now`` on; 0 stops sampling."""
         if seconds == self._seconds:
             return
         self.end()
@@ -475,12 +475,12 @@ class CounterProcess:
             self._start(now)
 
     def hurry(self) -> None:
-        """Ask for a sample at once: the next seconds belong to another job."""
+        """Request a sample at once, so that the next one covers only later jobs."""
         if self.socket is not None:
             self.socket.send(None)
 
     def receive(self, now: float) -> None:
-        """Receive samples; replace the process when it hangs or has ended."""
+        """Receive samples; replace the process if it hangs or has ended."""
         self._killed = [process for process in self._killed if process.poll() is None]
         if self.socket is None:
             return
@@ -497,12 +497,12 @@ class CounterProcess:
                 logger.warning("what reads this host's counters %s; they are not read.", what)
 
     def take(self) -> CounterSample | None:
-        """Return what was not taken yet, as one sample."""
+        """Return all samples since the last call merged into one; None if there are none."""
         sample, self._pending = self._pending, None
         return sample
 
     def end(self) -> None:
-        """Kill the process, and wait for nothing: a driver may hold it."""
+        """Kill the process without waiting for its end: a driver may hold it."""
         if self.socket is not None:
             self.socket.close()
             self.socket = None
@@ -522,7 +522,7 @@ class CounterProcess:
                 stdin=subprocess.DEVNULL,
             )
             self.socket = FramedSocket(ours, CounterSample)
-        except OSError as error:  # no reason to end the agent, and its ranks with it
+        except OSError as error:  # the agent and its ranks go on without counters
             logger.warning("nothing can read this host's counters (%s).", error.strerror)
             ours.close()
         finally:
@@ -530,10 +530,10 @@ class CounterProcess:
 
 
 ROOT = "HYDRAGNN_HPO_COUNTERS"
-"""Environment: another folder that holds ``sys`` and ``proc``."""
+"""Environment variable: folder that holds ``sys`` and ``proc``; ``/`` by default."""
 
 _LEAST_SECONDS = 1.0
-"""Counters move ten times a second at best: asked sooner, it waits."""
+"""Least time between two readings: counters are updated ten times a second at best."""
 
 
 def main() -> None:

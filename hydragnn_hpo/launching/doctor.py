@@ -1,4 +1,4 @@
-"""Examine the hosts of a job: find them, probe all at once, check what they answer."""
+"""Examine the hosts of a job: find them, probe them all at once, and check their answers."""
 
 import contextlib
 import os
@@ -59,11 +59,11 @@ class JobHosts:
     kind: Kind
     hosts: tuple[str, ...]
     job: str = ""
-    """Of the scheduler."""
+    """Id of the scheduler's job; empty outside of one."""
     down: Mapping[str, str] = field(default_factory=dict)
-    """Hosts on which nothing can start, with their state."""
+    """Host -> state, of hosts on which nothing can start."""
     given: Mapping[str, int] = field(default_factory=dict)
-    """Devices that the scheduler gave us, by host; empty where it does not say."""
+    """Host -> number of devices that the scheduler allocated; empty if it does not report them."""
 
     @property
     def able(self) -> tuple[str, ...]:
@@ -79,7 +79,7 @@ class JobHosts:
 
         Args:
             request: what to collect.
-            flags: of the profile, for a step of agents.
+            flags: ``srun`` flags of the profile for steps of agents.
         """
         probe = [sys.executable, "-P", "-m", "hydragnn_hpo.launching.host_probe"]
         return self.step(self.able, [*probe, msgspec.json.encode(request).decode()], flags)
@@ -87,12 +87,12 @@ class JobHosts:
     def step(
         self, hosts: Sequence[str], command: Sequence[str], flags: Sequence[str] = ()
     ) -> list[str]:
-        """Return the command that runs another one once on each of some hosts.
+        """Return the command that runs ``command`` once on each of some hosts.
 
         Args:
-            hosts: some of the job's.
-            command: what runs there.
-            flags: for ``srun``.
+            hosts: hosts of the job.
+            command: program and arguments to run there.
+            flags: further flags for ``srun``.
         """
         if self.kind == "slurm":
             return step_argv(self.job, hosts, command, flags)
@@ -103,14 +103,14 @@ class JobHosts:
 
 
 def find_job_hosts(environment: Mapping[str, str], most: int = 0) -> JobHosts:
-    """Find the hosts that this process holds.
+    """Find the hosts of the job that this process runs in; outside of a job, this host.
 
     Args:
-        environment: names the job that we are in, if any.
-        most: how many hosts to examine; 0: all.
+        environment: environment of this process, which names the job.
+        most: most hosts to examine; 0: all.
 
     Raises:
-        ConfigError: the node file of a PBS job cannot be read, or a Slurm job does not run.
+        ConfigError: the node file of a PBS job cannot be read, or the Slurm job is not running.
         JobError: Slurm does not answer.
     """
     if "SLURM_JOB_ID" in environment and shutil.which("srun"):
@@ -138,12 +138,12 @@ def parse_allocated_devices(job: str) -> dict[str, int]:
 
 
 def scheduler_finding(hosts: JobHosts, present: Sequence[str], profile: ProfileConfig) -> Finding:
-    """Report which scheduler is here, and what that means.
+    """Return a finding about the schedulers that are installed here.
 
     Args:
-        hosts: those that we hold.
-        present: schedulers whose commands are here.
-        profile: of the machine.
+        hosts: hosts to examine.
+        present: schedulers whose commands are on PATH.
+        profile: profile of the machine.
     """
     shown = ", ".join(present) or "none"
     wanted = {"slurm": "Slurm", "pbs": "PBS"}.get(profile.batch.scheduler, "")
@@ -161,15 +161,15 @@ def scheduler_finding(hosts: JobHosts, present: Sequence[str], profile: ProfileC
 
 
 _ENDING_SECONDS = 3.0
-"""For each of: ending by itself, SIGTERM, SIGKILL."""
+"""Time for a process to end by itself, after SIGTERM, and after SIGKILL."""
 
 _LONGEST = 1 << 24
-"""Bytes without an end of line: whatever that is, it is no answer."""
+"""Most bytes without a line end: longer output is no answer."""
 
 
 @dataclass
 class Answers:
-    """Facts of the hosts that answered, and the reasons of those that did not."""
+    """Facts of the hosts that answered; for the others, why no answer came."""
 
     facts: dict[str, HostFacts] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
@@ -187,9 +187,9 @@ def collect_answers(
     """Run the command that probes all hosts; late hosts are reported as missing.
 
     Args:
-        argv: prints a line for each host.
-        hosts: those that should answer.
-        environment: for the command.
+        argv: command that prints the answers of all hosts.
+        hosts: hosts that should answer.
+        environment: environment of the command.
         seconds: time limit for all answers.
     """
     answers = Answers(asked_at=time.time())
@@ -219,7 +219,7 @@ def collect_answers(
 
 
 def _parse_answer(text: str) -> HostFacts | None:
-    """Return the facts of a text; None if it is no answer, whatever it is."""
+    """Return the facts that a text encodes; None if it is no answer."""
     try:
         return msgspec.json.decode(text, type=HostFacts)
     except (msgspec.DecodeError, RecursionError):
@@ -227,7 +227,7 @@ def _parse_answer(text: str) -> HostFacts | None:
 
 
 def _lines(descriptor: int, deadline: float) -> Iterator[str]:
-    """Return the lines of a pipe as they come, until it closes or time is over."""
+    """Yield the lines of a pipe as they arrive, until it closes or the deadline passes."""
     waiting = b""
     while len(waiting) < _LONGEST:
         left = deadline - time.monotonic()
@@ -243,7 +243,7 @@ def _lines(descriptor: int, deadline: float) -> Iterator[str]:
 def _end(process: subprocess.Popen[bytes], *, patient: bool) -> int | None:
     """End the process; return its exit code, or None if it had to be killed.
 
-    What cannot be killed is left to the scheduler: the job ends it.
+    A process that cannot be killed is left to the scheduler, which ends it with the job.
     """
     with contextlib.suppress(subprocess.TimeoutExpired):
         return process.wait(_ENDING_SECONDS if patient else 0.0)
@@ -267,17 +267,17 @@ def _reason(code: int | None, stderr: IO[bytes], seconds: float) -> str:
 
 
 MOST_SAMPLED = 16
-"""Hosts that import torch and work in the shared folder: thousands at once would be an outage."""
+"""Most hosts that import torch and use the shared folder: thousands at once would overload it."""
 
 ALL_SECONDS = 180.0
-"""For all answers."""
+"""Time limit of all answers together."""
 
 
 def choose_sample(hosts: Sequence[str]) -> tuple[str, ...]:
-    """Choose hosts for what must not be done by all.
+    """Choose hosts for the probes that must not run on all of them at once.
 
     Returns:
-        Hosts that are spread evenly over all, at most ``MOST_SAMPLED``.
+        At most ``MOST_SAMPLED`` hosts, evenly spread over all.
     """
     if len(hosts) <= MOST_SAMPLED:
         return tuple(hosts)
@@ -287,13 +287,13 @@ def choose_sample(hosts: Sequence[str]) -> tuple[str, ...]:
 def make_request(
     profile: ProfileConfig, hosts: JobHosts, folder: Path, environment: Mapping[str, str]
 ) -> ProbeRequest:
-    """Return the request for some hosts; off the profile's site it asks for less.
+    """Return the request for some hosts; other hosts than the profile's collect fewer facts.
 
     Args:
-        profile: what the hosts should be.
-        hosts: the hosts.
-        folder: which all of them should see.
-        environment: of the ranks, names their network plugin.
+        profile: description of the hosts.
+        hosts: hosts to probe.
+        folder: folder that all of them should see.
+        environment: environment of the ranks, which names their network plugin.
     """
     on_site = is_on_site(profile, hosts)
     return ProbeRequest(
@@ -306,20 +306,20 @@ def make_request(
 
 
 def is_on_site(profile: ProfileConfig, hosts: JobHosts) -> bool:
-    """Check whether the hosts at hand are those that the profile describes."""
+    """Check whether these hosts are the ones that the profile describes."""
     return hosts.kind != "here" or profile.batch.scheduler == "none"
 
 
 def examine_hosts(
     profile: ProfileConfig, hosts: JobHosts, *, folder: Path, environment: Mapping[str, str]
 ) -> list[Finding]:
-    """Probe all hosts and check their facts.
+    """Probe all hosts and return the findings of all checks.
 
     Args:
-        profile: what they should be.
+        profile: description of the hosts.
         hosts: the hosts, and how to reach them.
-        folder: which all of them should see; something is written there and removed.
-        environment: for what is started there.
+        folder: folder that all of them should see; temporary files are written there.
+        environment: environment of the probes.
 
     Raises:
         StorageError: the folder cannot be written here.
@@ -354,7 +354,7 @@ def _probe_hosts(
     environment: Mapping[str, str],
     findings: list[Finding],
 ) -> Answers:
-    """Probe all hosts by a step like that of agents; without its options if it does not start."""
+    """Probe all hosts in a step with the flags of agents; if no host answers, without flags."""
     slurm = hosts.kind == "slurm"
     flags = profile.step.agents if slurm else ()
     base = step_environment(environment, float("inf")) if slurm else environment

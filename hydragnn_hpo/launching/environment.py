@@ -1,14 +1,14 @@
-"""The Python that agents run on: ours, an archive of it on each host's own disk, or a container's.
+"""The Python that agents run: the controller's, a packed copy on local disks, or a container's.
 
 An archive (``hydragnn-hpo pack``) is a tar file of ``manifest.json``, ``env/`` (the virtual
 environment, with this package as a wheel installs it) and ``base/`` (its interpreter, unless that
-is the system's). Slurm's ``sbcast`` sends it to all hosts; those that it does not reach read it
+is the system's). Slurm's ``sbcast`` sends it to all hosts; hosts that it does not reach read it
 from the shared file system. One process per host, a Python on shared storage, unpacks it:
 
     python -S -P -m hydragnn_hpo.launching.environment install --checksum SHA256 --place FOLDER ...
 
-``start ... -- ARGUMENT...`` in place of ``install`` also becomes the unpacked Python. Under ``-S``
-there is only the standard library: whatever needs more is imported inside functions.
+``start ... -- ARGUMENT...`` in place of ``install`` also executes the unpacked Python. Under ``-S``
+there is only the standard library: modules that need packages are imported inside functions.
 """
 
 import argparse
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 ROOT = Path(hydragnn_hpo.__file__).parents[1]
-"""Where this package is found: a checkout, or ``site-packages``."""
+"""Folder that holds this package: a checkout, or ``site-packages``."""
 
 PATH = "PYTHONPATH"
 
@@ -55,7 +55,7 @@ MANIFEST = "manifest.json"
 ENV, BASE = "env", "base"
 
 _COMPRESSORS = {".tar.gz": ("gzip", "-1nc"), ".tar.zst": ("zstd", "-3qcT0")}
-"""Programs: Python has no zstd before 3.14, and hosts have no packages when they unpack."""
+"""External programs: Python has no zstd before 3.14, and unpacking hosts have no packages yet."""
 
 _HOST_VARIABLE = "SLURMD_NODENAME"
 
@@ -64,10 +64,10 @@ _HOST_VARIABLE = "SLURMD_NODENAME"
 
 
 def import_path(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return what lets another process find this package.
+    """Return the variables with which another process finds this package.
 
     Returns:
-        ``PYTHONPATH`` with our checkout in front of its value in ``environment``; empty where this
+        ``PYTHONPATH`` with this checkout in front of its value in ``environment``; empty if this
         package is installed.
     """
     if ROOT.name in ("site-packages", "dist-packages"):
@@ -77,13 +77,13 @@ def import_path(environment: Mapping[str, str]) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Software:
-    """The command that is a Python with this package on a host."""
+    """The command that runs Python with this package on a host."""
 
     python: tuple[str, ...] = (sys.executable,)
-    """Python's own arguments are added to it."""
+    """The command, to which Python's arguments are appended."""
 
     path: str | None = None
-    """PYTHONPATH; None keeps ours, an empty one is unset."""
+    """Value of PYTHONPATH; None uses ``import_path``, an empty string unsets it."""
 
     starts_child: bool = False
     """Whether the command may start Python as a child instead of becoming it."""
@@ -101,7 +101,7 @@ class Software:
 
 
 OWN = Software()
-"""The Python that we run in ourselves, which hosts see where we see it."""
+"""The Python of this process, which all hosts see under the same path."""
 
 
 def software_here(
@@ -110,17 +110,18 @@ def software_here(
     run_dir: Path,
     environment: Mapping[str, str] = os.environ,
 ) -> Software:
-    """Return the Python for an agent where nothing has to be sent: our own, or a container's.
+    """Return the Python for an agent that needs no archive: this process's, or a container's.
 
     Args:
-        machine: names the image, a ``.sif`` file or a sandbox folder; it has ``python3`` with this
+        machine: names the image, a ``.sif`` file or a sandbox folder, whose ``python3`` has this
             package.
         site: names the container program, its flags, and scratch.
-        run_dir: bound into the container, like scratch, raw data, and ``/sys`` for counters.
-        environment: of this process.
+        run_dir: run directory; bound into the container like scratch, raw data, and ``/sys`` for
+            counters.
+        environment: environment of this process.
 
     Raises:
-        ConfigError: there is no such image or program, or a folder cannot be bound.
+        ConfigError: the image or program does not exist, or a folder cannot be bound.
     """
     from hydragnn_hpo.config import fill_path
 
@@ -148,16 +149,16 @@ def software_here(
 def check_software(
     machine: "MachineConfig", site: "SiteConfig", run_dir: Path, *, packed_later: bool = False
 ) -> None:
-    """Check that the software of a campaign's machine is there, before anything is started.
+    """Check that the software for a campaign's machine exists, before anything is started.
 
     Args:
-        machine: of the campaign.
-        site: of the machine's profile.
-        run_dir: of the campaign.
-        packed_later: whether the archive is still to be written.
+        machine: machine of the campaign.
+        site: settings from the machine's profile.
+        run_dir: run directory of the campaign.
+        packed_later: whether the archive is written after this check.
 
     Raises:
-        ConfigError: it is not, or the backend cannot use it.
+        ConfigError: the software is missing, or the backend cannot use it.
     """
     for key, backends in {"pack": ("slurm",), "container": ("slurm", "local")}.items():
         if getattr(machine, key) is not None and machine.backend not in backends:
@@ -173,7 +174,7 @@ def check_software(
 # -- packing -----------------------------------------------------------------------------
 
 _SYSTEM = "/usr"
-"""An interpreter from here is on every host."""
+"""Prefix of the system's interpreter, which every host has."""
 
 _CACHES = {"__pycache__", ".mypy_cache", ".pytest_cache", ".ruff_cache"}
 
@@ -186,13 +187,13 @@ _PYTHON = "env/bin/python"
 _SETTINGS = "env/pyvenv.cfg"
 
 _TIME = 315532800
-"""Of every file in an archive: 1980, as in wheels."""
+"""Modification time of every file in an archive: 1980-01-01, as in wheels."""
 
 _LAUNCH = b"""#!/bin/sh
 '''exec' "$(dirname -- "$(realpath -- "$0")")/python" "$0" "$@"
 ' '''
 """
-"""First lines of a script that runs with the Python beside it; Python reads a string there."""
+"""First lines of a script that runs with the Python in its folder; Python reads a string there."""
 
 
 @dataclass(frozen=True)
@@ -205,22 +206,22 @@ class ArchiveMember:
 
 @dataclass(frozen=True)
 class Pack:
-    """An archive, as the file ``ARCHIVE.json`` beside it describes it."""
+    """An archive, as described by the file ``ARCHIVE.json`` next to it."""
 
     path: Path
     checksum: str
-    """SHA-256."""
+    """SHA-256 of the archive, in hexadecimal."""
     size: int
-    """Bytes."""
+    """Size of the archive in bytes."""
     fingerprint: str
-    """Of the files it was made from: their names, sizes and times."""
+    """SHA-256 over the names, links, sizes and times of the packed files."""
 
     @classmethod
     def read(cls, path: Path) -> Self:
         """Read the description of an archive.
 
         Raises:
-            ConfigError: there is none, or the archive is not the one that was written.
+            ConfigError: the description is missing or damaged, or does not match the archive.
         """
         description = path.with_name(f"{path.name}.json")
         if not path.is_file() or not description.is_file():
@@ -242,16 +243,16 @@ class Pack:
 
 
 def pack_environment(out: Path) -> Pack:
-    """Pack the environment that we run in, unless the archive there is already of it.
+    """Pack the environment of this process, unless the archive ``out`` is already up to date.
 
     The same environment gives the same bytes.
 
     Args:
-        out: ``NAME.tar.gz``, or ``NAME.tar.zst`` where the program ``zstd`` is at hand.
+        out: ``NAME.tar.gz``, or ``NAME.tar.zst`` if the program ``zstd`` is installed.
 
     Raises:
         ConfigError: the environment cannot be moved.
-        StorageError: there is no room; nothing is left behind.
+        StorageError: the disk is full; no partial file is left.
     """
     program = _compressor(out)
     if shutil.which(program[0]) is None:
@@ -283,10 +284,10 @@ def _compressor(archive: Path) -> tuple[str, str]:
 
 
 def _check_movable() -> dict[str, str]:
-    """Check that the environment that we run in can be moved; return its packages' versions.
+    """Check that the environment of this process can be moved; return its packages' versions.
 
     Raises:
-        ConfigError: it is conda's, or no virtual environment, or has packages outside of it.
+        ConfigError: it belongs to conda, is no virtual environment, or links to packages outside.
     """
     import importlib.metadata
 
@@ -314,7 +315,7 @@ def _check_movable() -> dict[str, str]:
 
 
 def list_members() -> list[ArchiveMember]:
-    """Return all files and links of the environment that we run in, sorted by name.
+    """Return all files and links of the environment of this process, sorted by name.
 
     Raises:
         ConfigError: a link leads to a folder that other hosts may not have.
@@ -342,7 +343,7 @@ def list_members() -> list[ArchiveMember]:
 
 
 def _list_prefix(prefix: Path) -> Iterator[ArchiveMember]:
-    """Yield what a virtual environment adds to its interpreter; nothing of it names its place."""
+    """Yield the files of a virtual environment; those with its path are left out or rewritten."""
     shebang = f"#!{prefix}/bin/python".encode()
     for member in walk(prefix, ENV):
         name, path = member.info.name, member.source
@@ -355,18 +356,18 @@ def _list_prefix(prefix: Path) -> Iterator[ArchiveMember]:
                 script = path.read_bytes().partition(b"\n")[2]
                 about = path.stat()
                 moved = _file(name, _LAUNCH + script, about.st_mode)
-                moved.info.mtime = about.st_mtime  # a script that changes is noticed by it
+                moved.info.mtime = about.st_mtime  # the fingerprint includes it
                 yield moved
                 continue
         yield member
 
 
 def _list_base(base: Path, python: str, *, site_packages: bool) -> Iterator[ArchiveMember]:
-    """Yield an interpreter: program, libraries, and headers, which compilers of kernels read."""
+    """Yield an interpreter: program, libraries, and headers, which kernel compilers need."""
     program = Path(os.path.realpath(sys.executable))
     content = program.read_bytes()
-    # A run path is a string that a zero byte ends. A shorter one takes its place, so that the
-    # program finds its library in the archive and not where it was linked.
+    # A run path is a zero-terminated string. A shorter one replaces it, so that the program
+    # finds its library in the archive and not where it was linked.
     old, new = f"{base}/lib".encode(), b"$ORIGIN/../lib"
     if len(new) <= len(old):
         content = content.replace(b"\0%b\0" % old, b"\0%b\0" % new.ljust(len(old), b"\0"))
@@ -382,12 +383,12 @@ def _list_base(base: Path, python: str, *, site_packages: bool) -> Iterator[Arch
 
 
 def walk(folder: Path, name: str) -> Iterator[ArchiveMember]:
-    """Yield what lies below a folder, without caches; names begin with ``name``.
+    """Yield the files below a folder without caches; archived names begin with ``name``.
 
     A link to a file becomes that file.
 
     Raises:
-        ConfigError: a link leads to no file, and to no folder inside.
+        ConfigError: a link leads neither to a file nor to a folder inside ``folder``.
     """
     top = os.path.realpath(folder)
     for where, folders, files in os.walk(folder):
@@ -410,7 +411,7 @@ def walk(folder: Path, name: str) -> Iterator[ArchiveMember]:
 
 
 def _file(name: str, source: Path | bytes, mode: int = 0o644) -> ArchiveMember:
-    """Return a file of an archive; ``mode`` is of one that has only content."""
+    """Return a file of an archive; ``mode`` is used only if ``source`` is bytes."""
     info = tarfile.TarInfo(name)
     if isinstance(source, Path):
         about = source.stat()
@@ -444,10 +445,10 @@ def _compress(file: IO[bytes], program: Sequence[str], members: Sequence[Archive
 # -- installing, on a host ---------------------------------------------------------------
 
 _COMPLETE = "complete.json"
-"""Number and bytes of the files of an unpacked archive: sweepers of ``/tmp`` take single files."""
+"""File with the number and bytes of unpacked files: cleaners of ``/tmp`` remove single files."""
 
 _ERROR_LENGTH = 500
-"""``srun --label`` cuts lines of more than 1,024 characters (22.05)."""
+"""Most characters of an error: ``srun --label`` cuts lines of more than 1,024 (22.05)."""
 
 
 class ArchiveRefused(StorageError):
@@ -455,14 +456,14 @@ class ArchiveRefused(StorageError):
 
 
 def software_folder(place: str, environment: Mapping[str, str]) -> Path:
-    """Return our own folder below a place, which only we can enter; create it if need be.
+    """Return this user's private folder for software below a place; create it if necessary.
 
     Args:
-        place: may name variables, such as ``/mnt/bb/$USER``.
-        environment: of this host.
+        place: folder that may contain variables, such as ``/mnt/bb/$USER``.
+        environment: environment of this host.
 
     Raises:
-        ArchiveRefused: it cannot be created, or others can enter it.
+        ArchiveRefused: the folder cannot be created, or other users can enter it.
     """
     try:
         resolved = Path(Template(place).substitute(environment))
@@ -482,7 +483,7 @@ def software_folder(place: str, environment: Mapping[str, str]) -> Path:
 
 @contextlib.contextmanager
 def _locked(file: Path, kind: int) -> Iterator[int]:
-    """Hold a lock on a file; BlockingIOError if it is taken and ``kind`` does not wait."""
+    """Hold a lock on a file; raise BlockingIOError if it is taken and ``kind`` has LOCK_NB."""
     descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, kind)
@@ -492,15 +493,15 @@ def _locked(file: Path, kind: int) -> Iterator[int]:
 
 
 def install(folder: Path, checksum: str, archives: Sequence[Path]) -> Path:
-    """Unpack an archive on this host unless it is there already; return where.
+    """Unpack an archive on this host unless it is there already; return its folder.
 
     Args:
-        folder: of ``software_folder``.
+        folder: result of ``software_folder``.
         checksum: SHA-256 of the archive.
-        archives: where it may lie, in the order in which they are tried.
+        archives: possible paths of the archive, in the order in which they are tried.
 
     Raises:
-        ArchiveRefused: no good archive came, or there is no room; nothing is left.
+        ArchiveRefused: no archive is valid, or the disk is full; no partial folder is left.
         OSError: the folder cannot be written.
     """
     target = folder / checksum[:16]
@@ -523,22 +524,22 @@ def install(folder: Path, checksum: str, archives: Sequence[Path]) -> Path:
 
 
 def unpack(archive: Path, target: Path, checksum: str) -> None:
-    """Check an archive and unpack it into a folder that no other process works in.
+    """Check an archive and unpack it into a folder that no other process uses.
 
     Args:
-        archive: no link.
-        target: a folder to make, in place of what is there.
+        archive: path of the archive, which must not be a symbolic link.
+        target: folder to create, in place of any that exists.
         checksum: SHA-256 that the archive must have.
 
     Raises:
-        ArchiveRefused: the archive is not what it should be, or there is no room; nothing is left.
+        ArchiveRefused: the archive is invalid, or the disk is full; ``target`` is removed.
     """
     try:
         shutil.rmtree(target, ignore_errors=True)
         with os.fdopen(os.open(archive, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
             if hashlib.file_digest(file, "sha256").hexdigest() != checksum:
                 raise ArchiveRefused("its checksum differs: pack it again")
-            os.lseek(file.fileno(), 0, os.SEEK_SET)  # the program reads past Python's buffer
+            os.lseek(file.fileno(), 0, os.SEEK_SET)  # the program shares the descriptor
             program = _compressor(archive)[0]
             if shutil.which(program) is None:
                 raise ArchiveRefused(f"needs the program '{program}': pack as .tar.gz")
@@ -562,10 +563,10 @@ def unpack(archive: Path, target: Path, checksum: str) -> None:
 
 
 def _extract(tar: tarfile.TarFile, target: Path) -> None:
-    """Write the members of an archive below an empty folder, and nothing anywhere else.
+    """Write the members of an archive below an empty folder, and nowhere else.
 
-    Links are made after all files, so that no file is written through one, and then checked:
-    tarfile's own data filter came with Python 3.11.4 and let links out before 3.11.13.
+    Links are created after all files, so that no file is written through one, and then checked:
+    tarfile's data filter came with Python 3.11.4 and let links escape before 3.11.13.
     """
     most_files, most_bytes = _read_manifest(tar)
     if most_bytes > (free := shutil.disk_usage(target).free):
@@ -596,7 +597,7 @@ def _extract(tar: tarfile.TarFile, target: Path) -> None:
 
 
 def _read_manifest(tar: tarfile.TarFile) -> tuple[int, int]:
-    """Return how many files and bytes follow."""
+    """Return the number of files and of bytes that follow the manifest."""
     first = tar.next()
     content = tar.extractfile(first) if first and first.name == MANIFEST else None
     if content is None:
@@ -608,7 +609,7 @@ def _read_manifest(tar: tarfile.TarFile) -> tuple[int, int]:
 
 
 def _make_links(links: Mapping[Path, str], target: Path) -> None:
-    """Make links, and name the interpreter's folder in the environment's settings."""
+    """Create and check links, and write the interpreter's folder to ``pyvenv.cfg``."""
     for path, leads in links.items():
         path.symlink_to(leads)
     interpreter, top = (Path(os.path.realpath(path)) for path in (target / _PYTHON, target))
@@ -623,7 +624,7 @@ def _make_links(links: Mapping[Path, str], target: Path) -> None:
 
 
 def _measure(folder: Path) -> list[int]:
-    """Count files and bytes, without the caches that Python adds."""
+    """Return the number and bytes of files, without the caches that Python adds."""
     sizes = [
         os.lstat(os.path.join(where, name)).st_size
         for where, _, names in os.walk(folder)
@@ -634,7 +635,7 @@ def _measure(folder: Path) -> list[int]:
 
 
 def isolated_environment(target: Path, environment: Mapping[str, str]) -> dict[str, str]:
-    """Return an environment in which Python finds nothing but what was unpacked.
+    """Return an environment in which Python finds only the unpacked packages.
 
     Returns:
         ``environment`` with the archive's programs in front of ``PATH``.
@@ -651,7 +652,7 @@ def isolated_environment(target: Path, environment: Mapping[str, str]) -> dict[s
 
 
 def main(argv: Sequence[str]) -> int:
-    """Install an archive on this host, or become its Python; return the exit code."""
+    """Install an archive on this host, or execute its Python; return the exit code."""
     parser = argparse.ArgumentParser("hydragnn_hpo.launching.environment")
     parser.add_argument("what", choices=("install", "start"))
     parser.add_argument("--checksum", required=True)
@@ -665,7 +666,7 @@ def main(argv: Sequence[str]) -> int:
     error = ""
     try:
         folder = software_folder(options.place, os.environ)
-        # Held while it is unpacked, and by the Python below for as long as that lives.
+        # Held while the archive is unpacked, and by the Python executed below until it ends.
         with _locked(folder / f"{options.checksum[:16]}.used", fcntl.LOCK_SH) as used:
             archives = [path for path in (options.sent, options.source) if path is not None]
             target = install(folder, options.checksum, archives)
@@ -692,40 +693,40 @@ _AT_ONCE = 256
 """Hosts that read one archive from a shared file system at a time."""
 
 _SECONDS = 1800.0
-"""For ``sbcast``, and for a step that unpacks: a busy host takes a minute."""
+"""Time limit of ``sbcast`` and of a step that unpacks: a busy host takes a minute."""
 
 
 def packed_software(pack: Pack, place: str) -> Software:
-    """Return the Python of an archive, which a host that lost it unpacks again."""
+    """Return the Python of an archive; a host that lost the unpacked files unpacks it again."""
     argv = _host_argv("start", pack, place, "--source", str(pack.path), "--")
     return Software(argv, path=str(ROOT))
 
 
 def _host_argv(what: str, pack: Pack, place: str, *more: str) -> tuple[str, ...]:
-    """Return the command for a host; ``-S -P`` reads few files of a Python that thousands share."""
+    """Return the command for a host; with ``-S -P`` Python reads few files of shared storage."""
     python = (sys.executable, "-S", "-P", "-m", "hydragnn_hpo.launching.environment")
     return (*python, what, "--checksum", pack.checksum, "--place", place, *more)
 
 
 @dataclass(frozen=True)
 class _Delivery:
-    """An archive on its way to the hosts of an allocation."""
+    """The delivery of an archive to the hosts of an allocation."""
 
     pack: Pack
     place: str
-    """A folder of each host, see ``software_folder``."""
+    """A folder on each host, see ``software_folder``."""
     allocation: "Allocation"
     log: Path
     environment: Mapping[str, str]
     flags: tuple[str, ...]
-    """Of the machine's steps that start agents."""
+    """``srun`` flags of the machine's steps that start agents."""
 
     def run(self) -> "Allocation":
-        """Return the allocation's hosts where the archive could be unpacked; warn about the others.
+        """Deliver the archive; return the allocation without the hosts where that failed.
 
         Raises:
             ConfigError: the place names a variable that is not set.
-            JobError: it is on none, or Slurm does not answer.
+            JobError: the archive is on no host, or Slurm does not answer.
         """
         from hydragnn_hpo.launching.slurm_allocation import find_unusable_hosts, query_with_retries
 
@@ -749,11 +750,11 @@ class _Delivery:
         return replace(self.allocation, hosts=hosts)
 
     def _broadcast(self) -> str:
-        """Send the archive to all hosts; return where it lies there, empty if it was not sent."""
+        """Send the archive to all hosts; return its path there, empty if it was not sent."""
         from hydragnn_hpo.config import fill_path
 
         if _HOST_VARIABLE in self.place or shutil.which("sbcast") is None:
-            return ""  # a file that sbcast sends has one name on all hosts
+            return ""  # sbcast writes to the same path on all hosts
         name = f".hydragnn-hpo-{self.pack.checksum[:16]}-{self.pack.path.name}"
         sent = f"{fill_path(self.place, self.environment)}/{name}"
         job = f"--jobid={self.allocation.job}"
@@ -762,13 +763,13 @@ class _Delivery:
             subprocess.run(
                 argv, capture_output=True, text=True, errors="replace", timeout=_SECONDS, check=True
             )
-        except (OSError, subprocess.SubprocessError) as error:  # some hosts may have it
+        except (OSError, subprocess.SubprocessError) as error:  # some hosts may have received it
             output = getattr(error, "stderr", None) or ""
             logger.warning("sbcast failed, hosts read the archive themselves: %s %s", error, output)
         return sent
 
     def _install(self, hosts: Sequence[str], *where: str) -> dict[str, str]:
-        """Unpack on some hosts at once; return what went wrong on each, empty where nothing did."""
+        """Unpack on some hosts in one step; return the error of each host, empty on success."""
         from hydragnn_hpo.launching.slurm_allocation import step_argv, step_environment
 
         environment = step_environment(self.environment, self.allocation.ends_at)
@@ -802,21 +803,21 @@ def equip(
     run_dir: Path,
     environment: Mapping[str, str] = os.environ,
 ) -> "tuple[Software, Allocation]":
-    """Bring a campaign's software to the hosts of an allocation; blocks until it is there.
+    """Deliver a campaign's software to the hosts of an allocation; return when that is done.
 
     Args:
-        machine: of the campaign.
-        site: of the machine's profile.
+        machine: machine of the campaign.
+        site: settings from the machine's profile.
         allocation: the hosts.
-        run_dir: an existing folder.
-        environment: of this process.
+        run_dir: run directory, which must exist.
+        environment: environment of this process.
 
     Returns:
-        The Python for agents, and the allocation without hosts that could not get it.
+        The Python for agents, and the allocation without hosts where the delivery failed.
 
     Raises:
         ConfigError: there is no such archive, image or place.
-        JobError: no host could get it, or Slurm does not answer.
+        JobError: the delivery failed on all hosts, or Slurm does not answer.
     """
     if machine.pack is None:
         return software_here(machine, site, run_dir), allocation

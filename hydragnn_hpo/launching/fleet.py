@@ -1,4 +1,4 @@
-"""Run jobs on many hosts: one agent on each, whatever started it."""
+"""Run jobs on many hosts through one agent per host, whichever transport starts the agents."""
 
 import math
 import time
@@ -42,7 +42,7 @@ from hydragnn_hpo.launching.transports.transport import Transport
 from hydragnn_hpo.rank_requests import Request
 
 _NEVER_STARTED = -15
-"""Exit code of ranks that were not started because it was pointless (SIGTERM)."""
+"""Exit code reported for ranks of a stopped or failed job that were never started (SIGTERM)."""
 
 _TURN_SECONDS = 0.25
 
@@ -50,11 +50,11 @@ _TURN_SECONDS = 0.25
 class Fleet:
     """A ``Backend`` over the agents that a transport starts.
 
-    Create, poll and close it in one thread that lives as long as it.
+    Create, poll and close it in the same thread, which must live as long as the fleet.
     """
 
     _slots: tuple[Slot, ...] | None = None
-    """Slots of all hosts, until they change."""
+    """Cached value of the property ``slots``; None after a change."""
 
     _closed = _settled = False
 
@@ -71,16 +71,16 @@ class Fleet:
         jobs: Mapping[str, str] = JOBS,
         preload: Sequence[str] = PRELOAD,
     ) -> None:
-        """Have an agent started on every host; returns at once.
+        """Start an agent on every host; returns without waiting for them.
 
         Args:
             transport: starts agents.
-            run_dir: an existing folder that all hosts see, and this controller alone uses.
-            lease_seconds: how long ranks outlive their controller.
-            slots: as ``lanes`` and ``sample_seconds`` in ``MachineConfig``.
+            run_dir: an existing folder that all hosts see and no other controller uses.
+            lease_seconds: how long ranks run on without their controller.
+            slots: slots of each host; this and the next two are as in ``MachineConfig``.
             lanes: slots that share one GPU.
-            site: what the machine's profile says of hosts and ranks.
-            sample_seconds: between samples of counters.
+            site: settings of hosts and ranks from the machine's profile.
+            sample_seconds: seconds between samples of energy counters; 0 takes none.
             jobs: kind of job -> ``module:function``.
             preload: the modules that a fork server imports.
 
@@ -107,10 +107,10 @@ class Fleet:
 
     @property
     def slots(self) -> tuple[Slot, ...]:
-        """Slots of all hosts that are there now.
+        """Slots of all hosts that can be used now.
 
         Returns:
-            Neighbours in the network side by side, and the slots of a host by their numbers.
+            Slots of network neighbours next to each other, those of one host by number.
         """
         if self._transport.slots:
             return self._transport.slots
@@ -128,19 +128,19 @@ class Fleet:
 
     @property
     def foreign_hosts(self) -> frozenset[str]:
-        """Hosts of other allocations, which stay when ours ends, with what runs there."""
+        """Hosts of other allocations, which stay with their jobs when the controller's ends."""
         return frozenset(filter(self._registry.is_foreign, self._registry.hosts))
 
     @property
     def settled(self) -> bool:
         """Whether all jobs of a lost controller were adopted or are gone.
 
-        Until then jobs are taken on, but none is started.
+        Until then ``start`` accepts jobs, but none of them runs.
         """
         return self._settled
 
     def start(self, job: Job) -> None:
-        """Run a job as soon as a fork server is warm; returns at once.
+        """Run a job as soon as its fork servers are ready; returns at once.
 
         Raises:
             JobError: the kind is unknown, or no port is free.
@@ -153,7 +153,7 @@ class Fleet:
         self._advance(tracker)
 
     def stop(self, job_id: str, grace: float = 5.0) -> None:
-        """Ask a job to end by SIGTERM, force it after ``grace`` seconds; ended ones are ignored."""
+        """Send SIGTERM to a job, and SIGKILL ``grace`` seconds later; ended jobs are ignored."""
         if (job := self._table.jobs.get(job_id)) is not None:
             self._order(job, StopJob(job_id, grace))
             self._give_up_waiting(job)
@@ -184,7 +184,7 @@ class Fleet:
         return events
 
     def close(self) -> None:
-        """End everything; no process is left. What was not polled yet is lost."""
+        """End all own agents and their ranks; events that were not polled yet are lost."""
         if not self._closed:
             self._closed = True
             self._registry.close()
@@ -198,7 +198,7 @@ class Fleet:
         self.close()
 
     def await_hosts(self, seconds: float) -> None:
-        """Wait until all hosts of the transport have joined, at most so long.
+        """Wait until all hosts of the transport have joined, at most ``seconds``.
 
         Raises:
             JobError: no agent can start on any host.
@@ -213,7 +213,7 @@ class Fleet:
     # -- orders ----------------------------------------------------------------------
 
     def _advance(self, job: JobTracker) -> None:
-        """Start what can be started: the host of rank 0, and once its ranks live, the others."""
+        """Start the ranks on the host of rank 0, and once these run, those on the other hosts."""
         if job.job is None or not self._registry.settled:
             return
         first = job.parts[job.first_host]
@@ -225,7 +225,7 @@ class Fleet:
                 self._start_part(job, host)
 
     def _check_joined(self, job: JobTracker, name: str) -> bool:
-        """Check whether a host of a job has joined; note one that will not come back as lost."""
+        """Check whether a host of a job has joined; mark one that will not come back as lost."""
         if self._registry.is_joined(name):
             return True
         host = self._registry.hosts.get(name)
@@ -257,7 +257,7 @@ class Fleet:
             other_hosts=tracker.other_hosts,
         )
         self._registry.send(name, start)
-        for order in tracker.orders:  # an earlier start was lost, or found its port taken
+        for order in tracker.orders:  # sent to an earlier start that was lost or refused
             self._registry.send(name, order)
 
     def _order(self, job: JobTracker, order: JobOrder) -> None:
@@ -267,14 +267,14 @@ class Fleet:
             self._registry.send(host, order)
 
     def _warn_peers(self, job: JobTracker, code: int) -> None:
-        """Start the time that ranks have left whose peer on another host ended."""
+        """Notify the hosts of a job that ranks ended, which limits the time of their peers."""
         if len(job.parts) > 1 and not job.finished:
             self._order(job, PeerEnded(job.id, code))
             if code:
                 self._give_up_waiting(job)
 
     def _give_up_waiting(self, job: JobTracker) -> None:
-        """Start no more ranks of a job; those of an adopted one may be on their way to us."""
+        """Start no more ranks of a job, unless it is being adopted and its hosts may rejoin."""
         if job.waits_for_others:
             return
         for host in job.hosts_in("waiting"):
@@ -282,7 +282,7 @@ class Fleet:
         self._end_if_finished(job)
 
     def _lose(self, job: JobTracker, name: str, error: str | None = None) -> None:
-        """Note that ranks of a job are gone; the others have no use any more."""
+        """Mark the ranks of a job on one host as lost, and end the others, which need them."""
         job.lose(name, error=error)
         job.away.append(name)
         self._warn_peers(job, -9)
@@ -291,10 +291,10 @@ class Fleet:
     # -- HostListener: messages ------------------------------------------------------
 
     def on_message(self, host: Host, message: News) -> None:
-        """Handle what an agent reports of jobs, its fork server or its counters.
+        """Handle what an agent reports about jobs, its fork server or its counters.
 
         Raises:
-            ProtocolError: it makes no sense.
+            ProtocolError: the message is invalid.
         """
         match message:
             case ForkServerReady(import_seconds, threads):
@@ -343,10 +343,11 @@ class Fleet:
                 self._end_if_finished(job)
 
     def _end_if_finished(self, job: JobTracker) -> None:
-        """Report the end of a job, unless it must be seen first whether a lost host is its cause.
+        """Report the end of a finished job, unless a lost host may still turn out as its cause.
 
-        A launcher may miss a host long before its lease is over. A host that is heard from is not
-        lost; a heartbeat's time passes first, for messages that were on their way.
+        A launcher may notice a lost host long before the host's lease expires. A host counts as
+        alive if it sends a message later than one heartbeat interval from now: earlier ones may
+        have been on their way already.
         """
         self._table.end_if_finished(job)
         if job.doubtful and job.id not in self._table.doubtful:
@@ -354,7 +355,7 @@ class Fleet:
             self._table.doubtful[job.id] = time.monotonic() + heartbeat_seconds(lease_seconds)
 
     def _end_doubtful(self) -> None:
-        """End jobs that failed once all their other hosts have been heard from, or lost."""
+        """Report the end of failed jobs once all their other hosts are known as alive or lost."""
         for job_id, since in list(self._table.doubtful.items()):
             if (job := self._table.jobs.get(job_id)) is None:
                 del self._table.doubtful[job_id]
@@ -369,18 +370,18 @@ class Fleet:
     def on_hello(
         self, host: Host, jobs: Sequence[KnownJob], *, known: bool
     ) -> dict[str, int | None]:
-        """Return which of an agent's jobs to keep, and where their records go on.
+        """Return which of an agent's jobs to keep, and where their records continue.
 
         Args:
-            host: of the agent.
-            jobs: those that it has; its host's parts of our jobs are updated by them.
-            known: whether the same agent was here before.
+            host: host of the agent.
+            jobs: jobs that the agent has; the state of their ranks on this host is updated.
+            known: whether the same agent has connected before.
 
         Returns:
-            Job -> bytes of its watched file that were reported; None where none is watched.
+            Job id -> bytes of its watched file that were reported; None if it has no such file.
 
         Raises:
-            ProtocolError: a job makes no sense.
+            ProtocolError: a job is invalid.
         """
         brought = {job.job: job for job in jobs}
         if not known:
@@ -399,10 +400,10 @@ class Fleet:
         return keep
 
     def _adopt(self, host: Host, brought: Mapping[str, KnownJob]) -> dict[str, int | None]:
-        """Adopt the jobs of a lost controller that a host has, unless the time for that is over.
+        """Adopt the jobs of a lost controller on a host, unless adoption has ended.
 
         Returns:
-            Of the adopted jobs: as ``on_hello`` returns it.
+            The adopted jobs, in the form that ``on_hello`` returns.
         """
         keep: dict[str, int | None] = {}
         for job_id, known in brought.items():
@@ -427,13 +428,13 @@ class Fleet:
         for job in self._table.jobs_on(host.name):
             self._complete_adoption(job)
             self._table.announce(job)
-            for order in job.orders:  # before a start, which sends them itself
+            for order in job.orders:  # before ``_advance``: a start sends them itself
                 if job.parts[host.name].state in ("sent", "started"):
                     self._registry.send(host.name, order)
             self._advance(job)
 
     def on_leaving(self, hosts: Sequence[str], ends_at: float) -> None:
-        """Report when foreign hosts leave; for the other hosts the property ``ends_at`` says it."""
+        """Report when foreign hosts leave; the property ``ends_at`` has the time of own hosts."""
         for name in hosts:
             if math.isfinite(ends_at) and self._registry.is_foreign(name):
                 data = {"host": name, "ends_at": ends_at}
@@ -459,11 +460,11 @@ class Fleet:
                 del self._table.jobs[job.id]
             else:
                 for host in job.other_hosts:
-                    self._check_joined(job, host)  # notes a host that is gone as lost
+                    self._check_joined(job, host)  # marks a host that is gone as lost
                 self._advance(job)
 
     def on_lost(self, host: Host, reason: str) -> None:
-        """Report that an agent and all its ranks have ended, and lose its jobs."""
+        """Report that an agent and all its ranks have ended, and mark their jobs as lost."""
         self._slots = None
         name = host.name
         data = {"host": name, "error": None, "reason": f"host {name} {reason}"}
@@ -483,7 +484,7 @@ class Fleet:
     def _states_lost_with_host(self, job: JobTracker) -> tuple[RankState, ...]:
         """Return further states in which ranks are lost together with their host.
 
-        Ranks that wait for the host are not, if slots are fixed (it gets a new agent) or if the
-        job is being adopted (the host may still rejoin).
+        Ranks that wait for the host are not lost if slots are fixed (it gets a new agent) or if
+        the job is being adopted (the host may still rejoin).
         """
         return () if self._transport.slots or job.waits_for_others else ("waiting",)

@@ -1,8 +1,8 @@
-"""The fork server: a process that imports once and forks warm ranks, and its agent's end of it.
+"""The fork server, a process that imports once and forks warm ranks, and its agent's handle to it.
 
-``python -m ... DESCRIPTOR LEASE PARENT MODULE...``. It stays single-threaded (a death signal
-follows the parent's *thread*, and a fork keeps only one), runs no tensor operation and asks no
-device anything. It speaks with its agent over a socket pair, see ``protocol.ForkOrder``.
+``python -m ... DESCRIPTOR LEASE PARENT MODULE...``. The process stays single-threaded (a death
+signal follows the parent's *thread*, and a fork keeps only one), runs no tensor operation and uses
+no device. It talks to its agent over a socket pair, see ``protocol.ForkOrder``.
 """
 
 import contextlib
@@ -41,25 +41,25 @@ from hydragnn_hpo.leases import RankLease
 
 _ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 _CANNOT_FORK = 71
-"""Exit code of a rank that the system would not let us fork (EX_OSERR)."""
+"""Exit code reported for a rank if ``fork`` fails (EX_OSERR)."""
 
 _START_SECONDS = 600.0
-"""Seconds a fork server has for its imports, which may come over a busy file system."""
+"""Time limit of a fork server's imports, which may read from a busy file system."""
 
 _UNANSWERED = 15
-"""A fork server that left so many pings, five per lease, without an answer is hung."""
+"""Unanswered pings, five per lease, after which a fork server is considered hung."""
 
 
 class ForkServerProcess:
-    """A fork server as its agent sees it."""
+    """The agent's handle to its fork server."""
 
     def __init__(self, token: str, preload: Sequence[str], lease: RankLease) -> None:
-        """Execute it.
+        """Start the process; it sends ``ForkServerReady`` once its imports are done.
 
         Args:
-            token: marks it and everything it will fork.
-            preload: modules that it imports.
-            lease: of this host's ranks.
+            token: tag of the process and of everything that it forks.
+            preload: names of the modules to import.
+            lease: lease of this host's ranks.
         """
         ours, theirs = socket.socketpair()
         descriptors = [theirs.fileno(), lease.descriptor]
@@ -67,7 +67,7 @@ class ForkServerProcess:
         self.token = token
         self.ready: ForkServerReady | None = None
         self.error: str | None = None
-        """A sentence about a module that cannot be imported."""
+        """Why a module cannot be imported; None if no import failed."""
 
         self._began = time.monotonic()
         self._unanswered = 0
@@ -81,7 +81,7 @@ class ForkServerProcess:
         self.socket: FramedSocket[ForkNews] = FramedSocket(ours, ForkNews)
 
     def receive(self) -> list[ForkNews]:
-        """Return what it has sent."""
+        """Return the messages that have arrived from the process."""
         news = self.socket.receive()
         if news:
             self._unanswered = 0
@@ -89,11 +89,11 @@ class ForkServerProcess:
 
     @property
     def ended(self) -> bool:
-        """Whether it is gone, or about to be."""
+        """Whether the process has ended or closed its socket."""
         return self.socket.closed or self.process.poll() is not None
 
     def ping(self, now: float) -> None:
-        """Check that it lives; kill it when it hangs."""
+        """Send a ping if the process is ready; kill the process if it hangs."""
         if self.ready is None:
             hangs = now - self._began > _START_SECONDS
         else:
@@ -104,7 +104,7 @@ class ForkServerProcess:
             self.process.kill()
 
     def end(self) -> None:
-        """Kill it and all it forked, and wait until they are gone."""
+        """Kill the process and everything it forked, and wait until they are gone."""
         self.socket.close()
         self.process.kill()
         self.process.wait()
@@ -112,7 +112,7 @@ class ForkServerProcess:
 
 
 def preload(modules: Iterable[str]) -> str | None:
-    """Import what ranks will need; return a sentence when something cannot be imported."""
+    """Import modules; return a sentence about the first that fails, or None."""
     for name in modules:
         try:
             importlib.import_module(name)
@@ -127,16 +127,16 @@ class ForkServer:
     """Forks ranks on request and reports how they end."""
 
     def __init__(self, agent: FramedSocket[ForkOrder], lease: RankLease) -> None:
-        """Serve an agent."""
+        """Prepare to serve an agent; ended children wake the server up from now on."""
         self._agent, self._lease = agent, lease
         self._wakeup = _wake_up_for_children()
         self._pid = os.getpid()
         self._ranks: dict[int, tuple[str, int]] = {}
         self._requests: dict[str, int] = {}
-        """Writing ends of the pipes from which the ranks 0 of jobs read requests."""
+        """Job -> writing end of the pipe from which its rank 0 reads requests."""
 
     def serve(self) -> NoReturn:
-        """Do what the agent asks until it is gone, then kill every rank and exit."""
+        """Execute the agent's orders until it is gone, then kill every rank and exit."""
         while not self._agent.closed:
             wait_readable([self._agent], 60.0, also=self._wakeup[:1])
             with contextlib.suppress(BlockingIOError):
@@ -156,7 +156,7 @@ class ForkServer:
                 self._signal(job, number)
             case AskRank(job, request):
                 if job in self._requests:
-                    with contextlib.suppress(OSError):  # it has ended, or never reads
+                    with contextlib.suppress(OSError):  # the rank has ended, or its pipe is full
                         os.write(self._requests[job], f"{request}\n".encode())
             case Ping():
                 self._agent.send(Pong())
@@ -183,7 +183,7 @@ class ForkServer:
         self._agent.send(RankForked(job, rank.rank, pid))
 
     def _signal(self, job: str, number: int) -> None:
-        """Signal the ranks of a job; the forceful signal goes to all that they started."""
+        """Signal the ranks of a job; SIGKILL goes to their whole process groups."""
         for pid, (owner, _) in self._ranks.items():
             if owner == job:
                 with contextlib.suppress(ProcessLookupError):
@@ -192,7 +192,7 @@ class ForkServer:
                         os.killpg(pid, number)
 
     def _reap(self) -> None:
-        """Report ranks that ended; whatever they left in their group ends with them."""
+        """Report ranks that ended, and kill what is left of their process groups."""
         while True:
             try:
                 gone = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -200,7 +200,7 @@ class ForkServer:
                 return
             if gone is None:
                 return
-            if gone.si_pid in self._ranks:  # not reaped yet, so the number is still its own
+            if gone.si_pid in self._ranks:  # not reaped yet, so its pid is not reused
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.killpg(gone.si_pid, signal.SIGKILL)
             _, status = os.waitpid(gone.si_pid, 0)
@@ -211,7 +211,7 @@ class ForkServer:
                 self._agent.send(RankExit(job, rank, os.waitstatus_to_exitcode(status)))
 
     def _end_all(self) -> None:
-        """Kill every rank with its group, and whatever orphans were adopted."""
+        """Kill every rank with its process group, and all adopted orphans."""
         for pid in self._ranks:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -229,7 +229,7 @@ def _close(*descriptors: int) -> None:
 
 
 def _wake_up_for_children() -> tuple[int, int]:
-    """Return a pipe that every ended child writes to, so that waiting for one has no race."""
+    """Return a pipe that is readable after a child ended, so that waiting for one has no race."""
     reading, writing = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -238,16 +238,16 @@ def _wake_up_for_children() -> tuple[int, int]:
 
 
 def main(descriptor: int, lease: int, parent: int, *, modules: Iterable[str]) -> NoReturn:
-    """Import, report it, and serve.
+    """Import modules, report the result, and serve the agent.
 
     Args:
-        descriptor: socket to the agent.
+        descriptor: descriptor of the socket to the agent.
         lease: descriptor of the lease of this host's ranks.
         parent: pid of the agent, with which this process dies.
-        modules: names of what to import.
+        modules: names of the modules to import.
     """
     began = time.monotonic()
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # Slurm's, to all: ranks have until SIGKILL
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # Slurm sends it to all; ranks end at SIGKILL
     process_control.die_with_parent(parent)
     process_control.name_process("hpo-zygote")
     agent = FramedSocket[ForkOrder].of_descriptor(descriptor, ForkOrder)
@@ -256,6 +256,7 @@ def main(descriptor: int, lease: int, parent: int, *, modules: Iterable[str]) ->
         agent.send(ImportFailed(error))
         sys.exit(1)
     process_control.adopt_orphans(True)
+    # Collect first: frozen garbage is never freed. Frozen pages stay shared with forked ranks.
     gc.collect()
     gc.freeze()
     server = ForkServer(agent, RankLease(lease))
