@@ -1,8 +1,8 @@
 """The ensemble file: one zip of configurations, weights, calibration and provenance; no code.
 
-A file may come from anywhere: names, sizes, kinds and checksums are checked before a byte of it is
-used. Nothing is unpacked to disk and nothing is executed: weights are safetensors, the rest is
-JSON, TOML and text. Every entry is named in ``SHA256SUMS`` with its checksum.
+A file may come from an untrusted source: the name, size, kind and checksum of each entry are
+checked before its content is used. Nothing is unpacked to disk and nothing is executed: weights are
+safetensors, the rest is JSON, TOML and text. ``SHA256SUMS`` lists the checksum of every entry.
 """
 
 import hashlib
@@ -57,7 +57,7 @@ from hydragnn_hpo.units import inside
 C = TypeVar("C", bound=Config)
 
 FORMAT: Literal[2] = 2
-"""Version of the artefact; rises when an older reader would misunderstand it."""
+"""Version of the file format; it rises when an older reader would misread a new file."""
 
 TrialName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,99}$")]
 Element = Annotated[int, Field(ge=1, le=118)]
@@ -72,31 +72,32 @@ STORED = ".safetensors"
 """Suffix of the entries that are not compressed."""
 
 MAX_TEXT = 64 * 2**20
-"""Most text in all entries together, bytes."""
+"""Most bytes of text in all entries together."""
 MAX_WEIGHTS = 8 * 2**30
-"""Largest entry of weights, bytes."""
+"""Most bytes of one entry with weights."""
 MAX_ENTRIES = 10_000
 """Most entries of the zip."""
 MAX_LIST = 4 * 2**20
-"""Most bytes of the zip's own list of its entries."""
+"""Most bytes of the zip's central directory, which lists its entries."""
 
 _NAME = re.compile(
     r"ensemble\.json|MODEL_CARD\.md|SHA256SUMS|calibration\.safetensors"
     r"|data/[\w-]{1,100}\.toml|members/[\w-]{1,100}\.(toml|safetensors)",
     re.ASCII,
 )
-"""Every name that an entry may have; no folder but ``data`` and ``members``."""
+"""Names that an entry may have; the only folders are ``data`` and ``members``."""
 _SUM = re.compile(r"([0-9a-f]{64})  (\S+)")
 """A line of ``SHA256SUMS``."""
 _PIECE = 2**20
-"""Bytes that are read at once to compute a checksum."""
+"""Bytes read at once to compute a checksum."""
 _DAMAGE = (
     *(OSError, zipfile.BadZipFile, zlib.error, EOFError),
     *(NotImplementedError, RuntimeError, ValueError, OverflowError),
 )
-"""Whatever ``zipfile`` raises for a damaged or hostile file."""
+"""Errors that ``zipfile`` raises for a damaged or hostile file."""
 
 _UNSOUND = (SafetensorError, ValueError, KeyError, TypeError, AttributeError, OverflowError)
+"""Errors that ``safetensors`` and ``from_arrays`` raise for damaged or hostile content."""
 
 
 class CreatedBy(Config):
@@ -113,7 +114,7 @@ class CreatedBy(Config):
 
 
 class Provenance(Config):
-    """The data that an ensemble learned from."""
+    """The data that an ensemble was trained on."""
 
     name: str
     """Name of the card."""
@@ -137,32 +138,32 @@ class Provenance(Config):
     """SHA-256 of each source file by its name; empty where the card gives none."""
 
     cards: tuple[Name, ...] = ()
-    """Cards that the data was built from; ``data/NAME.toml`` in the zip."""
+    """Names of the cards that the data was built from; stored as ``data/NAME.toml``."""
 
     splits: dict[str, NonNegativeInt] = {}
-    """Structures in each split."""
+    """Number of structures in each split."""
 
     atoms: tuple[PositiveInt, PositiveInt] | None = None
     """Fewest and most atoms of a structure."""
 
     @property
     def card_files(self) -> dict[str, str]:
-        """Entries of the zip that hold the cards.
+        """Names of the zip's entries that hold the cards.
 
         Returns:
-            By name of the card.
+            Entry by name of the card.
         """
         return {name: f"data/{name}.toml" for name in self.cards}
 
 
 class Pruned(Config):
-    """What an ensemble was before members were taken out."""
+    """One removal of members: the ensemble before it, and the members removed."""
 
     parent: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-    """SHA-256 of the parent's ``SHA256SUMS``, which names all that it held."""
+    """SHA-256 of the parent's ``SHA256SUMS``, and so of its whole content."""
 
     removed: Annotated[tuple[TrialName, ...], Len(1)]
-    """Members that were taken out."""
+    """Trials of the members that were removed."""
 
 
 class MemberEntry(Config):
@@ -172,7 +173,7 @@ class MemberEntry(Config):
     """Name of the trial."""
 
     weights: Annotated[dict[Name, Annotated[float, Field(gt=0.0, le=1.0)]], Len(1)]
-    """Share in the mean of each head that it takes part in."""
+    """Weight in the mean, by head; heads without this member are missing."""
 
     objective: float
     """Validation objective, in standard deviations of the targets."""
@@ -182,31 +183,32 @@ class MemberEntry(Config):
 
     @property
     def weight(self) -> float:
-        """Its share in the mean, averaged over the heads that it takes part in."""
+        """The member's weight, averaged over the heads that it takes part in."""
         return sum(self.weights.values()) / len(self.weights)
 
     @property
     def config_file(self) -> str:
-        """Entry of the zip that holds the trial's configuration."""
+        """Name of the zip's entry with the trial's configuration."""
         return f"members/{self.trial}.toml"
 
     @property
     def weights_file(self) -> str:
-        """Entry of the zip that holds the weights."""
+        """Name of the zip's entry with the weights of the net."""
         return f"members/{self.trial}.safetensors"
 
 
 class Alike(Config):
-    """How alike the members of a head err, on the split ``sel`` that they were chosen on."""
+    """Similarity of the members' errors for one head on ``sel``, the split used to select them."""
 
     correlation: Annotated[float, Field(ge=-1.0, le=1.0)] | None
-    """Correlation of two members' errors, mean over all pairs; None for one member."""
+    """Correlation of two members' errors, averaged over all pairs; None for one member."""
 
     member_rmse: NonNegativeFloat
-    """RMSE of one member, in the unit: root of the members' weighted mean square error."""
+    """Root of the members' weighted mean square error, in the unit."""
 
     rmse: NonNegativeFloat
-    """RMSE of their mix, in the unit; the smaller, the more they differ."""
+    """RMSE of the members' mix, in the unit; the more members differ, the further it lies below
+    ``member_rmse``."""
 
 
 class HeadEntry(Config):
@@ -216,7 +218,7 @@ class HeadEntry(Config):
     """One value per structure, or one per atom."""
 
     shape: Literal["scalar", "vector", "tensor"]
-    """A number, three components, or the nine of a stress."""
+    """A number, 3 components, or the 9 components of a stress."""
 
     unit: str
     """Unit of predictions and errors."""
@@ -225,7 +227,7 @@ class HeadEntry(Config):
     """Set for energies, from which forces can be derived."""
 
     derived_from: str | None = None
-    """The energy whose derivative this is: forces, stress."""
+    """Name of the energy whose derivative this target is; None for other targets."""
 
     description: str = ""
     """What the property is."""
@@ -237,13 +239,13 @@ class HeadEntry(Config):
     """Standard deviation on the training split, in the unit."""
 
     lowest: float | None = None
-    """Smallest value on the training split, in the unit; of a vector its components."""
+    """Smallest value on the training split, in the unit, over all components."""
 
     highest: float | None = None
-    """Largest value on the training split, in the unit."""
+    """Largest value on the training split, in the unit, over all components."""
 
     calibration: Calibration
-    """How the members' spread becomes sigma and intervals."""
+    """Converts the members' spread to sigma and intervals."""
 
     @field_validator("unit")
     @classmethod
@@ -271,73 +273,73 @@ class HeadEntry(Config):
 
 @dataclass(frozen=True)
 class Coordination:
-    """Numbers of neighbours by element, as the training structures have them."""
+    """Range of the number of neighbours of each element in the training structures."""
 
     cutoff: float
     """Neighbours are within this distance, in angstrom."""
     ranges: dict[Symbol, tuple[Count, Count]] = field(default_factory=dict)
-    """By symbol of the element: fewest and most neighbours."""
+    """Fewest and most neighbours of an atom, by element symbol."""
 
 
 class Manifest(Config):
-    """The whole of the ensemble file's ``ensemble.json``."""
+    """The content of ``ensemble.json`` in an ensemble file."""
 
     format: Literal[2] = FORMAT
-    """Version of the artefact."""
+    """Version of the file format."""
 
     package: str
-    """Version of hydragnn-hpo that wrote it."""
+    """Version of hydragnn-hpo that wrote the file."""
 
     created_by: CreatedBy
-    """Campaign, seed, method."""
+    """Campaign, seed and selection method."""
 
     data: Provenance
-    """What it learned from."""
+    """The data that the members were trained on."""
 
     elements: tuple[Element, ...]
-    """Atomic numbers in the data, rising."""
+    """Atomic numbers in the data, ascending."""
 
     cutoff: PositiveFloat
-    """Longest edge that any member needs, in angstrom; graphs are built with it."""
+    """Longest cutoff of any member, in angstrom; graphs need all edges up to it."""
 
     members: Annotated[tuple[MemberEntry, ...], Len(1)]
-    """Members, by name of their trial."""
+    """The members, each named by its trial."""
 
     heads: Annotated[dict[Name, HeadEntry], Len(1)]
     """Predicted targets by name."""
 
     evaluation: dict[str, dict[str, float | int | str | None]] = {}
-    """Scores on the test split, by head; empty where it was not evaluated."""
+    """Scores on the test split, by head; empty if the ensemble was not evaluated on it."""
 
     diversity: dict[Name, Alike] = {}
-    """How alike the members err, by head."""
+    """Similarity of the members' errors, by head."""
 
     attributes: dict[Name, AttributeConfig] = {}
-    """Known properties of structures that members read, as the card describes them."""
+    """Known properties of structures that members read, as in the card."""
 
     laplacian: NonNegativeInt = 0
-    """Laplacian encodings that members read."""
+    """Number of Laplacian encodings that members read."""
 
     packages: dict[str, str] = {}
-    """Version of each package that holds a user's conv: its code runs where members are built."""
+    """Version of each package with a user's conv; building the members runs its code."""
 
     strata: Strata = Strata()
-    """How structures are told apart into kinds that have intervals of their own."""
+    """Rule that assigns structures to kinds; each kind may have its own intervals."""
 
     coordination: Coordination | None = None
-    """Numbers of neighbours in training, by element."""
+    """Range of the number of neighbours in training, by element."""
 
     software: dict[str, str] = {}
-    """Versions of Python, torch and others that it was made with."""
+    """Versions of Python, torch and other packages that built the ensemble."""
 
     commit: str = ""
-    """Commit of hydragnn-hpo, where it ran from a checkout; ends in ``-dirty`` if files differ."""
+    """Commit of hydragnn-hpo if it ran from a checkout; ends in ``-dirty`` if files differ."""
 
     licence: str = ""
-    """Licence of the ensemble itself; the data's is in ``data``."""
+    """Licence of the ensemble; ``data`` holds that of the data."""
 
     pruned: tuple[Pruned, ...] = ()
-    """How it came from a larger ensemble, the last step last."""
+    """Removals of members since the ensemble was built, oldest first."""
 
     @model_validator(mode="after")
     def _weights_sum_to_one(self) -> Self:
@@ -353,10 +355,10 @@ class Manifest(Config):
         return self
 
     def targets(self) -> dict[str, TargetStats]:
-        """Return what a net's constructor needs to know of the targets.
+        """Return the statistics of the targets that a net's constructor needs.
 
         Returns:
-            By head ``level shape unit energy derived_from mean std``.
+            By head, with ``level shape unit energy derived_from mean std``.
         """
         return {
             name: {
@@ -375,7 +377,7 @@ class Manifest(Config):
         """Return the weights of the members that take part in a head.
 
         Returns:
-            By trial, > 0; they sum to 1.
+            Weights by trial, > 0, which sum to 1.
         """
         return {m.trial: m.weights[head] for m in self.members if head in m.weights}
 
@@ -383,22 +385,22 @@ class Manifest(Config):
         """Return the units of all heads.
 
         Returns:
-            By head.
+            Unit by head.
         """
         return {name: head.unit for name, head in self.heads.items()}
 
 
 class MemberNeeds(TypedDict):
-    """The fields of a ``Manifest`` that depend on which members there are."""
+    """The fields of a ``Manifest`` that follow from the choice of members."""
 
     cutoff: float
-    """Longest edge that any of them needs, in angstrom."""
+    """Longest cutoff of any member, in angstrom."""
     attributes: dict[str, AttributeConfig]
-    """Known properties of structures that any of them reads, by name."""
+    """Known properties of structures that members read, by name."""
     laplacian: int
-    """Laplacian encodings that any of them reads."""
+    """Number of Laplacian encodings that members read."""
     packages: dict[str, str]
-    """Version of each package that holds the conv of any of them."""
+    """Version of each package that holds a member's conv, by name."""
 
 
 def describe_needs(
@@ -406,12 +408,12 @@ def describe_needs(
     attributes: Mapping[str, AttributeConfig],
     packages: Mapping[str, str],
 ) -> MemberNeeds:
-    """Return the fields of a manifest that depend on which members there are.
+    """Return the fields of a manifest that follow from the choice of members.
 
     Args:
-        models: nets of the members, at least one.
-        attributes: all properties of structures that the data has, by name.
-        packages: versions of packages with users' convs, by name; more than needed is fine.
+        models: configurations of the members' nets, at least one.
+        attributes: all known properties in the data, by name.
+        packages: versions of packages with users' convs, by name; extra ones are ignored.
     """
     names = {name for model in models for name in model.attributes}
     codes = [model.encoding_size for model in models if model.encoding == "laplacian"]
@@ -426,34 +428,34 @@ def describe_needs(
 
 @dataclass(frozen=True)
 class ArtefactContent:
-    """Content of an ensemble file, to be written or after it was read."""
+    """Content of an ensemble file, either read or about to be written."""
 
     manifest: Manifest
-    """Everything but the models."""
+    """The content of ``ensemble.json``."""
     configs: dict[str, TrialConfig]
-    """Configuration by name of the trial."""
+    """Configuration of each member, by trial."""
     weights: dict[str, dict[str, Tensor]]
-    """Weights and buffers by name of the trial."""
+    """Weights and buffers of each member, by trial, then by name."""
     cards: dict[str, CardConfig] = field(default_factory=dict)
-    """Cards of the data, by name; empty where it was read to predict."""
+    """Cards of the data, by name; empty if the file was read only to predict."""
     calibration_data: CalibrationData | None = None
-    """Predictions of the members for the calibration split; pruning needs them. None where the file
-    holds none, or was read to predict."""
+    """Predictions of the members for the calibration split, which pruning needs. None if the file
+    holds none or was read only to predict."""
     identity: str = ""
-    """SHA-256 of ``SHA256SUMS``, equal for files of equal content; empty before it is written."""
+    """SHA-256 of ``SHA256SUMS``, equal for equal content; empty if not read from a file."""
     sizes: dict[str, int] = field(default_factory=dict)
-    """Bytes of each entry of the file that was read."""
+    """Bytes of each entry; empty if not read from a file."""
     sums: dict[str, str] = field(default_factory=dict)
-    """SHA-256 of each entry of the file that was read."""
+    """SHA-256 of each entry; empty if not read from a file."""
 
 
 def reject(path: Path, what: str, cause: BaseException | None = None) -> NoReturn:
-    """Refuse an ensemble file.
+    """Raise the error for an unusable ensemble file.
 
     Args:
-        path: the file, with which the sentence begins.
-        what: what is wrong with it: the sentence without its subject and full stop.
-        cause: the error that showed it, if any.
+        path: the file, which begins the message.
+        what: what is wrong with the file: a predicate without a full stop.
+        cause: the error that revealed it, if any.
 
     Raises:
         DataError: always.
@@ -462,14 +464,14 @@ def reject(path: Path, what: str, cause: BaseException | None = None) -> NoRetur
 
 
 class SafeZip:
-    """The entries of an opened ensemble file, each checked against its checksum when it is read."""
+    """The entries of an open ensemble file; reading an entry verifies its checksum."""
 
     def __init__(self, path: Path, file: zipfile.ZipFile) -> None:
         """Check all names and sizes, and read the checksums.
 
         Raises:
-            DataError: an entry has a name, size or kind that no ensemble has, or entries and
-                checksums do not name the same.
+            DataError: an entry has a name, size or kind that is not allowed, or the entries differ
+                from those that ``SHA256SUMS`` lists.
         """
         self.path = path
         self._file = file
@@ -490,10 +492,10 @@ class SafeZip:
                 reject(path, f"lacks '{name[:200]}'")
 
     def read(self, name: str) -> bytes:
-        """Read one entry whole, and compare it with its checksum.
+        """Read a whole entry, and verify its checksum.
 
         Raises:
-            DataError: it is missing or damaged.
+            DataError: the entry is missing or damaged.
         """
         if name not in self.sizes:
             reject(self.path, f"lacks '{name}'")
@@ -503,10 +505,10 @@ class SafeZip:
         return data
 
     def check(self, name: str) -> None:
-        """Compare one entry with its checksum without holding it in memory.
+        """Verify the checksum of an entry without holding it in memory.
 
         Raises:
-            DataError: it is missing or damaged.
+            DataError: the entry is missing or damaged.
         """
         if name not in self.sizes:
             reject(self.path, f"lacks '{name}'")
@@ -517,10 +519,10 @@ class SafeZip:
         self._check(name, digest.hexdigest())
 
     def refuse_others(self, wanted: set[str]) -> None:
-        """Reject the file if it holds entries beside those that are wanted.
+        """Reject the file if it holds entries other than those in ``wanted``.
 
         Raises:
-            DataError: it does.
+            DataError: the file holds another entry.
         """
         for name in sorted(set(self.sizes) - wanted):
             reject(self.path, f"holds '{name}', which belongs to no member")
@@ -545,8 +547,8 @@ def open_safe_zip(path: Path) -> Iterator[SafeZip]:
         source = _Source(path)
     with source:
         with translate_damage(path):
-            file = zipfile.ZipFile(source)  # reads the list of entries, as one block
-        source.most = None  # only now: entries may be larger than the list
+            file = zipfile.ZipFile(source)  # reads the central directory in one block
+        source.most = None  # only now, since entries may be larger than the directory
         with file:
             with translate_damage(path):
                 entries = SafeZip(path, file)
@@ -558,7 +560,7 @@ def translate_damage(path: Path) -> Iterator[None]:
     """Turn any error of a damaged zip into a ``DataError``.
 
     Raises:
-        DataError: the block failed because of the file.
+        DataError: the block raised such an error.
     """
     try:
         yield
@@ -569,20 +571,20 @@ def translate_damage(path: Path) -> Iterator[None]:
 
 
 class _Source(io.FileIO):
-    """A file that refuses to return a huge list of entries, which would fill the memory."""
+    """A file that limits one read, so that a huge central directory cannot fill the memory."""
 
     most: int | None = MAX_LIST
-    """Most bytes of one read; None for any number."""
+    """Most bytes of one read; None for no limit."""
 
     def read(self, size: int | None = -1, /) -> bytes:
-        """Return up to ``size`` bytes."""
+        """Return up to ``size`` bytes; raise ``BadZipFile`` if ``size`` exceeds ``most``."""
         if self.most is not None and size is not None and size > self.most:
             raise zipfile.BadZipFile(f"its list of entries has more than {self.most} bytes")
         return super().read(-1 if size is None else size) or b""
 
 
 def _check_infos(path: Path, infos: list[zipfile.ZipInfo]) -> None:
-    """Reject names, sizes and kinds of entries that no ensemble has, before any is read."""
+    """Reject names, sizes and kinds of entries that are not allowed, before any is read."""
     if len(infos) > MAX_ENTRIES:
         reject(path, f"holds {len(infos)} entries, more than {MAX_ENTRIES}")
     seen: set[str] = set()
@@ -610,12 +612,12 @@ def _check_infos(path: Path, infos: list[zipfile.ZipInfo]) -> None:
 
 
 def read_artefact(path: Path, *, to_predict: bool = False) -> ArtefactContent:
-    """Read an ensemble file that may come from anywhere.
+    """Read an ensemble file that may come from an untrusted source.
 
     Args:
         path: the ``ensemble.zip``.
-        to_predict: leave out the cards and the calibration data, which predicting does not need;
-            only their checksums are compared.
+        to_predict: True leaves out the cards and the calibration data, which predicting does not
+            need, and verifies only their checksums.
 
     Raises:
         DataError: the file is missing, damaged, hostile, or of another format.
@@ -651,9 +653,9 @@ def read_artefact(path: Path, *, to_predict: bool = False) -> ArtefactContent:
 
 
 def _read_manifest(entries: SafeZip) -> Manifest:
-    """Read the manifest, and refuse entries of the zip that it does not name.
+    """Read the manifest, and reject entries of the zip that it does not name.
 
-    The format is checked before the schema, so that another version gets its own sentence.
+    The format is checked before the schema, so that another version gets its own message.
     """
     path = entries.path
 
@@ -692,7 +694,7 @@ def _read_toml(entries: SafeZip, name: str, schema: type[C]) -> C:
 
 
 def _validate(entries: SafeZip, name: str, values: Any, schema: type[C]) -> C:
-    """Check values against a schema, and refuse text that a terminal would take for orders."""
+    """Check values against a schema, and reject text with terminal control characters."""
     text = find_unprintable(values)
     if text is not None:
         reject(entries.path, f"'{name}' holds text with control characters ({text[:60]!a})")
@@ -735,8 +737,8 @@ def _read_tensors(entries: SafeZip, member: MemberEntry, config: TrialConfig) ->
 def _largest_size(config: TrialConfig) -> int:
     """Return the largest number of layers, features and so on in a configuration.
 
-    A net has at least as many weights as any of these numbers. Without this check a few bytes of
-    text could ask for layers without end.
+    A net has at least as many weights as any of these numbers. Without this check, a few bytes of
+    text could request a net that fills the memory.
     """
     model = config.model.model_dump(exclude={"max_neighbors"})
     if is_user_conv(config.model.conv):

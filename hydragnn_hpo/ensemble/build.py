@@ -95,27 +95,27 @@ TEST_PREDICTIONS, TABLE = "test_predictions.safetensors", "ensemble.json"
 """Files of the report: values of every row of ``test``, and an ``EnsembleTable``."""
 
 PACKAGES = ("torch", "torch-geometric", "numpy", "scipy", "safetensors", "ase", "vesin")
-"""Packages that may change the last digits of a number."""
+"""Packages whose version can change the last digits of a result; the manifest records them."""
 
 _PREFIXED = ("rows", "mae", "rmse")
-"""Figures that the table calls ``test_mae`` and so on."""
+"""Figures that get the prefix ``test_`` in the table."""
 _ROOT = Path(__file__).parents[2]
 """Folder that holds the package."""
 _GIT_SECONDS = 10
-"""Time for git to describe the checkout."""
+"""Timeout of ``git describe``, in seconds."""
 
 MemberPredictions = dict[str, np.ndarray]
-"""By head the members' predictions, [M, R, w]; by ``variance_key(head)`` variances, [M, R, 1]."""
+"""Predictions, [M, R, w], by head; predicted variances, [M, R, 1], by ``variance_key(head)``."""
 
 
 def build_ensemble(run: Path, device: str = "cpu") -> EnsembleTable:
-    """Build ``RUN/ensemble.zip``, and write what the report draws.
+    """Build ``RUN/ensemble.zip``, and write the data of the report's figures.
 
     The test split is predicted once, after everything is selected and calibrated (Law 6).
 
     Args:
         run: the run directory.
-        device: where members predict, as torch names it.
+        device: torch device to predict on.
 
     Raises:
         HydraError: no ensemble can be built from the run; one sentence says why.
@@ -145,21 +145,21 @@ def build_ensemble(run: Path, device: str = "cpu") -> EnsembleTable:
 
 
 class BuildSpec(TypedDict):
-    """What a job that builds an ensemble is given."""
+    """Input of a job that builds an ensemble."""
 
     run: str
     """The run directory."""
     answer: str
     """JSON file to write: an ``EnsembleTable``, or an error, see ``errors.answer_of``."""
     device: NotRequired[str]
-    """Where members predict; else ``HYDRAGNN_HPO_DEVICE``, else the processor."""
+    """Torch device to predict on; if missing, ``HYDRAGNN_HPO_DEVICE``, or else the CPU."""
 
 
 def job_main(spec: BuildSpec) -> int:
-    """Build an ensemble as a job; the table, or the error's sentence, goes to a file.
+    """Build an ensemble as a job, and write its table or the error's message to a file.
 
     Returns:
-        0, also where the answer is an error.
+        0, even if the file holds an error.
     """
     log.configure()
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
@@ -175,12 +175,12 @@ def job_main(spec: BuildSpec) -> int:
 def make_candidate_member(
     context: BuildContext, candidate: int, tensors: Mapping[str, Tensor]
 ) -> Member:
-    """Build a candidate's net around its weights, as a member that is alone in every head.
+    """Build a candidate's net from its weights, as a member with weight 1 in every head.
 
     Args:
-        context: shared by the steps.
-        candidate: its position among the candidates.
-        tensors: its weights and buffers by name.
+        context: data shared by all steps of the build.
+        candidate: position of the candidate.
+        tensors: weights and buffers of its net by name.
 
     Raises:
         DataError: configuration, heads and weights do not fit.
@@ -194,17 +194,17 @@ def make_candidate_member(
 def predict_split(
     context: BuildContext, by_candidate: Mapping[int, Member], split: str, device: str
 ) -> MemberPredictions:
-    """Predict a split with each member alone.
+    """Predict a split with each member separately.
 
     Args:
-        context: shared by the steps.
+        context: data shared by all steps of the build.
         by_candidate: M members by position of the candidate; moved to ``device``.
         split: name of the split.
-        device: where to predict, as torch names it.
+        device: torch device to predict on.
 
     Returns:
-        Predictions and variances of the members, in their order, in fp64; where only some members
-        predict a variance, that of the others is 0.
+        Predictions and variances in fp64, in the order of the members. If only some members predict
+        a variance, that of the others is 0.
     """
     place, members = torch.device(device), list(by_candidate.values())
     graphs, indices = context.graphs, context.graphs.indices_of(split)
@@ -231,19 +231,19 @@ def check_members(
     """Check that weights and stored predictions belong to the same epoch.
 
     Args:
-        context: shared by the steps.
+        context: data shared by all steps of the build.
         members: by position of the candidate.
         predictions: their predictions for ``cal``, in the same order.
 
     Raises:
-        RunError: a member's weights do not repeat the stored predictions for ``cal``.
+        RunError: a member's weights do not reproduce the stored predictions for ``cal``.
     """
     for row, candidate in enumerate(members):
         stored = read_stored_predictions(context.candidates[candidate], "cal", context.graphs)
         for name in context.targets:
             before = stored[name]
             gap = np.abs(predictions[name][row] - before).max(initial=0.0)
-            # Another device rounds differently, the more the larger the numbers are.
+            # Devices round differently, in proportion to the size of the predictions.
             if not gap <= 1e-3 * context.scale(name) + 1e-5 * np.abs(before).max(initial=0.0):
                 raise RunError(
                     f"{context.candidates[candidate].folder.best}: does not repeat the predictions "
@@ -259,13 +259,13 @@ def collect_calibration_data(
     candidates: Sequence[int],
     weights: Mapping[str, np.ndarray],
 ) -> CalibrationData:
-    """Collect the predictions for ``cal`` of those members that take part in the kept mix.
+    """Collect the predictions for ``cal`` of the members with weight in the kept mix.
 
     Args:
-        context: shared by the steps.
-        predictions: of the M members for ``cal``.
-        candidates: positions of these among the candidates, [M].
-        weights: their shares in the kept mix by head, [M].
+        context: data shared by all steps of the build.
+        predictions: predictions of the M members for ``cal``.
+        candidates: positions of the members among the candidates, [M].
+        weights: shares of the members in the kept mix by head, [M].
     """
     indices, heads = context.graphs.indices_of("cal"), {}
     for name in context.targets:
@@ -285,7 +285,7 @@ def collect_calibration_data(
 
 
 def _by_trial(context: BuildContext, weights: np.ndarray) -> dict[str, float]:
-    """Return the weights of candidates, [C], by trial; those without weight are left out."""
+    """Return the weights of candidates, [C], by trial; candidates without weight are left out."""
     pairs = zip(context.candidates, weights, strict=True)
     return {candidate.trial: float(weight) for candidate, weight in pairs if weight > 0}
 
@@ -300,15 +300,15 @@ def evaluate_heads(
     """Score each head on the test split.
 
     Args:
-        context: shared by the steps.
-        predictions: of the M members for ``test``, the best single first.
-        weights: the members' shares by method and head, [M].
-        calibrations: of the kept mix, by head.
+        context: data shared by all steps of the build.
+        predictions: predictions of the M members for ``test``; the best single candidate is first.
+        weights: shares of the members by method and head, [M].
+        calibrations: calibrations of the kept mix, by head.
         kept: the method whose mix is the ensemble.
 
     Returns:
-        The scores by head; arrays for figures by name, see ``_head_arrays``, and ``index``, the
-        graphs of the split, [G]; the curves by head.
+        The scores by head; the arrays of ``_head_arrays`` by name, and ``index``, the positions of
+        the split's graphs, [G]; the curves by head.
     """
     indices = context.graphs.indices_of("test")
     scores: dict[str, HeadScores] = {}
@@ -344,11 +344,11 @@ def _head_scores(
 def _head_arrays(
     name: str, predicted: HeadOnLabels, calibration: Calibration
 ) -> dict[str, np.ndarray]:
-    """Return the values of every row that figures need.
+    """Return the values of each row that the report's figures need.
 
     Returns:
-        By name, in the head's unit: ``truth`` and ``mean``, [R, w]; half of the 90 % interval,
-        sigma calibrated, and sigma as the members claim it, [R, 1] each.
+        By name, in the head's unit: ``truth`` and ``mean``, [R, w]; half the width of the 90 %
+        interval, calibrated sigma, and sigma without calibration, [R, 1] each.
     """
     sigma = predicted.sigma(calibration)
     return {
@@ -366,9 +366,9 @@ def _mix(
     """Mix the members' predictions of some rows of a head; members of weight 0 are left out.
 
     Args:
-        predictions: of the M members.
+        predictions: predictions of the M members.
         head: name of the head.
-        weights: of the members, [M].
+        weights: weights of the members, [M].
         rows: mask of the rows wanted, [R].
     """
     noise = predictions.get(variance_key(head))
@@ -387,16 +387,16 @@ def make_manifest(
     """Return the manifest of an ensemble.
 
     Args:
-        context: shared by the steps.
+        context: data shared by all steps of the build.
         choice: the selected members and their weights.
-        calibrations: of the kept mix, by head.
+        calibrations: calibrations of the kept mix, by head.
         evaluation: scores on the test split, by head.
-        diversity: of the members on ``sel``, by head.
+        diversity: diversity of the members on ``sel``, by head.
     """
     stats, campaign = context.graphs.stats, context.campaign
     members = np.flatnonzero(members_in_any(list(choice.best.values()))).tolist()
     models = [context.candidates[c].config.model for c in members]
-    # Neighbours are counted within the shortest cutoff, so that any member can go.
+    # Counting within the shortest cutoff stays possible after any member is pruned.
     shortest = min(model.cutoff for model in models)
     return Manifest(
         package=__version__,
@@ -462,7 +462,7 @@ def measure_coordination(pieces_of_split: Iterable[Columns], cutoff: float) -> C
     """Find the fewest and most neighbours that atoms of each element have in a training split.
 
     Args:
-        pieces_of_split: its graphs, some at a time, with all edges up to the cutoff.
+        pieces_of_split: graphs of the split in pieces, with all edges up to the cutoff.
         cutoff: neighbours are within this distance, in angstrom.
     """
     lowest, highest = np.full(128, np.iinfo(np.int64).max), np.full(128, -1)
@@ -502,7 +502,7 @@ def describe_data(cards: Sequence[CardConfig], stats: StoreStats) -> Provenance:
 
 
 def read_commit(root: Path = _ROOT) -> str:
-    """Return the commit of a checkout, ``-dirty`` where files were changed; empty elsewhere.
+    """Return the commit of a checkout, with ``-dirty`` if files changed; empty if it is none.
 
     Args:
         root: the folder that holds the package.
@@ -530,12 +530,12 @@ def _make_table(
     """Return the table of a build.
 
     Args:
-        context: shared by the steps.
+        context: data shared by all steps of the build.
         choice: the selected members and their weights.
-        manifest: of the ensemble.
-        diversity: of the members on ``sel``, by head.
-        curves: on ``test``, by head.
-        by_size: errors of ensembles of each size.
+        manifest: manifest of the ensemble.
+        diversity: diversity of the members on ``sel``, by head.
+        curves: curves on ``test``, by head.
+        by_size: errors of ensembles of each size, by method.
     """
     calibrations = {name: head.calibration for name, head in manifest.heads.items()}
     return {
@@ -579,9 +579,9 @@ def _size_curves(
     """Compute the errors of each ensemble size on ``sel`` and ``test``.
 
     Args:
-        context: shared by the steps.
-        predictions: of the M members for ``test``; no other model is run there (Law 6).
-        candidates: positions of these among the candidates, [M].
+        context: data shared by all steps of the build.
+        predictions: predictions of the M members for ``test``; no other model predicts it (Law 6).
+        candidates: positions of the members among the candidates, [M].
     """
     test = {}
     for name in context.targets:

@@ -1,7 +1,8 @@
-"""From the members' predictions to a mean, its sigma and conformal intervals.
+"""Compute mean, calibrated sigma and conformal intervals from the members' predictions.
 
-Mean and spread are streamed over members. Sigma is fitted on the calibration split, and so are the
-quantiles that turn it into intervals; kinds of structures (``Strata``) may have their own.
+Mean and spread are accumulated member by member. Sigma and the quantiles that turn it into
+intervals are fitted on the calibration split; kinds of structures (``Strata``) may have quantiles
+of their own.
 
 Shapes: G graphs, R rows of a head (graphs or nodes), w its components, n values.
 """
@@ -19,20 +20,20 @@ from scipy.special import ndtri
 from hydragnn_hpo.data import Columns, GraphSet
 
 By = Literal["all", "size", "chemistry"]
-"""What tells structures apart: nothing, their number of atoms, or their elements."""
+"""Property that defines kinds of structures: none, the number of atoms, or the elements."""
 
 LEVELS = (0.5, 0.8, 0.9, 0.95)
-"""Shares of truths that intervals are quoted for."""
+"""Nominal coverages of the reported intervals."""
 
 GRID = tuple(round(0.05 * step, 2) for step in range(1, 20))
-"""Shares that have a quantile, ``LEVELS`` among them: enough for a whole calibration curve."""
+"""Nominal coverages with a quantile, 0.05 to 0.95; include ``LEVELS`` and suffice for a curve."""
 
 FEWEST = 50
-"""Independent groups that a kind of structures needs for intervals of its own. Coverage then
-deviates by about 0.04 (standard deviation of the Beta law of split conformal at 90 %)."""
+"""Fewest independent groups for which a kind of structures gets its own intervals. The standard
+deviation of coverage is then about 0.04 (Beta law of split conformal at 90 %)."""
 
 GRAPHS_TOGETHER = 1024
-"""Graphs of a store that are read at once; their edges come with them and take most memory."""
+"""Graphs read from a store at once; their edges take most of the memory."""
 
 _FAMILIES = {
     "oxygen": ("O",),
@@ -40,7 +41,7 @@ _FAMILIES = {
     "chalcogen": ("S", "Se", "Te", "Po"),
     "pnictogen": ("N", "P", "As", "Sb"),
 }
-"""Elements that make anions: those that a structure holds name its chemistry."""
+"""Elements that form anions, by family; the families present in a structure name its chemistry."""
 
 _STARTS = ((1.0, 0.1), (0.5, 0.5), (0.05, 1.0))
 """Starting points of the fit: sum of the factors, and the constant, in units of the mean square."""
@@ -55,7 +56,7 @@ class Moments:
     """
 
     def __init__(self) -> None:
-        """Start empty."""
+        """Start without members."""
         self._weight = 0.0
         self._mean: np.ndarray = np.zeros(())
         self._squares: np.ndarray = np.zeros(())
@@ -90,7 +91,7 @@ class Moments:
 
     @property
     def noise(self) -> np.ndarray:
-        """The weighted mean v of the variances that members predict, [R, 1]; 0 without any."""
+        """The weighted mean v of predicted variances, in the unit squared, [R, 1]; 0 if none."""
         whole: np.ndarray = np.broadcast_to(self._noise / self._weight, (*self._mean.shape[:-1], 1))
         return whole
 
@@ -98,7 +99,7 @@ class Moments:
     def spread(self) -> np.ndarray:
         """The members' spread s, in the unit, [R, 1]: root mean variance of a row's components.
 
-        One number for all components of a vector, so that it does not depend on the axes.
+        The components of a vector share one value, so it does not depend on the choice of axes.
         """
         root: np.ndarray = np.sqrt(self.variance.mean(axis=-1, keepdims=True))
         return root
@@ -112,9 +113,9 @@ def compute_moments(
     """Return the moments of members' predictions; members of weight 0 are left out.
 
     Args:
-        predictions: of the M members, [R, w] each.
-        weights: of the members, M of them, >= 0.
-        noises: the variances that they predict for their own errors, [R, 1] each; 0 if None.
+        predictions: predictions of the M members, [R, w] each.
+        weights: weights of the M members, >= 0.
+        noises: variances that members predict for their own errors, [R, 1] each; 0 if None.
     """
     moments = Moments()
     each = [None] * len(predictions) if noises is None else noises
@@ -126,15 +127,15 @@ def compute_moments(
 
 @dataclass(frozen=True)
 class Strata:
-    """Kinds of structures, told apart before anything is predicted."""
+    """Rule that assigns each structure a kind from its atoms alone."""
 
     by: By = "all"
     """``all``: there is one kind; ``size``: by number of atoms; ``chemistry``: by anions."""
     edges: tuple[int, ...] = ()
-    """For ``size``: most atoms of each kind but the last, which has no limit; rising."""
+    """For ``size``: most atoms of each kind except the last, which has no limit; ascending."""
 
     def names(self, columns: Columns) -> np.ndarray:
-        """Return the name of each structure's kind, [G]; of ``all`` it is the same for all."""
+        """Return the name of each structure's kind, [G]."""
         if self.by == "size":
             return self.of_sizes(columns.num_nodes())
         if self.by == "chemistry":
@@ -145,9 +146,9 @@ class Strata:
         """Return the name of the kind of each row's structure, [R].
 
         Args:
-            graphs: of a store, or in memory.
+            graphs: graphs of a store, or in memory.
             indices: positions of the graphs wanted, [G].
-            node: True for a node-level head with a row per node, else there is one per graph.
+            node: True for one row per node, False for one row per graph.
         """
         names = [
             self.names(graphs.take(indices[first : first + GRAPHS_TOGETHER]))
@@ -165,7 +166,7 @@ class Strata:
 
 
 def size_strata(atoms: np.ndarray) -> Strata:
-    """Return strata by size in which each third of some structures has its own kind.
+    """Return strata by size whose limits divide some structures into thirds.
 
     Args:
         atoms: numbers of atoms of the structures to calibrate on, [G].
@@ -176,7 +177,7 @@ def size_strata(atoms: np.ndarray) -> Strata:
 
 
 def _chemistries(columns: Columns) -> np.ndarray:
-    """Return ``organic`` (carbon and hydrogen), the anions, or ``no anion`` by structure, [G]."""
+    """Return for each structure ``organic`` (has C and H), its anions, or ``no anion``, [G]."""
     table = np.zeros(128, dtype=np.int64)
     for bit, family in enumerate((("C",), ("H",), *_FAMILIES.values())):
         for symbol in family:
@@ -189,7 +190,7 @@ def _chemistries(columns: Columns) -> np.ndarray:
 
 
 def _name_of_kind(kind: int) -> str:
-    """Return the name of a kind: bits 0 and 1 are carbon and hydrogen, then come the anions."""
+    """Return the name of a kind: bits 0 and 1 mark carbon and hydrogen, further bits the anions."""
     if kind & 3 == 3:
         return "organic"
     names = [name for bit, name in enumerate(_FAMILIES, start=2) if kind & (1 << bit)]
@@ -200,9 +201,9 @@ def graph_of_row(graphs: GraphSet, indices: np.ndarray, *, node: bool) -> np.nda
     """Return the position of each row's graph among the graphs wanted, [R].
 
     Args:
-        graphs: of a store, or in memory.
+        graphs: graphs of a store, or in memory.
         indices: positions of the graphs wanted, [G].
-        node: True for a node-level head with a row per node, else there is one per graph.
+        node: True for one row per node, False for one row per graph.
     """
     positions = np.arange(len(indices))
     return np.repeat(positions, graphs.num_nodes()[indices]) if node else positions
@@ -214,7 +215,7 @@ def largest_per_graph(values: np.ndarray, graph: np.ndarray, graphs: int) -> np.
     Args:
         values: one number per row, [R].
         graph: position of each row's graph, [R].
-        graphs: how many graphs there are.
+        graphs: number of graphs, G.
     """
     largest = np.full(graphs, -np.inf)
     np.maximum.at(largest, graph, values)
@@ -222,18 +223,18 @@ def largest_per_graph(values: np.ndarray, graph: np.ndarray, graphs: int) -> np.
 
 
 def key(level: float) -> str:
-    """Return the name of a level in tables, as ``0.9``."""
+    """Return the key of a level in tables of quantiles, as ``0.9``."""
     return f"{level:g}"
 
 
 def group_weights(group: np.ndarray) -> tuple[np.ndarray, int]:
-    """Weigh values so that each group weighs 1.
+    """Weight values so that the weights of each group sum to 1.
 
     Args:
         group: number of each value's group, [n].
 
     Returns:
-        Weight of each value, 1 over the values of its group, [n]; and the number of groups.
+        Weight of each value, 1 over the size of its group, [n]; and the number of groups.
     """
     _, place, counts = np.unique(group, return_inverse=True, return_counts=True)
     weights: np.ndarray = 1.0 / counts[place]
@@ -241,7 +242,9 @@ def group_weights(group: np.ndarray) -> tuple[np.ndarray, int]:
 
 
 def conformal_rank(count: int, level: float) -> int:
-    """Return the rank, from 1, of that of ``count`` scores which covers ``level`` of new values.
+    """Return the rank, from 1, of the score among ``count`` that covers ``level`` of new values.
+
+    A rank above ``count`` means that no finite score has the guarantee.
 
     Source: Vovk et al. (2005), Algorithmic learning in a random world: ceil((n + 1) level).
     """
@@ -275,7 +278,7 @@ def conformal_quantiles(scores: np.ndarray, group: np.ndarray) -> dict[str, floa
 def conformal_tables(
     scores: np.ndarray, group: np.ndarray, stratum: np.ndarray
 ) -> dict[str, dict[str, float]]:
-    """Compute quantiles of their own for the kinds of structures that have enough groups.
+    """Compute separate quantiles for each kind of structures with enough groups.
 
     Args:
         scores: |residual| over sigma, [n].
@@ -283,8 +286,8 @@ def conformal_tables(
         stratum: name of each value's kind of structure, [n].
 
     Returns:
-        By kind what ``conformal_quantiles`` returns; a kind with fewer than ``FEWEST`` groups is
-        missing and takes the quantiles of all. Empty where there is one kind.
+        Result of ``conformal_quantiles`` by kind. A kind with fewer than ``FEWEST`` groups is
+        missing and uses the overall quantiles. Empty if there is only one kind.
 
     Source: Vovk, Lindsay, Nouretdinov, Gammerman (2003), Mondrian confidence machine.
     """
@@ -302,7 +305,7 @@ def _quantile(rising: np.ndarray, covered: np.ndarray, level: float, groups: int
 
     Args:
         rising: sorted scores, [n].
-        covered: weight of the scores up to each of them, [n]; all weigh ``groups``.
+        covered: cumulative weight of the scores, [n]; the last element is ``groups``.
         level: share of a new group to cover.
         groups: number of groups.
     """
@@ -315,19 +318,19 @@ def _quantile(rising: np.ndarray, covered: np.ndarray, level: float, groups: int
 def fit_variance(
     known: np.ndarray, square: np.ndarray, weight: np.ndarray, floor: float
 ) -> tuple[np.ndarray, float]:
-    """Fit factors f >= 0 and b >= ``floor`` of sigma^2 = known f + b by weighted likelihood.
+    """Fit sigma^2 = known f + b by weighted Gaussian likelihood, f >= 0 and b >= ``floor``.
 
     Args:
         known: variances that may explain the squared residuals, in the unit squared, [n, p]:
             the members' variance, and the variance that members predict.
         square: squared residuals, in the unit squared, [n].
-        weight: how much each value counts, [n], > 0.
+        weight: weight of each value, [n], > 0.
         floor: smallest b, in the unit squared, > 0.
 
     Returns:
-        The factors f, [p], and b. The factor of a variance that is the same everywhere is 0.
-        f = 0 and b = mean square where there are few values or no fit is better. The likelihood
-        is never below that of f = 1, b = ``floor``.
+        The factors f, [p], and b. The factor of a constant variance is 0. With few values, or if
+        no fit is better, f = 0 and b = mean square. Otherwise the likelihood is never below that
+        of f = 1, b = ``floor``.
     """
     weight = weight / weight.sum()
     constant = max(float(weight @ square), floor)
@@ -367,7 +370,7 @@ def _cost(
 
 
 def _starts(count: int) -> list[np.ndarray]:
-    """Return starting points, [count + 1] each: all variances share the factor, or one has it."""
+    """Return starting points, [count + 1] each: the factor is split evenly, or on one variance."""
     shares = [np.full(count, 1.0 / count), *(np.eye(count) if count > 1 else ())]
     return [np.r_[factor * share, constant] for factor, constant in _STARTS for share in shares]
 
@@ -385,23 +388,23 @@ class Calibration:
     b: float
     """Variance that neither s nor v explains, in the unit squared, > 0."""
     quantiles: dict[str, float]
-    """By level, as ``"0.9"``: the interval is mean -+ quantile * sigma."""
+    """Quantile by level, as ``"0.9"``; the interval is mean -+ quantile * sigma."""
     spread99: float
-    """99th percentile over the calibration structures of their largest spread, in the unit."""
+    """99th percentile of the largest spread within each calibration structure, in the unit."""
     rows: int
-    """Values (rows times components) that it was fitted on."""
+    """Number of values (rows times components) used for the fit."""
     groups: int
-    """Independent groups of structures that the values come from."""
+    """Number of independent groups of structures that the values come from."""
     c: float = 0.0
     """Factor of the variance v that members predict for their own errors, >= 0."""
     tables: dict[str, dict[str, float]] = field(default_factory=dict)
-    """Quantiles by level of the kinds of structures that have their own, see ``Strata``."""
+    """Quantiles by kind of structures, then by level; only kinds that have their own."""
 
     def sigma(self, spread: np.ndarray, noise: np.ndarray | float = 0.0) -> np.ndarray:
         """Return the calibrated standard deviation, in the unit, shaped like ``spread``.
 
         Args:
-            spread: of the members, in the unit, [R, 1] or [R, w].
+            spread: spread of the members, in the unit, [R, 1] or [R, w].
             noise: mean of the variances that members predict, in the unit squared, [R, 1].
         """
         root: np.ndarray = np.sqrt(self.a * np.square(spread) + self.c * noise + self.b)
@@ -414,9 +417,9 @@ class Calibration:
 
         Args:
             sigma: calibrated standard deviation, [R, 1].
-            level: share to cover, one that has a quantile.
-            stratum: name of each row's kind of structure, [R]; if None, kinds with quantiles of
-                their own take those of all, too.
+            level: share to cover; it needs a quantile.
+            stratum: name of each row's kind of structure, [R]; if None, every row uses the
+                overall quantiles.
 
         Raises:
             KeyError: the level has no quantile.
@@ -433,7 +436,7 @@ class Calibration:
         """The levels that have a quantile.
 
         Returns:
-            Shares between 0 and 1, rising.
+            Shares between 0 and 1, ascending.
         """
         return tuple(sorted(float(name) for name in self.quantiles))
 
@@ -462,7 +465,7 @@ def calibrate(
         spread: the members' spread, [R, 1], in the unit.
         group: number of each row's group, [R].
         largest: largest spread of each calibration structure, in the unit, [G].
-        scale: the target's standard deviation, in the unit; keeps b > 0 if no residual is.
+        scale: the target's standard deviation, in the unit; keeps b > 0 if all residuals are 0.
         noise: mean of the variances that members predict, [R, 1], in the unit squared.
         stratum: name of each row's kind of structure, [R], if kinds have their own intervals.
     """

@@ -1,4 +1,4 @@
-"""What a finished run offers an ensemble: trials that may become members, their graphs and labels.
+"""Read a finished run for an ensemble: trials that may become members, their graphs and labels.
 
 Shapes: C candidates, R rows of a head (graphs, or nodes of a node-level head), w components.
 """
@@ -38,9 +38,9 @@ class Candidate:
     trial: str
     """Name of the trial."""
     folder: TrialDir
-    """Its directory."""
+    """Directory of the trial."""
     config: TrialConfig
-    """Its configuration."""
+    """Configuration of the trial."""
     status: str
     """``completed``, or ``stopped`` at a rung."""
     objective: float
@@ -80,7 +80,7 @@ class _TrialResult:
 def _read_results(run: RunDir) -> list[_TrialResult]:
     """Read the results of all trials, best objective first, those without one last.
 
-    Only the current attempt's result counts: a trial that is being trained on has none.
+    Only the result of the latest attempt counts; a trial that is still training has none.
     """
     results = []
     for path in (run.path / "trials").glob("*/trial.toml"):
@@ -121,8 +121,8 @@ def list_leaderboard(run: RunDir) -> list[RankedTrial]:
 def find_candidates(run: RunDir) -> list[Candidate]:
     """Return the trials to choose members from, best validation objective first.
 
-    These are the ones trained to the full budget; where there are none, those that were
-    stopped at a rung.
+    These are the trials trained to the full budget or, if there are none, those stopped at a
+    rung.
 
     Raises:
         RunError: no trial completed or was stopped at a rung, or their heads differ.
@@ -175,7 +175,7 @@ def read_stored_predictions(
         Predictions by head, [R, w] in fp64, in the head's unit.
 
     Raises:
-        RunError: the file is missing or damaged, or is about other structures.
+        RunError: the file is missing or damaged, or holds predictions for other structures.
     """
     path = candidate.predictions
     try:
@@ -198,11 +198,11 @@ def read_truth(graphs: GraphSet, target: str, indices: np.ndarray) -> tuple[np.n
 
     Args:
         graphs: the store.
-        target: its name.
+        target: name of the target.
         indices: positions of the graphs in the store, [G].
 
     Returns:
-        The values, [R, w] in fp64, in the target's unit; and which rows have one, [R].
+        The values, [R, w] in fp64, in the target's unit; and a mask of the rows with a label, [R].
     """
     values, masks = [], []
     for first in range(0, max(len(indices), 1), GRAPHS_TOGETHER):
@@ -214,7 +214,7 @@ def read_truth(graphs: GraphSet, target: str, indices: np.ndarray) -> tuple[np.n
 
 @dataclass(frozen=True)
 class BuildContext:
-    """All that the steps of a build share."""
+    """Data shared by all steps of a build."""
 
     run: RunDir
     """The run directory; the ensemble and its report are written there."""
@@ -232,7 +232,7 @@ class BuildContext:
         """Statistics of the heads' targets on the training split.
 
         Returns:
-            By head.
+            Statistics by head.
         """
         return {n: self.graphs.stats["targets"][n] for n in self.candidates[0].config.heads}
 
@@ -250,7 +250,7 @@ class BuildContext:
             By head, [C, R, w] in fp64, in the head's unit.
 
         Raises:
-            RunError: a file is missing or damaged, or is about other structures.
+            RunError: a file is missing or damaged, or holds predictions for other structures.
         """
         each = [read_stored_predictions(c, split, self.graphs) for c in self.candidates]
         return {name: np.stack([one[name] for one in each]) for name in self.targets}
@@ -259,10 +259,10 @@ class BuildContext:
         """Read a target on a split.
 
         Returns:
-            The values, [R, w] in the target's unit, and which rows have one, [R].
+            The values, [R, w] in the target's unit, and a mask of the rows with a label, [R].
 
         Raises:
-            RunError: no row has one.
+            RunError: no row has a label.
         """
         values, mask = read_truth(self.graphs, name, self.graphs.indices_of(split))
         if not mask.any():
@@ -287,7 +287,7 @@ class BuildContext:
 
     @cached_property
     def strata(self) -> Strata:
-        """The kinds of structures that may have intervals of their own; targets play no part."""
+        """The rule for kinds of structures with their own intervals; it does not use targets."""
         by = self.campaign.ensemble.intervals
         if by == "size":
             return size_strata(self.graphs.num_nodes()[self.graphs.indices_of("cal")])
@@ -313,7 +313,7 @@ def flops_per_graph(model: ModelConfig, stats: StoreStats) -> float:
     """Estimate the floating point operations that a net spends on the mean structure of a store.
 
     Args:
-        model: the net; its heads are left out, they cost next to nothing.
+        model: the net; the negligible cost of its heads is left out.
         stats: content of the store's ``stats.json``.
     """
     nodes, most = float(stats["nodes"]["mean"]), model.max_neighbors or math.inf

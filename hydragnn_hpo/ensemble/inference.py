@@ -1,6 +1,6 @@
 """Load an ensemble and predict: mean, sigma, intervals and trust, on one or several devices.
 
-On several devices the members are divided by what each costs.
+With several devices, members are distributed by their measured time per batch.
 
 Shapes: G graphs, R rows of a head (graphs or nodes), w its components.
 """
@@ -44,9 +44,10 @@ from hydragnn_hpo.errors import DataError
 from hydragnn_hpo.model import variance_key
 
 _TIMINGS = 3
-"""Times that a member is timed; the least counts."""
+"""Timed runs per member; the shortest counts."""
 
 Timer = Callable[[Engine, GraphSet, np.ndarray], float]
+"""Returns the seconds that an engine takes for one batch, see ``time_engine``."""
 
 
 @dataclass(frozen=True)
@@ -64,10 +65,11 @@ class HeadPrediction:
     hi90: np.ndarray
     """Upper end of the 90 % interval, [R, w]."""
     bounds: Mapping[int, tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)
-    """Lower and upper end of the intervals of other levels, by percent, [R, w] each; empty unless
-    levels were given."""
+    """Lower and upper ends of the intervals at other levels, by percent, [R, w] each; empty unless
+    levels were requested."""
     members: Mapping[str, np.ndarray] = field(default_factory=dict)
-    """Values of each member that takes part, by trial, [R, w]; empty unless wanted."""
+    """Predictions of each member with weight in the head, by trial, [R, w]; empty unless
+    requested."""
 
 
 @dataclass(frozen=True)
@@ -75,9 +77,9 @@ class Prediction:
     """What an ensemble predicts for some structures, in their order."""
 
     heads: dict[str, HeadPrediction]
-    """By head; node-level heads hold all nodes of the first structure, then the next."""
+    """Predictions by head; rows of a node-level head are ordered structure by structure."""
     trust: tuple[str, ...]
-    """``ok``, or why a structure's predictions should not be believed, [G]."""
+    """``ok``, or the reasons to distrust a structure's predictions, [G]."""
 
 
 def head_prediction(
@@ -91,11 +93,11 @@ def head_prediction(
     """Turn the moments of all batches into mean, sigma and intervals of one head.
 
     Args:
-        head: with its calibration.
+        head: manifest entry with the calibration.
         parts: moments of the batches in order, R rows in all.
-        levels: intervals besides that of 90 %, in percent.
-        members: values of each member for each batch, by trial, if they are wanted.
-        stratum: name of each row's kind of structure, [R]; None where that makes no difference.
+        levels: interval levels besides 90, in percent.
+        members: predictions of each member per batch, by trial; None if not requested.
+        stratum: name of each row's kind of structure, [R]; None if all kinds share their quantiles.
     """
     mean = _stack([part.mean for part in parts], WIDTHS[head.shape])
     spread = _stack([part.spread for part in parts], 1)
@@ -124,19 +126,19 @@ def compute_trust(
     indices: np.ndarray,
     heads: Mapping[str, HeadPrediction],
 ) -> tuple[str, ...]:
-    """Find reasons not to believe the predictions for structures.
+    """Find reasons to distrust the predictions of each structure.
 
-    These are an element or a number of neighbours that the training data lacks, a prediction that
-    is not finite, and a larger spread than that of 99 % of the calibration structures.
+    Reasons are an element or a number of neighbours absent from the training data, a prediction
+    that is not finite, and a spread above that of 99 % of the calibration structures.
 
     Args:
         manifest: calibration of the heads, elements and coordination of the training data.
-        columns: graphs of these structures, and perhaps of others.
-        indices: positions of these structures among them, [G].
+        columns: graphs that include these structures.
+        indices: positions of the structures in ``columns``, [G].
         heads: predictions for these structures, by head.
 
     Returns:
-        ``ok``, or the reasons with semicolons between, of each structure, [G].
+        For each structure ``ok``, or the reasons joined by semicolons, [G].
     """
     reasons: list[list[str]] = [[] for _ in indices]
     here = columns.take(indices)
@@ -159,28 +161,29 @@ def compute_trust(
 def _reasons_of_head(
     name: str, entry: HeadEntry, head: HeadPrediction, graph: np.ndarray, graphs: int
 ) -> Iterator[tuple[int, str]]:
-    """Yield structures whose prediction of one head should not be believed, and why.
+    """Yield each structure whose prediction of one head is to be distrusted, and the reason.
 
     Args:
-        name: of the head.
-        entry: of the head in the manifest.
-        head: its prediction, R rows.
+        name: name of the head.
+        entry: manifest entry of the head.
+        head: prediction of the head, R rows.
         graph: position of each row's structure, [R].
         graphs: number of structures.
     """
     broken = ~np.isfinite(head.mean).all(axis=1)
     for row in np.unique(graph[broken]).tolist():
         yield row, f"{name} is not finite"
-    limit = entry.calibration.spread99 * (1 + 1e-9)  # forgives rounding
+    limit = entry.calibration.spread99 * (1 + 1e-9)  # tolerates rounding
     largest = largest_per_graph(head.std_epistemic[:, 0], graph, graphs)
     for row in np.flatnonzero(largest > limit).tolist():
         yield row, f"large spread of {name}"
 
 
 def outside_coordination(known: Coordination, columns: Columns) -> np.ndarray:
-    """Check which atoms have fewer or more neighbours than any of their element in training, [N].
+    """Check which atoms have a number of neighbours outside their element's training range, [N].
 
-    Atoms of an element that is not in the training data do not count: they have their own reason.
+    Atoms of an element absent from the training data are False: ``compute_trust`` reports them as
+    unseen elements.
 
     Args:
         known: numbers of neighbours in the training data.
@@ -207,17 +210,17 @@ def neighbor_counts(columns: Columns, cutoff: float) -> np.ndarray:
 
 
 def _pairs(graph: np.ndarray, number: np.ndarray) -> list[list[int]]:
-    """Return graph and atomic number of some atoms, [n] each, every pair once, in order."""
+    """Return the distinct pairs of graph and atomic number of some atoms, [n] each, sorted."""
     pairs: list[list[int]] = np.unique(np.stack((graph, number), axis=1), axis=0).tolist()
     return pairs
 
 
 MemberValues = dict[str, list[np.ndarray]]
-"""Values of each member for one head, by trial: a list with [R, w] of every batch."""
+"""Predictions of each member for one head, by trial: a list with one [R, w] per batch."""
 
 
 class Ensemble:
-    """Members with one calibration; predictions are the same alone and in any batch (Law 7)."""
+    """Members and their calibration; a prediction does not depend on its batch (Law 7)."""
 
     def __init__(
         self,
@@ -227,12 +230,12 @@ class Ensemble:
         *,
         compiled: bool = False,
     ) -> None:
-        """Move members to a device; they are kept in the order of their names.
+        """Move the members to a device, and sort them by trial.
 
         Args:
             manifest: heads, calibration, provenance.
             members: nets with their weights; moved to ``device``.
-            device: where they predict, as torch names it.
+            device: torch device to predict on.
             compiled: True runs them as machine code, see ``CompiledEngine``.
         """
         self.manifest = manifest
@@ -257,11 +260,11 @@ class Ensemble:
 
         Args:
             path: the ``ensemble.zip``.
-            device: where to predict, as torch names it.
-            precision: ``fp32`` or ``fp64`` for all members; each its own if None.
+            device: torch device to predict on.
+            precision: ``fp32`` or ``fp64`` for all members; None keeps each member's own.
             trust: packages whose convs may be imported, which runs their code.
-            compiled: True compiles members at the first batch, or takes them from the user's
-                cache; those that cannot be compiled stay as they are.
+            compiled: True compiles members at the first batch, or loads them from the user's
+                cache; members that cannot be compiled run eagerly.
 
         Raises:
             DataError: the file cannot be used; one sentence says why.
@@ -287,7 +290,7 @@ class Ensemble:
 
     @property
     def rules(self) -> Rules:
-        """How structures become graphs that every member can use."""
+        """The rules that turn structures into graphs usable by every member."""
         known = self.manifest
         return rules_for(self.cutoff, known.attributes, known.laplacian)
 
@@ -305,10 +308,10 @@ class Ensemble:
         Args:
             structures: one ``ase.Atoms`` or several, or graphs of a store with edges up to at
                 least the ensemble's cutoff.
-            indices: positions of the graphs wanted, in that order, [G]; all if None.
-            edges_per_batch: edges and nodes of a batch, about, which bounds its memory.
-            levels: intervals besides that of 90 %, in percent, see ``levels_known``.
-            members: True also returns the values of each member.
+            indices: positions of the graphs to predict, in output order, [G]; all if None.
+            edges_per_batch: approximate edges plus nodes of a batch, which bounds its memory.
+            levels: interval levels besides 90, in percent, see ``levels_known``.
+            members: True also returns the predictions of each member.
 
         Raises:
             DataError: a structure cannot become a graph, or the store's edges are too short.
@@ -339,7 +342,7 @@ class Ensemble:
         return columns_of_atoms(several, self.rules)
 
     def _kinds(self, graphs: GraphSet, indices: np.ndarray) -> dict[str, np.ndarray | None]:
-        """Return by head the kind of each row's structure, [R]; None where all have one table."""
+        """Return the kind of each row's structure by head, [R]; None if kinds share quantiles."""
         kinds: dict[str, np.ndarray | None] = dict.fromkeys(self.manifest.heads)
         for name, head in self.manifest.heads.items():
             if head.calibration.tables:
@@ -355,10 +358,10 @@ class Ensemble:
         Args:
             graphs: with edges up to the ensemble's cutoff.
             indices: positions of the graphs of the batch, [G].
-            collect: gets the values of each member, by head; None where they are not wanted.
+            collect: predictions of each member by head; extended, unless None.
 
         Returns:
-            Mean, spread and predicted variance by head, of R rows each.
+            Moments by head (mean, spread, predicted variance), R rows each.
         """
         moments = {name: Moments() for name in self.manifest.heads}
         for member, heads in self.engine.predict(graphs, indices):
@@ -374,7 +377,7 @@ class Ensemble:
         """Return the levels that ``predict`` accepts.
 
         Returns:
-            Whole percents that every head has an interval for, rising.
+            Whole percents for which every head has an interval, ascending.
         """
         known = [head.calibration.levels for head in self.manifest.heads.values()]
         common = set.intersection(*(set(levels) for levels in known))
@@ -391,13 +394,13 @@ class Ensemble:
 
 
 def as_array(values: Tensor) -> np.ndarray:
-    """Return a tensor of any device as an array of the same shape in fp64."""
+    """Convert a tensor on any device to an fp64 array of the same shape."""
     array: np.ndarray = values.detach().double().cpu().numpy()
     return array
 
 
 def _check_trust(where: str, content: ArtefactContent, trust: Collection[str]) -> None:
-    """Refuse to run code of packages that are not trusted (Law 10)."""
+    """Raise ``DataError`` if a member needs code of an untrusted package (Law 10)."""
     for name in sorted({config.model.conv for config in content.configs.values()}):
         if not is_user_conv(name) or package_of(name) in trust:
             continue
@@ -412,11 +415,11 @@ def _check_trust(where: str, content: ArtefactContent, trust: Collection[str]) -
 def load_ensemble(
     named: str, archive: Path, *, trust: Collection[str] = (), compiled: bool = False
 ) -> Ensemble:
-    """Load an ensemble that predicts on one device, or with its members on several.
+    """Load an ensemble to predict on one device, or with its members distributed over several.
 
     Args:
         named: names of devices, see ``devices_of``.
-        archive: the ensemble's file.
+        archive: path of the ``ensemble.zip``.
         trust: packages whose convs may be imported, which runs their code.
         compiled: True predicts with machine code.
 
@@ -434,14 +437,14 @@ def load_ensemble(
 def make_engine(
     members: Sequence[Member], device: torch.device, *, compiled: bool = False
 ) -> Engine:
-    """Return a compiled engine if wanted, a stacked one on a GPU, else an eager one.
+    """Return a compiled engine if requested, a stacked one on a GPU, else an eager one.
 
     Args:
-        members: whose nets are on ``device``.
-        device: where they predict.
+        members: members whose nets are on ``device`` already.
+        device: device to predict on.
         compiled: True runs them as machine code.
     """
-    if compiled:  # tracers and compilers take a second to import: only where they are used
+    if compiled:  # imported here: tracers and compilers take a second to import
         from hydragnn_hpo.ensemble.traced_engines import CompiledEngine
 
         return CompiledEngine(members, device)
@@ -453,17 +456,17 @@ def make_engine(
 
 
 def assign_members(costs: Sequence[float], devices: int) -> list[list[int]]:
-    """Divide members among devices so that all devices end at about the same time.
+    """Distribute members over devices so that all devices finish at about the same time.
 
-    The longest comes first, and each goes to the device that is free first; the time is at most 4/3
-    of the shortest possible.
+    Members are assigned slowest first, each to the device that becomes free first; the total time
+    is at most 4/3 of the optimum.
 
     Args:
-        costs: seconds of each member.
+        costs: seconds that each member takes.
         devices: number of devices.
 
     Returns:
-        Positions of the members of each device, rising.
+        Positions of the members of each device, ascending.
 
     Source: Graham (1969), SIAM J. Appl. Math. 17, 416.
     """
@@ -477,10 +480,10 @@ def assign_members(costs: Sequence[float], devices: int) -> list[list[int]]:
 
 
 def time_engine(engine: Engine, graphs: GraphSet, indices: np.ndarray) -> float:
-    """Return the seconds that an engine takes for one batch: the least of several tries.
+    """Return the seconds that an engine takes for one batch, the shortest of several runs.
 
     Args:
-        engine: to be timed; it runs once before, so that tracing and the like do not count.
+        engine: the engine to time; an untimed run comes first, so tracing does not count.
         graphs: with edges up to the longest cutoff of its members.
         indices: positions of the graphs of the batch, [G].
     """
@@ -489,13 +492,13 @@ def time_engine(engine: Engine, graphs: GraphSet, indices: np.ndarray) -> float:
         began = time.perf_counter()
         for _, heads in engine.predict(graphs, indices):
             for values in heads.values():
-                values.cpu()  # a GPU has worked when its result is here
+                values.cpu()  # waits for the GPU, which runs asynchronously
         seconds.append(time.perf_counter() - began)
     return min(seconds[1:])
 
 
 class MultiDeviceEngine:
-    """Engines of several devices that run in parallel; the first batch divides the members."""
+    """One engine per device, run in parallel; timings of the first batch distribute the members."""
 
     def __init__(
         self,
@@ -505,11 +508,11 @@ class MultiDeviceEngine:
         compiled: bool = False,
         timer: Timer = time_engine,
     ) -> None:
-        """Keep the members; the first batch divides them.
+        """Store the members; they are distributed at the first batch.
 
         Args:
-            members: of the ensemble.
-            devices: as torch names them; all of one kind.
+            members: members of the ensemble.
+            devices: torch devices, all of one kind.
             compiled: True predicts with machine code.
             timer: times an engine on the first batch.
         """
@@ -528,7 +531,7 @@ class MultiDeviceEngine:
         def run(engine: Engine) -> list[tuple[Member, dict[str, Tensor]]]:
             return list(engine.predict(graphs, indices))
 
-        # the list starts all devices before the first result is waited for
+        # the list submits work to all devices before waiting for the first result
         for future in [self._pool.submit(run, engine) for engine in self.engines]:
             yield from future.result()
 

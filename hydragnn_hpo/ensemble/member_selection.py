@@ -1,4 +1,4 @@
-"""Select members and their weights on ``sel``: the K best, or greedily; how alike members err.
+"""Select members and weights on ``sel`` (the K best, or greedily), and measure their diversity.
 
 A *mix* is the weighted mean of the candidates' predictions; its members are those of weight > 0.
 
@@ -17,20 +17,20 @@ from hydragnn_hpo.ensemble.uncertainty_scores import mae
 from hydragnn_hpo.file_records import ChosenMember, EnsembleSize, HeadDiversity, SelectionScores
 
 FLOOR = 4
-"""Distinct members that greedy selection takes where there are as many candidates."""
+"""Fewest distinct members of greedy selection, if there are enough candidates."""
 
 MOST = 24
-"""Largest ensemble of a size curve: errors hardly move any more."""
+"""Largest ensemble of a size curve; with more members errors hardly change."""
 
 _TIE = 1e-12
-"""Losses this close (relative) are equal: the order of a sum must not decide."""
+"""Relative difference below which losses are equal, so that the order of a sum cannot decide."""
 
 Method = Literal["top", "greedy"]
-"""The K of lowest validation objective, or greedy selection on ``sel``."""
+"""``top``: the K of lowest validation objective; ``greedy``: greedy selection on ``sel``."""
 Weights = dict[str, np.ndarray]
-"""Of the candidates, [C], by head; each sums to 1."""
+"""Weights of the candidates, [C], by head; those of one head sum to 1."""
 ENOUGH = 300
-"""Groups in ``sel`` from which on greedy selection is better than the K best."""
+"""Independent groups in ``sel`` from which ``auto`` selects greedily instead of the K best."""
 
 
 @dataclass(frozen=True)
@@ -50,15 +50,15 @@ class Terms:
     """Constraints of greedy selection."""
 
     rounds: int = 12
-    """Draws; more where the floor needs more."""
+    """Number of draws; raised to the floor if that is higher."""
     floor: int = FLOOR
-    """Fewest distinct members, where there are as many candidates."""
+    """Fewest distinct members; lowered to the number of candidates if that is lower."""
     most: int | None = None
-    """Most distinct members, unless the floor is higher; any number if None."""
+    """Most distinct members, unless the floor is higher; no limit if None."""
     price: float = 0.0
-    """Part of the loss that a doubling of the members' cost must save, 0 for none."""
+    """Relative penalty on the loss when the members' cost doubles; 0 ignores the cost."""
     costs: Sequence[float] | None = None
-    """Cost of a structure with each candidate, [C], > 0, in any unit; all alike if None."""
+    """Cost of one structure with each candidate, [C], > 0, in any unit; all equal if None."""
 
 
 def loss(heads: Sequence[ScoredHead], weights: np.ndarray) -> float:
@@ -70,9 +70,9 @@ def loss(heads: Sequence[ScoredHead], weights: np.ndarray) -> float:
 
 
 def select_top_k(objectives: Sequence[float], k: int) -> np.ndarray:
-    """Weigh the ``k`` candidates of lowest objective equally, the others with 0: [C].
+    """Return equal weights for the ``k`` candidates of lowest objective, 0 for the others, [C].
 
-    Equal objectives: the earlier candidate wins.
+    Ties go to the earlier candidate.
     """
     order = np.argsort(np.asarray(objectives, dtype=np.float64), kind="stable")[:k]
     weights = np.zeros(len(objectives))
@@ -81,12 +81,12 @@ def select_top_k(objectives: Sequence[float], k: int) -> np.ndarray:
 
 
 def add_price(error: float, cost: float, price: float) -> float:
-    """Return the loss with a price on cost: halving the cost makes up for a factor ``1 + price``.
+    """Return the loss with a penalty on cost: a factor of ``1 + price`` per doubling of the cost.
 
     Args:
         error: the loss, in standard deviations.
-        cost: of all members together, > 0, in any unit: only ratios count.
-        price: relative loss that a doubling of the cost must save, 0 for none.
+        cost: total cost of all members, > 0, in any unit: only ratios count.
+        price: relative penalty when the cost doubles; 0 ignores the cost.
     """
     exponent = math.log2(1.0 + price)
     return error * float(cost**exponent)
@@ -96,8 +96,8 @@ def select_greedy(heads: Sequence[ScoredHead], terms: Terms | None = None) -> np
     """Draw candidates with replacement, each time the one that helps the mix most.
 
     The first draw is the best single candidate. Until the floor of distinct members is reached,
-    only new candidates are drawn: a mix of one member has no spread to calibrate. Of the mixes
-    after each draw that have reached the floor the best is kept. Ties go to the earlier candidate
+    only new candidates are drawn: a mix of one member has no spread to calibrate. Among the mixes
+    after each draw that has reached the floor, the best is kept. Ties go to the earlier candidate
     and to the mix of fewer draws, so the result does not depend on how sums are rounded.
 
     Args:
@@ -132,11 +132,11 @@ def select_greedy(heads: Sequence[ScoredHead], terms: Terms | None = None) -> np
 
 
 def greedy_order(heads: Sequence[ScoredHead], most: int) -> list[int]:
-    """List candidates, each the one that helps the mean of those before it most, without repeats.
+    """Order candidates without repeats: each lowers the loss of the mean so far the most.
 
     Args:
         heads: the heads on the selection split, [C, R, w] each.
-        most: how many to list, where there are as many.
+        most: largest number of candidates to list.
     """
     order: list[int] = []
     sums = [np.zeros_like(head.truth) for head in heads]
@@ -152,7 +152,7 @@ def greedy_order(heads: Sequence[ScoredHead], most: int) -> list[int]:
 
 
 TestHeads = tuple[Sequence[int], Mapping[str, ScoredHead]]
-"""The M candidates that predicted ``test``, and its heads: their predictions, [M, R, w]."""
+"""The M candidates that predicted ``test``, and the heads there with predictions [M, R, w]."""
 
 
 def compute_size_curves(
@@ -161,17 +161,17 @@ def compute_size_curves(
     trials: Sequence[str],
     test: TestHeads,
 ) -> dict[str, list[EnsembleSize]]:
-    """Compute the errors of means of 1, 2, 3 and more candidates; nothing is chosen by them.
+    """Compute the errors of plain means of 1, 2, 3, ... candidates; no choice depends on them.
 
     Args:
-        heads: on ``sel``, of all candidates, [C, R, w].
-        objectives: of the candidates, [C], in standard deviations.
+        heads: heads on ``sel`` with predictions of all candidates, [C, R, w].
+        objectives: validation objectives of the candidates, [C], in standard deviations.
         trials: names of the candidates, [C].
-        test: the candidates that predicted ``test``; no other is run there (Law 6).
+        test: the candidates that predicted ``test``; no other candidate predicts it (Law 6).
 
     Returns:
         By method (``top``: the K of lowest objective; ``greedy``: the first K that greedy selection
-        draws on ``sel``) the errors for K = 1, 2 and so on, up to ``MOST``.
+        draws on ``sel``) the errors for K = 1, 2, ... up to ``MOST``.
     """
     most = min(len(objectives), MOST)
     orders = {
@@ -200,8 +200,8 @@ def compute_errors(heads: Mapping[str, ScoredHead], rows: Sequence[int]) -> dict
     """Compute the error of the plain mean of some candidates.
 
     Args:
-        heads: with the predictions of all candidates, [C, R, w].
-        rows: which candidates, at least one.
+        heads: heads with the predictions of all candidates, [C, R, w].
+        rows: positions of the candidates, at least one.
 
     Returns:
         MAE by head, in the head's unit.
@@ -216,18 +216,18 @@ def compute_errors(heads: Mapping[str, ScoredHead], rows: Sequence[int]) -> dict
 def weigh_per_head(
     heads: Sequence[ScoredHead], members: np.ndarray, terms: Terms
 ) -> list[np.ndarray]:
-    """Weigh the members of an ensemble for each head by that head's loss alone.
+    """Weight the members of an ensemble for each head by that head's loss alone.
 
-    All members run for any head, so none has a price here.
+    All members run whichever head is predicted, so cost is ignored here.
 
     Args:
         heads: the heads on the selection split, [C, R, w] each.
         members: mask of the candidates that are members, [C].
-        terms: rounds and floor; the rest does not apply.
+        terms: rounds and floor; the other fields do not apply.
 
     Returns:
-        Weights of the candidates for each head, [C], each summing to 1; 0 where a head does
-        better without a member.
+        Weights of the candidates for each head, [C], each summing to 1; 0 for members that do not
+        improve the head.
     """
     chosen, per_head = np.flatnonzero(members), []
     for head in heads:
@@ -279,20 +279,20 @@ class Diversity:
     mean_correlation: float | None
     """Mean off the diagonal; None for one member."""
     mse: float
-    """Mean square error of the mix, in the unit squared; of a vector its components summed."""
+    """Mean square error of the mix, in the unit squared, summed over a vector's components."""
     mean_member_mse: float
     """Weighted mean of the members' mean square errors, in the unit squared."""
     ambiguity: float
-    """Weighted mean square by which members differ from the mix, in the unit squared."""
+    """Weighted mean square deviation of the members from the mix, in the unit squared."""
 
 
 def compute_diversity(predictions: np.ndarray, truth: np.ndarray, weights: np.ndarray) -> Diversity:
     """Compare the members of one head; only the correlation subtracts each member's mean error.
 
     Args:
-        predictions: of each member, [M, R, w], in the unit.
+        predictions: predictions of the members, [M, R, w], in the unit.
         truth: the target, [R, w], in the unit.
-        weights: of the members, [M], summing to 1.
+        weights: weights of the members, [M], summing to 1.
 
     Source: Krogh & Vedelsby (1995), Neural network ensembles, cross validation, and active
     learning, NIPS 7, eq. 7: the identity is exact for every weighting.
@@ -316,7 +316,7 @@ def compute_diversity(predictions: np.ndarray, truth: np.ndarray, weights: np.nd
 
 
 def _correlation(errors: np.ndarray) -> np.ndarray:
-    """Return the correlation of members' errors, [M, n] to [M, M]; of constant errors it is 1."""
+    """Return the correlation, [M, M], of members' errors, [M, n]; 1 between constant errors."""
     centred = errors - errors.mean(axis=1, keepdims=True)
     norms = np.linalg.norm(centred, axis=1)
     flat = norms <= 1e-300
@@ -335,7 +335,7 @@ class MemberSelection:
     kept: Method
     """The method whose mix becomes the ensemble."""
     why: str
-    """Why that one."""
+    """Reason for that method, as part of a sentence."""
     weights: dict[Method, Weights]
     """The mix of each method."""
     selection: dict[str, SelectionScores]
@@ -348,7 +348,7 @@ class MemberSelection:
 
     @property
     def needed(self) -> list[int]:
-        """The members of all mixes and the first candidate, the best single one; rising."""
+        """Positions of the members of all mixes and of candidate 0, the best one; ascending."""
         every = [w for by_head in self.weights.values() for w in by_head.values()]
         return [
             int(c) for c in np.flatnonzero(members_in_any(every) | (np.arange(len(every[0])) == 0))
@@ -370,13 +370,13 @@ class MemberSelection:
 
 
 def members_in_any(weights: Sequence[np.ndarray]) -> np.ndarray:
-    """Check which candidates have weight in any head, [C]; of each head [C]."""
+    """Check which candidates have weight in any head, [C]; ``weights`` are [C] per head."""
     mask: np.ndarray = np.any(np.stack(list(weights)) > 0, axis=0)
     return mask
 
 
 def select_members(context: BuildContext) -> MemberSelection:
-    """Choose by both methods, from the predictions on ``sel`` alone.
+    """Select members by both methods; predictions of no other split than ``sel`` are used.
 
     Raises:
         RunError: a candidate's predictions cannot be read, or ``sel`` lacks a target.
@@ -387,7 +387,7 @@ def select_members(context: BuildContext) -> MemberSelection:
     scored, objectives = list(heads.values()), [c.objective for c in context.candidates]
     terms = Terms(config.rounds, most=config.members, price=config.price, costs=costs)
     if config.per_head:
-        # Without a price fewer members save nothing, and each head weighs them for itself.
+        # Without a price fewer members save nothing: take more, and let each head weight them.
         fill = terms if config.price else replace(terms, floor=max(config.members, FLOOR))
         mixed = weigh_per_head(scored, select_greedy(scored, fill) > 0, terms)
     else:
@@ -407,8 +407,8 @@ def choose_method(wanted: Literal["auto", "top", "greedy"], groups: int) -> tupl
     """Choose the method that is kept.
 
     Args:
-        wanted: ``auto``, ``top`` or ``greedy``, as the campaign says.
-        groups: independent groups of ``sel`` that have the rarest target.
+        wanted: ``auto``, ``top`` or ``greedy``, from the campaign.
+        groups: independent groups in ``sel`` with a label of the rarest target.
 
     Returns:
         The method, and the reason as part of a sentence.
@@ -446,10 +446,10 @@ def compare_members(context: BuildContext, weights: Weights) -> dict[str, HeadDi
 
 
 def make_scored_heads(context: BuildContext) -> dict[str, ScoredHead]:
-    """Read the predictions of all candidates on ``sel``, [C, R, w], beside the truth.
+    """Read the truth on ``sel`` and the predictions of all candidates, [C, R, w].
 
     Returns:
-        By head, with its share in the loss as the campaign says.
+        Heads by name, with their loss weights from the campaign.
     """
     common = context.campaign.trial.get("heads", {})
     shares = {name: float(common.get(name, {}).get("weight", 1.0)) for name in context.targets}

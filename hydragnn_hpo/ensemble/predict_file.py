@@ -1,9 +1,10 @@
-"""Predict files of structures chunk after chunk: requests, and the loop of every rank.
+"""Predict files of structures chunk by chunk: requests, and the loop that every rank runs.
 
-The input is cut into chunks (``structure_batches``). A process predicts chunks and writes a part of
-the output for each, whole or not at all (``predict_output``); a run that was killed skips the parts
-that exist. At the end the parts are joined in order. Many ranks run the same loop over the same
-chunks and claim the one that they predict (``multi_rank``), so the output is the same to the byte.
+The input is cut into chunks (``structure_batches``). A process predicts chunks and writes each one
+to a part of the output, whole or not at all (``predict_output``); a run restarted after a kill
+skips the parts that exist. At the end the parts are joined in order. Several ranks run the same
+loop over the same chunks, and each claims the chunk that it predicts (``multi_rank``); the output
+is the same to the byte for any number of ranks.
 """
 
 import contextlib
@@ -46,15 +47,15 @@ if TYPE_CHECKING:
     from hydragnn_hpo.ensemble.multi_rank import ChunkClaims
 
 BATCHES_AHEAD = 1
-"""Batches that are read while the nets predict one."""
+"""Batches read ahead while the nets predict one."""
 
 POLL_SECONDS, MAX_POLL_SECONDS = 0.2, 2.0
 """Shortest and longest time between two polls of the chunks of other ranks."""
 
 Begin = Callable[[PartFolder, dict[str, str]], None]
-"""Called before the output is begun, with its folder of parts and its plan."""
+"""Called with the folder of parts and the plan, before anything is predicted."""
 Report = Callable[[PartHeader, bool], None]
-"""Called with the header of each part, and whether the part existed before."""
+"""Called with the header of each part, and whether the part existed before this run."""
 
 
 @dataclass(frozen=True)
@@ -64,19 +65,19 @@ class PredictRequest:
     files: tuple[str, ...]
     """Files, folders, databases and stores to read."""
     archive: str
-    """The ensemble's file."""
+    """Path of the ``ensemble.zip``."""
     out: str = ""
     """The file to write; empty for standard output."""
     levels: tuple[str, ...] = ("90",)
-    """Intervals in percent, as they were typed."""
+    """Interval levels in percent, as typed by the user."""
     members: bool = False
-    """True writes columns of each member, too."""
+    """True also writes the columns of each member."""
     keep: tuple[str, ...] = ()
     """Keys of the input to copy into the output."""
     structure_column: str | None = None
-    """For CSV files, the column with a structure's text or file name."""
+    """Column of a CSV file with a structure's text or file name."""
     form: str = "extxyz"
-    """Format of standard input: a suffix, or ASE's name."""
+    """Format of standard input: a file suffix or ASE's name of the format."""
     trust: tuple[str, ...] = ()
     """Packages whose convs may be imported, which runs their code."""
     compiled: bool = False
@@ -86,7 +87,7 @@ class PredictRequest:
         """Return the request as the spec of a job, which may run in another folder.
 
         Returns:
-            The fields by name, with absolute paths; ``from_spec`` reads them.
+            The fields by name, with absolute paths, as ``from_spec`` reads them.
         """
         absolute = replace(
             self,
@@ -114,7 +115,7 @@ class PredictRequest:
         """Load the ensemble and open the input.
 
         Args:
-            device: where to predict, see ``engine.devices_of``.
+            device: device to predict on, see ``engine.devices_of``.
 
         Yields:
             The ensemble, the columns of the output, and the reader of the structures.
@@ -135,11 +136,11 @@ class PredictRequest:
     def open_output(
         self, device: str = "cpu", *, begin: Begin = PartFolder.begin
     ) -> Iterator["PredictPipeline"]:
-        """Begin to write the output, or go on with it.
+        """Open the output to write its parts, new or continued from an earlier run.
 
         Args:
-            device: where to predict, see ``engine.devices_of``.
-            begin: makes or checks the folder of parts; called once all else is checked.
+            device: device to predict on, see ``engine.devices_of``.
+            begin: makes or checks the folder of parts; called after all other checks.
 
         Raises:
             HydraError: the ensemble, a file, a level or a device does not exist, or the output
@@ -151,12 +152,12 @@ class PredictRequest:
             refuse_to_replace(reader.sources, parts.out)
             checksum = checksum_input(reader.sources)
             if checksum is None:
-                parts.remove()  # they are of standard input, which does not come again
+                parts.remove()  # made from standard input, which cannot be read again
             begin(parts, self._plan(checksum or "standard input", columns))
             yield PredictPipeline(model, reader, writer, parts)
 
     def _plan(self, checksum: str, columns: OutputColumns) -> dict[str, str]:
-        """Return all that decides the bytes of the output, see ``PartFolder.begin``."""
+        """Return everything that determines the bytes of the output, see ``PartFolder.begin``."""
         options = [Path(self.out).suffix, columns.levels, columns.members, columns.keep]
         options += [self.structure_column, self.form, *["compiled"] * self.compiled]
         return {
@@ -171,13 +172,13 @@ class PredictPipeline:
     """Predicts chunks of the input into parts of the output, and joins all parts."""
 
     model: Ensemble
-    """Predicts."""
+    """The ensemble that predicts."""
     reader: ChunkReader
     """Reads the structures."""
     writer: Writer
-    """Renders them in the format of the output."""
+    """Renders predictions in the format of the output."""
     parts: PartFolder
-    """Holds the parts; it was begun."""
+    """Holds the parts; its folder exists, with the plan of this request."""
 
     @property
     def num_sources(self) -> int:
@@ -185,15 +186,15 @@ class PredictPipeline:
         return len(self.reader.sources)
 
     def is_last(self, chunk: ChunkId) -> bool:
-        """Check whether a chunk is the last of its source, as far as that is known unread."""
+        """Check whether a chunk is known to be the last of its source before it is read."""
         return self.reader.sources[chunk.source].whole
 
     def header(self, chunk: ChunkId) -> PartHeader | None:
-        """Return the header of a chunk's part; None while there is no whole part."""
+        """Return the header of a chunk's part; None while there is no complete part."""
         return self.parts.header(chunk)
 
     def predict(self, chunk: ChunkId) -> PartHeader:
-        """Predict a chunk and write its part, which is empty after the end of the source."""
+        """Predict a chunk and write its part, empty if the source ends before the chunk."""
         rows, outcome, last = list[PredictedRows](), PredictOutcome(), False
         with Prefetcher(lambda batch: batch, self.reader.batches(chunk), BATCHES_AHEAD) as batches:
             for batch, last in batches:  # noqa: B007
@@ -206,7 +207,7 @@ class PredictPipeline:
         """Write the output from the parts, and remove them.
 
         Returns:
-            The counts of all parts; None while one is missing.
+            The outcome summed over all parts; None while a part is missing.
 
         Raises:
             DataError: a part is damaged, or the input holds no structure.
@@ -237,20 +238,20 @@ def predict_chunks(
     report: Report = lambda header, before: None,
     pause: Callable[[float], None] = time.sleep,
 ) -> list[ChunkId]:
-    """Predict every chunk that is not done: the loop of a process alone and of each of many ranks.
+    """Predict every unfinished chunk; a single process and each of several ranks run this loop.
 
-    Chunks are taken in order, so that a file is read once from its beginning. With claims, a chunk
-    that another rank has claimed is left to it; when none is free this rank waits, and predicts the
-    chunks of ranks that are lost.
+    Chunks are taken in order, so that each file is read once from its beginning. With claims, this
+    rank skips chunks that another rank has claimed; when no chunk is free it waits, and takes over
+    the chunks of ranks that are lost.
 
     Args:
         pipeline: predicts chunks.
-        claims: of this rank, entered; None where no other rank is at work.
-        report: called with each part once it is written, or found.
-        pause: sleeps for so many seconds.
+        claims: claims of this rank, inside their ``with``; None if there is no other rank.
+        report: called with each part once it is written or found.
+        pause: sleeps for the given number of seconds.
 
     Returns:
-        Chunks that are given up: too many ranks were lost at them.
+        Chunks that are given up, because too many ranks were lost while they predicted them.
     """
     done: dict[ChunkId, bool] = {}  # whether the chunk is the last of its source
     wait = POLL_SECONDS
@@ -275,12 +276,14 @@ def predict_chunks(
 def _unfinished_chunks(
     pipeline: PredictPipeline, done: Mapping[ChunkId, bool]
 ) -> Iterator[ChunkId]:
-    """Yield the chunks that are not done, of each source up to the last one.
+    """Yield the unfinished chunks of each source, up to the source's last chunk.
+
+    If no chunk of a source is known to be the last, its chunks go on without end.
 
     Args:
-        pipeline: knows the sources.
-        done: whether a chunk that is done is the last of its source; read between two chunks, so
-            the caller may add those that are yielded.
+        pipeline: has the sources.
+        done: finished chunks, with whether each is the last of its source; the caller adds to it
+            between two chunks, so that the loop over a source can end.
     """
     for source in range(pipeline.num_sources):
         number, last = 0, False
@@ -301,9 +304,9 @@ def _predict_claimed(
     if not claims.take(chunk.name):
         return None
     try:
-        # another rank may have finished it after this one has read its header, before the claim
+        # another rank may have finished the chunk after this rank's first look for its part
         header = pipeline.header(chunk) or pipeline.predict(chunk)
-    except (SystemExit, KeyboardInterrupt):  # the process is to end: no rank is lost at this chunk
+    except (SystemExit, KeyboardInterrupt):  # a planned end: the chunk did not kill this rank
         claims.drop(chunk.name)
         raise
     claims.drop(chunk.name)
@@ -311,12 +314,12 @@ def _predict_claimed(
 
 
 def predict_rows(model: Ensemble, batch: Structures, columns: OutputColumns) -> PredictedRows:
-    """Predict a batch, with the levels and members that the output has columns for.
+    """Predict a batch with the interval levels and members that the output needs.
 
     Args:
-        model: predicts.
-        batch: G structures that can be predicted, and perhaps others.
-        columns: of the output.
+        model: the ensemble that predicts.
+        batch: G structures that can be predicted, and possibly bad ones.
+        columns: columns of the output.
     """
     levels = [level for level in columns.levels if level != 90]
     prediction = model.predict(batch.columns, levels=levels, members=columns.members)
@@ -326,13 +329,13 @@ def predict_rows(model: Ensemble, batch: Structures, columns: OutputColumns) -> 
 def stream_rows(
     model: Ensemble, columns: OutputColumns, reader: ChunkReader, outcome: PredictOutcome
 ) -> Iterator[PredictedRows]:
-    """Predict all of the input batch after batch, for an output that is no file.
+    """Predict the whole input batch by batch, for standard output or a table.
 
     Args:
-        model: predicts.
-        columns: of the output.
+        model: the ensemble that predicts.
+        columns: columns of the output.
         reader: reads the structures.
-        outcome: counts the structures; updated, and complete once all rows were yielded.
+        outcome: counts of structures; updated, and complete once all rows are yielded.
 
     Raises:
         DataError: the input holds no structure.
@@ -372,9 +375,9 @@ def select_columns(
 
     Args:
         model: the ensemble.
-        archive: its file.
-        levels: intervals in percent, as they were typed.
-        members: True writes columns of each member, too.
+        archive: the ensemble's file, for its checksum.
+        levels: interval levels in percent, as typed by the user.
+        members: True also writes the columns of each member.
         keep: keys of the input to copy into the output.
 
     Raises:

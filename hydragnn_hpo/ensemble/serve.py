@@ -61,7 +61,7 @@ very long."""
 logger = logging.getLogger(__name__)
 
 _BEFORE_THE_BODY = frozenset((401, 408, 413, 415, 429))
-"""Statuses that are sent before the body was read: the connection is closed after them."""
+"""HTTP statuses sent before the body is read; the connection is closed after them."""
 
 
 class RequestLimits(TypedDict):
@@ -84,7 +84,7 @@ class HeadInfo(TypedDict):
 
 
 class EnsembleInfo(TypedDict):
-    """What ``GET /info`` answers about the ensemble."""
+    """The ensemble's part of the response to ``GET /info``."""
 
     package: str
     """Version of hydragnn-hpo that wrote it."""
@@ -105,7 +105,7 @@ class EnsembleInfo(TypedDict):
 
 
 class ServiceInfo(EnsembleInfo):
-    """What ``GET /info`` answers."""
+    """The response to ``GET /info``."""
 
     limits: RequestLimits
     """Limits of a request."""
@@ -114,17 +114,17 @@ class ServiceInfo(EnsembleInfo):
 
 
 class PredictResponse(TypedDict):
-    """What ``POST /predict`` answers."""
+    """The response to ``POST /predict``."""
 
     units: dict[str, str]
-    """By head."""
+    """Unit by head."""
     structures: list[StructureRecord]
-    """In the order of the request."""
+    """One record per structure, in the order of the request."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of a service; a request beyond them is rejected before it is worked on."""
+    """Limits of a service; a request beyond them is rejected before it is predicted."""
 
     body_bytes: int = 8_000_000
     """Largest body of a request."""
@@ -135,9 +135,9 @@ class Limits:
     edges: int = 500_000
     """Most edges in the graph of a structure."""
     seconds: float = 60.0
-    """Time for a request, reading its body included."""
+    """Seconds for a request, including reading its body."""
     waiting: int = 32
-    """Most requests at a time, those that are worked on included."""
+    """Most requests at a time, including those being predicted."""
 
     @property
     def pairs(self) -> int:
@@ -398,7 +398,7 @@ class PredictService:
         """Requests that are read or wait for their response."""
 
     async def info(self, request: Request) -> Response:
-        """Answer with ``ServiceInfo``: what is predicted, and how to ask for it."""
+        """Respond with ``ServiceInfo``: the heads, the limits, and the schema of a structure."""
         self._check_token(request)
         limits: RequestLimits = {
             "body_bytes": self.limits.body_bytes,
@@ -507,7 +507,7 @@ async def _on_error(request: Request, error: Exception) -> Response:
 
 @dataclass
 class PendingRequest:
-    """A request that waits for its response, or is worked on."""
+    """A request that is queued or being predicted."""
 
     body: bytes
     """As received; emptied once it is parsed."""
@@ -563,7 +563,7 @@ class PredictWorker:
             kind: ``json`` or ``extxyz``.
 
         Returns:
-            The response's body to be, JSON; or the error ``RequestRejected``.
+            A future of the response's body, JSON, or of the error ``RequestRejected``.
         """
         request = PendingRequest(body, kind)
         self._waiting.put(request)
@@ -608,7 +608,7 @@ class PredictWorker:
                 graphs.append(graph)
                 owner.append((request, row))
         for request in requests:
-            request.finish(units)  # those that hold bad structures alone
+            request.finish(units)  # completes requests with only bad structures
         rules = self.ensemble.rules
         columns = columns_of(graphs, {}, {"cutoff": rules.cutoff}, attributes=rules.attributes)
         for piece in pieces(columns, np.arange(len(graphs)), EDGES_PER_BATCH):
@@ -669,7 +669,7 @@ class PredictWorker:
         return graph
 
     def _predict_rows(self, columns: Columns, rows: list[int]) -> list[StructureRecord]:
-        """Predict some graphs; where that fails, each by itself, so that one spoils no other.
+        """Predict some graphs; if that fails, predict each separately to isolate the bad ones.
 
         Returns:
             ``trust`` and ``heads`` of each graph, or its ``error``.
@@ -713,7 +713,7 @@ def describe_ensemble(manifest: Manifest) -> EnsembleInfo:
 
 
 def _log(error: Exception) -> None:
-    """Log type and place of an error; not its text, which may quote a client's data."""
+    """Log the type and place of an error, but not its text, which may quote a client's data."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
