@@ -1,10 +1,10 @@
-"""The command ``hydragnn-hpo``, which is also ``python -m hydragnn_hpo``."""
+"""Entry point of the command ``hydragnn-hpo`` and of ``python -m hydragnn_hpo``."""
 
 import sys
 
 
 def main() -> None:
-    """Run the command line; Ctrl-C while it is still being imported ends it without a word."""
+    """Run the command line; Ctrl-C during its imports exits without a traceback."""
     try:
         from hydragnn_hpo.cli import main as command_line
     except KeyboardInterrupt:

@@ -42,8 +42,8 @@ def answer_of(error: HydraError) -> dict[str, str | bool]:
     """Return the answer of a job that failed with an error.
 
     Returns:
-        ``error``: the sentence; ``storage``: true where the disk is to blame, so that the job may
-        succeed on another host.
+        ``error``: the sentence; ``storage``: present and true if a file could not be read or
+        written, so that the job may succeed on another host.
 
     >>> answer_of(ConfigError("no heads."))
     {'error': 'no heads.'}

@@ -1,8 +1,8 @@
-"""What ``result.json``, ``stats.json`` and ``summary.json`` hold, as types.
+"""Types of the content of ``result.json``, ``stats.json`` and ``summary.json``.
 
-The string under a field says its unit, who writes it, and when it is absent. Types are for mypy
-and for people: whoever reads a file that a user may have written checks it.
-``journal_events`` has the events of ``events.jsonl``.
+The string under a field gives its unit and when it is absent. The types serve mypy and readers:
+code that reads a file written by a user must check it. ``journal_events`` has the types of
+``events.jsonl``.
 """
 
 from typing import Literal, NotRequired, TypedDict
@@ -10,18 +10,18 @@ from typing import Literal, NotRequired, TypedDict
 from hydragnn_hpo.journal_events import SearchedValues
 
 FailureReason = Literal["diverged", "out_of_memory", "bad_config", "bug"]
-"""Why a trial may fail."""
+"""Reasons for which a trial fails."""
 
 
 class FinishedResult(TypedDict):
-    """``result.json`` of an attempt that came to its end, written by rank 0 as its last file.
+    """``result.json`` of an attempt that finished, written by rank 0 as its last file.
 
-    A command of a user writes its own: all but ``status`` may be absent, and any other number may
-    be there, which ``search.objective`` may name.
+    A user's command writes this file itself: every field except ``status`` may be absent, and it
+    may contain further numbers, which ``search.objective`` may name.
     """
 
     status: Literal["completed", "stopped", "cancelled"]
-    """``completed``: trained to its budget, or early stopping; ``stopped``: at its rung."""
+    """``completed``: full budget or early stopping; ``stopped``: at the end of its rung."""
     trial: NotRequired[str]
     """Name of the trial."""
     reason: NotRequired[str | None]
@@ -39,13 +39,13 @@ class FinishedResult(TypedDict):
     parameters: NotRequired[int]
     """Number of the model's parameters."""
     packages: NotRequired[dict[str, str]]
-    """Version of the package of a user's conv, by name; empty for convs of ours."""
+    """Version of the package of a user's conv, by package name; empty for built-in convs."""
     width: NotRequired[int]
     """Number of ranks of the last attempt."""
     micro_batches: NotRequired[int]
     """Pieces into which a step was split to fit into memory."""
     peak_bytes: NotRequired[int]
-    """Most memory that a rank took, in bytes."""
+    """Peak memory of the rank that used most, in bytes."""
     train_seconds: NotRequired[float]
     """Seconds of training in all attempts."""
     time: NotRequired[float]
@@ -72,111 +72,111 @@ class SizeSummary(TypedDict):
     """Nodes, edges or bytes of the graphs of a store."""
 
     mean: float
-    """Per graph."""
+    """Mean per graph."""
     min: float
-    """Of the smallest graph."""
+    """Value of the smallest graph."""
     max: float
-    """Of the largest graph."""
+    """Value of the largest graph."""
     total: NotRequired[float]
-    """Of all graphs; absent in a sample that was not scaled to a data set yet."""
+    """Sum over all graphs; absent in a sample that was not yet scaled to a data set."""
 
 
 class Histogram(TypedDict):
-    """Graphs by size."""
+    """Histogram of graph sizes."""
 
     edges: list[int]
-    """Borders of the bins, ascending: bin ``k`` is from ``edges[k]`` to below ``edges[k + 1]``."""
+    """Edges of the bins, ascending: bin ``k`` is ``edges[k] <= size < edges[k + 1]``."""
     counts: list[int]
-    """Graphs in each bin."""
+    """Number of graphs in each bin."""
 
 
 class ElementCount(TypedDict):
     """How often an element occurs."""
 
     atoms: int
-    """Atoms of it, in all structures."""
+    """Number of its atoms in all structures."""
     structures: int
-    """Structures that hold it."""
+    """Number of structures that contain it."""
 
 
 class DegreeCounts(TypedDict):
-    """How many nodes have 0, 1, 2 and so on neighbours within a cutoff."""
+    """Number of nodes with 0, 1, 2, ... neighbours within a cutoff."""
 
     train: list[int]
-    """In the train split."""
+    """Counts in the train split."""
     all: list[int]
-    """In all splits."""
+    """Counts in all splits."""
 
 
 class SizeStats(TypedDict):
-    """Sizes of some graphs, as ``data.graph_sizes`` counts them."""
+    """Size statistics of a set of graphs, computed by ``data.graph_sizes``."""
 
     num_graphs: int
     """Number of graphs."""
     cutoff: float
-    """Largest cutoff, which all edges are within, in angstrom."""
+    """Largest cutoff in angstrom; ``edges`` counts the edges within it."""
     elements: list[int]
-    """Atomic numbers that occur, ascending; empty where they are not known."""
+    """Atomic numbers that occur, ascending; empty if unknown."""
     nodes: SizeSummary
-    """Nodes of a graph."""
+    """Nodes per graph."""
     edges: SizeSummary
-    """Edges of a graph, at the largest cutoff."""
+    """Edges per graph, at the largest cutoff."""
     degree: dict[str, float]
-    """Mean number of neighbours of a node, by cutoff in angstrom."""
+    """Mean number of neighbours per node, by cutoff in angstrom."""
     train_nodes: NotRequired[int]
     """Nodes of the train split; absent in a sample."""
     train_edges: NotRequired[int]
     """Edges of the train split; absent in a sample."""
     element_counts: NotRequired[dict[str, ElementCount]]
-    """By chemical symbol; absent in united and estimated statistics."""
+    """Counts by chemical symbol; absent in merged and estimated statistics."""
     bytes: NotRequired[SizeSummary]
-    """Bytes of a graph in the columns of a store; absent in united and estimated statistics."""
+    """Bytes per graph in the columns of a store; absent in merged and estimated statistics."""
     histograms: NotRequired[dict[str, Histogram]]
-    """Of ``nodes``, ``edges`` and ``bytes``; absent in united and estimated statistics."""
+    """Of ``nodes``, ``edges`` and ``bytes``; absent in merged and estimated statistics."""
     degrees: NotRequired[dict[str, DegreeCounts]]
-    """By cutoff in angstrom; absent in united and estimated statistics."""
+    """Counts by cutoff in angstrom; absent in merged and estimated statistics."""
 
 
 class ElementBaseline(TypedDict):
-    """A target fitted by one number per element, on the train split; in the target's unit."""
+    """Fit of a target by one number per element, on the train split, in the target's unit."""
 
     by_number: list[float]
-    """By atomic number, [119]; 0 for elements that the train split lacks."""
+    """Coefficients by atomic number, [119]; 0 for elements that the train split lacks."""
     mean: float
-    """What is added to the sum or mean over the atoms."""
+    """Constant added to the sum or mean of the coefficients over the atoms."""
     std: float
-    """Spread that is left."""
+    """Standard deviation of the residuals."""
 
 
 class TargetStats(TypedDict):
-    """A target of a data set: what its card says of it, and its values in the train split."""
+    """A target of a data set: its description in the card, and its values in the train split."""
 
     level: Literal["graph", "node"]
     """One value per structure, or one per atom."""
     shape: Literal["scalar", "vector", "tensor"]
-    """A number, three components, or the nine of a stress."""
+    """A number, three components, or the nine components of a stress."""
     unit: str
-    """Unit inside the package; ``/atom`` at its end where the value is per atom."""
+    """Internal unit; ends with ``/atom`` if the value is per atom."""
     energy: NotRequired[Literal["total", "per_atom"] | None]
-    """Set for energies, from which forces can be derived."""
+    """Set only for energies, from which forces can be derived."""
     derived_from: NotRequired[str | None]
-    """The energy whose derivative this is: forces, stress."""
+    """Name of the energy whose derivative this is; set for forces and stress."""
     description: NotRequired[str]
-    """What the property is, in the words of the card."""
+    """Description of the property, from the card."""
     mean: NotRequired[float]
-    """Mean, in the unit; this and all below are absent before the store is built."""
+    """Mean, in the unit; this and the fields below are absent before the store is built."""
     std: NotRequired[float]
-    """Standard deviation, in the unit; 1 where all values are alike."""
+    """Standard deviation, in the unit; 1 if all values are equal."""
     min: NotRequired[float]
-    """Smallest value, in the unit; of a vector its components."""
+    """Smallest value, in the unit; for a vector, over its components."""
     max: NotRequired[float]
-    """Largest value, in the unit; of a vector its components."""
+    """Largest value, in the unit; for a vector, over its components."""
     count: NotRequired[int]
-    """Values that are known."""
+    """Number of known values."""
     mad: NotRequired[float]
     """Mean absolute deviation from the mean, in the unit."""
     elements: NotRequired[ElementBaseline | None]
-    """Baseline per element; null for vectors, tensors and targets that data sets share."""
+    """Baseline per element; null for vectors, tensors and targets that several data sets share."""
 
 
 class AttributeStats(TypedDict):
@@ -185,50 +185,50 @@ class AttributeStats(TypedDict):
     mean: float
     """Mean."""
     std: float
-    """Standard deviation; 1 where all values are alike."""
+    """Standard deviation; 1 if all values are equal."""
 
 
 class SetSize(TypedDict):
-    """The train split of one of several data sets."""
+    """Size of the train split of one of several data sets."""
 
     train: int
-    """Graphs."""
+    """Number of graphs."""
     train_nodes: int
-    """Nodes."""
+    """Number of nodes."""
 
 
 class StoreStats(SizeStats):
-    """``stats.json`` of a graph store, written when it is built; or of several stores, united."""
+    """``stats.json`` of a graph store, written when it is built; or of several stores, merged."""
 
     name: str
-    """Name of the card; joined by ``+`` for several."""
+    """Name of the card; several names are joined by ``+``."""
     title: str
     """Title of the card."""
     splits: dict[str, int]
-    """Graphs of each split: train, val, sel, cal, test."""
+    """Number of graphs by split: train, val, sel, cal, test."""
     targets: dict[str, TargetStats]
-    """By name."""
+    """Statistics by name of the target."""
     attributes: dict[str, AttributeStats]
-    """By name; empty without any, and in an estimate."""
+    """Statistics by name of the attribute; empty if there are none, and in an estimate."""
     laplacian: int
-    """Eigenvectors of each graph's Laplacian that the store holds."""
+    """Number of eigenvectors of each graph's Laplacian in the store."""
     test_seen: NotRequired[int]
-    """Test graphs whose group also occurs in another split; absent in united statistics."""
+    """Test graphs whose group also occurs in another split; absent in merged statistics."""
     quarantined: NotRequired[int]
-    """Structures that were left out as bad; absent in united statistics."""
+    """Number of invalid structures that were left out; absent in merged statistics."""
     checksum: NotRequired[str]
-    """Of the content, hex; joined by ``-`` for several; absent in an estimate."""
+    """Checksum of the content, hex; several are joined by ``-``; absent in an estimate."""
     sets: NotRequired[list[SetSize]]
-    """The data sets one by one; absent for a single one."""
+    """Size of each data set; absent if there is only one."""
 
 
 class EnsembleMember(TypedDict):
-    """A trial inside the ensemble."""
+    """A trial that is a member of the ensemble."""
 
     trial: str
     """Name of the trial."""
     weights: dict[str, float]
-    """Its share in the mean of each head it takes part in."""
+    """Its weight in the mean, by head; only heads that use it."""
     weight: float
     """Mean of ``weights``."""
     objective: float
@@ -240,26 +240,26 @@ class EnsembleMember(TypedDict):
 class HeadScores(TypedDict):
     """One head of the ensemble on the test split.
 
-    ``raw_`` marks what the members' spread scores before calibration. Null where a score has no
+    ``raw_`` marks scores of the members' spread before calibration. A score is null if it has no
     finite value, such as the correlation of constants.
     """
 
     unit: str
     """Unit of the errors and widths."""
     test_rows: int
-    """Labelled structures or atoms."""
+    """Number of labelled structures or atoms."""
     test_mae: float | None
     """Mean absolute error, in the unit."""
     test_rmse: float | None
     """Root mean square error, in the unit."""
     single_mae: float
-    """MAE of the best single trial."""
+    """MAE of the best single trial, in the unit."""
     test_mae_top_k: float
-    """MAE of the plain mean of the best by validation."""
+    """MAE of the unweighted mean of the best trials by validation, in the unit."""
     test_mae_greedy: float
-    """MAE of the greedy selection."""
+    """MAE of the greedy selection, in the unit."""
     mean_baseline_mae: float | None
-    """MAE of the training data's mean."""
+    """MAE of predicting the mean of the training data, in the unit."""
     ratio_to_mean: float | None
     """``test_mae / mean_baseline_mae``; 0 where the baseline has no error."""
     nll: float | None
@@ -269,17 +269,17 @@ class HeadScores(TypedDict):
     ence: float | None
     """Expected normalised calibration error."""
     area: float | None
-    """Between calibration curve and diagonal, 0 to 0.5."""
+    """Area between the calibration curve and the diagonal, 0 to 0.5."""
     area_conformal: float | None
-    """The same of the conformal intervals."""
+    """The same area for the conformal intervals."""
     sharpness: float | None
-    """Root mean variance, in the unit."""
+    """Root of the mean predicted variance, in the unit."""
     spearman: float | None
-    """Rank correlation of absolute error and sigma."""
+    """Spearman rank correlation of absolute error and predicted sigma."""
     ause: float | None
-    """Area between the sparsification curve and its oracle; 0 where sigma ranks perfectly."""
+    """Area between the sparsification curve and its oracle; 0 if sigma ranks errors perfectly."""
     coverage50: float | None
-    """Share of the values inside the 50 % conformal interval; the same for 80, 90 and 95 %."""
+    """Fraction of values inside the 50 % conformal interval; the same for 80, 90 and 95 %."""
     coverage80: float | None
     coverage90: float | None
     coverage95: float | None
@@ -296,7 +296,7 @@ class HeadScores(TypedDict):
     raw_spearman: float | None
     raw_ause: float | None
     raw_coverage50: float | None
-    """Share inside the Gaussian 50 % interval of the raw spread; the same for 80, 90 and 95 %."""
+    """Fraction inside the Gaussian 50 % interval of the raw spread; same for 80, 90 and 95 %."""
     raw_coverage80: float | None
     raw_coverage90: float | None
     raw_coverage95: float | None
@@ -308,61 +308,62 @@ class HeadScores(TypedDict):
 
 
 class ChosenMember(TypedDict):
-    """A trial that a method of selection takes."""
+    """A trial that a selection method chose."""
 
     trial: str
     """Name of the trial."""
     weight: float
     """Mean of ``weights``."""
     weights: dict[str, float]
-    """Its share in the mean of each head."""
+    """Its weight in the mean, by head."""
 
 
 class SelectionScores(TypedDict):
-    """How the members of one method of selection do on the split ``sel``."""
+    """Scores of one selection method on the split ``sel``."""
 
     sel_loss: float
     """Loss of their mean, in units of each target's spread."""
     sel_mae: dict[str, float]
     """MAE by head, in the head's unit."""
     flops_per_graph: float
-    """Operations of a prediction."""
+    """Floating-point operations of one prediction."""
     members: list[ChosenMember]
-    """The trials it takes."""
+    """The trials it chose."""
 
 
 class HeadDiversity(TypedDict):
-    """How much the members of a head differ on the split ``sel``."""
+    """How much the members' predictions of a head differ on the split ``sel``."""
 
     members: list[str]
-    """Trials, in the order of ``correlation``."""
+    """Names of trials, in the order of ``correlation``."""
     correlation: list[list[float]]
     """Correlation of the members' errors, [M, M]."""
     mean_correlation: float | None
-    """Mean off the diagonal; null for one member."""
+    """Mean of the off-diagonal elements; null for one member."""
     mse: float
-    """Squared error of the mean, in the unit squared."""
+    """Mean squared error of the members' mean, in the unit squared."""
     mean_member_mse: float
-    """Mean squared error of the members, in the unit squared."""
+    """Mean over the members of their mean squared errors, in the unit squared."""
     ambiguity: float
     """``mean_member_mse - mse``."""
 
 
 class EnsembleSize(TypedDict):
-    """The mean of the first members of an order."""
+    """Scores of the mean of the first members in an order of trials."""
 
     members: int
-    """How many."""
+    """Number of members."""
     added: str
-    """The trial that came in last."""
+    """Name of the trial that was added last."""
     sel_mae: dict[str, float]
     """MAE on ``sel`` by head, in the head's unit."""
     test_mae: dict[str, float] | None
-    """MAE on ``test``; null where one of them did not predict it (Law 6)."""
+    """MAE on ``test`` by head; null if a member did not predict that split, which only the final
+    ensemble may use (Law 6)."""
 
 
 class CandidateErrors(TypedDict):
-    """A trial that could become a member."""
+    """Errors of a trial that could become a member."""
 
     trial: str
     """Name of the trial."""
@@ -371,12 +372,12 @@ class CandidateErrors(TypedDict):
 
 
 class RankedTrial(TypedDict):
-    """A trial with a result."""
+    """A trial with a result, as a row of the ensemble's leaderboard."""
 
     trial: str
     """Name of the trial."""
     conv: str
-    """Its conv."""
+    """Name of its convolution."""
     status: str
     """``completed``, ``stopped``, ``failed`` or ``cancelled``."""
     objective: float | None
@@ -386,70 +387,70 @@ class RankedTrial(TypedDict):
 
 
 Curves = dict[str, dict[str, list[float | None]]]
-"""Columns of numbers by curve: ``calibration conformal bins sparsification``."""
+"""Curve (calibration, conformal, bins or sparsification) -> column -> numbers."""
 
 
 class EnsembleTable(TypedDict):
-    """What is known of an ensemble: answer of its job, and ``report/ensemble.json``."""
+    """Facts about an ensemble: the answer of its job, and ``report/ensemble.json``."""
 
     path: NotRequired[str]
-    """Its file; absent in ``report/ensemble.json``."""
+    """Path of the ensemble's file; absent in ``report/ensemble.json``."""
     method: str
-    """How members were chosen: ``top`` or ``greedy``."""
+    """Selection method: ``top`` or ``greedy``."""
     why: str
-    """Why that method: a sentence for a person."""
+    """Why this method was used: a sentence for a person."""
     members: list[EnsembleMember]
-    """The trials it holds."""
+    """The members."""
     heads: dict[str, HeadScores]
-    """By head, on the test split."""
+    """Scores on the test split, by head."""
     selection: dict[str, SelectionScores]
-    """By method: ``top``, ``greedy``, and ``single`` for the best trial alone."""
+    """Scores by method: ``top``, ``greedy``, and ``single`` for the best trial alone."""
     leaderboard: list[RankedTrial]
     """All trials with a result, best first."""
     diversity: dict[str, HeadDiversity]
-    """By head."""
+    """Diversity of the members, by head."""
     curves: NotRequired[dict[str, Curves]]
-    """By head, on the test split."""
+    """Curves on the test split, by head."""
     warnings: list[str]
     """Sentences for a person."""
     candidates: NotRequired[list[CandidateErrors]]
     """Trials that could become members."""
     by_size: NotRequired[dict[str, list[EnsembleSize]]]
-    """By order: ``top`` and ``greedy``."""
+    """Scores of ensembles of increasing size, by order: ``top`` and ``greedy``."""
 
 
 class LeaderboardEntry(TypedDict):
     """A trial of the leaderboard; ``campaign.status.LeaderboardRow`` as plain data."""
 
     rank: int | None
-    """Place among the trials with a result, from 1; those trained furthest come first. Null without
-    one."""
+    """Position among the trials with a result, from 1, those with most epochs first; null without a
+    result."""
     trial: str
     """Name of the trial."""
     parent: str | None
-    """Trial whose values it has with another seed; null in trials of the search itself."""
+    """Trial whose values it repeats with another seed; null in trials of the search itself."""
     status: str
-    """``queued running stopped completed failed cancelled``."""
+    """``queued``, ``running``, ``stopped``, ``completed``, ``failed`` or ``cancelled``."""
     reason: str | None
-    """Why it ended like that; null where there is none."""
+    """Reason of its status; null if there is none."""
     epochs: int
     """Epochs it has trained."""
     width: int
-    """Ranks of its newest attempt."""
+    """Number of ranks of its newest attempt."""
     objective: float | None
     """Validation objective, in units of each target's spread."""
     score: float | list[float] | None
-    """What it is ranked by, a list for several goals."""
+    """Value that ranks it, a list for several goals."""
     front: bool | None
-    """Whether it is on the Pareto front; null where there is one goal."""
+    """Whether it is on the Pareto front; null if there is only one goal."""
     val_mae: dict[str, float | None]
     """Validation MAE by head, in the head's unit."""
     slot_seconds: float
-    """Time its slots were held, summed."""
+    """Seconds that it held slots, summed over the slots."""
     energy_joules: float | None
-    """What its slots took by the counters of hosts; null where nothing was counted."""
+    """Energy of its slots in joules, from the hosts' counters; null if nothing was counted."""
     energy_share: float | None
-    """Share of ``slot_seconds`` in which that was counted; null while it runs."""
+    """Fraction of ``slot_seconds`` in which energy was counted; null while it runs."""
     values: SearchedValues
     """Its searched values."""
 
@@ -464,7 +465,7 @@ class LeaderboardTable(TypedDict):
 
 
 class StatusCounts(TypedDict, total=False):
-    """Trials by their status; one that is 0 is absent."""
+    """Number of trials by status; zero counts are absent."""
 
     queued: int
     running: int
@@ -475,32 +476,33 @@ class StatusCounts(TypedDict, total=False):
 
 
 class RunFigures(StatusCounts):
-    """What a campaign did with its slots, as ``JournalFold.figures`` computes it."""
+    """How a campaign used its slots, computed by ``JournalFold.figures``."""
 
     trials: int
-    """Trials that were proposed."""
+    """Number of proposed trials."""
     attempts: int
-    """Attempts that were placed."""
+    """Number of placed attempts."""
     wide_attempts: int
-    """Those of two ranks or more."""
+    """Number of attempts with two ranks or more."""
     restarts: dict[str, int]
-    """Interrupted attempts by reason."""
+    """Number of interrupted attempts by reason."""
     first_step_seconds: float | None
-    """Median time from placed to the first optimizer step, in a warm rank; null before one."""
+    """Median time from placement to the first optimizer step, in a forked rank; null before one."""
     cold_start_seconds: float | None
-    """The same in a rank that first imports what the zygote holds: median import added."""
+    """The same plus the median import time of a zygote: the time without one."""
     slot_seconds: float
-    """Of all slots, from the first placement to the last end of each controller."""
+    """Seconds of all slots, from the first placement to the last end under each controller."""
     utilization: float | None
-    """Share of them in training and validation; null before anything ran."""
+    """Fraction of ``slot_seconds`` spent in training and validation; null before anything ran."""
     losses: dict[str, float]
-    """All shares by cause, see ``accounting.CAUSES``; they sum to 1."""
+    """Fractions of ``slot_seconds`` by cause, see ``accounting.CAUSES``; their sum is 1."""
     energy_joules: NotRequired[float | None]
-    """Of all hosts; null where nothing was counted. Runs of early versions lack all three."""
+    """Energy of all hosts in joules; null if nothing was counted. Early versions wrote none of the
+    three energy fields."""
     energy_idle_joules: NotRequired[float | None]
-    """Part of it while no trial held the slots."""
+    """Energy in joules of slots that no trial held."""
     energy_parts: NotRequired[list[str] | None]
-    """What was counted of a host."""
+    """Parts of a host that were counted."""
 
 
 class RunSummary(TypedDict):
@@ -511,4 +513,4 @@ class RunSummary(TypedDict):
     leaderboard: LeaderboardTable
     """All trials, best first."""
     figures: RunFigures
-    """What the campaign did with its slots."""
+    """How the campaign used its slots."""

@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all (Law 3)."""
+"""Write files and folders completely or not at all (Law 3): temporary name, fsync, rename."""
 
 import contextlib
 import errno
@@ -23,7 +23,7 @@ TRANSIENT_ERRORS = frozenset(
         *(errno.ESHUTDOWN, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EBUSY),
     )
 )
-"""Error numbers of a file system whose server is away: a later attempt may succeed."""
+"""Error numbers of a file system whose server cannot be reached: a later attempt may succeed."""
 
 _NOT_PERMITTED = "ask its owner for access or choose another place"
 
@@ -41,11 +41,11 @@ ADVICE = {
     errno.ELOOP: "remove the circular symbolic links",
     errno.EIO: "check the disk or the network mount",
 }
-"""What the user can do about an error of the operating system, by error number."""
+"""Advice for the user by error number of the operating system."""
 
 
 def is_transient(error: BaseException) -> bool:
-    """Check whether an error may go away by itself; a full disk does not: the user must act."""
+    """Check whether an error may go away without user action, unlike a full disk."""
     cause = error.__cause__ if isinstance(error, HydraError) else error
     return isinstance(cause, OSError) and cause.errno in TRANSIENT_ERRORS
 
@@ -60,7 +60,7 @@ def remove_partial_files(folder: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove a file or a folder if it exists; what cannot be removed from a folder stays."""
+    """Remove a file or a folder if it exists; ignore what cannot be removed from a folder."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:
@@ -95,7 +95,7 @@ def write_bytes(path: Path, content: bytes) -> None:
     """Write a file under a temporary name, fsync it, and rename it into place.
 
     Raises:
-        StorageError: the disk is full or the folder not writable; nothing is left behind.
+        StorageError: the disk is full or the folder not writable; no partial file is left.
     """
     write_pieces(path, (content,))
 
@@ -104,7 +104,7 @@ def write_pieces(path: Path, pieces: Iterable[bytes | memoryview]) -> None:
     """Write a file like ``write_bytes``, from pieces that need not be contiguous in memory.
 
     Raises:
-        StorageError: the disk is full or the folder not writable; nothing is left behind.
+        StorageError: the disk is full or the folder not writable; no partial file is left.
     """
     with whole_file(path) as file:
         file.writelines(pieces)
@@ -112,11 +112,11 @@ def write_pieces(path: Path, pieces: Iterable[bytes | memoryview]) -> None:
 
 @contextlib.contextmanager
 def whole_file(path: Path) -> Iterator[IO[bytes]]:
-    """Fill a file under a temporary name; it takes its name only when all went well.
+    """Open a temporary file for writing; fsync it and rename it to ``path`` if the block succeeds.
 
     Raises:
-        StorageError: see ``write_bytes``; nothing is left behind. Or a device or the like stands
-            there, which the renaming would remove.
+        StorageError: see ``write_bytes``; or ``path`` is a special file such as a device, which the
+            renaming would replace.
     """
     if path.exists() and not (path.is_file() or path.is_dir()):
         raise StorageError(f"{path}: is no ordinary file; choose another place.")
@@ -136,10 +136,10 @@ def whole_file(path: Path) -> Iterator[IO[bytes]]:
 
 
 def write_text(path: Path, content: str) -> None:
-    """Write text whole or not at all, UTF-8.
+    """Write a UTF-8 text file completely or not at all.
 
     Raises:
-        StorageError: see ``write_bytes``; or it holds a file's name that is no UTF-8.
+        StorageError: see ``write_bytes``; or the text contains a file name that is not UTF-8.
     """
     try:
         encoded = content.encode()
@@ -152,15 +152,15 @@ def write_text(path: Path, content: str) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write a JSON file whole or not at all; NaN and infinity are refused."""
+    """Write a JSON file completely or not at all; raise ValueError for NaN and infinity."""
     write_text(path, json.dumps(value, indent=1, allow_nan=False) + "\n")
 
 
 def read_json(path: Path) -> Any:
-    """Read a JSON file that we wrote.
+    """Return the content of a JSON file that this package wrote.
 
     Raises:
-        StorageError: it is missing, unreadable or not JSON.
+        StorageError: the file is missing, unreadable or not JSON.
     """
     try:
         return json.loads(path.read_bytes())
@@ -172,15 +172,16 @@ def read_json(path: Path) -> Any:
 
 @contextlib.contextmanager
 def whole_folder(target: Path) -> Iterator[Path]:
-    """Fill a folder under a temporary name; it takes its name only when all went well.
+    """Create a temporary folder; rename it to ``target`` if the block succeeds.
 
-    An existing ``target`` is replaced. On an error nothing is left behind.
+    An existing ``target`` is replaced. After an error the temporary folder is removed.
     """
     with storage(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         work = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=PART, dir=target.parent))
         try:
             yield work
+            # Flush the content first: a crash after the renaming must not leave empty files.
             for path in work.rglob("*"):
                 sync(path)
             sync(work)
@@ -200,10 +201,10 @@ def whole_folder(target: Path) -> Iterator[Path]:
 
 
 def hash_file(file: Path) -> str:
-    """Return the SHA-256 of a file.
+    """Return the SHA-256 of a file, in hexadecimal.
 
     Raises:
-        StorageError: it cannot be read.
+        StorageError: the file cannot be read.
     """
     try:
         with file.open("rb") as stream:

@@ -1,10 +1,10 @@
 """The events of ``events.jsonl``, one type per kind; the string under a field documents it.
 
-``campaign.journal`` writes and reads them. Reading checks no field: the types are for mypy and for
-people. ``match event["event"]`` narrows ``JournalEvent`` to the type of a kind.
+``campaign.journal`` writes and reads them. Reading does not check the fields: the types serve mypy
+and readers. ``match event["event"]`` narrows ``JournalEvent`` to the type of one kind.
 
-An event that is folded right after it was written may hold tuples where a journal that is read back
-holds lists, hence ``Sequence``. NaN and infinity are written as null.
+An event in memory may hold tuples where the same event, read from the file, holds lists; hence
+``Sequence``. NaN and infinity are written as null.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,16 +14,16 @@ SearchedValues = dict[str, bool | int | float | str]
 """Values of the active searched keys of a trial, by dotted key."""
 
 Outcome = Literal["completed", "stopped", "failed", "cancelled", "interrupted"]
-"""How an attempt ended. ``stopped``: at its rung; ``interrupted``: it will be started again."""
+"""How an attempt ended. ``stopped``: at the end of its rung; ``interrupted``: to be restarted."""
 
 
 class _Event(TypedDict):
-    """What every event holds; ``Journal.append`` adds it."""
+    """Fields of every event; ``Journal.append`` adds them."""
 
     time: float
     """When it was written, in seconds since the epoch."""
     epoch: int
-    """Number of the controller that wrote it: rises with each one that takes over."""
+    """Number of the controller that wrote it: increases each time a controller takes over."""
 
 
 class _TrialEvent(_Event):
@@ -33,34 +33,34 @@ class _TrialEvent(_Event):
 
 class _HostEvent(_Event):
     host: str
-    """Id of the host, as its agent chose it."""
+    """Id of the host, as its agent reports it."""
 
 
 class OpenedEvent(_Event):
-    """A controller begins: its data are ready and its first hosts are there."""
+    """A controller begins: its data are ready and its first hosts have joined."""
 
     event: Literal["opened"]
     units: dict[str, str]
     """Unit of each target, by name; empty where trials are a command."""
     slots: NotRequired[Sequence[str]]
-    """Slots of the hosts that are there, ``host:number``; older journals have none."""
+    """Slots of the hosts that have joined, as ``host:number``; absent in older journals."""
     data: NotRequired[str | None]
     """Checksum of the graph stores; null where trials are a command."""
     software: NotRequired[dict[str, str]]
-    """Versions of packages, Python and system on the controller's host, by name."""
+    """Versions of packages, Python and operating system on the controller's host, by name."""
 
 
 class ZygoteReadyEvent(_HostEvent):
-    """A host can fork ranks: its zygote has imported what they need."""
+    """A host can fork ranks: its zygote (fork server) has imported their modules."""
 
     event: Literal["zygote_ready"]
     import_seconds: float
-    """Time that the imports took."""
+    """Duration of the imports in seconds."""
 
 
 class _ProcessEvent(_Event):
     host: str | None
-    """Id of the host; null where it is not known."""
+    """Id of the host; null if unknown."""
 
 
 class ZygoteLostEvent(_ProcessEvent):
@@ -70,13 +70,13 @@ class ZygoteLostEvent(_ProcessEvent):
 
 
 class AgentLostEvent(_ProcessEvent):
-    """The agent of a host died or stays silent."""
+    """The agent of a host died or stopped answering."""
 
     event: Literal["agent_lost"]
 
 
 class HostJoinedEvent(_HostEvent):
-    """A host came, or came back."""
+    """A host joined for the first time or again."""
 
     event: Literal["host_joined"]
     slots: Sequence[str]
@@ -84,7 +84,7 @@ class HostJoinedEvent(_HostEvent):
 
 
 class HostLostEvent(_HostEvent):
-    """A host is gone, with all that ran on it."""
+    """A host was lost, with everything that ran on it."""
 
     event: Literal["host_lost"]
     reason: str
@@ -92,11 +92,11 @@ class HostLostEvent(_HostEvent):
 
 
 class HostFailedEvent(_HostEvent):
-    """A failure that counts against a host; two of different causes bring it into quarantine."""
+    """A failure that counts against a host; two with different causes put it in quarantine."""
 
     event: Literal["host_failed"]
     cause: str
-    """Name of the trial that was lost there, or ``lost N`` for its own Nth loss."""
+    """Name of the trial that was lost there, or ``lost N`` for the Nth loss of the host itself."""
 
 
 class QuarantinedEvent(_HostEvent):
@@ -108,7 +108,7 @@ class QuarantinedEvent(_HostEvent):
 
 
 class HostWarnedEvent(_HostEvent):
-    """The counters of a host look odd."""
+    """The counters of a host show unusual values."""
 
     event: Literal["host_warned"]
     reason: str
@@ -116,7 +116,7 @@ class HostWarnedEvent(_HostEvent):
 
 
 class UnreadEvent(_HostEvent):
-    """The energy counters of a host cannot be read; written once in a campaign."""
+    """The energy counters of a host cannot be read; written once per campaign."""
 
     event: Literal["unread"]
     reason: str
@@ -124,15 +124,15 @@ class UnreadEvent(_HostEvent):
 
 
 class ProposedEvent(_TrialEvent):
-    """A new trial waits to be started."""
+    """A new trial was added to the queue."""
 
     event: Literal["proposed"]
     values: SearchedValues
     """Its searched values."""
     until: int
-    """Epochs of its first rung, or of the last one for a trial with a parent."""
+    """Epochs at the end of its first rung, or of the last rung for a trial with a parent."""
     parent: NotRequired[str]
-    """Trial whose values it has with another seed; absent in trials of the search itself."""
+    """Trial whose values it repeats with another seed; absent in trials of the search itself."""
 
 
 class PlacedEvent(_TrialEvent):
@@ -142,17 +142,17 @@ class PlacedEvent(_TrialEvent):
     attempt: int
     """Number of the attempt, from 1."""
     until: int
-    """Epochs it is to reach: the trial's rung."""
+    """Epoch at which the attempt ends: the end of the trial's rung."""
     width: int
     """Number of ranks."""
     slots: Sequence[str]
-    """Slots it holds until it ends, ``host:number``, by rank."""
+    """Slots it holds until it ends, as ``host:number``, in rank order."""
     reason: str
-    """Why the planner starts it here and now: a sentence for a person."""
+    """Why the planner starts it on these slots now: a sentence for a person."""
     predicted_epoch_seconds: NotRequired[float | None]
     """Seconds per epoch that the cost model expects."""
     predicted_seconds: NotRequired[float | None]
-    """The same for all epochs up to ``until``."""
+    """Seconds that the cost model expects for all epochs up to ``until``."""
 
 
 class FirstStepEvent(_TrialEvent):
@@ -160,11 +160,11 @@ class FirstStepEvent(_TrialEvent):
 
     event: Literal["first_step"]
     seconds: float
-    """Time since the attempt was placed, by the clock of its rank 0."""
+    """Time since the attempt was placed, by the clock of rank 0."""
 
 
 class EpochEvent(_TrialEvent):
-    """An epoch of a running attempt is done; each epoch of a trial counts once."""
+    """A running attempt finished an epoch; each epoch of a trial is written once."""
 
     event: Literal["epoch"]
     reached: int
@@ -174,23 +174,23 @@ class EpochEvent(_TrialEvent):
     best_objective: float | None
     """The lowest one so far."""
     seconds: float
-    """Time of training and validation."""
+    """Duration of training and validation."""
     width: int
     """Number of ranks."""
     joules: NotRequired[float]
-    """Energy of the epoch; absent where ranks measure none."""
+    """Energy of the epoch; absent if the ranks do not measure it."""
     watched: NotRequired[float | None]
-    """What the stopping rule compares; absent where it equals ``objective``."""
+    """Value that the stopping rule compares; absent if it equals ``objective``."""
 
 
 class CheckpointEvent(_TrialEvent):
-    """A checkpoint is on the disk, further than any before it."""
+    """A checkpoint was saved at a later step than all before it."""
 
     event: Literal["checkpoint"]
     reached: int
-    """Epochs that were finished."""
+    """Number of finished epochs in it."""
     step: NotRequired[int]
-    """Optimizer steps of the epoch after them; older journals have none."""
+    """Optimizer steps of the next, unfinished epoch; absent in older journals."""
 
 
 class AskedEvent(_TrialEvent):
@@ -200,63 +200,63 @@ class AskedEvent(_TrialEvent):
     reason: str
     """``paused``, ``walltime``, ``resized``, ``cancelled``, ``median`` or ``curve``."""
     width: NotRequired[int]
-    """Ranks with which it goes on; of ``resized`` alone."""
+    """Number of ranks of the next attempt; only for ``resized``."""
     why: NotRequired[str]
     """A sentence of the planner or the stopping rule; absent for other reasons."""
 
 
 class AttemptOutcome(TypedDict):
-    """How an attempt ended, or a trial without one: refused values, or cancelled while it waits.
+    """How an attempt ended, or a trial without one: its values were refused, or it was cancelled.
 
-    Of a result it also holds every other number, by its name there; see ``outcome.read_outcome``.
+    If there is a result, every other number in it is copied too; see ``outcome.read_outcome``.
     """
 
     outcome: Outcome
-    """What became of it."""
+    """How it ended."""
     reason: NotRequired[str | None]
-    """Why, see the table in the README of ``campaign``; null at the end of a rung."""
+    """Why it ended, see the table in the README of ``campaign``; null at the end of a rung."""
     reached: NotRequired[int]
-    """Epochs the trial has trained; present with a result alone."""
+    """Epochs the trial has trained; only with a result."""
     objective: NotRequired[float | None]
-    """Best validation objective, in units of each target's spread; of a result."""
+    """Best validation objective, in units of each target's spread; only with a result."""
     score: NotRequired[float | Sequence[float] | None]
-    """What the trial is ranked by, a list for several goals; null or absent without a result."""
+    """Value that ranks the trial, a list for several goals; null or absent without a result."""
     val_mae: NotRequired[dict[str, float | None]]
-    """Validation MAE by head, in the head's unit; of a result."""
+    """Validation MAE by head, in the head's unit; only with a result."""
     best_epoch: NotRequired[int]
-    """Epoch of the best objective; of a result."""
+    """Epoch of the best objective; only with a result."""
     parameters: NotRequired[int]
-    """Number of the model's parameters; of a result."""
+    """Number of the model's parameters; only with a result."""
     train_seconds: NotRequired[float]
-    """Seconds of training in all attempts of the trial; of a result."""
+    """Seconds of training in all attempts of the trial; only with a result."""
     peak_bytes: NotRequired[int]
-    """Most memory that a rank took, in bytes; of a result."""
+    """Peak memory of the rank that used most, in bytes; only with a result."""
     micro_batches: NotRequired[int]
-    """Pieces into which a step was split to fit into memory; of a result."""
+    """Pieces into which a step was split to fit into memory; only with a result."""
     joules: NotRequired[float]
-    """Energy, where a command's result names it."""
+    """Energy in joules, if the result of a command contains it."""
     message: NotRequired[str | None]
-    """A sentence or a traceback for a person; of a failure or an interruption."""
+    """A sentence or a traceback for a person; only for a failure or an interruption."""
     codes: NotRequired[Sequence[int]]
-    """Exit codes by rank, negative ones are signals; of ``host_lost`` and ``stale``."""
+    """Exit codes in rank order, negative for signals; only for ``host_lost`` and ``stale``."""
     excused: NotRequired[bool]
-    """True if it was lost with its controller, a host or a lease, else absent."""
+    """True if the cause was a lost controller, host or lease; else absent."""
     least: NotRequired[int]
-    """Fewest ranks of the next attempt, after ``out_of_memory``; absent where unchanged."""
+    """Least number of ranks of the next attempt, after ``out_of_memory``; absent if unchanged."""
     whole: NotRequired[bool]
-    """True if the next attempt needs its device alone, after ``out_of_memory``, else absent."""
+    """True if the next attempt may not share its device, after ``out_of_memory``; else absent."""
 
 
 class EndedEvent(_TrialEvent, AttemptOutcome):
-    """An attempt ended, or a trial without one."""
+    """An attempt ended, or a trial that never had one."""
 
     event: Literal["ended"]
     attempt: NotRequired[int]
-    """Number of the attempt; absent where there was none."""
+    """Number of the attempt; absent if there was none."""
 
 
 class PromotedEvent(_Event):
-    """Trials are sent on to another rung."""
+    """Trials are promoted to another rung."""
 
     event: Literal["promoted"]
     trials: list[str]
@@ -264,43 +264,43 @@ class PromotedEvent(_Event):
     until: int
     """Epochs of their new rung."""
     last: NotRequired[bool]
-    """Whether the finalists are chosen and nothing is promoted any more; absent means true."""
+    """Whether this was the last promotion, which chose the finalists; absent means true."""
 
 
 class RestedEvent(_TrialEvent):
-    """A promoted trial that waited is left at its rung, because the campaign was stopped."""
+    """A promoted trial in the queue stays at its old rung, because the campaign was stopped."""
 
     event: Literal["rested"]
 
 
 class RetriedEvent(_TrialEvent):
-    """A person puts back a trial that failed or was cancelled."""
+    """A person returned a failed or cancelled trial to the queue."""
 
     event: Literal["retried"]
 
 
 class AddedEvent(_Event):
-    """A person widens the budget."""
+    """A person increased the number of trials."""
 
     event: Literal["added"]
     trials: int
-    """How many trials more."""
+    """Number of additional trials."""
     request: NotRequired[str]
-    """Name of the request's file, so that it counts once; older journals have none."""
+    """Name of the request's file, so that it is counted once; absent in older journals."""
     values: NotRequired[list[SearchedValues]]
     """Values that the person chose; empty where the brain chooses."""
 
 
 class ReseedEvent(_Event):
-    """A person wants the best trials to be trained again with new seeds."""
+    """A person requested that the best trials be trained again with new seeds."""
 
     event: Literal["reseed"]
     count: int
-    """How many of the best."""
+    """Number of trials to repeat."""
 
 
 class EndingEvent(_Event):
-    """A person asks to finish with what is there."""
+    """A person requested to finish with the trials trained so far."""
 
     event: Literal["ending"]
 
@@ -310,19 +310,19 @@ class EnergyEvent(_Event):
 
     event: Literal["energy"]
     trials: Mapping[str, Sequence[float]]
-    """By trial, joules and the slot-seconds in which they were counted."""
+    """By trial: joules, and the slot-seconds in which they were counted."""
     idle: float
     """Joules of slots that no trial held."""
     watts: float
-    """Power of all counted hosts, at the time of the event."""
+    """Power in watts of all counted hosts at the time of the event."""
     hosts: int
-    """How many hosts that is."""
+    """Number of counted hosts."""
     parts: list[str]
-    """What was counted of a host, see ``CounterSample.parts``."""
+    """Parts of a host that were counted, see ``CounterSample.parts``."""
 
 
 class DrainingEvent(_Event):
-    """The allocation ends: running trials write checkpoints."""
+    """The allocation is about to end: running trials write checkpoints."""
 
     event: Literal["draining"]
 

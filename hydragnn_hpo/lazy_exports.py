@@ -15,7 +15,7 @@ from typing import Any
 
 
 def lazy_exports(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return what a package needs to import its public names on first use.
+    """Return the functions with which a package imports its public names on first use.
 
     Args:
         package: dotted name of the package, its ``__name__``.
@@ -55,7 +55,7 @@ def read_exports(file: str) -> dict[str, str]:
     Returns:
         Dotted module by name, from the imports under ``TYPE_CHECKING``.
     """
-    import ast  # only at the first use of a name, which host agents never get to
+    import ast  # imported late: host agents never call this function
 
     with open(file, encoding="utf-8") as source:
         tree = ast.parse(source.read())

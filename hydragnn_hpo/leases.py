@@ -1,12 +1,12 @@
 """Leases: which process may act, and until when.
 
-``ControllerLease``: for the one process that writes a run's journal. ``AllocationLease``: for the
-one process that brings an allocation's hosts to the run. ``RankLease``: until when ranks may run on
-a host. ``StampWatch``: whether the process that renews a file on shared storage is still alive.
+``ControllerLease``: held by the one process that writes a run's journal. ``AllocationLease``: held
+by the one process that adds an allocation's hosts to the run. ``RankLease``: how long ranks may run
+on a host. ``StampWatch``: whether the process that renews a file on shared storage is still alive.
 
-File locks are not used, because network file systems do not keep them. Neither are the clocks of
-file servers, except to detect a controller that was lost with its host: only changes of a time
-stamp count, measured by the monotonic clock of the process that watches it.
+File locks are not used, because not all network file systems support them. The clock of a file
+server is used only to detect a controller that was lost with its host. Otherwise only changes of a
+time stamp count, timed by the monotonic clock of the process that watches the file.
 """
 
 import contextlib
@@ -26,27 +26,27 @@ from hydragnn_hpo.files import storage, write_text
 from hydragnn_hpo.host_info import boot_id, start_ticks
 
 STALE_SECONDS = 30.0
-"""Time after which the lease of a process on another host is free if it was not renewed."""
+"""Seconds without renewal after which the lease of a process on another host is free."""
 
 RENEWAL_GRACE_SECONDS = STALE_SECONDS / 2.0
-"""Time for which renewals may fail: no other controller considers the lease stale by then."""
+"""Seconds for which renewals may fail, before another controller considers the lease stale."""
 
 _RENEWAL_SECONDS = 1.0
-"""Least time between two renewals."""
+"""Least time between two renewals, in seconds."""
 
 FINISHED, DRAINED, PAUSED, FAILED = "finished", "drained", "paused", "failed"
-"""Why controllers release their lease."""
+"""Reasons for which a controller releases its lease."""
 
 RANK_LEASE_LAPSED = 75
-"""Exit code of a rank whose lease lapsed (EX_TEMPFAIL)."""
+"""Exit code of a rank whose lease expired (EX_TEMPFAIL)."""
 
 RANK_LEASE_ALARM = -signal.SIGALRM
-"""Exit code of a rank that the kernel's alarm ended: it was frozen until its lease was over."""
+"""Exit code of a rank that SIGALRM killed: it was frozen until its lease had expired."""
 
 _TIME = struct.Struct("=d")
 
 _CHECKS_PER_LEASE = 10
-"""Checks of a rank's lease in its length; a rank outlives the lease by at most one interval."""
+"""How often a rank checks its lease per lease; it outlives the lease by at most one interval."""
 
 
 class LeaseTaken(RunError):
@@ -57,14 +57,14 @@ class ControllerLease:
     """The right to write the journal of a run directory.
 
     Each controller creates ``controller/NNNNNN.lease`` exclusively, one number above the newest;
-    that number is its epoch, and fences controllers with a lower one.
+    that number is its epoch. A controller with a lower number must stop writing.
     """
 
     def __init__(self, run: Path) -> None:
         """Take the lease.
 
         Raises:
-            LeaseTaken: another controller is at work here.
+            LeaseTaken: another controller is running in this directory.
         """
         folder = run / "controller"
         with storage(folder):
@@ -86,10 +86,10 @@ class ControllerLease:
         self._renewed = time.monotonic()
 
     def renew(self) -> None:
-        """Renew the lease, about once a second; a file server may be out of reach for a while.
+        """Renew the lease, at most once a second; short outages of the file server are tolerated.
 
         Raises:
-            RunError: a newer controller has taken over; nothing may be written any more.
+            RunError: a newer controller has taken over; this one must stop writing.
             StorageError: renewals have failed for ``RENEWAL_GRACE_SECONDS``.
         """
         now = time.monotonic()
@@ -108,7 +108,7 @@ class ControllerLease:
         self._renewed = now
 
     def release(self, why: str = "") -> None:
-        """Release the lease; its number is not used again.
+        """Release the lease; its number is never used again.
 
         Args:
             why: ``FINISHED``, ``DRAINED``, ``PAUSED`` or ``FAILED``, see ``read_release_reason``.
@@ -118,13 +118,13 @@ class ControllerLease:
 
 
 class AllocationLease:
-    """The right of one process to bring an allocation's hosts; two would replace each other's."""
+    """The right to add an allocation's hosts to a run; two processes would replace each other's."""
 
     def __init__(self, run: Path, allocation: str) -> None:
         """Take the lease.
 
         Raises:
-            LeaseTaken: another process of this allocation works for the run already.
+            LeaseTaken: another process already adds hosts of this allocation to the run.
         """
         self._path = run / "controller" / "allocations" / f"{quote(allocation, safe='')}.lease"
         with storage(self._path):
@@ -139,10 +139,10 @@ class AllocationLease:
         self._renewed = time.monotonic()
 
     def renew(self) -> None:
-        """Renew the lease, about once a second, whenever files can be reached.
+        """Renew the lease, at most once a second; failures to reach the file are ignored.
 
         Raises:
-            LeaseTaken: another process took it at the same moment, and later.
+            LeaseTaken: another process took the lease just after this one.
         """
         if time.monotonic() - self._renewed < _RENEWAL_SECONDS:
             return
@@ -160,13 +160,13 @@ class AllocationLease:
 
 
 def find_controller(run: Path) -> str | None:
-    """Return the name of the controller at work in a run directory, or None."""
+    """Return the controller running in a directory, as ``find_holder`` names it, or None."""
     newest = _newest_lease(run)
     return find_holder(newest) if newest else None
 
 
 def read_release_reason(run: Path) -> str:
-    """Return why the last controller released its lease; empty if it did not."""
+    """Return why the newest controller released its lease; empty if it has not."""
     newest = _newest_lease(run)
     try:
         content = json.loads(newest.read_text()) if newest else {}
@@ -178,11 +178,11 @@ def read_release_reason(run: Path) -> str:
 def find_holder(path: Path) -> str | None:
     """Return the name of the process that holds a controller's or an allocation's lease.
 
-    An empty lease is being written at this moment, as when many copies of one job script start in
-    the same second.
+    An empty file is a lease that another process is writing at this moment, for example when many
+    copies of one job script start in the same second.
 
     Returns:
-        Such as ``process 12 on host``; None where the lease is free.
+        For example ``process 12 on host``; None if the lease is free.
     """
     try:
         text = path.read_text()
@@ -212,13 +212,13 @@ def _describe_process() -> str:
 
 
 def _birth(pid: int) -> str:
-    """Return an identity of a process: boot of this host and start in ticks; empty without one."""
+    """Return the boot id and start time of a process, which identify it; empty if there is none."""
     ticks = start_ticks(pid)
     return "" if ticks is None else f"{boot_id()}/{ticks}"
 
 
 def _is_alive(pid: int, born: str) -> bool:
-    """Check whether a process exists and has the identity ``born``, as numbers are used again."""
+    """Check whether a process exists with the identity ``born``, since pids are reused."""
     try:
         command = Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
@@ -227,15 +227,15 @@ def _is_alive(pid: int, born: str) -> bool:
 
 
 class StampWatch:
-    """Watches the time stamp of a file, whose changes show that its writer is alive."""
+    """Watches the time stamp of a file; each change shows that its writer is alive."""
 
     def __init__(self, path: Path, lease_seconds: float, now: float) -> None:
-        """Begin with a whole lease.
+        """Begin with a full lease.
 
         Args:
             path: the file.
-            lease_seconds: how long the writer counts as alive after a change of the stamp.
-            now: time of a monotonic clock in seconds.
+            lease_seconds: how long the writer counts as alive after each change.
+            now: monotonic time in seconds.
         """
         self._path, self._seconds = path, lease_seconds
         self._stamp = -1
@@ -245,45 +245,44 @@ class StampWatch:
         """Extend ``until`` if the stamp has changed since the last call.
 
         Raises:
-            OSError: the file does not exist (``FileNotFoundError``) or is out of reach.
+            OSError: the file does not exist (``FileNotFoundError``) or cannot be reached.
         """
-        with self._path.open(
-            "rb"
-        ) as file:  # an open file has the stamp of the file server, not a cached one
+        # Opening fetches the time stamp from the file server; ``stat`` may return a cached one.
+        with self._path.open("rb") as file:
             stamp = os.fstat(file.fileno()).st_mtime_ns
         if stamp != self._stamp:
             self._stamp, self.until = stamp, now + self._seconds
 
 
 class RankLease:
-    """Until when the ranks of one agent may run, in this host's monotonic time.
+    """The time until which the ranks of one agent may run, in this host's monotonic time.
 
-    It is a number in memory that the agent, its fork server and all ranks share by an inherited
-    descriptor, so that no file system can delay or lose it. ``time.monotonic`` stands still while a
-    host is suspended, so leases stay valid.
+    It is a number in memory that the agent, its fork server and all ranks share through an
+    inherited descriptor, so it depends on no file system. ``time.monotonic`` stops while a host is
+    suspended, so leases stay valid.
     """
 
     def __init__(self, descriptor: int) -> None:
-        """Open the lease of an inherited file descriptor."""
+        """Use the lease behind an inherited file descriptor."""
         self.descriptor = descriptor
 
     @classmethod
     def create(cls) -> Self:
-        """Create a lease that is over until it is granted.
+        """Create a lease, which counts as expired until ``grant`` is called.
 
         Raises:
-            OSError: the system has no descriptor left.
+            OSError: no file descriptor is left.
         """
         lease = cls(os.memfd_create("hydragnn-hpo-lease"))
         lease.grant(0.0)
         return lease
 
     def grant(self, until: float) -> None:
-        """Allow ranks to run until a point in ``time.monotonic``."""
+        """Allow ranks to run until a time of ``time.monotonic``, in seconds."""
         os.pwrite(self.descriptor, _TIME.pack(until), 0)
 
     def read(self) -> float:
-        """Return the end of the lease in ``time.monotonic``."""
+        """Return the end of the lease as a time of ``time.monotonic``, in seconds."""
         (until,) = _TIME.unpack(os.pread(self.descriptor, _TIME.size, 0))
         return float(until)
 
@@ -291,15 +290,15 @@ class RankLease:
 def watch_rank_lease(
     lease: RankLease, lease_seconds: float, end_group: Callable[[], object]
 ) -> NoReturn:
-    """End this process once its lease is over; run it in a thread.
+    """End this process when its lease has expired; run it in a thread.
 
-    The thread may not get to run, as when another holds the interpreter or the host was frozen. So
-    an alarm of the kernel, set for the end of the lease, kills the process then; one that was
-    frozen dies before it does anything else.
+    The thread may be unable to run, for example while another thread holds the interpreter lock or
+    the host is frozen. So a kernel alarm (SIGALRM), set shortly after the end of the lease, kills
+    the process in that case; a process that was frozen dies before it does anything else.
 
     Args:
-        lease: of this host.
-        lease_seconds: length of a whole lease.
+        lease: the lease of this host's ranks.
+        lease_seconds: length of a full lease.
         end_group: called at the end, to kill the other processes of this process group.
     """
     pause = min(1.0, lease_seconds / _CHECKS_PER_LEASE)
@@ -311,5 +310,5 @@ def watch_rank_lease(
 
 def _leave(reason: str, end_group: Callable[[], object]) -> NoReturn:
     os.write(2, f"rank {os.environ.get('RANK')}: {reason}; ending.\n".encode())
-    end_group()  # a frozen fork server cannot, and no child may outlive the lease
+    end_group()  # a frozen fork server cannot do it, and no child process may outlive the lease
     os._exit(RANK_LEASE_LAPSED)

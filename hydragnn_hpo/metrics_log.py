@@ -17,7 +17,7 @@ from hydragnn_hpo.files import storage
 
 
 def replace_nonfinite(value: Any) -> Any:
-    """Return nested values with None for NaN and infinity, which JSON does not have."""
+    """Return nested values with NaN and infinity, which JSON cannot hold, replaced by None."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
@@ -42,7 +42,7 @@ class RecordWriter:
         Args:
             record: kind of the record.
             time: seconds since 1970.
-            values: further keys; JSON must be able to hold their values.
+            values: further keys with values that JSON can represent.
 
         Raises:
             StorageError: the line cannot be written, or only a part of it (full disk).

@@ -1,4 +1,4 @@
-"""What is asked of a rank while it runs: lines in a pipe that the process above it writes.
+"""Requests to a running rank: lines in a pipe to which its parent process writes.
 
 The environment variable ``HYDRAGNN_HPO_REQUESTS`` holds the number of the pipe's reading end, which
 the rank inherits. Each request is one line of ASCII.
@@ -13,7 +13,7 @@ REQUESTS = "HYDRAGNN_HPO_REQUESTS"
 """The environment variable that holds the number of the descriptor."""
 
 Request = Literal["stop", "yield"]
-"""``yield``: leave a checkpoint and end; ``stop``: end for good, with a result."""
+"""``yield``: save a checkpoint and exit; ``stop``: end the trial now and write its result."""
 
 _KNOWN: dict[bytes, Request] = {word.encode(): word for word in get_args(Request)}
 
@@ -21,10 +21,10 @@ _READ_BYTES = 4096
 
 
 class RequestReader:
-    """Reads what is asked of this rank; without a pipe that is nothing, and never an error."""
+    """Reads the requests to this rank; without a pipe there are none, and no error is raised."""
 
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
-        """Take the pipe that the environment names, if it is one."""
+        """Use the descriptor that the environment names, if it is a pipe."""
         self._newest: Request | None = None
         self._unfinished = b""
         self._pipe: int | None = None
@@ -32,27 +32,27 @@ class RequestReader:
         if not (number.isascii() and number.isdecimal()):
             return
         try:
-            # A number that went stale may by now be a descriptor of something else.
+            # An outdated number may by now be the descriptor of another file.
             if stat.S_ISFIFO(os.fstat(int(number)).st_mode):
-                os.set_blocking(int(number), False)  # a training never waits for a request
+                os.set_blocking(int(number), False)  # training never waits
                 self._pipe = int(number)
         except (OSError, OverflowError):
             return
 
     def read(self) -> Request | None:
-        """Return the newest request that has come so far; None if there was none.
+        """Return the newest request received so far; None if there was none.
 
-        Lines that are no known request are ignored: a later agent may send others.
+        Unknown lines are ignored: agents of a later version may send other requests.
         """
         while self._pipe is not None and (content := self._receive(self._pipe)):
             *lines, unfinished = (self._unfinished + content).split(b"\n")
-            self._unfinished = unfinished[:_READ_BYTES]  # a line without end fills no memory
+            self._unfinished = unfinished[:_READ_BYTES]  # bounds memory if a line never ends
             for line in lines:
                 self._newest = _KNOWN.get(line.strip(), self._newest)
         return self._newest
 
     def _receive(self, pipe: int) -> bytes:
-        """Return what lies in the pipe; let go of one that is closed or broken."""
+        """Return the bytes in the pipe; stop using it once it is closed or broken."""
         try:
             content = os.read(pipe, _READ_BYTES)
         except BlockingIOError:

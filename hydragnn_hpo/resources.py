@@ -9,7 +9,7 @@ _FOLDERS = ("graph_datasets", "workflows", "launch")
 
 
 def resource_path(name: str) -> Path:
-    """Return the path of a shipped file, in a wheel and in a checkout alike.
+    """Return the path of a shipped file, in a wheel or in a checkout.
 
     Args:
         name: relative path such as ``graph_datasets/g2_xtb.toml``.

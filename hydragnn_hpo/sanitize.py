@@ -1,4 +1,4 @@
-"""Text that comes from others and is shown to people: no orders to a terminal in it."""
+"""Escape control characters in untrusted text, so that showing it cannot control a terminal."""
 
 import json
 import unicodedata
@@ -7,12 +7,12 @@ from typing import Any
 
 _KEPT = {"\n", "\t"}
 _REFUSED = {"Cc", "Cf", "Cs", "Zl", "Zp"}
-"""Control, format (also those that turn the direction of writing), half characters, and ends
-of lines that only some programs know."""
+"""Unicode categories that are escaped: control, format (which includes changes of the writing
+direction), surrogates, and the line and paragraph separators."""
 
 
 def find_unprintable(value: Any) -> str | None:
-    """Return the first text, also of a key, that holds a control character."""
+    """Return the first string or key in nested data that has a control character, or None."""
     if isinstance(value, str):
         return None if escape_controls(value) == value else value
     if isinstance(value, Mapping):
@@ -25,7 +25,7 @@ def find_unprintable(value: Any) -> str | None:
 
 
 def sanitize_values(value: Any) -> Any:
-    """Return plain data with its control characters spelt out, all the way down."""
+    """Return nested data with the control characters in all strings and keys escaped."""
     if isinstance(value, str):
         return escape_controls(value)
     if isinstance(value, Mapping):
@@ -36,7 +36,7 @@ def sanitize_values(value: Any) -> Any:
 
 
 def escape_controls(text: str) -> str:
-    r"""Spell out control characters.
+    r"""Return the text with its control characters escaped; newlines and tabs are kept.
 
     >>> escape_controls("\x1b[2Jred")
     '\\x1b[2Jred'
@@ -47,7 +47,7 @@ def escape_controls(text: str) -> str:
 
 
 def sanitize_line(text: str) -> str:
-    r"""Spell out control characters, and put what stood in several lines into one.
+    r"""Escape control characters, and join the text into one line with single spaces.
 
     >>> sanitize_line("a\n b\tc")
     'a b c'

@@ -1,4 +1,4 @@
-"""Units of input files, and factors to the units inside: eV, angstrom, e, muB and seconds.
+"""Units of input files, with factors to the internal units: eV, angstrom, e, muB and seconds.
 
 Source of the factors: CODATA 2018, ``ase.units.create_units("2018")`` of ASE 3.29.
 """
@@ -24,12 +24,12 @@ _STRESS = {
     "GPa(stress)": 0.006241509074460763,
     "kbar(stress)": 6.241509074460763e-4,
 }
-"""GPa and kbar of a stress that is a derivative of an energy; else they are pressures."""
+"""For a stress that is a derivative of an energy; plain ``GPa`` and ``kbar`` are pressures."""
 _TEMPERATURE = {"K": 1.0}
 
 
 def _conversions() -> dict[str, tuple[float, str]]:
-    """Return every unit that a card may name, with its factor and the unit inside."""
+    """Return each unit that a card may name -> its factor and the internal unit."""
     table: dict[str, tuple[float, str]] = {}
     bases = ("eV", "angstrom", "e", "muB", "1", "1/cm", "GPa", "eV/angstrom^3", "K")
     families = (
@@ -52,7 +52,7 @@ _TABLE = _conversions()
 
 
 def inside(unit: str) -> tuple[float, str]:
-    """Return how a unit is converted when it is read.
+    """Return the conversion of a unit to the internal unit.
 
     >>> inside("meV")
     (0.001, 'eV')
@@ -61,7 +61,7 @@ def inside(unit: str) -> tuple[float, str]:
         unit: as a card names it.
 
     Returns:
-        Factor that a value in ``unit`` is multiplied by, and name of the unit inside.
+        Factor by which a value in ``unit`` is multiplied, and name of the internal unit.
 
     Raises:
         ConfigError: the unit is unknown.

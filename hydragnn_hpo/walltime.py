@@ -1,4 +1,4 @@
-"""When the allocation ends, and when it is time to leave a checkpoint and go."""
+"""The end of the allocation, and when trials must save a checkpoint and exit before it."""
 
 import math
 import time
@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from hydragnn_hpo.errors import ConfigError
 
 END, MARGIN = "HYDRAGNN_HPO_END", "HYDRAGNN_HPO_END_MARGIN"
-"""Environment: the end in seconds since the epoch, and the seconds before it at which we go."""
+"""Environment variables: end in seconds since the epoch, and margin before it in seconds."""
 
 _SLURM_END = "SLURM_JOB_END_TIME"
-"""Slurm's own, also seconds since the epoch. Source: slurm.schedmd.com/sbatch.html."""
+"""Set by Slurm, also in seconds since the epoch. Source: slurm.schedmd.com/sbatch.html."""
 
 _LEAST_MARGIN = 30.0
 _CHECKPOINTS = 3.0
-"""The margin holds this many times the last checkpoint: file systems are busy at the end."""
+"""Factor on the last checkpoint's duration in the margin: file systems are busy at the end."""
 
 
 @dataclass(frozen=True)
@@ -23,17 +23,17 @@ class WallTime:
     """The end of an allocation."""
 
     end: float
-    """Seconds since the epoch; infinite where nobody says."""
+    """Seconds since the epoch; infinity if unknown."""
     margin: float | None = None
-    """Seconds before the end; found from the checkpoints if left out."""
+    """Seconds before the end at which trials must exit; if None, derived from checkpoint times."""
     clock: Callable[[], float] = time.time
 
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> "WallTime":
-        """Read ``HYDRAGNN_HPO_END`` (or Slurm's) and ``HYDRAGNN_HPO_END_MARGIN``.
+        """Read ``HYDRAGNN_HPO_END`` (or Slurm's variable) and ``HYDRAGNN_HPO_END_MARGIN``.
 
         Raises:
-            ConfigError: one of them is no number of seconds.
+            ConfigError: a value is not a number of seconds.
         """
         name = END if END in environment else _SLURM_END
         end = _seconds(name, environment[name]) if name in environment else math.inf
@@ -42,20 +42,20 @@ class WallTime:
 
     @property
     def known(self) -> float | None:
-        """The end where somebody says one, for JSON."""
+        """The end in seconds since the epoch, or None if unknown, as JSON cannot hold infinity."""
         return self.end if math.isfinite(self.end) else None
 
     @property
     def least_margin(self) -> float:
-        """Seconds before the end that are kept free in any case."""
+        """Least margin before the end, in seconds."""
         return _LEAST_MARGIN if self.margin is None else self.margin
 
     def near(self, checkpoint_seconds: float, look_seconds: float) -> bool:
-        """Check whether the end is so near that trials must leave.
+        """Check whether the end is so near that trials must save a checkpoint and exit.
 
         Args:
-            checkpoint_seconds: how long the last checkpoint took.
-            look_seconds: the longest time between two looks so far.
+            checkpoint_seconds: duration of the last checkpoint.
+            look_seconds: longest time so far between two calls of this check.
         """
         margin = self.margin
         if margin is None:

@@ -1,4 +1,4 @@
-"""What every backend speaks: slots to run on, jobs to run, events that tell how it goes."""
+"""Interface of all backends: slots to run on, jobs to run, events that report progress."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +16,7 @@ JOBS: dict[str, str] = {
 }
 """Kind of job -> ``module:function`` that a forked rank calls with the job's ``spec``.
 
-The function returns the exit code of its rank, 0 when all went well.
+The function returns the exit code of its rank, 0 on success.
 """
 
 PRELOAD: tuple[str, ...] = (
@@ -26,37 +26,37 @@ PRELOAD: tuple[str, ...] = (
     "hydragnn_hpo.training.trial",
     "hydragnn_hpo.ensemble.build",
 )
-"""What a fork server imports once, so that its ranks start warm.
+"""Modules that a fork server imports once, so that its forked ranks need not.
 
-DDP and the optimizers import ``torch._dynamo`` at their first use: 0.8 s in every rank.
+DDP and the optimizers import ``torch._dynamo`` at their first use, which takes 0.8 s in each rank.
 """
 
 
 @dataclass(frozen=True)
 class Slot:
-    """What one rank occupies."""
+    """The share of a host that one rank occupies."""
 
     host: str
-    """The id of the agent that owns the slot, never an address."""
+    """Id of the host, as its agent reports it; never a network address."""
 
     index: int
     """Number of the slot on its host."""
 
     cores: tuple[int, ...]
-    """The CPU cores its rank is bound to; empty leaves it unbound."""
+    """CPU cores that its rank is bound to; if empty, the rank is not bound."""
 
     device: str
-    """What the rank calls its device: ``cpu`` or ``cuda:0``."""
+    """Torch device of the rank, such as ``cpu`` or ``cuda:0``."""
 
     visible: str = ""
-    """The one device its rank may see, as ``variable`` says it; empty on a CPU, and where a
-    launcher chooses it."""
+    """The one device that its rank may see, as a value of ``variable``; empty on a CPU and where a
+    launcher selects the device."""
 
     memory_mb: int = 0
-    """Memory that its rank may take where several share a device or a host; 0: no limit."""
+    """Memory limit of its rank in MiB, where slots share a device or a host; 0: no limit."""
 
     variable: str = "CUDA_VISIBLE_DEVICES"
-    """The environment variable that says ``visible``; others like it are unset."""
+    """Environment variable set to ``visible``; the others of this kind are unset."""
 
     @property
     def name(self) -> str:
@@ -66,25 +66,25 @@ class Slot:
 
 @dataclass(frozen=True)
 class Job:
-    """One function, called in ``width`` ranks that find each other."""
+    """One function, called in ``width`` ranks that can reach each other."""
 
     id: str
     kind: str
     width: int
     spec: dict[str, Any]
-    """Handed to every rank as it is; JSON."""
+    """Argument of the function in every rank; must be valid JSON."""
 
     log: Path
-    """Where all ranks' stdout and stderr are appended."""
+    """File to which the stdout and stderr of all ranks are appended."""
 
     watch: Path | None
-    """A ``metrics.jsonl``; each whole line added while the job runs becomes a record."""
+    """A ``metrics.jsonl``; each complete line added during the job becomes a ``record`` event."""
 
     slots: tuple[Slot, ...]
     """One per rank, in rank order."""
 
     other_hosts: tuple[str, ...] = ()
-    """Further hosts on which a rank has processes of its own: the job ends when one is lost."""
+    """Further hosts on which ranks have child processes; if one is lost, the job ends."""
 
     def __post_init__(self) -> None:
         assert len(self.slots) == self.width >= 1, f"{self.id}: {self.width} ranks, {self.slots}"
@@ -109,25 +109,27 @@ EventKind = Literal[
 class Event:
     """Something that happened, in the order in which it happened to its job.
 
-    ``ready``: a fork server is warm; ``import_seconds``, ``threads``.
+    Kinds, with the keys of their ``data``; events about one host name it in ``host``:
+
+    ``ready``: a fork server has imported its modules; ``import_seconds``, ``threads``.
     ``started``: all ranks were forked; ``pids``.
-    ``record``: one line of the watched file, as it was written.
-    ``ended``: all ranks are gone and all records were told; ``codes`` in rank order
-    (negative: the signal), ``signal_sent`` (whether we signalled any of them), ``first``
-    (the rank that ended first, or None), ``error`` (a sentence when the job could not run), and
-    ``away`` (hosts of it that went away, where the backend knows).
-    Exactly one follows every ``Backend.start``.
-    ``zygote_lost``, ``agent_lost``: jobs that had ranks end too, and a new one is started;
-    ``error`` is a sentence when no fork server can start (a preload that cannot be imported).
-    ``host_joined``: its slots can be used from now on; ``host``, ``slots`` (their names).
-    ``host_leaving``: it belongs to another allocation, which ends at ``ends_at`` (seconds since
-    the epoch); ``host``.
-    ``host_lost``: they cannot any more, and none of its ranks is alive; ``host``, ``reason``.
-    Jobs that had ranks there end too, before it.
-    ``adopted``: a job that a lost controller had started runs on, and is this one's now.
-    ``counters``: what a host took in some seconds; ``host``, and the fields of
-    ``counters.CounterSample``. Only where ``machine.sample_seconds`` asks for it.
-    Whatever concerns one host names it in ``host``.
+    ``record``: one line of the watched file; ``data`` is its JSON object.
+    ``ended``: all ranks have ended and all records were reported; ``codes`` in rank order
+    (negative: a signal), ``signal_sent`` (whether the backend signalled a rank), ``first`` (the
+    rank that ended first, or None), ``error`` (a sentence if the job could not run, else None),
+    ``away`` (its hosts that were lost, where the backend knows them).
+    Each ``Backend.start`` is followed by exactly one ``ended``.
+    ``zygote_lost``, ``agent_lost``: a fork server or an agent was lost and is replaced; jobs with
+    ranks there end too. ``error`` is a sentence if no fork server can start because a module of
+    ``preload`` cannot be imported.
+    ``host_joined``: the slots of a host can be used from now on; ``slots`` (their names).
+    ``host_leaving``: a host of another allocation leaves when that ends; ``ends_at`` (seconds
+    since the epoch).
+    ``host_lost``: the slots of a host can no longer be used, and no rank on it is alive;
+    ``reason``. Jobs with ranks on the host have ended before this event.
+    ``adopted``: a job that a lost controller started is still running; this controller owns it.
+    ``counters``: readings of a host's counters, with the fields of ``counters.CounterSample``;
+    only if ``machine.sample_seconds`` is not 0.
     """
 
     kind: EventKind
@@ -139,21 +141,21 @@ class Event:
 
 
 class Backend(Protocol):
-    """Runs jobs on slots and reports how they end; one controller thread uses it."""
+    """Runs jobs on slots and reports how they end; only one thread may use it."""
 
     @property
     def slots(self) -> tuple[Slot, ...]:
-        """Slots of all hosts that are there now.
+        """Slots of all hosts that are available now.
 
         Returns:
-            Neighbours in the network side by side, and the slots of a host by their numbers.
+            Hosts that are close in the network are adjacent; slots of a host by their numbers.
         """
 
     @property
     def settled(self) -> bool:
-        """Check whether all jobs of a lost controller were reported as ``adopted`` or are gone.
+        """Check whether each job of a lost controller was reported as ``adopted`` or has ended.
 
-        Until then jobs are taken on, but none is started.
+        Until then ``start`` accepts jobs but does not run them.
         """
 
     @property
@@ -162,28 +164,28 @@ class Backend(Protocol):
 
     @property
     def foreign_hosts(self) -> frozenset[str]:
-        """Hosts of other allocations, which stay when ours ends, with what runs there."""
+        """Hosts of other allocations; they and their jobs continue when this allocation ends."""
 
     def start(self, job: Job) -> None:
-        """Run a job as soon as a fork server is warm; returns at once."""
+        """Run a job as soon as its fork servers are ready; return at once."""
 
     def stop(self, job_id: str, grace: float = 5.0) -> None:
-        """Ask a job to end by SIGTERM, force it after ``grace`` seconds; ended ones are ignored."""
+        """Send SIGTERM to a job, and SIGKILL after ``grace`` seconds; ignore ended jobs."""
 
     def ask(self, job_id: str, request: Request) -> None:
-        """Ask rank 0 of a job for something; it obeys when its ranks next agree on a step.
+        """Send a request to rank 0 of a job, which acts on it when its ranks next synchronize.
 
-        Ended jobs are ignored.
+        Requests to ended jobs are ignored.
         """
 
     def poll(self, timeout: float) -> list[Event]:
-        """Return what happened; wait at most ``timeout`` seconds for something to happen."""
+        """Return new events; wait at most ``timeout`` seconds for the first."""
 
     def close(self) -> None:
-        """End everything; no process is left."""
+        """End all jobs and all processes that the backend started."""
 
     def __enter__(self) -> Self:
-        """Use the backend in a ``with``."""
+        """Return the backend, for a ``with`` statement."""
 
     def __exit__(self, *error: object) -> None:
-        """Close it."""
+        """Close the backend."""

@@ -1,4 +1,4 @@
-"""The ranks of one job on one host, as their agent sees them: who is left, when to signal them."""
+"""The ranks of one job on one host, as their agent tracks them: states, exit codes, signals."""
 
 import os
 import signal
@@ -10,10 +10,10 @@ from hydragnn_hpo.launching.jsonl_tail import JsonlTail, end_of
 from hydragnn_hpo.launching.protocol import JobEnded, KnownJob, StartJob
 
 PEER_GRACE = 2.0
-"""Seconds that ranks get to end by themselves, and again after SIGTERM, once a peer failed."""
+"""After a peer failed: seconds until ranks get SIGTERM, and again until they get SIGKILL."""
 
 STUCK_GRACE = 60.0
-"""Seconds that ranks get once a peer ended well; who is still there then hangs in its exit."""
+"""Seconds until ranks get SIGTERM after a peer ended well: a rank still alive then hangs."""
 
 
 @dataclass
@@ -23,30 +23,30 @@ class JobProcess:
     start: StartJob
     tail: JsonlTail | None = None
     first_offset: int = 0
-    """Where the watched file ended as the job began."""
+    """Size of the watched file in bytes when the job began."""
 
     pids: dict[int, int] = field(default_factory=dict)
     codes: dict[int, int] = field(default_factory=dict)
     sent: bool = False
-    """Whether the fork server was asked to fork its ranks."""
+    """Whether the fork server was ordered to fork the ranks."""
 
     announced: bool = False
-    """Whether all ranks were forked, and the controller was told so."""
+    """Whether all ranks were forked and ``JobStarted`` was sent."""
 
     signal_sent: bool = False
     first: int | None = None
     error: str | None = None
     cut_off: bool = False
-    """Whether its ranks were ended because the controller was silent for a lease."""
+    """Whether its ranks were ended because the controller did not answer for a lease."""
 
     finished: bool = False
-    """Whether all is done but for the controller's ``ForgetJob``."""
+    """Whether only the controller's ``ForgetJob`` is still awaited."""
 
     dropped: bool = False
-    """Whether the controller wants no more news of it."""
+    """Whether the controller sent ``DropJob``: no more news is sent about the job."""
 
     folders: list[Path] = field(default_factory=list)
-    """What is removed when the job has ended."""
+    """Folders to remove when the job has ended."""
 
     term_at: float | None = None
     kill_at: float | None = None
@@ -58,18 +58,19 @@ class JobProcess:
 
     @property
     def ranks(self) -> list[int]:
-        """The ranks of the job that live here."""
+        """Numbers of the job's ranks on this host."""
         return [rank.rank for rank in self.start.ranks]
 
     @property
     def ended(self) -> bool:
-        """Whether all ranks are gone."""
+        """Whether all ranks on this host have ended."""
         return len(self.codes) == len(self.start.ranks)
 
     def begin(self) -> None:
-        """Note where the watched file ends now, and see whether ranks can open their log.
+        """Record the size of the watched file, and check that the log can be opened.
 
-        A log whose file server is away for a while is left to the ranks, which wait.
+        If the log's file server cannot be reached at the moment, the check is left to the ranks,
+        which wait for it.
 
         Raises:
             OSError: the folder of the job cannot be reached, or the log cannot be opened.
@@ -86,12 +87,12 @@ class JobProcess:
             self.tail = JsonlTail(watch, self.first_offset)
 
     def forward_from(self, offset: int | None) -> None:
-        """Forward records from there on, some of them perhaps once more."""
+        """Forward records from a byte offset on, which may repeat some; ignore None."""
         if self.tail is not None and offset is not None:
             self.tail.offset = offset
 
     def describe(self) -> KnownJob:
-        """Return what a controller must know that did not start it."""
+        """Return the description of the job for a controller that did not start it."""
         start = self.start
         return KnownJob(
             job=start.job,
@@ -105,12 +106,12 @@ class JobProcess:
         )
 
     def end_rank(self, rank: int, code: int, *, now: float) -> None:
-        """Note how a rank ended, and start the time that its peers have left.
+        """Record how a rank ended, and set the deadlines of its peers.
 
         Args:
             rank: its number in the job.
-            code: its exit code; negative ones are signals.
-            now: in monotonic time.
+            code: its exit code; negative for a signal.
+            now: monotonic time in seconds.
         """
         self.codes[rank] = code
         if self.first is None:
@@ -118,22 +119,22 @@ class JobProcess:
         self.peer_ended(code, now)
 
     def peer_ended(self, code: int, now: float) -> None:
-        """Start the time that the ranks here have left: a peer ended with this code."""
+        """Set the deadlines of the ranks here, after a peer ended with exit code ``code``."""
         patience = PEER_GRACE if code != 0 else STUCK_GRACE
         self._hurry(now + patience, now + patience + PEER_GRACE)
 
     def stop(self, grace: float, now: float) -> None:
-        """Have SIGTERM sent now and SIGKILL after ``grace`` seconds."""
+        """Make SIGTERM due now, and SIGKILL ``grace`` seconds later."""
         self._hurry(now, now + grace)
 
     def _hurry(self, term_at: float, kill_at: float) -> None:
-        """Signal at these times or at those already set, whatever is sooner."""
+        """Make the signals due at these times, unless earlier times are set already."""
         if not self.signal_sent:
             self.term_at = min(term_at, self.term_at or term_at)
         self.kill_at = min(kill_at, self.kill_at or kill_at)
 
     def due_signal(self, now: float) -> int | None:
-        """Return the signal that is due now, each once."""
+        """Return the signal that is due now, or None; each signal is returned once."""
         if self.kill_at is not None and now >= self.kill_at:
             self.term_at = None
             self.kill_at = None
@@ -146,10 +147,10 @@ class JobProcess:
         return None
 
     def lose_ranks(self, code: int) -> None:
-        """Note the same exit code for every rank whose end was not seen."""
+        """Record an exit code for every rank whose exit code is unknown."""
         self.codes = {rank: code for rank in self.ranks} | self.codes
 
     def result(self) -> JobEnded:
-        """Return how the job ended here."""
+        """Return the message that reports how the ranks here ended."""
         first, error = self.first, self.error
         return JobEnded(self.id, self.codes, self.signal_sent, first, error, self.cut_off)

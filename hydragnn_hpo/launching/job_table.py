@@ -1,8 +1,7 @@
-"""The jobs of a fleet: where their ranks are, how they end, and which events are due.
+"""The jobs of a fleet: where their ranks are, how they end, and which events are pending.
 
-A job whose ranks run on several hosts is one job to the controller: ``JobTracker`` merges what the
-agents report. ``JobTable`` holds all of them and releases each event once, in order. Neither sends
-anything.
+``JobTracker`` merges the reports of all agents that run ranks of one job. ``JobTable`` holds all
+trackers and returns each event once, in order. Neither sends messages.
 """
 
 import math
@@ -56,19 +55,19 @@ class JobTracker:
 
     watch: Path | None
     job: Job | None = None
-    """What was asked for; None where a lost controller had asked."""
+    """The job as it was started; None if a lost controller started it."""
 
     offset: int | None = None
-    """Bytes of the watched file that were reported, or were there before."""
+    """Bytes of the watched file that were reported already, or written before the job."""
 
     meet: Rendezvous | None = None
-    """Where its ranks meet, once chosen; each host adds its own interface."""
+    """Rendezvous of its ranks, None until chosen; each host adds its own network interface."""
 
     other_hosts: tuple[str, ...] = ()
-    """Hosts without ranks on which it has processes; they are parts that have always started."""
+    """Hosts with child processes of the job but no ranks; ``parts`` lists them as started."""
 
     unheard: set[str] = field(default_factory=set)
-    """Those of ``other_hosts`` that have sent nothing since its ranks are gone."""
+    """Those of ``other_hosts`` that have sent no message since all ranks ended."""
 
     parts: dict[str, HostRanks] = field(default_factory=dict)
     codes: dict[int, int] = field(default_factory=dict)
@@ -76,19 +75,19 @@ class JobTracker:
     error: str | None = None
     signal_sent: bool = False
     away: list[str] = field(default_factory=list)
-    """Hosts that were lost with ranks or processes of it, or before these started."""
+    """Hosts that were lost before the job's ranks or processes on them had ended."""
 
     announced: bool = False
     """Whether ``started`` was reported."""
 
     waits_for_others: bool = False
-    """Whether it is being adopted and not all its hosts have come back."""
+    """Whether the job is being adopted and some of its hosts have not reconnected."""
 
     held: list[dict[str, Any]] = field(default_factory=list)
-    """Records that came before all ranks had started."""
+    """Records that arrived before all ranks had started."""
 
     orders: list[JobOrder] = field(default_factory=list)
-    """What was ordered since its start; a broken connection may have lost it."""
+    """Orders sent since its start; they are repeated if a connection may have lost them."""
 
     def __post_init__(self) -> None:
         self.parts = self.parts or _split(self.slots)
@@ -97,14 +96,14 @@ class JobTracker:
 
     @classmethod
     def of(cls, job: Job) -> "JobTracker":
-        """Track a job that is yet to be started."""
+        """Return the tracker of a job that has not been started."""
         names = tuple(slot.name for slot in job.slots)
         begin = None if job.watch is None else end_of(job.watch)
         return cls(job.id, names, job.watch, job=job, offset=begin, other_hosts=job.other_hosts)
 
     @classmethod
     def adopt(cls, known: KnownJob) -> "JobTracker":
-        """Track a job that a lost controller had started; see ``note_found``."""
+        """Return the tracker of a job that a lost controller started; see ``note_found``."""
         return cls(
             known.job,
             known.slots,
@@ -115,10 +114,10 @@ class JobTracker:
         )
 
     def note_found(self, host: str, known: KnownJob) -> None:
-        """Note the ranks that a host has of a job that is being adopted.
+        """Record the ranks that run on a host, for a job that is being adopted.
 
         Raises:
-            ProtocolError: the host describes another job.
+            ProtocolError: the host's description contradicts that of another host.
         """
         same = (known.slots, known.other_hosts) == (self.slots, self.other_hosts)
         if not same or not self.ranks_on(host) or known.first_offset < 0:
@@ -136,34 +135,34 @@ class JobTracker:
 
     @property
     def gone(self) -> bool:
-        """Whether all its ranks are gone everywhere."""
+        """Whether all ranks on all hosts have ended."""
         return len(self.codes) == len(self.slots)
 
     @property
     def doubtful(self) -> bool:
-        """Whether its ranks are gone and failed, and another host may be the cause."""
+        """Whether its ranks failed, perhaps because one of ``other_hosts`` was lost."""
         stopped = any(isinstance(order, StopJob) for order in self.orders)
         explained = stopped or self.away or not any(self.codes.values())
         return self.gone and bool(self.unheard) and not explained
 
     @property
     def finished(self) -> bool:
-        """Whether all its ranks are gone everywhere, and nothing is left to find out."""
+        """Whether all ranks have ended and the cause is settled, see ``doubtful``."""
         return self.gone and not self.doubtful
 
     @property
     def all_started(self) -> bool:
-        """Whether all its ranks were started."""
+        """Whether all ranks on all hosts were started."""
         return all(
             part.state in ("started", "ended") and len(part.pids) == len(part.ranks)
             for part in self.parts.values()
         )
 
     def ranks_on(self, host: str) -> tuple[int, ...]:
-        """Return the ranks that a host has, had or will have.
+        """Return the ranks of the job that are assigned to a host.
 
         Returns:
-            Their numbers in the job, rising.
+            Rank numbers within the job, ascending; empty for other hosts.
         """
         return self.parts[host].ranks if host in self.parts else ()
 
@@ -172,7 +171,7 @@ class JobTracker:
         return [host for host, part in self.parts.items() if part.state in states]
 
     def pids(self) -> list[int | None]:
-        """Return the processes of all ranks, in their order."""
+        """Return the process ids of all ranks in rank order; call it once all were started."""
         known = {
             rank: pid
             for part in self.parts.values()
@@ -181,10 +180,10 @@ class JobTracker:
         return [known[rank] for rank in range(len(self.slots))]
 
     def note_started(self, host: str, pids: Iterable[int | None]) -> None:
-        """Note that the ranks of a host were forked.
+        """Record that the ranks of a host were forked.
 
         Raises:
-            ProtocolError: there are not as many processes as ranks.
+            ProtocolError: the numbers of processes and ranks differ.
         """
         part, pids = self.parts[host], tuple(pids)
         if len(pids) != len(part.ranks):
@@ -194,10 +193,10 @@ class JobTracker:
             part.state = "started"
 
     def note_first(self, rank: int) -> None:
-        """Note that a rank ended; the first of them counts.
+        """Record a rank as the first that ended, unless one is recorded already.
 
         Raises:
-            ProtocolError: there is no such rank.
+            ProtocolError: the job has no such rank.
         """
         if not 0 <= rank < len(self.slots):
             raise ProtocolError(f"reports rank {rank} of {len(self.slots)}")
@@ -205,10 +204,10 @@ class JobTracker:
             self.first = rank
 
     def note_ended(self, host: str, end: JobEnded) -> None:
-        """Note how the ranks of a host ended.
+        """Record how the ranks of a host ended; ignored if that is known.
 
         Raises:
-            ProtocolError: the end is not that of this host's ranks.
+            ProtocolError: exit codes of some ranks of this host are missing.
         """
         part = self.parts[host]
         if part.state == "ended":
@@ -225,12 +224,12 @@ class JobTracker:
             self.away.append(host)
 
     def lose(self, host: str, code: int = -signal.SIGKILL, error: str | None = None) -> None:
-        """Note that the ranks of a host are gone, and how is unknown.
+        """Record that the ranks of a host ended in an unknown way.
 
         Args:
-            host: ignored if its ranks have ended.
-            code: exit code to assume for each of them.
-            error: a sentence for the event, unless there is one already.
+            host: id of the host; ignored if its ranks are known to have ended.
+            code: exit code to assume for each of these ranks.
+            error: sentence for the ``ended`` event, unless it has one already.
         """
         part = self.parts[host]
         if part.state != "ended":
@@ -239,7 +238,7 @@ class JobTracker:
             self.error = self.error or error
 
     def worst(self, host: str) -> int:
-        """Return the code that tells ranks elsewhere how their peers on a host ended."""
+        """Return the first nonzero exit code among the ranks of a host; 0 if there is none."""
         codes = [self.codes.get(rank, 0) for rank in self.parts[host].ranks]
         return next((code for code in codes if code != 0), 0)
 
@@ -259,13 +258,13 @@ class JobTracker:
 
 
 class JobTable:
-    """Jobs in progress, the ports where they meet, and events that were not taken yet."""
+    """Jobs in progress, their rendezvous ports, and events that were not yet returned."""
 
     def __init__(self) -> None:
         """Begin without jobs."""
         self.jobs: dict[str, JobTracker] = {}
         self.doubtful: dict[str, float] = {}
-        """Job -> monotonic time after which its other hosts must be heard from."""
+        """Job id -> monotonic time after which each of its other hosts must send a message."""
         self._ports: dict[str, PortPool] = defaultdict(lambda: PortPool(os.getpid()))
         self._events: list[Event] = []
         self._leaving: dict[str, tuple[set[str], list[Event]]] = {}
@@ -274,7 +273,7 @@ class JobTable:
         return len(self._events)
 
     def take_events(self) -> list[Event]:
-        """Return the events, once."""
+        """Return the events since the last call."""
         taken, self._events = self._events, []
         return taken
 
@@ -285,21 +284,21 @@ class JobTable:
 
         Args:
             kind: see ``Event``.
-            job: id of the job it is about, None for others.
-            data: as ``Event`` says for this kind.
-            when: in seconds since the epoch; now if not a number.
+            job: id of the job that the event is about, or None.
+            data: see ``Event`` for the keys of each kind.
+            when: time in seconds since the epoch; the current time if NaN.
         """
         self._events.append(Event(kind, job, time.time() if math.isnan(when) else when, data))
 
     def jobs_on(self, host: str) -> list[JobTracker]:
-        """Return the jobs that have, had or will have ranks or processes on a host."""
+        """Return the unfinished jobs that are assigned ranks or processes on a host."""
         return [job for job in self.jobs.values() if host in job.parts]
 
     def add_adopted(self, known: KnownJob) -> JobTracker:
-        """Track a job of a lost controller, and keep its port from others.
+        """Track a job of a lost controller, and reserve its rendezvous port.
 
         Raises:
-            ProtocolError: it makes no sense.
+            ProtocolError: its description lacks slots or a valid port.
         """
         if not known.slots or not 0 < known.meet.port < 1 << 16:
             raise ProtocolError(f"describes job {known.job} without slots or port")
@@ -308,7 +307,7 @@ class JobTable:
         return tracker
 
     def choose_meeting(self, job: JobTracker, address: str) -> Rendezvous:
-        """Return where the ranks of a job meet; choose a port if there is none yet.
+        """Return the rendezvous of a job's ranks; choose a port at the first call.
 
         Raises:
             JobError: no port is free at this address.
@@ -318,13 +317,13 @@ class JobTable:
         return job.meet
 
     def leave_meeting(self, job: JobTracker) -> None:
-        """Return the port of a job to its pool, where it rests."""
+        """Return the port of a job to its pool, which reuses it only after a pause."""
         if job.meet is not None:
             self._ports[job.meet.address].give_back(job.meet.port)
             job.meet = None
 
     def announce(self, job: JobTracker) -> None:
-        """Report that a job has started once all its ranks have, and what it wrote meanwhile."""
+        """Report a job and its held records as started, once all ranks have started."""
         if job.announced or job.waits_for_others or not job.all_started:
             return
         job.announced = True
@@ -334,7 +333,7 @@ class JobTable:
         self.add_records(job, held)
 
     def add_records(self, job: JobTracker, records: Sequence[dict[str, Any]]) -> None:
-        """Report records of a job, or keep them until its start is reported."""
+        """Report records of a job, or hold them until its start has been reported."""
         if job.announced:
             now = time.time()
             self._events += [Event("record", job.id, now, record) for record in records]
@@ -342,7 +341,7 @@ class JobTable:
             job.held += records
 
     def add_unsent_records(self, job: JobTracker) -> None:
-        """Report what a job wrote and its lost agent had no time to send."""
+        """Report the records in the watched file that a lost agent did not send."""
         if job.watch is None:
             return
         tail = JsonlTail(job.watch, job.offset or 0)
@@ -353,7 +352,7 @@ class JobTable:
         job.offset = tail.offset
 
     def end_if_finished(self, job: JobTracker) -> None:
-        """Report the end of a job whose ranks are gone everywhere, once."""
+        """Report the end of a job if it is finished; at most once."""
         if not job.finished or job.id not in self.jobs or job.waits_for_others:
             return
         del self.jobs[job.id]
@@ -369,16 +368,16 @@ class JobTable:
                 self._events += events
 
     def has_unfinished_jobs(self, host: str) -> bool:
-        """Check whether jobs of an earlier life of a host have not ended yet."""
+        """Check whether jobs from before a host was lost have not ended yet."""
         return host in self._leaving
 
     def add_after_jobs(self, host: str, event: Event, jobs: Collection[str] = ()) -> None:
-        """Report something about a host once these and its earlier jobs have ended.
+        """Report an event about a host after ``jobs`` and its earlier jobs have ended.
 
         Args:
-            host: name.
-            event: what to report.
-            jobs: ids of jobs that have not ended.
+            host: id of the host.
+            event: the event to report.
+            jobs: ids of unfinished jobs to wait for.
         """
         if jobs:
             self._leaving.setdefault(host, (set(), []))[0].update(jobs)

@@ -1,4 +1,4 @@
-"""Read records as they are appended to a JSON-lines file, each once."""
+"""Read each record of a growing JSON-lines file once."""
 
 import json
 from pathlib import Path
@@ -18,17 +18,17 @@ def _parse(line: bytes) -> dict[str, Any]:
 
 
 class JsonlTail:
-    """The records of a JSON-lines file from ``offset`` (bytes) on, as they appear."""
+    """Reader of a JSON-lines file from byte ``offset`` on, also while lines are appended."""
 
     def __init__(self, path: Path, offset: int) -> None:
-        """Begin at ``offset``; the file need not exist yet."""
+        """Start at ``offset`` bytes; the file need not exist yet."""
         self.path = path
         self.offset = offset
 
     def read(self) -> list[dict[str, Any]]:
-        """Return the next whole lines, about a megabyte at most; [] when there are none.
+        """Return the records of the next complete lines, about 1 MiB at most; [] if there are none.
 
-        A line that is no JSON object becomes a record of kind ``unreadable``.
+        A line that is not a JSON object becomes a record of kind ``unreadable``.
         """
         lines: list[bytes] = []
         try:

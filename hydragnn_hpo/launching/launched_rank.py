@@ -1,10 +1,11 @@
-"""One rank of a command that ``srun`` or ``mpiexec`` starts, so that it has their PMI.
+"""One rank of a command that ``srun`` or ``mpiexec`` starts, so that it can use their PMI.
 
-``python -P -m hydragnn_hpo.launching.launched_rank FOLDER`` reads FOLDER/launch.json, takes the
-slot of its rank (cores, device, environment, folders of its own), and runs the command. It ends
-the command once nothing renews FOLDER/launch.lease any more: launchers take minutes to miss a
-host, and one that is killed may leave its ranks behind. The lines of that file are the signals to
-pass on; both launchers signal in ways of their own (SIGUSR2 ends hydra's ``mpiexec``).
+``python -P -m hydragnn_hpo.launching.launched_rank FOLDER`` reads FOLDER/launch.json,
+applies the settings of its rank (cores, device, environment, private folders), and runs the
+command. It ends the command once FOLDER/launch.lease is no longer renewed: launchers take minutes
+to detect a lost host, and a killed launcher may leave its ranks behind. The lines of that file are
+the signals to send to the command; they do not go through the launchers, which handle signals
+differently (SIGUSR2 ends hydra's ``mpiexec``).
 """
 
 import contextlib
@@ -33,14 +34,14 @@ from hydragnn_hpo.launching.scratch_folders import (
 from hydragnn_hpo.leases import RANK_LEASE_LAPSED, StampWatch
 
 ORDER, LEASE, FAILED = "launch.json", "launch.lease", "launch.failed"
-"""Files in the folder of an attempt; the first rank that fails writes its exit code to the last."""
+"""Files in an attempt's folder; the first rank that fails writes its exit code to ``FAILED``."""
 
 _LOOK_SECONDS = 0.25
-"""Between two looks at the lease."""
+"""Seconds between two checks of the lease."""
 
 
 class LaunchOrder(msgspec.Struct, frozen=True):
-    """What the ranks of a launcher run; the content of ``launch.json``."""
+    """Command and settings of a launcher's ranks; the content of ``launch.json``."""
 
     job: str
     argv: tuple[str, ...]
@@ -49,14 +50,14 @@ class LaunchOrder(msgspec.Struct, frozen=True):
     """As in ``HostProfile``."""
 
     ranks: tuple[RankStart, ...]
-    """In the order in which the launcher numbers them."""
+    """Settings of each rank, in the launcher's rank order."""
 
 
 class LaunchedRank:
-    """Runs the command in one rank."""
+    """Runs the command as one rank."""
 
     def __init__(self, folder: Path, rank: int) -> None:
-        """Read what is to run."""
+        """Read the launch order, and start watching the lease."""
         self._folder = folder
         self._order = msgspec.convert(read_json(folder / ORDER), LaunchOrder)
         self._rank = self._order.ranks[rank]
@@ -64,7 +65,7 @@ class LaunchedRank:
         self._passed_on = 0
 
     def run(self) -> int:
-        """Run the command to its end; return its exit code, 128 and its number for a signal."""
+        """Run the command to its end; return its exit code, or 128 plus the number of a signal."""
         folders: list[Path] = []
         try:
             folders = self._take_slot()
@@ -72,7 +73,7 @@ class LaunchedRank:
                 process_control.tethered(self._order.argv),
                 stdin=subprocess.DEVNULL,
                 cwd=self._folder,
-                close_fds=False,  # the PMI is spoken through an inherited descriptor
+                close_fds=False,  # the command uses PMI through an inherited descriptor
             )
             code = self._follow(process)
             self._record_failure(code)
@@ -81,10 +82,10 @@ class LaunchedRank:
         return code if code >= 0 else 128 - code
 
     def _record_failure(self, code: int) -> None:
-        """Write down the exit code of the first rank that failed by itself.
+        """Write the exit code to ``FAILED``, unless another rank failed before.
 
-        After a lease that lapsed nothing is written: it may have lapsed since the run directory is
-        away.
+        Nothing is written after the lease expired: the cause may be that the run directory cannot
+        be reached.
         """
         if code in (0, RANK_LEASE_LAPSED):
             return
@@ -92,7 +93,7 @@ class LaunchedRank:
             file.write(f"{code}\n")
 
     def _take_slot(self) -> list[Path]:
-        """Set environment and cores, make folders; return those to remove afterwards."""
+        """Set environment and cores, create folders; return the folders to remove afterwards."""
         place = local_place(self._order.scratch, os.environ)
         if place is not None:
             os.environ.setdefault(SCRATCH, str(place))
@@ -105,12 +106,12 @@ class LaunchedRank:
             os.environ.pop(name, None)
         os.environ.update(self._rank.environment)
         if self._rank.cores:
-            with contextlib.suppress(OSError):  # not ours: it stays where the launcher put it
+            with contextlib.suppress(OSError):  # not allowed: keep the launcher's binding
                 os.sched_setaffinity(0, self._rank.cores)
         return folders
 
     def _follow(self, process: "subprocess.Popen[bytes]") -> int:
-        """Wait for the command, pass signals on, and end it when the lease lapses."""
+        """Wait for the command, forward signals, and kill it when the lease expires."""
         for wanted in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
             signal.signal(wanted, lambda got, _: process.send_signal(got))
         while True:
@@ -129,14 +130,14 @@ class LaunchedRank:
         now = time.monotonic()
         try:
             self._lease.update(now)
-        except FileNotFoundError:  # the end of the job
+        except FileNotFoundError:  # the file is removed when the job ends
             return False
-        except OSError:  # out of reach: what was granted last counts
+        except OSError:  # cannot be reached: the last renewal counts
             pass
         return now < self._lease.until
 
     def _new_signals(self) -> list[int]:
-        """Return the signals that were asked for since the last call."""
+        """Return the numbers of the signals requested since the last call."""
         try:
             lines = (self._folder / LEASE).read_text().split()
         except OSError:
@@ -147,7 +148,7 @@ class LaunchedRank:
 
 
 def main(folder: str) -> None:
-    """Be a rank; everything it started ends with it."""
+    """Run one rank and exit with its code; kill everything that it started."""
     process_control.name_process("hpo-rank")
     if os.getpgrp() != os.getpid():
         os.setpgid(0, 0)

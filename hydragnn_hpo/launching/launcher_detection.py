@@ -1,8 +1,8 @@
-"""Rank and world size under srun, mpiexec, PALS, Open MPI or torchrun, and a share of the cores.
+"""Rank and world size under srun, mpiexec, PALS, Open MPI or torchrun, and the rank's cores.
 
-Sources: srun(1), "Output environment variables"; MPICH's hydra, seen: PMI_RANK, PMI_SIZE,
+Sources: srun(1), "Output environment variables"; MPICH's hydra, observed: PMI_RANK, PMI_SIZE,
 MPI_LOCALRANKID, MPI_LOCALNRANKS; Open MPI FAQ, "Running MPI jobs", environment variables; pals.h of
-HPE's PALS, which hands PMI_SIZE on; torchrun's documentation. Checked 2026-11-21.
+HPE's PALS, which also sets PMI_SIZE; torchrun's documentation. Checked 2026-11-21.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ from hydragnn_hpo.launching.slurm_allocation import expand_hosts
 
 @dataclass(frozen=True)
 class LauncherVariables:
-    """Names of a launcher's variables; of several in one text the first that is set counts."""
+    """Names of a launcher's variables; of several names in a text, the first that is set counts."""
 
     launcher: str
     rank: str
@@ -26,7 +26,7 @@ class LauncherVariables:
     local: str
     local_world: str
     only_with: str = ""
-    """Counts only where this is set too: a batch script has the others without being a step."""
+    """Variable that must be set too: a batch script has the others without being a job step."""
 
 
 LAUNCHERS = (
@@ -54,15 +54,15 @@ LAUNCHERS = (
         only_with="SLURM_STEP_ID",
     ),
 )
-"""Innermost first: an mpiexec may run inside a step of Slurm, which then has other ranks."""
+"""Innermost first: an mpiexec may run inside a Slurm step, whose ranks are then different ones."""
 
 _TORCH = LauncherVariables(
     "the environment", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"
 )
 RANK_VARIABLES = tuple(each.rank for each in (_TORCH, *LAUNCHERS))
-"""A process without any of these in its environment is no rank."""
+"""A process with none of these in its environment is not a rank."""
 _OURS = ("TORCHELASTIC_RUN_ID", "HYDRAGNN_HPO_JOB")
-"""Set by torchrun and our agents, which start ranks themselves, whatever they run in."""
+"""Set by torchrun and by agents: they start the ranks, even inside another launcher."""
 
 OF_A_RANK = (
     *("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_STEP_ID", "SLURM_STEPID"),
@@ -74,13 +74,13 @@ OF_A_RANK = (
     *("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
     *("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
 )
-"""What a process that starts ranks of its own must not hand on: an MPI program below it would take
-itself for a rank of the agents' launcher."""
+"""Variables that a process must remove before it starts its own ranks: otherwise an MPI program
+among them would consider itself a rank of the launcher that started the agents."""
 
 
 @dataclass(frozen=True)
 class LauncherInfo:
-    """A rank among others, as one launcher knows it."""
+    """Rank and world size of this process according to one launcher."""
 
     launcher: str
     rank: int
@@ -99,7 +99,7 @@ def _number(names: str, environment: Mapping[str, str]) -> int | None:
 
 
 def _read(names: LauncherVariables, environment: Mapping[str, str]) -> LauncherInfo | None:
-    """Return what one launcher says; None where it did not start us."""
+    """Return what one launcher's variables say; None if it did not start this process."""
     if names.only_with and names.only_with not in environment:
         return None
     rank = _number(names.rank, environment)
@@ -121,7 +121,7 @@ def rank_of_launcher(environment: Mapping[str, str]) -> int:
     """Return the rank that the innermost launcher gave this process.
 
     Raises:
-        ConfigError: none started it, or what it says makes no sense.
+        ConfigError: no launcher started it, or the variables are inconsistent.
     """
     for names in LAUNCHERS:
         if (info := _read(names, environment)) is not None:
@@ -130,10 +130,12 @@ def rank_of_launcher(environment: Mapping[str, str]) -> int:
 
 
 def detect_launcher(environment: Mapping[str, str]) -> LauncherInfo | None:
-    """Return our place among ranks that need not meet, whoever started them; None for one alone.
+    """Return rank and world size of this process under any launcher; None for a single process.
+
+    The ranks need not have a rendezvous.
 
     Raises:
-        ConfigError: what a launcher says makes no sense.
+        ConfigError: the variables of a launcher are inconsistent.
     """
     infos = (_read(names, environment) for names in (_TORCH, *LAUNCHERS))
     info = next(filter(None, infos), None)
@@ -144,17 +146,17 @@ def detect_launcher(environment: Mapping[str, str]) -> LauncherInfo | None:
 
 
 def torchrun_environment(environment: Mapping[str, str], *, parent: int) -> dict[str, str]:
-    """Return what torchrun would have set, where another launcher started us.
+    """Return the variables that torchrun would have set, if another launcher started this process.
 
     Args:
         environment: of this process.
         parent: pid of the process that started this one, the same for all ranks of a host.
 
     Returns:
-        What to add to the environment; nothing for a rank alone, and where all is said.
+        Variables to add to the environment; none for a single rank, or if they are set already.
 
     Raises:
-        ConfigError: two launchers contradict each other, or none says where to meet.
+        ConfigError: two launchers contradict each other, or none gives a rendezvous address.
     """
     torchrun = _read(_TORCH, environment)
     if torchrun and any(name in environment for name in _OURS):
@@ -209,7 +211,7 @@ def _tasks_here(environment: Mapping[str, str]) -> int | None:
 
 
 def _port(environment: Mapping[str, str], parent: int, one_host: bool) -> int:
-    """Return a port that all ranks of a launch derive alike, and other launches hardly ever."""
+    """Return a port that is the same in all ranks of a launch and probably unique to it."""
     names = ("SLURM_JOB_ID", "SLURM_STEP_ID", "PALS_APID", "PMIX_NAMESPACE")
     known = [environment.get(name, "") for name in names]
     text = "/".join([*known, str(parent) if one_host and not any(known[1:]) else ""])
@@ -226,13 +228,13 @@ def own_cores(
     """Return the share of a host's cores that one rank may use.
 
     Args:
-        mask: cores that it may use, as its launcher left them.
-        on_host: cores that all its ranks of the host may use together.
-        local: its number on the host, from 0.
-        local_world: ranks on the host.
+        mask: cores that its launcher allows it to use.
+        on_host: number of cores that all ranks of the launch on this host may use.
+        local: number of the rank on the host, from 0.
+        local_world: number of ranks on the host.
 
     Returns:
-        Threads to use, and the cores to bind them to; none where its launcher has bound it.
+        Number of threads, and the cores to bind to; empty if its launcher has bound it already.
     """
     share = max(1, min(len(mask), on_host // local_world))
     if len(mask) < on_host or local_world == 1:
@@ -242,9 +244,9 @@ def own_cores(
 
 
 def bind_threads(environment: MutableMapping[str, str], info: LauncherInfo) -> None:
-    """Bind this process to its share, and say so in the environment; before torch is imported.
+    """Bind this process to its cores, and set OMP_NUM_THREADS; call it before torch is imported.
 
-    What a person or torchrun has said of threads counts.
+    If OMP_NUM_THREADS is set, by a person or torchrun, nothing is changed.
     """
     if THREADS in environment or info.local is None or not info.local_world:
         return
@@ -257,7 +259,7 @@ def bind_threads(environment: MutableMapping[str, str], info: LauncherInfo) -> N
 
 
 def _on_host(environment: Mapping[str, str], least: int) -> int:
-    """Count the cores of our launch on this host: Slurm says it, others hand their own mask on."""
+    """Count this launch's cores on this host: by Slurm's variable, else by the parent's mask."""
     cores = environment.get("SLURM_CPUS_ON_NODE", "")
     if "SLURM_STEP_ID" in environment and cores.isdigit():
         return max(int(cores), least)

@@ -1,14 +1,14 @@
 """The encrypted link between the controller and its agents: ZeroMQ with CURVE.
 
-The controller binds a ROUTER socket to one address of its own; each agent connects a DEALER socket.
-Both prove themselves by keys that were made for the run and lie in ``RUN/controller/keys.json``
-(mode 0600, in a folder of mode 0700): a connection without them ends in its handshake, and all
-traffic is encrypted. On a shared file system the keys are as safe as its other private files are:
-from other users by their mode, not from those who administer a host that mounts it.
+The controller binds a ROUTER socket to one address of its host; each agent connects a DEALER
+socket. Both sides authenticate with keys that were generated for the run and are stored in
+``RUN/controller/keys.json`` (mode 0600, in a folder of mode 0700). A connection without these keys
+fails in its handshake, and all traffic is encrypted. On a shared file system the file mode protects
+the keys from other users, but not from the administrators of a host that mounts the file system.
 
-ZeroMQ connects again by itself, but does not say whether something was lost meanwhile. So each
-message carries its number, and one that is missing ends the conversation: the agent begins another,
-and both sides say what they know (``Hello``, ``Welcome``).
+ZeroMQ reconnects by itself but does not report whether messages were lost. So each message carries
+a sequence number, and a missing number ends the conversation: the agent starts a new one, in which
+both sides exchange what they know (``Hello``, ``Welcome``).
 """
 
 import contextlib
@@ -35,25 +35,25 @@ from hydragnn_hpo.launching.protocol import HostsLeave, News, Order, Restart
 logger = logging.getLogger(__name__)
 
 FOLDER = "controller"
-"""Folder of a run directory with the controller's own files."""
+"""Name of the folder in a run directory that holds the controller's files."""
 
 ADDRESS = "HYDRAGNN_HPO_CONTROLLER"
-"""Environment of an agent: the path of the file with the controller's address."""
+"""Environment variable of an agent: path of the file with the controller's address."""
 
 _NUMBER = struct.Struct("!Q")
 _LARGEST = 1 << 28
-"""Bytes of the largest message."""
+"""Size limit of one message in bytes."""
 
 _BACKLOG = 4096
 _HANDSHAKE_MS = 30_000
-"""Time for a new connection to prove itself, among thousands that come at once: where it is too
-short for all of them, all of them try again, and none gets in."""
+"""Time limit of a CURVE handshake. Thousands of agents may connect at the same time: if the limit
+is too short, every handshake times out and is retried, and no agent ever connects."""
 
 _QUEUED_ORDERS = 10_000
-"""Orders that wait for one agent to read; beyond, they are dropped, and it says ``Hello`` again."""
+"""Orders queued for one agent; further ones are dropped, and the agent sends ``Hello`` again."""
 
 _AT_ONCE = 10_000
-"""Messages read between two looks at the clock."""
+"""Most messages that one call of ``ControllerLink.receive`` reads."""
 
 _LAST_WORDS_MS = 1000
 _RECONNECT_MS = (100, 2000)
@@ -70,29 +70,29 @@ class Keys(msgspec.Struct, frozen=True):
 
 
 class ControllerAddress(msgspec.Struct, frozen=True):
-    """Where the controller of a run listens, and who it is."""
+    """Where the controller of a run listens, and which controller it is."""
 
     address: str
     port: int
     epoch: int
-    """Number of the controller, one above its predecessor's."""
+    """Number of the controller: one more than that of the previous controller."""
 
     lease_seconds: float
     run: str
     """Tag of the run, see ``process_control.run_tag``."""
 
     allocation: str = ""
-    """Whose hosts are the controller's own; empty where no others can come."""
+    """Allocation that the controller runs in; empty if hosts of other allocations cannot join."""
 
     version: str = hydragnn_hpo.__version__
     has_foreign_hosts: bool = False
-    """Whether hosts of other allocations have come."""
+    """Whether hosts of other allocations have joined."""
 
     def write(self, run_dir: Path) -> None:
-        """Write it where agents look for it.
+        """Write the address to the file that agents read.
 
         Raises:
-            StorageError: it cannot be written.
+            StorageError: the file cannot be written.
         """
         write_text(address_file(run_dir), msgspec.json.encode(self).decode())
 
@@ -103,10 +103,10 @@ def address_file(run_dir: Path) -> Path:
 
 
 def read_address(run_dir: Path) -> ControllerAddress | None:
-    """Return the address of a run's controller, or of the last one; None if there was none.
+    """Return the address of a run's current or last controller; None if there was none.
 
     Raises:
-        StorageError: it cannot be read.
+        StorageError: the file cannot be read.
     """
     path = address_file(run_dir)
     try:
@@ -118,7 +118,7 @@ def read_address(run_dir: Path) -> ControllerAddress | None:
 
 
 def _read_door_file(run_dir: Path) -> ControllerAddress | None:
-    """Return what a controller of before CURVE left: its agents must be gone before jobs start."""
+    """Return what a version without CURVE left; its agents must end before jobs start."""
     try:
         content = json.loads((run_dir / FOLDER / "door.json").read_text())
         epoch, lease_seconds = int(content["epoch"]), float(content["lease_seconds"])
@@ -128,16 +128,16 @@ def _read_door_file(run_dir: Path) -> ControllerAddress | None:
 
 
 def remove_address(run_dir: Path) -> None:
-    """Remove the address of a controller that ends."""
+    """Remove the address file when the controller ends."""
     address_file(run_dir).unlink(missing_ok=True)
     (run_dir / FOLDER / "door.json").unlink(missing_ok=True)
 
 
 def find_keys(run_dir: Path) -> Keys:
-    """Return the keys of a run; make them if it has none.
+    """Return the keys of a run; generate them if there are none.
 
     Raises:
-        StorageError: they cannot be read or written.
+        StorageError: the keys cannot be read or written.
     """
     path = run_dir / FOLDER / "keys.json"
     with storage(path):
@@ -145,7 +145,7 @@ def find_keys(run_dir: Path) -> Keys:
         if not path.exists():
             server, agent = zmq.curve_keypair(), zmq.curve_keypair()
             made = Keys(*(key.decode() for key in (*server, *agent)))
-            write_text(path, msgspec.json.encode(made).decode())  # made by mkstemp: 0600
+            write_text(path, msgspec.json.encode(made).decode())  # mode 0600, from mkstemp
     return read_keys(run_dir)
 
 
@@ -153,7 +153,7 @@ def read_keys(run_dir: Path) -> Keys:
     """Return the keys of a run.
 
     Raises:
-        StorageError: they are missing or damaged.
+        StorageError: the keys are missing or damaged.
     """
     path = run_dir / FOLDER / "keys.json"
     with storage(path):
@@ -166,41 +166,41 @@ def read_keys(run_dir: Path) -> Keys:
 
 @dataclass
 class _Peer:
-    """One conversation with an agent."""
+    """Message counts of one conversation with an agent."""
 
     sent: int = 0
     received: int = 0
 
 
 class _OneKey:
-    """Tells the authenticator which client may connect."""
+    """Credentials provider of the authenticator: accepts one public key."""
 
     def __init__(self, public: str) -> None:
         self._allowed = public.encode()
 
     def callback(self, domain: str, key: bytes) -> bool:
-        """Check whether a client's public key is the one of this run's agents."""
+        """Check whether a client's public key is that of this run's agents."""
         return key == self._allowed
 
 
 class BrokenPeer(msgspec.Struct, frozen=True):
-    """What ``ControllerLink.receive`` returns for a conversation that cannot go on."""
+    """Yielded by ``ControllerLink.receive`` when a conversation with an agent has failed."""
 
     reason: str
 
 
 class ControllerLink:
-    """The controller's end: one socket for all agents, which are known by their identities."""
+    """The controller's end: one socket for all agents, told apart by their ZeroMQ identities."""
 
     def __init__(self, address: str, keys: Keys) -> None:
         """Listen on any free port.
 
         Args:
-            address: of loopback or of the private fabric; never all interfaces.
-            keys: of the run.
+            address: of the loopback interface or the private network; never all interfaces.
+            keys: keys of the run.
 
         Raises:
-            JobError: the address is not one of this host's, or means all of them.
+            JobError: the address does not belong to this host, or means all interfaces.
         """
         if address in ("", "*", "0.0.0.0", "::"):
             raise JobError("the controller listens on one interface only: name its address.")
@@ -216,7 +216,7 @@ class ControllerLink:
         self._socket.curve_server = True
         self._socket.curve_publickey = keys.server_public.encode()
         self._socket.curve_secretkey = keys.server_secret.encode()
-        self._socket.router_handover = True  # an agent that connects again finds its queue
+        self._socket.router_handover = True  # an agent that reconnects gets its queue back
         self._socket.set(zmq.BACKLOG, _BACKLOG)
         self._socket.set(zmq.HANDSHAKE_IVL, _HANDSHAKE_MS)
         self._socket.set(zmq.MAXMSGSIZE, _LARGEST)
@@ -233,7 +233,7 @@ class ControllerLink:
             ) from error
 
     def send(self, peer: bytes, message: Order) -> None:
-        """Send a message to an agent; what cannot be delivered is settled by its next ``Hello``."""
+        """Send a message to an agent; its next ``Hello`` makes up for one that is not delivered."""
         known = self._peers.get(peer)
         if known is None:
             return
@@ -243,11 +243,11 @@ class ControllerLink:
             self._socket.send_multipart([peer, _NUMBER.pack(known.sent), body], zmq.NOBLOCK)
 
     def receive(self, seconds: float) -> Iterator[tuple[bytes, News | BrokenPeer]]:
-        """Yield the messages that have come, waiting at most ``seconds`` for the first.
+        """Yield the messages that have arrived; wait at most ``seconds`` for the first.
 
         Yields:
-            Identity of the agent, and its message. A conversation begins with a message numbered 1;
-            one with a gap or nonsense in it ends with a ``BrokenPeer``.
+            Identity of the agent, and its message. A conversation starts with message number 1.
+            A missing number or an unreadable message ends it with a ``BrokenPeer``.
         """
         if not self._socket.poll(_milliseconds(seconds)):
             return
@@ -283,7 +283,7 @@ class ControllerLink:
     def _restart(
         self, identity: bytes, known: _Peer | None
     ) -> Iterator[tuple[bytes, News | BrokenPeer]]:
-        """Have an agent begin again whose messages were lost, or which knew another controller."""
+        """Restart the conversation of an agent that lost messages or knew another controller."""
         self._peers.setdefault(identity, _Peer())
         self.send(identity, Restart())
         if known:
@@ -291,16 +291,16 @@ class ControllerLink:
         self.forget(identity)
 
     def received(self, peer: bytes) -> int:
-        """Return how many messages of an agent were read."""
+        """Return the number of messages read in the current conversation with an agent."""
         known = self._peers.get(peer)
         return known.received if known else 0
 
     def forget(self, peer: bytes) -> None:
-        """End a conversation; a further message of it is answered by ``Restart``."""
+        """End a conversation; ``Restart`` answers any further message of it."""
         self._peers.pop(peer, None)
 
     def close(self) -> None:
-        """Stop listening; what was sent last still has a moment to go out."""
+        """Stop listening; queued messages have one more second to be sent."""
         self._socket.close()
         self._authenticator.stop()
         self._context.term()
@@ -312,15 +312,15 @@ class AgentLink:
     def __init__(
         self, to: ControllerAddress, keys: Keys, context: zmq.Context[Any] | None = None
     ) -> None:
-        """Connect; what is sent waits until the controller is there.
+        """Connect; messages are queued until the controller can be reached.
 
         Args:
-            to: the controller.
-            keys: of the run.
-            context: shared with other links of this process; one of its own if left out.
+            to: address of the controller.
+            keys: keys of the run.
+            context: ZeroMQ context shared with other links; created and owned if omitted.
         """
         self.broken = False
-        """Whether messages were lost: another conversation has to begin."""
+        """Whether messages were lost, so that a new conversation must be started."""
 
         self._sent = self._received = 0
         self._unread: list[tuple[int, int]] = []
@@ -341,16 +341,16 @@ class AgentLink:
         self._socket.connect(f"tcp://{to.address}:{to.port}")
 
     def fileno(self) -> int:
-        """Return a descriptor that becomes readable when something may have come.
+        """Return a descriptor that becomes readable when a message may have arrived.
 
-        Sending may consume that: call ``receive`` after each ``send`` where it is waited for.
+        ``send`` may clear that state: after each ``send``, call ``receive`` before waiting on it.
         """
         return self._socket.fileno()
 
     def wait(self, seconds: float, sockets: Sequence[FramedSocket[Any]] = ()) -> None:
-        """Wait at most ``seconds`` until a message or one of some sockets can be read.
+        """Wait at most ``seconds`` until a message has arrived or one of ``sockets`` is readable.
 
-        What waited to be sent over the sockets goes out meanwhile.
+        Data queued on ``sockets`` is sent meanwhile.
         """
         poller = zmq.Poller()
         poller.register(self._socket, zmq.POLLIN)
@@ -362,14 +362,14 @@ class AgentLink:
                 opened[ready].flush()
 
     def send(self, message: News) -> None:
-        """Send a message, now or once the controller can be reached."""
+        """Send a message; it is queued while the controller cannot be reached."""
         self._sent += 1
         body = msgspec.msgpack.encode(message)
         self._unread.append((self._sent, len(body)))
         self._socket.send_multipart([_NUMBER.pack(self._sent), body], zmq.NOBLOCK)
 
     def receive(self) -> list[Order]:
-        """Return the messages that have come; sets ``broken`` when one is missing."""
+        """Return the messages that have arrived; set ``broken`` if one is missing or unreadable."""
         messages: list[Order] = []
         while not self.broken:
             try:
@@ -389,19 +389,19 @@ class AgentLink:
         return messages
 
     def acknowledge(self, received: int) -> None:
-        """Note how many messages the controller has read."""
+        """Note that the controller has read the first ``received`` messages."""
         self._unread = [sent for sent in self._unread if sent[0] > received]
 
     @property
     def unread(self) -> int:
-        """Bytes that the controller has not said to have read."""
+        """Bytes sent in messages that the controller has not acknowledged."""
         return sum(size for _, size in self._unread)
 
     def close(self, last_words: bool = False) -> None:
         """End the conversation.
 
         Args:
-            last_words: wait a moment for what was sent last to go out.
+            last_words: wait up to one second until queued messages are sent.
         """
         self._socket.close(_LAST_WORDS_MS if last_words else 0)
         if not self._shares_context:
@@ -409,15 +409,15 @@ class AgentLink:
 
 
 def announce_leaving(run_dir: Path, hosts: Sequence[str], ends_at: float) -> None:
-    """Send the controller of a run word that some hosts are taken from it.
+    """Notify the controller of a run that it will lose some hosts.
 
     Args:
-        run_dir: of the run.
-        hosts: their ids.
-        ends_at: when, in seconds since the epoch.
+        run_dir: directory of the run.
+        hosts: ids of the hosts.
+        ends_at: when they leave, in seconds since the epoch.
 
     Raises:
-        StorageError: its address or the keys cannot be read.
+        StorageError: the controller's address or the keys cannot be read.
     """
     address = read_address(run_dir)
     if address is not None and address.port:
@@ -431,6 +431,6 @@ def _milliseconds(seconds: float) -> int:
 
 
 def _keep_alive(link: zmq.Socket[bytes]) -> None:
-    """Have the kernel notice a peer whose host is gone, and free what belongs to it."""
+    """Enable TCP keepalive, so that the kernel closes connections to hosts that are gone."""
     link.set(zmq.TCP_KEEPALIVE, 1)
     link.set(zmq.TCP_KEEPALIVE_IDLE, _KEEPALIVE_SECONDS)

@@ -1,7 +1,7 @@
-"""Processes: what the Linux kernel promises about them, and those that an earlier life left.
+"""Process control on Linux: death signals, names, and processes that an earlier run left behind.
 
-``python -P -m hydragnn_hpo.launching.process_control PARENT SIGNAL PROGRAM ARG...`` becomes a
-program that dies with its parent, see ``tethered``.
+``python -P -m hydragnn_hpo.launching.process_control PARENT SIGNAL PROGRAM ARG...`` executes
+a program that dies with its parent, see ``tethered``.
 """
 
 import contextlib
@@ -31,24 +31,25 @@ def _prctl(option: int, value: int | bytes) -> None:
 
 
 def die_with_parent(parent: int, number: int = signal.SIGKILL) -> None:
-    """Get a signal when the *thread* that started this process ends, however it ends."""
+    """Have the kernel signal this process when the *thread* that started it ends for any reason."""
     _prctl(_SET_PDEATHSIG, number)
-    if os.getppid() != parent:  # it died before the promise was made
+    if os.getppid() != parent:  # the parent died before the call
         os._exit(99)
 
 
 _MODULE = "hydragnn_hpo.launching.process_control"
-"""Written out: this file is ``__main__`` where it runs."""
+"""Written out because ``__name__`` is ``__main__`` when this file runs."""
 
 _NOT_FOUND = 127
-"""Exit code of a program that cannot be executed, as shells have it."""
+"""Exit code for a program that cannot be executed, as in shells."""
 
 
 def tethered(argv: Sequence[str], number: int = signal.SIGKILL) -> list[str]:
     """Return the argv of a program that gets a signal when the calling *thread* ends.
 
-    A promise about one's own death is made by the process itself. Making it between ``fork`` and
-    ``exec`` would run Python in the fork of a process that has threads, which may hang.
+    Only the process itself can request its death signal. Requesting it between ``fork`` and
+    ``exec`` would run Python in the fork of a process with threads, which may hang; so an
+    interpreter requests it and then executes the program.
     """
     return [sys.executable, "-P", "-m", _MODULE, str(os.getpid()), str(int(number)), *argv]
 
@@ -69,14 +70,14 @@ def adopt_orphans(adopt: bool) -> None:
 
 
 def name_process(name: str) -> None:
-    """Set the name that ``ps`` and ``top`` show, 15 characters."""
+    """Set the name that ``ps`` and ``top`` show, cut to 15 bytes."""
     _prctl(_SET_NAME, name.encode()[:15])
 
 
 def end_group() -> None:
-    """Kill all other processes of our process group, and what they start meanwhile.
+    """Kill all other processes of this process group, also those started meanwhile.
 
-    Returns after two seconds at the latest: a device or file system may hold some of them.
+    Returns after two seconds at the latest: a device or file system may block some of them.
     """
     own, group = os.getpid(), os.getpgrp()
     for _ in range(200):
@@ -90,25 +91,25 @@ def end_group() -> None:
 
 
 RUN = "HYDRAGNN_HPO_RUN"
-"""Names the run directory: agents, zygotes, ranks and their children carry it."""
+"""Variable with the run's tag, in agents, zygotes (fork servers), ranks and their children."""
 
 AGENT = "HYDRAGNN_HPO_AGENT"
-"""Names one life of one agent, and all it started."""
+"""Variable with the unique name of an agent process, in it and in all that it started."""
 
 HOST = "HYDRAGNN_HPO_HOST"
-"""Names run and host, ``RUN@HOST``: virtual hosts share one table of processes."""
+"""Variable with run and host as ``RUN@HOST``, since virtual hosts share a process table."""
 
 ZYGOTE = "HYDRAGNN_HPO_ZYGOTE"
-"""Names one life of one zygote, and all it forked."""
+"""Variable with the unique name of a zygote process, in it and in all that it forked."""
 
 
 def run_tag(run_dir: Path) -> str:
-    """Return the tag of a run directory, the same however the path is written."""
+    """Return the tag of a run directory, the same for all spellings of its path."""
     return hashlib.sha256(os.fsencode(run_dir.resolve())).hexdigest()[:20]
 
 
 def _own_line() -> set[int]:
-    """This process and its ancestors, which are never strays."""
+    """Return the pids of this process and its ancestors, which must not be killed."""
     line = set()
     pid = os.getpid()
     while pid > 0:
@@ -118,12 +119,14 @@ def _own_line() -> set[int]:
 
 
 def find_tagged(variable: str, value: str, *also: str) -> list[int]:
-    """Return the processes that carry ``variable=value``, without this one and its ancestors.
+    """Return the pids of processes with ``variable=value`` in their environment.
+
+    This process and its ancestors are left out.
 
     Args:
-        variable: name.
+        variable: name of the variable.
         value: its value.
-        also: further ``NAME=VALUE`` that they carry.
+        also: further ``NAME=VALUE`` that must be in their environment.
     """
     wanted = {word.encode() for word in (f"{variable}={value}", *also)}
     spared = _own_line()
@@ -138,16 +141,16 @@ def find_tagged(variable: str, value: str, *also: str) -> list[int]:
 
 
 def end_tagged(variable: str, value: str, *also: str, seconds: float = 10.0) -> list[int]:
-    """Kill the processes that carry ``variable=value`` and wait until they are gone.
+    """Kill the processes that ``find_tagged`` returns, and wait until they have ended.
 
     Args:
-        variable: name.
+        variable: name of the variable.
         value: its value.
-        also: further ``NAME=VALUE`` that they carry.
+        also: further ``NAME=VALUE`` that must be in their environment.
         seconds: how long to try.
 
     Returns:
-        The processes that were found.
+        Pids of the killed processes, ascending.
 
     Raises:
         JobError: some were still there after ``seconds``.
@@ -169,17 +172,17 @@ def end_tagged(variable: str, value: str, *also: str, seconds: float = 10.0) -> 
 
 
 def host_tag(tag: str, host: str) -> str:
-    """Return the tag of all lives of the agent of one host, and all they started."""
+    """Return the value of ``HOST`` for all agents of one host and all that they started."""
     return f"{tag}@{host}"
 
 
 def find_orphans(tag: str) -> list[int]:
-    """Return the processes of a run that are alive, see ``run_tag``."""
+    """Return the pids of a run's processes on this host; ``tag`` is its ``run_tag``."""
     return find_tagged(RUN, tag)
 
 
 def end_orphans(tag: str) -> list[int]:
-    """Kill the processes of a run and wait until they are gone."""
+    """Kill a run's processes on this host, wait, and return their pids; see ``end_tagged``."""
     return end_tagged(RUN, tag)
 
 

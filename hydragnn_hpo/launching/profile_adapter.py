@@ -1,6 +1,7 @@
 """Translate a machine's profile into what agents and launchers need to start ranks.
 
-Apart from ``slots``, which agents load: profiles need pydantic, which no agent imports.
+This is separate from ``slots``, which agents import: profiles need pydantic, and agents must not
+import it.
 """
 
 from hydragnn_hpo.config import (
@@ -14,14 +15,16 @@ from hydragnn_hpo.launching.protocol import HostProfile
 from hydragnn_hpo.launching.slots import Layout
 
 UNKNOWN = SiteConfig()
-"""Of a machine that no profile describes."""
+"""Settings of a machine without a profile."""
 
 
 def site_of(machine: MachineConfig) -> SiteConfig:
-    """Return what is known of how a campaign's machine is used; nothing if it names no profile.
+    """Return the profile of a campaign's machine; ``UNKNOWN`` if it names none.
+
+    ``machine.interface`` replaces the interfaces of the profile.
 
     Raises:
-        ConfigError: there is no such profile, or it is wrong.
+        ConfigError: the profile does not exist or is invalid.
     """
     site: SiteConfig = UNKNOWN if machine.profile is None else find_profile(machine.profile)
     if machine.interface is None:
@@ -30,7 +33,7 @@ def site_of(machine: MachineConfig) -> SiteConfig:
 
 
 def layout_of(site: SiteConfig) -> Layout:
-    """Return what a host needs to know of its own inside to find its slots."""
+    """Return the slots, cores and devices of a host according to its profile."""
     layout = site.layout
     slots = site.slots_per_host if isinstance(site, ProfileConfig) else 0
     return Layout(
@@ -43,5 +46,5 @@ def layout_of(site: SiteConfig) -> Layout:
 
 
 def host_profile_of(site: SiteConfig) -> HostProfile:
-    """Return what agents are told of their hosts."""
+    """Return the part of a profile that agents receive in ``Welcome``."""
     return HostProfile(tuple(site.interfaces), site.scratch, layout_of(site))

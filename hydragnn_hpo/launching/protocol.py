@@ -1,12 +1,13 @@
-"""What agents and the controller say to each other, and how the host's own processes do.
+"""Messages between the controller and its agents, and between an agent and its fork server.
 
-Every message is a MessagePack array behind its type's name, decoded into one of these types: what
-does not fit is refused by ``link.py`` before anything acts on it. A change of meaning raises
-``VERSION``: agents are of the controller's own software, and others are sent away.
+Each message is a MessagePack array: the name of its type, then the fields. ``link.py`` decodes it
+into that type and rejects anything that does not match. ``VERSION`` increases whenever a message
+changes its meaning; the controller rejects agents of another version.
 
-A conversation begins with ``Hello``, answered by ``Welcome``, and then ``HostSlots``: the host has
-joined. From then on orders go out and news come in, in any order; what a broken connection may have
-lost is settled by the next ``Hello`` and ``Welcome``, which say what each side knows.
+A conversation begins with ``Hello`` from the agent, ``Welcome`` from the controller and
+``HostSlots`` from the agent; then the host has joined. From then on orders and news may be sent in
+any order. The next ``Hello`` and ``Welcome`` make up for messages that a broken connection lost:
+they state what each side knows.
 """
 
 from typing import Any, Literal
@@ -21,26 +22,26 @@ from hydragnn_hpo.rank_requests import Request
 VERSION = 1
 
 _HEARTBEATS = 3
-"""Heartbeats of an agent per lease."""
+"""Number of heartbeats that an agent sends per lease."""
 
 _MOST_BETWEEN_HEARTBEATS = 5.0
-"""Seconds, however long a lease is: the answer also says what the controller has read."""
+"""Upper limit in seconds for long leases: each answer also acknowledges messages."""
 
 
 def heartbeat_seconds(lease_seconds: float) -> float:
-    """Return the time between two heartbeats of an agent."""
+    """Return the time between two heartbeats of an agent, in seconds."""
     return min(lease_seconds / _HEARTBEATS, _MOST_BETWEEN_HEARTBEATS)
 
 
 class ProtocolError(Exception):
-    """A peer sent what makes no sense; its connection is given up."""
+    """A peer sent an inconsistent message; its conversation is ended."""
 
 
 class Rendezvous(Struct, frozen=True):
-    """Where the ranks of a job meet."""
+    """Address and port at which the ranks of a job connect to each other."""
 
     address: str
-    """Of the host of rank 0; empty where ranks know it already."""
+    """Address of the host of rank 0; empty if the ranks' launcher provides it."""
 
     port: int
     interface: str
@@ -48,38 +49,38 @@ class Rendezvous(Struct, frozen=True):
 
 
 class RankStart(Struct, frozen=True):
-    """Environment, cores and folders of one rank."""
+    """Slot, cores, environment and folders of one rank."""
 
     rank: int
     slot: int
     """Number of its slot on its host."""
 
     cores: tuple[int, ...]
-    """What it is bound to; empty leaves it as it is."""
+    """CPU cores to bind it to; if empty, its binding is not changed."""
 
     environment: dict[str, str]
     without: tuple[str, ...]
-    """Names that it must not inherit."""
+    """Names of environment variables that it must not inherit."""
 
     folders: dict[str, str]
-    """Variables that name folders of its own, to be filled in and made on its host, see
-    ``scratch_folders.py``."""
+    """Environment variables and the path templates of its private folders, which are created on its
+    host; see ``scratch_folders.py``."""
 
 
 class HostProfile(Struct, frozen=True):
-    """What the machine's profile says of its hosts."""
+    """What the machine's profile specifies for each host."""
 
     interfaces: tuple[str, ...] = ()
-    """Network interfaces on which hosts meet: the first that is there."""
+    """Network interfaces between hosts; the first one that exists on a host is used."""
 
     scratch: str | None = None
-    """The fastest place for files of a host's own, with variables such as ``$USER`` in it."""
+    """Fastest local folder of a host; may contain variables such as ``$USER``."""
 
     layout: Layout = Layout()
 
 
 class KnownJob(Struct, frozen=True):
-    """A job that an agent has, as a controller must know it that did not start it."""
+    """A job of an agent, described for a controller that did not start it."""
 
     job: str
     slots: tuple[str, ...]
@@ -87,19 +88,19 @@ class KnownJob(Struct, frozen=True):
 
     meet: Rendezvous
     watch: str | None
-    """The file whose records are forwarded; only where rank 0 is."""
+    """File whose records are forwarded; None except on the host of rank 0."""
 
     first_offset: int
-    """Bytes of that file when the job began."""
+    """Size of that file in bytes when the job began."""
 
     pids: tuple[int | None, ...]
-    """Of the ranks on this host, in rank order."""
+    """Process ids of the ranks on this host, in rank order; None for a rank not forked."""
 
     forked: bool
     """Whether all ranks on this host were forked."""
 
     other_hosts: tuple[str, ...] = ()
-    """Hosts without ranks on which the job has processes."""
+    """Hosts without ranks on which the job has child processes."""
 
 
 # -- agent to controller ---------------------------------------------------------------
@@ -110,52 +111,52 @@ class Hello(Struct, frozen=True, tag=True, array_like=True):
 
     protocol: int
     version: str
-    """Of hydragnn-hpo."""
+    """Version of hydragnn-hpo."""
 
     run: str
     """Tag of the run, see ``process_control.run_tag``."""
 
     host: str
     life: str
-    """Names this agent process and all it starts."""
+    """Unique name of this agent process, which also marks all processes it starts."""
 
     jobs: tuple[KnownJob, ...] = ()
 
 
 class HostSlots(Struct, frozen=True, tag=True, array_like=True):
-    """What there is to run on, once processes of an earlier life are gone."""
+    """Slots of the host; sent once all processes of an earlier agent there have ended."""
 
     slots: tuple[Slot, ...]
     address: str
     interface: str
     ends_at: float | None = None
-    """When the allocation of the host ends, in seconds since the epoch; None: never."""
+    """When the allocation of the host ends, in seconds since the epoch; None if never."""
 
 
 class Heartbeat(Struct, frozen=True, tag=True, array_like=True):
-    """The agent lives; answered by ``Lease``."""
+    """The agent is alive; the controller answers with ``Lease``."""
 
     at: float
-    """The agent's monotonic time."""
+    """Monotonic time of the agent, in seconds."""
 
 
 class ForkServerReady(Struct, frozen=True, tag=True, array_like=True):
-    """Ranks start warm from now on."""
+    """The fork server has imported its modules and can fork ranks."""
 
     import_seconds: float
     threads: int
 
 
 class ForkServerLost(Struct, frozen=True, tag=True, array_like=True):
-    """The fork server ended, and all ranks with it; another one is started."""
+    """The fork server ended, and all ranks with it; the agent starts another one."""
 
     code: int
     error: str | None
-    """A sentence when none can start."""
+    """A sentence if no fork server can start, else None."""
 
 
 class PortTaken(Struct, frozen=True, tag=True, array_like=True):
-    """Another process listens at the port of the job; nothing was started."""
+    """Another process listens on the rendezvous port of the job; no rank was started."""
 
     job: str
 
@@ -168,16 +169,16 @@ class JobStarted(Struct, frozen=True, tag=True, array_like=True):
 
 
 class NewRecords(Struct, frozen=True, tag=True, array_like=True):
-    """Lines of the watched file of a job."""
+    """New lines of the watched file of a job."""
 
     job: str
     records: list[dict[str, Any]]
     offset: int
-    """Bytes of the file up to here."""
+    """Position in the file after these lines, in bytes."""
 
 
 class RankEnded(Struct, frozen=True, tag=True, array_like=True):
-    """The first rank of a job here ended, while it has ranks on other hosts too."""
+    """A rank of a job was the first on this host to end; the job has ranks on other hosts."""
 
     job: str
     rank: int
@@ -185,38 +186,38 @@ class RankEnded(Struct, frozen=True, tag=True, array_like=True):
 
 
 class JobEnded(Struct, frozen=True, tag=True, array_like=True):
-    """All ranks of a job on this host are gone; repeated in each conversation until ``Forget``."""
+    """All ranks of a job on this host ended; sent in each conversation until ``ForgetJob``."""
 
     job: str
     codes: dict[int, int]
-    """Exit code of each rank; negative ones are signals."""
+    """Exit code by rank; a negative code is a signal."""
 
     signal_sent: bool
     first: int | None
     error: str | None
     cut_off: bool = False
-    """Whether the host was cut off from its controller, and ended its ranks for that."""
+    """Whether the agent ended the ranks because its controller did not answer."""
 
 
 class CounterReport(Struct, frozen=True, tag=True, array_like=True):
-    """What the host's counters say of the last seconds."""
+    """A sample of the host's counters."""
 
     sample: CounterSample
 
 
 class Farewell(Struct, frozen=True, tag=True, array_like=True):
-    """The agent has ended all it had started, and goes."""
+    """The agent has ended everything that it started, and exits."""
 
 
 class HostsLeave(Struct, frozen=True, tag=True, array_like=True):
-    """The hosts of a foreign allocation leave sooner than their agents know.
+    """Hosts of another allocation leave before the end that their agents reported.
 
-    Sent by whoever holds it, in a conversation of its own without ``Hello``.
+    The process that holds that allocation sends it in a separate conversation, without ``Hello``.
     """
 
     hosts: tuple[str, ...]
     ends_at: float
-    """In seconds since the epoch."""
+    """When they leave, in seconds since the epoch."""
 
 
 News = (
@@ -240,42 +241,42 @@ News = (
 
 
 class Welcome(Struct, frozen=True, tag=True, array_like=True):
-    """The terms on which an agent works for this controller."""
+    """The controller accepts an agent; settings that it must use."""
 
     lease_seconds: float
     preload: tuple[str, ...]
     slots: int | None
-    """How many to offer, 0: all; None: the controller knows them."""
+    """Number of slots to offer, 0: all; None: the controller knows the slots already."""
 
     lanes: int
-    """Slots that share one GPU."""
+    """Number of slots that share one GPU."""
 
     profile: HostProfile
     sample_seconds: float = 0.0
-    """Between two samples of the host's counters; 0: none."""
+    """Seconds between two samples of the host's counters; 0: no samples."""
 
     fenced: bool = True
-    """Whether ranks may run only as long as the controller answers; else as their agent lives."""
+    """Whether ranks must end when the controller stops answering; else only with their agent."""
 
     epoch: int = 0
     """Number of the controller."""
 
     keep: dict[str, int | None] = field(default_factory=dict)
-    """Jobs to go on with, and the offset from which to forward their records; others end."""
+    """Jobs to continue, with the byte offset to forward their records from; others must end."""
 
 
 class Lease(Struct, frozen=True, tag=True, array_like=True):
     """The answer to a heartbeat: ranks may run until ``at`` + ``lease_seconds``."""
 
     at: float
-    """As the heartbeat said."""
+    """``Heartbeat.at`` of the heartbeat that is answered."""
 
     received: int
-    """Messages of this conversation that the controller has read."""
+    """Number of messages in this conversation that the controller has read."""
 
 
 class StartJob(Struct, frozen=True, tag=True, array_like=True):
-    """Run the ranks of a job that belong to this host."""
+    """Start the ranks of a job that are assigned to this host."""
 
     job: str
     target: str
@@ -288,16 +289,16 @@ class StartJob(Struct, frozen=True, tag=True, array_like=True):
     meet: Rendezvous
     ranks: tuple[RankStart, ...]
     other_hosts: tuple[str, ...] = ()
-    """Hosts without ranks on which the job has processes."""
+    """Hosts without ranks on which the job has child processes."""
 
     @property
     def has_peers(self) -> bool:
-        """Check whether ranks of the job live on other hosts too."""
+        """Check whether the job also has ranks on other hosts."""
         return len(self.ranks) < len(self.slots)
 
 
 class StopJob(Struct, frozen=True, tag=True, array_like=True):
-    """SIGTERM now, SIGKILL after ``grace`` seconds."""
+    """Send SIGTERM to the ranks of a job, and SIGKILL after ``grace`` seconds."""
 
     job: str
     grace: float
@@ -318,29 +319,29 @@ class AskRank(Struct, frozen=True, tag=True, array_like=True):
 
 
 class ForgetJob(Struct, frozen=True, tag=True, array_like=True):
-    """The end of the job was read."""
+    """The controller has processed ``JobEnded``; the agent may forget the job."""
 
     job: str
 
 
 class DropJob(Struct, frozen=True, tag=True, array_like=True):
-    """End the job at once and report nothing of it."""
+    """Kill the ranks of a job now; send no more news about it."""
 
     job: str
 
 
 class Goodbye(Struct, frozen=True, tag=True, array_like=True):
-    """End everything and go."""
+    """End everything, send ``Farewell`` and exit."""
 
     reason: str = ""
 
 
 class Restart(Struct, frozen=True, tag=True, array_like=True):
-    """Messages were lost, or this controller does not know you: say ``Hello`` again."""
+    """Messages were lost, or the controller does not know the agent: send ``Hello`` again."""
 
 
 JobOrder = StopJob | PeerEnded | AskRank
-"""Orders about a running job, repeated to agents that may have missed them."""
+"""Orders about a running job; repeated to an agent that may have lost them."""
 
 Order = Welcome | Lease | StartJob | JobOrder | ForgetJob | DropJob | Goodbye | Restart
 
@@ -363,7 +364,7 @@ class SignalJob(Struct, frozen=True, tag=True, array_like=True):
 
 
 class Ping(Struct, frozen=True, tag=True, array_like=True):
-    """Agent to fork server: show that you live."""
+    """Agent to fork server: answer with ``Pong`` to show that it is alive."""
 
 
 ForkOrder = ForkRanks | SignalJob | AskRank | Ping
@@ -376,7 +377,7 @@ class ImportFailed(Struct, frozen=True, tag=True, array_like=True):
 
 
 class RankForked(Struct, frozen=True, tag=True, array_like=True):
-    """Fork server to agent."""
+    """Fork server to agent: a rank was forked."""
 
     job: str
     rank: int
@@ -399,4 +400,4 @@ class Pong(Struct, frozen=True, tag=True, array_like=True):
 ForkNews = ForkServerReady | ImportFailed | RankForked | RankExit | Pong
 
 RankState = Literal["waiting", "sent", "started", "ended"]
-"""How far the ranks of a job on one host are, as the controller knows it."""
+"""State of the ranks of a job on one host, as far as the controller knows."""

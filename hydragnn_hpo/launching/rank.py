@@ -1,4 +1,4 @@
-"""What happens in a forked rank before and after the function it was started for."""
+"""Run one function in a forked rank: set up the process, call the function, exit."""
 
 import contextlib
 import faulthandler
@@ -24,7 +24,7 @@ _RESET = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD, signal.S
 
 
 def reseed(text: str) -> None:
-    """Seed every generator that the fork inherited; jobs seed again for themselves."""
+    """Seed every random generator inherited by the fork; jobs then set their own seeds."""
     value = int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big")
     random.seed(value)
     if numpy := sys.modules.get("numpy"):
@@ -34,7 +34,7 @@ def reseed(text: str) -> None:
 
 
 def _redirect(log: str) -> None:
-    """Append stdout and stderr to the log, read nothing."""
+    """Append stdout and stderr to the log; connect stdin to ``/dev/null``."""
     target = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
@@ -58,7 +58,7 @@ def _bind(cores: Sequence[int]) -> None:
 
 
 def _leave_slot(log: str, error: OSError) -> NoReturn:
-    """End this rank after a while: another one would not find its files either."""
+    """Wait, then end this rank: the wait delays the next attempt, which would fail as well."""
     from hydragnn_hpo.config import FILES_AWAY, FILES_AWAY_SECONDS
 
     sys.stderr.write(f"{log}: cannot be opened ({error.strerror}).\n")
@@ -67,7 +67,7 @@ def _leave_slot(log: str, error: OSError) -> NoReturn:
 
 
 def _become_rank(order: ForkRanks, rank: RankStart, lease: RankLease, requests: int | None) -> None:
-    """Become a process of its own: signals, streams, environment, cores, seeds, lease."""
+    """Set up session, signals, streams, environment, cores, seeds and lease of this process."""
     os.setsid()
     signal.set_wakeup_fd(-1)
     for number in _RESET:
@@ -77,7 +77,7 @@ def _become_rank(order: ForkRanks, rank: RankStart, lease: RankLease, requests: 
     process_control.name_process("hpo-rank")
     try:
         _redirect(order.start.log)
-    except OSError as error:  # it lies in the run directory: no result could be left there either
+    except OSError as error:  # a result could not be written to the run directory either
         _leave_slot(order.start.log, error)
     for name in (*rank.without, REQUESTS):
         os.environ.pop(name, None)
@@ -91,7 +91,7 @@ def _become_rank(order: ForkRanks, rank: RankStart, lease: RankLease, requests: 
 
 
 def _call(target: str, spec: dict[str, Any]) -> int:
-    """Call ``module:function`` and return the exit code it asks for."""
+    """Call ``module:function`` and return its exit code; 1 if it returns no valid one."""
     module, _, function = target.partition(":")
     code = getattr(importlib.import_module(module), function)(spec)
     if isinstance(code, bool) or not isinstance(code, int) or not 0 <= code <= 255:
@@ -108,14 +108,14 @@ def run_rank(
     lease: RankLease,
     requests: int | None,
 ) -> NoReturn:
-    """Be a rank, in a fork that has let go of all that belongs to the fork server; never return.
+    """Run a rank in this process and exit; the fork has closed the fork server's descriptors.
 
     Args:
-        order: what the agent asked for.
-        rank: which of its ranks to be.
-        fork_server: its pid.
-        lease: until when to run.
-        requests: descriptor from which rank 0 reads requests, see ``rank_requests.py``.
+        order: the agent's order to fork the ranks of a job.
+        rank: the rank to run.
+        fork_server: process id of the fork server; the rank dies with it.
+        lease: how long the ranks of this host may run.
+        requests: descriptor from which rank 0 reads requests, see ``rank_requests.py``; or None.
     """
     code = 1
     try:
