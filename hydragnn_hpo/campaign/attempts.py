@@ -295,9 +295,6 @@ class Attempts:
             signal_sent: whether the backend itself sent signals to the ranks.
             error: the backend's message if the job could not run.
             away: hosts of the attempt that were lost, including those without ranks.
-
-        Raises:
-            StorageError: the run directory cannot be reached.
         """
         self._check_run_directory()
         left = self._describe_end(trial, codes, first=first, error=error, away=away)

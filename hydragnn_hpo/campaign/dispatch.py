@@ -121,7 +121,7 @@ class Dispatch:
         self.configs: dict[str, Any] = {}
 
     def settle(self, stats: StoreStats | None, slots: Sequence[Slot]) -> None:
-        """Set up profile and cost model from the data, the slots and earlier campaigns' cost models.
+        """Set up profile and cost model from data, slots and the cost models of earlier campaigns.
 
         What this campaign measured itself comes later from its journal, see ``learn_again``.
         """

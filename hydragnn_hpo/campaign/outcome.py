@@ -26,11 +26,11 @@ DUMP_BYTES = 262_144
 """Bytes read from the end of a log to find the tracebacks of a crashed rank."""
 
 CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT)
-"""Signals that a process causes itself; not SIGKILL, which the kernel sends when memory is short."""
+"""Signals that a process causes itself; not SIGKILL, which the kernel sends if memory is short."""
 
 MAX_CRASHES = 2
-"""Crashes without a checkpoint between them after which a trial fails with a bug. A single crash may
-be a flipped bit; a second one before the next checkpoint is a fault of the program, even if a host
+"""Crashes without a checkpoint between them after which a trial fails with a bug. One crash may be
+a flipped bit; a second one before the next checkpoint is a fault of the program, even if a host
 was lost in between. A training that gets further each time will end."""
 
 OURS = "hydragnn_hpo"

@@ -69,7 +69,7 @@ class SearchWorker:
         results: Sequence[Result],
         pending: Sequence[SearchedValues],
     ) -> None:
-        """Start building the brain in the thread, and replay earlier results and proposals there."""
+        """Start building the brain in its thread, with earlier results and open proposals."""
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="brain")
         self._brain = self._pool.submit(_build, make, results, pending)
         self._proposals: Future[list[SearchedValues]] | None = None
