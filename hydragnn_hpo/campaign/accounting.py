@@ -1,8 +1,8 @@
-"""Where a run's slot-seconds went: training, and what was lost, by cause.
+"""Account for a run's slot-seconds: training, and losses by cause.
 
-Counted from the first placement to the last end of each controller, over all slots that were
-there. Journal events go in one by one, each in constant time, so that a live view can follow.
-Beside it, which trial held which slot; ``history`` has what slots did as bars over time.
+All slots are counted, from the first placement to the last end under each controller. Each journal
+event takes constant time, so that a live view can follow. ``SlotHolders`` records which trial held
+which slot; ``history`` has the use of slots as bars over time.
 """
 
 from collections import Counter, defaultdict, deque
@@ -46,7 +46,7 @@ CHECKPOINT_REASONS = ("paused", "resized", "walltime")
 """Interruptions that write a checkpoint first."""
 
 _OPEN = "open"
-"""Idle slots while nothing waits: ``brain`` if a proposal follows, else ``tail``."""
+"""Idle slots while no trial waits; counted as ``brain`` if a proposal follows, else ``tail``."""
 
 
 Sums = defaultdict[str, float]
@@ -61,11 +61,11 @@ class Utilization:
 
     @property
     def slot_seconds(self) -> float:
-        """All of them."""
+        """Slot-seconds of all causes together."""
         return sum(self.by_cause.values())
 
     def share(self, cause: str) -> float:
-        """Return the share of one cause; 0 before anything ran."""
+        """Return the share of one cause, 0 to 1; 0 before any trial ran."""
         total = self.slot_seconds
         return self.by_cause[cause] / total if total > 0 else 0.0
 
@@ -80,7 +80,7 @@ class Utilization:
 
     @property
     def largest(self) -> str | None:
-        """The cause with the most slot-seconds beside training; None if nothing was lost."""
+        """The cause with the most slot-seconds other than training; None if nothing was lost."""
         lost = {c: seconds for c, seconds in self.by_cause.items() if c != "training"}
         worst = max(lost, key=lambda cause: lost[cause])
         return worst if lost[worst] > 0 else None
@@ -88,38 +88,38 @@ class Utilization:
 
 @dataclass
 class Attempt:
-    """One start of a trial: what it was to do, how far it came, how it ended."""
+    """One attempt of a trial: its placement, progress and end."""
 
     trial: str
     number: int
     until: int
-    """Epochs it was to reach: its rung."""
+    """Epoch that it was to reach: its rung."""
     slots: tuple[str, ...]
     placed: float
-    """Seconds since the epoch, as all times here."""
+    """Time of its placement. All times here are seconds since the Unix epoch."""
     predicted_epoch_seconds: float | None = None
     predicted_seconds: float | None = None
-    """Of the whole attempt, when it was placed."""
+    """Seconds of the whole attempt, predicted at its placement."""
     first_step_seconds: float | None = None
-    """From placed to the first optimizer step, as its ranks measured it."""
+    """Seconds from placement to the first optimizer step, as its ranks measured them."""
     first: float | None = None
-    """When its first step was done."""
+    """When it completed its first optimizer step."""
     trained: float = 0.0
-    """Seconds of its epochs."""
+    """Seconds spent in its epochs."""
     last: float = 0.0
-    """When the last of them was reported."""
+    """When its last epoch was reported."""
     saved: tuple[float, float] | None = None
     """Time of its newest checkpoint, and the seconds of training before it."""
     end: float | None = None
     """When it ended, or the last event of its controller if that died; None while it runs."""
     ended: float | None = None
-    """When a controller noted its end."""
+    """When its end was written to the journal."""
     outcome: str | None = None
     """``completed``, ``stopped``, ``failed``, ``cancelled`` or ``interrupted``."""
     reason: str | None = None
     train_seconds: float | None = None
     score: float | Sequence[float] | None = None
-    """What its trial is ranked by; journals hold several goals as a list."""
+    """Score that its trial is ranked by; journals hold several goals as a list."""
     val_mae: Mapping[str, float | None] = field(default_factory=dict)
     """Validation MAE of each head at its end."""
 
@@ -130,7 +130,7 @@ class Attempt:
 
     @property
     def slots_by_host(self) -> Counter[str]:
-        """How many slots it holds of each host."""
+        """Number of slots that it holds on each host."""
         return Counter(slot.rpartition(":")[0] for slot in self.slots)
 
     @property
@@ -142,18 +142,18 @@ class Attempt:
         """Count an epoch that was reported."""
         if self.first is None:
             self.first = max(self.placed, time - seconds)
-        # The first epoch holds the first step, which is counted as starting up.
+        # The first epoch contains the first step, which counts as start-up.
         self.trained = min(self.trained + seconds, time - self.first)
         self.last = time
 
     def on_checkpoint(self, time: float) -> None:
-        """Note a checkpoint: what was trained before it is not lost."""
+        """Record a checkpoint: the training before it cannot be lost any more."""
         if self.first is not None:
             since = time - max(self.last, self.first)
             self.saved = time, min(self.trained + since, time - self.first)
 
     def on_end(self, event: EndedEvent) -> None:
-        """Note how it ended."""
+        """Record how it ended."""
         self.ended, self.outcome = event["time"], event["outcome"]
         self.reason = event.get("reason")
         self.train_seconds = event.get("train_seconds")
@@ -165,7 +165,7 @@ class Attempt:
 
         Args:
             end: when it ended, or now.
-            died: whether its controller died, and with it the work since its last checkpoint.
+            died: whether its controller died, so that the work since the last checkpoint is lost.
 
         Returns:
             Seconds by cause, keys of ``CAUSES``; they sum to the time from placed to ``end``.
@@ -187,15 +187,15 @@ class Attempt:
 
 @dataclass
 class SlotLedger:
-    """Follows a journal and knows at any time where the slot-seconds went."""
+    """Follows a journal and adds up slot-seconds by cause."""
 
     _sums: Sums = field(default_factory=lambda: Sums(float))
     _loose: Sums = field(default_factory=lambda: Sums(float))
-    """Idle slot-seconds since nothing runs; they count once something is placed again."""
+    """Idle slot-seconds since the last trial ended; added to ``_sums`` at the next placement."""
     running: dict[str, Attempt] = field(default_factory=dict)
     """Attempts that hold slots, by trial."""
     orphans: dict[str, Attempt] = field(default_factory=dict)
-    """Attempts of an earlier controller that the present one has no event of yet."""
+    """Running attempts of an earlier controller without an event of the present one yet."""
     _waiting: set[str] = field(default_factory=set)
     _here: dict[str, int] = field(default_factory=dict)
     """Slots by host."""
@@ -203,12 +203,12 @@ class SlotLedger:
     _busy: Counter[str] = field(default_factory=Counter)
     """Slots that are taken, by host."""
     _idle: int = 0
-    """Slots of hosts that are here and nothing runs on."""
+    """Free slots of present hosts."""
     _idle_away: int = 0
-    """The same of hosts that are away."""
+    """Free slots of hosts that are lost or quarantined."""
     _epoch: int = 0
     time: float = 0.0
-    """Of the last event."""
+    """Time of the last event, in seconds since the Unix epoch."""
     _counting: bool = False
 
     def apply(self, event: JournalEvent) -> None:
@@ -223,12 +223,12 @@ class SlotLedger:
             handler(self, event)
 
     def utilization(self, now: float | None = None, *, more: bool = False) -> Utilization:
-        """Return where the slot-seconds went.
+        """Return the slot-seconds by cause.
 
         Args:
-            now: count up to this time; to the last end, or the last event while trials run, if
-                left out.
-            more: whether trials are still to be proposed: slots that idle now wait for the brain.
+            now: count up to this time; by default to the last end, or to the last event while
+                trials run.
+            more: whether trials are still to be proposed, so that idle slots wait for the brain.
         """
         sums = self._sums.copy()
         if now is not None:
@@ -244,33 +244,33 @@ class SlotLedger:
 
     @property
     def slots(self) -> int:
-        """Slots of the hosts that are here."""
+        """Number of slots of the present hosts."""
         return sum(count for host, count in self._here.items() if host not in self._away)
 
     @property
     def hosts(self) -> tuple[int, int]:
-        """Hosts that are here, and those that were lost or are in quarantine.
+        """Numbers of present and of absent hosts; absent ones are lost or quarantined.
 
         Returns:
-            Number of hosts that are here, number of hosts that are away.
+            Number of present hosts, number of absent hosts.
         """
         return len(self._here) - len(self._away), len(self._away)
 
     @property
     def training_now(self) -> float:
-        """Share of the slots that are here in which something trains now."""
+        """Share of the present slots on which a trial has completed its first step."""
         trains = sum(a.width for a in self.running.values() if a.first is not None)
         return min(1.0, trains / self.slots) if self.slots else 0.0
 
     @property
     def idle(self) -> tuple[str, int, int]:
-        """Why slots are idle now, and how many: of hosts that are here, and that are away.
+        """Cause and number of the slots that are idle now.
 
-        Why is ``held``, or ``open`` until it is known whether another trial follows. Before the
-        first placement of each controller none is counted.
+        The cause is ``held`` while trials wait, else ``open`` until it is known whether another
+        trial follows. Before the first placement of each controller no slot is counted.
 
         Returns:
-            The cause, idle slots of hosts that are here, idle slots of hosts that are away.
+            The cause, idle slots of present hosts, idle slots of absent hosts.
         """
         counted = (self._idle, self._idle_away) if self._counting else (0, 0)
         return "held" if self._waiting else _OPEN, *counted
@@ -289,7 +289,7 @@ class SlotLedger:
 
     @contextmanager
     def _changing(self, hosts: Collection[str]) -> Iterator[None]:
-        """Count some hosts again around a change of them, and only them: there may be thousands."""
+        """Recount the idle slots of some hosts around a change; of all would be too slow."""
         self._count(hosts, -1)
         yield
         self._count(hosts, 1)
@@ -303,7 +303,7 @@ class SlotLedger:
                 self._idle += idle
 
     def _change_controller(self, event: JournalEvent) -> None:
-        """Skip the time between two controllers: trials may run on in it, but none is counted."""
+        """Skip the time between two controllers: it is not counted, even if trials keep running."""
         for attempt in self.running.values():
             attempt.end = self.time
         self.orphans |= self.running
@@ -388,7 +388,7 @@ class SlotLedger:
         self._waiting.discard(event["trial"])
 
     def _added(self, event: AddedEvent) -> None:
-        """Until a person asked for more trials there was nothing left to start."""
+        """Count idle time before the user added trials as ``tail``: no trial was left to start."""
         for sums in (self._sums, self._loose):
             sums["tail"] += sums.pop(_OPEN, 0.0)
 
@@ -432,7 +432,7 @@ _HANDLERS: dict[str, Callable[[SlotLedger, Any], None]] = {
 
 
 REMEMBERED_SECONDS = 600.0
-"""How long past holders of a slot are kept: energy samples come late after a lost connection."""
+"""How long past holders of a slot are kept: after a lost connection, energy samples arrive late."""
 
 
 @dataclass
@@ -444,12 +444,12 @@ class SlotHold:
     ended: float = float("inf")
 
     def seconds(self, begin: float, end: float) -> float:
-        """Return the seconds of it within some time."""
+        """Return the seconds of the hold between two times."""
         return max(0.0, min(self.ended, end) - max(self.begun, begin))
 
 
 class SlotHolders:
-    """Trials that hold each slot, and those that did lately; follows the journal."""
+    """Follows the journal and records which trials hold, or recently held, each slot."""
 
     def __init__(self) -> None:
         """Start with no holders."""
@@ -479,15 +479,15 @@ class SlotHolders:
             hold.ended = time
 
     def find_holders(self, slot: str, begin: float, end: float) -> dict[str, float]:
-        """Return the trials that held a slot in some time, and the seconds of each.
+        """Return how long each trial held a slot between two times.
 
         Args:
             slot: ``host:number``.
-            begin: of the time, in seconds since the epoch.
-            end: of the time, likewise.
+            begin: start of the interval, in seconds since the Unix epoch.
+            end: end of the interval, likewise.
 
         Returns:
-            Seconds within that time by trial; none that is 0.
+            Seconds within the interval by trial; trials with 0 are left out.
         """
         held: defaultdict[str, float] = defaultdict(float)
         for hold in self._holds.get(slot, ()):

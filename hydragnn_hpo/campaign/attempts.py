@@ -1,4 +1,4 @@
-"""Attempts from start to end: jobs go to the backend, their records into the journal."""
+"""Run attempts: start their jobs at the backend, write their records and ends to the journal."""
 
 import contextlib
 import math
@@ -35,16 +35,16 @@ from hydragnn_hpo.search import (
 )
 
 PATIENCE_SECONDS = 15.0
-"""Seconds that interrupted trials get to write their checkpoint."""
+"""Time that interrupted trials have to write their checkpoint."""
 
 WRITERS = 16
-"""Threads that write the files of attempts, so that they wait for the disk at the same time."""
+"""Threads that write the files of attempts, so that slow file systems do not add up."""
 
 LAUNCH_SECONDS = 0.3
-"""Longest time for starts in one turn of the loop."""
+"""Time for starting attempts in one turn of the controller loop."""
 
 REQUESTS: dict[str, Request] = {"resized": "yield", "median": "stop", "curve": "stop"}
-"""What rank 0 is asked for a reason to end; other reasons come as a signal."""
+"""Request sent to rank 0, by reason to end; for other reasons the ranks get a signal."""
 
 
 class Attempts:
@@ -60,34 +60,34 @@ class Attempts:
         *,
         tell: Callable[[Trial], None],
     ) -> None:
-        """Start with none.
+        """Start without attempts.
 
         Args:
             config: the campaign.
             run: its directory.
-            event_store: where all is noted.
-            dispatch: writes orders, learns what trials cost.
-            backend: runs them.
-            tell: is called with each trial that came to rest or failed.
+            event_store: the journal that attempts are recorded in.
+            dispatch: writes the jobs' files and keeps the cost model.
+            backend: runs the jobs.
+            tell: called with each trial that has ended, except for cancelled ones.
         """
         self.config, self.run_dir, self.event_store = config, run, event_store
         self.dispatch, self.backend, self.tell = dispatch, backend, tell
         self.rule = replay_stop_rule(config, event_store)
         self.to_launch: deque[StartTask] = deque()
-        """What was placed and is not started yet."""
+        """Attempts that are placed in the journal but not started yet."""
         self._adopted: set[str] = set()
         self._writers = ThreadPoolExecutor(WRITERS, thread_name_prefix="writer")
         self.started = 0
-        """Attempts that were started."""
+        """Number of attempts that were started."""
         self.trouble: HydraError | None = None
-        """Why the campaign cannot go on, as the disk is full or trials fail alike; else None."""
+        """Why the campaign cannot go on (full disk, repeated equal failures); None if it can."""
         self.files_away_since = math.inf
-        """Since when ranks cannot reach their files, in monotonic time; infinity while they can."""
+        """Monotonic time since which ranks cannot reach their files; infinity while they can."""
         self.news = False
-        """Whether anything that a plan depends on has happened since the last plan."""
+        """Whether anything that planning depends on has changed since the last plan."""
 
     def start_plan(self, plan: Plan) -> None:
-        """Append what was decided to the journal, durably; ``launch`` acts on it."""
+        """Write a plan's starts and resizes durably to the journal; ``launch`` starts them."""
         state = self.event_store.state
         for start in plan.starts:
             trial = state.trials[start.name]
@@ -112,9 +112,12 @@ class Attempts:
         self.event_store.sync()
 
     def launch(self, seconds: float = LAUNCH_SECONDS) -> None:
-        """Start what was decided, for a limited time: thousands of starts must not block the loop.
+        """Start placed attempts for a limited time: thousands of starts must not block the loop.
 
-        A trial that was asked to end meanwhile ends without having started.
+        An attempt that was asked to end before its start ends without having started.
+
+        Args:
+            seconds: time after which the remaining attempts are left for the next call.
         """
         until = time.monotonic() + seconds
         while self.to_launch and time.monotonic() < until:
@@ -129,7 +132,15 @@ class Attempts:
                     self.end(trial)
 
     def ask(self, trial: Trial, reason: str, **values: Any) -> None:
-        """Ask a running trial to end, once; a cancellation, a pause and the clock ask again."""
+        """Ask a running trial to end.
+
+        Reasons in ``REQUESTS`` have no effect if the trial was asked before; others are sent again.
+
+        Args:
+            trial: a running trial.
+            reason: its new ``stop_reason``.
+            values: further fields of the event ``asked``.
+        """
         if trial.stop_reason is not None and reason in REQUESTS:
             return
         if trial.stop_reason is None or reason == "cancelled":
@@ -143,9 +154,9 @@ class Attempts:
             self.backend.stop(trial.job, grace=PATIENCE_SECONDS)
 
     def adopt(self, job: str) -> None:
-        """Adopt a job that a lost controller left running; end it if no trial waits for it.
+        """Adopt a job that a lost controller left running; stop it if no trial runs as this job.
 
-        It may have noted what it was about to ask, and have had no time to ask it.
+        A request to end is sent again: the lost controller may have died before it sent it.
         """
         self._adopted.add(job)
         trial = self._trial_of(job)
@@ -155,10 +166,10 @@ class Attempts:
             self._send_request(trial, trial.stop_reason)
 
     def recover(self, wait: Callable[[], None]) -> None:
-        """Take over what a lost controller left running, or queue it again.
+        """Adopt the attempts that a lost controller left running; end those that are gone.
 
         Args:
-            wait: takes in what happens meanwhile.
+            wait: waits a moment and processes the backend's events.
         """
         for trial in self.event_store.state.with_status("running"):
             folder = self.run_dir.trial(trial.name).attempt(trial.attempt)
@@ -180,9 +191,9 @@ class Attempts:
         """Ask running trials to checkpoint and end, and wait for them for a limited time.
 
         Args:
-            reason: to be noted.
-            spare: hosts; trials on these alone go on.
-            process_events: takes in what happens meanwhile.
+            reason: why, for the journal.
+            spare: hosts; trials that run only on these go on.
+            process_events: waits for events of the backend and processes them.
         """
         state = self.event_store.state
         resting = {t.name for t in state.with_status("running") if not spare.issuperset(t.hosts)}
@@ -196,13 +207,13 @@ class Attempts:
             process_events()
 
     def _trial_of(self, job: str) -> Trial | None:
-        """Return the trial that runs as this job; None for older attempts and auxiliary jobs."""
+        """Return the trial whose present attempt is this job; None for all other jobs."""
         trial = self.event_store.state.trials.get(job.partition(".")[0])
         runs = trial is not None and trial.status == "running" and trial.job == job
         return trial if runs else None
 
     def on_event(self, event: Event) -> None:
-        """Process an event of an attempt; events of older attempts are dropped."""
+        """Process an event of a present attempt; drop events of all other jobs."""
         trial = None if event.job is None else self._trial_of(event.job)
         if trial is None:
             return
@@ -212,9 +223,9 @@ class Attempts:
             self._record(trial, event.data)
 
     def _record(self, trial: Trial, record: dict[str, Any]) -> None:
-        """Append what matters of a record; malformed records of a user's command are ignored.
+        """Write a record of a trial to the journal; ignore malformed ones of a user's command.
 
-        An adopted attempt repeats its records from the first one: what is known is dropped.
+        An adopted attempt repeats its records from the first one, so known ones are dropped.
         """
         self._note_files(reachable=True)
         with contextlib.suppress(KeyError, TypeError, ValueError, OverflowError):
@@ -257,7 +268,7 @@ class Attempts:
         self._apply_stop_rule(trial, int(record["epoch"]), value)
 
     def _apply_stop_rule(self, trial: Trial, epoch: int, value: float | None) -> None:
-        """Ask a trial to rest when the campaign's rule sees no hope for it."""
+        """Ask a trial to end if the campaign's stopping rule gives it up."""
         if value is None or trial.parent is not None:
             return
         verdict = self.rule.observe(trial.name, epoch, value, until=trial.until)
@@ -275,15 +286,15 @@ class Attempts:
         away: Sequence[str] = (),
         **_: Any,
     ) -> None:
-        """Note how an attempt ended and what becomes of its trial.
+        """Record how an attempt ended, free its slots, and decide what its trial does next.
 
         Args:
-            trial: it runs until now.
+            trial: a trial that was running until now.
             codes: exit codes by rank, negative ones are signals; empty if its controller was lost.
-            first: the rank that ended first, where that is known.
-            signal_sent: whether we sent signals ourselves.
-            error: a sentence of the backend where the job could not run.
-            away: hosts of it that were lost, also those without ranks.
+            first: the rank that ended first, if known.
+            signal_sent: whether the backend itself sent signals to the ranks.
+            error: the backend's message if the job could not run.
+            away: hosts of the attempt that were lost, including those without ranks.
         """
         self._check_run_directory()
         left = self._describe_end(trial, codes, first=first, error=error, away=away)
@@ -328,10 +339,10 @@ class Attempts:
         )
 
     def _check_run_directory(self) -> None:
-        """Check that files of the run can be seen: without its mount no attempt has a result.
+        """Check that the run directory is mounted; without it every attempt seems to lack a result.
 
         Raises:
-            StorageError: they cannot.
+            StorageError: the directory cannot be reached.
         """
         try:
             self.run_dir.campaign.stat()
@@ -341,14 +352,14 @@ class Attempts:
             ) from error
 
     def _note_files(self, *, reachable: bool) -> None:
-        """Note whether a rank that has just been heard of could reach the files of the run."""
+        """Update ``files_away_since``: whether a rank that just reported could reach its files."""
         if reachable:
             self.files_away_since = math.inf
         else:
             self.files_away_since = min(self.files_away_since, time.monotonic())
 
     def _score(self, trial: Trial, ended: AttemptOutcome) -> Point | None:
-        """Return what an end is ranked by; nothing for a failure."""
+        """Return the score of an ended trial; None for a failure or cancellation."""
         if ended["outcome"] not in ("completed", "stopped"):
             return None
         known: AttemptOutcome = {**ended, "joules": trial.joules} if trial.joules else ended
@@ -357,14 +368,14 @@ class Attempts:
     def _record_host_failure(
         self, trial: Trial, codes: Sequence[int], *, first: int | None, signal_sent: bool
     ) -> None:
-        """Record a failure of the host that a lost attempt speaks against, if there is one."""
+        """Record a failure of the host that probably caused the loss of an attempt, if any."""
         places = trial.slots[:: max(1, len(trial.slots) // len(codes))]
         host = find_failed_host(places, codes, first=first, signalled=signal_sent)
         if host is not None:
             self.event_store.append("host_failed", host=host, cause=trial.name)
 
     def _check_trouble(self, trial: Trial) -> None:
-        """Set ``trouble`` where going on would repeat one failure again and again."""
+        """Set ``trouble`` if further trials would only repeat a failure."""
         folder = self.run_dir.trial(trial.name).attempt(trial.attempt)
         if trial.reason == "disk_full":
             self.trouble = StorageError(
@@ -379,24 +390,24 @@ class Attempts:
 
 
 def _package(config: Any) -> str:
-    """Return the package whose code a trial runs beside libraries: a user's own, or this one."""
+    """Return the package of a trial's own code: that of the user's conv, or this package."""
     conv = config.model.conv if isinstance(config, TrialConfig) else ""
     return package_of(conv) if is_user_conv(conv) else OURS
 
 
 def _region_joules(parts: Mapping[str, Any]) -> float:
-    """Return the joules of a region: ``host`` holds all other parts, see ``training.energy``."""
+    """Return the joules of a region; ``host`` includes all other parts (``training.energy``)."""
     by_part = dict(parts)
     return _sum([by_part["host"]] if "host" in by_part else by_part.values())
 
 
 def _sum(values: Iterable[Any]) -> float:
-    """Add up what a record holds; 0, which the cost model ignores, where it is not finite."""
+    """Return the sum of the finite values; 0, which the cost model ignores, if there are none."""
     return finite_number(sum(finite_number(value) or 0.0 for value in values)) or 0.0
 
 
 def replay_stop_rule(config: CampaignConfig, event_store: EventStore) -> TrialPruner:
-    """Build the stopping rule, which knows what earlier controllers saw."""
+    """Build the stopping rule and feed it the epochs in the journal."""
     rule = TrialPruner(config.search)
     for event in read_journal(event_store.path) if config.search.stop_rule != "none" else ():
         if event["event"] != "epoch" or event_store.state.trials[event["trial"]].parent is not None:

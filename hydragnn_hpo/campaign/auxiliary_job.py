@@ -1,4 +1,4 @@
-"""A job that is not a trial: it runs in a warm rank and answers in a file."""
+"""Auxiliary jobs (no trials): each runs in one warm rank and writes its answer to a file."""
 
 import logging
 import os
@@ -17,14 +17,14 @@ from hydragnn_hpo.leases import RANK_LEASE_LAPSED
 logger = logging.getLogger(__name__)
 
 TRIES = 3
-"""How often a job is sent before its campaign gives up: hosts are lost now and then."""
+"""How often a job is started before its campaign gives up: hosts may be lost."""
 
 LATE_SECONDS = 60.0
-"""How long the answer of a rank that ended well may stay unseen: network file systems remember
-for so long that there was no such file."""
+"""How long the answer of a successful rank may stay invisible: network file systems cache that a
+file does not exist."""
 
 NOT_ITS_OWN = (INTERRUPTED, STALE, os.EX_OSERR, os.EX_CANTCREAT, RANK_LEASE_LAPSED)
-"""Exit codes that speak of the host alone: asked to end, no fork, no lease file, lease lapsed."""
+"""Exit codes caused by the host: asked to end, stale, no fork, no lease file, lease lapsed."""
 
 Wait = Callable[[], None]
 
@@ -35,14 +35,14 @@ class JobEnd(TypedDict):
     codes: Sequence[int]
     """Exit codes by rank; negative ones are signals."""
     away: NotRequired[Sequence[str]]
-    """Hosts of it that were lost, also those without ranks; absent or empty where none was."""
+    """Hosts of the job that were lost, including those without ranks; may be absent if none was."""
 
 
 class AuxiliaryJob:
-    """One such job, from its order to its answer."""
+    """One start of an auxiliary job, and its answer."""
 
     def __init__(self, run: Path, kind: str, name: str) -> None:
-        """Name the files it uses: its own, as a host that thaws may still be at an earlier try."""
+        """Name the answer file; each try has its own, as a frozen earlier try may still resume."""
         self.kind, self.name = kind, name
         self.log = run / f"{kind}.log"
         self.file = run / f".{name}.json"  # not opened before the job ended, see LATE_SECONDS
@@ -50,7 +50,7 @@ class AuxiliaryJob:
             remove(old)
 
     def job(self, spec: Mapping[str, str], slot: Slot) -> Job:
-        """Return the order for the backend."""
+        """Return the job for the backend."""
         return Job(
             id=self.name,
             kind=self.kind,
@@ -62,7 +62,7 @@ class AuxiliaryJob:
         )
 
     def was_lost(self, ended: JobEnd) -> bool:
-        """Check whether the job found no end of its own: its host or its agent was lost.
+        """Check whether the job was lost with its host or agent instead of ending by itself.
 
         Args:
             ended: the data of its ``ended`` event.
@@ -72,16 +72,16 @@ class AuxiliaryJob:
         return not own and not self.file.exists()
 
     def failed(self) -> bool:
-        """Check whether it failed in a way that another host may not share: a disk, a device."""
+        """Check whether it failed in a way that may be specific to its host: a disk, a device."""
         return not self.file.exists() or bool(read_json(self.file).get("storage"))
 
     def answer(self) -> Any:
         """Read the answer once the job has ended.
 
         Raises:
-            JobError: there is none.
-            ConfigError: it is an error for the user.
-            StorageError: it is one of a disk.
+            JobError: there is no answer.
+            ConfigError: the answer is an error for the user.
+            StorageError: the answer is an error of a disk.
         """
         if not self.file.exists():
             raise JobError(f"the {self.kind} job ended without an answer; see {self.log}.")
@@ -93,7 +93,7 @@ class AuxiliaryJob:
 
 
 class AuxiliaryJobs:
-    """Sends them, each again where its host is lost."""
+    """Runs auxiliary jobs; starts a job again if its host is lost."""
 
     def __init__(
         self,
@@ -104,15 +104,15 @@ class AuxiliaryJobs:
         choose: Callable[[Sequence[str]], Slot],
         wait: Wait,
     ) -> None:
-        """Send none yet.
+        """Start without a job.
 
         Args:
             run: the run directory.
             backend: runs them.
-            epoch: the controller's, for their names.
-            choose: gives a slot, on a host with no try before if there is one, given those tried.
-            wait: lets all else go on meanwhile, and hands events to ``on_event``; what it raises
-                ends the waiting.
+            epoch: of the controller, part of the jobs' names.
+            choose: returns a slot, given the hosts of earlier tries; prefers an untried host.
+            wait: processes events while a job runs and passes them to ``on_event``; its errors
+                end the waiting.
         """
         self._run, self._backend, self._epoch = run, backend, epoch
         self._choose, self._wait = choose, wait
@@ -121,21 +121,21 @@ class AuxiliaryJobs:
         self._ended: JobEnd | None = None
 
     def on_event(self, event: Event) -> None:
-        """Note the end of the job that is waited for."""
+        """Record the end of the present job."""
         if event.kind == "ended" and event.job == self._name:
             self._ended = cast("JobEnd", event.data)
 
     def run(self, kind: str, spec: Mapping[str, str]) -> Any:
         """Run one job, and return its answer.
 
-        One that is lost is sent again. One that fails by itself is tried on one other host, if
-        there is any: a device or a disk may be broken, and this may be the last step of a campaign.
+        A lost job is started again. A job that fails because of a disk or device is tried on one
+        other host, if there is any: this may be the last step of a campaign.
 
         Raises:
             JobError: it ended without an answer.
             ConfigError: its answer is an error for the user.
             StorageError: its answer is an error of a disk.
-            Drained: it was lost with its hosts again and again.
+            Drained: it was lost with its host ``TRIES`` times.
         """
         tried: list[str] = []
         while True:
@@ -158,12 +158,12 @@ class AuxiliaryJobs:
         return True
 
     def _end_of(self, job: AuxiliaryJob, spec: Mapping[str, str], tried: list[str]) -> JobEnd:
-        """Run one, and return how it ended once its answer can be seen.
+        """Run a job, and return how it ended once its answer is visible.
 
         Args:
             job: the job.
-            spec: its order.
-            tried: hosts of earlier tries; this one's is added.
+            spec: its specification.
+            tried: hosts of earlier tries; the host of this one is appended.
         """
         self._name, self._ended = job.name, None
         slot = self._choose(tried)

@@ -1,4 +1,4 @@
-"""What runs the trials of a campaign: chosen by its ``[machine]``, imported only then."""
+"""Start the backend that a campaign's ``[machine]`` names; only that one is imported."""
 
 import logging
 import os
@@ -23,13 +23,13 @@ from hydragnn_hpo.launching import (
 logger = logging.getLogger(__name__)
 
 OUTLIVES = ("slurm", "mpiexec")
-"""Backends whose agents may be alive and well when their controller is not, see ``Fleet``."""
+"""Backends whose agents may outlive their controller, see ``Fleet``."""
 
 JOINS = "slurm"
 """The backend whose allocations may serve one campaign together."""
 
 TETHERED = "local"
-"""The backend whose ranks end with their controller, at once; all others' go on for a lease."""
+"""The backend whose ranks end at once with their controller; others run on until a lease lapses."""
 
 Make = Callable[[MachineConfig, Path, tuple[str, ...]], Backend]
 
@@ -50,7 +50,7 @@ def make_backend(config: CampaignConfig, run: Path) -> Backend:
 
 
 def _check_launcher(config: CampaignConfig) -> None:
-    """Check whether what starts the ranks of a command can do so on the campaign's machine."""
+    """Raise an error if a command's launcher does not work with the campaign's backend."""
     launcher = config.command.launcher if config.command else None
     backend = config.machine.backend
     if launcher == "srun" and backend != "slurm":
@@ -66,12 +66,12 @@ def _check_launcher(config: CampaignConfig) -> None:
 
 
 def backend_on(machine: MachineConfig, run: Path, preload: tuple[str, ...] = PRELOAD) -> Backend:
-    """Start the backend of a machine, for whatever jobs.
+    """Start the backend of a machine.
 
     Args:
-        machine: what there is to run on.
-        run: an existing folder on storage that all hosts see; this controller alone uses it.
-        preload: modules that ranks need.
+        machine: the machine.
+        run: an existing folder on storage shared by all hosts; only this controller uses it.
+        preload: names of modules that ranks import in advance.
 
     Raises:
         ConfigError: the machine does not have what is asked for.
@@ -97,10 +97,10 @@ def tell_overruled(machine: MachineConfig) -> None:
 
 
 def preload_of(config: CampaignConfig) -> tuple[str, ...]:
-    """Return the modules that ranks of a campaign need: none for a command of a user.
+    """Return the modules that ranks of a campaign import in advance: none for a command.
 
     Returns:
-        Names of modules, as the zygote imports them.
+        Names of modules for the zygote to import.
     """
     return PRELOAD if config.command is None else ()
 
@@ -131,14 +131,14 @@ def fleet_on(
     """Return a backend of agents.
 
     Args:
-        transport: starts them.
-        machine: how many slots, with what lease.
-        run: an existing folder that this controller alone uses.
-        preload: modules that ranks need.
+        transport: starts the agents.
+        machine: the machine; sets slots, lanes and leases.
+        run: an existing folder that only this controller uses.
+        preload: names of modules that ranks import in advance.
         jobs: kind of job -> ``module:function``.
 
     Raises:
-        JobError: we cannot listen on the transport's address.
+        JobError: the controller cannot listen on the transport's address.
     """
     from hydragnn_hpo.launching import Fleet
 

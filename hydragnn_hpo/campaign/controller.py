@@ -1,6 +1,6 @@
-"""The loop: ask the brain, price, place, launch, watch, tell.
+"""The controller loop: ask the brain, price trials, place, launch and watch them, report results.
 
-One thread decides; the journal is written before anything is acted on.
+One thread makes all decisions. Each decision is in the journal before it is acted on.
 """
 
 import contextlib
@@ -40,16 +40,17 @@ logger = logging.getLogger(__name__)
 POLL_SECONDS = 0.2
 TURN_SECONDS = 0.02
 PLANNING_SHARE = 0.1
-"""Most of the controller's time that goes into plans."""
+"""Largest share of the controller's time that planning may take."""
 
 PLAN_SECONDS = 5.0
-"""A plan is made again after so long even if nothing happened: predictions come due."""
+"""Longest time between two plans: predictions come due even if nothing happened."""
 
 HOST_SECONDS = 600.0
-"""How long a campaign waits for its first host, and for hosts that what waits could start on."""
+"""How long a campaign waits for its first host, or for hosts that its queued trials can start on,
+or for files that its trials cannot reach."""
 
 GATHERING_SECONDS = 2.0
-"""The campaign begins with the hosts that are there once none has joined for so long."""
+"""The campaign begins once no further host has joined for this long."""
 
 Watch = Callable[[State, "Controller"], None]
 
@@ -58,7 +59,7 @@ class Controller:
     """Runs one campaign in one run directory."""
 
     ends_in: float | None = None
-    """Predicted seconds until all trials that are known have ended."""
+    """Predicted seconds until all trials proposed so far have ended; None before the first plan."""
 
     def __init__(
         self,
@@ -71,20 +72,20 @@ class Controller:
         pause: ShutdownRequest = NEVER,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """Take the run directory.
+        """Take the lease of the run directory, open its journal and start the backend.
 
         Args:
             config: the campaign.
             run: its directory, opened by ``setup.open_run``.
-            cards: path of each data set's card, and its name, which is the store's too.
-            make_backend: starts the backend.
-            watch: called after each turn with the state, for a display.
-            pause: looked at in each turn.
-            clock: gives seconds since the epoch.
+            cards: name of each data set's card by its path; the graph store has the same name.
+            make_backend: starts the backend and returns it.
+            watch: called after each turn with the state and this controller, for a display.
+            pause: request to stop, checked in each turn.
+            clock: returns seconds since the epoch.
 
         Raises:
-            RunError: another controller is at work there, its journal is damaged, or a store's
-                version is another.
+            RunError: another controller holds the lease, the journal is damaged, or a graph store
+                has a version that this program does not read.
         """
         self.config, self.run_dir, self.watch, self.pause = config, run, watch, pause
         check_stores(run, cards.values())
@@ -125,13 +126,14 @@ class Controller:
         """Run the campaign to the end of its last rung.
 
         Raises:
-            JobError: trials fail alike, or none has a result.
-            StorageError: the disk is full; the trials that ran may go on.
+            JobError: too many trials fail with the same error, no trial has a result, or no host
+                can be used.
+            StorageError: the disk is full; interrupted trials can be resumed.
             ConfigError: the space does not fit the data.
-            KeyboardInterrupt: a person asked for a pause; checkpoints are written first.
-            Drained: the allocation ends before the campaign does, or its hosts or files are out
-                of reach. What runs on hosts of other allocations goes on; the next controller has a
-                lease's time to adopt it.
+            KeyboardInterrupt: the user asked for a pause; checkpoints are written first.
+            Drained: the allocation ends before the campaign does, or its hosts or files cannot be
+                reached. Trials on hosts of other allocations keep running; the next controller
+                must adopt them before their leases lapse.
         """
         with self._left_in_order():
             self._open()
@@ -142,11 +144,11 @@ class Controller:
 
     @contextlib.contextmanager
     def _left_in_order(self) -> Iterator[None]:
-        """Checkpoint trials and release the lease with its reason when something ends the work."""
+        """Checkpoint trials and set the lease's release reason when an error ends the work."""
         try:
             yield
         except (Drained, KeyboardInterrupt, JobError, StorageError, OSError) as why:
-            if self.stopping:  # a job inside of ``run``
+            if self.stopping:  # ``job`` ran within ``run``: its trials have ended already
                 raise
             goes_on = isinstance(why, Drained) or is_transient(why) or self._files_are_away(why)
             if goes_on:
@@ -159,10 +161,10 @@ class Controller:
             raise
 
     def _files_are_away(self, why: BaseException) -> bool:
-        """Check whether an error came of files that were there when the campaign began.
+        """Check whether an error comes from files that have become unreachable since the start.
 
-        A mount that is gone has no file, and one that is dead lets no one in: neither error is in
-        ``files.TRANSIENT_ERRORS``, since the user must mend it if a campaign has yet to begin.
+        An unmounted file system reports missing files, a dead one refuses access. Neither error
+        is in ``files.TRANSIENT_ERRORS``, because before a campaign starts the user must fix it.
         """
         if not self._opened or not isinstance(why, (StorageError, OSError)):
             return False
@@ -175,18 +177,18 @@ class Controller:
 
     @property
     def slots(self) -> int:
-        """Slots that can be used now, taken or free."""
+        """Number of usable slots, taken or free."""
         return self.dispatch.pool.total
 
     def finish(self) -> None:
-        """Write down that the ensemble is built: a further ``run`` has nothing to do."""
+        """Record in the journal that the ensemble is built: the campaign is finished."""
         self.event_store.append("finished")
         self._left = FINISHED
 
     def close(self) -> None:
-        """Keep what was learnt, end the backend, and give the lease back.
+        """Save the cost model, close backend and journal, and release the lease.
 
-        What fails here is told and hides nothing: how the work ended is known already.
+        Errors here are only logged, so that they do not replace the error that ended the work.
         """
         steps: list[Callable[[], object]] = [self.proposals.close]
         if self.attempts.started:
@@ -203,12 +205,12 @@ class Controller:
                 logger.warning("%s", error)
 
     def job(self, kind: str, spec: Mapping[str, str]) -> Any:
-        """Run one job that is not a trial, on one slot, and return its answer.
+        """Run one auxiliary job (not a trial) on one slot, and return its answer.
 
         Raises:
-            JobError: it ended without an answer.
-            ConfigError: its answer is an error for the user.
-            KeyboardInterrupt: as in ``run``; so are Drained and StorageError.
+            JobError: the job ended without an answer.
+            ConfigError: the answer is an error for the user.
+            KeyboardInterrupt, Drained, StorageError: as in ``run``.
         """
         with self._left_in_order():
             answer = self.auxiliary_jobs.run(kind, spec)
@@ -216,7 +218,7 @@ class Controller:
         return answer
 
     def _slot_beside(self, tried: Sequence[str]) -> Slot:
-        """Choose a slot, on a host that is not among these if there is one."""
+        """Choose a slot on the host tried least often; quarantined hosts come last."""
         self._wait_for_hosts()
         bad = self.state.hosts.quarantined
         return min(self.backend.slots, key=lambda s: (s.host in bad, tried.count(s.host)))
@@ -242,7 +244,7 @@ class Controller:
         self.attempts.recover(self._wait)
 
     def _wait_for_hosts(self) -> None:
-        """Wait for the first host, and for those that come on its heels."""
+        """Wait for the first host, and until no further one joins for ``GATHERING_SECONDS``."""
         seen, now = len(self.backend.slots), time.monotonic()
         changed, deadline = now, now + HOST_SECONDS
         if seen:
@@ -259,10 +261,10 @@ class Controller:
         self._served = True
 
     def _no_hosts_error(self, said: str) -> Exception:
-        """Return the error for a campaign without hosts; ``Drained`` where it had some before.
+        """Return the error for a campaign without hosts: ``Drained`` if it had hosts before.
 
         Args:
-            said: what was found, as a sentence.
+            said: the message.
         """
         return Drained(said) if self._served else JobError(said)
 
@@ -282,7 +284,8 @@ class Controller:
             self.attempts.ask(trial, "walltime")
         self._place()
         self.attempts.launch()
-        # The brain is asked before any end is processed, however late that end arrives (Law 5).
+        # Ask the brain before processing any end, however late that end arrives, so that a
+        # one-slot campaign is reproducible (Law 5).
         self.proposals.propose_next()
         self._process_events()
         self.host_health.quarantine_failing()
@@ -290,7 +293,7 @@ class Controller:
         self.watch(self.state, self)
 
     def _place(self) -> None:
-        """Plan again when something happened or predictions came due; never too often."""
+        """Plan again after news or when predictions come due, within ``PLANNING_SHARE``."""
         now = time.monotonic()
         waits = self.state.count("queued") > 0 or self.attempts.news
         if not self.ready or now < self._plan_due or self.attempts.to_launch:
@@ -298,7 +301,7 @@ class Controller:
         if not waits and now < self._plan_due + PLAN_SECONDS:
             return
         self.attempts.news = False
-        began = time.thread_time()  # a process that is stopped meanwhile has not planned
+        began = time.thread_time()  # CPU time: it excludes time in which the process is stopped
         plan = self.dispatch.decide(
             self.state,
             now=self.event_store.clock(),
@@ -320,14 +323,19 @@ class Controller:
         return end - self.event_store.clock() - self.walltime.least_margin
 
     def _trials_to_yield(self) -> list[Trial]:
-        """Return the trials whose hosts are about to end with their allocation."""
+        """Return the trials that must checkpoint now because the allocation of a host ends."""
         now = self.event_store.clock() + self.walltime.least_margin
         profile = self.dispatch.profile
         checkpoint = profile.start_seconds + profile.restart_seconds
         return self.host_health.close_ending_hosts(now, checkpoint=checkpoint)
 
     def _check_idle_time(self, plan: Plan, now: float) -> None:
-        """Wait, when nothing runs and nothing can start, for hosts, but not for ever."""
+        """Limit how long the campaign waits for hosts while no trial runs or can start.
+
+        Raises:
+            Drained: too little of the allocation is left, or hosts were lost and none came back.
+            JobError: no trial could start for ``HOST_SECONDS``.
+        """
         if self.time_left < self.dispatch.profile.restart_seconds:
             raise Drained("the allocation ends: what is left would not reach a checkpoint")
         self._idle_since = min(self._idle_since, now) if plan.held else math.inf
@@ -340,7 +348,7 @@ class Controller:
             raise self._no_hosts_error(message) if self.state.hosts.lost else JobError(message)
 
     def _process_events(self) -> None:
-        """Process the events since the last turn; ends are durable before they are acted on."""
+        """Process the backend's events since the last turn; ends are journaled durably first."""
         events, self._unprocessed = [*self._unprocessed, *self._poll_events()], []
         joined = set()
         for event in events:
@@ -351,10 +359,10 @@ class Controller:
         if joined:
             self.dispatch.join(joined, self.backend.slots, self.state)
         elif not self.dispatch.pool.total and self.backend.slots:
-            self.dispatch.lay_out(self.backend.slots, self.state)  # none but quarantined hosts left
+            self.dispatch.lay_out(self.backend.slots, self.state)  # only quarantined hosts are left
 
     def _wait(self) -> None:
-        """Process events while something else is waited for; keep them until it is open."""
+        """Process events while the caller waits; keep them for later until the run is open."""
         if self._opened:
             self._process_events()
         else:
@@ -364,7 +372,7 @@ class Controller:
     def _poll_events(self) -> list[Event]:
         if not self.stopping:
             self._check_stop_requests()
-        # Turns that wait for some more news at once cost a busy campaign half as much.
+        # Batching the events of ``TURN_SECONDS`` halves the cost of a turn in a busy campaign.
         time.sleep(max(0.0, self._last_poll + TURN_SECONDS - time.monotonic()))
         try:
             events = self.backend.poll(POLL_SECONDS)
@@ -392,19 +400,19 @@ class Controller:
         return events
 
     def _quarantine_unusable(self, host: str, there: Collection[str], error: str) -> None:
-        """Quarantine a host; where others were lost, drain instead of failing."""
+        """Quarantine a host; if it was the last usable one, drain where others were lost before."""
         try:
             self.host_health.quarantine_unusable(host, there, error)
         except JobError as unusable:
             raise (Drained(str(unusable)) if self.state.hosts.lost else unusable) from None
 
     def _check_stop_requests(self) -> None:
-        """Raise if a person, the scheduler or the clock ends the work, in this order."""
+        """Raise if the user, the scheduler or the clock ends the work, in this order."""
         if self.pause.wanted or self.request_handler.pause_wanted:
             raise KeyboardInterrupt
         if self.pause.draining:
             raise Drained("the scheduler ends the allocation")
-        if self.time_left <= 0.0:  # ranks know it, too; this is for those that do not
+        if self.time_left <= 0.0:  # for ranks that do not check the time themselves
             raise Drained("the allocation ends")
 
     def _done(self) -> bool:
@@ -416,13 +424,13 @@ class Controller:
         return not self.replicates.missing
 
     def _end_trials(self, reason: str) -> None:
-        """End the trials as far as journal and hosts allow; the reason was reported already."""
+        """Checkpoint and end the trials; log errors only, as the reason is reported already."""
         self.stopping = True
         spare = self.backend.foreign_hosts if reason == "walltime" else frozenset()
         try:
             if reason == "walltime":
                 self.event_store.append("draining")
-            if self._opened:  # else what runs is another controller's, and waits for the next one
+            if self._opened:  # else trials of an earlier controller stay for the next one to adopt
                 self.attempts.checkpoint_and_end(
                     reason, spare=spare, process_events=self._process_events
                 )

@@ -1,4 +1,4 @@
-"""Between state and planner: price trials, choose their places, write their orders."""
+"""Connect state and planner: price trials, place them on slots, and write their jobs."""
 
 import logging
 from collections.abc import Collection, Sequence
@@ -38,7 +38,7 @@ from hydragnn_hpo.placement import (
 
 
 def merge_slots(slots: Sequence[Slot]) -> Slot:
-    """Make one place for a rank of the slots that share its device: all their cores and memory."""
+    """Merge the slots that one rank takes on its device: it gets all their cores and memory."""
     if len(slots) == 1:
         return slots[0]
     cores = tuple(sorted({core for slot in slots for core in slot.cores}))
@@ -46,28 +46,28 @@ def merge_slots(slots: Sequence[Slot]) -> Slot:
 
 
 FEW = 16
-"""Hosts up to which they are added to the pool one by one; more rebuild it."""
+"""Most joining hosts that are added to the pool one by one; for more it is rebuilt."""
 
 
 def choose_profile(slots: Sequence[Slot], here: ProfileConfig, lanes: int) -> ProfileConfig:
-    """Choose a profile for slots of a machine without one: by their device and their memory.
+    """Choose a profile by device and memory of the slots, for a machine that names none.
 
     Args:
-        slots: those that are there.
-        here: the profile of a computer without GPUs.
-        lanes: slots that share one device.
+        slots: all slots of the backend.
+        here: the profile for a computer without GPUs.
+        lanes: number of slots that share one device.
     """
     profile = find_profile("generic-slurm") if any(s.device != "cpu" for s in slots) else here
     return set_measured_memory(profile, slots, lanes)
 
 
 def set_measured_memory(profile: ProfileConfig, slots: Sequence[Slot], lanes: int) -> ProfileConfig:
-    """Set the memory of a device as its slots report it; keep the profile's where they do not.
+    """Return the profile with the smallest device memory that the slots report, if any do.
 
     Args:
-        profile: is not changed; a copy is returned where memory is known.
+        profile: not modified; a copy is returned where memory is known.
         slots: of the backend; their ``memory_mb`` is a lane's share of a device, in MiB.
-        lanes: slots that share a device.
+        lanes: number of slots that share one device.
     """
     known = [slot.memory_mb for slot in slots if slot.memory_mb]
     if not known:
@@ -79,18 +79,18 @@ SPEEDS = (
     *("device", "process_gb", "flops_per_second", "bytes_per_second"),
     *("step_seconds", "layer_seconds", "within", "between"),
 )
-"""What a profile says of its devices."""
+"""Fields of a profile that describe its devices."""
 
 
 def fill_profile(profile: ProfileConfig, slots: Sequence[Slot], lanes: int) -> ProfileConfig:
-    """Fill in what a profile does not know: memory, and devices of the other kind.
+    """Fill in missing memory; replace the device's fields if the slots have the other kind.
 
-    The speeds of GPUs promise a hundred times too much of hosts that turn out to have none.
+    With a GPU's figures, hosts without GPUs would seem a hundred times too fast.
 
     Args:
-        profile: is not changed.
-        slots: of the backend; without any the profile is kept.
-        lanes: slots that share a device.
+        profile: not modified.
+        slots: of the backend; if there are none, the profile's device is kept.
+        lanes: number of slots that share one device.
     """
     kind = "gpu" if any(slot.device != "cpu" for slot in slots) else "cpu"
     if slots and kind != profile.device:
@@ -101,7 +101,7 @@ def fill_profile(profile: ProfileConfig, slots: Sequence[Slot], lanes: int) -> P
 
 
 class Dispatch:
-    """Knows slots, configurations and costs; decides by the planner alone."""
+    """Holds slots, configurations and the cost model; the planner makes all decisions."""
 
     def __init__(
         self, config: CampaignConfig, run: RunDir, work: TrialKind, profile: ProfileConfig
@@ -111,8 +111,8 @@ class Dispatch:
         Args:
             config: the campaign.
             run: its directory.
-            work: what its trials are.
-            profile: the machine.
+            work: the kind of its trials.
+            profile: of the machine.
         """
         self.config, self.run_dir, self.work, self.profile = config, run, work, profile
         self.slots: dict[str, Slot] = {}
@@ -121,9 +121,9 @@ class Dispatch:
         self.configs: dict[str, Any] = {}
 
     def settle(self, stats: StoreStats | None, slots: Sequence[Slot]) -> None:
-        """Set up the cost model from the data, the slots, and what earlier campaigns learnt.
+        """Set up profile and cost model from data, slots and the cost models of earlier campaigns.
 
-        What this one learnt is in its journal, and is learnt again from there.
+        What this campaign measured itself comes later from its journal, see ``learn_again``.
         """
         if self.config.machine.profile is None:
             self.profile = choose_profile(slots, self.profile, self.config.machine.lanes)
@@ -139,7 +139,7 @@ class Dispatch:
         """Standard deviation of each target in its own unit.
 
         Returns:
-            By target; those of a command have none.
+            Standard deviation by target; empty for a command.
         """
         targets = self.work.stats["targets"] if self.work.stats else {}
         return {name: target["std"] for name, target in targets.items() if "std" in target}
@@ -147,10 +147,10 @@ class Dispatch:
     # -- slots -----------------------------------------------------------------------
 
     def lay_out(self, slots: Sequence[Slot], state: State) -> None:
-        """Rebuild the pool from the present slots; those of running trials are taken.
+        """Rebuild the pool from the present slots, and claim those of running trials.
 
-        Hosts in quarantine are used where there are no others. Slots of lost hosts stay known:
-        what was placed there is on its way, and the backend reports it as lost.
+        Quarantined hosts are used only if there are no others. ``slots`` keeps the slots of lost
+        hosts: a trial placed there is still started, and the backend reports it as lost.
         """
         self.slots |= {slot.name: slot for slot in slots}
         kept = [slot.name for slot in slots if slot.host not in state.hosts.quarantined]
@@ -163,11 +163,11 @@ class Dispatch:
             self.pool.claim(trial.slots)
 
     def join(self, hosts: Collection[str], slots: Sequence[Slot], state: State) -> None:
-        """Add hosts that joined: one by one, or by a rebuilt pool where they are many.
+        """Add joined hosts to the pool; rebuild it if there are more than ``FEW``.
 
         Args:
-            hosts: those that joined.
-            slots: of all hosts.
+            hosts: ids of the joined hosts.
+            slots: all slots of the backend.
             state: the campaign's state.
         """
         if len(hosts) > FEW or not self.pool.total:
@@ -192,8 +192,8 @@ class Dispatch:
 
         Args:
             state: the campaign's state.
-            now: seconds since the epoch.
-            to_come: trials that will be proposed beyond those that are known.
+            now: seconds since the Unix epoch.
+            to_come: number of trials still to be proposed.
             time_left: seconds until the allocation is drained.
         """
         profile = self.profile
@@ -234,7 +234,7 @@ class Dispatch:
         )
 
     def _lanes(self, trial: Trial, price: Price) -> int:
-        """Return the slots that each of its ranks takes: one, or all that share its device."""
+        """Return the number of slots each rank takes: one, or all lanes of its device."""
         lanes = self.config.machine.lanes
         if lanes == 1:
             return 1
@@ -242,7 +242,7 @@ class Dispatch:
         return lanes if trial.whole_device or price.memory(trial.min_width) > room else 1
 
     def price(self, trial: Trial) -> Price:
-        """Price a trial by all that is known now."""
+        """Price a trial by the present cost model."""
         config = self.configs[trial.name]
         if isinstance(config, TrialConfig):
             return self.costs.price(config)
@@ -254,10 +254,10 @@ class Dispatch:
         return (command.width,) if command else (1,)
 
     def choices(self, trial: Trial) -> tuple[tuple[int, ...], bool]:
-        """Return the widths a trial may have here, and whether it shares its device with others.
+        """Return the widths a trial may have on this machine, and whether it shares devices.
 
         Returns:
-            Widths in ranks, rising; whether a device runs ranks of other trials beside its own.
+            Widths in ranks, rising; whether its devices may also run ranks of other trials.
         """
         price = self.price(trial)
         lanes = self._lanes(trial, price)
@@ -268,14 +268,14 @@ class Dispatch:
     # -- starting and ending -----------------------------------------------------------
 
     def claim(self, start: StartTask) -> None:
-        """Claim the slots of a trial that is about to start."""
+        """Take the slots of a planned start out of the pool."""
         self.pool.claim(start.slots)
 
     def prepare(self, trial: Trial, start: StartTask) -> Job:
-        """Write the placement of a trial's present attempt, and give the order for the backend.
+        """Write the placement of a trial's present attempt, and return its job for the backend.
 
-        ``trial.toml`` is written here too, once, so that a trial that was proposed just before
-        a crash has one.
+        ``trial.toml`` is also written here if it is missing, so that a trial proposed just before
+        a crash of the controller gets one.
         """
         attempt = trial.attempt
         folder = self.run_dir.trial(trial.name)
@@ -309,13 +309,13 @@ class Dispatch:
         )
 
     def _places(self, start: StartTask) -> tuple[Slot, ...]:
-        """Return the place of each rank."""
+        """Return one slot for each rank, merged from the lanes that it takes."""
         lanes = len(start.slots) // start.width
         named = [self.slots[name] for name in start.slots]
         return tuple(merge_slots(named[at : at + lanes]) for at in range(0, len(named), lanes))
 
     def release(self, trial: Trial, ended: AttemptOutcome) -> None:
-        """Free a trial's slots, and learn from how it ended."""
+        """Free a trial's slots, and update the cost model by its end and its memory."""
         self.pool.give_back(trial.slots)
         config = self.configs[trial.name]
         if ended["outcome"] == "interrupted" or not isinstance(config, TrialConfig):
@@ -326,7 +326,7 @@ class Dispatch:
             self.costs.observe_memory(config, trial.width, peak)
 
     def learn_again(self, trial: Trial) -> None:
-        """Learn from a trial of an earlier controller, as the journal knows it."""
+        """Update the cost model by a trial of an earlier controller, from the journal."""
         for width, seconds in trial.seconds.items():
             self.learn(trial, width, seconds)
         config = self.configs.get(trial.name)
@@ -334,12 +334,12 @@ class Dispatch:
             self.costs.observe_end(config, trial.reason if trial.status == "failed" else None)
 
     def learn(self, trial: Trial, width: int, seconds: float) -> None:
-        """Correct the cost model by one epoch that was measured.
+        """Update the cost model by the measured time of one epoch.
 
         Args:
             trial: the trial.
-            width: ranks of the epoch.
-            seconds: of training and validation; 0 is ignored.
+            width: number of ranks in this epoch.
+            seconds: time of training and validation; 0 is ignored.
         """
         config = self.configs[trial.name]
         if isinstance(config, TrialConfig):
@@ -355,18 +355,18 @@ FAILURES = 2
 
 
 class HostHealth:
-    """Follows the hosts of a backend."""
+    """Records joined and lost hosts, and quarantines those that fail."""
 
     def __init__(self, event_store: EventStore, dispatch: Dispatch) -> None:
-        """Start without hosts; the backend's events bring them."""
+        """Start without hosts; events of the backend add them."""
         self.event_store, self.dispatch = event_store, dispatch
         self._ends: dict[str, float] = {}
-        """When hosts of other allocations leave, in seconds since the epoch, by host."""
+        """When hosts of other allocations leave, in seconds since the Unix epoch, by host."""
 
     def on_event(self, event: Event) -> bool:
-        """Process an event of a host; return whether it was one.
+        """Process an event of a host; return False for any other event.
 
-        Slots of hosts that joined are laid out by the controller, for all of them at once.
+        The controller adds the slots of joined hosts to the pool, all hosts of a turn at once.
         """
         if event.kind == "host_joined":
             fields = {key: event.data[key] for key in ("host", "slots")}
@@ -379,14 +379,14 @@ class HostHealth:
         return event.kind in ("host_joined", "host_leaving", "host_lost")
 
     def close_ending_hosts(self, now: float, *, checkpoint: float) -> list[Trial]:
-        """Start nothing more on hosts that will leave soon.
+        """Close hosts that leave soon for new trials.
 
         Args:
-            now: seconds since the epoch, later by what is kept free before an end.
-            checkpoint: seconds that a trial which starts takes to reach a checkpoint.
+            now: seconds since the Unix epoch, plus the margin to keep free before an end.
+            checkpoint: seconds from the start of a trial to its first checkpoint.
 
         Returns:
-            Trials that have to yield now.
+            Running trials that must checkpoint and end now.
         """
         gone = {host for host, end in self._ends.items() if end <= now}
         for host, end in self._ends.items():
@@ -398,7 +398,7 @@ class HostHealth:
         return [t for t in running if t.stop_reason is None and not gone.isdisjoint(t.hosts)]
 
     def quarantine_failing(self) -> None:
-        """Quarantine hosts that failed twice: not by one bad trial, not the last."""
+        """Quarantine hosts with ``FAILURES`` failures of different causes, except the last one."""
         hosts = self.event_store.state.hosts
         for host, causes in list(hosts.failures.items()):
             if len(causes) < FAILURES or host in hosts.quarantined or host not in hosts.slots:
@@ -418,11 +418,11 @@ class HostHealth:
 
         Args:
             host: its id.
-            there: all hosts that are there.
+            there: ids of all present hosts.
             error: why nothing can start.
 
         Raises:
-            JobError: no other can be used.
+            JobError: no other host is usable.
         """
         if set(there) - {host} <= self.event_store.state.hosts.quarantined.keys():
             raise JobError(error)

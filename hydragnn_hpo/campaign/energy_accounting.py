@@ -1,8 +1,8 @@
-"""Energy accounting: joules of hosts and cards, charged to the trials that held their slots.
+"""Energy accounting: charge the joules of hosts and cards to the trials that held their slots.
 
-Every slot has an equal part of its card, and of what its host takes beside its cards. Whoever
-holds a slot is charged for its part, for as long as it holds it; parts of free slots are
-idle. So what trials are charged and what is idle sum to what was counted.
+Each slot gets an equal part of its card's energy, and of its host's energy outside the cards. A
+trial is charged for a slot as long as it holds it; parts of free slots count as idle. Charged and
+idle energy therefore sum to the counted energy.
 """
 
 import contextlib
@@ -17,16 +17,16 @@ from hydragnn_hpo.campaign.event_store import EventStore
 from hydragnn_hpo.launching import CounterSample, Event, Slot
 
 EnergyPortion = tuple[float, tuple[str, ...]]
-"""Joules, and the slots that share them; none where no slot can hold what took them."""
+"""Joules, and the slots that share them equally; no slots if no slot uses the device."""
 
 
 def split_energy(sample: CounterSample, slots: Sequence[Slot]) -> list[EnergyPortion]:
-    """Split what a host took by the slots that share it.
+    """Split the energy of a host into portions shared by its slots.
 
     Args:
-        sample: of the host.
-        slots: all of the host. Cards that none of them names belong to those whose card has
-            another name than counters know (a slice of a GPU), else to none.
+        sample: counters of the host.
+        slots: all slots of the host. Cards that no slot names are shared by the slots whose device
+            has a name unknown to the counters (a slice of a GPU); without such slots by none.
     """
     named = {device for devices, _ in sample.cards for device in devices}
     strange = tuple(slot.name for slot in slots if slot.visible and slot.visible not in named)
@@ -41,7 +41,7 @@ def split_energy(sample: CounterSample, slots: Sequence[Slot]) -> list[EnergyPor
 
 @dataclass
 class EnergyShares:
-    """Joules by whom they are charged to."""
+    """Joules charged to each trial, and idle joules."""
 
     trials: dict[str, float] = field(default_factory=dict)
     idle: float = 0.0
@@ -53,9 +53,9 @@ def charge_energy(
     """Charge joules to trials.
 
     Args:
-        parts: joules, and the slots that share them equally.
-        held: by slot, the seconds for which each trial held it; at most ``seconds`` in all.
-        seconds: in which the joules were taken, evenly.
+        parts: portions of energy and the slots that share them.
+        held: by slot, the seconds for which each trial held it; their sum is at most ``seconds``.
+        seconds: duration of the sample; the power is taken as constant.
     """
     trials: defaultdict[str, float] = defaultdict(float)
     idle = 0.0
@@ -71,35 +71,35 @@ def charge_energy(
 
 
 IN_A_ROW = 10
-"""Samples that must say the same: five minutes, at one each half minute."""
+"""Consecutive samples that must agree before a warning: five minutes at one per half minute."""
 
 IDLE_SHARE = 0.05
-"""A device that is less busy than this does nothing, to speak of."""
+"""A device that is busy for less than this share of the time counts as idle."""
 
 WEAK_SHARE = 0.5
-"""A busy host with less power than this part of what its peers take is slow or half dead."""
+"""A busy host that takes less than this share of the median power of its peers is suspect."""
 
 PEERS = 8
-"""Fewest busy hosts whose median power counts as usual."""
+"""Least number of busy hosts for which a median power is computed."""
 
 
 class HostWarnings:
-    """Counts in how many samples in a row something is odd."""
+    """Finds hosts with unusual counters in ``IN_A_ROW`` consecutive samples."""
 
     def __init__(self, warned: Collection[str]) -> None:
-        """Start counting; hosts in ``warned`` get no second sentence."""
+        """Start without samples; hosts in ``warned`` get no second warning."""
         self._warned = warned
         self._odd: Counter[tuple[str, str]] = Counter()
 
     def check_sample(
         self, host: str, sample: CounterSample, trains: Mapping[str, str]
     ) -> str | None:
-        """Return a sentence on one host, if there is one to say.
+        """Return a warning about one host; None if there is none.
 
         Args:
             host: its id.
-            sample: of it.
-            trains: by device, a trial that trained there all the time.
+            sample: its counters.
+            trains: by device, a trial that trained there during the whole sample.
         """
         if host in self._warned:
             return None
@@ -114,13 +114,13 @@ class HostWarnings:
         return None
 
     def compare_power(self, watts: Mapping[str, float]) -> dict[str, str]:
-        """Return sentences on hosts that take far less than their peers.
+        """Return warnings about hosts that take much less power than their peers.
 
         Args:
-            watts: of the hosts of which every slot is held.
+            watts: power by host, of the hosts whose slots are all held.
 
         Returns:
-            A sentence by host; empty where too few hosts can be compared.
+            A warning by host; empty if there are too few hosts to compare.
         """
         if len(watts) < PEERS:
             return {}
@@ -133,7 +133,7 @@ class HostWarnings:
         return sentences
 
     def _again(self, host: str, what: str, *, odd: bool) -> bool:
-        """Check whether something is odd for the time that makes it worth a word."""
+        """Count consecutive odd samples; return True when ``IN_A_ROW`` is reached."""
         if not odd:
             self._odd.pop((host, what), None)
             return False
@@ -142,23 +142,23 @@ class HostWarnings:
 
 
 GROUP_SECONDS = 30.0
-"""Between two lines in the journal."""
+"""Shortest time between two ``energy`` events in the journal."""
 
 FRESH_SECONDS = 120.0
-"""What a host said last is taken for its power so long."""
+"""How long the last sample of a host counts as its present power."""
 
 _SHORTEST_SECONDS = 1e-3
-"""Of a sample whose time the one before it has taken up."""
+"""Duration given to a sample that lies entirely within the time of the one before it."""
 
 Held = Mapping[str, Mapping[str, float]]
 """By slot, seconds by trial."""
 
 
 class EnergyMeter:
-    """Charges samples of hosts to trials as they come, and appends their sums to the journal.
+    """Charges the samples of hosts to trials, and writes the sums to the journal.
 
-    One line each half minute: a sample of each of 8,192 hosts would be gigabytes of journal a
-    day. What was not written when a controller dies is not known.
+    It writes one event each half minute: an event per sample of 8,192 hosts would add gigabytes to
+    the journal each day. Energy not yet written when a controller dies is lost to the accounts.
     """
 
     def __init__(self, event_store: EventStore, slots: Callable[[], Sequence[Slot]]) -> None:
@@ -168,15 +168,15 @@ class EnergyMeter:
         self._of_host: dict[str, list[Slot]] = {}
         self._warnings = HostWarnings(event_store.state.hosts.warned)
         self._watts: dict[str, tuple[float, float, bool]] = {}
-        """Power of a host, when it said so, and whether all its slots were held."""
+        """By host: power in watts, time of the sample, and whether all its slots were held."""
         self._ends: dict[str, float] = {}
-        """When the last sample of a host ended."""
+        """When the last sample of each host ended, in seconds since the Unix epoch."""
         self._written = event_store.clock()
         self._clear()
 
     def _clear(self) -> None:
         self._trials: defaultdict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
-        """Joules, and the slot-seconds in which they were counted."""
+        """By trial: joules, and the slot-seconds in which they were counted."""
         self._idle, self._parts = 0.0, set[str]()
         self._spent = False
 
@@ -188,8 +188,8 @@ class EnergyMeter:
                 self._take(event.data["host"], sample, min(event.time, self._event_store.clock()))
 
     def _take(self, host: str, sample: CounterSample, end: float) -> None:
-        # A sample is dated by its arrival. One that was late seems to end within the next one, and
-        # no second of a host may be charged twice.
+        # A sample is dated by its arrival, so a late one overlaps the next. No second of a host may
+        # be charged twice.
         begin = max(end - sample.seconds, self._ends.get(host, 0.0))
         begin = min(begin, end - _SHORTEST_SECONDS)
         self._ends[host] = max(end, self._ends.get(host, 0.0))  # wall clocks may step back
@@ -228,7 +228,7 @@ class EnergyMeter:
         self._spent = True
 
     def _training(self, slots: Sequence[Slot], held: Held, seconds: float) -> dict[str, str]:
-        """Return, by device, a trial that trained there all the time."""
+        """Return, by device, a trial that trained there during the whole sample."""
         trials = {}
         for slot in slots:
             for name, its in held[slot.name].items():
@@ -239,12 +239,12 @@ class EnergyMeter:
         return trials
 
     def flush_if_due(self) -> None:
-        """Write down what was charged, now and then."""
+        """Call ``flush`` if the last one is at least ``GROUP_SECONDS`` ago."""
         if self._event_store.clock() - self._written >= GROUP_SECONDS:
             self.flush()
 
     def flush(self) -> None:
-        """Write down what was charged since the last time, and what is odd about hosts."""
+        """Write the energy charged since the last call and power warnings to the journal."""
         now = self._written = self._event_store.clock()
         self._watts = {h: row for h, row in self._watts.items() if now - row[1] < FRESH_SECONDS}
         if not self._spent:

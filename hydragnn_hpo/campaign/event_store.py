@@ -1,4 +1,4 @@
-"""The journal of a run and everything that it folds to: state, slot accounts, figures."""
+"""The journal of a run and all that is computed from it: state, slot accounts, figures."""
 
 import math
 import statistics
@@ -17,7 +17,7 @@ from hydragnn_hpo.layout import RunDir
 
 
 class JournalFold:
-    """What a journal folds to: the state, where the slot-seconds went, figures."""
+    """Computes state, slot accounts and figures from journal events."""
 
     def __init__(
         self, events: Iterable[JournalEvent] = (), ledger: SlotLedger | None = None
@@ -25,9 +25,9 @@ class JournalFold:
         """Fold some events; more may follow."""
         self.state = State()
         self.ledger = SlotLedger() if ledger is None else ledger
-        """Where the slot-seconds go."""
+        """Slot-seconds by cause."""
         self.best_so_far: list[float] = []
-        """The best score after each result, by the first goal."""
+        """Best score by the first goal, after each result."""
         self._widths: list[int] = []
         self._first_steps: list[float] = []
         self._imports: list[float] = []
@@ -56,7 +56,7 @@ class JournalFold:
 
     @property
     def restarts(self) -> dict[str, int]:
-        """Interrupted attempts by reason.
+        """Number of interrupted attempts by reason.
 
         Returns:
             Number of interruptions by reason.
@@ -64,7 +64,7 @@ class JournalFold:
         return dict(self._restarts)
 
     def figures(self) -> RunFigures:
-        """Compute what the campaign did with its slots."""
+        """Return the key figures of the campaign so far."""
         used = self.ledger.utilization()
         statuses = Counter(trial.status for trial in self.state.trials.values())
         warm = statistics.median(self._first_steps) if self._first_steps else None
@@ -92,7 +92,7 @@ class JournalFold:
 
 
 class EventStore(JournalFold):
-    """A journal open for writing: every event is written first, and then folded."""
+    """A journal open for writing; each event is written before it is applied to the state."""
 
     def __init__(
         self,
@@ -105,10 +105,10 @@ class EventStore(JournalFold):
 
         Args:
             path: the journal.
-            epoch: the controller's.
-            clock: gives seconds since the epoch.
-            check: raises ``RunError`` once the journal is a newer controller's: one that was
-                frozen while it was taken over must not write between that one's lines.
+            epoch: number of the controller.
+            clock: returns seconds since the Unix epoch.
+            check: raises ``RunError`` once a newer controller owns the journal: a controller that
+                was frozen during the takeover must not write into it.
 
         Raises:
             RunError: the journal is damaged.
@@ -116,16 +116,16 @@ class EventStore(JournalFold):
         super().__init__()
         self.path, self.clock, self._check = path, clock, check
         self.holders = SlotHolders()
-        """Who held which slot when."""
+        """Trials that held each slot, with times."""
         self._journal = Journal(path, epoch, clock, self.apply)
 
     def append(self, kind: str, *, durable: bool = True, **values: Any) -> None:
-        """Write an event, then fold it.
+        """Write an event to the journal, then apply it.
 
         Args:
-            kind: what happened.
-            durable: whether it is on the disk when this returns; else after ``sync``.
-            values: the event's content.
+            kind: name of the event.
+            durable: whether it is on the disk when this returns; otherwise after ``sync``.
+            values: fields of the event.
 
         Raises:
             RunError: a newer controller has taken over.
@@ -139,30 +139,30 @@ class EventStore(JournalFold):
         self.holders.apply(event)
 
     def sync(self) -> None:
-        """Make all that was appended durable: it may be acted on."""
+        """Fsync all events appended so far; then they may be acted on."""
         self._journal.sync()
 
     def flush(self) -> None:
-        """Fsync, from time to time, events that no action waits for."""
+        """Fsync events that no action waits for, at most once per ``journal.GROUP_SECONDS``."""
         self._journal.flush()
 
     def close(self) -> None:
-        """Make everything durable and close."""
+        """Fsync and close the journal."""
         self._journal.close()
 
 
 def read_state(run: RunDir) -> State:
-    """Fold the journal of a run directory.
+    """Return the state of the campaign in a run directory.
 
     Raises:
-        RunError: there is no campaign, or its journal is damaged.
+        RunError: the directory holds no campaign, or its journal is damaged.
     """
     require_campaign(run)
     return fold(read_journal(run.journal))
 
 
 def require_campaign(run: RunDir) -> None:
-    """Check whether a directory holds a campaign.
+    """Raise an error if a directory holds no campaign.
 
     Raises:
         RunError: it holds none.

@@ -1,6 +1,6 @@
-"""A journal with all that a state forgets: attempts, epochs, what slots did and why they idled.
+"""The full history in a journal: all attempts and epochs, the use of slots, and why they idled.
 
-For readers: the report, the dashboard, ``plan`` of a run. A controller keeps only what it needs.
+The report, the dashboard and ``plan`` of a run use it. A controller keeps only its state.
 """
 
 import math
@@ -21,11 +21,11 @@ class SlotHistory(SlotLedger):
         """Start before the first event."""
         super().__init__()
         self.attempts: list[Attempt] = []
-        """Of all trials, as they were placed."""
+        """Attempts of all trials, in the order of their placements."""
         self.ends: list[Attempt] = []
-        """In the order in which they ended; one without slots for a trial that never got any."""
+        """Attempts in the order of their ends; one without slots for a trial that never started."""
         self.idle_steps: list[tuple[float, str, int, int]] = []
-        """After each event its time, and ``SlotLedger.idle``."""
+        """Time of each event, and ``SlotLedger.idle`` after it."""
         self._slots: set[str] = set()
 
     def apply(self, event: JournalEvent) -> None:
@@ -53,25 +53,25 @@ class SlotHistory(SlotLedger):
 
     @property
     def all_slots(self) -> tuple[str, ...]:
-        """All slots that ever existed, by host and number.
+        """All slots that ever existed, sorted by host and number.
 
         Returns:
-            ``host:number`` each.
+            Names ``host:number``.
         """
         return tuple(sorted(self._slots, key=_slot_order))
 
     @property
     def slots_per_host(self) -> float:
-        """Slots of a host, on average over all hosts that ever existed."""
+        """Mean number of slots per host, over all hosts that ever existed."""
         hosts = {slot.rpartition(":")[0] for slot in self._slots}
         return len(self._slots) / len(hosts) if hosts else 1.0
 
     @property
     def bars(self) -> list[Bar]:
-        """What every attempt did; seconds from the first placement on.
+        """Bars of all attempts over time, in seconds since the first placement.
 
-        An attempt whose controller died ends when that one was last heard of. Attempts that run on
-        reach to the last event.
+        An attempt whose controller died ends at that controller's last event. Bars of running
+        attempts end at the last event.
         """
         order = {id(attempt): place for place, attempt in enumerate(self.ends)}
         attempts = sorted(self.attempts, key=lambda attempt: order.get(id(attempt), math.inf))
@@ -93,7 +93,7 @@ class SlotHistory(SlotLedger):
 
 
 def _attempt_without_slots(event: EndedEvent) -> Attempt:
-    """Return what stands for the end of a trial that never got slots."""
+    """Return an attempt without slots for the end of a trial that never started."""
     time = event["time"]
     attempt = Attempt(event["trial"], event.get("attempt", 0), 0, (), time, end=time)
     attempt.on_end(event)
@@ -107,7 +107,7 @@ def _slot_order(slot: str) -> tuple[str, int, str]:
 
 @dataclass(frozen=True)
 class Epoch:
-    """One epoch of a trial; epochs that were lost and trained again are there twice."""
+    """One epoch of a trial; an epoch that was lost and trained again has two entries."""
 
     epoch: int
     time: float
@@ -119,15 +119,15 @@ class Epoch:
 
 @dataclass
 class TrialHistory:
-    """A trial: its state, and what the state forgets."""
+    """A trial with all its attempts and epochs."""
 
     trial: Trial
     attempts: list[Attempt] = field(default_factory=list)
     epochs: list[Epoch] = field(default_factory=list)
     parameters: int | None = None
-    """Of the model; None before its first result."""
+    """Number of parameters of the model; None before its first result."""
     peak_bytes: int | None = None
-    """The most memory that a rank of any attempt took."""
+    """Largest memory of a rank over all attempts, in bytes."""
 
     @property
     def name(self) -> str:
@@ -136,14 +136,14 @@ class TrialHistory:
 
 
 class JournalHistory(JournalFold):
-    """A fold that keeps all events, and attempts and epochs of each trial."""
+    """Computes the state as ``JournalFold``, and keeps all events, attempts and epochs."""
 
     def __init__(self, events: Iterable[JournalEvent] = ()) -> None:
         """Fold some events; more may follow."""
         self.slots = SlotHistory()
         self.events: list[JournalEvent] = []
         self.trials: dict[str, TrialHistory] = {}
-        """In the order in which they were proposed."""
+        """Trials by name, in the order of their proposals."""
         super().__init__(events, self.slots)
 
     def apply(self, event: JournalEvent) -> None:

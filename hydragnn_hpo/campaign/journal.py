@@ -1,8 +1,8 @@
-"""The journal: append-only JSON lines with a checksum; the truth about a campaign (Law 3).
+"""The journal: the append-only record from which a campaign's state is rebuilt.
 
-A line is ``{"c":"<crc32>","e":{...}}``; the checksum is over the bytes of ``e`` exactly as
-they stand. A torn last line is cut off when the journal is opened for writing; anything
-wrong before it is an error.
+A line is ``{"c":"<crc32>","e":{...}}``; the checksum covers the bytes of ``e`` as written. An
+incomplete last line is cut off when the journal is opened for writing; a damaged line before it
+is an error. An event is written and fsynced before it is acted on (Law 3).
 """
 
 import json
@@ -19,17 +19,17 @@ from hydragnn_hpo.metrics_log import replace_nonfinite
 
 _BODY = len(b'{"c":"00000000","e":')
 GROUP_SECONDS = 0.2
-"""Time between two fsyncs of records that no action waits for."""
+"""Shortest time between two fsyncs of records that no action waits for."""
 
 
 def encode(event: JournalEvent) -> bytes:
-    """Write one event as one line."""
+    """Return an event as one line of the journal."""
     body = json.dumps(replace_nonfinite(event), separators=(",", ":"), allow_nan=False).encode()
     return _framed(body)
 
 
 def decode(line: bytes) -> JournalEvent | None:
-    """Read one line; None if it is torn or damaged, be it in one bit."""
+    """Decode one line; return None if it is incomplete or its checksum does not match."""
     body = line[_BODY:-2]
     if line != _framed(body):
         return None
@@ -42,7 +42,7 @@ def _framed(body: bytes) -> bytes:
 
 
 def read_journal(path: Path) -> Iterator[JournalEvent]:
-    """Yield the events of a journal; a torn last line is left out.
+    """Yield the events of a journal; an incomplete last line is left out.
 
     Raises:
         RunError: a line before the last is damaged.
@@ -51,7 +51,7 @@ def read_journal(path: Path) -> Iterator[JournalEvent]:
 
 
 def _scan(path: Path) -> Iterator[tuple[JournalEvent, int]]:
-    """Yield events with the offset behind each."""
+    """Yield each event with the offset of the byte after its line."""
     try:
         file = _open_journal(path)
     except FileNotFoundError:
@@ -75,13 +75,13 @@ def _open_journal(path: Path) -> IO[bytes]:
 def _whole_lines(
     file: IO[bytes], path: Path, *, lines: int, offset: int
 ) -> Iterator[tuple[JournalEvent, bytes]]:
-    """Yield the events from here to the last whole line, each with its line.
+    """Yield the events from the file's position to its last whole line, each with its line.
 
     Args:
-        file: the journal, open at the begin of a line.
-        path: of the journal.
-        lines: before this place.
-        offset: of this place, in bytes.
+        file: the journal, positioned at the start of a line.
+        path: of the journal, for messages.
+        lines: number of lines before the position.
+        offset: of the position, in bytes.
 
     Raises:
         RunError: a line before the last is damaged.
@@ -89,7 +89,7 @@ def _whole_lines(
     for number, line in enumerate(file, start=lines + 1):
         event = decode(line)
         if event is None:
-            # One without an end was the last when it was read, whatever was written since.
+            # A line without a newline was the last one when it was read, so it is only incomplete.
             if line.endswith(b"\n") and file.read(1):
                 raise RunError(
                     f"{path}: line {number} (byte {offset}) is damaged and lines follow it; "
@@ -101,25 +101,25 @@ def _whole_lines(
 
 
 class JournalReplaced(RunError):
-    """The journal is not the one that was read so far: start again."""
+    """The journal was replaced or removed since the last read: read it from the start."""
 
 
 class JournalFollower:
-    """A reader of a journal that another process writes: every line once."""
+    """Reads a journal that another process writes; yields every event once."""
 
     def __init__(self, path: Path) -> None:
         """Start before the first line; the file need not exist yet."""
         self.path = path
         self.offset = self._lines = 0
-        """Bytes and number of the whole lines that were read."""
+        """Bytes, and number, of the whole lines read so far."""
         self._last = b""
-        """The newest line that was read: it has to stand where it stood."""
+        """The newest line read; it must still be in its place, else the file was replaced."""
 
     def read_new(self) -> Iterator[JournalEvent]:
-        """Yield the events written since the last call; a line without its end has to wait.
+        """Yield the events written since the last call; an incomplete line is left for later.
 
         Raises:
-            JournalReplaced: the file is gone, or another one stands in its place.
+            JournalReplaced: the file was removed or replaced.
             RunError: a line before the last is damaged.
         """
         try:
@@ -155,13 +155,13 @@ class Journal:
         clock: Callable[[], float],
         see: Callable[[JournalEvent], None] = lambda _: None,
     ) -> None:
-        """Open, cutting off a torn last line.
+        """Open the journal and cut off an incomplete last line.
 
         Args:
             path: the file; created with mode 0600.
             epoch: the controller's epoch, written into every event.
-            clock: gives seconds since the epoch.
-            see: called with every event that is there; none is kept in memory.
+            clock: returns seconds since the epoch.
+            see: called with every event already in the file; none is kept in memory.
         """
         self.path, self.epoch, self.clock = path, epoch, clock
         end = 0
@@ -175,13 +175,13 @@ class Journal:
         self._end, self._pending, self._synced = end, False, 0.0
 
     def append(self, kind: str, *, durable: bool = True, **values: Any) -> JournalEvent:
-        """Write one event.
+        """Write one event and return it.
 
         Args:
-            kind: what happened.
-            durable: fsync before returning, for what will be acted on; other records are
-                made durable in groups by ``sync`` or ``flush``.
-            values: the event's content.
+            kind: name of the event.
+            durable: fsync before returning, for events that are acted on; others are made
+                durable in groups by ``sync`` or ``flush``.
+            values: fields of the event.
         """
         fields = {"event": kind, "time": self.clock(), "epoch": self.epoch, **values}
         event = cast("JournalEvent", fields)
@@ -200,19 +200,19 @@ class Journal:
         return event
 
     def sync(self) -> None:
-        """Make all that was written durable: it may be acted on."""
+        """Fsync all events written so far; then they may be acted on."""
         if self._pending:
             with storage(self.path):
                 os.fsync(self._descriptor)
             self._pending, self._synced = False, self.clock()
 
     def flush(self) -> None:
-        """Make records durable if the last time is long enough ago."""
+        """Call ``sync`` if the last one is at least ``GROUP_SECONDS`` ago."""
         if self.clock() - self._synced >= GROUP_SECONDS:
             self.sync()
 
     def close(self) -> None:
-        """Make everything durable and close."""
+        """Fsync and close the file."""
         with storage(self.path):
             os.fsync(self._descriptor)
         os.close(self._descriptor)

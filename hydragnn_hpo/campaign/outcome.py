@@ -1,4 +1,7 @@
-"""How an attempt ended, and what becomes of its trial: the rules of Law 9, pure."""
+"""Decide how an attempt ended and what its trial does next, by pure functions.
+
+A failed trial is a result with a reason, never a score (Law 9).
+"""
 
 import os
 import re
@@ -17,37 +20,37 @@ from hydragnn_hpo.leases import RANK_LEASE_ALARM, RANK_LEASE_LAPSED
 
 LAST_LINES = 3
 TAIL_BYTES = 16_384
-"""What is read of a log for its last lines."""
+"""Bytes read from the end of a log to find its last lines."""
 
 DUMP_BYTES = 262_144
-"""What is read of a log for the tracebacks that a crashed rank left at its end."""
+"""Bytes read from the end of a log to find the tracebacks of a crashed rank."""
 
 CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT)
-"""Signals that a process causes itself. SIGKILL may come from the kernel, out of memory."""
+"""Signals that a process causes itself; not SIGKILL, which the kernel sends if memory is short."""
 
 MAX_CRASHES = 2
-"""Crashes without a new checkpoint between them that make a bug. One may be a bit that flipped. A
-second one at the same place of the training is the program's own; that a host was lost between
-them proves nothing, and a training that gets further each time comes to its end."""
+"""Crashes without a checkpoint between them after which a trial fails with a bug. One crash may be
+a flipped bit; a second one before the next checkpoint is a fault of the program, even if a host
+was lost in between. A training that gets further each time will end."""
 
 OURS = "hydragnn_hpo"
 
 YIELDS = ("paused", "resized", "walltime")
-"""Reasons for which a trial is asked to leave a checkpoint and end."""
+"""Reasons for which a trial is asked to write a checkpoint and end."""
 
 REASONS: tuple[FailureReason, ...] = get_args(FailureReason)
-"""Why a trial may fail."""
+"""Reasons of a failure."""
 
 RESERVED_KEYS = (
     *("time", "width", "epochs", "event", "epoch", "trial", "attempt", "score", "kind", "durable"),
     *("status", "outcome", "reason", "reached", "message", "codes"),
 )
-"""Names that the journal uses for something else: values of a result by these are dropped."""
+"""Names that the journal uses itself; numbers of a result with these names are dropped."""
 
 
 @dataclass(frozen=True)
 class EndedAttempt:
-    """What is known of an attempt that ended, beside its files."""
+    """Facts about an ended attempt, apart from the files in its folder."""
 
     folder: Path
     codes: Sequence[int]
@@ -56,29 +59,29 @@ class EndedAttempt:
     """Why the controller asked it to end: ``paused resized median curve walltime cancelled``; None
     if it did not."""
     restarts: int = 0
-    """Interruptions in a row before this one."""
+    """Interruptions that count before this end, see ``state.Trial.restarts``."""
     max_restarts: int = 5
     error: str | None = None
-    """A sentence of the backend where the job could not run."""
+    """The backend's message if the job could not run."""
     first: int | None = None
-    """The rank that ended first, where that is known."""
+    """The rank that ended first, if known."""
     away: Sequence[str] = ()
-    """Hosts of it that were lost, also those without ranks."""
+    """Hosts of the attempt that were lost, including those without ranks."""
     crashes: int = 0
-    """Crashes before this one, without a new checkpoint since."""
+    """Earlier crashes since the newest checkpoint."""
     package: str = OURS
-    """The package in which a crash is looked for first: the user's own, if its trial has one."""
+    """Package searched first for the line of a crash: the user's, if the trial uses its code."""
 
     @property
     def excused(self) -> bool:
-        """Whether it was lost with its controller, a host or a lease: no fault of the trial's."""
+        """Whether it was lost with its controller, a host or a lease, not by the trial's fault."""
         return not self.codes or bool(self.away) or RANK_LEASE_LAPSED in self.codes
 
     @property
     def crash(self) -> int | None:
-        """Signal by which its program ended itself, if that is how the attempt ended.
+        """Signal of a crash of its program; None if the attempt did not end by a crash.
 
-        Ranks of a GPU abort when they lose a peer, so the first to end counts where it is known.
+        Ranks on GPUs abort when they lose a peer, so only the first rank to end counts, if known.
         """
         if self.away:
             return None
@@ -92,7 +95,7 @@ class EndedAttempt:
 def read_outcome(attempt: EndedAttempt) -> AttemptOutcome:
     """Read how an attempt ended.
 
-    Only a ``result.json`` proves an end; exit codes merely tell why there is none.
+    Only ``result.json`` proves that a trial ended; exit codes only tell why there is none.
     """
     codes, stop_reason = attempt.codes, attempt.stop_reason
     path = attempt.folder / "result.json"
@@ -107,13 +110,13 @@ def read_outcome(attempt: EndedAttempt) -> AttemptOutcome:
             "outcome": "interrupted",
             "reason": stop_reason if stop_reason in YIELDS else "walltime",
         }
-    if HALVED in codes:  # ends by itself: it is halved until it fits, or one graph does not
+    if HALVED in codes:  # repeats finitely: halved until the step fits, or one graph does not
         return {"outcome": "interrupted", "reason": "resized"}
     return _without_result(attempt)
 
 
 def _without_result(attempt: EndedAttempt) -> AttemptOutcome:
-    """Read how an attempt ended that left no result and was not asked to end."""
+    """Decide from exit codes how an attempt ended that left no result and was not asked to end."""
     codes = attempt.codes
     log_end = last_lines(attempt.folder / "log")
     if FILES_AWAY in codes:
@@ -133,10 +136,10 @@ def _without_result(attempt: EndedAttempt) -> AttemptOutcome:
 
 
 def _describe_losses(attempt: EndedAttempt, log_end: str) -> str:
-    """Return why a trial that was lost too often fails."""
+    """Return the message for a trial that fails because it was lost too often."""
     often = f"{attempt.restarts + 1} times in a row without a new checkpoint"
     if attempt.first is not None and attempt.codes[attempt.first] == PEER_LOST:
-        # The log's path keeps trials from failing alike: the network is no bug they share.
+        # The path makes each message differ, so that a bad network does not count as one bug.
         return (
             f"its ranks lost each other {often}, and none had died before: look at the network "
             f"between its hosts, and at {attempt.folder / 'log'}."
@@ -159,10 +162,10 @@ def _lost(reason: str, codes: Sequence[int], message: str | None) -> AttemptOutc
 
 
 def _of_result(path: Path, stop_reason: str | None) -> AttemptOutcome:
-    """Read a result; a file that is none is a bug of the program that wrote it.
+    """Read ``result.json``; a malformed file counts as a bug of the program that wrote it.
 
     Raises:
-        StorageError: it is there, but its file server is away.
+        StorageError: the file exists, but its file server does not answer.
     """
     try:
         result = read_json(path)
@@ -191,7 +194,7 @@ def _of_result(path: Path, stop_reason: str | None) -> AttemptOutcome:
 
 
 def _kept(key: str, value: Any) -> bool:
-    """Check whether the journal keeps a value of a result: errors by head, and all numbers."""
+    """Check whether the journal keeps a value of a result: ``val_mae`` and numbers are kept."""
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     return key == "val_mae" or (number and key not in RESERVED_KEYS)
 
@@ -203,16 +206,16 @@ def _failed(reason: str, message: str) -> AttemptOutcome:
 def retry_out_of_memory(
     ended: AttemptOutcome, *, width: int, widths: Sequence[int], shared: bool
 ) -> AttemptOutcome:
-    """Turn an end without memory into another try, as long as there is something to try.
+    """Turn an out-of-memory failure into an interruption while there is another way to run.
 
-    First without neighbours on its device, then with twice the ranks, each with half the graphs;
-    smaller pieces of a step were tried by the trainer itself.
+    First try the device unshared, then at least twice the ranks, each with fewer graphs. The
+    trainer itself has already tried to split a step into smaller pieces.
 
     Args:
         ended: as ``read_outcome`` returns it.
-        width: ranks it had.
-        widths: ranks it may have, rising.
-        shared: whether its slots shared a device with others.
+        width: ranks of the attempt.
+        widths: numbers of ranks that the trial may have, rising.
+        shared: whether its ranks shared a device with other trials.
 
     Returns:
         A copy of ``ended``, or an interruption with ``whole`` or ``least`` for the next attempt.
@@ -231,16 +234,19 @@ def retry_out_of_memory(
 def find_failed_host(
     slots: Sequence[str], codes: Sequence[int], *, first: int | None, signalled: bool
 ) -> str | None:
-    """Name the host that a lost attempt speaks against: that of the rank which died first.
+    """Return the host suspected of causing the loss of an attempt: that of the first rank to die.
 
-    A rank that ends with a code of its own was not killed by its host, nor was one that was frozen
-    alone until its lease was over; several hosts at once say nothing about any of them.
+    A rank with an exit code of its own was not killed by its host, nor was a single frozen rank
+    whose lease lapsed. Without a known first rank, only an attempt on one host gives evidence.
 
     Args:
         slots: ``host:index`` by rank.
         codes: exit codes by rank; negative ones are signals.
-        first: the rank that ended first, where that is known.
-        signalled: whether we sent signals ourselves.
+        first: the rank that ended first, if known.
+        signalled: whether the backend itself sent signals to the ranks.
+
+    Returns:
+        Id of the host; None if no host is suspected.
     """
     hosts = {slot.rpartition(":")[0] for slot in slots}
     if first is not None and first < len(slots):
@@ -251,12 +257,12 @@ def find_failed_host(
 
 
 def describe_crash(log: Path, number: int, package: str) -> str:
-    """Return where a program crashed, and by which signal; the same words for the same place.
+    """Return a message with place and signal of a crash; equal for equal places.
 
     Args:
-        log: of the attempt, in which ``faulthandler`` has left a traceback of every thread.
+        log: of the attempt; ``faulthandler`` writes a traceback of every thread into it.
         number: the signal.
-        package: where the line is looked for first; else it is one of ours.
+        package: searched first for the line that crashed, before this package.
     """
     name = signal.Signals(number).name
     if (place := find_crash(log, (package, OURS))) is not None:
@@ -265,11 +271,14 @@ def describe_crash(log: Path, number: int, package: str) -> str:
 
 
 def find_crash(log: Path, packages: Sequence[str]) -> str | None:
-    """Return file, line and function of the last crash, innermost first; None if the log has none.
+    """Find the innermost line of the last crash that lies in one of some packages.
 
     Args:
         log: of the attempt.
-        packages: packages or modules, in the order in which the place is looked for in them.
+        packages: packages or modules, the preferred one first.
+
+    Returns:
+        ``FILE:LINE in FUNCTION``; None if the log has no such line.
     """
     threads = _read_crash_threads(log)
     for wanted in packages:
@@ -304,17 +313,20 @@ def _read_crash_threads(log: Path) -> list[Frames]:
 
 
 def last_lines(log: Path) -> str:
-    """Return the last lines of a log, for a person to read."""
+    """Return the last ``LAST_LINES`` lines of a log in one line, for messages."""
     return " | ".join(read_tail(log, LAST_LINES)) or "its log is empty"
 
 
 def read_tail(log: Path, lines: int) -> list[str]:
-    """Read so many last lines of a log, however long it is; none if it cannot be read."""
+    """Return the last lines of a log, at most ``lines``; none if it cannot be read.
+
+    Only the last ``TAIL_BYTES`` are read.
+    """
     return _read_end(log, TAIL_BYTES).strip().splitlines()[-lines:]
 
 
 def _read_end(log: Path, most: int) -> str:
-    """Read so many last bytes of a log; nothing if it cannot be read."""
+    """Return at most ``most`` bytes from the end of a log; an empty text if it cannot be read."""
     try:
         with log.open("rb") as file:
             size = file.seek(0, os.SEEK_END)

@@ -1,4 +1,4 @@
-"""Proposals of the brain: requested ahead, checked, appended; their results go back to it."""
+"""Request proposals from the brain ahead of time, record them, and report results back to it."""
 
 import logging
 import math
@@ -22,16 +22,16 @@ AT_REST = ("stopped", "completed", "failed")
 
 
 def read_warm_start_rows(path: Path, objective: Objective, space: Space) -> list[Row]:
-    """Read values and first scores of an earlier campaign's trials; None for failures.
+    """Read values and first-rung scores of an earlier campaign's trials; None for failures.
 
     Args:
-        path: its run directory.
+        path: run directory of the earlier campaign.
         objective: of this campaign.
-        space: searched keys of this campaign; what the earlier one had fixed of them is added.
+        space: searched keys of this campaign; values that the earlier one had fixed are added.
 
     Raises:
-        ConfigError: it minimized something else, so that its scores mean something else.
-        RunError: there is no campaign, or its journal is damaged.
+        ConfigError: the earlier campaign minimized another objective.
+        RunError: the directory holds no campaign, or its journal is damaged.
     """
     run = RunDir(path)
     state = read_state(run)
@@ -44,7 +44,7 @@ def read_warm_start_rows(path: Path, objective: Objective, space: Space) -> list
     fixed = {key: value for key, value in fixed_values(theirs.trial).items() if key in space}
     rows: list[Row] = []
     for trial in state.trials.values():
-        if trial.parent is not None:  # its values are there with another seed
+        if trial.parent is not None:  # a replicate: the original trial has the same values
             continue
         if trial.rung_scores:
             rows.append(({**fixed, **trial.values}, trial.rung_scores[min(trial.rung_scores)]))
@@ -57,10 +57,10 @@ Result = tuple[SearchedValues, Point | None]
 
 
 class SearchWorker:
-    """The brain in its own thread, beside the controller: first in, first out.
+    """Runs the brain in its own thread, which handles requests and results in order of arrival.
 
-    Because questions and answers keep their order, what the brain knows at each question does not
-    depend on how long it thinks: with one slot a campaign repeats itself (Law 5).
+    What the brain knows at each request therefore does not depend on how long it computes, so a
+    one-slot campaign is reproducible (Law 5).
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class SearchWorker:
         results: Sequence[Result],
         pending: Sequence[SearchedValues],
     ) -> None:
-        """Start to build the brain, and replay what was known before."""
+        """Start building the brain in its thread, with earlier results and open proposals."""
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="brain")
         self._brain = self._pool.submit(_build, make, results, pending)
         self._proposals: Future[list[SearchedValues]] | None = None
@@ -77,13 +77,13 @@ class SearchWorker:
         self.asking = 0
 
     def ask(self, count: int) -> None:
-        """Ask for proposals; one question is open at a time."""
+        """Request ``count`` proposals; only one request may be open at a time."""
         assert self._proposals is None
         self.asking = count
         self._proposals = self._pool.submit(lambda: self._brain.result().ask(count))
 
     def take_proposals(self, wait: bool = False) -> list[SearchedValues] | None:
-        """Return the proposals if they are there (or wait for them), else None."""
+        """Return the requested proposals, or None if they are not ready and ``wait`` is false."""
         if self._proposals is None or not (wait or self._proposals.done()):
             return None
         proposals = self._proposals.result()
@@ -91,7 +91,7 @@ class SearchWorker:
         return proposals
 
     def tell(self, values: SearchedValues, objective: Point | None) -> None:
-        """Report a result to the brain; None is a failure."""
+        """Report a result to the brain; an objective of None is a failure."""
         known = dict(values)
         self._results.append(self._pool.submit(lambda: self._brain.result().tell(known, objective)))
 
@@ -116,7 +116,7 @@ def _build(
 
 
 class Proposals:
-    """Keeps one wave of trials waiting, so that a free slot never waits for the brain."""
+    """Keeps one ``wave`` of trials queued, so that a free slot does not wait for the brain."""
 
     def __init__(
         self,
@@ -130,24 +130,25 @@ class Proposals:
 
         Args:
             config: the campaign.
-            event_store: where proposals are noted.
-            dispatch: learns the configurations of trials.
-            configure: makes a trial's whole configuration, or raises ``ConfigError``.
+            event_store: the journal that proposals are written to.
+            dispatch: gets the configuration of each trial.
+            configure: returns a trial's whole configuration from its name and values, or raises
+                ``ConfigError``.
         """
         self.config, self.event_store, self.dispatch = config, event_store, dispatch
         self.configure = configure
         self.search_worker: SearchWorker | None = None
         self.space_exhausted = False
-        """Whether the space holds no further configuration."""
+        """Whether the space has no further configuration."""
 
     @property
     def budget(self) -> int:
-        """Trials to propose in all."""
+        """Total number of trials to propose."""
         return self.config.search.trials + self.event_store.state.added
 
     @property
     def to_come(self) -> int:
-        """How many trials will still be proposed."""
+        """Number of trials still to be proposed."""
         return 0 if self.exhausted else self.budget - self.event_store.state.searched
 
     @property
@@ -160,9 +161,9 @@ class Proposals:
         )
 
     def start(self) -> None:
-        """Build the brain and replay earlier results; do nothing once all trials are proposed."""
+        """Configure the known trials; start the brain unless all trials are proposed already."""
         for trial in self.event_store.state.trials.values():
-            if trial.attempt or trial.reason != "bad_config":  # one that ran once makes a trial
+            if trial.attempt or trial.reason != "bad_config":  # a trial that ran once was valid
                 self._configure(trial)
             self.dispatch.learn_again(trial)
         if not self.exhausted:
@@ -190,7 +191,7 @@ class Proposals:
         )
 
     def _warm(self) -> list[Row]:
-        """Read what earlier campaigns found, as far as it fits this one."""
+        """Read the results of earlier campaigns that fit the space of this one."""
         search, kept = self.config.search, list[Row]()
         for path in search.warm_start:
             rows = read_warm_start_rows(Path(path), search.objective, self.config.space)
@@ -204,7 +205,7 @@ class Proposals:
         return kept
 
     def propose_next(self) -> None:
-        """Propose what a person or the brain chose; ask the brain for more when too few wait."""
+        """Propose trials that the user or the brain chose; request more when too few are queued."""
         chosen = self.event_store.state.chosen
         while chosen and not self.event_store.state.ending:
             self.propose(dict(chosen[0]))
@@ -220,17 +221,17 @@ class Proposals:
             self.search_worker.ask(wanted)
 
     def _missing(self) -> int:
-        """Return how many more should wait: one wave ahead, two before anything runs."""
+        """Return how many more trials to queue: up to one wave, two before the first proposal."""
         state = self.event_store.state
         wave = self.wave
         return (2 * wave if not state.trials else wave) - state.count("queued")
 
     @property
     def wave(self) -> int:
-        """Trials that run side by side, roughly: as many as run, or fit one rank each.
+        """Number of trials to keep queued: one for each slot.
 
-        A machine much larger than the campaign holds a quarter of its trials at once: with all
-        of them the brain would never see a result.
+        At most a quarter of the budget (or ``search.initial``): on a large machine the brain would
+        otherwise propose all trials before it sees a result.
         """
         search = self.config.search
         quarter = max(search.initial, math.ceil(self.budget / 4))
@@ -246,11 +247,11 @@ class Proposals:
             self.propose(values)
 
     def propose(self, values: SearchedValues, parent: str | None = None) -> None:
-        """Note a new trial; one that cannot be is a result at once.
+        """Record a new trial; one with an invalid configuration fails at once.
 
         Args:
             values: searched values.
-            parent: the trial that has them already: they are trained again, to the end.
+            parent: for a replicate, the trial with the same values; it trains to the last rung.
         """
         name, rungs = f"t{len(self.event_store.state.trials):04d}", self.config.search.rungs
         known = {"until": rungs[0]} if parent is None else {"until": rungs[-1], "parent": parent}
@@ -258,7 +259,7 @@ class Proposals:
         self._configure(self.event_store.state.trials[name])
 
     def _configure(self, trial: Trial) -> None:
-        """Make a trial's configuration; values that make none are a result of a new trial."""
+        """Make a trial's configuration; record a failure if a new trial's values are invalid."""
         try:
             self.dispatch.configs[trial.name] = self.configure(trial.name, trial.values)
         except ConfigError as error:
@@ -275,9 +276,9 @@ class Proposals:
             self.tell(trial)
 
     def tell(self, trial: Trial) -> None:
-        """Report a trial's first result to the brain: later rungs have other budgets.
+        """Report a trial's first-rung result to the brain; later rungs have other epoch budgets.
 
-        Other seeds of values that it knows are no news.
+        Replicates are not reported: the brain knows their values already.
         """
         if trial.parent is not None:
             return
@@ -286,7 +287,7 @@ class Proposals:
             self.search_worker.tell(trial.values, self._point(trial))
 
     def _point(self, trial: Trial) -> Point | None:
-        """Return what a trial scored at its first rung; nothing for a failure."""
+        """Return a trial's score at its first rung; None for a failure."""
         return trial.rung_scores[min(trial.rung_scores)] if trial.rung_scores else None
 
     def close(self) -> None:

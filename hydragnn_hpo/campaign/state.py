@@ -1,4 +1,4 @@
-"""A campaign's state: a fold of its journal to trials, hosts and energy, and nothing else."""
+"""A campaign's state: trials, hosts and energy, computed from its journal alone."""
 
 import math
 from collections import Counter, defaultdict, deque
@@ -38,30 +38,30 @@ from hydragnn_hpo.search import Point, RungResult, rank_points
 TrialStatus = Literal["queued", "running", "stopped", "completed", "failed", "cancelled"]
 
 RULES = ("median", "curve")
-"""Reasons of a stopping rule: such a trial is not promoted."""
+"""Reasons set by a stopping rule; a trial stopped for one of them is not promoted."""
 
 LOST = ("host_lost", "stale")
-"""Reasons that count against ``search.max_restarts`` until a new checkpoint is there.
+"""Reasons that count against ``search.max_restarts`` until the next checkpoint is written.
 
-An end that is ``excused`` does not count: it was lost with a host, a lease or its controller.
+An end that is ``excused`` (caused by losing a host, a lease or the controller) does not count.
 """
 
 AT_ONCE_SECONDS = 30.0
-"""Hosts that are lost within so many seconds share a cause, such as a switch or the power: no host
-is at fault. Their losses are noticed one by one, each when the host's own lease has lapsed."""
+"""Hosts lost within this time of each other share a cause, such as a switch or the power supply,
+and none is at fault. Losses are noticed one by one, each when the host's own lease has lapsed."""
 
 
 @dataclass
 class Trial:
-    """What is known of one trial."""
+    """The state of one trial."""
 
     name: str
     values: SearchedValues
-    """Active searched values."""
+    """Active searched values by key."""
     until: int
-    """Epochs it may train at present: its rung."""
+    """Epoch of its present rung, up to which it trains."""
     parent: str | None = None
-    """The trial whose values it has with another seed; it takes no part in the search."""
+    """The trial that it repeats with another seed; such a replicate is not part of the search."""
     status: TrialStatus = "queued"
     reason: str | None = None
     message: str | None = None
@@ -71,106 +71,107 @@ class Trial:
     placed: float = 0.0
     first_step: float | None = None
     last_progress: float = 0.0
-    """When its present attempt last reported progress, in seconds since the epoch."""
+    """Time of its present attempt's last progress, in seconds since the Unix epoch."""
     epoch: int = 0
     objective: float | None = None
-    """The trainer's own: weighted validation MAE in units of each target's spread."""
+    """The trainer's objective: weighted validation MAE, each target in units of its spread."""
     score: Point | None = None
-    """What it is ranked by: one number, or one for each goal of the campaign."""
+    """The value it is ranked by: one number, or one for each goal of the campaign."""
     val_mae: dict[str, float | None] = field(default_factory=dict)
     rung_scores: dict[int, Point] = field(default_factory=dict)
-    """Its score at each rung where it came to rest."""
+    """Its score at each rung that it completed, by the rung's epoch."""
     seconds: dict[int, float] = field(default_factory=dict)
-    """Seconds of its newest epoch by width, of all its attempts."""
+    """Seconds of its newest epoch at each width, over all attempts."""
     restarts: int = 0
-    """Interruptions in a row without a new checkpoint."""
+    """Interruptions that count (see ``LOST``) since its newest checkpoint."""
     crashes: int = 0
-    """Crashes of its program without a new checkpoint."""
+    """Crashes of its program since its newest checkpoint."""
     resizes: int = 0
     requested_width: int | None = None
-    """Ranks with which it goes on after it has yielded; None where it need not."""
+    """Width requested for its next attempt by a resize; None without one."""
     stop_reason: str | None = None
-    """Why its running attempt is asked to end; None while it may go on."""
+    """Why its running attempt was asked to end; None if it was not."""
     min_width: int = 1
-    """Fewest ranks with which it may start, after it ran out of memory."""
+    """Fewest ranks it may start with; raised after it ran out of memory."""
     whole_device: bool = False
-    """Whether it needs its device for itself, after it ran out of memory beside others."""
+    """Whether its ranks may not share devices, because it ran out of memory while sharing."""
     slot_seconds: float = 0.0
-    """Time its slots were held, summed."""
+    """Slot-seconds held by its ended attempts."""
     joules: float = 0.0
-    """Energy of its epochs, where its own ranks measure it."""
+    """Energy of its epochs as measured by its own ranks; 0 where they measure none."""
     energy: float | None = None
-    """Joules of its slots by the counters of hosts; None where nothing was counted."""
+    """Joules charged to its slots from the hosts' counters; None if nothing was counted."""
     metered_seconds: float = 0.0
     """Slot-seconds in which ``energy`` was counted."""
     predicted: float | None = None
-    """Seconds per epoch that were predicted when its present attempt was placed."""
+    """Seconds per epoch, predicted when its present attempt was placed."""
 
     @property
     def conv(self) -> str:
-        """Name of the conv if it was searched."""
+        """Name of its conv if the campaign searches it; else an empty string."""
         return str(self.values.get("model.conv", ""))
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """Hosts it runs on, each once.
+        """Hosts it runs on, without duplicates.
 
         Returns:
-            Ids of hosts, in the order of the ranks; empty while it does not run.
+            Ids of hosts in rank order; empty while it does not run.
         """
         return tuple(dict.fromkeys(slot.rpartition(":")[0] for slot in self.slots))
 
     @property
     def metered_share(self) -> float | None:
-        """Share of the time it held slots in which energy was counted; None while it runs."""
+        """Share of its slot-seconds in which energy was counted; None while it runs."""
         if self.energy is None or self.slots or not self.slot_seconds:
             return None
         return min(1.0, self.metered_seconds / self.slot_seconds)
 
     @property
     def job(self) -> str:
-        """Id of its present attempt, as backends know it."""
+        """Job id of its present attempt at the backend."""
         return f"{self.name}.{self.attempt}"
 
 
 @dataclass
 class Hosts:
-    """Hosts that are there, were lost, or have failed too often."""
+    """Hosts that are present, lost or quarantined."""
 
     slots: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """Slots of the hosts that are there, by host."""
+    """Slots of the present hosts, by host."""
     lost: dict[str, str] = field(default_factory=dict)
-    """Why a host is not there."""
+    """Reason of the loss, by lost host."""
     failures: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
-    """Causes of failures by host: names of trials that were lost on it, and its own losses."""
+    """Causes of failures by host: names of trials lost on it, and ``lost N`` for its own losses."""
     newest_loss: tuple[float, str] = (-math.inf, "")
-    """Time and host of the newest loss."""
+    """Time (seconds since the Unix epoch) and host of the newest loss."""
     quarantined: dict[str, str] = field(default_factory=dict)
-    """Why a host gets no more trials."""
+    """Why a host gets no more trials, by host."""
     warned: dict[str, str] = field(default_factory=dict)
-    """What is odd about the counters of a host, by host."""
+    """Warning about the counters of a host, by host."""
 
 
 @dataclass
 class EnergyUse:
-    """What all hosts took, as far as it was counted; a fold over the journal."""
+    """Counted energy of all hosts, computed from the journal."""
 
     joules: float | None = None
-    """Of trials, and idle; None as long as nothing was counted."""
+    """Joules of trials and of idle slots; None until something is counted."""
 
     idle: float = 0.0
-    """While no trial held the slots: waiting, building data sets and ensembles."""
+    """Joules of slots that no trial held: waiting, building data sets and ensembles."""
 
     watts: float | None = None
-    """At the newest event, of ``hosts`` hosts."""
+    """Power of the ``hosts`` hosts at the newest event, in watts."""
 
     hosts: int = 0
+    """Number of hosts whose power is known at the newest event."""
 
     parts: tuple[str, ...] = ()
-    """What was counted of a host: see ``CounterSample.parts``."""
+    """Parts of hosts that were counted, see ``CounterSample.parts``."""
 
     unread: str | None = None
-    """Why a host counts less than it could."""
+    """Why some counters of a host could not be read."""
 
     def apply(self, event: EnergyEvent) -> None:
         """Apply an event ``energy``."""
@@ -182,37 +183,38 @@ class EnergyUse:
 
 
 class State:
-    """All trials, in the order they were proposed, and the campaign's own course."""
+    """All trials in the order of their proposals, and the progress of the campaign."""
 
     def __init__(self) -> None:
         """Start before the first event."""
         self.trials: dict[str, Trial] = {}
         self.reseed = 0
-        """How many of the best a person wants to be trained again with new seeds."""
+        """How many of the best trials the user wants trained again with new seeds."""
         self.reseeded: dict[str, str] = {}
-        """Trials that have the values of another one and a new seed, by that other one."""
+        """Name of each trial's replicate with a new seed, by the original trial's name."""
         self.hosts = Hosts()
         self.energy = EnergyUse()
         self.results: defaultdict[int, list[RungResult]] = defaultdict(list)
-        """Results of the trials that came to rest at each rung, in order."""
+        """Results of the trials that ended at each rung, by its epoch, in journal order."""
         self.promoted: defaultdict[int, set[str]] = defaultdict(set)
-        """Names of the trials that were promoted from each rung."""
+        """Names of the trials promoted from each rung, by its epoch."""
         self.closed = False
-        """Whether the finalists were chosen: nothing is promoted any more."""
+        """Whether the finalists were chosen; after that no trial is promoted."""
         self.ending = False
-        """Whether a person asked to finish with what is there."""
+        """Whether the user asked to stop the search and finish with the results so far."""
         self.finished = False
         self.draining = False
-        """Whether the allocation ends and trials are leaving checkpoints."""
+        """Whether the allocation ends and trials are writing their checkpoints."""
         self.added = 0
-        """Trials that a person added to the budget."""
+        """Number of trials that the user added to the budget."""
         self.additions: set[str] = set()
-        """Requests that added them."""
+        """Names of the requests that added trials, so that none is applied twice."""
         self.chosen: deque[SearchedValues] = deque()
-        """Values that a person chose for trials that are not proposed yet."""
+        """Values that the user chose for trials that are not proposed yet."""
         self.units: dict[str, str] = {}
+        """Unit of each target."""
         self.bugs: Counter[str] = Counter()
-        """How often each bug was seen."""
+        """Number of failures by the last line of their message, since the newest start."""
         self.checkpoints: dict[str, tuple[int, int]] = {}
         """Epoch and step of the newest checkpoint by trial."""
         self._by: dict[TrialStatus, dict[str, Trial]] = {
@@ -221,24 +223,28 @@ class State:
 
     @property
     def searched(self) -> int:
-        """Count the trials that were proposed to be searched."""
+        """Number of trials proposed by the search, without replicates."""
         return len(self.trials) - len(self.reseeded)
 
     def is_searching(self, trials: int) -> bool:
-        """Check whether trials are still to be proposed, of so many and those that were added."""
+        """Check whether trials of the search are still to be proposed.
+
+        Args:
+            trials: the campaign's budget; trials that the user added come on top.
+        """
         more = self.searched < trials + self.added
         return more and not self.ending and not self.finished
 
     def with_status(self, *status: TrialStatus) -> list[Trial]:
-        """Return the trials in any of some states, in the order in which they entered them."""
+        """Return the trials with any of these statuses, by status and then by time of entry."""
         return [trial for each in status for trial in self._by[each].values()]
 
     def count(self, *status: TrialStatus) -> int:
-        """Count the trials in any of some states."""
+        """Count the trials with any of these statuses."""
         return sum(len(self._by[each]) for each in status)
 
     def ranked(self) -> list[Trial]:
-        """Return the trials that have a result: furthest trained first, then best score."""
+        """Return the trials with a score, highest rung first and then best score first."""
         at_rest = self.with_status("stopped", "completed")
         done = [(t, t.score) for t in at_rest if t.score is not None]
         done.sort(key=lambda pair: pair[0].name)
@@ -246,16 +252,16 @@ class State:
         return sorted(best, key=lambda trial: -trial.until)
 
     def count_equal_failures(self, trial: Trial) -> int:
-        """Count the failures that were like this trial's, itself included."""
+        """Count the failures with the same error as this trial's, including its own."""
         return self.bugs[_gist(trial)]
 
     def add(self, trial: Trial) -> None:
-        """Add a trial that was proposed."""
+        """Add a proposed trial."""
         self.trials[trial.name] = trial
         self._by[trial.status][trial.name] = trial
 
     def move(self, trial: Trial, status: TrialStatus) -> None:
-        """Change the status of a trial."""
+        """Change the status of a trial, and its place among the trials by status."""
         del self._by[trial.status][trial.name]
         trial.status = status
         self._by[status][trial.name] = trial
@@ -268,12 +274,12 @@ class State:
 
 
 def first_goal(score: float | Sequence[float] | None) -> float | None:
-    """Return a score for the first goal; journals hold several goals as a list."""
+    """Return the first goal's part of a score; journals hold several goals as a list."""
     return score if score is None or isinstance(score, (float, int)) else score[0]
 
 
 def fold(events: Iterable[JournalEvent]) -> State:
-    """Fold the events of a journal to its state."""
+    """Compute the state from the events of a journal."""
     state = State()
     for event in events:
         state.apply(event)
@@ -281,9 +287,9 @@ def fold(events: Iterable[JournalEvent]) -> State:
 
 
 def _on_opened(state: State, event: OpenedEvent) -> None:
-    """Replace the hosts by those of a new controller: those of an earlier one may be gone."""
+    """Replace the hosts: those of the previous controller may be gone."""
     state.units = event["units"]
-    state.bugs.clear()  # the user has mended something, or sees it again
+    state.bugs.clear()  # count again: the user may have fixed the cause
     by_host = defaultdict[str, list[str]](list)
     for slot in event.get("slots", ()):
         by_host[slot.rpartition(":")[0]].append(slot)
@@ -352,7 +358,7 @@ def _on_ended(state: State, event: EndedEvent) -> None:
         _interrupted(state, trial, event)
         return
     state.move(trial, outcome)
-    trial.requested_width = None  # it ended before it could yield
+    trial.requested_width = None  # it ended before the resize took effect
     trial.epoch = event.get("reached", trial.epoch)
     trial.objective, trial.val_mae = event.get("objective"), event.get("val_mae", {})
     score = event.get("score", trial.objective)
@@ -378,7 +384,7 @@ def _interrupted(state: State, trial: Trial, event: EndedEvent) -> None:
 
 
 def _gist(trial: Trial) -> str:
-    """Return what two failures of one bug have in common: the last line of their traceback."""
+    """Return the last line of a failure's message, by which equal failures are recognized."""
     lines = (trial.message or "").strip().splitlines()
     return lines[-1].strip() if lines else ""
 
@@ -394,7 +400,7 @@ def _on_promoted(state: State, event: PromotedEvent) -> None:
 
 
 def _on_rested(state: State, event: RestedEvent) -> None:
-    """Leave a trial that was promoted at the rung where it was."""
+    """Cancel the promotion of a queued trial: its result at the previous rung stays."""
     trial = state.trials[event["trial"]]
     state.move(trial, "stopped")
     trial.until = max(trial.rung_scores)

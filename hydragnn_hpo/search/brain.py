@@ -1,4 +1,4 @@
-"""What a brain is, the brains there are, and what earlier campaigns can teach one."""
+"""Interface of brains, the table of brains, and warm starts from earlier campaigns."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -24,22 +24,22 @@ from hydragnn_hpo.search.space import (
 
 
 class Brain(Protocol):
-    """Proposes trials. Objectives are minimized; a brain is used by one thread at a time.
+    """Proposes trials that minimize an objective; used by one thread at a time.
 
-    Proposals depend on the seed and on the order of ``ask``, ``tell`` and ``replay`` alone.
+    Proposals depend only on the seed and on the sequence of calls.
     """
 
     def ask(self, count: int) -> list[dict[str, Scalar]]:
-        """Propose active configurations that were neither proposed nor reported before.
+        """Propose ``count`` active configurations that were neither proposed nor reported before.
 
-        Fewer than ``count`` only when the space is exhausted.
+        Fewer are returned only when the space is exhausted.
         """
         ...
 
     def tell(self, values: Mapping[str, Scalar], objective: Point | None) -> None:
         """Take in a result: one number, or one for each goal.
 
-        None, or what is not finite, is a failure.
+        An objective that is None or not finite is a failure.
         """
         ...
 
@@ -59,7 +59,7 @@ class Brain(Protocol):
     def learn(self, results: Sequence[tuple[Mapping[str, Scalar], Point | None]]) -> None:
         """Take in results of earlier campaigns, before the first ``ask`` or ``tell``.
 
-        They teach the model, but are no trials of this campaign: each may be proposed.
+        They train the model but do not count as proposed: each may be proposed again.
         """
         ...
 
@@ -83,20 +83,20 @@ def make_brain(
     template: Mapping[str, Any] | None = None,
     warm: Sequence[tuple[Mapping[str, Scalar], Point | None]] = (),
 ) -> Brain:
-    """Build a brain that knows nothing yet.
+    """Build a brain without results of this campaign.
 
     Args:
         name: key of ``BRAINS``.
         space: searched keys and their ranges, already checked.
-        seed: all its randomness derives from this.
-        initial: proposals spread over the space before a model proposes.
-        constraints: what every proposal meets: ``search.constraints``.
-        template: values that all trials have in common, which constraints may name.
+        seed: source of all its randomness.
+        initial: number of evenly spread proposals before a model proposes.
+        constraints: ``search.constraints``, which every proposal meets.
+        template: fixed values of all trials, which constraints may name.
         warm: results of earlier campaigns, see ``select_warm_start``.
 
     Raises:
-        ConfigError: the name is unknown or its library missing, the space has conditions in a
-            circle, or a constraint cannot be read.
+        ConfigError: the name is unknown or its library missing, the conditions of the space are
+            circular, or a constraint cannot be read.
     """
     if name not in BRAINS:
         raise ConfigError(unknown("brain", name, BRAINS))
@@ -109,15 +109,15 @@ def make_brain(
 
 
 Row = tuple[Mapping[str, Scalar], Point | None]
-"""Searched values and objective (None: failed) of a trial."""
+"""Searched values and objective of a trial; the objective of a failed one is None."""
 
 
 class WarmStart(NamedTuple):
     """Results of earlier campaigns that fit the space of this one.
 
-    Objectives of another campaign come from other epochs, data or seeds: only their order counts,
-    and only where the objective has the same name and the heads the same targets. They teach the
-    model of a brain, and are no trials of this campaign: each may be proposed, and trained, again.
+    Objectives of another campaign come from other epochs, data or seeds, so only their order is
+    meaningful, and only for the same objective and targets. They train a brain's model but are not
+    trials of this campaign: each configuration may be proposed and trained again.
     """
 
     kept: list[Row]
@@ -137,9 +137,9 @@ def select_warm_start(
     Args:
         space: searched keys of this campaign.
         constraints: ``search.constraints`` of this campaign.
-        rows: from earlier ones, in their journals' order; the caller adds what an earlier
+        rows: of earlier campaigns, in journal order; the caller adds values that an earlier
             campaign had fixed and this one searches.
-        template: values fixed in this campaign: a row that has them too has no foreign key.
+        template: fixed values of this campaign; a row may name a fixed key with the same value.
     """
     fixed, rules = (
         fixed_values(template or {}),

@@ -27,13 +27,13 @@ LONGEST = 500
 """Characters of a rule."""
 
 DRAWS = 5000
-"""Random points that tell how much of a space the rules leave."""
+"""Random points by which the share of a large space that meets the rules is estimated."""
 
 LEAST_SHARE = 0.01
-"""Of these points, those that must meet all rules: brains find their proposals by rejection."""
+"""Least share of these points that must meet all rules: brains propose by rejection sampling."""
 
 LISTED = 20_000
-"""Points up to which a space is listed instead."""
+"""Most points of a space that is listed completely instead."""
 
 Values = Mapping[str, Any]
 Term = Callable[[Values], Any]
@@ -76,7 +76,7 @@ class Constraint:
         A division by zero breaks it.
 
         Raises:
-            ConfigError: the values cannot be reckoned with: a text and a number.
+            ConfigError: the rule combines values of different types, such as a text and a number.
         """
         if not all(name in values for name in self.names):
             return True
@@ -111,7 +111,7 @@ def read_constraints(
         One rule for each text, in order.
 
     Raises:
-        ConfigError: one is no rule, or names neither a searched nor a fixed key.
+        ConfigError: a text is not a valid rule, or names an unknown key.
     """
     fixed = fixed_values(template)
     return tuple(_constraint(text, space, fixed) for text in texts)
@@ -141,10 +141,10 @@ def _constraint(text: str, space: Space, fixed: Values) -> Constraint:
 
 
 def _term(node: ast.expr) -> Term:
-    """Build what computes one part of a rule.
+    """Build the function that evaluates one part of a rule.
 
     Raises:
-        ValueError: it is nothing that a rule may hold.
+        ValueError: rules may not contain such an expression.
     """
     if isinstance(node, ast.Constant) and isinstance(node.value, (bool, int, float, str)):
         constant = node.value
@@ -206,13 +206,13 @@ def _names(node: ast.AST) -> list[str]:
 
 
 def check_feasible_share(space: Space, constraints: Sequence[Constraint]) -> None:
-    """Refuse a space of which the rules leave nothing, or nearly nothing.
+    """Raise an error if too few points of a space meet the rules.
 
-    A small space is listed; of a large one random points are drawn.
+    A small space is listed; a large one is sampled at random.
 
     Raises:
         ConfigError: no point of a small space, or less than one in a hundred of a large one,
-            meets all rules; or a rule cannot be reckoned with a value.
+            meets all rules; or a rule cannot be evaluated for a value.
     """
     if not constraints:
         return
@@ -252,9 +252,9 @@ def complete_configuration(
     Args:
         space: searched keys.
         constraints: the rules.
-        wanted: values it must have.
-        plain: values of all keys, taken as they are if the rules allow it; else the others are
-            drawn at random, always the same.
+        wanted: values that it must have.
+        plain: values of all keys, used for the others if the rules allow it; else those are drawn
+            at random, with a fixed seed.
 
     Returns:
         The configuration; None if none was found.

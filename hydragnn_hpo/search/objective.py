@@ -16,7 +16,7 @@ Point = float | tuple[float, ...]
 
 
 def goals(objective: Objective) -> tuple[Goal, ...]:
-    """List what is minimized, the first first.
+    """Return the goals of an objective, in order.
 
     Returns:
         One goal or several.
@@ -30,7 +30,7 @@ def goal_label(goal: Goal) -> str:
 
 
 def check_objective(objective: Objective, heads: Iterable[str]) -> None:
-    """Refuse goals about heads that no trial has, and the same goal twice.
+    """Raise an error if a goal names an unknown head or is named twice.
 
     Raises:
         ConfigError: a head is unknown, or a goal is named twice.
@@ -51,7 +51,7 @@ def check_objective(objective: Objective, heads: Iterable[str]) -> None:
 def read_objective(
     objective: Objective, result: Mapping[str, Any], spreads: Mapping[str, float] | None = None
 ) -> Point | None:
-    """Read what a trial scored.
+    """Read the score of a trial from its result.
 
     Args:
         objective: ``search.objective``.
@@ -69,18 +69,18 @@ def read_objective(
 
 
 def finite_or_none(point: Point | None) -> Point | None:
-    """Return a point if all of it is finite; None, a failure, if not."""
+    """Return a point if all its numbers are finite; else None, which stands for a failure."""
     parts = point if isinstance(point, tuple) else (point,)
     return point if all(part is not None and math.isfinite(part) for part in parts) else None
 
 
 def finite_number(value: Any) -> float | None:
-    """Return a finite number; None for whatever else may have been written in its place."""
+    """Return a value as a float if it is a finite number; else None (also for a bool)."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
     try:
         return float(value) if math.isfinite(value) else None
-    except OverflowError:  # a whole number may be too large
+    except OverflowError:  # an integer may be too large for a float
         return None
 
 
@@ -120,15 +120,15 @@ def _number(result: Mapping[str, Any], path: str) -> float | None:
 
 
 def pareto_front(points: Sequence[tuple[float, ...]]) -> list[int]:
-    """Return the places of the points that no other is better than everywhere.
+    """Return the indices of the points that no other point dominates.
 
-    Equal points stand or fall together.
+    Equal points do not dominate each other.
     """
     return [place for place, layer in enumerate(pareto_layers(points)) if layer == 0]
 
 
 def pareto_layers(points: Sequence[tuple[float, ...]]) -> list[int]:
-    """Return each point's front: 0 for the Pareto front, 1 for that of the rest, and so on.
+    """Return the front of each point: 0 for the Pareto front, 1 for that of the rest, and so on.
 
     Source: Deb et al. (2002), doi:10.1109/4235.996017.
     """
@@ -148,9 +148,9 @@ def pareto_layers(points: Sequence[tuple[float, ...]]) -> list[int]:
 
 
 def rank_points(points: Sequence[Point]) -> list[int]:
-    """Order points, best first: by value, or by front and then by how alone they stand there.
+    """Return the indices of points, best first: by value, or by front and crowding distance.
 
-    Ties go to the earlier point, so that the order is total and a replay finds it again.
+    Ties go to the earlier point, so that a replay of the journal gives the same order.
     """
     several = [point for point in points if isinstance(point, tuple)]
     if len(several) < len(points) or not points:
@@ -168,7 +168,10 @@ def rank_points(points: Sequence[Point]) -> list[int]:
 
 
 def _crowding_distance(points: Sequence[tuple[float, ...]]) -> list[float]:
-    """Return how far each point's neighbours lie apart, summed over goals; infinite at the ends."""
+    """Return the distance between each point's neighbours, summed over goals; infinite at the ends.
+
+    Each goal is scaled by its range. Source: Deb et al. (2002), doi:10.1109/4235.996017.
+    """
     distance = [0.0] * len(points)
     for goal in range(len(points[0])):
         line = sorted(range(len(points)), key=lambda place: (points[place][goal], place))

@@ -1,8 +1,7 @@
-"""Which trials are ended before their rung, because others are ahead of them for good.
+"""Stopping rules: end trials before their rung if they are unlikely to catch up with the others.
 
-A rule is fed every epoch of every trial in the journal's order and judges in constant time or
-nearly so: what it knows is kept in sums and sorted lists. Feeding a journal again gives the same
-verdicts.
+A rule gets every epoch of every trial in journal order. It keeps sums and sorted lists, so that a
+verdict takes nearly constant time. Replaying a journal gives the same verdicts.
 """
 
 import bisect
@@ -15,13 +14,13 @@ import numpy as np
 from hydragnn_hpo.config import SearchConfig
 
 PEERS = 5
-"""Others that must have come as far before the median rule judges."""
+"""Least number of other trials at the same epoch before the median rule ends a trial."""
 
 EXPONENTS = np.geomspace(0.125, 4.0, 11)
-"""How fast a learning curve may fall: powers of the epoch, [C]."""
+"""Exponents c of the learning curve ``a + b (epoch + 1)^-c`` that are fitted, [C]."""
 
 SIGMAS = 2.0
-"""Residual deviations by which a learning curve may end below its fit."""
+"""Residual standard deviations by which a learning curve may end below its fit."""
 
 
 class PruningRule(Protocol):
@@ -30,8 +29,7 @@ class PruningRule(Protocol):
     def observe(self, trial: str, epoch: int, objective: float) -> None:
         """Take in the objective of one epoch, counted from 1.
 
-        An epoch that a trial repeats after it was interrupted, and an objective that is not
-        finite, change nothing.
+        An epoch repeated after an interruption and an objective that is not finite are ignored.
 
         Args:
             trial: its name.
@@ -41,7 +39,7 @@ class PruningRule(Protocol):
         ...
 
     def verdict(self, trial: str, until: int) -> str | None:
-        """Return why a trial should end now, although it may train on; None: it goes on."""
+        """Return why a trial should end before the epoch ``until``; None if it should go on."""
         ...
 
 
@@ -49,7 +47,7 @@ class TrialPruner:
     """The stopping rule of a campaign, if it has one."""
 
     def __init__(self, search: SearchConfig) -> None:
-        """Know nothing yet; after a restart, feed it the epochs of the journal again."""
+        """Start without epochs; after a restart, ``observe`` those of the journal again."""
         self._judge: PruningRule | None = None
         if search.stop_rule == "median":
             self._judge = MedianRule(grace=search.grace)
@@ -57,7 +55,7 @@ class TrialPruner:
             self._judge = CurveRule(grace=search.grace, rungs=search.rungs, keep=search.finalists)
 
     def observe(self, trial: str, epoch: int, objective: float, *, until: int) -> str | None:
-        """Take in an epoch of a trial, and say why it should end now; None: it goes on.
+        """Take in an epoch of a trial; return why it should end now, or None if it should go on.
 
         Args:
             trial: its name.
@@ -72,7 +70,7 @@ class TrialPruner:
 
 
 class MedianRule:
-    """Ends a trial whose best is worse than the median of the others' running averages.
+    """Ends a trial whose best objective is worse than the median of the others' running means.
 
     Source: Golovin et al. (2017), Google Vizier, doi:10.1145/3097983.3098043.
     """
@@ -100,7 +98,7 @@ class MedianRule:
         bisect.insort(self._means.setdefault(epoch, []), mean)
 
     def verdict(self, trial: str, until: int) -> str | None:
-        """Compare a trial with the others at its epoch."""
+        """Return why a trial should end, compared with the others at its epoch; else None."""
         epoch, _, _, best = self._own.get(trial, (0, 0, 0.0, math.inf))
         if epoch < self._grace or epoch >= until:
             return None
@@ -108,8 +106,8 @@ class MedianRule:
         others = len(means) - 1
         if others < PEERS:
             return None
-        # Without its own mean. That stands behind these places if the trial is to end: what is
-        # best is no worse than the mean.
+        # The median should exclude the trial's own mean. If the trial is to end, that mean is at
+        # least its best value, so it sorts after these places and does not shift them.
         median = (means[(others - 1) // 2] + means[others // 2]) / 2
         if best <= median:
             return None
@@ -120,7 +118,7 @@ class MedianRule:
 
 
 class CurveRule:
-    """Ends a trial whose learning curve, drawn on, stays behind as many as are kept.
+    """Ends a trial whose extrapolated learning curve stays behind the ``keep`` best at its rung.
 
     Source: after Domhan et al. (2015), "Speeding up automatic hyperparameter optimization of deep
     neural networks by extrapolation of learning curves", IJCAI; one family of curves instead of
@@ -131,7 +129,7 @@ class CurveRule:
         self._grace, self._keep = grace, keep
         self._curves: dict[str, LearningCurve] = {}
         self._ends: dict[int, list[float]] = {epoch: [] for epoch in rungs}
-        """Best objectives of the trials that came to a rung, sorted."""
+        """Sorted best objectives of the trials that reached a rung, by its epoch."""
 
     def observe(self, trial: str, epoch: int, objective: float) -> None:
         """Take in the objective of one epoch.
@@ -149,7 +147,7 @@ class CurveRule:
             bisect.insort(self._ends[epoch], curve.best)
 
     def verdict(self, trial: str, until: int) -> str | None:
-        """Compare where a trial can get to with what others reached there."""
+        """Return why a trial should end, by the value that its curve can reach; else None."""
         curve, ends = self._curves.get(trial), self._ends.get(until, [])
         if curve is None or len(ends) < self._keep or not self._grace <= curve.epoch < until:
             return None
@@ -165,8 +163,8 @@ class CurveRule:
 class LearningCurve:
     """A trial's best objective over epochs: ``y = a + b (epoch + 1)^-c``, fitted as it grows.
 
-    Late epochs weigh more: each counts with its number. For every exponent ``c`` the sums of the
-    linear fit are kept, so that an epoch more costs the same however long the curve is.
+    Each epoch has its number as weight, so late ones weigh more. For every exponent ``c`` the sums
+    of the linear fit are kept, so that adding an epoch takes constant time.
     """
 
     def __init__(self) -> None:
@@ -175,7 +173,7 @@ class LearningCurve:
         """Weighted sums of 1, s, s^2, y, s y and y^2, with s = (epoch + 1)^-c, [6, C]."""
 
     def add(self, epoch: int, objective: float) -> None:
-        """Append an epoch."""
+        """Add the objective of one epoch to the fits."""
         self.epoch, self.count, self.best = epoch, self.count + 1, min(self.best, objective)
         ones, shape, best = np.ones_like(EXPONENTS), (epoch + 1.0) ** -EXPONENTS, self.best
         self._sums += epoch * np.array(
@@ -183,11 +181,11 @@ class LearningCurve:
         )
 
     def lowest(self, until: int) -> float | None:
-        """Return the lowest value that the curve may well have at an epoch.
+        """Return a plausible lower bound of the curve at the epoch ``until``.
 
-        The lowest among the exponents that fit nearly as well as the best one (one that is two
-        deviations away by the likelihood ratio), less ``SIGMAS`` residual deviations. None while
-        there are too few epochs for three parameters.
+        The lowest value over all exponents within two standard deviations of the best fit (by the
+        likelihood ratio), minus ``SIGMAS`` residual standard deviations. None while there are too
+        few epochs to fit three parameters.
         """
         free = self.count - 3
         if free < 1:
@@ -196,7 +194,7 @@ class LearningCurve:
         slope = (one * sy - s * y) / (one * ss - s * s)
         level = (y - slope * s) / one
         misfit = np.maximum(yy - level * y - slope * sy, 0.0) / one * self.count
-        # Rounding leaves this much of a perfect fit.
+        # Lower limit of the residual variance: the rounding error of a perfect fit.
         noise = max(float(misfit.min()) / free, 1e-12 * self.best**2)
         good = misfit <= misfit.min() + SIGMAS**2 * noise
         ends = level + slope * (until + 1.0) ** -EXPONENTS

@@ -1,4 +1,4 @@
-"""Who trains on: successive halving over rungs, decided from results alone.
+"""Choose the trials that train on: successive halving over rungs, decided from results alone.
 
 All functions are pure: the same results in the same order give the same decisions, so that a
 journal can be replayed. Source: Li et al. (2020), "A system for massively parallel
@@ -12,17 +12,17 @@ from hydragnn_hpo.search.objective import Point, rank_points
 
 
 class RungResult(NamedTuple):
-    """A trial that has come to a rung."""
+    """Result of a trial at a rung."""
 
     trial: str
     objective: Point | None
-    """None: it failed on the way there, or a stopping rule gave it up; counts as the worst."""
+    """None if it failed or a stopping rule ended it; such a trial is never promoted."""
     final: bool = False
-    """Whether its patience ran out: more epochs would not change its result."""
+    """Whether it ended by early stopping: more epochs would not change its result."""
 
 
 class Promotion(NamedTuple):
-    """A trial that may go on from one rung to another, counted from 0."""
+    """Promotion of a trial from one rung to another; rungs are counted from 0."""
 
     trial: str
     from_rung: int
@@ -30,10 +30,10 @@ class Promotion(NamedTuple):
 
 
 Rungs = Sequence[Sequence[RungResult]]
-"""For each rung, the trials that ever rested there, in the journal's order."""
+"""For each rung, the results of all trials that reached it, in journal order."""
 
 Promoted = Sequence[Collection[str]]
-"""For each rung, the trials that went on from it already."""
+"""For each rung, the names of the trials promoted from it so far."""
 
 
 def promote_asynchronously(
@@ -41,13 +41,13 @@ def promote_asynchronously(
 ) -> list[Promotion]:
     """List the trials that may go on now, without waiting for others; highest rung first.
 
-    A trial goes on when it is among the best ``floor(n / reduction)`` of the ``n`` that rest at
-    its rung or have passed it, failed ones included.
+    A trial goes on when it is among the best ``floor(n / reduction)`` of the ``n`` that reached
+    its rung, including failed ones.
 
     Args:
-        results: of each rung.
-        promoted: from each rung.
-        reduction: one in so many goes on.
+        results: of each rung, lowest first.
+        promoted: names of the trials that left each rung.
+        reduction: one trial in ``reduction`` goes on.
     """
     promotions: list[Promotion] = []
     seated = _best_of_rungs(results, reduction)
@@ -68,8 +68,8 @@ def promote_synchronously(
     Args:
         results: of each rung, lowest first.
         promoted: names of the trials that left each rung.
-        reduction: one in so many goes on.
-        finalists: trials that are to reach the last rung.
+        reduction: one trial in ``reduction`` goes on.
+        finalists: number of trials that are to reach the last rung.
     """
     for rung in range(len(results) - 1):
         resting = _best(results[rung])
@@ -85,9 +85,9 @@ def promote_synchronously(
 def promote_finalists(results: Rungs, promoted: Promoted, *, finalists: int) -> list[Promotion]:
     """List the trials that go on to the last rung, so that there are enough finalists.
 
-    Called when the budget of trials is used up and all rest; an empty list ends the search. The
-    best of the highest rung go first. A trial that ended by early stopping takes a seat without
-    training on. A trial that went on and never arrived was cancelled, and is not sent again.
+    Called when all trials of the budget have ended; an empty list ends the search. The best of the
+    highest rung go first. A trial that ended by early stopping counts as a finalist without
+    training on. A promoted trial that never arrived was cancelled, and is not promoted again.
 
     Args:
         results: of each rung, lowest first.
@@ -108,7 +108,7 @@ def promote_finalists(results: Rungs, promoted: Promoted, *, finalists: int) -> 
 
 
 def _best(rested: Sequence[RungResult]) -> list[RungResult]:
-    """Order those with a result, best first."""
+    """Return the results that have an objective, best first."""
     scored = [(r, r.objective) for r in rested if r.objective is not None]
     return [scored[place][0] for place in rank_points([objective for _, objective in scored])]
 

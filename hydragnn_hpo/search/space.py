@@ -1,7 +1,7 @@
-"""What a searched space means: which keys are active, which values are allowed, where they go.
+"""Rules of a search space: which keys are active, which values are allowed, where they are set.
 
-A configuration is *active* (only the keys that matter: what is launched and compared) or
-*canonical* (all keys, the inactive ones at one fixed value: what a model of the space sees).
+An *active* configuration has only the keys whose conditions hold; trials are started and compared
+by it. A *canonical* one has all keys, inactive ones at a fixed value; brains model it.
 """
 
 import copy
@@ -25,7 +25,7 @@ DIGITS = 6
 def active_parameters(space: Space, values: Mapping[str, Scalar]) -> dict[str, Scalar]:
     """Keep the keys whose conditions hold, through chains of conditions.
 
-    A condition on a key that is not searched is settled by ``check`` and counts as met.
+    A condition on a key that is not searched counts as met: ``check_space`` has checked it.
 
     Returns:
         Values by key, in the order of the space.
@@ -94,7 +94,7 @@ def list_values(parameter: ParameterConfig) -> Sequence[Scalar] | None:
 
 
 def value_at(parameter: ParameterConfig, position: float) -> Scalar:
-    """Return the value at a position in [0, 1): equal shares of it for equal chances."""
+    """Return the value at a position in [0, 1); discrete values get equal shares of it."""
     if parameter.choices is not None:
         count = len(parameter.choices)
         return parameter.choices[min(int(position * count), count - 1)]
@@ -183,12 +183,12 @@ def apply_values(template: Mapping[str, Any], values: Mapping[str, Scalar]) -> d
 def check_space(
     space: Space, template: Mapping[str, Any], parts: Sequence[str] | None = PARTS
 ) -> None:
-    """Refuse a space that cannot be searched.
+    """Raise an error if a space cannot be searched.
 
     Args:
         space: searched keys.
-        template: values that all trials have in common.
-        parts: tables that may be searched; None where a trial is a command with keys of its own.
+        template: fixed values of all trials.
+        parts: tables that may be searched; None for a command, which has keys of its own.
 
     Raises:
         ConfigError: a key is no part of a trial, keys overlap, a condition names an unknown
@@ -239,7 +239,7 @@ def _check_condition(
 
 
 def order_by_conditions(space: Space) -> list[str]:
-    """List the keys so that each follows those its conditions name.
+    """Return the keys in an order in which each follows the keys of its conditions.
 
     Raises:
         ConfigError: conditions run in a circle.
@@ -285,7 +285,7 @@ def is_in(parameter: ParameterConfig, value: Scalar) -> bool:
 
 
 def same_value(one: Any, other: Any) -> bool:
-    """Compare like TOML: true is not 1, but 1 is 1.0."""
+    """Compare two values as TOML does: true differs from 1, but 1 equals 1.0."""
     return isinstance(one, bool) == isinstance(other, bool) and bool(one == other)
 
 

@@ -1,7 +1,7 @@
-"""Propose with DeepHyper: a model of all results, and candidates it has never seen.
+"""Propose with DeepHyper, which models all results and chooses among new candidates.
 
-DeepHyper sees a flat space of numbers in [0, 1] and of labels; steps, logarithms, conditions
-and duplicates are ours, through the candidates it chooses from. See README.md for why.
+DeepHyper sees a flat space of numbers in [0, 1] and labels. This module handles steps, logarithms,
+conditions and duplicates by the candidates that it draws. ``search/README.md`` explains why.
 """
 
 import contextlib
@@ -30,16 +30,16 @@ CANDIDATES = 1000
 """Points the acquisition function chooses from at each fit."""
 
 TREES = 25
-"""Size of the model's forest."""
+"""Number of trees of the model (extremely randomized trees)."""
 
 BATCH = 16
-"""Most points taken from one ask of DeepHyper, which fits once for each of them."""
+"""Most points of one request to DeepHyper, which fits its model once for each of them."""
 
 POOL = 16
-"""New random points, per point wanted, that the model ranks when it has no news."""
+"""Random points per requested point that the model ranks when there are no new results."""
 
 DRAWS = 4
-"""Most points drawn per candidate wanted: where rules refuse more, there are fewer candidates."""
+"""Most points drawn per candidate; if rules reject too many, there are fewer candidates."""
 
 Encoded = dict[str, float | str]
 Result = tuple[dict[str, Scalar], Point | None]
@@ -48,8 +48,8 @@ Result = tuple[dict[str, Scalar], Point | None]
 class DeepHyperBrain:
     """Spreads its first proposals evenly, then follows DeepHyper's CBO.
 
-    Results are collected and reported in one batch at the next ``ask``: one fit per ask, one ask
-    of the optimizer per news.
+    Results are collected and reported in one batch at the next ``ask``. The optimizer is asked only
+    when there are new results; else its newest model ranks random points.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class DeepHyperBrain:
         return {name: value_at(parameter, position) for (name, parameter), position in pairs}
 
     def _ranked(self, count: int) -> list[dict[str, Scalar]]:
-        """Take the best of new random points, as the model of the last news sees them."""
+        """Return the best of new random points by the predictions of the newest model."""
         if count <= 0:
             return []
         pool = self._candidates(POOL * count)
@@ -146,7 +146,7 @@ class DeepHyperBrain:
         return list(distinct.values())
 
     def _sample(self, size: int) -> list[Encoded]:
-        """Pass DeepHyper its candidates; at least one, or it fails."""
+        """Return candidates for DeepHyper; at least one, because it fails without any."""
         candidates = self._candidates(size) or [canonical_values(self._known.space, self._random())]
         return [self._encode(values) for values in candidates]
 
@@ -171,9 +171,9 @@ class DeepHyperBrain:
         return canonical_values(self._known.space, values)
 
     def _encode_result(self, result: Result) -> tuple[Encoded, float | str | list[float]]:
-        """Turn a result into DeepHyper's terms, which maximize.
+        """Encode a result for DeepHyper, which maximizes: objectives change their sign.
 
-        Of several goals it makes one number by weights that it draws again for each fit.
+        It combines several goals into one number with weights that it redraws for each fit.
         """
         values, objective = result
         if objective is None:
@@ -193,7 +193,7 @@ class DeepHyperBrain:
             else:
                 labels = [f"c{index}" for index in range(len(parameter.choices))]
                 problem.add(labels, self._labels[name])
-        # A plain function: DeepHyper deep-copies the problem, and with a method also the brain.
+        # A plain function: DeepHyper deep-copies the problem, with a bound method also the brain.
         problem.set_sampling_fn(lambda size: self._sample(size))
         with _quiet(), tempfile.TemporaryDirectory() as folder:
             return CBO(
@@ -213,8 +213,8 @@ class DeepHyperBrain:
 def _without_mpi() -> Iterator[None]:
     """Hide mpi4py from an import.
 
-    Where mpi4py is installed, DeepHyper imports it without initializing MPI. ASE, which takes
-    an imported mpi4py for a running one, then makes MPI end the process (mpi4py 4.1, ASE 3.29).
+    If mpi4py is installed, DeepHyper imports it without initializing MPI. ASE then assumes that
+    MPI runs, and its calls make MPI end the process (seen with mpi4py 4.1, ASE 3.29).
     """
     there = "mpi4py" in sys.modules
     if not there:
@@ -228,7 +228,7 @@ def _without_mpi() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep DeepHyper from speaking through the root logger, or giving it a handler."""
+    """Keep DeepHyper from logging through the root logger or adding a handler to it."""
     root, listener = logging.getLogger(), logging.NullHandler()
     package = logging.getLogger("deephyper")
     level = package.level
@@ -237,7 +237,7 @@ def _quiet() -> Iterator[None]:
     package.setLevel(logging.WARNING)
     try:
         with warnings.catch_warnings():
-            # Said when candidates run out; duplicates are replaced by ``ask``.
+            # Issued when candidates run out; ``ask`` replaces duplicates.
             warnings.filterwarnings("ignore", message="The objective has been evaluated")
             yield
     finally:

@@ -1,8 +1,8 @@
 """Propose with Optuna's tree-structured Parzen estimator (TPE).
 
-Optuna sees active keys only, positions in [0, 1] and numbers of choices; steps, logarithms and
-duplicates are ours. Its study is built again whenever there are results, from those we hold, so
-that it stays small and a restarted brain knows the same.
+Optuna sees only active keys: positions in [0, 1] and indices of choices. This module handles steps,
+logarithms and duplicates. It rebuilds the study from its own results whenever there are new ones,
+so that the study stays small and is the same after a restart.
 """
 
 import contextlib
@@ -31,7 +31,7 @@ from hydragnn_hpo.search.space import (
 
 @contextlib.contextmanager
 def silence_optuna() -> Iterator[None]:
-    """Keep Optuna from telling of every study, of what is experimental and of few trials."""
+    """Suppress Optuna's messages and warnings below the level of errors."""
     logger = logging.getLogger("optuna")
     level = logger.level
     logger.setLevel(logging.ERROR)
@@ -44,16 +44,16 @@ def silence_optuna() -> Iterator[None]:
 
 
 BEST = 25
-"""Results that TPE models as good, at most: its own default."""
+"""Most results that TPE models as good; its own default."""
 
 LIARS = 64
-"""Pending proposals that it sees, the newest ones: its time grows with each."""
+"""Newest pending proposals that TPE sees; its time grows with each."""
 
 OTHERS = 275
-"""Further results that it sees, spread evenly over all: its time grows with each."""
+"""Further results that TPE sees, spread evenly over all; its time grows with each."""
 
 TRIES = 3
-"""Draws from the model per proposal wanted; the rest is drawn at random."""
+"""Draws from the model per requested proposal; missing ones are drawn at random."""
 
 
 Result = tuple[dict[str, Scalar], Point | None]
@@ -80,7 +80,7 @@ class OptunaBrain:
         self._results: list[Result] = []
         self._pending: dict[str, dict[str, Scalar]] = {}
         self._study: Any = None
-        """None: there is news."""
+        """None when there are new results, so that ``_current`` must rebuild it."""
         self._open: deque[Any] = deque()
         """Optuna's trials for the newest proposals."""
 
@@ -96,7 +96,7 @@ class OptunaBrain:
         return taken
 
     def tell(self, values: Mapping[str, Scalar], objective: Point | None) -> None:
-        """Take in a result, to be shown to the model at the next ``ask``."""
+        """Take in a result; the model learns it at the next ``ask``."""
         chosen = active_parameters(self._known.space, self._known.remember(values))
         self._pending.pop(configuration_key(chosen), None)
         self._take_in(chosen, objective)
@@ -133,7 +133,7 @@ class OptunaBrain:
         return {name: value_at(space[name], self._generator.random()) for name in space}
 
     def _modelled(self, count: int) -> list[dict[str, Scalar]]:
-        """Draw from the model; fewer if it repeats itself."""
+        """Draw configurations from the model; fewer if it repeats known ones."""
         study = self._current()
         taken: list[dict[str, Scalar]] = []
         for _ in range(TRIES * count):
@@ -145,7 +145,7 @@ class OptunaBrain:
                 taken.append(active_parameters(self._known.space, values))
                 self._open.append(trial)
                 trial = self._open.popleft() if len(self._open) > LIARS else None
-            if trial is not None:  # TPE forgets what failed
+            if trial is not None:  # TPE ignores failed trials
                 study.tell(trial, state=self._optuna.trial.TrialState.FAIL)
         return taken
 

@@ -1,4 +1,4 @@
-"""Brains without a model: points at random or of a Sobol sequence, no configuration twice."""
+"""Brains without a model: random or Sobol points, without repeated configurations."""
 
 import itertools
 import math
@@ -18,12 +18,12 @@ from hydragnn_hpo.search.space import (
 )
 
 PATIENCE = 1000
-"""Known draws in a row after which the rest of the space is listed instead."""
+"""Consecutive draws of known configurations after which the rest of the space is listed instead."""
 
 
 BROKEN = 100_000
-"""Draws in a row that break a rule, after which the same is done: ``check_feasible_share``
-lets no space pass of which rules leave less than one point in a hundred."""
+"""Consecutive draws that break a rule after which the rest is listed too. It is rarely reached:
+``check_feasible_share`` rejects spaces of which less than one point in a hundred is allowed."""
 
 
 class ProposalHistory:
@@ -50,7 +50,7 @@ class ProposalHistory:
         return free
 
     def remember(self, values: Mapping[str, Scalar]) -> dict[str, Scalar]:
-        """Remember a configuration as it came from a file, and give its canonical form.
+        """Remember a configuration read from a file, and return its canonical form.
 
         Returns:
             A value for every key, see ``canonical_values``.
@@ -72,7 +72,7 @@ class ProposalHistory:
         }
 
     def take(self, count: int, draw: Callable[[], dict[str, Scalar]]) -> list[dict[str, Scalar]]:
-        """Draw new active configurations and remember them; fewer if there are no more."""
+        """Draw and remember ``count`` new active configurations; fewer if there are no more."""
         taken: list[dict[str, Scalar]] = []
         repeated = wrong = 0
         while len(taken) < count and repeated < PATIENCE and wrong < BROKEN:
@@ -134,7 +134,7 @@ class SamplingBrain:
     def __init__(
         self, space: Space, points: Iterator[Sequence[float]], constraints: Sequence[Constraint]
     ) -> None:
-        """Propose from points of the unit cube, which has an axis for each key."""
+        """Propose from points of the unit cube with one axis for each searched key."""
         self._known = ProposalHistory(space, constraints)
         self._points = points
 
@@ -182,7 +182,7 @@ def make_random_brain(
 def make_sobol_brain(
     space: Space, *, seed: int, initial: int, constraints: Sequence[Constraint] = ()
 ) -> SamplingBrain:
-    """Return a brain that walks along one Sobol sequence over all keys, more even than chance.
+    """Return a brain that follows one Sobol sequence over all keys, more even than random draws.
 
     Args:
         space: searched keys.
