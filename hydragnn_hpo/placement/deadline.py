@@ -125,7 +125,7 @@ def build_price_table(
     now, left = np.zeros(count), np.full(count, np.inf)
     now[first:] = [each.width * each.task.lanes for each in running]
     left[first:] = [max(each.seconds_left, 0.0) for each in running]
-    # 0 keeps a trial of unknown length out of the sums; it is not movable and keeps its slots.
+    # With 0 left, a trial of unknown length never counts as late.
     left[first:][~np.isfinite(left[first:])] = 0.0
     present = np.array([each.task.at(each.width) for each in running])
     waits = np.array([each.checkpoint_in for each in running])
