@@ -24,34 +24,36 @@ class EnsembleConfig(Config):
     """How the best trials become one ensemble. Read by ``ensemble.build``."""
 
     members: PositiveInt = 6
-    """Members of the top-K ensemble, and the most that greedy selection takes; it takes at least 4
-    where there are 4."""
+    """Number of members of the top-K ensemble; upper limit for greedy selection, which takes at
+    least 4 if there are 4 candidates."""
 
     method: Literal["auto", "greedy", "top"] = "auto"
-    """Members: the K best on ``val`` equally weighted, or greedy selection on ``sel``.
-    ``auto``: greedy where ``sel`` holds at least 300 independent groups of structures."""
+    """How members are chosen. ``top``: the K best on ``val``, equally weighted. ``greedy``: greedy
+    selection on ``sel``. ``auto``: ``greedy`` if ``sel`` holds at least 300 independent groups of
+    structures, else ``top``."""
 
     per_head: bool = True
     """Whether greedy selection weights the members for each head separately; otherwise all heads
     share one set of weights."""
 
     rounds: PositiveInt = 12
-    """Draws of the greedy selection, with replacement."""
+    """Number of draws of the greedy selection, with replacement."""
 
     reseed: NonNegativeInt = 0
-    """Number of the best trials that are trained again with new seeds, to the full budget, before
-    members are chosen: further candidates without further search. 3 to 5 are usual."""
+    """Number of best trials that are trained again with new seeds, to the full budget, before
+    members are chosen. This adds candidates without more search; 3 to 5 are usual."""
 
     price: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0
-    """Relative increase of the loss on ``sel`` that greedy selection accepts for half the
-    operations per structure, so that it prefers cheap members: 0.01 accepts 1 % more."""
+    """Relative increase of the loss on ``sel`` that greedy selection accepts to halve the
+    operations per structure: 0.01 accepts 1 % more. Above 0 it prefers cheap members."""
 
     intervals: Literal["all", "size", "chemistry"] = "all"
-    """Whether kinds of structures have intervals of their own: thirds by number of atoms, or by the
-    anions among the elements. Kinds with few groups in ``cal`` use the intervals of all."""
+    """Which structures share error intervals. ``all``: one set of intervals for all. ``size``: one
+    for each third by number of atoms. ``chemistry``: one for each kind of anions among the
+    elements. Kinds with few groups in ``cal`` use the intervals of ``all``."""
 
     licence: str = ""
-    """Licence of the ensemble itself, as ``CC-BY-4.0``; the data's is in its card."""
+    """Licence of the ensemble itself, such as ``CC-BY-4.0``; that of the data is in its card."""
 
 
 class MachineConfig(Config):
@@ -62,22 +64,24 @@ class MachineConfig(Config):
     ``mpiexec``: the hosts of the current PBS job. ``ray``: a Ray cluster."""
 
     slots: Annotated[int, Field(ge=0, le=10_000)] = 0
-    """Ranks at a time on each host; 0: one per GPU, or per processor core where there is no GPU."""
+    """Maximum number of ranks on each host at a time; 0: one per GPU, or one per processor core
+    without GPUs."""
 
     hosts: NonNegativeInt = 0
-    """Hosts to use; 0: all. Of a Ray cluster only hosts that no other job uses."""
+    """Number of hosts to use; 0: all. In a Ray cluster only hosts that no other job uses count."""
 
     lanes: PositiveInt = 1
-    """Slots per GPU: trials whose predicted memory fits their share run at the same time."""
+    """Slots per GPU. Several trials share a GPU if each fits into its share of the memory, as
+    predicted."""
 
     address: str | None = None
     """``host:port`` of the head of the Ray cluster to join; needed with ``ray``."""
 
     interface: str | None = None
-    """Network interface on which ranks of several hosts meet; found if left out."""
+    """Network interface for communication between hosts; detected if left out."""
 
     profile: str | None = None
-    """Machine profile: a shipped name or a path; describes this computer if left out."""
+    """Machine profile: a shipped name or a path; the profile of this computer if left out."""
 
     pack: Annotated[str, Field(min_length=1)] | None = None
     """Packed environment (``hydragnn-hpo pack``) that every host of a Slurm allocation unpacks on
@@ -87,14 +91,14 @@ class MachineConfig(Config):
     """Image file in which agents and ranks run, by the profile's ``container.command``."""
 
     lease_seconds: Annotated[float, Field(ge=1.0)] = 10.0
-    """Time after which a rank ends itself if its lease was not renewed. 60 if left out for
-    allocations that share a campaign (``--join``), as a lost controller is replaced after 30 s."""
+    """Seconds after which a rank ends itself if its lease was not renewed. For allocations that
+    share a campaign (``--join``) the default is 60, as a lost controller is replaced after 30 s."""
 
     sample_seconds: Annotated[float, Field(ge=0.0)] = 30.0
-    """Time between two readings of each host's counters of energy, devices and load; 0: never."""
+    """Seconds between readings of each host's counters of energy, devices and load; 0: never."""
 
     max_width: PositiveInt = 64
-    """Widest trial, in ranks."""
+    """Maximum number of ranks of a trial."""
 
     @model_validator(mode="before")
     @classmethod
@@ -123,23 +127,23 @@ class CampaignConfig(Config):
     """Name of the campaign; its run directory is ``runs/NAME`` unless given."""
 
     seed: NonNegativeInt = 0
-    """Seed from which all other seeds derive (Law 5)."""
+    """Seed from which all other seeds derive, so that a campaign can be repeated (Law 5)."""
 
     data: AnyTables[CampaignDataConfig] = ()
-    """The data sets: one ``[[data]]`` table for each; none beside a command."""
+    """The data sets: one ``[[data]]`` table for each; none with a ``[command]``."""
 
     shared: tuple[Name, ...] = ()
     """Targets that several data sets have in common, under one name and one head."""
 
     trial: dict[str, Any] = {}
-    """Values common to all trials: ``model``, ``heads``, ``training``, ``parallel``; for a command
-    any keys that it reads."""
+    """Values common to all trials: ``model``, ``heads``, ``training``, ``parallel``; with a
+    ``[command]``, any keys that it reads."""
 
     space: Space
-    """Searched keys."""
+    """Searched keys and their ranges."""
 
     search: SearchConfig
-    """Brain, number of trials, rungs."""
+    """Search algorithm (brain), number of trials, rungs."""
 
     ensemble: EnsembleConfig = EnsembleConfig()
     """Selection and calibration of the ensemble."""

@@ -11,10 +11,10 @@ from hydragnn_hpo.config.schema import Config
 from hydragnn_hpo.errors import unknown
 
 FIELDS = ("trial", "folder", "checkpoints", "epochs", "width", "here", "python")
-"""What may stand in braces in an argument."""
+"""Names that are replaced in an argument if they stand in braces."""
 
 RESERVED = ("trial", "seed")
-"""Keys of ``trial.toml`` that the campaign writes by itself."""
+"""Keys of ``trial.toml`` that the campaign writes; users must not set them."""
 
 _FIELD = re.compile(r"\{([A-Za-z_]+)\}")
 
@@ -23,29 +23,30 @@ class CommandConfig(Config):
     """A command that runs in place of a training. Read by ``launching.command_rank``."""
 
     argv: Annotated[tuple[Annotated[str, Field(min_length=1)], ...], Len(1)]
-    """The program and its arguments, each by itself: no shell reads them. In braces:
-    ``{trial}`` path of ``trial.toml``, ``{folder}`` of the attempt (the working directory, where
-    ``result.json`` is expected), ``{checkpoints}`` a folder that all attempts share, ``{epochs}``
-    up to which to go, ``{width}`` ranks, ``{here}`` folder of the campaign file, ``{python}``
-    our own interpreter."""
+    """The program and its arguments, as separate strings: no shell reads them. These are replaced:
+    ``{trial}`` by the path of ``trial.toml``, ``{folder}`` by the folder of the attempt (the
+    working directory, where ``result.json`` is expected), ``{checkpoints}`` by a folder that all
+    attempts share, ``{epochs}`` by the epoch to train up to, ``{width}`` by the number of ranks,
+    ``{here}`` by the folder of the campaign file, ``{python}`` by the Python interpreter of
+    hydragnn-hpo."""
 
     per: Literal["rank", "trial"] = "rank"
     """``rank``: one process on each slot, with RANK, WORLD_SIZE, MASTER_ADDR ... set. ``trial``:
-    one process, with the cores and devices of all slots on its host, that starts its own ranks."""
+    one process, with the cores and devices of all slots on its host; it starts its own ranks."""
 
     launcher: Literal["srun", "mpiexec"] | None = None
-    """What starts the processes of a trial where they need its PMI, as MPI programs do: ``srun``
-    inside a Slurm allocation (``machine.backend = "slurm"``), or ``mpiexec``. Our agents if left
-    out."""
+    """Launcher of a trial's processes, for MPI programs, which need its PMI: ``srun`` inside a
+    Slurm allocation (``machine.backend = "slurm"``), or ``mpiexec``. If left out, the agents of
+    hydragnn-hpo start them."""
 
     width: PositiveInt = 1
-    """Slots of each trial."""
+    """Number of slots of each trial."""
 
     env: dict[str, str] = {}
-    """Added to the environment."""
+    """Variables added to the environment of each process."""
 
     timeout: PositiveFloat | None = None
-    """Seconds after which a process is ended; no limit if left out."""
+    """Seconds after which a process is killed; no limit if left out."""
 
     @model_validator(mode="after")
     def _launcher_starts_ranks(self) -> Self:

@@ -1,7 +1,7 @@
 """Machine profiles: properties of a machine, how ranks start there, ``extends``, ``[machine]``.
 
-This package builds no shell string from a value. In addition, the types of strings here refuse
-what would be harmful in a generated script: line ends, quotes, substitutions.
+No shell command is built from a value. In addition, the string types here refuse characters that
+would be harmful in a generated script: line ends, quotes, substitutions.
 """
 
 import re
@@ -31,13 +31,13 @@ if TYPE_CHECKING:  # a profile needs no campaign, whose schemas take 35 ms to im
     from hydragnn_hpo.config.campaign_config import MachineConfig
 
 PROFILES = "launch/machines"
-"""Where profiles that ship lie."""
+"""Folder of the shipped profiles."""
 
 HERE = "workstation"
-"""The profile of this computer."""
+"""Name of the profile of this computer."""
 
 EXTENDS = "extends"
-"""The key that names what a file changes."""
+"""Key that names the profile on which a file is based."""
 
 
 # -- strings that do no harm ---------------------------------------------------------------
@@ -121,7 +121,7 @@ Directive = Annotated[
 Visible = Literal[
     "", "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK"
 ]
-"""Variables by which a process is told which devices it may see."""
+"""Environment variables that select the devices a process may use."""
 
 
 # -- how a machine is used -----------------------------------------------------------------
@@ -140,7 +140,7 @@ class LayoutConfig(Config):
     """Cores of each slot, near its device; equal shares of all cores if left out."""
 
     device_of_slot: tuple[NonNegativeInt, ...] = ()
-    """Number of each slot's device; the slot's own number if left out."""
+    """Device index of each slot; the index of the slot if left out."""
 
     numa_of_slot: tuple[NonNegativeInt, ...] = ()
     """NUMA domain of each slot's device."""
@@ -153,25 +153,24 @@ class RankConfig(Config):
     """Environment of a rank. Read by ``launching.rank_environment``."""
 
     accelerator: Literal["", "cpu", "cuda", "xpu"] = ""
-    """What torch calls the devices of this machine (AMD's are ``cuda`` to it, too); what each
-    host finds if left out."""
+    """Device type in torch (AMD GPUs are ``cuda`` as well); detected on each host if left out."""
 
     visible: Visible = ""
-    """The one variable that tells a rank its device, the other three are unset; what goes with the
-    devices that a host finds if left out."""
+    """Variable that selects a rank's device; all other such variables are unset. Chosen by the
+    detected devices if left out."""
 
     environment: Environment = {}
-    """Set in every rank."""
+    """Variables set in every rank."""
 
     one_host: Environment = {}
-    """Also set if all ranks of a trial are on one host."""
+    """Variables set in addition if all ranks of a trial are on one host."""
 
     many_hosts: Environment = {}
-    """Also set if the ranks of a trial are on several hosts."""
+    """Variables set in addition if the ranks of a trial are on several hosts."""
 
     folders: Environment = {}
-    """Variables that name a folder of its own: ``{scratch}``, ``{trial}``, ``{host}`` and
-    ``{slot}`` are filled in, and the folder is made."""
+    """Variables whose value is a folder for each rank. ``{scratch}``, ``{trial}``, ``{host}`` and
+    ``{slot}`` in it are replaced, and the folder is created."""
 
     wrapper: Line | None = None
     """Shell script that becomes the program of each rank that a launcher starts
@@ -179,17 +178,18 @@ class RankConfig(Config):
 
 
 class StepConfig(Config):
-    """Options of ``srun`` or ``mpiexec``, beside those that any machine needs.
+    """Further options of ``srun`` or ``mpiexec``.
 
-    They come after ours, and the last of two that say the same counts.
+    They follow the options that hydragnn-hpo sets and override them.
     """
 
     agents: tuple[Option, ...] = ()
-    """Of the one ``srun`` or ``mpiexec`` that starts an agent on each host."""
+    """Options of the single ``srun`` or ``mpiexec`` that starts an agent on each host."""
 
     trials: tuple[Option, ...] = ()
-    """Of the ``srun`` or ``mpiexec`` that starts the ranks of a command (``command.launcher``).
-    Each rank sees its whole host and takes the cores and the device of its slot itself."""
+    """Options of the ``srun`` or ``mpiexec`` that starts the ranks of a command
+    (``command.launcher``). Each rank can access its whole host and binds itself to the cores and
+    the device of its slot."""
 
 
 class BatchConfig(Config):
@@ -199,26 +199,28 @@ class BatchConfig(Config):
     """Batch scheduler of the machine."""
 
     directives: tuple[Directive, ...] = ()
-    """Lines after ``#SBATCH`` or ``#PBS``, beside hosts, time, account and queue."""
+    """Further ``#SBATCH`` or ``#PBS`` directives; those for hosts, time, account and queue are
+    added."""
 
     queue: Directive | None = None
-    """Partition, queue or QOS if none is asked for, as a directive: ``--partition=batch``."""
+    """Default partition, queue or QOS, as a directive: ``--partition=batch``."""
 
     account_needed: bool = False
-    """Whether a job without an account is refused."""
+    """Whether the scheduler refuses jobs without an account."""
 
     modules: tuple[Module, ...] = ()
     """Environment modules to load, in this order."""
 
     environment: Environment = {}
-    """Exported in the batch job, before anything starts."""
+    """Variables exported in the batch job before any program starts."""
 
     pack_from: NonNegativeInt = 0
-    """Number of hosts from which ``submit`` packs the software for their own disks by default, as
-    so many would overload one file system with imports. 0: only with ``--pack``."""
+    """Number of hosts from which ``submit`` by default packs the software and unpacks it on their
+    disks, as imports by so many hosts would overload a shared file system. 0: only with
+    ``--pack``."""
 
     drain_seconds: PositiveInt = 300
-    """Seconds before its end at which the scheduler warns the job, so that trials can write
+    """Seconds before the end of a job at which the scheduler signals it, so that trials can write
     checkpoints."""
 
 
@@ -226,33 +228,33 @@ class ContainerConfig(Config):
     """How ranks run inside a container image. Read by ``launching.environment``."""
 
     command: tuple[Line, ...] = ("apptainer", "exec")
-    """Before the image and the program."""
+    """Command in front of the image and the program."""
 
     flags: tuple[Line, ...] = ()
-    """Further options, such as ``--rocm``, ``--nv`` and bind mounts."""
+    """Further options of the command, such as ``--rocm``, ``--nv`` and bind mounts."""
 
 
 class SiteConfig(Config):
     """How a machine is used. These parts of a profile do not affect prices."""
 
     backend: BackendName = "local"
-    """``machine.backend`` of campaigns that name this machine and say nothing else."""
+    """``machine.backend`` of campaigns on this machine that do not set it."""
 
     interfaces: tuple[Interface, ...] = ()
-    """Network interfaces of the fabric; ranks of several hosts meet on the first that is there."""
+    """Network interfaces of the fabric; ranks of several hosts communicate over the first that
+    exists."""
 
     scratch: Place | None = None
-    """Fastest folder that every host has for itself; ``$USER`` and the like are filled in, on the
-    host, by ``path_templates.fill_path``."""
+    """Fastest local folder of a host; variables such as ``$USER`` are replaced on the host."""
 
     layout: LayoutConfig = LayoutConfig()
-    """Of one host."""
+    """Cores, devices and network interfaces of one host."""
 
     rank: RankConfig = RankConfig()
     """Environment of ranks."""
 
     step: StepConfig = StepConfig()
-    """Options of steps."""
+    """Options of ``srun`` or ``mpiexec``."""
 
     batch: BatchConfig = BatchConfig()
     """Batch jobs."""
@@ -262,37 +264,38 @@ class SiteConfig(Config):
 
 
 class LinkConfig(Config):
-    """How ranks reach each other. Read by ``placement.price``."""
+    """Latency and bandwidth between ranks. Read by ``placement.price``."""
 
     latency_seconds: NonNegativeFloat
-    """Seconds that the shortest message takes."""
+    """Latency of the shortest message, in seconds."""
 
     bytes_per_second: PositiveFloat
-    """Rate of long messages in bytes per second, per rank within a host, per host between hosts."""
+    """Bandwidth for long messages in bytes per second: per rank within a host, per host between
+    hosts."""
 
     peak_bytes_per_second: PositiveFloat | None = None
-    """Peak rate by the data sheet, shown next to the measured one."""
+    """Peak bandwidth by the data sheet, shown next to the measured one."""
 
 
 class LimitConfig(Config):
     """The longest allocation of a size. Read by ``submit`` and ``plan``."""
 
     hosts: PositiveInt
-    """For allocations of up to so many hosts."""
+    """Largest allocation, in hosts, that this limit applies to."""
 
     wall_hours: PositiveFloat
-    """Longest allocation of these, in hours."""
+    """Longest allocation of up to this many hosts, in hours."""
 
 
 class ProfileConfig(SiteConfig):
     """A machine. Read by ``placement.price``, ``campaign.dispatch`` and ``launching``.
 
-    Speeds are first guesses: what runs corrects them by a factor. Ratios between them matter more.
+    Speeds are first guesses, which measurements correct by a factor; their ratios matter more.
     """
 
     extends: Line | None = None
-    """Profile that this one changes: a file beside it, a shipped name, or a path. Tables merge key
-    by key, lists are replaced; nothing is left to do for it once a profile is read."""
+    """Profile on which this one is based: a file in the same folder, a shipped name, or a path.
+    Tables are merged key by key, lists are replaced; ``false`` removes a value."""
 
     name: Title
     """Name of the machine."""
@@ -310,20 +313,20 @@ class ProfileConfig(SiteConfig):
     """Kind of device of a slot."""
 
     hosts: NonNegativeInt = 0
-    """Hosts of the whole machine; 0: as many as there are."""
+    """Number of hosts of the whole machine; 0: not known."""
 
     slots_per_host: Annotated[int, Field(ge=0, le=10_000)] = 0
-    """Slots of a host; 0: as many as the backend finds."""
+    """Number of slots of a host; 0: as many as the backend detects."""
 
     slot_order: tuple[NonNegativeInt, ...] = ()
-    """Slots of a host, neighbours side by side, so that any power of two of them in a row (from a
-    multiple of itself on) is close; rising if left out."""
+    """Slots of a host, ordered so that close ones are neighbours: each aligned pair, each aligned
+    four, and so on, should be well connected. Ascending if left out."""
 
     memory_gb: NonNegativeFloat = 0.0
-    """Memory of a slot's device, or a slot's part of its host, 10^9 bytes; 0: not known."""
+    """Memory of a slot's device, or a slot's share of its host, in 10^9 bytes; 0: not known."""
 
     process_gb: NonNegativeFloat = 0.0
-    """Memory that a rank takes before it trains, as it measures itself, 10^9 bytes."""
+    """Memory of a rank before it trains, as the rank measures it, in 10^9 bytes."""
 
     flops_per_second: PositiveFloat
     """Operations per second that a slot sustains in the matrix products of a GNN, fp32."""
@@ -339,31 +342,32 @@ class ProfileConfig(SiteConfig):
     operations."""
 
     within: LinkConfig
-    """Between ranks of one host."""
+    """Link between ranks of one host."""
 
     between: LinkConfig
-    """Between hosts."""
+    """Link between hosts."""
 
     start_seconds: NonNegativeFloat
-    """From the placement of a trial to its first step, in a rank forked by a warm zygote."""
+    """Seconds from the placement of a trial to its first step, in ranks forked by a warm zygote
+    (a process that has imported torch)."""
 
     cold_start_seconds: NonNegativeFloat
-    """Time until the agents of an allocation are ready and their zygotes warm, once."""
+    """Seconds from the start of an allocation until its agents are ready and their zygotes warm."""
 
     restart_seconds: NonNegativeFloat
-    """Time to stop a trial at a checkpoint and start it again."""
+    """Seconds to stop a trial at a checkpoint and start it again."""
 
     failures_per_host_hour: NonNegativeFloat = 0.0
     """Expected failures per host and hour."""
 
     hosts_per_group: PositiveInt = 1
-    """Hosts that are close to each other in the network."""
+    """Number of consecutive hosts that are close to each other in the network."""
 
     wall_hours: PositiveFloat | None = None
-    """Longest allocation; no limit if left out."""
+    """Longest allocation, in hours; no limit if left out."""
 
     limits: tuple[LimitConfig, ...] = ()
-    """Shorter limits for fewer hosts, fewest hosts first."""
+    """Shorter limits for smaller allocations, fewest hosts first."""
 
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:
@@ -372,7 +376,7 @@ class ProfileConfig(SiteConfig):
         return self
 
     def longest_hours(self, hosts: int) -> float | None:
-        """Return the longest allocation of so many hosts, in hours; None without a limit."""
+        """Return the longest allocation of ``hosts`` hosts, in hours; None without a limit."""
         fitting = (limit.wall_hours for limit in self.limits if hosts <= limit.hosts)
         return next(fitting, self.wall_hours)
 
@@ -392,10 +396,10 @@ class Profile:
     config: ProfileConfig
 
     origins: dict[str, Path]
-    """File of each value that is no default, by its dotted key."""
+    """File that sets each value, by dotted key; defaults are absent."""
 
     files: tuple[Path, ...]
-    """Its own file, then what it extends, and what that extends."""
+    """The profile's file, then the chain of files that it extends."""
 
     warnings: tuple[str, ...]
     """Sentences on doubtful values."""
@@ -420,10 +424,13 @@ def read_profile(argument: str | None = None) -> Profile:
 
 
 def read_chain(path: Path) -> list[tuple[Path, dict[str, Any]]]:
-    """Read a profile and all that it extends, itself first, each as it stands in its file.
+    """Read a profile and the chain of profiles that it extends, without merging them.
+
+    Returns:
+        Path and values of each file, the profile itself first.
 
     Raises:
-        ConfigError: a file is missing, is no TOML, or extends itself.
+        ConfigError: a file is missing, is not TOML, or extends itself.
     """
     chain: list[tuple[Path, dict[str, Any]]] = []
     following: Path | None = path
@@ -440,9 +447,9 @@ def read_chain(path: Path) -> list[tuple[Path, dict[str, Any]]]:
 
 
 def _find_extended(file: Path, named: Any) -> Path:
-    """Find what a file extends: in its own folder, then a shipped profile, then a path.
+    """Find the profile that a file extends: in its folder, then a shipped one, then a path.
 
-    A file may have the name of what it extends.
+    The file itself is skipped, so it may have the same name as the profile that it extends.
     """
     if not isinstance(named, str) or not named or not named.isprintable():
         raise ConfigError(f"{file}: '{EXTENDS}' is {named!r}: write the name of a profile or file.")
@@ -498,11 +505,11 @@ def find_profile(argument: str | None = None) -> ProfileConfig:
 
 
 def locate_profile(named: str, folder: Path) -> str:
-    """Return a profile's name so that it is found from anywhere: a shipped one's, or a whole path.
+    """Return a name of a profile that is valid in any folder: a shipped name or an absolute path.
 
     Args:
         named: a shipped name or a path.
-        folder: where a path is looked for first.
+        folder: folder in which a path is searched first.
 
     Raises:
         ConfigError: there is no such profile.
@@ -524,13 +531,13 @@ def known_profiles() -> tuple[str, ...]:
 # -- a campaign's [machine] on one ------------------------------------------------------------
 
 OF_ONE_MACHINE = ("backend", "interface", "address")
-"""Keys whose values belong to one machine."""
+"""Keys whose values are valid for one machine only."""
 
 FILES = ("pack", "container")
-"""Keys that name a file."""
+"""Keys whose values are paths of files."""
 
 WORKING_FOLDER = Path()
-"""The folder that names on the command line are looked up from."""
+"""Folder to which paths on the command line are relative."""
 
 
 def resolve_machine(
@@ -538,17 +545,17 @@ def resolve_machine(
     overrides: Mapping[str, str | int | float | None],
     folder: Path = WORKING_FOLDER,
 ) -> "MachineConfig":
-    """Complete ``[machine]``: overrides count most, then the campaign, then the profile.
+    """Complete ``[machine]``: overrides take precedence, then the campaign, then the profile.
 
-    A profile of the user's own, an archive or an image is named by its absolute path from here
-    on: a run goes on from any folder.
+    Paths of a user's profile, a pack or an image become absolute, so that a run can be resumed from
+    any folder.
 
     Args:
-        machine: of the campaign.
+        machine: ``[machine]`` of the campaign.
         overrides: values from the command line by key; None leaves a key as it is. A ``profile``
             that differs from the campaign's drops the campaign's ``backend``, ``interface`` and
             ``address``.
-        folder: folder of the campaign's file, in which its profile is looked for first.
+        folder: folder of the campaign's file, in which its profile is searched first.
 
     Raises:
         ConfigError: there is no such profile, or a value is wrong.
@@ -570,7 +577,7 @@ def resolve_machine(
 
 
 def _is_same_profile(named: str | None, folder: Path, profile: str) -> bool:
-    """Check whether a campaign's name means a located profile; it may mean one not found here."""
+    """Check whether a campaign's name refers to a located profile; False if it is not found."""
     try:
         return named is not None and locate_profile(named, folder) == profile
     except ConfigError:

@@ -25,7 +25,7 @@ from hydragnn_hpo.config.schema import Config, validation_sentence
 from hydragnn_hpo.errors import unknown
 
 MAX_ELEMENT = 118
-"""Every element has an embedding (Law 8)."""
+"""Highest atomic number; every element up to it has an embedding (Law 8)."""
 
 
 class HeadConfig(Config):
@@ -35,17 +35,17 @@ class HeadConfig(Config):
     """Weight of this head in the loss and in the objective."""
 
     loss: Literal["mae", "mse", "huber", "nll", "beta_nll"] = "huber"
-    """Loss in units of the target's standard deviation; Huber bends at 1. With ``nll`` (Gaussian)
-    and ``beta_nll`` the head predicts its own variance as well."""
+    """Loss in units of the target's standard deviation; ``huber`` is linear for errors above 1.
+    With ``nll`` (Gaussian) and ``beta_nll`` the head also predicts a variance."""
 
     beta: NonNegativeFloat = 0.5
-    """Of ``beta_nll``: each error is weighted by its variance to this power, from 0 (the plain
+    """For ``beta_nll``: each error is weighted by its variance to this power, from 0 (the plain
     likelihood) to 1 (as in a mean square error).
     Source: Seitzer et al. (2022), arXiv:2203.09168."""
 
     kind: Literal["mlp", "conv"] = "mlp"
-    """Node-level scalars only: ``conv`` puts one more round of message passing of the head's own
-    before its MLP."""
+    """``conv``: the head has its own round of message passing before its MLP (node-level scalars
+    only)."""
 
     layers: Annotated[int, Field(gt=0, le=MAX_LAYERS)] = 2
     """Linear maps from node features to the prediction."""
@@ -54,25 +54,25 @@ class HeadConfig(Config):
     """Width of the hidden layers; the trunk's width if left out."""
 
     baseline: Literal["elements", "mean"] = "elements"
-    """Baseline that the head predicts differences from: one number per element (scalars only), or
-    the mean."""
+    """Baseline to which the head predicts the difference. ``elements``: one number per element
+    (scalars only). ``mean``: the mean of the target."""
 
     pool: Literal["mean", "sum", "max", "attention", "contributions"] = "mean"
-    """How a graph head gathers its nodes: ``mean``, ``sum``, ``max`` or learned ``attention`` of
-    features before its MLP, or per-node ``contributions`` after it: their mean, or their sum for
-    total energies."""
+    """How a graph head pools its nodes. ``mean``, ``sum``, ``max`` and (learned) ``attention`` pool
+    node features before the MLP. ``contributions`` pools the MLP's output per node: the sum for
+    total energies, else the mean."""
 
     branch: Annotated[str, Field(pattern=r"^[A-Za-z0-9_]*$")] = ""
-    """Graph heads of one branch share the MLP of ``model.shared_layers``. Give the heads of each
-    data set a branch of their own where several data sets train one trunk."""
+    """Graph heads of the same branch share the MLP of ``model.shared_layers``. If several data sets
+    train one trunk, use one branch for the heads of each data set."""
 
     gradient: bool | None = None
-    """Predict forces or stress by differentiating the head of their energy; the default where the
-    card says ``derived_from``. ``false`` predicts forces directly, from vectors of the trunk."""
+    """Predict forces or stress as derivatives of their energy's head; the default if the card has
+    ``derived_from``. ``false`` predicts forces directly, from vectors of the trunk."""
 
     @property
     def has_variance(self) -> bool:
-        """Whether the head predicts a variance beside its number."""
+        """Whether the head predicts a variance in addition to its value."""
         return self.loss in ("nll", "beta_nll")
 
 
@@ -80,7 +80,7 @@ class ModelConfig(Config):
     """The trunk. Read by ``model.gnn``."""
 
     conv: str
-    """Name of the message-passing layer, see ``CONVS``, or a class of your own as
+    """Name of the message-passing layer, see ``CONVS``, or a user's class such as
     ``my_pkg.my_module:MyConv``."""
 
     features: PositiveInt = 64
@@ -93,8 +93,9 @@ class ModelConfig(Config):
     """Longest edge used, in angstrom; at most the store's cutoff."""
 
     max_neighbors: PositiveInt | None = None
-    """Cap on the neighbours of a node: whole shells up to about so many, see ``data.batch``. The
-    energy jumps where neighbours change places, so there are no forces with it."""
+    """Approximate maximum number of neighbours of a node; whole shells are kept, see
+    ``data.batch``. The energy then jumps where neighbours change, so forces cannot be
+    predicted."""
 
     basis: Literal["bessel", "gaussian"] = "bessel"
     """Radial functions that expand an edge's length."""
@@ -104,11 +105,12 @@ class ModelConfig(Config):
 
     norm: Literal["layer", "rms", "graph", "none"] = "layer"
     """Norm before each round: over the channels of a node (``layer``, ``rms``), over the nodes of
-    a graph (``graph``), or none. Norms over a batch would break Laws 1 and 7."""
+    a graph (``graph``), or none. Norms over a batch are excluded, as predictions would depend on
+    the number of ranks and on the other graphs (Laws 1 and 7)."""
 
     attention: Literal["none", "gps"] = "none"
-    """``gps``: every round also lets all nodes of a graph attend to each other, in parallel with
-    the conv. Source: Rampasek et al. (2022), arXiv:2205.12454."""
+    """``gps``: in every round all nodes of a graph also attend to each other, in parallel with the
+    conv. Source: Rampasek et al. (2022), arXiv:2205.12454."""
 
     attention_heads: PositiveInt = 4
     """Heads of the global attention; a divisor of ``features``."""
@@ -118,17 +120,17 @@ class ModelConfig(Config):
     the store, see the card), or return probabilities of a random walk."""
 
     encoding_size: PositiveInt = 8
-    """Eigenvectors, or steps of the walk."""
+    """Number of eigenvectors, or of steps of the random walk."""
 
     attributes: tuple[str, ...] = ()
     """Known properties of whole structures (charge, spin) that are inputs of the model."""
 
     conditioning: Literal["concat", "film", "fuse"] = "film"
-    """Where attributes enter: with the embedding of every node (``concat``), as a scale and a shift
-    in every round (``film``), or with the pooled features of graph heads (``fuse``)."""
+    """Where attributes enter the net. ``concat``: with the embedding of every node. ``film``: as a
+    scale and a shift in every round. ``fuse``: with the pooled features of graph heads."""
 
     shared_layers: Annotated[int, Field(ge=0, le=MAX_LAYERS)] = 0
-    """Linear maps that the graph heads of one branch share, before their own."""
+    """Number of linear maps that the graph heads of one branch share, before their own."""
 
     repulsion: Literal["none", "zbl"] = "none"
     """``zbl``: add the screened repulsion of nuclei to energies, so that atoms closer than any in
@@ -169,7 +171,7 @@ class ModelConfig(Config):
 
     @property
     def spec(self) -> ConvSpec:
-        """The conv's entry in the table of specs."""
+        """Spec of the conv; that of a user's conv is generic."""
         return USER_SPEC if is_user_conv(self.conv) else CONV_SPECS[self.conv]
 
     @property
@@ -210,13 +212,13 @@ def is_by_gradient(head: HeadConfig, target: Target) -> bool:
 
 
 def reads_state(head: HeadConfig, target: Target) -> bool:
-    """Check whether a head needs the state of the trunk's last layer: vectors, another conv."""
+    """Check whether a head needs the trunk's last state, for vectors or a conv of its own."""
     direct_vector = target["shape"] == "vector" and not is_by_gradient(head, target)
     return direct_vector or (head.kind == "conv" and target["level"] == "node")
 
 
 def is_graph_scalar(head: HeadConfig, target: Target) -> bool:
-    """Check whether a head is a number per structure, so that it passes the shared MLP."""
+    """Check whether a head predicts a number per structure, and so uses the shared MLP."""
     return bool(target["level"] == "graph") and not is_by_gradient(head, target)
 
 
@@ -224,15 +226,14 @@ def mlp_widths(features: int, head: HeadConfig) -> tuple[int, ...]:
     """Return the widths of a head's own MLP.
 
     Returns:
-        Channels of the input, of each hidden layer and of the output, which are 1, or 2 with a
-        variance.
+        Channels of the input, of each hidden layer and of the output: 1, or 2 with a variance.
     """
     outputs = 2 if head.has_variance else 1
     return (features, *[head.hidden or features] * (head.layers - 1), outputs)
 
 
 def head_conv_dimensions(model: ModelConfig, degree: float = 12.0) -> Dimensions:
-    """Return what the conv of a node head is built from: one more layer, the last."""
+    """Return the dimensions of a node head's own conv: those of a further, last layer."""
     deeper = model.model_copy(update={"layers": model.layers + 1})
     return deeper.dimensions(False, degree)[-1]
 

@@ -36,7 +36,7 @@ class ParameterConfig(Config):
     """Distance between neighbouring values of a range, counted from ``low``."""
 
     when: dict[str, Scalar | tuple[Scalar, ...]] = {}
-    """Active only when the named keys have (one of) these values."""
+    """Search this key only if each key named here has the given value, or one of those given."""
 
     @model_validator(mode="before")
     @classmethod
@@ -92,51 +92,52 @@ class SearchConfig(Config):
     """Algorithm that proposes trials."""
 
     trials: PositiveInt
-    """Trials to run in all."""
+    """Total number of trials."""
 
     initial: NonNegativeInt = 6
-    """Trials that are spread over the space before the brain learns from results."""
+    """Number of trials spread over the space before the brain learns from results."""
 
     constraints: tuple[str, ...] = ()
-    """Conditions on every proposal: ``"model.features % model.options.heads == 0"``. Names are keys
-    of the space or of ``[trial]``; there are numbers, texts, ``+ - * / // %``, comparisons,
-    ``and``, ``or``, ``not``. A condition that names an inactive key counts as met."""
+    """Conditions on every proposal, such as ``"model.features % model.options.heads == 0"``. They
+    may contain keys of the space or of ``[trial]``, numbers, strings, ``+ - * / // %``,
+    comparisons, ``and``, ``or`` and ``not``. A condition on an inactive key counts as met."""
 
     objective: Objective = "weighted"
-    """What is minimized. ``weighted``: the trial's own objective, MAEs weighted over heads in units
-    of each target's standard deviation. ``val_mae.HEAD`` or any number of ``result.json``, such
-    as ``parameters`` or ``train_seconds``. A table of weights by head, in the same units. A list
-    of these: the Pareto front is kept, and stopping rules use the first."""
+    """What is minimized. ``weighted``: the mean of the heads' validation MAEs by their ``weight``,
+    in units of each target's standard deviation. ``val_mae.HEAD`` or another number of
+    ``result.json``, such as ``parameters`` or ``train_seconds``. A table of weights by head, in
+    the same units as ``weighted``. With a list of these the Pareto front is kept, and stopping
+    rules use the first."""
 
     warm_start: tuple[str, ...] = ()
     """Run directories of earlier campaigns whose results the brain learns from."""
 
     rungs: Annotated[tuple[PositiveInt, ...], Len(1)]
-    """Epochs of a trial at each rung; the last is the full budget."""
+    """Epochs of a trial up to each rung, ascending; the last is the full budget."""
 
     reduction: Annotated[int, Field(ge=2)] = 3
-    """One in this many of a rung's trials goes on to the next."""
+    """One in this many of a rung's trials is promoted to the next rung."""
 
     promotion: Literal["asynchronous", "together"] = "asynchronous"
-    """When trials go on: as soon as they are among the best of their rung so far, or when all
-    trials have reached it."""
+    """When trials are promoted. ``asynchronous``: as soon as they are among the best of their rung
+    so far. ``together``: when all trials have reached the rung."""
 
     stop_rule: Literal["none", "median", "curve"] = "none"
-    """What ends a trial before its rung. ``median``: its best objective is worse than the median of
-    the others' running averages. ``curve``: its learning curve, extrapolated to the rung, is
-    worse than as many others as there are finalists."""
+    """Rule that stops a trial before its rung. ``median``: its best objective is worse than the
+    median of the others' running averages. ``curve``: its learning curve, extrapolated to the
+    rung, is worse than at least ``finalists`` other trials."""
 
     grace: PositiveInt = 5
-    """Epochs of a trial before a stopping rule may end it."""
+    """Number of epochs before a stopping rule may stop a trial."""
 
     finalists: PositiveInt = 6
     """Least number of trials to train to the full budget: the candidates for the ensemble."""
 
     max_failures: PositiveInt = 3
-    """End the campaign after this many trials failed as ``bug`` with the same last line."""
+    """End the campaign after this many trials failed with reason ``bug`` and the same last line."""
 
     max_restarts: PositiveInt = 5
-    """Interruptions without progress after which a trial counts as failed."""
+    """Number of interruptions without progress after which a trial counts as failed."""
 
     @field_validator("objective", mode="before")
     @classmethod

@@ -1,4 +1,4 @@
-"""One training of one configuration: how it trains, how ranks share it, and what goes together."""
+"""Settings of one trial: training, parallelism, and the checks that its parts fit together."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -27,43 +27,49 @@ Shard = Literal["none", "gradients", "full", "hybrid"]
 class ParallelConfig(Config):
     """How the ranks of one trial share its work; never changes the mathematics (Law 1).
 
-    What does not go into a trial's width is left out: a trial on one rank shards nothing.
+    Settings that a trial's width does not allow have no effect: one rank shards nothing.
     """
 
     shard: Shard = "none"
-    """What the ranks keep whole. ``none``: everything (DDP). ``gradients``: gradients and the
-    optimizer's state are sharded, weights only between steps. ``full``: weights are also let go
-    between forward and backward pass. ``hybrid``: ``full`` within ``shard_ranks``, copies beyond
-    (FSDP2). With heads that are derivatives, which go through the weights twice, these stay
-    between the passes whatever is said. Source: Rajbhandari et al. (2020), arXiv:1910.02054; Zhao
-    et al. (2023), arXiv:2304.11277."""
+    """What is sharded among the ranks. ``none``: nothing (DDP). ``gradients``: gradients and
+    optimizer state, and weights between steps. ``full``: weights are also released between forward
+    and backward pass. ``hybrid``: ``full`` within ``shard_ranks``, copies between them (FSDP2).
+    With heads that are derivatives, weights always stay between the passes, as they are needed
+    twice. Source: Rajbhandari et al. (2020), arXiv:1910.02054; Zhao et al. (2023),
+    arXiv:2304.11277."""
 
     shard_ranks: PositiveInt | None = None
-    """Neighbouring ranks that hold one copy with ``hybrid``; those of one host if left out."""
+    """Number of neighbouring ranks that hold one copy with ``hybrid``; all ranks of a host if left
+    out."""
 
     tensor: PositiveInt = 1
-    """Neighbouring ranks that share every wide MLP among them and see the same graphs; beyond them
-    ``none`` means ``gradients``. Source: Shoeybi et al. (2019), arXiv:1909.08053; with ``hybrid``
-    it is the layout of Wang et al. (2024), arXiv:2404.14712."""
+    """Number of neighbouring ranks that divide every wide MLP among them and process the same
+    graphs. Above 1, ``shard = "none"`` acts as ``gradients``. Source: Shoeybi et al. (2019),
+    arXiv:1909.08053; with ``hybrid`` it is the layout of Wang et al. (2024), arXiv:2404.14712."""
 
     recompute: bool = False
-    """Forget what the rounds of the trunk computed, and compute it again in the backward pass: the
-    memory of one round, for about half as much time again. Not worth it with heads that are
-    derivatives, which need it all twice."""
+    """Recompute the activations of the trunk's rounds in the backward pass instead of keeping them
+    (activation checkpointing): memory of one round, for about half as much time again. Not worth
+    it with heads that are derivatives, which need all activations twice."""
 
     bucket_mb: PositiveFloat | None = None
-    """Size of the pieces in which DDP sends gradients, MiB; chosen from the model if left out."""
+    """Size in MiB of DDP's gradient buckets; chosen from the model if left out."""
 
     def is_sharded(self, world: int) -> bool:
-        """Check whether some of ``world`` ranks hold only a part of the weights."""
+        """Check whether each of ``world`` ranks holds only a part of the weights."""
         return world > 1 and (self.shard != "none" or self.tensor_ranks(world) > 1)
 
     def tensor_ranks(self, world: int) -> int:
-        """Return how many of ``world`` ranks share a layer: ``tensor``, as far as it divides."""
+        """Return how many of ``world`` ranks share a layer: the gcd of ``tensor`` and ``world``."""
         return math.gcd(self.tensor, world)
 
     def copy_ranks(self, world: int, local: int) -> int:
-        """Return how many of ``world`` ranks hold one sharded copy; ``local`` share a host."""
+        """Return how many of ``world`` ranks hold one sharded copy of the weights.
+
+        Args:
+            world: ranks of the trial.
+            local: ranks on one host.
+        """
         data = world // self.tensor_ranks(world)
         if self.shard != "hybrid":
             return data
@@ -81,36 +87,39 @@ class TrainConfig(Config):
     """How one trial trains. Read by ``Trainer``."""
 
     epochs: PositiveInt = 50
-    """Passes over the training split at the full budget; the schedule is laid over these."""
+    """Passes over the training split at the full budget; the learning-rate schedule spans them."""
 
     global_batch: PositiveInt | None = None
-    """Graphs per optimizer step, over all ranks together; 32 unless a budget is set."""
+    """Graphs per optimizer step, over all ranks together; 32 unless ``batch_atoms`` or
+    ``batch_edges`` is set."""
 
     batch_atoms: PositiveInt | None = None
-    """Most atoms per optimizer step, over all ranks together, in place of ``global_batch``. At
-    least twice the largest graph."""
+    """Maximum number of atoms per optimizer step, over all ranks together, in place of
+    ``global_batch``. At least twice the atoms of the largest graph."""
 
     batch_edges: PositiveInt | None = None
-    """The same for edges (at the store's cutoff)."""
+    """Maximum number of edges (at the store's cutoff) per optimizer step, over all ranks together,
+    in place of ``global_batch``. At least twice the edges of the largest graph."""
 
     steps_per_epoch: PositiveInt | None = None
     """Optimizer steps per epoch; one pass over the largest data set if left out."""
 
     shuffle_buffer: PositiveInt = 65536
-    """Training graphs that are shuffled at once. In larger data sets the windows of the store
-    are shuffled, and then the graphs of as many windows as hold this many."""
+    """Number of training graphs that are shuffled at once. In larger data sets the windows of the
+    store are shuffled, and then the graphs of as many windows as hold this number."""
 
     min_graphs_per_rank: PositiveInt = 4
-    """Least graphs of a step per rank, on average; this limits the number of ranks."""
+    """Minimum number of graphs per rank and step, on average; it limits the number of ranks."""
 
     balance: Literal["scale", "unit", "uncertainty"] = "scale"
-    """How the losses of heads are scaled, in addition to their own ``weight``: errors in units of
-    each target's spread (``scale``), in its own unit (``unit``), or by a learned uncertainty of
-    each head. Source of the last: Kendall et al. (2018), arXiv:1705.07115, eq. 10."""
+    """How the losses of heads are scaled, in addition to their ``weight``. ``scale``: errors in
+    units of each target's standard deviation. ``unit``: errors in the target's unit.
+    ``uncertainty``: by a learned uncertainty of each head; source: Kendall et al. (2018),
+    arXiv:1705.07115, eq. 10."""
 
     micro_batches: PositiveInt | None = None
-    """Pieces into which every rank splits its share of a step, to save memory; the result is the
-    same. Fitted to the memory if left out."""
+    """Number of pieces into which every rank splits its share of a step, to save memory; the result
+    is the same. Chosen to fit the memory if left out."""
 
     optimizer: Literal["adamw", "adam", "sgd", "lamb", "muon"] = "adamw"
     """The optimizer. Sources: Loshchilov and Hutter (2019), arXiv:1711.05101; Kingma
@@ -119,38 +128,40 @@ class TrainConfig(Config):
     by AdamW)."""
 
     learning_rate: PositiveFloat = 1e-3
-    """Peak step size."""
+    """Peak learning rate."""
 
     scale_rate: Literal["none", "sqrt", "linear"] = "none"
-    """Multiply the learning rate by the global batch over ``rate_batch``, or its root."""
+    """Multiply the learning rate by the global batch over ``rate_batch`` (``linear``), or by the
+    square root of this ratio (``sqrt``)."""
 
     rate_batch: PositiveInt = 32
-    """Graphs per step at which ``learning_rate`` holds as it is, with ``scale_rate``."""
+    """Graphs per step for which ``learning_rate`` is meant, with ``scale_rate``."""
 
     weight_decay: NonNegativeFloat = 0.01
-    """Decay of matrices; norms, biases and embeddings have none. It is decoupled from the gradient,
-    except with ``adam`` and ``sgd``, where it is an L2 penalty."""
+    """Weight decay of matrices; norms, biases and embeddings have none. It is decoupled from the
+    gradient, except with ``adam`` and ``sgd``, where it is an L2 penalty."""
 
     beta1: Fraction = 0.9
-    """Decay of the average of gradients; of the adaptive optimizers."""
+    """Decay of the average of gradients, for adaptive optimizers."""
 
     beta2: Fraction = 0.999
-    """Decay of the average of squared gradients; of the adaptive optimizers."""
+    """Decay of the average of squared gradients, for adaptive optimizers."""
 
     epsilon: PositiveFloat = 1e-8
-    """Added to the root of the mean square; of the adaptive optimizers."""
+    """Added to the root of the mean square, for adaptive optimizers."""
 
     momentum: Fraction = 0.9
     """Momentum of ``sgd`` and ``muon``."""
 
     nesterov: bool = True
-    """Use Nesterov's momentum; of ``sgd`` and ``muon``."""
+    """Use Nesterov momentum with ``sgd`` and ``muon``."""
 
     schedule: Literal["cosine", "constant", "plateau", "one_cycle"] = "cosine"
-    """Learning rate after the warm-up: down a cosine to ``final_rate``; constant;
-    lowered by ``plateau_factor`` whenever the validation objective has not improved for
-    ``plateau_epochs``; or from a 25th up to the peak over ``warmup`` and down to ``final_rate``,
-    both along cosines (Smith and Topin (2017), arXiv:1708.07120)."""
+    """Learning rate after the warm-up. ``cosine``: falls along a cosine to ``final_rate``.
+    ``constant``: stays. ``plateau``: is multiplied by ``plateau_factor`` whenever the validation
+    objective has not improved for ``plateau_epochs``. ``one_cycle``: rises from a 25th of the peak
+    during ``warmup`` and falls to ``final_rate``, both along cosines (Smith and Topin (2017),
+    arXiv:1708.07120)."""
 
     warmup: Fraction = 0.05
     """Share of all steps over which the learning rate rises."""
@@ -165,17 +176,19 @@ class TrainConfig(Config):
     """Factor by which ``plateau`` lowers the learning rate."""
 
     clip_norm: PositiveFloat | None = 10.0
-    """Largest norm of the whole gradient; longer ones are scaled down."""
+    """Maximum norm of the whole gradient; a longer gradient is scaled down to it."""
 
     ema: Fraction = 0.0
-    """Decay per step of averaged weights, which are validated and kept; 0 switches it off."""
+    """Decay per step of the exponential moving average of the weights. Validation and the saved
+    model use this average; 0 switches it off."""
 
     patience: PositiveInt | None = None
-    """Epochs without a better validation objective after which the trial ends."""
+    """Number of epochs without a better validation objective after which the trial ends."""
 
     start_from: str | None = None
-    """Checkpoint of another trial (``checkpoints/best.safetensors``) whose trunk this one starts
-    from; absolute, or relative to the trial's directory. The trunk must have the same shape."""
+    """Checkpoint of another trial (``checkpoints/best.safetensors``) that the trunk's weights are
+    loaded from; absolute, or relative to the trial's directory. Both trunks must have the same
+    shape."""
 
     freeze_trunk: bool = False
     """Keep the trunk of ``start_from`` fixed; only the heads learn."""
@@ -185,13 +198,13 @@ class TrainConfig(Config):
     round their factors to 10 bits. ``bf16``: fp32 weights, products in bf16, losses in fp32."""
 
     bf16_derivatives: bool = False
-    """Allow forces and stress with ``bf16``, though the energy then has only 8 bits."""
+    """Allow forces and stress with ``bf16``, although the energy then has only 8 bits."""
 
     checkpoint_seconds: NonNegativeFloat = 10.0
-    """Time between checkpoints; they are written in the background."""
+    """Seconds between checkpoints; they are written in the background."""
 
     tensorboard: bool = False
-    """Write the epochs' records for TensorBoard too, into ``attempts/NNN/tensorboard``."""
+    """Also write the epochs' records for TensorBoard, into ``attempts/NNN/tensorboard``."""
 
     @model_validator(mode="before")
     @classmethod
@@ -223,10 +236,10 @@ class TrainConfig(Config):
 
     @property
     def budget(self) -> tuple[Literal["nodes", "edges"], int]:
-        """The budget of a step; only where ``global_batch`` is None.
+        """Budget of a step; must not be read if ``global_batch`` is set.
 
         Returns:
-            What is counted, and the most of it in a step over all ranks.
+            What is counted, and its maximum per step over all ranks.
         """
         if self.batch_atoms is not None:
             return "nodes", self.batch_atoms
@@ -235,30 +248,31 @@ class TrainConfig(Config):
 
 
 Access = Literal["auto", "stage", "windows", "distributed"]
-"""Staged on the host, read in windows from disk, or spread over the memory of all hosts."""
+"""How graphs are read: staged on a host, in windows from disk, or in the memory of all hosts."""
 
 INTERRUPTED = 3
-"""Exit code of a rank that was asked to end and left a checkpoint."""
+"""Exit code of a rank that stopped on request and left a checkpoint."""
 
 PEER_LOST = 4
 """Exit code of a rank that ended because another rank of its trial was lost."""
 
 DISK_FULL = 5
-"""Exit code of a rank that found no room for its files: no result, it may go on later."""
+"""Exit code of a rank whose disk was full: the trial has no result and may resume later."""
 
 HALVED = 6
-"""Exit code of a rank that ran out of memory while gradients were sent: its trial goes on from its
-checkpoint, with steps in more pieces."""
+"""Exit code of a rank that ran out of memory while gradients were sent: the trial resumes from its
+checkpoint with more micro-batches."""
 
 STALE = 7
-"""Exit code of a rank that waited for another one for too long, and has named it."""
+"""Exit code of a rank that waited too long for another rank, which it has reported."""
 
 FILES_AWAY = 8
-"""Exit code of a rank whose file server was away: no result, it goes on from its checkpoint."""
+"""Exit code of a rank whose file server did not respond: the trial has no result and resumes from
+its checkpoint."""
 
 
 FILES_AWAY_SECONDS = 20.0
-"""Time that a rank waits for its file server before it frees its slot."""
+"""Seconds that a rank waits for its file server before it frees its slot."""
 
 
 class TrialDataConfig(MixedConfig):
@@ -268,7 +282,7 @@ class TrialDataConfig(MixedConfig):
     """Path of the graph store, absolute or relative to the trial's directory."""
 
     access: Access = "auto"
-    """How its graphs are read; the result is the same, see ``data.store_access``."""
+    """How graphs are read; this does not change results, see ``data.store_access``."""
 
 
 def check_ratios(entries: Sequence[MixedConfig]) -> None:
@@ -279,7 +293,7 @@ def check_ratios(entries: Sequence[MixedConfig]) -> None:
 
 
 class TrialConfig(Config):
-    """Everything that decides a trial's result: the content of ``trial.toml``."""
+    """All settings that determine a trial's result: the content of ``trial.toml``."""
 
     trial: str = "trial"
     """Name of the trial."""
@@ -300,7 +314,7 @@ class TrialConfig(Config):
     """Heads by the name of their target."""
 
     training: TrainConfig = TrainConfig()
-    """Optimizer, schedule, batches."""
+    """Optimizer, learning-rate schedule, batches."""
 
     parallel: ParallelConfig = ParallelConfig()
     """How ranks share the work."""
@@ -326,13 +340,13 @@ class PlacementConfig(Config):
     """Train up to this epoch (the rung), counted from the first attempt."""
 
     width: PositiveInt = 1
-    """Ranks."""
+    """Number of ranks."""
 
     slots: tuple[str, ...] = ()
     """Slots that the ranks occupy, ``host:index``."""
 
     reason: str = ""
-    """Why the planner chose this."""
+    """Why the planner chose this width and these slots."""
 
 
 class TrialHeads(Config):

@@ -1,7 +1,7 @@
-"""Prices of trials, by formula and corrected by all that ran; counts of failures.
+"""Predict the cost of trials: formulas, corrected by measurements; probabilities of failure.
 
 The correction is Bayesian linear regression with normal priors (ridge regression whose penalties
-are those of the priors), made robust by Huber's weights. Sources: Bishop (2006), Pattern
+are the priors' inverse variances), made robust by Huber weights. Sources: Bishop (2006), Pattern
 Recognition and Machine Learning, section 3.3; Huber (1964), Ann. Math. Statist. 35, 73.
 
 Shapes: R observations (rows), C features (columns).
@@ -38,34 +38,34 @@ Row = tuple[dict[str, float], float]
 Floats = NDArray[np.float64]
 
 BEND = 1.5
-"""Standard deviations beyond which a residual counts linearly, not squared (Huber)."""
+"""Residual, in standard deviations, from which the loss is linear, not quadratic (Huber)."""
 
 BENT = 0.89
-"""Share of the variance of normal residuals that is left by Huber's weights."""
+"""Share of the variance of normal residuals that remains under Huber weights."""
 
 ROUNDS = 5
-"""Rounds in which weights and noise are computed again."""
+"""Iterations that recompute Huber weights and noise."""
 
 BELIEF = 4.0
-"""Number of observations that the first guess of the noise counts for."""
+"""Weight of the first guess of the noise, as a number of observations."""
 
 STALE = 0.02
-"""Share of new observations below which the last fit is good enough."""
+"""Share of new observations up to which the last fit is reused."""
 
 MOST_ROWS = 4096
-"""Most observations that are kept; the oldest are dropped."""
+"""Maximum number of observations kept; the oldest are dropped."""
 
 
 class Ridge:
-    """Predicts a number from named features, with its standard deviation."""
+    """Robust linear regression of a number on named features, with standard deviations."""
 
     def __init__(self, priors: Mapping[str, float], noise: float) -> None:
         """Start with the priors alone.
 
         Args:
-            priors: standard deviation of a feature's coefficient, by the feature's kind: its name
-                up to the first colon.
-            noise: first guess of the observations' own standard deviation.
+            priors: standard deviation of a feature's coefficient, by kind of feature; the kind is
+                the part of its name before the first colon.
+            noise: first guess of the standard deviation of an observation.
         """
         self.priors, self._first_noise = dict(priors), noise
         self._rows: dict[Any, Row] = {}
@@ -80,11 +80,11 @@ class Ridge:
         self._noise, self._stale = self._first_noise, 0.0
 
     def put(self, key: Any, features: Features, value: float) -> None:
-        """Take in an observation, in place of an earlier one of the same key.
+        """Add an observation; it replaces an earlier one with the same key.
 
         Args:
-            key: tells observations apart.
-            features: what the value is regressed on, by name.
+            key: identity of the observation.
+            features: values of the features by name.
             value: logarithm of measured over predicted.
         """
         _, before = self._rows.get(key, ({}, math.inf))
@@ -94,28 +94,28 @@ class Ridge:
         self._stale += min(abs(value - before) / self._noise, 1.0)
 
     def lend(self, rows: Iterable[Row]) -> None:
-        """Add observations of another campaign, which ``rows`` leaves out."""
+        """Add observations of another campaign; ``rows`` does not return them."""
         self._lent = [*self._lent, *rows][-MOST_ROWS:]
         self._stale = len(self._lent) + len(self._rows)
 
     def rows(self) -> list[Row]:
-        """Return the observations of this campaign, in the order in which they came."""
+        """Return the observations of this campaign, oldest key first."""
         return list(self._rows.values())
 
     @property
     def version(self) -> int:
-        """Number of the fit; predictions of one fit are the same."""
+        """Number of the fit; predictions change only with this number."""
         self._refit()
         return self._fits
 
     @property
     def noise(self) -> float:
-        """Standard deviation of an observation whose coefficients are known."""
+        """Standard deviation of an observation if all coefficients were known exactly."""
         self._refit()
         return self._noise
 
     def predict(self, features: Features) -> float:
-        """Return the most likely value; features that were never seen add nothing."""
+        """Return the most likely value; features without observations add 0."""
         self._refit()
         return math.fsum(self._known.get(name, 0.0) * value for name, value in features.items())
 
@@ -158,7 +158,7 @@ class Ridge:
         self._known = dict(zip(self._columns, fitted.tolist(), strict=True))
 
     def _table(self) -> tuple[Floats, Floats]:
-        """Lay the observations out, [R, C] and [R]."""
+        """Return features, [R, C], and values, [R], of all observations."""
         rows = [*self._lent, *self._rows.values()]
         for features, _ in rows:
             for name in features:
@@ -171,17 +171,17 @@ class Ridge:
 
 
 PRIOR, WORTH = 0.05, 4.0
-"""Assumed share of trials that fail, and the number of trials that this assumption counts for."""
+"""Assumed share of failing trials, and the weight of this assumption as a number of trials."""
 
 MOST = 0.95
-"""Highest probability of failure: no trial is certain to fail."""
+"""Upper limit of a predicted probability of failure."""
 
 
 class FailureModel:
-    """Counts ends and failures by what may have caused them."""
+    """Estimates probabilities of failure from counts of ended and failed trials by cause."""
 
     def __init__(self) -> None:
-        """Start without ends."""
+        """Start with empty counts."""
         self.counts: dict[str, list[int]] = {}
         self._lent: dict[str, list[int]] = {}
 
@@ -191,22 +191,22 @@ class FailureModel:
         return self.counts.get("all", [0])[0]
 
     def put(self, causes: tuple[str, ...], *, failed: bool) -> None:
-        """Take in how a trial ended."""
+        """Count a trial that ended, under each of its possible causes of failure."""
         for cause in ("all", *causes):
             _count(self.counts, cause, 1, int(failed))
 
     def lend(self, counts: Mapping[str, tuple[int, int]]) -> None:
-        """Take in the counts of another campaign; they are not saved with those of this one."""
+        """Add ends and failures of another campaign by cause; ``counts`` leaves them out."""
         for cause, (ends, failures) in counts.items():
             _count(self._lent, cause, ends, failures)
 
     def rate(self, cause: str) -> float:
-        """Return the share that failed, smoothed."""
+        """Return the share of trials with this cause that failed, smoothed towards ``PRIOR``."""
         own, lent = self.counts.get(cause, [0, 0]), self._lent.get(cause, [0, 0])
         return (own[1] + lent[1] + WORTH * PRIOR) / (own[0] + lent[0] + WORTH)
 
     def fails(self, causes: tuple[str, ...]) -> float:
-        """Return the probability of failure: each cause multiplies the odds of all trials."""
+        """Return the probability of failure: each cause multiplies the rate of all trials."""
         rate_of_all = probability = self.rate("all")
         for cause in causes:
             probability *= self.rate(cause) / rate_of_all
@@ -219,22 +219,22 @@ def _count(counts: dict[str, list[int]], cause: str, ends: int, failures: int) -
 
 
 def failure_causes(config: TrialConfig) -> tuple[str, ...]:
-    """Name what may make a trial fail: its conv, and its learning rate within half a decade.
+    """Return the possible causes of failure of a trial: its conv and its learning rate.
 
     Returns:
-        Names as ``conv:schnet`` and ``rate:1e-3``.
+        Names such as ``conv:schnet`` and ``rate:1e-3``; rates are rounded to half a decade.
     """
     decade = round(2 * math.log10(config.training.learning_rate)) / 2
     return (f"conv:{config.model.conv}", f"rate:1e{decade:g}")
 
 
 def probability_above(expected: float, limit: float, sigma: float) -> float:
-    """Return the probability that something lognormal is above a limit.
+    """Return the probability that a lognormal quantity exceeds a limit.
 
     Args:
-        expected: its median.
-        limit: may be infinite.
-        sigma: standard deviation of its logarithm.
+        expected: median of the quantity.
+        limit: in the unit of ``expected``; may be infinite.
+        sigma: standard deviation of the quantity's logarithm.
     """
     if math.isinf(limit):
         return 0.0
@@ -251,25 +251,27 @@ SECONDS_PRIORS = {
     "steps": 0.1,
     "value": 0.5,
 }
-"""How far the logarithm of a time may be off: by the machine's speed, per doubling of the width, by
-the conv, per e-fold of operations and steps, by a command's value."""
+"""Expected error of the logarithm of a time by source (standard deviation): the machine's speed,
+each doubling of the width, the conv, each e-fold of operations and of steps, a command's value."""
 
 MEMORY_PRIORS = {"machine": 0.2, "conv": 0.25, "value": 0.5}
 
 NOISE = 0.15
-"""Spread of the logarithm of what trials that look alike take; corrected by what ran."""
+"""Standard deviation of the logarithm of cost among trials with the same features; a first guess,
+corrected by measurements."""
 
 OWN_NOISE = 0.05
-"""The same for the next epochs of one trial."""
+"""Standard deviation of the logarithm of epoch time within one trial."""
 
 BEYOND = 1.2
-"""What found no memory is taken to need so many times what there is."""
+"""Assumed memory of a trial that ran out of it, over what its slot has or what was predicted,
+whichever is larger."""
 
 EPOCHS = 5
-"""A trial's own time is the median of so many epochs, the latest at each width."""
+"""A trial's measured time at a width is the median of this many latest epochs."""
 
 FORMAT = 1
-"""Of the file."""
+"""Version of the file that ``CostModel.save`` writes."""
 
 
 def _is_known(feature: str) -> str:
@@ -282,7 +284,7 @@ _Row = tuple[dict[Annotated[str, AfterValidator(_is_known)], float], float]
 
 
 class _SavedCostModel(Config):
-    """What a cost model learned, as its file holds it."""
+    """Content of a cost model's file."""
 
     format: Literal[1]
     seconds: list[_Row]
@@ -292,25 +294,25 @@ class _SavedCostModel(Config):
 
 @dataclass
 class _TrialFeatures:
-    """What is known of one trial."""
+    """Features, measurements and latest price of one trial."""
 
     trial: TrialConfig | Values
-    """Kept, so that no other object gets its identity."""
+    """The key object; the reference keeps Python from reusing its ``id``."""
     quote: Quote | CommandQuote
     causes: tuple[str, ...]
     epochs: dict[int, deque[float]] = field(default_factory=dict)
-    """Its latest epochs by width, seconds."""
+    """Seconds of its latest epochs, by width."""
     price: Price | None = None
-    """As it was last asked for."""
+    """Latest price; None before the first request."""
     version: tuple[int, ...] = ()
-    """What was known then."""
+    """Version of the models that ``price`` was computed with."""
 
 
 class CostModel:
-    """Prices trials; learns from those that ran.
+    """Predicts the cost of trials and learns from measurements.
 
-    Trials are told apart by object identity: pass the same object each time. Observations of
-    another machine teach ratios between trials only: each machine has its own factor and slope.
+    Trials are identified by object identity: pass the same object each time. Each machine has its
+    own factor and slope, so observations from another machine only teach ratios between trials.
     """
 
     def __init__(
@@ -323,9 +325,9 @@ class CostModel:
         """Start with the formulas alone.
 
         Args:
-            stats: of the data, as in ``stats.json``; None where trials are a command.
-            profile: the machine; this computer if left out.
-            max_width: most ranks of a trial.
+            stats: statistics of the data, as in ``stats.json``; None for trials of a command.
+            profile: machine profile; this computer if left out.
+            max_width: maximum number of ranks of a trial.
         """
         self.stats, self.max_width = stats, max_width
         self.profile = profile or find_profile()
@@ -335,45 +337,45 @@ class CostModel:
         self._seen: dict[int, _TrialFeatures] = {}
 
     def price(self, config: TrialConfig) -> Price:
-        """Price a trial by all that is known now."""
+        """Return the price of a trial according to all observations so far."""
         return self._priced(self._trial(config))
 
     def price_values(self, values: Values, widths: tuple[int, ...] = (1,)) -> Price:
-        """Price a command, of which nothing but its searched values is known.
+        """Return the price of a command from its searched values and all observations so far.
 
         Args:
-            values: searched values.
-            widths: ranks it may have, rising.
+            values: searched values, the same object each time.
+            widths: allowed numbers of ranks, ascending.
         """
         return self._priced(self._command(values, widths))
 
     def observe(self, config: TrialConfig, width: int, seconds: float) -> None:
-        """Take in the seconds of one epoch, training and validation, at some width.
+        """Learn from the time of one epoch, training and validation together.
 
         Args:
             config: the trial, the same object each time.
-            width: ranks.
-            seconds: of the epoch, > 0; others are ignored.
+            width: number of ranks.
+            seconds: time of the epoch; ignored unless > 0.
         """
         self._learn(self._trial(config), width, seconds)
 
     def observe_values(self, values: Values, width: int, seconds: float) -> None:
-        """Take in the seconds of one epoch of a command.
+        """Learn from the time of one epoch of a command.
 
         Args:
-            values: searched values of the command.
-            width: ranks.
-            seconds: of the epoch, > 0; others are ignored.
+            values: searched values of the command, the same object each time.
+            width: number of ranks.
+            seconds: time of the epoch; ignored unless > 0.
         """
         self._learn(self._command(values, (width,)), width, seconds)
 
     def observe_memory(self, config: TrialConfig, width: int, size: float) -> None:
-        """Take in the most bytes that a rank took, ``peak_bytes`` of its record.
+        """Learn from the peak memory of a rank, ``peak_bytes`` of its record.
 
         Args:
             config: the trial, the same object each time.
-            width: ranks.
-            size: in bytes; 0 where it was not measured.
+            width: number of ranks.
+            size: peak memory of one rank in bytes; 0 if it was not measured.
         """
         quote = self._trial(config).quote
         if size > 0.0:
@@ -381,9 +383,13 @@ class CostModel:
             self._bytes.put((id(config), width), _for_memory(quote.features), ratio)
 
     def observe_end(self, config: TrialConfig, reason: str | None) -> None:
-        """Take in how a trial ended: why it failed, or None if it did not.
+        """Learn from the end of a trial.
 
-        A trial that found no memory at its narrowest took more than there is.
+        Running out of memory is learned as a memory size (``BEYOND``), not as a failure.
+
+        Args:
+            config: the trial, the same object each time.
+            reason: why it failed; None if it did not.
         """
         seen = self._trial(config)
         full = reason == "out_of_memory"
@@ -394,7 +400,7 @@ class CostModel:
             self.observe_memory(config, width, BEYOND * least)
 
     def save(self, path: Path) -> None:
-        """Write what this campaign has learned, without what it borrowed from others."""
+        """Write the observations of this campaign, without those loaded from others."""
         content = {
             "format": FORMAT,
             "seconds": self._times.rows(),
@@ -404,10 +410,10 @@ class CostModel:
         write_json(path, content)
 
     def load(self, path: Path) -> None:
-        """Borrow what another campaign learned, on this machine or another one.
+        """Add the observations of another campaign, from this machine or another one.
 
         Raises:
-            StorageError: the file cannot be read, or is none of ours.
+            StorageError: the file cannot be read, or is not a cost model of this version.
         """
         try:
             saved = _SavedCostModel.model_validate(read_json(path))
@@ -427,7 +433,7 @@ class CostModel:
         return f"width:{self.profile.name}"
 
     def _trial(self, config: TrialConfig) -> _TrialFeatures:
-        """Return what is known of a trial, after a first look if it is new."""
+        """Return the features of a trial; compute them at the first call."""
         if id(config) not in self._seen:
             assert self.stats is not None, "only trainings have a formula, and they have data"
             quote = Quote(epoch_workload(config, self.stats), self.profile, self.max_width)
@@ -478,33 +484,33 @@ class CostModel:
 
 
 def _for_memory(features: Mapping[str, float]) -> dict[str, float]:
-    """Leave out what memory does not depend on beyond its formula."""
+    """Keep the features of kinds that correct the memory formula."""
     return {name: value for name, value in features.items() if name.split(":")[0] in MEMORY_PRIORS}
 
 
 @dataclass(frozen=True)
 class TrialPrediction:
-    """One trial's first attempt."""
+    """Predicted and measured epoch time of a trial's first attempt."""
 
     trial: str
     width: int
     predicted: float
-    """Seconds per epoch, before it ran."""
+    """Seconds per epoch, predicted at its placement."""
     actual: float
-    """Median of its epochs, seconds."""
+    """Seconds per epoch, median of the attempt's epochs."""
 
     @property
     def ratio(self) -> float:
-        """Actual over predicted."""
+        """Actual over predicted time."""
         return self.actual / self.predicted
 
 
 def compare_with_prediction(events: Iterable[JournalEvent]) -> list[TrialPrediction]:
-    """Compare each trial that ended: its first attempt at the speed it was placed by.
+    """Compare the first attempt of each ended trial with the prediction at its placement.
 
     Args:
-        events: of a journal, in order; those of first attempts count: ``placed`` with
-            ``predicted_seconds`` up to epoch ``until``, and their ``epoch`` events.
+        events: events of a journal, in order. Of first attempts, ``placed`` (its
+            ``predicted_seconds`` up to epoch ``until``) and ``epoch`` are read.
     """
     placed: dict[str, tuple[int, float]] = {}
     attempt: dict[str, int] = {}
@@ -529,6 +535,6 @@ def compare_with_prediction(events: Iterable[JournalEvent]) -> list[TrialPredict
 
 
 def typical_error(rows: Iterable[TrialPrediction]) -> float | None:
-    """Return the median error of the predictions' logarithm; None without any."""
+    """Return the median of ``|log(actual / predicted)|``; None without predictions."""
     errors = [abs(math.log(row.ratio)) for row in rows if row.actual > 0.0]
     return statistics.median(errors) if errors else None

@@ -1,7 +1,9 @@
-"""When all of it can end: the common target that widths are chosen for.
+"""Compute the common deadline of all tasks, from which their widths follow.
 
-n tasks, W widths. A task's canonical width for a time is the narrowest with which it takes no
-longer; the target is the least time in which all canonical widths fit into the machine.
+A task's canonical width for a time is its narrowest width that takes no longer than this time. The
+deadline is the least time in which all tasks fit into the machine at their canonical widths.
+
+Shapes: n tasks, W widths.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,31 +18,31 @@ from hydragnn_hpo.placement.task import PlanningContext, RunningTask, Task
 Floats = NDArray[np.float64]
 
 NEAR = 0.003
-"""The target is found to within this share of it."""
+"""Relative tolerance of the deadline."""
 
 SEARCH = 100
-"""Steps after which a search ends, whatever it is given."""
+"""Maximum number of steps of each loop of a search."""
 
 LONGER = 1.1
-"""Widths are chosen for a time so many times longer at most where all can start at once then."""
+"""Largest factor by which the time for widths is extended so that all tasks can start at once."""
 
 
 @dataclass(frozen=True)
 class PriceTable:
-    """Tasks side by side: what every width takes."""
+    """Time and slots of every task at every width."""
 
     seconds: Floats
-    """Seconds left, start-up included where it must start, [n, W]; infinite where not allowed."""
+    """Seconds left, including a restart where one is needed, [n, W]; infinite if not allowed."""
     slots: Floats
-    """Slots that a width occupies, [n, W]; infinite where there is no such width."""
+    """Slots that a width occupies, [n, W]; infinite if the task has no such width."""
     now: Floats
-    """Slots held now, [n]; 0 for a task that waits."""
+    """Slots held now, [n]; 0 for a waiting task."""
     left: Floats
-    """Seconds left as it runs now, [n]; infinite for a task that waits."""
+    """Seconds left at the present width, [n]; infinite for a waiting task."""
     movable: NDArray[np.bool_]
-    """Whether its width may be chosen now, or may be later, [n]."""
+    """Whether the task may change its width now or later, [n]."""
     ready: NDArray[np.bool_]
-    """Whether its width may be chosen now, [n]."""
+    """Whether the task may change its width now, [n]."""
 
     @cached_property
     def _fastest(self) -> NDArray[np.intp]:
@@ -49,12 +51,16 @@ class PriceTable:
 
     @cached_property
     def best(self) -> Floats:
-        """Seconds in which each could end at its quickest width, [n]."""
+        """Least seconds in which each task can end, at its fastest width or as it runs, [n]."""
         best = np.where(self.movable, self.seconds.min(axis=1), np.inf)
         return np.minimum(best, self.left)
 
     def column(self, seconds: float | Floats) -> NDArray[np.intp]:
-        """Return the column of the canonical width for a time; the quickest where none will do."""
+        """Return the column of each canonical width, [n]; the fastest width if none is enough.
+
+        Args:
+            seconds: time for all tasks, or one per task, [n].
+        """
         enough = self.seconds <= np.broadcast_to(seconds, len(self.now))[:, None]
         narrowest = enough.argmax(axis=1)
         some = enough[np.arange(len(narrowest)), narrowest]
@@ -62,7 +68,7 @@ class PriceTable:
         return columns
 
     def occupied(self, seconds: float) -> float:
-        """Return the slot-seconds that all take within a time, at their canonical widths."""
+        """Return the slot-seconds that all tasks use within a time at their canonical widths."""
         rows, columns = np.arange(len(self.now)), self.column(seconds)
         stays = ~self.movable | (self.left <= seconds)
         slots = np.where(stays, self.now, self.slots[rows, columns])
@@ -70,14 +76,18 @@ class PriceTable:
         return float((slots * np.minimum(spent, seconds)).sum())
 
     def all_at_once(self, count: int, seconds: float, free: int) -> float:
-        """Return a time, little longer, for which the first tasks can all start now; or the same.
+        """Extend a time, by at most ``LONGER``, so that the first ``count`` tasks can start now.
 
-        Who starts at once is measured early, which is worth a little where predictions are poor.
+        Tasks that start at once are measured early, which is worth a small delay while predictions
+        are poor.
 
         Args:
-            count: how many tasks these are.
-            seconds: the time that widths were to be chosen for.
-            free: slots that they may have.
+            count: number of tasks, from the first row.
+            seconds: time that widths would be chosen for.
+            free: slots available to these tasks.
+
+        Returns:
+            Seconds; unchanged if all can start already, or cannot even in the longest time.
         """
         rows = np.arange(count)
 
@@ -89,23 +99,24 @@ class PriceTable:
         return smallest_fitting(lambda limit: needed(limit) <= free, seconds, LONGER * seconds)
 
     def quickest(self) -> float:
-        """Return the seconds until the longest can end at its quickest width."""
+        """Return the seconds until the last task can end if each has its fastest width."""
         return float(self.best.max(initial=0.0))
 
 
 def build_price_table(
     waiting: Sequence[Task], running: Sequence[RunningTask], total: int, outlook: PlanningContext
 ) -> PriceTable:
-    """Lay tasks side by side, those that wait first.
+    """Build the price table, waiting tasks first.
 
-    A running one is priced by its pace: what it takes at other widths is in proportion to its
-    prices. It may move while it has restarts left, now where its pace is measured and it can stop.
+    Seconds of a running task at other widths are scaled from its seconds left by the ratio of its
+    prices. It may change its width while it has restarts left; it may do so now if its speed is
+    measured and it can be stopped.
 
     Args:
-        waiting: tasks that wait.
+        waiting: tasks without slots.
         running: tasks that hold slots.
         total: slots of the machine.
-        outlook: names the efficiency that widths keep, and the restarts that a task may have.
+        outlook: efficiency floor, cost of a restart and maximum number of restarts.
     """
     tasks = [*waiting, *(each.task for each in running)]
     first, count = len(waiting), len(tasks)
@@ -114,7 +125,7 @@ def build_price_table(
     now, left = np.zeros(count), np.full(count, np.inf)
     now[first:] = [each.width * each.task.lanes for each in running]
     left[first:] = [max(each.seconds_left, 0.0) for each in running]
-    # A trial whose end is not known is expected to keep its slots.
+    # With 0 left, a trial of unknown length never counts as late.
     left[first:][~np.isfinite(left[first:])] = 0.0
     present = np.array([each.task.at(each.width) for each in running])
     waits = np.array([each.checkpoint_in for each in running])
@@ -133,10 +144,10 @@ def build_price_table(
 
 
 def width_tables(tasks: Sequence[Task]) -> tuple[Floats, Floats]:
-    """Return seconds and slots of all widths, [n, W] each; infinite beyond a task's last width.
+    """Return seconds and slots of all tasks at all their widths.
 
     Returns:
-        Seconds, [n, W], and slots, [n, W]; n tasks, W widths of the task that has most.
+        Seconds, [n, W], and slots, [n, W]; infinite beyond a task's last width.
     """
     shape = (len(tasks), max((len(task.widths) for task in tasks), default=1))
     seconds, slots = np.full(shape, np.inf), np.full(shape, np.inf)
@@ -146,16 +157,16 @@ def width_tables(tasks: Sequence[Task]) -> tuple[Floats, Floats]:
 
 
 def allowed_widths(seconds: Floats, slots: Floats, floor: float, total: int) -> NDArray[np.bool_]:
-    """Return which widths fit the machine and keep efficiency above a floor; the narrowest does.
+    """Return which widths fit into the machine and keep efficiency above a floor.
 
     Args:
-        seconds: by task and width, [n, W]; infinite where a task has no such width.
-        slots: likewise, [n, W].
-        floor: least efficiency over that of the narrowest width, 0 to 1.
+        seconds: by task and width, [n, W]; infinite if a task has no such width.
+        slots: by task and width, [n, W]; infinite if a task has no such width.
+        floor: least efficiency relative to the narrowest width, 0 to 1.
         total: slots of the machine.
 
     Returns:
-        Mask, [n, W].
+        Mask, [n, W]; the narrowest width always passes the efficiency test.
     """
     with np.errstate(invalid="ignore"):
         efficiency = (seconds[:, :1] * slots[:, :1]) / (seconds * slots)
@@ -165,14 +176,14 @@ def allowed_widths(seconds: Floats, slots: Floats, floor: float, total: int) -> 
 
 
 def common_deadline(prices: PriceTable, total: int, to_come: float = 0.0) -> float:
-    """Return the least seconds in which all of it fits into ``total`` slots.
+    """Return the least seconds in which all tasks fit into ``total`` slots.
 
-    What cannot end in that time even at its quickest width is counted as long as the time is.
+    Of a task that needs longer even at its fastest width, only the part within the time counts.
 
     Args:
-        prices: what every width takes.
+        prices: time and slots of every task at every width.
         total: slots of the machine.
-        to_come: slot-seconds of trials that are not known yet.
+        to_come: slot-seconds of trials that are not proposed yet.
     """
     if not len(prices.now) or total <= 0:
         return 0.0
@@ -184,7 +195,7 @@ def common_deadline(prices: PriceTable, total: int, to_come: float = 0.0) -> flo
     longest = np.where(waits, prices.seconds[:, 0], prices.left)
     slots = np.where(waits, prices.slots[:, 0], prices.now)
     high = max((float((longest * slots).sum()) + to_come) / total + float(longest.max()), 1e-9)
-    # Below the shortest no width changes any more; where nothing is left, a millionth will do.
+    # Below the shortest task no width changes; a small share of ``high`` avoids a bound of 0.
     least = max(float(prices.best.min()), 1e-6 * high)
     return smallest_fitting(fits, min(least, high), high)
 
@@ -192,15 +203,15 @@ def common_deadline(prices: PriceTable, total: int, to_come: float = 0.0) -> flo
 def smallest_fitting(
     fits: Callable[[float], bool], low: float, high: float, near: float = NEAR
 ) -> float:
-    """Return the least time that fits, to within a share ``near``; ``high`` fits, or is doubled.
+    """Return the least time that fits, by bisection, too long by at most a share ``near``.
 
-    Halves first in orders of magnitude: what fits may be far below.
+    Bounds more than a factor 4 apart are bisected on a logarithmic scale.
 
     Args:
         fits: whether everything fits into a time in seconds; false below some time, true above.
-        low: seconds that do not fit, or 0.
-        high: seconds to begin with.
-        near: share of the answer by which it may be too large.
+        low: lower bound in seconds.
+        high: first upper bound in seconds; doubled until it fits.
+        near: relative tolerance.
     """
     for _ in range(SEARCH):
         if fits(high):

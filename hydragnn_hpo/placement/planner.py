@@ -1,9 +1,9 @@
-"""Decide which trials start now, where and how wide, and which are to be resized: a pure function.
+"""Decide which trials start now, on which slots and how wide, and which are resized; no state.
 
-All should end together: a trial gets the fewest ranks that end it by the common target, the
-longest first. What cannot start yet keeps its turn, and short trials fill the holes meanwhile
-(backfill with one reservation). What would outlast the others is widened at a checkpoint, when that
-gains more than it costs.
+The aim is that all trials end at the same time: each gets the fewest ranks that end it by the
+common deadline, the longest trial first. The first trial that finds too few free slots gets a
+reservation, and shorter ones are backfilled before it. A running trial that would miss the deadline
+is widened at a checkpoint if that gains more time than it costs.
 """
 
 import bisect
@@ -31,18 +31,18 @@ from hydragnn_hpo.placement.task import (
 
 @dataclass(frozen=True)
 class Reservation:
-    """A trial that finds too few free slots, and what may happen before its turn."""
+    """Future slots of a trial that finds too few free slots now."""
 
     name: str
     slots: int
     wait: float
     """Seconds until its slots are free."""
     spare: float
-    """Slots that will be free beside its own by then."""
+    """Further slots that will be free at that time."""
 
 
 class BackfillScheduler:
-    """The free slots while they are given away."""
+    """Assigns free slots to waiting trials: in queue order, with backfill and one reservation."""
 
     def __init__(
         self,
@@ -53,15 +53,15 @@ class BackfillScheduler:
         aim: float,
         kept: int,
     ) -> None:
-        """Start with nothing given away.
+        """Start with no slots assigned.
 
         Args:
-            queue: trials that wait, in their turn.
-            busy: trials that run.
-            priced: what both take, those that wait first.
-            room: the slots; they are taken from here.
+            queue: waiting trials, in the order of their starts.
+            busy: running trials.
+            priced: price table of both, waiting trials first.
+            room: slots; the pool is changed.
             aim: seconds that widths are chosen for.
-            kept: free slots that were promised to trials that will start again soon.
+            kept: free slots reserved for trials that were asked to yield.
         """
         self.queue, self.priced, self.room, self.kept = queue, priced, room, kept
         self.aim = priced.all_at_once(len(queue), aim, self.available)
@@ -77,7 +77,7 @@ class BackfillScheduler:
         return max(self.room.free - self.kept, 0)
 
     def start(self, rows: Iterable[int]) -> None:
-        """Start what fits of these trials of the queue, and hold the rest."""
+        """Start the trials in these rows of the queue that fit, and note why others are held."""
         for row in rows:
             task = self.queue[row]
             free = self.available
@@ -93,7 +93,11 @@ class BackfillScheduler:
                 self.held[task.name] = f"behind {self.hold.name}, which waits for its slots"
 
     def _start_or_hold(self, row: int, free: int) -> None:
-        """Start at the canonical width; narrower where that ends sooner than waiting for more."""
+        """Start a trial, or reserve slots for it.
+
+        It starts at its canonical width if that fits, else at a narrower one if it then ends
+        no later than after waiting for the canonical width.
+        """
         task, column = self.queue[row], self.columns[row]
         slots = int(self.priced.slots[row, column])
         if slots <= free and self._take(row, column, ""):
@@ -111,14 +115,14 @@ class BackfillScheduler:
         )
 
     def _before(self, row: int, free: int, hold: Reservation) -> bool:
-        """Check whether a trial may start without making the held one wait longer."""
+        """Check whether a trial fits and does not delay the trial with the reservation."""
         slots = self.priced.slots[row, self.columns[row]]
         if slots > free:
             return False
         return bool(self.priced.seconds[row, self.columns[row]] <= hold.wait or slots <= hold.spare)
 
     def _take(self, row: int, column: int, ending: str) -> bool:
-        """Start a trial at a width if its slots can be had."""
+        """Start a trial at a width; return False if its slots are not available."""
         task = self.queue[row]
         width, seconds = task.widths[column], float(self.priced.seconds[row, column])
         taken = self.room.take(width, task.lanes)
@@ -143,9 +147,9 @@ class BackfillScheduler:
         return f"{turn}: {many} it with the others in {format_duration(self.aim)}"
 
     def _wait(self, wanted: int) -> tuple[float, float]:
-        """Return the seconds until so many slots are free, and how many are free beside them.
+        """Return the seconds until ``wanted`` slots are free, and the number of further free slots.
 
-        Where enough are free, but not whole devices, the next end may change that.
+        If enough slots are free, but not as whole devices, wait for the next trial to end.
         """
         free = self.available
         if free >= wanted and self.ends:
@@ -158,14 +162,14 @@ class BackfillScheduler:
 
 
 WORTH = 2.0
-"""A restart must gain so many times what it costs."""
+"""Least gain in time of a resize, over the cost of its restart."""
 
 GROWTH = 1.5
-"""A trial that cannot get all it needs takes what is free if it is so many times wider then."""
+"""Least new width over the present one, for a late trial that cannot get its canonical width."""
 
 
 def reserve_for_yielding(busy: Sequence[RunningTask]) -> int:
-    """Return the free slots that are kept for trials that were asked to yield."""
+    """Return the number of free slots reserved for trials that were asked to yield."""
     return sum(
         max(each.task.requested_width - each.width, 0) * each.task.lanes
         for each in busy
@@ -174,7 +178,7 @@ def reserve_for_yielding(busy: Sequence[RunningTask]) -> int:
 
 
 class WidthPlanner:
-    """The running trials while their widths are reconsidered."""
+    """Chooses which running trials change their width."""
 
     def __init__(
         self,
@@ -188,11 +192,11 @@ class WidthPlanner:
         """Start with nothing changed.
 
         Args:
-            busy: trials that run.
-            priced: what all take; the last rows are the running ones.
-            deadline: seconds until all should have ended.
-            free: slots that are reserved for no trial.
-            outlook: what a restart costs, and whether further trials will come.
+            busy: running trials.
+            priced: price table; its last rows are the running trials.
+            deadline: seconds until all trials should have ended.
+            free: number of free slots that are not reserved.
+            outlook: cost of a restart and maximum number of restarts.
         """
         self.busy, self.priced, self.deadline, self.free = busy, priced, deadline, free
         self.first = len(priced.now) - len(busy)
@@ -201,11 +205,11 @@ class WidthPlanner:
         self.columns = priced.column(deadline)
         self.changes: list[ResizeTask] = []
         self.kept = 0
-        """Free slots that the changes will need."""
+        """Free slots that the resizes need; nothing else may start on them."""
         self._ends: tuple[Floats, Floats] | None = None
 
     def decide(self) -> None:
-        """Widen those that would outlast the others, the last of all first."""
+        """Widen running trials that would miss the deadline, the latest first."""
         priced = self.priced
         late = np.flatnonzero(priced.ready & (priced.left > self.deadline + self.worth))
         late = late[late >= self.first]
@@ -235,7 +239,7 @@ class WidthPlanner:
         self._ask(row, column, "would end in")
 
     def _widen_partly(self, row: int) -> None:
-        """Widen a late trial by what is free if that is much wider; not as its last restart."""
+        """Widen a late trial with the free slots if that gains enough; keep its last restart."""
         if self.busy[row - self.first].task.restarts + 1 >= self.restarts:
             return
         slots, now = self.priced.slots[row], self.priced.now[row]
@@ -245,7 +249,12 @@ class WidthPlanner:
             self._widen(row, column)
 
     def _comes_too_late(self, row: int, wanted: float) -> bool:
-        """Check whether a trial that waits for slots of others could not catch up any more."""
+        """Check whether a trial would miss the deadline even if it is widened later.
+
+        Args:
+            row: row of the late trial in the price table.
+            wanted: slots that must become free first, those for even later trials included.
+        """
         if self._ends is None:
             rows = slice(self.first, None)
             order = np.argsort(self.priced.left[rows], kind="stable")
@@ -259,7 +268,7 @@ class WidthPlanner:
         return best > self.deadline + self.worth
 
     def _narrow_others(self, needed: int) -> None:
-        """Take slots from those that would end early, where most can be had at once."""
+        """Narrow trials that still meet the deadline, those with most slots to spare first."""
         priced = self.priced
         needed -= sum(
             max(each.width - each.task.requested_width, 0) * each.task.lanes
@@ -291,7 +300,7 @@ class WidthPlanner:
 
 
 OUTLASTS = 1.4
-"""Typical lengths above which a trial starts wide while it is unknown how many are to come."""
+"""Length over the median from which trials start wide while the number to come is unknown."""
 
 
 def plan(
@@ -300,18 +309,18 @@ def plan(
     pool: SlotPool,
     outlook: PlanningContext,
 ) -> Plan:
-    """Choose what happens now; the same question always has the same answer.
+    """Decide which trials start or are resized now; the result depends on the arguments alone.
 
-    With one slot trials start in the order in which they are given: it costs nothing, and a
-    campaign repeats itself although the times that predictions are made of never do (Law 5).
+    With one slot, trials start in the given order. This costs no time and keeps a campaign
+    reproducible although measured times vary (Law 5: all randomness derives from the seed).
 
     Args:
         waiting: trials that could start.
         running: trials that hold slots.
-        pool: the slots; it is not changed.
-        outlook: what else there is to know.
+        pool: slots; not changed.
+        outlook: time left, trials to come, and costs of restarts and checkpoints.
     """
-    if pool.widest < pool.total:  # several allocations: each trial has its place in one
+    if pool.widest < pool.total:  # several allocations: a trial must fit into one of them
         waiting = [narrow_task(task, pool.widest) for task in waiting]
         running = [narrow_running(each, pool.widest) for each in running]
     busy = sorted(running, key=lambda each: each.task.name)
@@ -335,7 +344,7 @@ def plan(
 
 
 def _unplaceable(waiting: Sequence[Task], total: int) -> dict[str, str]:
-    """Return the trials that cannot start on this machine, with the reason."""
+    """Return the reason by name of each trial that can never start on this machine."""
     never = {}
     for task in waiting:
         needed = task.widths[0] * task.lanes
@@ -347,7 +356,7 @@ def _unplaceable(waiting: Sequence[Task], total: int) -> dict[str, str]:
 
 
 def _may_resize(outlook: PlanningContext) -> bool:
-    """Check whether an end is in sight, and the time left allows a restart."""
+    """Check whether the number of trials to come is known and the time left allows a restart."""
     needed = outlook.checkpoint_seconds + outlook.restart_seconds
     return outlook.time_left > needed and (not outlook.more_to_come or outlook.to_come > 0)
 
@@ -357,7 +366,7 @@ def _yielded_first(task: Task) -> bool:
 
 
 def _queue_order(task: Task) -> tuple[bool, float, str]:
-    """Order the queue: trials that were stopped for a better width, then the longest."""
+    """Return the sort key of the queue: trials stopped for a resize first, then the longest."""
     return task.requested_width is None, -task.seconds[0] * task.widths[0] * task.lanes, task.name
 
 
@@ -370,8 +379,8 @@ def _choose_deadline(
 ) -> float:
     """Return the seconds that widths are chosen for.
 
-    Trials to come are counted like the mean of those that wait, or else of those that run. Where
-    their number is unknown no end is in sight, and only what outlasts the others by far is wide.
+    Each trial to come counts as the mean of the waiting trials, or of the running ones if none
+    wait. If the number to come is unknown, only trials much longer than the median start wide.
     """
     known = list(queue) or [each.task for each in busy]
     if not known or not outlook.more_to_come:
@@ -386,7 +395,7 @@ def _choose_deadline(
 def _drain_plan(
     waiting: Sequence[Task], busy: Sequence[RunningTask], outlook: PlanningContext
 ) -> Plan:
-    """Start nothing any more: no checkpoint could be reached."""
+    """Return a plan without starts: the time left is too short to reach a checkpoint."""
     left = max(outlook.time_left, 0.0)
     reason = f"no checkpoint can be reached in the {format_duration(left)} left"
     ends = max((each.seconds_left for each in busy), default=0.0)

@@ -1,7 +1,8 @@
-"""Free slots of all hosts, and which of them a trial takes.
+"""Free slots of all hosts, and the choice of slots for a trial.
 
-H hosts in network order, S columns: slots of a host in ``slot_order``, so that slots that share a
-card, a NIC or a device are neighbours and lie in aligned shares (pairs, quads) of columns.
+Shapes: H hosts in network order, S columns. The columns of a host are its slots in ``slot_order``:
+slots that share a card, a NIC or a device are neighbours. An aligned share is a run of columns
+whose length is a power of two and whose start is a multiple of that length.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,14 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 Cells = list[tuple[int, tuple[int, ...]]]
-"""Hosts with the columns taken there."""
+"""Row of each chosen host, with the columns to take there."""
 
 
 class SlotPool:
     """Slots of one or several allocations; names are ``host:index``.
 
-    A host of several is called ``NAME@ALLOCATION``. No trial gets slots of two allocations: each
-    has an end of its own, and a fabric may keep jobs apart.
+    With several allocations a host's name is ``NAME@ALLOCATION``. No trial gets slots of two
+    allocations: they end at different times, and a fabric may isolate jobs from each other.
     """
 
     def __init__(
@@ -33,10 +34,11 @@ class SlotPool:
         """Start with all slots free.
 
         Args:
-            hosts: indices of the slots of every host, hosts in network order.
-            groups: the part of the network (a switch, a cabinet) that each host hangs on.
-            hosts_per_group: so many hosts in turn are a group where ``groups`` does not say.
-            slot_order: indices of a host's slots, neighbours side by side; rising if left out.
+            hosts: indices of the slots of each host, hosts in network order.
+            groups: network group (a switch, a cabinet) by host.
+            hosts_per_group: size of groups of consecutive hosts, for hosts not in ``groups``;
+                0: unknown.
+            slot_order: indices of a host's slots, neighbours side by side; ascending if empty.
         """
         self._rank = {index: place for place, index in enumerate(slot_order)}
         self._hosts: list[str] = []
@@ -63,9 +65,9 @@ class SlotPool:
         """Build from slot names in network order.
 
         Args:
-            names: ``host:number`` each.
-            hosts_per_group: hosts that share a switch; 0 where groups are not known.
-            slot_order: numbers of a host's slots, neighbours side by side; ascending if empty.
+            names: slots as ``host:index``.
+            hosts_per_group: hosts that share a switch; 0: unknown.
+            slot_order: indices of a host's slots, neighbours side by side; ascending if empty.
         """
         hosts: dict[str, list[int]] = {}
         for name in names:
@@ -74,7 +76,7 @@ class SlotPool:
         return cls(hosts, hosts_per_group=hosts_per_group, slot_order=slot_order)
 
     def copy(self) -> "SlotPool":
-        """Return a pool that can be changed without touching this one."""
+        """Return an independent copy: changing it leaves this pool as it is."""
         other = object.__new__(SlotPool)
         other.__dict__.update(self.__dict__)
         for name in ("_free", "_open", "_counts"):
@@ -83,21 +85,21 @@ class SlotPool:
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """Hosts that may be used, in network order.
+        """Open hosts.
 
         Returns:
-            Ids of hosts.
+            Names of hosts, in network order.
         """
         return tuple(self._hosts[row] for row in np.flatnonzero(self._open))
 
     @property
     def total(self) -> int:
-        """Number of slots on hosts that may be used, free or not."""
+        """Number of slots on open hosts, free or not."""
         return int(self._sizes[self._open].sum())
 
     @property
     def widest(self) -> int:
-        """Number of slots, free or not, that one trial could have at most."""
+        """Number of slots, free or not, of the largest allocation: the limit of one trial."""
         sizes = np.where(self._open, self._sizes, 0)
         return int(np.bincount(self._allocation, weights=sizes, minlength=1).max())
 
@@ -108,10 +110,10 @@ class SlotPool:
 
     @property
     def idle_hosts(self) -> tuple[str, ...]:
-        """Hosts that may be used and of which every slot is free.
+        """Open hosts with all slots free.
 
         Returns:
-            Ids of hosts, in network order.
+            Names of hosts, in network order.
         """
         rows = np.flatnonzero(self._open & (self._counts == self._sizes) & (self._sizes > 0))
         return tuple(self._hosts[row] for row in rows)
@@ -121,17 +123,17 @@ class SlotPool:
         """Names of the free slots, neighbours side by side.
 
         Returns:
-            ``host:number`` each, in network order.
+            Slots as ``host:index``, hosts in network order.
         """
         rows, columns = np.nonzero(self._free)
         return tuple(self._names[r][c] for r, c in zip(rows, columns, strict=True))
 
     def room(self, lanes: int = 1) -> int:
-        """Return how many ranks of ``lanes`` slots each find a place now."""
+        """Return how many ranks of ``lanes`` slots each fit into the free slots."""
         return self.free if lanes == 1 else int(self._units(lanes).sum())
 
     def add_host(self, host: str, slots: Sequence[str]) -> None:
-        """Take in a host with its slots; one that was here before is opened again, all free."""
+        """Add a host with its slots ``host:index``; reopen a known host with all slots free."""
         if host in self._row:
             row = self._row[host]
             self._open[row] = True
@@ -153,7 +155,7 @@ class SlotPool:
         self._counts = np.append(self._counts, len(slots))
 
     def close_host(self, host: str) -> None:
-        """Use a host no more: it is lost, or failed too often. What is given back stays closed."""
+        """Close a host that is lost or failed too often; slots returned later stay unavailable."""
         if host in self._row:
             row = self._row[host]
             self._open[row] = False
@@ -161,29 +163,30 @@ class SlotPool:
             self._counts[row] = 0
 
     def claim(self, slots: Iterable[str]) -> None:
-        """Mark slots as taken; those that are taken already or unknown stay as they are."""
+        """Mark slots as taken; taken and unknown ones are ignored."""
         for name in slots:
             self._set(name, free=False)
 
     def give_back(self, slots: Iterable[str]) -> None:
-        """Free slots again; those of closed or unknown hosts are not used any more."""
+        """Mark slots as free; those of closed or unknown hosts are ignored."""
         for name in slots:
             self._set(name, free=True)
 
     def take(self, width: int, lanes: int = 1) -> tuple[str, ...] | None:
-        """Take slots for ``width`` ranks, or give None where there are too few.
+        """Take slots for ``width`` ranks.
 
-        Up to a host's size they lie on one host where one has room: in an aligned share of the
-        fullest host that still fits. Wider ones take whole hosts, side by side, in as few groups
-        as possible, and a share for what remains.
+        If one host has enough free slots, all come from one: from the host with the fewest free
+        slots that suffice, in an aligned share if possible. Wider trials take whole hosts, close
+        together and in as few groups as possible, and part of a host for the remainder.
 
         Args:
-            width: ranks.
-            lanes: slots that each rank takes: all that share its device. These are neighbours
-                in ``slot_order``, and the size of a host is a multiple of them.
+            width: number of ranks.
+            lanes: slots of each rank: all that share its device. These are neighbours in
+                ``slot_order``, and the size of a host is a multiple of ``lanes``.
 
         Returns:
-            ``host:number`` of ``width * lanes`` slots, by rank; they are free no more.
+            ``width * lanes`` slots as ``host:index``, in the order of ranks; None if there are
+            too few.
         """
         units = self._free if lanes == 1 else self._units(lanes)
         counts = self._counts if lanes == 1 else units.sum(axis=1)
@@ -204,7 +207,13 @@ class SlotPool:
         return tuple(names)
 
     def _choose(self, units: NDArray[np.bool_], counts: NDArray[np.intp], width: int) -> Cells:
-        """Choose hosts and places for ``width`` units; there are enough."""
+        """Choose hosts and columns for ``width`` ranks; enough must be free.
+
+        Args:
+            units: free places of one rank, [H, S / lanes].
+            counts: number of free places by host, [H]; changed.
+            width: number of ranks.
+        """
         most = units.shape[1]
         cells: Cells = []
         if width > counts.max():
@@ -224,7 +233,7 @@ class SlotPool:
         return cells
 
     def _side_by_side(self, rows: NDArray[np.intp], wanted: int) -> list[int]:
-        """Choose up to ``wanted`` of these hosts in as few groups as possible."""
+        """Choose up to ``wanted`` of the hosts in ``rows``, in as few groups as possible."""
         groups = self._group[rows]
         sizes = np.bincount(groups, minlength=1)
         chosen: list[int] = []
@@ -240,9 +249,10 @@ class SlotPool:
     def _fullest(
         self, units: NDArray[np.bool_], counts: NDArray[np.intp], width: int, near: set[int]
     ) -> int:
-        """Choose the host with the fewest free units that holds ``width`` of them.
+        """Choose the host with the fewest free places that has at least ``width``.
 
-        Those where they form an aligned share come first, then those in groups taken already.
+        Among equals, hosts in the groups of the rows ``near`` come first. Of the best 16, the first
+        with an aligned share wins, else the very first.
         """
         rows = np.flatnonzero(counts >= width)
         score = 4 * counts[rows]
@@ -255,7 +265,7 @@ class SlotPool:
         return int(best[0])
 
     def _units(self, lanes: int) -> NDArray[np.bool_]:
-        """Return which whole devices of ``lanes`` slots are free, [H, S / lanes]."""
+        """Return which devices of ``lanes`` slots are free as a whole, [H, S / lanes]."""
         rows, columns = self._free.shape
         count = columns // lanes
         devices = self._free[:, : count * lanes].reshape(rows, count, lanes)
@@ -263,7 +273,7 @@ class SlotPool:
         return whole
 
     def _enter(self, host: str, indices: Sequence[int]) -> None:
-        """Write a host into the tables; its row exists."""
+        """Fill the next row of the tables, which exists already, with a host."""
         row = len(self._hosts)
         group = self._group_of.get(host, str(row // self._each) if self._each else "")
         ordered = sorted(indices, key=lambda index: (self._rank.get(index, len(self._rank)), index))
@@ -286,7 +296,7 @@ class SlotPool:
 
 
 def _closest_rows(rows: NDArray[np.intp], wanted: int) -> list[int]:
-    """Choose the ``wanted`` of some rising rows that lie closest together."""
+    """Choose the ``wanted`` of the ascending ``rows`` that lie closest together."""
     if len(rows) <= wanted:
         return [int(row) for row in rows]
     spans = rows[wanted - 1 :] - rows[: len(rows) - wanted + 1]
@@ -308,9 +318,10 @@ def _has_aligned_share(free: int, wanted: int, columns: int) -> bool:
 
 @lru_cache(maxsize=65536)
 def _take_from_share(free: int, wanted: int, columns: int) -> tuple[int, ...]:
-    """Choose ``wanted`` of the free columns: from the smallest and fullest aligned share.
+    """Choose ``wanted`` free columns from the smallest aligned share that has enough.
 
-    ``free`` has a bit for each column; at least ``wanted`` are set.
+    Among shares of this size the one with the fewest free columns is used. ``free`` has a bit for
+    each column; at least ``wanted`` are set.
     """
     size = 1 << (wanted - 1).bit_length()
     while True:
@@ -326,7 +337,7 @@ def _take_from_share(free: int, wanted: int, columns: int) -> tuple[int, ...]:
 
 
 def _take_within(free: int, wanted: int, columns: list[int]) -> tuple[int, ...]:
-    """Choose some of the free columns of one share, those of the most broken parts first."""
+    """Choose ``wanted`` free columns of one share, those in the smallest free parts first."""
 
     def whole_part(column: int) -> int:
         size = 1

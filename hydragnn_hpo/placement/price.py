@@ -1,7 +1,8 @@
-"""A trial's price by formula, before anything ran: what an epoch goes through, what that takes.
+"""Estimate the cost of a trial by formula, before any measurement.
 
-Seconds and bytes at every width, from dimensions, statistics and a machine profile: operations and
-memory traffic, unequal shares of ranks, and sending gradients and weights.
+Seconds and bytes at every width follow from the dimensions of the net, the statistics of the data
+and a machine profile: operations, memory traffic, load imbalance, and communication of gradients
+and weights.
 
 Shapes: G graphs, N nodes, E edges, T triplets.
 """
@@ -33,34 +34,35 @@ from hydragnn_hpo.config import (
 from hydragnn_hpo.file_records import StoreStats, TargetStats
 
 BACKWARD = 3.0
-"""A training step costs about three forward passes."""
+"""Cost of a training step, in forward passes."""
 
 DERIVATIVES = 3.3
-"""Training on forces over a step on energies alone: 2.4 to 4.9 was measured, 3.3 in the median."""
+"""Time of a step that trains on forces over one on energies alone; measured 2.4 to 4.9, median
+3.3."""
 
 RECOMPUTED = 1.5
-"""A step with ``recompute`` over one without: 1.4 to 1.9 was measured."""
+"""Time of a step with ``recompute`` over one without; measured 1.4 to 1.9."""
 
 TOUCHED = 8.0
-"""How often a number that is kept passes through the memory, with its gradient and what is made
-of both and forgotten; by this definition of a machine's ``bytes_per_second``."""
+"""Memory transfers for each number kept for the backward pass, its gradient and temporary values
+included. The ``bytes_per_second`` of machine profiles assumes this factor."""
 
 ARITHMETIC = {"fp64": 2.0, "bf16": 0.5}
-"""Time of matrix products over that in fp32."""
+"""Time of matrix products over that in fp32, by precision."""
 
 
 @dataclass(frozen=True)
 class EpochCounts:
-    """How much an epoch goes through."""
+    """Sizes of one epoch: graphs, nodes, edges, triplets and steps."""
 
     graphs: int
     nodes: float
     edges: float
     triplets: float
-    """Pairs of edges that meet at a node; 0 for convs that see no angles."""
+    """Pairs of edges that meet at a node; 0 for convs without angles."""
     steps: int
     validated: float
-    """Graphs that are validated, over graphs that are trained on."""
+    """Validation graphs over training graphs."""
 
 
 @dataclass(frozen=True)
@@ -78,10 +80,10 @@ class Workload:
     moved: float
     """Bytes that pass through the memories."""
     steps: float
-    """Steps, counted by what they cost beside arithmetic: pieces and derivatives are more."""
+    """Steps, weighted by their overhead: micro-batches and derivatives count as further steps."""
     parameters: int
     graph_bytes: float
-    """What the mean graph takes in a forward and backward pass, on a GPU."""
+    """Bytes of GPU memory that the mean graph takes in a forward and backward pass."""
 
     @property
     def graphs_per_step(self) -> float:
@@ -90,11 +92,11 @@ class Workload:
 
 
 def epoch_workload(config: TrialConfig, stats: StoreStats) -> Workload:
-    """Count what an epoch of a trial costs.
+    """Compute operations, bytes and steps of an epoch.
 
     Args:
         config: the trial.
-        stats: what ``stats.json`` of its data says, or ``unite_stats`` of several.
+        stats: content of ``stats.json`` of its data set, or ``unite_stats`` of several.
     """
     model, targets, sizes = config.model, stats.get("targets", {}), count_epoch(config, stats)
     amounts = (sizes.nodes, sizes.edges, sizes.triplets)
@@ -132,8 +134,9 @@ def count_epoch(config: TrialConfig, stats: StoreStats) -> EpochCounts:
 def mean_neighbors(stats: StoreStats, cutoff: float) -> float:
     """Estimate the mean number of neighbours of a node within a cutoff in angstrom.
 
-    Between cutoffs that were counted it grows with the volume. ``config.data_config.mean_degree``,
-    which takes the upper one alone, is off by a quarter for molecules; but nets were built with it.
+    Interpolate linearly in the volume between the cutoffs at which neighbours were counted.
+    ``config.data_config.mean_degree`` scales from the upper cutoff alone and is off by a quarter
+    for molecules; it stays as it is because existing nets were built with it.
     """
     known = [(0.0, 0.0), *sorted((float(r), float(d)) for r, d in stats["degree"].items())]
     for (near, few), (far, many) in pairwise(known):
@@ -143,15 +146,15 @@ def mean_neighbors(stats: StoreStats, cutoff: float) -> float:
 
 
 def mean_triplets(stats: StoreStats, cutoff: float, most: float = math.inf) -> float:
-    """Estimate the pairs of edges that meet at a node within a cutoff in angstrom.
+    """Estimate the mean number of pairs of edges that meet at a node.
 
-    By the histogram of neighbours at the nearest cutoff that has one: few crowded nodes have most
-    of the pairs. Without a histogram all nodes are taken to be alike.
+    The estimate uses the histogram of neighbours at the nearest cutoff that has one, as a few nodes
+    with many neighbours have most of the pairs. Without a histogram, all nodes count as equal.
 
     Args:
-        stats: of the data.
-        cutoff: in angstrom.
-        most: neighbours that a node keeps at most.
+        stats: statistics of the data.
+        cutoff: longest edge in an angle, in angstrom.
+        most: maximum number of neighbours of a node.
     """
     mean = min(mean_neighbors(stats, cutoff), most)
     histograms = stats.get("degrees") or {}
@@ -169,12 +172,14 @@ def mean_triplets(stats: StoreStats, cutoff: float, most: float = math.inf) -> f
 def relative_epoch_cost(
     config: TrialConfig, sizes: EpochCounts, targets: Mapping[str, TargetStats]
 ) -> float:
-    """Return how much longer an epoch takes than its plain training steps alone.
+    """Return the cost of an epoch over that of its training steps without derivatives.
+
+    Recomputation, derivatives and validation are included.
 
     Args:
         config: the trial.
-        sizes: of the epoch.
-        targets: of the data, by name.
+        sizes: sizes of the epoch.
+        targets: targets of the data, by name.
     """
     times = RECOMPUTED if config.parallel.recompute else 1.0
     times *= DERIVATIVES if differentiates(config.heads, targets) else 1.0
@@ -182,13 +187,13 @@ def relative_epoch_cost(
 
 
 def graph_cost_spread(stats: StoreStats) -> tuple[float, float]:
-    """Return the spread of the graphs' costs and the cost of the largest, both over the mean.
+    """Return the spread of the graphs' costs and the cost of the largest graph, over the mean.
 
-    Edges stand for costs, from their histogram; where there is none, sizes are taken to be spread
-    evenly between the smallest and the largest graph.
+    The number of edges (or of nodes, if edges are not counted) stands for the cost. Without a
+    histogram, sizes are assumed uniform between the smallest and the largest graph.
 
     Returns:
-        Standard deviation over the mean, largest over the mean; 0 and 1 where nothing is known.
+        Standard deviation over the mean, and largest over the mean; 0 and 1 if the mean is 0.
     """
     kind: Literal["edges", "nodes"] = "edges" if "edges" in stats else "nodes"
     mean, largest, smallest = (float(stats[kind][key]) for key in ("mean", "max", "min"))
@@ -205,40 +210,40 @@ def graph_cost_spread(stats: StoreStats) -> tuple[float, float]:
 _NORMAL = NormalDist()
 
 UNEVEN = 1.45
-"""Of ``imbalance``: fits the shares that were measured, 1.11, 1.03 and 1.008 (uniform sizes, 2, 4
+"""Coefficient in ``imbalance``, fitted to measured values 1.11, 1.03 and 1.008 (uniform sizes; 2, 4
 and 8 graphs per rank)."""
 
 EXPOSED = 0.4
-"""Share of sending that computing does not hide: .60 to .67 was hidden with DDP."""
+"""Share of communication time not hidden by computation; 0.60 to 0.67 was hidden with DDP."""
 
 EXPOSED_SHARDED = 0.7
-"""The same where weights are gathered just before they are used; a guess."""
+"""Share of communication time not hidden if weights are gathered just before use; a guess."""
 
 SPLIT = 0.7
-"""Share of a net's arithmetic that is in the wide maps which ``tensor`` ranks share; a guess."""
+"""Share of a net's arithmetic in the wide linear maps that ``tensor`` ranks share; a guess."""
 
 
 @dataclass(frozen=True)
 class RankLayout:
-    """How the ranks of one trial lie and what they share."""
+    """Numbers of ranks of one trial: in all, per host, per form of parallelism."""
 
     width: int
-    """All of them."""
+    """All ranks."""
     local: int
-    """Those of one host."""
+    """Ranks on one host."""
     data: int
-    """Groups that see different graphs."""
+    """Groups of ranks that process different graphs (data parallelism)."""
     tensor: int
-    """Ranks of a group, which share wide maps."""
+    """Ranks of one group, which share wide linear maps (tensor parallelism)."""
 
     @classmethod
     def of(cls, work: Workload, profile: ProfileConfig, width: int) -> "RankLayout":
         """Lay out ``width`` ranks on as few hosts as hold them.
 
         Args:
-            work: names how the trial is split.
-            profile: the machine, which has the slots of a host.
-            width: ranks.
+            work: workload; its config says how ranks share the work.
+            profile: machine profile; its ``slots_per_host`` is used.
+            width: number of ranks.
         """
         tensor = work.config.parallel.tensor_ranks(width)
         local = min(width, profile.slots_per_host or width)
@@ -251,12 +256,12 @@ class RankLayout:
 
 
 def imbalance(work: Workload, ranks: int) -> float:
-    """Return the largest share of a step over the mean of all, shared out by cost.
+    """Return the largest cost of a rank in a step over the mean, with graphs balanced by cost.
 
-    The largest of three reasons. Shares are sums of graphs of different sizes: what cannot be
-    evened out falls with the square of the graphs per rank, as each graph from the second on
-    fills the gaps that those before it left. One graph alone, the largest of a step, is more than
-    a share. Graphs are alike, and do not divide by the ranks.
+    This is the largest of three terms. ``uneven``: graphs of different sizes leave an imbalance
+    that falls with the square of the graphs per rank, as later graphs fill the gaps of earlier
+    ones. ``alone``: the largest graph of a step may cost more than a rank's mean share. ``whole``:
+    the number of graphs of similar size may not be divisible by the number of ranks.
     """
     each = work.graphs_per_step / ranks
     if ranks == 1:
@@ -269,14 +274,14 @@ def imbalance(work: Workload, ranks: int) -> float:
 
 
 def lognormal_imbalance(count: float, spread: float) -> float:
-    """Return what the largest of some numbers is over their mean, if they are lognormal.
+    """Return the typical largest of ``count`` lognormal numbers, over their mean.
 
     Args:
-        count: of the numbers.
+        count: how many numbers.
         spread: their standard deviation over their mean.
 
     Source: Blom (1958), Statistical Estimates and Transformed Beta-Variables, for the largest of
-    normal numbers.
+    ``count`` normal numbers.
     """
     if count <= 1.0 or not spread:
         return 1.0
@@ -286,12 +291,12 @@ def lognormal_imbalance(count: float, spread: float) -> float:
 
 
 def all_reduce_seconds(ranks: RankLayout, profile: ProfileConfig, size: float) -> float:
-    """Return the seconds in which all ranks sum ``size`` bytes: within hosts, then between them.
+    """Return the seconds of an all-reduce of ``size`` bytes: within hosts, then between them.
 
     Args:
-        ranks: how they lie.
-        profile: the machine, which has bandwidth and latency of its links.
-        size: in bytes.
+        ranks: layout of the ranks.
+        profile: machine profile; bandwidths and latencies of its links are used.
+        size: bytes of one rank.
 
     Source: Thakur, Rabenseifner, Gropp (2005), Int. J. High Perform. Comput. Appl. 19, 49: a
     reduce-scatter and an all-gather by halving and doubling.
@@ -310,16 +315,16 @@ def _ring_seconds(ranks: int, link: LinkConfig, size: float) -> float:
 def exposed_communication_seconds(
     work: Workload, profile: ProfileConfig, ranks: RankLayout
 ) -> float:
-    """Return the seconds of a step in which ranks send and do not compute.
+    """Return the seconds of a step in which ranks communicate without computing.
 
-    Gradients are summed once a step; with weights sharded between forward and backward pass they
-    are gathered once more, half the bytes of a sum. Ranks that share wide maps sum the features of
-    their nodes there and back in every round.
+    Gradients are all-reduced once per step. Weights that are sharded between forward and backward
+    pass are gathered once more, at half the bytes of an all-reduce. Ranks that share wide maps
+    all-reduce node features in every round, forward and backward.
 
     Args:
-        work: what an epoch costs.
-        profile: the machine.
-        ranks: how they lie.
+        work: workload of an epoch.
+        profile: machine profile.
+        ranks: layout of the ranks.
     """
     if ranks.width == 1:
         return 0.0
@@ -340,26 +345,27 @@ def exposed_communication_seconds(
 
 
 def tensor_parallel_share(ranks: RankLayout) -> float:
-    """Return the part of its group's arithmetic that each rank does."""
+    """Return the share of its tensor-parallel group's arithmetic that each rank does, 0 to 1."""
     return 1.0 - SPLIT * (1.0 - 1.0 / ranks.tensor)
 
 
 TYPICAL_FLOPS, TYPICAL_STEPS = 1e9, 100.0
-"""Operations of a step and steps of an epoch at which the machine's factor holds as it is."""
+"""Operations per step and steps per epoch at which the features of the correction are 0."""
 
 COMMAND_SECONDS = 60.0
-"""Seconds per epoch of a command before one was measured."""
+"""Assumed seconds per epoch of a command on one rank, before any measurement."""
 
 
 def estimate_seconds(work: Workload, profile: ProfileConfig, width: int) -> float:
-    """Price one epoch on ``width`` ranks in seconds, before anything ran.
+    """Estimate the seconds of one epoch on ``width`` ranks by formula.
 
-    Arithmetic and memory traffic are shared out, unequally; what a step costs beside them is not.
+    Ranks divide arithmetic and memory traffic, with some imbalance; the overhead of a step does not
+    shrink with the width.
 
     Args:
-        work: what an epoch costs.
-        profile: the machine.
-        width: ranks.
+        work: workload of an epoch.
+        profile: machine profile.
+        width: number of ranks.
     """
     ranks = RankLayout.of(work, profile, width)
     computed = work.flops / profile.flops_per_second + work.moved / profile.bytes_per_second
@@ -370,14 +376,14 @@ def estimate_seconds(work: Workload, profile: ProfileConfig, width: int) -> floa
 
 
 def estimate_bytes(work: Workload, profile: ProfileConfig, width: int) -> float:
-    """Estimate the memory that a rank takes, in bytes, as its ``peak_bytes`` will tell it.
+    """Estimate the peak memory of a rank in bytes, as its record measures it (``peak_bytes``).
 
-    Where steps are not cut up by configuration they are cut until they fit, or hold one graph.
+    If ``micro_batches`` is not set, steps are split until they fit or a piece is one graph.
 
     Args:
-        work: what an epoch costs.
-        profile: the machine.
-        width: ranks.
+        work: workload of an epoch.
+        profile: machine profile.
+        width: number of ranks.
     """
     ranks, cpu = RankLayout.of(work, profile, width), profile.device == "cpu"
     heap = HEAP if cpu else 1.0
@@ -391,12 +397,12 @@ def estimate_bytes(work: Workload, profile: ProfileConfig, width: int) -> float:
 
 
 def state_bytes(work: Workload, ranks: RankLayout, *, cpu: bool) -> float:
-    """Return what weights, gradients and the optimizer's state take of a rank, in bytes.
+    """Return the bytes of weights, gradients and optimizer state on one rank.
 
     Args:
-        work: names parameters, precision and optimizer.
-        ranks: how they lie and what they share.
-        cpu: whether they run on a processor, where what is written down is held, too.
+        work: workload; parameters, precision and optimizer are used.
+        ranks: layout of the ranks.
+        cpu: whether ranks run on CPUs, where the copy for a checkpoint is in the same memory.
     """
     parallel, training = work.config.parallel, work.config.training
     size = 8.0 if training.precision == "fp64" else 4.0
@@ -410,7 +416,10 @@ def state_bytes(work: Workload, ranks: RankLayout, *, cpu: bool) -> float:
 
 
 def widest_ranks(work: Workload, most: int) -> int:
-    """Return the most ranks, a power of two, that leave every one its least number of graphs."""
+    """Return the largest allowed width, a power of two of at most ``most`` ranks.
+
+    Every rank keeps at least ``min_graphs_per_rank`` graphs of a step.
+    """
     graphs = work.config.training.global_batch or max(1, round(work.graphs_per_step))
     groups = max(1, graphs // work.config.training.min_graphs_per_rank)
     limit = max(1, min(groups * work.config.parallel.tensor, most))
@@ -418,10 +427,10 @@ def widest_ranks(work: Workload, most: int) -> int:
 
 
 class Quote:
-    """A trial's price at any width before anything ran."""
+    """Cost of a training at any width by formula, and the features that its correction uses."""
 
     def __init__(self, work: Workload, profile: ProfileConfig, max_width: int) -> None:
-        """Price a trial for a machine on at most ``max_width`` ranks."""
+        """Prepare the estimates for a machine and for widths of at most ``max_width`` ranks."""
         self.work, self.profile = work, profile
         last = widest_ranks(work, max_width).bit_length()
         self.widths = tuple(1 << power for power in range(last))
@@ -435,25 +444,25 @@ class Quote:
         self._bytes: dict[int, float] = {}
 
     def seconds(self, width: int) -> float:
-        """Return the seconds per epoch at a width."""
+        """Return the estimated seconds per epoch at a width."""
         if width not in self._seconds:
             self._seconds[width] = estimate_seconds(self.work, self.profile, width)
         return self._seconds[width]
 
     def bytes(self, width: int) -> float:
-        """Return the memory of a rank at a width, in bytes."""
+        """Return the estimated bytes of memory of one rank at a width."""
         if width not in self._bytes:
             self._bytes[width] = estimate_bytes(self.work, self.profile, width)
         return self._bytes[width]
 
 
 class CommandQuote:
-    """The same for a command: nothing is known but its searched values."""
+    """Cost of a command before any measurement; its features are its searched values."""
 
     def __init__(
         self, values: Mapping[str, Scalar], profile: ProfileConfig, widths: tuple[int, ...]
     ) -> None:
-        """Take the values apart: numbers by their logarithm, choices one by one."""
+        """Turn the values into features: signed ``log(1 + |x|)`` of numbers, one-hot choices."""
         self.profile, self.widths = profile, widths
         self.features = {f"machine:{profile.name}": 1.0}
         for key, value in values.items():
@@ -463,49 +472,49 @@ class CommandQuote:
                 self.features[f"value:{key}"] = math.copysign(math.log1p(abs(value)), value)
 
     def seconds(self, width: int) -> float:
-        """Return a constant, shared out with a little loss per doubling."""
+        """Return ``COMMAND_SECONDS``, divided among the ranks with a small loss of efficiency."""
         return float(COMMAND_SECONDS / width**0.9)
 
     def bytes(self, width: int) -> float:
-        """Return the profile's own size: what a command takes is known when it ran."""
+        """Return the bytes of an idle rank by the profile; no formula exists for a command."""
         return 1e9 * self.profile.process_gb or 1.0
 
 
 @dataclass(frozen=True)
 class Price:
-    """What a trial costs, as far as it is known at the time of the call."""
+    """Cost of a trial: formulas, corrected by the observations so far."""
 
     quote: Quote | CommandQuote
-    """Its price before anything ran."""
+    """Cost by formula, without corrections."""
     widths: tuple[int, ...]
-    """Ranks it may have, powers of two, rising; never empty."""
+    """Allowed numbers of ranks, ascending; never empty."""
     factor: float
-    """On its seconds at one rank, from what ran."""
+    """Correction of the formula's seconds at one rank, as a factor."""
     slope: float
-    """What each doubling of the width adds to the logarithm of that."""
+    """Amount by which each doubling of the width changes the logarithm of ``factor``."""
     memory_factor: float
-    """On its memory."""
+    """Correction of the formula's bytes, as a factor."""
     sigma: float
     """Standard deviation of the logarithm of the seconds."""
     fails: float
-    """Probability that it fails."""
+    """Probability that the trial fails."""
     own: Mapping[int, float] = field(default_factory=dict)
-    """Seconds per epoch that it took itself, by width."""
+    """Measured seconds per epoch of this trial, by width."""
 
     @property
     def measured(self) -> bool:
-        """Whether its own speed is known."""
+        """Whether epochs of this trial were measured."""
         return bool(self.own)
 
     def epoch_seconds(self, width: int) -> float:
-        """Return the seconds per epoch at a width, from its own time at the nearest if it ran."""
+        """Return the seconds per epoch at a width, scaled from the nearest measured one if any."""
         if not self.own:
             return self._predicted(width)
         nearest = min(self.own, key=lambda known: (abs(math.log2(known / width)), known))
         return self.own[nearest] * self._predicted(width) / self._predicted(nearest)
 
     def tasks_seconds(self, epochs: float) -> tuple[float, ...]:
-        """Return the seconds of some epochs at each of its widths, as ``Task`` has them.
+        """Return the seconds of ``epochs`` epochs at each width, as ``Task`` needs them.
 
         Returns:
             Seconds, in the order of ``widths``.
@@ -513,7 +522,7 @@ class Price:
         return tuple(epochs * self.epoch_seconds(width) for width in self.widths)
 
     def memory(self, width: int) -> float:
-        """Return the bytes that a rank takes at a width."""
+        """Return the predicted bytes of memory of one rank at a width."""
         return self.memory_factor * self.quote.bytes(width)
 
     def _predicted(self, width: int) -> float:

@@ -1,4 +1,4 @@
-"""Simulate a campaign: the real planner on a machine that exists only here, event by event."""
+"""Simulate a campaign: the real planner on a simulated machine, event by event."""
 
 import heapq
 import math
@@ -21,12 +21,12 @@ from hydragnn_hpo.placement.task import (
 )
 
 CAUSES = ("training", "start-up", "tail", "held", "failures", "brain")
-"""Where slot-seconds go; together they are all there are.
+"""Uses of slot-seconds; they add up to all slot-seconds of a campaign.
 
-``training`` that counted; ``start-up`` of trials and of the machine; ``tail``: idle, nothing waits
-and nothing is to come; ``held``: idle although trials wait (for more slots than are free);
-``failures``: work lost since the last checkpoint, and hosts that are away; ``brain``: idle,
-nothing waits, but trials are still to be proposed.
+``training``: training that was not lost. ``start-up``: of trials and of the machine. ``tail``: idle
+as no trial waits and none is to come. ``held``: idle although trials wait, for more slots than are
+free. ``failures``: training lost since the last checkpoint, and slots of failed hosts. ``brain``:
+idle as no trial waits, but more will be proposed.
 """
 
 What = Literal["start-up", "training", "lost"]
@@ -34,71 +34,73 @@ What = Literal["start-up", "training", "lost"]
 
 @dataclass(frozen=True)
 class SimulatedWork:
-    """One trial of a simulated campaign: its true seconds, and those that the planner expects."""
+    """One trial of a simulated campaign: its true seconds, and those that the planner predicts."""
 
     name: str
     widths: tuple[int, ...]
-    """Ranks it may have, rising."""
+    """Allowed numbers of ranks, ascending."""
     seconds: tuple[float, ...]
     """True seconds of the whole trial at each width, without start-up."""
     predicted: tuple[float, ...] = ()
-    """Seconds that the planner expects until the trial is measured; the true ones if left out."""
+    """Seconds of the whole trial that the planner assumes before its speed is measured; the true
+    ones if empty."""
     lanes: int = 1
     """Slots that each of its ranks occupies."""
 
     def planned_seconds(self) -> tuple[float, ...]:
-        """Return the seconds that the planner starts from, in the order of ``widths``.
+        """Return the seconds that the planner assumes before the trial's speed is measured.
 
         Returns:
-            Seconds of the whole trial by width.
+            Seconds of the whole trial, in the order of ``widths``.
         """
         return self.predicted or self.seconds
 
     def true(self, width: int) -> float:
-        """Return the seconds that all of it takes at one of its widths."""
+        """Return the true seconds of the whole trial at one of its widths."""
         return self.seconds[self.widths.index(width)]
 
     @property
     def useful(self) -> float:
-        """Slot-seconds at its narrowest width, where ranks lose least by communication."""
+        """Slot-seconds at its narrowest width, where communication costs least."""
         return self.seconds[0] * self.widths[0] * self.lanes
 
 
 @dataclass(frozen=True)
 class SimulationSettings:
-    """The machine of a simulation and how it behaves; times in seconds."""
+    """Machine of a simulation and its behaviour; times are in seconds."""
 
     hosts: int
     slots_per_host: int
     hosts_per_group: int = 0
     slot_order: tuple[int, ...] = ()
     cold_seconds: float = 0.0
-    """Until the first trial can start: agents, environment, data on every host."""
+    """Time until the first trial can start: agents, environment, data on every host."""
     start_seconds: float = 0.0
-    """A trial's start, on all its slots."""
+    """Start-up of a trial, during which it holds all its slots."""
     restart_seconds: float = 10.0
-    """What ending at a checkpoint and starting again costs on all slots."""
+    """Start-up of a trial that goes on from a checkpoint."""
     checkpoint_every: float = 60.0
-    """Training between two checkpoints; a trial that is asked to yield does so at the next."""
+    """Training time between checkpoints; a trial that must yield does so at the next one."""
     probe: float = 0.02
     """Share of a trial after which its speed is measured."""
     tick: float = 1.0
-    """The planner decides once for all events within so many seconds."""
+    """The planner runs once for all events within this time."""
     wave: int = 0
-    """Trials that the brain proposes ahead of those that run; 0: all are there at once."""
+    """Number of waiting trials up to which the brain proposes more; 0: all trials wait from the
+    start."""
     brain_seconds: float = 0.0
-    """How long the brain takes to answer."""
+    """Time that the brain takes to propose trials."""
     wall_time: float = math.inf
-    """When the allocation ends."""
+    """Time of the end of the allocation, from its start."""
     failures: float = 0.0
     """Host failures per host and hour."""
     repair_seconds: float = math.inf
-    """How long a host that failed stays away."""
+    """Time after which a failed host is usable again."""
     efficiency_floor: float = 0.5
     restarts: int = 3
-    """Most restarts of one trial for a better width."""
+    """Maximum number of restarts of one trial for a better width."""
     seed: int = 0
-    """Of the failures."""
+    """Seed of the random host failures."""
 
     @property
     def slots(self) -> int:
@@ -108,7 +110,7 @@ class SimulationSettings:
 
 @dataclass(frozen=True)
 class Bar:
-    """A stretch of time in which a trial held slots, and what for."""
+    """A span of time in which a trial held slots for one purpose; times in seconds."""
 
     trial: str
     slots: tuple[str, ...]
@@ -125,31 +127,31 @@ class Bar:
 
 @dataclass(frozen=True)
 class SimulationResult:
-    """How a simulated campaign went."""
+    """Result of a simulated campaign."""
 
     bars: tuple[Bar, ...]
-    """In the order of their ends."""
+    """Bars of all trials, in the order in which attempts ended."""
     makespan: float
-    """Seconds from the first start to the last end."""
+    """Seconds from the start of the simulation to its last event."""
     slots: int
     spent: Mapping[str, float]
     """Slot-seconds by cause, see ``CAUSES``; their sum is ``slots * makespan``."""
     useful_seconds: float
-    """Slot-seconds that the finished work takes at narrowest widths."""
+    """Slot-seconds that the finished work takes at the narrowest widths."""
     restarts: int
     """Restarts for a better width, all trials together."""
     failed_hosts: int = 0
     unfinished: Mapping[str, float] = field(default_factory=dict)
-    """Share left of trials that the wall time, or the loss of all hosts, left undone."""
+    """Share left, 0 to 1, of each trial that did not finish, by name."""
 
     @property
     def useful(self) -> float:
-        """Share of all slot-time that the work would take at narrowest widths, 0 to 1."""
+        """Share of all slot-seconds that the work takes at the narrowest widths, 0 to 1."""
         return self.useful_seconds / max(self.slots * self.makespan, 1e-9)
 
     @property
     def shares(self) -> dict[str, float]:
-        """Return the share of slot-time by cause.
+        """Return the share of slot-seconds by cause.
 
         Returns:
             Shares by cause of ``CAUSES``, 0 to 1; they sum to 1.
@@ -159,7 +161,7 @@ class SimulationResult:
 
     @property
     def widths(self) -> dict[str, int]:
-        """Return the slots that every trial ended with.
+        """Return the number of slots in each trial's last training.
 
         Returns:
             Number of slots by trial.
@@ -216,7 +218,7 @@ class SimulatedTrial:
         return self.started + self.setup + max(1, math.ceil(trained / every)) * every
 
     def measure(self) -> None:
-        """Correct the expected seconds by the true speed at the present width."""
+        """Scale the predicted seconds so that they are true at the present width."""
         known = self._known
         factor = self.whole / known.at(self.width)
         if factor != 1.0:
@@ -225,7 +227,7 @@ class SimulatedTrial:
         self._known = replace(known, measured=True)
 
     def task(self) -> Task:
-        """Return what a planner may know while the trial waits."""
+        """Return the task that the planner sees while the trial waits."""
         left = 1.0 - self.done
         seconds = self._known.seconds
         if self.done:
@@ -240,7 +242,12 @@ class SimulatedTrial:
         )
 
     def running(self, now: float, every: float) -> RunningTask:
-        """Return what a planner may know while the trial runs."""
+        """Return the task that the planner sees while the trial runs.
+
+        Args:
+            now: seconds since the simulation began.
+            every: seconds of training between checkpoints.
+        """
         if (
             self.requested_width != self._known.requested_width
             or self.resized != self._known.restarts
@@ -252,19 +259,19 @@ class SimulatedTrial:
         left = (1.0 - self.done) * self._known.at(self.width)
         if trained < 0.0:
             return RunningTask(self._known, self.width, left - trained, stoppable=False)
-        # The expected time may be too short: a trial that still runs has something left.
+        # A running trial is not done, even if its predicted time is over.
         left = max(left - trained, 0.01 * left)
         wait = self.next_checkpoint(now, every) - now
         return RunningTask(self._known, self.width, left, self.requested_width is None, wait)
 
 
 def draw_error(seed: int, trial: str, spread: float) -> float:
-    """Draw the factor from a trial's price to its true seconds; the same each time.
+    """Draw a trial's true over predicted seconds, lognormal; the same at each call.
 
     Args:
-        seed: of the campaign.
-        trial: its name.
-        spread: standard deviation of the logarithm.
+        seed: seed of the campaign.
+        trial: name of the trial.
+        spread: standard deviation of the factor's logarithm.
     """
     draws = np.random.default_rng(derive_seed(seed, trial, "forecast"))
     return math.exp(spread * float(draws.standard_normal()))
@@ -287,7 +294,7 @@ def simulate(
         works: the trials, in the order in which they are proposed.
         setting: the machine.
         decide: the planner.
-        promote: returns the work that follows a trial, from its name and the time of its end.
+        promote: returns the trials to queue after one ended, from its name and time of end.
     """
     simulation = _Simulation(works, setting, decide, promote)
     simulation.run()
@@ -295,7 +302,7 @@ def simulate(
 
 
 class _Simulation:
-    """The clock, the machine and the trials."""
+    """State of a simulation: clock, machine and trials."""
 
     def __init__(
         self,
@@ -317,7 +324,7 @@ class _Simulation:
         self.failed = 0
         self.draining = False
         self.consulted = False
-        """Whether nothing happened since the planner was asked."""
+        """Whether no event happened since the last call of the planner."""
         hosts = {f"n{host:05}": range(setting.slots_per_host) for host in range(setting.hosts)}
         self.pool = SlotPool(
             hosts, hosts_per_group=setting.hosts_per_group, slot_order=setting.slot_order
@@ -328,7 +335,7 @@ class _Simulation:
     # -- the clock -------------------------------------------------------------------
 
     def run(self) -> None:
-        """Run all events."""
+        """Process events until nothing more happens or the wall time is over."""
         self.at(self.setting.cold_seconds, self.propose)
         if math.isfinite(self.setting.wall_time):
             self.at(self.setting.wall_time - self.setting.checkpoint_every, self.drain)
@@ -351,19 +358,19 @@ class _Simulation:
         return self.draining or stuck or not (self.to_come or self.waiting)
 
     def at(self, time: float, act: Callable[[], None]) -> None:
-        """Schedule an action."""
+        """Schedule an action at a time, or now if that is past."""
         self.order += 1
         heapq.heappush(self.queue, (max(time, self.now), self.order, act))
 
     def schedule_while_running(
         self, trial: SimulatedTrial, time: float, act: Callable[[SimulatedTrial], None]
     ) -> None:
-        """Schedule an action that needs the trial's present attempt to go on until then.
+        """Schedule an action that is skipped if the trial's present attempt has ended by then.
 
         Args:
-            trial: it runs.
+            trial: a running trial.
             time: seconds since the simulation began.
-            act: is called with the trial, unless its attempt has ended by then.
+            act: the action; called with the trial.
         """
         attempt = trial.attempts
 
@@ -374,7 +381,7 @@ class _Simulation:
         self.at(time, act_if_running)
 
     def idle(self, time: float) -> None:
-        """Advance the clock, and record why free slots were idle meanwhile."""
+        """Advance the clock, and add the idle slot-seconds since then to their cause."""
         passed, self.now = time - self.now, time
         self.spent["failures"] += (self.setting.slots - self.total) * passed
         if time <= self.setting.cold_seconds:
@@ -402,13 +409,13 @@ class _Simulation:
         self.waiting[work.name] = trial
 
     def soon(self) -> None:
-        """Ask the planner, once for all that happens within a tick."""
+        """Schedule one call of the planner for all events within a tick."""
         if not self.planned:
             self.planned = True
             self.at(self.now + self.setting.tick, self.consult)
 
     def consult(self) -> None:
-        """Ask the planner and do what it says."""
+        """Call the planner and carry out its plan; then schedule the brain if few trials wait."""
         self.planned = False
         if self.draining:
             return
@@ -432,7 +439,7 @@ class _Simulation:
             self.at(self.now + self.setting.brain_seconds, self.propose)
 
     def outlook(self) -> PlanningContext:
-        """Return what the planner must know beside tasks and slots."""
+        """Return the planning context at the present time."""
         setting = self.setting
         return PlanningContext(
             restart_seconds=setting.restart_seconds,
@@ -448,7 +455,7 @@ class _Simulation:
     # -- trials ----------------------------------------------------------------------
 
     def start(self, start: StartTask) -> None:
-        """Start an attempt."""
+        """Start an attempt of a waiting trial and schedule its measurement and its end."""
         trial = self.waiting.pop(start.name)
         self.pool.claim(start.slots)
         self.free -= len(start.slots)
@@ -461,7 +468,7 @@ class _Simulation:
             self.schedule_while_running(trial, probed, self.measure)
 
     def measure(self, trial: SimulatedTrial) -> None:
-        """Learn the speed of an attempt."""
+        """Report the speed of an attempt to the planner."""
         trial.measure()
         self.soon()
 
@@ -474,7 +481,7 @@ class _Simulation:
             self.schedule_while_running(trial, stop, self.requeue)
 
     def requeue(self, trial: SimulatedTrial) -> None:
-        """Queue a trial again that ended its attempt at a checkpoint."""
+        """End an attempt at a checkpoint and queue the trial again."""
         trial.resized += 0 if self.draining else 1
         self.leave(trial, self.now)
         self.waiting[trial.name] = trial
@@ -489,7 +496,7 @@ class _Simulation:
         self.soon()
 
     def leave(self, trial: SimulatedTrial, kept: float) -> None:
-        """End an attempt; what it trained after the time ``kept`` is lost."""
+        """End an attempt; its training after the time ``kept`` is lost."""
         trained = min(trial.started + trial.setup, self.now)
         kept = min(max(kept, trained), self.now)
         self.add_bar(trial, trial.started, trained, "start-up")
@@ -502,12 +509,12 @@ class _Simulation:
         trial.slots = ()
 
     def add_bar(self, trial: SimulatedTrial, start: float, end: float, what: What) -> None:
-        """Write down what a trial did for a while.
+        """Record a span of a trial, and add its slot-seconds to their cause.
 
         Args:
-            trial: its slots are those of the bar.
+            trial: the trial that holds the slots.
             start: seconds since the simulation began.
-            end: likewise; nothing is written unless it is later.
+            end: seconds since the simulation began; nothing is recorded unless ``end > start``.
             what: ``start-up``, ``training`` or ``lost``.
         """
         if end > start:
@@ -518,7 +525,7 @@ class _Simulation:
     # -- hosts -----------------------------------------------------------------------
 
     def fail_later(self) -> None:
-        """Draw when the next host fails."""
+        """Draw the time of the next host failure."""
         rate = self.setting.failures * self.setting.hosts / 3600.0
         if rate > 0.0:
             self.at(self.now + float(self.draws.exponential(1.0 / rate)), self.fail)
@@ -543,19 +550,19 @@ class _Simulation:
         self.soon()
 
     def repair(self, host: str) -> None:
-        """Use a host again."""
+        """Return a failed host to the pool."""
         self.pool.add_host(host, ())
         self.free, self.total = self.pool.free, self.pool.total
         self.soon()
 
     def drain(self) -> None:
-        """Ask everybody to end at the next checkpoint: the allocation is about to end."""
+        """Stop all running trials at their next checkpoints: the allocation is about to end."""
         self.draining = True
         for trial in self.running.values():
             self.ask_to_yield(ResizeTask(trial.name, trial.width, "the allocation ends"))
 
     def cut(self) -> None:
-        """End what a planner let run up to the end of the allocation."""
+        """End trials that still run at the wall time; training after a checkpoint is lost."""
         if self.running:
             self.idle(self.setting.wall_time)
         for trial in list(self.running.values()):
@@ -564,7 +571,7 @@ class _Simulation:
     # -- the result ------------------------------------------------------------------
 
     def result(self) -> SimulationResult:
-        """Return what was written down, up to the last end."""
+        """Return what was recorded."""
         return SimulationResult(
             bars=tuple(self.bars),
             makespan=self.now,

@@ -1,6 +1,6 @@
-"""What the planner speaks: priced tasks, what runs, what it decides.
+"""Inputs and output of the planner: tasks with their prices, running tasks, context, plan.
 
-A task is what is left of a trial up to its rung; a slot holds one rank.
+A task is the remainder of a trial up to its rung; a slot holds one rank.
 """
 
 import math
@@ -13,21 +13,21 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class Task:
-    """What is left of one trial, priced at every width it may have."""
+    """The remainder of one trial, with its predicted time at each allowed width."""
 
     name: str
     widths: tuple[int, ...]
-    """Ranks it may have, rising; never empty."""
+    """Allowed numbers of ranks, ascending; never empty."""
     seconds: tuple[float, ...]
     """Predicted seconds left at each width, without start-up."""
     measured: bool = False
-    """Whether its own speed is known from its first epochs."""
+    """Whether its speed was measured in its first epochs."""
     restarts: int = 0
-    """How often it was stopped to be resized."""
+    """Number of times that it was stopped to be resized."""
     lanes: int = 1
-    """Slots that each of its ranks occupies: all that share a device where it needs it whole."""
+    """Slots of each rank; more than one if a rank needs a whole device that slots share."""
     requested_width: int | None = None
-    """Width for which it was stopped; it comes first."""
+    """Width for which it was, or will be, stopped; such a task starts before all others."""
 
     def at(self, width: int) -> float:
         """Return the seconds left at one of its widths; infinity at any other."""
@@ -44,7 +44,7 @@ class Task:
 
 
 def narrow_task(task: Task, slots: int) -> Task:
-    """Leave a task the widths that find room in so many slots."""
+    """Keep the widths that fit into ``slots``; a task of which none fits stays as it is."""
     count = sum(width * task.lanes <= slots for width in task.widths)
     if count == len(task.widths) or not count:
         return task
@@ -56,21 +56,21 @@ class RunningTask:
     """A trial that holds slots."""
 
     task: Task
-    """Its prices; only the ratios between widths count, ``seconds_left`` says what is left."""
+    """Its prices; only the ratios between widths are used, with ``seconds_left`` as the scale."""
     width: int
     seconds_left: float
-    """Until its rung at its present width; start-up included while it starts."""
+    """Seconds until its rung at its present width, including what is left of its start-up."""
     stoppable: bool = True
-    """Whether it may be asked to yield: it has started, and was not asked before.
+    """Whether it may be asked to yield: it has started, and was not asked yet.
 
-    One that was asked goes on at ``task.requested_width``; slots are kept for it.
+    After the request it restarts at ``task.requested_width``, for which slots are reserved.
     """
     checkpoint_in: float = 0.0
-    """Seconds until it could yield, as far as known."""
+    """Estimated seconds until its next checkpoint, where it can yield."""
 
 
 def narrow_running(running: RunningTask, slots: int) -> RunningTask:
-    """Leave a trial that runs its own width, and those that find room in so many slots."""
+    """Keep the widths that fit into ``slots``, and the present width."""
     task = running.task
     held = narrow_task(task, max(slots, running.width * task.lanes))
     return running if held is task else replace(running, task=held)
@@ -78,22 +78,22 @@ def narrow_running(running: RunningTask, slots: int) -> RunningTask:
 
 @dataclass(frozen=True)
 class PlanningContext:
-    """What the planner must know beside tasks and slots."""
+    """Inputs of the planner in addition to tasks and slots."""
 
     restart_seconds: float = 10.0
-    """What stopping at a checkpoint and starting again costs on all slots of a trial."""
+    """Seconds to stop a trial at a checkpoint and start it again; all its slots are idle then."""
     checkpoint_seconds: float = 0.0
-    """Least time in which a trial can start and reach a checkpoint."""
+    """Least seconds in which a trial can start and reach a checkpoint."""
     time_left: float = math.inf
     """Seconds until the allocation is drained."""
     more_to_come: bool = False
-    """Whether trials will be proposed beyond those that wait."""
+    """Whether further trials will be proposed after those that wait."""
     to_come: int = 0
-    """How many of them, as far as known: room is left for them. 0 keeps all trials narrow."""
+    """Number of these, so that slots are left for them; 0 (unknown) keeps most trials narrow."""
     efficiency_floor: float = 0.5
-    """No trial is made so wide that one-slot work over slot-time falls below this."""
+    """Least efficiency of a width: slot-seconds at the narrowest width over those at this one."""
     restarts: int = 3
-    """Most restarts of one trial for a better width."""
+    """Maximum number of restarts of one trial for a better width."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ class StartTask:
 
 @dataclass(frozen=True)
 class ResizeTask:
-    """Ask this trial to yield at its next checkpoint, so that it goes on at another width."""
+    """Stop this trial at its next checkpoint and restart it at another width."""
 
     name: str
     width: int
@@ -118,18 +118,18 @@ class ResizeTask:
 
 @dataclass(frozen=True)
 class Plan:
-    """What is to be done now, and why the rest waits."""
+    """Decisions of the planner: trials to start and to resize, and why others wait."""
 
     starts: tuple[StartTask, ...] = ()
     resizes: tuple[ResizeTask, ...] = ()
     held: dict[str, str] = field(default_factory=dict)
-    """Trials that stay in the queue although slots are free, with the reason."""
+    """Reason by name of each trial that waits although slots are free."""
     ends_in: float = 0.0
-    """Predicted seconds until all of it is done."""
+    """Predicted seconds until all tasks are done."""
 
 
 def format_duration(seconds: float) -> str:
-    """Format a time for people: ``40 s``, ``12 min``, ``1.9 h``."""
+    """Format a duration as readable text: ``40 s``, ``12 min``, ``1.9 h``, ``3.0 days``."""
     if seconds < 100.0:
         return f"{seconds:.0f} s"
     if seconds < 5400.0:
