@@ -24,7 +24,7 @@ def test_the_last_part_of_a_name_is_enough(said):
     assert code == 0
     assert out.splitlines() == [
         "training.learning_rate  (a trial: number > 0; default 0.001)",
-        "    Peak step size.",
+        "    Peak learning rate.",
     ]
     out, _, _ = said("cutoff")
     heads = [line.split()[0] for line in out.splitlines() if not line.startswith(" ")]

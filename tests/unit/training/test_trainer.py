@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from hydragnn_hpo.errors import ConfigError, DataError
-from hydragnn_hpo.training import checkpoint, ddp
+from hydragnn_hpo.training import checkpoint, ddp, parallel
 from hydragnn_hpo.training import trainer as module
 from hydragnn_hpo.training.checkpoint_saver import BackgroundJob
 from hydragnn_hpo.training.divergence import Diverged
@@ -121,6 +121,30 @@ def test_an_interruption_is_obeyed_between_two_steps(train, tmp_path, look_alway
     assert torch.equal(weights(again), weights(unbroken))
     told = [(r["loss"], r["objective"]) for r in epochs(trainer) + epochs(again)]
     assert told == [(r["loss"], r["objective"]) for r in epochs(unbroken)]
+
+
+@pytest.mark.parametrize("limit", [1e-3, 0.2, None])
+def test_gradients_are_clipped_to_the_norm(train, monkeypatch, limit):
+    trainer = train(clip_norm=limit)
+    seen = []
+    before = parallel.nn.utils.get_total_norm
+    monkeypatch.setattr(
+        parallel.nn.utils, "get_total_norm", lambda g: seen.append(before(g).item()) or before(g)
+    )
+    after = []
+    step = trainer.optimizer.step
+
+    def watched():
+        grads = [p.grad.flatten() for p in trainer.model.parameters() if p.grad is not None]
+        after.append(torch.cat(grads).norm().item())
+        step()
+
+    trainer.optimizer.step = watched
+    trainer.run(1, go)
+    assert len(seen) == len(after) == 4
+    assert min(seen) > 1e-3, "else nothing is clipped"
+    expected = [min(norm, limit or norm) for norm in seen]
+    assert after == pytest.approx(expected, rel=1e-4)
 
 
 def test_the_course_of_the_learning_rate_is_laid_over_the_full_budget(train):
