@@ -79,7 +79,7 @@ MachineOption = Annotated[
 
 
 ROWS = 20
-"""Structures that the table shows."""
+"""Largest number of structures in the table on the terminal."""
 
 LINE_SECONDS = 15.0
 """Seconds between two lines of progress where there is no terminal."""
@@ -87,26 +87,26 @@ LINE_SECONDS = 15.0
 
 @dataclass(frozen=True)
 class PlaceOptions:
-    """The options that decide where to predict, as they were typed."""
+    """Command-line options that select devices, ranks and hosts; None if not given."""
 
     device: str
-    """Devices of one process, see ``engine.devices_of``."""
+    """Devices of this process, in the syntax of ``engine.devices_of``."""
     ranks: int | None
     """Ranks on each host."""
     hosts: int | None
-    """Hosts to use."""
+    """Number of hosts."""
     backend: str | None
-    """What starts ranks: ``local``, ``slurm``, ``mpiexec`` or ``ray``."""
+    """Launcher of the ranks: ``local``, ``slurm``, ``mpiexec`` or ``ray``."""
     machine: str | None
     """Machine profile: a shipped name or a path."""
 
     @property
     def starts_ranks(self) -> bool:
-        """Whether any option asks for ranks."""
+        """Whether any option requests ranks."""
         return any((self.ranks, self.hosts, self.backend, self.machine))
 
     def resolve_machine(self) -> "MachineConfig":
-        """Return the machine: the options first, then its profile."""
+        """Return the machine config; the options override its profile."""
         from hydragnn_hpo.config import MachineConfig, resolve_machine
 
         options = {
@@ -166,15 +166,15 @@ def _run(
     streamed: bool,
     as_json: bool,
 ) -> None:
-    """Predict on ranks, as a rank, or in this process, and print how it ended.
+    """Predict on new ranks, as one rank, or in this process alone, and print the outcome.
 
     Args:
         request: what to predict.
         where: the devices or ranks.
-        own_rank: place of this process among ranks, where a launcher has started them.
-        dry_run: True only shows what would be started.
-        streamed: True prints all structures as they are predicted, not a table of the first.
-        as_json: True prints JSON.
+        own_rank: rank of this process; None if no launcher started it.
+        dry_run: only show what would be started.
+        streamed: print every structure as it is predicted, not a table of the first ones.
+        as_json: print JSON.
     """
     if dry_run or where.starts_ranks or own_rank:
         _check_ranks(request, where, own_rank)
@@ -194,10 +194,10 @@ def _run(
 
 
 def find_own_rank() -> "LauncherInfo | None":
-    """Return the place of this process among the ranks of a launcher; None where there are none.
+    """Return the rank of this process; None if no launcher started it.
 
-    The process gets its share of the host's threads. This must happen before torch is imported,
-    which reads their number.
+    Also limits the process to its share of the host's threads. Call it before torch is imported:
+    torch reads the number of threads at import.
     """
     from hydragnn_hpo.launching import RANK_VARIABLES, bind_threads, detect_launcher
 
@@ -212,15 +212,15 @@ def find_own_rank() -> "LauncherInfo | None":
 def _check_ranks(
     request: "PredictRequest", where: PlaceOptions, own_rank: "LauncherInfo | None"
 ) -> None:
-    """Refuse what several ranks cannot do.
+    """Refuse options that do not work with several ranks.
 
     Args:
-        request: what they would predict.
-        where: whether ranks are to be started.
-        own_rank: place of this process among them, where a launcher has started them.
+        request: what to predict.
+        where: the options; they say whether ranks are to be started.
+        own_rank: rank of this process; None if no launcher started it.
 
     Raises:
-        ConfigError: they would read standard input, write to a screen, or share a device.
+        ConfigError: the ranks would read standard input, print to the terminal, or share a device.
     """
     from hydragnn_hpo.ensemble import AUTO
 
@@ -255,7 +255,7 @@ def _show_plan(request: "PredictRequest", where: PlaceOptions) -> None:
 def _start_ranks(
     request: "PredictRequest", where: PlaceOptions, *, quiet: bool
 ) -> "PredictOutcome":
-    """Start ranks, show their progress, and join their parts."""
+    """Start ranks, show their progress, and join their output files."""
     from hydragnn_hpo.ensemble import predict_on_ranks
 
     machine = where.resolve_machine()
@@ -267,10 +267,10 @@ def _start_ranks(
 
 
 def _predict_as_rank(request: "PredictRequest", own_rank: "LauncherInfo") -> "PredictOutcome":
-    """Predict as one of the ranks that a launcher has started; one of them gets the outcome.
+    """Predict as one of the ranks that a launcher has started; only one rank returns the outcome.
 
     Raises:
-        Exit: this rank is done, and another one shows the outcome or the error.
+        Exit: this rank is done, and another rank prints the outcome or the error.
     """
     from hydragnn_hpo.ensemble import predict_as_rank
 
@@ -286,7 +286,7 @@ def _predict_as_rank(request: "PredictRequest", own_rank: "LauncherInfo") -> "Pr
 
 
 def _to_file(request: "PredictRequest", device: str, *, quiet: bool) -> "PredictOutcome":
-    """Predict chunk after chunk into a file."""
+    """Predict into a file, one chunk at a time."""
     from hydragnn_hpo.ensemble import predict_chunks
 
     with request.open_output(device) as pipeline:
@@ -304,7 +304,7 @@ def _to_file(request: "PredictRequest", device: str, *, quiet: bool) -> "Predict
 def _to_screen(
     request: "PredictRequest", device: str, *, streamed: bool, as_json: bool
 ) -> "PredictOutcome":
-    """Print a table of the first structures, or all structures as they are predicted."""
+    """Print a table of the first structures, or, with JSON or streaming, all structures."""
     from hydragnn_hpo.ensemble import OutputFormat, PredictOutcome, make_writer, stream_rows
 
     outcome = PredictOutcome()
@@ -327,7 +327,7 @@ def _to_screen(
 def _print_table(
     manifest: "Manifest", rows: "Iterable[PredictedRows]", outcome: "PredictOutcome"
 ) -> None:
-    """Print the first structures, and predict no more than these."""
+    """Print a table of the first structures, and stop predicting when it is full."""
     from hydragnn_hpo.cli.tables import console
 
     shown: list[PredictedRows] = []
@@ -340,14 +340,14 @@ def _print_table(
 
 
 class PredictProgress:
-    """Progress on stderr: a bar on a terminal, lines elsewhere. Use it in a ``with``."""
+    """Progress on stderr: a bar on a terminal, lines elsewhere. Use it as a context manager."""
 
     def __init__(self, total: int | None, *, quiet: bool = False) -> None:
         """Choose between a bar and lines.
 
         Args:
-            total: number of structures; None where it is unknown.
-            quiet: True shows nothing.
+            total: number of structures; None if unknown.
+            quiet: show nothing.
         """
         from rich.console import Console
         from rich.progress import (
@@ -380,11 +380,11 @@ class PredictProgress:
             self.bar.stop()
 
     def on_chunk(self, header: "PartHeader", before: bool) -> None:
-        """Show that a chunk is done.
+        """Count a finished chunk, and show the progress.
 
         Args:
-            header: of its part.
-            before: True if the part existed when this process began; it does not count as speed.
+            header: header of the chunk's output file.
+            before: True if an earlier process wrote the chunk; it is left out of the rate.
         """
         now = time.monotonic()
         self.done += header.structures
@@ -399,7 +399,7 @@ class PredictProgress:
 
 
 def print_outcome(outcome: "PredictOutcome", *, quiet: bool) -> None:
-    """Print what was written and, on stderr, what went wrong."""
+    """Print the files written and, on stderr, errors and warnings."""
     from hydragnn_hpo.ensemble import EXTXYZ_SUFFIXES
 
     for path in outcome.files:
@@ -418,12 +418,12 @@ def print_outcome(outcome: "PredictOutcome", *, quiet: bool) -> None:
 
 
 def render_table(manifest: "Manifest", some: "Iterable[PredictedRows]", most: int) -> "Table":
-    """Lay out graph-level predictions; node-level ones would not fit.
+    """Build a table of graph-level predictions; node-level values are left out.
 
     Args:
-        manifest: heads and units.
-        some: structures and predictions, in order.
-        most: most rows of the table.
+        manifest: heads and their units.
+        some: structures and their predictions, in order.
+        most: largest number of rows.
     """
     from rich.markup import escape
     from rich.table import Table
@@ -465,7 +465,7 @@ def _split_list(text: str) -> tuple[str, ...]:
 
 
 def _shipped_or_path(path: Path) -> Path:
-    """Return the path of a shipped file for one like ``workflows/molecules.xyz``, else itself."""
+    """Resolve a shipped name such as ``workflows/molecules.xyz``; return other paths unchanged."""
     from hydragnn_hpo.resources import resource_path
 
     if path.exists() or path.parts[:1] != ("workflows",):

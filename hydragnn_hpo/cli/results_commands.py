@@ -1,4 +1,4 @@
-"""Commands that show what a campaign has found, or hand it on.
+"""Commands that show the results of a campaign or export them.
 
 ``leaderboard``, ``report``, ``dashboard``, ``importance``, ``compare`` and ``export``.
 """
@@ -89,7 +89,7 @@ def dashboard(run_dir: RunArgument, port: PortOption = 0) -> None:
     serve_dashboard(RunDir(Path(run_dir)), port, announce_link)
     typer.echo("stopped")
     sys.stdout.flush()
-    os._exit(0)  # do not wait for a section in progress
+    os._exit(0)  # exit at once: do not wait for a section that is being made
 
 
 def importance(
@@ -137,11 +137,11 @@ def importance(
 def _choose_importance_targets(
     target: str | None, head: str | None, out: Path | None
 ) -> tuple[str, ...]:
-    """Check the options before anything is read, and return the keys of the targets.
+    """Check the options before any file is read, and return the keys of the targets.
 
     Raises:
-        ConfigError: a target is unknown, a head was named for another one, or the picture is no
-            PNG.
+        ConfigError: a target is unknown, ``--head`` is set for a target other than ``mae``, or
+            ``--out`` is not a PNG.
     """
     from hydragnn_hpo.errors import unknown
 
@@ -157,7 +157,7 @@ def _choose_importance_targets(
 
 
 def _print_importance(analysis: "Importance") -> None:
-    """Print what is explained, whether to trust it, and the effects of the parameters."""
+    """Print the target, whether its importances can be trusted, and the parameters' effects."""
     from rich.table import Table
     from rich.text import Text
 
@@ -225,7 +225,7 @@ def _parse_reach(text: str) -> tuple[str, float]:
 
 
 def _print_comparison(comparison: "RunComparison") -> None:
-    """Print the sections of the page as tables, with a right-aligned column for each run."""
+    """Print the sections of the HTML page as tables, with a right-aligned column for each run."""
     from rich.table import Table as Rich
     from rich.text import Text as RichText
 

@@ -98,7 +98,7 @@ def run(
     )
     cards = find_fitting_cards(config, source) if config.command is None else {}
     target = run_dir or Path("runs") / config.name
-    to_exclude = read_excluded(exclude) if exclude else {}  # a bad file ends a dry run, too
+    to_exclude = read_excluded(exclude) if exclude else {}  # a dry run rejects bad files, too
     if dry_run:
         _show_plan(config, cards, target)
         return
@@ -114,13 +114,13 @@ def run(
 
 
 def find_fitting_cards(config: "CampaignConfig", source: Path) -> dict[Path, str]:
-    """Find a campaign's cards, and check that every value of its space fits them.
+    """Find a campaign's data cards, and check that every value of its search space fits them.
 
     Returns:
-        Name of the card by its path.
+        Name of each card, by the card's path.
 
     Raises:
-        ConfigError: a card is missing or wrong, or the space does not fit the data.
+        ConfigError: a card is missing or wrong, or the search space does not fit the data.
     """
     from hydragnn_hpo.campaign import check_corners, find_cards
     from hydragnn_hpo.config import targets_of, unite_targets
@@ -137,7 +137,7 @@ def find_fitting_cards(config: "CampaignConfig", source: Path) -> dict[Path, str
 
 
 def load_campaign(source: Path, **machine: str | int | None) -> "CampaignConfig":
-    """Read a campaign, and override keys of its ``[machine]``; None leaves a key as it is."""
+    """Read a campaign and override keys of its ``[machine]`` table; None keeps the file's value."""
     from hydragnn_hpo.campaign import settle
     from hydragnn_hpo.config import CampaignConfig, load_config, resolve_machine
 
@@ -176,14 +176,14 @@ def run_alone(
     quiet: bool,
     reseed: int = 0,
 ) -> "RunSummary":
-    """Run the campaign as its controller, with hosts of our own.
+    """Run the campaign in this process as its controller, on the hosts of its own backend.
 
     Args:
         config: the campaign.
         opened: its run directory.
-        cards: name of each card by its path.
-        quiet: do not show progress.
-        reseed: number of the best trials to train again with new seeds.
+        cards: name of each card, by the card's path.
+        quiet: whether to hide the progress.
+        reseed: how many of the best trials to train again with new seeds.
 
     Returns:
         The content of ``summary.json``.
@@ -195,7 +195,7 @@ def run_alone(
 
 
 def _shutdown_request() -> "ShutdownRequest":
-    """Return a stop request for which SIGTERM means a drain in a batch job, else a pause."""
+    """Return a shutdown request; SIGTERM drains the trials in a batch job, and pauses elsewhere."""
     from hydragnn_hpo.campaign import ShutdownRequest
     from hydragnn_hpo.launching import in_batch_job
 
@@ -205,7 +205,7 @@ def _shutdown_request() -> "ShutdownRequest":
 def _join(
     config: "CampaignConfig", opened: "RunDir", cards: dict[Path, str], quiet: bool
 ) -> "RunSummary":
-    """Lend the hosts of this allocation to the controller, or become it when there is none.
+    """Offer this allocation's hosts to the controller; without a controller, become it.
 
     Raises:
         RunError: the campaign does not accept these hosts.
@@ -221,7 +221,7 @@ def _join(
             try:
                 make = member.backend
                 return _run(config, opened, cards, quiet=quiet, make=make, pause=pause)
-            except LeaseTaken:  # by another member, in the same moment
+            except LeaseTaken:  # another member became the controller first: join it
                 continue
     if course == "finished":
         typer.echo(f"{opened.path}: the campaign has finished", err=True)
@@ -271,9 +271,9 @@ def _run(
 
 
 def _forget(opened: "RunDir") -> None:
-    """Remove a run directory without any work in it: the user will edit the campaign and retry.
+    """Remove a run directory without a store, batch job or trial, so that it can be used again.
 
-    The list of excluded hosts that ``doctor`` wrote stays.
+    The list of excluded hosts that ``doctor`` wrote is kept.
     """
     from hydragnn_hpo.campaign import read_state
 
@@ -291,7 +291,7 @@ def _forget(opened: "RunDir") -> None:
 
 
 def _finish(controller: "Controller", opened: "RunDir") -> "RunSummary":
-    """Build the ensemble as a job, and write the run's figures."""
+    """Build the ensemble as a job, and write the summary and the report of the run."""
     from hydragnn_hpo.campaign import JournalFold, rank_trials, read_journal
     from hydragnn_hpo.files import read_json, write_json
 
@@ -312,11 +312,11 @@ def _finish(controller: "Controller", opened: "RunDir") -> "RunSummary":
 
 
 def _report(opened: "RunDir", *, drawn: bool) -> None:
-    """Write the report; an error here is a warning, as the campaign has its result.
+    """Write the report; an error is only a warning, because the campaign has its result.
 
     Args:
         opened: the run directory.
-        drawn: whether it has an ensemble, and so a figure.
+        drawn: whether the run has an ensemble, whose parity figure is drawn.
     """
     from hydragnn_hpo.report import draw_parity, write_report
 
@@ -373,7 +373,7 @@ def _used(figures: "RunFigures") -> str:
         f"{figures['trials']} trials, {figures['attempts']} attempts "
         f"({figures['wide_attempts']} of two ranks or more), slots {100 * used:.0f} % in training"
     )
-    if joules := figures.get("energy_joules"):  # a run of an earlier version has none
+    if joules := figures.get("energy_joules"):  # runs of earlier versions have no energy
         text += f", {energy(joules)} ({', '.join(figures['energy_parts'] or ())})"
     warm, cold = figures["first_step_seconds"], figures["cold_start_seconds"]
     if warm is None or cold is None:
@@ -382,7 +382,7 @@ def _used(figures: "RunFigures") -> str:
 
 
 def _example(opened: "RunDir") -> str:
-    """Return a file to predict: the shipped molecules if the ensemble knows all their elements."""
+    """Return an example input: the shipped molecules if the ensemble knows all their elements."""
     import ase.io
 
     from hydragnn_hpo.ensemble import read_artefact
@@ -396,7 +396,7 @@ def _example(opened: "RunDir") -> str:
 
 
 def _own_file(opened: "RunDir") -> str:
-    """Return the data file of the campaign, as an example of what can be predicted."""
+    """Return a data file of the campaign as an example input of ``predict``."""
     from hydragnn_hpo.campaign import find_cards
     from hydragnn_hpo.config import CampaignConfig, load_config
     from hydragnn_hpo.data import find_files
@@ -408,5 +408,5 @@ def _own_file(opened: "RunDir") -> str:
         words = [os.path.relpath(find_files(path)[0])]
         words += ["--structure-column", card.structure_column] if card.structure_column else []
         return shlex.join(words)
-    except HydraError:  # files were moved: a hint is no reason to fail
+    except HydraError:  # files were moved: the hint is optional, so do not fail
         return "YOUR_STRUCTURES"

@@ -13,17 +13,17 @@ if TYPE_CHECKING:
     from hydragnn_hpo.campaign import Controller
 
 REFRESH_SECONDS = 0.5
-"""Least time between two refreshes."""
+"""Shortest time between two refreshes of the live table."""
 
 DISPLAY_SHARE = 0.02
-"""Largest share of the controller's time for the display: with many trials it refreshes less."""
+"""Largest share of the controller's time spent on the display; a slow display refreshes less."""
 
 SUMMARY_SECONDS = 60.0
-"""Time between two summaries where there is no terminal."""
+"""Time between two summary lines if the output is not a terminal."""
 
 
 class RunProgress:
-    """Display of a running campaign's state; a context manager."""
+    """Progress display of a running campaign; use it as a context manager."""
 
     def __init__(self, trials: int, quiet: bool = False) -> None:
         """Choose between a live table and lines.
@@ -56,7 +56,7 @@ class RunProgress:
             self.live.stop()
 
     def begin(self, state: State) -> None:
-        """Print the first line; the results of an earlier run are not repeated."""
+        """Print the first line; results of an earlier controller are not printed again."""
         if self.quiet:
             return
         self._seen = {trial.name: _mark(trial) for trial in state.trials.values()}
@@ -65,7 +65,7 @@ class RunProgress:
         print(f"{going_on}preparing data and a warm process", flush=True)
 
     def __call__(self, state: State, controller: "Controller") -> None:
-        """Show the state, unless it was shown a moment ago."""
+        """Show the state, at most once per refresh interval."""
         began = time.monotonic()
         if self.quiet or began < self._due:
             return
@@ -104,9 +104,9 @@ class RunProgress:
             self._print(summary_line(self._status(state, controller)))
 
     def _news(self, trial: Trial) -> Iterator[str]:
-        """Yield the changes of a trial since the last call.
+        """Yield a line for each change of a trial since the last call.
 
-        A trial may have ended at a rung and been promoted meanwhile: that result is shown, too.
+        A trial that ended at a rung and has already been promoted still gets a line for that rung.
         """
         now = _mark(trial)
         was = self._seen.get(trial.name, ("", 0, 0))
@@ -124,19 +124,19 @@ class RunProgress:
 
 
 def _mark(trial: Trial) -> tuple[str, int, int]:
-    """Return a value that changes whenever a trial has changed."""
+    """Return a value that differs whenever the trial has changed."""
     return trial.status, trial.attempt, len(trial.rung_scores)
 
 
 def _rested(trial: Trial, rung: int) -> str:
-    """Return a line on the result of a trial at a rung."""
+    """Return a line with the result of a trial at a rung."""
     score = trial.rung_scores[rung]
     first = score[0] if isinstance(score, tuple) else score
     return f"{trial.name} rested    {describe_trial(trial)} (epoch {rung}, objective {first:.4f})"
 
 
 def _changed(trial: Trial) -> str:
-    """Return a line on the new status of a trial."""
+    """Return a line with the new status of a trial."""
     what = f"{trial.name} {trial.status:9} {describe_trial(trial)}"
     if trial.status == "running":
         return f"{what} ({count(trial.width, 'rank')}, to epoch {trial.until})"

@@ -28,25 +28,25 @@ WATCH_SECONDS = 2.0
 """Default time between two refreshes of ``--watch``."""
 
 READING_SHARE = 0.2
-"""Largest share of the time for reading, however long the journal is."""
+"""Largest share of the time spent reading; a long journal lengthens the interval."""
 
 SCHEDULER_SECONDS = 30.0
-"""Least time between two queries of the batch scheduler, which all users of a machine share."""
+"""Shortest time between two queries of the batch scheduler, which all users share."""
 
 RESIZE_SECONDS = 0.05
 """Time between two checks of the size of the terminal."""
 
 MOST_LINES = 1000
-"""Lines of a page that is not bound to a terminal."""
+"""Largest height of a page that is not shown on a terminal, in lines."""
 
 LAST_LINES = 60
-"""Of the last page of ``--watch``, which stays on the terminal."""
+"""Largest height of the last page of ``--watch``, which stays on the terminal, in lines."""
 
 MOST_ROWS = 100
-"""Running trials that a tall terminal may show."""
+"""Largest number of running trials on a tall terminal."""
 
 COMING = ("queued", "running", "draining")
-"""States of a batch job that a watcher waits for."""
+"""States of batch jobs that can still change the run, so that ``--watch`` goes on."""
 
 Watch = Annotated[bool, typer.Option("--watch", help="Refresh until the campaign has ended.")]
 Interval = Annotated[
@@ -100,15 +100,15 @@ class RunView:
     run: "RunDir"
     snapshot: "Snapshot"
     fold: "JournalFold"
-    """The folded journal; it changes as ``RunReader`` reads on."""
+    """The folded journal; shared with ``RunReader``, which updates it in place."""
     controller: str | None
-    """The process that runs the campaign, as ``process PID on HOST``; None if there is none."""
+    """The process that runs the campaign, as ``process PID on HOST``; None if none runs it."""
     jobs: "list[BatchJobStatus]"
-    """Its batch jobs."""
+    """Batch jobs of the run."""
 
     @property
     def goes_on(self) -> bool:
-        """Whether a controller or a coming batch job may change it."""
+        """Whether a controller or a batch job may still change the run."""
         comes = any(job.state in COMING for job in self.jobs)
         return not self.fold.state.finished and (self.controller is not None or comes)
 
@@ -140,13 +140,13 @@ class RunView:
 
 
 class RunReader:
-    """Reads the status of a run, again and again; only new lines of the journal are read."""
+    """Reads the status of a run repeatedly; each time, only the new lines of the journal."""
 
     def __init__(self, run: "RunDir") -> None:
         """Start before the first line of the journal.
 
         Raises:
-            RunError: it holds no campaign.
+            RunError: the run directory holds no campaign.
         """
         from hydragnn_hpo.campaign import (
             JournalFold,
@@ -164,7 +164,7 @@ class RunReader:
         self._follower, self.fold = JournalFollower(run.journal), JournalFold()
 
     def _read_journal(self) -> None:
-        """Fold the new events; start over if the journal was replaced by another one."""
+        """Fold the new events; start over if another journal has replaced this one."""
         from hydragnn_hpo.campaign import JournalFold, JournalFollower, JournalReplaced
 
         try:
@@ -181,7 +181,7 @@ class RunReader:
         """Read the new events, and return the status of the campaign.
 
         Args:
-            rows: most running trials to list; ``campaign.ROWS`` if None.
+            rows: largest number of running trials to list; ``campaign.ROWS`` if None.
 
         Raises:
             RunError: the run directory is gone, or its journal is damaged.
@@ -217,7 +217,7 @@ class RunReader:
         return self.newest
 
     def _read_jobs(self, *, draining: bool) -> "list[BatchJobStatus]":
-        """Return the batch jobs; queries the scheduler every ``SCHEDULER_SECONDS`` at most."""
+        """Return the batch jobs; query the scheduler at most once per ``SCHEDULER_SECONDS``."""
         from hydragnn_hpo.cli.batch_view import read_job_statuses
         from hydragnn_hpo.launching import JobRecords
 
@@ -238,7 +238,7 @@ def watch_run(reader: RunReader, interval: float) -> None:
         interval: seconds between two refreshes.
 
     Raises:
-        RunError: the journal is damaged, or was removed meanwhile.
+        RunError: the journal is damaged or was removed.
     """
     from rich.console import Console
 
@@ -305,11 +305,11 @@ def _fill_terminal(reader: RunReader, interval: float, console: "Console") -> No
 def wait(
     redraw: Callable[[], None], page: "StatusPage", console: "Console", seconds: float
 ) -> None:
-    """Wait some seconds, and redraw the page when the terminal changes its size.
+    """Wait, and redraw the page whenever the terminal is resized.
 
     Args:
-        redraw: called without arguments when the size has changed.
-        page: the page; its ``drawn_for`` is the size at which it was drawn last.
+        redraw: function that draws the page.
+        page: the page; its ``drawn_for`` is the terminal size at the last drawing.
         console: the terminal.
         seconds: total time to wait.
     """
@@ -321,7 +321,7 @@ def wait(
 
 
 def _pause(interval: float, spent: float) -> float:
-    """Return the seconds until the next refresh; more if reading takes long."""
+    """Return the seconds until the next refresh, given the seconds spent reading."""
     return max(interval - spent, spent * (1 / READING_SHARE - 1), 0.0)
 
 

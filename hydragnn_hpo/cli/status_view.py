@@ -1,6 +1,7 @@
-"""A campaign on a terminal of any size: lines that fit, the most important ones first.
+"""The status page of a campaign, fitted to the size of the terminal.
 
-``status``, ``status --watch`` and the live table of ``run`` show the same.
+``status``, ``status --watch`` and the live display of ``run`` all draw this page. When the terminal
+is small, the least important lines are left out.
 """
 
 import math
@@ -18,17 +19,17 @@ from hydragnn_hpo.cli.words import count, duration, energy, percent
 from hydragnn_hpo.sanitize import sanitize_line
 
 LABEL = 9
-"""Columns of the label at the beginning of a line."""
+"""Width of the label at the beginning of a line, in terminal columns."""
 
 MOST_RUNGS = 5
 NAMED_HOSTS = 4
 SHOWN_LOSSES = 3
 
 SPACIOUS = 36
-"""Lines of a terminal from which blank lines separate the blocks."""
+"""Terminal height in lines from which blank lines separate the blocks."""
 
 LEAST_ROWS = 4
-"""Least lines for running trials, their titles included; other blocks are cut before these."""
+"""Lines kept for the table of running trials, titles included; other blocks are cut first."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class Glyphs:
     done: str
     open: str
     curve: str
-    """From the least to the most."""
+    """Characters of a sparkline, from the lowest value to the highest."""
 
 
 UNICODE = Glyphs("\u2501", "\u2500", "\u2581\u2582\u2583\u2584\u2585\u2586\u2587\u2588")
@@ -47,17 +48,17 @@ ASCII = Glyphs("#", "-", "_.-=+*#")
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A campaign at one moment, for a terminal."""
+    """Status of a campaign at one moment, with all that the page needs."""
 
     name: str
-    """Of its run directory."""
+    """Name of the run directory."""
     status: Status
     course: str
     """Which controller or batch job runs it, in words."""
     best_so_far: Sequence[float] = ()
-    """The best score after each result."""
+    """Best score so far, after each result."""
     restarts: Mapping[str, int] = field(default_factory=dict)
-    """Interrupted attempts by reason."""
+    """Number of interrupted attempts, by reason."""
 
 
 # -- sentences ---------------------------------------------------------------------------
@@ -75,7 +76,7 @@ def headline(status: Status) -> str:
 
 
 def use_of_slots(status: Status) -> str:
-    """Return the numbers of slots and hosts, and the slots' utilization."""
+    """Return the numbers of slots and hosts, and the slot utilization, in one line."""
     where = f"{count(status.slots, 'slot')} on {count(status.hosts, 'host')}"
     if status.utilization.slot_seconds == 0:
         return where
@@ -86,7 +87,7 @@ def use_of_slots(status: Status) -> str:
 
 
 def summary_line(status: Status) -> str:
-    """Return phase, trials, slot utilization and the largest loss in one line."""
+    """Return phase, trials, slot utilization and the largest loss of slot time in one line."""
     line = f"{headline(status)}; {use_of_slots(status)}"
     losses = name_losses(status)
     return f"{line}; largest loss: {losses[0]}" if losses else line
@@ -100,7 +101,7 @@ def name_losses(status: Status) -> list[str]:
 
 
 def energy_line(status: Status) -> str:
-    """Return the energy that hosts or ranks counted, or why it is unknown."""
+    """Return the energy that hosts or ranks measured, or why it is unknown."""
     spent = status.energy
     if spent.joules is None:
         ranks = f"{energy(status.joules)} in training and validation" if status.joules else ""
@@ -148,14 +149,14 @@ def bar(share: float, width: int, glyphs: Glyphs) -> tuple[str, str]:
 
 
 def sparkline(values: Sequence[float], width: int, glyphs: Glyphs) -> str:
-    """Draw values as one line of letters, on a logarithmic scale where all are positive.
+    """Draw values as one line of characters; the scale is logarithmic if all are positive.
 
-    More values than columns are thinned; the last of each column stays.
+    If there are more values than columns, each column shows its last value.
 
     Args:
         values: finite numbers, in order.
-        width: columns at most.
-        glyphs: to draw with.
+        width: largest number of columns.
+        glyphs: characters to draw with.
     """
     if not values or width < 1:
         return ""
@@ -173,18 +174,18 @@ def sparkline(values: Sequence[float], width: int, glyphs: Glyphs) -> str:
 
 @dataclass
 class StatusPage:
-    """A campaign as large as the terminal is when it is drawn."""
+    """A status page that fits the terminal, whatever its size when the page is drawn."""
 
     snapshot: Snapshot
     interval: float | None = None
-    """Seconds until the next snapshot, where the page fills the screen."""
+    """Seconds between snapshots if the page fills the screen; None if it is printed once."""
     titled: bool = True
     """Whether the first line names the campaign."""
     drawn_for: tuple[int, int] | None = None
-    """Columns and rows of the terminal when it was drawn last."""
+    """Columns and rows of the terminal at the last drawing; None before it."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Draw it in as many lines as there are; none is wider than there is room."""
+        """Draw the page within the height and width of the terminal."""
         self.drawn_for = options.size
         plain = options.ascii_only
         page = self._lay_out(options, ASCII if plain else UNICODE)
@@ -195,7 +196,7 @@ class StatusPage:
 
     def _lay_out(self, options: ConsoleOptions, glyphs: Glyphs) -> list[RenderableType]:
         status, width = self.snapshot.status, options.max_width
-        # Below a page that does not fill the screen the cursor takes a line.
+        # Below a page that does not fill the screen, the cursor needs a line of its own.
         cursor = 0 if self.interval is not None else 1
         height = options.height or options.max_height - cursor
         room = height if self.interval is None else height - 1
@@ -233,7 +234,7 @@ def _head(snapshot: Snapshot, width: int, glyphs: Glyphs) -> Iterator[Text]:
     title = Text.assemble((sanitize_line(snapshot.name), "bold"), (left, "cyan"))
     blank = max(2, width - title.cell_len - len(course)) if course else 0
     yield title.append(" " * blank).append(course, "dim")
-    yield Text(headline(replace(status, ends_in=None)), "bold")  # the title has the time left
+    yield Text(headline(replace(status, ends_in=None)), "bold")  # the title shows the time left
     share = status.at_rest / status.budget if status.budget else 0.0
     done, rest = bar(share, width, glyphs)
     yield Text.assemble((done, "green"), (rest, "dim"))
@@ -263,7 +264,7 @@ def _slots(status: Status) -> Iterator[Text]:
 
 
 def _rungs(status: Status, width: int, glyphs: Glyphs) -> Iterator[Text]:
-    """Lay out the number of trials at each rung; if there are many rungs, at the highest."""
+    """Lay out the number of trials at each rung, or at the highest rungs if there are many."""
     rungs = status.rungs[-MOST_RUNGS:]
     if len(status.rungs) < 2:
         return
@@ -303,16 +304,16 @@ def _trouble(snapshot: Snapshot) -> Iterator[Text]:
 MOST_BAR = 32
 
 BAR = ""
-"""Title of the column of progress bars: none."""
+"""Title of the column of progress bars, which is left blank."""
 
 
 @dataclass(frozen=True)
 class TrialColumn:
-    """A column of the running trials."""
+    """A column of the table of running trials."""
 
     title: str
     least_width: int
-    """Columns of the terminal from which it is shown."""
+    """Smallest width of the terminal, in columns, at which this column is shown."""
     cell: Callable[[RunningTrial], str]
     justify: Literal["left", "right"] = "right"
     style: str = ""
@@ -345,16 +346,16 @@ def _number(value: float | None, form: Callable[[float], str]) -> str:
 
 
 def _running(status: Status, room: int, width: int, glyphs: Glyphs) -> tuple[Table, list[Text]]:
-    """Lay out the running trials in some lines; the widest where they are too many.
+    """Lay out the running trials in the given height; if they do not fit, those with most ranks.
 
     Args:
-        status: of the campaign.
-        room: lines there are, 2 or more.
-        width: columns there are.
-        glyphs: to draw with.
+        status: status of the campaign.
+        room: height in lines, 2 or more.
+        width: width in columns.
+        glyphs: characters to draw with.
 
     Returns:
-        Their table, and a line about those that are not in it, if there is room for it.
+        The table, and a list with a line that counts the trials left out, if there is room for it.
     """
     total = status.counts.get("running", 0)
     rows = status.running[: room - 1]
@@ -372,13 +373,13 @@ def _running(status: Status, room: int, width: int, glyphs: Glyphs) -> tuple[Tab
 def _trials_table(
     rows: Sequence[RunningTrial], columns: Sequence[TrialColumn], room: int, glyphs: Glyphs
 ) -> Table:
-    """Lay out trials, one on each line.
+    """Build the table of running trials, one on each line.
 
     Args:
         rows: the trials.
-        columns: of the table.
-        room: length of a bar.
-        glyphs: to draw with.
+        columns: columns of the table.
+        room: length of a progress bar, in terminal columns.
+        glyphs: characters to draw with.
     """
     overflow: Literal["crop", "ellipsis"] = "crop" if glyphs is ASCII else "ellipsis"
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")

@@ -1,4 +1,4 @@
-"""The facts of a run directory, from which every section, table, chart and export is made."""
+"""The content of a run directory in memory: the input of all sections, tables and exports."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from hydragnn_hpo.layout import RunDir
 from hydragnn_hpo.search import goal_label, goals
 
 _ENDS = {"seconds": "s", "joules": "J", "bytes": "B"}
-"""Units of numbers of a result, by how their names end."""
+"""Unit of a number of a result, by the last part of its name."""
 
 
 @dataclass(frozen=True)
@@ -32,13 +32,13 @@ class Facts:
     config: CampaignConfig
     """The resolved campaign."""
     cards: Mapping[str, CardConfig]
-    """Cards of the stores, by name; empty where there are none."""
+    """Data cards of the stores, by name; empty if there are none."""
     history: JournalHistory
-    """The journal's events and everything derived from them."""
+    """The journal's events, and the trials, slots and state derived from them."""
     figures: RunFigures
     """Counts, slot time and energy of the whole campaign."""
     losses: Utilization
-    """Slot-seconds by cause."""
+    """Slot-seconds of the campaign, by cause."""
     ensemble: EnsembleTable | None
     """``report/ensemble.json``; None before there is an ensemble."""
 
@@ -59,32 +59,32 @@ class Facts:
 
     @property
     def begin(self) -> float | None:
-        """Time of the first placement; None before it."""
+        """Time of the first placement, in seconds since the epoch; None before it."""
         return self.history.slots.begin
 
     @property
     def end(self) -> float | None:
-        """Time of the last event."""
+        """Time of the last event, in seconds since the epoch; None without events."""
         return self.events[-1]["time"] if self.events else None
 
     @property
     def units(self) -> Mapping[str, str]:
-        """Units of the targets."""
+        """Unit of each target, by its name."""
         return self.state.units
 
     @property
     def slots_per_host(self) -> float:
-        """Slots of a host, on average over all hosts that ever existed."""
+        """Mean number of slots per host, over all hosts that ever joined."""
         return self.history.slots.slots_per_host
 
     @property
     def members(self) -> Mapping[str, float]:
-        """The ensemble's members and their weights; empty before it is built."""
+        """Weight of each ensemble member, by trial; empty before the ensemble is built."""
         members = self.ensemble["members"] if self.ensemble is not None else ()
         return {member["trial"]: member["weight"] for member in members}
 
     def goal_name(self, goal: int = 0) -> str:
-        """Name one of the campaign's goals for an axis or a column."""
+        """Return the label of one of the campaign's goals, for an axis or a column."""
         wanted = goals(self.config.search.objective)[goal]
         if wanted == "weighted":
             return "objective"
@@ -93,7 +93,7 @@ class Facts:
         return goal_label(wanted)
 
     def goal_unit(self, goal: int = 0) -> str:
-        """Return the unit of a goal: MAEs are mixed in standard deviations of their targets."""
+        """Return the unit of a goal; a weighted sum of MAEs is in standard deviations."""
         wanted = goals(self.config.search.objective)[goal]
         if wanted == "weighted" or not isinstance(wanted, str):
             return "MAE / std"
@@ -102,7 +102,7 @@ class Facts:
         return next((unit for end, unit in _ENDS.items() if wanted.endswith(end)), "")
 
     def scored_trials(self) -> list[tuple[TrialHistory, float]]:
-        """Return trials that ended with a score, and that of the first goal, as proposed."""
+        """Return the scored trials with their score for the first goal, in order of proposal."""
         ended = (t for t in self.trials.values() if t.trial.status in ("stopped", "completed"))
         scored = ((trial, first_goal(trial.trial.score)) for trial in ended)
         return [(trial, score) for trial, score in scored if score is not None]
@@ -119,7 +119,7 @@ def read_facts(run: RunDir) -> Facts:
 
 
 def facts_of(run: RunDir, history: JournalHistory) -> Facts:
-    """Combine the history of a journal with the campaign, cards and ensemble of its run."""
+    """Combine the history of a journal with the campaign, cards and ensemble of the run."""
     config = load_config(run.campaign, CampaignConfig)
     cards = [load_config(path, CardConfig) for path in sorted(run.data.glob("*.bp/card.toml"))]
     more = history.state.is_searching(config.search.trials)
@@ -135,7 +135,7 @@ def facts_of(run: RunDir, history: JournalHistory) -> Facts:
 
 
 def read_ensemble_table(run: RunDir) -> EnsembleTable | None:
-    """Read the table of a run's ensemble; None before there is one.
+    """Read the table of a run's ensemble; None before the ensemble is built.
 
     Ensembles of earlier versions lack ``curves``, ``candidates`` and ``by_size``.
 

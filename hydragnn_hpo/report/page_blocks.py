@@ -1,6 +1,6 @@
-"""Building blocks of a report's sections: plain data that ``page`` turns into HTML.
+"""Building blocks of report sections: plain data that ``page`` renders as HTML.
 
-Every number that a reader can see has a key, so that a test can find it and recompute it.
+Every number on the page has a key, so that a test can find and recompute it.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,28 +12,28 @@ from hydragnn_hpo.report.charts import Layout, Trace
 
 @dataclass(frozen=True)
 class Number:
-    """A figure in large letters."""
+    """One number in large print, with a label."""
 
     key: str
     """Unique within its section: ``test_mae.HEAD``."""
     label: str
     value: float | int | None
-    """Not rounded; None is shown as a dash."""
+    """Unrounded value; None is shown as a dash."""
     unit: str = ""
-    """``%`` shows a share times 100."""
+    """Unit of the value; with ``%`` the value is a share from 0 to 1, shown times 100."""
     note: str = ""
-    """A few words below it."""
+    """A few words below the number."""
 
 
 @dataclass(frozen=True)
 class Numbers:
-    """Figures side by side."""
+    """Numbers in large print, side by side."""
 
     numbers: tuple[Number, ...]
 
 
 Cell = float | int | str | None
-"""Numbers keep their value; the page rounds what it shows."""
+"""One cell of a table. Numbers are unrounded; the page rounds what it shows."""
 
 
 def searched_cell(value: Scalar | None) -> Cell:
@@ -52,12 +52,12 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """A table; a click or a key on a column's head sorts it."""
+    """A table; the reader sorts it by a column with a click or key press on the column's title."""
 
     key: str
     columns: tuple[Column, ...]
     rows: tuple[tuple[Cell, ...], ...]
-    """The first cell names its row."""
+    """Cells by row, as many as columns; the first cell is the name of the row."""
     note: str = ""
 
     def is_numeric(self, place: int) -> bool:
@@ -72,13 +72,13 @@ def make_table(
     rows: Iterable[Sequence[Cell]],
     note: str = "",
 ) -> Table:
-    """Make a table of columns that are named by their label, or by label and unit.
+    """Make a table from columns given by their label, or by label and unit.
 
     Args:
         key: unique within its section.
         columns: labels, or labels and units, by the column's key.
-        rows: a cell for each column; the first names its row.
-        note: a sentence below it.
+        rows: one cell for each column; the first cell is the name of the row.
+        note: a sentence below the table.
     """
     labels = {name: (of,) if isinstance(of, str) else of for name, of in columns.items()}
     heads = tuple(Column(name, *label) for name, label in labels.items())
@@ -87,19 +87,19 @@ def make_table(
 
 @dataclass(frozen=True)
 class Figure:
-    """A chart for plotly; ``parcoords`` traces are drawn by ``parallel_coordinates.js``."""
+    """A plotly chart; ``parcoords`` traces are drawn by ``parallel_coordinates.js`` instead."""
 
     key: str
     title: str
     caption: str
-    """Text below it and for screen readers: a sentence or two on what it shows."""
+    """One or two sentences on what the chart shows, below it and for screen readers."""
     data: tuple[Trace, ...]
-    """Traces as plotly takes them. Colours are left out or are names of ``charts.LIGHT``, so that
-    they fit light and dark. Arrays may be numpy arrays."""
+    """Traces in plotly's format; arrays may be numpy arrays. Colours are omitted or keys of
+    ``charts.LIGHT``, so that they suit the light and the dark theme."""
     layout: Layout
     """Axes, titles, shapes; ``page.js`` adds fonts, colours and margins."""
     height: int = 380
-    """Pixels."""
+    """Height in pixels."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ class Text:
 
 @dataclass(frozen=True)
 class Code:
-    """Something to copy: a command, a log, a configuration."""
+    """Text in a fixed-width font to copy: a command, a log, a configuration."""
 
     text: str
     title: str = ""
@@ -121,7 +121,7 @@ class Code:
 
 @dataclass(frozen=True)
 class Doubtful:
-    """Blocks that are greyed out, and why they are not to be trusted."""
+    """Blocks shown greyed out, with the reason not to trust them."""
 
     why: str
     blocks: tuple["Block", ...]
@@ -135,8 +135,8 @@ class Section:
     """A part of a page."""
 
     key: str
-    """Its anchor."""
+    """Anchor of the section in the page."""
     title: str
     lead: str
-    """The question that it answers, one or two sentences."""
+    """One or two sentences: the question that the section answers."""
     blocks: tuple[Block, ...]
