@@ -235,7 +235,12 @@ class VirtualSlurm:
         return sorted(set(found))
 
     def signal_host(self, host: str, number: int) -> None:
-        """Freeze or thaw a host, or take it away, with what it starts meanwhile."""
+        """Freeze or thaw a host, or take it away, with what it starts meanwhile.
+
+        A host that is killed is frozen first: on a real one no shell lives to record its child's end.
+        """
+        if number == signal.SIGKILL:
+            self.signal_host(host, signal.SIGSTOP)
         reached: set[int] = set()
         while new := set(self.processes(host)) - reached:
             for pid in new:
