@@ -237,7 +237,7 @@ class VirtualSlurm:
     def signal_host(self, host: str, number: int) -> None:
         """Freeze or thaw a host, or take it away, with what it starts meanwhile.
 
-        A host that is killed is frozen first: on a real one no shell lives to record its child's end.
+        A host that is killed is frozen first: on a real one no shell is left to record an end.
         """
         if number == signal.SIGKILL:
             self.signal_host(host, signal.SIGSTOP)
