@@ -19,6 +19,7 @@ from hydragnn_hpo.launching.doctor import (
     collect_answers,
     find_job_hosts,
     is_on_site,
+    make_request,
     parse_allocated_devices,
     scheduler_finding,
 )
@@ -82,12 +83,18 @@ def test_hosts_of_a_pbs_job_are_reached_by_mpiexec(tmp_path):
         ("slurm", ["Slurm"], "frontier", "ok", "job 17"),
     ],
 )
-def test_what_a_scheduler_means_is_said(kind, present, machine, state, said):
+def test_what_a_scheduler_means_is_said(tmp_path, kind, present, machine, state, said):
+    """Hosts that the profile does not describe are not asked for what it names."""
     hosts, profile = JobHosts(kind, ("a",), "17"), find_profile(machine)
     finding = scheduler_finding(hosts, present, profile)
     assert finding.state == state
     assert said in finding.found
-    assert is_on_site(profile, hosts) == (machine is None or kind == "slurm")
+    on_site = machine is None or kind == "slurm"
+    assert is_on_site(profile, hosts) == on_site
+    request = make_request(profile, hosts, tmp_path, {})
+    assert request.interfaces == (profile.interfaces if on_site else ())
+    assert request.libraries == (plugin_names(profile, {}) if on_site else ())
+    assert request.scratch == ((profile.scratch or "") if on_site else "")
 
 
 def test_the_plugin_has_the_names_that_nccl_tries():

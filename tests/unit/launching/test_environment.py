@@ -137,6 +137,15 @@ def test_the_same_environment_gives_the_same_archive_which_is_not_written_again(
     described = json.loads((tmp_path / "env.tar.gz.json").read_text())
     assert described["python"] == sys.version.split()[0]
     assert described["checksum"] == hashlib.sha256(archive.read_bytes()).hexdigest()
+    target = tmp_path / "target"
+    unpack(archive, target, first["checksum"])
+    done = subprocess.run(
+        [target / "env/bin/frog"], capture_output=True, text=True, check=True, env={}
+    )
+    prefix, *_, frog, json_file, ours = json.loads(done.stdout)
+    assert prefix == str(target / "env")
+    assert all(file.startswith(f"{target}/") for file in (frog, ours))
+    assert json_file.startswith(sys.base_prefix)
 
     assert pack(small, archive) == first
     assert archive.stat().st_ino == before

@@ -6,7 +6,7 @@ import pytest
 
 from hydragnn_hpo.launching.job import Job, Slot
 from hydragnn_hpo.launching.job_table import JobTracker
-from hydragnn_hpo.launching.protocol import JobEnded
+from hydragnn_hpo.launching.protocol import JobEnded, KnownJob, Rendezvous
 
 
 def slots(*names):
@@ -68,3 +68,18 @@ def test_a_host_that_was_cut_off_was_away(work):
     work.note_ended("c", ended(r3=-15))
 
     assert work.away == ["a"]
+
+
+def test_an_adopted_job_has_started_where_its_ranks_were_forked():
+    same = ("j", ("b:0", "a:3"), Rendezvous("10.0.0.1", 20007, "hsn0"))
+    of_a = KnownJob(*same, watch=None, first_offset=0, pids=(11,), forked=True)
+    of_b = KnownJob(*same, watch="/m.jsonl", first_offset=42, pids=(None,), forked=False)
+
+    work = JobTracker.adopt(of_a)
+    work.note_found("a", of_a)
+    assert work.hosts_in("waiting") == ["b"]
+    work.note_found("b", of_b)
+
+    assert (work.watch, work.offset) == (Path("/m.jsonl"), 42)
+    assert (work.hosts_in("started"), work.hosts_in("sent")) == (["a"], ["b"])
+    assert not work.all_started

@@ -1,5 +1,6 @@
 """The link: who may speak over it, what is lost when, and what others can read of it."""
 
+import contextlib
 import os
 import socket
 import stat
@@ -102,12 +103,52 @@ def test_who_has_not_the_keys_of_the_run_is_not_heard(tmp_path, controller, conn
     ]
     for stranger in strangers:
         stranger.send(Heartbeat(6.66))
+    context = zmq.Context()
+    plain = context.socket(zmq.DEALER)
+    plain.set(zmq.LINGER, 0)
+    plain.connect(f"tcp://127.0.0.1:{controller.port}")
+    plain.send_multipart([b"\0" * 7 + b"\1", msgspec.msgpack.encode(Heartbeat(6.66))])
     friend = connect()
     friend.send(Heartbeat(1.0))
 
     assert [message for _, message in read(controller)] == [Heartbeat(1.0)]
     time.sleep(0.3)
     assert list(controller.receive(0.2)) == []
+    plain.close()
+    context.term()
+
+
+def test_a_replayed_conversation_is_not_read(tmp_path, controller):
+    """What was recorded of an agent on the wire is sent again, byte for byte."""
+    proxy = socket.create_server(("127.0.0.1", 0))
+    to = ControllerAddress("127.0.0.1", proxy.getsockname()[1], 1, 10.0, "run")
+    agent = AgentLink(to, read_keys(tmp_path))
+    agent.send(Heartbeat(1.0))
+    inner, _ = proxy.accept()
+    outer = socket.create_connection(("127.0.0.1", controller.port))
+    recorded, received = bytearray(), []
+    for end in (inner, outer):
+        end.setblocking(False)
+
+    def forward():
+        for source, target in ((inner, outer), (outer, inner)):
+            with contextlib.suppress(BlockingIOError):
+                chunk = source.recv(1 << 16)
+                recorded.extend(chunk if source is inner else b"")
+                target.sendall(chunk)
+        received.extend(controller.receive(0.01))
+        return received
+
+    until(forward, "the message")
+    assert [message for _, message in received] == [Heartbeat(1.0)]
+    assert b"Heartbeat" not in recorded
+    again = socket.create_connection(("127.0.0.1", controller.port))
+    again.sendall(recorded)
+    time.sleep(0.5)
+    assert list(controller.receive(0.2)) == []
+    agent.close()
+    for end in (inner, outer, again, proxy):
+        end.close()
 
 
 def test_garbage_and_thousands_of_half_open_connections_keep_no_agent_out(controller, connect):

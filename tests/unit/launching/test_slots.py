@@ -77,6 +77,11 @@ def test_devices_that_are_named_by_ids_are_taken_in_their_order():
     assert [seat.device.name for seat in found] == ["GPU-b", "GPU-a"]
 
 
+def test_tiles_of_intel_are_used_although_no_tool_lists_them():
+    found = seats(layout_of(find_profile("aurora")), cores=range(104), devices=[])
+    assert [seat.device.name for seat in found] == [str(number) for number in range(12)]
+
+
 def test_a_profile_of_processors_hides_gpus(monkeypatch):
     monkeypatch.setattr(slots, "find_devices", lambda *_: GCDS)
 

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import struct
 import threading
 from pathlib import Path
 from unittest.mock import Mock
@@ -38,6 +39,16 @@ def test_round_trip_with_state(tmp_path):
         assert found[name].dtype == value.dtype
         assert torch.equal(found[name], value)
     assert [entry.name for entry in tmp_path.iterdir()] == ["last.safetensors"]
+
+
+def test_no_pickle_inside(tmp_path):
+    path = tmp_path / "last.safetensors"
+    checkpoint.write_checkpoint(path, {"a": torch.ones(2)}, {"k": 1})
+    content = path.read_bytes()
+    (length,) = struct.unpack("<Q", content[:8])
+    header = json.loads(content[8 : 8 + length])
+    assert json.loads(header["__metadata__"]["state"]) == {"k": 1}
+    assert len(content) == 8 + length + 8
 
 
 @pytest.mark.parametrize("damage", ["cut", "header", "missing", "folder"])

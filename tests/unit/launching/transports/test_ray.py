@@ -204,9 +204,26 @@ def test_the_hosts_are_those_that_are_reserved(make, tmp_path):
     assert transport.hosts == HOSTS[1:]
 
 
-def test_too_few_free_hosts_are_refused(make):
+def test_too_few_free_hosts_are_refused(make, monkeypatch):
+    closed = []
+    monkeypatch.setattr(FakeDriver, "close", lambda self: closed.append(self))
     with pytest.raises(ConfigError, match=r"3 of 3 hosts .* were free .* wanted are 4: .* lower"):
         make(hosts=4)
+    assert len(closed) == 1, "no driver stays in the cluster"
+
+
+def test_without_address_package_or_way_to_the_cluster_there_is_a_sentence(
+    make, monkeypatch, tmp_path, address
+):
+    with pytest.raises(ConfigError, match=r"set it to host:port .* set machine.backend to 'slurm'"):
+        RayTransport(MachineConfig(backend="ray"), run_dir=tmp_path)
+    failed = [JoinFailed("E: why")]
+    monkeypatch.setattr(FakeDriver, "receive", lambda self: self.close() or failed)
+    with pytest.raises(ConfigError, match=r"cannot be joined from this host \(E: why\): run"):
+        make()
+    monkeypatch.setattr("sys.path", [])
+    with pytest.raises(ConfigError, match=r"pip install .hydragnn-hpo\[ray\]"):
+        examine_cluster(address, {})
 
 
 @pytest.mark.parametrize(
@@ -227,8 +244,13 @@ def test_the_end_of_an_agent_is_news(make, code, output, kind, reason):
 
 def test_a_lost_driver_is_replaced_and_told_what_it_may_not_know(make, tmp_path):
     transport = make()
-    transport.start(HOSTS[:2], AgentCall(tmp_path, "tag", 1))
+    call = AgentCall(tmp_path, "tag", 1)
+    transport.start(HOSTS[:2], call)
     lost = transport._driver
+    for order, host in zip(lost.orders, HOSTS, strict=False):
+        assert (order.host, order.argv[-2:]) == (host, ("--host", host))
+        assert order.environment == call.environment()
+        assert order.log == str(tmp_path / "agents" / f"{host}.log")
     lost.inbox, lost.closed = [ENDED, ClusterHosts(HOSTS[1:], 2)], True
 
     assert [news.host for news in transport.poll()] == [ENDED.host]
