@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load, save
 from sealed_zip import sealed, zip_entries
 
-from hydragnn_hpo.ensemble.artefact import SUMS, read_artefact
+from hydragnn_hpo.ensemble.artefact import MAX_TEXT, SUMS, read_artefact
 from hydragnn_hpo.ensemble.artefact_writer import write_artefact
 from hydragnn_hpo.ensemble.inference import Ensemble
 from hydragnn_hpo.errors import DataError, HydraError
@@ -86,9 +86,33 @@ def with_everything_compressed(entries: Entries) -> bytes:
     return buffer.getvalue()
 
 
+def with_nan(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    next(v for v in tensors.values() if v.is_floating_point() and v.dim()).view(-1)[0] = torch.nan
+    return tensors
+
+
+def with_an_entry_twice(entries: Entries) -> bytes:
+    buffer = io.BytesIO(sealed(entries))
+    with zipfile.ZipFile(buffer, "a") as file, pytest.warns(UserWarning, match="Duplicate"):
+        file.writestr("ensemble.json", entries["ensemble.json"])
+    return buffer.getvalue()
+
+
+def with_damage_inside(entries: Entries) -> bytes:
+    """Overwrite bytes of a compressed entry: the list of entries is whole, the content is not."""
+    data = bytearray(sealed(entries))
+    place = data.find(b"ensemble.json") + 60
+    data[place : place + 20] = bytes(20)
+    return bytes(data)
+
+
+def with_manifest(entries: Entries, text: bytes) -> bytes:
+    return sealed({**entries, "ensemble.json": text})
+
+
 OTHER_KINDS = ("members/t0001.pkl", "setup.py", "x/")
 OUTSIDE = ("../../evil.toml", "/etc/evil.toml", "members/../x.toml", "members\\x.toml", "C:x.toml")
-# What a forger does to any zip and any tensor file stands in integration/test_hostile_ensembles.py.
+# More of what a forger does to any zip or tensor file: integration/test_hostile_ensembles.py.
 FORGED: dict[str, tuple[Callable[[Entries], bytes], str]] = {
     **{
         name: (lambda e, name=name: sealed({**e, name: b"x"}), "has no place in an ensemble")
@@ -119,6 +143,19 @@ FORGED: dict[str, tuple[Callable[[Entries], bytes], str]] = {
         "its configuration makes",
     ),
     "compressed weights": (with_everything_compressed, "is compressed or larger"),
+    "weights that are not finite": (lambda e: with_weights(e, with_nan), "not finite"),
+    "an entry twice": (with_an_entry_twice, "holds 'ensemble.json' twice"),
+    "endless text": (
+        lambda e: sealed({**e, "MODEL_CARD.md": b" " * (MAX_TEXT + 1)}),
+        "bytes of text, more than",
+    ),
+    "nothing": (lambda e: b"", "cannot be read as a zip"),
+    "no end": (lambda e: sealed(e)[:-200], "cannot be read as a zip"),
+    "damage inside": (with_damage_inside, "cannot be read as a zip"),
+    "deep JSON": (lambda e: with_manifest(e, b"[" * 100_000), "is not JSON"),
+    "half JSON": (lambda e: with_manifest(e, b"{"), "is not JSON"),
+    "no text": (lambda e: with_manifest(e, b"\xff"), "is not JSON"),
+    "a JSON list": (lambda e: with_manifest(e, b"[]"), "does not say its format"),
 }
 
 
@@ -174,6 +211,8 @@ def without_charge(values: dict) -> None:
         (lambda v: v["members"][0].update(trial="../../x"), "should match pattern"),
         (lambda v: v["members"].clear(), "members"),
         (lambda v: v["heads"]["energy"]["calibration"].update(b=0.0), "calibration needs"),
+        (lambda v: v["heads"]["energy"]["calibration"].update(a=-1.0), "calibration needs"),
+        (lambda v: v["heads"]["energy"]["calibration"].update(a=float("nan")), "holds NaN"),
         (lambda v: v["heads"].pop("charge"), "members weigh 'charge', which is no head"),
         (without_charge, "predicts charge, energy; the ensemble energy"),
         (lambda v: v["heads"]["charge"].update(shape="vector"), "charge"),

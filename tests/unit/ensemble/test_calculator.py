@@ -58,6 +58,24 @@ def test_moves_below_half_the_skin_need_no_search(seed, reach, molecular):
     assert skin.searches == 1
 
 
+def test_a_walk_is_followed_with_few_searches():
+    """Small steps add up: displacements are counted from the last search, not the last step."""
+    atoms, skin = crystal(), VerletList(RULES, 0.5)
+    rng = np.random.default_rng(0)
+    for _ in range(60):
+        atoms.positions += rng.normal(scale=0.02, size=(len(atoms), 3))
+        assert same(skin, atoms)
+    assert 1 < skin.searches < 30
+
+
+def test_atoms_that_come_near_by_half_the_skin_each_are_searched():
+    atoms, skin = Atoms("CC", [[0, 0, 0], [RULES.cutoff + 0.501, 0, 0]]), VerletList(RULES, 0.5)
+    assert same(skin, atoms)
+    atoms.positions[:, 0] += [0.251, -0.251]
+    assert same(skin, atoms)
+    assert skin.columns(atoms).num_edges().tolist() == [2]
+
+
 def wrap(atoms: Atoms) -> None:
     atoms.positions[0] -= atoms.cell[0]
 
@@ -323,6 +341,35 @@ def test_dynamics_end_with_the_structure_in_the_file(calculator, tmp_path):
     dynamics.run(3)
     assert watch.checks == 4
     assert calculator.neighbors.searches == 1, "atoms hardly move"
+
+
+def total_energies(
+    atoms: Atoms, calculator: EnsembleCalculator, steps: int, step: float
+) -> np.ndarray:
+    """Move a copy; return the total energy after each step in eV, [steps + 1]."""
+    moving, found = atoms.copy(), list[float]()
+    moving.calc = calculator
+    dynamics = VelocityVerlet(moving, timestep=step * units.fs)
+    dynamics.attach(lambda: found.append(moving.get_total_energy()))
+    dynamics.run(steps)
+    return np.array(found)
+
+
+def test_halving_the_step_quarters_the_error_of_the_energy(built_zip):
+    """Source: Hairer, Lubich, Wanner (2003), Acta Numerica 12, 399: second order, no drift."""
+    atoms = molecule("CH3OH")
+    rng = np.random.default_rng(0)
+    atoms.set_velocities(rng.normal(scale=0.02, size=(len(atoms), 3)))
+    whole = Ensemble.load(built_zip, precision="fp64")
+    calculator = EnsembleCalculator(Ensemble(whole.manifest, whole.members[:2]))
+
+    coarse = total_energies(atoms, calculator, 40, 1.0)
+    fine = total_energies(atoms, calculator, 80, 0.5)
+
+    errors = [np.abs(each - each[0]).max() for each in (coarse, fine)]
+    assert errors[1] > 1e-7
+    assert 3.5 < errors[0] / errors[1] < 4.5
+    assert calculator.neighbors.searches < 60
 
 
 @pytest.mark.parametrize("limit", [0.0, float("nan"), float("inf")])

@@ -30,12 +30,12 @@ A, B, C = 4.0, 0.09, 0.5
 
 
 def synthetic(
-    seed: int, rows: int, *, width: int = 1, c: float = 0.0
+    seed: int, rows: int, *, width: int = 1, a: float = A, c: float = 0.0
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Residuals, spreads, and the variances that members predict: c is the share of these."""
     rng = np.random.default_rng(seed)
     spread, noise = rng.gamma(2.0, 0.2, (rows, 1)), rng.gamma(2.0, 0.5, (rows, 1))
-    sigma = np.sqrt(A * spread**2 + c * noise + B)
+    sigma = np.sqrt(a * spread**2 + c * noise + B)
     return rng.normal(size=(rows, width)) * sigma, spread, noise
 
 
@@ -66,6 +66,13 @@ def test_known_parameters_come_back(width, c):
     assert found.a == pytest.approx(A, rel=0.1 if c else 0.05)
     assert found.b == pytest.approx(B, rel=0.2 if c else 0.08)
     assert found.c == pytest.approx(c, rel=0.1)
+
+
+def test_a_spread_that_means_nothing_is_not_believed():
+    residual, spread, _ = synthetic(8, 20_000, a=0.0)
+    found = fitted(residual, spread)
+    assert found.a < 0.05
+    assert found.b == pytest.approx(B, rel=0.1)
 
 
 def test_a_predicted_variance_is_used_where_members_agree():

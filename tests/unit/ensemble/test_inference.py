@@ -42,18 +42,24 @@ def assert_same(first: Prediction, second: Prediction, tolerance: float = 1e-11)
             )
 
 
-def test_batches_do_not_matter(built):
+def test_batches_and_the_order_of_members_do_not_matter(built):
     ensemble, columns = built
     together = ensemble.predict(columns, edges_per_batch=10**9)
     assert_same(together, ensemble.predict(columns, edges_per_batch=1))
     assert_same(together, ensemble.predict(columns, edges_per_batch=100))
+    turned = Ensemble(ensemble.manifest, ensemble.members[::-1])
+    assert_same(together, turned.predict(columns, edges_per_batch=10**9), tolerance=0.0)
 
 
 def test_the_order_of_structures_is_kept(built):
     ensemble, columns = built
     whole = ensemble.predict(columns)
-    some = ensemble.predict(columns, np.array([5, 2, 9]))
-    for row, graph in enumerate((5, 2, 9)):
+    flagged = next(graph for graph in range(10, 60) if whole.trust[graph] != "ok")
+    order = (5, flagged, 9)
+    some = ensemble.predict(columns, np.array(order))
+    assert some.trust == tuple(whole.trust[graph] for graph in order)
+    assert some.trust.count("ok") == 2
+    for row, graph in enumerate(order):
         np.testing.assert_allclose(
             some.heads["energy"].mean[row], whole.heads["energy"].mean[graph], atol=1e-11
         )

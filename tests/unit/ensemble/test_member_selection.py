@@ -80,7 +80,7 @@ def obvious_greedy(heads: list[ScoredHead], terms: Terms) -> np.ndarray:
 @given(
     seed=st.integers(0, 10_000),
     rounds=st.integers(1, 9),
-    floor=st.integers(1, 5),
+    floor=st.integers(1, 8),
     most=st.none() | st.integers(1, 6),
     price=st.sampled_from([0.0, 0.01, 0.1, 1.0]),
     costs=st.lists(st.floats(0.5, 50.0), min_size=6, max_size=6),
@@ -147,6 +147,15 @@ def test_two_members_that_err_against_each_other():
     assert seen.mean_correlation == pytest.approx(-1.0)
 
 
+def test_the_correlation_is_numpys():
+    rng = np.random.default_rng(3)
+    truth, errors = rng.normal(size=(30, 1)), 2.0 + rng.normal(size=(4, 30, 1))
+    seen = compute_diversity(truth + errors, truth, np.full(4, 0.25))
+    expected = np.corrcoef(errors[..., 0])
+    np.testing.assert_allclose(seen.correlation, expected, atol=1e-12)
+    assert seen.mean_correlation == pytest.approx(expected[np.triu_indices(4, 1)].mean())
+
+
 def test_members_that_never_err_are_alike_and_one_alone_has_no_pair():
     truth = np.ones((3, 1))
     both = compute_diversity(np.stack([truth, truth]), truth, np.array([0.5, 0.5]))
@@ -185,6 +194,11 @@ def test_heads_weigh_members_differently_in_the_zip_and_its_predictions(make_run
     for shares in by_head.values():
         assert len(shares) >= 4
         assert sum(shares.values()) == pytest.approx(1.0)
+    for head, alike in manifest.diversity.items():
+        seen = table["diversity"][head]
+        assert sorted(seen["members"]) == sorted(by_head[head])
+        assert alike.rmse**2 == pytest.approx(seen["mse"])
+        assert alike.member_rmse**2 == pytest.approx(seen["mean_member_mse"])
     ensemble = Ensemble.load(run / "ensemble.zip")
     columns = open_store(run / "data/toy.bp")
     test = columns.indices_of("test")

@@ -223,6 +223,7 @@ def test_a_chunk_of_a_rank_that_ends_is_done_by_one_that_waits(folder):
         assert predict_chunks(pipeline, claims, pause=pause) == []
     assert list(pipeline.times) == [ChunkId(0, 0), ChunkId(0, 2), ChunkId(0, 1)]
     assert waited == sorted(waited), "it looks less often the longer nothing happens"
+    assert list(folder.iterdir()) == [], "a chunk that is done at last is forgotten"
 
 
 def test_a_chunk_that_ends_ranks_is_left_and_told(folder):
@@ -400,6 +401,14 @@ def test_who_ends_badly_again_and_again_is_given_up():
 
 def test_a_slot_that_fails_leaves_the_work_to_the_others():
     assert run(Stage(2, [1], [-11], [1], [0], [1])).count([0]) <= MAX_STARTS
+
+
+def test_an_error_that_is_told_meanwhile_ends_the_ranks():
+    def tick() -> None:
+        raise JobError("no more")
+
+    with pytest.raises(JobError, match="no more"):
+        RankPool(Stage(1), Path("work"), {}).run(tick)  # type: ignore[arg-type]
 
 
 class Lost(Stage):

@@ -29,6 +29,7 @@ from hydragnn_hpo.ensemble.pick import (
     farthest_first,
     force_disagreement,
     make_ranking,
+    mean_distance,
     pick_structures,
     score_head,
     score_structures,
@@ -86,6 +87,11 @@ def test_what_never_changes_tells_nothing():
     assert not standardize(np.full((5, 3), 7.0)).any()
     features = np.array([[1.0, 0.0], [1.0, 2.0]])
     assert standardize(features).tolist() == [[-1.0], [1.0]]
+
+
+def test_mean_distance_by_hand():
+    assert mean_distance(np.array([[0.0], [1.0], [3.0]])) == pytest.approx((1 + 3 + 2) / 3)
+    assert mean_distance(np.zeros((1, 2))) == 0.0
 
 
 def head(level: str = "graph", a: float = 1.0, **more: Any) -> HeadEntry:

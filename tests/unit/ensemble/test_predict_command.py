@@ -111,11 +111,11 @@ def test_what_cannot_be_done_is_said_before_anything_is_written(predict):
 
 
 def test_the_input_is_never_replaced(predict):
-    write("a.extxyz", [molecule("H2O")])
+    write("a.extxyz", [molecule("H2O"), molecule("NH3")])
     Path("folder").mkdir()
     Path("folder/link.extxyz").symlink_to("../a.extxyz")
     code, out, _ = predict("a.extxyz", "folder", "--out", "o.csv", "--dry-run")
-    assert (code, out.splitlines()[0]) == (0, "2 structures, 1 inputs, into o.csv")
+    assert (code, out.splitlines()[0]) == (0, "4 structures, 1 inputs, into o.csv")
     before = Path("a.extxyz").read_bytes()
     for given in ("a.extxyz", "folder"):
         for more in ((), ("--ranks", "1"), ("--dry-run",)):

@@ -151,14 +151,15 @@ def test_a_bad_structure_keeps_its_place_and_stops_nothing(tmp_path, model):
     write(tmp_path / "a.extxyz", [molecule("H2O"), Atoms("CC", np.zeros((2, 3))), bulk("C")])
     (tmp_path / "b.cif").write_text("data_broken\n")
     write(tmp_path / "c.vasp", bulk("C", "diamond", a=3.6))
-    (tmp_path / "d.xyz").write_text("3\n\nH 0 0 0\n")
+    (tmp_path / "d.xyz").write_text("1\n\nH 0 0 0\n3\n\nH 0 0 0\n")
     ids, errors = ids_and_errors(reading_of(tmp_path, model=model))
     assert ids == [
-        *("a.extxyz:1", "a.extxyz:2", "a.extxyz:3", "b.cif:1", "c.vasp:1", "d.xyz:1"),
+        *("a.extxyz:1", "a.extxyz:2", "a.extxyz:3", "b.cif:1", "c.vasp:1"),
+        *("d.xyz:1", "d.xyz:2"),
     ]
-    assert list(errors) == ["a.extxyz:2", "b.cif:1", "d.xyz:1"]
+    assert list(errors) == ["a.extxyz:2", "b.cif:1", "d.xyz:2"]
     assert "at one place" in errors["a.extxyz:2"]
-    assert "the file ends within its 3 atoms" in errors["d.xyz:1"]
+    assert "the file ends within its 3 atoms" in errors["d.xyz:2"]
 
 
 def test_structures_bring_their_names_and_what_is_kept(tmp_path, model):

@@ -157,6 +157,13 @@ def test_without_the_token_nothing_is_told_but_health(call, method, path):
     assert (answer.status_code, answer.json()) == (200, {"status": "ok"})
 
 
+@pytest.mark.parametrize("path", ["/docs", "/openapi.json", "/", "/predict/../../etc/passwd"])
+def test_there_are_no_other_pages(call, path):
+    answer = call(lambda c: c.get(path))
+    assert answer.status_code in (404, 405)
+    refusal(answer)
+
+
 def test_info_names_heads_units_and_limits(call):
     told = call(lambda c: c.get("/info"), structures=7).json()
     assert told["heads"]["charge"]["unit"] == "e"

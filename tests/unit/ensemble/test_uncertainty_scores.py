@@ -169,6 +169,12 @@ def test_figures_by_hand():
     assert figures["raw_width90"] == pytest.approx(1.6448536)
 
 
+def test_components_of_a_vector_are_values():
+    figures = compute_figures(predicted([1.0, -6.0, 8.0, 10.0, 0.0, 0.0], width=3), KNOWN, 0.0)
+    assert figures["rows"] == 2
+    assert figures["coverage90"] == pytest.approx(5 / 6)
+
+
 def test_a_predicted_variance_counts_in_both():
     found = replace(predicted([1.0, 2.0]), noise=np.full((2, 1), 0.75))
     assert found.raw.ravel() == pytest.approx([1.0, 1.0])
