@@ -54,6 +54,7 @@ def test_a_full_disk_leaves_the_old_file_and_a_sentence(tmp_path, monkeypatch, s
     [
         (errno.ENOSPC, "make room or choose another place"),
         (errno.EDQUOT, "your quota is used up: remove files or choose another place"),
+        (errno.EFBIG, "raise the limit of 'ulimit -f' or choose a file system for larger files"),
         (errno.EROFS, "it is mounted read-only: choose another place"),
         (errno.ESTALE, "its network mount was lost: run the command again once it is back"),
         (errno.EACCES, "ask its owner for access or choose another place"),

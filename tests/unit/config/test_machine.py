@@ -167,6 +167,11 @@ def test_slots_lie_as_the_sites_guides_have_it():
     assert frontier.layout.numa_of_slot == (3, 3, 1, 1, 0, 0, 2, 2)
     assert find_profile("lumi").layout.numa_of_slot == (3, 3, 1, 1, 0, 0, 2, 2)
     assert find_profile("perlmutter").layout.numa_of_slot == (3, 2, 1, 0)
+    assert cores_of(frontier.layout.reserved) == tuple(range(0, 64, 8)), "first of each L3 region"
+    aurora = find_profile("aurora").layout
+    assert cores_of(aurora.reserved) == (0, 52), "for system services since March 2025"
+    for cores, socket in zip(aurora.cores_of_slot, aurora.numa_of_slot, strict=True):
+        assert {core // 52 for core in cores_of(cores)} == {socket}, "52 cores per socket"
     order = frontier.slot_order
     assert {frozenset(order[i : i + 2]) for i in range(0, 8, 2)} == {
         frozenset(pair) for pair in ({0, 1}, {2, 3}, {4, 5}, {6, 7})

@@ -15,7 +15,7 @@ from hydragnn_hpo.config.model_config import (
 )
 from hydragnn_hpo.config.schema import parse_config
 from hydragnn_hpo.config.search_config import ParameterConfig, SearchConfig
-from hydragnn_hpo.config.trial_config import TrialHeads
+from hydragnn_hpo.config.trial_config import TrainConfig, TrialHeads
 from hydragnn_hpo.config.trial_size import forward_flops
 from hydragnn_hpo.errors import ConfigError
 
@@ -108,6 +108,11 @@ def test_names_become_file_names_and_stay_harmless(name):
         values = {"name": "x", "files": [{"path": "a"}], "targets": {"e": target}, **wrong}
         with pytest.raises(ConfigError):
             parse_config(values, CardConfig, "x")
+
+
+def test_configs_do_not_change():
+    with pytest.raises(ValidationError, match="frozen"):
+        TrainConfig().epochs = 3
 
 
 def test_options_of_a_conv_are_resolved():

@@ -1,10 +1,12 @@
 """How large an epoch is: by hand, and as the order of graphs has it."""
 
+import tomllib
+
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from hydragnn_hpo.config.schema import parse_config
+from hydragnn_hpo.config.schema import dump_config, parse_config
 from hydragnn_hpo.config.trial_config import TrainConfig
 from hydragnn_hpo.config.trial_size import compute_epoch_size, count_draws
 from hydragnn_hpo.errors import ConfigError, DataError
@@ -87,6 +89,12 @@ def test_an_epoch_by_hand(values, graphs, nodes, steps, per_step):
 def test_a_budget_holds_the_largest_graph_twice(values, says):
     with pytest.raises(ConfigError, match=says):
         compute_epoch_size(STATS, training(**values), [None])
+
+
+@pytest.mark.parametrize("values", [{}, {"batch_atoms": 100}, {"batch_edges": 100}])
+def test_a_resolved_training_is_read_back(values):
+    config = training(**values)
+    assert parse_config(tomllib.loads(dump_config(config)), TrainConfig, "x") == config
 
 
 def test_there_is_one_way_to_say_how_large_a_step_is():

@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 import torch
 from ase import Atoms
-from ase.build import bulk
+from ase.build import bulk, fcc111
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hydragnn_hpo.data.batch import Prefetcher, cap_neighbors, make_batch, pair_edges
 from hydragnn_hpo.data.columns import Columns
 from hydragnn_hpo.data.structure import edge_vectors, find_edges
+from hydragnn_hpo.model.edges import pair_vectors
 
 NAMES = ("energy", "charge", "push")
 
@@ -82,6 +83,17 @@ def test_a_cap_holds_within_the_cutoff(columns: Columns, cutoff: float | None) -
         assert torch.equal(batch.edge_index.T, torch.from_numpy(slow["edges"][kept]).long())
         shift = torch.from_numpy(slow["shift"][kept]).to(dtype)
         torch.testing.assert_close(batch.edge_shift, shift, rtol=0, atol=1e-6)
+        check(batch.edge_index.numpy(), batch.edge_shift.numpy(), len(batch.numbers))
+
+
+def test_models_see_the_vectors_of_the_store(columns: Columns) -> None:
+    rows = [3, 5, 0]
+    graphs = [columns.take(np.array([row])) for row in rows]
+    expected = [edge_vectors(g.positions, g.cell[0], g.edges, g.edge_shift) for g in graphs]
+    batch = make_batch(columns, rows, cutoff=None, dtype=torch.float64)
+    links, vectors = pair_vectors(batch)
+    np.testing.assert_allclose(vectors, np.concatenate(expected), rtol=0, atol=1e-13)
+    assert torch.equal(torch.stack((links.sender, links.receiver)), batch.edge_index)
 
 
 def test_an_own_cutoff_of_the_store_drops_nothing(columns: Columns) -> None:
@@ -246,12 +258,26 @@ def degrees(atoms: Atoms, cutoff: float, cap: int) -> list[int]:
     return np.bincount(edges[kept, 1], minlength=len(atoms)).tolist()
 
 
-# Shells of fcc: 12, 6, 24 (Kittel); of rock salt around either ion: 6, 12.
+COPPER = bulk("Cu", a=3.6, cubic=True)
+SALT = bulk("NaCl", "rocksalt", a=5.6, cubic=True)
+SLAB = fcc111("Cu", (3, 3, 3), a=3.6, vacuum=8.0)
+
+
 @pytest.mark.parametrize(
-    ("cap", "left"), [(1, 12), (12, 12), (13, 18), (18, 18), (19, 42), (42, 42), (99, 42)]
+    ("atoms", "cutoff", "cap", "left"),
+    [
+        # Shells of fcc: 12, 6, 24 (Kittel).
+        *[(COPPER, 4.5, cap, [12] * 4) for cap in (1, 12)],
+        *[(COPPER, 4.5, cap, [18] * 4) for cap in (13, 18)],
+        *[(COPPER, 4.5, cap, [42] * 4) for cap in (19, 42, 99)],
+        # Shells of rock salt around either ion: 6, 12.
+        *[(SALT, 4.2, 6, [6] * 8), (SALT, 4.2, 7, [18] * 8)],
+        # 9 neighbours at a surface (6 in the plane, 3 below), 12 inside.
+        (SLAB, 2.7, 9, [9] * 9 + [12] * 9 + [9] * 9),
+    ],
 )
-def test_whole_shells_of_copper_stay(cap: int, left: int) -> None:
-    assert degrees(bulk("Cu", a=3.6, cubic=True), 4.5, cap) == [left] * 4
+def test_whole_shells_stay(atoms: Atoms, cutoff: float, cap: int, left: list[int]) -> None:
+    assert degrees(atoms, cutoff, cap) == left
 
 
 def test_one_end_is_enough() -> None:

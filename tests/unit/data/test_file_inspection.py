@@ -102,6 +102,26 @@ def test_a_table_without_names_and_numbers_is_refused(cell, says, tmp_path):
         inspect_files([tmp_path])
 
 
+def test_columns_without_a_name_are_numbered(tmp_path):
+    for number in range(6):
+        write(tmp_path / f"P{number}.vasp", bulk("Cu", a=3.6 + 0.01 * number), format="vasp")
+    (tmp_path / "id_prop.csv").write_text("".join(f"P{n}.vasp,{n % 4},3.0\n" for n in range(6)))
+    seen = inspect_files([tmp_path])
+    assert list(card_of(seen, tmp_path).targets) == ["property_1", "property_2"]
+    values = [(s.info["property_1"], s.info["property_2"]) for s in seen.sample.structures]
+    assert values == [(n % 4, 3.0) for n in range(6)]
+
+
+def test_a_huge_molecule_is_counted_and_its_neighbours_are_not(tmp_path, monkeypatch):
+    """With millions of edges it would take minutes."""
+    monkeypatch.setattr("hydragnn_hpo.data.file_inspection.MAX_ATOMS", 40)
+    benzene = molecule("C6H6")
+    benzene.info["gap"] = 2.0
+    seen = inspect_structures(tmp_path, [*frames(6), benzene])
+    assert seen.geometry.sizes == (6, 6, 12)
+    assert seen.geometry.tried == 6
+
+
 def test_texts_are_said_to_be_no_targets(tmp_path):
     structures = frames(8)
     for number, atoms in enumerate(structures):

@@ -19,7 +19,7 @@ from hydragnn_hpo.config.data_config import (
 from hydragnn_hpo.data.batch import make_batch
 from hydragnn_hpo.data.columns import Columns
 from hydragnn_hpo.data.graph_sizes import size_stats
-from hydragnn_hpo.data.mixture import Mixture, unite
+from hydragnn_hpo.data.mixture import Mixture, _without_edges, unite
 from hydragnn_hpo.data.normalize import fit_target_stats
 from hydragnn_hpo.errors import ConfigError
 
@@ -125,6 +125,12 @@ def test_shared_targets_are_described_as_if_built_together(columns: Columns) -> 
     sets = [built(half, "x", *keys) for half in halves]
     found = Mixture(sets, [PLAIN, PLAIN], keys).stats["targets"]
     assert_alike(found, whole, rel=1e-9)
+
+
+def test_what_describes_a_target_holds_no_edges(columns: Columns) -> None:
+    light = _without_edges(columns)
+    assert light.edges.shape == (0, 2)
+    assert light.edges.base is light.edge_shift.base is None, "a view would keep all edges"
 
 
 def test_sizes_add_up(sets: list[Columns]) -> None:

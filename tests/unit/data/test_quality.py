@@ -12,7 +12,7 @@ from ase.build import bulk, make_supercell, molecule
 from stores import write_store
 
 from hydragnn_hpo.config.data_config import SPLITS, AttributeConfig, CardConfig, TargetConfig
-from hydragnn_hpo.data import duplicates
+from hydragnn_hpo.data import duplicates, store_index
 from hydragnn_hpo.data.columns import Columns, columns_of
 from hydragnn_hpo.data.duplicates import (
     FEW,
@@ -170,6 +170,29 @@ def test_signatures_are_those_of_a_slow_count() -> None:
                     expected += [band[place] for place in places] + [sum(band) / len(band)]
     assert values == pytest.approx(expected, abs=1e-5)
     assert sizes.sum() == len(expected)
+    assert np.abs(values[-60:-30] - values[-30:]).max() > 0.02
+
+
+def test_signatures_of_an_equal_sided_triangle() -> None:
+    # Each atom has two neighbours at 1.5: ranks 1 and 2; all others stand at the cutoff.
+    side = 1.5
+    points = [[0, 0, 0], [side, 0, 0], [side / 2, side * np.sqrt(3) / 2, 0]]
+    values, sizes = compute_signatures(lay_bare([Atoms("H3", points)]), CUTOFF)
+    # Bands hold ranks 1, 2-4, ...; five quantiles and the mean. Of the nine distances in the
+    # second band three are known: (3 * 1.5 + 6 * 4.5) / 9 = 3.5.
+    assert values[:12] == pytest.approx([1.5] * 6 + [1.5, 1.5, 4.5, 4.5, 4.5, 3.5], abs=1e-6)
+    assert values[12:] == pytest.approx([4.5] * 18, abs=1e-6)
+    assert sizes.tolist() == [30]
+
+
+@pytest.mark.parametrize("step", [1e-3, 1e-2])
+def test_signatures_follow_the_atoms_no_faster_than_twice(step: float) -> None:
+    atoms = sound(4)[1]
+    before, _ = compute_signatures(lay_bare([atoms]), CUTOFF)
+    moves = np.random.default_rng(0).normal(size=(len(atoms), 3))
+    atoms.positions += step * moves / np.linalg.norm(moves, axis=1, keepdims=True)
+    after, _ = compute_signatures(lay_bare([atoms]), CUTOFF)
+    assert step / 100 < np.abs(after - before).max() <= 2 * step + 1e-6
 
 
 def test_compositions_are_reduced() -> None:
@@ -307,6 +330,22 @@ def test_missing_values_are_left_out(checked: Callable[..., Any]) -> None:
     report = checked([*structures, structures[0].copy(), structures[3].copy()])
     assert report["outliers"]["gap"]["values"] == 42 - 16
     assert report["conflicts"] == []
+
+
+def test_damage_is_reported_and_nothing_else(
+    checked: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_index, "_SMALL", 0)  # as large files are
+    checked(sound())
+    file = tmp_path / "planted.bp" / "part-00000.bp" / "data.0"
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+    found = check_store(tmp_path / "planted.bp")
+    assert found.serious
+    (sentence,) = found.report["damage"]
+    assert "data.0: was altered" in sentence
+    assert "duplicates" not in found.report
 
 
 def test_twins_of_one_size_are_compared_whatever_the_first_one_is(

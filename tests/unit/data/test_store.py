@@ -31,6 +31,10 @@ def test_a_round_trip_is_bit_equal(columns: Columns, card: Path, tmp_path: Path)
     assert_same_arrays(read_store(tmp_path / "a.bp"), columns)
 
 
+def test_parts_and_windows_are_one(many_windows: Path, random_columns: Columns) -> None:
+    assert_same_arrays(read_store(many_windows), random_columns)
+
+
 def test_graphs_without_edges_or_targets_are_stored(tmp_path: Path, card: Path, graph) -> None:
     from ase import Atoms
 
@@ -70,6 +74,14 @@ def test_a_damaged_part_is_refused_at_once(
 ) -> None:
     damage(store / "part-00000.bp" / name)
     with pytest.raises(DataError, match=f"{name}: .*{said}.*build the store"):
+        read_store(store)
+
+
+@pytest.mark.parametrize("damage", [cut, flip, Path.unlink, lambda file: file.write_bytes(b"")])
+@pytest.mark.parametrize("name", ["windows.npy", "index.json", "stats.json"])
+def test_a_damaged_index_is_refused(store: Path, name: str, damage: Callable[[Path], None]) -> None:
+    damage(store / name)
+    with pytest.raises(DataError, match=r"tiny\.bp.*(again|first)\."):
         read_store(store)
 
 

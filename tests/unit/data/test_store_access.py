@@ -19,7 +19,7 @@ from hydragnn_hpo.data.columns import Columns
 from hydragnn_hpo.data.store_access import open_store
 from hydragnn_hpo.data.store_index import read_index
 from hydragnn_hpo.data.window_cache import WindowCache
-from hydragnn_hpo.errors import StorageError
+from hydragnn_hpo.errors import DataError, StorageError
 from hydragnn_hpo.files import read_json, write_json
 
 RESERVE = os.posix_fallocate
@@ -193,6 +193,20 @@ def test_a_damaged_stage_in_use_holds_nobody_up(many_windows: Path, scratch: Pat
     assert open_store(many_windows, scratch).num_graphs == first.num_graphs == 60
 
 
+def test_a_damaged_store_is_an_error_and_leaves_no_stage(
+    many_windows: Path, random_columns: Columns, scratch: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Damage is met in the middle of the copy, and is no reason to read in windows."""
+    monkeypatch.setattr("hydragnn_hpo.data.store_index._SMALL", 0)
+    file = many_windows / "part-00001.bp" / "data.0"
+    content = bytearray(file.read_bytes())
+    content[content.index(random_columns.positions[-1].tobytes()) + 9] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(DataError, match="column 'positions' was altered"):
+        open_store(many_windows, scratch)
+    assert list(scratch.glob("*/stage/.*")) == stages(scratch) == []
+
+
 def test_the_environment_names_places_and_the_first_with_room_wins(
     many_windows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -305,6 +319,17 @@ def test_leftovers_of_the_dead_go_and_those_of_the_living_stay(
     open_store(many_windows, scratch)
     assert [left.name for left in folder.glob(".*")] == [f".{'e' * 64}.x1.part"]
     os.close(living)
+
+
+def test_stages_make_room_where_no_folder_can_be_made(
+    others: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def mkdir(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "mkdir", mkdir)
+    assert store_access.evict_stage(others[0].parent / "another")
+    assert [other.exists() for other in others] == [True, True, False]
 
 
 def test_a_stage_that_cannot_be_removed_is_said_and_windows_are_read(

@@ -119,6 +119,10 @@ def test_a_build_is_a_job_that_answers_in_a_file(card: Path, tmp_path: Path) -> 
     assert job_main(spec) == 0
     assert "has no graph property 'energy'" in json.loads(answer.read_text())["error"]
     assert read_index(tmp_path / "out.bp").stats == good, "the old store stays"
+    (tmp_path / "out.bp.quarantine.jsonl").unlink()
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "tiny.toml", "tiny.extxyz", "out.bp", "answer.json",
+    }  # fmt: skip
 
 
 def pieces_converted(monkeypatch: pytest.MonkeyPatch) -> list[int]:

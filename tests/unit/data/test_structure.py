@@ -228,6 +228,13 @@ def quotients(num_nodes: int, edges: np.ndarray, vectors: np.ndarray) -> np.ndar
     return np.array(values)
 
 
+def test_a_path_has_its_spectrum() -> None:
+    """Its ends have another degree than its middle, so the scaling by degrees shows."""
+    edges = both_ways([(n, n + 1) for n in range(5)])
+    found = quotients(6, edges, compute_laplacian_encodings(6, edges, 3))
+    np.testing.assert_allclose(found, 1 - np.cos(np.pi * np.arange(1, 4) / 5), atol=1e-6)
+
+
 def test_a_cycle_has_its_spectrum_in_pairs() -> None:
     edges = both_ways([(n, (n + 1) % 7) for n in range(7)])
     vectors = compute_laplacian_encodings(7, edges, 4)

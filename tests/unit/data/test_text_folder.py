@@ -32,6 +32,12 @@ def only(source: Source, reader: str = "lsms"):
     return item
 
 
+def test_the_first_line_holds_the_targets_in_the_order_of_the_card(folder: Path) -> None:
+    for names in (("energy", "total_charge"), ("total_charge", "energy")):
+        atoms = only(Source(folder, names, cell=CELL))
+        assert atoms.info == dict(zip(names, (-1.5, 0.0), strict=True))
+
+
 def test_the_card_may_say_where_things_are(folder: Path) -> None:
     columns = {"moment": 2, "spin": 6}
     atoms = only(Source(folder, ("moment",), cell=CELL, columns=columns))
