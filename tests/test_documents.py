@@ -1,5 +1,7 @@
 """What the pages of the house say can be checked: files, links, anchors, commands, maps."""
 
+import doctest
+import importlib
 import re
 import shlex
 import subprocess
@@ -180,6 +182,17 @@ def test_a_wrong_command_is_seen() -> None:
         with pytest.raises(Exception, match=r".+"):
             parse(line)
     parse("hydragnn-hpo run x.toml --slots 2")
+
+
+WITH_EXAMPLES = [path for path in MODULES if path.exists() and ">>> " in path.read_text()]
+
+
+@pytest.mark.parametrize("path", WITH_EXAMPLES, ids=name_of)
+def test_examples_in_docstrings_hold(path: Path) -> None:
+    module = importlib.import_module(".".join(path.relative_to(ROOT).with_suffix("").parts))
+    found = doctest.testmod(module)
+    assert found.attempted
+    assert not found.failed
 
 
 def test_the_door_names_every_command() -> None:

@@ -38,6 +38,8 @@ class Scribbling(StubBackend):
         ("epoch", {"objective": [1.0], "best_objective": "good"}),
         ("first_step", {"time": math.inf}),
         ("checkpoint", {"epoch": math.inf}),
+        ("checkpoint", {"epoch": HUGE}),
+        ("checkpoint", {"step": math.inf}),
     ],
     ids=lambda value: str(value)[:40],
 )

@@ -42,6 +42,8 @@ def at(state, epochs):
 def test_every_trial_rests_at_the_first_rung_and_the_best_climb(run):
     ran = run(campaign(trials=9, rungs=[2, 4, 8], reduction=3, finalists=1))
     assert len(at(ran.state, 2)) == 9
+    (opened,) = ran.events("opened")
+    assert {"hydragnn-hpo", "python", "numpy"} <= opened["software"].keys()
     best = min(ran.state.trials.values(), key=lambda trial: trial.values["x"])
     assert at(ran.state, 8) >= {best.name}
     assert ran.state.ranked()[0] is best
@@ -97,6 +99,13 @@ def test_a_host_that_fails_two_trials_gets_no_more(run):
     assert late
     assert {slot.partition(":")[0] for e in late for slot in e["slots"]} == {"h0"}
     assert len(ran.state.with_status("stopped")) == 8
+
+
+def test_the_last_host_is_never_quarantined(run):
+    backend = StubBackend(fate=lambda trial, attempt, epoch: "killed" if attempt == 1 else None)
+    ran = run(campaign(), backend)
+    assert ran.state.hosts.quarantined == {}
+    assert len(ran.state.with_status("stopped")) == 6
 
 
 @pytest.mark.parametrize("reason", ["diverged", "bad_config", "out_of_memory"])
@@ -248,13 +257,14 @@ def test_one_slot_gives_the_same_campaign_twice(tmp_path):
     assert trials("once", 0) == trials("slowly", 20)
 
 
-def test_one_loss_of_a_host_that_comes_back_is_one_failure_however_much_ran_there(run):
+@pytest.mark.parametrize("comes_back", [True, False])
+def test_one_loss_of_a_host_is_one_failure_however_much_ran_there(run, comes_back):
     lost = iter([True])
     backend = StubBackend(hosts=2, slots_per_host=4)
     backend.fate = lambda t, a, epoch: "h1" if epoch == 2 and next(lost, None) else None
 
     def watch(state, controller):
-        if state.hosts.lost and backend.gone:
+        if comes_back and state.hosts.lost and backend.gone:
             backend.gone.clear()
             names = [f"h1:{n}" for n in range(4)]
             backend._tell("host_joined", None, host="h1", slots=names)
@@ -262,6 +272,10 @@ def test_one_loss_of_a_host_that_comes_back_is_one_failure_however_much_ran_ther
     ran = run(campaign(trials=30, rungs=[3]), backend, watch=watch)
     assert ran.state.hosts.failures == {"h1": {"lost 1"}}
     assert ran.state.hosts.quarantined == {}
+    assert len(ran.state.with_status("stopped")) == 30
+    interrupted = [e for e in ran.events("ended") if e["outcome"] == "interrupted"]
+    assert {e["reason"] for e in interrupted} == {"host_lost"}
+    assert {trial.restarts for trial in ran.state.trials.values()} == {0}
 
 
 def test_a_host_in_quarantine_is_better_than_none(run):

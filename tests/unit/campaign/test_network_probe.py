@@ -73,6 +73,12 @@ def test_pairs_are_not_judged_by_a_guess():
     assert bad(check_pairs(told, {}, find_profile("generic-slurm"))) == set()
 
 
+def test_the_speed_of_a_pair_is_given_as_a_share_of_the_wire():
+    profile = find_profile("frontier")  # 100 GB/s between hosts at best
+    found = {f.check: f.found for f in check_pairs({PAIR: answer(24e9)}, {}, profile)}
+    assert found["all-reduce bus bandwidth"] == "24 GB/s, 24 % of the wire's"
+
+
 def test_wrong_sums_and_pairs_that_never_met_are_wrong():
     told = {("a", "b"): answer(wrong=3), ("c", "d"): answer()}
     findings = check_pairs(told, {("e", "f"): "time was up"}, find_profile("generic-slurm"))
@@ -92,6 +98,7 @@ def test_wrong_sums_and_pairs_that_never_met_are_wrong():
         (["Socket"], "AWS Libfabric", "wrong"),
         (["Socket", "AWS Libfabric"], "OFI", "wrong"),
         (["Socket"], "", "ok"),
+        (["IB"], "IB", "ok"),
         (["gloo over ib0"], "AWS Libfabric", "ok"),
         ([""], "AWS Libfabric", "unknown"),
     ],

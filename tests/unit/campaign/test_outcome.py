@@ -169,6 +169,8 @@ def test_a_second_crash_is_a_bug_at_a_line_of_the_users_file_and_of_no_library(c
         ((-6, -6), None, ("h1",), "host_lost"),
         ((PEER_LOST, -6), 0, (), "host_lost"),
         ((-9,), 0, (), "host_lost"),
+        ((-signal.SIGFPE,), 0, (), "crashed"),
+        ((-signal.SIGILL,), 0, (), "crashed"),
     ],
 )
 def test_an_abort_after_a_lost_peer_is_no_crash(tmp_path, codes, first, away, reason):

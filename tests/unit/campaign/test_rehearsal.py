@@ -97,11 +97,11 @@ def clock(monkeypatch):
     return clock
 
 
-def monitor():
+def monitor(exit_code=None, log=None):
     machine = ForecastMachine(find_profile("frontier"), hosts=20, slots_per_host=8)
     config = SimpleNamespace(seed=0)
     plan = RehearsalPlan(config, {}, {}, {}, machine, 600.0, speed_up=10.0, kills_per_minute=0.0)
-    return Monitor(plan, SimpleNamespace(exit_code=None, log=None))
+    return Monitor(plan, SimpleNamespace(exit_code=exit_code, log=log))
 
 
 def controller(hosts):
@@ -124,3 +124,10 @@ def test_a_rehearsal_that_takes_too_long_is_ended(clock, in_time, late, says):
     clock.now, hosts = late
     with pytest.raises(RehearsalError, match=says):
         look(State(), controller(hosts))
+
+
+def test_a_rehearsal_whose_stubs_ended_says_their_last_words(clock, tmp_path):
+    log = tmp_path / "log"
+    log.write_text("error: 20 hosts need 552 open files, 100 are allowed: ulimit -n.\n")
+    with pytest.raises(RehearsalError, match=r"ended \(code 1\): error: 20 hosts need 552 open"):
+        monitor(exit_code=1, log=log)(State(), controller(hosts=20))

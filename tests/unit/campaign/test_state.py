@@ -1,5 +1,7 @@
 """The state is a fold: what each event means for a trial."""
 
+import pytest
+
 from hydragnn_hpo.campaign.state import fold
 
 
@@ -19,10 +21,11 @@ def ended(name, outcome, time=5.0, **values):
     return event("ended", time, trial=name, outcome=outcome, **values)
 
 
-def test_a_checkpoint_in_mid_epoch_is_a_new_one():
+@pytest.mark.parametrize("reason", ["host_lost", "stale"])
+def test_a_checkpoint_in_mid_epoch_is_a_new_one(reason):
     def attempt(reached, step):
         saved = event("checkpoint", trial="a", reached=reached, step=step)
-        return [placed("a"), saved, ended("a", "interrupted", reason="host_lost")]
+        return [placed("a"), saved, ended("a", "interrupted", reason=reason)]
 
     onward = fold([proposed("a"), *attempt(0, 5), *attempt(0, 9), *attempt(1, 12)])
     assert (onward.trials["a"].restarts, onward.trials["a"].epoch) == (1, 1)

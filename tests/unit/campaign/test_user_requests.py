@@ -61,7 +61,9 @@ def test_only_the_owner_may_wish(run):
     [
         ("cancel", {}),
         ("retry", {"trial": "../t0001"}),
+        ("retry", {"trial": ""}),
         ("stop", {"trial": "t0001"}),
+        ("pause", {"count": 2}),
         ("add-trials", {}),
         ("add-trials", {"count": 0}),
         ("add-trials", {"count": 2, "values": [{"a": 1}]}),
@@ -76,6 +78,8 @@ def test_a_wish_that_makes_no_sense_is_not_written(run, kind, values):
 
 
 HOSTILE = {
+    "empty": b"",
+    "unknown": b'{"request": "format"}',
     "torn": b'{"request": "sto',
     "list": b'["stop"]',
     "extra": b'{"request": "stop", "shell": "rm"}',

@@ -3,7 +3,9 @@
 import io
 
 from rich.console import Console
+from typer.testing import CliRunner
 
+from hydragnn_hpo.cli.command_line import app
 from hydragnn_hpo.cli.doctor_command import MOST_LETTERS, findings_table, rows_of
 from hydragnn_hpo.launching import Finding
 
@@ -47,3 +49,13 @@ def test_markup_and_control_letters_of_hosts_stay_letters():
     assert "[red]x[/red]" in said.replace("\n", "")
     assert "[bold]a" in said
     assert "\x1b" not in said
+
+
+def test_a_command_that_names_a_hostile_host_is_shown_with_its_controls_spelt_out(monkeypatch):
+    for name in ("SLURM_JOB_ID", "PBS_NODEFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("SLURMD_NODENAME", "x\x9b31m\u202e")
+    shown = CliRunner().invoke(app, ["doctor", "--dry-run"])
+    assert shown.exit_code == 0
+    assert r"x\x9b31m\u202e" in shown.output
+    assert not {"\x9b", "\u202e"} & set(shown.output)

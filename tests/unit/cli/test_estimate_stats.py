@@ -49,6 +49,9 @@ def test_structures_are_read_and_counted(card):
     assert stats["splits"] == {"train": 12, "val": 2, "sel": 2, "cal": 2, "test": 2}
     assert (stats["train_nodes"], stats["train_edges"]) == (36, 84)
     assert stats["targets"]["e"]["unit"] == "eV"
+    large = estimate_stats(card, [], 1_000_000).stats
+    assert (large["splits"]["train"], large["train_nodes"]) == (600_000, 1_800_000)
+    assert (large["nodes"]["total"], large["edges"]["total"]) == (3e6, 7e6)
 
 
 def test_without_its_files_structures_are_middling_crystals(card):

@@ -7,7 +7,10 @@ from made_campaign import make_campaign
 from typer.testing import CliRunner
 
 from hydragnn_hpo.cli.command_line import app
+from hydragnn_hpo.cli.results_commands import _print_importance
 from hydragnn_hpo.errors import HydraError
+from hydragnn_hpo.report.importance import Effect, Importance
+from hydragnn_hpo.report.observations import Target
 
 INVOKE = CliRunner()
 
@@ -45,6 +48,12 @@ def test_json_holds_every_number(run, tmp_path):
     both = json.loads(ask(run, run, "--head", "gap", "--json").output)["targets"]
     assert [each["label"] for each in both] == ["MAE of gap"]
     assert both[0]["trials"] > cost["trials"]
+
+
+def test_what_may_be_chance_is_said_not_to_be_trusted(capsys):
+    effects = {"model.features": Effect(0.1, 1.0, 1.0, None, "")}
+    _print_importance(Importance(Target("mae", "objective"), 9, 0.1, "too few", effects))
+    assert "NOT TO BE TRUSTED: too few" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,10 @@ import sys
 import pytest
 from made_campaign import make_campaign
 
+from hydragnn_hpo.campaign.state import State, Trial
+from hydragnn_hpo.campaign.status import rank_trials
 from hydragnn_hpo.cli import run_command
+from hydragnn_hpo.cli.tables import console, leaderboard_table, not_learned
 from hydragnn_hpo.config.schema import to_toml
 from hydragnn_hpo.layout import RunDir
 
@@ -22,6 +25,23 @@ def test_the_next_command_can_be_typed_as_it_stands(monkeypatch, on_path, called
     monkeypatch.setattr("shutil.which", lambda name: on_path)
     monkeypatch.setattr("sys.argv", [called, "run"])
     assert run_command._program() == said
+
+
+def test_a_head_that_is_little_better_than_the_mean_was_not_learned():
+    heads = {"gap": {"ratio_to_mean": 0.95}, "noise": {"ratio_to_mean": 0.951}}
+    (said,) = not_learned(heads)
+    assert said.startswith("noise was not learned: the ensemble's error is 0.95 of that")
+
+
+def test_brackets_in_a_value_of_the_leaderboard_are_no_markup(capsys):
+    state = State()
+    state.add(Trial("[red]a", {"x": "[fast]"}, until=4, status="stopped", score=(0.5, 7.0)))
+    console().print(leaderboard_table(rank_trials(state)))
+    shown = capsys.readouterr().out
+    assert "[fast]" in shown
+    assert "[red]a" in shown
+    assert "goal 2" in shown
+    assert "7.0000" in shown
 
 
 def test_the_next_command_names_a_file_that_is_there(tmp_path, monkeypatch):

@@ -50,6 +50,15 @@ def errors(costs, pairs, correct=True):
         yield abs(math.log(said / truth(costs, trial, width)))
 
 
+def test_an_epoch_gone_wrong_is_not_held_against_others(machine, stats, make_trial):
+    costs, trial, other = CostModel(stats, machine), make_trial(), make_trial(features=24)
+    for _ in range(3):
+        costs.observe(trial, 1, 2.0 * costs.price(trial).quote.seconds(1))
+    before = costs.price(other).factor
+    costs.observe(trial, 1, 100.0 * costs.price(trial).quote.seconds(1))
+    assert costs.price(other).factor == before
+
+
 def test_a_trials_own_time_counts_at_once_among_many(machine, stats, make_trial):
     costs = CostModel(stats, machine)
     made = [make_trial(features=features) for features in range(4, 84)]

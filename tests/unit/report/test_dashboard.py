@@ -30,6 +30,7 @@ from hydragnn_hpo.report.page_blocks import Number, Numbers, Section
 
 PORT = 4321
 BASE = f"http://127.0.0.1:{PORT}"
+EVIL = "<script>alert('x')</script>"
 
 
 @pytest.fixture
@@ -95,7 +96,7 @@ def test_no_other_key_opens(door, key):
     assert len(door.told) == 1, "a wrong key uses up nothing"
 
 
-@pytest.mark.parametrize("path", ["/", "/nothing"])
+@pytest.mark.parametrize("path", ["/", "/news", "/sections/headline", "/nothing"])
 def test_without_the_cookie_nothing_is_told(door, path):
     for cookie in (None, "wrong", '"', "x=y; =", door.told[0]):
         answer = door.ask(path, cookie=cookie)
@@ -159,6 +160,12 @@ def test_keys_are_compared_in_constant_time(door, monkeypatch):
     assert len(compared) == 3  # the cookie and the key, then the cookie
 
 
+def test_a_refusal_repeats_nothing_of_the_request(door):
+    for answer in (door.ask(f"/{EVIL}"), door.ask(f"/enter?key={EVIL}"), door.ask(host=EVIL)):
+        assert answer.status_code in (401, 403, 421)
+        assert "alert" not in answer.text
+
+
 # -- keeping up ----------------------------------------------------------------------------
 
 
@@ -175,6 +182,14 @@ def get(report, path):
     return asyncio.run(asking())
 
 
+def test_a_failure_tells_nothing(run, monkeypatch):
+    report = LiveReport(run, {})
+    monkeypatch.setattr(report, "news", lambda: 1 / 0)
+    answer = get(report, "/news")
+    assert answer.status_code == 500
+    assert "division" not in answer.text
+
+
 def test_a_page_and_a_section_are_answered(run, lines):
     run.journal.write_bytes(b"".join(lines[:50]))
     report = LiveReport(run, {"count": count, "empty": lambda facts: None})
@@ -189,9 +204,6 @@ def test_a_page_and_a_section_are_answered(run, lines):
     assert answer["section"]["html"] in page.text
     assert get(report, "/sections/empty").json()["section"] is None
     assert get(report, "/sections/other").status_code == 404
-
-
-EVIL = "<script>alert('x')</script>"
 
 
 @pytest.fixture(scope="module")
@@ -271,7 +283,7 @@ def test_a_slow_section_is_made_seldom_and_at_the_end_at_once(run, lines, monkey
     monkeypatch.setattr(module, "POLL_SECONDS", 0.0)
     clock = [0.0]
     monkeypatch.setattr(module.time, "monotonic", lambda: clock[0])
-    made = []
+    made, waiting = [], []
 
     def slow(facts):
         made.append(clock[0])
@@ -281,6 +293,7 @@ def test_a_slow_section_is_made_seldom_and_at_the_end_at_once(run, lines, monkey
     for number in range(1, len(lines) - 1, len(lines) // 40):
         run.journal.write_bytes(b"".join(lines[:number]))
         report.update()
+        waiting.append(report.news()["waiting"])
         clock[0] += 60.0
     assert len(made) >= 4
     assert min(b - a for a, b in zip(made, made[1:], strict=False)) >= 10.0 / module.SECTION_SHARE
@@ -288,6 +301,9 @@ def test_a_slow_section_is_made_seldom_and_at_the_end_at_once(run, lines, monkey
     clock[0] += 1.0
     report.update()
     assert made[-1] == clock[0] - 10.0
+    assert waiting[0] == 0
+    assert 1 in waiting, "what is not due yet is said to be out of date"
+    assert report.news()["waiting"] == 0
     assert report.news()["state"] == "finished"
 
 

@@ -23,6 +23,7 @@ from hydragnn_hpo.report.export_formats import (
     folder_names,
     isolate_tracker,
 )
+from hydragnn_hpo.report.facts import Facts
 
 NOTHING = """
 name = "nothing"
@@ -189,15 +190,33 @@ def test_several_goals_are_several_values(run_of: Any, out: Path) -> None:
     assert outside.user_attrs["params.model.layers"] == 9
 
 
+@pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
+def test_hostile_names_are_text_in_a_study(hostile: Facts, out: Path) -> None:
+    export(hostile, "optuna", out)
+    trials = study_of(out, "hostile").trials
+    assert trials[0].user_attrs["trial"] == "../../evil"
+    assert trials[0].params == {"model.conv": "<b>", "model.layers": 1}
+    assert "\x1b" not in "".join(str(trial.user_attrs) for trial in trials)
+    assert sorted(path.name for path in out.parent.iterdir()) == ["hostile", out.name]
+
+
 @pytest.fixture
 def offline(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Note every address beyond this computer that an export looks up."""
+    """Note every address beyond this computer that an export looks up or connects to."""
     tried: list[Any] = []
+    real = socket.socket.connect
+
+    def connect(self: socket.socket, address: Any) -> None:
+        if self.family != socket.AF_UNIX and address[0] not in ("127.0.0.1", "::1", "localhost"):
+            tried.append(address)
+            raise OSError("no network in tests")
+        real(self, address)
 
     def resolve(host: Any, *_: Any, **__: Any) -> Any:
         tried.append(host)
         raise OSError("no network in tests")
 
+    monkeypatch.setattr(socket.socket, "connect", connect)
     monkeypatch.setattr(socket, "getaddrinfo", resolve)
     return tried
 
@@ -253,6 +272,29 @@ def test_tensorboard_shows_the_journal(made: SimpleNamespace, tmp_path: Path) ->
         found = data.session_start_info.hparams
         assert found["model.conv"].string_value == raw["values"]["model.conv"]
         assert found["model.layers"].number_value == raw["values"]["model.layers"]
+
+
+def test_hostile_names_stay_in_the_folder_of_tensorboard(hostile: Facts, tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard", reason="needs the extra [tensorboard].")
+    export(hostile, "tensorboard", tmp_path / "a" / "out")
+    assert len(list((tmp_path / "a" / "out").iterdir())) == 6
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "hostile"]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.slow
+@pytest.mark.usefixtures("lured")
+def test_hostile_names_are_text_in_mlflow(
+    hostile: Facts, tmp_path: Path, offline: list[Any]
+) -> None:
+    mlflow = pytest.importorskip("mlflow", reason="needs the extra [mlflow].")
+    export(hostile, "mlflow", tmp_path / "out")
+    assert not offline
+    client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{tmp_path}/out/mlflow.db")
+    experiment = client.get_experiment_by_name("hostile")
+    tags = [run.data.tags for run in client.search_runs([experiment.experiment_id])]
+    assert len(tags) == 6
+    assert "\x1b" not in str(tags)
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -68,6 +68,12 @@ def test_rows_of_many_slots_mix():
     assert use["training"][5] == pytest.approx(2 / (4 * ROWS))
 
 
+def test_an_instant_at_the_very_end_does_no_harm():
+    bars = [Bar(TRIAL, ("a:0",), 16.0, 16.0, "lost"), Bar(TRIAL, ("a:0",), 0.0, 16.0, "training")]
+    picture, _ = paint(chart(bars, ["a:0"]), COLOURS)
+    assert picture[0, -1] == pytest.approx(_rgb(COLOURS["gin"]))
+
+
 SIZES = [2, 200, *(pytest.param(size, marks=pytest.mark.slow) for size in (1, 24, 75_264))]
 
 

@@ -22,6 +22,8 @@ from hydragnn_hpo.report.importance import (
     ped_anova,
 )
 from hydragnn_hpo.report.observations import Target, TrialObservation, list_targets, observe_trials
+from hydragnn_hpo.report.page_blocks import Doubtful
+from hydragnn_hpo.report.sections import importance as section
 from hydragnn_hpo.report.surrogate import draw_uniform
 
 MAE, FAILURE = Target("mae", "objective"), Target("failure", "P(failure)", log=False)
@@ -291,3 +293,17 @@ def test_a_picture_of_all_that_can_be(tmp_path):
     assert height > 3 * 200
     draw_importance([importance(), importance("too few", None), nothing], out)
     assert out.read_bytes() == drawn
+
+
+def test_what_cannot_be_trusted_is_pale_in_the_picture_and_greyed_out_on_the_page(tmp_path):
+    blue, found = np.array([0x00, 0x72, 0xB2]) / 255, []  # of the first series at full strength
+    for doubt in (None, "too few"):
+        draw_importance([importance(doubt)], tmp_path / "x.png")
+        picture = imread(tmp_path / "x.png")[..., :3]
+        found.append(np.sum(np.all(np.abs(picture - blue) < 0.02, axis=-1)))
+    assert found[0] > 1000
+    assert found[1] == 0
+    assert not any(isinstance(block, Doubtful) for block in section._blocks(importance()))
+    (grey,) = section._blocks(importance("too few"))
+    assert isinstance(grey, Doubtful)
+    assert [block.key for block in grey.blocks] == ["mae.bars", "mae.swarm", "mae"]

@@ -1,5 +1,7 @@
 """The headline is that of the raw lines; every other number is that of the room it comes from."""
 
+import itertools
+import statistics
 from html.parser import HTMLParser
 
 import pytest
@@ -87,21 +89,16 @@ def assert_of_rooms(run, shown):
             "coverage90": told["coverage90"],
         }
         assert row == pytest.approx(wanted | ({"published": 0.07} if name == "gap" else {}))
-    for member in facts.ensemble["members"] if heads else ():
-        row = f"members.members.{member['trial']}"
-        assert shown[f"{row}.weight"] == pytest.approx(member["weight"])
-        for name in heads:
-            assert shown[f"{row}.val_mae.{name}"] == pytest.approx(member["val_mae"][name])
+    if heads:
+        assert_of_members(events_of(run.path), facts.ensemble, shown)
     total = facts.losses.slot_seconds
     assert shown["losses.slot_time"] == pytest.approx(total / size_of(total))
     assert shown["losses.largest"] == max(s for c, s in shares.items() if c != "training")
-    for name, seen in facts.ensemble["diversity"].items() if heads else ():
-        row, error = f"members.alike.{name}", seen["mean_member_mse"]
-        assert shown[f"{row}.ambiguity"] == pytest.approx(error - seen["mse"])
-        assert shown[f"{row}.gained"] == pytest.approx(1.0 - seen["mse"] / error)
     rows = observe_trials(facts)
     targets = list_targets(rows, facts.config.search.objective)
     found = analyse_importance(facts.config, rows, next(t for t in targets if t.key == "cost"))
+    assert shown["importance.trust.cost.trials"] == found.trials
+    assert shown["importance.trust.cost.r2"] == pytest.approx(found.skill)
     for name, effect in found.effects.items():
         row = {
             k.split(".")[-1]: v
@@ -109,6 +106,34 @@ def assert_of_rooms(run, shown):
             if k.startswith(f"importance.cost.{name}.")
         }
         assert row == pytest.approx({figure: getattr(effect, figure) for figure in row})
+
+
+def assert_of_members(events, table, shown):
+    """Compare members with the journal, and what they gain with the matrix of their errors."""
+    sizes = {e["trial"]: e["parameters"] for e in events if e.get("parameters")}
+    sel = {one["trial"]: one["sel_mae"] for one in table["candidates"]}
+    for member in table["members"]:
+        name, row = member["trial"], f"members.members.{member['trial']}"
+        assert shown[f"{row}.weight"] == pytest.approx(member["weight"])
+        assert shown[f"{row}.parameters"] == sizes[name]
+        assert shown[f"{row}.objective"] == pytest.approx(member["objective"])
+        for head in table["heads"]:
+            assert shown[f"{row}.val_mae.{head}"] == pytest.approx(member["val_mae"][head])
+            assert shown[f"{row}.sel_mae.{head}"] == pytest.approx(sel[name][head])
+    for head, seen in table["diversity"].items():
+        row, error = f"members.alike.{head}", seen["mean_member_mse"]
+        pairs = itertools.permutations(range(len(seen["members"])), 2)
+        mean = statistics.fmean(seen["correlation"][a][b] for a, b in pairs)
+        assert shown[f"{row}.mean_correlation"] == pytest.approx(mean)
+        assert shown[f"{row}.member_rmse"] == pytest.approx(error**0.5)
+        assert shown[f"{row}.rmse"] == pytest.approx(seen["mse"] ** 0.5)
+        assert shown[f"{row}.ambiguity"] == pytest.approx(error - seen["mse"])
+        assert shown[f"{row}.gained"] == pytest.approx(1.0 - seen["mse"] / error)
+    for method, split in itertools.product(table["by_size"], ("sel", "test")):
+        for size in table["by_size"][method]:
+            for head, error in (size[f"{split}_mae"] or {}).items():
+                key = f"members.by_size.{size['members']}.{method}_{split}.{head}"
+                assert shown[key] == pytest.approx(error)
 
 
 @pytest.mark.parametrize("wishes", WISHES.values(), ids=WISHES)

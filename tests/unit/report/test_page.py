@@ -140,6 +140,11 @@ def test_what_is_not_known_has_no_value_and_no_unit():
     assert "&ndash;" in html
 
 
+def test_what_is_doubtful_says_why_and_keeps_its_content():
+    html = render_section(Section("s", "S", "", (Doubtful("too few", (Text("inside"),)),))).html
+    assert re.search(r'class="doubtful"><p class="why">too few</p><div><p>inside</p>', html)
+
+
 # -- encoding ------------------------------------------------------------------------
 
 

@@ -41,6 +41,13 @@ def test_a_sample_keeps_both_ends_and_no_row_twice() -> None:
     assert sorted(sample_evenly(truth[:1500], 1500).tolist()) == list(range(1500))
 
 
+def test_one_row_is_drawn(run: Path) -> None:
+    path = run / "report" / "test_predictions.safetensors"
+    save_file({name: rows[:1].copy() for name, rows in load_file(path).items()}, path)
+    draw_parity(run, run / "a.png")
+    assert (run / "a.png").exists()
+
+
 def test_a_run_without_ensemble_is_told_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="has no ensemble yet"):
         draw_parity(tmp_path, tmp_path / "parity.png")

@@ -15,7 +15,7 @@ from hydragnn_hpo.config.search_config import ParameterConfig
 from hydragnn_hpo.layout import RunDir
 from hydragnn_hpo.report.charts import is_wide
 from hydragnn_hpo.report.facts import Facts, read_facts
-from hydragnn_hpo.report.page_blocks import Block, Doubtful, Figure, Section
+from hydragnn_hpo.report.page_blocks import Block, Doubtful, Figure, Section, Table
 from hydragnn_hpo.report.sections import SECTIONS, parallel
 from hydragnn_hpo.report.sections.parallel import parameter_axis, round_ticks
 from hydragnn_hpo.report.sections.pareto import collect_costs, pareto_places, read_latencies
@@ -132,6 +132,49 @@ def test_the_front_is_that_of_the_eye() -> None:
     cost_score = [(4.0, 1.0), (1.0, 3.0), (3.0, 2.0), (2.0, 2.0), (5.0, 1.0), (2.0, 2.0)]
     assert pareto_places(cost_score) == [1, 3, 5, 0]  # cheapest first; the twins b stand together
     assert pareto_places([]) == []
+
+
+def test_of_many_points_the_front_is_what_comparing_all_pairs_finds() -> None:
+    rng = np.random.default_rng(2)
+    points = [tuple(p) for p in rng.integers(0, 40, (400, 2)).astype(float).tolist()]
+    slow = {
+        k
+        for k, (c, s) in enumerate(points)
+        if not any(d <= c and t <= s and (d, t) != (c, s) for d, t in points)
+    }
+    assert set(pareto_places(points)) == slow
+
+
+def test_tables_of_the_best_and_of_the_fronts_by_hand(tmp_path: Path) -> None:
+    """t1 went further than t0; t2 is worse and larger than t0, and held its slot for less time."""
+    events = [at(0, "opened", units={}, slots=["a:0", "b:0", "c:0"])]
+    scores, sizes = (0.4, 0.5, 0.6), (7, 5, 9)
+    for number, host in enumerate("abc"):
+        name = f"t{number}"
+        values = {"model.features": 3 + number}
+        events += [at(0, "proposed", name, values=values, until=4), placed(1, name, f"{host}:0")]
+    for number, seconds in enumerate((20, 30, 10)):
+        told = {"parameters": sizes[number], "reached": 4}
+        events += [ended(1 + seconds, f"t{number}", "stopped", scores[number], **told)]
+    events += [at(40, "promoted", trials=["t1"], until=8, last=True)]
+    events += [placed(40, "t1", "b:0", until=8, attempt=2)]
+    events += [ended(45, "t1", "completed", 0.5, attempt=2, parameters=5, reached=8)]
+    facts = facts_of(tmp_path, sorted(events, key=lambda event: event["time"]))
+    parallel_section, pareto = (SECTIONS[key](facts) for key in ("parallel", "pareto"))
+    assert parallel_section is not None
+    assert pareto is not None
+    assert blocks(parallel_section, Table)["best"].rows == (
+        ("t1", 0.5, 8, 4), ("t0", 0.4, 4, 3), ("t2", 0.6, 4, 5),
+    )  # fmt: skip
+    fronts = blocks(pareto, Table)["fronts"]
+    keys = [column.key for column in fronts.columns]
+    found = [dict(zip(keys, row, strict=True)) for row in fronts.rows]
+    wanted = ("trial", "objective", "parameters", "slot_seconds", "on")
+    assert [tuple(row[key] for key in wanted) for row in found] == [
+        ("t0", 0.4, 7.0, 20.0, "parameters, training cost"),
+        ("t1", 0.5, 5.0, 35.0, "parameters"),
+        ("t2", 0.6, 9.0, 10.0, "training cost"),
+    ]
 
 
 def test_latency_is_the_median_epoch_of_the_last_attempt_on_one_rank(tmp_path: Path) -> None:

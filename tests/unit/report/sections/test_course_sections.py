@@ -5,6 +5,7 @@ import hashlib
 import pytest
 from unit.report.tiny_run import at, ended, facts_of, placed, trained
 
+from hydragnn_hpo.layout import RunDir
 from hydragnn_hpo.report.charts import cost_unit, time_unit
 from hydragnn_hpo.report.page_blocks import Code, Table, Text
 from hydragnn_hpo.report.sections import costs, failures, headline, progress, provenance
@@ -89,6 +90,11 @@ def test_failures_show_the_last_lines_of_the_log_or_the_message(tmp_path):
     assert lines[0] == "line 99992"
     assert len(lines[7]) == failures.WIDTH
     assert len(lines) == 10
+
+
+def test_a_name_that_a_shell_would_obey_is_quoted():
+    said = failures.retry_command(RunDir("a b").path, "t1; rm -rf $HOME")
+    assert said == "hydragnn-hpo retry 'a b' 't1; rm -rf $HOME'"
 
 
 def test_failures_are_counted(tmp_path):
