@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+import torch
 
 from hydragnn_hpo.config.convs import CONV_SPECS, search_ranges
 from hydragnn_hpo.model.convs import CONVS
@@ -10,6 +11,7 @@ from hydragnn_hpo.testing import CHECKS, check_conv
 from hydragnn_hpo.testing.check_report import Measurement
 from hydragnn_hpo.testing.conv_suite import run_check
 from hydragnn_hpo.testing.conv_under_test import make_conv_under_test
+from hydragnn_hpo.testing.sample_structures import batch_structures, molecule_and_crystal
 
 SLOW = {"compile", "export"}
 COMPILED = ("schnet", "painn")
@@ -43,6 +45,20 @@ def test_only_a_named_flag_leaves_a_check_out(subject):
         for name, check in CHECKS.items()
     }
     assert {name for name, result in results.items() if result == "left out"} == expected
+
+
+def test_slopes_are_the_same_whether_or_not_they_are_differentiated_again(subject):
+    """A backward pass that needs no second one takes quicker ways, which no check above sees."""
+    net, batch = subject.build(), batch_structures(molecule_and_crystal())
+    quick, slow = (
+        torch.autograd.grad(
+            sum(values.square().sum() for values in net(batch).values()),
+            list(net.parameters()),
+            create_graph=again,
+        )
+        for again in (False, True)
+    )
+    torch.testing.assert_close(quick, slow, rtol=1e-9, atol=1e-11)
 
 
 def choices():

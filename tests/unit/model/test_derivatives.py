@@ -53,6 +53,32 @@ def test_molecules_have_no_stress(make):
     assert found["forces"].shape == (10, 3)
 
 
+def test_answers_keep_no_graph_where_no_gradient_is_wanted(make):
+    net, batch = make.net(HEADS), make.batch(make.graph(*make.atoms(5)))
+    with torch.no_grad():
+        found = net(batch)
+    assert not any(values.requires_grad for values in found.values())
+    assert set(net(batch, only=["forces"])) == {"forces"}
+
+
+def test_a_loss_of_forces_and_stress_has_the_right_slope_by_a_weight(make):
+    net, batch = make.net(HEADS, conv="painn").train(), make.batch(make.graph(*make.atoms(6)))
+    weight = net.trunk.convs[0].filters.maps[1].weight
+
+    def loss():
+        found = net(batch)
+        return found["forces"].square().sum() + 30.0 * found["stress"].square().sum()
+
+    (slope,) = torch.autograd.grad(loss(), weight)
+    place = np.unravel_index(int(slope.abs().argmax()), slope.shape)
+    ends = []
+    for step in (1e-5, -2e-5):
+        with torch.no_grad():
+            weight[place] += step
+        ends.append(loss().item())
+    assert (ends[0] - ends[1]) / 2e-5 == pytest.approx(slope[place].item(), rel=1e-6)
+
+
 def test_both_derivatives_of_a_batch_are_those_of_its_graphs(make):
     net = make.net(HEADS)
     graphs = [make.graph(*make.atoms(seed)) for seed in (7, 8, 9)]

@@ -119,6 +119,30 @@ def test_an_element_never_seen_is_finite_and_gets_no_number(number):
     assert net.baselines["charge"].elements[57].item() == 0.0
 
 
+def test_every_element_is_told_apart():
+    torch.manual_seed(0)
+    described = {"charge": target("node", fitted=False)}
+    net = MultiHeadGNN(ModelConfig(conv="schnet", features=8), {"charge": HeadConfig()}, described)
+    found = net(batch_of(list(range(1, 119))))["charge"].flatten().sort().values
+    assert found.diff().min() > 1e-5
+
+
+def test_what_a_head_adds_is_in_the_unit_of_its_target_and_kept_with_the_weights():
+    found = []
+    for factor in (1.0, 1000.0):
+        described = target(fitted=False) | {"mean": 10.0 * factor, "std": 4.0 * factor}
+        torch.manual_seed(0)
+        net = MultiHeadGNN(ModelConfig(conv="egnn"), {"e": HeadConfig()}, {"e": described})
+        found.append(net(batch_of([1, 8], [6]))["e"])
+        assert net.std("e").item() == described["std"]
+    torch.testing.assert_close(found[1], found[0] * 1000.0)
+    assert (found[0] - 10.0).abs().min() > 1e-3
+    net = MultiHeadGNN(ModelConfig(conv="egnn"), {"e": HeadConfig()}, {"e": target()})
+    kept = net.state_dict()
+    assert (kept["baselines.e.mean"], kept["baselines.e.std"]) == (9.0, 3.0)
+    assert kept["baselines.e.elements"].tolist() == BY_NUMBER
+
+
 @pytest.mark.parametrize("name", ["type", "values", "half", "training"])
 def test_a_name_that_torch_keeps_is_told(name):
     with pytest.raises(ConfigError, match=f"head '{name}': torch keeps this name for itself"):

@@ -8,7 +8,7 @@ from bonds import directed_edges
 from scipy.special import eval_legendre
 
 from hydragnn_hpo.config.convs import Dimensions
-from hydragnn_hpo.config.convs.vector import MACEOptions, paths, start
+from hydragnn_hpo.config.convs.vector import MACEOptions, pairs, paths, start
 from hydragnn_hpo.model.convs.mace import MACEConv
 from hydragnn_hpo.model.tensor_product import (
     coupling_coefficients,
@@ -54,6 +54,15 @@ def test_couplings_turn_and_are_scaled(path):
     torch.testing.assert_close(turned, matrix, rtol=0, atol=1e-10)
     rows = matrix.square().sum((1, 2))
     torch.testing.assert_close(rows, torch.ones_like(rows))
+
+
+@pytest.mark.parametrize("path", EVERY)
+def test_pairs_hold_every_product_that_counts(path):
+    """The cost of a product is counted by them."""
+    counts = set(pairs((path,)))
+    entries = torch.from_numpy(coupling_coefficients(*path)).abs().amax(0).nonzero().tolist()
+    assert {(start(path[0]) + a, start(path[1]) + b) for a, b in entries} <= counts
+    assert {(min(p), max(p)) for p in counts} == set(pairs((path,), same=True))
 
 
 def slow_products(conv, scalars, single):

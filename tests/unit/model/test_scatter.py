@@ -9,6 +9,7 @@ from hydragnn_hpo.model.convs.et import attention_sum, edge_scores
 from hydragnn_hpo.model.convs.painn import vector_messages_sum
 from hydragnn_hpo.model.scatter import segment_max, segment_min
 from hydragnn_hpo.model.tensor_product import coupled_sum
+from hydragnn_hpo.model.triplets import sort_triplet_weights, triplet_sum
 
 NODES, FEATURES, COMPONENTS, HEADS = 5, 2, 3, 2
 BONDS = [(0, 1), (2, 0), (0, 3), (1, 3), (2, 2), (2, 2), (0, 1)]
@@ -102,6 +103,31 @@ def looped_arrows(messages, directions, vectors, filters, links):
     return heard + looped_filtered(vectors, filters, links)
 
 
+def looped_coupled(values, filters, mixing, links):
+    out = [values.new_zeros(mixing.shape[1], FEATURES) for _ in range(NODES)]
+    for edge, (sender, receiver) in edges_of(links):
+        mixed = mixing[edge] @ values[sender]
+        out[receiver] = out[receiver] + mixed * row(edge, filters)
+    return torch.stack(out)
+
+
+def sorted_by_receiver(links):
+    ends = (end[links.by_receiver] for end in (links.sender, links.receiver))
+    return scatter.build_links(*ends, NODES)
+
+
+def summed_triplets(values, weights, links):
+    """Sum with nodes in the role of edges, and edges in that of triplets."""
+    return triplet_sum(values, sort_triplet_weights(sorted_by_receiver(links), weights))
+
+
+def looped_triplets(values, weights, links):
+    out = [torch.zeros_like(values[0, 0]) for _ in range(NODES)]
+    for triplet, (first, second) in edges_of(sorted_by_receiver(links)):
+        out[second] = out[second] + weights[triplet] @ values[:, first]
+    return torch.stack(out)
+
+
 SCALARS, VECTORS = (NODES, FEATURES), (NODES, COMPONENTS, FEATURES)
 BY_PAIR, BY_EDGE = "one row per pair", "one row per edge"
 SUMS = {
@@ -156,14 +182,33 @@ SUMS = {
         looped_arrows,
         ((BY_EDGE, FEATURES), (BY_EDGE, 3), (NODES, 3, FEATURES), (BY_PAIR, FEATURES)),
     ),
-    # What these three give is seen in the layers that use them.
+    "coupled": (
+        coupled_sum,
+        looped_coupled,
+        (VECTORS, (BY_PAIR, FEATURES), (BY_EDGE, 5, COMPONENTS)),
+    ),
+    "coupled to fewer": (
+        coupled_sum,
+        looped_coupled,
+        (VECTORS, (BY_PAIR, FEATURES), (BY_EDGE, 2, COMPONENTS)),
+    ),
+    "coupled scalars": (
+        coupled_sum,
+        looped_coupled,
+        ((NODES, 1, FEATURES), (BY_PAIR, FEATURES), (BY_EDGE, 1, 1)),
+    ),
+    "triplets": (
+        summed_triplets,
+        looped_triplets,
+        ((COMPONENTS, NODES, FEATURES), (BY_EDGE, COMPONENTS)),
+    ),
+    # What these two give is seen in the layer that uses them.
     "scores": (
         lambda *given: edge_scores(*given, HEADS),
         None,
         (SCALARS, SCALARS, (BY_PAIR, FEATURES)),
     ),
     "attended": (attention_sum, None, (SCALARS, (BY_PAIR, FEATURES), (BY_EDGE, HEADS))),
-    "coupled": (coupled_sum, None, (VECTORS, (BY_PAIR, FEATURES), (BY_EDGE, 5, COMPONENTS))),
 }
 
 

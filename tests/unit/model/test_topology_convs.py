@@ -50,12 +50,14 @@ def neighbours(edges, node):
 
 
 def check(layer, edges, one_node):
-    """Compare a layer with a function of one node; give what the layer gives."""
+    """Compare a layer with a function of one node, with and without the state of a layer before."""
     scalars = scalars_of(edges)
-    found, _ = layer(scalars, None, edges)
+    found, state = layer(scalars, None, edges)
     expected = [one_node(scalars, i, neighbours(edges, i)) for i in range(edges.num_nodes)]
     torch.testing.assert_close(found, torch.stack(expected))
-    return found
+    again, kept = layer(scalars, state, edges)
+    assert torch.equal(again, found)
+    assert kept is state
 
 
 @pytest.fixture(params=[True, False], ids=["paired", "unpaired"])

@@ -99,6 +99,17 @@ class SkipsWithoutNodes(Sound):
         return super().forward(scalars, state, edges)
 
 
+@breaks("empty batch")
+class LearnsFromNothing(Sound):
+    """Its bias has a gradient although no node does: the sum of no rows is taken as 1."""
+
+    def forward(self, scalars, state, edges):
+        change, _ = super().forward(scalars, state, edges)
+        if len(scalars) == 0:
+            self.out.bias.register_hook(lambda slope: slope + 1.0)
+        return change, None
+
+
 @breaks("float32")
 class RoundsToHalf(Sound):
     def forward(self, scalars, state, edges):
@@ -179,6 +190,20 @@ class MixesGraphs(Sound):
     def gathered(self, scalars, edges):
         found = super().gathered(scalars, edges)
         return found + found.sum(0) / max(len(found), 1)
+
+
+@breaks("batch")
+class HasBatchNorm(Sound):
+    """In evaluation mode it would pass (Law 1)."""
+
+    def __init__(self, dimensions, options):
+        super().__init__(dimensions, options)
+        self.norm = nn.BatchNorm1d(dimensions.features, momentum=None)
+
+    def gathered(self, scalars, edges):
+        found = super().gathered(scalars, edges)
+        unused = 0 * (self.norm.weight + self.norm.bias)
+        return self.norm(found) if len(found) > 1 else found + unused
 
 
 @breaks("supercell")

@@ -327,3 +327,17 @@ def test_average_against_a_slow_loop():
         live = [step + 1.0, -float(step)]
         expected = [keep * e + (1 - keep) * v for e, v in zip(expected, live, strict=True)]
     assert average.mean["weight"][0].tolist() == pytest.approx(expected, rel=1e-14)
+
+
+def test_swap_shows_the_average_and_a_second_swap_undoes_it():
+    model = nn.Linear(3, 2)
+    average = AveragedWeights(model, 0.9)
+    with torch.no_grad():
+        model.bias.add_(1.0)
+    average.update(5)
+    live, mean = model.bias.detach().clone(), average.mean["bias"].clone()
+    assert not torch.equal(live, mean)
+    for shown, kept in ((mean, live), (live, mean)):
+        average.swap()
+        assert torch.equal(model.bias, shown)
+        assert torch.equal(average.mean["bias"], kept)

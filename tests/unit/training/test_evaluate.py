@@ -40,6 +40,14 @@ def test_predictions_are_in_the_order_asked_for(trainer, monkeypatch, edges_per_
         np.testing.assert_allclose(found[name], values, rtol=0, atol=1e-13)
 
 
+def test_pieces_hold_every_graph_once_and_stay_small(trainer, monkeypatch):
+    monkeypatch.setattr(evaluate, "EDGES_PER_BATCH", 25)
+    indices, edges = np.arange(40)[::-1].copy(), trainer.graphs.num_edges()
+    pieces = [piece.graph_index.tolist() for piece in trainer.feed.share_in_batches(indices)]
+    assert sum(pieces, []) == indices.tolist()
+    assert max(edges[piece].sum() for piece in pieces) <= 25 + edges.max()
+
+
 def test_no_graphs_no_predictions(trainer):
     nothing = np.array([], dtype=np.int64)
     found = predict_split(trainer.model, trainer.feed, nothing)

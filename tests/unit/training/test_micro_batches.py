@@ -12,6 +12,7 @@ from hydragnn_hpo.files import write_json
 from hydragnn_hpo.training import stepper as stepping
 from hydragnn_hpo.training.memory import CPU_IS_FULL
 from hydragnn_hpo.training.micro_batches import MicroBatches, read_known_pieces
+from hydragnn_hpo.training.trainer import Trainer
 
 from .conftest import difference, epochs, go
 
@@ -78,10 +79,14 @@ def test_accumulation_never_changes_the_mathematics(train, pieces):
 
 
 @pytest.mark.parametrize("error", FULL.values(), ids=FULL)
-@pytest.mark.parametrize("of", ["forward", "backward"])
-def test_a_step_that_does_not_fit_is_taken_again_in_more_pieces(train, full_at, error, of):
+@pytest.mark.parametrize(("of", "depth"), [("forward", 0), ("backward", 0), ("backward", 2)])
+def test_a_step_that_does_not_fit_is_taken_again_in_more_pieces(
+    train, full_at, monkeypatch, error, of, depth
+):
+    """Also where batches were made ahead for fewer pieces: they are cut again."""
     undisturbed = train()
     undisturbed.run(2, go)
+    monkeypatch.setattr(Trainer, "prefetch_depth", lambda _: depth)
     trainer = train()
     made = full_at({2, 4}, error, of=of)  # in the third step, and in the second piece of it again
     trainer.run(2, go)

@@ -185,6 +185,30 @@ def test_a_head_without_any_validation_target_is_refused(train, columns):
         train(columns=replace(columns, masks=masks))
 
 
+def test_counts_are_components_that_a_graph_has(train, columns):
+    counts = train(conv="painn", heads={"energy": {}, "charge": {}, "push": {}}).counts
+    nodes = columns.num_nodes()
+    assert counts["energy"].tolist() == [int(graph % 5 != 0) for graph in range(len(nodes))]
+    assert counts["charge"].tolist() == [sum(i % 3 != 0 for i in range(n)) for n in nodes]
+    assert counts["push"].tolist() == (3 * nodes).tolist()
+
+
+def test_the_seed_of_the_trial_and_nothing_else_decides_weights_and_order(train):
+    torch.manual_seed(99)
+    one = train(seed=4)
+    torch.manual_seed(1)
+    same, other = train(seed=4), train(seed=5)
+    assert torch.equal(weights(one), weights(same))
+    assert not torch.equal(weights(one), weights(other))
+    assert [each.tolist() for each in one.order.steps(0)] != [
+        each.tolist() for each in other.order.steps(0)
+    ]
+    one.run(2, go)
+    torch.rand(3)  # a training draws nothing from torch's global generator
+    same.run(2, go)
+    assert torch.equal(weights(one), weights(same))
+
+
 @pytest.fixture
 def taught(train, tmp_path):
     """A trained trial's checkpoint, and its trunk."""
