@@ -5,13 +5,15 @@ a start costs what a campaign's zygote needs, not seconds of imports.
 
 A task: ``trial`` (directory), ``attempt``, ``world``; ``environment`` of the ranks; ``kill``:
 ``{"rank", "step"}``, where a rank kills itself in the middle of a step, or with ``"writing"`` in
-the middle of writing the next checkpoint; ``full``: a step from which on no checkpoint finds
+the middle of writing the next checkpoint, or ``{"rank", "calling"}``, where it calls a function of
+a module of ``training`` for the first time; ``full``: a step from which on no checkpoint finds
 room; ``sees``: ``{"rank", "file"}``, what one rank finds in place of the last checkpoint;
 ``term``: a step before which every rank is asked to end; ``end``: one with which the allocation
 comes to its end.
 """
 
 import errno
+import functools
 import importlib
 import json
 import os
@@ -32,6 +34,7 @@ from hydragnn_hpo.training.stepper import Stepper
 from hydragnn_hpo.walltime import WallTime
 
 DEADLINE = 300.0
+ROOM = "hydragnn_hpo.training"
 
 
 def killed_in(step):
@@ -95,6 +98,14 @@ def killed_writing(step):
     on_save(lambda at: wanted.append(at) if at >= step else None)
 
 
+def killed_calling(name):
+    """Let this process be killed where it first calls a function, such as ``trial.load_trial``."""
+    *path, last = name.split(".")
+    owner = functools.reduce(getattr, path[1:], importlib.import_module(f"{ROOM}.{path[0]}"))
+    assert hasattr(owner, last), name
+    setattr(owner, last, lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL))
+
+
 def full_from(step):
     """Let the disk of this rank be full for checkpoints from a step on."""
     wanted, real = [], os.fsync
@@ -139,7 +150,10 @@ def run(task, rank):
     ddp.SYNC_SECONDS = task.get("look_seconds", ddp.SYNC_SECONDS)
     kill = task.get("kill")
     if kill and kill["rank"] == rank:
-        (killed_writing if kill.get("writing") else killed_in)(kill["step"])
+        if "calling" in kill:
+            killed_calling(kill["calling"])
+        else:
+            (killed_writing if kill.get("writing") else killed_in)(kill["step"])
     if task.get("full", {}).get("rank") == rank:
         full_from(task["full"]["step"])
     if task.get("sees", {}).get("rank") == rank:

@@ -15,8 +15,9 @@ from comparing import assert_same_store
 from processes import is_alive
 
 from hydragnn_hpo.data import convert_pieces
-from hydragnn_hpo.data.store_builder import BuildProgress, build_store
+from hydragnn_hpo.data.store_builder import BuildProgress, build_store, find_communicator
 from hydragnn_hpo.data.store_index import read_index
+from hydragnn_hpo.errors import ConfigError
 
 MPIEXEC = Path(sys.executable).with_name("mpiexec")
 SECONDS = 400.0
@@ -150,6 +151,16 @@ def test_the_command_speaks_once_for_all_ranks(two_files, card: str, code: int, 
     both = done.stdout + done.stderr
     assert both.count(says) == 1, both
     assert "Traceback" not in both
+
+
+def test_a_process_alone_leaves_mpi_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On many login hosts MPI ends the process that begins it."""
+    monkeypatch.delitem(sys.modules, "mpi4py", raising=False)
+    assert find_communicator({"PMI_SIZE": "1"}) is None
+    assert "mpi4py" not in sys.modules
+    monkeypatch.setitem(sys.modules, "mpi4py", None)
+    with pytest.raises(ConfigError, match="one of several MPI ranks, but mpi4py cannot be"):
+        find_communicator({"PMI_SIZE": "2"})
 
 
 def children(pid: int) -> list[int]:

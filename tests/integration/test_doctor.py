@@ -6,7 +6,10 @@ import os
 import pytest
 from virtual_slurm import VirtualSlurm, missing
 
+from hydragnn_hpo.config.machine import find_profile
+from hydragnn_hpo.launching import doctor
 from hydragnn_hpo.launching.excluded_hosts import read_excluded
+from hydragnn_hpo.launching.host_probe import HostFacts, NetworkFacts
 
 pytestmark = pytest.mark.slow
 
@@ -57,6 +60,19 @@ def test_a_laptop_loses_nothing(hpo):
     assert {name: set(found[name].values()) for name in well} == {name: {"ok"} for name in well}
     assert set(found["shared rename"]) == set(found["scratch"]) == {host}
     assert list(hpo.folder.iterdir()) == [], "nothing is left behind"
+
+
+def test_a_login_host_is_not_taken_for_a_host_of_the_machine(tmp_path, monkeypatch):
+    answers = doctor.Answers({"login1": HostFacts("login1", 0.0, network=NetworkFacts({}, ()))})
+    monkeypatch.setattr(doctor, "_probe_hosts", lambda *_: answers)
+    for kind, judged in (("here", False), ("slurm", True)):
+        hosts = doctor.JobHosts(kind, ("login1",))
+        found = doctor.examine_hosts(
+            find_profile("frontier"), hosts, folder=tmp_path, environment={}
+        )
+        checks = {finding.check: finding.state for finding in found}
+        assert ("fabric interfaces" in checks) == judged
+        assert checks.get("hosts of frontier") == (None if judged else "unknown")
 
 
 @pytest.fixture

@@ -75,6 +75,20 @@ def test_a_shipped_card_still_goes_to_standard_output(data, hpo):
     assert load_config(data / "mine.toml", CampaignConfig).search.trials >= 8
 
 
+def test_what_stands_in_a_file_gives_no_orders_to_the_terminal(data, hpo):
+    lines = ["smiles,[red]gap[/red],\x1b[2Jsame"]
+    lines += [f"{'C' * (1 + n % 6)}O,{n * n % 7},1.5" for n in range(12)]
+    (data / "[bold]x\x1b[2J.csv").write_text("\n".join(lines))
+    said = hpo.here("init", "[bold]x\x1b[2J.csv")
+    assert said.code == 0, said.err
+    assert "[bold]x\\x1b[2J.csv: 12 structures" in said.out
+    assert "\x1b" not in said.out
+    (card,) = (path for path in data.glob("*.toml") if "search" not in path.name)
+    assert card.name.isascii()
+    assert card.name.isprintable()
+    assert tomllib.loads(card.read_text())["targets"]["red_gap_red"]
+
+
 @pytest.mark.slow
 def test_two_commands_lead_from_an_unknown_file_to_error_bars(data, hpo):
     said = hpo.here("init", "my chains.extxyz", "--minutes", "1", "--conv", "schnet")

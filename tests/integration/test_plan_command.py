@@ -40,6 +40,13 @@ def test_every_machine_that_ships_can_be_planned_for(hpo, campaign, machine):
     assert forecast["host_hours"] == pytest.approx(forecast["hosts"] * forecast["makespan"] / 3600)
 
 
+def test_failures_cost_something(hpo, campaign):
+    wish = ("--machine", "generic-slurm", "--hosts", "8", "--slots", "8", "--failures", "0.5")
+    forecast = hpo.json("plan", campaign, *wish, "--structures", "3000000")["forecast"]
+    assert forecast["failed_hosts"] > 0
+    assert forecast["shares"]["failures"] > 0.0
+
+
 def test_slots_of_a_machine_that_nobody_described_must_be_given(hpo, campaign):
     hpo.refused(
         *("plan", campaign, "--machine", "generic-slurm", "--hosts", "8", "--structures", "500"),

@@ -12,14 +12,17 @@ from pathlib import Path
 import pytest
 from playing import SECONDS, Play
 from processes import is_alive as alive
-from processes import named_so, until
+from processes import named_so, send, until
 from ray_cluster import STORE, RayCluster, make_token
 
 from hydragnn_hpo.config.campaign_config import MachineConfig
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.launching.process_control import (
+    HOST,
     end_tagged,
     find_orphans,
+    find_tagged,
+    host_tag,
     run_tag,
 )
 from hydragnn_hpo.launching.transports import ray
@@ -136,18 +139,43 @@ def refused_at_once(cluster, folder):
         RayBackend(machine, run_dir=folder, environment=cluster.environment)
 
 
-def test_a_killed_raylet_loses_its_host_and_a_new_host_is_used(open_play, ray_cluster):
+def test_a_raylet_that_is_killed_or_hangs_loses_its_host_and_a_new_host_is_used(
+    open_play, ray_cluster
+):
+    """Of one that hangs, agent and all, Ray would say nothing for a minute: its lease decides."""
     play = open_play(4)
     slots = play.backend.slots
-    host = slots[2].host
+    host, hung = slots[2].host, slots[-1].host
     job = play.start("sleep", [slots[0], slots[2]])
-    pids = play.pids()
+    play.start("sleep", slots[-2:], "hangs")
+    pids, hanging = play.pids(), play.pids("hangs")
+    tag = host_tag(run_tag(play.folder), hung)
+    still = [ray_cluster.raylets[hung], *named_so(find_tagged(HOST, tag), "hpo-agent")]
+    assert len(still) == 2
 
+    send(still, signal.SIGSTOP)
+    try:
+        is_replaced(play, ray_cluster, host, job, pids)
+        play.wait("host_lost", count=2)
+    finally:
+        send(still, signal.SIGCONT)  # whoever has taken its place may have ended the agent
+
+    lost = {event.data["host"]: event.data["reason"] for event in play.told("host_lost")}
+    assert lost.keys() == {host, hung}
+    assert lost[hung].endswith("and its lease has expired")
+    assert len(play.told("ended", "hangs")) == 1
+    assert not any(map(alive, hanging))
+    play.wait("host_joined", count=6)
+    play.works("again", slots[-2:])
+
+
+def is_replaced(play, ray_cluster, host, job, pids):
+    """See that a killed raylet ends a job, and that a new one in its place is used."""
     ray_cluster.kill(host)
 
     assert play.wait("ended", job.id)["codes"][1] == -9
     assert not any(map(alive, pids))
-    assert play.wait("host_lost")["host"] == host
+    play.until(lambda: host in {e.data["host"] for e in play.told("host_lost")}, "its loss")
     assert host not in {slot.host for slot in play.backend.slots}
     play.works("meanwhile")
     new = ray_cluster.add()

@@ -173,6 +173,29 @@ def test_killed_at_a_step_and_resumed_equals_unbroken_in_every_bit(ranks, trial,
     same_bits(whole, cut)
 
 
+MOMENTS = (
+    *("trainer.Trainer._validate", "trial.load_trial", "trainer.Trainer.run"),
+    *("trial.predict_split", "trial.write_json"),
+)
+"""What is called when a rank is killed, attempt by attempt; the last is the result, of rank 0."""
+
+
+def test_killed_between_its_steps_and_resumed_equals_unbroken_in_every_bit(ranks, trial):
+    """Also again and again without a new checkpoint: the one before stays until there is one."""
+    cut, whole = trial("cut"), ranks.whole(trial, 2, conv="painn")
+    for number, moment in enumerate(MOMENTS):
+        kill = {"rank": number % 2, "calling": moment}
+        found = ranks(cut, 2, kill=kill, look_seconds=0.0)
+        assert sorted(found["codes"]) == [-signal.SIGKILL, PEER_LOST], (moment, found)
+        told = read_outcome(EndedAttempt(found["folder"], found["codes"]))
+        assert (told["outcome"], told["reason"]) == ("interrupted", "host_lost")
+    ranks.done(cut, 2)
+    began = [ready_of(folder)["step"] for folder in sorted((cut / "attempts").iterdir())[2:]]
+    assert began[0] > 0
+    assert began == [began[0]] * 2 + [EPOCHS * STEPS] * 2, "nothing was trained twice"
+    same_bits(whole, cut)
+
+
 def test_dropout_does_something(ranks, trial):
     one, other = (ranks.whole(trial, n, conv="dropping_convs:Dropping") for n in (1, 2))
     assert farthest(weights_of(one), weights_of(other)) > 1e-4, "other ranks draw otherwise"
