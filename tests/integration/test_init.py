@@ -81,7 +81,7 @@ def test_what_stands_in_a_file_gives_no_orders_to_the_terminal(data, hpo):
     (data / "[bold]x\x1b[2J.csv").write_text("\n".join(lines))
     said = hpo.here("init", "[bold]x\x1b[2J.csv")
     assert said.code == 0, said.err
-    assert "[bold]x\\x1b[2J.csv: 12 structures" in said.out
+    assert "[bold]x\\u001b[2J.csv: 12 structures" in said.out
     assert "\x1b" not in said.out
     (card,) = (path for path in data.glob("*.toml") if "search" not in path.name)
     assert card.name.isascii()
