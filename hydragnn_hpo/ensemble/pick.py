@@ -69,8 +69,8 @@ class DiverseSelection:
 def farthest_first(points: np.ndarray, scores: np.ndarray, count: int) -> DiverseSelection:
     """Choose greedily: the highest score first, then the largest score times distance.
 
-    The distance of a point is that to the nearest chosen point. With equal scores this is the greedy
-    k-center cover of the points, whose radius is at most twice the smallest possible.
+    The distance of a point is that to the nearest chosen point. With equal scores this is the
+    greedy k-center cover of the points, whose radius is at most twice the smallest possible.
 
     Args:
         points: descriptors, [M, D].
@@ -89,7 +89,7 @@ def farthest_first(points: np.ndarray, scores: np.ndarray, count: int) -> Divers
         weighted = np.where(np.isinf(nearest), scores, scores * nearest)
         row = int(np.argmax(np.where(available, weighted, -np.inf)))
         rows.append(row)
-        distances.append(float(nearest[row]))  # read before the minimum below includes the row itself
+        distances.append(float(nearest[row]))  # before the row itself is included below
         nearest = np.minimum(nearest, np.linalg.norm(points - points[row], axis=1))
         available[row] = False
         equal = available & (nearest < SAME)
@@ -132,8 +132,8 @@ def compute_descriptors(ensemble: Ensemble, graphs: Sequence[Graph]) -> np.ndarr
     """Return a descriptor of each structure, [M, D]; similar structures have close descriptors.
 
     It is the mean over a structure's atoms of every member's last features, [F], standardized over
-    these structures; all members have the same weight. It does not change when a structure is rotated,
-    translated or repeated as a supercell.
+    these structures; all members have the same weight. It does not change when a structure is
+    rotated, translated or repeated as a supercell.
     """
     rules = ensemble.rules
     columns = columns_of(graphs, {}, {"cutoff": rules.cutoff}, attributes=rules.attributes)
@@ -231,7 +231,7 @@ class PoolCandidate:
     graph: Graph
     """The structure."""
     deviations: dict[str, float]
-    """``HEAD_std`` and ``HEAD_std_epistemic`` in the head's unit, and ``DEVIATION`` if forces rank."""
+    """``HEAD_std`` and ``HEAD_std_epistemic`` in the head's unit, and ``DEVIATION`` for forces."""
     trust: str
     """``ok``, or the reason not to trust the predictions."""
 
@@ -352,7 +352,7 @@ def pick_structures(
 
 @dataclass(frozen=True)
 class Ranking:
-    """How structures of a pool are ranked: by heads, by a forces head, or by the gradient of an energy head."""
+    """How a pool is ranked: by heads, by a forces head, or by the gradient of an energy head."""
 
     ensemble: Ensemble
     """Ensemble that predicts the structures."""

@@ -188,7 +188,8 @@ class Forest:
     """The fitted model of scikit-learn."""
     skill: float
     """Share of the variance that the forest explains in trials that its trees have not seen
-    (out-of-bag R2). For failures, which are 0 or 1, this is the Brier skill score against their base rate."""
+    (out-of-bag R2). For failures, which are 0 or 1, this is the Brier skill score against their
+    base rate."""
 
 
 def fit_forest(rows: Matrix, values: Matrix, *, seed: int) -> Forest:

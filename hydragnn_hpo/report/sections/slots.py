@@ -119,7 +119,7 @@ class Timeline:
         then = "brain" if facts.state.is_searching(facts.config.search.trials) else "tail"
         for event, (_, why, _, _) in zip(reversed(facts.events), reversed(steps), strict=True):
             causes.append(then if why == "open" else why)
-            if event["event"] in ("proposed", "added"):  # idle time before this event was a wait for it
+            if event["event"] in ("proposed", "added"):  # earlier idle time was a wait for it
                 then = "brain" if event["event"] == "proposed" else "tail"
         times, _, here, away = np.array(steps, dtype=object).reshape(-1, 4).T
         return Idle(
