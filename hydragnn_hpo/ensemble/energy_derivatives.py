@@ -74,7 +74,7 @@ def differentiate(
         member: a member with a weight for ``target``.
         batch: G graphs in the member's precision.
         target: the energy head.
-        per_atom: True if the head is an energy per atom; the total energy is differentiated in both cases.
+        per_atom: True if the head is an energy per atom; the total is differentiated in both cases.
 
     Returns:
         The head, [G, 1], in eV or eV/atom; its predicted variance, [G, 1], or None; forces

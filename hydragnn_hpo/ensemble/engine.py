@@ -118,7 +118,7 @@ class Member:
     max_neighbors: int | None = None
     """Maximum number of neighbours of a node; None for no cap."""
     signature: str = ""
-    """Description of what the net computes, without weights and type; members of one signature share
+    """What the net computes, without weights and type, as JSON; members of one signature share
     compiled code and can be stacked. Empty for a user's own conv, whose code is unknown."""
 
     @property

@@ -161,7 +161,7 @@ class ChunkClaims:
     def _renew(self) -> None:
         while not self._exited.wait(self._lease / _BEATS):
             for path in tuple(self._held):
-                with contextlib.suppress(OSError):  # the file server may be back at the next renewal
+                with contextlib.suppress(OSError):  # the server may be back at the next renewal
                     os.utime(path)
 
     def _path(self, name: str, attempt: int) -> Path:

@@ -52,7 +52,7 @@ KINDS = {"application/json": JSON, "text/plain": EXTXYZ, "chemical/x-extxyz": EX
 Triple = Annotated[list[float], Len(3, 3)]
 """A vector of three components."""
 NamedStructures = Iterator[tuple[str, Atoms | DataError]]
-"""Name of each structure, empty if it has none; and the structure, or the reason why it cannot be used."""
+"""Name of each structure, empty if it has none; and the structure, or why it cannot be used."""
 
 _LONGEST_LINE = 10_000
 """Maximum length of an extxyz line: ASE parses comments with regular expressions, which may be very
@@ -551,7 +551,7 @@ class PredictWorker:
         self._thread.start()
 
     def stop(self, seconds: float) -> None:
-        """Let the thread finish waiting requests and end; return after ``seconds`` at the latest."""
+        """End the thread once waiting requests are done; return after ``seconds`` at the latest."""
         self._waiting.put(None)
         self._thread.join(seconds)
 
@@ -576,7 +576,7 @@ class PredictWorker:
             running = batch[-1] is not None
             requests = [request for request in batch if request is not None]
             try:
-                with np.errstate(all="ignore"):  # huge positions overflow; such structures are rejected later
+                with np.errstate(all="ignore"):  # positions of 1e300 are rejected later
                     self.predict(requests)
             except Exception as error:
                 _log(error)
@@ -693,7 +693,7 @@ class PredictWorker:
 
 
 def describe_ensemble(manifest: Manifest) -> EnsembleInfo:
-    """Return the heads and limits of use of an ensemble, and its training data."""
+    """Return the heads, training data and test scores of an ensemble."""
     shown = {"level", "shape", "unit", "description"}
     plain: EnsembleInfo = replace_nonfinite(
         {

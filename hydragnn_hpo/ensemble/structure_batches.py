@@ -398,7 +398,7 @@ class ChunkReader:
 
         Yields:
             Structures, and whether the source ends with this chunk, which is certain at the last
-            batch only. There is at least one batch; it is empty if the source ends before the chunk.
+            batch only. There is at least one batch, empty if the source ends before the chunk.
         """
         source = self.sources[chunk.source]
         if is_store(source.paths[0]):

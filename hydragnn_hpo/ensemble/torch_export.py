@@ -149,9 +149,9 @@ UNTRACEABLE: dict[type[nn.Module], str] = {
 class EnsembleProgram(nn.Module):
     """Mean and spread of one target over all members.
 
-    All members share one edge list. Edges beyond a member's cutoff are redirected to a ghost atom in
-    an extra graph, whose output rows are dropped. Thus no tensor is empty, and no size depends on
-    values, which a traced program could not follow.
+    All members share one edge list. Edges beyond a member's cutoff are redirected to a ghost atom
+    in an extra graph, whose output rows are dropped. Thus no tensor is empty, and no size depends
+    on values, which a traced program could not follow.
     """
 
     def __init__(self, members: Sequence[Member], target: str, head: HeadEntry) -> None:
@@ -238,7 +238,7 @@ class EnsembleProgram(nn.Module):
             given: the inputs, G structures with N atoms.
 
         Returns:
-            ``value``, and ``noise``, ``forces`` and ``stress`` as far as the head has them; in fp64.
+            ``value``, and ``noise``, ``forces`` and ``stress`` if the head has them; in fp64.
         """
         batch = add_ghost_atom(given, member.cutoff, member.dtype)
         graphs, nodes = given.num_graphs, given.numbers.shape[0]
@@ -276,7 +276,7 @@ def add_ghost_atom(given: Batch, cutoff: float, dtype: torch.dtype) -> Batch:
         dtype: type of the member's weights.
 
     Returns:
-        G + 1 structures, N + 1 atoms and E + 2 edges: the last two edges connect the ghost to itself.
+        G + 1 structures, N + 1 atoms and E + 2 edges: the last two join the ghost to itself.
     """
     positions = given.positions.to(dtype)
     sender, receiver = given.edge_index[0], given.edge_index[1]
@@ -483,7 +483,7 @@ def export_program(
         ensemble: ensemble on the CPU, in the precision of the program.
         target: name of the head.
         out: path of ``NAME.pt2``.
-        aot: True compiles the program for this kind of processor (AOTInductor; needs a C++ compiler).
+        aot: True compiles for this kind of processor (AOTInductor; needs a C++ compiler).
 
     Returns:
         The content of ``NAME.json``.

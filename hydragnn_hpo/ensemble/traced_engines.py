@@ -429,7 +429,7 @@ def is_own(path: Path) -> bool:
 
 
 def cache_key(signature: str, tensors: Mapping[str, torch.Tensor]) -> str:
-    """Return the cache key of a net: a hash of everything that determines its code, without weights.
+    """Return the cache key of a net: a hash of all that determines its code, without weights.
 
     Args:
         signature: signature of the net, see ``Member.signature``.

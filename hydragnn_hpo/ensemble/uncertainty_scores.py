@@ -1,8 +1,8 @@
 """Scores of predictions and their uncertainties: proper scores, calibration, ranking, curves.
 
 Each component of a vector counts as one value; all share one sigma. "Raw" is the uncertainty
-without calibration, with Gaussian intervals: sigma^2 = s^2 + v, where s is the spread of the members
-and v the variance that they predict.
+without calibration, with Gaussian intervals: sigma^2 = s^2 + v, where s is the spread of the
+members and v the variance that they predict.
 
 Shapes: R rows that have the target, w components, n = R w values, L levels.
 """
@@ -35,7 +35,7 @@ def gaussian_scores(residual: np.ndarray, sigma: np.ndarray) -> dict[str, float]
 
     Returns:
         ``nll`` mean negative log likelihood, in nats; ``crps`` mean continuous ranked probability
-        score, in the head's unit; ``ence`` expected normalised calibration error; ``area`` between the
+        score, in the unit; ``ence`` expected normalised calibration error; ``area`` between the
         intervals' calibration curve and the diagonal, 0 to 0.5; ``sharpness`` root mean variance,
         in the unit; ``spearman`` rank correlation of |error| and sigma; ``ause`` area between the
         sparsification curve and its oracle, 0 if sigma ranks perfectly.
@@ -286,7 +286,7 @@ def compute_strata_figures(
     Args:
         predicted: one head on labelled structures.
         calibration: calibration of the head.
-        kinds: name of each row's kind of structure, [R]; may differ from the kinds of the calibration.
+        kinds: name of each row's kind of structure, [R]; may differ from the calibration's kinds.
 
     Returns:
         By kind, then by name: ``rows mae rmse crps``, and ``coverage50 width50`` and so on of the

@@ -48,7 +48,7 @@ class CsvWriter(Writer):
         yield from shares
 
     def join(self, shares: Callable[[], Iterator[Share]], out: Path) -> list[Path]:
-        """Write both files, see ``Writer.join``; the main one last: its existence marks the output as complete."""
+        """Write both files, see ``Writer.join``; the main one last, which marks completion."""
         written = []
         if self._node:
             written.append(out.with_suffix(NODES + OutputFormat.CSV))

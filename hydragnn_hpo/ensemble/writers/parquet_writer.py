@@ -94,7 +94,7 @@ class ParquetWriter(Writer):
         arrow, layout, structures = self._arrow, self.layout, rows.structures
         total = len(structures.ids)
         bad = np.isin(np.arange(total), list(structures.errors))
-        where = np.cumsum(~bad) - 1  # row of the prediction; arbitrary for a bad structure, which is masked
+        where = np.cumsum(~bad) - 1  # row of the prediction; arbitrary where masked as bad
         table: dict[str, Column] = {"id": list(structures.ids)}
         for name in layout.names("graph"):
             values = layout.values(name, rows.prediction.heads[name])
