@@ -356,7 +356,7 @@ class Ensemble:
         """Run all members on one batch of graphs.
 
         Args:
-            graphs: with edges up to the ensemble's cutoff.
+            graphs: graphs with edges up to the ensemble's cutoff.
             indices: positions of the graphs of the batch, [G].
             collect: predictions of each member by head; extended, unless None.
 
@@ -484,7 +484,7 @@ def time_engine(engine: Engine, graphs: GraphSet, indices: np.ndarray) -> float:
 
     Args:
         engine: the engine to time; an untimed run comes first, so tracing does not count.
-        graphs: with edges up to the longest cutoff of its members.
+        graphs: graphs with edges up to the longest cutoff of its members.
         indices: positions of the graphs of the batch, [G].
     """
     seconds = []
@@ -539,7 +539,7 @@ class MultiDeviceEngine:
         """Time each member on a batch, and move it to its device.
 
         Args:
-            graphs: with edges up to the ensemble's cutoff.
+            graphs: graphs with edges up to the ensemble's cutoff.
             indices: positions of the graphs of the batch, [G].
 
         Returns:

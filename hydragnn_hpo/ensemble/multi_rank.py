@@ -373,7 +373,7 @@ def predict_on_ranks(
     """Start ranks, replace those that are lost, wait until all chunks are predicted, and join them.
 
     Args:
-        request: what to predict.
+        request: the prediction to run.
         pipeline: pipeline of the request, opened in this process.
         machine: machine on which ranks run.
         report: called with the header of each part, and whether it existed before.
@@ -404,7 +404,7 @@ def _run_ranks(
     """Keep a rank on every slot until no chunk is left.
 
     Args:
-        request: what to predict.
+        request: the prediction to run.
         num_sources: number of sources of the input.
         machine: machine on which ranks run.
         progress: reports parts, and renews the lease.

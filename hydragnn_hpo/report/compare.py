@@ -53,7 +53,7 @@ class WinnerJson(TypedDict):
     epochs: int
     objective: float | None
     val_mae: Mapping[str, float | None]
-    """By head, in the head's unit."""
+    """Validation error by head, in the head's unit."""
     values: Mapping[str, Scalar]
     """Searched values."""
 

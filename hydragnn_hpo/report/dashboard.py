@@ -49,7 +49,7 @@ from hydragnn_hpo.report.sections import SECTIONS, MakeSection
 logger = logging.getLogger(__name__)
 
 ADDRESS = "127.0.0.1"
-"""Not reachable from other computers (Law 10); an SSH tunnel brings it there."""
+"""Loopback, so that other computers cannot connect (Law 10); an SSH tunnel forwards the page."""
 
 GRACE_SECONDS = 1.0
 """Time for responses in progress to finish when the dashboard stops."""

@@ -159,7 +159,7 @@ def draw_target(
         name: name of the target.
         target: its level, shape and unit.
         splits: bins, and counts and missing values of each split.
-        outliers: what ``data.quality.check_store`` found; None draws no marks.
+        outliers: outliers that ``data.quality.check_store`` found; None draws no marks.
     """
     edges = np.array(splits["bins"])
     for place, split in enumerate(SPLITS):

@@ -142,7 +142,7 @@ class Importance:
     trials: int
     """Number of trials with a measurement of the target."""
     skill: float | None
-    """Out-of-bag R2 of the forest; None where none was fitted."""
+    """Out-of-bag R2 of the forest; None if none was fitted."""
     doubt: str | None
     """Why the importance is not to be trusted; None if it is."""
     effects: Mapping[str, Effect] = field(default_factory=dict)
@@ -262,7 +262,7 @@ def _anova(
         space: searched keys.
         rows: trials with a measurement of the target.
         target: the target to explain.
-        seed: of the forest.
+        seed: seed of the forest.
 
     Returns:
         Shares by parameter of each method; the second is None if too few trials count as good.
@@ -341,7 +341,7 @@ def fanova(
         space: searched keys.
         configurations: active values of each trial, [N].
         values: values of the target, [N].
-        seed: of the forest.
+        seed: seed of the forest.
 
     Returns:
         Share by parameter; the sum is at most 1.

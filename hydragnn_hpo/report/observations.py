@@ -20,7 +20,7 @@ from hydragnn_hpo.report.surrogate import Matrix
 from hydragnn_hpo.search import fixed_values, goal_label, goals
 
 FAILED = ("diverged", "out_of_memory", "bad_config", "bug")
-"""Reasons of a failure that depend on the configuration (Law 9)."""
+"""Reasons for a failure that depend on the configuration, not on the machine (Law 9)."""
 
 
 @dataclass(frozen=True)

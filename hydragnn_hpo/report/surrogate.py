@@ -270,7 +270,7 @@ def partial_dependence(
             which the parameter is inactive are left out.
 
     Returns:
-        Predictions averaged over the background; None where the parameter is never active.
+        Predictions averaged over the background; None if the parameter is never active.
 
     Source: Friedman (2001), doi:10.1214/aos/1013203451, section 8.2.
     """

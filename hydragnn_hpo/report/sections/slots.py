@@ -1,6 +1,6 @@
 """Sections on slots: which trial held which slot when, and what all slot time was spent on.
 
-The chart is a raster of at most ``ROWS`` evenly sampled slots and about ``CELLS`` cells in all, so
+The chart is a raster of at most ``ROWS`` evenly sampled slots and ``CELLS`` cells in all, so
 that 75,264 slots take no more space than 200. Shapes: B bins of time, E events, R rows and
 T columns of the raster.
 """
