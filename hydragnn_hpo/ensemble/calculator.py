@@ -1,4 +1,4 @@
-"""The ASE calculator: energy, forces and stress with their spread, and when to stop a simulation.
+"""The ASE calculator: energy, forces and stress with their spread, and a rule to stop a simulation.
 
 Shapes: N nodes, E edges.
 """
@@ -35,42 +35,42 @@ from hydragnn_hpo.ensemble.structure_batches import graph_of_atoms
 from hydragnn_hpo.errors import ConfigError, JobError
 
 VOIGT = (0, 4, 8, 5, 2, 1)
-"""Positions of xx, yy, zz, yz, xz, xy among the nine components of a matrix, row by row."""
+"""Positions of xx, yy, zz, yz, xz, xy in a row-major 3 x 3 matrix."""
 SPREADS = {
     "forces": ("forces_max_std", "eV/angstrom", "the members' forces on an atom lie"),
     "energy": ("energy_std_epistemic", "eV", "the members' energies lie"),
 }
-"""What ``StopAtSpread`` can watch: the key among the results, the unit, and words for errors."""
+"""Spreads that ``StopAtSpread`` can watch: key of the results, unit, and phrase for the error."""
 
 
 class CalculatorResults(TypedDict, total=False):
     """The ``results`` of an ``EnsembleCalculator``; "raw" is the members' spread, not calibrated.
 
-    The calibration of forces was fitted with the weights of their own head; here members have
-    those of the energy, whose gradient the forces are.
+    Forces are the gradient of the energy, so members have the weights of the energy head here,
+    whereas the calibration of forces was fitted with the weights of the forces head.
     """
 
     energy: float
     """Mean of the members, eV."""
     free_energy: float
-    """The same; some optimizers of ASE ask for it."""
+    """Same as ``energy``; some ASE optimizers read it."""
     energy_std: float
     """Calibrated standard deviation, eV."""
     energy_std_epistemic: float
     """Raw spread, eV."""
     trust: str
-    """``ok``, or why this structure's predictions should not be believed."""
+    """``ok``, or the reason not to trust the predictions for this structure."""
     forces: np.ndarray
     """Minus the gradient of the mean energy, eV/angstrom, [N, 3]."""
     forces_std: np.ndarray
-    """By component, eV/angstrom, [N, 3]; calibrated if the ensemble has a head of forces, else
-    raw."""
+    """Standard deviation by component, eV/angstrom, [N, 3]; calibrated if the ensemble has a forces
+    head, else raw."""
     forces_std_norm: np.ndarray
     """Root of the sum of squares of ``forces_std`` over components, eV/angstrom, [N]."""
     forces_std_epistemic: np.ndarray
     """Raw spread by component, eV/angstrom, [N, 3]."""
     forces_max_std: float
-    """Largest raw disagreement on the force on an atom, eV/angstrom: the signal of DP-GEN."""
+    """Largest raw spread of the force on an atom, eV/angstrom, as in DP-GEN."""
     stress: np.ndarray
     """Voigt order, eV/angstrom^3, [6]; only for fully periodic structures."""
     stress_std: np.ndarray
@@ -79,21 +79,21 @@ class CalculatorResults(TypedDict, total=False):
 
 @dataclass(eq=False)
 class VerletList:
-    """Makes graphs of a structure that moves, searching for neighbours only now and then.
+    """Builder of graphs for a moving structure, with few neighbour searches.
 
     A search finds all edges up to cutoff + skin. Two atoms approach each other by at most twice
-    the largest displacement, so while no atom has moved by half the skin this list holds every edge
-    within the cutoff. Cut at the cutoff it is the list of a new search, in the same order.
+    the largest displacement, so while no atom has moved by half the skin, the list holds every
+    edge within the cutoff. Filtered at the cutoff, it equals the result of a new search, in order.
 
     Source: Verlet (1967), Phys. Rev. 159, 98.
     """
 
     rules: Rules
-    """How structures become graphs."""
+    """Rules by which structures become graphs."""
     skin: float = 0.5
-    """How far the kept list reaches beyond the cutoff, in angstrom; with 0 every move searches."""
+    """Length added to the cutoff of the list, in angstrom; with 0, every move needs a search."""
     searches: int = 0
-    """Searches for neighbours so far."""
+    """Number of neighbour searches so far."""
     _wide: Graph | None = None
     """The graph of the last search, with edges up to cutoff + skin."""
 
@@ -101,7 +101,7 @@ class VerletList:
         """Return the structure's graph as columns of one row.
 
         Raises:
-            DataError: it cannot become a graph.
+            DataError: the structure cannot become a graph.
         """
         graph = self._graph_from_list(atoms)
         if graph is None:
@@ -115,7 +115,7 @@ class VerletList:
         )
 
     def _graph_from_list(self, atoms: Atoms) -> Graph | None:
-        """Cut the kept list at the cutoff; None where the list is no longer valid."""
+        """Filter the kept list at the cutoff; return None if the list is no longer valid."""
         wide = self._wide
         if wide is None or not is_list_valid(wide, atoms, self.skin):
             return None
@@ -142,8 +142,8 @@ def is_list_valid(kept: Graph, atoms: Atoms, skin: float) -> bool:
 
     Args:
         kept: the graph of the last search.
-        atoms: the structure now.
-        skin: how far the list reaches beyond the cutoff, in angstrom.
+        atoms: the current structure.
+        skin: length added to the cutoff of the list, in angstrom.
     """
     if len(kept.numbers) != len(atoms) or not np.array_equal(kept.numbers, atoms.numbers):
         return False
@@ -154,9 +154,9 @@ def is_list_valid(kept: Graph, atoms: Atoms, skin: float) -> bool:
 
 
 class EnsembleCalculator(Calculator):
-    """ASE calculator: energy of the ensemble's mean, forces and stress by differentiating it.
+    """ASE calculator: mean energy of the ensemble, with forces and stress as its derivatives.
 
-    ``results`` are ``CalculatorResults``: the properties, and how sure the ensemble is of them.
+    ``results`` are ``CalculatorResults``: the properties and their uncertainties.
     """
 
     implemented_properties = [
@@ -178,11 +178,11 @@ class EnsembleCalculator(Calculator):
 
         Args:
             ensemble: the ensemble, or the path of its file.
-            target: the energy head; needed only where there are several.
-            device: where to predict, if the ensemble is read here.
+            target: the energy head; needed only if there are several.
+            device: device of the models, if the ensemble is read here.
             precision: ``fp32`` or ``fp64``, if the ensemble is read here; fp64 keeps long
                 runs of molecular dynamics and relaxations smooth.
-            skin: in angstrom; neighbours are searched again when an atom has moved by half of it.
+            skin: length in angstrom; a new neighbour search follows when an atom moves by half.
 
         Raises:
             ConfigError: the ensemble has no such energy head.
@@ -201,12 +201,12 @@ class EnsembleCalculator(Calculator):
         properties: Sequence[str] = ("energy",),
         system_changes: Sequence[str] = tuple(all_changes),
     ) -> None:
-        """Compute all ``CalculatorResults`` of a structure, whatever is asked for.
+        """Compute all ``CalculatorResults`` of a structure, whatever ``properties`` names.
 
         Args:
             atoms: the structure; that of the last call if None.
-            properties: not used, all are computed.
-            system_changes: not used, the Verlet list compares for itself.
+            properties: unused; all are computed.
+            system_changes: unused; the Verlet list compares the structures.
 
         Raises:
             DataError: the structure cannot become a graph.
@@ -227,7 +227,7 @@ class EnsembleCalculator(Calculator):
     def _energies(
         self, columns: Columns, only: np.ndarray, derivatives: EnergyDerivatives
     ) -> CalculatorResults:
-        """Return what is known of the total energy, also where the head is one per atom."""
+        """Return the results for the total energy, in eV, also if the head is per atom."""
         head = self.ensemble.manifest.heads[self.target]
         prediction = head_prediction(head, [derivatives.energy])
         # a standard deviation scales with the number of atoms, as the energy does
@@ -264,13 +264,13 @@ def _stress(derivatives: EnergyDerivatives) -> CalculatorResults:
 
 
 class SpreadExceeded(JobError):
-    """The members of an ensemble disagree more than was allowed."""
+    """The spread of an ensemble's members exceeds the limit."""
 
 
 class StopAtSpread:
     """Stops ASE's dynamics or optimizer: ``dynamics.attach(StopAtSpread(atoms, ...))``.
 
-    It watches the raw spread of the members: how far they disagree on the present structure.
+    It checks the raw spread of the members on the current structure.
     """
 
     def __init__(
@@ -281,17 +281,17 @@ class StopAtSpread:
         of: Literal["forces", "energy"] = "forces",
         write: Path | str | None = None,
     ) -> None:
-        """Watch some atoms.
+        """Set the atoms to check and the limit.
 
         Args:
-            atoms: what is simulated, with an ``EnsembleCalculator``.
+            atoms: the simulated atoms, with an ``EnsembleCalculator``.
             limit: largest spread, in eV/angstrom for forces (on the worst atom) or eV for the
                 energy, > 0.
-            of: what is watched.
-            write: file to which the structure at which it stops is added, as ``label.extxyz``.
+            of: quantity whose spread is checked.
+            write: extxyz file to which the structure that exceeds the limit is appended.
 
         Raises:
-            ConfigError: the limit is no positive number, or the atoms have another calculator.
+            ConfigError: the limit is not a positive number, or the calculator is another one.
         """
         if of not in SPREADS:
             raise ConfigError(f"the spread of '{of}' cannot be watched: take forces or energy.")
@@ -302,13 +302,13 @@ class StopAtSpread:
         self.atoms, self.limit, self.of = atoms, float(limit), of
         self.write = None if write is None else Path(write)
         self.checks = 0
-        """Structures that were checked so far."""
+        """Number of structures checked so far."""
 
     def __call__(self) -> None:
-        """Check the spread of the present structure.
+        """Check the spread of the current structure.
 
         Raises:
-            SpreadExceeded: the spread is above the limit, or no number.
+            SpreadExceeded: the spread is above the limit, or is nan.
         """
         self.checks += 1
         key, unit, words = SPREADS[self.of]
@@ -322,7 +322,7 @@ class StopAtSpread:
         )
 
     def _keep(self, spread: float) -> Path:
-        """Add the structure to the file without predictions, which must not pass for labels."""
+        """Append the structure without predictions, which could be mistaken for labels."""
         assert self.write is not None
         bare = self.atoms.copy()  # type: ignore[no-untyped-call]
         bare.info = {"stopped_by": SPREADS[self.of][0], "spread": spread}

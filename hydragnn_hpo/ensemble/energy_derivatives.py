@@ -1,4 +1,4 @@
-"""Energies of an ensemble with their derivatives: forces, stress, and how far members disagree.
+"""Energies of an ensemble and their derivatives: forces, stress, and the spread of the members.
 
 Shapes: G graphs, N nodes, E edges.
 """
@@ -18,22 +18,22 @@ from hydragnn_hpo.model import attach_strain, forces_and_stress, node_counts, va
 
 @dataclass(eq=False)
 class EnergyDerivatives:
-    """Mean and spread over members, weighted as the energy's head weighs them."""
+    """Mean and spread over members, with the member weights of the energy head."""
 
     energy: Moments = field(default_factory=Moments)
-    """The head as it is, total or per atom, [G, 1]."""
+    """Value of the head, total in eV or per atom in eV/atom, [G, 1]."""
     forces: Moments = field(default_factory=Moments)
     """Minus the gradient of the total energy, eV/angstrom, [N, 3]."""
     stress: Moments = field(default_factory=Moments)
-    """Derivative of the total energy by the strain over the volume, eV/angstrom^3, [G, 9]; 0
-    where there is no volume."""
+    """Derivative of the total energy with respect to strain, divided by the volume, eV/angstrom^3,
+    [G, 9]; 0 for a structure without volume."""
 
     @property
     def deviation(self) -> np.ndarray:
         """Disagreement of the members on the force on each atom, eV/angstrom, [N].
 
-        It is the root of the mean squared distance of the members' vectors from their mean.
-        ``Moments.spread`` averages over the three components and is smaller by the root of 3.
+        This is the root mean square distance of the members' vectors from their mean.
+        ``Moments.spread`` averages over the three components, and is smaller by a factor sqrt(3).
 
         Source: Zhang et al. (2020), Comput. Phys. Commun. 253, 107206 (DP-GEN), eq. 1.
         """
@@ -47,9 +47,9 @@ def compute_derivatives(
     """Differentiate the members' energies of one batch of graphs, one member after the other.
 
     Args:
-        ensemble: whose members with a weight for ``target`` take part.
+        ensemble: ensemble whose members with a weight for ``target`` are used.
         target: the energy head.
-        graphs: with edges up to the ensemble's cutoff.
+        graphs: graphs with edges up to the ensemble's cutoff.
         indices: positions of the graphs of the batch, [G].
     """
     derivatives = EnergyDerivatives()
@@ -71,13 +71,13 @@ def differentiate(
     """Differentiate one member's energy.
 
     Args:
-        member: with a weight for ``target``.
-        batch: G graphs in its precision.
+        member: a member with a weight for ``target``.
+        batch: G graphs in the member's precision.
         target: the energy head.
-        per_atom: True if the head is an energy per atom; the total is differentiated all the same.
+        per_atom: True if the head is an energy per atom; the total is differentiated in both cases.
 
     Returns:
-        The head, [G, 1], in eV or eV/atom; the variance that it predicts, [G, 1], or None; forces
+        The head, [G, 1], in eV or eV/atom; its predicted variance, [G, 1], or None; forces
         in eV/angstrom, [N, 3], and stress in eV/angstrom^3, [G, 9], of the total energy.
     """
     moved, positions, strain = attach_strain(batch)
@@ -91,11 +91,11 @@ def differentiate(
 
 
 def find_energy_head(ensemble: Ensemble, target: str | None = None) -> str:
-    """Choose the energy head that is differentiated; ``target`` names it where there are several.
+    """Choose the energy head to differentiate; ``target`` names it if there are several.
 
     Raises:
-        ConfigError: the ensemble has none, several of which none is named, or a member whose
-            energy jumps.
+        ConfigError: there is no such energy head, there are several and none is named, or a
+            member's energy is discontinuous (capped neighbours).
     """
     heads = {name: head for name, head in ensemble.manifest.heads.items() if head.energy}
     if not heads:
@@ -120,7 +120,7 @@ def find_energy_head(ensemble: Ensemble, target: str | None = None) -> str:
 
 
 def find_forces_head(ensemble: Ensemble, target: str) -> str | None:
-    """Return the head of forces of an energy, whose calibration applies to them; None without."""
+    """Return the forces head derived from an energy head, for its calibration; None if none."""
     for name, head in ensemble.manifest.heads.items():
         if head.derived_from == target and head.shape == "vector":
             return name

@@ -1,7 +1,7 @@
-"""Engines that predict with all members, and batches that members of several cutoffs share.
+"""Engines that predict with all members, and batches shared by members of several cutoffs.
 
 Graphs are gathered once at the longest cutoff, with their edges in pairs: edge k leads from a to b
-and edge k + P from b to a. Batches of shorter cutoffs are cut out of that.
+and edge k + P from b to a. Batches of shorter cutoffs are subsets of that batch.
 
 Shapes: G graphs, N nodes, E edges, P pairs (E / 2), R rows of a head, w its components.
 """
@@ -26,25 +26,25 @@ from hydragnn_hpo.model import MultiHeadGNN
 from hydragnn_hpo.training import DTYPES
 
 AUTO = "auto"
-"""Name of a device that is to be chosen."""
+"""Name that stands for an automatically chosen device."""
 
 _DEVICE_KINDS = ("cpu", "cuda", "xpu")
 """Kinds of devices that members can predict on, as torch names them."""
 
 EDGES_PER_BATCH = 40_000
-"""Structures are predicted in batches of about this many edges and nodes."""
+"""Approximate number of edges plus nodes of a batch."""
 
 Key = tuple[float, torch.dtype, int | None]
-"""What a member's batch depends on: its cutoff in angstrom, type and cap on neighbours."""
+"""Properties of a member that determine its batch: cutoff in angstrom, type, neighbour cap."""
 
 Targets = Mapping[str, TargetStats]
 """Statistics of the targets on the training split, by head."""
 
 
 def arrange_in_pairs(batch: Batch) -> Batch:
-    """Return the same graphs with their edges in pairs, unchanged where they have no pairs.
+    """Return the same graphs with their edges in pairs; unchanged if they have no pairs.
 
-    It is done once per batch: every net would otherwise repeat the same gathers and search.
+    This is done once per batch; otherwise every net would repeat the same gathers and search.
     """
     if batch.pairs is None:
         return batch
@@ -72,13 +72,13 @@ def squared_lengths(batch: Batch) -> Tensor:
 def cut_to_cutoff(batch: Batch, squared: Tensor, cutoff: float) -> Batch:
     """Cut a batch in pairs to a shorter cutoff.
 
-    One length decides for both edges of a pair, so that pairs stay pairs. Edges on which rounding
-    decides otherwise than ``make_batch`` lie at the cutoff, where every message has weight 0.
+    Both edges of a pair are kept or dropped together. Rounding may differ from ``make_batch`` only
+    for edges at the cutoff, where every message has weight 0.
 
     Args:
-        batch: in pairs, with all edges up to ``cutoff``.
-        squared: squared lengths of its pairs, [P].
-        cutoff: in angstrom.
+        batch: batch in pairs, with all edges up to ``cutoff``.
+        squared: squared lengths of its pairs, in angstrom squared, [P].
+        cutoff: new cutoff in angstrom.
     """
     assert batch.order is not None
     assert batch.starts is not None
@@ -88,9 +88,9 @@ def cut_to_cutoff(batch: Batch, squared: Tensor, cutoff: float) -> Batch:
         return batch
     both = torch.cat((near, near))
     rows = torch.cat((kept, kept + len(near)))
-    place = both.cumsum(0) - 1  # new number of each edge that is kept
+    place = both.cumsum(0) - 1  # new index of each kept edge
     stays = both.index_select(0, batch.order)
-    # edges kept before each position of the order: where the edges of a node start now
+    # number of kept edges before each position: new start of each node's edges
     passed = torch.cat((stays.new_zeros(1, dtype=torch.int64), stays.cumsum(0)))
     return replace(
         batch,
@@ -108,25 +108,25 @@ class Member:
     trial: str
     """Name of the trial."""
     weights: Mapping[str, float]
-    """Share in the mean of each head that it takes part in, by head, > 0."""
+    """Share of the member in the mean of each head it contributes to, by head, > 0."""
     model: MultiHeadGNN
     """The net, in evaluation mode, without gradients of its weights."""
     cutoff: float
-    """Longest edge it uses, in angstrom."""
+    """Longest edge that the net uses, in angstrom."""
     dtype: torch.dtype
     """Floating point type of its weights."""
     max_neighbors: int | None = None
-    """Cap on the neighbours of a node; None for none."""
+    """Maximum number of neighbours of a node; None for no cap."""
     signature: str = ""
-    """What the net computes, weights and type aside; members of one signature share compiled code
-    and can be stacked. Empty where that is not known: a user's own conv."""
+    """What the net computes, without weights and type, as JSON; members of one signature share
+    compiled code and can be stacked. Empty for a user's own conv, whose code is unknown."""
 
     @property
     def heads(self) -> tuple[str, ...]:
         """The targets that the net predicts.
 
         Returns:
-            Names of all its heads, also of those in which it has no weight.
+            Names of all heads of the net, also of those in which the member has no weight.
         """
         return tuple(self.model.baselines)
 
@@ -144,15 +144,15 @@ def make_member(
     weights: Mapping[str, float],
     where: str,
 ) -> Member:
-    """Build a trial's net around its weights.
+    """Build a trial's net, and load its weights.
 
-    The weights are counted before anything is built, so that a configuration cannot ask
-    for more memory than its weights take on disk.
+    The weights are counted first, so that a configuration cannot allocate more memory than its
+    weights take on disk.
 
     Args:
-        config: of the trial.
-        tensors: weights and buffers by name; a baseline per element is among them.
-        targets: of all heads of the trial.
+        config: configuration of the trial.
+        tensors: weights and buffers by name, including the baseline per element.
+        targets: statistics of all targets of the trial.
         weights: share in the mean by head, > 0.
         where: file named in the error.
 
@@ -179,10 +179,10 @@ def make_member(
 
 
 def signature_of(config: TrialConfig, targets: Targets) -> str:
-    """Return what a trial's net computes, weights and type aside, as JSON.
+    """Describe as JSON what a trial's net computes, without weights and type.
 
     Returns:
-        Equal texts for nets that differ in their numbers alone; empty for a user's own conv.
+        Equal texts for nets that differ only in their weights; empty for a user's own conv.
     """
     if is_user_conv(config.model.conv):
         return ""
@@ -208,7 +208,7 @@ def signature_of(config: TrialConfig, targets: Targets) -> str:
 def _check_fits(
     config: TrialConfig, tensors: Mapping[str, Tensor], targets: Targets, where: str
 ) -> None:
-    """Refuse configurations, heads and weights that do not fit, before anything is built."""
+    """Raise ``DataError`` if configuration, heads and weights do not fit, before building a net."""
     try:
         parse_config(
             {"heads": config.heads, "targets": targets, "model": config.model}, TrialHeads, where
@@ -227,12 +227,12 @@ def _check_fits(
 
 
 def pieces(columns: GraphSet, indices: np.ndarray, limit: int) -> Iterator[np.ndarray]:
-    """Cut graphs into batches, in their order.
+    """Divide graphs into batches, in order.
 
     Args:
         columns: G graphs or more.
         indices: positions of the graphs wanted, [G].
-        limit: edges and nodes of a batch, about.
+        limit: approximate number of edges plus nodes of a batch.
 
     Yields:
         Positions of the graphs of each batch.
@@ -243,20 +243,20 @@ def pieces(columns: GraphSet, indices: np.ndarray, limit: int) -> Iterator[np.nd
 
 
 def key_of(member: Member) -> Key:
-    """Return what a member's batch depends on; members with equal keys share it."""
+    """Return the key of a member's batch; members with equal keys share the batch."""
     return member.cutoff, member.dtype, member.max_neighbors
 
 
 def member_batches(
     members: Iterable[Member], columns: GraphSet, indices: np.ndarray, device: torch.device
 ) -> Iterator[tuple[Member, Batch]]:
-    """Pair members with batches of some graphs, each cut to the member's own cutoff.
+    """Pair members with batches of some graphs, each with edges up to the member's cutoff.
 
     Args:
-        members: any number; those with equal keys share a batch.
+        members: the members; those with equal keys share a batch.
         columns: graphs with edges up to the longest cutoff of the members.
         indices: positions of the graphs wanted, [G].
-        device: where the batches are wanted.
+        device: device of the batches.
     """
     several = tuple(members)
     made = batches_by_key(list(map(key_of, several)), columns, indices, device)
@@ -267,22 +267,22 @@ def member_batches(
 def batches_by_key(
     keys: Sequence[Key], graphs: GraphSet, indices: np.ndarray, device: torch.device
 ) -> dict[Key, Batch]:
-    """Gather some graphs once per type at the longest cutoff, and cut the others out of that.
+    """Gather graphs once per type at the longest cutoff, and derive batches of shorter ones.
 
-    A batch with a cap on neighbours is gathered by itself: the cap is applied within the cutoff.
+    A batch with a cap on neighbours is gathered separately: the cap applies within the cutoff.
 
     Args:
-        keys: of the members.
-        graphs: with edges up to the longest cutoff.
+        keys: keys of the members.
+        graphs: graphs with edges up to the longest cutoff.
         indices: positions of the graphs wanted, [G].
-        device: where the batches are wanted.
+        device: device of the batches.
 
     Returns:
         The batches by key.
     """
     made: dict[Key, Batch] = {}
     whole: dict[torch.dtype, tuple[Batch, Tensor]] = {}
-    # longest first, so that the batch of each type is there when shorter ones are cut out of it
+    # longest first: batches of shorter cutoffs are cut out of the longest of their type
     for cutoff, dtype, cap in sorted(dict.fromkeys(keys), key=lambda key: -key[0]):
         key = (cutoff, dtype, cap)
         if cap is None and dtype in whole:
@@ -298,7 +298,7 @@ def batches_by_key(
 
 
 class Engine(Protocol):
-    """Predicts with all members; outputs equal those of the members one by one, within 1e-5."""
+    """Predicts with all members; outputs equal those of single members within 1e-5."""
 
     def predict(
         self, graphs: GraphSet, indices: np.ndarray
@@ -306,13 +306,13 @@ class Engine(Protocol):
         """Yield each member's heads, [R, w], and variances, [R, 1], for one batch of graphs.
 
         Args:
-            graphs: with edges up to the longest cutoff of the members.
+            graphs: graphs with edges up to the longest cutoff of the members.
             indices: positions of the graphs of the batch, [G].
         """
 
 
 class EagerEngine:
-    """Members one after the other; those with equal cutoffs share a batch."""
+    """Runs members one after the other; those with equal keys share a batch."""
 
     def __init__(self, members: Sequence[Member], device: torch.device) -> None:
         """Keep members whose nets are on ``device``."""
@@ -333,7 +333,7 @@ def run_member(member: Member, batch: Batch) -> dict[str, Tensor]:
     Returns:
         Heads by name, [R, w], and variances by ``variance_key`` of their head, [R, 1].
     """
-    # heads that are derivatives turn autograd on again, which inference mode does not allow
+    # heads that are derivatives enable autograd, which inference mode forbids
     quiet = torch.no_grad if member.model.energies else torch.inference_mode
     with quiet():
         outputs: dict[str, Tensor] = member.model(batch)
@@ -341,7 +341,7 @@ def run_member(member: Member, batch: Batch) -> dict[str, Tensor]:
 
 
 def device_of(named: str) -> str:
-    """Return the one device that a text names, see ``devices_of``.
+    """Return the single device that a text names, see ``devices_of``.
 
     Raises:
         ConfigError: this host has no such device, or several are named.
@@ -356,11 +356,11 @@ def devices_of(named: str) -> list[str]:
     """Return the devices that a text names.
 
     Args:
-        named: ``auto`` (that of this rank's slot, else the first accelerator, else the processor),
-            or names as torch has them, with commas between.
+        named: ``auto`` (the device of this rank's slot, else the first accelerator, else the CPU),
+            or torch's names of devices, separated by commas.
 
     Raises:
-        ConfigError: this host lacks one of them.
+        ConfigError: this host does not have one of the devices.
     """
     if named == AUTO:
         return [os.environ.get(DEVICE) or _first_accelerator() or "cpu"]

@@ -44,7 +44,7 @@ from hydragnn_hpo.errors import DataError
 from hydragnn_hpo.model import variance_key
 
 _TIMINGS = 3
-"""Timed runs per member; the shortest counts."""
+"""Number of timed runs per member; the shortest time counts."""
 
 Timer = Callable[[Engine, GraphSet, np.ndarray], float]
 """Returns the seconds that an engine takes for one batch, see ``time_engine``."""
@@ -52,7 +52,7 @@ Timer = Callable[[Engine, GraphSet, np.ndarray], float]
 
 @dataclass(frozen=True)
 class HeadPrediction:
-    """What an ensemble predicts for one head; all in the head's unit."""
+    """Prediction of an ensemble for one head, in the head's unit."""
 
     mean: np.ndarray
     """Mean of the members, [R, w]."""
@@ -74,7 +74,7 @@ class HeadPrediction:
 
 @dataclass(frozen=True)
 class Prediction:
-    """What an ensemble predicts for some structures, in their order."""
+    """Prediction of an ensemble for some structures, in their order."""
 
     heads: dict[str, HeadPrediction]
     """Predictions by head; rows of a node-level head are ordered structure by structure."""
@@ -220,7 +220,7 @@ MemberValues = dict[str, list[np.ndarray]]
 
 
 class Ensemble:
-    """Members and their calibration; a prediction does not depend on its batch (Law 7)."""
+    """Members and their calibration; how structures are batched changes no prediction (Law 7)."""
 
     def __init__(
         self,
@@ -356,7 +356,7 @@ class Ensemble:
         """Run all members on one batch of graphs.
 
         Args:
-            graphs: with edges up to the ensemble's cutoff.
+            graphs: graphs with edges up to the ensemble's cutoff.
             indices: positions of the graphs of the batch, [G].
             collect: predictions of each member by head; extended, unless None.
 
@@ -484,7 +484,7 @@ def time_engine(engine: Engine, graphs: GraphSet, indices: np.ndarray) -> float:
 
     Args:
         engine: the engine to time; an untimed run comes first, so tracing does not count.
-        graphs: with edges up to the longest cutoff of its members.
+        graphs: graphs with edges up to the longest cutoff of its members.
         indices: positions of the graphs of the batch, [G].
     """
     seconds = []
@@ -539,7 +539,7 @@ class MultiDeviceEngine:
         """Time each member on a batch, and move it to its device.
 
         Args:
-            graphs: with edges up to the ensemble's cutoff.
+            graphs: graphs with edges up to the ensemble's cutoff.
             indices: positions of the graphs of the batch, [G].
 
         Returns:

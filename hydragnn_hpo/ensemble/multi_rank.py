@@ -1,8 +1,8 @@
-"""Many ranks share a prediction: claims on chunks, what each rank does, and how ranks are started.
+"""Prediction with many ranks: claims on chunks, the work of one rank, and the start of ranks.
 
-Ranks exchange no messages, they see each other's files in the folder of parts. A rank claims the
-chunk that it predicts by creating a file, which only one rank can. Claims only save time: two ranks
-that predict the same chunk write the same bytes. torch.distributed is not used.
+Ranks exchange no messages: they read each other's files in the folder of parts. A rank claims a
+chunk by creating a file, in which only one rank can succeed. Claims only save time: two ranks that
+predict the same chunk write the same bytes. torch.distributed is not used.
 """
 
 import contextlib
@@ -45,20 +45,20 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 CLAIM_SECONDS = 30.0
-"""A claim that was not renewed for so long belongs to a rank that is lost."""
+"""Time in seconds after which a claim that was not renewed belongs to a lost rank."""
 
 MAX_ATTEMPTS = 3
-"""Ranks that may be lost at a chunk; then it is given up until the next start."""
+"""Number of ranks lost at a chunk after which it is given up until the next start."""
 
 _BEATS = 6
-"""Renewals per lease."""
+"""Number of renewals per lease."""
 
 
 class ChunkClaims:
-    """One rank's view of the folder of claims; inside a ``with`` it renews those it has taken.
+    """One rank's claims on chunks; inside a ``with`` statement they are renewed.
 
-    A claim is a file ``CHUNK.ATTEMPT``, renewed by its modification time. When a rank is lost the
-    file stays, and the next rank creates that of the next attempt.
+    A claim is a file ``CHUNK.ATTEMPT``, renewed by its modification time. The file of a lost
+    rank stays, and the next rank creates the file of the next attempt.
     """
 
     def __init__(
@@ -68,12 +68,12 @@ class ChunkClaims:
         lease_seconds: float = CLAIM_SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Remember the folder; it is made on entering, its parent is not.
+        """Store the folder; it is created on entering, but its parent is not.
 
         Args:
-            folder: seen by all ranks.
-            lease_seconds: how long a claim lasts that is not renewed.
-            clock: any clock that never goes back, in seconds.
+            folder: folder that all ranks share.
+            lease_seconds: time until a claim that is not renewed expires.
+            clock: monotonic clock, in seconds.
         """
         self._folder, self._lease, self._clock = folder, lease_seconds, clock
         self._held: set[Path] = set()
@@ -82,7 +82,7 @@ class ChunkClaims:
         self._heartbeat = threading.Thread(target=self._renew, daemon=True, name="claims")
 
     def __enter__(self) -> Self:
-        """Make the folder and start to renew.
+        """Create the folder, and start to renew claims.
 
         Raises:
             StorageError: the folder cannot be written.
@@ -93,12 +93,12 @@ class ChunkClaims:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop renewing: chunks that are still claimed are free after a lease."""
+        """Stop renewing; chunks that are still claimed become free after a lease."""
         self._exited.set()
         self._heartbeat.join()
 
     def take(self, name: str) -> bool:
-        """Claim a chunk, unless a live rank has it or too many were lost at it.
+        """Claim a chunk; return False if a live rank has it or too many ranks were lost at it.
 
         Raises:
             StorageError: the folder cannot be written.
@@ -113,7 +113,7 @@ class ChunkClaims:
         return False
 
     def drop(self, name: str) -> None:
-        """Release a chunk that is done or was interrupted; ranks lost at it count no more."""
+        """Release a chunk that is done or was interrupted; ranks lost at it no longer count."""
         for attempt in reversed(range(MAX_ATTEMPTS)):
             path = self._path(name, attempt)
             self._held.discard(path)
@@ -134,7 +134,7 @@ class ChunkClaims:
         """Remove all claims, so that chunks at which ranks were lost are tried again.
 
         Raises:
-            StorageError: one cannot be removed.
+            StorageError: a claim cannot be removed.
         """
         for path in list(self._folder.glob("*")):
             with storage(path):
@@ -154,14 +154,14 @@ class ChunkClaims:
         watch = self._watches.setdefault(path, StampWatch(path, self._lease, now))
         try:
             watch.update(now)
-        except OSError:  # the claim was dropped at this moment
+        except OSError:  # the claim was dropped just now
             return True
         return now < watch.until
 
     def _renew(self) -> None:
         while not self._exited.wait(self._lease / _BEATS):
             for path in tuple(self._held):
-                with contextlib.suppress(OSError):  # the file server may be back at the next beat
+                with contextlib.suppress(OSError):  # the server may be back at the next renewal
                     os.utime(path)
 
     def _path(self, name: str, attempt: int) -> Path:
@@ -171,10 +171,10 @@ class ChunkClaims:
 # -- one rank --------------------------------------------------------------------------------
 
 STORAGE_RETRY_SECONDS = 20.0
-"""Pause before a rank ends because its file server is away: few starts of a slot are allowed."""
+"""Pause before a rank ends because its file server is unreachable: a slot allows few starts."""
 
 BEGIN_SECONDS = 300.0
-"""How long ranks wait for rank 0, which makes the folder."""
+"""Maximum time that ranks wait for rank 0 to create the folder."""
 
 _FAILED = "failed.json"
 """File with the error of a rank."""
@@ -188,14 +188,14 @@ def claims_of(request: PredictRequest) -> ChunkClaims:
 
 
 def rank_main(spec: Mapping[str, JsonValue]) -> int:
-    """Predict as a rank of a backend; its entry point.
+    """Predict as a rank of a backend; entry point of the rank's process.
 
     Args:
         spec: a ``PredictRequest``, see ``PredictRequest.to_spec``.
 
     Returns:
-        0 once no chunk is left; 1 after an error, whose sentence is kept for ``read_failure``
-        unless the file server is away, which concerns this host at this moment alone.
+        0 once no chunk is left; 1 after an error, which is stored for ``read_failure`` unless
+        the file server is temporarily unreachable from this host.
     """
     log.configure(rank=int(os.environ.get("RANK", "0")))
     request = PredictRequest.from_spec(spec)
@@ -216,7 +216,7 @@ def rank_main(spec: Mapping[str, JsonValue]) -> int:
 
 
 def read_failure(request: PredictRequest) -> JobError | None:
-    """Return the error with which a rank ended; None where none has."""
+    """Return the error with which a rank ended; None if there is none."""
     path = request.parts.folder / _FAILED
     return JobError(str(read_json(path)["error"])) if path.exists() else None
 
@@ -226,19 +226,19 @@ def predict_as_rank(
 ) -> PredictOutcome | None:
     """Predict as a rank of a launcher; one of the ranks joins the parts.
 
-    Rank 0 alone makes the folder. If any rank made it, one that starts after the others have joined
+    Only rank 0 creates the folder. If any rank could, one that starts after the others have joined
     the parts would predict everything again.
 
     Args:
-        request: the same on all ranks.
+        request: request, the same on all ranks.
         rank: number of this rank.
-        local: its number on its host; None where that is unknown.
+        local: number of this rank on its host; None if unknown.
 
     Returns:
         The outcome on the rank that joined the parts, None on the others.
 
     Raises:
-        HydraError: the prediction failed; on all ranks that notice it.
+        HydraError: the prediction failed; raised on all ranks that notice it.
     """
     _set_up_process()
     parts, start_time = request.parts, _process_start()
@@ -267,8 +267,8 @@ def device_of_rank(local: int) -> str:
     """Return the device of this rank's slot.
 
     Args:
-        local: number of the rank on its host; it chooses among the host's devices where the
-            launcher knows no slots.
+        local: number of the rank on its host; it selects one of the host's devices if
+            the launcher assigns no slots.
     """
     device = device_of(AUTO)
     if DEVICE in os.environ or device == "cpu":
@@ -279,10 +279,10 @@ def device_of_rank(local: int) -> str:
 def _join_once(
     folder: Path, pipeline: PredictPipeline, claims: ChunkClaims
 ) -> PredictOutcome | None:
-    """Join the parts, or wait until another rank has joined them.
+    """Join the parts, or return None once another rank has joined them.
 
     Raises:
-        JobError: too many ranks were lost while they joined them.
+        JobError: too many ranks were lost while joining the parts.
     """
     while True:
         try:
@@ -311,7 +311,7 @@ def _given_up_error(request: PredictRequest, chunks: Sequence[ChunkId]) -> JobEr
 
 
 def _set_up_process() -> None:
-    """Use as many threads as this rank has, and exit on SIGTERM, which releases the claim."""
+    """Set the number of threads of this rank, and exit on SIGTERM so that claims are released."""
     torch.set_num_threads(int(os.environ.get(THREADS, "1")))
     signal.signal(signal.SIGTERM, _exit_on_signal)
 
@@ -325,11 +325,11 @@ def _await_folder(parts: PartFolder, start_time: float) -> None:
 
     Args:
         parts: the folder.
-        start_time: of this process, in seconds since the epoch.
+        start_time: start of this process, in seconds since the epoch.
 
     Raises:
-        JobError: rank 0 does not make it; or it was removed before this rank looked, as an output
-            that is younger than this process shows.
+        JobError: rank 0 does not create the folder in time, or it was removed again, which an
+            output younger than this process shows.
     """
     deadline = time.monotonic() + BEGIN_SECONDS
     while not parts.plan.exists():
@@ -346,7 +346,7 @@ def _is_younger(path: Path, moment: float) -> bool:
 
 
 def _process_start() -> float:
-    """Return when this process began, in seconds since the epoch; imports may have taken long."""
+    """Return the start of this process, before its imports, in seconds since the epoch."""
     since_boot = (start_ticks(os.getpid()) or 0) / os.sysconf("SC_CLK_TCK")
     return time.time() - (time.clock_gettime(time.CLOCK_BOOTTIME) - since_boot)
 
@@ -356,30 +356,30 @@ def _process_start() -> float:
 RANKS_LOG = "ranks.log"
 """File with the output of all ranks."""
 EVENT_SECONDS = 0.1
-"""How long to wait for an event of the backend."""
+"""Maximum seconds to wait for an event of the backend."""
 HOST_SECONDS = 600.0
-"""How long to wait for the first host, and for a new one once all were lost."""
+"""Maximum seconds to wait for the first host, or for a new one once all were lost."""
 
 MAX_STARTS = 3
-"""Ranks that are started on one slot; if all of them fail, the slot is left alone."""
+"""Maximum number of ranks started on one slot; if all fail, the slot is no longer used."""
 
 PROGRESS_SECONDS = 1.0
-"""Between two checks of the parts that are done."""
+"""Seconds between two checks of finished parts."""
 
 
 def predict_on_ranks(
     request: PredictRequest, pipeline: PredictPipeline, machine: "MachineConfig", report: Report
 ) -> PredictOutcome:
-    """Start ranks, replace those that are lost, wait until all is predicted, and join it.
+    """Start ranks, replace those that are lost, wait until all chunks are predicted, and join them.
 
     Args:
-        request: what to predict.
-        pipeline: of the request, opened in this process.
-        machine: where ranks run.
+        request: the prediction to run.
+        pipeline: pipeline of the request, opened in this process.
+        machine: machine on which ranks run.
         report: called with the header of each part, and whether it existed before.
 
     Raises:
-        HydraError: the prediction failed, or ranks ended before all was predicted.
+        HydraError: the prediction failed, or ranks ended before all chunks were predicted.
     """
     parts, folder = request.parts, request.parts.folder / "launch"
     with storage(folder):
@@ -404,9 +404,9 @@ def _run_ranks(
     """Keep a rank on every slot until no chunk is left.
 
     Args:
-        request: what to predict.
+        request: the prediction to run.
         num_sources: number of sources of the input.
-        machine: where ranks run.
+        machine: machine on which ranks run.
         progress: reports parts, and renews the lease.
 
     Raises:
@@ -415,7 +415,7 @@ def _run_ranks(
     from hydragnn_hpo.campaign import backend_on
 
     parts, claims, folder = request.parts, claims_of(request), request.parts.folder / "launch"
-    (parts.folder / _FAILED).unlink(missing_ok=True)  # of an earlier start
+    (parts.folder / _FAILED).unlink(missing_ok=True)  # left by an earlier start
     claims.clear()
     progress.update(before=True)
     if parts.headers(num_sources) is not None:
@@ -430,15 +430,15 @@ def _run_ranks(
 
 
 class RankPool:
-    """One rank on every slot, each a job of its own: the loss of one ends no other."""
+    """One rank on every slot; each is a separate job, so that losing one does not end others."""
 
     def __init__(self, backend: Backend, folder: Path, spec: dict[str, JsonValue]) -> None:
-        """Remember how ranks are started; none is started yet.
+        """Store how to start ranks; none is started yet.
 
         Args:
-            backend: runs the ranks.
-            folder: for their logs and leases; all hosts see it.
-            spec: of each rank's job.
+            backend: backend that runs the ranks.
+            folder: folder of their logs and leases, visible to all hosts.
+            spec: specification of each rank's job.
         """
         self._backend, self._folder, self._spec = backend, folder, spec
         self._names = map(f"predict-{secrets.token_hex(3)}-{{}}".format, itertools.count(1))
@@ -473,7 +473,7 @@ class RankPool:
             raise JobError(f"all ranks have ended before their work was done: see {self.log}.")
 
     def _is_usable(self, slot: Slot) -> bool:
-        """Check whether a rank may be started on a slot once more."""
+        """Check whether another rank may be started on a slot."""
         return self._starts[slot.name] < MAX_STARTS
 
     def _fill(self) -> None:
@@ -500,7 +500,7 @@ class RankPool:
 
     def _on_event(self, event: Event) -> None:
         """Record the end of a job: a rank returns 0 only when no chunk is left."""
-        if event.kind == "adopted" and event.job:  # a rank that a killed command has left
+        if event.kind == "adopted" and event.job:  # a rank left by a killed command
             self._backend.stop(event.job, grace=0.0)
         if event.kind == "ended" and event.job in self._running:
             del self._running[event.job]
@@ -519,7 +519,7 @@ class _Progress:
         self._last_update = 0.0
 
     def __call__(self) -> None:
-        """Renew the lease, and from time to time report parts.
+        """Renew the lease, and report new parts every ``PROGRESS_SECONDS``.
 
         Raises:
             JobError: a rank has ended with an error.
@@ -539,7 +539,7 @@ class _Progress:
                 raise failure
 
     def update(self, before: bool = False) -> None:
-        """Report parts that were not reported; ``before`` marks those of an earlier start."""
+        """Report new parts; ``before`` marks those of an earlier start."""
         parts = self._request.parts
         for chunk in sorted(set(parts.done()) - self._known):
             if header := parts.header(chunk):

@@ -1,8 +1,8 @@
-"""Pick structures that are worth a label: by uncertainty, and diverse by learned descriptors.
+"""Pick structures to label: uncertain ones that differ in their learned descriptors.
 
-A pool streams by and each structure gets a score; of those with the highest scores some are picked
-one by one, each far from the ones before it. The distance is that of descriptors, which are made
-from the features of the members.
+Each structure of a streamed pool gets a score. Of those with the highest scores, structures are
+picked one by one, each far from those picked before. Distances are those of descriptors, which are
+computed from the features of the members.
 
 Shapes: G graphs of a batch, N nodes, M structures, D dimensions, F features of a member, n chosen.
 """
@@ -39,7 +39,7 @@ from hydragnn_hpo.model import pool_mean
 from hydragnn_hpo.units import inside
 
 SAME = 0.01
-"""Structures nearer than this, in standard deviations of the descriptors, are one."""
+"""Distance of descriptors, in standard deviations, below which structures are duplicates."""
 
 LEVELS = ("accurate", "candidate", "failed")
 """Names that DP-GEN gives a structure below, between and above its two trust levels."""
@@ -48,7 +48,7 @@ FORCES = "forces"
 """Value of ``PickRequest.by`` that ranks by the disagreement on forces."""
 
 SHORTLIST = 10
-"""Candidates of highest score that are kept for each one that is picked."""
+"""Number of candidates with the highest scores that are kept per structure to pick."""
 
 DEVIATION = "max_force_deviation"
 """Key of the largest disagreement on a force in the output."""
@@ -61,21 +61,21 @@ class DiverseSelection:
     rows: np.ndarray
     """Rows of the points, [n]."""
     distances: np.ndarray
-    """Distance of each to the nearest one chosen before it, [n]; infinite for the first."""
+    """Distance of each row to the nearest row chosen before it, [n]; infinite for the first."""
     duplicates: int
-    """Points left out because a chosen one is nearer than ``SAME``."""
+    """Number of points left out because a chosen one is nearer than ``SAME``."""
 
 
 def farthest_first(points: np.ndarray, scores: np.ndarray, count: int) -> DiverseSelection:
     """Choose greedily: the highest score first, then the largest score times distance.
 
-    The distance of a point is that to the nearest one chosen. With equal scores this is the greedy
-    k-center cover of the points, whose radius is at most twice the smallest possible.
+    The distance of a point is that to the nearest chosen point. With equal scores this is the
+    greedy k-center cover of the points, whose radius is at most twice the smallest possible.
 
     Args:
         points: descriptors, [M, D].
-        scores: > 0, [M].
-        count: how many to choose; fewer come where the others are duplicates.
+        scores: score of each point, > 0, [M].
+        count: number of points to choose; fewer are chosen if the others are duplicates.
 
     Source: Gonzalez (1985), Theor. Comput. Sci. 38, 293; as a core-set for labels, Sener &
     Savarese (2018), arXiv:1708.00489.
@@ -89,7 +89,7 @@ def farthest_first(points: np.ndarray, scores: np.ndarray, count: int) -> Divers
         weighted = np.where(np.isinf(nearest), scores, scores * nearest)
         row = int(np.argmax(np.where(available, weighted, -np.inf)))
         rows.append(row)
-        distances.append(float(nearest[row]))  # before it counts as chosen itself
+        distances.append(float(nearest[row]))  # before the row itself is included below
         nearest = np.minimum(nearest, np.linalg.norm(points - points[row], axis=1))
         available[row] = False
         equal = available & (nearest < SAME)
@@ -104,10 +104,10 @@ def standardize(features: np.ndarray) -> np.ndarray:
     Two random points are then about 1.4 (the root of 2) apart.
 
     Args:
-        features: [M, F].
+        features: features of M structures, [M, F].
 
     Returns:
-        The scaled columns without constant ones, [M, D], D <= F; one column of 0 where all are
+        The scaled columns without constant ones, [M, D], D <= F; one column of 0 if all are
         constant.
     """
     spread = features.std(axis=0)
@@ -129,11 +129,11 @@ def mean_distance(points: np.ndarray) -> float:
 
 @torch.no_grad()
 def compute_descriptors(ensemble: Ensemble, graphs: Sequence[Graph]) -> np.ndarray:
-    """Return a descriptor of each structure, [M, D]; near ones are alike to the members.
+    """Return a descriptor of each structure, [M, D]; similar structures have close descriptors.
 
     It is the mean over a structure's atoms of every member's last features, [F], standardized over
-    these structures; all members weigh the same. It does not change when a structure is rotated,
-    translated or repeated as a supercell.
+    these structures; all members have the same weight. It does not change when a structure is
+    rotated, translated or repeated as a supercell.
     """
     rules = ensemble.rules
     columns = columns_of(graphs, {}, {"cutoff": rules.cutoff}, attributes=rules.attributes)
@@ -157,13 +157,13 @@ def is_informative(calibration: Calibration) -> bool:
 def score_head(head: HeadEntry, prediction: HeadPrediction, offsets: np.ndarray) -> np.ndarray:
     """Return each structure's uncertainty of one head, in standard deviations of the target, [G].
 
-    The most uncertain atom counts for a node-level head. Where sigma is constant, the members'
-    raw spread takes its place.
+    For a node-level head the most uncertain atom counts. If sigma is constant, the raw spread of
+    the members is used instead.
 
     Args:
         head: the target's standard deviation, and the calibration.
-        prediction: of G structures, in the head's unit.
-        offsets: first atom of each structure, and the number of all, [G + 1].
+        prediction: prediction for G structures, in the head's unit.
+        offsets: index of each structure's first atom, then the number of atoms, [G + 1].
     """
     informative = is_informative(head.calibration)
     values = (prediction.std if informative else prediction.std_epistemic)[:, 0]
@@ -174,15 +174,15 @@ def score_head(head: HeadEntry, prediction: HeadPrediction, offsets: np.ndarray)
 def score_structures(
     manifest: Manifest, heads: Mapping[str, HeadPrediction], offsets: np.ndarray
 ) -> np.ndarray:
-    """Return each structure's uncertainty in standard deviations, the mean over some heads, [G].
+    """Return each structure's uncertainty, the mean over heads, in standard deviations, [G].
 
     Heads whose sigma is constant, because their spread is unrelated to their errors on ``cal``,
-    count only where there are no others.
+    count only if there are no others.
 
     Args:
-        manifest: of the ensemble.
-        heads: predictions of the heads that count, by name.
-        offsets: first atom of each structure, and the number of all, [G + 1].
+        manifest: manifest of the ensemble.
+        heads: predictions of the heads to average, by name.
+        offsets: index of each structure's first atom, then the number of atoms, [G + 1].
     """
     informative = [n for n in heads if is_informative(manifest.heads[n].calibration)]
     each = [score_head(manifest.heads[n], heads[n], offsets) for n in informative or heads]
@@ -193,9 +193,9 @@ def force_disagreement(prediction: HeadPrediction, offsets: np.ndarray) -> np.nd
     """Return the largest disagreement on the force on an atom, eV/angstrom, [G].
 
     Args:
-        prediction: of a head of forces; its spread is the root *mean* variance of three
-            components, so the deviation of the vector is larger by the root of 3.
-        offsets: first atom of each structure, and the number of all, [G + 1].
+        prediction: prediction of a forces head; its spread is the root *mean* variance of three
+            components, so the deviation of the vector is larger by a factor of sqrt(3).
+        offsets: index of each structure's first atom, then the number of atoms, [G + 1].
 
     Source: Zhang et al. (2020), Comput. Phys. Commun. 253, 107206 (DP-GEN), eq. 1.
     """
@@ -213,8 +213,8 @@ def assign_levels(deviation: np.ndarray, low: float, high: float) -> np.ndarray:
 
     Args:
         deviation: largest disagreement on a force in each structure, eV/angstrom, [G].
-        low: below it the members are accurate already, eV/angstrom.
-        high: from it on the structure is too strange to be worth a label, eV/angstrom.
+        low: deviation below which the members are accurate enough, eV/angstrom.
+        high: deviation from which on a structure is too unusual to label, eV/angstrom.
     """
     level: np.ndarray = np.digitize(deviation, [low, high])
     return level
@@ -225,24 +225,24 @@ class PoolCandidate:
     """A structure that may be picked."""
 
     id: str
-    """Its name."""
+    """Name of the structure."""
     score: float
-    """How uncertain it is: standard deviations of the targets, or eV/angstrom of forces."""
+    """Uncertainty: in standard deviations of the targets, or in eV/angstrom for forces."""
     graph: Graph
     """The structure."""
     deviations: dict[str, float]
-    """``HEAD_std`` and ``HEAD_std_epistemic`` in the heads' units, and perhaps ``DEVIATION``."""
+    """``HEAD_std`` and ``HEAD_std_epistemic`` in the head's unit, and ``DEVIATION`` for forces."""
     trust: str
-    """``ok``, or why its predictions should not be believed."""
+    """``ok``, or the reason not to trust the predictions."""
 
 
 def copy_graph(columns: Columns, row: int, name: str) -> Graph:
-    """Copy one structure, so that the memory of the others can be freed.
+    """Copy one structure out of a batch, so that the batch's memory can be freed.
 
     Args:
         columns: G structures.
-        row: position of the structure among them.
-        name: its id.
+        row: index of the structure.
+        name: id of the structure.
     """
     nodes = slice(columns.node_offset[row], columns.node_offset[row + 1])
     edges = slice(columns.edge_offset[row], columns.edge_offset[row + 1])
@@ -268,31 +268,31 @@ class PickRequest:
     """Number of structures to pick, and how to rank them."""
 
     count: int
-    """How many structures, at most."""
+    """Maximum number of structures to pick."""
     by: str | None = None
-    """A head, or ``forces``; the mean over all heads if None."""
+    """Head to rank by, or ``forces``; None ranks by the mean over all heads."""
     low: float = 0.0
     """Disagreement on forces from which a structure is a candidate, eV/angstrom."""
     high: float = np.inf
-    """Disagreement on forces from which it is too strange, eV/angstrom."""
+    """Disagreement on forces from which a structure is too unusual, eV/angstrom."""
     unseen: bool = False
     """Whether structures with elements that no member has seen may be picked."""
 
 
 @dataclass
 class PickResult:
-    """Picked structures, and what became of the others."""
+    """Picked structures, and counts of the others by reason."""
 
     candidates: list[PoolCandidate] = field(default_factory=list)
-    """In the order in which they were picked."""
+    """Picked structures, in the order of picking."""
     distances: list[float | None] = field(default_factory=list)
-    """Distance of each to the nearest one picked before it; None for the first."""
+    """Distance of each structure to the nearest one picked before it; None for the first."""
     counts: Counter[str] = field(default_factory=Counter)
-    """Number of structures by what became of them, see ``PickTable``."""
+    """Number of structures by outcome, see ``PickTable.counts``."""
     mean_distance: float = 0.0
-    """Mean over all pairs of picked structures."""
+    """Mean distance over all pairs of picked structures."""
     mean_distance_top: float = 0.0
-    """Mean over all pairs of as many structures of highest score, to compare with."""
+    """The same for equally many structures with the highest scores, for comparison."""
 
 
 PickRow = dict[str, str | int | float | None]
@@ -306,30 +306,30 @@ class PickTable(TypedDict):
     picked: list[PickRow]
     """Picked structures, in the order in which they were picked."""
     counts: dict[str, int]
-    """Structures of the pool: all that were ``read``; ``bad`` ones that cannot be predicted; those
-    whose prediction is ``not_finite``; with elements ``unseen`` in training; of each of ``LEVELS``
-    if forces rank; and the ``same`` as a picked one."""
+    """Structures of the pool by outcome: all that were ``read``; ``bad`` ones that cannot be
+    predicted; those whose prediction is ``not_finite``; those with elements ``unseen`` in training;
+    those of each of ``LEVELS`` if forces rank; and those that are the ``same`` as a picked one."""
     mean_distance: float | None
     """Mean distance of the descriptors over all pairs of picked structures."""
     mean_distance_top: float | None
-    """Mean over all pairs of as many structures of highest score, to compare with."""
+    """The same for equally many structures with the highest scores, for comparison."""
 
 
 def pick_structures(
     ensemble: Ensemble, pool: Iterable[Structures], request: PickRequest
 ) -> PickResult:
-    """Pick structures that are worth a label.
+    """Pick the structures of a pool that are most worth labelling.
 
-    While the pool streams by, the most uncertain structures are kept, ``SHORTLIST`` times as many
-    as are wanted; ``farthest_first`` picks from these.
+    Of the streamed pool, ``SHORTLIST`` times the wanted number of structures are kept, the most
+    uncertain ones; ``farthest_first`` picks from these.
 
     Args:
-        ensemble: predicts the pool.
+        ensemble: ensemble that predicts the pool.
         pool: the structures, a batch at a time.
-        request: how many to pick, and what ranks them.
+        request: number of structures to pick, and how to rank them.
 
     Raises:
-        ConfigError: the ensemble has no such head, or no energy to take forces from.
+        ConfigError: the ensemble has no such head, or no energy head to derive forces from.
         DataError: the pool holds nothing that can be picked.
     """
     ranking = make_ranking(ensemble, request)
@@ -352,18 +352,18 @@ def pick_structures(
 
 @dataclass(frozen=True)
 class Ranking:
-    """How structures of a pool are ranked: by heads, a head of forces, or slopes of an energy."""
+    """How a pool is ranked: by heads, by a forces head, or by the gradient of an energy head."""
 
     ensemble: Ensemble
-    """Predicts them."""
+    """Ensemble that predicts the structures."""
     request: PickRequest
     """Limits that leave structures out."""
     heads: tuple[str, ...]
-    """Heads that rank; empty where forces do."""
+    """Heads to rank by; empty if forces rank."""
     forces: str | None
-    """Head of forces that ranks."""
+    """Forces head to rank by, if any."""
     energy: str | None
-    """Energy head whose slopes rank."""
+    """Energy head whose gradient ranks, if any."""
 
     def scores(
         self, columns: Columns, heads: dict[str, HeadPrediction]
@@ -376,7 +376,7 @@ class Ranking:
 
         Returns:
             The scores, [G]; and the largest disagreement on a force, eV/angstrom, [G], or None
-            where heads rank.
+            if heads rank.
         """
         if self.heads:
             chosen = {name: heads[name] for name in self.heads}
@@ -397,8 +397,8 @@ def make_ranking(ensemble: Ensemble, request: PickRequest) -> Ranking:
     """Choose the heads or forces that rank structures.
 
     Raises:
-        ConfigError: the ensemble has no such head, or no energy to take forces from; trust
-            levels without forces, or in the wrong order.
+        ConfigError: the ensemble has no such head, or no energy head to derive forces
+            from; trust levels are given without forces, or in the wrong order.
     """
     heads = ensemble.manifest.heads
     by = request.by
@@ -427,9 +427,9 @@ def _find_candidates(
     """Yield the structures of a pool that may be picked, and count all of them.
 
     Args:
-        ranking: scores the structures.
+        ranking: ranking that scores the structures.
         pool: the structures, a batch at a time.
-        counts: structures by what became of them; updated.
+        counts: number of structures by outcome; updated in place.
     """
     for structures in pool:
         counts += Counter(read=len(structures.ids), bad=len(structures.errors))
@@ -459,11 +459,11 @@ def _is_candidate(
     """Check which structures of a batch may be picked, [G], and count the others.
 
     Args:
-        ranking: with the request.
+        ranking: ranking with the request.
         columns: G structures.
-        scores: of each, [G].
-        deviation: disagreement on forces, [G], where that counts.
-        counts: structures by what became of them; updated.
+        scores: score of each structure, [G].
+        deviation: disagreement on forces, eV/angstrom, [G]; None if heads rank.
+        counts: number of structures by outcome; updated in place.
     """
     request = ranking.request
     good: np.ndarray = np.isfinite(scores)
@@ -483,7 +483,7 @@ def _is_candidate(
 def _standard_deviations(
     ensemble: Ensemble, columns: Columns, heads: dict[str, HeadPrediction]
 ) -> Iterator[dict[str, float]]:
-    """Yield each structure's standard deviations by name; the largest of a node-level head."""
+    """Yield each structure's standard deviations by name; for a node-level head the largest."""
     values: dict[str, np.ndarray] = {}
     for name, prediction in heads.items():
         node = ensemble.manifest.heads[name].level == "node"
@@ -499,7 +499,7 @@ def check_picks_format(path: Path) -> None:
     """Check the suffix of the output file, before anything is computed.
 
     Raises:
-        ConfigError: the suffix is not one of extxyz.
+        ConfigError: the suffix is not one of ``EXTXYZ_SUFFIXES``.
     """
     if path.suffix not in EXTXYZ_SUFFIXES:
         raise ConfigError(f"{path}: structures are written as extxyz; end it in .extxyz.")
@@ -535,12 +535,12 @@ def write_picks(path: Path, manifest: Manifest, result: PickResult) -> None:
     """Write the picked structures as extended XYZ, in the order of picking.
 
     ``info`` of each frame holds its ``PickRow`` without None, and the known properties that the
-    ensemble reads. The file is written whole or not at all.
+    ensemble takes as input. The file is written atomically.
 
     Args:
         path: the file to write.
-        manifest: of the ensemble: names and units of known properties.
-        result: of the pick.
+        manifest: manifest of the ensemble, for names and units of known properties.
+        result: result of the pick.
     """
     frames = []
     for entry, candidate in zip(picks_to_plain(result)["picked"], result.candidates, strict=True):

@@ -1,4 +1,4 @@
-"""Remove members from an ensemble: the others share the weight and are calibrated again.
+"""Remove members from an ensemble: the rest share their weight and are calibrated again.
 
 Neither the data set nor the test split is needed: the ensemble file holds the predictions of all
 members for the calibration split.
@@ -35,22 +35,22 @@ class PruneEffect:
     mae_before: float
     """Mean absolute error of the mean of all members."""
     width90_before: float
-    """Mean width of the 90 % interval, of all members."""
+    """Mean width of the 90 % interval of all members."""
     mae_after: float
     """Mean absolute error of the mean of the members that stay."""
     width90_after: float
-    """Mean width of the 90 % interval, of those calibrated again."""
+    """Mean width of the 90 % interval of these members, after the new calibration."""
 
 
 def choose_members(manifest: Manifest, keep: int | None, members: Sequence[str]) -> tuple[str, ...]:
     """Decide which members stay: those named, or the ``keep`` of largest weight.
 
-    Of equal weights the lower validation objective stays.
+    Among equal weights, lower validation objectives stay.
 
     Args:
-        manifest: of the ensemble.
-        keep: how many members stay, from 1 to one less than all; None where they are named.
-        members: trials of the members that stay; empty where their number is given.
+        manifest: manifest of the ensemble.
+        keep: number of members that stay, from 1 to one less than all; None if they are named.
+        members: trials of the members that stay; empty if their number is given.
 
     Returns:
         Trials of the members that stay, in the order of the manifest.
@@ -83,9 +83,9 @@ def prune_members(
 ) -> tuple[ArtefactContent, dict[str, PruneEffect]]:
     """Return an ensemble of some of the members, and the effect on each head.
 
-    Fewer members have another sigma, so it is fitted again on the calibration data of the file.
-    The scores on the test split are dropped: they belong to another ensemble, and that split is
-    used once.
+    Sigma changes with the members, so it is fitted again on the calibration data of the file.
+    Scores on the test split are dropped: they belong to the larger ensemble, and that split is
+    used only once.
 
     Args:
         content: the ensemble, read from its file with its calibration data.
@@ -96,7 +96,7 @@ def prune_members(
         The smaller ensemble, and the effect by head.
 
     Raises:
-        ConfigError: the ensemble holds nothing to calibrate with, or a head loses all members.
+        ConfigError: the file holds no calibration data, or a head loses all its members.
     """
     data, old = content.calibration_data, content.manifest
     if data is None:
@@ -120,7 +120,7 @@ def prune_members(
 def _without_members(
     content: ArtefactContent, stay: Sequence[str], removed: tuple[str, ...]
 ) -> Manifest:
-    """Return the manifest of the members that stay, calibrated as before.
+    """Return the manifest of the members that stay, with the old calibration.
 
     Args:
         content: the larger ensemble.
@@ -163,16 +163,16 @@ def _share_weights(old: Manifest, stay: set[str]) -> list[MemberEntry]:
 def _quality(
     data: CalibrationData, name: str, weights: dict[str, float], fit: Calibration
 ) -> tuple[float, float]:
-    """Measure a mix of members for one head on ``cal``.
+    """Measure the weighted mean of members for one head on the calibration split.
 
     Args:
         data: predictions of the members.
-        name: of the head.
-        weights: of the members, by trial.
-        fit: calibration of their mix.
+        name: name of the head.
+        weights: weights of the members, by trial.
+        fit: calibration of their weighted mean.
 
     Returns:
-        The mean absolute error, and the mean width of the 90 % interval, in the unit.
+        The mean absolute error, and the mean width of the 90 % interval, in the head's unit.
     """
     head, moments = data.heads[name], data.moments(name, weights)
     error = np.abs(moments.mean - head.truth)[head.mask]

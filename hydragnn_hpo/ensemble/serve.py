@@ -1,7 +1,7 @@
-"""Serve an ensemble over HTTP: one token, hard limits, one thread that predicts in batches.
+"""Serve an ensemble over HTTP: one token, fixed limits, one thread that predicts in batches.
 
 ``PredictService`` reads requests and waits for responses; ``PredictWorker`` owns the ensemble and
-predicts all requests that wait at the same time in one batch (Law 7: that changes no number).
+predicts all waiting requests in one batch (Law 7: batching changes no prediction).
 
 Shapes: N nodes of a structure.
 """
@@ -45,18 +45,18 @@ from hydragnn_hpo.http_service import Token
 from hydragnn_hpo.metrics_log import replace_nonfinite
 
 JSON, EXTXYZ = "json", "extxyz"
-"""Kinds of bodies."""
+"""Formats of a request body."""
 KINDS = {"application/json": JSON, "text/plain": EXTXYZ, "chemical/x-extxyz": EXTXYZ}
-"""Kind of body by content type."""
+"""Format of a request body, by content type."""
 
 Triple = Annotated[list[float], Len(3, 3)]
-"""A vector."""
+"""A vector of three components."""
 NamedStructures = Iterator[tuple[str, Atoms | DataError]]
-"""Name of each structure, empty if it has none; and the structure or why it cannot be used."""
+"""Name of each structure, empty if it has none; and the structure, or why it cannot be used."""
 
 _LONGEST_LINE = 10_000
-"""Most characters of an extxyz line; ASE parses comments with regular expressions, which may take
-very long."""
+"""Maximum length of an extxyz line: ASE parses comments with regular expressions, which may be very
+slow on long lines."""
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +65,7 @@ _BEFORE_THE_BODY = frozenset((401, 408, 413, 415, 429))
 
 
 class RequestLimits(TypedDict):
-    """The ``Limits`` that a client must know, see there."""
+    """The ``Limits`` that a client must know; ``Limits`` documents them."""
 
     body_bytes: int
     structures: int
@@ -87,7 +87,7 @@ class EnsembleInfo(TypedDict):
     """The ensemble's part of the response to ``GET /info``."""
 
     package: str
-    """Version of hydragnn-hpo that wrote it."""
+    """Version of hydragnn-hpo that wrote the ensemble."""
     data: dict[str, JsonValue]
     """The training data, see ``artefact.Provenance``."""
     heads: dict[str, HeadInfo]
@@ -127,26 +127,26 @@ class Limits:
     """Limits of a service; a request beyond them is rejected before it is predicted."""
 
     body_bytes: int = 8_000_000
-    """Largest body of a request."""
+    """Maximum size of a request body, in bytes."""
     structures: int = 1_000
-    """Most structures in a request."""
+    """Maximum number of structures in a request."""
     atoms: int = 2_000
-    """Most atoms in a structure."""
+    """Maximum number of atoms in a structure."""
     edges: int = 500_000
-    """Most edges in the graph of a structure."""
+    """Maximum number of edges in the graph of a structure."""
     seconds: float = 60.0
     """Seconds for a request, including reading its body."""
     waiting: int = 32
-    """Most requests at a time, including those being predicted."""
+    """Maximum number of concurrent requests, including those being predicted."""
 
     @property
     def pairs(self) -> int:
-        """Most pairs of atoms and images of atoms that a neighbour search may try."""
+        """Maximum number of pairs of atoms and periodic images for a neighbour search."""
         return 40 * self.edges
 
 
 class RequestRejected(Exception):
-    """A request that gets no predictions; its client gets the status and the sentence."""
+    """A rejected request; the client receives the HTTP status and the message."""
 
     def __init__(self, status: int, sentence: str) -> None:
         """Store the HTTP status and the sentence for the client."""
@@ -206,14 +206,14 @@ def parse_structures(
     """Parse the body of a request, structure after structure.
 
     Args:
-        body: of the request.
+        body: body of the request.
         kind: ``json`` or ``extxyz``.
-        limits: most structures, and atoms in each.
+        limits: maximum numbers of structures and of atoms in each.
         attributes: known properties that members read; all others are dropped.
 
     Yields:
-        Name of each structure, its number where it has none; and the structure, or why it alone
-        cannot be used.
+        Name of each structure, or its number if it has none; and the structure, or the reason
+        why it cannot be used.
 
     Raises:
         RequestRejected: the body as a whole cannot be used, or holds too many structures.
@@ -231,7 +231,7 @@ def parse_structures(
 
 
 def _parse_json(body: bytes, limits: Limits) -> NamedStructures:
-    """Parse ``{"structures": [...]}``; a bad structure does not spoil the others."""
+    """Parse ``{"structures": [...]}``; a bad structure does not affect the others."""
     try:
         values = json.loads(body)
     except RecursionError:
@@ -252,7 +252,7 @@ def _parse_structure(value: Any, number: int, limits: Limits) -> Atoms | DataErr
     if not isinstance(value, dict):
         return _bad(number, "is no JSON object")
     positions = value.get("positions")
-    # counted before the schema is checked, which takes time for every atom
+    # counted first, because checking the schema takes time for every atom
     if isinstance(positions, list) and len(positions) > limits.atoms:
         return _too_many_atoms(number, len(positions), limits)
     try:
@@ -266,7 +266,7 @@ def _parse_structure(value: Any, number: int, limits: Limits) -> Atoms | DataErr
 
 
 def _parse_extxyz(body: bytes, limits: Limits) -> NamedStructures:
-    """Parse frames of extended XYZ; a bad frame does not spoil the others."""
+    """Parse frames of extended XYZ; a bad frame does not affect the others."""
     try:
         lines = body.decode().splitlines()
     except UnicodeDecodeError:
@@ -303,7 +303,7 @@ def _find_frames(lines: list[str]) -> Iterator[tuple[int, int]]:
         number = first + 1
         if not re.fullmatch(r"[0-9]{1,9}", head, re.ASCII):
             raise RequestRejected(400, f"line {number}: expected the number of atoms; send extxyz.")
-        end = first + 2 + int(head)  # that number, the comment, a line per atom
+        end = first + 2 + int(head)  # line with the number, comment line, one line per atom
         if end > len(lines):
             raise RequestRejected(400, f"line {number}: the body ends within its {head} atoms.")
         yield first, end
@@ -328,7 +328,7 @@ def _bad(number: int, reason: str) -> DataError:
 
 
 def bound_pairs(atoms: int, cell: np.ndarray, pbc: Sequence[bool], cutoff: float) -> float:
-    """Return an upper bound of the edges of a structure without searching for them.
+    """Return an upper bound of the number of edges of a structure, without a neighbour search.
 
     Along a periodic direction whose lattice planes are h apart, an atom has at most
     2 cutoff / h + 1 images of another one within the cutoff.
@@ -340,7 +340,7 @@ def bound_pairs(atoms: int, cell: np.ndarray, pbc: Sequence[bool], cutoff: float
         cutoff: longest edge in angstrom.
 
     Returns:
-        N^2 times the images; infinite where periodic lattice vectors are not finite or linearly
+        N^2 times the images; infinite if periodic lattice vectors are not finite or are linearly
         dependent.
     """
     periodic = cell[np.asarray(pbc, dtype=bool)]
@@ -356,9 +356,9 @@ def make_app(ensemble: Ensemble, token: Token, limits: Limits) -> Starlette:
     """Make the service; its worker starts and ends with the application.
 
     Args:
-        ensemble: predicts.
-        token: that requests must bring.
-        limits: of requests.
+        ensemble: ensemble that predicts.
+        token: token that requests must send.
+        limits: limits of requests.
     """
     worker = PredictWorker(ensemble, limits)
     service = PredictService(worker, token, limits)
@@ -389,13 +389,13 @@ class PredictService:
         """Store what the endpoints share.
 
         Args:
-            worker: predicts.
-            token: that requests must bring.
-            limits: of requests.
+            worker: worker that predicts.
+            token: token that requests must send.
+            limits: limits of requests.
         """
         self.worker, self.token, self.limits = worker, token, limits
         self.active = 0
-        """Requests that are read or wait for their response."""
+        """Number of requests that are being read or wait for their response."""
 
     async def info(self, request: Request) -> Response:
         """Respond with ``ServiceInfo``: the heads, the limits, and the schema of a structure."""
@@ -461,10 +461,10 @@ def _body_kind(request: Request) -> str:
 
 
 async def _read_body(request: Request, most: int) -> bytes:
-    """Read a body whatever size it claims; ``most`` is the largest size in bytes.
+    """Read a body of at most ``most`` bytes, whatever length its header claims.
 
     Raises:
-        RequestRejected: it is larger, or ends too early.
+        RequestRejected: the body is larger, or ends too early.
     """
     claimed = request.headers.get("content-length", "0")
     too_large = RequestRejected(
@@ -484,7 +484,7 @@ async def _read_body(request: Request, most: int) -> bytes:
 
 
 async def _health(request: Request) -> Response:
-    """Answer that the service runs, and nothing else, as no token is needed."""
+    """Respond that the service runs, and nothing else, since no token is required."""
     return JSONResponse({"status": "ok"})
 
 
@@ -510,15 +510,15 @@ class PendingRequest:
     """A request that is queued or being predicted."""
 
     body: bytes
-    """As received; emptied once it is parsed."""
+    """Body as received; emptied after parsing."""
     kind: str
     """``json`` or ``extxyz``."""
     response: "Future[bytes]" = field(default_factory=Future)
     """The response's body, JSON; cancelled when the client no longer waits."""
     records: list[StructureRecord] = field(default_factory=list)
-    """One per structure; ``trust`` and ``heads`` are added when it is predicted."""
+    """One record per structure; ``trust`` and ``heads`` are added after its prediction."""
     remaining: int = 0
-    """Structures that are still to be predicted."""
+    """Number of structures that are still to be predicted."""
 
     def finish(self, units: dict[str, str]) -> None:
         """Set the response if every structure is predicted or bad; ``units`` are by head."""
@@ -536,7 +536,7 @@ class PendingRequest:
 
 
 class PredictWorker:
-    """Owns an ensemble; its thread predicts requests that wait at the same time in one batch."""
+    """Owns an ensemble; its thread predicts all waiting requests in one batch."""
 
     def __init__(self, ensemble: Ensemble, limits: Limits) -> None:
         """Store the ensemble; the thread is not started yet."""
@@ -551,7 +551,7 @@ class PredictWorker:
         self._thread.start()
 
     def stop(self, seconds: float) -> None:
-        """End the thread after the requests that wait; return after ``seconds`` in any case."""
+        """End the thread once waiting requests are done; return after ``seconds`` at the latest."""
         self._waiting.put(None)
         self._thread.join(seconds)
 
@@ -559,7 +559,7 @@ class PredictWorker:
         """Queue a request.
 
         Args:
-            body: as received.
+            body: body as received.
             kind: ``json`` or ``extxyz``.
 
         Returns:
@@ -576,7 +576,7 @@ class PredictWorker:
             running = batch[-1] is not None
             requests = [request for request in batch if request is not None]
             try:
-                with np.errstate(all="ignore"):  # positions of 1e300: they are rejected in the end
+                with np.errstate(all="ignore"):  # positions of 1e300 are rejected later
                     self.predict(requests)
             except Exception as error:
                 _log(error)
@@ -584,10 +584,10 @@ class PredictWorker:
                     request.fail(RequestRejected(500, "the service failed; its log says where."))
 
     def _next_batch(self) -> list[PendingRequest | None]:
-        """Wait for a request, and take all that wait, up to the bytes of the largest body.
+        """Wait for a request, and take all waiting ones, up to about ``body_bytes`` in total.
 
         Returns:
-            The requests; None at the end means that the thread is to end after them.
+            The requests; None at the end means that the thread must end after them.
         """
         batch, size = [self._waiting.get()], 0
         while batch[-1] is not None and size + len(batch[-1].body) < self.limits.body_bytes:
@@ -623,7 +623,7 @@ class PredictWorker:
         """Parse a request, and add a record for each structure.
 
         Returns:
-            Position and graph of the structures that can be predicted; empty where the request
+            Position and graph of the structures that can be predicted; empty if the request
             failed or its client no longer waits.
         """
         graphs: list[tuple[int, Graph]] = []
@@ -693,7 +693,7 @@ class PredictWorker:
 
 
 def describe_ensemble(manifest: Manifest) -> EnsembleInfo:
-    """Return what an ensemble predicts, and what it was trained on."""
+    """Return the heads, training data and test scores of an ensemble."""
     shown = {"level", "shape", "unit", "description"}
     plain: EnsembleInfo = replace_nonfinite(
         {

@@ -1,9 +1,9 @@
 """Turn files and stores into graphs that an ensemble can predict, a bounded number at a time.
 
-The input is cut into chunks, the same way on every rank. A *source* is one large file, store or
-database, or a run of small files. A run of small files is one chunk. A large source is cut every so
-many structures; nothing is counted beforehand, its end is found when it is read. So the source and
-number of a chunk decide which structures are in it, on any rank and at any time.
+The input is cut into chunks, in the same way on every rank. A *source* is one large file, store or
+database, or a run of small files. A run of small files is one chunk. A large source is cut after a
+fixed number of structures; its end is found only when it is read. Thus the source and number of a
+chunk determine its structures, on any rank and at any time.
 
 Structures come as ``ase.Atoms`` from files, or as graphs from a store. One that cannot be used
 keeps its position, with a reason in place of a graph.
@@ -47,34 +47,34 @@ KeptValues = dict[str, str | int | float]
 """Values of one structure that are copied from the input to the output, by key."""
 
 _SMALL_BYTES = 1 << 16
-"""Files of fewer bytes are taken together."""
+"""Size in bytes below which files are grouped into one source."""
 
 _SMALL_FILES = 256
-"""Most small files of a source, which is one chunk."""
+"""Maximum number of small files in a source."""
 
 _SEEKABLE = ("extxyz", "database")
-"""Readers that find a structure by its number; the others read a file from its beginning."""
+"""Readers that can start at any structure; others read a file from its beginning."""
 
 _COUNTED_BYTES = 1 << 26
-"""Largest text file whose frames are counted to show progress, bytes."""
+"""Maximum size in bytes of a text file whose frames are counted to show progress."""
 
 BATCH_SIZE = 4 * EDGES_PER_BATCH
-"""Edges and nodes that are held as graphs at once, about; engines cut them into batches."""
+"""Approximate number of edges plus nodes held as graphs at once; engines cut them into batches."""
 
 CHUNK_ATOMS = 20_000
-"""Atoms of a chunk, about, if all structures of its source are as large as the first."""
+"""Approximate number of atoms of a chunk, if all structures are as large as the source's first."""
 
 MIN_STRUCTURES, MAX_STRUCTURES = 16, 1000
-"""Fewest and most structures of a chunk."""
+"""Minimum and maximum number of structures of a chunk."""
 
 _NAME_KEYS = ("name", "id")
-"""Keys of ``atoms.info`` that may hold a structure's own name; the first that does counts."""
+"""Keys of ``atoms.info`` that may hold a structure's name; the first one present counts."""
 
 _NAME_LENGTH = 300
-"""Most characters of a name."""
+"""Maximum length of a name in characters."""
 
 _REASON_LENGTH = 1000
-"""Most characters of a reason; long enough for its end, which says what to do."""
+"""Maximum length of a reason in characters; long enough to include the advice at its end."""
 
 
 class ChunkId(NamedTuple):
@@ -87,23 +87,23 @@ class ChunkId(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Name of its claim, ``SOURCE-NUMBER``."""
+        """Name of the chunk's claim, ``SOURCE-NUMBER``."""
         return f"{self.source}-{self.number}"
 
     @classmethod
     def parse(cls, name: str) -> Self:
-        """Return the chunk of a name; its numbers may begin with zeros."""
+        """Return the chunk with a name; the numbers in it may have leading zeros."""
         return cls(*map(int, name.split("-")))
 
 
 @dataclass(frozen=True)
 class InputSource:
-    """Files that are read as one: one large file, store or database, or several small files."""
+    """A unit of the input: one large file, store or database, or several small files."""
 
     paths: tuple[Path, ...]
-    """In the order in which they are read."""
+    """Paths in the order of reading."""
     whole: bool
-    """True if it is one chunk, however many structures it holds: a run of small files."""
+    """True for a run of small files, which is one chunk whatever its number of structures."""
 
 
 def list_input_sources(paths: Sequence[Path]) -> list[InputSource]:
@@ -123,7 +123,7 @@ def list_input_sources(paths: Sequence[Path]) -> list[InputSource]:
 
 
 def refuse_to_replace(sources: Sequence[InputSource], out: Path) -> None:
-    """Refuse an output that is one of the inputs, whose labels would be lost.
+    """Raise an error if the output would overwrite one of the inputs.
 
     Raises:
         ConfigError: the output is one of the inputs.
@@ -162,27 +162,27 @@ def shown_path(path: Path) -> Path:
 
 @dataclass
 class _OpenFile:
-    """A file that is being read from its beginning."""
+    """A file that is read from its beginning."""
 
     path: Path
     position: int
-    """Number of structures that were read."""
+    """Number of structures read so far."""
     items: Iterator[Item]
-    """The structures after these."""
+    """The remaining structures."""
 
 
 class StructureFiles:
-    """Reads runs of structures of files by their numbers.
+    """Reads ranges of structures of files by their numbers.
 
-    One file is kept open, so that runs that come in order read it once.
+    One file is kept open, so that consecutive ranges read it only once.
     """
 
     def __init__(self, structure_column: str | None = None, stdin_format: str = "extxyz") -> None:
-        """Remember how files are read; nothing is opened yet.
+        """Store how to read files; nothing is opened yet.
 
         Args:
             structure_column: for CSV files, the column with a structure's text or file name.
-            stdin_format: of standard input: ``extxyz``, another suffix, or ASE's name.
+            stdin_format: format of standard input: ``extxyz``, another suffix, or ASE's name.
         """
         self._column, self._format = structure_column, stdin_format.removeprefix(".")
         self._open: _OpenFile | None = None
@@ -194,7 +194,7 @@ class StructureFiles:
         self._cleanup.close()
 
     def first(self, path: Path) -> Item:
-        """Return the first structure of a file; a later read returns it once more.
+        """Return the first structure of a file; a later read returns it again.
 
         Raises:
             DataError: the file cannot be read.
@@ -216,7 +216,7 @@ class StructureFiles:
             stop: number after the last structure; None for the end of the file.
 
         Raises:
-            DataError: the file cannot be read on.
+            DataError: the rest of the file cannot be read.
         """
         reader = self._seekable_reader(path)
         if reader is not None:
@@ -233,7 +233,7 @@ class StructureFiles:
                 return
 
     def count(self, path: Path) -> int | None:
-        """Count the structures of a file; None where that would take long."""
+        """Count the structures of a file; None if that would take long."""
         if path == STDIN:
             return None
         source = self._source(path)
@@ -306,15 +306,15 @@ class Structures:
     ids: tuple[str, ...]
     """Names of all structures, also of those that cannot be predicted, in order."""
     errors: dict[int, str]
-    """Why a structure cannot be predicted, one sentence, by position in ``ids``."""
+    """Reason why a structure cannot be predicted, one sentence, by position in ``ids``."""
     kept: tuple[KeptValues, ...] = ()
-    """Values to copy into the output, in the order of ``ids``; empty where nothing is copied."""
+    """Values to copy into the output, in the order of ``ids``; empty if nothing is copied."""
 
 
 def rules_for(
     cutoff: float, attributes: Mapping[str, AttributeConfig] | None = None, laplacian: int = 0
 ) -> Rules:
-    """Return how structures become graphs for prediction.
+    """Return the rules that turn structures into graphs for prediction.
 
     Args:
         cutoff: longest edge of the graphs, in angstrom.
@@ -334,7 +334,7 @@ def columns_of_atoms(structures: Sequence[Atoms], rules: Rules) -> Columns:
     """Turn structures into graphs, one per structure.
 
     Raises:
-        DataError: one of them cannot become a graph.
+        DataError: a structure cannot become a graph.
     """
     graphs = [
         graph_of_atoms(atoms, number, rules) for number, atoms in enumerate(structures, start=1)
@@ -345,15 +345,15 @@ def columns_of_atoms(structures: Sequence[Atoms], rules: Rules) -> Columns:
 def graph_of_atoms(atoms: Atoms, number: int, rules: Rules) -> Graph:
     """Turn a structure into a graph; an error names it by its formula.
 
-    The formula takes longer than the graph, so it is made for an error alone.
+    Making the formula takes longer than making the graph, so it is made only for an error.
 
     Args:
         atoms: the structure.
-        number: of the structure, from 1, for an error.
-        rules: how it becomes a graph.
+        number: number of the structure, from 1, for errors.
+        rules: rules by which it becomes a graph.
 
     Raises:
-        DataError: it cannot become a graph.
+        DataError: the structure cannot become a graph.
     """
     try:
         return graph_of(atoms, Place(Path("atoms"), number, str(number)), rules)
@@ -363,7 +363,7 @@ def graph_of_atoms(atoms: Atoms, number: int, rules: Rules) -> Graph:
 
 
 class ChunkReader:
-    """Reads chunks; each file once if they come in order. Use it in a ``with``."""
+    """Reads chunks; consecutive chunks read each file only once. Use it in a ``with``."""
 
     def __init__(
         self,
@@ -372,20 +372,20 @@ class ChunkReader:
         files: StructureFiles,
         keep: Sequence[str] = (),
     ) -> None:
-        """Remember the input; nothing is opened yet.
+        """Store the input; nothing is opened yet.
 
         Args:
-            sources: of the input, see ``list_input_sources``.
-            rules: how structures become graphs.
-            files: reads them; closed at the end of the ``with``.
+            sources: sources of the input, see ``list_input_sources``.
+            rules: rules by which structures become graphs.
+            files: reader of the files; closed at the end of the ``with``.
             keep: keys of ``atoms.info`` to copy into the output.
         """
         self.sources, self.rules, self.keep = sources, rules, tuple(keep)
         self._files = files
         self._stores: dict[int, _StoreReader] = {}
-        """By source."""
+        """Reader of each store, by source."""
         self._steps: dict[int, int] = {}
-        """Structures per chunk, by source; known once its first structure was read."""
+        """Structures per chunk, by source; set once the first structure of the source is read."""
 
     def __enter__(self) -> Self:
         return self
@@ -398,7 +398,7 @@ class ChunkReader:
 
         Yields:
             Structures, and whether the source ends with this chunk, which is certain at the last
-            batch only. At least one batch comes; it is empty if the source ends before the chunk.
+            batch only. There is at least one batch, empty if the source ends before the chunk.
         """
         source = self.sources[chunk.source]
         if is_store(source.paths[0]):
@@ -412,12 +412,12 @@ class ChunkReader:
             if batch.size >= BATCH_SIZE:
                 structures, batch = batch.to_structures(self.rules), _Batch()
                 yield structures, False
-                del structures  # else two batches are in memory while the next one is read
+                del structures  # otherwise two batches are in memory while the next one is read
         # a chunk that is not full is the last one; ``_read_run`` has set the step
         yield batch.to_structures(self.rules), ended or count < self._steps[chunk.source]
 
     def count(self) -> int | None:
-        """Count the structures of the input; None where that would take long."""
+        """Count the structures of the input; None if that would take long."""
         counts = [self._count(number, source) for number, source in enumerate(self.sources)]
         known = [count for count in counts if count is not None]
         return sum(known) if len(known) == len(counts) else None
@@ -461,9 +461,9 @@ class ChunkReader:
             yield _RawStructure(name, place, number + 1, error, ends=True)
 
     def _chunk_size(self, source: int, path: Path) -> int:
-        """Return the structures of a chunk of a source, by the size of its first structure."""
+        """Return the number of structures per chunk, from the size of the source's first one."""
         if source not in self._steps:
-            self._steps[source] = MAX_STRUCTURES  # stays where the first cannot be read
+            self._steps[source] = MAX_STRUCTURES  # kept if the first structure cannot be read
             _, first = self._files.first(path)
             atoms = len(first) if isinstance(first, Atoms) else 1
             expected = CHUNK_ATOMS // max(atoms, 1)
@@ -493,13 +493,13 @@ class _RawStructure:
     number: int
     """Number in the file, from 1, for errors."""
     content: Atoms | DataError
-    """The structure, or why it cannot be read."""
+    """The structure, or the reason why it cannot be read."""
     ends: bool = False
-    """True if the file cannot be read on."""
+    """True if the rest of the file cannot be read."""
 
 
 class _Batch:
-    """Structures that are collected as graphs."""
+    """Collects structures as graphs."""
 
     def __init__(self) -> None:
         self.size = 0
@@ -510,11 +510,11 @@ class _Batch:
         self.kept: list[KeptValues] = []
 
     def add(self, raw: _RawStructure, rules: Rules, keep: tuple[str, ...]) -> None:
-        """Turn a structure into a graph, or record why that cannot be done.
+        """Turn a structure into a graph, or record the reason why it cannot become one.
 
         Args:
             raw: the structure.
-            rules: how structures become graphs.
+            rules: rules by which structures become graphs.
             keep: keys of ``atoms.info`` to copy.
         """
         content, name = raw.content, _one_line(raw.name)
@@ -540,18 +540,18 @@ class _Batch:
 
 
 class _StoreReader:
-    """Reads runs of a store's graphs; neighbours are searched again where edges are too short."""
+    """Reads ranges of a store's graphs; searches neighbours again if its cutoff is too short."""
 
     def __init__(self, path: Path, rules: Rules, keep: tuple[str, ...]) -> None:
-        """Open the store; nothing is copied to a faster disk, as it is read once.
+        """Open the store without copying it to a faster disk, since it is read only once.
 
         Args:
             path: the store.
-            rules: how structures become graphs.
+            rules: rules by which structures become graphs.
             keep: graph-level targets or attributes to copy.
 
         Raises:
-            DataError: it is damaged, or lacks an attribute that members read.
+            DataError: the store is damaged, or lacks an attribute that members read.
         """
         self._graphs = open_store(path, access="windows")
         self._path, self._rules, self._keep = path, rules, keep
@@ -601,8 +601,8 @@ class _StoreReader:
 
         Args:
             columns: graphs of the store.
-            row: position of the graph among them.
-            place: where it comes from, for an error.
+            row: index of the graph.
+            place: origin of the graph, for errors.
 
         Raises:
             DataError: the structure cannot become a graph.
@@ -620,7 +620,7 @@ class _StoreReader:
 
 
 def _structure_name(atoms: Atoms, otherwise: str) -> str:
-    """Return a structure's own name if it has one that is not blank, else the other one."""
+    """Return a structure's own name if it has one that is not blank, else ``otherwise``."""
     for key in _NAME_KEYS:
         own = atoms.info.get(key)
         if isinstance(own, (str, int, np.integer)) and str(own).strip():
@@ -631,7 +631,7 @@ def _structure_name(atoms: Atoms, otherwise: str) -> str:
 def _one_line(text: str, most: int = _NAME_LENGTH) -> str:
     """Return a text from a file as one line that is safe on a terminal.
 
-    Control characters are spelt out, and a longer text is cut to ``most`` characters.
+    Control characters are escaped, and a longer text is cut to ``most`` characters.
     """
     line = text
     if not text.isprintable():  # most names are printable, and escaping takes longer
@@ -642,7 +642,7 @@ def _one_line(text: str, most: int = _NAME_LENGTH) -> str:
 def _select_info(atoms: Atoms, keys: tuple[str, ...]) -> KeptValues:
     """Return a structure's values of some keys of ``atoms.info``, as far as it has them.
 
-    Some keys, as ``energy``, ASE reads as results of a calculator; these count, too.
+    ASE reads some keys, such as ``energy``, as calculator results; these are included.
     """
     results = atoms.calc.results if atoms.calc is not None else {}
     values = {key: atoms.info.get(key, results.get(key)) for key in keys}
@@ -650,7 +650,7 @@ def _select_info(atoms: Atoms, keys: tuple[str, ...]) -> KeptValues:
 
 
 def _select_values(columns: Columns, row: int, keep: tuple[str, ...]) -> KeptValues:
-    """Return those attributes and graph-level targets of one graph that are to be copied."""
+    """Return the attributes and graph-level targets of one graph that ``keep`` names."""
     selected: KeptValues = {}
     for key in keep:
         if key in columns.attributes:
@@ -662,7 +662,7 @@ def _select_values(columns: Columns, row: int, keep: tuple[str, ...]) -> KeptVal
 
 
 def _to_plain_value(value: object) -> str | int | float:
-    """Return a value as a number, or as text that can be shown."""
+    """Return a value as a number, or as text without control characters."""
     if isinstance(value, (np.ndarray, np.generic)) and value.size == 1:
         value = value.item()
     return value if isinstance(value, (int, float)) else _one_line(str(value), most=10_000)

@@ -1,4 +1,4 @@
-"""Export one target of an ensemble as a program that needs torch alone, with its description.
+"""Export one target of an ensemble as a program that needs only torch, with its description.
 
 Shapes: G graphs, N nodes, E edges, M members, R rows of the target (G or N), w components.
 """
@@ -49,33 +49,33 @@ LOADING = {
 """Python code that loads and calls a program, by its kind."""
 
 Shape = list[str | int]
-"""Sizes of a tensor; letters stand for any number."""
+"""Sizes of a tensor; a letter stands for any size."""
 
 
 class TensorDescription(TypedDict):
     """One input or output of a program."""
 
     name: str
-    """Key of an output; inputs are known by their order."""
+    """Key of an output; inputs are passed by position."""
     dtype: str
-    """Type, as ``float64``."""
+    """Data type, for example ``float64``."""
     shape: Shape
-    """Sizes, as ``["N", 3]``."""
+    """Sizes, for example ``["N", 3]``."""
     unit: str
-    """Unit; ``1`` for a number without."""
+    """Unit; ``1`` for a pure number."""
     meaning: str
-    """What it is."""
+    """Description of the input or output."""
 
 
 class MadeBy(TypedDict):
-    """Versions of what made a program."""
+    """Versions of the packages that made a program."""
 
     hydragnn_hpo: str
     torch: str
 
 
 class ProgramDescription(TypedDict):
-    """The content of ``NAME.json`` beside a program, but for ``program`` and ``sha256``."""
+    """The content of ``NAME.json`` beside a program, except ``program`` and ``sha256``."""
 
     format: int
     """Version of this description, 1."""
@@ -84,19 +84,19 @@ class ProgramDescription(TypedDict):
     python: str
     """Python code that loads and calls the program."""
     warning: str
-    """That loading may run code."""
+    """Warning that loading the file may run code."""
     target: str
     """Name of the head."""
     description: str
-    """What the property is."""
+    """Description of the property."""
     unit: str
     """Unit of the head."""
     energy: str | None
     """``total`` or ``per_atom`` for an energy."""
     cutoff: float
-    """Length up to which edges are needed, in angstrom."""
+    """Longest edge that the program needs, in angstrom."""
     edges: str
-    """How to make the edges."""
+    """Instructions to make the edges."""
     elements: list[int]
     """Atomic numbers in the training data."""
     inputs: list[TensorDescription]
@@ -110,9 +110,9 @@ class ProgramDescription(TypedDict):
     data: dict[str, JsonValue]
     """Origin, licence and checksums of the training data, see ``artefact.Provenance``."""
     device: str
-    """Where the program runs: ``cpu``."""
+    """Device on which the program runs: ``cpu``."""
     made_by: MadeBy
-    """Versions of what made it."""
+    """Versions of the packages that made the program."""
 
 
 class WrittenProgram(ProgramDescription):
@@ -132,8 +132,8 @@ EDGES_TEXT = (
     "all of them."
 )
 EXAMPLE_GRAPHS, EXAMPLE_NODES, EXAMPLE_EDGES = 101, 211, 307
-"""Sizes of the traced example: unlike each other and any width of a net, because tracing takes
-equal sizes for the same one."""
+"""Sizes of the traced example: distinct, and unequal to any width of a net, because tracing treats
+equal sizes as one."""
 UNTRACEABLE: dict[type[nn.Module], str] = {
     AlignnConv: "its conv alignn lists the angles between bonds",
     DimeNetPPConv: "its conv dimenetpp lists the angles between edges",
@@ -149,16 +149,16 @@ UNTRACEABLE: dict[type[nn.Module], str] = {
 class EnsembleProgram(nn.Module):
     """Mean and spread of one target over all members.
 
-    All members read one edge list. Edges beyond a member's cutoff are redirected to a ghost: one
-    more atom, in a graph of its own, whose rows of the output are dropped. So no tensor is empty,
-    and no size depends on values, which a traced program could not follow.
+    All members share one edge list. Edges beyond a member's cutoff are redirected to a ghost atom
+    in an extra graph, whose output rows are dropped. Thus no tensor is empty, and no size depends
+    on values, which a traced program could not follow.
     """
 
     def __init__(self, members: Sequence[Member], target: str, head: HeadEntry) -> None:
-        """Keep the members that take part in the target.
+        """Keep the members that have a weight in the target.
 
         Args:
-            members: of the ensemble.
+            members: members of the ensemble.
             target: name of the head.
             head: entry of the head in the manifest.
         """
@@ -184,15 +184,15 @@ class EnsembleProgram(nn.Module):
 
         Args:
             numbers: atomic numbers, [N].
-            positions: in angstrom, [N, 3].
+            positions: positions in angstrom, [N, 3].
             edge_index: sender and receiver of each edge, [2, E].
             edge_shift: translation of the receiver's image, in angstrom, [E, 3].
-            graph_of_node: structure of each atom, from 0, rising, [N].
-            cell: lattice vectors as rows, in angstrom, [G, 3, 3]; 0 without.
+            graph_of_node: structure of each atom, from 0, ascending, [N].
+            cell: lattice vectors as rows, in angstrom, [G, 3, 3]; 0 without a cell.
             attributes: known properties in the order of ``names``, [G] each.
 
         Returns:
-            By name what ``describe_outputs`` lists, in fp64.
+            Outputs that ``describe_outputs`` lists, by name, in fp64.
         """
         given = Batch(
             numbers=numbers,
@@ -234,11 +234,11 @@ class EnsembleProgram(nn.Module):
         """Run one member, and drop the rows of its ghost.
 
         Args:
-            member: with weight in the target.
+            member: a member with a weight in the target.
             given: the inputs, G structures with N atoms.
 
         Returns:
-            ``value``; where there are such, ``noise``, ``forces`` and ``stress``; in fp64.
+            ``value``, and ``noise``, ``forces`` and ``stress`` if the head has them; in fp64.
         """
         batch = add_ghost_atom(given, member.cutoff, member.dtype)
         graphs, nodes = given.num_graphs, given.numbers.shape[0]
@@ -272,11 +272,11 @@ def add_ghost_atom(given: Batch, cutoff: float, dtype: torch.dtype) -> Batch:
 
     Args:
         given: G structures with N atoms and E edges.
-        cutoff: of the member, in angstrom.
-        dtype: of the member's weights.
+        cutoff: cutoff of the member, in angstrom.
+        dtype: type of the member's weights.
 
     Returns:
-        G + 1 structures, N + 1 atoms and E + 2 edges: the last two are the ghost's own.
+        G + 1 structures, N + 1 atoms and E + 2 edges: the last two join the ghost to itself.
     """
     positions = given.positions.to(dtype)
     sender, receiver = given.edge_index[0], given.edge_index[1]
@@ -324,8 +324,8 @@ def describe_program(
     """Describe a program: inputs and outputs with shapes, types and units.
 
     Args:
-        manifest: of the ensemble.
-        program: before it was traced.
+        manifest: manifest of the ensemble.
+        program: the program before tracing.
         compiled: True for machine code, False for a traced program.
     """
     head, kind = program.head, "compiled" if compiled else "exported"
@@ -352,7 +352,7 @@ def describe_program(
 
 
 def describe_inputs(manifest: Manifest, names: tuple[str, ...]) -> list[TensorDescription]:
-    """Describe the inputs in their order; ``names`` are those of the attributes."""
+    """Describe the inputs in order; ``names`` are the names of the attributes."""
     of_graphs: Shape = ["G"]
     rows: list[tuple[str, str, Shape, str, str]] = [
         ("numbers", "int64", ["N"], "1", "atomic numbers"),
@@ -395,7 +395,7 @@ def _row(name: str, dtype: str, shape: Shape, unit: str, meaning: str) -> Tensor
 
 
 def check_exportable(ensemble: Ensemble, target: str) -> None:
-    """Check whether a target can be exported.
+    """Raise an error unless a target can be exported.
 
     Raises:
         ConfigError: the target is unknown, or a member cannot be traced.
@@ -429,7 +429,7 @@ def explain_untraceable(member: Member, target: str) -> str | None:
 def trace_program(ensemble: Ensemble, target: str) -> ExportedProgram:
     """Trace all members into one program for any number of structures of any size.
 
-    ``torch.export`` cannot follow derivatives, so ``make_fx`` first writes them out as operations.
+    ``torch.export`` cannot trace derivatives, so ``make_fx`` first turns them into operations.
 
     Raises:
         ConfigError: see ``check_exportable``, or a user's conv cannot be traced.
@@ -480,10 +480,10 @@ def export_program(
     """Write ``NAME.pt2`` and ``NAME.json``.
 
     Args:
-        ensemble: on the CPU, in the precision that the program is to have.
+        ensemble: ensemble on the CPU, in the precision of the program.
         target: name of the head.
-        out: ``NAME.pt2``.
-        aot: True compiles it for this kind of processor (AOTInductor; needs a C++ compiler).
+        out: path of ``NAME.pt2``.
+        aot: True compiles for this kind of processor (AOTInductor; needs a C++ compiler).
 
     Returns:
         The content of ``NAME.json``.
@@ -527,7 +527,7 @@ def compile_program(program: ExportedProgram) -> bytes:
         path = Path(folder) / "program.pt2"
         try:
             with torch_compile_cache(Path(folder) / "inductor"), warnings.catch_warnings():
-                warnings.simplefilter("ignore", FutureWarning)  # of torch about itself
+                warnings.simplefilter("ignore", FutureWarning)  # torch warns about its own code
                 aoti_compile_and_package(program, package_path=str(path))
         except (InductorError, RuntimeError, OSError) as error:
             reason = str(error).strip().partition("\n")[0]

@@ -1,11 +1,12 @@
-"""Engines that trace nets: members of one signature stacked for GPUs, or compiled to machine code.
+"""Engines that trace nets: members stacked into one call for GPUs, or compiled to machine code.
 
 Small nets leave a GPU idle: launching an operation takes longer than computing it. Members that
-differ in their weights alone are stacked, so that each operation is launched once for all of them;
-unlike members are launched on several streams. On a CPU it is quicker to run them one by one.
+differ only in their weights are stacked, so that each operation is launched once for all of them;
+other members run on several streams. On a CPU it is quicker to run them one by one.
 
-A compiled net is machine code, compiled once per machine and kept in a cache of the user. It is
-never loaded from an ensemble file nor from a folder that another user can write to (Law 10).
+A compiled net is machine code, compiled once per machine and kept in the user's cache. It is
+never loaded from an ensemble file, nor from a folder that another user can write to, since loading
+runs it (Law 10).
 
 Shapes: G graphs, N nodes, E edges, P pairs (E / 2), M members, R rows of a head.
 """
@@ -38,17 +39,17 @@ from hydragnn_hpo.ensemble.engine import Member, batches_by_key, key_of, member_
 from hydragnn_hpo.model import MultiHeadGNN
 
 Tensors = dict[str, Tensor]
-"""Inputs of a net by name, see ``to_tensors``; or its outputs, see ``engine.run_member``."""
+"""Inputs of a net by name, see ``to_tensors``, or its outputs, see ``engine.run_member``."""
 Net = Callable[[Tensors], Tensors]
-"""From inputs to outputs."""
+"""Function from the inputs of a net to its outputs."""
 Stack = Callable[[Tensors], dict[str, Tensors]]
-"""Members as one net: from inputs to the outputs of each, by trial."""
+"""Members as one function: from inputs to the outputs of each member, by trial."""
 
 SAME = {torch.float32: 1e-5, torch.float64: 1e-10}
 """Tolerance between engines, relative to the largest value of a head."""
 
 INLINED = 8
-"""Most elements of a tensor whose values torch's compiler may write into the code.
+"""Maximum number of elements of a tensor whose values torch's compiler may inline into the code.
 Source: torch/_inductor/graph.py, ``GraphLowering.get_attr``, torch 2.13, 2026-11-22."""
 
 _PARTS = (
@@ -62,7 +63,7 @@ _PARTS = (
 """Files and folders of this package that determine the compiled code of a net."""
 
 STREAMS = 4
-"""Unlike members that are launched side by side on a GPU."""
+"""Number of streams on which members that cannot be stacked run concurrently on a GPU."""
 
 _aten: Any = torch.ops.aten
 
@@ -119,18 +120,18 @@ def _select_prefix(tensors: Tensors, kind: str) -> Tensors:
 def small_weights(model: MultiHeadGNN) -> Tensors:
     """Return the weights that compiled code takes as inputs, by the names of these inputs.
 
-    Torch's compiler writes the values of tiny tensors into the code, where another member's could
-    not replace them. Inputs are not written into it.
+    Torch's compiler inlines the values of tiny tensors into the code, where those of another member
+    could not replace them. It does not inline inputs.
     """
     named = itertools.chain(model.named_parameters(), model.named_buffers())
     return {f"weight:{name}": t.detach() for name, t in named if t.numel() <= INLINED}
 
 
 def to_tensors(batch: Batch) -> Tensors | None:
-    """Return the tensors of a batch by name; None where traced code cannot take the batch.
+    """Return the tensors of a batch by name; None if traced code cannot process the batch.
 
-    It needs edges in pairs, and two or more graphs, nodes and pairs: torch takes sizes of 0 and 1
-    for constants.
+    Traced code needs edges in pairs, and at least two graphs, nodes and pairs: torch treats sizes 0
+    and 1 as constants.
     """
     half = batch.edge_index.shape[1] // 2
     few = min(batch.num_graphs, len(batch.numbers), half)
@@ -158,7 +159,7 @@ def export_model(model: MultiHeadGNN, tensors: Tensors) -> ExportedProgram:
         tensors: inputs to trace with; other inputs must have the same names and types.
 
     Raises:
-        Exception: torch cannot trace it for all sizes; it has many classes of errors for that.
+        Exception: torch cannot trace the net for all sizes; the class of the error varies.
     """
     graphs, nodes, pairs = (
         Dim(name, min=2, max=2**31 - 1) for name in ("graphs", "nodes", "pairs")
@@ -187,7 +188,7 @@ def _size_of_attribute(name: str, graphs: Dim) -> dict[int, Dim]:
 
 
 def run_eagerly(member: Member) -> Net:
-    """Return a member's net without tracing, as a function of the same tensors."""
+    """Return a function that runs a member's net on the same tensors without tracing."""
 
     def net(tensors: Tensors) -> Tensors:
         with torch.inference_mode():
@@ -201,12 +202,12 @@ def check_same_output(outputs: Tensors, expected: Tensors, dtype: torch.dtype) -
     """Compare the outputs of traced code with those of the net itself.
 
     Args:
-        outputs: of traced code.
-        expected: of the net.
+        outputs: outputs of traced code.
+        expected: outputs of the net.
         dtype: type of the net's weights, which decides the tolerance, see ``SAME``.
 
     Raises:
-        CannotCompile: they are too far off, or of other heads.
+        CannotCompile: values differ by more than the tolerance, or heads differ.
     """
     if set(outputs) != set(expected):
         raise CannotCompile(
@@ -219,9 +220,9 @@ def check_same_output(outputs: Tensors, expected: Tensors, dtype: torch.dtype) -
 
 
 class StackedEngine:
-    """Members of one signature in one call; the others one by one, on a GPU on several streams.
+    """Runs members of one signature in one call, and the others one by one or on GPU streams.
 
-    Members are stacked at the first batch that traced code can take.
+    Members are stacked at the first batch that traced code can process.
     """
 
     def __init__(self, members: Sequence[Member], device: torch.device) -> None:
@@ -230,7 +231,7 @@ class StackedEngine:
         self.device = device
         self.groups = group_by_signature(self.members)
         self._stacks: dict[str, Stack | None] = {}
-        """By trial of a group's first member; None where the group cannot be stacked."""
+        """Stack by trial of the group's first member; None if the group cannot be stacked."""
 
     def predict(self, graphs: GraphSet, indices: np.ndarray) -> Iterator[tuple[Member, Tensors]]:
         """Yield each member's heads and variances for one batch of graphs, in their order."""
@@ -250,7 +251,7 @@ class StackedEngine:
             yield member, by_trial[member.trial]
 
     def _run_stacked(self, group: Sequence[Member], batch: Batch) -> dict[str, Tensors] | None:
-        """Run members of one signature in one call; None where they must run one by one."""
+        """Run members of one signature in one call; return None if they cannot be stacked."""
         first, tensors = group[0], to_tensors(batch)
         if tensors is None:
             return None
@@ -261,9 +262,10 @@ class StackedEngine:
 
 
 def group_by_signature(members: Sequence[Member]) -> list[tuple[Member, ...]]:
-    """Group members that differ in their weights alone, in the order of their first members.
+    """Group members that differ only in their weights, in the order of their first members.
 
-    A user's own conv and heads that are derivatives cannot be stacked: such a member is alone.
+    A member with a user's own conv, or with heads that are derivatives, forms its own group, since
+    it cannot be stacked.
     """
     groups: dict[object, list[Member]] = {}
     for number, member in enumerate(members):
@@ -274,17 +276,17 @@ def group_by_signature(members: Sequence[Member]) -> list[tuple[Member, ...]]:
 
 
 def stack_members(group: Sequence[Member], tensors: Tensors) -> Stack | None:
-    """Make one net of members that differ in their weights alone; None where that fails.
+    """Stack members that differ only in their weights; return None if that fails.
 
-    Its outputs are compared with those of each member alone.
+    The outputs are compared with those of each member run by itself.
 
     Args:
         group: the members, two or more.
-        tensors: inputs to trace and to compare with.
+        tensors: inputs for tracing and for the comparison.
     """
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch warns of its own ways while it traces
+            warnings.simplefilter("ignore")  # torch warns about its own code while it traces
             stack = _stack(group, tensors)
             outputs = stack(tensors)
         for member in group:
@@ -299,10 +301,10 @@ def stack_members(group: Sequence[Member], tensors: Tensors) -> Stack | None:
 
 
 def _stack(group: Sequence[Member], tensors: Tensors) -> Stack:
-    """Stack the members' weights and trace the first of them.
+    """Stack the members' weights, and trace the net of the first member.
 
     Returns:
-        From the inputs to the outputs of each member, by trial.
+        Function from the inputs to the outputs of each member, by trial.
     """
     program = export_model(group[0].model, tensors).run_decompositions(_STACKABLE_SUMS)
     net: nn.Module = program.module(check_guards=False)
@@ -333,11 +335,11 @@ def _first_line(reason: Exception) -> str:
 def run_on_streams(
     pairs: Sequence[tuple[Member, Batch]], device: torch.device
 ) -> dict[str, Tensors]:
-    """Run members, each with its batch: on a GPU a few at a time, on a CPU one by one.
+    """Run members, each with its batch: on a GPU up to ``STREAMS`` at a time, else one by one.
 
     Args:
         pairs: members and batches on ``device``.
-        device: where to run them.
+        device: device to run them on.
 
     Returns:
         Heads and variances of each member by trial.
@@ -349,7 +351,7 @@ def run_on_streams(
     streams = [torch.cuda.Stream(device) for _ in range(count)]  # type: ignore[no-untyped-call]
     by_trial: dict[str, Tensors] = {}
     for stream in streams:
-        stream.wait_stream(here)  # the batches are made on this one
+        stream.wait_stream(here)  # the batches were made on the current stream, and must be ready
     for (member, batch), stream in zip(pairs, itertools.cycle(streams)):
         with torch.cuda.stream(stream):
             by_trial[member.trial] = run_member(member, batch)
@@ -357,7 +359,7 @@ def run_on_streams(
         here.wait_stream(stream)
     for outputs in by_trial.values():
         for values in outputs.values():
-            values.record_stream(here)  # their memory is not reused while this stream reads them
+            values.record_stream(here)  # keeps their memory until the current stream has read them
     return by_trial
 
 
@@ -406,7 +408,7 @@ def make_private(place: Path) -> bool:
     """Create a folder that no other user can write to.
 
     Returns:
-        Whether that worked; False also where the folder belongs to another user.
+        Whether that succeeded; False also if the folder belongs to another user.
     """
     try:
         place.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -419,7 +421,7 @@ def make_private(place: Path) -> bool:
 def is_own(path: Path) -> bool:
     """Check whether a file or folder belongs to this user, and no other user can write to it."""
     try:
-        status = path.lstat()  # of a link itself, not of what it points to
+        status = path.lstat()  # status of a link itself, not of its target
     except OSError:
         return False
     plain = stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)
@@ -427,11 +429,11 @@ def is_own(path: Path) -> bool:
 
 
 def cache_key(signature: str, tensors: Mapping[str, torch.Tensor]) -> str:
-    """Return the cache key of a net: a hash of all that determines its code, weights excluded.
+    """Return the cache key of a net: a hash of all that determines its code, without weights.
 
     Args:
-        signature: of the net, see ``Member.signature``.
-        tensors: its inputs by name; their types and device count.
+        signature: signature of the net, see ``Member.signature``.
+        tensors: inputs of the net by name; only their types and device matter.
     """
     parts = {
         "signature": signature,
@@ -452,7 +454,7 @@ def _device(device: torch.device) -> str:
 
 @functools.cache
 def _cpu_model() -> str:
-    """Return model and flags of the processor: code for one may not run on another."""
+    """Return model and flags of the processor, since code for one may not run on another."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -462,7 +464,7 @@ def _cpu_model() -> str:
 
 @functools.cache
 def code_checksum() -> str:
-    """Return the checksum of the parts of this package that nets are compiled from."""
+    """Return the checksum of the source files that determine the code of a net."""
     root, total = Path(hydragnn_hpo.__file__).parent, hashlib.sha256()
     for part in _PARTS:
         place = root / part
@@ -473,10 +475,10 @@ def code_checksum() -> str:
 
 @contextmanager
 def torch_compile_cache(place: Path) -> Iterator[None]:
-    """Point torch's compile cache to a private folder, unless the user has named one.
+    """Point torch's compile cache to a private folder, unless the user has set one.
 
-    Torch's default lies in a folder that is open to all users. Torch writes it into the environment
-    when it first needs it, so a variable with the default is not a user's choice.
+    Torch's default is a folder that all users can write to. Torch itself sets the environment
+    variable to this default, so a variable with the default value is not the user's choice.
     """
     from torch._inductor.runtime.cache_dir_utils import default_cache_dir  # slow
 
@@ -494,10 +496,10 @@ def torch_compile_cache(place: Path) -> Iterator[None]:
 
 
 class CompiledEngine:
-    """Members compiled for any number of graphs; those that cannot be compiled run eagerly.
+    """Runs compiled members for any number of graphs; those that cannot be compiled run eagerly.
 
-    A member is compiled, or taken from the cache, at the first batch that compiled code can take,
-    and the outputs for that batch are compared with those of the net itself.
+    A member is compiled, or loaded from the cache, at the first batch that compiled code can
+    process. Its outputs for that batch are compared with those of the net itself.
     """
 
     def __init__(
@@ -506,23 +508,23 @@ class CompiledEngine:
         """Keep members whose nets are on ``device``; nothing is compiled yet.
 
         Args:
-            members: in the order of the outputs.
-            device: where they are.
-            place: folder of compiled nets; that of ``cache_folder`` if None.
+            members: members in the order of the outputs.
+            device: device of their nets.
+            place: folder of compiled nets; ``cache_folder()`` if None.
         """
         self.members = tuple(members)
         self.device = device
         self.place = cache_folder() if place is None else place
         self.ways: dict[str, str] = {}
-        """How each member that has predicted runs, in words, by trial."""
+        """Description of how each member runs, by trial; set at its first prediction."""
         self._nets: dict[str, Net | None] = {}
-        """By trial; None for a member that runs eagerly, missing before its first batch."""
+        """Net by trial; None for a member that runs eagerly, no entry before its first batch."""
 
     def predict(self, graphs: GraphSet, indices: np.ndarray) -> Iterator[tuple[Member, Tensors]]:
         """Yield each member's heads and variances for one batch of graphs."""
         for member, batch in member_batches(self.members, graphs, indices, self.device):
             tensors = to_tensors(batch)
-            # the default stands for a member that has no entry yet, and so may be compiled
+            # the default (self, not None) marks a member without an entry, which may be compiled
             if tensors is None or self._nets.get(member.trial, self) is None:
                 yield member, run_member(member, batch)
                 continue
@@ -532,7 +534,7 @@ class CompiledEngine:
             yield member, run_member(member, batch) if net is None else net(tensors)
 
     def _prepare(self, member: Member, tensors: Tensors) -> Net | None:
-        """Return a member's compiled net, or None after logging why there is none."""
+        """Return a member's compiled net, or None after logging the reason."""
         conv = type(member.model.trunk.convs[0]).__name__
         try:
             net = self._compile(member, tensors)
@@ -565,22 +567,22 @@ class CompiledEngine:
 
 
 def compile_to(path: Path, member: Member, tensors: Tensors) -> None:
-    """Compile a member's net, and write it whole or not at all.
+    """Compile a member's net, and write it atomically.
 
     Args:
         path: the file to write, in a folder that this user alone can write to.
-        member: whose net is compiled; its weights can be replaced when it is loaded.
+        member: member whose net is compiled; weights can be replaced on loading.
         tensors: inputs to trace with.
 
     Raises:
-        Exception: torch cannot trace or compile it; it has many classes of errors for that.
+        Exception: torch cannot trace or compile the net; the class of the error varies.
     """
     with (
         TemporaryDirectory(dir=path.parent) as scratch,
         torch_compile_cache(path.parent / "inductor"),
         warnings.catch_warnings(),
     ):
-        warnings.simplefilter("ignore")  # torch warns of its own ways while it traces
+        warnings.simplefilter("ignore")  # torch warns about its own code while it traces
         made = Path(scratch) / path.name
         program = export_model(member.model, tensors | small_weights(member.model))
         torch._inductor.aoti_compile_and_package(program, package_path=str(made))
@@ -589,11 +591,11 @@ def compile_to(path: Path, member: Member, tensors: Tensors) -> None:
 
 
 def load_compiled(path: Path, member: Member) -> Net:
-    """Load a compiled net with a member's weights; it may have been compiled for another member.
+    """Load a compiled net, which may be another member's, with the weights of a member.
 
     Args:
-        path: the compiled net. Loading runs its code: the caller has checked whose file it is.
-        member: of the signature that the net was compiled for.
+        path: the compiled net. Loading runs its code, so the caller must check its owner first.
+        member: a member with the signature for which the net was compiled.
     """
     net = torch._inductor.aoti_load_package(str(path), device_index=_index(member))
     plain, small = FunctionalModel(member.model), small_weights(member.model)

@@ -1,8 +1,8 @@
-"""How good predictions and their uncertainties are: proper scores, calibration, ranking, curves.
+"""Scores of predictions and their uncertainties: proper scores, calibration, ranking, curves.
 
-A vector's components are values of their own that share one sigma. "Raw" is the uncertainty without
-calibration: sigma^2 = s^2 + v, of the members' spread s and the variance v that they predict, with
-Gaussian intervals.
+Each component of a vector counts as one value; all share one sigma. "Raw" is the uncertainty
+without calibration, with Gaussian intervals: sigma^2 = s^2 + v, where s is the spread of the
+members and v the variance that they predict.
 
 Shapes: R rows that have the target, w components, n = R w values, L levels.
 """
@@ -16,14 +16,14 @@ from scipy.stats import spearmanr
 from hydragnn_hpo.ensemble.calibrate import GRID, LEVELS, Calibration
 
 BINS = 10
-"""Bins of equal count in which the error is held against sigma. ENCE grows with their number:
-compare only what has the same."""
+"""Number of bins of equal count in which the error is compared with sigma. ENCE grows with this
+number: compare only values computed with the same one."""
 
 SMALLEST_BIN = 10
-"""Values that a bin holds at least, where there are so many."""
+"""Minimum number of values in a bin, if there are that many."""
 
 STEPS = 100
-"""Steps of a sparsification curve that is drawn."""
+"""Maximum number of points of a sparsification curve in the report."""
 
 
 def gaussian_scores(residual: np.ndarray, sigma: np.ndarray) -> dict[str, float]:
@@ -38,7 +38,7 @@ def gaussian_scores(residual: np.ndarray, sigma: np.ndarray) -> dict[str, float]
         score, in the unit; ``ence`` expected normalised calibration error; ``area`` between the
         intervals' calibration curve and the diagonal, 0 to 0.5; ``sharpness`` root mean variance,
         in the unit; ``spearman`` rank correlation of |error| and sigma; ``ause`` area between the
-        sparsification curve and its oracle, 0 where sigma ranks perfectly.
+        sparsification curve and its oracle, 0 if sigma ranks perfectly.
     """
     error, sigma = flatten_values(residual, sigma)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -87,8 +87,8 @@ def nll(error: np.ndarray, sigma: np.ndarray) -> float:
 def crps(error: np.ndarray, sigma: np.ndarray) -> float:
     """Return the mean continuous ranked probability score of Gaussians, in the unit.
 
-    Source: Gneiting and Raftery (2007), J. Am. Stat. Assoc. 102, 359, section 4.2; where
-    sigma is 0 it is the absolute error.
+    Source: Gneiting and Raftery (2007), J. Am. Stat. Assoc. 102, 359, section 4.2; for
+    sigma = 0 it is the absolute error.
     """
     z = np.where(sigma > 0, error / np.where(sigma > 0, sigma, 1.0), 0.0)
     density = np.exp(-0.5 * np.square(z)) / np.sqrt(2 * np.pi)
@@ -123,7 +123,7 @@ def ence(error: np.ndarray, sigma: np.ndarray) -> float:
 
 
 def miscalibration_area(error: np.ndarray, sigma: np.ndarray) -> float:
-    """Return the area between the calibration curve of central intervals and the diagonal, exact.
+    """Return the area between the calibration curve of central intervals and the diagonal, exactly.
 
     A value lies inside the Gaussian interval of level p if p >= 2 Phi(|z|) - 1, so the share of
     values inside as a function of p, the curve, is the distribution function of 2 Phi(|z|) - 1.
@@ -140,8 +140,8 @@ def step_area(edges: np.ndarray, height: np.ndarray) -> float:
     """Integrate |height - p| over p, where the height is constant between edges.
 
     Args:
-        edges: rising, [k + 1].
-        height: between two edges, [k].
+        edges: ascending edges, [k + 1].
+        height: height between two edges, [k].
     """
     low, high = edges[:-1] - height, edges[1:] - height
     return float(0.5 * (high * np.abs(high) - low * np.abs(low)).sum())
@@ -151,7 +151,7 @@ def line_area(levels: np.ndarray, covered: np.ndarray) -> float:
     """Integrate |covered - level| along straight lines between levels, from 0 to 1.
 
     Args:
-        levels: rising, between 0 and 1, [L].
+        levels: ascending levels between 0 and 1, [L].
         covered: share of values inside the interval of each level, [L].
     """
     levels, gaps = np.r_[0.0, levels, 1.0], np.r_[0.0, covered - levels, 0.0]
@@ -168,7 +168,7 @@ def gaussian_coverage(error: np.ndarray, sigma: np.ndarray, levels: np.ndarray) 
     Args:
         error: truth minus mean, [n].
         sigma: standard deviation, [n].
-        levels: between 0 and 1, [L].
+        levels: levels between 0 and 1, [L].
     """
     z = np.sort(np.abs(np.where(error == 0, 0.0, error / sigma)))
     inside = np.searchsorted(z, ndtri(0.5 + 0.5 * levels), side="right")
@@ -177,7 +177,7 @@ def gaussian_coverage(error: np.ndarray, sigma: np.ndarray, levels: np.ndarray) 
 
 
 def spearman(error: np.ndarray, sigma: np.ndarray) -> float:
-    """Return the rank correlation of |error| and sigma; NaN where one of them is constant."""
+    """Return the rank correlation of |error| and sigma; NaN if one of them is constant."""
     if len(error) < 2 or np.ptp(sigma) == 0 or np.ptp(np.abs(error)) == 0:
         return float("nan")
     return float(spearmanr(np.abs(error), sigma).statistic)
@@ -186,8 +186,8 @@ def spearman(error: np.ndarray, sigma: np.ndarray) -> float:
 def sparsification(error: np.ndarray, by: np.ndarray) -> np.ndarray:
     """Return the MAE of the values that remain when those of largest ``by`` are removed, [n].
 
-    Element k is for k values removed, relative to the MAE of all. Among values of equal ``by``
-    none comes first: each counts as their mean.
+    Element k is the MAE after removing k values, relative to the MAE of all. Values with equal
+    ``by`` are averaged, so that their order does not matter.
     """
     _, place, counts = np.unique(by, return_inverse=True, return_counts=True)
     sums = np.bincount(place, weights=np.abs(error))
@@ -251,14 +251,14 @@ def compute_figures(
 
     Args:
         predicted: one head on labelled structures.
-        calibration: of the head.
+        calibration: calibration of the head.
         baseline: mean of the training data, in the unit; a constant that a model must beat.
 
     Returns:
         ``rows mae rmse``; the Gaussian scores of the calibrated sigma; ``area_conformal``, and
         ``coverage50 width50`` and so on of the conformal intervals; the same of the raw spread as
-        ``raw_nll`` and so on, its intervals Gaussian; ``mean_baseline_mae ratio_to_mean``. Where a
-        figure has no value (a rank correlation of constants) it is NaN or infinite.
+        ``raw_nll`` and so on, its intervals Gaussian; ``mean_baseline_mae ratio_to_mean``. A
+        figure without a value (a rank correlation of constants) is NaN or infinite.
     """
     error, sigma, raw = predicted.residual, predicted.sigma(calibration), predicted.raw
     half = {q: calibration.half_width(sigma, q, predicted.stratum) for q in LEVELS}
@@ -285,8 +285,8 @@ def compute_strata_figures(
 
     Args:
         predicted: one head on labelled structures.
-        calibration: of the head.
-        kinds: name of each row's kind of structure, [R]; need not be those of the calibration.
+        calibration: calibration of the head.
+        kinds: name of each row's kind of structure, [R]; may differ from the calibration's kinds.
 
     Returns:
         By kind, then by name: ``rows mae rmse crps``, and ``coverage50 width50`` and so on of the
@@ -372,7 +372,10 @@ def compute_curves(
 
 
 def _intervals(error: np.ndarray, half: dict[float, np.ndarray]) -> dict[str, float]:
-    """Return coverage and mean width of intervals, as ``coverage90``; ``half`` is by level."""
+    """Return coverage and mean width of intervals by name, such as ``coverage90``.
+
+    ``half`` holds half the width of each interval, by level.
+    """
     out = {}
     for level, wide in half.items():
         out[f"coverage{100 * level:.0f}"] = float((np.abs(error) <= wide).mean())

@@ -1,4 +1,4 @@
-"""Figures that a run leaves behind."""
+"""Reports, figures, comparisons and exports of campaigns."""
 
 from typing import TYPE_CHECKING
 

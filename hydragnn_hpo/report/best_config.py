@@ -1,6 +1,6 @@
-"""One trial's whole configuration as a file that ``hydragnn-hpo trial`` takes as it is.
+"""Complete configuration of one trial, as a file that ``hydragnn-hpo trial`` runs unchanged.
 
-Stores are named by their absolute paths, so that the file may lie anywhere on this computer.
+Paths of stores are absolute, so that the file works in any directory of this computer.
 """
 
 from collections.abc import Mapping
@@ -25,12 +25,12 @@ from hydragnn_hpo.search import apply_values
 
 
 def write_best_config(facts: Facts, out: Path, *, trial: str | None = None) -> tuple[str, str]:
-    """Write the configuration of the best trial, or of another one.
+    """Write the configuration of the best trial, or of a named one.
 
     Args:
-        facts: of the campaign.
+        facts: content of the run directory.
         out: the TOML file to write.
-        trial: its name; the best one if None.
+        trial: name of the trial; None means the best one.
 
     Returns:
         The command that runs the configuration, and a note to show with it (empty if none).
@@ -81,13 +81,13 @@ def _find_trial(facts: Facts, name: str | None) -> TrialHistory:
 
 
 def _training_config(facts: Facts, chosen: TrialHistory) -> TrialConfig:
-    """Return the resolved configuration: the trial's own file where it is still there."""
+    """Return the resolved configuration, from the trial's own file if it still exists."""
     folder = facts.run.trial(chosen.name)
     if folder.path.parent != facts.run.trials:  # a name that leads out of the run directory
         folder = facts.run.trial("t")
     elif folder.config.exists():
         return make_paths_absolute(load_config(folder.config, TrialConfig), folder.path)
-    # a store has the name of its card, or of the one in the card's file
+    # a store is named after its card; where the card is a file, its name is inside
     cards = [entry.card for entry in facts.config.data]
     names = [load_config(Path(c), CardConfig).name if Path(c).is_file() else c for c in cards]
     stores = stores_of(facts.config, names)
@@ -96,11 +96,11 @@ def _training_config(facts: Facts, chosen: TrialHistory) -> TrialConfig:
 
 
 def make_paths_absolute(config: TrialConfig, folder: Path) -> TrialConfig:
-    """Resolve a trial's paths, so that its file may lie anywhere.
+    """Make the paths of a trial absolute, so that its file works in any directory.
 
     Args:
-        config: the trial.
-        folder: what its paths are relative to.
+        config: configuration of the trial.
+        folder: directory that its paths are relative to.
     """
     data = [
         entry.model_copy(update={"store": str((folder / entry.store).resolve())})
@@ -114,7 +114,7 @@ def make_paths_absolute(config: TrialConfig, folder: Path) -> TrialConfig:
 
 
 def _command_toml(facts: Facts, chosen: TrialHistory) -> str:
-    """Return what the campaign's command reads."""
+    """Return the content of the TOML file that the campaign's command reads."""
     path = facts.run.trial(chosen.name).config
     if path.parent.parent == facts.run.trials and path.exists():
         return to_toml(read_toml(path))
@@ -124,7 +124,7 @@ def _command_toml(facts: Facts, chosen: TrialHistory) -> str:
 
 
 def _heading(facts: Facts, chosen: TrialHistory, command: str) -> str:
-    """Return the comment at the top: which trial it is, its errors, the command that runs it."""
+    """Return the comment at the top of the file: trial, errors, and the command that runs it."""
     trial = chosen.trial
     errors = [
         f"{head} {error:.4g} {facts.units.get(head, '')}".strip()

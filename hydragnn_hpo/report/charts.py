@@ -1,6 +1,6 @@
 """Colours, units of time, traces and axes of the page's charts.
 
-A chart names its colours; the page's script looks them up in the theme that is shown.
+A chart refers to colours by name; the page's script looks them up in the current theme.
 """
 
 import math
@@ -16,10 +16,10 @@ ROLES = ("ink", "faint", "line", "accent", "good", "bad", "warn", "idle", "lost"
 """Colours with a meaning: text, secondary text, rules, emphasis, and how something ended."""
 
 RUNGS = ("c0", "c6", "c2", "c4", "c9", "c3")
-"""Colours of rungs, from the lowest: none looks like what is lost or idle."""
+"""Colours of rungs, lowest rung first; all differ from those of lost and idle time."""
 
 TIME_UNITS = ((300.0, "s", 1.0), (18_000.0, "min", 60.0), (432_000.0, "h", 3600.0))
-"""Most seconds that are shown in a unit, its name, and its length in seconds."""
+"""Upper limit in seconds of the times shown in a unit, its name, its length in seconds."""
 
 COLOURS = {
     "paper": ("#f6f7f9", "#101318"),
@@ -44,14 +44,14 @@ COLOURS = {
     "c8": ("#5b6b7d", "#a3b3c4"),
     "c9": ("#588500", "#a8d84e"),
 }
-"""What a colour's name stands for on a light and on a dark page."""
+"""CSS colour on a light and on a dark page, by name."""
 
 LIGHT = {name: light for name, (light, _) in COLOURS.items()}
 DARK = {name: dark for name, (_, dark) in COLOURS.items()}
 
 
 def series_colour(index: int) -> str:
-    """Return the colour of a series; they repeat after ten."""
+    """Return the colour of a series by its index; colours repeat after ten."""
     return SERIES[index % len(SERIES)]
 
 
@@ -64,7 +64,7 @@ def time_unit(seconds: float) -> tuple[str, float]:
     """Choose the unit of an axis of time.
 
     Returns:
-        Its name, and its length in seconds.
+        Name of the unit, and its length in seconds.
     """
     for limit, unit, size in TIME_UNITS:
         if seconds < limit:
@@ -73,10 +73,10 @@ def time_unit(seconds: float) -> tuple[str, float]:
 
 
 def cost_unit(seconds: float) -> tuple[str, float]:
-    """Choose the unit of a cost in time: as ``time_unit``, but never days, as hours are paid.
+    """Choose the unit of a cost in time: like ``time_unit``, but in hours at most.
 
     Returns:
-        Its name, and its length in seconds.
+        Name of the unit, and its length in seconds.
     """
     return time_unit(min(seconds, TIME_UNITS[-1][0] - 1.0))
 
@@ -95,12 +95,12 @@ Layout: TypeAlias = dict[str, PlotlyValue]
 """Keys of a layout, or of a part of it, https://plotly.com/javascript/reference/layout/."""
 
 LEGEND: Layout = {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom"}
-"""Above a chart; where it is narrow, the legend grows upwards."""
+"""Horizontal legend above a chart; on a narrow page it grows upwards."""
 
 _SPAN = 5.0
-"""Largest over smallest value from which on an axis is logarithmic."""
+"""Ratio of largest to smallest value above which an axis is logarithmic."""
 _DECADES = 50.0
-"""Below this ratio a logarithmic axis has ticks at 1, 2, 5 as well."""
+"""Ratio of largest to smallest value below which a logarithmic axis has ticks at 1, 2 and 5."""
 
 
 def scatter(x: PlotlyValue, y: PlotlyValue, mode: str, **more: PlotlyValue) -> Trace:
@@ -116,7 +116,7 @@ def scatter(x: PlotlyValue, y: PlotlyValue, mode: str, **more: PlotlyValue) -> T
 
 
 def titled_axis(title: str, **more: PlotlyValue) -> Layout:
-    """Return an axis with a title and further keys of plotly's."""
+    """Return an axis with a title and further plotly keys."""
     return {"title": {"text": title}, **more}
 
 
@@ -141,7 +141,7 @@ def square_axes(labels: tuple[str, str], ends: tuple[float, float]) -> Layout:
 
 
 def fitting_axis(values: Sequence[float] | np.ndarray, title: str) -> Layout:
-    """Return a logarithmic axis for positive values over several decades, else a linear one."""
+    """Return a logarithmic axis for positive values over a wide range, else a linear one."""
     return log_axis(values, title) if is_wide(values) else titled_axis(title, type="linear")
 
 
@@ -156,18 +156,18 @@ def log_axis(values: Sequence[float] | np.ndarray, title: str) -> Layout:
 
 
 def is_wide(values: Sequence[float] | np.ndarray) -> bool:
-    """Check whether values call for a logarithmic axis."""
+    """Check whether values are positive and need a logarithmic axis."""
     numbers = np.asarray(values, dtype=float)
     return bool(len(numbers) and numbers.min() > 0 and numbers.max() > _SPAN * numbers.min())
 
 
 def format_number(value: float | None) -> str:
-    """Round a number to three digits; a dash stands for an unknown one."""
+    """Round a number to three significant digits; None becomes a dash."""
     return "-" if value is None else f"{value:.3g}"
 
 
 def format_percent(share: float | None) -> str:
-    """Round a share to a whole percentage; a dash stands for an unknown one."""
+    """Round a share from 0 to 1 to a whole percentage; None becomes a dash."""
     return "-" if share is None else f"{100 * share:.0f} %"
 
 

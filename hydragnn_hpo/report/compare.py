@@ -1,10 +1,10 @@
-"""Campaigns side by side: what each ran and found, and what it cost to reach an error.
+"""Comparison of campaigns: what each ran, its best result, and its cost to reach an error.
 
 Objectives are compared only where heads and their weights are equal, errors only in equal units,
 and costs only where checksums of the data (which cover the splits) are equal: a campaign on easier
 structures is not a better one. Host-seconds are slot-seconds, idle ones included, divided by the
-slots of a host. A result counts from the time at which its trial ends, at any rung; what failed
-trials took counts as spent.
+slots of a host. A result counts from the time at which its trial stops, at any rung; the time of
+failed trials counts as spent.
 """
 
 from collections import Counter
@@ -36,14 +36,14 @@ from hydragnn_hpo.sanitize import escape_controls
 from hydragnn_hpo.search import finite_number, goal_label
 
 NEAR = 0.05
-"""How far above the best of all runs one of the default levels lies."""
+"""Distance of a default level above the best result of all runs, as a share of that result."""
 
 NEVER = "not reached"
 
 STATUSES = get_args(TrialStatus)
 
 COSTS = {"host_seconds": "host-seconds", "trials": "trials", "seconds": "wall seconds"}
-"""Fields of ``CostedResult``, and their names."""
+"""Labels of the cost fields of ``CostedResult``."""
 
 
 class WinnerJson(TypedDict):
@@ -53,7 +53,7 @@ class WinnerJson(TypedDict):
     epochs: int
     objective: float | None
     val_mae: Mapping[str, float | None]
-    """By head, in the head's unit."""
+    """Validation error by head, in the head's unit."""
     values: Mapping[str, Scalar]
     """Searched values."""
 
@@ -67,19 +67,19 @@ class RunJson(TypedDict):
     campaign: str
     finished: bool
     data: str | None
-    """Checksum of its graphs."""
+    """Checksum of the graphs."""
     seed: int
     brain: str
     objective: str | list[str]
     rungs: list[int]
     """In epochs."""
     budget_trials: int
-    """Trials to search, those that were added included."""
+    """Trials to search, including those added later."""
     trials: dict[str, int]
     """Number of trials by status; a status without trials is left out."""
     hosts: int
     seconds: float
-    """From the first placement to the last event."""
+    """Wall time from the first placement to the last event."""
     host_seconds: float
     slot_seconds: float
     utilization: float | None
@@ -87,15 +87,15 @@ class RunJson(TypedDict):
     energy_joules: float | None
     winner: WinnerJson | None
     test_mae: dict[str, float | None]
-    """Of the ensemble by head."""
+    """Test error of the ensemble by head, in the head's unit."""
     units: dict[str, str]
-    """By head."""
+    """Unit by head."""
     space: dict[str, str]
     """Range by searched key."""
 
 
 class SpentJson(TypedDict):
-    """What a run had spent when it first reached a level."""
+    """Cost of a run up to the time when it first reached a level."""
 
     trial: str
     trials: int
@@ -104,14 +104,14 @@ class SpentJson(TypedDict):
 
 
 class ReachedJson(TypedDict):
-    """The cost of one level."""
+    """Cost of each run to reach one level."""
 
     quantity: str
     unit: str
     level: float
     why: str
     by: dict[str, SpentJson | None]
-    """By label of the run; None where it never reached the level."""
+    """Cost by label of the run; None if the run never reached the level."""
 
 
 class ComparisonJson(TypedDict):
@@ -125,17 +125,17 @@ class ComparisonJson(TypedDict):
 
 @dataclass(frozen=True)
 class CostedResult:
-    """A result, and what the campaign had spent when its trial came to rest."""
+    """A result, and the campaign's cost up to the time when its trial stopped."""
 
     trial: str
     trials: int
-    """Trials that had ended at least once, failures too, this one included."""
+    """Trials that had ended at least once, including failures and this trial."""
     seconds: float
-    """Since the first placement."""
+    """Wall time since the first placement."""
     host_seconds: float
-    """Of all hosts, idle or not; see ``accounting.SlotLedger``."""
+    """Time of all hosts, idle or not; see ``accounting.SlotLedger``."""
     numbers: dict[str, float]
-    """``objective``, ``val_mae.HEAD``, ``score`` where it is one number."""
+    """Result by name: ``objective``, ``val_mae.HEAD``, and ``score`` if it is a single number."""
 
     def to_plain(self) -> SpentJson:
         """Return plain data for JSON, without the result itself."""
@@ -149,7 +149,7 @@ class CostedResult:
 
 @dataclass(frozen=True)
 class ComparedRun:
-    """A run that is compared."""
+    """One of the compared runs, with a label that identifies it."""
 
     label: str
     facts: Facts
@@ -159,23 +159,23 @@ class ComparedRun:
         """The results of the run.
 
         Returns:
-            One entry for each end of an attempt with a result, in the order of time.
+            One entry for each attempt that ended with a result, in order of time.
         """
         return tuple(_read_results(self.facts))
 
     @property
     def host_seconds(self) -> float:
-        """Total spent."""
+        """Host-seconds that the run has spent so far, idle ones included."""
         return self.facts.losses.slot_seconds / self.facts.slots_per_host
 
     @property
     def is_command(self) -> bool:
-        """Whether its trials run a command of the user's."""
+        """Whether the trials run the user's own command."""
         return self.facts.config.command is not None
 
     @property
     def data(self) -> str | None:
-        """Checksum of its graphs; None for a command, or before they are there."""
+        """Checksum of the graphs; None for a command, or before the data is opened."""
         opened = (e["data"] for e in reversed(self.facts.events) if e["event"] == "opened")
         checksum = next((each for each in opened if each), None)
         return None if checksum is None else str(checksum)
@@ -200,7 +200,7 @@ class ComparedRun:
         """Range of each searched key, in words.
 
         Returns:
-            What ``range_of`` returns, by key.
+            Range by key, as ``range_of`` describes it.
         """
         return {key: range_of(parameter) for key, parameter in self.facts.config.space.items()}
 
@@ -305,8 +305,8 @@ def read_campaigns(paths: Sequence[Path]) -> list[ComparedRun]:
     """Read the runs to compare.
 
     Raises:
-        ConfigError: they are fewer than two, or one is named twice.
-        RunError: one is no run, or is damaged.
+        ConfigError: there are fewer than two paths, or one is given twice.
+        RunError: a directory holds no run, or one that is damaged or has not started.
     """
     if len(paths) < 2:
         raise ConfigError(
@@ -333,7 +333,7 @@ def read_campaigns(paths: Sequence[Path]) -> list[ComparedRun]:
 
 @dataclass(frozen=True)
 class Quantity:
-    """Something that all runs minimized, and may be compared by."""
+    """A minimized quantity by which all runs can be compared."""
 
     key: str
     """A key of ``CostedResult.numbers``."""
@@ -350,16 +350,16 @@ class LevelCost:
     why: str
     """Why this level: ``the worst of the bests``, ``5 % above the best``, ``asked for``."""
     first: tuple[CostedResult | None, ...]
-    """By run; None where it never was."""
+    """In the order of the runs; None if a run never reached the level."""
 
 
 @dataclass(frozen=True)
 class RunComparison:
-    """Some runs side by side."""
+    """Compared runs, and what each spent to reach common levels."""
 
     runs: tuple[ComparedRun, ...]
     warnings: tuple[str, ...]
-    """What makes them hard to compare."""
+    """Reasons why the runs are hard to compare."""
     same_data: bool
     quantities: tuple[Quantity, ...]
     heads: tuple[str, ...]
@@ -390,15 +390,15 @@ class RunComparison:
 def compare_runs(
     runs: Sequence[ComparedRun], wanted: Sequence[tuple[str, float]] = ()
 ) -> RunComparison:
-    """Set runs side by side.
+    """Compare runs, and compute what each spent to reach common levels.
 
     Args:
-        runs: two or more.
+        runs: two or more runs.
         wanted: levels whose cost to report: name of a head or key of a quantity, and the level in
-            its unit. If empty, levels are chosen from the runs' bests.
+            its unit. If empty, levels are chosen from the best results of the runs.
 
     Raises:
-        ConfigError: a level names something that the runs cannot be compared by.
+        ConfigError: a level names a quantity by which the runs cannot be compared.
     """
     checksums = {run.data for run in runs}
     commands = all(run.is_command for run in runs)
@@ -415,7 +415,7 @@ def compare_runs(
 
 
 def _heads(runs: Sequence[ComparedRun]) -> list[str]:
-    """Return the heads of all runs, in the order in which they are met."""
+    """Return the heads of all runs, in order of first appearance."""
     heads = dict.fromkeys(head for run in runs for head in run.weights)
     for run in runs:
         keys = (key for result in run.results for key in result.numbers)
@@ -424,7 +424,7 @@ def _heads(runs: Sequence[ComparedRun]) -> list[str]:
 
 
 def _quantities(runs: Sequence[ComparedRun]) -> list[Quantity]:
-    """Return what the runs may be compared by: what all have, in one unit and with one meaning."""
+    """Return the quantities that all runs have in the same unit and with the same meaning."""
 
     def all_have(key: str) -> bool:
         return all(any(key in result.numbers for result in run.results) for run in runs)
@@ -446,7 +446,7 @@ def _quantities(runs: Sequence[ComparedRun]) -> list[Quantity]:
 
 
 def _warnings(runs: Sequence[ComparedRun], quantities: Sequence[Quantity]) -> Iterator[str]:
-    """Yield what makes runs hard to compare, most important first."""
+    """Yield the reasons why runs are hard to compare, most important first."""
     yield from _data_warnings(runs)
     trained = [run for run in runs if run.weights]
     if len(trained) == len(runs) and "objective" not in {each.key for each in quantities}:
@@ -486,8 +486,8 @@ def _level_costs(
     """Yield the cost of the wanted levels, or else of two levels of every quantity.
 
     Args:
-        runs: two or more.
-        known: what the runs may be compared by.
+        runs: two or more runs.
+        known: quantities by which the runs can be compared.
         wanted: name of a head or key of a quantity, and the level in its unit.
 
     Raises:
@@ -520,7 +520,7 @@ def _find_quantity(known: Sequence[Quantity], name: str) -> Quantity:
 
 
 def write_comparison(comparison: RunComparison, out: Path) -> None:
-    """Write a comparison as one HTML file, whole or not at all; it needs no network.
+    """Write a comparison atomically as one HTML file that needs no network.
 
     Raises:
         StorageError: the file cannot be written.
@@ -549,13 +549,13 @@ def compare_sections(comparison: RunComparison) -> list[Section]:
 def _run_table(
     key: str, first: str, runs: Sequence[ComparedRun], rows: Mapping[str, Sequence[Cell]]
 ) -> Table:
-    """Lay out rows with a cell for each run.
+    """Make a table with one column for each run.
 
     Args:
-        key: of the table.
-        first: title of the column of names.
-        runs: one column each.
-        rows: cells by name.
+        key: key of the table.
+        first: title of the first column, which names the rows.
+        runs: the compared runs.
+        rows: one cell for each run, by name of the row.
     """
     columns = (Column(f"run{n}", run.label) for n, run in enumerate(runs, start=1))
     cells = tuple((name, *each) for name, each in rows.items())
@@ -644,7 +644,7 @@ def _best_so_far_figure(runs: Sequence[ComparedRun], quantity: Quantity) -> Figu
     least = float("inf")
     for place, run in enumerate(runs):
         points = [(result.host_seconds, value) for result, value in run.best_so_far(quantity.key)]
-        # drawn on to the run's end
+        # extends the line to the end of the run
         points.append((max(run.host_seconds, points[-1][0]), points[-1][1]))
         times, values = zip(*points, strict=True)
         least = min(least, *values)

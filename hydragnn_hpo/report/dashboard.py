@@ -1,7 +1,7 @@
 """Serve the report of a run to a browser, kept up to date while the run directory grows.
 
-A thread reads each new line of the journal once and renders the sections that are due; links and
-cookies guard the pages.
+A thread reads each new line of the journal once and renders the sections that are due. Only a
+browser that has opened a one-time link, and so has a cookie, may read the pages.
 """
 
 import contextlib
@@ -49,27 +49,27 @@ from hydragnn_hpo.report.sections import SECTIONS, MakeSection
 logger = logging.getLogger(__name__)
 
 ADDRESS = "127.0.0.1"
-"""Not reachable from other computers (Law 10); an SSH tunnel brings it there."""
+"""Loopback, so that other computers cannot connect (Law 10); an SSH tunnel forwards the page."""
 
 GRACE_SECONDS = 1.0
-"""Time for answers in progress when the dashboard stops."""
+"""Time for responses in progress to finish when the dashboard stops."""
 
 POLL_SECONDS = 0.5
 """Time between two checks whether the run directory has changed."""
 
 LEAST_SECONDS = 2.0
-"""Least time between two makings of one section."""
+"""Minimum time between two updates of one section."""
 
 SECTION_SHARE = 0.02
-"""Largest share of a core for one section, and for reading the journal."""
+"""Maximum share of a CPU core, from 0 to 1, for each section and for reading the journal."""
 
 
 def serve_dashboard(run: RunDir, port: int, announce_link: Callable[[str, int], None]) -> None:
     """Serve the dashboard of a run until SIGINT or SIGTERM.
 
     Args:
-        run: the run directory; nothing in it is written.
-        port: to listen on; 0 takes a free one.
+        run: the run directory, which is only read.
+        port: port to listen on; 0 chooses a free one.
         announce_link: called with each new link and the port.
 
     Raises:
@@ -91,7 +91,7 @@ def serve_dashboard(run: RunDir, port: int, announce_link: Callable[[str, int], 
 
 
 class FactsFollower:
-    """The facts of a run directory that grows; opens nothing for writing."""
+    """Reader of the facts of a growing run directory; opens no file for writing."""
 
     def __init__(self, run: RunDir) -> None:
         """Start before the first line of the journal."""
@@ -110,10 +110,10 @@ class FactsFollower:
         return mark
 
     def read(self) -> Facts:
-        """Read what is new; facts that were returned before change, too.
+        """Read new events; facts returned by earlier calls change as well.
 
         Raises:
-            JournalReplaced: another journal is in its place: make a new object.
+            JournalReplaced: another file took the journal's place: make a new object.
             RunError: there is no campaign, or its journal is damaged.
         """
         require_campaign(self._run)
@@ -124,33 +124,33 @@ class FactsFollower:
 
 @dataclass
 class LiveSection:
-    """A section as it was made last."""
+    """The latest version of a section."""
 
     version: str = ""
     """Changes with the content; empty before the section is made."""
     rendered: RenderedSection | None = None
-    """None: the section has nothing to show."""
+    """Content of the section; None if it has nothing to show."""
     facts: Facts | None = None
-    """What it was made from."""
+    """Facts that the section was made from."""
     due: float = 0.0
-    """Earliest time of its next making, monotonic."""
+    """Earliest time of the next update, in seconds of the monotonic clock."""
 
 
 class News(TypedDict):
-    """What the page of a dashboard polls to learn which sections have changed."""
+    """Status that the dashboard's page polls to learn which sections have changed."""
 
     state: str
     """State of the campaign, in a few words."""
     about: str
     """The line below the page's title."""
     waiting: int
-    """Sections that are out of date."""
+    """Number of sections that are out of date."""
     sections: dict[str, str]
-    """Version by key, in the order of the page; a section that was never made is left out."""
+    """Version by key, in the order of the page; sections not made yet are left out."""
 
 
 class LiveReport:
-    """Sections of a run that a thread keeps up to date, with a small share of a core."""
+    """Sections of a run that a thread keeps up to date, with a small share of a CPU core."""
 
     def __init__(self, run: RunDir, sections: Mapping[str, MakeSection]) -> None:
         """Prepare to follow a run.
@@ -173,7 +173,7 @@ class LiveReport:
         self.thread = threading.Thread(target=self._follow, name="live report", daemon=True)
 
     def stop(self) -> None:
-        """End the thread; a section in progress is not waited for."""
+        """Stop the thread without waiting for a section in progress."""
         self._stopped.set()
 
     def news(self) -> News:
@@ -184,7 +184,7 @@ class LiveReport:
         return {"state": self.state, "about": about, "waiting": waiting, "sections": versions}
 
     def update(self) -> None:
-        """Read what is new in the journal, and make the sections that are due.
+        """Read new events of the journal, and update the sections that are due.
 
         Raises:
             HydraError: the run directory cannot be read.
@@ -213,7 +213,7 @@ class LiveReport:
         live.rendered = render_section(made[0]) if made else None
         content = live.rendered and (live.rendered.html, live.rendered.figures)
         live.version = hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
-        live.facts = facts  # last, or the news would call an old version up to date
+        live.facts = facts  # last: news() would otherwise report an old version as current
         live.due = _next_time(began, LEAST_SECONDS)
 
     def _describe_state(self, facts: Facts) -> str:
@@ -246,7 +246,7 @@ def _next_time(began: float, least: float) -> float:
 # -- access ----------------------------------------------------------------------------------
 
 OWN_HOST = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:\d+)?", re.IGNORECASE)
-"""Valid Host headers; any other is a page whose name was rebound to this computer."""
+"""Valid Host headers; any other indicates a DNS rebinding attack."""
 
 HEADERS = {
     "cache-control": "no-store",
@@ -257,10 +257,10 @@ HEADERS = {
     "x-frame-options": "DENY",
     "permissions-policy": "camera=(), geolocation=(), microphone=(), payment=(), usb=()",
 }
-"""Headers of every answer."""
+"""Headers of every response."""
 
 CLOSED_POLICY = "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-"""Content security policy of answers that have no policy of their own."""
+"""Content security policy of responses that do not set one."""
 
 LOGIN_HINT = "open the link that 'hydragnn-hpo dashboard' printed; each link opens once."
 
@@ -269,11 +269,11 @@ class AccessKeys:
     """The key of the next link, and the cookie of browsers that have used a link."""
 
     def __init__(self, port: int, announce_key: Callable[[str], None]) -> None:
-        """Generate both at random.
+        """Generate the key and the cookie's value at random.
 
         Args:
             port: part of the cookie's name; browsers share cookies between ports.
-            announce_key: called with the key of every link, the first one at once.
+            announce_key: called with the key of every new link, first by this constructor.
         """
         self.cookie = f"hydragnn_hpo_{port}"
         self._session = secrets.token_urlsafe(32)
@@ -289,7 +289,7 @@ class AccessKeys:
         return _is_same(request.cookies.get(self.cookie, ""), self._session)
 
     async def enter(self, request: Request) -> Response:
-        """Exchange the key of a link for the cookie; the next link has another key."""
+        """Exchange a link's key for the cookie, and generate the key of the next link."""
         if not self.has_cookie(request):
             if not _is_same(request.query_params.get("key", ""), self._key):
                 return refusal(403, f"this link does not open (any more): {LOGIN_HINT}")
@@ -299,7 +299,7 @@ class AccessKeys:
         return answer
 
     async def guard(self, request: Request, call_next: RequestResponseEndpoint) -> Response:
-        """Answer a request, or refuse it unless one of our own pages asks."""
+        """Answer a request from the dashboard's own page; refuse any other."""
         answer = self._refuse(request) or await call_next(request)
         answer.headers.update(HEADERS)
         answer.headers.setdefault("content-security-policy", CLOSED_POLICY)
@@ -324,7 +324,7 @@ def _is_same(given: str, secret: str) -> bool:
 
 
 def refusal(status: int, sentence: str) -> Response:
-    """Return a page with the reason in one sentence, our own words only: it is not escaped."""
+    """Return an error page; the sentence is not escaped, so it must be a constant."""
     page = (
         '<!doctype html><html lang="en"><meta charset="utf-8"><title>hydragnn-hpo</title>'
         f'<p>{sentence[0].upper()}{sentence[1:]}</p><p><a href="/">Try again</a></p></html>'
@@ -336,7 +336,7 @@ def refusal(status: int, sentence: str) -> Response:
 
 
 def make_dashboard(report: LiveReport, keys: AccessKeys) -> Starlette:
-    """Make the application: the page, its news, and one section."""
+    """Make the application, with routes for the page, its news, and each section."""
 
     @contextlib.asynccontextmanager
     async def follow(_: Starlette) -> AsyncIterator[None]:

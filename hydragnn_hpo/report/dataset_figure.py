@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 ELEMENTS = 18
-"""Most elements shown."""
+"""Maximum number of elements shown."""
 
 PLACES = (4, 3)
-"""Panels side by side, the best first; what leaves the fewest places empty is taken."""
+"""Possible numbers of panels in a row; the one with the fewest empty places is chosen."""
 
 STEEP = 40.0
-"""Share of a bin (%) from which a logarithmic axis shows the others."""
+"""Share of the fullest bin (%) above which the vertical axis is logarithmic."""
 
 _SHARED = (
     ("twins", "duplicate", ALARM),
@@ -46,10 +46,10 @@ def draw_dataset(
     """Draw a data set into one PNG.
 
     Args:
-        out: the PNG to write, whole.
-        overview: what ``data.store_summary.describe_store`` returns.
-        findings: the report of ``data.quality.check_store``; without it outliers are not marked
-            and the panel of leakage is left out.
+        out: PNG file to write.
+        overview: result of ``data.store_summary.describe_store``.
+        findings: the report of ``data.quality.check_store``; None leaves out the marks of outliers
+            and the panel on leakage.
 
     Raises:
         StorageError: the PNG cannot be written.
@@ -77,13 +77,13 @@ def draw_dataset(
 
 
 def draw_sizes(axis: "Axes", overview: Mapping[str, Any], key: str, label: str) -> None:
-    """Draw the histogram of graph sizes; bins that double stand on a logarithmic axis.
+    """Draw the histogram of graph sizes; bins of doubling width get a logarithmic axis.
 
     Args:
         axis: the panel.
-        overview: of the data set.
+        overview: result of ``data.store_summary.describe_store``.
         key: ``nodes`` or ``edges``.
-        label: of the axis.
+        label: label of the horizontal axis.
     """
     from matplotlib.ticker import MaxNLocator
 
@@ -95,7 +95,7 @@ def draw_sizes(axis: "Axes", overview: Mapping[str, Any], key: str, label: str) 
         edges = np.maximum(edges, 0.5)
         axis.set_xscale("log")
     whole = len(widths) and widths[0] == 1 and not doubling
-    shift = 0.5 if whole else 0.0  # a bin of one number stands over it
+    shift = 0.5 if whole else 0.0  # centres a bin of one integer on that integer
     axis.bar(
         edges[:-1] - shift, counts, np.diff(edges), align="edge", color=COLOURS[0],
         edgecolor="white", linewidth=0.4,
@@ -111,10 +111,10 @@ def draw_sizes(axis: "Axes", overview: Mapping[str, Any], key: str, label: str) 
 
 
 def draw_degrees(axis: "Axes", overview: Mapping[str, Any]) -> None:
-    """Draw the distribution of numbers of neighbours, a line per cutoff."""
+    """Draw the distribution of the number of neighbours, one line per cutoff."""
     total = max(overview["nodes"]["total"], 1)
     by_cutoff = list(overview["degrees"].items())
-    # Of many cutoffs the smallest, the largest, and some between.
+    # At most five cutoffs: the smallest, the largest, and some between.
     chosen = np.unique(
         np.linspace(0, len(by_cutoff) - 1, min(len(by_cutoff), 5)).round().astype(int)
     )
@@ -156,10 +156,10 @@ def draw_target(
 
     Args:
         axis: the panel.
-        name: of the target.
+        name: name of the target.
         target: its level, shape and unit.
         splits: bins, and counts and missing values of each split.
-        outliers: what ``data.quality.check_store`` found; None draws no marks.
+        outliers: outliers that ``data.quality.check_store`` found; None draws no marks.
     """
     edges = np.array(splits["bins"])
     for place, split in enumerate(SPLITS):
@@ -183,7 +183,7 @@ def draw_target(
 
 
 def _scale(axis: "Axes", target: Mapping[str, Any], splits: Mapping[str, Any]) -> None:
-    """Name the axes, and let steep distributions stand on a logarithmic one."""
+    """Label the axes; for a steep distribution, make the vertical axis logarithmic."""
     edges = splits["bins"]
     unit = "" if target["unit"] == "1" else f" ({target['unit']})"
     norm = "" if target["shape"] == "scalar" else "norm "
@@ -201,7 +201,7 @@ def _splits(splits: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _mark(axis: "Axes", edges: np.ndarray, values: Sequence[float], count: int) -> None:
-    """Put a mark under each bin with an outlier; those beyond the axis are in its end bins."""
+    """Mark each bin that holds an outlier; values beyond the axis count in its end bins."""
     if not values:
         return
     bins = np.histogram(np.clip(values, edges[0], edges[-1]), edges)[0]
@@ -214,7 +214,7 @@ def _mark(axis: "Axes", edges: np.ndarray, values: Sequence[float], count: int) 
 
 
 def draw_leakage(axis: "Axes", findings: Mapping[str, Any]) -> None:
-    """Draw the share of each split that train has, too; the title counts duplicates."""
+    """Draw the share of each split that also occurs in train; the title counts duplicates."""
     splits = findings["leakage"]["splits"]
     places = np.arange(len(splits))
     height = 0.26

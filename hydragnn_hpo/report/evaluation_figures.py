@@ -33,15 +33,15 @@ SIZE = 4.6
 
 
 def write_evaluation(folder: Path, done: Evaluation, plain: dict[str, Any]) -> list[Path]:
-    """Write ``evaluation.json``, and four PNG for each head.
+    """Write ``evaluation.json``, and four PNG files for each head.
 
     Args:
-        folder: made if it is not there.
+        folder: output folder; created if it does not exist.
         done: the evaluation.
-        plain: the same as data, with what else belongs into the JSON.
+        plain: content of ``evaluation.json``: the evaluation and further entries as plain data.
 
     Returns:
-        The files written.
+        Paths of the files written.
     """
     with storage(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -66,12 +66,12 @@ Curves = dict[str, dict[str, list[float]]]
 
 
 def draw_parity(axis: "Axes", head: HeadEvaluation, curves: Curves) -> None:
-    """Draw predicted over reference, with 90 % intervals.
+    """Draw predicted against reference values, with 90 % intervals.
 
     Args:
         axis: the panel.
-        head: of the evaluation.
-        curves: not needed here; all figures of a head are called alike.
+        head: the evaluated head.
+        curves: unused; all functions of ``FIGURES`` take the same arguments.
     """
     labelled, known = head.predicted, head.entry.calibration
     half = known.half_width(labelled.sigma(known), 0.9, labelled.stratum)
@@ -82,12 +82,12 @@ def draw_parity(axis: "Axes", head: HeadEvaluation, curves: Curves) -> None:
 
 
 def draw_calibration(axis: "Axes", head: HeadEvaluation, curves: Curves) -> None:
-    """Draw the observed coverage over the nominal coverage of intervals.
+    """Draw the observed against the nominal coverage of intervals.
 
     Args:
         axis: the panel.
-        head: of the evaluation.
-        curves: its calibration curves.
+        head: the evaluated head.
+        curves: calibration curves of the head.
     """
     gaussian, conformal = curves["calibration"], curves["conformal"]
     figures = head.figures
@@ -109,12 +109,12 @@ def draw_calibration(axis: "Axes", head: HeadEvaluation, curves: Curves) -> None
 
 
 def draw_error(axis: "Axes", head: HeadEvaluation, curves: Curves) -> None:
-    """Draw |error| over sigma, and the root mean square error in bins of sigma.
+    """Draw |error| against sigma, and the root mean square error in bins of sigma.
 
     Args:
         axis: the panel.
-        head: of the evaluation.
-        curves: its calibration curves.
+        head: the evaluated head.
+        curves: calibration curves of the head.
     """
     error, sigma = flatten_values(
         head.predicted.residual, head.predicted.sigma(head.entry.calibration)
@@ -139,12 +139,12 @@ def draw_error(axis: "Axes", head: HeadEvaluation, curves: Curves) -> None:
 
 
 def draw_sparsification(axis: "Axes", head: HeadEvaluation, curves: Curves) -> None:
-    """Draw the MAE of the rest when the least certain values are removed.
+    """Draw the relative MAE of the remaining values when the least certain are removed.
 
     Args:
         axis: the panel.
-        head: of the evaluation.
-        curves: its calibration curves.
+        head: the evaluated head.
+        curves: calibration curves of the head.
     """
     curve = curves["sparsification"]
     taken = 100 * np.array(curve["taken"])
@@ -170,4 +170,4 @@ FIGURES = {
     "error_over_sigma": draw_error,
     "sparsification": draw_sparsification,
 }
-"""Figures of each head, by the end of the file's name."""
+"""Drawing function of each figure, by the end of the file's name."""

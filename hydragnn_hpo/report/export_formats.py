@@ -1,9 +1,9 @@
 """The formats of ``export``: a campaign for other programs.
 
-A file is written whole or not at all, and never replaces another. Databases are made in memory or
-on a local disk first: they lock their files and write them in pieces, which the file systems of
-clusters handle badly. While the library of a tracker works, it sees none of its settings and a
-temporary home, so that it contacts no server and leaves no file outside the export.
+Each file is written atomically and never replaces another. Databases are first created in memory
+or on a local disk: they lock their files and write them in pieces, which the file systems of
+clusters handle badly. A tracker's library runs with a temporary home and without the user's
+settings, so that it contacts no server and leaves no file outside the export.
 """
 
 import contextlib
@@ -52,16 +52,16 @@ class ExportJson(TypedDict):
 
 @dataclass(frozen=True)
 class ExportedFiles:
-    """What an export has written."""
+    """Files that an export has written, and how to open them."""
 
     files: tuple[Path, ...]
-    """What was written: one file, a folder, or the files in it."""
+    """One file, a folder, or the files in a folder."""
     trials: int
     epochs: int
     open_with: str
-    """The command, or the line of Python, that opens it."""
+    """Command or line of Python that opens the export."""
     note: str = ""
-    """A sentence to show with it; empty if none."""
+    """A sentence to show to the user; empty if none."""
 
     def to_plain(self) -> ExportJson:
         """Return plain data for JSON."""
@@ -82,16 +82,16 @@ def _describe(rows: Sequence[TrialRow], file: Path, command: str, note: str = ""
 # -- tables ----------------------------------------------------------------------------------
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
-"""What a table program takes for the beginning of a formula.
+"""First characters that a spreadsheet program takes for the beginning of a formula.
 
 Source: OWASP, CSV Injection, https://owasp.org/www-community/attacks/CSV_Injection, 2026-11-22.
 """
 
 
 def write_csv(facts: Facts, out: Path) -> ExportedFiles:
-    """Write ``trials.csv`` and ``epochs.csv``; units stand in the titles.
+    """Write ``trials.csv`` and ``epochs.csv``, with units in the column titles.
 
-    Numbers have all their digits; what is not known is an empty cell.
+    Numbers keep all their digits; an unknown value is an empty cell.
     """
     return _write_tables(facts, out, "csv", lambda path, table: write_bytes(path, _to_csv(table)))
 
@@ -99,7 +99,7 @@ def write_csv(facts: Facts, out: Path) -> ExportedFiles:
 def write_parquet(facts: Facts, out: Path) -> ExportedFiles:
     """Write ``trials.parquet`` and ``epochs.parquet``.
 
-    Units stand in the titles, as in CSV, and in each field's metadata; the file's own metadata
+    Units are in the column titles, as in CSV, and in each field's metadata; the file's metadata
     names the campaign.
     """
     with _needs("parquet", ", or take --to csv"):
@@ -128,10 +128,10 @@ def _write_tables(
     """Write both tables into a folder.
 
     Args:
-        facts: of the campaign.
+        facts: content of the run directory.
         out: the folder to make.
-        kind: suffix of the files, and pandas' word for them.
-        write: writes one table.
+        kind: suffix of the files, and of the ``pandas.read_*`` function that opens them.
+        write: function that writes one table to a path.
     """
     tables = tables_of(facts)
     with whole_folder(out) as folder:
@@ -167,7 +167,7 @@ def _csv_cell(value: Scalar | None) -> str:
 # -- Optuna ----------------------------------------------------------------------------------
 
 _MESSAGE = 2000
-"""Most characters of a message that a trial keeps."""
+"""Maximum length in characters of a text of an Optuna trial; the end is kept."""
 
 _OPTUNA_STATES = {
     "completed": "COMPLETE",
@@ -179,7 +179,7 @@ _OPTUNA_STATES = {
 
 
 def write_optuna(facts: Facts, out: Path) -> ExportedFiles:
-    """Write an Optuna storage: SQLite, or a journal (``.log``), as optuna-dashboard opens both.
+    """Write an Optuna storage for optuna-dashboard: SQLite, or a journal (``.log``).
 
     A trial that stopped at a rung is PRUNED, one that failed or was cancelled is FAIL, one that
     waits for its first start is WAITING.
@@ -243,14 +243,14 @@ def _optuna_trial(facts: Facts, row: TrialRow) -> Any:
 
 
 def _is_choice_or_in(parameter: ParameterConfig, value: Scalar) -> bool:
-    """Check whether a value is in the space; a person may add a trial with any."""
+    """Check whether a value is in the space; that of a trial added by hand may not be."""
     if parameter.choices is None:
         return is_in(parameter, value)
     return any(value == sanitize_values(choice) for choice in parameter.choices)
 
 
 def _local_time(seconds: float | None) -> datetime.datetime | None:
-    """Convert to local time without a zone, as Optuna's trials keep it."""
+    """Convert seconds since the epoch to local time without a zone, as Optuna stores it."""
     return None if seconds is None else datetime.datetime.fromtimestamp(seconds)
 
 
@@ -260,9 +260,9 @@ def _local_time(seconds: float | None) -> datetime.datetime | None:
 def write_tensorboard(facts: Facts, out: Path) -> ExportedFiles:
     """Write TensorBoard event files, one folder per trial.
 
-    Epochs are steps, searched values hparams. Curves have the names that ``training.tensorboard``
-    gives them; ``result/...`` is the trial's result. Units stand in the description of each curve.
-    Values are 32-bit floats there.
+    Epochs are steps, and searched values are hparams. Curves are named as ``training.tensorboard``
+    names them; ``result/...`` is the trial's result. The description of a curve states its unit.
+    TensorBoard stores values as 32-bit floats.
     """
     with _needs("tensorboard"):
         from tensorboard.summary.writer.record_writer import RecordWriter
@@ -287,8 +287,8 @@ def _board_events(row: TrialRow, units: Mapping[str, str], begun: float) -> Iter
 
     Args:
         row: the trial.
-        units: of the targets.
-        begun: when it started, or the campaign.
+        units: unit by target.
+        begun: start of the trial, or else of the campaign, in seconds since the epoch.
     """
     from tensorboard.compat.proto.event_pb2 import Event
     from tensorboard.plugins.hparams.summary_v2 import hparams_pb
@@ -325,19 +325,19 @@ _MLFLOW_STATES = {
     "queued": "SCHEDULED",
 }
 _MLFLOW_BATCH = 1000
-"""Metrics that MLflow takes at once."""
+"""Maximum number of metrics in one call of MLflow."""
 
 _MLFLOW_TAG = 5000
-"""Characters of a tag that it keeps."""
+"""Maximum length of an MLflow tag in characters."""
 
 _MLFLOW_NAME = "_-. /"
-"""What the name of a metric may hold beside letters and digits."""
+"""Characters that MLflow allows in a name, besides letters and digits."""
 
 
 def write_mlflow(facts: Facts, out: Path) -> ExportedFiles:
-    """Write ``mlflow.db``: an experiment with one run per trial, as ``mlflow ui`` opens it.
+    """Write ``mlflow.db``: an experiment with one run per trial, for ``mlflow ui``.
 
-    MLflow's own folders of files are in maintenance mode and refused by it since its version 3.
+    MLflow's file store is in maintenance mode, and MLflow refuses it since version 3.
     """
     rows = trial_rows(facts)
     with _local_folder() as folder, isolate_tracker(folder, {"MLFLOW_DISABLE_TELEMETRY": "true"}):
@@ -359,9 +359,9 @@ def _add_mlflow_run(client: Any, experiment: str, facts: Facts, row: TrialRow) -
     """Add a trial to an experiment.
 
     Args:
-        client: of MLflow.
-        experiment: its identifier.
-        facts: of the campaign.
+        client: client of MLflow.
+        experiment: identifier of the experiment.
+        facts: content of the run directory.
         row: the trial.
     """
     from mlflow.entities import Metric, Param, RunTag
@@ -392,7 +392,7 @@ def _add_mlflow_run(client: Any, experiment: str, facts: Facts, row: TrialRow) -
 
 
 def _mlflow_name(name: str) -> str:
-    """Replace the characters that MLflow does not take."""
+    """Replace characters that MLflow does not allow; keep at most 250 characters."""
     plain = (c if (c.isascii() and c.isalnum()) or c in _MLFLOW_NAME else "_" for c in name)
     return "".join(plain)[:250]
 
@@ -432,10 +432,10 @@ def _write_wandb_run(facts: Facts, row: TrialRow, target: Path, name: str) -> No
     """Write one offline run.
 
     Args:
-        facts: of the campaign.
+        facts: content of the run directory.
         row: the trial.
         target: the folder of all runs.
-        name: its identifier.
+        name: identifier of the run.
     """
     import wandb
 
@@ -462,11 +462,11 @@ def _write_wandb_run(facts: Facts, row: TrialRow, target: Path, name: str) -> No
 
 
 _TRACKER_VARIABLES = ("WANDB_", "MLFLOW_", "DATABRICKS_", "_MLFLOW")
-"""Beginnings of the names of variables that would send an export elsewhere."""
+"""Prefixes of environment variables that could send an export to a server."""
 
 _XDG_HOMES = (f"XDG_{kind}_HOME" for kind in ("CACHE", "CONFIG", "DATA", "STATE"))
 _HOMES = ("HOME", "TMPDIR", *_XDG_HOMES)
-"""Where trackers would keep caches, settings, logs and keys."""
+"""Variables that name the directories of a tracker's caches, settings, logs and keys."""
 
 
 @contextlib.contextmanager
@@ -474,8 +474,8 @@ def isolate_tracker(folder: Path, settings: Mapping[str, str]) -> Iterator[None]
     """Hide the user's settings and home from a tracker's library, and silence it.
 
     Args:
-        folder: the library's home meanwhile.
-        settings: environment variables for it.
+        folder: temporary home of the library.
+        settings: environment variables to set for the library.
     """
     before, logged = dict(os.environ), logging.root.manager.disable
     for name in [name for name in os.environ if name.startswith(_TRACKER_VARIABLES)]:
@@ -497,12 +497,12 @@ def isolate_tracker(folder: Path, settings: Mapping[str, str]) -> Iterator[None]
 
 
 def write_best(facts: Facts, out: Path, trial: str | None = None) -> ExportedFiles:
-    """Write the configuration of the best trial, or of another one.
+    """Write the configuration of the best trial, or of a named one.
 
     Args:
-        facts: of the campaign.
-        out: the file.
-        trial: its name; the best one if None.
+        facts: content of the run directory.
+        out: the TOML file to write.
+        trial: name of the trial; None means the best one.
 
     Raises:
         RunError: no trial has a result yet, or the named one is unknown.
@@ -520,20 +520,20 @@ FORMATS: dict[str, Callable[[Facts, Path], ExportedFiles]] = {
     "wandb": write_wandb,
     "best": write_best,
 }
-"""By the word behind ``--to``."""
+"""Function that writes each format, by the value of ``--to``."""
 
 SUFFIXES = {"optuna": (".db", ".sqlite3", ".log"), "best": (".toml",)}
-"""Of formats that write one file; the others write a folder."""
+"""Suffixes of formats that write one file; the others write a folder."""
 
 
 def export(facts: Facts, to: str, out: Path, *, trial: str | None = None) -> ExportedFiles:
-    """Write a campaign in a format, whole or not at all; the campaign may be running.
+    """Write a campaign in a format, completely or not at all; the campaign may be running.
 
     Args:
-        facts: of the run directory.
+        facts: content of the run directory.
         to: a key of ``FORMATS``.
-        out: the file or folder to make; nothing may be there yet.
-        trial: for ``best``: another trial than the best one.
+        out: file or folder to create; must not exist yet.
+        trial: name of the trial, for ``best`` only; None means the best one.
 
     Raises:
         ConfigError: the format is unknown, its package is missing, or ``out`` does not fit it.
@@ -557,7 +557,7 @@ def export(facts: Facts, to: str, out: Path, *, trial: str | None = None) -> Exp
 
 _MEMORY = Path("/dev/shm")
 _ROOM = 2 << 30
-"""Bytes that must be free there; ten times what 2,000 trials take."""
+"""Bytes that must be free in ``_MEMORY``: ten times what 2,000 trials take."""
 
 
 @contextlib.contextmanager
@@ -570,7 +570,7 @@ def _local_folder() -> Iterator[Path]:
 
 
 def _copy_whole(source: Path, out: Path) -> None:
-    """Copy a finished file to where it belongs, whole or not at all.
+    """Copy a finished file to its destination, completely or not at all.
 
     Raises:
         StorageError: there is no room, or the folder is not writable.
@@ -582,10 +582,10 @@ def _copy_whole(source: Path, out: Path) -> None:
 
 
 def folder_names(names: Iterable[str]) -> dict[str, str]:
-    """Derive names of folders from names of trials: without path separators, all different.
+    """Derive distinct folder names, without path separators, from names of trials.
 
     Returns:
-        Name of the folder by trial, at most 100 ASCII characters and a number.
+        Folder name by trial: at most 100 ASCII characters, and a number if needed.
 
     >>> folder_names(["t0001", "../t", ".._t"])
     {'t0001': 't0001', '../t': '_._t', '.._t': '_._t-2'}
@@ -605,7 +605,7 @@ def folder_names(names: Iterable[str]) -> dict[str, str]:
 
 @contextlib.contextmanager
 def _needs(to: str, instead: str = "") -> Iterator[None]:
-    """Turn a failed import into a sentence that names the extra to install.
+    """Turn a failed import into an error that names the extra to install.
 
     Raises:
         ConfigError: the package is not installed.

@@ -1,7 +1,7 @@
 """Trials and epochs of a campaign as rows, and as tables of typed columns.
 
-Every format of ``export`` is made from them. Names of numbers are those of the journal
-(``val_mae.HEAD``); text that came from a run is made printable here, once.
+Every format of ``export`` is made from them. Numbers have the same names as in the journal
+(``val_mae.HEAD``). Control characters in text of a run are escaped here.
 """
 
 import json
@@ -26,7 +26,7 @@ UNITS = {
     "time": "s since 1970",
     "epoch_seconds": "s",
 }
-"""Of the numbers that have one beside MAEs; the others count, or have no dimension."""
+"""Unit by name of a number; MAEs have their target's unit, the rest are counts or pure numbers."""
 
 _TEXTS = ("trial", "parent", "status", "reason", "message")
 _WHOLE = ("attempt", "attempts", "epoch", "epochs", "parameters", "peak_bytes", "ranks")
@@ -60,13 +60,13 @@ class TrialRow:
     values: Mapping[str, Scalar]
     """Searched values that are active."""
     scores: tuple[float, ...]
-    """Its result for each goal; empty without one."""
+    """Result for each goal; empty if one is missing."""
     epochs: Sequence[EpochRow]
-    """Those that were lost and trained again are there twice."""
+    """All epochs; one that was lost and trained again occurs twice."""
 
     @property
     def results(self) -> dict[str, float | int]:
-        """The numbers that are known, except times.
+        """Known numbers, without the times of start and end.
 
         Returns:
             Number by name, see ``numbers``.
@@ -76,7 +76,7 @@ class TrialRow:
 
     @property
     def curve(self) -> list[EpochRow]:
-        """Its epochs in order, each as it was trained last."""
+        """Epochs in order; of an epoch that was trained twice, the later record."""
         last = {epoch.epoch: epoch for epoch in self.epochs}
         return [last[number] for number in sorted(last)]
 
@@ -170,7 +170,7 @@ def _epoch_rows(facts: Facts, trial: TrialHistory) -> list[EpochRow]:
 
 
 def _read_epoch_records(facts: Facts, trial: TrialHistory) -> dict[tuple[int, int], dict[str, Any]]:
-    """Read the epochs from the records of a trial's attempts; empty where these are gone."""
+    """Read epoch records of a trial by attempt and epoch; skip unreadable files."""
     if "/" in trial.name or trial.name.startswith("."):
         return {}
     folder = facts.run.trial(trial.name)
@@ -179,7 +179,7 @@ def _read_epoch_records(facts: Facts, trial: TrialHistory) -> dict[tuple[int, in
         try:
             records = list(read_records(folder.attempt(attempt.number) / "metrics.jsonl"))
         except (OSError, ValueError):
-            continue  # the journal has the numbers that count
+            continue  # the journal holds the essential numbers
         for record in records:
             if isinstance(record, dict) and record.get("record") == "epoch":
                 epochs[attempt.number, record["epoch"]] = record
@@ -188,12 +188,12 @@ def _read_epoch_records(facts: Facts, trial: TrialHistory) -> dict[tuple[int, in
 
 @dataclass(frozen=True)
 class TypedColumn:
-    """A column of a table; every value is None or of its kind."""
+    """A column of a table; every value is None or of the column's type."""
 
     title: str
     """Name with unit: ``val_mae.energy [eV]``."""
     kind: Literal["string", "int64", "float64", "bool_"]
-    """Arrow's word for it."""
+    """Arrow's name of the type."""
     values: Sequence[Scalar | None]
     unit: str = ""
 
@@ -250,7 +250,7 @@ def _typed_table(
 def _typed_column(
     name: str, values: Sequence[Scalar | None], units: Mapping[str, str]
 ) -> TypedColumn:
-    """Choose the kind of a column: of searched values the narrowest, and text for mixed ones."""
+    """Make a column; searched values get the narrowest type that fits, mixed types are text."""
     unit, known = unit_of(name, units), [value for value in values if value is not None]
     title = f"{name} [{unit}]" if unit else name
     searched = name.startswith("params.")
@@ -269,5 +269,5 @@ def _typed_column(
 
 
 def _are_whole(values: Sequence[Scalar]) -> bool:
-    """Check whether values are integers of 64 bits, and at least one is there."""
+    """Check whether there is at least one value, and all are 64-bit integers."""
     return bool(values) and all(type(v) is int and abs(v) <= _LARGEST for v in values)

@@ -21,7 +21,7 @@ from hydragnn_hpo.layout import RunDir
 from hydragnn_hpo.search import goal_label, goals
 
 _ENDS = {"seconds": "s", "joules": "J", "bytes": "B"}
-"""Unit of a number of a result, by the last part of its name."""
+"""Unit of a number in a result, by the end of its name."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Facts:
 
     @property
     def begin(self) -> float | None:
-        """Time of the first placement, in seconds since the epoch; None before it."""
+        """Time of the first placement, in seconds since the epoch; None before that."""
         return self.history.slots.begin
 
     @property

@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 ROWS, COLUMNS = 640, 1600
-"""Most rows and columns of the raster."""
+"""Maximum number of rows, and number of columns, of the raster."""
 
 NAMED_SLOTS = 24
-"""Up to so many slots each is named, and trials are written into their bars."""
+"""Maximum number of slots for which names of slots and trials are written."""
 
 IDLE, STARTING = "#F1F1EF", "#9A9A9A"
 
@@ -44,12 +44,12 @@ class Chart:
 
     bars: Sequence[Bar]
     slots: Sequence[str]
-    """All slots, ``host:index``, neighbours side by side; also those that were never used."""
+    """All slots as ``host:index``, unused ones included; neighbours are adjacent."""
     seconds: float
     """Length of the time axis."""
     heading: str
     label_of: Callable[[Bar], str]
-    """Name that the colour of a training bar stands for: its conv or its rung."""
+    """Returns the label that determines the colour of a training bar: its conv or its rung."""
 
 
 def draw_gantt(chart: Chart, out: Path) -> None:
@@ -57,7 +57,7 @@ def draw_gantt(chart: Chart, out: Path) -> None:
 
     Args:
         chart: the bars and slots.
-        out: the PNG to write, whole.
+        out: PNG file to write.
     """
     labels = sorted(
         {chart.label_of(bar) for bar in chart.bars if bar.what == "training"}, key=_label_order
@@ -116,7 +116,7 @@ def _columns(bar: Bar, seconds: float, columns: int) -> tuple[int, Floats]:
 
 
 def _colour(bar: Bar, chart: Chart, colours: dict[str, str]) -> Floats:
-    """Return the colour of a bar; trials of one label differ in lightness to stay apart."""
+    """Return the colour of a bar; trials of one label differ in lightness."""
     if bar.what != "training":
         return _rgb(STARTING if bar.what == "start-up" else ALARM)
     light = (sum(map(ord, bar.trial.partition("@")[0])) % 5) / 14.0
@@ -142,7 +142,7 @@ def _draw_slots(axis: "Axes", chart: Chart, picture: Floats, size: float) -> Non
 
 
 def _write_names(axis: "Axes", chart: Chart, size: float) -> None:
-    """Write trials into their bars where there is room, and set bars apart."""
+    """Write names of trials into bars that are long enough, and separate bars by lines."""
     row = {name: number for number, name in enumerate(chart.slots)}
     room = chart.seconds / 26.0
     for bar in chart.bars:
@@ -186,7 +186,7 @@ def _legend(axis: "Axes", colours: dict[str, str]) -> None:
 
 
 def _label_order(label: str) -> tuple[float, str]:
-    """Return the key by which labels are sorted: a number at the beginning, then the text."""
+    """Return the sort key of a label: its leading number, then the text."""
     head = label.split()[0] if label else ""
     return (float(head), label) if head.isdigit() else (float("inf"), label)
 

@@ -21,10 +21,10 @@ def write_report(run: RunDir, out: Path | None = None) -> Path:
 
     Args:
         run: the run directory; the campaign may still be running.
-        out: the file, NAME.html; ``RUN/report/report.html`` if left out.
+        out: the file, NAME.html; ``RUN/report/report.html`` if None.
 
     Raises:
-        ConfigError: the file would have another name: it might be one of the run's own.
+        ConfigError: ``out`` does not end in .html, so it might be a file of the run.
         RunError: there is no campaign, or its journal is damaged.
         StorageError: the file cannot be written.
     """
@@ -58,15 +58,15 @@ def make_sections(facts: Facts, sections: Mapping[str, MakeSection] = SECTIONS) 
 
 
 def error_section(key: str, error: Exception) -> Section:
-    """Return a section that says in one line why the real one could not be made."""
+    """Return a section that states in one line why the real one could not be made."""
     message = str(error).strip().partition("\n")[0]
-    if not message or isinstance(error, KeyError):  # a key alone says nothing
+    if not message or isinstance(error, KeyError):  # the message of a KeyError is only the key
         message = f"{type(error).__name__} {message}".strip()
     return Section(key, key.capitalize(), "", (Text(f"This could not be made: {message}"),))
 
 
 def report_title(facts: Facts) -> Title:
-    """Return the campaign's name, and the state and time of its last event."""
+    """Return the title: the campaign's name, its state, and the time of its last event."""
     state = "finished" if facts.state.finished else "not finished"
     about = f"{facts.run.path.resolve().name}, {state}"
     if facts.end is not None:

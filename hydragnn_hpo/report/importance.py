@@ -1,8 +1,8 @@
 """Hyperparameter importance for one target, by three methods, and whether to trust it.
 
-SHAP explains a forest. fANOVA and PED-ANOVA are Optuna's, except for choices in PED-ANOVA. fANOVA
-sees each value as its position in its range, which is uniform over the search's draws, and a
-canonical value of an inactive parameter; PED-ANOVA sees active parameters only, as the search did.
+SHAP explains a random forest. fANOVA and PED-ANOVA are Optuna's, except for choices in PED-ANOVA.
+fANOVA reads each value as its position in its range, which is uniform over the search's draws, and
+an inactive parameter as its canonical value; PED-ANOVA reads active parameters only.
 
 Shapes: N trials, P searched parameters.
 """
@@ -51,46 +51,46 @@ if TYPE_CHECKING:
     from optuna.importance import BaseImportanceEvaluator
 
 LEAST_TRIALS = 20
-"""Measured trials below which nothing is trusted."""
+"""Minimum number of measured trials to trust an importance."""
 
 SHOWN_TRIALS = 6
-"""Measured trials below which nothing is computed."""
+"""Minimum number of measured trials to compute an importance."""
 
 LEAST_FAILURES = 8
-"""Failed trials, and others, below which causes of failures are not trusted."""
+"""Minimum number of failed, and of other, trials to trust causes of failures."""
 
 LEAST_SKILL = 0.3
-"""Out-of-bag R2 below which importances are those of noise.
+"""Out-of-bag R2 below which importances cannot be told from noise.
 
 Of 60 campaigns of pure noise over eight parameters, 1 passes with 20 trials and none with 24.
 """
 
 LEAST_FAILURE_SKILL = 0.1
 """The same for failures. A model that knows each trial's probability of failure exactly does not
-reach 1, since what happens to it is still chance. Of 40 campaigns of noise, 1 passes with 60 trials
+reach 1, since the outcome is still random. Of 40 campaigns of noise, 1 passes with 60 trials
 and none with 100."""
 
 LEAST_IN_GROUP = 3
-"""Explained trials that a choice, or a third of a range, must have to be compared."""
+"""Minimum number of explained trials with a choice, or in a third of a range, to compare it."""
 
 MOST_TRIALS = 2000
-"""Trials that the forest is fitted to, evenly over all: time."""
+"""Maximum number of trials to fit the forest to, evenly sampled, to limit the time."""
 
 VARIANCE_TRIALS = 1000
-"""Trials that go into fANOVA and PED-ANOVA: Optuna takes a millisecond to note each."""
+"""Maximum number of trials for fANOVA and PED-ANOVA: Optuna takes a millisecond to add each."""
 
 EXPLAINED, BACKGROUND = 200, 50
-"""Trials that SHAP explains, and points of the space that it compares them with."""
+"""Numbers of trials that SHAP explains, and of points of the space to compare them with."""
 
 TOP_SHARE = 0.1
 """Share of the trials that count as good in PED-ANOVA."""
 
 LEAST_TOP = 5
-"""Fewest good trials, as Optuna advises: with fewer PED-ANOVA sees chance."""
+"""Minimum number of good trials, as Optuna advises: with fewer, PED-ANOVA measures noise."""
 
 FANOVA_TREES, FANOVA_DEPTH = 16, 7
-"""The time of fANOVA grows with the square of the leaves; 64 trees of any depth, its default,
-take a minute for 2,000 trials."""
+"""The time of fANOVA grows with the square of the number of leaves; 64 trees of any depth, its
+default, take a minute for 2,000 trials."""
 
 METHODS = (
     "SHAP (interventional TreeSHAP of a forest, against points drawn evenly over the space) says "
@@ -109,13 +109,13 @@ class Effect:
     shap: float
     """Mean of the absolute SHAP values over the explained trials, in the unit of the target."""
     shap_share: float
-    """The same as a share of the sum over parameters."""
+    """``shap`` as a share of its sum over all parameters."""
     fanova: float
-    """Share of the variance that is due to it alone."""
+    """Share of the variance that is due to this parameter alone."""
     ped_anova: float | None
-    """Share of what distinguishes the best trials; None where they are too few."""
+    """Share of the difference between the best and all trials; None if the best are too few."""
     least_at: str
-    """Where it makes the target least: a choice, or a third of its range; empty if unknown."""
+    """Choice, or third of the range, with the lowest effect on the target; empty if unknown."""
 
 
 class ImportanceJson(TypedDict):
@@ -140,19 +140,19 @@ class Importance:
 
     target: Target
     trials: int
-    """Trials with a measurement of it."""
+    """Number of trials with a measurement of the target."""
     skill: float | None
-    """Out-of-bag R2 of the forest; None where none was fitted."""
+    """Out-of-bag R2 of the forest; None if none was fitted."""
     doubt: str | None
-    """Why not to trust it; None where it can be trusted."""
+    """Why the importance is not to be trusted; None if it is."""
     effects: Mapping[str, Effect] = field(default_factory=dict)
-    """By parameter, the most important first; empty where nothing could be computed."""
+    """Effect by parameter, the most important first; empty if none could be computed."""
     parameters: tuple[str, ...] = ()
     """Searched parameters, in the order of the space."""
     shap: Matrix = field(default_factory=lambda: np.zeros((0, 0)))
     """SHAP values of the explained trials, [N, P], in the order of ``parameters``."""
     positions: Matrix = field(default_factory=lambda: np.zeros((0, 0)))
-    """Position of each of their values in its range, [N, P]; nan if inactive."""
+    """Position in its range of each value of the explained trials, [N, P]; nan if inactive."""
 
     @property
     def has_ped_anova(self) -> bool:
@@ -179,9 +179,9 @@ def analyse_importance(
     """Explain one target by the searched parameters.
 
     Args:
-        config: the campaign: its space, its constraints, its seed.
-        rows: its trials.
-        target: what to explain.
+        config: the campaign, for its space, constraints and seed.
+        rows: observations of its trials.
+        target: the target to explain.
     """
     known = [row for row in rows if target.key in row.measured]
     kept = _thin_out(known, MOST_TRIALS)
@@ -216,14 +216,14 @@ def analyse_importance(
 
 
 def _thin_out(rows: Sequence[TrialObservation], most: int) -> list[TrialObservation]:
-    """Keep at most some rows, evenly over all."""
+    """Return at most ``most`` rows, evenly sampled in their order."""
     if len(rows) <= most:
         return list(rows)
     return [rows[index * len(rows) // most] for index in range(most)]
 
 
 def _find_obstacle(target: Target, values: Matrix, count: int, design: Design) -> str | None:
-    """Return why nothing can be computed; None if something can."""
+    """Return why no importance can be computed; None if one can."""
     if count < SHOWN_TRIALS:
         trials = "1 trial says" if count == 1 else f"{count} trials say"
         return f"{trials} something about it, {SHOWN_TRIALS} are needed at least."
@@ -261,18 +261,18 @@ def _anova(
     Args:
         space: searched keys.
         rows: trials with a measurement of the target.
-        target: what is explained.
-        seed: of the forest.
+        target: the target to explain.
+        seed: seed of the forest.
 
     Returns:
-        Shares by parameter of both; the second is None where too few trials count as good.
+        Shares by parameter of each method; the second is None if too few trials count as good.
     """
     chosen, values = [row.values for row in rows], target_values(rows, target)
     by_all = fanova(space, chosen, values, seed=seed)
     if not target.binary:
         return by_all, ped_anova(space, chosen, values, share=TOP_SHARE)
-    # The best of failures are those that fail. Half a trial less than all of them, since their
-    # share times all may round up.
+    # The failed trials count as best. Half a trial is subtracted from their number, since the
+    # share times the number of all trials may be rounded up.
     share = float(values.sum() - 0.5) / len(values)
     return by_all, ped_anova(space, chosen, -values, share=share)
 
@@ -312,7 +312,7 @@ def _effects(
 def _least_at(
     parameter: ParameterConfig, name: str, rows: Sequence[TrialObservation], shap: Matrix
 ) -> str:
-    """Find the choice, or the third of a range, whose trials have the least effect on average."""
+    """Find the choice, or the third of a range, whose trials have the lowest mean SHAP value."""
     groups: dict[str | int, list[tuple[Scalar, float]]] = {}
     for row, part in zip(rows, shap, strict=True):
         if name in row.values:
@@ -340,11 +340,11 @@ def fanova(
     Args:
         space: searched keys.
         configurations: active values of each trial, [N].
-        values: what is explained, [N].
-        seed: of the forest.
+        values: values of the target, [N].
+        seed: seed of the forest.
 
     Returns:
-        By parameter; the sum is 1 at most.
+        Share by parameter; the sum is at most 1.
 
     Source: Hutter, Hoos and Leyton-Brown (2014), proceedings.mlr.press/v32/hutter14.html.
     """
@@ -373,11 +373,11 @@ def ped_anova(
     Args:
         space: searched keys.
         configurations: active values of each trial, [N].
-        values: what is minimized, [N].
-        share: of the trials that count as good.
+        values: values to minimize, [N].
+        share: share of the trials that count as good, from 0 to 1.
 
     Returns:
-        By parameter, with sum 1; None where too few trials count as good.
+        Share by parameter, with sum 1 unless all are 0; None if too few trials count as good.
 
     Source: Watanabe, Bansal and Hutter (2023), arXiv:2304.10255; conditions: arXiv:2601.20800.
     """
@@ -410,9 +410,9 @@ def _evaluate(
 
     Args:
         evaluator: the method.
-        distributions: of all parameters.
+        distributions: distribution by parameter.
         configurations: parameters of each trial; some may be missing.
-        values: what each trial scored, [N].
+        values: score of each trial, [N].
     """
     from optuna import create_study
     from optuna.trial import create_trial
@@ -432,15 +432,16 @@ def _choice_divergence(
     configurations: Sequence[Mapping[str, Scalar]],
     best: npt.NDArray[np.bool_],
 ) -> float:
-    """Compute the divergence of the best trials' choices from all trials', in Optuna's scale.
+    """Compute how the choices of the best trials diverge from those of all, in Optuna's scale.
 
-    Not Optuna's own: it adds its prior to every distinct choice, and finds 4.3 % where the formula
-    of the paper gives 12.1 %, this one 12.7 %. Of a parameter that may be off, trials count where
-    it is on. One further trial, spread evenly over the choices, stands for what was never tried.
+    Optuna's own function is not used: it adds its prior to every distinct choice, and finds 4.3 %
+    where the formula of the paper gives 12.1 % and this function 12.7 %. Only trials in which the
+    parameter is active count. One more trial, spread evenly over the choices, keeps the frequency
+    of an untried choice above 0.
 
     Args:
-        choices: of the parameter.
-        name: of the parameter.
+        choices: choices of the parameter.
+        name: name of the parameter.
         configurations: active values of each trial, [N].
         best: which trials count as good, [N].
     """
@@ -465,14 +466,14 @@ def _choice_divergence(
 
 SWARM_BINS = 40
 SWARM_HALF_HEIGHT = 0.38
-"""Half the height of the fullest bin; the next line is 1 away."""
+"""Half the height of the fullest bin; rows are 1 apart."""
 
 SWARM_CROWD = 8
-"""Points of a bin that take the full height; fewer stand closer together."""
+"""Number of points in the fullest bin from which on it has the full height."""
 
 
 def beeswarm_offsets(places: Matrix) -> Matrix:
-    """Compute offsets of a beeswarm, at which points close to each other stand apart, [N]."""
+    """Compute the offsets of a beeswarm plot, [N], which separate neighbouring points."""
     heights = np.zeros(len(places))
     spread = float(np.ptp(places)) if len(places) else 0.0
     if spread == 0.0:
@@ -488,7 +489,7 @@ def beeswarm_offsets(places: Matrix) -> Matrix:
 
 
 SHOWN = 12
-"""Parameters of a panel, the most important ones."""
+"""Maximum number of parameters in a panel, the most important ones."""
 
 ROW_INCHES, HEAD_INCHES = 0.3, 1.2
 

@@ -1,9 +1,8 @@
 """Observations of the search: accuracy, cost, memory and failure of each trial, as targets.
 
-Objectives are those at the first rung, which is also what the brain learns from: every trial ends
-there, after the same number of epochs. At later rungs only the best trials are left, and a model of
-a mix of budgets would learn which trials were promoted. A trial that a stopping rule ended has no
-accuracy.
+Objectives are those at the first rung, from which the brain learns as well: every trial reaches it,
+after the same number of epochs. Only the best trials reach later rungs, so a model of mixed budgets
+would learn which trials were promoted. A trial that a stopping rule ended has no accuracy.
 """
 
 import math
@@ -21,27 +20,27 @@ from hydragnn_hpo.report.surrogate import Matrix
 from hydragnn_hpo.search import fixed_values, goal_label, goals
 
 FAILED = ("diverged", "out_of_memory", "bad_config", "bug")
-"""Reasons of a failure that depend on the configuration (Law 9)."""
+"""Reasons for a failure that depend on the configuration, not on the machine (Law 9)."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """A quantity to explain; less is better, except for failures."""
+    """A quantity to explain; lower is better, except for failures."""
 
     key: str
     """``mae``, ``mae.HEAD``, ``cost``, ``memory``, ``failure``."""
     label: str
     log: bool = True
-    """Whether its logarithm is explained: effects are factors then."""
+    """Whether its logarithm is explained; effects are then factors."""
 
     @property
     def binary(self) -> bool:
-        """Whether it is 1 (failed) or 0."""
+        """Whether the target has two values: 1 (failed) and 0."""
         return self.key == "failure"
 
     @property
     def unit(self) -> str:
-        """The unit of its effects."""
+        """Unit of the effects: ``ln`` for a logarithm, else empty."""
         return "" if self.binary or not self.log else "ln"
 
 
@@ -52,7 +51,7 @@ class TrialObservation:
     values: Mapping[str, Scalar]
     """Active searched values."""
     measured: Mapping[str, float]
-    """By the key of a target; what is not known is not there."""
+    """Measurement by key of a target; unknown ones are left out."""
 
 
 def observe_trials(facts: Facts) -> list[TrialObservation]:
@@ -60,7 +59,7 @@ def observe_trials(facts: Facts) -> list[TrialObservation]:
     rung = facts.config.search.rungs[0]
     rows: list[TrialObservation] = []
     for trial in facts.trials.values():
-        if trial.trial.parent is not None:  # the same values with another seed
+        if trial.trial.parent is not None:  # repeats its parent's values with another seed
             continue
         measured = _cost_and_memory(trial) | _errors(trial, rung)
         failed = _has_failed(trial.trial, rung)
@@ -71,7 +70,7 @@ def observe_trials(facts: Facts) -> list[TrialObservation]:
 
 
 def _errors(trial: TrialHistory, rung: int) -> dict[str, float]:
-    """Return the first goal and the MAE of each head with which a trial came to rest at a rung."""
+    """Return the score of the first goal and the MAE of each head at the end of a rung."""
     ends = [a for a in trial.attempts if a.until == rung and a.outcome in ("completed", "stopped")]
     ends = [attempt for attempt in ends if attempt.reason not in RULES]
     if not ends:
@@ -82,7 +81,7 @@ def _errors(trial: TrialHistory, rung: int) -> dict[str, float]:
 
 
 def _cost_and_memory(trial: TrialHistory) -> dict[str, float]:
-    """Return slot-seconds per epoch, the median of its epochs, and the most memory it took."""
+    """Return the median slot-seconds per epoch and the peak memory in bytes, where known."""
     measured: dict[str, float] = {}
     costs = [epoch.seconds * epoch.width for epoch in trial.epochs]
     if not costs:  # a command reports no epochs
@@ -99,7 +98,7 @@ def _cost_and_memory(trial: TrialHistory) -> dict[str, float]:
 
 
 def _has_failed(trial: Trial, rung: int) -> bool | None:
-    """Check whether a trial failed for its configuration; None while that is not known."""
+    """Check whether a trial failed because of its configuration; None if unknown."""
     if trial.status == "failed":
         return True if trial.reason in FAILED else None
     return False if rung in trial.rung_scores else None
@@ -134,7 +133,7 @@ def list_targets(rows: Sequence[TrialObservation], objective: Objective) -> list
 def choose_targets(
     rows: Sequence[TrialObservation], objective: Objective, wanted: Sequence[str]
 ) -> list[Target]:
-    """Find targets by their keys: the only one that is wanted, or those that have measurements.
+    """Find targets by their keys; of several, those without measurements are left out.
 
     Args:
         rows: the trials.
@@ -143,7 +142,7 @@ def choose_targets(
 
     Raises:
         RunError: no trial has a measurement of anything yet.
-        ConfigError: no trial has a measurement of the only one that is wanted.
+        ConfigError: only one target is wanted, and no trial has a measurement of it.
     """
     targets = {target.key: target for target in list_targets(rows, objective)}
     if not targets:
@@ -157,7 +156,7 @@ def choose_targets(
 
 
 def target_values(rows: Iterable[TrialObservation], target: Target) -> Matrix:
-    """Return the values to explain, [N]: logarithms where all are above 0."""
+    """Return the values to explain, [N]; their logarithms if ``target.log``."""
     values = [row.measured[target.key] for row in rows]
     return np.array([math.log(v) for v in values] if target.log else values, dtype=np.float64)
 
@@ -175,17 +174,17 @@ ALIKE: dict[str, Callable[[Facts], object]] = {
     "fixed other values in [trial]": lambda facts: fixed_values(facts.config.trial),
     "saw other data": _data_checksum,
 }
-"""What pooled runs must have in common, by the words for a run that differs."""
+"""Properties that pooled runs must share, by the phrase for a run that differs."""
 
 
 def pool_runs(runs: Sequence[Facts]) -> tuple[CampaignConfig, list[TrialObservation]]:
     """Combine the trials of runs that searched the same space for the same objective.
 
     Returns:
-        The campaign that all runs share, and their trials.
+        Configuration of the first run, and the observations of all runs.
 
     Raises:
-        ConfigError: two runs differ, so that their numbers do not mix.
+        ConfigError: two runs differ in a property of ``ALIKE``.
     """
     first = runs[0]
     for other in runs[1:]:

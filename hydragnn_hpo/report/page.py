@@ -1,8 +1,8 @@
 """A report as one self-contained HTML page, from Jinja templates with autoescape.
 
-The page loads nothing: style, script, plotly.js and the data of its charts are inside. Its content
-security policy names the scripts by their checksums, so that no text of a run directory can become
-a script, and no request can leave the page.
+The page loads no other file: style, script, plotly.js and the data of its charts are embedded. Its
+content security policy allows scripts by checksum only, so that no text of a run directory can run
+as a script and the page can send no request.
 """
 
 import base64
@@ -24,13 +24,13 @@ from hydragnn_hpo.report.charts import DARK, LIGHT, PlotlyValue
 from hydragnn_hpo.report.page_blocks import Block, Cell, Doubtful, Figure, Section
 
 LONG_TABLE = 16
-"""Tables with more rows scroll in a frame of their own."""
+"""Number of rows above which a table scrolls in its own frame."""
 
 WIDE_TEXT = 32
-"""Longer texts get room in their column."""
+"""Number of characters above which a text makes its column wide."""
 
 SHORT_LIST = 8
-"""Lists of at most so many numbers stay readable in the JSON of a chart."""
+"""Maximum length of a list of numbers that is not encoded in base64."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Title:
 
     name: str
     about: str
-    """One line below it: state and time of the last event, or the campaigns that are compared."""
+    """One line below the name: state and time of the last event, or the compared campaigns."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ def render_section(section: Section) -> RenderedSection:
 
 
 def _figures(blocks: Sequence[Block]) -> Iterator[Figure]:
-    """Yield all charts, also those inside doubtful blocks."""
+    """Yield all charts, including those inside doubtful blocks."""
     for block in blocks:
         if isinstance(block, Figure):
             yield block
@@ -102,9 +102,9 @@ def _figures(blocks: Sequence[Block]) -> Iterator[Figure]:
 
 
 def format_value(value: Cell, unit: str = "") -> str:
-    """Round a value for a reader: four digits, thousands apart; shares in percent.
+    """Round a value to four digits, with thousands separators; a share in ``%`` is shown times 100.
 
-    Zeros at the end show that a number was rounded: 3.5 is 3.5, 0.22699 is 0.2270.
+    A rounded number keeps its trailing zeros: 3.5 stays 3.5, 0.22699 becomes 0.2270.
     """
     if value is None:
         return "-"
@@ -157,7 +157,7 @@ def _template(name: str) -> str:
 
 @cache
 def _stylesheet(*names: str) -> Markup:
-    """Return style sheets with the colours of both themes before them."""
+    """Return style sheets, preceded by the colours of both themes."""
     light, dark = (
         "".join(f"--{name}:{colour};" for name, colour in theme.items()) for theme in (LIGHT, DARK)
     )
@@ -210,7 +210,7 @@ def packed_plotly() -> str:
 
 
 def _pack(content: bytes) -> str:
-    """Compress, always to the same bytes, and encode in base64."""
+    """Compress reproducibly, and encode in base64."""
     return base64.b64encode(gzip.compress(content, 9, mtime=0)).decode()
 
 
@@ -220,8 +220,8 @@ def _pack(content: bytes) -> str:
 def to_json(value: PlotlyValue) -> JsonValue:
     """Convert a figure, or any part of it, to plain JSON data.
 
-    Long arrays of numbers become base64, floats with 7 digits, whole numbers in the smallest type
-    that holds them. What is not finite becomes null.
+    Long arrays of numbers become base64: floats in 32 bits, integers in the smallest type that
+    holds them. Other floats are rounded to 7 digits, or become null if not finite.
 
     Source: plotly.js, "typed array specification" (``bdata``, ``dtype``, ``shape``), 2026-11-22.
     """
@@ -256,7 +256,7 @@ def _array_to_json(values: np.ndarray) -> JsonValue:
 
 
 def _narrow_type(values: np.ndarray) -> str:
-    """Return the smallest little-endian type that holds the values; 7 digits are enough."""
+    """Return the smallest little-endian type that holds the values; floats get 32 bits."""
     if values.dtype.kind == "f":
         return "<f4"
     low, high = int(values.min()), int(values.max())

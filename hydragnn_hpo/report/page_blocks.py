@@ -15,7 +15,7 @@ class Number:
     """One number in large print, with a label."""
 
     key: str
-    """Unique within its section: ``test_mae.HEAD``."""
+    """Unique within its section, for example ``test_mae.HEAD``."""
     label: str
     value: float | int | None
     """Unrounded value; None is shown as a dash."""
@@ -116,7 +116,7 @@ class Code:
     text: str
     title: str = ""
     folded: bool = False
-    """Whether it is collapsed until a reader opens it."""
+    """Whether the text is collapsed until a reader opens it."""
 
 
 @dataclass(frozen=True)

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 POINTS = 1500
-"""Most points of a parity panel."""
+"""Maximum number of points in a parity panel."""
 BARS = 20
-"""Most trials of the leaderboard."""
+"""Number of best trials shown; members beyond them are added."""
 
 
 def draw_parity(run: Path, out: Path) -> None:
@@ -37,7 +37,7 @@ def draw_parity(run: Path, out: Path) -> None:
 
     Args:
         run: the run directory; its ensemble has been built.
-        out: the PNG to write, whole.
+        out: PNG file to write.
 
     Raises:
         RunError: there is no ensemble yet, or its report is damaged.
@@ -77,7 +77,7 @@ def _errors(scores: HeadScores) -> str:
 def draw_intervals(
     axis: "Axes", truth: np.ndarray, mean: np.ndarray, half: np.ndarray, *, unit: str
 ) -> None:
-    """Draw predictions over references with 90 % intervals; those that miss are red.
+    """Draw predictions against references with 90 % intervals; those that miss are red.
 
     Args:
         axis: the panel.
@@ -87,7 +87,7 @@ def draw_intervals(
         unit: unit of all three.
     """
     outside, shown = np.abs(truth - mean) > half, sample_evenly(truth, POINTS)
-    # Few points: plain bars. Many: faint ones, or they hide each other.
+    # the more points there are, the fainter the bars, which would otherwise hide each other
     faint = float(np.clip(8.0 / np.sqrt(len(shown)), 0.12, 0.55))
     for colour, rows in ((COLOURS[0], shown[~outside[shown]]), (ALARM, shown[outside[shown]])):
         axis.errorbar(
@@ -110,7 +110,7 @@ def draw_leaderboard(
     """Draw the validation objective of the best trials, members marked by a dot.
 
     Args:
-        axis: where to draw.
+        axis: the panel.
         rows: trials with a result, best first.
         members: weight of each member by trial; its keys are marked.
     """
@@ -124,7 +124,7 @@ def draw_leaderboard(
     for conv in convs:
         axis.barh([0], [0], color=colours[conv], label=conv)
     member = [k for k, row in enumerate(shown) if row["trial"] in members]
-    # One trial that went astray must not squeeze all others.
+    # a single very bad trial must not compress the bars of all others
     limit = 1.1 * float(min(values.max(), 3.0 * np.median(values))) if len(values) else 1.0
     ends = np.minimum(values, limit / 1.1)
     axis.scatter(ends[member] + 0.03 * limit, member, s=18, color=INK, label="member")

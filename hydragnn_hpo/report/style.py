@@ -17,12 +17,12 @@ INK, FAINT, ALARM = "#222222", "#8A8A8A", "#B00020"
 
 
 def make_figure(width: float, height: float, *, pad: float = 0.04) -> "Figure":
-    """Return an empty figure that draws into a file only.
+    """Return an empty figure that needs no display.
 
     Args:
-        width: in inches.
-        height: in inches.
-        pad: room around each panel in inches.
+        width: width in inches.
+        height: height in inches.
+        pad: space around each panel in inches.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -35,7 +35,7 @@ def make_figure(width: float, height: float, *, pad: float = 0.04) -> "Figure":
 
 
 def write_png(figure: "Figure", out: Path) -> None:
-    """Write a PNG whole; the same figure gives the same bytes."""
+    """Write a PNG atomically; the same figure gives the same bytes."""
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", facecolor="white", metadata={"Software": None})
     write_bytes(out, buffer.getvalue())

@@ -1,7 +1,7 @@
 """A surrogate model of the search space: trials as a matrix, a forest, and explanations of it.
 
-A parameter has one column (its logarithm where it is searched on a logarithmic scale), choices
-have one for each, and where a condition can switch a parameter off, a column says whether it is on.
+A numeric parameter has one column (its logarithm if the search is logarithmic), and a choice has
+one column per option. A conditional parameter has one more column: whether it is active.
 
 Shapes: N configurations, C columns, P searched parameters, V values of one parameter.
 """
@@ -35,16 +35,17 @@ if TYPE_CHECKING:
 Matrix = npt.NDArray[np.float64]
 
 DRAWS = 200
-"""Draws from the space for each point wanted, at most: constraints may leave little of it."""
+"""Maximum number of draws for each wanted point: constraints may reject most of them."""
 
 TREES, DEPTH, LEAF = 100, 8, 2
-"""Deeper trees explain 1 % more of 2,000 trials and take SHAP half as long again."""
+"""Trees, depth and leaf size of the forest: deeper trees explain 1 % more of the variance of 2,000
+trials, and SHAP takes 50 % longer."""
 
 AT_A_TIME = 20
-"""Trials that SHAP explains in one call: after ten seconds it would draw a progress bar."""
+"""Trials that SHAP explains in one call: a call of over ten seconds would draw a progress bar."""
 
 GRID_STEPS = 12
-"""Values at which the partial dependence on a range is evaluated."""
+"""Number of values of a range at which the partial dependence is evaluated."""
 
 
 @dataclass(frozen=True)
@@ -54,10 +55,10 @@ class DesignColumn:
     parameter: str
     kind: Literal["value", "level", "active"]
     owners: tuple[str, ...]
-    """Parameters that its effect belongs to, in equal parts. Whether a parameter is on is decided
-    by the ones that its condition names, so the effect of that belongs to them."""
+    """Parameters to which the column's effect is attributed, in equal parts. The effect of an
+    ``active`` column belongs to the parameters that the condition names."""
     level: Scalar | None = None
-    """The choice that a ``level`` stands for."""
+    """Option that a ``level`` column stands for."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ class Design:
         return shares
 
     def rows(self, configurations: Iterable[Mapping[str, Scalar]]) -> Matrix:
-        """Encode active values, [N, C]; an inactive parameter stands at its canonical value.
+        """Encode active values as rows, [N, C]; an inactive parameter gets its canonical value.
 
         Raises:
             ConfigError: an active key has no value.
@@ -114,7 +115,7 @@ class Design:
 
 
 def make_distribution(parameter: ParameterConfig) -> "BaseDistribution":
-    """Convert a parameter; a range with steps ends at its last step."""
+    """Convert a parameter to an Optuna distribution; a range with steps ends at its last step."""
     from optuna import distributions as kinds
 
     if parameter.choices is not None:
@@ -124,7 +125,7 @@ def make_distribution(parameter: ParameterConfig) -> "BaseDistribution":
     low, high, step = parameter.low, parameter.high, parameter.step
     assert low is not None
     assert high is not None
-    if step is not None:  # Optuna wants the last step, and exactly: 0.9, not 3 * 0.3
+    if step is not None:  # Optuna requires the exact last step: 0.9, not 3 * 0.3
         high = float((list_values(parameter) or (high,))[-1])
     if parameter.integer and not isinstance(step, float):
         return kinds.IntDistribution(int(low), int(high), log=parameter.log, step=int(step or 1))
@@ -138,7 +139,7 @@ def make_design(space: Space) -> Design:
         if parameter.choices is None:
             columns.append(DesignColumn(name, "value", (name,)))
         elif len(parameter.choices) > 1:
-            two = len(parameter.choices) == 2  # the other column would say the same
+            two = len(parameter.choices) == 2  # the other column would be redundant
             levels = parameter.choices[1:] if two else parameter.choices
             columns += [DesignColumn(name, "level", (name,), level) for level in levels]
         deciders = tuple(key for key in parameter.when if key in space)
@@ -155,12 +156,12 @@ def draw_uniform(
     constraints: tuple[str, ...] = (),
     template: Mapping[str, Any] | None = None,
 ) -> list[dict[str, Scalar]]:
-    """Draw configurations evenly over a space, as a search without a model would.
+    """Draw configurations uniformly from a space, as a search without a model would.
 
     Args:
         space: searched keys.
-        count: how many; fewer where the constraints leave almost nothing.
-        seed: of the draws.
+        count: number of configurations; fewer are returned if constraints reject almost all draws.
+        seed: seed of the draws.
         constraints: ``search.constraints``.
         template: values fixed in the campaign, which constraints may name.
     """
@@ -184,16 +185,17 @@ class Forest:
     """A fitted forest of extra trees."""
 
     model: Any
-    """Of scikit-learn."""
+    """The fitted model of scikit-learn."""
     skill: float
-    """Share of the variance that it explains in trials that its trees have not seen (out-of-bag
-    R2). For failures, which are 0 or 1, this is the Brier skill score against their base rate."""
+    """Share of the variance that the forest explains in trials that its trees have not seen
+    (out-of-bag R2). For failures, which are 0 or 1, this is the Brier skill score against their
+    base rate."""
 
 
 def fit_forest(rows: Matrix, values: Matrix, *, seed: int) -> Forest:
     """Fit a forest of extra trees.
 
-    Each tree sees a bootstrap sample of the rows, and is tested on the others.
+    Each tree is fitted to a bootstrap sample of the rows, and tested on the others.
 
     Args:
         rows: encoded configurations, [N, C].
@@ -217,20 +219,20 @@ def fit_forest(rows: Matrix, values: Matrix, *, seed: int) -> Forest:
 
 
 def shap_values(forest: Forest, points: Matrix, background: Matrix) -> Matrix:
-    """Return each column's part of each prediction, [N, C].
+    """Return the SHAP value of each column for each prediction, [N, C].
 
-    A row sums to its prediction minus that of the average background point. The background is
-    drawn evenly over the space: with the trials in its place, a parameter that the search has
-    settled would seem to be of no importance.
+    A row sums to its prediction minus the mean prediction of the background. The background should
+    be drawn uniformly from the space: with the trials as background, a parameter on which the
+    search has converged would seem unimportant.
 
     Args:
         forest: the fitted model.
         points: rows to explain, [N, C].
-        background: rows to compare them with, [B, C].
+        background: B rows to compare them with, [B, C].
 
     Source: Lundberg et al. (2020), doi:10.1038/s42256-019-0138-9 (interventional).
     """
-    with warnings.catch_warnings():  # it loads its plots, too, with colours of an old kind
+    with warnings.catch_warnings():  # shap also imports its plots, which use deprecated colours
         warnings.simplefilter("ignore")
         from shap import TreeExplainer
 
@@ -243,12 +245,12 @@ def shap_values(forest: Forest, points: Matrix, background: Matrix) -> Matrix:
 
 
 Predict = Callable[[list[dict[str, Scalar]]], np.ndarray]
-"""Active configurations in, predictions out, [N]."""
+"""Function that maps N active configurations to predictions, [N]."""
 
 
 @dataclass(frozen=True)
 class Dependence:
-    """Expected target at some values of a parameter."""
+    """Partial dependence: expected target at some values of a parameter."""
 
     values: tuple[Scalar, ...]
     expected: np.ndarray
@@ -265,10 +267,10 @@ def partial_dependence(
         name: the parameter.
         predict: the model.
         background: configurations with a value for every key, also for inactive ones. Those in
-            which the parameter plays no part are left out.
+            which the parameter is inactive are left out.
 
     Returns:
-        Predictions averaged over the background; None where the parameter is never active.
+        Predictions averaged over the background; None if the parameter is never active.
 
     Source: Friedman (2001), doi:10.1214/aos/1013203451, section 8.2.
     """
@@ -283,7 +285,7 @@ def partial_dependence(
 
 
 def grid_values(parameter: ParameterConfig) -> list[Scalar]:
-    """Return all choices, or values spread over a range, each once."""
+    """Return all choices, or distinct values spread over a range."""
     if parameter.choices is not None:
         return list(parameter.choices)
     every = list_values(parameter)
@@ -296,12 +298,12 @@ def grid_values(parameter: ParameterConfig) -> list[Scalar]:
 def fill_inactive(
     space: Space, drawn: Sequence[Mapping[str, Scalar]], *, seed: int
 ) -> list[dict[str, Scalar]]:
-    """Complete active configurations: draw a value evenly for every inactive key.
+    """Complete active configurations with a uniformly drawn value for every inactive key.
 
     Args:
         space: searched keys.
         drawn: active configurations.
-        seed: of the draws.
+        seed: seed of the draws.
     """
     random = np.random.default_rng(seed).random((len(drawn), len(space)))
     return [

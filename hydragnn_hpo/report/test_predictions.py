@@ -1,4 +1,4 @@
-"""The ensemble's predictions on the test split, row by row."""
+"""Predictions of the ensemble on the test split, for each row."""
 
 import numpy as np
 from safetensors import SafetensorError
@@ -33,8 +33,8 @@ def read_test_predictions(run: RunDir) -> dict[str, dict[str, np.ndarray]]:
     """Read the test predictions of a run.
 
     Returns:
-        By head ``truth mean half90``, and ``sigma raw_sigma`` where the run has them: values of
-        all components, one after another, [n]. Empty where the file is missing or damaged.
+        By head, arrays ``truth``, ``mean``, ``half90``, ``sigma`` and ``raw_sigma``, as far as the
+        run has them, flattened over components, [n]. Empty if the file is missing or damaged.
     """
     try:
         arrays = load_predictions(run)
@@ -51,7 +51,7 @@ def read_test_predictions(run: RunDir) -> dict[str, dict[str, np.ndarray]]:
                     p: np.broadcast_to(a, shape).ravel() for p, a in known.items() if a is not None
                 }
             except ValueError:
-                continue  # of another shape than the truth
+                continue  # its shape differs from that of the truth
     return {
         head: parts
         for head, parts in heads.items()
@@ -63,7 +63,7 @@ _PARTS = ("truth", "mean", "half90", "sigma", "raw_sigma")
 
 
 def sample_evenly(values: np.ndarray, limit: int) -> np.ndarray:
-    """Choose at most ``limit`` rows, evenly in the order of their values: always the same."""
+    """Choose at most ``limit`` rows, evenly in the order of their values; deterministic."""
     order = np.argsort(values, kind="stable")
     if len(order) <= limit:
         return order

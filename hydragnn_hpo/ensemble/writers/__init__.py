@@ -16,4 +16,4 @@ WRITERS: dict[str, type[Writer]] = {
     OutputFormat.JSON_LINES: JsonLinesWriter,
     OutputFormat.BP: BpWriter,
 }
-"""By the suffix of the output."""
+"""Writer of each format, by the suffix of the output."""

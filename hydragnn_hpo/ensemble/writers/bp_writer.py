@@ -1,8 +1,8 @@
-"""ADIOS2 BP5: one array per column, all structures end to end.
+"""ADIOS2 BP5: one array per column, with all structures concatenated.
 
 Per structure (NaN where nothing is predicted): the columns of graph-level heads, ``num_nodes``.
 Per atom: the columns of node-level heads, and ``numbers``; ``num_nodes`` atoms belong to each
-structure. Texts (``id``, ``trust``, ``error``, keys that are copied) are UTF-8, end to end in
+structure. Texts (``id``, ``trust``, ``error``, copied keys) are UTF-8, concatenated in
 ``NAME_text``, with the number of bytes of each in ``NAME_size``.
 """
 
@@ -19,10 +19,10 @@ from hydragnn_hpo.errors import StorageError
 from hydragnn_hpo.files import whole_folder
 
 Arrays = dict[str, np.ndarray]
-"""By the name of the variable; the first dimension is structures, atoms or bytes."""
+"""Array by name of the variable; the first dimension is structures, atoms or bytes."""
 
 _MARGIN = 1 << 20
-"""Bytes that are reserved for what ADIOS2 writes beside the columns; more than it needs."""
+"""Bytes reserved for what ADIOS2 writes besides the columns; more than it needs."""
 
 
 class BpWriter(Writer):
@@ -36,10 +36,10 @@ class BpWriter(Writer):
         return {"": save(whole)}
 
     def join(self, shares: Callable[[], Iterator[Share]], out: Path) -> list[Path]:
-        """Write the folder under a temporary name; it is renamed when it is whole."""
+        """Write the folder under a temporary name, and rename it when it is complete."""
         totals: dict[str, int] = {}
         kinds: dict[str, np.dtype] = {}
-        for arrays in _load_arrays(shares()):  # sizes first: ADIOS2 wants them beforehand
+        for arrays in _load_arrays(shares()):  # sizes first: ADIOS2 requires them before the data
             for name, array in arrays.items():
                 totals[name] = totals.get(name, 0) + len(array)
                 kinds[name] = array.dtype
@@ -66,10 +66,10 @@ class BpWriter(Writer):
         """Write the blocks of all parts into one step.
 
         Args:
-            folder: to write.
+            folder: folder to write.
             totals: length of each variable.
             kinds: type of each variable.
-            shares: of all chunks, in order.
+            shares: shares of all chunks, in order.
         """
         import adios2
         from adios2.bindings import Mode

@@ -19,9 +19,9 @@ from hydragnn_hpo.ensemble.predict_output import (
 from hydragnn_hpo.files import write_pieces
 
 NODES = ".nodes"
-"""What the name of the file with values per atom has before its suffix."""
+"""Part of the name of the file with values per atom, before its suffix."""
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
-"""What a table program takes for the beginning of a formula.
+"""First characters that a spreadsheet program takes for the beginning of a formula.
 
 Source: OWASP, CSV Injection, https://owasp.org/www-community/attacks/CSV_Injection, 2026-11-22.
 """
@@ -31,7 +31,7 @@ class CsvWriter(Writer):
     """Writes ``NAME.csv`` and, where there are node-level heads, ``NAME.nodes.csv``."""
 
     def __init__(self, layout: OutputColumns) -> None:
-        """Remember the columns, and which file has which heads."""
+        """Store the columns, and the heads of each of the two files."""
         super().__init__(layout)
         self._graph, self._node = layout.names("graph"), layout.names("node")
 
@@ -48,7 +48,7 @@ class CsvWriter(Writer):
         yield from shares
 
     def join(self, shares: Callable[[], Iterator[Share]], out: Path) -> list[Path]:
-        """Write both files, see ``Writer.join``; the main one last, as a sign that all is done."""
+        """Write both files, see ``Writer.join``; the main one last, which marks completion."""
         written = []
         if self._node:
             written.append(out.with_suffix(NODES + OutputFormat.CSV))
@@ -94,7 +94,7 @@ def _cell(value: str | int | float) -> str:
 
 
 def _inert(text: str) -> str:
-    """Return a text with a quote before it if a table program would take it for a formula."""
+    """Return a text, with a quote before it if a spreadsheet would take it for a formula."""
     return "'" + text if text.startswith(_FORMULA) else text
 
 

@@ -1,4 +1,4 @@
-"""Extended XYZ: the structures themselves, with what is predicted in ``info`` and ``arrays``.
+"""Extended XYZ: the structures themselves, with predictions in ``info`` and ``arrays``.
 
 A head whose name has a meaning for ASE (``energy`` would become the total energy) is written as
 ``predicted_energy``. A structure that could not be predicted is left out.
@@ -26,17 +26,17 @@ from hydragnn_hpo.ensemble.structure_batches import KeptValues
 RESERVED = {*all_properties, "charge", "magmom", "id", "trust", "units", "pos", "positions"}
 RESERVED |= {"species", "numbers", "Z", "tags", "momenta", "momentum", "masses", "mass"}
 RESERVED |= {"Lattice", "Properties", "pbc"}
-"""Names to which ASE gives a meaning of its own when it reads extxyz."""
+"""Names that ASE interprets when it reads extxyz."""
 
 Block = tuple[str, np.ndarray]
-"""A name, and values, [R, w]."""
+"""Name of a quantity, and its values, [R, w]."""
 
 
 class ExtxyzWriter(Writer):
     """Writes ``NAME.extxyz``."""
 
     def __init__(self, layout: OutputColumns) -> None:
-        """Remember the columns, and render their units, which are the same in every frame."""
+        """Store the columns, and render their units, which are the same in every frame."""
         super().__init__(layout)
         units = layout.manifest.units().items()
         info = {"units": " ".join(f"{name}={unit}" for name, unit in units)}

@@ -25,30 +25,30 @@ Value = float | list[float] | list[list[float]]
 """A quantity of one structure: a number, [w], [N] or [N, w]."""
 
 Quantities = dict[str, Value | dict[str, Value]]
-"""Of one head and structure, in the head's unit: ``mean std std_epistemic``, ``lo90 hi90`` and so
-on; and ``members``, the value of each by trial, if the output has them."""
+"""Quantities of one head and structure, in the head's unit: ``mean``, ``std``, ``std_epistemic``,
+``lo90``, ``hi90`` and so on; and ``members``, their values by trial, if the output has them."""
 
 
 class OutputRecord(TypedDict):
-    """What the numbers of an output mean, and where they come from."""
+    """Units and provenance of the numbers of an output."""
 
     units: dict[str, str]
-    """By head."""
+    """Unit by head."""
     provenance: ProvenanceRecord
-    """Ensemble and campaign."""
+    """Ensemble and campaign that made the predictions."""
 
 
 class StructureRecord(TypedDict, total=False):
-    """One structure; ``id`` and ``error`` are always there."""
+    """One structure; ``id`` and ``error`` are always present."""
 
     id: str
     """Name."""
     error: str | None
-    """Why it could not be predicted; None if it was."""
+    """Reason why the structure could not be predicted; None if it was."""
     kept: KeptValues
     """Values copied from the input, if the output copies any."""
     trust: str
-    """``ok``, or why its predictions should not be believed; missing if it was not predicted."""
+    """``ok``, or the reason not to trust the predictions; missing if there are none."""
     heads: dict[str, Quantities]
     """Predictions by head; missing if it was not predicted."""
 
@@ -70,7 +70,7 @@ class JsonWriter(Writer):
     """Writes ``NAME.json``: an ``OutputRecord`` with ``structures``, a list of them."""
 
     def part(self, some: Sequence[PredictedRows]) -> Share:
-        """Render the records of some structures with commas between."""
+        """Render the records of some structures separated by commas."""
         return {"": b",\n".join(_lines(self.layout, some))}
 
     def whole(self, shares: Iterable[bytes]) -> Iterator[bytes]:
@@ -113,8 +113,8 @@ def _quantities(
 
     Args:
         layout: the columns.
-        name: of the head.
-        head: its prediction, R rows.
+        name: name of the head.
+        head: prediction of the head, R rows.
         rows: the structures.
     """
     node = layout.manifest.heads[name].level == "node"

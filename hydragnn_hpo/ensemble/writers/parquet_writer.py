@@ -1,6 +1,6 @@
-"""Parquet: a row per structure; what is predicted for its atoms as lists.
+"""Parquet: a row per structure, with predictions for its atoms as lists.
 
-The metadata of a column holds its unit, that of the schema where the numbers come from.
+The metadata of a column holds its unit, and that of the schema the provenance.
 
 Shapes: G graphs, N nodes.
 """
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     Column: TypeAlias = list[str] | list[str | None] | pyarrow.Array
 
 ROW_GROUP = 1 << 16
-"""Rows that are written together: what a reader can skip."""
+"""Minimum number of rows written together, which a reader can skip as a unit."""
 
 
 class ParquetWriter(Writer):
@@ -58,14 +58,14 @@ class ParquetWriter(Writer):
         return {"": sink.getvalue().to_pybytes()}
 
     def join(self, shares: Callable[[], Iterator[Share]], out: Path) -> list[Path]:
-        """Write the file under a temporary name; it is renamed when it is whole."""
+        """Write the file under a temporary name, and rename it when it is complete."""
         with whole_file(out) as file, self._parquet.ParquetWriter(file, self._schema) as writer:
             for table in self._groups(shares()):
                 writer.write_table(table, row_group_size=ROW_GROUP)
         return [out]
 
     def _groups(self, shares: Iterator[Share]) -> Iterator["pyarrow.Table"]:
-        """Yield tables of at least ``ROW_GROUP`` rows, but for the last one."""
+        """Yield tables of at least ``ROW_GROUP`` rows, except the last one."""
         held: list[pyarrow.Table] = []
         for share in shares:
             with self._arrow.ipc.open_file(self._arrow.BufferReader(share[""])) as reader:
@@ -94,7 +94,7 @@ class ParquetWriter(Writer):
         arrow, layout, structures = self._arrow, self.layout, rows.structures
         total = len(structures.ids)
         bad = np.isin(np.arange(total), list(structures.errors))
-        where = np.cumsum(~bad) - 1  # row of the prediction; of a bad one any, it is masked
+        where = np.cumsum(~bad) - 1  # row of the prediction; arbitrary where masked as bad
         table: dict[str, Column] = {"id": list(structures.ids)}
         for name in layout.names("graph"):
             values = layout.values(name, rows.prediction.heads[name])

@@ -36,4 +36,4 @@ SECTIONS: dict[str, MakeSection] = {
     "costs": costs.make_section,
     "provenance": provenance.make_section,
 }
-"""By key, in the order of the page; a section with nothing to show returns None."""
+"""Function that makes each section, in the order of the page; None if there is nothing to show."""

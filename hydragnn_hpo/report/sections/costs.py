@@ -23,16 +23,16 @@ from hydragnn_hpo.report.page_blocks import (
 )
 
 MOST_POINTS = 4000
-"""Points of a chart; of more every n-th is drawn."""
+"""Maximum number of points in a chart; of more, every n-th is drawn."""
 
 
 @dataclass(frozen=True)
 class PredictedCost:
-    """Seconds of an epoch, or of an attempt, on the ranks it had."""
+    """Predicted and actual seconds of an epoch, or of an attempt, on its ranks."""
 
     trial: str
     group: str
-    """Its conv, or ``all`` where none is searched."""
+    """Conv of the trial, or ``all`` if none is searched."""
     predicted: float
     actual: float
 
@@ -66,7 +66,7 @@ def collect_epochs(facts: Facts) -> list[PredictedCost]:
 
 
 def _epoch_seconds(trial: TrialHistory) -> list[list[float]]:
-    """Return the seconds of each attempt's epochs: those recorded after it was placed."""
+    """Return the seconds of each attempt's epochs: those between its placement and the next."""
     starts = [attempt.placed for attempt in trial.attempts]
     seconds: list[list[float]] = [[] for _ in starts]
     for epoch in trial.epochs:
@@ -77,7 +77,7 @@ def _epoch_seconds(trial: TrialHistory) -> list[list[float]]:
 
 
 def collect_attempts(facts: Facts) -> list[PredictedCost]:
-    """Return predicted and actual seconds of each attempt that no rule and no patience ended."""
+    """Return predicted and actual seconds of each attempt that was not stopped early."""
     return [
         PredictedCost(trial.name, trial.trial.conv or "all", attempt.predicted_seconds, actual)
         for trial in facts.trials.values()

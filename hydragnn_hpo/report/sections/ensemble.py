@@ -31,11 +31,11 @@ from hydragnn_hpo.report.page_blocks import Block, Cell, Figure, Section, Table,
 from hydragnn_hpo.report.test_predictions import read_test_predictions, sample_evenly
 
 POINTS = 1500
-"""Most points of a chart: they stay visible, and the page small."""
+"""Maximum number of points in a chart, to keep it readable and the page small."""
 HEADS = 12
-"""Most heads with charts of their own; the tables have all."""
+"""Maximum number of heads with charts; tables show all heads."""
 NAMED = 14
-"""Most members whose correlations are written into the cells."""
+"""Maximum number of members for which the correlations are written into the cells."""
 
 ScoreName = Literal[
     "test_rows",
@@ -73,7 +73,7 @@ SCORES: Mapping[ScoreName, str | tuple[str, str]] = {
     "area": "miscalibration area",
     "spearman": "rank correlation of error and sigma",
 }
-"""Columns by the names of scores in ``ensemble.json``; quantities are in the head's unit."""
+"""Column by the name of a score in ``ensemble.json``; without a unit it is in the head's unit."""
 
 HONEST = (
     "Raw is what the members' spread alone claims; calibrated, a Gaussian whose sigma was fitted "
@@ -159,13 +159,13 @@ def _parity(name: str, scores: HeadScores, parts: Arrays) -> Figure:
 
 
 def _points(label: str, values: np.ndarray, colour: str, *, least: float = 0.0) -> Trace:
-    """Return points with intervals: the more there are, the fainter.
+    """Return a trace of points with intervals; more points are drawn fainter.
 
     Args:
-        label: in the legend.
-        values: truth, mean and half an interval, [3, n].
-        colour: of points and intervals.
-        least: opacity of very many.
+        label: label in the legend.
+        values: truth, mean and half the interval, [3, n].
+        colour: colour of points and intervals.
+        least: minimum opacity.
     """
     truth, mean, half = values
     return scatter(
@@ -238,7 +238,7 @@ def _errors(
 
 
 def _dots(sigma: np.ndarray, error: np.ndarray) -> Trace:
-    """Return errors over sigma; those close to zero stand at the lower end."""
+    """Return errors against sigma; errors close to zero are raised to a lower limit."""
     least = max(1e-3 * float(np.quantile(error, 0.99)), 1e-12)
     shown = sample_evenly(sigma, POINTS)
     return scatter(

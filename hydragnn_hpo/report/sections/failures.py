@@ -26,22 +26,22 @@ MEANINGS = {
     "paused": "a person, or the end of its controller",
     "disk_full": "the disk was full",
 }
-"""Reasons, in words."""
+"""Explanation of each reason."""
 
 EXAMPLES = 3
-"""Trials of each reason whose log is shown."""
+"""Maximum number of trials per reason whose log is shown."""
 
 LISTED = 200
-"""Trials in the table."""
+"""Maximum number of trials in the table."""
 
 LINES, WIDTH = 8, 400
-"""Of a log: last lines that are shown, and characters of a line."""
+"""Last lines of a log that are shown, and maximum characters of a line."""
 
 Item = TypeVar("Item")
 
 
 def make_section(facts: Facts) -> Section:
-    """List failures, interruptions and hosts that were lost."""
+    """List failures, interruptions and lost hosts."""
     failed = [trial for trial in facts.trials.values() if trial.trial.status == "failed"]
     by_reason = group_by_reason((str(trial.trial.reason or "unknown"), trial) for trial in failed)
     ends = [end for end in facts.history.slots.ends if end.outcome == "interrupted"]
@@ -112,7 +112,7 @@ def retry_command(run: Path, trial: str) -> str:
 
 
 def read_last_lines(run: RunDir, trial: TrialHistory) -> str:
-    """Return the last lines of the log of a trial's last attempt; without a log its message."""
+    """Return the last lines of the log of a trial's last attempt, or of its message if no log."""
     log = run.trial(trial.name).attempt(trial.trial.attempt) / "log"
     message = (trial.trial.message or "it left no message").strip().splitlines()
     lines = read_tail(log, LINES) or message[-LINES:]

@@ -1,4 +1,4 @@
-"""Section on the outcome, in one screen: errors in units, baselines, and cost."""
+"""Section that summarizes the outcome on one screen: errors with units, baselines, and cost."""
 
 from collections.abc import Mapping
 
@@ -34,7 +34,7 @@ def _ensemble(facts: Facts, heads: Mapping[str, HeadScores]) -> list[Block]:
 
 
 def best_published(facts: Facts, head: str) -> PublishedConfig | None:
-    """Return the smallest published error of a target, if its card names any."""
+    """Return the smallest published error of a target; None if no card names one."""
     cards = facts.cards.values()
     known = [p for card in cards if head in card.targets for p in card.targets[head].published]
     return min(known, key=lambda one: one.mae, default=None)

@@ -1,4 +1,4 @@
-"""Section on importance: the parameters that decide accuracy, cost, memory and failures."""
+"""Section on the parameters that matter most for accuracy, cost, memory and failures."""
 
 from collections.abc import Sequence
 
@@ -33,7 +33,7 @@ from hydragnn_hpo.report.page_blocks import (
 )
 
 SHOWN = 12
-"""Parameters of a chart, the most important ones; its table has all."""
+"""Maximum number of parameters in a chart, the most important ones; the table shows all."""
 
 SUBJECTS = {"mae": "accuracy", "cost": "cost", "memory": "memory", "failure": "failures"}
 

@@ -20,18 +20,18 @@ from hydragnn_hpo.report.page_blocks import (
 from hydragnn_hpo.search import list_values
 
 MAX_LINES = 4000
-"""Most lines that are drawn: more would hide each other, and make brushing slow."""
+"""Maximum number of lines: more would hide each other and slow down brushing."""
 BEST_TRIALS = 20
 """Number of trials in the table."""
 MAX_TICKS = 10
-"""Most values of an axis for which each value has a tick."""
+"""Maximum number of values for which each value has a tick."""
 MANY_VALUES = 99
-"""Number of values from which lines through the same value are not spread apart."""
+"""Number of values from which on lines through the same value are not spread."""
 COLOURS = ((0.0, "line"), (0.5, "c6"), (1.0, "c1"))
 """Colours from bad trials to good ones."""
 
 GOLDEN_RATIO = 0.6180339887498949
-"""Its multiples modulo 1 are spread evenly; they keep lines or points of one choice apart."""
+"""Its multiples modulo 1 are evenly spread, which separates lines or points of one choice."""
 
 _SPREAD = 0.25
 """Width over which lines of one value are spread, as a share of the distance to the next value."""
@@ -105,7 +105,7 @@ def _make_figure(facts: Facts, every: ScoredTrials) -> Figure:
 def parameter_axis(name: str, parameter: ParameterConfig, values: Sequence[Scalar | None]) -> Trace:
     """Return the axis of a parameter: a position for each trial, and ticks with values.
 
-    Lines of the same choice are spread a little, so that their number can be seen.
+    Lines through the same value are spread slightly, so that they do not cover each other.
 
     Args:
         name: title of the axis.
@@ -153,7 +153,7 @@ def _place(parameter: ParameterConfig, value: Scalar) -> float:
 
 
 def _number_axis(name: str, values: np.ndarray) -> Trace:
-    """Return an axis of numbers, logarithmic if they span decades."""
+    """Return an axis of numbers, logarithmic if they span a wide range."""
     log, every = is_wide(values), np.unique(values)
     places = np.log10(values) if log else values
     low, high = float(places.min()), float(places.max())

@@ -1,6 +1,6 @@
 """Section on Pareto fronts: score against latency, parameters, training cost and energy.
 
-Latency is seconds per structure, as a trial measured while validating.
+Latency is the seconds per structure that a trial measured during validation.
 """
 
 import json
@@ -27,30 +27,30 @@ from hydragnn_hpo.report.page_blocks import Block, Figure, Section, Table, Text,
 from hydragnn_hpo.search import goals, pareto_front
 
 MOST_READ = 4000
-"""Trials whose records are read at most: a report is written in seconds."""
+"""Maximum number of trials whose records are read, so that a report takes only seconds."""
 POINTS = 10_000
-"""Most trials of a chart that are not on its front."""
+"""Maximum number of non-member trials in a chart, besides those on its front."""
 ROWS = 40
-"""Most trials of the table."""
+"""Maximum number of trials in the table."""
 METERED = 0.9
-"""Share of the time a trial held slots in which its energy must have been counted."""
+"""Minimum share of a trial's slot time for which energy was metered, to show its energy."""
 
 NO_LATENCY = "Latency: no trial directory here says how long validation took on one rank."
 NO_ENERGY = "Energy: the hosts have no counters that could be read, or they were not asked."
-"""Why a cost is missing."""
+"""Reasons shown when a cost is missing."""
 
 
 @dataclass(frozen=True)
 class TrialCost:
-    """A quantity that trials cost, with its values."""
+    """A cost of trials, with its values."""
 
     key: str
     label: str
     unit: str
     of: Mapping[str, float]
-    """By trial; those of which it is not known are left out."""
+    """Value by trial; trials without a known value are left out."""
     missing: str = ""
-    """Why there is none, one sentence."""
+    """Sentence on why no value is known; empty if there is nothing to explain."""
 
 
 def make_section(facts: Facts) -> Section | None:
@@ -76,11 +76,11 @@ def make_section(facts: Facts) -> Section | None:
 
 
 def collect_costs(facts: Facts, scores: Mapping[str, float]) -> list[TrialCost]:
-    """Collect the costs of trials; further goals of a search that has several are costs, too.
+    """Collect the costs of trials; the goals after the first count as costs, too.
 
     Args:
-        facts: of the run.
-        scores: of the trials, by name.
+        facts: content of the run directory.
+        scores: score by trial.
     """
     trials = [facts.trials[name] for name in scores]
     latencies = read_latencies(facts.run, sorted(scores, key=lambda name: scores[name]))
@@ -94,7 +94,7 @@ def collect_costs(facts: Facts, scores: Mapping[str, float]) -> list[TrialCost]:
         TrialCost("energy", "energy", "kJ", _kilojoules(trials), NO_ENERGY),
     ]
     wanted = goals(facts.config.search.objective)[1:]
-    if "parameters" in wanted:  # the same quantity, shown once: as the search judged it
+    if "parameters" in wanted:  # a goal of the search already: shown once, below
         del costs[0]
     every = {trial.name: trial.trial.score for trial in trials}
     for number in range(1, len(wanted) + 1):
@@ -105,7 +105,7 @@ def collect_costs(facts: Facts, scores: Mapping[str, float]) -> list[TrialCost]:
 
 
 def _kilojoules(trials: Iterable[TrialHistory]) -> dict[str, float]:
-    """Return the energy of the trials' slots, where nearly all of it was counted."""
+    """Return the energy in kJ by trial, where nearly all of it was metered."""
     energies = ((t.name, t.trial.energy, t.trial.metered_share or 0.0) for t in trials)
     return {
         name: joules / 1e3
@@ -119,12 +119,12 @@ def read_latencies(run: RunDir, trials: Iterable[str]) -> dict[str, float]:
 
     Args:
         run: the run directory.
-        trials: names, the most interesting first.
+        trials: names of trials, in the order in which they are read.
 
     Returns:
         Median over the epochs of each trial's last attempt of one rank. Trials without a
-        directory, without such an attempt or without records are left out; so are all where no
-        store says how many structures were validated.
+        directory, without such an attempt or without records are left out. Empty if a store does
+        not state its number of validation structures.
     """
     structures = _count_validated(run)
     if not structures:
@@ -145,7 +145,7 @@ def _count_validated(run: RunDir) -> int:
 
 
 def _val_seconds(run: RunDir, name: str) -> list[float]:
-    """Return how long the epochs of a trial's last attempt of one rank took to validate."""
+    """Return the validation seconds of each epoch of a trial's last attempt on one rank."""
     folder = run.trial(name)
     for number in reversed(folder.attempts()):
         try:
@@ -154,7 +154,7 @@ def _val_seconds(run: RunDir, name: str) -> list[float]:
             epochs = [r for r in records if r.get("record") == "epoch" and "val_seconds" in r]
             seconds = [float(epoch["val_seconds"]) for epoch in epochs]
         except (OSError, ValueError, TypeError, AttributeError):
-            continue  # damaged: an earlier attempt may tell
+            continue  # damaged: try an earlier attempt
         if worlds[-1:] == [1] and seconds:
             return seconds
     return []
@@ -172,7 +172,7 @@ def _front(cost: TrialCost, scores: Mapping[str, float]) -> list[str]:
 def pareto_places(points: Sequence[tuple[float, ...]]) -> list[int]:
     """Return the indices of the Pareto front of (cost, score), cheapest first.
 
-    Points no better than a cheaper one are dropped in one sweep, so that thousands stay fast.
+    One sweep first drops points no better than a cheaper one, so that thousands are fast.
     """
     kept: list[int] = []
     for k in sorted(range(len(points)), key=lambda k: points[k]):
@@ -242,9 +242,9 @@ def _make_table(
     """List the trials on any front, those with the lowest objective first.
 
     Args:
-        facts: of the run.
-        costs: the known ones.
-        scores: of the trials, by name.
+        facts: content of the run directory.
+        costs: costs that have values.
+        scores: score by trial.
         fronts: trials on the front of each cost, by its key.
     """
     shown = {name for front in fronts.values() for name in front}

@@ -24,16 +24,16 @@ from hydragnn_hpo.report.page_blocks import (
 from hydragnn_hpo.search import goal_label, goals
 
 TOP = 10
-"""Trials in the table."""
+"""Number of trials in the table."""
 
 MOST_RESULTS = 6000
-"""Results of a chart; of more every n-th is drawn."""
+"""Maximum number of results in a chart; of more, every n-th is drawn."""
 
 CLOSE = 1.01
-"""Times the best: what counts as having reached it."""
+"""Largest ratio of a score to the best score that counts as close to it."""
 
 MOST_TRIALS, MOST_POINTS = 240, 12_000
-"""Learning curves and points of them that are drawn."""
+"""Maximum numbers of learning curves, and of their points, that are drawn."""
 
 Curve = tuple[list[int], list[float]]
 """Epochs, and the validation objective after each."""
@@ -41,15 +41,15 @@ Curve = tuple[list[int], list[float]]
 
 @dataclass(frozen=True)
 class ScoredAttempt:
-    """One end of an attempt that gave a score."""
+    """An attempt that ended with a score, and the state of the search at that time."""
 
     trial: str
     until: int
-    """Its rung, in epochs; a stopping rule may have ended it earlier."""
+    """Rung of the attempt, in epochs; a stopping rule may have ended it earlier."""
     score: float
-    """By the first goal of the campaign."""
+    """Score for the first goal of the campaign."""
     trials: int
-    """Trials that had come to rest or failed by then, this one included."""
+    """Number of trials that had stopped or failed by then, including this one."""
     seconds: float
     """Slot-seconds that all attempts had held by then."""
     best: float
@@ -57,7 +57,7 @@ class ScoredAttempt:
 
 
 def make_progress(facts: Facts) -> Section:
-    """Show how the best score fell."""
+    """Show how the best score improved."""
     results = collect_results(facts)
     blocks: tuple[Block, ...] = (Text("No trial has a result yet."),)
     if results:
@@ -85,7 +85,7 @@ def collect_results(facts: Facts) -> list[ScoredAttempt]:
 
 
 def first_within(results: Sequence[ScoredAttempt], times: float) -> ScoredAttempt:
-    """Return the first result that is at most so many times the best of all."""
+    """Return the first result whose score is at most ``times`` the best of all."""
     best = results[-1].best
     limit = times * best if best > 0 else best
     return next(result for result in results if result.score <= limit)
@@ -198,7 +198,7 @@ def make_curves(facts: Facts) -> Section:
 
 
 def learning_curve(trial: TrialHistory) -> Curve:
-    """Return epochs and objectives; of an epoch that was trained twice, the last."""
+    """Return epochs and objectives; of an epoch that was trained twice, the later one."""
     last = {e.epoch: e.objective for e in trial.epochs if e.objective is not None}
     return list(last), [float(value) for value in last.values()]
 
@@ -207,8 +207,8 @@ def choose_curves(curves: Mapping[str, Curve], best: Sequence[str]) -> list[str]
     """Choose the curves to draw: the best trials first, then an even sample of the others.
 
     Args:
-        curves: all of them.
-        best: all trials with a result, best first.
+        curves: all curves, by trial.
+        best: names of all trials with a result, best first.
     """
     ranked = [name for name in best if name in curves]
     others = [name for name in curves if name not in set(ranked)]

@@ -22,11 +22,11 @@ from hydragnn_hpo.report.page_blocks import (
 )
 
 LARGEST = 2**30
-"""Bytes of an ensemble that are read to give its checksum."""
+"""Maximum size in bytes of a file whose checksum is computed."""
 
 
 def make_section(facts: Facts) -> Section:
-    """Show the origin of everything, and the commands that repeat it."""
+    """Show configuration, software and data of the run, and the commands that repeat it."""
     openings = [event for event in facts.events if event["event"] == "opened"]
     numbers = (
         Number("seed", "campaign seed", facts.config.seed, note="all seeds derive from it"),
@@ -60,7 +60,7 @@ def _commands(facts: Facts) -> list[Block]:
 
 
 def _software(openings: Sequence[OpenedEvent]) -> Block:
-    """Return the versions of software; where controllers differ, all of them."""
+    """Return a table of software versions; all versions where controllers differ."""
     versions_of: dict[str, list[str]] = {}
     for event in openings:
         software = event.get("software")

@@ -38,23 +38,23 @@ from hydragnn_hpo.report.test_predictions import sample_evenly
 from hydragnn_hpo.search import choice_index
 
 POINTS = 2000
-"""Most points of a chart."""
+"""Maximum number of points in a chart."""
 CHARTS = 30
-"""Most parameters that have a chart, in the order of the campaign."""
+"""Maximum number of parameters with a chart, in the order of the campaign."""
 FEWEST = 10
-"""Trials that a forest is fitted to at least."""
+"""Minimum number of trials to fit a forest to."""
 BACKGROUND = 150
-"""Configurations over which a dependence is averaged."""
+"""Number of configurations over which a partial dependence is averaged."""
 
 
 @dataclass(frozen=True)
 class ForestFit:
-    """Partial dependence by a forest that was fitted to the trials."""
+    """Partial dependence according to a forest fitted to the trials."""
 
     skill: float
     """Out-of-bag R2."""
     of: Mapping[str, Dependence]
-    """By parameter, in the unit of the objective."""
+    """Dependence by parameter, in the unit of the objective."""
 
 
 def make_section(facts: Facts) -> Section | None:
@@ -95,12 +95,12 @@ def make_section(facts: Facts) -> Section | None:
 def _fit_forest(
     facts: Facts, rows: Sequence[TrialObservation], names: Sequence[str]
 ) -> ForestFit | None:
-    """Fit a forest to the trials; None where all have the same objective.
+    """Fit a forest to the trials; return None if all have the same objective.
 
     Args:
-        facts: of the run.
+        facts: content of the run directory.
         rows: the trials.
-        names: parameters whose dependence is of interest.
+        names: parameters whose dependence is computed.
     """
     config, search = facts.config, facts.config.search
     target = next(t for t in list_targets(rows, search.objective) if t.key == "mae")
@@ -141,12 +141,12 @@ class FirstRung:
     """Number of each trial, from 1 in the order of proposal."""
 
     def draw(self, name: str, over: Dependence | None, *, dots: bool = True) -> Figure:
-        """Draw the objective over one parameter.
+        """Draw the objective against one parameter.
 
         Args:
-            name: of the parameter.
-            over: its partial dependence, if it is to be shown.
-            dots: whether to draw the trials, too.
+            name: name of the parameter.
+            over: its partial dependence; None draws none.
+            dots: whether to draw the trials as dots.
         """
         facts, parameter = self.facts, self.facts.config.space[name]
         here = [k for k, row in enumerate(self.rows) if name in row.values]
@@ -178,7 +178,7 @@ class FirstRung:
         values = [self.rows[k].values[name] for k in here]
         if parameter.choices is None:
             places = np.array(values, dtype=float)
-        else:  # numbered, and spread
+        else:  # each choice has a number; its points are spread around it
             places = np.array([choice_index(parameter, value) for value in values], dtype=float)
             places += 0.5 * ((order * GOLDEN_RATIO) % 1.0 - 0.5)
         marker: Trace = {

@@ -1,7 +1,7 @@
-"""Sections on slots: which trial held which slot when, and where all slot time went.
+"""Sections on slots: which trial held which slot when, and what all slot time was spent on.
 
-The chart is a raster: it shows at most ``ROWS`` slots, evenly spaced, of ``CELLS`` cells in all,
-so that 75,264 slots take no more room than 200. Shapes: B bins of time, E events, R rows and
+The chart is a raster of at most ``ROWS`` evenly sampled slots and ``CELLS`` cells in all, so
+that 75,264 slots take no more space than 200. Shapes: B bins of time, E events, R rows and
 T columns of the raster.
 """
 
@@ -35,7 +35,7 @@ IDLE = ("held", "brain", "tail", "away")
 """Causes of idle slots; keys of ``accounting.CAUSES``."""
 
 DOING = ("training", "start-up", "lost")
-"""What a slot does that is not idle; names of ``Bar.what``."""
+"""Activities of a slot that is not idle; values of ``Bar.what``."""
 
 COLOURS = {
     "training": "c0",
@@ -49,7 +49,7 @@ COLOURS = {
     "tail": "idle",
     "away": "line",
 }
-"""Colours of what slots do, and of why they are idle."""
+"""Colour of each activity, and of each cause of idle time."""
 
 LABELS = {
     "start_up": "start-up",
@@ -59,17 +59,17 @@ LABELS = {
     "brain": "waiting for the brain",
     "away": "host away",
 }
-"""What slots do, or why they are idle, as people read it; the others are named as they are."""
+"""Displayed names of activities and causes of idle time; others are shown by their key."""
 
 BINS = 240
-"""Of the chart of shares over time."""
+"""Number of bins of the chart of shares over time."""
 
 ROWS, CELLS, COLUMNS = 192, 120_000, 1200
 NAMED = 300
-"""Most bars that name their trial under the pointer."""
+"""Maximum number of points that show a trial's name under the pointer."""
 
 KINDS = ("none", "tail", "brain", "held", "away", "start-up", "lost")
-"""Kinds of cells beside training; the index is the code of a cell."""
+"""Kinds of cells other than training; the index is the code of a cell."""
 
 FIRST_COLOUR = len(KINDS)
 """Code of the first colour of training."""
@@ -80,19 +80,19 @@ FIRST_COLOUR = len(KINDS)
 
 @dataclass(frozen=True)
 class Idle:
-    """Idle slots after each event."""
+    """Idle slots, and the cause, after each event."""
 
     times: Floats
     """Seconds since the first placement, rising, [E]."""
     why: NDArray[np.str_]
-    """``held``, ``brain`` or ``tail``, for slots of hosts that are here, [E]."""
+    """Cause for slots of present hosts: ``held``, ``brain`` or ``tail``, [E]."""
     here: Floats
-    """Idle slots of hosts that are here, [E]."""
+    """Number of idle slots of present hosts, [E]."""
     away: Floats
-    """Idle slots of hosts that were lost or are in quarantine, [E]."""
+    """Number of idle slots of hosts that are lost or in quarantine, [E]."""
 
     def at(self, times: Floats) -> NDArray[np.str_]:
-        """Return why a slot of a present host would be idle at some times."""
+        """Return the cause for which a slot of a present host would be idle at each time."""
         if not len(self.why):
             return np.full(len(times), "tail")
         return self.why[np.maximum(np.searchsorted(self.times, times, side="right") - 1, 0)]
@@ -107,9 +107,9 @@ class Timeline:
         self.begin = history.begin or 0.0
         self.bars: list[Bar] = history.bars
         self.seconds = max((bar.end for bar in self.bars), default=0.0)
-        """From the first placement to the last end."""
+        """Seconds from the first placement to the last end."""
         self.slots = history.all_slots
-        """All slots that ever existed, neighbours side by side."""
+        """All slots that ever existed; neighbours are adjacent."""
 
     @cached_property
     def idle(self) -> Idle:
@@ -119,7 +119,7 @@ class Timeline:
         then = "brain" if facts.state.is_searching(facts.config.search.trials) else "tail"
         for event, (_, why, _, _) in zip(reversed(facts.events), reversed(steps), strict=True):
             causes.append(then if why == "open" else why)
-            if event["event"] in ("proposed", "added"):  # what was open before it waited for it
+            if event["event"] in ("proposed", "added"):  # earlier idle time was a wait for it
                 then = "brain" if event["event"] == "proposed" else "tail"
         times, _, here, away = np.array(steps, dtype=object).reshape(-1, 4).T
         return Idle(
@@ -134,8 +134,8 @@ class Timeline:
         """Begin and end of each time that a host was lost or in quarantine.
 
         Returns:
-            Pairs by host, in seconds since the first placement; a time that has not ended lasts
-            until ``seconds``.
+            Pairs by host, in seconds since the first placement; an absence that has not ended
+            lasts until ``seconds``.
         """
         absences: dict[str, list[tuple[float, float]]] = {}
         open_since: dict[str, float] = {}
@@ -157,8 +157,8 @@ class Timeline:
             bins: number of bins of equal length, B.
 
         Returns:
-            Middles of the bins in seconds, [B]; and by activity or cause of idling the mean number
-            of slots, [B].
+            Middles of the bins in seconds, [B]; and the mean number of slots, [B], by activity
+            or cause of idle time.
         """
         edges = np.linspace(0.0, self.seconds, bins + 1)
         slots = {what: self._mean_slots(what, edges) for what in DOING}
@@ -228,14 +228,14 @@ def _make_numbers(facts: Facts, timeline: Timeline) -> Numbers:
 def _cause_table(
     facts: Facts, key: str, causes: Sequence[str], labels: tuple[str, str], note: str = ""
 ) -> Table:
-    """Show the slot time of some causes.
+    """Make a table of slot time by cause.
 
     Args:
-        facts: of the run.
-        key: of the table.
-        causes: the rows.
-        labels: of the columns of causes and of shares.
-        note: a sentence below it.
+        facts: content of the run directory.
+        key: key of the table.
+        causes: causes to list, one row each.
+        labels: titles of the columns of causes and of shares.
+        note: a sentence below the table.
     """
     losses = facts.losses
     unit, size = cost_unit(losses.slot_seconds)
@@ -250,7 +250,7 @@ def _cause_table(
 
 
 def draw_raster(timeline: Timeline) -> Figure:
-    """Draw the slots over time, coloured by rung or, at a switch, by trial."""
+    """Draw the slots over time, coloured by rung or, with a button, by trial."""
     shown = sample_slots(timeline.slots)
     columns = max(120, min(COLUMNS, CELLS // len(shown)))
     rungs = sorted({target_epochs(bar) for bar in timeline.bars})
@@ -295,7 +295,7 @@ def _raster_layout(unit: str, end: float, rows: int) -> Layout:
         {"label": label, "method": "restyle", "args": [{"visible": seen}, [0, 1]]}
         for label, seen in (("by rung", [True, False]), ("by trial", [False, True]))
     ]
-    # Plotly paints the active button in a pale colour of its own: so all are pale, in any theme.
+    # Plotly paints the active button in a fixed pale colour, so all are pale in both themes.
     pale: Layout = {"bgcolor": "#dfe3e8", "font": {"color": "#1a1f27"}, "bordercolor": "#a9b3bf"}
     place: Layout = {"x": 0.0, "xanchor": "left", "y": 1.02, "yanchor": "bottom", "pad": {"b": 4}}
     menu: Layout = {"type": "buttons", "direction": "right", "buttons": buttons, **pale, **place}
@@ -332,7 +332,7 @@ def _raster(picture: Codes, times: Floats, names: list[str], unit: str) -> Trace
 
 
 def _legend_entry(label: str, colour: str) -> Trace:
-    """Return an entry of the legend: a raster has none of its own."""
+    """Return an empty trace that adds a legend entry, since a raster has none."""
     marker: Trace = {"color": colour, "symbol": "square", "size": 10}
     return scatter([None], [None], "markers", name=label, marker=marker)
 
@@ -343,10 +343,10 @@ def _hover_labels(
     """Return invisible points in the longest bars that name the trial and its rung.
 
     Args:
-        timeline: of the campaign.
+        timeline: timeline of the campaign.
         shown: slots of the rows.
-        names: of the rows.
-        size: seconds of a unit of time.
+        names: names of the rows.
+        size: length of the unit of time in seconds.
     """
     place = dict(zip(shown, names, strict=True))
     bars = [bar for bar in timeline.bars if bar.what == "training"]
@@ -367,7 +367,7 @@ def _hover_labels(
 
 
 def sample_slots(slots: Sequence[str], most: int = ROWS) -> list[str]:
-    """Choose slots evenly, the middle one of each group."""
+    """Choose at most ``most`` slots, the middle ones of groups of equal size."""
     count = min(most, len(slots))
     return [slots[(2 * k + 1) * len(slots) // (2 * count)] for k in range(count)]
 
@@ -379,21 +379,21 @@ def row_names(shown: Sequence[str], slots: Sequence[str]) -> list[str]:
 
 
 def target_epochs(bar: Bar) -> int:
-    """Return the epochs that an attempt was to reach: its rung."""
+    """Return the rung to which an attempt trained, in epochs."""
     return int(bar.trial.rpartition("@")[2])
 
 
 def trial_number(bar: Bar) -> int:
-    """Return a trial's number; neighbours in time differ in colour by it."""
+    """Return a trial's number, from which its colour derives."""
     digits = "".join(filter(str.isdigit, bar.trial.rpartition("@")[0]))
     return int(digits) if digits else 0
 
 
 def paint_idle(timeline: Timeline, shown: Sequence[str], times: Floats) -> Codes:
-    """Return for each cell why its slot would be idle, [R, T].
+    """Return the code of the cause for which each cell would be idle, [R, T].
 
     Args:
-        timeline: of the campaign.
+        timeline: timeline of the campaign.
         shown: slots of the rows.
         times: middles of the columns, in seconds.
     """
@@ -408,13 +408,13 @@ def paint_idle(timeline: Timeline, shown: Sequence[str], times: Floats) -> Codes
 def paint_bars(
     timeline: Timeline, shown: Sequence[str], background: Codes, code_of: Callable[[Bar], int]
 ) -> Codes:
-    """Paint bars over the reasons of idle time; a cell shows what is in its middle.
+    """Paint bars over the causes of idle time; a cell shows the state at its middle.
 
     Args:
-        timeline: of the campaign.
+        timeline: timeline of the campaign.
         shown: slots of the rows.
-        background: what ``paint_idle`` returns.
-        code_of: code of the colour of a bar of training.
+        background: result of ``paint_idle``.
+        code_of: returns the colour code of a training bar.
     """
     picture = background.copy()
     place = {slot: row for row, slot in enumerate(shown)}
