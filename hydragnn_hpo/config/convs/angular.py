@@ -53,7 +53,7 @@ class DimeNetPPOptions(Config):
 def chebyshev_terms(orders: int, count: int) -> int:
     """Return the number of Chebyshev terms that expand spherical Bessel functions to rounding.
 
-    The last root of order l is at most ``z = (count + l / 2) pi``. The coefficients of a wave with z
+    The last root of order l is at most ``z = (count + l / 2) pi``. Coefficients of a wave with z
     radians over the range are Bessel functions of z / 2, which vanish at orders just above z / 2.
     """
     half = (count + orders / 2.0) * math.pi / 2.0

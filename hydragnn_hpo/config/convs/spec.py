@@ -223,4 +223,4 @@ def _user_kept(d: Dimensions, o: Config, s: GraphSizes) -> float:
 
 
 USER_SPEC = ConvSpec(UserOptions, _user_parameters, _user_flops, _user_kept, vectors=True)
-"""Most permissive assumptions about a user's conv; its own properties are known once it is built."""
+"""Most permissive assumptions about a user's conv, until its own properties are read."""
