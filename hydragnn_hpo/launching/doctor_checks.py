@@ -131,7 +131,7 @@ class Expected:
     answered_at: float = float("inf")
 
     given: Mapping[str, int] = field(default_factory=dict)
-    """Devices that Slurm assigned to this job, by host; empty if the scheduler does not report it."""
+    """Devices that Slurm assigned to this job, by host; empty if the scheduler reports none."""
 
     @property
     def devices(self) -> int:
