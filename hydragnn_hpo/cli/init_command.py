@@ -16,7 +16,8 @@ FilesArgument = Annotated[
 ]
 ConvOption = Annotated[list[str] | None, typer.Option(help="Search only this conv; repeatable.")]
 TargetOption = Annotated[
-    list[str] | None, typer.Option(help="Predict only this target; repeatable.")
+    list[str] | None,
+    typer.Option(help="Predict only this target, even if it looks like a mask; repeatable."),
 ]
 UnitOption = Annotated[
     list[str] | None,

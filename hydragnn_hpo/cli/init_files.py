@@ -127,7 +127,7 @@ def init_from_files(
     if folder.suffix.lower() == ".toml":
         raise ConfigError(f"--out {folder}: data files get a card and a campaign: name a folder.")
     with _show_activity("reading structures"):
-        inspection = inspect_files(paths, units)
+        inspection = inspect_files(paths, units, request.targets)
     card_path = _check_free(folder / f"{inspection.name}.toml")
     campaign_path = _check_free(folder / f"{inspection.name}_search.toml")
     text = render_card(inspection, folder)

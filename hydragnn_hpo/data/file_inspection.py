@@ -316,12 +316,17 @@ class Inspection:
     """Warnings for the user."""
 
 
-def inspect_files(paths: Sequence[Path], units: Mapping[str, str] | None = None) -> Inspection:
+def inspect_files(
+    paths: Sequence[Path],
+    units: Mapping[str, str] | None = None,
+    wanted: Sequence[str] = (),
+) -> Inspection:
     """Inspect files or folders that form one data set.
 
     Args:
         paths: the files and folders.
         units: units from the user, by the name of the property in the file.
+        wanted: names of targets from the user.
 
     Raises:
         ConfigError: a unit or its property is unknown, or a path is not a data file.
@@ -333,7 +338,7 @@ def inspect_files(paths: Sequence[Path], units: Mapping[str, str] | None = None)
     files = tuple(file for file in files if file.path not in {path for path, _ in skipped})
     _check_size(paths[0], sample)
     table = collect_properties(sample.structures)
-    proposals = _propose(files, sample, table, units or {})
+    proposals = _propose(files, sample, table, units or {}, wanted)
     if all(table.numbers[target.key].constant for target in proposals.targets):
         raise DataError(_explain_no_target(paths[0], files, proposals, table))
     geometry = summarize_geometry(sample.structures, sample.names)
@@ -370,6 +375,7 @@ def _propose(
     sample: StructureSample,
     table: PropertyTable,
     units: Mapping[str, str],
+    wanted: Sequence[str],
 ) -> TargetProposals:
     for name in units:
         if name not in table.numbers:
@@ -382,6 +388,7 @@ def _propose(
         reader=kinds.pop() if len(kinds) == 1 else "several",
         units=units,
         forced=[key for file in files for key in file.keys],
+        wanted=wanted,
     )
 
 
