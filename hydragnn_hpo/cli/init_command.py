@@ -17,7 +17,9 @@ FilesArgument = Annotated[
 ConvOption = Annotated[list[str] | None, typer.Option(help="Search only this conv; repeatable.")]
 TargetOption = Annotated[
     list[str] | None,
-    typer.Option(help="Predict only this target, even if it looks like a mask; repeatable."),
+    typer.Option(
+        help="Predict only this target, even one that looks like a mask or a copy; repeatable."
+    ),
 ]
 UnitOption = Annotated[
     list[str] | None,

@@ -157,8 +157,9 @@ def describe_geometry(inspection: Inspection) -> str:
     geometry = inspection.geometry
     fewest, median, most = geometry.sizes
     count = len(geometry.elements)
+    sizes = f"{fewest} to {most} atoms, median {median}" if fewest < most else f"{most} atoms each"
     return (
-        f"{fewest} to {most} atoms, median {median}; {geometry.periodic}; "
+        f"{sizes}; {geometry.periodic}; "
         f"{count:,} element{'' if count == 1 else 's'}: {' '.join(geometry.elements)}"
     )
 

@@ -749,7 +749,7 @@ def _warn_of_structures(
         reasons = " ".join((*unread, *_group_errors(set_aside)))
         allowed = CardConfig.model_fields["max_bad"].default
         cure = (
-            f"A build refuses more than {100.0 * allowed:g} %: mend them, or raise max_bad in the card."
+            f"A build refuses more than {100.0 * allowed:g} %: mend them, or set max_bad in the card."
             if exceeds_limit(aside, count + sample.bad, allowed)
             else "The store leaves them out and lists them."
         )
