@@ -6,7 +6,7 @@ Shapes: N nodes, E edges.
 import itertools
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -322,9 +322,7 @@ class Inspection:
 
 
 def inspect_files(
-    paths: Sequence[Path],
-    units: Mapping[str, str] | None = None,
-    wanted: Sequence[str] = (),
+    paths: Sequence[Path], units: Mapping[str, str] | None = None, wanted: Sequence[str] = ()
 ) -> Inspection:
     """Inspect files or folders that form one data set.
 
@@ -344,15 +342,12 @@ def inspect_files(
     _check_size(paths[0], sample, ())
     table = collect_properties(sample.structures)
     proposals = _propose(files, sample, table, units or {}, wanted)
-    if all(table.numbers[target.key].constant for target in proposals.targets):
-        raise DataError(_explain_no_target(paths[0], files, proposals, table))
+    _check_targets(paths[0], files, proposals, table)
     geometry = summarize_geometry(sample.structures, sample.names)
     split = _propose_split(sample, geometry, table)
     id_key = _find_id_key(table, len(sample.structures))
     used = {id_key, split.published, *dict(proposals.left_out), *table.numbers}
-    texts = tuple((k, "is text, a head predicts numbers") for k in table.texts if k not in used)
-    set_aside = _find_unusable(sample, proposals, geometry)
-    _check_size(paths[0], sample, set_aside)
+    set_aside = _find_unusable(paths[0], sample, proposals, geometry)
     warnings = [*_warn_of_files(skipped), *geometry.warnings]
     warnings += [*_warn_of_structures(sample, geometry, set_aside), *proposals.warnings]
     return Inspection(
@@ -361,7 +356,7 @@ def inspect_files(
         sample,
         geometry,
         split,
-        replace(proposals, left_out=(*proposals.left_out, *texts)),
+        replace(proposals, left_out=(*proposals.left_out, *_list_texts(table, used))),
         id_key,
         set_aside,
         (*warnings, *([split.warning] if split.warning else [])),
@@ -381,10 +376,25 @@ def _check_size(path: Path, sample: StructureSample, set_aside: Sequence[str]) -
     )
 
 
+def _list_texts(table: PropertyTable, used: Collection[str | None]) -> Iterator[tuple[str, str]]:
+    """Yield properties that are text and have no role, and why they are left out."""
+    return ((key, "is text, a head predicts numbers") for key in table.texts if key not in used)
+
+
 def _find_unusable(
-    sample: StructureSample, proposals: TargetProposals, geometry: GeometrySummary
+    path: Path, sample: StructureSample, proposals: TargetProposals, geometry: GeometrySummary
 ) -> tuple[str, ...]:
-    """Return the errors of structures that a build by the proposed card would set aside."""
+    """Return the errors of structures that a build by the proposed card would set aside.
+
+    Args:
+        path: first of the user's paths, for errors.
+        sample: the structures.
+        proposals: the targets and attributes that the structures must have.
+        geometry: their geometry.
+
+    Raises:
+        DataError: too few structures are left.
+    """
     # Units and derivatives do not matter here, and a unit may be one that only the user knows.
     targets = {
         t.name: TargetConfig.model_construct(
@@ -403,6 +413,7 @@ def _find_unusable(
             graph_of(atoms, place, Rules(cutoff, 0.1, targets, attributes=attributes))
         except DataError as error:
             errors.append(str(error))
+    _check_size(path, sample, errors)
     return tuple(errors)
 
 
@@ -700,9 +711,12 @@ def _find_stem(paths: Sequence[Path]) -> str:
     return path.name.split(".")[0] if len(paths) == 1 else path.parent.name
 
 
-def _explain_no_target(
+def _check_targets(
     path: Path, files: Sequence[DataFile], proposals: TargetProposals, table: PropertyTable
-) -> str:
+) -> None:
+    """Refuse a data set without a property that could be learned."""
+    if not all(table.numbers[target.key].constant for target in proposals.targets):
+        return
     constant = [(t.key, explain_rejection(table.numbers[t.key])) for t in proposals.targets]
     texts = [(name, "is text") for name in table.texts if name not in table.numbers]
     rejected = [*constant, *proposals.left_out, *texts]
@@ -710,7 +724,7 @@ def _explain_no_target(
     there = f"what there is: {listed}" if listed else "there are atoms and cells only"
     if len(files) > 1 and not listed:
         there += ", put an id_prop.csv beside the files (file name, value)"
-    return (
+    raise DataError(
         f"{path}: has no property that could be learned ({there}); add energies, gaps or what else "
         "is to be predicted."
     )
@@ -749,7 +763,7 @@ def _warn_of_structures(
         reasons = " ".join((*unread, *_group_errors(set_aside)))
         allowed = CardConfig.model_fields["max_bad"].default
         cure = (
-            f"A build refuses more than {100.0 * allowed:g} %: mend them, or set max_bad in the card."
+            f"A build refuses more than {100.0 * allowed:g} %: mend them or set the card's max_bad."
             if exceeds_limit(aside, count + sample.bad, allowed)
             else "The store leaves them out and lists them."
         )

@@ -324,7 +324,7 @@ class TargetProposal:
     key: str
     """Name in the file."""
     level: Level
-    shape: str
+    shape: Literal["scalar", "vector", "tensor"]
     unit: UnitGuess
     """Unit in the file."""
     energy: str | None = None
@@ -447,6 +447,9 @@ class _Proposer:
 
         Args:
             kept: names of properties that stay even if they select or repeat something.
+
+        Returns:
+            Reason by name of a property, to be read after that name.
         """
         reasons = {}
         for name, prop in self.table.numbers.items():
@@ -472,11 +475,14 @@ class _Proposer:
         Args:
             properties: properties that can be targets.
             kept: names of those that stay even if they repeat another one.
+
+        Returns:
+            Reason by name of a property, to be read after that name.
         """
 
         def rank(prop: Property) -> tuple[int, bool, bool]:
-            said = self._unit(prop).sure == "said"
-            return _dependence_rank(prop), is_per_atom(prop.name), not said
+            known = self._unit(prop).sure == "said"
+            return _dependence_rank(prop), is_per_atom(prop.name), not known
 
         reasons: dict[str, str] = {}
         chosen: list[Property] = []
