@@ -17,6 +17,8 @@ _LENGTH = {"angstrom": 1.0, "bohr": 0.529177210903, "nm": 10.0}
 _CHARGE = {"e": 1.0}
 _MAGNETIC = {"muB": 1.0}
 _PURE = {"1": 1.0}
+_PPM = {"ppm": 1.0}
+"""Parts per million, of shieldings and chemical shifts of nuclei."""
 _INVERSE_LENGTH = {"1/cm": 1.0}
 _PRESSURE = {"GPa": 1.0, "kbar": 0.1, "log10(GPa)": 1.0}
 _STRESS = {
@@ -31,9 +33,9 @@ _TEMPERATURE = {"K": 1.0}
 def _conversions() -> dict[str, tuple[float, str]]:
     """Return each unit that a card may name -> its factor and the internal unit."""
     table: dict[str, tuple[float, str]] = {}
-    bases = ("eV", "angstrom", "e", "muB", "1", "1/cm", "GPa", "eV/angstrom^3", "K")
+    bases = ("eV", "angstrom", "e", "muB", "1", "ppm", "1/cm", "GPa", "eV/angstrom^3", "K")
     families = (
-        *(_ENERGY, _LENGTH, _CHARGE, _MAGNETIC, _PURE),
+        *(_ENERGY, _LENGTH, _CHARGE, _MAGNETIC, _PURE, _PPM),
         *(_INVERSE_LENGTH, _PRESSURE, _STRESS, _TEMPERATURE),
     )
     for base, family in zip(bases, families, strict=True):

@@ -16,7 +16,10 @@ FilesArgument = Annotated[
 ]
 ConvOption = Annotated[list[str] | None, typer.Option(help="Search only this conv; repeatable.")]
 TargetOption = Annotated[
-    list[str] | None, typer.Option(help="Predict only this target; repeatable.")
+    list[str] | None,
+    typer.Option(
+        help="Predict only this target, even one that looks like a mask or a copy; repeatable."
+    ),
 ]
 UnitOption = Annotated[
     list[str] | None,

@@ -127,14 +127,14 @@ def init_from_files(
     if folder.suffix.lower() == ".toml":
         raise ConfigError(f"--out {folder}: data files get a card and a campaign: name a folder.")
     with _show_activity("reading structures"):
-        inspection = inspect_files(paths, units)
+        inspection = inspect_files(paths, units, request.targets)
     card_path = _check_free(folder / f"{inspection.name}.toml")
     campaign_path = _check_free(folder / f"{inspection.name}_search.toml")
     text = render_card(inspection, folder)
     card = _parse_card(text, card_path)
     hints = _make_hints(inspection)
     heads = choose_heads(card, request.targets, hints)
-    stats = scale_stats(inspection.geometry.stats, inspection.sample.total, card)
+    stats = scale_stats(inspection.geometry.stats, _count_usable(inspection), card)
     minutes = request.minutes or MINUTES
     with _show_activity("pricing trials"):
         campaign, forecast, budget = _fit_campaign(card, card_path.name, stats, request, hints)
@@ -189,6 +189,13 @@ def _parse_card(text: str, path: Path) -> CardConfig:
     return parse_config(values, CardConfig, where=str(path))
 
 
+def _count_usable(inspection: Inspection) -> int:
+    """Return the number of structures that the store will hold, estimated from those read."""
+    sample = inspection.sample
+    usable = len(sample.structures) - len(inspection.set_aside)
+    return max(usable, round(sample.total * usable / (len(sample.structures) + sample.bad)))
+
+
 def _make_hints(inspection: Inspection) -> HeadHints:
     targets = inspection.proposals.targets
     return HeadHints(
@@ -240,6 +247,8 @@ def show_result(result: InitResult, *, dry_run: bool) -> None:
     near = f"{geometry.degree:.0f} neighbours within {geometry.cutoff:g} angstrom"
     _print_line(out, f"{describe_geometry(inspection)}; {near}")
     out.print(_tabulate_targets(result))
+    split = inspection.split
+    _print_line(out, f"split: {'; '.join(filter(None, (split.published_why, split.why)))}")
     for name, why in proposals.left_out:
         _print_line(out, f"left out: {escape_line(name)[:60]} {why}")
     for warning in result.inspection.warnings:

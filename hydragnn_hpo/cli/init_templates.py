@@ -91,7 +91,11 @@ group = {{ inspection.split.group | toml }}
 # train, val (search), sel (members), cal (error bars), test
 shares = {{ inspection.split.shares | toml }}
 {% if inspection.split.published is not none %}
+{{ inspection.split.published_why | comment }}
 published = {{ inspection.split.published | toml }}
+{% if inspection.split.published_test != "test" %}
+published_test = {{ inspection.split.published_test | toml }}
+{% endif %}
 {% endif %}
 """
 
@@ -139,10 +143,12 @@ def path_from(path: Path, folder: Path) -> str:
 
 
 def count_structures(inspection: Inspection) -> str:
-    """Return the number of structures in words, and how many of them were read."""
+    """Return the number of structures in words, how many were read, and how many are usable."""
     sample = inspection.sample
     read = len(sample.structures) + sample.bad
+    aside = sample.bad + len(inspection.set_aside)
     how = "all read" if read == sample.total else f"{read:,} of them read"
+    how += f", {read - aside:,} usable, {aside:,} set aside" if aside else ", all usable"
     return f"{'' if sample.exact else 'about '}{sample.total:,} structures ({how})"
 
 
@@ -151,8 +157,9 @@ def describe_geometry(inspection: Inspection) -> str:
     geometry = inspection.geometry
     fewest, median, most = geometry.sizes
     count = len(geometry.elements)
+    sizes = f"{fewest} to {most} atoms, median {median}" if fewest < most else f"{most} atoms each"
     return (
-        f"{fewest} to {most} atoms, median {median}; {geometry.periodic}; "
+        f"{sizes}; {geometry.periodic}; "
         f"{count:,} element{'' if count == 1 else 's'}: {' '.join(geometry.elements)}"
     )
 

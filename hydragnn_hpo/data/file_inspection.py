@@ -6,7 +6,7 @@ Shapes: N nodes, E edges.
 import itertools
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,8 @@ import numpy as np
 from ase import Atoms
 from ase.data import chemical_symbols
 
-from hydragnn_hpo.config import mean_degree
+from hydragnn_hpo.config import AttributeConfig, CardConfig, TargetConfig, mean_degree
+from hydragnn_hpo.data.build_plan import exceeds_limit
 from hydragnn_hpo.data.columns import Graph, columns_of
 from hydragnn_hpo.data.graph_sizes import size_stats
 from hydragnn_hpo.data.properties import (
@@ -48,6 +49,9 @@ from hydragnn_hpo.sanitize import escape_line
 
 MAX_CUTOFF = 6.0
 """Largest cutoff at which neighbours are counted, angstrom."""
+
+SHORT_CUTOFF = 1.5
+"""Cutoff in angstrom for structures that are checked rather than counted in neighbours."""
 
 MAX_GRAPHS, MAX_ATOMS = 100, 20_000
 """Largest numbers of structures that are converted to graphs, and of all their atoms."""
@@ -83,8 +87,6 @@ class GeometrySummary:
     """Number of distinct compositions."""
     twins: int
     """Number of structures that are exact copies of an earlier one."""
-    bad: tuple[str, ...]
-    """Errors of structures that cannot be converted to graphs."""
     tried: int
     """Number of structures whose conversion was tried."""
     warnings: tuple[str, ...]
@@ -103,7 +105,7 @@ def summarize_geometry(structures: Sequence[Atoms], names: Sequence[str]) -> Geo
     Raises:
         DataError: no structure can be converted to a graph; the first error is raised.
     """
-    graphs, bad = _make_graphs(structures, names)
+    graphs, tried = _make_graphs(structures, names)
     stats = size_stats(columns_of(graphs, {}), MAX_CUTOFF)
     cutoff, why = _propose_cutoff(stats)
     sizes = sorted(len(atoms) for atoms in structures)
@@ -117,8 +119,7 @@ def summarize_geometry(structures: Sequence[Atoms], names: Sequence[str]) -> Geo
         cutoff_why=why,
         compositions=len({_composition(atoms) for atoms in structures}),
         twins=_count_copies(structures),
-        bad=tuple(bad),
-        tried=len(graphs) + len(bad),
+        tried=tried,
         warnings=tuple(_warn_of_bohr(graphs)),
         stats=stats,
     )
@@ -142,13 +143,11 @@ def describe_periodicity(directions: Sequence[int]) -> str:
     return "periodic " + ", ".join(f"{_DIRECTIONS[n]} ({count})" for n, count in counts.items())
 
 
-def _make_graphs(
-    structures: Sequence[Atoms], names: Sequence[str]
-) -> tuple[list[Graph], list[str]]:
+def _make_graphs(structures: Sequence[Atoms], names: Sequence[str]) -> tuple[list[Graph], int]:
     """Convert some of the structures, at equal intervals, to graphs.
 
     Returns:
-        The graphs, and the errors of structures that cannot be converted.
+        The graphs, and the number of structures whose conversion was tried.
     """
     step = max(1, math.ceil(len(structures) / MAX_GRAPHS))
     graphs: list[Graph] = []
@@ -167,7 +166,7 @@ def _make_graphs(
         total_atoms += len(atoms)
     if not graphs:
         raise DataError(bad[0])
-    return graphs, bad
+    return graphs, len(graphs) + len(bad)
 
 
 def _propose_cutoff(stats: SizeStats) -> tuple[float, str]:
@@ -231,6 +230,9 @@ SAMPLE_SIZES = {True: 2000, False: 300}
 
 SAMPLE_RUNS = 20
 """Largest number of runs of structures that are read from the second part of a file."""
+
+MAX_KINDS = 3
+"""Number of reasons to set structures aside that are shown."""
 
 FEW_STRUCTURES = 100
 """Number of structures below which the user is warned of large errors."""
@@ -312,16 +314,22 @@ class Inspection:
     """Proposals for targets and attributes."""
     id_key: str | None
     """Property that names structures; None if there is none."""
+    set_aside: tuple[str, ...]
+    """Errors of those structures of the sample that a build would set aside, in addition to those
+    that could not be read."""
     warnings: tuple[str, ...]
     """Warnings for the user."""
 
 
-def inspect_files(paths: Sequence[Path], units: Mapping[str, str] | None = None) -> Inspection:
+def inspect_files(
+    paths: Sequence[Path], units: Mapping[str, str] | None = None, wanted: Sequence[str] = ()
+) -> Inspection:
     """Inspect files or folders that form one data set.
 
     Args:
         paths: the files and folders.
         units: units from the user, by the name of the property in the file.
+        wanted: names of targets from the user.
 
     Raises:
         ConfigError: a unit or its property is unknown, or a path is not a data file.
@@ -331,38 +339,82 @@ def inspect_files(paths: Sequence[Path], units: Mapping[str, str] | None = None)
     sample = read_sample(files)
     skipped += sample.skipped
     files = tuple(file for file in files if file.path not in {path for path, _ in skipped})
-    _check_size(paths[0], sample)
+    _check_size(paths[0], sample, ())
     table = collect_properties(sample.structures)
-    proposals = _propose(files, sample, table, units or {})
-    if all(table.numbers[target.key].constant for target in proposals.targets):
-        raise DataError(_explain_no_target(paths[0], files, proposals, table))
+    proposals = _propose(files, sample, table, units or {}, wanted)
+    _check_targets(paths[0], files, proposals, table)
     geometry = summarize_geometry(sample.structures, sample.names)
     split = _propose_split(sample, geometry, table)
     id_key = _find_id_key(table, len(sample.structures))
     used = {id_key, split.published, *dict(proposals.left_out), *table.numbers}
-    texts = tuple((k, "is text, a head predicts numbers") for k in table.texts if k not in used)
+    set_aside = _find_unusable(paths[0], sample, proposals, geometry)
     warnings = [*_warn_of_files(skipped), *geometry.warnings]
-    warnings += [*_warn_of_structures(sample, geometry), *proposals.warnings]
+    warnings += [*_warn_of_structures(sample, geometry, set_aside), *proposals.warnings]
     return Inspection(
         make_identifier(_find_stem(paths), "data"),
         files,
         sample,
         geometry,
         split,
-        replace(proposals, left_out=(*proposals.left_out, *texts)),
+        replace(proposals, left_out=(*proposals.left_out, *_list_texts(table, used))),
         id_key,
+        set_aside,
         (*warnings, *([split.warning] if split.warning else [])),
     )
 
 
-def _check_size(path: Path, sample: StructureSample) -> None:
+def _check_size(path: Path, sample: StructureSample, set_aside: Sequence[str]) -> None:
     """Refuse a data set with too few structures for five splits."""
-    if sample.exact and sample.total - sample.bad < MIN_STRUCTURES:
-        raise DataError(
-            f"{path}: holds {len(sample.structures)} usable structures; five splits need at "
-            f"least {MIN_STRUCTURES}, a model worth believing {FEW_STRUCTURES} or more: add "
-            "structures."
+    usable = len(sample.structures) - len(set_aside)
+    if not sample.exact or usable >= MIN_STRUCTURES:
+        return
+    first = next((e for e in (sample.first_error, *set_aside, sample.torn) if e), None)
+    raise DataError(
+        f"{path}: holds {usable} usable structures; five splits need at least {MIN_STRUCTURES}, a "
+        f"model worth believing {FEW_STRUCTURES} or more: "
+        + (f"mend those that are set aside, as: {first}" if first else "add structures.")
+    )
+
+
+def _list_texts(table: PropertyTable, used: Collection[str | None]) -> Iterator[tuple[str, str]]:
+    """Yield properties that are text and have no role, and why they are left out."""
+    return ((key, "is text, a head predicts numbers") for key in table.texts if key not in used)
+
+
+def _find_unusable(
+    path: Path, sample: StructureSample, proposals: TargetProposals, geometry: GeometrySummary
+) -> tuple[str, ...]:
+    """Return the errors of structures that a build by the proposed card would set aside.
+
+    Args:
+        path: first of the user's paths, for errors.
+        sample: the structures.
+        proposals: the targets and attributes that the structures must have.
+        geometry: their geometry.
+
+    Raises:
+        DataError: too few structures are left.
+    """
+    # Units and derivatives do not matter here, and a unit may be one that only the user knows.
+    targets = {
+        t.name: TargetConfig.model_construct(
+            key=t.key, level=t.level, shape=t.shape, unit="1", optional=t.optional
         )
+        for t in proposals.targets
+    }
+    attributes = {key: AttributeConfig(key=key) for key in proposals.attributes}
+    errors = []
+    for number, (name, atoms) in enumerate(zip(sample.names, sample.structures, strict=True), 1):
+        place = Place(Path(name.partition(":")[0]), number, name)
+        lengths = np.abs(np.vstack([atoms.positions, atoms.cell.array]))
+        # Edges beyond the shortest distances are not needed; a wide structure needs a wide cutoff.
+        cutoff = min(geometry.cutoff, max(SHORT_CUTOFF, float(lengths.max(initial=0.0)) / 50.0))
+        try:
+            graph_of(atoms, place, Rules(cutoff, 0.1, targets, attributes=attributes))
+        except DataError as error:
+            errors.append(str(error))
+    _check_size(path, sample, errors)
+    return tuple(errors)
 
 
 def _propose(
@@ -370,6 +422,7 @@ def _propose(
     sample: StructureSample,
     table: PropertyTable,
     units: Mapping[str, str],
+    wanted: Sequence[str],
 ) -> TargetProposals:
     for name in units:
         if name not in table.numbers:
@@ -382,6 +435,7 @@ def _propose(
         reader=kinds.pop() if len(kinds) == 1 else "several",
         units=units,
         forced=[key for file in files for key in file.keys],
+        wanted=wanted,
     )
 
 
@@ -389,7 +443,7 @@ def _propose_split(
     sample: StructureSample, geometry: GeometrySummary, table: PropertyTable
 ) -> SplitProposal:
     read = len(sample.structures)
-    labels = {key: set(texts) for key, texts in table.texts.items() if texts.total() == read}
+    labels = {key: texts for key, texts in table.texts.items() if texts.total() == read}
     return propose_split(sample.total, read, compositions=geometry.compositions, labels=labels)
 
 
@@ -657,9 +711,12 @@ def _find_stem(paths: Sequence[Path]) -> str:
     return path.name.split(".")[0] if len(paths) == 1 else path.parent.name
 
 
-def _explain_no_target(
+def _check_targets(
     path: Path, files: Sequence[DataFile], proposals: TargetProposals, table: PropertyTable
-) -> str:
+) -> None:
+    """Refuse a data set without a property that could be learned."""
+    if not all(table.numbers[target.key].constant for target in proposals.targets):
+        return
     constant = [(t.key, explain_rejection(table.numbers[t.key])) for t in proposals.targets]
     texts = [(name, "is text") for name in table.texts if name not in table.numbers]
     rejected = [*constant, *proposals.left_out, *texts]
@@ -667,7 +724,7 @@ def _explain_no_target(
     there = f"what there is: {listed}" if listed else "there are atoms and cells only"
     if len(files) > 1 and not listed:
         there += ", put an id_prop.csv beside the files (file name, value)"
-    return (
+    raise DataError(
         f"{path}: has no property that could be learned ({there}); add energies, gaps or what else "
         "is to be predicted."
     )
@@ -695,23 +752,39 @@ def _warn_of_files(skipped: Sequence[SkippedFile]) -> Iterator[str]:
         yield f"{which}: {reason}"
 
 
-def _warn_of_structures(sample: StructureSample, geometry: GeometrySummary) -> Iterator[str]:
+def _warn_of_structures(
+    sample: StructureSample, geometry: GeometrySummary, set_aside: Sequence[str]
+) -> Iterator[str]:
     count = len(sample.structures)
     if sample.torn is not None:
         yield f"the file cannot be read to its end: {sample.torn}"
-    if sample.bad:
-        yield (
-            f"{sample.bad} of {count + sample.bad} structures cannot be read, as: "
-            f"{sample.first_error} Up to 1 % are set aside by themselves."
+    if aside := sample.bad + len(set_aside):
+        unread = [f"{sample.bad} cannot be read, as: {sample.first_error}"] if sample.bad else []
+        reasons = " ".join((*unread, *_group_errors(set_aside)))
+        allowed = CardConfig.model_fields["max_bad"].default
+        cure = (
+            f"A build refuses more than {100.0 * allowed:g} %: mend them or set the card's max_bad."
+            if exceeds_limit(aside, count + sample.bad, allowed)
+            else "The store leaves them out and lists them."
         )
-    if geometry.bad:
-        yield (
-            f"{len(geometry.bad)} of {geometry.tried} structures cannot become graphs, as: "
-            f"{geometry.bad[0]} Up to 1 % are set aside by themselves."
-        )
+        yield f"{aside} of {count + sample.bad} structures are set aside: {reasons} {cure}"
     if geometry.twins > 0.02 * count:
         yield (
             f"{geometry.twins} of {count} structures stand there twice; 'dataset check' finds all."
         )
-    if sample.exact and sample.total < FEW_STRUCTURES:
-        yield f"{sample.total} structures are few: errors will be large and uncertain."
+    usable = sample.total - sample.bad - len(set_aside)
+    if sample.exact and usable < FEW_STRUCTURES:
+        yield f"{usable} structures are few: errors will be large and uncertain."
+
+
+def _group_errors(errors: Sequence[str]) -> Iterator[str]:
+    """Yield how many errors there are of each of the most frequent kinds, with an example."""
+    kinds: dict[str, list[str]] = {}
+    for error in errors:
+        problem = error.partition(") ")[2] or error
+        kinds.setdefault(re.sub(r"\[.*?\]|[\d.e+-]+", "", problem), []).append(error)
+    frequent = sorted(kinds.values(), key=len, reverse=True)
+    for alike in frequent[:MAX_KINDS]:
+        yield f"{len(alike)} as: {alike[0]}"
+    if rest := sum(map(len, frequent[MAX_KINDS:])):
+        yield f"{rest} for other reasons."

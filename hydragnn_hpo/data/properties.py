@@ -44,6 +44,16 @@ _COUNTERS = re.compile(
 )
 """Names of properties that count, name or sort structures; matched after ``normalize_name``."""
 
+_PARTS = "train|training|test|testing|val|valid|validation|holdout"
+_SELECTIONS = re.compile(
+    rf"mask|(^|_)(fixed|frozen|constraints?|constrained|selective|movable|mobile|selected|selection|"
+    rf"converged|flag|ghost|padding)($|_)|^((is|in|use_for)_)?({_PARTS})(_(set|split|part|data))?$"
+)
+_TAGS = re.compile(r"(^|_)tags?$")
+_MARKS = re.compile(r"^(is|has|in|use)_")
+"""Names of properties that select atoms or structures if they are 0 or 1, that sort them if they
+are whole numbers, and that mark them if they are 0 or 1; matched after ``normalize_name``."""
+
 _ATTRIBUTES = {"charge", "total_charge", "net_charge", "spin", "multiplicity", "spin_multiplicity"}
 
 
@@ -85,6 +95,28 @@ class Property:
             return True
         spread = float(np.ptp(known, axis=0).max())
         return spread <= RELATIVE_TOLERANCE * max(1.0, float(np.abs(known).max()))
+
+    @property
+    def binary(self) -> bool:
+        """Whether all known numbers are 0 or 1."""
+        known = self.values[self.known]
+        return bool(np.isin(known, (0.0, 1.0)).all())
+
+    @property
+    def is_selection(self) -> bool:
+        """Whether the property selects atoms or structures: a mask, or tags, by name and values."""
+        name, node = normalize_name(self.name), self.level == "node"
+        known = self.values[self.known]
+        if _TAGS.search(name) and bool((known == np.round(known)).all()):
+            return True
+        marks_atoms = node and (self.width == 3 or bool(_MARKS.search(name)))
+        return self.binary and (marks_atoms or bool(_SELECTIONS.search(name)))
+
+    @property
+    def is_mark(self) -> bool:
+        """Whether 0 and 1 may mark something: those of atoms, or with a name as ``is_metal``."""
+        marks = self.level == "node" or _MARKS.search(normalize_name(self.name))
+        return self.binary and bool(marks)
 
     @property
     def missing(self) -> int:
@@ -255,6 +287,15 @@ def explain_rejection(prop: Property) -> str | None:
     if prop.present < MIN_STRUCTURES:
         return f"only {prop.present} structures have it"
     return None
+
+
+def explain_selection(prop: Property) -> str | None:
+    """Return the reason why a property that selects something is no target; None if it is none."""
+    if not prop.is_selection:
+        return None
+    what = "atoms" if prop.level == "node" else "structures"
+    how = "is 0 or 1" if prop.binary else "is whole numbers"
+    return f"{how} and seems to select {what}: a mask or tag, no property"
 
 
 def _is_counter(prop: Property) -> bool:

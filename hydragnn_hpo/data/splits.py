@@ -4,7 +4,7 @@ Shapes: G graphs.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -126,6 +126,10 @@ class SplitProposal:
     """Share of each split, in the order of ``SPLITS``."""
     published: str | None
     """Name of the property with the published split; None where there is none."""
+    published_test: str
+    """Value of that property that means test."""
+    published_why: str | None
+    """Which parts of the published split are kept, for a comment in the card."""
     why: str
     """Reason for the group, for a comment in the card."""
     warning: str | None
@@ -133,7 +137,7 @@ class SplitProposal:
 
 
 def propose_split(
-    total: int, read: int, *, compositions: int, labels: Mapping[str, set[str]]
+    total: int, read: int, *, compositions: int, labels: Mapping[str, Mapping[str, int]]
 ) -> SplitProposal:
     """Propose how to split the structures of a new data set.
 
@@ -141,16 +145,21 @@ def propose_split(
         total: number of structures of the data set.
         read: number of structures in the sample that was read.
         compositions: number of distinct compositions in the sample.
-        labels: distinct values of each text property that all structures of the sample have.
+        labels: for each text property that all structures of the sample have, the number of
+            structures with each text.
     """
-    published = next((key for key, values in labels.items() if _is_split(key, values)), None)
+    named_splits = ((k, _find_test(k, values)) for k, values in labels.items())
+    published, test = next(((k, t) for k, t in named_splits if t is not None), (None, "test"))
+    kept = None if published is None else _explain_published(published, test, labels[published])
+    known = (published, test, kept)
     if compositions >= MIN_COMPOSITIONS:
         scaled = total > read and compositions > read / 2
         groups = round(compositions * total / read) if scaled else compositions
         about = "about " if total > read else ""
-        why = f"{about}{groups:,} compositions; none stands in two splits"
+        apart = "splits" if published is None else "of train, val, sel and cal"
+        why = f"{about}{groups:,} compositions; none stands in two {apart}"
         warning = _warn_of_calibration(groups, "compositions")
-        return SplitProposal("composition", propose_shares(groups), published, why, warning)
+        return SplitProposal("composition", propose_shares(groups), *known, why, warning)
     named = "one composition" if compositions == 1 else f"{compositions} compositions"
     why = f"{named}: too few to keep them apart; every structure for itself"
     warning = (
@@ -159,7 +168,7 @@ def propose_split(
     )
     if few := _warn_of_calibration(total, "structures"):
         warning = f"{warning} {few}"
-    return SplitProposal("structure", propose_shares(total), published, why, warning)
+    return SplitProposal("structure", propose_shares(total), *known, why, warning)
 
 
 def propose_shares(groups: int) -> tuple[float, ...]:
@@ -197,7 +206,23 @@ def _warn_of_calibration(groups: int, what: str) -> str | None:
     )
 
 
-def _is_split(key: str, values: set[str]) -> bool:
-    """Check whether a property holds the published split, by its name and its values."""
+def _find_test(key: str, values: Collection[str]) -> str | None:
+    """Return the value that means test; None if the property does not hold a published split."""
     named = key.lower() in ("split", "set", "subset", "fold", "partition", "data_split")
-    return named and "test" in values and len(values) in (2, 3, 4)
+    test = next((value for value in values if value.lower() == "test"), None)
+    return test if named and len(values) in (2, 3, 4) else None
+
+
+def _explain_published(key: str, test: str, counts: Mapping[str, int]) -> str:
+    """Explain which parts of a published split are kept.
+
+    Args:
+        key: name of the property with the split.
+        test: its value that means test.
+        counts: number of structures that were read with each value.
+    """
+    others = ", ".join(f"{name} ({n:,})" for name, n in counts.items() if name != test)
+    return (
+        f"from {key}: {test} ({counts[test]:,} of {sum(counts.values()):,} that were read) stays "
+        f"test; {others} are joined and dealt out to train, val, sel and cal"
+    )

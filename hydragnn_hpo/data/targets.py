@@ -4,7 +4,7 @@ Shapes: G structures, Z kinds of elements.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from os.path import commonprefix
 from typing import Literal
@@ -19,6 +19,7 @@ from hydragnn_hpo.data.properties import (
     Property,
     PropertyTable,
     explain_rejection,
+    explain_selection,
     make_identifier,
     normalize_name,
 )
@@ -40,6 +41,9 @@ MIN_SIZE_RATIO = 1.3
 
 MARGIN = 0.02
 """Smallest difference in explained variance by which one fit counts as better than the other."""
+
+SINGLE_PRECISION = 3e-7
+"""Largest relative error of a number that was stored in single precision and multiplied once."""
 
 MIN_EXPLAINED = 0.1
 """Smallest share of the variance that a fit by elements must explain."""
@@ -91,6 +95,7 @@ _SUFFIXES = {
     "kbar": r"k_?bar",
     "1/cm": r"cm_?1|1_cm|inverse_cm",
     "muB": r"mu_?b",
+    "ppm": r"ppm",
     "angstrom": r"ang(strom)?s?",
     "bohr": r"bohr",
     "nm": r"nm",
@@ -101,6 +106,11 @@ _SUFFIXES = {
 _LEVELS = r"gap|homo|lumo|vbm|cbm|fermi|workfunction|work_function"
 
 _USUAL_UNITS = (
+    (
+        r"shielding|chemical_?shift|(^|_)(cs|sigma|delta)_iso($|_)|nmr.*shift|shift.*nmr|^nmr$",
+        "ppm",
+        "shieldings and chemical shifts of nuclei",
+    ),
     (r"log_?10.*(g|k)_?v?rh|log_[gk]vrh", "log10(GPa)", "decimal logarithms of moduli"),
     (r"modul|(^|_)(bulk|shear|elastic)|pressure", "GPa", "moduli and pressures"),
     (_LEVELS, "eV", "levels and gaps of electrons"),
@@ -243,6 +253,40 @@ def explained_variance(values: Array, weights: Array, fit: NDArray[np.bool_]) ->
     return 1.0 - float((residual**2).sum()) / variance
 
 
+def constant_factor(values: Array, others: Array, sizes: Array | float = 1.0) -> float | None:
+    """Return the factor by which all values are multiples of others, but for rounding.
+
+    Numbers that differ by more than the last digits with which they are written are no multiples:
+    energies at 0 K and at 298 K stay apart.
+
+    Args:
+        values: of each structure or atom, [G, T] or [N, T].
+        others: as many.
+        sizes: numbers with which ``others`` are multiplied first, [G, 1].
+
+    Returns:
+        The factor; None where there is none, or where there are too few values to tell.
+    """
+    scaled = others * sizes
+    square, spread = float(np.vdot(scaled, scaled)), float(values.std())
+    if len(values) < MIN_FITTED or square == 0.0 or spread == 0.0:
+        return None
+    factor = float(np.vdot(values, scaled)) / square
+    rest = np.abs(values - factor * scaled)
+    rounded = _last_digit(values) + abs(factor) * _last_digit(others) * sizes
+    allowed = 0.6 * rounded + SINGLE_PRECISION * np.abs(values)
+    same = (rest <= allowed).all() and np.sqrt((rest**2).mean()) <= 0.01 * spread
+    return factor if same else None
+
+
+def _last_digit(values: Array) -> float:
+    """Return the largest power of ten, from 1 to 1e-12, of which all values are multiples."""
+    for digits in range(12):
+        if np.allclose(values, np.round(values, digits), rtol=1e-14, atol=0.0):
+            return float(10.0**-digits)
+    return 1e-12
+
+
 def recognise_total_energy(values: Array, counts: Array, kinds: Sequence[int]) -> str | None:
     """Recognise the unit of all-electron total energies by the energies of free atoms.
 
@@ -280,7 +324,7 @@ class TargetProposal:
     key: str
     """Name in the file."""
     level: Level
-    shape: str
+    shape: Literal["scalar", "vector", "tensor"]
     unit: UnitGuess
     """Unit in the file."""
     energy: str | None = None
@@ -317,6 +361,7 @@ def propose_targets(
     reader: str,
     units: Mapping[str, str],
     forced: Sequence[str] = (),
+    wanted: Sequence[str] = (),
 ) -> TargetProposals:
     """Propose to make each property a target or an attribute, or to leave it out.
 
@@ -326,6 +371,7 @@ def propose_targets(
         reader: name of their reader, or ``several``.
         units: units from the user, by the name of the property in the file.
         forced: names given to unnamed columns, which the card cannot leave out.
+        wanted: names of targets that stay even if they select or repeat something.
 
     Raises:
         ConfigError: a unit from the user is unknown.
@@ -333,8 +379,15 @@ def propose_targets(
     for unit in units.values():
         inside(unit)
     proposer = _Proposer(structures, table, reader, units)
+    kept = {
+        name
+        for name in table.numbers
+        if name in forced or name in wanted or make_identifier(name, "target") in wanted
+    }
+    rejected = proposer.reject(kept)
     for prop in sorted(table.numbers.values(), key=_dependence_rank):
-        proposer.add(prop, forced=prop.name in forced)
+        reason = None if prop.name in forced else rejected.get(prop.name)
+        proposer.add(prop, reason, forced=prop.name in kept)
     return TargetProposals(
         tuple(_limit_heads(proposer.targets)),
         tuple(proposer.attributes),
@@ -361,6 +414,13 @@ def _limit_heads(targets: Sequence[TargetProposal]) -> Iterator[TargetProposal]:
         yield target
 
 
+Relation = Literal["multiple", "total", "per atom"]
+"""How a property follows from another one: as a multiple, times or by the number of atoms."""
+
+MARK = "may mark something rather than measure it: not predicted at first"
+"""Reason why a property of 0 and 1 gets no head."""
+
+
 class _Proposer:
     """Proposes properties one by one; later proposals depend on earlier ones."""
 
@@ -382,28 +442,114 @@ class _Proposer:
         self.attributes: list[str] = []
         self.warnings: list[str] = []
 
-    def add(self, prop: Property, *, forced: bool) -> None:
+    def reject(self, kept: Collection[str]) -> dict[str, str]:
+        """Return why properties cannot or need not be targets, by name.
+
+        Args:
+            kept: names of properties that stay even if they select or repeat something.
+
+        Returns:
+            Reason by name of a property, to be read after that name.
+        """
+        reasons = {}
+        for name, prop in self.table.numbers.items():
+            reason = explain_rejection(prop)
+            if reason is None and name not in kept:
+                reason = explain_selection(prop)
+            if reason is not None:
+                reasons[name] = reason
+        free = [
+            prop
+            for name, prop in self.table.numbers.items()
+            if not (name in reasons or (prop.is_attribute and name not in kept))
+        ]
+        return reasons | self._find_repeats(free, kept)
+
+    def _find_repeats(
+        self, properties: Sequence[Property], kept: Collection[str]
+    ) -> dict[str, str]:
+        """Return why properties are the same quantity as another one, by name.
+
+        Of two the total energy stays, else the one whose unit is known, else the first one.
+
+        Args:
+            properties: properties that can be targets.
+            kept: names of those that stay even if they repeat another one.
+
+        Returns:
+            Reason by name of a property, to be read after that name.
+        """
+
+        def rank(prop: Property) -> tuple[int, bool, bool]:
+            known = self._unit(prop).sure == "said"
+            return _dependence_rank(prop), is_per_atom(prop.name), not known
+
+        reasons: dict[str, str] = {}
+        chosen: list[Property] = []
+        for prop in sorted(properties, key=rank):
+            pairs = ((other, self._relate(prop, other)) for other in chosen)
+            other, relation = next(((o, r) for o, r in pairs if r is not None), (prop, None))
+            if relation is None or prop.name in kept:
+                chosen.append(prop)
+                continue
+            way, factor = relation
+            energy = is_energy(prop.name) or is_energy(other.name)
+            if way == "total" and energy and other.name not in kept:
+                chosen[chosen.index(other)] = prop
+                reasons[other.name] = _explain_repeat(prop.name, "per atom", 1.0 / factor)
+            else:
+                reasons[prop.name] = _explain_repeat(other.name, way, factor)
+        return reasons
+
+    def _relate(self, prop: Property, other: Property) -> tuple[Relation, float] | None:
+        """Return how a property follows from another one, and a factor; None if it does not."""
+        alike = (
+            prop.level == other.level
+            and prop.values.shape == other.values.shape
+            and np.array_equal(prop.structure, other.structure)
+            and np.array_equal(prop.known, other.known)
+        )
+        if not alike:
+            return None
+        known = prop.known
+        values, others = prop.values[known], other.values[known]
+        if np.allclose(values, others, rtol=1e-9, atol=1e-12):
+            return "multiple", 1.0
+        if prop.scalar:
+            sizes = self.counts[prop.structure[known]].sum(axis=1, keepdims=True)
+            total = constant_factor(values, others, sizes)
+            mean = constant_factor(others, values, sizes)
+            # Where all structures are alike in size, every factor is both.
+            likely = len(np.unique(sizes)) > 1 or is_per_atom(other.name)
+            if total is not None and likely:
+                return "total", total
+            likely = len(np.unique(sizes)) > 1 or is_per_atom(prop.name)
+            if mean is not None and likely:
+                return "per atom", 1.0 / mean
+        factor = constant_factor(values, others)
+        return None if factor is None else ("multiple", factor)
+
+    def add(self, prop: Property, rejected: str | None, *, forced: bool) -> None:
         """Propose a property as target or attribute, or leave it out with a reason.
 
         Args:
             prop: the property.
+            rejected: reason to leave it out, unless it is an attribute.
             forced: whether it must be a target.
         """
-        if not forced:
-            reason = explain_rejection(prop)
-            if reason is None and prop.is_attribute:
-                if prop.present == len(self.structures) and prop.known.all():
-                    self.attributes.append(prop.name)
-                    return
-                reason = "is a known property that some structures lack"
-            if reason := reason or self._find_copy(prop):
-                self.left_out.append((prop.name, reason))
+        if rejected is None and prop.is_attribute and not forced:
+            if prop.present == len(self.structures) and prop.known.all():
+                self.attributes.append(prop.name)
                 return
+            rejected = "is a known property that some structures lack"
+        if rejected is not None:
+            self.left_out.append((prop.name, rejected))
+            return
         proposal = self._propose(prop)
         if isinstance(proposal, str):
             self.left_out.append((prop.name, proposal))
             return
-        self._warn(prop)
+        self._warn(prop, total=proposal.energy == "total")
         why = proposal.why
         optional = prop.present < len(self.structures) or bool(prop.missing)
         if optional:
@@ -412,17 +558,6 @@ class _Proposer:
             why = (*why, f"missing in {share:.3g} % of what was read")
         head = proposal.head and not prop.constant
         self.targets.append(replace(proposal, optional=optional, why=why, head=head))
-
-    def _find_copy(self, prop: Property) -> str | None:
-        """Return a reason to leave a property out if an earlier target has the same numbers."""
-        for target in self.targets:
-            other = self.table.numbers[target.key]
-            same_shape = other.level == prop.level and other.values.shape == prop.values.shape
-            if same_shape and np.allclose(
-                other.values, prop.values, rtol=1e-9, atol=1e-12, equal_nan=True
-            ):
-                return f"has the same numbers as {escape_line(target.key)}"
-        return None
 
     def _propose(self, prop: Property) -> TargetProposal | str:
         """Return a target, or a reason to leave the property out."""
@@ -440,6 +575,8 @@ class _Proposer:
             return self._propose_stress(replace(start, shape="tensor"))
         if prop.level == "graph":
             return self._propose_scalar(start, prop)
+        if prop.is_mark:
+            return replace(start, why=(MARK,), head=False)
         if prop.width == 1:
             return start
         why = ("a vector of its own: only convs that see directions can predict it",)
@@ -504,6 +641,8 @@ class _Proposer:
             why.append("grows with the structure")
         if len(np.unique(values)) == 2:
             why.append("has two values only: learned as a number, 'near which of the two'")
+        if prop.is_mark:
+            why.append(MARK)
         if without_head:
             why.append("not predicted at first: with forces there, a potential seems to be wanted")
         return replace(
@@ -511,7 +650,7 @@ class _Proposer:
             unit=unit,
             energy=energy,
             extensive=extensive,
-            head=not without_head,
+            head=not (without_head or prop.is_mark),
             why=tuple(why),
         )
 
@@ -566,8 +705,13 @@ class _Proposer:
             "an energy of structures that are alike in size: total or per atom is not known"
         ]
 
-    def _warn(self, prop: Property) -> None:
-        """Add warnings about infinite values, text, and values far from all others."""
+    def _warn(self, prop: Property, *, total: bool) -> None:
+        """Add warnings about infinite values, text, and values far from all others.
+
+        Args:
+            prop: the property.
+            total: whether it is a total energy, which is compared per atom.
+        """
         name = escape_line(prop.name)
         if prop.infinite:
             self.warnings.append(
@@ -582,16 +726,17 @@ class _Proposer:
             )
         if not prop.scalar:
             return
-        values = prop.values[prop.known, 0]
-        if is_energy(prop.name):
-            values = values / self.counts[prop.structure[prop.known]].sum(axis=1)
-        low, middle, high = np.quantile(values, [0.05, 0.5, 0.95])
-        far = np.abs(values - middle) > 20.0 * max(high - low, float(np.std(values)) / 2.0, 1e-12)
+        values = compared = prop.values[prop.known, 0]
+        if total:
+            compared = values / self.counts[prop.structure[prop.known]].sum(axis=1)
+        low, middle, high = np.quantile(compared, [0.05, 0.5, 0.95])
+        away = np.abs(compared - middle)
+        far = away > 20.0 * max(high - low, float(np.std(compared)) / 2.0, 1e-12)
         if far.any():
-            worst = float(values[np.abs(values - middle).argmax()])
             self.warnings.append(
-                f"{name} has {int(far.sum())} of {len(values)} values far from all others (as "
-                f"{worst:.4g}, the median is {middle:.4g}): a marker for missing values? 'dataset "
+                f"{name} has {int(far.sum())} of {len(values)} values far from all others"
+                f"{' per atom' if total else ''} (as {values[away.argmax()]:.4g}, the median is "
+                f"{np.median(values):.4g}): a marker for missing values? 'dataset "
                 "check' names them."
             )
 
@@ -607,6 +752,22 @@ def _derive(start: TargetProposal, energy: TargetProposal, *why: str) -> TargetP
     if energy.unit.name != "eV" and start.unit.sure == "guessed":
         return f"is in an unknown unit, beside an energy in {energy.unit.name}"
     return replace(start, derived_from=energy.name, why=why)
+
+
+def _explain_repeat(name: str, way: Relation, factor: float) -> str:
+    """Return the reason to leave out a property that follows from a target.
+
+    Args:
+        name: name of the target in the file.
+        way: how the property follows from it.
+        factor: factor of the relation.
+    """
+    name = escape_line(name)[:60]
+    times = "" if abs(factor - 1.0) < 1e-4 else f" times {factor:.6g}"
+    if way == "multiple" and factor == 1.0:
+        return f"has the same numbers as {name}"
+    atoms = {"multiple": "", "total": " times the number of atoms", "per atom": " per atom"}[way]
+    return f"is {name}{atoms}{times}: one quantity, and {name} is the target"
 
 
 def _describe_spread(prop: Property) -> str:

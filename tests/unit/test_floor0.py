@@ -184,7 +184,7 @@ def test_a_hint_for_an_unknown_name():
         ("Hartree/bohr", "eV/angstrom"), ("meV/nm", "eV/angstrom"), ("meV/atom", "eV/atom"),
         ("kcal/mol/angstrom", "eV/angstrom"), ("e", "e"), ("muB", "muB"), ("1", "1"),
         ("muB/atom", "muB/atom"), ("1/cm", "1/cm"), ("GPa", "GPa"), ("log10(GPa)", "log10(GPa)"),
-        ("kbar", "GPa"),
+        ("kbar", "GPa"), ("ppm", "ppm"),
     ],
 )  # fmt: skip
 def test_factors_against_ase(unit, ours):

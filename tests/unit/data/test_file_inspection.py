@@ -8,7 +8,7 @@ from ase.build import bulk, molecule
 from ase.io import write
 from structure_files import FIXTURES
 
-from hydragnn_hpo.cli.init_templates import path_from, render_card
+from hydragnn_hpo.cli.init_templates import count_structures, path_from, render_card
 from hydragnn_hpo.config.data_config import CardConfig
 from hydragnn_hpo.config.schema import parse_config
 from hydragnn_hpo.data.build_plan import make_plan
@@ -232,7 +232,44 @@ def test_a_bad_structure_is_counted_with_its_reason(tmp_path):
     (tmp_path / "a.extxyz").write_text(text)
     seen = inspect_files([tmp_path / "a.extxyz"])
     assert seen.sample.bad == 1
-    assert any("1 of 20 structures cannot be read" in said for said in seen.warnings)
+    assert any("1 of 20 structures are set aside: 1 cannot be read" in w for w in seen.warnings)
+
+
+def test_what_the_store_will_hold_is_counted_with_reasons(tmp_path):
+    structures = frames(400)
+    structures[7].positions[1] = structures[7].positions[0]
+    structures[390].positions[3] = structures[390].positions[2]
+    structures[8].info["gap"] = float("inf")
+    structures[150].info["gap"] = "n/a"
+    write(tmp_path / "a.extxyz", structures)
+    seen = inspect_files([tmp_path / "a.extxyz"])
+    assert count_structures(seen) == "400 structures (all read, 396 usable, 4 set aside)"
+    (said,) = (w for w in seen.warnings if "4 of 400 structures are set aside" in w)
+    assert "2 as:" in said
+    assert "1 as:" in said
+    assert "at one place" in said
+    assert "'gap' = inf" in said
+    assert "The store leaves them out" in said
+    path = tmp_path / "made.toml"
+    path.write_text(render_card(seen, tmp_path))
+    plan = make_plan(path, None, 500)
+    built = [graph for piece in plan.pieces for _, graph in read_piece(plan.card, piece)]
+    assert sum(isinstance(graph, Graph) for graph in built) == 396
+    assert count_structures(inspect_structures(tmp_path, frames(8))) == (
+        "8 structures (all read, all usable)"
+    )
+
+
+def test_too_many_bad_structures_are_said_to_end_the_build(tmp_path):
+    structures = frames(20)
+    for atoms in structures[:2]:
+        atoms.positions[1] = atoms.positions[0]
+    warnings = inspect_structures(tmp_path, structures).warnings
+    assert any("A build refuses more than 1 %" in said for said in warnings), warnings
+    for atoms in structures[:16]:
+        atoms.positions[1] = atoms.positions[0]
+    with pytest.raises(DataError, match="holds 4 usable .* at one place"):
+        inspect_structures(tmp_path, structures)
 
 
 def test_a_large_file_is_read_at_its_beginning_and_in_runs(tmp_path):
@@ -274,8 +311,18 @@ def test_a_published_split_is_kept(tmp_path):
     for number, atoms in enumerate(structures):
         atoms.info["split"] = "test" if number % 5 == 0 else "train"
         atoms.info["material_id"] = f"m-{number}"
-    card = card_of(inspect_structures(tmp_path, structures), tmp_path)
+    seen = inspect_structures(tmp_path, structures)
+    card = card_of(seen, tmp_path)
     assert (card.split.published, card.id_key) == ("split", "material_id")
+    for number, atoms in enumerate(structures):
+        atoms.info["split"] = ("Test", "train", "train", "val")[number % 4]
+    seen = inspect_structures(tmp_path, structures)
+    split = card_of(seen, tmp_path).split
+    assert (split.published, split.published_test) == ("split", "Test")
+    assert seen.split.published_why == (
+        "from split: Test (10 of 40 that were read) stays test; train (20), val (10) are joined "
+        "and dealt out to train, val, sel and cal"
+    )
 
 
 def test_files_are_named_from_where_the_card_lies(tmp_path):

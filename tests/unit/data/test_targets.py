@@ -39,9 +39,9 @@ def metals(count=30):
     return found
 
 
-def look_at(structures, reader="extxyz", units=None, forced=()):
+def look_at(structures, reader="extxyz", units=None, **more):
     found = collect_properties(structures)
-    made = propose_targets(structures, found, reader=reader, units=units or {}, forced=forced)
+    made = propose_targets(structures, found, reader=reader, units=units or {}, **more)
     return {target.key: target for target in made.targets}, made
 
 
@@ -255,6 +255,7 @@ UNITS = {
         "last phdos peak cm-1": "1/cm",
         "moment muB": "muB",
         "F_eV/Ang": "eV/angstrom",
+        "shift [ppm]": "ppm",
     },
     "guessed": {
         "HOMO": "eV",
@@ -265,8 +266,14 @@ UNITS = {
         "log_gvrh": "log10(GPa)",
         "shear_modulus": "GPa",
         "energy": "eV",
+        "nmr_shielding": "ppm",
+        "isotropic chemical shift": "ppm",
+        "magnetic_shielding": "ppm",
+        "cs_iso": "ppm",
     },
-    "unknown": dict.fromkeys(["logS", "y", "toxicity", "yield", "dihedral", "hev"], "1"),
+    "unknown": dict.fromkeys(
+        ["logS", "y", "toxicity", "yield", "dihedral", "hev", "nmr_coupling", "redshift"], "1"
+    ),
 }
 
 
@@ -346,3 +353,106 @@ def test_energies_without_core_electrons_are_not_recognised():
     assert recognise_total_energy(tight_binding, counts, kinds) is None
     heavy, elements = count_elements([np.array([29, 29])] * 20)
     assert recognise_total_energy(np.full(20, -3280.0), heavy, elements) is None
+
+
+def with_atoms(values, name):
+    """Metals whose atoms have numbers; ``values`` makes them of the number of atoms."""
+    structures = [atoms.copy() for atoms in metals()]
+    random = np.random.default_rng(11)
+    for atoms in structures:
+        atoms.arrays[name] = values(random, len(atoms))
+    return structures
+
+
+ZERO_ONE = [0, 1, 1, 0, 1] * 6
+
+
+def mask(random, count):
+    return random.integers(0, 2, count)
+
+
+@pytest.mark.parametrize(
+    "structures",
+    [
+        with_atoms(mask, "fixed"),
+        with_atoms(lambda random, count: mask(random, count) > 0, "train_mask"),
+        with_atoms(lambda random, count: random.integers(0, 2, (count, 3)), "free_axes"),
+        with_atoms(lambda random, count: random.integers(0, 3, count), "atom tags"),
+        with_atoms(mask, "is_surface"),
+        with_info(ZERO_ONE, "mask"),
+        with_info([bool(n) for n in ZERO_ONE], "converged"),
+        with_info(ZERO_ONE, "is_train"),
+        with_info([0, 1, 2] * 10, "tag"),
+    ],
+)
+def test_what_selects_atoms_or_structures_is_no_target_unless_wanted(structures):
+    targets, made = look_at(structures)
+    ((name, why),) = made.left_out
+    assert targets == {}
+    assert "seems to select" in why
+    wanted, _ = look_at(structures, wanted=[make_identifier(name, "target")])
+    assert list(wanted) == [name]
+
+
+def test_what_may_mark_something_waits_and_a_class_is_predicted():
+    assert not look_at(with_info(ZERO_ONE, "is_metal"))[0]["is_metal"].head
+    assert not look_at(with_atoms(mask, "reactive"))[0]["reactive"].head
+    assert look_at(with_info(ZERO_ONE, "toxic"))[0]["toxic"].head
+    # Numbers that a mask's name does not explain stay.
+    assert "mask" in look_at(with_info(NOISE[:30], "mask"))[0]
+
+
+SIZES = np.array([len(atoms) for atoms in metals()])
+NUMBERS = np.round(np.random.default_rng(8).normal(-3.0, 0.4, 30), 4)
+
+
+@pytest.mark.parametrize(
+    ("columns", "stays", "why"),
+    [
+        ({"energy_per_atom": NUMBERS, "energy": SIZES * NUMBERS}, "energy", "is energy per atom:"),
+        ({"e_mean": np.round(NUMBERS, 3), "e": SIZES * NUMBERS}, "e", "is e per atom:"),
+        ({"x": NUMBERS, "x_sum": SIZES * NUMBERS}, "x", "is x times the number of atoms:"),
+        ({"gap": NUMBERS, "gap_mev": 1000 * NUMBERS}, "gap_mev", "is gap_mev times 0.001:"),
+        ({"a": NUMBERS, "b": np.round(-0.25 * NUMBERS, 4)}, "a", "is a times -0.25"),
+        ({"a": NUMBERS, "b": NUMBERS}, "a", "has the same numbers as a"),
+        (
+            {"energy": SIZES * NUMBERS, "energy_hartree_per_atom": NUMBERS / 27.2114},
+            "energy",
+            "is energy per atom times 0.0367493:",
+        ),
+    ],
+)
+def test_one_quantity_in_two_columns_is_one_target(columns, stays, why):
+    structures = metals()
+    for atoms in structures:
+        atoms.calc = None
+    for name, values in columns.items():
+        with_info([float(value) for value in values], name, structures)
+    targets, made = look_at(structures)
+    assert list(targets) == [stays]
+    ((name, said),) = made.left_out
+    assert said.startswith(why), said
+    assert name in look_at(structures, wanted=[name])[0]
+
+
+def test_quantities_that_differ_by_more_than_their_last_digits_stay_apart():
+    structures = metals()
+    with_info([float(n) for n in np.round(1000 * NUMBERS, 3)], "enthalpy", structures)
+    heat = np.round(1000 * NUMBERS + 0.05 * NOISE[:30], 3)
+    with_info([float(n) for n in heat], "enthalpy_298", structures)
+    with_info(ZERO_ONE, "toxic", structures)
+    with_info([0, 1, 0, 0, 1] * 6, "active", structures)
+    targets, _ = look_at(structures)
+    assert {"enthalpy", "enthalpy_298", "toxic", "active"} <= set(targets)
+
+
+def test_a_warning_quotes_the_values_of_the_file():
+    """The energies are compared per atom; -777 is in the file, -777 / 4 is not."""
+    structures = metals(150)
+    energies = [atoms.calc.results["energy"] for atoms in structures]
+    structures[5].calc.results["energy"] = -777.0
+    middle = np.median([*energies[:5], -777.0, *energies[6:]])
+    _, made = look_at(structures)
+    (said,) = made.warnings
+    assert "1 of 150 values far from all others per atom (as -777" in said
+    assert f"the median is {middle:.4g})" in said
