@@ -35,7 +35,7 @@ from hydragnn_hpo.data.readers.database import holds_lmdb
 from hydragnn_hpo.data.readers.extxyz import read_stream
 from hydragnn_hpo.data.readers.folder import TABLE
 from hydragnn_hpo.data.readers.hydragnn_bp import is_hydragnn_bp
-from hydragnn_hpo.data.readers.source import Item, Reader, Source
+from hydragnn_hpo.data.readers.source import ENCODING, Item, Reader, Source
 from hydragnn_hpo.ensemble.engine import EDGES_PER_BATCH, pieces
 from hydragnn_hpo.errors import ConfigError, DataError
 from hydragnn_hpo.sanitize import escape_controls
@@ -265,7 +265,7 @@ class StructureFiles:
             source = self._source(path)
             return reader_of(source, None).read(source, 0, None)
         if self._format in ("extxyz", "xyz"):
-            text = io.TextIOWrapper(sys.stdin.buffer, encoding="utf-8")
+            text = io.TextIOWrapper(sys.stdin.buffer, encoding=ENCODING)
             return read_stream(text, shown_path(path))
         folder = Path(self._cleanup.enter_context(tempfile.TemporaryDirectory()))
         copy = folder / f"stdin.{self._format}"
