@@ -6,6 +6,7 @@ line letter by letter, which takes most of the time of a small frame. A line tha
 expression, six times faster. ASE parses every other line, so results always equal those of ASE.
 """
 
+import contextlib
 import functools
 import io
 import itertools
@@ -19,7 +20,7 @@ import numpy as np
 from ase.io.extxyz import SPECIAL_3_3_KEYS, UNPROCESSED_KEYS, key_val_str_to_dict, read_xyz
 
 from hydragnn_hpo.data.readers.ase_file import unreadable
-from hydragnn_hpo.data.readers.source import Item, Source, open_text, text_errors
+from hydragnn_hpo.data.readers.source import OPENERS, Item, Source, open_text, text_errors
 from hydragnn_hpo.errors import ConfigError, DataError
 
 _PAIR = re.compile(r'([A-Za-z_][\w.\-]*)=(?:"([^"\\,]+)"|([^\s"\'{}\[\]\\=,]+))(?:\s+|$)', re.ASCII)
@@ -127,6 +128,27 @@ def read_extxyz(source: Source, start: int, stop: int | None) -> Iterator[Item]:
     """
     for number, text in _frames(source, start, stop):
         yield _item(source.path, number, text)
+
+
+def estimate_unread(path: Path, number: int) -> int | None:
+    """Estimate by its size how many frames a file has after those that could be read.
+
+    Args:
+        path: the file.
+        number: number of frames that could be read.
+
+    Returns:
+        The estimate; None where there is none: the file is compressed, or nothing could be read, or
+        less than a frame is left, so that the file itself was cut off.
+    """
+    if not number or path.suffix.lower() in OPENERS:
+        return None
+    with contextlib.suppress(DataError, OSError):
+        frames = _frames(Source(path), 0, number)
+        read = sum(len(text) for _, text in frames if isinstance(text, str))
+        left = round(number * (path.stat().st_size - read) / max(read, 1))
+        return left if left >= 1 else None
+    return None
 
 
 def read_stream(file: IO[str], path: Path) -> Iterator[Item]:
