@@ -105,9 +105,7 @@ def main() -> None:
         _drop_output()
         sys.exit(1)
     except MemoryError:
-        typer.echo(
-            "error: there is too little memory; take less at a time, or free some.", err=True
-        )
+        typer.echo("error: memory ran out; take less at a time, or free some.", err=True)
         sys.exit(1)
     except OSError as error:
         if error.errno == errno.ENOENT and not _has_working_folder():
