@@ -581,8 +581,8 @@ class _Batch:
         """Return the structures that were added."""
         stats = {"cutoff": rules.cutoff}
         columns = columns_of(self.graphs, rules.targets, stats, attributes=rules.attributes)
-        ids, kept, incomplete = map(tuple, (self.ids, self.kept, self.incomplete))
-        return Structures(columns, ids, self.errors, kept, incomplete)
+        incomplete = tuple(self.incomplete)
+        return Structures(columns, tuple(self.ids), self.errors, tuple(self.kept), incomplete)
 
 
 class _StoreReader:

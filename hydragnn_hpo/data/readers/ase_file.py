@@ -115,7 +115,8 @@ def _read_cif(content: Path | IO[str]) -> Iterator[Atoms | str]:
     stream: Any = content
     if isinstance(content, Path):
         stream = io.BytesIO(content.read_bytes().removeprefix(codecs.BOM_UTF8))
-    for block in parse_cif(stream):  # type: ignore[no-untyped-call]
+    block: Any
+    for block in parse_cif(stream):
         if block.has_structure():
             yield _check_cell(block) or _check_occupancies(block) or _structure_of_block(block)
 
@@ -138,7 +139,7 @@ def _check_occupancies(block: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _structure_of_block(block: CIFBlock) -> Atoms | str:
+def _structure_of_block(block: Any) -> Atoms | str:
     """Return the structure of a CIF, or the problem if two elements share a site.
 
     Of symmetry-equivalent sites ASE keeps the first; it warns unless there are occupancies.
@@ -155,8 +156,10 @@ def _structure_of_block(block: CIFBlock) -> Atoms | str:
         return atoms  # refused with its shares when it becomes a graph
     kinds = atoms.arrays.get("spacegroup_kinds", np.arange(len(symbols)))
     dropped = sorted(set(range(len(symbols))) - set(kinds.tolist()))
-    places = atoms.get_scaled_positions() if dropped else None
-    basis = block.get_unsymmetrized_structure().get_scaled_positions() if dropped else None
+    if not dropped:
+        return atoms
+    places = atoms.cell.scaled_positions(atoms.positions)
+    basis = block.get_unsymmetrized_structure().get_scaled_positions()
     for site in dropped:
         apart = places - basis[site]
         nearest = np.linalg.norm(apart - np.rint(apart), axis=1).argmin()
