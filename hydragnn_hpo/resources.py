@@ -29,6 +29,8 @@ def find_resource(argument: str, folder: str) -> Path:
         folder: the shipped folder to look in, e.g. ``graph_datasets``.
     """
     path = Path(argument)
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise ConfigError(f"{argument}: is a device or a pipe; give a file.")
     if path.is_file() or (path.exists() and path.suffix):
         return path
     if path.parts and path.parts[0] in _FOLDERS:

@@ -93,6 +93,7 @@ def _options(
 
 def main() -> None:
     """Run the command line; errors for a user are one sentence on stderr."""
+    _open_closed_streams()
     if isinstance(sys.stdout, io.TextIOWrapper):  # names in any letters, on any terminal
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
@@ -103,7 +104,13 @@ def main() -> None:
     except BrokenPipeError:
         _drop_output()
         sys.exit(1)
+    except MemoryError:
+        typer.echo("error: memory ran out; take less at a time, or free some.", err=True)
+        sys.exit(1)
     except OSError as error:
+        if error.errno == errno.ENOENT and not _has_working_folder():
+            typer.echo("error: the working folder was removed; change to another one.", err=True)
+            sys.exit(2)
         if error.errno not in ADVICE:
             raise
         many_files = error.errno in (errno.EMFILE, errno.ENFILE)
@@ -112,6 +119,27 @@ def main() -> None:
         typer.echo(f"error: {escape_controls(message)}", err=True)
         _drop_output()
         sys.exit(2)
+
+
+def _open_closed_streams() -> None:
+    """Open the null device in place of each standard stream that is closed, as under ``>&-``.
+
+    Otherwise the next file that is opened would take the number of the stream, and what libraries
+    print would be written into it.
+    """
+    names = ("stdin", "stdout", "stderr")
+    for number, name in enumerate(names):
+        if getattr(sys, name) is None:
+            descriptor = os.open(os.devnull, os.O_RDWR)  # takes the lowest free number
+            setattr(sys, name, os.fdopen(descriptor, "w" if number else "r"))
+
+
+def _has_working_folder() -> bool:
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def _drop_output() -> None:

@@ -81,6 +81,8 @@ def _choose_paths(
             f"{card}: is not a card (TOML): name the card of this data with --card; "
             f"'hydragnn-hpo init {card}' writes one."
         )
+    if out is not None and out.name in ("", ".."):
+        raise ConfigError(f"--out {out}: names no store; end it in NAME.bp.")
     path = card_option or find_resource(card, "graph_datasets")
     config = load_config(path, CardConfig)
     files = [card] if card_option else [file.path for file in config.files]

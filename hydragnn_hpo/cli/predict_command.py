@@ -190,7 +190,7 @@ def _run(
     else:
         outcome = _to_screen(request, where.device, streamed=streamed, as_json=as_json)
     print_outcome(outcome, quiet=as_json)
-    raise typer.Exit(int(outcome.failed == outcome.structures))
+    raise typer.Exit(int(outcome.failed == outcome.structures or bool(outcome.incomplete)))
 
 
 def find_own_rank() -> "LauncherInfo | None":
@@ -224,6 +224,8 @@ def _check_ranks(
     """
     from hydragnn_hpo.ensemble import AUTO
 
+    if where.starts_ranks:
+        where.resolve_machine()  # a name that is not known comes first
     if where.device != AUTO and (where.starts_ranks or own_rank):
         raise ConfigError("--device is for one process: each rank has the device of its slot.")
     who = "--ranks" if where.starts_ranks else "several ranks"
@@ -259,6 +261,7 @@ def _start_ranks(
     from hydragnn_hpo.ensemble import predict_on_ranks
 
     machine = where.resolve_machine()
+    request.parts.refuse_second_writer()
     with (
         request.open_output() as pipeline,
         PredictProgress(pipeline.reader.count(), quiet=quiet) as progress,
@@ -289,10 +292,16 @@ def _to_file(request: "PredictRequest", device: str, *, quiet: bool) -> "Predict
     """Predict into a file, one chunk at a time."""
     from hydragnn_hpo.ensemble import predict_chunks
 
-    with request.open_output(device) as pipeline:
+    request.parts.refuse_second_writer()
+    with request.open_output(device) as pipeline, request.parts.hold() as lease:
         try:
             with PredictProgress(pipeline.reader.count(), quiet=quiet) as progress:
-                predict_chunks(pipeline, report=progress.on_chunk)
+
+                def report(header: "PartHeader", before: bool) -> None:
+                    lease.renew()
+                    progress.on_chunk(header, before)
+
+                predict_chunks(pipeline, report=report)
         except BaseException:
             request.parts.leave()
             raise
@@ -412,6 +421,7 @@ def print_outcome(outcome: "PredictOutcome", *, quiet: bool) -> None:
     if outcome.failed:
         structures = count(outcome.structures, "structure")
         lines.append(f"{outcome.failed} of {structures} could not be predicted")
+    lines += [f"error: {sentence}" for sentence in outcome.incomplete]
     lines += [f"warning: --keep {key}: no structure has such a key" for key in outcome.lacking]
     for line in lines:
         typer.echo(line, err=True)

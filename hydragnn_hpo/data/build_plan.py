@@ -290,6 +290,7 @@ def make_plan(card_path: Path, files: Sequence[Path] | None, window: int) -> Bui
         entries = [options.model_copy(update={"path": str(file.absolute())}) for file in files]
         card = card.model_copy(update={"files": tuple(entries)})
     paths = [find_file(entry.path, card_path) for entry in card.files]
+    _refuse_repeated(paths)
     for entry, path in zip(card.files, paths, strict=True):
         _verify_checksum(entry, path)
     pieces: list[Piece] = []
@@ -306,6 +307,14 @@ def make_plan(card_path: Path, files: Sequence[Path] | None, window: int) -> Bui
             stamp = _digest([digest, start, stop])
             pieces.append(Piece(len(pieces), number, path, start, stop, prefix, stamp))
     return BuildPlan(card, tuple(pieces), window, total)
+
+
+def _refuse_repeated(paths: Sequence[Path]) -> None:
+    """Refuse a file that is given twice, by names that may differ."""
+    known: dict[Path, Path] = {}
+    for path in paths:
+        if (first := known.setdefault(path.resolve(), path)) is not path:
+            raise ConfigError(f"{path}: is the same file as {first}; give it once.")
 
 
 def make_source(card: CardConfig, entry: int, path: Path) -> Source:
@@ -349,13 +358,15 @@ def find_file(name: str, card_path: Path, environ: Mapping[str, str] | None = No
         environ: variables with the data root, ``HYDRAGNN_HPO_DATA``; None means ``os.environ``.
 
     Raises:
-        DataError: the file is in none of these places.
+        DataError: the file is in none of these places, or is a device or a pipe.
     """
     root = (os.environ if environ is None else environ).get(DATA_ROOT)
     candidates = [card_path.parent / name, *([Path(root) / name] if root else [])]
     for candidate in candidates:
-        if candidate.exists():
+        if candidate.is_file() or candidate.is_dir():
             return candidate
+        if candidate.exists():
+            raise DataError(f"{candidate}: is a device or a pipe; give a file or a folder.")
     places = " or ".join(str(candidate.parent) for candidate in candidates)
     raise DataError(
         f"{card_path}: the file '{name}' is not in {places}; "

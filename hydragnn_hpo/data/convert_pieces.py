@@ -7,6 +7,7 @@ import os
 import queue
 import sys
 import threading
+import time
 import traceback
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -307,6 +308,9 @@ def _sum_file(content: Any) -> str:
 _PROGRESS_EVERY = 32
 """Structures between two messages of progress from a worker."""
 
+_PROGRESS_SECONDS = 1.0
+"""Seconds after which a worker sends its progress, however few structures it has read."""
+
 
 class PieceProgress(msgspec.Struct, frozen=True, tag="progress"):
     """Message of a worker: it has read structures."""
@@ -369,14 +373,14 @@ def _finish_and_report(
     plan: BuildPlan, number: int, work: Path, messages: TextIO
 ) -> PieceDone | PieceFailed | WorkerBug:
     """Finish a piece, send its progress, and return the message of how it ended."""
-    unsent = 0
+    unsent, sent_at = 0, time.monotonic()
 
     def progress(more: int) -> None:
-        nonlocal unsent
+        nonlocal unsent, sent_at
         unsent += more
-        if unsent >= _PROGRESS_EVERY:
+        if unsent >= _PROGRESS_EVERY or time.monotonic() - sent_at > _PROGRESS_SECONDS:
             _send(messages, PieceProgress(unsent))
-            unsent = 0
+            unsent, sent_at = 0, time.monotonic()
 
     try:
         finish_piece(plan, number, work, progress)

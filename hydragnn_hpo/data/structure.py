@@ -3,6 +3,7 @@
 Shapes: N nodes, E edges, k encodings.
 """
 
+import difflib
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -302,8 +303,9 @@ def _check_extent(
 def _check_occupancy(atoms: Atoms, place: Place) -> None:
     """Refuse crystals with a site that several elements share, or that is partly empty."""
     for site, shares in dict(atoms.info.get("occupancy") or {}).items():
-        if len(shares) != 1 or abs(sum(shares.values()) - 1.0) > 1e-3:
-            listing = ", ".join(f"{symbol} {share:g}" for symbol, share in shares.items())
+        known = all(isinstance(share, int | float) for share in shares.values())
+        if len(shares) != 1 or not known or abs(sum(shares.values()) - 1.0) > 1e-3:
+            listing = ", ".join(f"{symbol} {share}" for symbol, share in shares.items())
             raise place.error(
                 f"has a site with partial occupancy (site {site}: {listing})",
                 "give an ordered structure",
@@ -358,12 +360,14 @@ def target_of(
     if raw is None:
         if target.optional:
             return None
+        close = difflib.get_close_matches(key, _list_keys(atoms, target.level), n=1)
+        hint = f" (did you mean '{close[0][:60]}'?)" if close else ""
         raise place.error(
-            f"has no {target.level} property '{key}' for target '{name}'",
+            f"has no {target.level} property '{key}' for target '{name}'{hint}",
             "add it, correct the target's key, or set optional = true in the card",
         )
     try:
-        value = np.asarray(raw, dtype=np.float64)
+        value = np.asarray(_refuse_underscores(raw), dtype=np.float64)
     except (TypeError, ValueError):
         raise place.error(f"has '{key}' = {_shorten(raw)}, which is no number", "mend it") from None
     value = _to_shape(value, len(atoms), key, target, place)
@@ -417,7 +421,7 @@ def _read_attribute(atoms: Atoms, name: str, attribute: AttributeConfig, place: 
             "add it, correct the attribute's key, or give it a default in the card",
         )
     try:
-        value = float(raw)
+        value = float(_refuse_underscores(raw))
     except (TypeError, ValueError):
         raise place.error(f"has '{key}' = {_shorten(raw)}, which is no number", "mend it") from None
     if not abs(value) <= LARGEST:
@@ -436,6 +440,19 @@ def _lookup(atoms: Atoms, key: str, level: str) -> Any:
         return home[key]
     results = atoms.calc.results if atoms.calc is not None else {}
     return results.get(_RENAMED.get(key, key), results.get(key))
+
+
+def _list_keys(atoms: Atoms, level: str) -> list[str]:
+    """Return the names of the properties of a level that a structure has."""
+    home = atoms.info if level == "graph" else atoms.arrays
+    return [*map(str, home), *(atoms.calc.results if atoms.calc is not None else ())]
+
+
+def _refuse_underscores(raw: Any) -> Any:
+    """Return a value; raise ValueError for text as ``1_000``, a number for Python alone."""
+    if isinstance(raw, str) and "_" in raw:
+        raise ValueError
+    return raw
 
 
 def _to_shape(

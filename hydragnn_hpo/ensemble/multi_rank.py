@@ -37,7 +37,7 @@ from hydragnn_hpo.errors import HydraError, JobError, StorageError
 from hydragnn_hpo.files import is_transient, read_json, storage, write_json
 from hydragnn_hpo.host_info import start_ticks
 from hydragnn_hpo.launching import DEVICE, THREADS, Backend, Event, Job, Slot
-from hydragnn_hpo.leases import FAILED, FINISHED, ControllerLease, StampWatch
+from hydragnn_hpo.leases import ControllerLease, StampWatch
 
 if TYPE_CHECKING:
     from hydragnn_hpo.config import MachineConfig
@@ -381,18 +381,15 @@ def predict_on_ranks(
     Raises:
         HydraError: the prediction failed, or ranks ended before all chunks were predicted.
     """
-    parts, folder = request.parts, request.parts.folder / "launch"
-    with storage(folder):
-        folder.mkdir(mode=0o700, exist_ok=True)
-    lease, reason = ControllerLease(folder), FAILED
-    try:
-        _run_ranks(request, pipeline.num_sources, machine, _Progress(request, report, lease))
-        reason = FINISHED
-    finally:
-        lease.release(reason)
-        if not (folder / RANKS_LOG).exists():  # no rank was started
-            parts.leave()
-    outcome = pipeline.join()
+    parts = request.parts
+    with parts.hold() as lease:
+        try:
+            _run_ranks(request, pipeline.num_sources, machine, _Progress(request, report, lease))
+        except BaseException:
+            if not (parts.launch / RANKS_LOG).exists():  # no rank was started
+                parts.leave()
+            raise
+        outcome = pipeline.join()
     if outcome is None:
         raise JobError(f"{request.out}: pieces are missing; repeat the command to go on.")
     return outcome
@@ -414,7 +411,7 @@ def _run_ranks(
     """
     from hydragnn_hpo.campaign import backend_on
 
-    parts, claims, folder = request.parts, claims_of(request), request.parts.folder / "launch"
+    parts, claims, folder = request.parts, claims_of(request), request.parts.launch
     (parts.folder / _FAILED).unlink(missing_ok=True)  # left by an earlier start
     claims.clear()
     progress.update(before=True)

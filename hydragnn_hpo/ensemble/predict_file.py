@@ -218,6 +218,7 @@ class PredictPipeline:
         outcome = PredictOutcome()
         for header in headers.values():
             outcome.add(header.structures, header.failed, header.errors, header.kept)
+            outcome.incomplete += header.incomplete
         if not outcome.structures:
             self.parts.remove()
             raise _nothing_to_predict()

@@ -28,8 +28,9 @@ from hydragnn_hpo.data import Columns
 from hydragnn_hpo.ensemble.artefact import Manifest
 from hydragnn_hpo.ensemble.inference import HeadPrediction, Prediction
 from hydragnn_hpo.ensemble.structure_batches import ChunkId, Structures
-from hydragnn_hpo.errors import ConfigError, DataError
+from hydragnn_hpo.errors import ConfigError, DataError, RunError, StorageError
 from hydragnn_hpo.files import read_json, storage, write_json, write_pieces
+from hydragnn_hpo.leases import FAILED, FINISHED, ControllerLease, find_controller
 
 
 class OutputFormat(StrEnum):
@@ -234,6 +235,8 @@ class PredictOutcome:
     """The files of the output, the main one first."""
     lacking: tuple[str, ...] = ()
     """Keys to copy that no structure had."""
+    incomplete: list[str] = field(default_factory=list)
+    """A sentence for each file that could be read only in part."""
 
     def add(self, structures: int, failed: int, errors: Iterable[str], kept: Iterable[str]) -> None:
         """Count more structures.
@@ -252,6 +255,7 @@ class PredictOutcome:
     def add_batch(self, batch: Structures) -> None:
         """Count a batch of structures."""
         self.add(len(batch.ids), len(batch.errors), batch.errors.values(), set().union(*batch.kept))
+        self.incomplete += batch.incomplete
 
 
 @dataclass(frozen=True)
@@ -272,6 +276,8 @@ class PartHeader:
     """The first reasons why structures could not be predicted."""
     kept: Sequence[str] = ()
     """Keys to copy that some structure had."""
+    incomplete: Sequence[str] = ()
+    """A sentence for each file that could be read only in part."""
 
 
 class PartFolder:
@@ -282,6 +288,7 @@ class PartFolder:
         self.out = out
         self.folder = out.with_name(out.name + ".parts")
         self.plan = self.folder / "plan.json"
+        self.launch = self.folder / "launch"
 
     def begin(self, plan: Mapping[str, str]) -> None:
         """Make the folder, or go on with it if it was made for the same plan.
@@ -299,7 +306,11 @@ class PartFolder:
                 raise self._unknown_plan()
             with storage(self.folder):
                 self.folder.mkdir(exist_ok=True)
-            write_json(self.plan, dict(plan))  # ranks that come together write the same
+            try:
+                write_json(self.plan, dict(plan))  # ranks that come together write the same
+            except StorageError:  # a full disk leaves no empty folder
+                self.leave()
+                raise
         self.check_plan(plan)
 
     def check_plan(self, plan: Mapping[str, str]) -> None:
@@ -324,6 +335,38 @@ class PartFolder:
             f"{self.folder}: does not say what its pieces are of; remove it to start over."
         )
 
+    @contextlib.contextmanager
+    def hold(self) -> Iterator[ControllerLease]:
+        """Hold the folder, which exists, as the process that joins its parts.
+
+        Yields:
+            The lease, which the process renews.
+
+        Raises:
+            RunError: another process writes this output.
+        """
+        self.refuse_second_writer()
+        with storage(self.launch):
+            self.launch.mkdir(mode=0o700, exist_ok=True)
+        lease, reason = ControllerLease(self.launch), FAILED
+        try:
+            yield lease
+            reason = FINISHED
+        finally:
+            if self.launch.exists():  # gone once the parts are joined
+                lease.release(reason)
+
+    def refuse_second_writer(self) -> None:
+        """Refuse an output that another process writes.
+
+        Raises:
+            RunError: another process holds the folder.
+        """
+        if holder := find_controller(self.launch):
+            raise RunError(
+                f"{self.out}: is being written by {holder}; wait for it, or choose another name."
+            )
+
     def write(
         self, chunk: ChunkId, share: Share, outcome: PredictOutcome, *, last: bool
     ) -> PartHeader:
@@ -346,6 +389,7 @@ class PartFolder:
             crc32=checksum,
             errors=outcome.errors,
             kept=sorted(outcome.kept),
+            incomplete=outcome.incomplete,
         )
         line = json.dumps(asdict(header)).encode() + b"\n"
         write_pieces(self._path(chunk), (line, *share.values()))

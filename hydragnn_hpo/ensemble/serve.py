@@ -33,7 +33,7 @@ from starlette.routing import Route
 
 from hydragnn_hpo.config import AttributeConfig, Config, parse_config
 from hydragnn_hpo.data import Columns, Graph, Place, columns_of, graph_of
-from hydragnn_hpo.data.readers.ase_file import single, structures_in
+from hydragnn_hpo.data.readers.extxyz import read_stream
 from hydragnn_hpo.ensemble.artefact import Manifest
 from hydragnn_hpo.ensemble.engine import EDGES_PER_BATCH, pieces
 from hydragnn_hpo.ensemble.inference import Ensemble
@@ -283,9 +283,11 @@ def _parse_extxyz(body: bytes, limits: Limits) -> NamedStructures:
             continue
         content = io.StringIO("\n".join(lines[first:last]) + "\n")
         try:
-            structure = single(structures_in(content, "extxyz", "body"), "body")
+            _, structure = next(read_stream(content, Path("body")))
         except DataError as error:
-            reason = str(error).removeprefix("body: structure 1 ")[:300].rstrip(".")
+            structure = error
+        if isinstance(structure, DataError):
+            reason = str(structure).removeprefix("body: structure 1 ")[:300].rstrip(".")
             yield "", _bad(number, reason)
             continue
         own = structure.info.get("id", structure.info.get("name"))

@@ -32,10 +32,10 @@ from hydragnn_hpo.config import AttributeConfig, GraphConfig
 from hydragnn_hpo.data import Columns, Graph, Place, Rules, columns_of, graph_of, open_store
 from hydragnn_hpo.data.readers import READERS, reader_of
 from hydragnn_hpo.data.readers.database import holds_lmdb
-from hydragnn_hpo.data.readers.extxyz import read_stream
+from hydragnn_hpo.data.readers.extxyz import estimate_unread, read_stream
 from hydragnn_hpo.data.readers.folder import TABLE
 from hydragnn_hpo.data.readers.hydragnn_bp import is_hydragnn_bp
-from hydragnn_hpo.data.readers.source import Item, Reader, Source
+from hydragnn_hpo.data.readers.source import ENCODING, Item, Reader, Source
 from hydragnn_hpo.ensemble.engine import EDGES_PER_BATCH, pieces
 from hydragnn_hpo.errors import ConfigError, DataError
 from hydragnn_hpo.sanitize import escape_controls
@@ -250,6 +250,21 @@ class StructureFiles:
         counts = path.suffix in (".xyz", ".extxyz")
         return (self.count(path) or 1) if counts else 1
 
+    def holds_one(self, path: Path) -> bool:
+        """Check whether a file is of a format that usually holds one structure, as CIF."""
+        return path != STDIN and reader_of(self._source(path), None) is READERS["ase_file"]
+
+    def estimate_unread(self, path: Path, number: int) -> int | None:
+        """Estimate the number of structures after those that could be read; None if unknown.
+
+        Args:
+            path: the file.
+            number: number of structures that were read.
+        """
+        if path == STDIN or reader_of(self._source(path), None) is not READERS["extxyz"]:
+            return None
+        return estimate_unread(path, number)
+
     def _source(self, path: Path) -> Source:
         return Source(path, structure_column=self._column)
 
@@ -265,7 +280,7 @@ class StructureFiles:
             source = self._source(path)
             return reader_of(source, None).read(source, 0, None)
         if self._format in ("extxyz", "xyz"):
-            text = io.TextIOWrapper(sys.stdin.buffer, encoding="utf-8")
+            text = io.TextIOWrapper(sys.stdin.buffer, encoding=ENCODING)
             return read_stream(text, shown_path(path))
         folder = Path(self._cleanup.enter_context(tempfile.TemporaryDirectory()))
         copy = folder / f"stdin.{self._format}"
@@ -309,6 +324,8 @@ class Structures:
     """Reason why a structure cannot be predicted, one sentence, by position in ``ids``."""
     kept: tuple[KeptValues, ...] = ()
     """Values to copy into the output, in the order of ``ids``; empty if nothing is copied."""
+    incomplete: tuple[str, ...] = ()
+    """A sentence for each file that could be read only in part."""
 
 
 def rules_for(
@@ -386,6 +403,9 @@ class ChunkReader:
         """Reader of each store, by source."""
         self._steps: dict[int, int] = {}
         """Structures per chunk, by source; set once the first structure of the source is read."""
+        paths = (source.paths[0] for source in sources if not source.whole)
+        self._sizes = {path: path.stat().st_size for path in paths if path.is_file()}
+        """Bytes of large files when the input was opened."""
 
     def __enter__(self) -> Self:
         return self
@@ -443,7 +463,7 @@ class ChunkReader:
                 for number, (name, content) in enumerate(self._files.items(path, 0, None), 1):
                     yield _RawStructure(name, path, number, content)
             except DataError as error:
-                yield _RawStructure(f"{path.name}:{number + 1}", path, number + 1, error)
+                yield self._unread(path, number, error)
 
     def _read_run(self, source: InputSource, chunk: ChunkId) -> Iterator["_RawStructure"]:
         """Read the structures of one chunk of a large file."""
@@ -453,12 +473,32 @@ class ChunkReader:
         try:
             step = self._chunk_size(chunk.source, path)
             number = step * chunk.number
-            for name, content in self._files.items(path, number, number + step):
+            end = number + step
+            for name, content in self._files.items(path, number, end):
                 number += 1
                 yield _RawStructure(name, place, number, content)
+            if number < end and path in self._sizes and path.stat().st_size < self._sizes[path]:
+                raise DataError(f"{path}: was cut while it was read; get the file again.")
         except DataError as error:
-            name = f"{place.name}:{number + 1}"
-            yield _RawStructure(name, place, number + 1, error, ends=True)
+            yield self._unread(path, number, error)
+
+    def _unread(self, path: Path, number: int, error: DataError) -> "_RawStructure":
+        """Return what stands for the rest of a file that cannot be read on.
+
+        Args:
+            path: the file.
+            number: number of structures that were read.
+            error: why no more are read.
+        """
+        place, missing = shown_path(path), None
+        if number or not self._files.holds_one(path):
+            more = self._files.estimate_unread(path, number)
+            rest = "how many are missing is not known"
+            if more is not None:
+                rest = f"by its size about {more:,} more are missing"
+            read = f"only its first {number:,} structures" if number else "none of its structures"
+            missing = f"{place}: {read} could be read; {rest}"
+        return _RawStructure(f"{place.name}:{number + 1}", place, number + 1, error, True, missing)
 
     def _chunk_size(self, source: int, path: Path) -> int:
         """Return the number of structures per chunk, from the size of the source's first one."""
@@ -496,6 +536,8 @@ class _RawStructure:
     """The structure, or the reason why it cannot be read."""
     ends: bool = False
     """True if the rest of the file cannot be read."""
+    missing: str | None = None
+    """What is missing of a file that was read only in part."""
 
 
 class _Batch:
@@ -508,6 +550,7 @@ class _Batch:
         self.ids: list[str] = []
         self.errors: dict[int, str] = {}
         self.kept: list[KeptValues] = []
+        self.incomplete: list[str] = []
 
     def add(self, raw: _RawStructure, rules: Rules, keep: tuple[str, ...]) -> None:
         """Turn a structure into a graph, or record the reason why it cannot become one.
@@ -518,6 +561,8 @@ class _Batch:
             keep: keys of ``atoms.info`` to copy.
         """
         content, name = raw.content, _one_line(raw.name)
+        if raw.missing is not None:
+            self.incomplete.append(_one_line(raw.missing, most=_REASON_LENGTH))
         kept: KeptValues = {}
         if isinstance(content, Atoms):
             name, kept = _structure_name(content, raw.name), _select_info(content, keep)
@@ -536,7 +581,8 @@ class _Batch:
         """Return the structures that were added."""
         stats = {"cutoff": rules.cutoff}
         columns = columns_of(self.graphs, rules.targets, stats, attributes=rules.attributes)
-        return Structures(columns, tuple(self.ids), self.errors, tuple(self.kept))
+        incomplete = tuple(self.incomplete)
+        return Structures(columns, tuple(self.ids), self.errors, tuple(self.kept), incomplete)
 
 
 class _StoreReader:

@@ -1,22 +1,30 @@
 """Anything ASE reads: CIF, POSCAR, trajectories and many more; also compressed."""
 
+import codecs
 import io
-from collections.abc import Iterator
+import itertools
+import warnings
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
+import numpy as np
 from ase import Atoms
 from ase.io import iread
+from ase.io.cif import CIFBlock, parse_cif
 from ase.io.formats import UnknownFileTypeError, filetype, ioformats
 
-from hydragnn_hpo.data.readers.source import OPENERS, Source, read_text
+from hydragnn_hpo.data.readers.source import OPENERS, Item, Source, read_text
 from hydragnn_hpo.errors import ConfigError, DataError, unknown
+
+# What matters of ASE's warnings is a reason to set a structure aside, see ``_read_cif``.
+warnings.filterwarnings("ignore", module=r"ase\.", append=True)
 
 _READABLE = sorted(name for name, form in ioformats.items() if form.can_read)
 
 
-def read_ase_file(source: Source) -> Iterator[tuple[str, Atoms]]:
-    """Read every structure of a file.
+def read_ase_file(source: Source) -> Iterator[Item]:
+    """Read every structure of a file; a bad one is an error in its place.
 
     A compressed file is decompressed into a string first: ASE seeks backwards, which takes minutes
     in a gzip stream.
@@ -42,23 +50,33 @@ def read_ase_file(source: Source) -> Iterator[tuple[str, Atoms]]:
         yield f"{path.name}:{number}", atoms
 
 
-def structures_in(content: Any, form: str, place: Path | str, **options: Any) -> Iterator[Atoms]:
-    """Yield the structures of a file or a text stream.
+def structures_in(
+    content: Path | IO[str], form: str, place: Path | str
+) -> Iterator[Atoms | DataError]:
+    """Yield the structures of a file or a text stream, and the error of one that is not usable.
 
     Args:
         content: path or text stream.
         form: ASE's name of the format.
         place: file, for errors.
-        options: options of ASE's reader of this format.
 
     Raises:
         DataError: ASE cannot read the next structure, or there is none.
     """
     number = 0
     try:
-        for atoms in iread(content, ":", format=form, parallel=False, **options):
+        if form == "vasp":
+            _check_poscar(content)
+        if form == "cif":
+            frames: Iterator[Atoms | str] = _read_cif(content)
+        else:
+            frames = iread(content, ":", format=form, parallel=False)
+        for atoms in frames:
             number += 1
-            yield atoms
+            if isinstance(atoms, str):
+                yield DataError(f"{place}: structure {number} {atoms}.")
+            else:
+                yield atoms
     except (MemoryError, GeneratorExit):
         raise
     except Exception as error:  # ASE's parsers raise errors of many types
@@ -67,12 +85,98 @@ def structures_in(content: Any, form: str, place: Path | str, **options: Any) ->
         raise DataError(f"{place}: holds no structure; get it again.")
 
 
+def _check_poscar(content: Path | IO[str]) -> None:
+    """Refuse a POSCAR with more atoms than lines, before ASE reserves memory for all of them.
+
+    Raises:
+        ValueError: the file has fewer lines.
+    """
+    if isinstance(content, Path):
+        lines = read_text(content).splitlines()
+    else:
+        lines = content.read().splitlines()
+        content.seek(0)
+    # The sixth line holds the numbers of atoms, or the seventh if the sixth holds the elements.
+    numbers = next((line.split() for line in lines[5:7] if line.strip()[:1].isdigit()), [])
+    atoms = sum(int(word) for word in itertools.takewhile(str.isdigit, numbers))
+    if atoms > len(lines):
+        raise ValueError(f"{atoms} atoms are announced in {len(lines)} lines")
+
+
+_CELL = CIFBlock.cell_tags
+"""Tags of a CIF for the lengths and angles of the cell."""
+
+
+def _read_cif(content: Path | IO[str]) -> Iterator[Atoms | str]:
+    """Yield the structures of a CIF, and for one that is not usable the problem and the cure.
+
+    Latin-1 is what ASE reads CIF as; a byte order mark at the beginning is left out.
+    """
+    stream: Any = content
+    if isinstance(content, Path):
+        stream = io.BytesIO(content.read_bytes().removeprefix(codecs.BOM_UTF8))
+    block: Any
+    for block in parse_cif(stream):
+        if block.has_structure():
+            yield _check_cell(block) or _check_occupancies(block) or _structure_of_block(block)
+
+
+def _check_cell(block: Mapping[str, Any]) -> str | None:
+    """Return the problem with the cell of a CIF, without which ASE would build a molecule."""
+    known = [tag for tag in _CELL if isinstance(block.get(tag), int | float)]
+    missing = [tag for tag in _CELL if tag not in known]
+    if not missing or not (known or "_atom_site_fract_x" in block):
+        return None
+    return f"has no number for {', '.join(missing)}; give the cell"
+
+
+def _check_occupancies(block: Mapping[str, Any]) -> str | None:
+    """Return the problem with an occupancy that is not a number, such as ``?``."""
+    shares = block.get("_atom_site_occupancy")
+    for site, share in enumerate(shares if isinstance(shares, list) else [], start=1):
+        if not isinstance(share, int | float):
+            return f"has the occupancy {share!r} at site {site}; give a number, 1 for a full site"
+    return None
+
+
+def _structure_of_block(block: Any) -> Atoms | str:
+    """Return the structure of a CIF, or the problem if two elements share a site.
+
+    Of symmetry-equivalent sites ASE keeps the first; it warns unless there are occupancies.
+    """
+    symbols = block.get_symbols()
+    shares = block.get("_atom_site_occupancy")
+    if shares is None:
+        full = {**block, "_atom_site_occupancy": [1.0] * len(symbols)}
+        block = CIFBlock(block.name, full)
+    atoms: Atoms = block.get_atoms()
+    if shares is None:
+        del atoms.info["occupancy"]
+    elif any(share != 1 for share in np.atleast_1d(shares)):
+        return atoms  # refused with its shares when it becomes a graph
+    kinds = atoms.arrays.get("spacegroup_kinds", np.arange(len(symbols)))
+    dropped = sorted(set(range(len(symbols))) - set(kinds.tolist()))
+    if not dropped:
+        return atoms
+    places = atoms.cell.scaled_positions(atoms.positions)
+    basis = block.get_unsymmetrized_structure().get_scaled_positions()
+    for site in dropped:
+        apart = places - basis[site]
+        nearest = np.linalg.norm(apart - np.rint(apart), axis=1).argmin()
+        if (other := symbols[kinds[nearest]]) != symbols[site]:
+            return (
+                f"has {other} and {symbols[site]} on one site (site {site + 1}); give an ordered "
+                "structure"
+            )
+    return atoms
+
+
 def single_structure(path: Path) -> Atoms:
     """Read a file that holds exactly one structure."""
     return single((atoms for _, atoms in read_ase_file(Source(path))), path)
 
 
-def single(frames: Iterator[Atoms], place: Path | str) -> Atoms:
+def single(frames: Iterator[Atoms | DataError], place: Path | str) -> Atoms:
     """Return the first and only structure.
 
     Args:
@@ -80,9 +184,11 @@ def single(frames: Iterator[Atoms], place: Path | str) -> Atoms:
         place: file, for errors.
 
     Raises:
-        DataError: there is a second structure.
+        DataError: it is not usable, or there is a second structure.
     """
     atoms = next(frames)
+    if isinstance(atoms, DataError):
+        raise atoms
     if next(frames, None) is not None:
         raise DataError(f"{place}: holds several structures where one belongs; split it.")
     return atoms

@@ -66,12 +66,15 @@ def _open(path: Path) -> Any:
     if path.suffix.lower() not in LMDB:
         return connect(path)  # type: ignore[no-untyped-call]
     try:
+        import lmdb
         from ase_db_backends.aselmdb import LMDBDatabase
     except ImportError as error:
         raise ConfigError(
             f"{path}: LMDB files need a package that is not installed ({error}): "
             "pip install 'hydragnn-hpo[lmdb]'."
         ) from error
+    # Of a file that is no LMDB, the line below would leave an object whose ``__del__`` fails.
+    lmdb.open(str(path), subdir=False, readonly=True, lock=False).close()
     return LMDBDatabase(str(path), readonly=True)
 
 

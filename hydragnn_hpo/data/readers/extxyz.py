@@ -7,11 +7,11 @@ expression, six times faster. ASE parses every other line, so results always equ
 """
 
 import contextlib
+import functools
 import io
 import itertools
-import lzma
 import re
-import zlib
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -20,10 +20,16 @@ import numpy as np
 from ase.io.extxyz import SPECIAL_3_3_KEYS, UNPROCESSED_KEYS, key_val_str_to_dict, read_xyz
 
 from hydragnn_hpo.data.readers.ase_file import unreadable
-from hydragnn_hpo.data.readers.source import OPENERS, Item, Source
-from hydragnn_hpo.errors import DataError
+from hydragnn_hpo.data.readers.source import OPENERS, Item, Source, open_text, text_errors
+from hydragnn_hpo.errors import ConfigError, DataError
 
 _PAIR = re.compile(r'([A-Za-z_][\w.\-]*)=(?:"([^"\\,]+)"|([^\s"\'{}\[\]\\=,]+))(?:\s+|$)', re.ASCII)
+_MOST_COLUMNS = 100_000
+"""Most columns of an atom: ASE takes memory for each that the comment announces."""
+
+LONGEST_LINE = 1_000_000
+"""Most characters of a line: ASE takes a second and 100 MB for a comment of this length."""
+
 _INTEGER = re.compile(r"[+-]?\d{1,18}", re.ASCII)
 _REAL = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,3})?", re.ASCII)
 _WORD = re.compile(r"(?!nan|inf)[A-Za-z]\S*", re.ASCII | re.IGNORECASE)
@@ -42,9 +48,7 @@ def parse_comment(line: str) -> dict[str, Any]:
     line = line.strip()
     values: dict[str, Any] = {}
     end = 0
-    for match in _PAIR.finditer(line):
-        if match.start() != end:
-            break
+    while match := _PAIR.match(line, end):  # ``finditer`` would take quadratic time
         end = match.end()
         key, quoted, bare = match.groups()
         value = _value(key, quoted or bare)
@@ -56,6 +60,17 @@ def parse_comment(line: str) -> dict[str, Any]:
             return values
     by_ase: dict[str, Any] = key_val_str_to_dict(line)  # type: ignore[no-untyped-call]
     return by_ase
+
+
+def _parse_checked(line: str) -> dict[str, Any]:
+    """Parse a comment line, and refuse one that announces too many columns."""
+    values = parse_comment(line)
+    columns = values.get("Properties")
+    if isinstance(columns, str):
+        widths = [int(word) for word in columns.split(":")[2::3]]
+        if sum(widths) > _MOST_COLUMNS:
+            raise ValueError(f"Properties announces {sum(widths)} columns")
+    return values
 
 
 def _value(key: str, text: str) -> Any:
@@ -115,6 +130,27 @@ def read_extxyz(source: Source, start: int, stop: int | None) -> Iterator[Item]:
         yield _item(source.path, number, text)
 
 
+def estimate_unread(path: Path, number: int) -> int | None:
+    """Estimate by its size how many frames a file has after those that could be read.
+
+    Args:
+        path: the file.
+        number: number of frames that could be read.
+
+    Returns:
+        The estimate; None where there is none: the file is compressed, or nothing could be read, or
+        less than a frame is left, so that the file itself was cut off.
+    """
+    if not number or path.suffix.lower() in OPENERS:
+        return None
+    with contextlib.suppress(DataError, OSError):
+        frames = _frames(Source(path), 0, number)
+        read = sum(len(text) for _, text in frames if isinstance(text, str))
+        left = round(number * (path.stat().st_size - read) / max(read, 1))
+        return left if left >= 1 else None
+    return None
+
+
 def read_stream(file: IO[str], path: Path) -> Iterator[Item]:
     """Read frames from an open file, such as standard input, to its end.
 
@@ -125,25 +161,35 @@ def read_stream(file: IO[str], path: Path) -> Iterator[Item]:
     Raises:
         DataError: the file is unreadable or empty, or no frame begins where one should.
     """
-    with _text_errors(path):
+    with text_errors(path):
         for number, text in _Scan((path, 0, 0), file).frames(0, None):
             yield _item(path, number, text)
 
 
-def _item(path: Path, number: int, text: str) -> Item:
+def _item(path: Path, number: int, text: str | DataError) -> Item:
     """Parse a frame; see ``Item``."""
     name = f"{path.name}:{number}"
+    if isinstance(text, DataError):
+        return name, text
+    if not __debug__:  # its parser reads a line within an ``assert``
+        raise ConfigError(
+            f"{path}: ASE cannot read extxyz under 'python -O' or PYTHONOPTIMIZE; run without."
+        )
     try:
-        return name, next(read_xyz(io.StringIO(text), 0, parse_comment))
+        return name, next(read_xyz(io.StringIO(text), 0, _parse_checked))
     except MemoryError:
         raise
     except Exception as error:  # ASE's parsers raise errors of many types
         return name, unreadable(f"{path}: structure {number}", "extxyz", error)
 
 
-def _frames(source: Source, start: int, stop: int | None) -> Iterator[tuple[int, str]]:
-    """Yield number, counted from 1, and text of frames ``start`` to ``stop`` (not included)."""
-    with _text_errors(source.path):
+Frame = tuple[int, str | DataError]
+"""Number of a frame, counted from 1, and its text or the error of a bad one."""
+
+
+def _frames(source: Source, start: int, stop: int | None) -> Iterator[Frame]:
+    """Yield frames ``start`` to ``stop`` (not included)."""
+    with text_errors(source.path):
         scan = _scan(source.path, start)
         try:
             yield from scan.frames(start, stop)
@@ -151,18 +197,6 @@ def _frames(source: Source, start: int, stop: int | None) -> Iterator[tuple[int,
             scan.file.close()
             raise
         scan.keep()
-
-
-@contextlib.contextmanager
-def _text_errors(path: Path) -> Iterator[None]:
-    """Raise the errors of reading a text file as ``DataError``."""
-    try:
-        yield
-    except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
-        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        raise DataError(f"{path}: cannot be read ({reason}); get the file again.") from error
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path}: is not a text file ({error.reason}).") from error
 
 
 def _scan(path: Path, start: int) -> "_Scan":
@@ -175,8 +209,7 @@ def _scan(path: Path, start: int) -> "_Scan":
     kept = _KEPT.pop(stamp, None)
     if kept is not None and kept.number <= start:
         return kept
-    opener = OPENERS.get(path.suffix.lower(), open)
-    return _Scan(stamp, opener(path, "rt", encoding="utf-8"))
+    return _Scan(stamp, open_text(path))
 
 
 _KEPT: dict[tuple[Path, int, int], "_Scan"] = {}
@@ -189,6 +222,7 @@ class _Scan:
     def __init__(self, stamp: tuple[Path, int, int], file: IO[str]) -> None:
         self.stamp, self.path, self.file = stamp, stamp[0], file
         self.number = 0
+        self._lines = iter(functools.partial(file.readline, LONGEST_LINE), "")
 
     def __del__(self) -> None:
         self.file.close()
@@ -198,8 +232,8 @@ class _Scan:
         _KEPT.clear()
         _KEPT[self.stamp] = self
 
-    def frames(self, start: int, stop: int | None) -> Iterator[tuple[int, str]]:
-        """Yield number, counted from 1, and text of frames ``start`` to ``stop`` (not included)."""
+    def frames(self, start: int, stop: int | None) -> Iterator[Frame]:
+        """Yield frames ``start`` to ``stop`` (not included)."""
         while stop is None or self.number < stop:
             text = self._next()
             if text is None:
@@ -209,20 +243,41 @@ class _Scan:
         if not self.number and stop != 0:
             raise DataError(f"{self.path}: is empty, it holds no structure; get the file again.")
 
-    def _next(self) -> str | None:
-        """Return the text of the next frame, or None at the end."""
-        head = next((line for line in self.file if line.strip()), None)
+    def _next(self) -> str | DataError | None:
+        """Return the text of the next frame, the error of a bad one, or None at the end."""
+        head = next((line for line in self._lines if line.strip()), None)
         if head is None:
             return None
         self.number += 1
-        atoms = _count(head, f"{self.path}: structure {self.number}")
-        lines = list(itertools.islice(self.file, atoms + 1))
-        if len(lines) <= atoms or (atoms and not lines[-1].strip()):
+        place = f"{self.path}: structure {self.number}"
+        atoms = _count(head, place)
+        comment = next(self._lines, "")
+        too_long = _is_cut(comment)
+        if too_long:
+            next((line for line in self._lines if not _is_cut(line)), None)
+        lines = list(itertools.islice(self._lines, min(atoms, sys.maxsize)))
+        if not comment or len(lines) < atoms or (atoms and not lines[-1].strip()):
             raise DataError(
-                f"{self.path}: structure {self.number} cannot be read as extxyz (the file ends "
-                f"within its {atoms} atoms); get the file again."
+                f"{place} cannot be read as extxyz (the file ends within its {atoms} atoms); get "
+                "the file again."
             )
-        return "".join([head, *lines])
+        if too_long:
+            return DataError(
+                f"{place} cannot be read as extxyz (its comment has more than {LONGEST_LINE:,} "
+                "characters); mend or remove it."
+            )
+        text = "".join([head, comment, *lines])
+        if len(text) > LONGEST_LINE and any(map(_is_cut, lines)):
+            raise DataError(
+                f"{place} cannot be read as extxyz (an atom has more than {LONGEST_LINE:,} "
+                "characters); get the file again."
+            )
+        return text
+
+
+def _is_cut(line: str) -> bool:
+    """Check whether a line goes on beyond ``LONGEST_LINE`` characters."""
+    return len(line) == LONGEST_LINE and not line.endswith("\n")
 
 
 def _count(head: str, place: str) -> int:

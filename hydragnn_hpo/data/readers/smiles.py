@@ -11,12 +11,12 @@ import numpy as np
 from ase import Atoms
 
 from hydragnn_hpo.data.readers.source import (
-    OPENERS,
     Item,
     Reader,
     Source,
     check_header,
     make_or_catch,
+    open_text,
     read_rows,
     read_text,
     value_of,
@@ -28,6 +28,16 @@ NAMES = ("smiles", "canonical_smiles", "isomeric_smiles")
 
 _TRIES = 20
 """Largest number of attempts of RDKit to embed a molecule."""
+
+_SECONDS = 60
+"""Most seconds of these attempts."""
+
+_MAX_ATOMS = 500
+"""Most atoms of a molecule, hydrogens included. RDKit's time grows with their cube or faster: for
+unbranched alkanes 1 s of a core at 150 atoms, 17 s at 450, more than 120 s at 900 (2026-11-24)."""
+
+_LONGEST_SMILES = 10_000
+"""Most characters of a SMILES, more than any molecule of ``_MAX_ATOMS`` needs."""
 
 
 def read_smiles(source: Source, start: int, stop: int | None) -> Iterator[Item]:
@@ -72,9 +82,8 @@ def names_smiles(source: Source) -> bool:
     The column is ``structure_column``, or without one a column named ``smiles``. The result is
     False for an unreadable file, whose reader raises the error.
     """
-    opener = OPENERS.get(source.path.suffix.lower(), open)
     try:
-        with opener(source.path, "rt", encoding="utf-8", newline="") as file:
+        with open_text(source.path) as file:
             header = next(csv.reader(file), [])
     except (OSError, EOFError, ValueError, csv.Error, lzma.LZMAError, zlib.error):
         return False
@@ -141,19 +150,32 @@ def _molecule(smiles: str, place: str) -> Atoms:
     from rdkit import Chem
     from rdkit.Chem import AllChem, Descriptors
 
+    if len(smiles) > _LONGEST_SMILES:
+        raise DataError(
+            f"{place} has {len(smiles):,} characters, at most {_LONGEST_SMILES:,} are read; give "
+            "the molecule with positions, as in extxyz."
+        )
     molecule = Chem.MolFromSmiles(smiles) if smiles else None
     if molecule is None:
         raise DataError(f"{place} is no valid SMILES; mend or remove it.")
     molecule = Chem.AddHs(molecule)
+    if molecule.GetNumAtoms() > _MAX_ATOMS:
+        raise DataError(
+            f"{place} has {molecule.GetNumAtoms()} atoms, RDKit would need minutes for more than "
+            f"{_MAX_ATOMS}; give the molecule with positions, as in extxyz."
+        )
     settings = AllChem.ETKDGv3()
     settings.randomSeed = zlib.crc32(smiles.encode()) & 0x7FFFFFFF
-    settings.maxIterations = _TRIES
+    settings.maxIterations, settings.timeout = _TRIES, _SECONDS
     failed = AllChem.EmbedMolecule(molecule, settings) != 0
     if failed:
         settings.useRandomCoords = True
         failed = AllChem.EmbedMolecule(molecule, settings) != 0
     if failed:
-        raise DataError(f"{place} has no conformer that RDKit can find; remove it.")
+        raise DataError(
+            f"{place} has no conformer that RDKit finds in {_TRIES} attempts or {_SECONDS} s; give "
+            "the molecule with positions, as in extxyz."
+        )
     if AllChem.MMFFHasAllMoleculeParams(molecule):
         AllChem.MMFFOptimizeMolecule(molecule, maxIters=500)
     numbers = [atom.GetAtomicNum() for atom in molecule.GetAtoms()]

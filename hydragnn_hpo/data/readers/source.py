@@ -21,6 +21,9 @@ from hydragnn_hpo.errors import DataError, HydraError
 OPENERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 """Functions that open a compressed file, by its suffix."""
 
+ENCODING = "utf-8-sig"
+"""UTF-8, with or without the byte order mark that Excel and Notepad write."""
+
 
 @dataclass(frozen=True)
 class Source:
@@ -79,7 +82,7 @@ class Reader:
 
 
 def in_one_piece(
-    read: Callable[[Source], Iterator[tuple[str, Atoms]]], takes: frozenset[str] = frozenset()
+    read: Callable[[Source], Iterator[Item]], takes: frozenset[str] = frozenset()
 ) -> Reader:
     """Make a reader of a format that can only be read from its beginning.
 
@@ -120,21 +123,33 @@ def make_or_catch(place: str, make: Callable[[], Atoms]) -> Atoms | DataError:
         return DataError(f"{place} cannot be read ({reason}); mend or remove it.")
 
 
+def open_text(path: Path) -> Any:
+    """Open a text file, compressed or not; a byte order mark at its beginning is left out."""
+    return OPENERS.get(path.suffix.lower(), open)(path, "rt", encoding=ENCODING)
+
+
+@contextlib.contextmanager
+def text_errors(path: Path) -> Iterator[None]:
+    """Raise the errors of reading a text file as ``DataError``."""
+    try:
+        yield
+    except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
+        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        raise DataError(f"{path}: cannot be read ({reason}); get the file again.") from error
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{path}: is not a text file in UTF-8 ({error.reason}); save it as UTF-8."
+        ) from error
+
+
 def read_text(path: Path) -> str:
     """Read a whole text file, decompressed.
 
     Raises:
         DataError: the file is missing, not text, damaged, or empty.
     """
-    opener = OPENERS.get(path.suffix.lower(), open)
-    try:
-        with opener(path, "rt", encoding="utf-8") as file:
-            text: str = file.read()
-    except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
-        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        raise DataError(f"{path}: cannot be read ({reason}); get the file again.") from error
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path}: is not a text file ({error.reason}).") from error
+    with text_errors(path), open_text(path) as file:
+        text: str = file.read()
     if not text.strip():
         raise DataError(f"{path}: is empty; get the file again.")
     return text
@@ -166,9 +181,12 @@ def check_header(path: Path, header: Sequence[str]) -> None:
 
 
 def value_of(cell: str) -> float | str:
-    """Return a cell as a number if it is one, else as text."""
+    """Return a cell as a number if it is one, else as text.
+
+    Python reads ``1_000`` as a number, other programs do not: here it is text.
+    """
     try:
-        return float(cell)
+        return cell if "_" in cell else float(cell)
     except ValueError:
         return cell
 

@@ -198,6 +198,8 @@ def _json(path: Path) -> Rows:
         content = json.loads(read_text(path))
     except ValueError as error:
         raise DataError(f"{path}: is not valid JSON ({error}); get the file again.") from error
+    except RecursionError as error:
+        raise DataError(f"{path}: nests JSON too deeply; get the file again.") from error
     if isinstance(content, dict) and {"columns", "data"} <= set(content):
         names = [str(name) for name in content.get("index", [])]
         return [str(c) for c in content["columns"]], list(content["data"]), names

@@ -57,6 +57,57 @@ def test_a_full_disk_behind_standard_output_is_a_sentence(monkeypatch, capsys):
     assert capsys.readouterr().err.startswith("error: standard output: No space left on device")
 
 
+@pytest.mark.parametrize("closed", ["stdin", "stdout", "stderr"])
+def test_a_closed_standard_stream_is_the_null_device(closed, monkeypatch):
+    def use_all() -> None:
+        assert sys.stdin.buffer.read() == b"" or closed != "stdin"
+        print("to stdout", flush=True)
+        print("to stderr", file=sys.stderr, flush=True)
+
+    if closed != "stdin":
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO()))
+    monkeypatch.setattr(sys, closed, None)
+    monkeypatch.setattr(module, "app", use_all)
+    main()
+    opened = getattr(sys, closed)
+    assert os.readlink(f"/proc/self/fd/{opened.fileno()}") == os.devnull
+    opened.close()
+
+
+def test_a_working_folder_that_was_removed_is_said(tmp_path, monkeypatch, capsys):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    monkeypatch.setattr(module, "app", lambda: Path("a").absolute())
+    with pytest.raises(SystemExit) as left:
+        main()
+    assert left.value.code == 2
+    assert capsys.readouterr().err == (
+        "error: the working folder was removed; change to another one.\n"
+    )
+
+
+def test_too_little_memory_is_a_sentence(monkeypatch, capsys):
+    def fill() -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(module, "app", fill)
+    with pytest.raises(SystemExit) as left:
+        main()
+    assert left.value.code == 1
+    assert capsys.readouterr().err.startswith("error: memory ran out; ")
+
+
+@pytest.mark.parametrize("out", [".", "..", "/"])
+def test_a_store_needs_a_name(out, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["hydragnn-hpo", "dataset", "build", "g2_xtb", "--out", out])
+    with pytest.raises(SystemExit) as left:
+        main()
+    assert left.value.code == 2
+    assert capsys.readouterr().err == f"error: --out {out}: names no store; end it in NAME.bp.\n"
+
+
 def test_letters_that_a_terminal_lacks_are_spelt_out(monkeypatch):
     written = io.BytesIO()
     terminal = io.TextIOWrapper(written, encoding="ascii")

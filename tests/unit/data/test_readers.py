@@ -3,6 +3,9 @@
 import gzip
 import json
 import re
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -198,3 +201,148 @@ def test_pieces_of_a_table_of_smiles_parse_it_once(tmp_path, monkeypatch):
     assert len(parsed) == 1
     path.write_text("smiles,gap\nC,1.0\nCC,2.0\n")
     assert READERS["smiles"].count(Source(path)) == 2
+
+
+CIF = """data_x
+_cell_length_a 5.6
+_cell_length_b 5.6
+_cell_length_c 5.6
+_cell_angle_alpha 90
+_cell_angle_beta 90
+_cell_angle_gamma 90
+_symmetry_space_group_name_H-M 'F m -3 m'
+loop_
+_atom_site_type_symbol
+_atom_site_fract_x
+_atom_site_fract_y
+_atom_site_fract_z
+_atom_site_occupancy
+Na 0 0 0 1
+Cl .5 .5 .5 1
+"""
+"""Rock salt: 4 Na and 4 Cl in the cubic cell."""
+
+FULL = CIF.replace("_atom_site_occupancy\n", "").replace(" 1\n", "\n")
+"""The same without occupancies."""
+
+NO_CELL = re.sub("_cell_.*\n", "", CIF)
+
+DOUBTFUL = {
+    "no cell": (NO_CELL, "has no number for _cell_length_a, .*; give the cell"),
+    "unknown length": (CIF.replace("a 5.6", "a ?"), "has no number for _cell_length_a; give"),
+    "unknown occupancy": (CIF.replace("0 0 1", "0 0 ?"), r"has the occupancy '\?' at site 1"),
+    "no occupancy": (CIF.replace("0 0 1", "0 0 ."), r"has the occupancy '\.' at site 1"),
+    "one site": (FULL + "K 0 0 0\n", r"has Na and K on one site \(site 3\)"),
+    "equivalent site": (FULL + "K 1 .5 .5\n", r"has Na and K on one site \(site 3\)"),
+    "full twice": (CIF + "K 0 0 0 1\n", r"has Na and K on one site \(site 3\)"),
+}
+
+
+@pytest.mark.parametrize(("content", "said"), DOUBTFUL.values(), ids=DOUBTFUL)
+def test_a_cif_that_would_be_read_as_another_structure_is_set_aside(
+    tmp_path: Path, content: str, said: str
+) -> None:
+    path = tmp_path / "a.cif"
+    path.write_text(content + CIF)
+    (_, first), (_, second) = READERS["ase_file"].read(Source(path), 0, None)
+    assert re.search(f"a.cif: structure 1 {said}", str(first))
+    assert str(second.symbols) == "Na4Cl4"
+
+
+@pytest.mark.parametrize("content", [CIF, FULL, FULL + "Na 1 .5 .5\n"])
+def test_what_a_cif_says_twice_is_read_once(tmp_path: Path, content: str) -> None:
+    (tmp_path / "a.cif").write_text(content, encoding="utf-8-sig")
+    ((_, atoms),) = READERS["ase_file"].read(Source(tmp_path / "a.cif"), 0, None)
+    assert str(atoms.symbols) == "Na4Cl4"
+    assert ("occupancy" in atoms.info) == (content == CIF)
+
+
+POSCAR = "x\n1\n4 0 0\n0 4 0\n0 0 4\nNa Cl\n1 1000000000\nDirect\n0 0 0\n.5 .5 .5\n"
+
+ENDLESS = {
+    "POSCAR": (POSCAR, "1000000001 atoms are announced in 10 lines"),
+    "POSCAR.gz": (POSCAR, "1000000001 atoms are announced in 10 lines"),
+    "comment.xyz": ("1\n" + 1_000_001 * "a" + "\nH 0 0 0\n", "more than 1,000,000 characters"),
+    "atom.xyz": ("1\n\nH 0 0 " + 1_000_001 * "0" + "\n", "more than 1,000,000 characters"),
+    "atoms.xyz": ("1" + 30 * "0" + "\n\nH 0 0 0\n", "the file ends within its 10+ atoms"),
+    "columns.xyz": (
+        "1\nProperties=species:S:1:pos:R:3:f:R:1000000000\nH 0 0 0 0\n",
+        "announces 1000000004 columns",
+    ),
+    "deep.json": (100_000 * "[", "nests JSON too deeply"),
+    "long.smi": (20_000 * "C", "has 20,000 characters, at most 10,000 are read"),
+    "large.smi": (200 * "C", "has 602 atoms, RDKit would need minutes for more than 500"),
+}
+
+
+@pytest.mark.parametrize("name", ENDLESS)
+def test_what_would_take_all_time_or_memory_is_refused(tmp_path: Path, name: str) -> None:
+    content, said = ENDLESS[name]
+    opener = gzip.open if name.endswith(".gz") else open
+    with opener(tmp_path / name, "wt") as file:
+        file.write(content)
+    began = time.process_time()
+    assert re.search(said, refused(Source(tmp_path / name)))
+    assert time.process_time() - began < 5.0
+
+
+def test_a_frame_after_a_comment_that_is_too_long_is_read(tmp_path: Path) -> None:
+    long = "1\n" + 2_500_000 * "a" + "\nH 0 0 0\n"
+    (tmp_path / "a.xyz").write_text("1\nx=1\nHe 0 0 0\n" + long + "1\nx=2\nLi 0 0 0\n")
+    read = [atoms for _, atoms in READERS["extxyz"].read(Source(tmp_path / "a.xyz"), 0, None)]
+    assert [str(read[0].symbols), str(read[2].symbols)] == ["He", "Li"]
+    assert isinstance(read[1], DataError)
+
+
+def test_a_byte_order_mark_is_no_letter(tmp_path: Path) -> None:
+    (tmp_path / "a.xyz").write_text("1\nx=1\nHe 0 0 0\n", encoding="utf-8-sig")
+    (tmp_path / "a.csv").write_text("smiles,gap\r\nC,1.5\r\n", encoding="utf-8-sig")
+    for name in ("a.xyz", "a.csv"):
+        source = Source(tmp_path / name)
+        ((_, atoms),) = reader_of(source, None).read(source, 0, None)
+        assert atoms.info.get("gap", 1.5) == 1.5
+        assert str(atoms.symbols) in ("He", "CH4")
+
+
+@pytest.mark.parametrize("name", ["a.xyz", "a.csv", "a.smi"])
+def test_text_that_is_not_utf8_is_said(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(b"1\nd=\xe9\nHe 0 0 0\n")
+    said = refused(Source(tmp_path / name, structure_column="d"))
+    assert "is not a text file in UTF-8" in said
+    assert said.endswith("save it as UTF-8.")
+
+
+def test_a_damaged_lmdb_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "a.lmdb").write_bytes(bytes(range(256)) * 40)
+    assert "a.lmdb: cannot be read as a database" in refused(Source(tmp_path / "a.lmdb"))
+
+
+READ = """
+import sys
+from pathlib import Path
+from hydragnn_hpo.data.readers import reader_of
+from hydragnn_hpo.data.readers.source import Source
+from hydragnn_hpo.errors import ConfigError
+for name in sys.argv[1:]:
+    try:
+        source = Source(Path(name))
+        print(*(atoms.symbols for _, atoms in reader_of(source, None).read(source, 0, None)))
+    except ConfigError as error:
+        print(error)
+"""
+
+
+@pytest.mark.slow
+def test_no_warning_and_no_assertion_of_ase_is_relied_on(tmp_path: Path) -> None:
+    (tmp_path / "a.cif").write_text(CIF + "_symmetry_cell_setting cubic\n")  # ASE warns of it
+    (tmp_path / "a.xyz").write_text("1\nx=1\nHe 0 0 0\n")
+    ran = subprocess.run(
+        [sys.executable, "-O", "-c", READ, "a.cif", "a.xyz"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    refusal = "a.xyz: ASE cannot read extxyz under 'python -O' or PYTHONOPTIMIZE; run without."
+    assert (ran.stdout.splitlines(), ran.stderr) == (["Na4Cl4", refusal], "")

@@ -99,6 +99,36 @@ def test_files_are_found_beside_the_card_or_under_the_data_root(card: Path, tmp_
         find_file("set/far.cif", card, {})
 
 
+def test_what_is_no_file_and_a_file_under_two_names_are_refused(card: Path, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.xyz")
+    with pytest.raises(DataError, match=r"pipe.xyz: is a device or a pipe; give a file"):
+        find_file("pipe.xyz", card)
+    edit(card, 'path = "tiny.extxyz"', 'path = "tiny.extxyz"\n[[files]]\npath = "./tiny.extxyz"')
+    with pytest.raises(ConfigError, match=r"tiny.extxyz: is the same file as .*; give it once"):
+        make_plan(card, None, 1024)
+
+
+def test_a_doubtful_cif_among_many_is_set_aside(tmp_path: Path) -> None:
+    files = [tmp_path / f"c{number}.cif" for number in range(12)]
+    for number, file in enumerate(files):
+        write(file, bulk("NaCl", "rocksalt", a=5.6 + 0.01 * number))
+    edit(files[3], " 1.0000\n", " ?\n")  # the occupancy, the last column
+    listing = "".join(f'[[files]]\npath = "{file.name}"\n' for file in files)
+    (tmp_path / "card.toml").write_text(
+        f'name = "c"\nmax_bad = 0.1\n{listing}[graphs]\ncutoff = 4.0\n'
+        '[targets.e]\nlevel = "graph"\nunit = "eV"\noptional = true\n'
+    )
+    plan = make_plan(tmp_path / "card.toml", None, 1024)
+    bad = [
+        graph
+        for piece in plan.pieces
+        for _, graph in convert_pieces.read_piece(plan.card, piece)
+        if isinstance(graph, DataError)
+    ]
+    assert len(bad) == 1
+    assert "c3.cif: structure 1 has the occupancy '?' at site" in str(bad[0])
+
+
 def test_checksums_are_compared(card: Path, tmp_path: Path) -> None:
     right = hashlib.sha256((tmp_path / "tiny.extxyz").read_bytes()).hexdigest()
     path = 'path = "tiny.extxyz"'

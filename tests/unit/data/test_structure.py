@@ -139,6 +139,8 @@ def test_disordered_crystals_are_refused(graph: Make) -> None:
     alloy = bulk("Cu")
     alloy.info["occupancy"] = {"0": {"Cu": 0.75, "Au": 0.25}}
     assert "partial occupancy (site 0: Cu 0.75, Au 0.25)" in refused(graph, alloy)
+    alloy.info["occupancy"] = {"0": {"Cu": "?"}}
+    assert "partial occupancy (site 0: Cu ?)" in refused(graph, alloy)
     alloy.info["occupancy"] = {"0": {"Cu": 1.0}}
     assert len(graph(alloy).numbers) == 1
 

@@ -102,6 +102,7 @@ def test_attributes_are_looked_up_converted_or_given_their_default() -> None:
         ({"q": float("nan")}, "has 'q' = nan"),
         ({"q": 1e300}, "no number up to 1e\\+30"),
         ({"q": [1.0, 2.0]}, "which is no number"),
+        ({"q": "1_0"}, "has 'q' = '1_0', which is no number"),
     ],
 )
 def test_an_attribute_that_is_missing_or_no_number_is_refused(info: dict, says: str) -> None:
@@ -117,6 +118,7 @@ def test_an_attribute_that_is_missing_or_no_number_is_refused(info: dict, says: 
         (float("-inf"), True, "has 'y' = -inf; mend or remove it"),
         (-1e31, False, r"has 'y' = -1e\+31, more than 1e\+30; .* larger unit"),
         (1e300, True, r"has 'y' = 1e\+300, more than 1e\+30"),
+        ("1_000", False, "has 'y' = '1_000', which is no number"),
     ],
 )
 def test_a_value_that_cannot_be_learned_is_refused_with_its_cure(
@@ -125,6 +127,12 @@ def test_a_value_that_cannot_be_learned_is_refused_with_its_cure(
     target = TargetConfig(level="graph", unit="eV", optional=optional)
     with pytest.raises(DataError, match=says):
         graph_of(water(y=value), PLACE, Rules(4.0, 0.1, {"y": target}))
+
+
+def test_a_key_that_is_nearly_there_is_named() -> None:
+    target = TargetConfig(level="graph", unit="eV", key="enrgy")
+    with pytest.raises(DataError, match=r"'enrgy' for target 'e' \(did you mean 'energy'\?\); add"):
+        graph_of(water(energy=1.0), PLACE, Rules(4.0, 0.1, {"e": target}))
 
 
 FORCES = {"level": "node", "shape": "vector", "unit": "eV/angstrom", "derived_from": "energy"}

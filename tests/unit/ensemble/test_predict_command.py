@@ -1,8 +1,12 @@
 """``hydragnn-hpo predict``: what it prints, writes, and how it ends."""
 
 import csv
+import gzip
 import io
 import json
+import os
+import re
+import socket
 import sys
 from pathlib import Path
 
@@ -14,6 +18,15 @@ from ase.io import write
 
 from hydragnn_hpo.cli.command_line import main
 from hydragnn_hpo.ensemble.inference import Ensemble
+from hydragnn_hpo.ensemble.predict_output import PartFolder
+from hydragnn_hpo.ensemble.structure_batches import (
+    ChunkReader,
+    StructureFiles,
+    list_input_sources,
+    read_structures,
+    rules_for,
+)
+from hydragnn_hpo.errors import StorageError
 
 BAD = Atoms("CC", np.zeros((2, 3)))
 
@@ -108,6 +121,86 @@ def test_what_cannot_be_done_is_said_before_anything_is_written(predict):
         code, _, err = predict("a.xyz", *options)
         assert code == 1, "all fail"
         assert "1 of 1 structure could not be predicted" in err
+
+
+def cut_gzip() -> None:
+    write("whole.extxyz", [molecule("H2O")] * 50)
+    packed = gzip.compress(Path("whole.extxyz").read_bytes())
+    Path("a.extxyz.gz").write_bytes(packed[: len(packed) - 20])
+
+
+def torn_text() -> None:
+    write("a.extxyz", [molecule("H2O")] * 8)
+    lines = Path("a.extxyz").read_text().splitlines(keepends=True)
+    lines[10] = "no number\n"  # the head of the third of frames of 5 lines
+    Path("a.extxyz").write_text("".join(lines))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "file", "said"),
+    [
+        (cut_gzip, "a.extxyz.gz", "how many are missing is not known"),
+        (torn_text, "a.extxyz", "by its size about 6 more are missing"),
+    ],
+)
+@pytest.mark.parametrize("out", [["--out", "o.csv"], ["--out", "-"], ["--json"]])
+def test_a_file_that_is_read_in_part_fails_after_its_rows(predict, spoil, file, said, out):
+    spoil()
+    code, printed, err = predict(file, *out)
+    assert code == 1
+    if "o.csv" in out:
+        printed = Path("o.csv").read_text()
+    assert f"{file}:2" in printed
+    assert re.search(
+        rf"^error: {file}: only its first \d+ structures could be read; {said}$", err, re.M
+    )
+
+
+def test_a_large_file_that_shrinks_while_it_is_read_is_noticed(tmp_path):
+    path = tmp_path / "a.extxyz"
+    write(path, [molecule("C6H6")] * 100)
+    assert path.stat().st_size > 2**16
+    with ChunkReader(list_input_sources([path]), rules_for(4.0), StructureFiles()) as reader:
+        write(path, [molecule("C6H6")] * 40)
+        found = list(read_structures(reader))
+    assert sum(len(some.ids) for some in found) == 41
+    assert found[-1].incomplete[0].startswith(f"{path}: only its first 40 structures")
+
+
+def test_the_second_writer_of_an_output_is_told_who_writes(predict):
+    write("a.extxyz", [molecule("H2O")])
+    folder = PartFolder(Path("o.csv"))
+    folder.folder.mkdir()
+    with folder.hold():
+        code, _, err = predict("a.extxyz", "--out", "o.csv")
+        assert code == 2
+        who = f"process {os.getpid()} on {socket.gethostname()}"
+        assert (
+            err
+            == f"error: o.csv: is being written by {who}; wait for it, or choose another name.\n"
+        )
+        assert not Path("o.csv").exists()
+    assert predict("a.extxyz", "--out", "o.csv")[0] == 0
+    assert not folder.folder.exists()
+
+
+def test_a_full_disk_leaves_no_empty_folder(predict, monkeypatch):
+    def full(*_: object) -> None:
+        raise StorageError("o.csv.parts/plan.json: cannot be written")
+
+    monkeypatch.setattr("hydragnn_hpo.ensemble.predict_output.write_json", full)
+    write("a.extxyz", [molecule("H2O")])
+    assert predict("a.extxyz", "--out", "o.csv")[0] == 2
+    assert [path.name for path in Path().iterdir()] == ["a.extxyz"]
+
+
+@pytest.mark.parametrize(("option", "name"), [("--backend", "lokal"), ("--machine", "fronteer")])
+def test_an_unknown_backend_or_machine_is_named(predict, option, name):
+    write("a.extxyz", [molecule("H2O")])
+    code, _, err = predict("a.extxyz", option, name)
+    assert code == 2
+    assert name in err
+    assert "--ranks" not in err
 
 
 def test_the_input_is_never_replaced(predict):
