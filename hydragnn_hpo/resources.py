@@ -29,12 +29,13 @@ def find_resource(argument: str, folder: str) -> Path:
         folder: the shipped folder to look in, e.g. ``graph_datasets``.
     """
     path = Path(argument)
-    if path.is_file() or (path.exists() and path.suffix):
+    if path.is_file() or (path.exists() and (path.suffix or not path.is_dir())):
         return path
     if path.parts and path.parts[0] in _FOLDERS:
         return resource_path(argument)
     if path.suffix or len(path.parts) > 1:
-        raise ConfigError(f"{argument}: no such file.")
+        found = "is a folder" if path.is_dir() else "no such file"
+        raise ConfigError(f"{argument}: {found}; name a file.")
     known = sorted(entry.stem for entry in resource_path(folder).glob("*.toml"))
     if argument not in known:
         sentence = unknown(f"name in {folder}", argument, known)

@@ -8,7 +8,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 from hydragnn_hpo.config.command_config import RESERVED, CommandConfig
 from hydragnn_hpo.config.data_config import MixedConfig, Name
 from hydragnn_hpo.config.machine_checks import BackendName
-from hydragnn_hpo.config.schema import AnyTables, Config
+from hydragnn_hpo.config.schema import AnyTables, Config, unknown_key
 from hydragnn_hpo.config.search_config import SearchConfig, Space
 from hydragnn_hpo.config.trial_config import check_ratios
 
@@ -171,11 +171,9 @@ class CampaignConfig(Config):
         if not self.data:
             raise ValueError("'data' is missing; add it.")
         check_ratios(self.data)
-        extra = set(self.trial) - {"model", "heads", "training", "parallel"}
-        if extra:
-            raise ValueError(
-                f"unknown key 'trial.{sorted(extra)[0]}'. Known: heads, model, parallel, training."
-            )
+        parts = ("heads", "model", "parallel", "training")
+        for key in sorted(set(self.trial) - set(parts)):
+            raise ValueError(unknown_key(f"trial.{key}", key, parts))
         return self
 
     def _command_goes_alone(self) -> Self:

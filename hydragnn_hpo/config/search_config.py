@@ -41,6 +41,11 @@ class ParameterConfig(Config):
     @model_validator(mode="before")
     @classmethod
     def _list_is_choices(cls, value: Any) -> Any:
+        if isinstance(value, Scalar):
+            raise ValueError(
+                f"is {value!r:.60}: name choices, as [ 2, 4 ], or a range, as "
+                "{ low = 1, high = 6 }; a fixed value stands in [trial]."
+            )
         return {"choices": value} if isinstance(value, (list, tuple)) else value
 
     @model_validator(mode="after")

@@ -129,7 +129,7 @@ def test_json_is_one_object_and_nothing_else(call):
         (["./my_layers.py:Layer"], "write its module, 'my_layers:Layer'"),
         (["schent"], "Did you mean 'schnet'?"),
         (["my_layers:Layer", "--options", "width"], "write it as key=value"),
-        (["my_layers:Layer", "--options", "width=-3"], "'width' is -3: input should be"),
+        (["my_layers:Layer", "--options", "width=-3"], "'width' is -3: write a number"),
         (["my_layers:BadOptions"], "its Options are no class of settings"),
     ],
 )

@@ -208,7 +208,7 @@ def without_charge(values: dict) -> None:
             "the members' weights of 'energy' sum to",
         ),
         (lambda v: v["members"][0]["weights"].update(energy=-0.1), "greater than 0"),
-        (lambda v: v["members"][0].update(trial="../../x"), "should match pattern"),
+        (lambda v: v["members"][0].update(trial="../../x"), "write up to 100 letters"),
         (lambda v: v["members"].clear(), "members"),
         (lambda v: v["heads"]["energy"]["calibration"].update(b=0.0), "calibration needs"),
         (lambda v: v["heads"]["energy"]["calibration"].update(a=-1.0), "calibration needs"),
