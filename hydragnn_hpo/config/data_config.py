@@ -16,7 +16,7 @@ from pydantic import (
     model_validator,
 )
 
-from hydragnn_hpo.config.schema import Config
+from hydragnn_hpo.config.schema import Config, Cutoff
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.units import inside
 
@@ -74,7 +74,7 @@ class FileConfig(Config):
     pbc: tuple[bool, bool, bool] | None = None
     """Periodic directions; they replace those of the file."""
 
-    columns: dict[str, NonNegativeInt] = Field(default_factory=dict)
+    columns: dict[str, Annotated[int, Field(ge=0, le=10**6)]] = Field(default_factory=dict)
     """Columns of a text format by their content, counted from 0, see its reader."""
 
 
@@ -201,10 +201,10 @@ class SplitConfig(Config):
 class GraphConfig(Config):
     """How atoms become graphs. Read by ``data.structure``."""
 
-    cutoff: PositiveFloat = 5.0
+    cutoff: Cutoff = 5.0
     """Largest edge length in angstrom; a trial may use a smaller one."""
 
-    min_distance: PositiveFloat = 0.1
+    min_distance: Cutoff = 0.1
     """Distance in angstrom below which two atoms count as an error in the data."""
 
     laplacian: Annotated[int, Field(ge=0, le=64)] = 0

@@ -16,6 +16,7 @@ from pydantic import (
     BaseModel,
     BeforeValidator,
     ConfigDict,
+    Field,
     GetCoreSchemaHandler,
     ValidationError,
 )
@@ -71,6 +72,9 @@ Tables = Annotated[tuple[C, ...], Len(1), BeforeValidator(_list_tables)]
 
 AnyTables = Annotated[tuple[C, ...], BeforeValidator(_list_tables)]
 """One table of TOML, several, or none."""
+
+Cutoff = Annotated[float, Field(gt=0.0, le=100.0)]
+"""A cutoff in angstrom. A sphere of the largest holds 400,000 atoms of a metal."""
 
 COMMENT_WIDTH = 96
 """Characters of a comment's line in a template, without its mark."""

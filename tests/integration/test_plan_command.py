@@ -55,6 +55,10 @@ def test_slots_of_a_machine_that_nobody_described_must_be_given(hpo, campaign):
 
 
 def test_a_plan_refuses_what_makes_no_sense(hpo, campaign):
+    hpo.refused(
+        *("plan", campaign, "--machine", "frontier", "--hosts", "4", "--trials", "5001"),
+        says=("5,001 trials take too long to simulate: plan at most 5,000",),
+    )
     hpo.refused("plan", campaign, "--machine", "fronteer", says=("fronteer", "frontier"))
     hpo.refused(
         "plan", campaign, "--machine", "frontier", "--hosts", "20000", says=("9,408 hosts",)

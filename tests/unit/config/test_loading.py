@@ -223,7 +223,38 @@ OWN_WORDS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("schema", "values", "sentence"), WRONG + CONVERTED + OWN_WORDS)
+# Each of these was accepted, and then filled the memory or never ended.
+TOO_LARGE = [
+    (ModelConfig, {"conv": "schnet", "basis_size": 10**9},
+     "'basis_size' is 1000000000: write a number of at most 1000 (number of radial functions)."),
+    (ModelConfig, {"conv": "schnet", "features": 10**6},
+     "'features' is 1000000: write a number of at most 65536 (channels per node)."),
+    (ModelConfig, {"conv": "schnet", "cutoff": 1e3},
+     "'cutoff' is 1000.0: write a number of at most 100 (longest edge used, in angstrom)."),
+    (HeadConfig, {"hidden": 10**9}, "'hidden' is 1000000000: write a number of at most 65536"),
+    *[(ModelConfig, {"conv": conv, "options": {name: 10**9}},
+       f"options of conv '{conv}': '{name}' is 1000000000: write a number of at most")
+      for conv, name in (("schnet", "filters"), ("mfc", "max_degree"), ("dimenetpp", "int_emb"),
+                         ("gat", "heads"))],
+    (CardConfig, {**ENERGY, "graphs": {"cutoff": 1e308}},
+     "'graphs.cutoff' is 1e+308: write a number of at most 100 (largest edge length in angstrom)."),
+    (CampaignConfig, {**CAMPAIGN, "search": {**SEARCH, "initial": 10**8}},
+     "'search.initial' is 100000000: write a number of at most 100000 (number of trials"),
+    (CampaignConfig, {**CAMPAIGN, "search": {**SEARCH, "constraints": ["a > 1"] * 101}},
+     "'search.constraints' is [\"a > 1\", "),
+    (CampaignConfig, {**CAMPAIGN, "space": {"a": {"low": 0, "high": 1e9, "step": 0.5}}},
+     "'space.a': a step of 0.5 makes more than 100000 values: enlarge or drop it."),
+    (CampaignConfig, {**CAMPAIGN, "space": {"a": {"low": 0, "high": 1e300}}},
+     "'space.a.high' is 1e+300: write a number of at most 1e+15 (largest value of a range)."),
+    (MachineConfig, {"lease_seconds": 1e300},
+     "'lease_seconds' is 1e+300: write a number of at most 86400 (seconds after which a rank"),
+    (CommandConfig, {"argv": ["x"], "timeout": 1e300}, "'timeout' is 1e+300: write a number of at"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("schema", "values", "sentence"), WRONG + CONVERTED + OWN_WORDS + TOO_LARGE
+)
 def test_sentences(schema, values, sentence):
     with pytest.raises(ConfigError) as caught:
         parse_config(values, schema, "here.toml")
