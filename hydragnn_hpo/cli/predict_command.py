@@ -226,6 +226,8 @@ def _check_ranks(
 
     if where.device != AUTO and (where.starts_ranks or own_rank):
         raise ConfigError("--device is for one process: each rank has the device of its slot.")
+    if where.starts_ranks:
+        where.resolve_machine()  # misspelt names are told before what they would need
     who = "--ranks" if where.starts_ranks else "several ranks"
     if not request.out:
         raise ConfigError(f"{who} write a file: add --out NAME.csv.")

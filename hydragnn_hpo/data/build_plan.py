@@ -349,13 +349,15 @@ def find_file(name: str, card_path: Path, environ: Mapping[str, str] | None = No
         environ: variables with the data root, ``HYDRAGNN_HPO_DATA``; None means ``os.environ``.
 
     Raises:
-        DataError: the file is in none of these places.
+        DataError: the file is in none of these places, or is a pipe or device.
     """
     root = (os.environ if environ is None else environ).get(DATA_ROOT)
     candidates = [card_path.parent / name, *([Path(root) / name] if root else [])]
     for candidate in candidates:
-        if candidate.exists():
+        if candidate.is_file() or candidate.is_dir():
             return candidate
+        if candidate.exists():
+            raise DataError(f"{candidate}: is a pipe or device; give a file or a folder.")
     places = " or ".join(str(candidate.parent) for candidate in candidates)
     raise DataError(
         f"{card_path}: the file '{name}' is not in {places}; "

@@ -110,7 +110,18 @@ def test_what_cannot_be_done_is_said_before_anything_is_written(predict):
         assert "1 of 1 structure could not be predicted" in err
 
 
-def test_the_input_is_never_replaced(predict):
+def test_misspelt_names_are_told_before_what_they_need(predict):
+    write("a.extxyz", molecule("H2O"))
+    for option, name, says in (
+        ("--backend", "lokal", "'backend' is \"lokal\": write 'local', "),
+        ("--machine", "fronteer", "Did you mean 'frontier'?"),
+    ):
+        code, out, err = predict("a.extxyz", option, name)
+        assert (code, out) == (2, "")
+        assert says in err
+
+
+def test_the_input_is_never_replaced(predict, built_zip):
     write("a.extxyz", [molecule("H2O"), molecule("NH3")])
     Path("folder").mkdir()
     Path("folder/link.extxyz").symlink_to("../a.extxyz")
@@ -123,6 +134,10 @@ def test_the_input_is_never_replaced(predict):
             assert (code, out) == (2, "")
             assert err == "error: a.extxyz: is read from; give --out another name.\n"
     assert Path("a.extxyz").read_bytes() == before
+    Path("e.csv").symlink_to(built_zip)
+    code, out, err = predict("a.extxyz", "--out", "e.csv")
+    assert (code, out, err) == (2, "", "error: e.csv: is read from; give --out another name.\n")
+    Path("e.csv").unlink()
     assert sorted(path.name for path in Path().iterdir()) == ["a.extxyz", "folder"]
 
 
