@@ -418,15 +418,14 @@ def pick(
     )
 
     check_picks_format(out)
-    archive = ensemble_file(ensemble)
-    model = Ensemble.load(archive, device=device_of(device), trust=trust or ())
+    model = Ensemble.load(ensemble_file(ensemble), device=device_of(device), trust=trust or ())
     request = PickRequest(number, by, low, float("inf") if high is None else high, unseen)
     make_ranking(model, request)
     if dry_run:
-        what = by or "all heads"
-        typer.echo(f"would rank {', '.join(map(str, files))} by {what}, write {number} to {out}")
+        pool, what = ", ".join(map(str, files)), by or "all heads"
+        typer.echo(f"would rank {pool} by {what}, write {number} to {out}")
         return
-    refuse_to_replace(list_input_sources(files), archive, out)
+    refuse_to_replace(list_input_sources(files), ensemble_file(ensemble), out)
     picked = pick_structures(model, _pool(files, model.rules), request)
     write_picks(out, model.manifest, picked)
     _print_picks(picks_to_plain(picked), out, as_json=as_json)

@@ -189,12 +189,13 @@ def validation_sentence(error: ValidationError, schema: type[BaseModel]) -> str:
         return f"'{place}': {reason}" if place else reason
     *rest, wanted = dict.fromkeys(map(_wanted, several))
     wanted = f"{', '.join(rest)} or {wanted}" if rest else wanted
-    config = _config_at(schema, location[:-1])
+    config = _config_at(schema, location[:-1]) if location else None
     field = config.model_fields.get(str(location[-1])) if config else None
     if first["type"] in _LIMITS and field is not None and field.description:
         meaning = re.split(r"[.:;](?:\s|$)", field.description, maxsplit=1)[0]
         wanted += f" ({_lower(' '.join(meaning.replace('`', '').split()))})"
-    return f"'{place}' is {_shown(first.get('input'))}: write {wanted}."
+    name = f"'{place}'" if place else "all of it"
+    return f"{name} is {_shown(first.get('input'))}: write {wanted}."
 
 
 MAX_PLACE = 100

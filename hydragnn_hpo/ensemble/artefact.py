@@ -699,13 +699,13 @@ def _check_against_cards(
             if full != name:
                 continue
             derived = target["derived_from"]
-            said = {**target, "derived_from": derived and prefix + derived}
-            wrong = [key for key in AGREE if getattr(head, key) != said.get(key)]
+            expected = {**target, "derived_from": derived and prefix + derived}
+            wrong = [key for key in AGREE if getattr(head, key) != expected.get(key)]
             if not wrong:
                 break
             differs = (
                 f"head '{name}' has {wrong[0]} '{getattr(head, wrong[0])}' in '{MANIFEST}', but "
-                f"'{said.get(wrong[0])}' in its card"
+                f"'{expected.get(wrong[0])}' in its card"
             )
         else:
             reject(path, differs)
