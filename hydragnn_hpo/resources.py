@@ -36,7 +36,8 @@ def find_resource(argument: str, folder: str) -> Path:
     if path.parts and path.parts[0] in _FOLDERS:
         return resource_path(argument)
     if path.suffix or len(path.parts) > 1:
-        raise ConfigError(f"{argument}: no such file.")
+        problem = "is a folder" if path.is_dir() else "no such file"
+        raise ConfigError(f"{argument}: {problem}; name a file.")
     known = sorted(entry.stem for entry in resource_path(folder).glob("*.toml"))
     if argument not in known:
         sentence = unknown(f"name in {folder}", argument, known)

@@ -1,5 +1,6 @@
 """Arguments that several commands share."""
 
+import contextlib
 from pathlib import Path
 from typing import Annotated
 
@@ -22,6 +23,19 @@ ColumnOption = Annotated[
 DeviceOption = Annotated[
     str, typer.Option(help="Where to predict: auto (a GPU if there is one), cpu, cuda:0.")
 ]
+
+
+def parse_count(text: str) -> int:
+    """Return a whole number from 5 to 1e12, which may be written as 1e9.
+
+    Raises:
+        BadParameter: the text is no such number.
+    """
+    with contextlib.suppress(ValueError):
+        number = float(text)
+        if number.is_integer() and 5 <= number <= 1e12:
+            return int(number)
+    raise typer.BadParameter(f"{text!r} is no whole number from 5 to 1e12.")
 
 
 def ensemble_file(path: Path) -> Path:

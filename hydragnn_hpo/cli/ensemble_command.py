@@ -247,10 +247,13 @@ def export(
 
     Trials and epochs of a campaign for other programs: hydragnn-hpo export.
     """
-    from hydragnn_hpo.ensemble import Ensemble
+    from hydragnn_hpo.ensemble import Ensemble, refuse_to_replace
     from hydragnn_hpo.ensemble import export_program as write
 
-    ensemble = Ensemble.load(ensemble_file(path), precision=precision, trust=trust or ())
+    archive = ensemble_file(path)
+    ensemble = Ensemble.load(archive, precision=precision, trust=trust or ())
+    for written in (out, out.with_suffix(".json")):
+        refuse_to_replace((), archive, written)
     page = write(ensemble, target, out, aot=aot)
     if as_json:
         typer.echo(json.dumps(page))
@@ -419,10 +422,10 @@ def pick(
     request = PickRequest(number, by, low, float("inf") if high is None else high, unseen)
     make_ranking(model, request)
     if dry_run:
-        what = by or "all heads"
-        typer.echo(f"would rank {', '.join(map(str, files))} by {what}, write {number} to {out}")
+        pool, what = ", ".join(map(str, files)), by or "all heads"
+        typer.echo(f"would rank {pool} by {what}, write {number} to {out}")
         return
-    refuse_to_replace(list_input_sources(files), out)
+    refuse_to_replace(list_input_sources(files), ensemble_file(ensemble), out)
     picked = pick_structures(model, _pool(files, model.rules), request)
     write_picks(out, model.manifest, picked)
     _print_picks(picks_to_plain(picked), out, as_json=as_json)

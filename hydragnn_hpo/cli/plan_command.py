@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from hydragnn_hpo.cli.arguments import JsonOption
+from hydragnn_hpo.cli.arguments import JsonOption, parse_count
 from hydragnn_hpo.cli.run_command import MachineOption
 
 CampaignArgument = Annotated[
@@ -36,7 +36,10 @@ TrialsOption = Annotated[
 StructuresOption = Annotated[
     int | None,
     typer.Option(
-        "--structures", min=5, max=10**12, help="Number of structures, if the data is not here."
+        "--structures",
+        parser=parse_count,
+        metavar="INTEGER",
+        help="Number of structures from 5 to 1e12, if the data is not here.",
     ),
 ]
 FailuresOption = Annotated[

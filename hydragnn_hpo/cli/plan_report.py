@@ -70,6 +70,9 @@ BUSY = 0.8
 
 SHOWN_WIDTHS = 5
 
+MOST_PLANNED = 5000
+"""Most trials that are simulated; the time to do so grows with their square."""
+
 COMPARED = 20
 """Finished trials that are listed: those with the largest errors of prediction."""
 
@@ -131,7 +134,7 @@ def forecast_known(known: "KnownCampaign", trials: int | None = None) -> PlanRep
         ConfigError: no drawn configuration is a valid trial.
     """
     config, machine, data = known.config, known.machine, known.data
-    drawn = trials or config.search.trials
+    drawn = _check_plannable(trials or config.search.trials)
     pricing = TrialPricer(config, machine, _costs(config, machine, data.stats), data.work.configure)
     priced, refused = _price_all(pricing, sample_configurations(config, drawn), first=0)
     if not priced:
@@ -139,6 +142,20 @@ def forecast_known(known: "KnownCampaign", trials: int | None = None) -> PlanRep
     return PlanReport(
         config, data.origin, forecast_campaign(config, machine, priced, refused=refused)
     )
+
+
+def _check_plannable(trials: int) -> int:
+    """Return a number of trials that can be simulated within minutes.
+
+    Raises:
+        ConfigError: there are more.
+    """
+    if trials > MOST_PLANNED:
+        raise ConfigError(
+            f"{trials:,} trials take too long to simulate: plan at most {MOST_PLANNED:,} with "
+            "--trials; costs grow in proportion."
+        )
+    return trials
 
 
 @dataclass(frozen=True)
@@ -197,7 +214,7 @@ def _left(
     config = pricing.config
     known = _known(pricing, state, events)
     budget = (request.trials or config.search.trials) + state.added
-    missing = 0 if state.ending else max(0, budget - state.searched)
+    missing = _check_plannable(0 if state.ending else max(0, budget - state.searched))
     values = sample_configurations(
         config, missing, [trial.values for trial in state.trials.values()]
     )

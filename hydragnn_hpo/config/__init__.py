@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from hydragnn_hpo.config.campaign_config import CampaignConfig, MachineConfig
     from hydragnn_hpo.config.command_config import CommandConfig, fill_arguments
     from hydragnn_hpo.config.data_config import (
+        AGREE,
         SPLITS,
         STORE_VERSION,
         WIDTHS,
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
         PublishedConfig,
         SplitConfig,
         TargetConfig,
+        check_derivatives,
+        check_kind,
         mean_degree,
         targets_of,
         unite_stats,
@@ -55,6 +58,8 @@ if TYPE_CHECKING:
     from hydragnn_hpo.config.path_templates import FIELD, fill_path
     from hydragnn_hpo.config.schema import (
         Config,
+        Cutoff,
+        check_plain,
         dump_config,
         load_config,
         parse_config,
@@ -102,6 +107,7 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "AGREE",
     "Access",
     "AttributeConfig",
     "CampaignConfig",
@@ -109,6 +115,7 @@ __all__ = [
     "CommandConfig",
     "Config",
     "ContainerConfig",
+    "Cutoff",
     "DISK_FULL",
     "FIELD",
     "FILES_AWAY",
@@ -153,6 +160,9 @@ __all__ = [
     "WIDTHS",
     "angle_cutoff",
     "budget_steps",
+    "check_derivatives",
+    "check_kind",
+    "check_plain",
     "compute_epoch_size",
     "cores_of",
     "count_draws",

@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
+from pydantic import Field, NonNegativeInt, model_validator
 
 from hydragnn_hpo.config.command_config import RESERVED, CommandConfig
 from hydragnn_hpo.config.data_config import MixedConfig, Name
 from hydragnn_hpo.config.machine_checks import BackendName
-from hydragnn_hpo.config.schema import AnyTables, Config
+from hydragnn_hpo.config.schema import AnyTables, Config, unknown_key
 from hydragnn_hpo.config.search_config import SearchConfig, Space
 from hydragnn_hpo.config.trial_config import check_ratios
 
@@ -23,7 +23,7 @@ class CampaignDataConfig(MixedConfig):
 class EnsembleConfig(Config):
     """How the best trials become one ensemble. Read by ``ensemble.build``."""
 
-    members: PositiveInt = 6
+    members: Annotated[int, Field(gt=0, le=1000)] = 6
     """Number of members of the top-K ensemble; upper limit for greedy selection, which takes at
     least 4 if there are 4 candidates."""
 
@@ -36,10 +36,10 @@ class EnsembleConfig(Config):
     """Whether greedy selection weights the members for each head separately; otherwise all heads
     share one set of weights."""
 
-    rounds: PositiveInt = 12
+    rounds: Annotated[int, Field(gt=0, le=10**4)] = 12
     """Number of draws of the greedy selection, with replacement."""
 
-    reseed: NonNegativeInt = 0
+    reseed: Annotated[int, Field(ge=0, le=1000)] = 0
     """Number of best trials that are trained again with new seeds, to the full budget, before
     members are chosen. This adds candidates without more search; 3 to 5 are usual."""
 
@@ -67,10 +67,10 @@ class MachineConfig(Config):
     """Maximum number of ranks on each host at a time; 0: one per GPU, or one per processor core
     without GPUs."""
 
-    hosts: NonNegativeInt = 0
+    hosts: Annotated[int, Field(ge=0, le=10**5)] = 0
     """Number of hosts to use; 0: all. In a Ray cluster only hosts that no other job uses count."""
 
-    lanes: PositiveInt = 1
+    lanes: Annotated[int, Field(gt=0, le=1000)] = 1
     """Slots per GPU. Several trials share a GPU if each fits into its share of the memory, as
     predicted."""
 
@@ -90,14 +90,14 @@ class MachineConfig(Config):
     container: Annotated[str, Field(min_length=1)] | None = None
     """Image file in which agents and ranks run, by the profile's ``container.command``."""
 
-    lease_seconds: Annotated[float, Field(ge=1.0)] = 10.0
+    lease_seconds: Annotated[float, Field(ge=1.0, le=86400.0)] = 10.0
     """Seconds after which a rank ends itself if its lease was not renewed. For allocations that
     share a campaign (``--join``) the default is 60, as a lost controller is replaced after 30 s."""
 
-    sample_seconds: Annotated[float, Field(ge=0.0)] = 30.0
+    sample_seconds: Annotated[float, Field(ge=0.0, le=86400.0)] = 30.0
     """Seconds between readings of each host's counters of energy, devices and load; 0: never."""
 
-    max_width: PositiveInt = 64
+    max_width: Annotated[int, Field(gt=0, le=10**6)] = 64
     """Maximum number of ranks of a trial."""
 
     @model_validator(mode="before")
@@ -171,11 +171,9 @@ class CampaignConfig(Config):
         if not self.data:
             raise ValueError("'data' is missing; add it.")
         check_ratios(self.data)
-        extra = set(self.trial) - {"model", "heads", "training", "parallel"}
-        if extra:
-            raise ValueError(
-                f"unknown key 'trial.{sorted(extra)[0]}'. Known: heads, model, parallel, training."
-            )
+        parts = ("heads", "model", "parallel", "training")
+        for key in sorted(set(self.trial) - set(parts)):
+            raise ValueError(unknown_key(f"trial.{key}", key, parts))
         return self
 
     def _command_goes_alone(self) -> Self:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Annotated, Literal, Self
 
 from annotated_types import Len
-from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, model_validator
 
 from hydragnn_hpo.config.schema import Config
 from hydragnn_hpo.errors import unknown
@@ -39,13 +39,13 @@ class CommandConfig(Config):
     Slurm allocation (``machine.backend = "slurm"``), or ``mpiexec``. If left out, the agents of
     hydragnn-hpo start them."""
 
-    width: PositiveInt = 1
+    width: Annotated[int, Field(gt=0, le=10**6)] = 1
     """Number of slots of each trial."""
 
     env: dict[str, str] = {}
     """Variables added to the environment of each process."""
 
-    timeout: PositiveFloat | None = None
+    timeout: Annotated[float, Field(gt=0.0, le=1e8)] | None = None
     """Seconds after which a process is killed; no limit if left out."""
 
     @model_validator(mode="after")

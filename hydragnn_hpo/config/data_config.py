@@ -5,7 +5,7 @@ Built into stores by ``data.build_plan``.
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, Self, cast
 
 from annotated_types import Len
 from pydantic import (
@@ -16,7 +16,7 @@ from pydantic import (
     model_validator,
 )
 
-from hydragnn_hpo.config.schema import Config
+from hydragnn_hpo.config.schema import Config, Cutoff
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.units import inside
 
@@ -74,7 +74,7 @@ class FileConfig(Config):
     pbc: tuple[bool, bool, bool] | None = None
     """Periodic directions; they replace those of the file."""
 
-    columns: dict[str, NonNegativeInt] = Field(default_factory=dict)
+    columns: dict[str, Annotated[int, Field(ge=0, le=10**6)]] = Field(default_factory=dict)
     """Columns of a text format by their content, counted from 0, see its reader."""
 
 
@@ -93,6 +93,88 @@ class PublishedConfig(Config):
 
     source: str
     """Where the number was published, and when it was looked up."""
+
+
+class TargetKind(Protocol):
+    """What decides which units a target may have."""
+
+    @property
+    def level(self) -> str:
+        """``graph`` or ``node``."""
+
+    @property
+    def shape(self) -> str:
+        """``scalar``, ``vector`` or ``tensor``."""
+
+    @property
+    def unit(self) -> str:
+        """A known unit."""
+
+    @property
+    def energy(self) -> str | None:
+        """``total``, ``per_atom`` or None."""
+
+    @property
+    def derived_from(self) -> str | None:
+        """Name of the energy whose derivative it is, or None."""
+
+
+_ENERGIES = {
+    "total": ("eV", 'an energy, such as eV or kJ/mol; per atom it is energy = "per_atom"'),
+    "per_atom": ("eV/atom", 'an energy per atom, such as eV/atom; else it is energy = "total"'),
+}
+"""Internal unit of each kind of energy, and the units that it may have in words."""
+
+
+def check_kind(target: TargetKind) -> None:
+    """Check that the unit of a target is one of its kind.
+
+    Raises:
+        ValueError: it is another one, such as eV/atom for a total energy, or eV for forces.
+    """
+    inner = inside(target.unit)[1]
+    if target.energy is not None:
+        if (target.level, target.shape) != ("graph", "scalar"):
+            raise ValueError(
+                f'energy = "{target.energy}" is for a number per structure, this is a '
+                f"{target.shape} per {'atom' if target.level == 'node' else 'structure'}: drop it."
+            )
+        wanted, words = _ENERGIES[target.energy]
+        if inner != wanted:
+            raise ValueError(f'energy = "{target.energy}" has unit {target.unit}: write {words}.')
+    if target.shape == "vector" and inner in ("eV", "eV/atom") and target.derived_from is None:
+        raise ValueError(
+            f"a vector has no energy as its unit, found {target.unit}: forces are in an energy "
+            "per length, such as eV/angstrom."
+        )
+
+
+def check_derivatives(targets: Mapping[str, TargetKind]) -> None:
+    """Check that targets with ``derived_from`` are forces or stress of a total energy.
+
+    Args:
+        targets: by name; an energy that is absent is not checked.
+
+    Raises:
+        ValueError: one is of another kind, or what it names is no total energy.
+    """
+    for name, target in targets.items():
+        if target.derived_from is None:
+            continue
+        energy = targets.get(target.derived_from)
+        if energy is not None and energy.energy != "total":
+            raise ValueError(
+                f"targets.{name}.derived_from is '{target.derived_from}', which is no target "
+                'with energy = "total": correct the name, or set energy there.'
+            )
+        kinds = {("node", "vector"): "eV/angstrom", ("graph", "tensor"): "eV/angstrom^3"}
+        unit = kinds.get((target.level, target.shape))
+        if unit is None or inside(target.unit)[1] != unit:
+            raise ValueError(
+                f"targets.{name} is neither forces (level node, shape vector, unit like "
+                "eV/angstrom) nor stress (level graph, shape tensor, unit like eV/angstrom^3): "
+                "correct them, or drop derived_from."
+            )
 
 
 class TargetConfig(Config):
@@ -146,6 +228,7 @@ class TargetConfig(Config):
             raise ValueError(
                 "a tensor is only known as stress: set derived_from, or another shape."
             )
+        check_kind(self)
         return self
 
     @property
@@ -201,10 +284,10 @@ class SplitConfig(Config):
 class GraphConfig(Config):
     """How atoms become graphs. Read by ``data.structure``."""
 
-    cutoff: PositiveFloat = 5.0
+    cutoff: Cutoff = 5.0
     """Largest edge length in angstrom; a trial may use a smaller one."""
 
-    min_distance: PositiveFloat = 0.1
+    min_distance: Cutoff = 0.1
     """Distance in angstrom below which two atoms count as an error in the data."""
 
     laplacian: Annotated[int, Field(ge=0, le=64)] = 0
@@ -267,25 +350,16 @@ class CardConfig(Config):
     @model_validator(mode="after")
     def _derivatives_have_an_energy(self) -> Self:
         for name, target in self.targets.items():
-            if target.derived_from is None:
-                continue
-            energy = self.targets.get(target.derived_from)
-            if energy is None or energy.energy != "total":
+            if target.derived_from is not None and target.derived_from not in self.targets:
                 raise ValueError(
                     f"targets.{name}.derived_from is '{target.derived_from}', which is no target "
                     'with energy = "total": correct the name, or set energy there.'
                 )
-            kinds = {("node", "vector"): "eV/angstrom", ("graph", "tensor"): "eV/angstrom^3"}
-            unit = kinds.get((target.level, target.shape))
-            if unit is None or inside(target.unit)[1] != unit:
-                raise ValueError(
-                    f"targets.{name} is neither forces (level node, shape vector, unit like "
-                    "eV/angstrom) nor stress (level graph, shape tensor, unit like eV/angstrom^3)."
-                )
+        check_derivatives(self.targets)
         return self
 
 
-_AGREE = ("level", "shape", "unit", "energy", "derived_from")
+AGREE = ("level", "shape", "unit", "energy", "derived_from")
 """What must be the same where data sets share a target."""
 
 
@@ -429,7 +503,7 @@ def _check_shared(name: str, by_set: Mapping[int, "TargetStats"], shared: Sequen
             f"data sets {first + 1} and {second + 1} both have a target '{name}': give one of "
             "them a prefix, or, if both mean the same quantity, name it in shared."
         )
-    for key in _AGREE:
+    for key in AGREE:
         values = [str(target.get(key)) for target in by_set.values()]
         if len(set(values)) > 1:
             raise ConfigError(

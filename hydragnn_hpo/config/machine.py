@@ -37,6 +37,9 @@ HERE = "workstation"
 """Name of the profile of this computer."""
 
 EXTENDS = "extends"
+
+MAX_EXTENDED = 20
+"""Most files that a profile extends, one after the other."""
 """Key that names the profile on which a file is based."""
 
 
@@ -433,16 +436,23 @@ def read_chain(path: Path) -> list[tuple[Path, dict[str, Any]]]:
         ConfigError: a file is missing, is not TOML, or extends itself.
     """
     chain: list[tuple[Path, dict[str, Any]]] = []
+    seen: set[Path] = {path.resolve()}
     following: Path | None = path
     while following is not None:
         current, values = following, read_toml(following)
         named = values.pop(EXTENDS, None)
         chain.append((current, values))
         following = None if named is None else _find_extended(current, named)
-        files = [file for file, _ in chain]
-        if following is not None and following.resolve() in [file.resolve() for file in files]:
-            circle = " -> ".join(str(file) for file in (*files, following))
+        if following is not None and following.resolve() in seen:
+            circle = " -> ".join(str(file) for file in (*(file for file, _ in chain), following))
             raise ConfigError(f"{path}: {EXTENDS} runs in a circle: {circle}: break it.")
+        if following is not None and len(seen) > MAX_EXTENDED:
+            raise ConfigError(
+                f"{path}: {EXTENDS} more than {MAX_EXTENDED} files, one after the other: put them "
+                "together."
+            )
+        if following is not None:
+            seen.add(following.resolve())
     return chain
 
 

@@ -16,12 +16,13 @@ from hydragnn_hpo.config.convs import CONV_SPECS, ConvSpec, Dimensions
 from hydragnn_hpo.config.convs.spec import (
     MAX_LAYERS,
     USER_SPEC,
+    Width,
     chain,
     check_name,
     is_user_conv,
     linear,
 )
-from hydragnn_hpo.config.schema import Config, validation_sentence
+from hydragnn_hpo.config.schema import Config, Cutoff, validation_sentence
 from hydragnn_hpo.errors import unknown
 
 MAX_ELEMENT = 118
@@ -50,7 +51,7 @@ class HeadConfig(Config):
     layers: Annotated[int, Field(gt=0, le=MAX_LAYERS)] = 2
     """Linear maps from node features to the prediction."""
 
-    hidden: PositiveInt | None = None
+    hidden: Width | None = None
     """Width of the hidden layers; the trunk's width if left out."""
 
     baseline: Literal["elements", "mean"] = "elements"
@@ -83,13 +84,13 @@ class ModelConfig(Config):
     """Name of the message-passing layer, see ``CONVS``, or a user's class such as
     ``my_pkg.my_module:MyConv``."""
 
-    features: PositiveInt = 64
+    features: Width = 64
     """Channels per node."""
 
     layers: Annotated[int, Field(gt=0, le=MAX_LAYERS)] = 3
     """Rounds of message passing."""
 
-    cutoff: PositiveFloat = 5.0
+    cutoff: Cutoff = 5.0
     """Longest edge used, in angstrom; at most the store's cutoff."""
 
     max_neighbors: PositiveInt | None = None
@@ -100,7 +101,7 @@ class ModelConfig(Config):
     basis: Literal["bessel", "gaussian"] = "bessel"
     """Radial functions that expand an edge's length."""
 
-    basis_size: PositiveInt = 16
+    basis_size: Annotated[int, Field(gt=0, le=1000)] = 16
     """Number of radial functions."""
 
     norm: Literal["layer", "rms", "graph", "none"] = "layer"
@@ -112,14 +113,14 @@ class ModelConfig(Config):
     """``gps``: in every round all nodes of a graph also attend to each other, in parallel with the
     conv. Source: Rampasek et al. (2022), arXiv:2205.12454."""
 
-    attention_heads: PositiveInt = 4
+    attention_heads: Width = 4
     """Heads of the global attention; a divisor of ``features``."""
 
     encoding: Literal["none", "laplacian", "random_walk"] = "none"
     """Positional encoding of a node, added to its embedding: eigenvectors of the Laplacian (from
     the store, see the card), or return probabilities of a random walk."""
 
-    encoding_size: PositiveInt = 8
+    encoding_size: Annotated[int, Field(gt=0, le=1000)] = 8
     """Number of eigenvectors, or of steps of the random walk."""
 
     attributes: tuple[str, ...] = ()

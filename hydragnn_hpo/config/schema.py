@@ -2,22 +2,46 @@
 
 import difflib
 import json
+import math
+import re
 import textwrap
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from types import NoneType
 from typing import Annotated, Any, TypeVar, get_args
 
 from annotated_types import Len
-from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    ValidationError,
+)
+from pydantic_core import CoreSchema, ErrorDetails
 
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.sanitize import escape_line
 
+_STRICT = frozenset(("bool", "float", "int", "str"))
+
+
+def _refuse_conversions(schema: Any) -> None:
+    """Make every scalar of a schema strict; lists still become tuples, integers floats."""
+    if isinstance(schema, dict):
+        if schema.get("type") in _STRICT:
+            schema["strict"] = True
+        for part in schema.values():
+            _refuse_conversions(part)
+    elif isinstance(schema, (list, tuple)):
+        for part in schema:
+            _refuse_conversions(part)
+
 
 class Config(BaseModel):
-    """A frozen settings object; unknown keys are errors."""
+    """A frozen settings object; unknown keys and values of another type are errors."""
 
     model_config = ConfigDict(
         frozen=True,
@@ -26,6 +50,14 @@ class Config(BaseModel):
         validate_default=True,
         allow_inf_nan=False,
     )
+
+    @classmethod
+    def __get_pydantic_core_schema__(
+        cls, source: type[BaseModel], handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        schema = handler(source)
+        _refuse_conversions(schema)
+        return schema
 
 
 C = TypeVar("C", bound=Config)
@@ -41,8 +73,18 @@ Tables = Annotated[tuple[C, ...], Len(1), BeforeValidator(_list_tables)]
 AnyTables = Annotated[tuple[C, ...], BeforeValidator(_list_tables)]
 """One table of TOML, several, or none."""
 
+Cutoff = Annotated[float, Field(gt=0.0, le=100.0)]
+"""A cutoff in angstrom. A sphere of the largest holds 400,000 atoms of a metal."""
+
 COMMENT_WIDTH = 96
 """Characters of a comment's line in a template, without its mark."""
+
+
+MAX_TOML = 16 * 2**20
+"""Most bytes of a TOML file."""
+
+MAX_DEPTH = 50
+"""Most tables and lists inside each other."""
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -55,13 +97,51 @@ def read_toml(path: Path) -> dict[str, Any]:
         ConfigError: it is missing, unreadable, or not TOML.
     """
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        if path.exists() and not path.is_file():
+            raise ConfigError(f"{path}: is a folder, pipe or device; name a TOML file.")
+        if (size := path.stat().st_size) > MAX_TOML:
+            raise ConfigError(f"{path}: has {size} bytes, more than {MAX_TOML}.{_hint(path)}")
+        values = tomllib.loads(path.read_text(encoding="utf-8-sig"))
+        check_plain(values)
+        return values
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror}).") from error
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}: is not a text file ({error.reason}).{_hint(path)}") from error
+        line = error.object.count(b"\n", 0, error.start) + 1
+        cure = _hint(path) or " Save it as UTF-8."
+        raise ConfigError(f"{path}: is not UTF-8 text (line {line}).{cure}") from error
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path}: is not valid TOML: {error}.{_hint(path)}") from error
+    except RecursionError as error:
+        raise ConfigError(f"{path}: {_TOO_DEEP}.") from error
+    except ValueError as error:
+        reason = "it holds a number of thousands of digits" if "digits" in str(error) else error
+        raise ConfigError(f"{path}: {reason}: correct it.") from error
+
+
+_TOO_DEEP = f"more than {MAX_DEPTH} tables or lists stand inside each other: write it flat"
+
+
+def check_plain(values: Any) -> None:
+    """Check that plain data is not nested too deeply and that its integers have 64 bits.
+
+    Raises:
+        ValueError: it does not; the sentence has no full stop.
+    """
+    level: list[Any] = [values]
+    for _ in range(MAX_DEPTH):
+        deeper: list[Any] = []
+        for value in level:
+            if isinstance(value, Mapping):
+                deeper.extend(value.values())
+            elif isinstance(value, (list, tuple)):
+                deeper.extend(value)
+            elif isinstance(value, int) and not -(2**63) <= value < 2**63:
+                raise ValueError("it holds a whole number of more than 64 bits")
+        level = deeper
+        if not level:
+            return
+    raise ValueError(_TOO_DEEP)
 
 
 def _hint(path: Path) -> str:
@@ -95,26 +175,122 @@ def parse_config(values: Mapping[str, Any], schema: type[C], where: str) -> C:
 
 def validation_sentence(error: ValidationError, schema: type[BaseModel]) -> str:
     """Turn the first error of pydantic into one sentence."""
-    first = error.errors(include_url=False)[0]
-    place = ".".join(str(part) for part in first["loc"])
-    value = first.get("input")
+    errors = error.errors(include_url=False)
+    first = errors[0]
+    location, several = _alternatives(errors)
+    place = _clip(".".join(str(part) for part in location), MAX_PLACE)
     if first["type"] == "extra_forbidden":
-        key = str(first["loc"][-1])
-        known = _keys_at(schema, first["loc"][:-1])
-        close = difflib.get_close_matches(key, known, n=1)
-        hint = f" Did you mean '{close[0]}'?" if close else ""
-        listing = f" Known: {', '.join(sorted(known))}." if known else ""
-        return f"unknown key '{place}'.{hint}{listing}"
+        config = _config_at(schema, location[:-1])
+        return unknown_key(place, str(location[-1]), config.model_fields if config else ())
     if first["type"] == "missing":
         return f"'{place}' is missing; add it."
     if first["type"] == "value_error":
         reason = str(first["ctx"]["error"]) if "ctx" in first else first["msg"]
         return f"'{place}': {reason}" if place else reason
-    return f"'{place}' is {_shown(value)}: {_lower(first['msg'])}."
+    *rest, wanted = dict.fromkeys(map(_wanted, several))
+    wanted = f"{', '.join(rest)} or {wanted}" if rest else wanted
+    config = _config_at(schema, location[:-1]) if location else None
+    field = config.model_fields.get(str(location[-1])) if config else None
+    if first["type"] in _LIMITS and field is not None and field.description:
+        meaning = re.split(r"[.:;](?:\s|$)", field.description, maxsplit=1)[0]
+        wanted += f" ({_lower(' '.join(meaning.replace('`', '').split()))})"
+    name = f"'{place}'" if place else "all of it"
+    return f"{name} is {_shown(first.get('input'))}: write {wanted}."
 
 
-def _keys_at(schema: type[BaseModel], location: tuple[Any, ...]) -> list[str]:
-    """Return the field names of the config found along a location, or none."""
+MAX_PLACE = 100
+"""Most characters of a key's dotted name in a sentence."""
+
+_LIMITS = {
+    "greater_than": ("above", "gt"),
+    "greater_than_equal": ("of at least", "ge"),
+    "less_than": ("below", "lt"),
+    "less_than_equal": ("of at most", "le"),
+}
+"""Words for a limit that a number breaks, and the name of the limit, by pydantic's error."""
+
+_LENGTHS = {"too_short": ("at least", "min_length"), "too_long": ("at most", "max_length")}
+
+_WANTED = (
+    (("int_",), "a whole number"),
+    (("float_",), "a number"),
+    (("finite_",), "a finite number"),
+    (("bool_",), "true or false"),
+    (("string_too_short",), "a text that is not empty"),
+    (("string_",), "a text in quotes"),
+    (("tuple_", "list_"), "a list in square brackets"),
+    (("dict_", "model_", "mapping_", "dataclass_"), "a table of keys and values"),
+    (("date_",), "a date such as 2026-11-22"),
+)
+"""What to write instead, by the first letters of pydantic's error."""
+
+PATTERNS = {
+    r"^[A-Za-z][A-Za-z0-9_]*$": "a letter, then letters, digits or _",
+    r"^([A-Za-z][A-Za-z0-9_]*)?$": "a letter, then letters, digits or _",
+    r"^[A-Za-z0-9_]*$": "letters, digits or _",
+    r"^[A-Za-z0-9][A-Za-z0-9_-]{0,99}$": "up to 100 letters, digits, _ or -",
+    r"^[A-Za-z0-9_.-]{1,64}$": "up to 64 letters, digits, _ . or -",
+    r"^[0-9a-f]{64}$": "the 64 hexadecimal digits of a SHA-256",
+}
+"""Words for the patterns of texts in configs."""
+
+_LABEL = re.compile(r"bool|int|float|str|[a-z-]+\[.*\]")
+"""Name of an alternative of a union, at the end of pydantic's location."""
+
+
+def _alternatives(
+    errors: Sequence[ErrorDetails],
+) -> tuple[tuple[int | str, ...], Sequence[ErrorDetails]]:
+    """Return the location of the first error, and the errors of all types that it could have."""
+    first = errors[0]
+    before = first["loc"][:-1]
+    same = [
+        each
+        for each in errors
+        if each["loc"][:-1] == before
+        and each.get("input") is first.get("input")
+        and _LABEL.fullmatch("".join(map(str, each["loc"][-1:])))
+    ]
+    if len(same) < 2:
+        return tuple("name" if part == "[key]" else part for part in first["loc"]), [first]
+    limits = [each for each in same if each["type"] in (*_LIMITS, "finite_number")]
+    return before, limits or same
+
+
+def _wanted(error: ErrorDetails) -> str:
+    """Return what to write in place of a wrong value."""
+    kind, limits = error["type"], error.get("ctx", {})
+    if kind in _LIMITS:
+        word, name = _LIMITS[kind]
+        limit = limits[name]
+        return f"a number {word} {limit if isinstance(limit, int) else f'{limit:g}'}"
+    if kind in _LENGTHS:
+        word, name = _LENGTHS[kind]
+        return f"{word} {limits[name]} entries"
+    if kind == "literal_error":
+        return str(limits["expected"])
+    if kind == "string_pattern_mismatch" and limits["pattern"] in PATTERNS:
+        return PATTERNS[limits["pattern"]]
+    known = (words for starts, words in _WANTED if kind.startswith(starts))
+    return next(known, "another value, see the reference of settings")
+
+
+def unknown_key(place: str, key: str, known: Collection[str]) -> str:
+    """Return a sentence about a key that no config has.
+
+    Args:
+        place: dotted name of the key.
+        key: its last part.
+        known: keys that may stand there.
+    """
+    close = difflib.get_close_matches(_clip(key, MAX_PLACE), list(known), n=1)
+    hint = f" Did you mean '{close[0]}'?" if close else ""
+    listing = f" Known: {', '.join(sorted(known))}." if known else ""
+    return f"unknown key '{place}'.{hint}{listing}"
+
+
+def _config_at(schema: type[BaseModel], location: tuple[Any, ...]) -> type[BaseModel] | None:
+    """Return the config found along a location, or None."""
     current: Any = schema
     for part in location:
         if not _is_config(current):  # the part is an index of a list or a name of the user's
@@ -123,7 +299,7 @@ def _keys_at(schema: type[BaseModel], location: tuple[Any, ...]) -> list[str]:
             current = current.model_fields[part].annotation
             if NoneType in get_args(current):
                 current = next(filter(_holds_config, get_args(current)), None)
-    return list(current.model_fields) if _is_config(current) else []
+    return current if _is_config(current) else None
 
 
 def _is_config(annotation: Any) -> bool:
@@ -135,8 +311,17 @@ def _holds_config(annotation: Any) -> bool:
 
 
 def _shown(value: Any) -> str:
-    text = json.dumps(value, default=str)
-    return text if len(text) <= 60 else text[:57] + "..."
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)  # as TOML writes it
+    try:
+        text = json.dumps(value, default=str)
+    except ValueError:
+        return "a number of thousands of digits"
+    return _clip(text, 60)
+
+
+def _clip(text: str, most: int) -> str:
+    return text if len(text) <= most else text[: most - 3] + "..."
 
 
 def _lower(message: str) -> str:

@@ -5,7 +5,6 @@ from typing import Annotated, Any, Literal, Self
 from annotated_types import Len
 from pydantic import (
     Field,
-    NonNegativeInt,
     PositiveFloat,
     PositiveInt,
     field_validator,
@@ -16,6 +15,12 @@ from hydragnn_hpo.config.schema import Config
 
 Scalar = bool | int | float | str
 
+Epochs = Annotated[int, Field(gt=0, le=10**7)]
+"""A number of epochs."""
+
+MAX_STEPS = 100_000
+"""Most values of a range with a step: they are listed."""
+
 
 class ParameterConfig(Config):
     """One searched key of the trial. Read by ``search.space``."""
@@ -23,10 +28,10 @@ class ParameterConfig(Config):
     choices: tuple[Scalar, ...] | None = None
     """Values to choose from, unordered."""
 
-    low: int | float | None = None
+    low: Annotated[int | float, Field(ge=-1e15, le=1e15)] | None = None
     """Smallest value of a range; integers make an integer range."""
 
-    high: int | float | None = None
+    high: Annotated[int | float, Field(ge=-1e15, le=1e15)] | None = None
     """Largest value of a range."""
 
     log: bool = False
@@ -41,6 +46,11 @@ class ParameterConfig(Config):
     @model_validator(mode="before")
     @classmethod
     def _list_is_choices(cls, value: Any) -> Any:
+        if isinstance(value, Scalar):
+            raise ValueError(
+                f"is {value!r:.60}: name choices, as [ 2, 4 ], or a range, as "
+                "{ low = 1, high = 6 }; a fixed value stands in [trial]."
+            )
         return {"choices": value} if isinstance(value, (list, tuple)) else value
 
     @model_validator(mode="after")
@@ -67,6 +77,10 @@ class ParameterConfig(Config):
             raise ValueError(f"a log range needs low > 0, found {self.low:g}.")
         if self.log and self.step:
             raise ValueError("a range has either log or step, not both.")
+        if self.step and (self.high - self.low) / self.step > MAX_STEPS:
+            raise ValueError(
+                f"a step of {self.step:g} makes more than {MAX_STEPS} values: enlarge or drop it."
+            )
 
     @property
     def integer(self) -> bool:
@@ -74,7 +88,7 @@ class ParameterConfig(Config):
         return isinstance(self.low, int) and isinstance(self.high, int)
 
 
-Space = Annotated[dict[str, ParameterConfig], Len(1)]
+Space = Annotated[dict[str, ParameterConfig], Len(1, 200)]
 """Searched keys of the trial (``model.features``) and their ranges."""
 
 
@@ -91,13 +105,13 @@ class SearchConfig(Config):
     brain: Literal["deephyper", "optuna", "random", "sobol"] = "deephyper"
     """Algorithm that proposes trials."""
 
-    trials: PositiveInt
+    trials: Annotated[int, Field(gt=0, le=10**6)]
     """Total number of trials."""
 
-    initial: NonNegativeInt = 6
+    initial: Annotated[int, Field(ge=0, le=10**5)] = 6
     """Number of trials spread over the space before the brain learns from results."""
 
-    constraints: tuple[str, ...] = ()
+    constraints: Annotated[tuple[str, ...], Len(0, 100)] = ()
     """Conditions on every proposal, such as ``"model.features % model.options.heads == 0"``. They
     may contain keys of the space or of ``[trial]``, numbers, strings, ``+ - * / // %``,
     comparisons, ``and``, ``or`` and ``not``. A condition on an inactive key counts as met."""
@@ -109,10 +123,10 @@ class SearchConfig(Config):
     the same units as ``weighted``. With a list of these the Pareto front is kept, and stopping
     rules use the first."""
 
-    warm_start: tuple[str, ...] = ()
+    warm_start: Annotated[tuple[str, ...], Len(0, 1000)] = ()
     """Run directories of earlier campaigns whose results the brain learns from."""
 
-    rungs: Annotated[tuple[PositiveInt, ...], Len(1)]
+    rungs: Annotated[tuple[Epochs, ...], Len(1, 50)]
     """Epochs of a trial up to each rung, ascending; the last is the full budget."""
 
     reduction: Annotated[int, Field(ge=2)] = 3

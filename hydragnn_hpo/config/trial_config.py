@@ -19,7 +19,14 @@ from hydragnn_hpo.config.convs.spec import check_installed, is_user_conv
 from hydragnn_hpo.config.data_config import MixedConfig, Name
 from hydragnn_hpo.config.model_config import HeadConfig, ModelConfig, is_by_gradient
 from hydragnn_hpo.config.schema import Config, Tables
+from hydragnn_hpo.config.search_config import Epochs
 from hydragnn_hpo.errors import unknown
+
+Ranks = Annotated[int, Field(gt=0, le=10**6)]
+"""A number of ranks, or of pieces of a rank's work."""
+
+Count = Annotated[int, Field(gt=0, le=2**40)]
+"""A number of graphs, atoms, edges or steps."""
 
 Shard = Literal["none", "gradients", "full", "hybrid"]
 
@@ -38,11 +45,11 @@ class ParallelConfig(Config):
     twice. Source: Rajbhandari et al. (2020), arXiv:1910.02054; Zhao et al. (2023),
     arXiv:2304.11277."""
 
-    shard_ranks: PositiveInt | None = None
+    shard_ranks: Ranks | None = None
     """Number of neighbouring ranks that hold one copy with ``hybrid``; all ranks of a host if left
     out."""
 
-    tensor: PositiveInt = 1
+    tensor: Ranks = 1
     """Number of neighbouring ranks that divide every wide MLP among them and process the same
     graphs. Above 1, ``shard = "none"`` acts as ``gradients``. Source: Shoeybi et al. (2019),
     arXiv:1909.08053; with ``hybrid`` it is the layout of Wang et al. (2024), arXiv:2404.14712."""
@@ -52,7 +59,7 @@ class ParallelConfig(Config):
     (activation checkpointing): memory of one round, for about half as much time again. Not worth
     it with heads that are derivatives, which need all activations twice."""
 
-    bucket_mb: PositiveFloat | None = None
+    bucket_mb: Annotated[float, Field(gt=0.0, le=10**5)] | None = None
     """Size in MiB of DDP's gradient buckets; chosen from the model if left out."""
 
     def is_sharded(self, world: int) -> bool:
@@ -86,29 +93,29 @@ _WAYS = ("global_batch", "batch_atoms", "batch_edges")
 class TrainConfig(Config):
     """How one trial trains. Read by ``Trainer``."""
 
-    epochs: PositiveInt = 50
+    epochs: Epochs = 50
     """Passes over the training split at the full budget; the learning-rate schedule spans them."""
 
-    global_batch: PositiveInt | None = None
+    global_batch: Count | None = None
     """Graphs per optimizer step, over all ranks together; 32 unless ``batch_atoms`` or
     ``batch_edges`` is set."""
 
-    batch_atoms: PositiveInt | None = None
+    batch_atoms: Count | None = None
     """Maximum number of atoms per optimizer step, over all ranks together, in place of
     ``global_batch``. At least twice the atoms of the largest graph."""
 
-    batch_edges: PositiveInt | None = None
+    batch_edges: Count | None = None
     """Maximum number of edges (at the store's cutoff) per optimizer step, over all ranks together,
     in place of ``global_batch``. At least twice the edges of the largest graph."""
 
-    steps_per_epoch: PositiveInt | None = None
+    steps_per_epoch: Count | None = None
     """Optimizer steps per epoch; one pass over the largest data set if left out."""
 
-    shuffle_buffer: PositiveInt = 65536
+    shuffle_buffer: Count = 65536
     """Number of training graphs that are shuffled at once. In larger data sets the windows of the
     store are shuffled, and then the graphs of as many windows as hold this number."""
 
-    min_graphs_per_rank: PositiveInt = 4
+    min_graphs_per_rank: Count = 4
     """Minimum number of graphs per rank and step, on average; it limits the number of ranks."""
 
     balance: Literal["scale", "unit", "uncertainty"] = "scale"
@@ -117,7 +124,7 @@ class TrainConfig(Config):
     ``uncertainty``: by a learned uncertainty of each head; source: Kendall et al. (2018),
     arXiv:1705.07115, eq. 10."""
 
-    micro_batches: PositiveInt | None = None
+    micro_batches: Ranks | None = None
     """Number of pieces into which every rank splits its share of a step, to save memory; the result
     is the same. Chosen to fit the memory if left out."""
 
@@ -134,7 +141,7 @@ class TrainConfig(Config):
     """Multiply the learning rate by the global batch over ``rate_batch`` (``linear``), or by the
     square root of this ratio (``sqrt``)."""
 
-    rate_batch: PositiveInt = 32
+    rate_batch: Count = 32
     """Graphs per step for which ``learning_rate`` is meant, with ``scale_rate``."""
 
     weight_decay: NonNegativeFloat = 0.01
@@ -200,7 +207,7 @@ class TrainConfig(Config):
     bf16_derivatives: bool = False
     """Allow forces and stress with ``bf16``, although the energy then has only 8 bits."""
 
-    checkpoint_seconds: NonNegativeFloat = 10.0
+    checkpoint_seconds: Annotated[float, Field(ge=0.0, le=1e6)] = 10.0
     """Seconds between checkpoints; they are written in the background."""
 
     tensorboard: bool = False
@@ -336,10 +343,10 @@ class PlacementConfig(Config):
     attempt: PositiveInt
     """Number of this start of the trial, from 1."""
 
-    epochs: PositiveInt
+    epochs: Epochs
     """Train up to this epoch (the rung), counted from the first attempt."""
 
-    width: PositiveInt = 1
+    width: Ranks = 1
     """Number of ranks."""
 
     slots: tuple[str, ...] = ()

@@ -185,7 +185,7 @@ class Mixture:
         train = self.indices_of("train")
         cuts = range(0, len(train), _PIECE)
         light = self._join([_without_edges(self.take(train[i : i + _PIECE])) for i in cuts])
-        target = TargetConfig(
+        target = TargetConfig.model_construct(  # without checks: its unit is not that of its kind
             unit="1",  # values in a store have the units of this package
             level=stats["level"],
             shape=stats["shape"],

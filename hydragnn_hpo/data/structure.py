@@ -132,6 +132,9 @@ WIDEST = 300
 as wide as the cutoff, and divides by zero where one plane of cubes exceeds that number.
 Source: vesin/src/cpu_cell_list.cpp, https://github.com/Luthaf/vesin, 2026-11-21."""
 
+MOST_EDGES = 1e8
+"""Most edges of a structure, as estimated: they take some 10 GB while they are found."""
+
 LARGEST = 1e30
 """Largest value of a property: single precision ends at 3e38, and squares must not overflow."""
 
@@ -193,6 +196,7 @@ def graph_of(atoms: Atoms, place: Place, rules: Rules) -> Graph:
     positions, cell, pbc = _geometry(atoms, place, rules.min_distance)
     cutoff = max(rules.cutoff, rules.min_distance)
     _check_extent(positions, cell[pbc], cutoff, place)
+    _check_density(positions, cell[pbc], cutoff, place)
     edges, edge_shift = find_edges(positions, cell, pbc, cutoff)
     vectors = edge_vectors(positions, cell, edges, edge_shift)
     _check_distances(np.einsum("ec,ec->e", vectors, vectors), edges, place, rules.min_distance)
@@ -297,6 +301,36 @@ def _check_extent(
             f"is {width:.4g} angstrom wide, more than {WIDEST} times the cutoff of {cutoff:g} "
             "angstrom",
             "remove stray atoms or empty space",
+        )
+
+
+def _check_density(
+    positions: NDArray[np.float64], periodic: NDArray[np.float64], cutoff: float, place: Place
+) -> None:
+    """Refuse structures with more edges than memory and time allow, before they are searched.
+
+    Args:
+        positions: angstrom, [N, 3].
+        periodic: lattice vectors of the periodic directions in angstrom, [0 to 3, 3].
+        cutoff: angstrom.
+        place: where the structure comes from, for errors.
+    """
+    count = len(positions)
+    # A sphere, a disc or a line of the cutoff's radius over the content of a cell: images of an
+    # atom within the cutoff. Atoms may lie anywhere across the directions without a period.
+    ball = (1.0, 2.0 * cutoff, np.pi * cutoff**2, 4.0 / 3.0 * np.pi * cutoff**3)[len(periodic)]
+    content = float(np.sqrt(np.linalg.det(periodic @ periodic.T))) if len(periodic) else 1.0
+    edges = float(count) ** 2 * ball / content
+    if edges > MOST_EDGES and not len(periodic):
+        # By Cauchy and Schwarz: an atom's neighbours lie in 27 cubes as wide as the cutoff.
+        cubes = np.floor((positions - positions.min(axis=0)) / cutoff).astype(np.int64)
+        held = np.unique(cubes, axis=0, return_counts=True)[1].astype(np.float64)
+        edges = min(edges, 27.0 * float(np.square(held).sum()))
+    if edges > MOST_EDGES:
+        raise place.error(
+            f"has about {edges:.2g} edges within the cutoff of {cutoff:g} angstrom, more than "
+            f"{MOST_EDGES:.0e}",
+            "lower graphs.cutoff of the card, or remove it",
         )
 
 

@@ -15,7 +15,6 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from math import inf
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn, Self, TypedDict, TypeVar
 
@@ -26,7 +25,6 @@ from pydantic import (
     Field,
     NonNegativeFloat,
     NonNegativeInt,
-    PositiveFloat,
     PositiveInt,
     field_validator,
     model_validator,
@@ -37,14 +35,20 @@ from safetensors.torch import load as load_tensors
 from torch import Tensor
 
 from hydragnn_hpo.config import (
+    AGREE,
     WIDTHS,
     AttributeConfig,
     CardConfig,
     Config,
+    Cutoff,
     ModelConfig,
     Name,
     TrialConfig,
+    check_derivatives,
+    check_kind,
+    check_plain,
     parse_config,
+    targets_of,
 )
 from hydragnn_hpo.config.convs.spec import is_user_conv, package_of
 from hydragnn_hpo.ensemble.calibrate import Calibration, Strata
@@ -62,7 +66,9 @@ FORMAT: Literal[2] = 2
 TrialName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,99}$")]
 Element = Annotated[int, Field(ge=1, le=118)]
 Symbol = Annotated[str, Field(pattern=f"^({'|'.join(chemical_symbols[1:])})$")]
-Count = Annotated[int, Field(ge=0, lt=2**31)]
+Count = Annotated[int, Field(ge=0, le=10**6)]
+Amount = Annotated[float, Field(ge=-1e30, le=1e30)]
+"""A value in its unit; data hold no larger ones, see ``data.structure``."""
 
 MANIFEST, CARD, SUMS = "ensemble.json", "MODEL_CARD.md", "SHA256SUMS"
 """Entries with the manifest, the model card, and the checksum of every other entry."""
@@ -71,6 +77,8 @@ CALIBRATION = "calibration.safetensors"
 STORED = ".safetensors"
 """Suffix of the entries that are not compressed."""
 
+MAX_QUANTILE = 1e9
+"""Most standard deviations in half an interval."""
 MAX_TEXT = 64 * 2**20
 """Most bytes of text in all entries together."""
 MAX_WEIGHTS = 8 * 2**30
@@ -86,6 +94,8 @@ _NAME = re.compile(
     re.ASCII,
 )
 """Names that an entry may have; the only folders are ``data`` and ``members``."""
+_LEVEL = re.compile(r"0\.[0-9]{0,3}[1-9]", re.ASCII)
+"""A level of intervals, as a share: above 0, below 1."""
 _SUM = re.compile(r"([0-9a-f]{64})  (\S+)")
 """A line of ``SHA256SUMS``."""
 _PIECE = 2**20
@@ -232,16 +242,16 @@ class HeadEntry(Config):
     description: str = ""
     """What the property is."""
 
-    mean: float
+    mean: Amount
     """Mean on the training split, in the unit."""
 
-    std: NonNegativeFloat
+    std: Annotated[float, Field(ge=0.0, le=1e30)]
     """Standard deviation on the training split, in the unit."""
 
-    lowest: float | None = None
+    lowest: Amount | None = None
     """Smallest value on the training split, in the unit, over all components."""
 
-    highest: float | None = None
+    highest: Amount | None = None
     """Largest value on the training split, in the unit, over all components."""
 
     calibration: Calibration
@@ -260,14 +270,20 @@ class HeadEntry(Config):
 
     @model_validator(mode="after")
     def _calibration_is_sound(self) -> Self:
+        check_kind(self)
         fit = self.calibration
-        numbers = (fit.a, fit.c, fit.spread99, *fit.quantiles.values())
-        tables = [v for table in fit.tables.values() for v in table.values()]
-        if not (0 < fit.b < inf and all(0 <= v < inf for v in (*numbers, *tables))):
-            raise ValueError("the calibration needs b > 0, and no other number below 0.")
+        if not (0 < fit.b <= 1e60 and all(0 <= v <= 1e60 for v in (fit.a, fit.c, fit.spread99))):
+            raise ValueError("the calibration needs 0 < b, and no other number below 0 or endless.")
         for table in (fit.quantiles, *fit.tables.values()):
             if "0.9" not in table or set(table) != set(fit.quantiles):
                 raise ValueError("the calibration needs a quantile '0.9', and equal levels.")
+            if not all(_LEVEL.fullmatch(level) for level in table):
+                raise ValueError("the calibration's levels lie between 0 and 1, as '0.9'.")
+            rising = [table[level] for level in sorted(table, key=float)]
+            if rising != sorted(rising) or not 0 <= rising[0] <= rising[-1] <= MAX_QUANTILE:
+                raise ValueError(
+                    f"the calibration's quantiles rise with their level, up to {MAX_QUANTILE:g}."
+                )
         return self
 
 
@@ -275,7 +291,7 @@ class HeadEntry(Config):
 class Coordination:
     """Range of the number of neighbours of each element in the training structures."""
 
-    cutoff: float
+    cutoff: Cutoff
     """Neighbours are within this distance, in angstrom."""
     ranges: dict[Symbol, tuple[Count, Count]] = field(default_factory=dict)
     """Fewest and most neighbours of an atom, by element symbol."""
@@ -299,7 +315,7 @@ class Manifest(Config):
     elements: tuple[Element, ...]
     """Atomic numbers in the data, ascending."""
 
-    cutoff: PositiveFloat
+    cutoff: Cutoff
     """Longest cutoff of any member, in angstrom; graphs need all edges up to it."""
 
     members: Annotated[tuple[MemberEntry, ...], Len(1)]
@@ -317,7 +333,7 @@ class Manifest(Config):
     attributes: dict[Name, AttributeConfig] = {}
     """Known properties of structures that members read, as in the card."""
 
-    laplacian: NonNegativeInt = 0
+    laplacian: Annotated[int, Field(ge=0, le=64)] = 0
     """Number of Laplacian encodings that members read."""
 
     packages: dict[str, str] = {}
@@ -352,6 +368,7 @@ class Manifest(Config):
             raise ValueError(f"members weigh '{min(extra)}', which is no head.")
         if len({member.trial for member in self.members}) < len(self.members):
             raise ValueError("a trial is named twice among the members.")
+        check_derivatives(self.heads)
         return self
 
     def targets(self) -> dict[str, TargetStats]:
@@ -616,8 +633,8 @@ def read_artefact(path: Path, *, to_predict: bool = False) -> ArtefactContent:
 
     Args:
         path: the ``ensemble.zip``.
-        to_predict: True leaves out the cards and the calibration data, which predicting does not
-            need, and verifies only their checksums.
+        to_predict: True leaves out the cards, and the calibration data, of which it verifies only
+            the checksum.
 
     Raises:
         DataError: the file is missing, damaged, hostile, or of another format.
@@ -629,27 +646,69 @@ def read_artefact(path: Path, *, to_predict: bool = False) -> ArtefactContent:
         configs = {m.trial: _read_config(entries, m, manifest) for m in manifest.members}
         cards: dict[str, CardConfig] = {}
         for name, file in manifest.data.card_files.items():
-            if to_predict:
-                entries.check(file)
-            else:
-                cards[name] = _read_toml(entries, file, CardConfig)
+            cards[name] = _read_toml(entries, file, CardConfig)
+        _check_against_cards(path, manifest, configs, cards)
         known = None
         if CALIBRATION in entries.sizes:
             if to_predict:
                 entries.check(CALIBRATION)
             else:
                 known = _read_calibration(entries, manifest)
+        if manifest.cutoff != (longest := max(c.model.cutoff for c in configs.values())):
+            reject(path, f"claims a cutoff of {manifest.cutoff:g}, its members have {longest:g}")
         weights = {m.trial: _read_tensors(entries, m, configs[m.trial]) for m in manifest.members}
         return ArtefactContent(
             manifest,
             configs,
             weights,
-            cards,
+            {} if to_predict else cards,
             known,
             entries.identity,
             sizes=entries.sizes,
             sums=entries.sums,
         )
+
+
+def _check_against_cards(
+    path: Path,
+    manifest: Manifest,
+    configs: Mapping[str, TrialConfig],
+    cards: Mapping[str, CardConfig],
+) -> None:
+    """Reject a manifest whose heads are not what the cards in the same file say about them.
+
+    Args:
+        path: the file.
+        manifest: content of ``ensemble.json``.
+        configs: configuration of each member, by trial.
+        cards: cards of the data, by name; none if the ensemble is not from a campaign.
+
+    Raises:
+        DataError: a head differs from its target in the cards.
+    """
+    prefixes = {entry.prefix for config in configs.values() for entry in config.data}
+    targets = [
+        (prefix, prefix + name, target)
+        for card in cards.values()
+        for prefix in prefixes
+        for name, target in targets_of(card).items()
+    ]
+    for name, head in manifest.heads.items() if cards else ():
+        differs = f"head '{name}' of '{MANIFEST}' is no target of its cards"
+        for prefix, full, target in targets:
+            if full != name:
+                continue
+            derived = target["derived_from"]
+            expected = {**target, "derived_from": derived and prefix + derived}
+            wrong = [key for key in AGREE if getattr(head, key) != expected.get(key)]
+            if not wrong:
+                break
+            differs = (
+                f"head '{name}' has {wrong[0]} '{getattr(head, wrong[0])}' in '{MANIFEST}', but "
+                f"'{expected.get(wrong[0])}' in its card"
+            )
+        else:
+            reject(path, differs)
 
 
 def _read_manifest(entries: SafeZip) -> Manifest:
@@ -695,6 +754,10 @@ def _read_toml(entries: SafeZip, name: str, schema: type[C]) -> C:
 
 def _validate(entries: SafeZip, name: str, values: Any, schema: type[C]) -> C:
     """Check values against a schema, and reject text with terminal control characters."""
+    try:
+        check_plain(values)
+    except ValueError as error:
+        reject(entries.path, f"'{name}' cannot be used: {error}", error)
     text = find_unprintable(values)
     if text is not None:
         reject(entries.path, f"'{name}' holds text with control characters ({text[:60]!a})")

@@ -10,7 +10,7 @@ from typing import TypedDict
 
 import numpy as np
 
-from hydragnn_hpo.config import CardConfig, TargetConfig
+from hydragnn_hpo.config import CardConfig, TargetConfig, parse_config
 from hydragnn_hpo.data import Columns, Rules, open_store
 from hydragnn_hpo.ensemble.artefact import HeadEntry, Manifest
 from hydragnn_hpo.ensemble.calibrate import By, Strata, size_strata
@@ -103,14 +103,15 @@ def parse_label_options(manifest: Manifest, options: Iterable[str]) -> dict[str,
             raise ConfigError(f"--target '{option}': head '{head}' has a label already; give one.")
         entry = manifest.heads[head]
         inside(unit or entry.unit)
-        labels[head] = TargetConfig(
-            key=key,
-            level=entry.level,
-            shape=entry.shape,
-            unit=unit or entry.unit,
-            energy=entry.energy,
-            derived_from=entry.derived_from,
-        )
+        label = {
+            "key": key,
+            "level": entry.level,
+            "shape": entry.shape,
+            "unit": unit or entry.unit,
+            "energy": entry.energy,
+            "derived_from": entry.derived_from,
+        }
+        labels[head] = parse_config(label, TargetConfig, where=f"--target '{option}'")
     return _check_labels(manifest, labels, "--target")
 
 

@@ -149,7 +149,7 @@ class PredictRequest:
         with self.open_input(device) as (model, columns, reader):
             parts = self.parts
             writer = make_writer(parts.out, columns)
-            refuse_to_replace(reader.sources, parts.out)
+            refuse_to_replace(reader.sources, Path(self.archive), parts.out)
             checksum = checksum_input(reader.sources)
             if checksum is None:
                 parts.remove()  # made from standard input, which cannot be read again

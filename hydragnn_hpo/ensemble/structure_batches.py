@@ -122,16 +122,20 @@ def list_input_sources(paths: Sequence[Path]) -> list[InputSource]:
     return sources
 
 
-def refuse_to_replace(sources: Sequence[InputSource], out: Path) -> None:
-    """Raise an error if the output would overwrite one of the inputs.
+def refuse_to_replace(sources: Sequence[InputSource], ensemble: Path, out: Path) -> None:
+    """Refuse an output that is one of the inputs, which would be lost.
+
+    Args:
+        sources: the structures.
+        ensemble: file of the ensemble.
+        out: file to write.
 
     Raises:
         ConfigError: the output is one of the inputs.
     """
-    for source in sources:
-        for path in source.paths:
-            if path != STDIN and out.exists() and path.samefile(out):
-                raise ConfigError(f"{out}: is read from; give --out another name.")
+    for path in (ensemble, *(path for source in sources for path in source.paths)):
+        if path != STDIN and out.exists() and path.samefile(out):
+            raise ConfigError(f"{out}: is read from; give --out another name.")
 
 
 def is_store(path: Path) -> bool:

@@ -30,8 +30,11 @@ def active_parameters(space: Space, values: Mapping[str, Scalar]) -> dict[str, S
     Returns:
         Values by key, in the order of the space.
     """
+    known: dict[str, bool] = {}
     return {
-        name: values[name] for name in space if name in values and is_active(space, name, values)
+        name: values[name]
+        for name in space
+        if name in values and _is_active(space, name, values, known)
     }
 
 
@@ -43,14 +46,22 @@ def is_active(space: Space, name: str, values: Mapping[str, Scalar]) -> bool:
         name: of the key.
         values: by key; a key that is absent meets no condition.
     """
-    for parent, wanted in space[name].when.items():
-        if parent not in space:
-            continue
-        if parent not in values or not is_active(space, parent, values):
-            return False
-        if not any(same_value(values[parent], value) for value in _several(wanted)):
-            return False
-    return True
+    return _is_active(space, name, values, {})
+
+
+def _is_active(
+    space: Space, name: str, values: Mapping[str, Scalar], known: dict[str, bool]
+) -> bool:
+    """Check one key; ``known`` keeps answers, as many keys may depend on the same ones."""
+    if name not in known:
+        known[name] = all(
+            parent in values
+            and _is_active(space, parent, values, known)
+            and any(same_value(values[parent], value) for value in _several(wanted))
+            for parent, wanted in space[name].when.items()
+            if parent in space
+        )
+    return known[name]
 
 
 def canonical_values(space: Space, values: Mapping[str, Scalar]) -> dict[str, Scalar]:

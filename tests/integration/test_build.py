@@ -135,7 +135,7 @@ def test_an_error_on_one_rank_ends_all_with_its_sentence(two_files) -> None:
     ("card", "code", "says"),
     [
         ("tiny.toml", 0, "tiny.bp: 159 graphs"),
-        ("none.toml", 2, "error: none.toml: no such file."),
+        ("none.toml", 2, "error: none.toml: no such file; name a file."),
     ],
 )
 def test_the_command_speaks_once_for_all_ranks(two_files, card: str, code: int, says: str) -> None:

@@ -33,7 +33,7 @@ def test_a_campaign_is_planned_before_anything_is_built(hpo, campaign):
 
 @pytest.mark.parametrize("machine", known_profiles())
 def test_every_machine_that_ships_can_be_planned_for(hpo, campaign, machine):
-    wish = ("--hosts", "2", "--slots", "4", "--trials", "4", "--structures", "3000")
+    wish = ("--hosts", "2", "--slots", "4", "--trials", "4", "--structures", "3e3")
     forecast = hpo.json("plan", campaign, "--machine", machine, *wish)["forecast"]
     assert 0.0 < forecast["makespan"] < 1e6
     assert sum(forecast["shares"].values()) == pytest.approx(1.0)
@@ -55,6 +55,11 @@ def test_slots_of_a_machine_that_nobody_described_must_be_given(hpo, campaign):
 
 
 def test_a_plan_refuses_what_makes_no_sense(hpo, campaign):
+    hpo.refused(
+        *("plan", campaign, "--machine", "frontier", "--hosts", "4", "--trials", "5001"),
+        says=("5,001 trials take too long to simulate: plan at most 5,000",),
+    )
+    assert hpo.here("plan", campaign, "--structures", "1e13").code == 2
     hpo.refused("plan", campaign, "--machine", "fronteer", says=("fronteer", "frontier"))
     hpo.refused(
         "plan", campaign, "--machine", "frontier", "--hosts", "20000", says=("9,408 hosts",)

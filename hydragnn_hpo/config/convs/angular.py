@@ -3,7 +3,7 @@
 import math
 from typing import Annotated
 
-from pydantic import Field, PositiveFloat, PositiveInt
+from pydantic import Field, PositiveFloat
 
 from hydragnn_hpo.config.convs.spec import (
     MAX_LAYERS,
@@ -11,6 +11,7 @@ from hydragnn_hpo.config.convs.spec import (
     Dimensions,
     GraphSizes,
     Range,
+    Width,
     chain,
     linear,
     products,
@@ -24,16 +25,16 @@ class DimeNetPPOptions(Config):
     num_spherical: Annotated[int, Field(ge=2, le=8), Range(low=2, high=7)] = 7
     """Number of functions of the angle: Legendre polynomials of degree 0 and up."""
 
-    num_radial: Annotated[PositiveInt, Field(le=32), Range(low=3, high=12)] = 6
+    num_radial: Annotated[int, Field(gt=0, le=32), Range(low=3, high=12)] = 6
     """Number of spherical Bessel functions of the length for each function of the angle."""
 
-    int_emb: Annotated[PositiveInt, Range(low=16, high=64, log=True)] = 32
+    int_emb: Annotated[Width, Range(low=16, high=64, log=True)] = 32
     """Width of a message in the sum over angles."""
 
-    basis_emb: Annotated[PositiveInt, Range(low=4, high=32, log=True)] = 8
+    basis_emb: Annotated[Width, Range(low=4, high=32, log=True)] = 8
     """Width of the hidden layer between the radial and angular functions and the filters."""
 
-    out_emb: Annotated[PositiveInt, Range(low=32, high=256, log=True)] = 128
+    out_emb: Annotated[Width, Range(low=32, high=256, log=True)] = 128
     """Width of the hidden layers that turn messages into node features."""
 
     out_layers: Annotated[int, Field(ge=0, le=MAX_LAYERS), Range(low=0, high=3)] = 3

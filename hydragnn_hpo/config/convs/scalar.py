@@ -2,13 +2,14 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field, PositiveInt
+from pydantic import Field
 
 from hydragnn_hpo.config.convs.spec import (
     ConvSpec,
     Dimensions,
     GraphSizes,
     Range,
+    Width,
     chain,
     check_heads,
     linear,
@@ -80,7 +81,7 @@ SAGE = ConvSpec(
 class GATOptions(Config):
     """Options of the graph attention convolution. Read by ``model.convs.gat``."""
 
-    heads: Annotated[PositiveInt, Range(choices=(1, 2, 4, 8))] = 4
+    heads: Annotated[Width, Range(choices=(1, 2, 4, 8))] = 4
     """Number of attention heads, each over an equal part of the channels; must divide
     ``features``."""
 
@@ -117,7 +118,7 @@ GAT = ConvSpec(GATOptions, _gat_parameters, _gat_flops, _gat_kept, check=_gat_ch
 class MFCOptions(Config):
     """Options of the molecular fingerprint convolution. Read by ``model.convs.mfc``."""
 
-    max_degree: Annotated[PositiveInt, Range(low=4, high=20, log=True)] = 10
+    max_degree: Annotated[int, Field(gt=0, le=1000), Range(low=4, high=20, log=True)] = 10
     """Highest number of neighbours that has separate weights; nodes with more neighbours use
     these."""
 
@@ -170,7 +171,7 @@ CGCNN = ConvSpec(CGCNNOptions, _cgcnn_parameters, _cgcnn_flops, _cgcnn_kept)
 class SchNetOptions(Config):
     """Options of the continuous-filter convolution. Read by ``model.convs.schnet``."""
 
-    filters: Annotated[PositiveInt, Range(low=16, high=128, log=True)] = 64
+    filters: Annotated[Width, Range(low=16, high=128, log=True)] = 64
     """Width of the filters that are computed from distances."""
 
 

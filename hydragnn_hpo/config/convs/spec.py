@@ -11,11 +11,15 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, packages_distributions, version
+from typing import Annotated
 
-from pydantic import ConfigDict
+from pydantic import ConfigDict, Field
 
 from hydragnn_hpo.config.schema import Config
 from hydragnn_hpo.config.search_config import ParameterConfig, Scalar
+
+Width = Annotated[int, Field(gt=0, le=2**16)]
+"""Channels of a layer: matrices of this width squared are about the largest that a GPU holds."""
 
 MAX_LAYERS = 1000
 """Most layers of a trunk, of an MLP or of a block. A file with more is refused before anything of

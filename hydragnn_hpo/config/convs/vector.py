@@ -7,7 +7,7 @@ on. Parity is natural, (-1)^l, so degrees couple only where their sum is even.
 
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, PositiveInt, model_validator
+from pydantic import Field, model_validator
 
 from hydragnn_hpo.config.convs.scalar import (
     AGGREGATIONS,
@@ -21,6 +21,7 @@ from hydragnn_hpo.config.convs.spec import (
     Dimensions,
     GraphSizes,
     Range,
+    Width,
     chain,
     check_heads,
     linear,
@@ -155,7 +156,7 @@ PNAEQ = ConvSpec(PNAEqOptions, _pnaeq_parameters, _pnaeq_flops, _pnaeq_kept, vec
 class ETOptions(Config):
     """Options of the equivariant transformer convolution. Read by ``model.convs.et``."""
 
-    heads: Annotated[PositiveInt, Range(choices=(1, 2, 4, 8))] = 8
+    heads: Annotated[Width, Range(choices=(1, 2, 4, 8))] = 8
     """Number of attention heads, each over an equal part of the channels; must divide
     ``features``."""
 
@@ -201,7 +202,7 @@ class MACEOptions(Config):
     correlation: Annotated[int, Field(ge=1, le=3), Range(low=2, high=3)] = 2
     """Highest number of neighbours that one term of a message depends on."""
 
-    radial: Annotated[PositiveInt, Range(low=16, high=128, log=True)] = 64
+    radial: Annotated[Width, Range(low=16, high=128, log=True)] = 64
     """Width of the perceptron that computes radial weights from distances."""
 
     @model_validator(mode="after")

@@ -63,6 +63,7 @@ def call(monkeypatch, tmp_path, capsys):
     """Run the command where a user's module lies; give exit code, stdout and stderr."""
     (tmp_path / "my_layers.py").write_text(CONV)
     (tmp_path / "ends.py").write_text("raise SystemExit(3)\n")
+    (tmp_path / "raises.py").write_text("raise ValueError('boom')\n")
     (tmp_path / "torn.py").write_text("def f(:\n")
     quick = {name: CHECKS[name] for name in ("contract", "rotation", "gradient")}
     monkeypatch.setattr(conv_suite, "CHECKS", quick)
@@ -125,11 +126,12 @@ def test_json_is_one_object_and_nothing_else(call):
     [
         (["my_layers:NotALayer"], "'my_layers' holds no torch module of this name"),
         (["torn:Layer"], "its module cannot be imported (invalid syntax"),
+        (["raises:Layer"], "conv 'raises:Layer': its module cannot be imported (boom)."),
         (["ends:Layer"], "its module ends the program when it is imported"),
         (["./my_layers.py:Layer"], "write its module, 'my_layers:Layer'"),
         (["schent"], "Did you mean 'schnet'?"),
         (["my_layers:Layer", "--options", "width"], "write it as key=value"),
-        (["my_layers:Layer", "--options", "width=-3"], "'width' is -3: input should be"),
+        (["my_layers:Layer", "--options", "width=-3"], "'width' is -3: write a number"),
         (["my_layers:BadOptions"], "its Options are no class of settings"),
     ],
 )

@@ -100,6 +100,15 @@ def test_circles_are_refused(write):
         read_chain(alone)
 
 
+def test_long_chains_are_refused(write):
+    for number in range(25):
+        write(f"p{number}.toml", f'extends = "p{number + 1}"\n')
+    last = write("p25.toml", "n = 1\n")
+    assert len(read_chain(last.parent / "p5.toml")) == 21
+    with pytest.raises(ConfigError, match="p4.toml: extends more than 20 files"):
+        read_chain(last.parent / "p4.toml")
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [

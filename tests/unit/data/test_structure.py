@@ -1,6 +1,7 @@
 """One structure to one graph: units, groups, and every kind of bad input."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from ase.build import bulk, molecule
 from ase.neighborlist import neighbor_list
 
 from hydragnn_hpo.config.data_config import TargetConfig
+from hydragnn_hpo.data import structure
 from hydragnn_hpo.data.columns import Graph
 from hydragnn_hpo.data.structure import (
     Place,
@@ -126,6 +128,43 @@ def test_stray_atoms_are_refused(graph: Make, pbc: tuple[int, ...]) -> None:
     assert "1201 angstrom wide, more than 300 times the cutoff of 4 ang" in refused(
         graph, pair, "is"
     )
+
+
+@pytest.mark.parametrize(
+    ("pbc", "edges"),
+    [
+        # One atom in a cube of 2 angstrom: 4/3 pi 1000^3 / 8, pi 1000^2 / 4 and 2000 / 2 images.
+        ((1, 1, 1), 4.0 / 3.0 * np.pi * 1e9 / 8.0),
+        ((1, 1, 0), np.pi * 1e6 / 4.0),
+        ((1, 0, 0), 1000.0),
+    ],
+    ids=str,
+)
+def test_too_many_edges_are_refused_before_they_are_searched(
+    monkeypatch: pytest.MonkeyPatch, pbc: tuple[int, ...], edges: float
+) -> None:
+    def search(*_: object) -> None:
+        raise AssertionError("was searched")
+
+    monkeypatch.setattr(structure, "find_edges", search)
+    atom = Atoms("Cu", cell=[2, 2, 2], pbc=pbc)
+    monkeypatch.setattr(structure, "MOST_EDGES", 1.01 * edges)
+    with pytest.raises(AssertionError, match="was searched"):
+        graph_of(atom, Place(Path("a"), 1, "it"), Rules(1e3, 0.1, {}))
+    monkeypatch.setattr(structure, "MOST_EDGES", 0.99 * edges)
+    with pytest.raises(DataError) as caught:
+        graph_of(atom, Place(Path("a"), 1, "it"), Rules(1e3, 0.1, {}))
+    assert f"has about {edges:.2g} edges within the cutoff of 1000 angstrom" in str(caught.value)
+
+
+def test_a_large_cluster_is_judged_by_its_density(monkeypatch: pytest.MonkeyPatch) -> None:
+    # 8000 atoms have 6.4e7 pairs, but in a simple cubic lattice only 6 neighbours each.
+    cluster = bulk("Po", "sc", a=3.0, cubic=True).repeat((20, 20, 20))
+    cluster.pbc = False
+    monkeypatch.setattr(structure, "MOST_EDGES", 1e6)
+    assert len(graph_of(cluster, Place(Path("a"), 1, "it"), Rules(3.1, 0.1, {})).edges) == 45_600
+    with pytest.raises(DataError, match="has about 6.4e"):
+        graph_of(cluster, Place(Path("a"), 1, "it"), Rules(90.0, 0.1, {}))
 
 
 def test_empty_space_is_refused(graph: Make) -> None:

@@ -147,6 +147,16 @@ FORCES = {"level": "node", "shape": "vector", "unit": "eV/angstrom", "derived_fr
         ({"level": "graph", "shape": "tensor", "unit": "GPa(stress)"}, "known as stress"),
         ({"level": "node", "unit": "e", "per_atom": True}, "per_atom divides graph-level"),
         ({"level": "graph", "unit": "eV", "energy": "total", "per_atom": True}, "per_atom divides"),
+        ({"level": "graph", "unit": "eV/atom", "energy": "total"}, "f': .*has unit eV/atom"),
+        ({"level": "graph", "unit": "kcal/mol/atom", "energy": "total"}, "has unit kcal/mol/atom"),
+        ({"level": "graph", "unit": "angstrom", "energy": "total"}, "has unit angstrom"),
+        ({"level": "graph", "unit": "eV", "energy": "per_atom"}, 'else it is energy = "total"'),
+        ({"level": "graph", "unit": "K", "energy": "per_atom"}, "has unit K: write an energy per"),
+        ({"level": "graph", "unit": "muB/atom", "energy": "per_atom"}, "has unit muB/atom"),
+        ({"level": "node", "unit": "eV", "energy": "total"}, "this is a scalar per atom: drop it"),
+        ({"level": "node", "shape": "vector", "unit": "eV"}, "a vector has no energy as its unit"),
+        ({"level": "node", "shape": "vector", "unit": "kJ/mol"}, "has no energy as its unit"),
+        ({**FORCES, "unit": "1/cm"}, "neither forces"),
     ],
 )
 def test_a_target_that_does_not_hang_together_is_refused(target: dict, says: str) -> None:

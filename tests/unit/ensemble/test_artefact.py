@@ -135,8 +135,8 @@ FORGED: dict[str, tuple[Callable[[Entries], bytes], str]] = {
         "is about trial 'u",
     ),
     "endless features": (
-        lambda e: with_text(e, b"features = 16", b"features = 10000000"),
-        "asks for 10000000 of something",
+        lambda e: with_text(e, b"features = 16", b"features = 65536"),
+        "asks for 65536 of something",
     ),
     "many features": (
         lambda e: with_text(e, b"features = 16", b"features = 10000"),
@@ -192,6 +192,15 @@ def without_charge(values: dict) -> None:
     del values["heads"]["charge"]
 
 
+def quantiles(values: dict) -> dict:
+    return values["heads"]["energy"]["calibration"]["quantiles"]
+
+
+def rename_level(values: dict, name: str) -> None:
+    for table in (quantiles(values), *values["heads"]["energy"]["calibration"]["tables"].values()):
+        table[name] = table.pop("0.5")
+
+
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
@@ -207,12 +216,42 @@ def without_charge(values: dict) -> None:
             lambda v: v["members"][0]["weights"].update(energy=0.9),
             "the members' weights of 'energy' sum to",
         ),
-        (lambda v: v["members"][0]["weights"].update(energy=-0.1), "greater than 0"),
-        (lambda v: v["members"][0].update(trial="../../x"), "should match pattern"),
+        (lambda v: v["members"][0]["weights"].update(energy=-0.1), "write a number above 0"),
+        (lambda v: v["members"][0].update(trial="../../x"), "write up to 100 letters"),
         (lambda v: v["members"].clear(), "members"),
         (lambda v: v["heads"]["energy"]["calibration"].update(b=0.0), "calibration needs"),
         (lambda v: v["heads"]["energy"]["calibration"].update(a=-1.0), "calibration needs"),
         (lambda v: v["heads"]["energy"]["calibration"].update(a=float("nan")), "holds NaN"),
+        (lambda v: v["heads"]["energy"]["calibration"].update(a=1e300), "calibration needs"),
+        (lambda v: rename_level(v, "x"), "levels lie between 0 and 1"),
+        (lambda v: rename_level(v, "5"), "levels lie between 0 and 1"),
+        (lambda v: rename_level(v, "-1e9"), "levels lie between 0 and 1"),
+        (lambda v: quantiles(v).update({"0.95": 1e308}), "quantiles rise with their level, up to"),
+        (lambda v: quantiles(v).update({"0.05": 1e8}), "quantiles rise with their level"),
+        (
+            lambda v: v["heads"]["energy"].update(energy="total"),
+            'energy = "total" has unit eV/atom',
+        ),
+        (lambda v: v["heads"]["energy"].update(unit="angstrom"), "has unit angstrom: write an en"),
+        (
+            lambda v: v["heads"]["energy"].update(energy="total", unit="eV"),
+            "head 'energy' has unit 'eV' in 'ensemble.json', but 'eV/atom' in its card",
+        ),
+        (
+            lambda v: v["heads"]["energy"].update(energy=None),
+            "has energy 'None' in 'ensemble.json'",
+        ),
+        (
+            lambda v: v["heads"]["charge"].update(derived_from="energy"),
+            "charge.derived_from is 'energy', which is no target with energy = \"total\"",
+        ),
+        (lambda v: v["heads"]["charge"].update(level="graph"), "has level 'graph' in 'ensemble"),
+        (lambda v: v["heads"]["energy"].update(mean=1e300), "'heads.energy.mean' is 1e+300"),
+        (lambda v: v.update(cutoff=1e9), "'cutoff' is 1000000000.0: write a number of at most 100"),
+        (lambda v: v.update(cutoff=99.0), "claims a cutoff of 99, its members have"),
+        (lambda v: v["members"][0].update(objective="1"), "'members.0.objective' is \"1\""),
+        (lambda v: v["coordination"].update(cutoff=1e9), "coordination.cutoff"),
+        (lambda v: v["coordination"]["ranges"].update(C=[1, 10**9]), "coordination.ranges"),
         (lambda v: v["heads"].pop("charge"), "members weigh 'charge', which is no head"),
         (without_charge, "predicts charge, energy; the ensemble energy"),
         (lambda v: v["heads"]["charge"].update(shape="vector"), "charge"),
@@ -220,7 +259,7 @@ def without_charge(values: dict) -> None:
         (lambda v: v.update(cutoff=1.0), "beyond the ensemble's cutoff"),
         (lambda v: v["evaluation"]["energy"].update(test_mae=[1.0]), "evaluation.energy.test_mae"),
         (lambda v: v["coordination"]["ranges"].update(Qq=[1, 2]), "coordination.ranges"),
-        (lambda v: v["coordination"]["ranges"].update(C=[1, 2**80]), "coordination.ranges"),
+        (lambda v: v["coordination"]["ranges"].update(C=[1, 2**80]), "more than 64 bits"),
     ],
 )
 def test_a_manifest_that_lies(entries, tmp_path, change, sentence):
@@ -228,19 +267,18 @@ def test_a_manifest_that_lies(entries, tmp_path, change, sentence):
 
 
 def test_what_predicting_does_not_need_is_judged_by_its_checksum_alone(entries, tmp_path):
-    """Predicting compares checksums of calibration data and cards; ``info`` reads them."""
-    path = tmp_path / "hostile.zip"
+    """Predicting compares the checksum of calibration data; ``info`` reads them."""
+    path, name = tmp_path / "hostile.zip", "calibration.safetensors"
+    path.write_bytes(sealed({**entries, name: pickle.dumps(Bomb())}))
+    assert len(Ensemble.load(path).members) >= 4
+    with pytest.raises(DataError, match="cannot be used"):
+        read_artefact(path)
     card = next(name for name in entries if name.startswith("data/"))
-    for name, content, sentence in (
-        ("calibration.safetensors", pickle.dumps(Bomb()), "cannot be used"),
-        (card, b"x = 1\n" + entries[card], "unknown key 'x'"),
-    ):
-        path.write_bytes(sealed({**entries, name: content}))
-        assert len(Ensemble.load(path).members) >= 4
-        with pytest.raises(DataError, match=sentence):
-            read_artefact(path)
-        data = zip_entries({**entries, name: entries[name][:-1] + b"x"})
-        assert f"'{name}' does not have the checksum" in refused(tmp_path, data)
+    for entry in (name, card):
+        data = zip_entries({**entries, entry: entries[entry][:-1] + b"x"})
+        assert f"'{entry}' does not have the checksum" in refused(tmp_path, data)
+    entries_with_a_bad_card = {**entries, card: b"x = 1\n" + entries[card]}
+    assert "unknown key 'x'" in refused(tmp_path, sealed(entries_with_a_bad_card))
     kept = {key: value for key, value in entries.items() if key != card}
     assert f"lacks '{card}'" in refused(tmp_path, sealed(kept))
 

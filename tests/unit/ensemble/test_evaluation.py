@@ -68,7 +68,7 @@ def test_options_name_key_and_unit(manifest):
     [
         ("energy", "write HEAD=KEY"),
         ("enrgy=e", "unknown head 'enrgy'. Did you mean 'energy'"),
-        ("energy=e:eV", "unit of 'energy' is eV"),
+        ("energy=e:eV", "energy=e:eV': .* has unit eV: write an energy per atom"),
         ("energy=e:furlong", "unknown unit 'furlong'"),
         ("charge=p", "'charge=p': head 'charge' has a label already"),
     ],

@@ -304,3 +304,8 @@ def test_a_dry_run_writes_nothing_and_the_pool_is_never_replaced(built_zip, tmp_
     with pytest.raises(ConfigError, match="is read from"):
         command([source], ensemble=built_zip, out=source, number=2)
     assert source.read_bytes() == before
+    ensemble = tmp_path / "e.extxyz"
+    ensemble.write_bytes(built_zip.read_bytes())
+    with pytest.raises(ConfigError, match=r"e.extxyz: is read from; give --out another name"):
+        command([source], ensemble=ensemble, out=ensemble, number=2)
+    assert ensemble.read_bytes() == built_zip.read_bytes()

@@ -194,16 +194,18 @@ def test_a_full_disk_leaves_no_empty_folder(predict, monkeypatch):
     assert [path.name for path in Path().iterdir()] == ["a.extxyz"]
 
 
-@pytest.mark.parametrize(("option", "name"), [("--backend", "lokal"), ("--machine", "fronteer")])
-def test_an_unknown_backend_or_machine_is_named(predict, option, name):
-    write("a.extxyz", [molecule("H2O")])
-    code, _, err = predict("a.extxyz", option, name)
-    assert code == 2
-    assert name in err
-    assert "--ranks" not in err
+def test_misspelt_names_are_told_before_what_they_need(predict):
+    write("a.extxyz", molecule("H2O"))
+    for option, name, says in (
+        ("--backend", "lokal", "'backend' is \"lokal\": write 'local', "),
+        ("--machine", "fronteer", "Did you mean 'frontier'?"),
+    ):
+        code, out, err = predict("a.extxyz", option, name)
+        assert (code, out) == (2, "")
+        assert says in err
 
 
-def test_the_input_is_never_replaced(predict):
+def test_the_input_is_never_replaced(predict, built_zip):
     write("a.extxyz", [molecule("H2O"), molecule("NH3")])
     Path("folder").mkdir()
     Path("folder/link.extxyz").symlink_to("../a.extxyz")
@@ -216,6 +218,10 @@ def test_the_input_is_never_replaced(predict):
             assert (code, out) == (2, "")
             assert err == "error: a.extxyz: is read from; give --out another name.\n"
     assert Path("a.extxyz").read_bytes() == before
+    Path("e.csv").symlink_to(built_zip)
+    code, out, err = predict("a.extxyz", "--out", "e.csv")
+    assert (code, out, err) == (2, "", "error: e.csv: is read from; give --out another name.\n")
+    Path("e.csv").unlink()
     assert sorted(path.name for path in Path().iterdir()) == ["a.extxyz", "folder"]
 
 

@@ -29,6 +29,17 @@ def test_conditions_hold_through_a_chain() -> None:
     assert set(small) == {"model.conv", "model.options.filters"}
 
 
+def test_conditions_that_meet_again_take_no_time_of_their_own() -> None:
+    """Each key depends on both before it: 2^30 paths lead to the first."""
+    diamond: Space = {"k0": ParameterConfig(choices=(1, 2)), "k1": ParameterConfig(choices=(1, 2))}
+    for number in range(2, 60):
+        when = {f"k{number - 1}": 1, f"k{number - 2}": 1}
+        diamond[f"k{number}"] = ParameterConfig(choices=(1, 2), when=when)
+    values = dict.fromkeys(diamond, 1)
+    assert space.active_parameters(diamond, values) == values
+    assert set(space.active_parameters(diamond, {**values, "k1": 2})) == {"k0", "k1"}
+
+
 def test_inactive_keys_take_one_canonical_value() -> None:
     one = {"model.conv": "egnn", "model.options.filters": 64, "training.warmup": 0.4}
     expected = {"model.options.filters": 8, "model.conv": "egnn", "training.warmup": 0.0}
