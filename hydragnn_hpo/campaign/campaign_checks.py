@@ -97,8 +97,8 @@ def _check_warm_start(campaign: CheckedCampaign) -> None:
         try:
             read_warm_start_rows(Path(path), search.objective, campaign.config.space)
         except HydraError as error:
-            said = str(error).removeprefix("search.warm_start: ")
-            raise ConfigError(f"search.warm_start: {said}") from error
+            message = str(error).removeprefix("search.warm_start: ")
+            raise ConfigError(f"search.warm_start: {message}") from error
 
 
 def _check_packages(campaign: CheckedCampaign) -> None:
@@ -155,30 +155,34 @@ def _build_model(
     training = made.training.model_copy(update={"start_from": start_from})
     plain = made.model_copy(update={"training": training}).model_dump(mode="json")
     targets = {name: {"mean": 0.0, "std": 1.0, **t} for name, t in campaign.data.targets.items()}
+    conv = f"{where}: conv '{made.model.conv}'"
     with tempfile.TemporaryDirectory(prefix="hydragnn-hpo-check-") as folder:
         question, answer = Path(folder) / "question.json", Path(folder) / "answer.json"
         question.write_text(json.dumps({"config": plain, "targets": targets}, default=float))
-        try:
-            done = subprocess.run(
-                [sys.executable, "-c", BUILD_MODEL, str(question), str(answer)],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                timeout=IMPORT_SECONDS,
-                check=False,
-            )
-        except subprocess.TimeoutExpired as error:
+        code = _run_quietly([sys.executable, "-c", BUILD_MODEL, str(question), str(answer)])
+        if code is None:
             raise ConfigError(
-                f"{where}: conv '{made.model.conv}' does not come back from being imported and "
-                f"built within {IMPORT_SECONDS:g} s: mend its module."
-            ) from error
+                f"{conv} does not come back from being imported and built within "
+                f"{IMPORT_SECONDS:g} s: mend its module."
+            )
         if not answer.exists():
             raise ConfigError(
-                f"{where}: conv '{made.model.conv}' ends the process that imports and builds it "
-                f"(exit code {done.returncode}): mend its module."
+                f"{conv} ends the process that imports and builds it (exit code {code}): mend its "
+                "module."
             )
-        if said := json.loads(answer.read_text()).get("error"):
-            raise ConfigError(f"{where}: {said}")
+        if error := json.loads(answer.read_text()).get("error"):
+            raise ConfigError(f"{where}: {error}")
+
+
+def _run_quietly(argv: list[str]) -> int | None:
+    """Run a command that prints nothing; return its exit code, or None if it takes too long."""
+    none = subprocess.DEVNULL
+    try:
+        return subprocess.run(
+            argv, stdin=none, stdout=none, stderr=none, timeout=IMPORT_SECONDS, check=False
+        ).returncode
+    except subprocess.TimeoutExpired:
+        return None
 
 
 CHECKS: dict[str, Callable[[CheckedCampaign], None]] = {

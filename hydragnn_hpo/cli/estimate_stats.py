@@ -12,6 +12,7 @@ from hydragnn_hpo.campaign import (
     DataFacts,
     TrialKind,
     check_campaign,
+    check_run_directory,
     facts_of_cards,
     facts_of_stats,
     find_cards,
@@ -230,16 +231,16 @@ def _facts(
 
 
 def check_campaign_file(
-    config: CampaignConfig, source: Path, run: RunDir, *, packed_later: bool = False
+    config: CampaignConfig, source: Path, path: Path, *, packed_later: bool = False
 ) -> dict[Path, str]:
-    """Find the cards of a campaign, and make all checks before its first trial.
+    """Find the cards of a campaign, and make all checks of it and of its run directory.
 
     Structures are read only for a campaign with batches of atoms or edges.
 
     Args:
         config: the campaign.
         source: its file.
-        run: its run directory, which need not exist.
+        path: its run directory, which need not exist.
         packed_later: whether the archive of its software is written after the checks.
 
     Returns:
@@ -250,8 +251,10 @@ def check_campaign_file(
     """
     from hydragnn_hpo.data import find_files
 
+    check_run_directory(config, path)
+    run = RunDir(path)
     if config.command is not None:
-        check_campaign(CheckedCampaign(config, run.path, None, packed_later), source)
+        check_campaign(CheckedCampaign(config, path, None, packed_later), source)
         return {}
     cards = find_cards(config, source)
     names = {path: card.name for path, card in cards.items()}
@@ -264,7 +267,7 @@ def check_campaign_file(
         data = _facts(config, cards, guesses)
     else:
         data = facts_of_cards(config, list(cards.values()))
-    check_campaign(CheckedCampaign(config, run.path, data, packed_later), source)
+    check_campaign(CheckedCampaign(config, path, data, packed_later), source)
     return names
 
 

@@ -37,7 +37,7 @@ RunOption = Annotated[
     Path | None,
     typer.Option(
         "--run",
-        metavar="PATH",
+        metavar="<path>",
         parser=_named_directory,
         help="Run directory; runs/NAME if left out.",
     ),
@@ -100,21 +100,18 @@ def run(
 ) -> None:
     """Run a campaign from data to one ensemble file; the same command resumes it."""
     from hydragnn_hpo import log
-    from hydragnn_hpo.campaign import check_run_directory, open_run
+    from hydragnn_hpo.campaign import open_run
     from hydragnn_hpo.cli.estimate_stats import check_campaign_file
     from hydragnn_hpo.errors import ConfigError, StorageError
     from hydragnn_hpo.launching import add_excluded, read_excluded
-    from hydragnn_hpo.layout import RunDir
     from hydragnn_hpo.resources import find_resource
 
     log.configure(level=logging.WARNING)
     source = find_resource(campaign, "workflows")
-    config = load_campaign(
-        source, slots=slots, backend=backend, profile=machine, pack=pack, container=container
-    )
+    keys = {"slots": slots, "backend": backend, "profile": machine}
+    config = load_campaign(source, **keys, pack=pack, container=container)
     target = run_dir or Path("runs") / config.name
-    check_run_directory(config, target)
-    cards = check_campaign_file(config, source, RunDir(target))
+    cards = check_campaign_file(config, source, target)
     to_exclude = read_excluded(exclude) if exclude else {}  # a dry run rejects bad files, too
     if dry_run:
         _show_plan(config, cards, target)

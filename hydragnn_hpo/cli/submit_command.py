@@ -111,7 +111,6 @@ def submit(
 
 def _read_campaign(campaign: str, machine: str | None, run_dir: Path | None) -> Submission:
     """Read and check a campaign as ``run`` does."""
-    from hydragnn_hpo.campaign import check_run_directory
     from hydragnn_hpo.cli.run_command import load_campaign
     from hydragnn_hpo.config import find_profile
     from hydragnn_hpo.resources import find_resource
@@ -122,7 +121,6 @@ def _read_campaign(campaign: str, machine: str | None, run_dir: Path | None) -> 
     if named is None:
         raise ConfigError(f"{source}: names no machine: say which with --machine.")
     run = (run_dir or Path("runs") / config.name).absolute()
-    check_run_directory(config, run)
     return Submission(config, find_profile(named), run, named, source)
 
 
@@ -155,8 +153,8 @@ def _choose_software(
     software = str(RunDir(submission.run).software) if own else pack
     machine = resolve_machine(machine, {"pack": software, "container": container})
     chosen_for = _replace_machine(submission, machine)
-    run = RunDir(submission.run)
-    check_campaign_file(chosen_for.config, submission.source, run, packed_later=own)
+    source, run = submission.source, submission.run
+    check_campaign_file(chosen_for.config, source, run, packed_later=own)
     return chosen_for
 
 

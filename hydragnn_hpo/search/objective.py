@@ -66,8 +66,8 @@ def _check_goal(goal: Goal, heads: Sequence[str]) -> None:
     if isinstance(goal, str) and not goal.startswith("val_mae."):
         numbers = [*TRAINED_NUMBERS, *(f"val_mae.{head}" for head in heads)]
         if goal not in numbers:
-            said = unknown("number of a training's result", goal, numbers)
-            raise ConfigError(f"search.objective: {said}")
+            message = unknown("number of a training's result", goal, numbers)
+            raise ConfigError(f"search.objective: {message}")
         return
     for head in goal if isinstance(goal, dict) else [goal.removeprefix("val_mae.")]:
         if head not in heads:

@@ -48,10 +48,10 @@ def check_model(question: Path, answer: Path) -> None:
         question: JSON file with the trial's ``config`` and its ``targets``.
         answer: JSON file to write, see ``errors.answer_of``; empty if nothing is wrong.
     """
-    asked = read_json(question)
-    config = parse_config(asked["config"], TrialConfig, where="the trial")
+    stats = read_json(question)
+    config = parse_config(stats["config"], TrialConfig, where="the trial")
     try:
-        build_model(config, asked)
+        build_model(config, stats)
     except HydraError as error:
         write_json(answer, answer_of(error))
     else:

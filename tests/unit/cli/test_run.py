@@ -107,6 +107,7 @@ def test_what_is_gone_of_a_finished_campaign_is_made_by_the_next_run(
     """Killed behind ``finished`` there is no report; and an ensemble may be deleted."""
     opened = make_campaign(tmp_path / "run", trials=6)
     (opened.report / "report.html").write_text("a page")
+    opened.ensemble.write_text("built")
     for name in gone:
         (opened.path / name).unlink()
     written = []
