@@ -7,7 +7,12 @@ from hydragnn_hpo.lazy_exports import lazy_exports
 if TYPE_CHECKING:
     from hydragnn_hpo.campaign.accounting import CAUSES, SlotLedger, Utilization
     from hydragnn_hpo.campaign.backends import backend_on, make_backend
-    from hydragnn_hpo.campaign.campaign_checks import CHECKS, CheckedCampaign, check_campaign
+    from hydragnn_hpo.campaign.campaign_checks import (
+        CHECKS,
+        CheckedCampaign,
+        check_campaign,
+        name_source,
+    )
     from hydragnn_hpo.campaign.controller import Controller
     from hydragnn_hpo.campaign.event_store import JournalFold, read_state, require_campaign
     from hydragnn_hpo.campaign.forecast import (
@@ -113,6 +118,7 @@ __all__ = [
     "last_lines",
     "make_backend",
     "make_trial_kind",
+    "name_source",
     "open_run",
     "patient",
     "predict_seconds_left",

@@ -4,11 +4,12 @@ A training that passes them is refused by no rank, except for what only its data
 are built. ``CHECKS`` is the whole list, in the order in which they are made.
 """
 
+import contextlib
 import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -67,10 +68,17 @@ def check_campaign(campaign: CheckedCampaign, source: Path) -> None:
             mends it.
     """
     for check in CHECKS.values():
-        try:
+        with name_source(source):
             check(campaign)
-        except HydraError as error:
-            raise type(error)(f"{source}: {error}") from error
+
+
+@contextlib.contextmanager
+def name_source(source: Path) -> Iterator[None]:
+    """Put the path of a campaign file before the message of any error."""
+    try:
+        yield
+    except HydraError as error:
+        raise type(error)(f"{source}: {error}") from error
 
 
 def _check_space(campaign: CheckedCampaign) -> None:

@@ -17,6 +17,7 @@ from hydragnn_hpo.campaign import (
     facts_of_stats,
     find_cards,
     make_trial_kind,
+    name_source,
 )
 from hydragnn_hpo.config import (
     SPLITS,
@@ -194,15 +195,17 @@ def data_of_campaign(
     if config.command is not None:
         check_campaign(CheckedCampaign(config, run.path, None), source)
         return DataKnown(make_trial_kind(config, run, {}), None, NO_DATA)
-    cards = find_cards(config, source)
+    with name_source(source):
+        cards = find_cards(config, source)
+        facts = facts_of_cards(config, list(cards.values()))
     guesses = [
         estimate_stats(path, [run.store(card.name), Path(f"{card.name}.bp")], structures)
         for path, card in cards.items()
     ]
     stats = unite_stats([guess.stats for guess in guesses], config.data, config.shared)
     built = all(guess.built for guess in guesses)
-    data = _facts(config, cards, guesses)
-    check_campaign(CheckedCampaign(config, run.path, data), source)
+    facts = _facts(config, facts, guesses)
+    check_campaign(CheckedCampaign(config, run.path, facts), source)
     origin = "; ".join(guess.origin for guess in guesses)
     names = {path: card.name for path, card in cards.items()}
     by_card = {name: guess.stats for name, guess in zip(names.values(), guesses, strict=True)}
@@ -210,20 +213,17 @@ def data_of_campaign(
     return DataKnown(make_trial_kind(config, run, names), stats, origin, by_card, names)
 
 
-def _facts(
-    config: CampaignConfig, cards: Mapping[Path, CardConfig], guesses: Sequence[StatsEstimate]
-) -> DataFacts:
+def _facts(config: CampaignConfig, facts: DataFacts, guesses: Sequence[StatsEstimate]) -> DataFacts:
     """Return what cards, stores and samples say about the data of a campaign.
 
     Args:
         config: the campaign.
-        cards: of its data sets, by path.
+        facts: of its cards.
         guesses: statistics of each data set.
     """
     if all(guess.built for guess in guesses):
         every = [guess.stats for guess in guesses]
         return facts_of_stats(unite_stats(every, config.data, config.shared))
-    facts = facts_of_cards(config, list(cards.values()))
     read = [guess.stats for guess in guesses if guess.built or guess.sampled]
     sizes = {"nodes": [s["nodes"]["max"] for s in read], "edges": [s["edges"]["max"] for s in read]}
     largest = {name: max(each) for name, each in sizes.items()} if read else None
@@ -256,7 +256,9 @@ def check_campaign_file(
     if config.command is not None:
         check_campaign(CheckedCampaign(config, path, None, packed_later), source)
         return {}
-    cards = find_cards(config, source)
+    with name_source(source):
+        cards = find_cards(config, source)
+        facts = facts_of_cards(config, list(cards.values()))
     names = {path: card.name for path, card in cards.items()}
     built = all((run.store(name) / "index.json").exists() for name in names.values())
     if not built:
@@ -264,10 +266,8 @@ def check_campaign_file(
             find_files(card)
     if built or _has_budget(config):
         guesses = [estimate_stats(p, [run.store(card.name)], None) for p, card in cards.items()]
-        data = _facts(config, cards, guesses)
-    else:
-        data = facts_of_cards(config, list(cards.values()))
-    check_campaign(CheckedCampaign(config, path, data, packed_later), source)
+        facts = _facts(config, facts, guesses)
+    check_campaign(CheckedCampaign(config, path, facts, packed_later), source)
     return names
 
 

@@ -74,6 +74,9 @@ BAD = {
 """By check and name: what is changed in a good campaign, and words of the sentence."""
 
 CASES = [
+    pytest.param({"data": [{"card": "g2_xtbb"}]}, "Did you mean 'g2_xtb'?", id="card"),
+    pytest.param({"shared": ["energy_like"]}, "which no two data sets have", id="shared"),
+] + [
     pytest.param(change, says, id=f"{check}-{name}", marks=[pytest.mark.slow] * (check == "models"))
     for check, cases in BAD.items()
     for name, (change, says) in cases.items()
