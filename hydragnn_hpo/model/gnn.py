@@ -76,9 +76,10 @@ def find_conv(name: str) -> type[nn.Module]:
     try:
         check_name(name)
         check_installed(name)
-        conv = getattr(importlib.import_module(module_name), class_name, None)
     except ValueError as error:
         raise ConfigError(str(error)) from error
+    try:
+        conv = getattr(importlib.import_module(module_name), class_name, None)
     except Exception as error:  # a user's module may raise anything
         cause = str(error).strip().rstrip(".") or type(error).__name__
         raise ConfigError(f"conv '{name}': its module cannot be imported ({cause}).") from error
