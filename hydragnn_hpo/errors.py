@@ -65,4 +65,4 @@ def unknown(kind: str, found: str, known: Iterable[str]) -> str:
     names = sorted(known)
     close = difflib.get_close_matches(found, names, n=1)
     hint = f" Did you mean '{close[0]}'?" if close else ""
-    return f"unknown {kind} '{found}'.{hint} Known: {', '.join(names)}."
+    return f"unknown {kind} '{found}'.{hint} Known: {', '.join(names) or 'none'}."

@@ -279,6 +279,16 @@ class RetriedEvent(_TrialEvent):
     event: Literal["retried"]
 
 
+class ObjectiveChangedEvent(_Event):
+    """The campaign goes on with another ``search.objective``; its trials get new scores."""
+
+    event: Literal["objective_changed"]
+    objective: object
+    """The new one, as in the campaign file."""
+    scores: Mapping[str, Mapping[str, float | Sequence[float]]]
+    """Score of each trial with results, by its name and the epoch of the rung."""
+
+
 class AddedEvent(_Event):
     """A person increased the number of trials."""
 
@@ -354,6 +364,7 @@ JournalEvent = (
     | PromotedEvent
     | RestedEvent
     | RetriedEvent
+    | ObjectiveChangedEvent
     | AddedEvent
     | ReseedEvent
     | EndingEvent

@@ -7,6 +7,12 @@ from hydragnn_hpo.lazy_exports import lazy_exports
 if TYPE_CHECKING:
     from hydragnn_hpo.campaign.accounting import CAUSES, SlotLedger, Utilization
     from hydragnn_hpo.campaign.backends import backend_on, make_backend
+    from hydragnn_hpo.campaign.campaign_checks import (
+        CHECKS,
+        CheckedCampaign,
+        check_campaign,
+        name_source,
+    )
     from hydragnn_hpo.campaign.controller import Controller
     from hydragnn_hpo.campaign.event_store import JournalFold, read_state, require_campaign
     from hydragnn_hpo.campaign.forecast import (
@@ -28,7 +34,10 @@ if TYPE_CHECKING:
     from hydragnn_hpo.campaign.rehearsal import Rehearsal, RehearsalPlan, rehearse
     from hydragnn_hpo.campaign.search_budget import SearchBudget, fit_budget
     from hydragnn_hpo.campaign.setup import (
-        check_corners,
+        DataFacts,
+        check_run_directory,
+        facts_of_cards,
+        facts_of_stats,
         find_cards,
         open_run,
         read_software_versions,
@@ -57,7 +66,10 @@ if TYPE_CHECKING:
 __all__ = [
     "AllocationMember",
     "CAUSES",
+    "CHECKS",
+    "CheckedCampaign",
     "Controller",
+    "DataFacts",
     "Drained",
     "Epoch",
     "Forecast",
@@ -89,12 +101,15 @@ __all__ = [
     "Utilization",
     "backend_on",
     "build_status",
-    "check_corners",
+    "check_campaign",
     "check_request",
+    "check_run_directory",
     "choose_replicates",
     "configuration_of",
     "count_progress",
     "describe_trial",
+    "facts_of_cards",
+    "facts_of_stats",
     "find_cards",
     "first_goal",
     "fit_budget",
@@ -103,6 +118,7 @@ __all__ = [
     "last_lines",
     "make_backend",
     "make_trial_kind",
+    "name_source",
     "open_run",
     "patient",
     "predict_seconds_left",

@@ -381,12 +381,25 @@ class Attempts:
             self.trouble = StorageError(
                 f"{folder}: the disk is full; make room, then run the same command again to go on."
             )
+        if trial.reason == "bad_config" and not self._any_trains():
+            self.trouble = JobError(
+                f"{trial.name} cannot train, and no trial has yet: "
+                f"{(trial.message or '').rstrip('.')}. Correct the campaign; or run the same "
+                "command again to go on with other values."
+            )
         most = self.config.search.max_failures
         if trial.reason == "bug" and self.event_store.state.count_equal_failures(trial) >= most:
             self.trouble = JobError(
-                f"{most} trials failed alike; the last, {trial.name}, with: {trial.message} "
-                f"See {folder / 'log'}."
+                f"{most} trials failed alike; the last, {trial.name}, with: "
+                f"{(trial.message or '').rstrip('.')}. See {folder / 'log'}."
             )
+
+    def _any_trains(self) -> bool:
+        """Check whether some trial has trained, or, as a command, has written what is minimized."""
+        trials = self.event_store.state.trials.values()
+        if self.config.command is not None:
+            return any(trial.rung_scores for trial in trials)
+        return any(trial.epoch for trial in trials)
 
 
 def _package(config: Any) -> str:
@@ -410,6 +423,8 @@ def replay_stop_rule(config: CampaignConfig, event_store: EventStore) -> TrialPr
     """Build the stopping rule and feed it the epochs in the journal."""
     rule = TrialPruner(config.search)
     for event in read_journal(event_store.path) if config.search.stop_rule != "none" else ():
+        if event["event"] == "objective_changed":  # what was watched before is another number
+            rule = TrialPruner(config.search)
         if event["event"] != "epoch" or event_store.state.trials[event["trial"]].parent is not None:
             continue
         value = event.get("watched", event["objective"])

@@ -45,12 +45,16 @@ def make_backend(config: CampaignConfig, run: Path) -> Backend:
         ConfigError: the machine does not have what the campaign asks for.
         JobError: what should start it does not answer.
     """
-    _check_launcher(config)
+    check_launcher(config)
     return backend_on(config.machine, run, preload_of(config))
 
 
-def _check_launcher(config: CampaignConfig) -> None:
-    """Raise an error if a command's launcher does not work with the campaign's backend."""
+def check_launcher(config: CampaignConfig) -> None:
+    """Check that a command's launcher works with the campaign's backend.
+
+    Raises:
+        ConfigError: it does not.
+    """
     launcher = config.command.launcher if config.command else None
     backend = config.machine.backend
     if launcher == "srun" and backend != "slurm":

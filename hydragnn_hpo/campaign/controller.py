@@ -12,23 +12,25 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hydragnn_hpo.campaign.attempts import Attempts
+from hydragnn_hpo.campaign.attempts import Attempts, replay_stop_rule
 from hydragnn_hpo.campaign.auxiliary_job import AuxiliaryJobs
 from hydragnn_hpo.campaign.backends import TETHERED
 from hydragnn_hpo.campaign.dispatch import Dispatch, HostHealth
 from hydragnn_hpo.campaign.energy_accounting import EnergyMeter
 from hydragnn_hpo.campaign.event_store import EventStore
+from hydragnn_hpo.campaign.journal import read_journal
 from hydragnn_hpo.campaign.promotion import Promoter, Replicates
 from hydragnn_hpo.campaign.proposals import Proposals
+from hydragnn_hpo.campaign.rescoring import compute_scores
 from hydragnn_hpo.campaign.setup import check_stores, controller_versions, tidy
 from hydragnn_hpo.campaign.shutdown import NEVER, Drained, ShutdownRequest
 from hydragnn_hpo.campaign.state import State, Trial
 from hydragnn_hpo.campaign.status import explain_no_result
 from hydragnn_hpo.campaign.trial_kind import TrialKind, make_trial_kind
 from hydragnn_hpo.campaign.user_requests import RequestHandler
-from hydragnn_hpo.config import CampaignConfig, find_profile
+from hydragnn_hpo.config import CampaignConfig, dump_config, find_profile, load_config
 from hydragnn_hpo.errors import HydraError, JobError, StorageError
-from hydragnn_hpo.files import is_transient
+from hydragnn_hpo.files import is_transient, write_text
 from hydragnn_hpo.launching import Backend, Event, Slot
 from hydragnn_hpo.layout import RunDir
 from hydragnn_hpo.leases import DRAINED, FAILED, FINISHED, PAUSED, ControllerLease
@@ -182,7 +184,8 @@ class Controller:
 
     def finish(self) -> None:
         """Record in the journal that the ensemble is built: the campaign is finished."""
-        self.event_store.append("finished")
+        if not self.state.finished:
+            self.event_store.append("finished")
         self._left = FINISHED
 
     def close(self) -> None:
@@ -238,10 +241,30 @@ class Controller:
             data=stats.get("checksum") if stats else None,
             software=controller_versions(),
         )
+        self._change_objective()
         self.proposals.start()
         self.dispatch.lay_out(self.backend.slots, self.state)
         self._opened = True
         self.attempts.recover(self._wait)
+
+    def _change_objective(self) -> None:
+        """Score the trials again if the objective was changed; ``open_run`` has checked that."""
+        before = load_config(self.run_dir.campaign, CampaignConfig)
+        objective = self.config.search.objective
+        if before.search.objective == objective:
+            return
+        events = read_journal(self.event_store.path)
+        computed = compute_scores(events, objective, self.dispatch.spreads)
+        scores = {
+            trial: {rung: score for rung, score in by_rung.items() if score is not None}
+            for trial, by_rung in computed.items()
+            if None not in by_rung.values()
+        }
+        self.event_store.append("objective_changed", objective=objective, scores=scores)
+        search = before.search.model_copy(update={"objective": objective})
+        changed = before.model_copy(update={"search": search})
+        write_text(self.run_dir.campaign, dump_config(changed))
+        self.attempts.rule = replay_stop_rule(self.config, self.event_store)
 
     def _wait_for_hosts(self) -> None:
         """Wait for the first host, and until no further one joins for ``GATHERING_SECONDS``."""

@@ -1,5 +1,6 @@
 """The journal of a run and all that is computed from it: state, slot accounts, figures."""
 
+import itertools
 import math
 import statistics
 from collections import Counter
@@ -53,6 +54,10 @@ class JournalFold:
                 if score is not None and math.isfinite(score):
                     best = self.best_so_far
                     best.append(min(score, best[-1]) if best else score)
+            case "objective_changed":
+                points = [first_goal(p) for by in event["scores"].values() for p in by.values()]
+                finite = [point for point in points if point is not None]
+                self.best_so_far = list(itertools.accumulate(finite, min))
 
     @property
     def restarts(self) -> dict[str, int]:

@@ -1,13 +1,18 @@
 """Open a run directory for a campaign, and refuse a bad one before anything starts."""
 
 import itertools
+import os
 import platform
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, TypedDict
 
 from hydragnn_hpo import __version__
+from hydragnn_hpo.campaign.journal import read_journal
+from hydragnn_hpo.campaign.rescoring import compute_scores
+from hydragnn_hpo.campaign.state import fold
 from hydragnn_hpo.config import (
     STORE_VERSION,
     CampaignConfig,
@@ -15,13 +20,16 @@ from hydragnn_hpo.config import (
     Scalar,
     TrialConfig,
     TrialHeads,
+    budget_steps,
     compute_epoch_size,
     dump_config,
     fill_arguments,
     load_config,
     parse_config,
+    targets_of,
+    unite_targets,
 )
-from hydragnn_hpo.errors import ConfigError, RunError
+from hydragnn_hpo.errors import ConfigError, RunError, StorageError
 from hydragnn_hpo.file_records import StoreStats, TargetStats
 from hydragnn_hpo.files import PART, read_json, remove, remove_partial_files, storage, write_text
 from hydragnn_hpo.journal_events import SearchedValues
@@ -32,7 +40,6 @@ from hydragnn_hpo.search import (
     Constraint,
     apply_values,
     check_feasible_share,
-    check_objective,
     check_space,
     complete_configuration,
     read_constraints,
@@ -40,7 +47,8 @@ from hydragnn_hpo.search import (
 
 MAY_CHANGE = ("machine",)
 """Parts of a campaign that may differ when it goes on: they never change a result. So may
-``ensemble.reseed``, which adds trials after the last."""
+``ensemble.reseed``, which adds trials after the last, and ``search.objective`` as long as every
+result holds what it names."""
 
 
 def open_run(config: CampaignConfig, path: Path) -> RunDir:
@@ -48,19 +56,38 @@ def open_run(config: CampaignConfig, path: Path) -> RunDir:
 
     Raises:
         RunError: the directory holds another campaign, or something else.
+        StorageError: it cannot be made.
     """
     run = RunDir(path)
+    check_run_directory(config, path)
     if run.campaign.exists():
-        _same_campaign(config, run)
         return run
-    if path.exists() and (not path.is_dir() or any(_foreign(run, p) for p in path.iterdir())):
-        raise RunError(
-            f"{path}: is not empty and holds no campaign; choose another directory with --run."
-        )
     with storage(path):
         path.mkdir(parents=True, mode=0o700, exist_ok=True)
     write_text(run.campaign, dump_config(config))
     return run
+
+
+def check_run_directory(config: CampaignConfig, path: Path) -> None:
+    """Check that a campaign can begin or go on in a directory; nothing is written.
+
+    Raises:
+        RunError: the directory holds another campaign, or something else.
+        StorageError: it cannot be made.
+    """
+    run = RunDir(path)
+    if run.campaign.exists():
+        _same_campaign(config, run)
+        return
+    if path.exists() and (not path.is_dir() or any(_foreign(run, p) for p in path.iterdir())):
+        raise RunError(
+            f"{path}: is not empty and holds no campaign; choose another directory with --run."
+        )
+    near = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
+    if not near.is_dir() or not os.access(near, os.W_OK | os.X_OK) or near.is_relative_to("/proc"):
+        raise StorageError(
+            f"{path}: cannot be made in {near}; choose another directory with --run."
+        )
 
 
 def _foreign(run: RunDir, path: Path) -> bool:
@@ -94,6 +121,8 @@ def _same_campaign(config: CampaignConfig, run: RunDir) -> None:
     there["ensemble"].pop("reseed"), ours["ensemble"].pop("reseed")
     for entry in (*there["data"], *ours["data"]):  # a campaign may move together with its cards
         entry["card"] = Path(entry["card"]).name
+    if _can_change_objective(config, run):
+        there["search"].pop("objective"), ours["search"].pop("objective")
     difference = next(_differences(there, ours, ()), None)
     if difference:
         key, old, new = difference
@@ -101,6 +130,22 @@ def _same_campaign(config: CampaignConfig, run: RunDir) -> None:
             f"{run.path}: holds campaign '{there['name']}' with {key} = {old!r}, asked was "
             f"{new!r}; choose another directory with --run, or undo the change."
         )
+
+
+def _can_change_objective(config: CampaignConfig, run: RunDir) -> bool:
+    """Check whether an unfinished campaign may go on with another objective.
+
+    It may if each trial with a result holds all numbers that the objective names.
+    """
+    before = load_config(run.campaign, CampaignConfig)
+    if before.search.objective == config.search.objective:
+        return True
+    events = list(read_journal(run.journal))
+    if fold(events).finished:
+        return False
+    heads = dict.fromkeys(config.trial.get("heads", {}), 1.0)
+    scores = compute_scores(events, config.search.objective, heads)
+    return all(score is not None for rungs in scores.values() for score in rungs.values())
 
 
 def check_stores(run: RunDir, names: Iterable[str]) -> None:
@@ -246,27 +291,85 @@ def check_search(
     return rules
 
 
-def check_corners(
-    config: CampaignConfig,
-    targets: Mapping[str, TargetStats],
-    cutoff: float,
-    stats: StoreStats | None = None,
-) -> None:
+@dataclass(frozen=True)
+class DataFacts:
+    """What is known of a campaign's data before its first trial."""
+
+    targets: Mapping[str, TargetStats]
+    """Targets of the cards, or of the stores with their statistics."""
+    cutoff: float
+    """Longest edge in angstrom."""
+    attributes: Collection[str] | None = None
+    """Names of the graph attributes; None if they are not known."""
+    laplacian: int | None = None
+    """Laplacian encodings of each node; None if it is not known."""
+    stats: StoreStats | None = None
+    """The whole statistics, once there are stores."""
+    largest: Mapping[str, float] | None = None
+    """``nodes`` and ``edges`` of a graph that is at most as large as the largest; None if none of
+    the graphs is known."""
+
+
+def facts_of_cards(config: CampaignConfig, cards: Collection[CardConfig]) -> DataFacts:
+    """Return what the cards of a campaign say about its data.
+
+    Raises:
+        ConfigError: two data sets cannot be combined.
+    """
+    targets = unite_targets([targets_of(card) for card in cards], config.data, config.shared)
+    return DataFacts(
+        targets,
+        cutoff=min(card.graphs.cutoff for card in cards),
+        attributes=set.intersection(*(set(card.attributes) for card in cards)),
+        laplacian=min(card.graphs.laplacian for card in cards),
+    )
+
+
+def facts_of_stats(stats: StoreStats) -> DataFacts:
+    """Return what the statistics of a campaign's stores say about its data."""
+    return DataFacts(
+        stats["targets"],
+        cutoff=stats["cutoff"],
+        attributes=stats.get("attributes"),
+        laplacian=stats.get("laplacian"),
+        stats=stats,
+    )
+
+
+def check_corners(config: CampaignConfig, data: DataFacts) -> None:
     """Try the corners of a space before a trial is paid for.
-
-    Every choice, every lowest and highest value is put into an otherwise ordinary trial.
-
-    Args:
-        config: the campaign.
-        targets: target statistics of the store, or the card's targets.
-        cutoff: longest edge of the store in angstrom.
-        stats: the whole statistics, once there are any.
 
     Raises:
         ConfigError: some value cannot make a valid trial on this data.
     """
+    for where, made in corners_of(config):
+        fit: dict[str, Any] = {"heads": made.heads, "targets": dict(data.targets)}
+        fit |= {"model": made.model, "training": made.training, "laplacian": data.laplacian}
+        if data.attributes is not None:
+            fit["attributes"] = dict.fromkeys(data.attributes)
+        parse_config(fit, TrialHeads, where=where)
+        if made.model.cutoff > data.cutoff:
+            raise ConfigError(
+                f"{where}: model.cutoff is {made.model.cutoff:g} angstrom, the card's edges end "
+                f"at {data.cutoff:g}: lower one or raise the other."
+            )
+        if data.stats is not None:
+            compute_epoch_size(data.stats, made.training, [entry.ratio for entry in made.data])
+        elif data.largest is not None and made.training.global_batch is None:
+            largest = int(data.largest[made.training.budget[0]])
+            budget_steps(made.training, total=largest, largest=largest)
+
+
+def corners_of(config: CampaignConfig) -> Iterator[tuple[str, TrialConfig]]:
+    """Yield ordinary trials with every choice, every lowest and highest value of a space.
+
+    Returns:
+        What the trial tries, for a message, and its configuration.
+
+    Raises:
+        ConfigError: the space cannot be searched, or some value makes no valid trial.
+    """
     rules = check_search(config)
-    check_objective(config.search.objective, config.trial.get("heads", {}))
     plain = {key: _values(config, key)[0] for key in config.space}
     for key in config.space:
         for value in _values(config, key):
@@ -276,16 +379,7 @@ def check_corners(
                 continue
             entries = stores_of(config, [entry.card for entry in config.data])
             made = trial_config(config, f"with {key} = {value}", chosen, entries)
-            fit = {"heads": made.heads, "targets": dict(targets), "model": made.model}
-            fit["training"] = made.training
-            parse_config(fit, TrialHeads, where=f"campaign '{config.name}', {key} = {value}")
-            if made.model.cutoff > cutoff:
-                raise ConfigError(
-                    f"campaign '{config.name}': model.cutoff reaches {made.model.cutoff:g} "
-                    f"angstrom, the card's edges end at {cutoff:g}: lower one or raise the other."
-                )
-            if stats is not None:
-                compute_epoch_size(stats, made.training, [entry.ratio for entry in made.data])
+            yield f"campaign '{config.name}', {key} = {value}", made
 
 
 def _values(config: CampaignConfig, key: str) -> list[Scalar]:

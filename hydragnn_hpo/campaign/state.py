@@ -22,6 +22,7 @@ from hydragnn_hpo.journal_events import (
     HostLostEvent,
     HostWarnedEvent,
     JournalEvent,
+    ObjectiveChangedEvent,
     OpenedEvent,
     PlacedEvent,
     PromotedEvent,
@@ -362,7 +363,7 @@ def _on_ended(state: State, event: EndedEvent) -> None:
     trial.epoch = event.get("reached", trial.epoch)
     trial.objective, trial.val_mae = event.get("objective"), event.get("val_mae", {})
     score = event.get("score", trial.objective)
-    trial.score = score if score is None or isinstance(score, (float, int)) else tuple(score)
+    trial.score = None if score is None else _point(score)
     if trial.score is not None:
         trial.rung_scores[trial.until] = trial.score
     if outcome != "cancelled" and trial.parent is None:
@@ -414,6 +415,25 @@ def _on_retried(state: State, event: RetriedEvent) -> None:
     trial.restarts = trial.crashes = 0
     for rows in state.results.values():
         rows[:] = [row for row in rows if row[:2] != (trial.name, None)]
+
+
+def _on_objective_changed(state: State, event: ObjectiveChangedEvent) -> None:
+    """Replace the scores, and choose the finalists among them again."""
+    for name, scores in event["scores"].items():
+        trial = state.trials[name]
+        trial.rung_scores = {int(rung): _point(score) for rung, score in scores.items()}
+        if trial.status != "failed":
+            trial.score = trial.rung_scores[max(trial.rung_scores)]
+    for rung, rows in state.results.items():
+        for place, row in enumerate(rows):
+            trial = state.trials[row.trial]
+            ruled = trial.reason in RULES and trial.until == rung
+            rows[place] = row._replace(objective=None if ruled else trial.rung_scores.get(rung))
+    state.closed = False
+
+
+def _point(score: float | Sequence[float]) -> Point:
+    return score if isinstance(score, (float, int)) else tuple(score)
 
 
 def _on_added(state: State, event: AddedEvent) -> None:
@@ -494,6 +514,7 @@ _HANDLERS: dict[str, Callable[[State, Any], None]] = {
     "promoted": _on_promoted,
     "rested": _on_rested,
     "retried": _on_retried,
+    "objective_changed": _on_objective_changed,
     "added": _on_added,
     "reseed": _on_reseed,
     "ending": _on_ending,

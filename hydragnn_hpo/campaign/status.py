@@ -386,11 +386,19 @@ def read_leaderboard(run: RunDir) -> Leaderboard:
 
 
 def explain_no_result(state: State) -> str:
-    """Return a sentence on why no trial has a result."""
-    failed = [trial for trial in state.trials.values() if trial.reason]
-    if not failed:
+    """Return a sentence, without its full stop, on why no trial has a result."""
+    if not state.trials:
         return "none was proposed"
-    return f"{failed[-1].name} ended as {failed[-1].reason}: {failed[-1].message}"
+    failed = [t for t in state.trials.values() if t.status in ("failed", "cancelled")]
+    if not failed:
+        return (
+            f"{min(state.trials)} and all others ended without a finite number for "
+            "search.objective; correct it in the campaign file, and run the same command again: "
+            "the trials are kept"
+        )
+    last = failed[-1]
+    cause = f": {last.message}" if last.message else ""
+    return f"{last.name} ended as {last.reason}{cause}".rstrip(".")
 
 
 def _row(rank: int | None, trial: Trial, front: bool | None) -> LeaderboardRow:

@@ -9,7 +9,12 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from hydragnn_hpo.campaign.outcome import EndedAttempt, find_crash, last_lines, read_outcome
-from hydragnn_hpo.campaign.setup import check_corners, stores_of, trial_config
+from hydragnn_hpo.campaign.setup import (
+    check_corners,
+    facts_of_stats,
+    stores_of,
+    trial_config,
+)
 from hydragnn_hpo.config import (
     CampaignConfig,
     CommandConfig,
@@ -18,13 +23,13 @@ from hydragnn_hpo.config import (
     to_toml,
     unite_stats,
 )
-from hydragnn_hpo.file_records import StoreStats
+from hydragnn_hpo.file_records import FailureReason, StoreStats
 from hydragnn_hpo.files import read_json, storage
 from hydragnn_hpo.journal_events import AttemptOutcome, SearchedValues
 from hydragnn_hpo.launching import Slot, spec_of
 from hydragnn_hpo.layout import RunDir, TrialDir, derive_seed
 from hydragnn_hpo.leases import RANK_LEASE_LAPSED
-from hydragnn_hpo.search import apply_values, finite_number, read_objective
+from hydragnn_hpo.search import apply_values, finite_number, lacks_number, read_objective
 
 RunJob = Callable[[str, Mapping[str, str]], Any]
 """Runs a job that is no trial, given its kind and order, and returns its answer."""
@@ -108,7 +113,7 @@ class TrainingTrials:
                 job("build", {"card": str(path), "out": str(store)})
             every.append(read_json(store / "stats.json"))
         stats = unite_stats(every, self.config.data, self.config.shared)
-        check_corners(self.config, stats["targets"], stats["cutoff"], stats)
+        check_corners(self.config, facts_of_stats(stats))
         self.stats = stats
 
     def configure(self, name: str, values: SearchedValues) -> TrialConfig:
@@ -241,7 +246,7 @@ class CommandTrials:
             if attempt.stop_reason is None and attempt.error is None and _by_itself(attempt):
                 codes = ", ".join(map(str, attempt.codes))
                 cause = find_crash(log, _programs(self.command.argv)) or last_lines(log)
-                return _bug(f"ended (exit code {codes}) without result.json: {cause}")
+                return _failed("bug", f"ended (exit code {codes}) without result.json: {cause}")
             # A command's own codes may look like those that our ranks end with.
             lost = [code for code in attempt.codes if code < 0 or code in FROM_OUTSIDE]
             lost = lost or [1] * len(attempt.codes)
@@ -252,7 +257,9 @@ class CommandTrials:
         if read_objective(self.config.search.objective, ended) is None:
             goal = self.config.search.objective
             wanted = "objective" if goal == "weighted" else f"search.objective {goal!r}"
-            return _bug(f"{path}: has no finite number for {wanted}: {last_lines(log)}")
+            # Without the number at all it is the campaign that is wrong, not this trial.
+            reason: FailureReason = "bad_config" if lacks_number(goal, ended) else "bug"
+            return _failed(reason, f"{path}: has no finite number for {wanted}: {last_lines(log)}")
         return _sound(ended, until)
 
 
@@ -271,8 +278,8 @@ def _sound(ended: AttemptOutcome, until: int) -> AttemptOutcome:
     }
 
 
-def _bug(message: str) -> AttemptOutcome:
-    return {"outcome": "failed", "reason": "bug", "message": message}
+def _failed(reason: FailureReason, message: str) -> AttemptOutcome:
+    return {"outcome": "failed", "reason": reason, "message": message}
 
 
 def _programs(argv: Sequence[str]) -> list[str]:

@@ -69,6 +69,7 @@ def doctor(
 
     log.configure(level=30)
     held = find_job_hosts(os.environ, hosts)
+    _check_run_directory(None if acceptance else run_dir, held)  # an acceptance makes its own
     name = _profile_name(machine, run_dir, held)
     profile = find_profile(name)
     folder = run_dir or (Path(f"acceptance-{profile.name}") if acceptance else Path.cwd())
@@ -88,6 +89,17 @@ def doctor(
     _print(findings, profile, held, notes, as_json=as_json)
     if worst(findings) in ("slow", "wrong"):
         raise typer.Exit(1)
+
+
+def _check_run_directory(run_dir: Path | None, held: "JobHosts") -> None:
+    """Refuse a run directory that is not there, unless bad hosts of a job may be noted in it."""
+    from hydragnn_hpo.errors import RunError
+
+    if run_dir is not None and held.kind == "here" and not run_dir.is_dir():
+        raise RunError(
+            f"{run_dir}: no such run directory, and no allocation whose hosts could be excluded "
+            "from one; correct --run, or leave it out."
+        )
 
 
 def _accept(

@@ -316,7 +316,8 @@ def _reseed_and_build(run: Path, count: int, quiet: bool) -> "EnsembleTable":
     """
     from hydragnn_hpo import log
     from hydragnn_hpo.campaign import open_run
-    from hydragnn_hpo.cli.run_command import find_fitting_cards, run_alone
+    from hydragnn_hpo.cli.estimate_stats import check_campaign_file
+    from hydragnn_hpo.cli.run_command import run_alone
     from hydragnn_hpo.config import CampaignConfig, load_config
     from hydragnn_hpo.errors import ConfigError
     from hydragnn_hpo.layout import RunDir
@@ -326,7 +327,7 @@ def _reseed_and_build(run: Path, count: int, quiet: bool) -> "EnsembleTable":
     config = load_config(source, CampaignConfig)
     if config.command is not None:
         raise ConfigError(f"{run}: its trials run a command: there is no ensemble to build.")
-    cards = find_fitting_cards(config, source)
+    cards = check_campaign_file(config, source, run)
     result = run_alone(config, open_run(config, run), cards, quiet=quiet, reseed=count)
     return cast("EnsembleTable", result["ensemble"])
 

@@ -2,12 +2,23 @@
 
 import itertools
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import cast
 
-from hydragnn_hpo.campaign import TrialKind, check_corners, find_cards, make_trial_kind
+from hydragnn_hpo.campaign import (
+    CheckedCampaign,
+    DataFacts,
+    TrialKind,
+    check_campaign,
+    check_run_directory,
+    facts_of_cards,
+    facts_of_stats,
+    find_cards,
+    make_trial_kind,
+    name_source,
+)
 from hydragnn_hpo.config import (
     SPLITS,
     CampaignConfig,
@@ -37,6 +48,8 @@ class StatsEstimate:
     origin: str
     """In words: a store, a sample, an assumption."""
     built: bool
+    sampled: bool = False
+    """Whether the sizes are those of structures that were read."""
 
 
 def estimate_stats(card_path: Path, stores: list[Path], structures: int | None) -> StatsEstimate:
@@ -68,7 +81,10 @@ def estimate_stats(card_path: Path, stores: list[Path], structures: int | None) 
         )
     source = f"{sample['num_graphs']} structures of it" if sample["num_graphs"] > 1 else "a guess"
     return StatsEstimate(
-        scale_stats(sample, total, card), f"{total:,} structures, sizes by {source}", False
+        scale_stats(sample, total, card),
+        f"{total:,} structures, sizes by {source}",
+        built=False,
+        sampled=counted is not None or sample["num_graphs"] > 1,
     )
 
 
@@ -177,20 +193,89 @@ def data_of_campaign(
         DataError: nothing is known about the data.
     """
     if config.command is not None:
+        check_campaign(CheckedCampaign(config, run.path, None), source)
         return DataKnown(make_trial_kind(config, run, {}), None, NO_DATA)
-    cards = find_cards(config, source)
+    with name_source(source):
+        cards = find_cards(config, source)
+        facts = facts_of_cards(config, list(cards.values()))
     guesses = [
         estimate_stats(path, [run.store(card.name), Path(f"{card.name}.bp")], structures)
         for path, card in cards.items()
     ]
     stats = unite_stats([guess.stats for guess in guesses], config.data, config.shared)
     built = all(guess.built for guess in guesses)
-    check_corners(config, stats["targets"], stats["cutoff"], stats if built else None)
+    facts = _facts(config, facts, guesses)
+    check_campaign(CheckedCampaign(config, run.path, facts), source)
     origin = "; ".join(guess.origin for guess in guesses)
     names = {path: card.name for path, card in cards.items()}
     by_card = {name: guess.stats for name, guess in zip(names.values(), guesses, strict=True)}
     origin = origin if built else f"not built yet, estimated: {origin}"
     return DataKnown(make_trial_kind(config, run, names), stats, origin, by_card, names)
+
+
+def _facts(config: CampaignConfig, facts: DataFacts, guesses: Sequence[StatsEstimate]) -> DataFacts:
+    """Return what cards, stores and samples say about the data of a campaign.
+
+    Args:
+        config: the campaign.
+        facts: of its cards.
+        guesses: statistics of each data set.
+    """
+    if all(guess.built for guess in guesses):
+        every = [guess.stats for guess in guesses]
+        return facts_of_stats(unite_stats(every, config.data, config.shared))
+    read = [guess.stats for guess in guesses if guess.built or guess.sampled]
+    sizes = {"nodes": [s["nodes"]["max"] for s in read], "edges": [s["edges"]["max"] for s in read]}
+    largest = {name: max(each) for name, each in sizes.items()} if read else None
+    return replace(facts, largest=largest)
+
+
+def check_campaign_file(
+    config: CampaignConfig, source: Path, path: Path, *, packed_later: bool = False
+) -> dict[Path, str]:
+    """Find the cards of a campaign, and make all checks of it and of its run directory.
+
+    Structures are read only for a campaign with batches of atoms or edges.
+
+    Args:
+        config: the campaign.
+        source: its file.
+        path: its run directory, which need not exist.
+        packed_later: whether the archive of its software is written after the checks.
+
+    Returns:
+        Name of each card, by the card's path.
+
+    Raises:
+        HydraError: something is wrong with the campaign, its cards or its files.
+    """
+    from hydragnn_hpo.data import find_files
+
+    check_run_directory(config, path)
+    run = RunDir(path)
+    if config.command is not None:
+        check_campaign(CheckedCampaign(config, path, None, packed_later), source)
+        return {}
+    with name_source(source):
+        cards = find_cards(config, source)
+        facts = facts_of_cards(config, list(cards.values()))
+    names = {path: card.name for path, card in cards.items()}
+    built = all((run.store(name) / "index.json").exists() for name in names.values())
+    if not built:
+        for card in cards:
+            find_files(card)
+    if built or _has_budget(config):
+        guesses = [estimate_stats(p, [run.store(card.name)], None) for p, card in cards.items()]
+        facts = _facts(config, facts, guesses)
+    check_campaign(CheckedCampaign(config, path, facts, packed_later), source)
+    return names
+
+
+def _has_budget(config: CampaignConfig) -> bool:
+    """Check whether some trial may have a budget of atoms or edges."""
+    budgets = ("batch_atoms", "batch_edges")
+    fixed = config.trial.get("training", {})
+    return any(name in fixed or f"training.{name}" in config.space for name in budgets)
 
 
 def data_of_run(config: CampaignConfig, run: RunDir) -> DataKnown:

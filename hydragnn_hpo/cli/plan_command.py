@@ -65,8 +65,11 @@ def plan(
 ) -> None:
     """Forecast time and cost of a campaign, or of the rest of a run, with the real planner."""
     from hydragnn_hpo.cli import plan_report
+    from hydragnn_hpo.errors import ConfigError
     from hydragnn_hpo.layout import RunDir
 
+    if figure is not None and figure.suffix.lower() != ".png":
+        raise ConfigError(f"--figure {figure}: is drawn as PNG; give it a name that ends in .png.")
     request = plan_report.PlanRequest(machine, hosts, slots, trials, structures, failures)
     run = RunDir(Path(campaign))
     with _show_activity(as_json):

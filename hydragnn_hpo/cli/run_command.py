@@ -25,8 +25,22 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+
+def _named_directory(text: str) -> Path:
+    """Return the directory that an option names; an empty text would be the current one."""
+    if not text.strip():
+        raise typer.BadParameter("is empty: name a directory, or leave --run out.")
+    return Path(text)
+
+
 RunOption = Annotated[
-    Path | None, typer.Option("--run", help="Run directory; runs/NAME if left out.")
+    Path | None,
+    typer.Option(
+        "--run",
+        metavar="<path>",
+        parser=_named_directory,
+        help="Run directory; runs/NAME if left out.",
+    ),
 ]
 SlotsOption = Annotated[
     int | None,
@@ -87,17 +101,17 @@ def run(
     """Run a campaign from data to one ensemble file; the same command resumes it."""
     from hydragnn_hpo import log
     from hydragnn_hpo.campaign import open_run
+    from hydragnn_hpo.cli.estimate_stats import check_campaign_file
     from hydragnn_hpo.errors import ConfigError, StorageError
     from hydragnn_hpo.launching import add_excluded, read_excluded
     from hydragnn_hpo.resources import find_resource
 
     log.configure(level=logging.WARNING)
     source = find_resource(campaign, "workflows")
-    config = load_campaign(
-        source, slots=slots, backend=backend, profile=machine, pack=pack, container=container
-    )
-    cards = find_fitting_cards(config, source) if config.command is None else {}
+    keys = {"slots": slots, "backend": backend, "profile": machine}
+    config = load_campaign(source, **keys, pack=pack, container=container)
     target = run_dir or Path("runs") / config.name
+    cards = check_campaign_file(config, source, target)
     to_exclude = read_excluded(exclude) if exclude else {}  # a dry run rejects bad files, too
     if dry_run:
         _show_plan(config, cards, target)
@@ -113,29 +127,6 @@ def run(
     typer.echo(json.dumps(result)) if as_json else _print(opened, result)
 
 
-def find_fitting_cards(config: "CampaignConfig", source: Path) -> dict[Path, str]:
-    """Find a campaign's data cards, and check that every value of its search space fits them.
-
-    Returns:
-        Name of each card, by the card's path.
-
-    Raises:
-        ConfigError: a card is missing or wrong, or the search space does not fit the data.
-    """
-    from hydragnn_hpo.campaign import check_corners, find_cards
-    from hydragnn_hpo.config import targets_of, unite_targets
-    from hydragnn_hpo.errors import ConfigError
-
-    try:
-        cards = find_cards(config, source)
-        by_card = [targets_of(card) for card in cards.values()]
-        targets = unite_targets(by_card, config.data, config.shared)
-        check_corners(config, targets, min(card.graphs.cutoff for card in cards.values()))
-    except ConfigError as error:
-        raise ConfigError(f"{source}: {error}") from error
-    return {path: card.name for path, card in cards.items()}
-
-
 def load_campaign(source: Path, **machine: str | int | None) -> "CampaignConfig":
     """Read a campaign and override keys of its ``[machine]`` table; None keeps the file's value."""
     from hydragnn_hpo.campaign import settle
@@ -147,13 +138,8 @@ def load_campaign(source: Path, **machine: str | int | None) -> "CampaignConfig"
 
 
 def _show_plan(config: "CampaignConfig", cards: dict[Path, str], where: Path) -> None:
-    from hydragnn_hpo.data import find_files
     from hydragnn_hpo.launching import detect_slots, layout_of, site_of
-    from hydragnn_hpo.layout import RunDir
 
-    if not any(RunDir(where).data.glob("*/index.json")):
-        for card in cards:
-            find_files(card)
     rungs = " -> ".join(map(str, config.search.rungs))
     names = ", ".join(map(str, cards))
     typer.echo(f"campaign {config.name} into {where}, data set {names}")
@@ -295,10 +281,14 @@ def _finish(controller: "Controller", opened: "RunDir") -> "RunSummary":
     from hydragnn_hpo.campaign import JournalFold, rank_trials, read_journal
     from hydragnn_hpo.files import read_json, write_json
 
-    if controller.state.finished and opened.summary.exists():
+    trains = controller.config.command is None
+    whole = opened.summary.exists() and (opened.ensemble.exists() or not trains)
+    if controller.state.finished and whole:
+        controller.finish()
+        if not (opened.report / "report.html").exists():  # killed before it was written
+            _report(opened, drawn=trains)
         done: RunSummary = read_json(opened.summary)
         return done
-    trains = controller.config.command is None
     spec = {"run": str(opened.path.resolve())}
     result: RunSummary = {
         "ensemble": controller.job("ensemble", spec) if trains else None,

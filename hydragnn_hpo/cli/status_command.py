@@ -64,8 +64,11 @@ def status(
     as_json: JsonOption = False,
 ) -> None:
     """Show the status of a campaign: trials, rungs, hosts, slot utilization, best result so far."""
+    from hydragnn_hpo.errors import ConfigError
     from hydragnn_hpo.layout import RunDir
 
+    if interval is not None and not watch:
+        raise ConfigError("--interval is for --watch: add --watch, or leave --interval out.")
     reader = RunReader(RunDir(Path(run_dir)))
     if as_json:
         typer.echo(json.dumps(reader.read().to_plain()))

@@ -69,6 +69,8 @@ class Submission:
     run: Path
     machine: str
     """Name or absolute path of the profile."""
+    source: Path
+    """The campaign's file."""
 
 
 def submit(
@@ -109,10 +111,8 @@ def submit(
 
 def _read_campaign(campaign: str, machine: str | None, run_dir: Path | None) -> Submission:
     """Read and check a campaign as ``run`` does."""
-    from hydragnn_hpo.cli.run_command import find_fitting_cards, load_campaign
+    from hydragnn_hpo.cli.run_command import load_campaign
     from hydragnn_hpo.config import find_profile
-    from hydragnn_hpo.data import find_files
-    from hydragnn_hpo.layout import RunDir
     from hydragnn_hpo.resources import find_resource
 
     source = find_resource(campaign, "workflows")
@@ -120,18 +120,14 @@ def _read_campaign(campaign: str, machine: str | None, run_dir: Path | None) -> 
     named = config.machine.profile
     if named is None:
         raise ConfigError(f"{source}: names no machine: say which with --machine.")
-    cards = find_fitting_cards(config, source) if config.command is None else {}
     run = (run_dir or Path("runs") / config.name).absolute()
-    if not any(RunDir(run).data.glob("*/index.json")):
-        for card in cards:
-            find_files(card)
-    return Submission(config, find_profile(named), run, named)
+    return Submission(config, find_profile(named), run, named, source)
 
 
 def _choose_software(
     submission: Submission, pack: str | None, container: str | None, hosts: int
 ) -> Submission:
-    """Choose how software reaches the hosts.
+    """Choose how software reaches the hosts, and check the campaign as ``run`` does.
 
     Args:
         submission: the campaign as it was read.
@@ -143,8 +139,8 @@ def _choose_software(
     Raises:
         ConfigError: an archive, image or program is not there.
     """
+    from hydragnn_hpo.cli.estimate_stats import check_campaign_file
     from hydragnn_hpo.config import resolve_machine
-    from hydragnn_hpo.launching import check_software
     from hydragnn_hpo.layout import RunDir
 
     machine, many = submission.config.machine, submission.profile.batch.pack_from
@@ -156,8 +152,10 @@ def _choose_software(
     own = pack == "auto"
     software = str(RunDir(submission.run).software) if own else pack
     machine = resolve_machine(machine, {"pack": software, "container": container})
-    check_software(machine, submission.profile, submission.run, packed_later=own)
-    return _replace_machine(submission, machine)
+    chosen_for = _replace_machine(submission, machine)
+    source, run = submission.source, submission.run
+    check_campaign_file(chosen_for.config, source, run, packed_later=own)
+    return chosen_for
 
 
 def _replace_machine(submission: Submission, machine: "MachineConfig") -> Submission:

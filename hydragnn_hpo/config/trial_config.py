@@ -356,6 +356,38 @@ class PlacementConfig(Config):
     """Why the planner chose this width and these slots."""
 
 
+KEPT_BY_TORCH = frozenset(
+    (
+        *("T_destination", "add_module", "apply", "bfloat16", "buffers", "call_super_init"),
+        *("children", "clear", "compile", "cpu", "cuda", "double", "dump_patches", "eval"),
+        *("extra_repr", "float", "forward", "get_buffer", "get_extra_state", "get_parameter"),
+        *("get_submodule", "half", "ipu", "items", "keys", "load_state_dict", "modules", "mtia"),
+        *("named_buffers", "named_children", "named_modules", "named_parameters", "parameters"),
+        *("pop", "register_backward_hook", "register_buffer", "register_forward_hook"),
+        *("register_forward_pre_hook", "register_full_backward_hook"),
+        *("register_full_backward_pre_hook", "register_load_state_dict_post_hook"),
+        *("register_load_state_dict_pre_hook", "register_module", "register_parameter"),
+        *("register_state_dict_post_hook", "register_state_dict_pre_hook", "requires_grad_"),
+        *("set_extra_state", "set_submodule", "share_memory", "state_dict", "to", "to_empty"),
+        *("train", "training", "type", "update", "values", "xpu", "zero_grad"),
+    )
+)
+"""Names that ``torch.nn.ModuleDict`` takes for none of its modules, and so for no head."""
+
+
+def check_head_name(name: str) -> None:
+    """Check that torch takes a name for a head.
+
+    Raises:
+        ValueError: torch modules have an attribute of this name.
+    """
+    if name in KEPT_BY_TORCH:
+        raise ValueError(
+            f"head '{name}': torch keeps this name for itself; give the target another "
+            f'name in the card, with key = "{name}" if the file calls it so.'
+        )
+
+
 class TrialHeads(Config):
     """Checked pairing of heads with a store's targets. Read by ``training.trial``."""
 
@@ -375,6 +407,7 @@ class TrialHeads(Config):
         for name, head in self.heads.items():
             if name not in self.targets:
                 raise ValueError(unknown("target of a head", name, self.targets))
+            check_head_name(name)
             target = self.targets[name]
             if target.get("derived_from"):
                 self._derivative_fits(name, head, target["derived_from"])

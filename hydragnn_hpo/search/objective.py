@@ -14,6 +14,13 @@ from hydragnn_hpo.errors import ConfigError, unknown
 
 Point = float | tuple[float, ...]
 
+TRAINED_NUMBERS = (
+    *("weighted", "objective", "best_epoch", "joules", "micro_batches", "parameters"),
+    *("peak_bytes", "train_seconds"),
+)
+"""Numbers of a training's result that may be minimized, beside ``val_mae.HEAD``; ``joules`` only
+where ranks measure energy."""
+
 
 def goals(objective: Objective) -> tuple[Goal, ...]:
     """Return the goals of an objective, in order.
@@ -29,23 +36,42 @@ def goal_label(goal: Goal) -> str:
     return goal if isinstance(goal, str) else " + ".join(f"{w:g} {h}" for h, w in goal.items())
 
 
-def check_objective(objective: Objective, heads: Iterable[str]) -> None:
-    """Raise an error if a goal names an unknown head or is named twice.
+def check_objective(objective: Objective, heads: Iterable[str] | None) -> None:
+    """Raise an error if a goal is no number that a trial writes, or is named twice.
+
+    Args:
+        objective: ``search.objective``.
+        heads: of the trials; None where trials are a command, which may write any number.
 
     Raises:
-        ConfigError: a head is unknown, or a goal is named twice.
+        ConfigError: a head or a number is unknown, or a goal is named twice.
     """
-    known = list(heads)
+    known = None if heads is None else list(heads)
     seen: list[Goal] = []
     for goal in goals(objective):
         if goal in seen:
             raise ConfigError(f"search.objective: '{goal_label(goal)}' is named twice: drop one.")
         seen.append(goal)
-        wanted = goal if isinstance(goal, dict) else [goal.removeprefix("val_mae.")]
-        about_heads = isinstance(goal, dict) or goal.startswith("val_mae.")
-        for head in wanted if about_heads else ():
-            if head not in known:
-                raise ConfigError(f"search.objective: {unknown('head', head, known)}")
+        if known is not None:
+            _check_goal(goal, known)
+        elif isinstance(goal, dict):
+            raise ConfigError(
+                "search.objective: weights of heads are for trainings; name a number that the "
+                "command writes."
+            )
+
+
+def _check_goal(goal: Goal, heads: Sequence[str]) -> None:
+    """Raise an error if no training with these heads writes what a goal names."""
+    if isinstance(goal, str) and not goal.startswith("val_mae."):
+        numbers = [*TRAINED_NUMBERS, *(f"val_mae.{head}" for head in heads)]
+        if goal not in numbers:
+            message = unknown("number of a training's result", goal, numbers)
+            raise ConfigError(f"search.objective: {message}")
+        return
+    for head in goal if isinstance(goal, dict) else [goal.removeprefix("val_mae.")]:
+        if head not in heads:
+            raise ConfigError(f"search.objective: {unknown('head', head, heads)}")
 
 
 def read_objective(
@@ -112,11 +138,21 @@ def _score(goal: Goal, result: Mapping[str, Any], spreads: Mapping[str, float]) 
     return total / sum(goal.values())
 
 
+def lacks_number(objective: Objective, result: Mapping[str, Any]) -> bool:
+    """Check whether a result lacks a number that a goal names; one may be there and not finite."""
+    names = ["objective" if g == "weighted" else g for g in goals(objective) if isinstance(g, str)]
+    return any(not isinstance(_value(result, name), (int, float)) for name in names)
+
+
 def _number(result: Mapping[str, Any], path: str) -> float | None:
+    return finite_number(_value(result, path))
+
+
+def _value(result: Mapping[str, Any], path: str) -> Any:
     value: Any = result
     for part in path.split("."):
         value = value.get(part) if isinstance(value, Mapping) else None
-    return finite_number(value)
+    return value
 
 
 def pareto_front(points: Sequence[tuple[float, ...]]) -> list[int]:

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from hydragnn_hpo.training.io_benchmark import IoBenchmark, measure_io
     from hydragnn_hpo.training.precision import DTYPES
     from hydragnn_hpo.training.profiler import ProfilePlan
+    from hydragnn_hpo.training.trainer import check_model
     from hydragnn_hpo.training.trial import open_graphs, run_by_hand
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "IoBenchmark",
     "ProfilePlan",
     "adopt_mpi_environment",
+    "check_model",
     "finalize_mpi",
     "measure_io",
     "open_graphs",

@@ -8,18 +8,20 @@ Shapes: G graphs, H heads.
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from hydragnn_hpo.config import WIDTHS, HeadConfig, ParallelConfig, TrialConfig
+from hydragnn_hpo.config import WIDTHS, HeadConfig, ParallelConfig, TrialConfig, parse_config
 from hydragnn_hpo.data import Batch, BatchSampler, Columns, GraphSet, Mixture, Prefetcher
-from hydragnn_hpo.errors import ConfigError, DataError, StorageError
+from hydragnn_hpo.errors import ConfigError, DataError, HydraError, StorageError, answer_of
+from hydragnn_hpo.files import read_json, write_json
 from hydragnn_hpo.model import MultiHeadGNN
 from hydragnn_hpo.training import checkpoint
 from hydragnn_hpo.training.checkpoint_saver import CheckpointSaver, Origin, checkpoint_origin
@@ -37,16 +39,39 @@ from hydragnn_hpo.training.train_state import AveragedWeights, Progress, TrainSt
 _TRUNK = "trunk."
 
 
-def build_model(config: TrialConfig, graphs: GraphSet) -> MultiHeadGNN:
+def check_model(question: Path, answer: Path) -> None:
+    """Build the model of a trial before there are data, and write what is wrong with it.
+
+    The entry point of the process in which ``campaign.campaign_checks`` imports a user's conv.
+
+    Args:
+        question: JSON file with the trial's ``config`` and its ``targets``.
+        answer: JSON file to write, see ``errors.answer_of``; empty if nothing is wrong.
+    """
+    stats = read_json(question)
+    config = parse_config(stats["config"], TrialConfig, where="the trial")
+    try:
+        build_model(config, stats)
+    except HydraError as error:
+        write_json(answer, answer_of(error))
+    else:
+        write_json(answer, {})
+
+
+def build_model(config: TrialConfig, stats: Mapping[str, Any]) -> MultiHeadGNN:
     """Build the model of a trial; random initial weights depend only on the trial's seed.
 
     With ``training.start_from`` the trunk's weights are those of another trial's best epoch; with
     ``training.freeze_trunk`` they are not trained.
 
+    Args:
+        config: of the trial.
+        stats: ``StoreStats``, of which ``targets`` must be there.
+
     Raises:
         ConfigError: the checkpoint cannot be read, or the shape of its trunk differs.
     """
-    training, stats = config.training, graphs.stats
+    training = config.training
     torch.manual_seed(config.seed)
     model = MultiHeadGNN(
         config.model,
@@ -159,7 +184,7 @@ class Trainer:
         self.ranks = replace(ranks, tensor=config.parallel.tensor_ranks(ranks.world))
         self.heads = dict(config.heads)
         set_matmul_precision(config.training.precision)
-        model = build_model(config, graphs).to(ranks.device)
+        model = build_model(config, graphs.stats).to(ranks.device)
         self.net = parallelize(model, config.parallel, self.ranks)
         self.model = model
         self.optimizer = make_optimizer(model, config.training)

@@ -75,7 +75,9 @@ def trial(case, parallel, folder):
     if "frozen" in more:
         start = TrialConfig.model_validate(made | {"seed": 8})
         path = folder / f"start{os.environ['RANK']}.safetensors"
-        checkpoint.write_checkpoint(path, build_model(start, random_columns(60)).state_dict(), {})
+        checkpoint.write_checkpoint(
+            path, build_model(start, random_columns(60).stats).state_dict(), {}
+        )
         made["training"] |= {"start_from": str(path), "freeze_trunk": True}
     return TrialConfig.model_validate(made | {"parallel": parallel})
 

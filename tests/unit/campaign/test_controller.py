@@ -17,10 +17,13 @@ from hydragnn_hpo.campaign.event_store import EventStore
 from hydragnn_hpo.campaign.journal import read_journal
 from hydragnn_hpo.campaign.setup import open_run
 from hydragnn_hpo.campaign.shutdown import Drained, ShutdownRequest
-from hydragnn_hpo.campaign.state import fold
+from hydragnn_hpo.campaign.state import State, Trial, fold
+from hydragnn_hpo.campaign.status import explain_no_result
 from hydragnn_hpo.campaign.trial_kind import CommandTrials
+from hydragnn_hpo.config.campaign_config import CampaignConfig
 from hydragnn_hpo.config.command_config import CommandConfig
-from hydragnn_hpo.errors import ConfigError, JobError, StorageError
+from hydragnn_hpo.config.schema import load_config, read_toml
+from hydragnn_hpo.errors import ConfigError, JobError, RunError, StorageError
 from hydragnn_hpo.files import storage
 from hydragnn_hpo.launching.job import Event
 from hydragnn_hpo.layout import RunDir
@@ -557,3 +560,80 @@ def test_a_controller_that_stood_still_while_it_planned_plans_again_at_once(run,
 
     assert run(campaign(), watch=watch).state.count("stopped") == 6
     assert max(pauses) < 0.5 / controller_module.PLANNING_SHARE / 2
+
+
+class Speedy(StubBackend):
+    """Trials also write ``speed``, which is best where the objective is worst."""
+
+    def _result(self, faked, **values):
+        trial = read_toml(faked.job.log.parents[2] / "trial.toml")
+        super()._result(faked, speed=-trial["x"], **values)
+
+
+def test_a_refused_configuration_ends_the_campaign_and_not_trial_by_trial(run):
+    with pytest.raises(JobError, match=r"t000\d cannot train, .*: said: bad_config\. Correct"):
+        run(campaign(trials=50), StubBackend(fate=lambda *_: "bad_config"))
+
+
+def test_a_refused_configuration_fails_alone_where_others_train(run):
+    def fate(trial, attempt, epoch):
+        return "bad_config" if trial == "t0004" else None
+
+    ran = run(campaign(), StubBackend(fate=fate))
+    assert ran.state.trials["t0004"].status == "failed"
+    assert len(ran.state.with_status("stopped")) == 5
+
+
+def test_a_command_without_the_objective_ends_the_campaign_and_goes_on_once_it_is_corrected(
+    run, tmp_path
+):
+    with pytest.raises(JobError, match="no finite number for search.objective 'speeed'"):
+        run(campaign(objective="speeed"), Speedy())
+    lost = {e["trial"] for e in events_of(tmp_path / "run", "ended")}
+    assert len(lost) <= 2, "no more than ran at once"
+    ran = run(campaign(objective="speed"), Speedy())
+    assert {t.name for t in ran.state.with_status("failed")} <= lost
+    assert ran.state.ranked()[0].score == min(-t.values["x"] for t in ran.state.ranked())
+
+
+def test_a_campaign_goes_on_with_another_objective_and_keeps_its_trials(run, tmp_path):
+    config = campaign(rungs=[2, 4], trials=8, reduction=4, finalists=1)
+    done = kill_when(lambda state: state.count("stopped") >= 5)
+    with pytest.raises(Killed):
+        run(config, Speedy(), watch=done)
+    before = fold(read_journal(tmp_path / "run" / "events.jsonl"))
+    kept = {t.name: t.values["x"] for t in before.with_status("stopped")}
+
+    speed = campaign(rungs=[2, 4], trials=8, reduction=4, finalists=1, objective="speed")
+    ran = run(speed, Speedy())
+
+    [changed] = ran.events("objective_changed")
+    assert changed["objective"] == "speed"
+    assert {name: scores["2"] for name, scores in changed["scores"].items() if name in kept} == {
+        name: -x for name, x in kept.items()
+    }
+    assert len(ran.state.trials) == 8
+    for trial in ran.state.trials.values():
+        assert set(trial.rung_scores.values()) == {-trial.values["x"]}
+    best = max(ran.state.trials.values(), key=lambda trial: trial.values["x"])
+    assert 4 in best.rung_scores, "it was promoted by the new objective"
+    placed = [e["trial"] for e in ran.events("placed")]
+    assert all(placed.count(name) <= 2 for name in kept), "one attempt for each rung"
+    assert load_config(ran.run.campaign, CampaignConfig).search.objective == "speed"
+    folded = fold(ran.events())
+    assert [t.score for t in folded.ranked()] == [t.score for t in ran.state.ranked()]
+
+
+def test_an_objective_that_some_result_lacks_is_no_correction(run, tmp_path):
+    run(campaign(), StubBackend())
+    with pytest.raises(RunError, match=r"search\.objective = 'weighted', asked was 'speed'"):
+        open_run(campaign(objective="speed"), tmp_path / "run")
+
+
+def test_an_end_without_results_never_says_that_nothing_was_proposed():
+    state = State()
+    assert explain_no_result(state) == "none was proposed"
+    state.add(Trial("t0000", {}, until=2, status="stopped"))
+    assert explain_no_result(state).startswith("t0000 and all others ended without a finite number")
+    state.add(Trial("t0001", {}, until=2, status="failed", reason="bug", message="Known: none."))
+    assert explain_no_result(state) == "t0001 ended as bug: Known: none"

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from hydragnn_hpo.campaign.setup import check_corners, stores_of, trial_config
+from hydragnn_hpo.campaign.setup import DataFacts, check_corners, stores_of, trial_config
 from hydragnn_hpo.config.campaign_config import CampaignConfig
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.search import space
@@ -28,6 +28,7 @@ TARGETS = {
         "level": "node", "shape": "vector", "unit": "eV/angstrom", "derived_from": "energy"
     },
 }  # fmt: skip
+DATA = DataFacts(TARGETS, cutoff=6.0)
 
 
 def campaign(searched, heads=("energy",), **training):
@@ -40,7 +41,7 @@ def campaign(searched, heads=("energy",), **training):
 
 def test_every_way_to_share_a_model_makes_a_valid_trial():
     made = campaign(SPACE)
-    check_corners(made, TARGETS, 6.0)
+    check_corners(made, DATA)
     seen = set()
     for positions in itertools.product((0.0, 0.3, 0.6, 0.9), repeat=len(SPACE)):
         drawn = zip(made.space.items(), positions, strict=True)
@@ -58,12 +59,12 @@ def test_every_way_to_share_a_model_makes_a_valid_trial():
 
 def test_a_way_that_does_not_exist_is_refused_before_a_trial_is_paid_for():
     with pytest.raises(ConfigError, match=r"parallel\.shard"):
-        check_corners(campaign({"parallel.shard": ["none", "optimizer"]}), TARGETS, 6.0)
+        check_corners(campaign({"parallel.shard": ["none", "optimizer"]}), DATA)
 
 
 def test_forces_in_bf16_are_searched_only_where_that_is_wanted():
-    check_corners(campaign(TRAINING), TARGETS, 6.0)
+    check_corners(campaign(TRAINING), DATA)
     both = ("energy", "forces")
-    check_corners(campaign(TRAINING, both, bf16_derivatives=True), TARGETS, 6.0)
+    check_corners(campaign(TRAINING, both, bf16_derivatives=True), DATA)
     with pytest.raises(ConfigError, match=r"precision = bf16.*head 'forces'.*bf16_derivatives"):
-        check_corners(campaign(TRAINING, both), TARGETS, 6.0)
+        check_corners(campaign(TRAINING, both), DATA)

@@ -68,8 +68,6 @@ def test_names_that_the_journal_uses_and_what_cannot_be_shown_are_left_out(tmp_p
 @pytest.mark.parametrize(
     ("result", "said"),
     [
-        ({"status": "completed"}, "result.json: has no finite number for objective: something"),
-        ({"status": "completed", "objective": "low"}, "has no finite number for objective"),
         ('{"status": "completed", "objective": NaN}', "has no finite number for objective"),
         ({"status": "done", "objective": 1}, "status is 'done'"),
         ({"status": "failed", "reason": "tired"}, "failed for the reason 'tired'"),
@@ -81,6 +79,13 @@ def test_a_malformed_result_is_a_bug(tmp_path, result, said):
     found = ended(tmp_path, result)
     assert (found["outcome"], found["reason"]) == ("failed", "bug")
     assert said in found["message"]
+
+
+@pytest.mark.parametrize("result", [{}, {"objective": "low"}, {"objective": None}, {"speed": 1}])
+def test_a_result_without_the_number_means_that_the_campaign_is_wrong(tmp_path, result):
+    found = ended(tmp_path, {"status": "completed", **result})
+    assert (found["outcome"], found["reason"]) == ("failed", "bad_config")
+    assert "result.json: has no finite number for objective: something" in found["message"]
 
 
 def test_a_failure_keeps_its_reason(tmp_path):

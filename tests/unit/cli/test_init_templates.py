@@ -4,11 +4,11 @@ import tomllib
 
 import pytest
 
-from hydragnn_hpo.campaign.setup import check_corners
+from hydragnn_hpo.campaign.setup import check_corners, facts_of_cards
 from hydragnn_hpo.cli.init_templates import render_campaign
 from hydragnn_hpo.config.campaign_config import CampaignConfig
 from hydragnn_hpo.config.convs import CONV_SPECS, search_ranges
-from hydragnn_hpo.config.data_config import CardConfig, targets_of
+from hydragnn_hpo.config.data_config import CardConfig
 from hydragnn_hpo.config.schema import load_config, parse_config
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.resources import resource_path
@@ -31,7 +31,7 @@ def campaign(text):
 def test_every_shipped_card_has_a_starter_that_can_run(path):
     one = load_config(path, CardConfig)
     made = campaign(render_campaign(one, path.stem))
-    check_corners(made, targets_of(one), one.graphs.cutoff)
+    check_corners(made, facts_of_cards(made, [one]))
     derived = any(target.derived_from for target in one.targets.values())
     wanted = {name for name, spec in CONV_SPECS.items() if spec.forces or not derived}
     assert set(made.space["model.conv"].choices) == wanted
@@ -42,7 +42,7 @@ def test_a_starter_of_one_conv_has_all_its_ranges(conv):
     made = campaign(render_campaign(card(energy=ENERGY), "x", [conv]))
     found = {name.removeprefix("model.options.") for name in made.space if "options" in name}
     assert found == set(search_ranges(CONV_SPECS[conv].options))
-    check_corners(made, targets_of(card(energy=ENERGY)), 5.0)
+    check_corners(made, facts_of_cards(made, [card(energy=ENERGY)]))
 
 
 def test_forces_ask_for_convs_that_see_distances():

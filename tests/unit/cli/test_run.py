@@ -1,11 +1,14 @@
 """What ``run`` tells people to do next."""
 
+import json
 import sys
+from types import SimpleNamespace
 
 import pytest
 from made_campaign import make_campaign
 
-from hydragnn_hpo.campaign.state import State, Trial
+from hydragnn_hpo.campaign.journal import read_journal
+from hydragnn_hpo.campaign.state import State, Trial, fold
 from hydragnn_hpo.campaign.status import rank_trials
 from hydragnn_hpo.cli import run_command
 from hydragnn_hpo.cli.tables import console, leaderboard_table, not_learned
@@ -69,3 +72,51 @@ def test_brackets_in_the_name_of_a_run_are_no_markup(tmp_path, capsys):
     figures |= {"first_step_seconds": None, "cold_start_seconds": None}
     run_command._print(opened, {"ensemble": None, "figures": figures})
     assert f"Report: {opened.report / 'report.html'} (open it" in capsys.readouterr().out
+
+
+class Finished:
+    """The controller of a finished campaign, which builds ensembles by writing a file."""
+
+    def __init__(self, opened, command=None):
+        self.config = SimpleNamespace(command=command)
+        self.state = fold(read_journal(opened.journal))
+        self.opened, self.jobs, self.closed_as = opened, [], None
+
+    def job(self, kind, spec):
+        self.jobs.append(kind)
+        self.opened.ensemble.write_text("built again")
+        return {"members": []}
+
+    def finish(self):
+        self.closed_as = "finished"
+
+
+@pytest.mark.parametrize(
+    ("gone", "jobs", "reports"),
+    [
+        ((), [], 0),
+        (("report/report.html",), [], 1),
+        (("ensemble.zip",), ["ensemble"], 1),
+        (("summary.json",), ["ensemble"], 1),
+        (("ensemble.zip", "report/report.html"), ["ensemble"], 1),
+    ],
+)
+def test_what_is_gone_of_a_finished_campaign_is_made_by_the_next_run(
+    tmp_path, monkeypatch, gone, jobs, reports
+):
+    """Killed behind ``finished`` there is no report; and an ensemble may be deleted."""
+    opened = make_campaign(tmp_path / "run", trials=6)
+    (opened.report / "report.html").write_text("a page")
+    opened.ensemble.write_text("built")
+    for name in gone:
+        (opened.path / name).unlink()
+    written = []
+    monkeypatch.setattr("hydragnn_hpo.report.draw_parity", lambda run, out: None)
+    monkeypatch.setattr("hydragnn_hpo.report.write_report", written.append)
+    controller = Finished(opened)
+    result = run_command._finish(controller, opened)
+    assert controller.jobs == jobs
+    assert len(written) == reports
+    assert controller.closed_as == "finished", "the lease says how it was left"
+    assert opened.ensemble.exists()
+    assert json.loads(opened.summary.read_text()) == result

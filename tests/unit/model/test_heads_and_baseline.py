@@ -4,8 +4,10 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from torch import nn
 
 from hydragnn_hpo.config.model_config import HeadConfig, ModelConfig
+from hydragnn_hpo.config.trial_config import KEPT_BY_TORCH
 from hydragnn_hpo.data.batch import Batch
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.model.gnn import (
@@ -147,3 +149,9 @@ def test_what_a_head_adds_is_in_the_unit_of_its_target_and_kept_with_the_weights
 def test_a_name_that_torch_keeps_is_told(name):
     with pytest.raises(ConfigError, match=f"head '{name}': torch keeps this name for itself"):
         MultiHeadGNN(ModelConfig(conv="egnn", features=8), {name: HeadConfig()}, {name: target()})
+
+
+def test_the_controller_knows_all_names_that_torch_keeps():
+    """It never imports torch, so the names stand in a list."""
+    kept = {name for name in dir(nn.ModuleDict()) if not name.startswith("_")}
+    assert kept <= KEPT_BY_TORCH

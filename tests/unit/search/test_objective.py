@@ -6,15 +6,19 @@ import tomllib
 
 import pytest
 
+from hydragnn_hpo.campaign.outcome import RESERVED_KEYS
 from hydragnn_hpo.config.model_config import HeadConfig
 from hydragnn_hpo.config.schema import dump_config, parse_config
 from hydragnn_hpo.config.search_config import SearchConfig
 from hydragnn_hpo.errors import ConfigError
+from hydragnn_hpo.file_records import FinishedResult
 from hydragnn_hpo.search.objective import (
+    TRAINED_NUMBERS,
     check_objective,
     finite_or_none,
     goal_label,
     goals,
+    lacks_number,
     pareto_front,
     pareto_layers,
     rank_points,
@@ -81,12 +85,45 @@ def test_stopping_rules_watch_the_first_goal():
         ("val_mae.gab", "Did you mean 'gap'"),
         ({"enrgy": 1.0}, "Did you mean 'energy'"),
         (("weighted", "weighted"), "'weighted' is named twice"),
+        ("wieghted", "Did you mean 'weighted'"),
+        ("parameter", "Did you mean 'parameters'"),
+        ("gap", "unknown number of a training's result 'gap'"),
+        ("__class__", "unknown number of a training's result '__class__'"),
+        ("epochs", "unknown number of a training's result 'epochs'"),
     ],
 )
 def test_goals_about_unknown_heads_are_refused(objective, sentence):
     check_objective(("val_mae.gap", "joules", {"energy": 1.0}), ["gap", "energy"])
     with pytest.raises(ConfigError, match=sentence):
         check_objective(objective, ["gap", "energy"])
+
+
+def test_a_command_may_write_any_number_but_knows_no_spreads_of_heads():
+    check_objective(("tokens_per_second", "val_mae.x"), None)
+    with pytest.raises(ConfigError, match="weights of heads are for trainings"):
+        check_objective({"x": 1.0}, None)
+
+
+def test_every_number_that_may_be_minimized_reaches_the_journal():
+    """A goal whose name the journal uses itself would leave all trials without a score."""
+    written = set(FinishedResult.__annotations__) | {"weighted", "joules"}
+    assert set(TRAINED_NUMBERS) <= written - set(RESERVED_KEYS)
+
+
+@pytest.mark.parametrize(
+    ("objective", "result", "lacking"),
+    [
+        ("weighted", {"objective": 0.1}, False),
+        ("weighted", {"objective": math.nan}, False),
+        ("weighted", {"speed": 0.1}, True),
+        ("val_mae.gap", {"val_mae": {"gap": 0.1}}, False),
+        ("val_mae.gap", {"val_mae": {}}, True),
+        (("objective", "speed"), {"objective": 0.1}, True),
+        ("speed", {"speed": "fast"}, True),
+    ],
+)
+def test_a_number_that_is_not_finite_is_not_lacking(objective, result, lacking):
+    assert lacks_number(objective, result) is lacking
 
 
 def test_a_goal_is_called_by_its_name_or_its_weights():
