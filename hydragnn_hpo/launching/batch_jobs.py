@@ -1,10 +1,10 @@
 """Batch jobs of a campaign: requests, scheduler commands, records, and how jobs form a chain.
 
-A job queues its successor when it starts, so that a job that is lost with its host is followed
-too. At its end it cancels the successor if another job has nothing to do or to gain.
+A job queues its successor when it starts, so that the chain continues even if the job's host
+fails. When the job ends, it cancels the successor if another job could make no progress.
 
-Sources: slurm.schedmd.com (sbatch, squeue, scancel), measured on 22.05; man pages of OpenPBS and
-PBS Professional 2022 (qsub, qstat, qdel), on which nothing could be measured.
+Sources: slurm.schedmd.com (sbatch, squeue, scancel), tested with 22.05; man pages of OpenPBS and
+PBS Professional 2022 (qsub, qstat, qdel), not tested on a real system.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ if TYPE_CHECKING:  # the command line reads this module before it knows which co
     from hydragnn_hpo.config import ProfileConfig
 
 MAX_JOBS = 16
-"""Default limit of jobs in a chain. Only one waits at a time, and a job without anything to do or
-to gain ends its chain, so this limit is for cases that no rule foresees."""
+"""Default limit of jobs in a chain. Only one is queued at a time, and a job that makes no progress
+ends its chain, so this limit is for unforeseen cases."""
 
 DRAINED = 75
 """Exit code of a ``run`` whose allocation ended before its campaign (``EX_TEMPFAIL``)."""
 
 BATCH_JOB = "HYDRAGNN_HPO_BATCH_JOB"
-"""Environment variable that batch scripts export: the number of the job that runs the script.
-Where the scheduler's own variable differs, the environment was handed on to another job."""
+"""Environment variable that batch scripts export: the id of the job that runs the script. If the
+scheduler's own variable differs, another job has inherited the environment."""
 
 SUBMIT_SECONDS = 120.0
 QUERY_SECONDS = 15.0
@@ -44,13 +44,13 @@ QUERY_SECONDS = 15.0
 CANCEL_SECONDS = 30.0
 
 _FINAL_CODES = (0, 1, 2)
-"""Exit codes with which ``run`` has reported its result: another job would only repeat it."""
+"""Exit codes after which the chain ends: another job would only repeat the result of ``run``."""
 
 _NOT_INHERITED = ("HYDRAGNN_HPO_END", "HYDRAGNN_HPO_END_MARGIN", "HYDRAGNN_HPO_HOSTS", BATCH_JOB)
 _INHERITED = ("SLURM_CONF", "SLURM_CLUSTERS")
 
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:@+,=-]{0,127}")
-"""Accounts, queues and numbers of jobs: no directive and no argv can misread these."""
+"""Accounts, queues and job ids that are safe in directives and in command lines."""
 _ID = re.compile(r"[0-9]+(_[0-9]+)?(\[[0-9]*\])?(\.[A-Za-z0-9_.-]+)?")
 
 
@@ -59,24 +59,24 @@ class BatchRequest:
     """Batch jobs that a user requests for one campaign."""
 
     name: str
-    """Of the campaign."""
+    """Name of the campaign."""
     hosts: int
-    """Of each job."""
+    """Hosts of each job."""
     seconds: int
     """Wall-time of each job."""
     account: str | None = None
     queue: str | None = None
-    """The machine profile's if left out."""
+    """Queue of the jobs; that of the machine profile if None."""
     allocations: int = 1
-    """Jobs that may run side by side, each with its own hosts."""
+    """Jobs that may run at the same time, each with its own hosts."""
     jobs: int = MAX_JOBS
-    """Most jobs in a row."""
+    """Most jobs of a chain."""
     after: str | None = None
-    """Job whose end the first one waits for."""
+    """Id of the job whose end the first job waits for."""
 
     @property
     def time(self) -> str:
-        """The wall-time as schedulers write it."""
+        """The wall-time as schedulers write it, HH:MM:SS."""
         minutes, seconds = divmod(self.seconds, 60)
         return f"{minutes // 60:02d}:{minutes % 60:02d}:{seconds:02d}"
 
@@ -85,7 +85,7 @@ def parse_walltime(text: str) -> int:
     """Return the seconds of a wall-time written as H:MM or H:MM:SS.
 
     Raises:
-        ConfigError: it is written otherwise, or is zero.
+        ConfigError: it has another form, or is zero.
     """
     match = re.fullmatch(r"([0-9]{1,4}):([0-5][0-9])(?::([0-5][0-9]))?", text)
     seconds = 0
@@ -97,12 +97,12 @@ def parse_walltime(text: str) -> int:
 
 
 def check_batch_request(request: BatchRequest, profile: ProfileConfig, backend: str) -> None:
-    """Refuse a request that the machine cannot serve.
+    """Raise an error for a request that the machine cannot fulfil.
 
     Args:
-        request: what the user asks for.
-        profile: of the machine.
-        backend: runs the trials there.
+        request: the jobs that the user requests.
+        profile: profile of the machine.
+        backend: name of the backend that runs the trials.
 
     Raises:
         ConfigError: one sentence about the first thing that is wrong.
@@ -155,19 +155,19 @@ def _check_size(request: BatchRequest, profile: ProfileConfig, backend: str) -> 
 
 @dataclass(frozen=True)
 class QueueEntry:
-    """A job that the scheduler knows and that has not ended."""
+    """A queued or running job, as the scheduler reports it."""
 
     state: Literal["queued", "running"]
     reason: str = ""
-    """Why it does not run, in the scheduler's words."""
+    """Why it is still queued, in the scheduler's words."""
 
 
 QueueEntries = dict[str, QueueEntry]
-"""By number of the job."""
+"""Job id -> entry."""
 
 
 class Slurm:
-    """Commands of Slurm. Jobs side by side are the tasks of one array."""
+    """Commands of Slurm. Jobs that run at the same time are the tasks of one array."""
 
     submit_program = "sbatch"
     job_variable = "SLURM_JOB_ID"
@@ -178,9 +178,9 @@ class Slurm:
         """Return the command that submits a script.
 
         Args:
-            script: its file name.
-            after: job whose end it waits for, however that ends.
-            task: the only task of an array to submit; all that the script asks for if None.
+            script: file name of the script.
+            after: id of the job whose end it waits for, successful or not.
+            task: number of the one array task to submit; None submits all tasks of the script.
         """
         wait = [f"--dependency=afterany:{after}"] if after else []
         only = [f"--array={task}"] if task else []
@@ -203,26 +203,26 @@ class Slurm:
 
 
 class Pbs:
-    """Commands of PBS Professional and OpenPBS, which have no tasks here."""
+    """Commands of PBS Professional and OpenPBS; job arrays are not used."""
 
     submit_program = "qsub"
     job_variable = "PBS_JOBID"
     cancel_queued = ("qdel",)
     cancel_running = ("qdel", "-W", "force")
-    """Also where the first host is lost; the server ignores ``force`` while it reaches it."""
+    """Deletes a job even if its first host is down; the server ignores ``force`` if it is up."""
 
     def submit_argv(self, script: str, *, after: str | None, task: int | None) -> list[str]:
         """Return the command that submits a script.
 
         Args:
-            script: its file name.
-            after: job whose end it waits for, however that ends.
-            task: not used, a script asks for its whole array.
+            script: file name of the script.
+            after: id of the job whose end it waits for, successful or not.
+            task: not used.
         """
         return [self.submit_program, *(["-W", f"depend=afterany:{after}"] if after else []), script]
 
     def query_argv(self, ids: Sequence[str]) -> list[str]:
-        """Return the command that prints the states of jobs; without ``-x`` ended ones fail it."""
+        """Return the command that prints the states of jobs; ``-x`` includes ended ones."""
         return ["qstat", "-x", "-f", *ids]
 
     def parse_states(self, output: str) -> QueueEntries:
@@ -249,14 +249,14 @@ class OwnJob(NamedTuple):
     scheduler: str
     id: str
     task: int | None = None
-    """Of an array. It is part of ``id``: the plain number may be that of the whole array."""
+    """Number of an array task. ``id`` includes it: the plain number may name the whole array."""
 
 
 def find_own_job(environment: Mapping[str, str]) -> OwnJob:
     """Return the batch job that this process runs in.
 
     Raises:
-        ConfigError: it runs in none.
+        ConfigError: it runs in no batch job.
     """
     array, task = environment.get("SLURM_ARRAY_JOB_ID"), environment.get("SLURM_ARRAY_TASK_ID")
     if array and task:
@@ -268,27 +268,27 @@ def find_own_job(environment: Mapping[str, str]) -> OwnJob:
 
 
 def in_batch_job(environment: Mapping[str, str]) -> bool:
-    """Check whether this process runs in a batch job that ``submit`` has queued."""
+    """Check whether this process runs in a batch job that ``submit`` queued."""
     exported = environment.get(BATCH_JOB)
     current = [environment.get(scheduler.job_variable) for scheduler in SCHEDULERS.values()]
     return bool(exported) and exported in current
 
 
 def parse_submitted(output: str, tasks: Sequence[int]) -> list[str]:
-    """Return the job's number, or each task's, from ``123``, ``123;cluster`` or ``123.server``.
+    """Return the id of a job, or of each task, from ``123``, ``123;cluster`` or ``123.server``.
 
     Raises:
-        JobError: there is no number.
+        JobError: the output begins with no job id.
     """
     job = check_job_id(output.strip().partition(";")[0])
     return [f"{job}_{task}" for task in tasks] or [job]
 
 
 def check_job_id(text: str) -> str:
-    """Return the number of a job unchanged; it becomes an argument and a file name.
+    """Return a job id unchanged if it is safe as an argument and as a file name.
 
     Raises:
-        JobError: it is none.
+        JobError: the text is no job id.
     """
     if not _ID.fullmatch(text):
         raise JobError(f"{text[:80]!r} is no number of a batch job: see what the scheduler says.")
@@ -300,31 +300,31 @@ class BatchJob:
     """One batch job, as recorded in the run directory."""
 
     id: str
-    """The scheduler's."""
+    """Id that the scheduler assigned."""
     scheduler: str
     script: str
     """File name in ``RUN/jobs``."""
     hosts: int
     link: int
-    """Its place in its chain, from 1 on."""
+    """Position in its chain, from 1 on."""
     jobs: int
     """Most jobs of the chain."""
     submitted: float
     """Seconds since the epoch, as the other times."""
     after: str | None = None
     task: int | None = None
-    """Its number among jobs side by side, each of which has a chain of its own."""
+    """Number of its array task; each task has its own chain."""
     began: float | None = None
     progress: int = 0
-    """What the campaign had reached when it began, see ``campaign.status``."""
+    """Progress of the campaign when the job began, see ``campaign.status``."""
     ended: float | None = None
     code: int | None = None
     """Exit code of ``run``."""
     message: str = ""
-    """How it ended, or why the chain ends with it."""
+    """How the job ended, or why the chain ends with it."""
 
     def in_chain_of(self, other: BatchJob) -> bool:
-        """Check whether the two follow each other, directly or over others."""
+        """Check whether both jobs belong to the same chain."""
         return (self.script, self.task) == (other.script, other.task)
 
 
@@ -334,8 +334,8 @@ _SUBMITTED = ("scheduler", "script", "hosts", "link", "jobs", "submitted", "afte
 class JobRecords:
     """The batch jobs of a run: scripts, logs, and one small file for each fact in ``RUN/jobs``.
 
-    Files are only added, each written whole by a rename: jobs on several hosts may write at once,
-    also on file systems where appending is not safe.
+    Files are only added, each by an atomic rename: jobs on several hosts may write at the same
+    time, and appending is not safe on every file system.
     """
 
     def __init__(self, run: Path) -> None:
@@ -348,11 +348,11 @@ class JobRecords:
         return f"{1 + max((int(path.stem) for path in scripts), default=0):03d}.sh"
 
     def campaign_path(self, script: str) -> Path:
-        """Return where the campaign of a script lies as it was submitted."""
+        """Return the path of a script's campaign file, as it was submitted."""
         return (self.folder / script).with_suffix(".toml")
 
     def write_script(self, name: str, script: str, campaign: str) -> None:
-        """Write a script, and the campaign that it runs, readable by their owner only.
+        """Write a script and the campaign that it runs, in a folder that only its owner can read.
 
         Args:
             name: file name of the script.
@@ -384,9 +384,9 @@ class JobRecords:
         """Record how a job ended.
 
         Args:
-            job: its number.
-            code: exit code of ``run``, None if the job never began.
-            message: a phrase for ``status``.
+            job: id of the job.
+            code: exit code of ``run``; None if the job never began.
+            message: a phrase that ``status`` shows.
         """
         self.record(job, "ended", time=time.time(), code=code, said=message)
 
@@ -397,7 +397,7 @@ class JobRecords:
         return sorted(jobs, key=lambda job: (job.submitted, job.link, job.task or 0))
 
     def find(self, job: str) -> BatchJob | None:
-        """Return the job of a number."""
+        """Return the job with an id; None if there is none."""
         return next((known for known in self.jobs() if known.id == job), None)
 
     def _read(self, name: str) -> BatchJob:
@@ -421,14 +421,14 @@ class JobRecords:
 
 @dataclass(frozen=True)
 class ChainDecision:
-    """What a job of a chain does when it starts, or when its ``run`` has ended."""
+    """Actions of a job of a chain when it starts, or when its ``run`` has ended."""
 
     message: str
     runs: bool = True
     """Whether a job that starts runs the campaign."""
     queues_next: bool = False
     cancels: Literal["none", "next", "all"] = "none"
-    """Queued jobs to cancel: its own successor, or all jobs of the run."""
+    """Queued jobs to cancel: none, the job's own successor, or all jobs of the run."""
     code: int = 0
     """Exit code of a job that ends."""
 
@@ -441,7 +441,7 @@ def decide_start(
     Args:
         earlier: jobs before it in its chain, first to last.
         own: the job.
-        progress: what the campaign has reached.
+        progress: current progress of the campaign.
         finished: whether the campaign is finished.
     """
     if finished:
@@ -461,7 +461,7 @@ def decide_start(
 
 
 def _ended_chain(job: BatchJob, progress: int) -> bool:
-    """Check whether a job ended its chain, but could not cancel its successor."""
+    """Check whether a job ended its chain: its successor starts only if a cancel failed."""
     return job.code is not None and (job.code in _FINAL_CODES or progress <= job.progress)
 
 
@@ -472,8 +472,8 @@ def decide_end(
 
     Args:
         own: the job.
-        code: exit code of ``run``; above 128 a signal ended it.
-        progress: what the campaign has reached by now.
+        code: exit code of ``run``; above 128 if a signal ended it.
+        progress: current progress of the campaign.
         finished: whether the campaign is finished.
         followed: whether a successor was queued.
     """
@@ -490,13 +490,13 @@ def decide_end(
         return ChainDecision(message, cancels="next", code=code)
     if followed:
         return ChainDecision(f"{how}; the next job goes on")
-    if own.link < own.jobs:  # the scheduler refused when it began
+    if own.link < own.jobs:  # the scheduler refused a successor when it began
         return ChainDecision(how, queues_next=True, code=code)
     return ChainDecision(f"{how}; no job follows: submit again to go on", code=code)
 
 
 def check_scheduler_installed(name: str) -> None:
-    """Refuse where jobs cannot be submitted.
+    """Check that a scheduler's submit command is installed.
 
     Raises:
         ConfigError: the scheduler's command is not on PATH.
@@ -509,22 +509,22 @@ def check_scheduler_installed(name: str) -> None:
 
 
 def submit_jobs(records: JobRecords, job: BatchJob, tasks: Sequence[int] = ()) -> list[str]:
-    """Submit a job from the folder of its script, which gets the logs, and record it.
+    """Submit a job and record it; logs are written to the folder of its script.
 
     Args:
-        records: of the run directory.
-        job: the job to submit; its number and time of submission are filled in.
-        tasks: of the array that the script asks for.
+        records: records of the run directory.
+        job: the job to submit; its id and time of submission are filled in.
+        tasks: numbers of the tasks of the script's array.
 
     Returns:
-        The number of the job, or of each task.
+        The id of the job, or of each task.
 
     Raises:
         JobError: the scheduler refuses, or does not answer.
     """
     scheduler = SCHEDULERS[job.scheduler]
     argv = scheduler.submit_argv(job.script, after=job.after, task=job.task)
-    # Schedulers hand the environment on to the job, which has other hosts and another end.
+    # Schedulers pass the environment to the job, which has other hosts and another end time.
     environment = {
         name: value
         for name, value in os.environ.items()
@@ -540,7 +540,7 @@ def submit_jobs(records: JobRecords, job: BatchJob, tasks: Sequence[int] = ()) -
 
 
 def cancel_queued_jobs(records: JobRecords, jobs: Sequence[BatchJob]) -> list[str]:
-    """Cancel those of some jobs that have not begun, and return their numbers.
+    """Cancel those of the given jobs that have not begun, and return their ids.
 
     Raises:
         JobError: a scheduler does not answer.
@@ -562,7 +562,7 @@ def cancel_queued_jobs(records: JobRecords, jobs: Sequence[BatchJob]) -> list[st
 
 
 def query_jobs(name: str, ids: Sequence[str]) -> QueueEntries | None:
-    """Return those of some jobs that have not ended; None if the scheduler does not answer."""
+    """Return the given jobs that have not ended; None if the scheduler does not answer."""
     if not ids:
         return {}
     scheduler = SCHEDULERS[name]
@@ -581,11 +581,11 @@ def query_jobs(name: str, ids: Sequence[str]) -> QueueEntries | None:
 def cancel_own_batch_job(environment: Mapping[str, str]) -> str | None:
     """Cancel the batch job that this process runs in, so that the next one of its chain begins.
 
-    Only that job: neither its successor nor the other tasks of its array. It takes at most
+    Neither its successor nor other tasks of its array are cancelled. Takes at most
     ``CANCEL_SECONDS``.
 
     Returns:
-        The number of the job; None if ``submit`` has queued no such job, or the command fails.
+        The id of the job; None if ``submit`` queued no such job, or the command fails.
     """
     if not in_batch_job(environment):
         return None
@@ -604,10 +604,10 @@ def _run(
     environment: Mapping[str, str],
     folder: Path | None = None,
 ) -> str:
-    """Return the output of a scheduler's command that ends within some seconds.
+    """Run a scheduler's command and return its output.
 
     Raises:
-        JobError: it fails, or does not end in time.
+        JobError: the command fails, or does not end within ``seconds``.
     """
     try:
         done = subprocess.run(

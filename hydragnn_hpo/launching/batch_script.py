@@ -1,4 +1,4 @@
-"""The script of a batch job, rendered purely from a request and a machine's profile.
+"""Render the script of a batch job from a request and a machine's profile, as pure functions.
 
 No outside value reaches a shell unquoted: words of the script go through ``shlex.quote``, and
 directives, which no shell reads, must be one plain line.
@@ -18,23 +18,23 @@ _PLACEHOLDER = re.compile(r"^\{\{(?P<block>[a-z]+)\}\}\n|\{\{(?P<word>[a-z]+)\}\
 _PREFIX = {"slurm": "#SBATCH", "pbs": "#PBS"}
 _ACCOUNT = {"slurm": "--account=", "pbs": "-A "}
 _QUEUE = {"slurm": "--partition=", "pbs": "-q "}
-"""How a queue is named where the profile does not show it."""
+"""Option that selects a queue where the profile has no queue option of its own."""
 
 
 @dataclass(frozen=True)
 class ScriptContent:
-    """What a batch script runs."""
+    """The commands and paths of a batch script."""
 
     program: tuple[str, ...]
-    """How hydragnn-hpo is called: arguments before the verb."""
+    """Command line of hydragnn-hpo up to the subcommand."""
     run: str
     """Run directory, absolute."""
     script: str
     """File name of the script, in ``RUN/jobs``."""
     folder: str
-    """Folder from which the campaign was submitted: its relative paths begin there."""
+    """Folder from which the campaign was submitted; its relative paths start there."""
     command: tuple[str, ...]
-    """The verb that runs the campaign, and its arguments."""
+    """The subcommand that runs the campaign, and its arguments."""
     environment: Mapping[str, str]
     """Variables of the submitting shell to export."""
 
@@ -45,9 +45,9 @@ def render_batch_script(
     """Return the whole script of a batch job.
 
     Args:
-        request: what the user asks for.
-        profile: of the machine.
-        content: what the script runs.
+        request: the jobs that the user requests.
+        profile: profile of the machine.
+        content: commands and paths of the script.
 
     Raises:
         ConfigError: a directive is not one plain line, or a path is not UTF-8.
@@ -98,10 +98,10 @@ def queue_option(queue: str | None, profile: ProfileConfig) -> str | None:
 
 
 def check_directive(line: str) -> str:
-    """Return one plain line unchanged; the scheduler reads it, not a shell.
+    """Return a directive unchanged if it is one plain line; the scheduler reads it, not a shell.
 
     Raises:
-        ConfigError: it holds line ends or other characters that cannot be printed.
+        ConfigError: it is empty or has line ends or other characters than printable ASCII.
     """
     if not line or not line.isprintable() or not line.isascii():
         raise ConfigError(f"{line!r} cannot be a directive of a batch script: write one line.")
@@ -111,11 +111,11 @@ def check_directive(line: str) -> str:
 def fill_template(
     template: str, words: Mapping[str, str], blocks: Mapping[str, Sequence[str]]
 ) -> str:
-    """Fill a template in one pass, so that inserted text is not searched again.
+    """Fill a template in one pass, so that inserted text is not searched for placeholders.
 
     Args:
-        template: with ``{{name}}`` for a word, or alone on its line for a block.
-        words: by name; unused ones are ignored.
+        template: text with ``{{name}}`` for a word, or alone on its line for a block.
+        words: words by name; unused ones are ignored.
         blocks: lines by name; an empty block leaves no line.
     """
 

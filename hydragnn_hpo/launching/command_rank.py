@@ -1,8 +1,8 @@
-"""A trial that is any command: it reads ``trial.toml`` and leaves ``result.json``.
+"""Run a trial that is an arbitrary command, which reads ``trial.toml`` and writes ``result.json``.
 
-A warm rank starts it, watches over it, and ends with its exit code. The code proves nothing. Where
-``command.launcher`` asks for a PMI, the one warm rank starts ``srun`` or ``mpiexec`` in place of
-the command, and that starts ``launched_rank.py`` on every slot.
+A warm rank starts the command, supervises it and ends with its exit code, which alone does not
+prove success. With ``command.launcher``, for commands that need a PMI, a single warm rank starts
+``srun`` or ``mpiexec`` instead, and that starts ``launched_rank.py`` on every slot.
 """
 
 import contextlib
@@ -34,26 +34,27 @@ from hydragnn_hpo.layout import TrialDir
 from hydragnn_hpo.resources import resource_path
 
 HOSTS = "HYDRAGNN_HPO_HOSTS"
-"""Hosts of a trial, in rank order, separated by commas: for commands that start own ranks."""
+"""Environment variable of commands that start their own ranks: comma-separated hosts of the trial,
+in rank order."""
 
 TIMED_OUT = 124
-"""Exit code of a rank whose command took longer than it may, as timeout(1) has it."""
+"""Exit code of a rank whose command exceeded its time limit, as of timeout(1)."""
 
 _PASSED_ON = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
-"""Signals that ask for something: a checkpoint, an end."""
+"""Signals that are forwarded to the command: requests for a checkpoint or an end."""
 
 _LATE_SECONDS = 1.0
-"""How much later than its command a rank may hear a signal that Slurm sent to both."""
+"""Most seconds by which a signal that Slurm sends to both may reach a rank after its command."""
 
 _LAST_SECONDS = 10.0
-"""Between the request to end that follows a timeout, and the end."""
+"""Seconds that a process has to end after a request, before it is killed."""
 
 _PEERS_SECONDS = 10.0
-"""How long the ranks of a launcher may run on after one of them has failed. Hydra's ``mpiexec``
-waits for ever for those that wait for a rank which ended before ``MPI_Init``."""
+"""Seconds that the ranks of a launcher may run on after one has failed: Hydra's ``mpiexec`` never
+ends if they wait for a rank that ended before ``MPI_Init``."""
 
 _RENEWALS = 5
-"""Of the lease of launched ranks, per lease time."""
+"""Renewals of the lease of launched ranks per duration of the lease."""
 
 _LAUNCHED = "hydragnn_hpo.launching.launched_rank"
 
@@ -67,28 +68,28 @@ class LaunchSpec(msgspec.Struct, frozen=True):
     """How a launcher starts the ranks of a command."""
 
     hosts: tuple[str, ...]
-    """As the launcher names them, in rank order."""
+    """Host of each rank, as the launcher names it, in rank order."""
 
     flags: tuple[str, ...]
     """Further arguments of the launcher."""
 
     order: LaunchOrder
-    """Its ``argv`` is what stands before the command."""
+    """Order for the launched ranks; its ``argv`` is the prefix of the command."""
 
 
 class CommandSpec(msgspec.Struct, frozen=True):
-    """``Job.spec`` of a command."""
+    """``Job.spec`` of a trial that is a command."""
 
     trial_dir: str
     attempt: int
     epochs: int
-    """Epoch up to which to go."""
+    """Epoch at which the attempt ends."""
 
     command: dict[str, Any]
-    """A ``CommandConfig``."""
+    """A ``CommandConfig`` as JSON."""
 
     slots: tuple[Slot, ...]
-    """Of the trial, in rank order."""
+    """Slots of the trial, in rank order."""
 
     launch: LaunchSpec | None
 
@@ -102,21 +103,21 @@ def spec_of(
     slots: Sequence[Slot],
     machine: MachineConfig | None = None,
 ) -> dict[str, Any]:
-    """Return what every rank must know to run a command.
+    """Return the job spec from which every rank runs a command.
 
     Args:
-        command: the campaign's, with ``{here}`` filled in.
-        trial: its directory, which holds ``trial.toml``.
-        attempt: number of this start.
-        epochs: up to which epoch to go.
-        slots: of all ranks, in rank order.
-        machine: where it runs, for commands that a launcher starts.
+        command: command of the campaign, with ``{here}`` filled in.
+        trial: directory of the trial, which holds ``trial.toml``.
+        attempt: number of the attempt.
+        epochs: epoch at which the attempt ends.
+        slots: slots of all ranks, in rank order.
+        machine: config of the machine, for commands that a launcher starts.
 
     Returns:
         A ``CommandSpec`` as JSON.
 
     Raises:
-        ConfigError: the profile of the machine names no wrapper that there is.
+        ConfigError: the wrapper that the machine's profile names does not exist.
     """
     launch = None
     if command.launcher is not None:
@@ -134,13 +135,13 @@ def spec_of(
 
 
 def _host_by_host(slots: Sequence[Slot]) -> tuple[Slot, ...]:
-    """Sort slots so that those of a host stand together, as launchers number ranks."""
+    """Group slots by host, which is the order in which launchers number ranks."""
     hosts = list(dict.fromkeys(slot.host for slot in slots))
     return tuple(sorted(slots, key=lambda slot: hosts.index(slot.host)))
 
 
 def _launch_spec(name: str, slots: tuple[Slot, ...], machine: MachineConfig) -> LaunchSpec:
-    """Return what a launcher and its ranks must know; ranks find what ranks of agents find."""
+    """Return how to launch the ranks, with the same environment as ranks that agents start."""
     site = site_of(machine)
     job = Job(name, "command", len(slots), {}, Path(os.devnull), None, slots)
     hosts = list(dict.fromkeys(slot.host for slot in slots))
@@ -159,7 +160,7 @@ def _launch_spec(name: str, slots: tuple[Slot, ...], machine: MachineConfig) -> 
 
 
 def rank_wrapper(site: SiteConfig) -> tuple[str, ...]:
-    """Return what stands before the program of a launched rank.
+    """Return the prefix of a launched rank's command.
 
     Returns:
         ``sh`` and the wrapper's path; empty without a wrapper.
@@ -182,21 +183,21 @@ def rank_wrapper(site: SiteConfig) -> tuple[str, ...]:
 
 @dataclass
 class _Program:
-    """What a warm rank starts."""
+    """The process that a warm rank starts."""
 
     argv: Sequence[str]
     folder: Path
     environment: Mapping[str, str]
     timeout: float | None
     signals: list[int] = field(default_factory=list)
-    """Signals that came."""
+    """Signals received so far."""
 
 
 def rank_main(job_spec: dict[str, Any]) -> int:
     """Run the command as this rank, or for all ranks; return its exit code.
 
-    A command that was ended by a signal gives 128 and the signal's number, and so does one that
-    failed without a result when it was asked to end: Slurm asks all processes of an allocation.
+    A command ended by a signal yields 128 plus the signal's number. So does a command that failed
+    without a result after a SIGTERM, since Slurm sends it to all processes of an allocation.
     """
     spec = msgspec.convert(job_spec, CommandSpec)
     command = CommandConfig.model_validate(spec.command)
@@ -230,7 +231,7 @@ def rank_main(job_spec: dict[str, Any]) -> int:
 
 
 def _run(program: _Program) -> int:
-    """Run a program that dies with us and gets the signals that we get."""
+    """Run a program that is killed with this process, and forward received signals to it."""
     processes: list[subprocess.Popen[bytes]] = []
 
     def pass_on(number: int) -> None:
@@ -245,7 +246,7 @@ def _run(program: _Program) -> int:
         env=program.environment,
     )
     processes.append(process)
-    for number in program.signals:
+    for number in program.signals:  # received before the process was there
         process.send_signal(number)
     try:
         return process.wait(program.timeout)
@@ -264,7 +265,7 @@ def _listen(program: _Program, pass_on: Callable[[int], None]) -> None:
 
 
 def _wait_or_kill(process: "subprocess.Popen[bytes]") -> None:
-    """Wait for a process that was asked to end; kill it after a while."""
+    """Wait for a process that was asked to end; kill it after ``_LAST_SECONDS``."""
     try:
         process.wait(_LAST_SECONDS)
     except subprocess.TimeoutExpired:
@@ -273,7 +274,7 @@ def _wait_or_kill(process: "subprocess.Popen[bytes]") -> None:
 
 
 def _end_late(process: "subprocess.Popen[bytes]", timeout: float | None) -> int:
-    """End a program that was asked to, after its time."""
+    """End a program that exceeded its time limit, after it was asked to; return ``TIMED_OUT``."""
     _wait_or_kill(process)
     sys.stderr.write(f"the command took longer than {timeout:g} s and was ended.\n")
     return TIMED_OUT
@@ -283,7 +284,7 @@ def _end_late(process: "subprocess.Popen[bytes]", timeout: float | None) -> int:
 
 
 def _launch(program: _Program, launcher: str, launch: LaunchSpec) -> int:
-    """Have ``srun`` or ``mpiexec`` start the ranks, keep their lease, pass signals on to them."""
+    """Start the ranks by ``srun`` or ``mpiexec``, renew their lease, and forward signals."""
     lease = program.folder / LEASE
     try:
         write_text(lease, "")
@@ -303,11 +304,11 @@ def _launch(program: _Program, launcher: str, launch: LaunchSpec) -> int:
 
     _listen(program, pass_on)
     process = subprocess.Popen(
-        tethered([*argv, *ranks], signal.SIGTERM),  # by which srun ends its step at once
+        tethered([*argv, *ranks], signal.SIGTERM),  # srun then ends its step at once
         stdin=subprocess.DEVNULL,
         cwd=program.folder,
         env=environment,
-        start_new_session=True,  # else it is killed with our group, and its ranks stay
+        start_new_session=True,  # else it dies with our process group, and its ranks live on
     )
     try:
         return _keep(process, program, lease, launch.order.lease_seconds)
@@ -322,14 +323,14 @@ def _keep(
 
     Args:
         process: the launcher.
-        program: what its ranks run.
-        lease: the file that they watch.
-        lease_seconds: how long they live without it.
+        program: the command of the ranks.
+        lease: the file whose age the ranks watch.
+        lease_seconds: how long ranks live after a renewal.
     """
     deadline = time.monotonic() + (program.timeout or float("inf"))
     failed, peers_end = None, math.inf
     while (now := time.monotonic()) < deadline:
-        if failed is None and not program.signals:  # ranks that were asked to end are in no hurry
+        if failed is None and not program.signals:  # a requested end takes its time
             failed = _read_failure(lease.with_name(FAILED))
             peers_end = math.inf if failed is None else now + _PEERS_SECONDS
         if failed is not None and now > peers_end:
@@ -345,7 +346,7 @@ def _keep(
 
 
 def _read_failure(path: Path) -> int | None:
-    """Return the exit code that a rank has left; None without one, or out of reach."""
+    """Return the exit code that a failed rank wrote; None if it cannot be read."""
     try:
         return int(path.read_text())
     except (OSError, ValueError):
@@ -353,12 +354,12 @@ def _read_failure(path: Path) -> int | None:
 
 
 def _end_peers(process: "subprocess.Popen[bytes]", lease: Path, code: int) -> int:
-    """End the ranks of a launcher by taking their lease, then the launcher.
+    """End the ranks of a launcher by removing their lease, then the launcher.
 
     Args:
         process: the launcher.
-        lease: the file that its ranks watch.
-        code: of the rank that has failed; returned, as those of the others are our own.
+        lease: the file whose age its ranks watch.
+        code: exit code of the failed rank; returned, as this function causes those of the others.
     """
     lease.unlink(missing_ok=True)
     _wait_or_kill(process)
@@ -366,25 +367,25 @@ def _end_peers(process: "subprocess.Popen[bytes]", lease: Path, code: int) -> in
 
 
 def _without_rank(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return an environment without what makes its process a rank."""
+    """Return an environment without the variables that make a process a rank."""
     return {name: value for name, value in environment.items() if name not in _OF_RANKS}
 
 
 def srun_command(
     launch: LaunchSpec, folder: Path, environment: Mapping[str, str]
 ) -> tuple[list[str], dict[str, str]]:
-    """Return an ``srun`` to which the command of its ranks is added, and its environment.
+    """Return an ``srun`` command line without the ranks' command, and its environment.
 
     Measured on Slurm 22.05: ``--nodelist`` does not order ranks, a host file with
     ``--distribution=arbitrary`` does; a step that inherits SLURM_GPUS_PER_NODE shows a lone rank
     all devices of its host, even with ``--gpus-per-task=1``. Here each rank sees its whole host,
-    as agents do (``--overlap --whole``), and takes the cores and the device of its slot itself:
-    among steps that overlap Slurm would give the same ones to each.
+    as agents do (``--overlap --whole``), and binds itself to the cores and the device of its slot:
+    Slurm would bind overlapping steps to the same ones.
 
     Args:
-        launch: what it starts.
-        folder: of the attempt.
-        environment: of the ranks.
+        launch: hosts, flags and order of the ranks.
+        folder: folder of the attempt, where the host file is written.
+        environment: environment of the ranks.
 
     Returns:
         The beginning of the command, and the values of its environment by name.
@@ -407,12 +408,12 @@ def srun_command(
 def mpiexec_command(
     launch: LaunchSpec, folder: Path, environment: Mapping[str, str]
 ) -> tuple[list[str], dict[str, str]]:
-    """Return an ``mpiexec`` to which the command of its ranks is added, and its environment.
+    """Return an ``mpiexec`` command line without the ranks' command, and its environment.
 
     Args:
-        launch: what it starts.
-        folder: of the attempt.
-        environment: of the ranks.
+        launch: hosts, flags and order of the ranks.
+        folder: folder of the attempt, where the host file is written.
+        environment: environment of the ranks.
 
     Returns:
         The beginning of the command, and the values of its environment by name.
@@ -434,7 +435,7 @@ _LAUNCHERS = {"srun": srun_command, "mpiexec": mpiexec_command}
 
 
 def _spread(slots: Sequence[Slot]) -> None:
-    """Allow this process the cores of all slots of its host."""
+    """Bind this process to the cores of all slots of its host."""
     cores = {core for slot in slots if slot.host == slots[0].host for core in slot.cores}
     if cores:
         try:

@@ -1,4 +1,4 @@
-"""GPUs of this host and their memory, found without torch."""
+"""Find the GPUs of this host and their memory, without torch."""
 
 import logging
 import re
@@ -20,17 +20,17 @@ class Device:
     """One GPU, or a slice of one."""
 
     name: str
-    """As ``variable`` names it where nothing else hides anything."""
+    """Its value in ``variable``, provided that no other variable hides devices."""
 
     variable: str
-    """The environment variable by which a process is told to see it."""
+    """Environment variable that selects it for a process."""
 
     bus: str = ""
     """Its PCI address, such as ``0000:c1:00.0``; empty if unknown."""
 
 
 def parse_nvidia(listing: str) -> list[str]:
-    """Return the devices of ``nvidia-smi -L``: a number each, or the ids of their MIG slices."""
+    """Return the devices in the output of ``nvidia-smi -L``: GPU numbers, or ids of MIG slices."""
     cards: dict[str, list[str]] = {}
     for line in listing.splitlines():
         if card := re.match(r"GPU (\d+): ", line):
@@ -41,7 +41,7 @@ def parse_nvidia(listing: str) -> list[str]:
 
 
 def parse_buses(listing: str) -> dict[str, str]:
-    """Read the answer to ``nvidia-smi --query-gpu=index,pci.bus_id``.
+    """Read the output of ``nvidia-smi --query-gpu=index,pci.bus_id``.
 
     Returns:
         Number of a GPU -> its PCI address as the kernel writes it.
@@ -51,7 +51,7 @@ def parse_buses(listing: str) -> dict[str, str]:
 
 
 def _ask_nvidia(*arguments: str) -> str:
-    """Return what ``nvidia-smi`` prints; empty where it is missing, fails or hangs."""
+    """Return the output of ``nvidia-smi``; empty where it is missing, fails or hangs."""
     if not (tool := shutil.which("nvidia-smi")):
         return ""
     try:
@@ -98,7 +98,7 @@ def _bus_of(values: Mapping[str, str]) -> str:
 def visible(devices: Sequence[Device], allowed: str | None) -> list[Device]:
     """Keep the devices that a ``..._VISIBLE_DEVICES`` setting allows, in its order.
 
-    The driver stops reading at the first name it does not know, and so do we.
+    As in the driver, the first unknown name ends the list.
     """
     if allowed is None:
         return list(devices)
@@ -114,11 +114,11 @@ def visible(devices: Sequence[Device], allowed: str | None) -> list[Device]:
 
 
 def find_devices(environment: Mapping[str, str], variable: str = "") -> list[Device]:
-    """Return the GPUs of this host that its environment lets us use; [] without any.
+    """Return the GPUs of this host that an environment leaves visible.
 
     Args:
-        environment: may hide some.
-        variable: by which AMD's are to be named; ``HIP_VISIBLE_DEVICES`` if empty.
+        environment: its ``..._VISIBLE_DEVICES`` may hide some.
+        variable: variable that selects AMD GPUs; ``HIP_VISIBLE_DEVICES`` if empty.
     """
     if cards := _nvidia():
         return visible(cards, environment.get("CUDA_VISIBLE_DEVICES"))
@@ -129,7 +129,7 @@ def find_devices(environment: Mapping[str, str], variable: str = "") -> list[Dev
 
 
 def near(bus: str, allowed: Sequence[int], tree: Path = Path("/sys/bus/pci/devices")) -> list[int]:
-    """Return those of some cores that share a NUMA domain with a device; [] if that is unknown.
+    """Return the cores that share a NUMA domain with a device; [] if the domain is unknown.
 
     Args:
         bus: PCI address of the device; empty if unknown.
@@ -163,11 +163,11 @@ _MEBI = 1 << 20
 
 
 def device_memory_mb(drivers: Path = Path("/sys/class/drm")) -> int:
-    """Return the MiB of the smallest GPU, 0 if unknown."""
+    """Return the memory of the smallest GPU in MiB; 0 if unknown."""
     answer = _ask_nvidia("--query-gpu=memory.total", "--format=csv,noheader,nounits")
     if sizes := re.findall(r"^\d+", answer, re.MULTILINE):
         return min(map(int, sizes))
     if shutil.which("nvidia-smi"):
-        return 0  # it fails, and what the kernel lists is another card
+        return 0  # it failed, and the kernel's list holds other vendors' cards only
     files = drivers.glob("card*/device/mem_info_vram_total")
     return min((int(path.read_text()) // _MEBI for path in files), default=0)

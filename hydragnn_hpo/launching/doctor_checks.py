@@ -22,13 +22,13 @@ from hydragnn_hpo.launching.host_probe import (
 from hydragnn_hpo.sanitize import sanitize_line
 
 State = Literal["ok", "slow", "wrong", "unknown"]
-"""``slow`` works, but is far behind the others or the profile; ``unknown`` could not be seen."""
+"""``slow`` works, but is far behind the others or the profile; ``unknown`` was not measurable."""
 
 ORDER: tuple[State, ...] = ("wrong", "slow", "unknown", "ok")
-"""The worst first."""
+"""States from worst to best."""
 
 _MOST = 400
-"""Longest text of a finding: what a host prints may be long."""
+"""Most characters of a finding's text, as output of hosts may be long."""
 
 
 def clean(text: str) -> str:
@@ -42,24 +42,24 @@ class Finding:
     """One result of one check; its texts are single lines that a terminal can show."""
 
     check: str
-    """A few words, such as ``all-reduce bandwidth``."""
+    """Name of the check, such as ``all-reduce bandwidth``."""
 
     state: State
 
     found: str
-    """With its unit."""
+    """Result with its unit."""
 
     expected: str = ""
-    """As the profile or the other hosts say."""
+    """Value by the profile or by the other hosts."""
 
     cure: str = ""
-    """One short sentence for the user."""
+    """Advice to the user, one short sentence."""
 
     hosts: tuple[str, ...] = ()
-    """The host, the two of a pair, or none where it concerns this place or all together."""
+    """The host, both hosts of a pair, or none if it concerns this host or all hosts together."""
 
     figure: float | None = None
-    """What was measured, if it is a number: rows of a table are sorted by it."""
+    """Measured number, if any, by which rows of a table are sorted."""
 
     def __post_init__(self) -> None:
         for key in ("check", "found", "expected", "cure"):
@@ -92,8 +92,8 @@ def find_outliers(
     """Return hosts whose value is worse than the median by a factor, and by far more than is usual.
 
     Args:
-        values: of each host.
-        factor: by which it must be worse, above 1.
+        values: value of each host.
+        factor: factor, above 1, by which an outlier is worse than the median.
         low_is_bad: whether small values are bad (a speed) or large ones (a time).
 
     Returns:
@@ -115,27 +115,27 @@ def find_outliers(
 
 @dataclass(frozen=True)
 class Expected:
-    """What all checks compare with."""
+    """The values with which all checks compare."""
 
     profile: ProfileConfig
     request: ProbeRequest
     hosts: tuple[str, ...]
-    """That we hold and asked."""
+    """Hosts to which the request was sent."""
 
     missing: dict[str, str] = field(default_factory=dict)
     """Hosts that did not answer, and why."""
 
     asked_at: float = 0.0
-    """When the request was sent and when the last answer was there, by our clock, in seconds since
-    the epoch."""
+    """When the request was sent and the last answer arrived, by the controller's clock, in seconds
+    since the epoch."""
     answered_at: float = float("inf")
 
     given: Mapping[str, int] = field(default_factory=dict)
-    """Devices that Slurm gave to our job, by host; empty where the scheduler does not say."""
+    """Devices that Slurm assigned to this job, by host; empty if the scheduler reports none."""
 
     @property
     def devices(self) -> int:
-        """Devices of a host; 0 where the profile does not say."""
+        """Devices of a host; 0 if the profile does not set them."""
         profile = self.profile
         if profile.device == "cpu":
             return 0
@@ -221,9 +221,9 @@ class CountedFigure(HostFigure):
     """A number that every host should have, by the profile or as most others."""
 
     wanted: Callable[[Expected], float]
-    """By the profile; 0 where it does not say."""
+    """Value by the profile; 0 if it does not set one."""
     least: float = 1.0
-    """Share of what is wanted that will do; 1.0 wants it exactly."""
+    """Share of the wanted value that suffices; 1.0 requires it exactly."""
 
     def __call__(self, answers: FactsByHost, expected: Expected) -> list[Finding]:
         """Find hosts that have less than they should, or not what most others have."""
@@ -242,12 +242,12 @@ class MeasuredFigure(HostFigure):
     """A speed or a time, in which no host should be far behind the others."""
 
     factor: float
-    """By which a host must be worse than the median."""
+    """Factor by which an outlier is worse than the median."""
     low_is_bad: bool = False
     limit: float = float("inf")
     """Above which any host is slow."""
     fine: float = 0.0
-    """Up to which none is, whatever the others do: a time that has no effect."""
+    """Up to which no host is slow, as such a short time has no effect."""
 
     def __call__(self, answers: FactsByHost, expected: Expected) -> list[Finding]:
         """Find hosts that are far behind the others, or beyond the limit."""
@@ -282,7 +282,7 @@ def _check_parts(facts: HostFacts, expected: Expected) -> Finding:
 
 
 _LEAST_MEMORY = 0.9
-"""Of what a data sheet promises: firmware and drivers take their share."""
+"""Least share of the nominal memory, of which firmware and drivers use a part."""
 
 DEVICES = CountedFigure(
     "devices (driver)",
@@ -294,7 +294,7 @@ DEVICES = CountedFigure(
 
 
 def check_devices(answers: FactsByHost, expected: Expected) -> list[Finding]:
-    """Compare the devices that the driver shows to a process of ours."""
+    """Compare the devices that the driver shows to this user's processes."""
     counts = {host: facts.devices.count for host, facts in answers.items() if facts.devices}
     state: State = "ok"
     shown, cure = "none: ranks compute on cores", ""
@@ -647,13 +647,13 @@ CHECKS: dict[str, Check] = {
     "limits": each(lambda facts: facts.system, check_limits),
     "environment": check_environment,
 }
-"""In the order of the table."""
+"""Name -> check, in the order of the table."""
 
 OFF_SITE = (
     *("answers", "shared", "races", "rename", "sync", "clocks", "versions", "torch", "import"),
     *("limits", "environment"),
 )
-"""Checks that make sense on a host that is none of the profile's, such as a login host."""
+"""Checks that apply to a host outside the profile's machine, such as a login host."""
 
 
 def run_checks(
@@ -662,7 +662,7 @@ def run_checks(
     """Run some checks over the facts of all hosts.
 
     Args:
-        answers: host -> what it answered.
+        answers: host -> its facts.
         expected: what the checks compare with.
         names: keys of ``CHECKS``.
     """
@@ -670,10 +670,10 @@ def run_checks(
 
 
 def to_exclude(findings: Sequence[Finding], hosts: Sequence[str]) -> dict[str, str]:
-    """Choose the hosts that are better left alone.
+    """Choose the hosts to exclude.
 
-    What is wrong on more than half of the hosts is wrong with the site or the profile: it
-    excludes none. A pair excludes a host if all pairs of that host are bad and those of its
+    A problem on more than half of the hosts is one of the site or the profile, and excludes no
+    host. A pair excludes a host if all pairs of that host are bad and those of its
     partners are not.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Excluded hosts: a file of host names with the reason beside each."""
+"""Read and extend the file of excluded hosts: host names, each with a reason."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,13 +13,13 @@ _HEAD = "# Excluded hosts, one per line, with the reason.\n# Remove a line to us
 
 
 def read_excluded(path: Path) -> dict[str, str]:
-    """Read an exclusion list, of which a line may hold a host list.
+    """Read an exclusion list; a line may hold a host list such as ``node[01-04]``.
 
     Returns:
         Host -> reason, empty where none is given.
 
     Raises:
-        ConfigError: it is missing, or a line is no host.
+        ConfigError: the file is missing, or a line names no host.
     """
     try:
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
@@ -43,27 +43,27 @@ def _hosts(names: str, where: str) -> list[str]:
 
 
 def read_run_excluded(run_dir: Path) -> dict[str, str]:
-    """Read which hosts a run leaves alone.
+    """Read the excluded hosts of a run.
 
     Returns:
-        Host -> reason; none without a list.
+        Host -> reason; empty if the run has no list.
 
     Raises:
-        ConfigError: its list holds something else than hosts.
+        ConfigError: the list cannot be read, or a line names no host.
     """
     path = RunDir(run_dir).excluded
     return read_excluded(path) if path.exists() else {}
 
 
 def add_excluded(path: Path, more: Mapping[str, str]) -> dict[str, str]:
-    """Add hosts to an exclusion list, written whole; those that are there keep their reason.
+    """Add hosts to an exclusion list; hosts that it holds already keep their reason.
 
     Returns:
-        All hosts of the list.
+        Host -> reason, for all hosts of the list.
 
     Raises:
-        ConfigError: a name is none of a host, or the list there cannot be read.
-        StorageError: it cannot be written.
+        ConfigError: a name is no host name, or the existing list cannot be read.
+        StorageError: the list cannot be written.
     """
     known = read_excluded(path) if path.exists() else {}
     if not more:

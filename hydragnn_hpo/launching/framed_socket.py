@@ -1,7 +1,7 @@
-"""Messages over a stream socket to a child process: MessagePack behind its length.
+"""Messages over a stream socket to a child process: MessagePack, preceded by its length.
 
-Neither side ever blocks in it: what cannot be sent yet waits in memory. Only for processes of one
-host that start each other; hosts speak over ``link.py``.
+Neither side blocks: data that cannot be sent yet is buffered in memory. Used only between a process
+and its child on the same host; hosts communicate over ``link.py``.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ import msgspec
 _LENGTH = struct.Struct("!I")
 _CHUNK = 1 << 18
 _CHUNKS = 16
-"""Pieces that are read at a time, so that a peer which never stops cannot starve the caller."""
+"""Most pieces per ``receive``, so that a peer that never stops sending cannot starve the caller."""
 
 T = TypeVar("T")
 
@@ -49,28 +49,28 @@ class FramedSocket(Generic[T]):
 
     @property
     def unsent(self) -> int:
-        """Bytes that still wait for the other end to read."""
+        """Number of buffered bytes that the socket has not accepted yet."""
         return len(self._outgoing)
 
     def send(self, message: object) -> None:
-        """Send a message, now or as soon as there is room; nothing once the peer is gone."""
+        """Send a message now or as soon as the socket has room; drop it once the peer is gone."""
         if not self.closed:
             body = msgspec.msgpack.encode(message)
             self._outgoing += _LENGTH.pack(len(body)) + body
             self.flush()
 
     def flush(self) -> None:
-        """Send what the socket takes without waiting."""
+        """Send as much buffered data as the socket accepts without waiting."""
         try:
             while self._outgoing:
                 del self._outgoing[: self._connection.send(self._outgoing[:_CHUNK])]
         except BlockingIOError:
             return
-        except OSError:  # the peer's last messages may still be unread: they decide on `closed`
+        except OSError:  # not `closed` yet: the peer's last messages may be unread
             self._outgoing.clear()
 
     def receive(self) -> list[T]:
-        """Return the messages that have arrived whole, and notice when the peer is gone."""
+        """Return the complete messages that have arrived; set ``closed`` if the peer is gone."""
         for _ in range(_CHUNKS):
             if self.closed:
                 break
@@ -109,11 +109,11 @@ def wait_readable(
 ) -> None:
     """Wait until one of the sockets, or a descriptor in ``also``, can be read.
 
-    What waited to be sent goes out meanwhile.
+    Buffered data is sent as soon as a socket accepts it.
 
     Args:
         sockets: closed ones are left out.
-        seconds: after which it returns in any case.
+        seconds: longest wait.
         also: further descriptors, of any kind.
     """
     poller = select.poll()

@@ -44,7 +44,7 @@ def own_address(interface: str | None, towards: str) -> str:
         towards: name or address of another host.
 
     Raises:
-        ConfigError: there is no such interface, or no way to that host.
+        ConfigError: there is no such interface, or no route to that host.
     """
     if interface is not None:
         known = interfaces()
@@ -65,13 +65,13 @@ def own_address(interface: str | None, towards: str) -> str:
 
 
 def network_of_job(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return what lets ranks of two steps of one Slurm job meet on Slingshot: the job's VNI alone.
+    """Return a Slurm job's VNI alone, by which ranks of different steps connect on Slingshot.
 
-    An agent that replaces a lost one has a step of its own. Each step has its own VNI, with the
-    job's behind it where ``--network=job_vni`` was asked for; libfabric takes the first.
+    An agent that replaces a lost one has its own step. Each step has its own VNI, followed by the
+    job's if ``--network=job_vni`` was requested; libfabric uses the first.
 
     Returns:
-        What to set in the environment of ranks; nothing where there is no such list.
+        Variable to set in the environment of ranks; empty where there is only one VNI.
 
     Source: Margo, "HPE Slingshot (CXI) network considerations", mochi.readthedocs.io.
     """
@@ -80,22 +80,22 @@ def network_of_job(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def first_there(wanted: Iterable[str]) -> str | None:
-    """Return the first of some interfaces that this host has with an address."""
+    """Return the first of the wanted interfaces that has an address here; None if none has."""
     return next((name for name in wanted if address_of(name)), None)
 
 
 def interface_of(wanted: Iterable[str], towards: str) -> tuple[str, str]:
-    """Find where ranks of other hosts reach ours.
+    """Find the address at which ranks of other hosts reach those of this host.
 
     Args:
-        wanted: interfaces to use, the first that this host has.
-        towards: address of the controller; the way to it decides where none is wanted.
+        wanted: interfaces in order of preference.
+        towards: address of the controller; the route to it decides where none of them has one.
 
     Returns:
         Address and interface.
 
     Raises:
-        ConfigError: no way leads there.
+        ConfigError: there is no route to the controller.
     """
     for name in wanted:
         if address := address_of(name):
@@ -107,7 +107,7 @@ def interface_of(wanted: Iterable[str], towards: str) -> tuple[str, str]:
 FIRST = 20000
 COUNT = 10000
 REST_SECONDS = 60.0
-"""How long a port is left alone after its job ended: late peers must find nothing there."""
+"""Seconds for which a port is not reused after its job, so that late peers connect to nothing."""
 
 
 def is_free(port: int) -> bool:
@@ -123,23 +123,23 @@ def is_free(port: int) -> bool:
 
 
 class PortPool:
-    """Hands out the ports of one address, below the range from which the kernel takes its own.
+    """Assigns the ports of one address, below the range of the kernel's ephemeral ports.
 
-    Whether another program listens there is seen by the agent that lives there, see ``is_free``.
+    The agent on the host checks whether another program listens on a port, see ``is_free``.
     """
 
     def __init__(self, seed: int, clock: Callable[[], float] = time.monotonic) -> None:
-        """Begin at a place that depends on ``seed`` (a pid), so that controllers spread out."""
+        """Begin at a port that depends on ``seed`` (a pid), so that controllers spread out."""
         self._next = seed * 7919 % COUNT
         self._clock = clock
         self._taken: set[int] = set()
         self._resting: dict[int, float] = {}
 
     def take(self) -> int:
-        """Return a port that no job has and none had for a while.
+        """Return a port that no job uses or has used within ``REST_SECONDS``.
 
         Raises:
-            JobError: all of them are in use.
+            JobError: all ports are in use.
         """
         now = self._clock()
         for _ in range(COUNT):
@@ -153,11 +153,11 @@ class PortPool:
         )
 
     def reserve(self, port: int) -> None:
-        """Take a port that a job has already."""
+        """Mark a port as used by a job."""
         self._resting.pop(port, None)
         self._taken.add(port)
 
     def give_back(self, port: int) -> None:
-        """Return a port to the pool; it is used again after a rest."""
+        """Return a port to the pool; it is reused after ``REST_SECONDS``."""
         self._taken.discard(port)
         self._resting[port] = self._clock() + REST_SECONDS

@@ -1,8 +1,8 @@
 """Collect facts about this host: ``python -m hydragnn_hpo.launching.host_probe REQUEST``.
 
-Every part runs in a process of its own with a time limit: a file system or driver that hangs costs
-its part, not the answer. The answer is printed as short lines: ``srun --label`` cuts lines of more
-than 1,024 letters (22.05), and lines of several hosts may come mixed.
+Every part runs in a separate process with a time limit, so a file system or driver that hangs costs
+only its own part of the answer. The answer is printed as short lines: ``srun --label`` cuts lines
+of more than 1,024 characters (Slurm 22.05), and lines of several hosts may be interleaved.
 """
 
 import contextlib
@@ -39,25 +39,25 @@ from hydragnn_hpo.launching.host_network import address_of, interfaces
 
 
 class ProbeRequest(Struct, frozen=True):
-    """What every host collects; the only argument of the probe, as JSON."""
+    """Facts that every host collects; the only argument of the probe, as JSON."""
 
     folder: str
-    """Where all hosts should see each other's files."""
+    """Folder that all hosts should share."""
 
     scratch: str = ""
-    """Folder that every host should have for itself; its temporary folder if empty."""
+    """Folder that should be local to every host; its temporary folder if empty."""
 
     interfaces: tuple[str, ...] = ()
-    """Of the fabric."""
+    """Network interfaces of the fabric."""
 
     libraries: tuple[str, ...] = ()
-    """Names or paths of which one can be loaded, best first."""
+    """Names or paths of libraries, best first; one of them must be loadable."""
 
     sample: tuple[str, ...] = ()
-    """Hosts that do what must not be done by thousands at once."""
+    """Hosts that run the parts that thousands of hosts must not run at once."""
 
     seconds: float = 25.0
-    """Time for each part."""
+    """Time limit of each part, in seconds."""
 
     def samples(self, host: str) -> bool:
         """Check whether a host belongs to the sample, with its domain or without."""
@@ -71,34 +71,34 @@ Whole = Annotated[int, Meta(ge=-1, le=_LARGEST)]
 
 
 class SystemFacts(Struct, frozen=True):
-    """What a host has, and what a process of ours may use of it."""
+    """Resources of a host, and the limits of this user's processes."""
 
     cores: Whole | None
-    """Physical ones."""
+    """Physical cores; None if unknown."""
     allowed: str
     """Cores that the process may use, as the kernel writes them."""
     memory_mb: Whole
     open_files: Whole
-    """Largest number that a process can be allowed; -1: no limit."""
+    """Hard limit of open files per process; -1: no limit."""
     locked_bytes: Whole
     """Memory that network cards may lock; -1: no limit."""
     shm_mb: Whole
-    """Room in /dev/shm."""
+    """Free space in /dev/shm, in MiB."""
 
 
 class DeviceFacts(Struct, frozen=True):
-    """Devices as the driver shows them to a process of ours."""
+    """Devices that the driver shows to this user's processes."""
 
     count: Whole
     memory_mb: Whole | None
-    """Of the smallest one."""
+    """Memory of the smallest device, in MiB."""
 
 
 class NetworkFacts(Struct, frozen=True):
     """Interfaces of a host."""
 
     addresses: dict[str, str]
-    """Of all interfaces that have one."""
+    """Interface -> IPv4 address, for all interfaces that have one."""
     fabric: tuple[str, ...]
     """Interfaces of the request that are up and have an address."""
 
@@ -128,26 +128,26 @@ class ScratchFacts(FolderFacts, frozen=True):
 
 
 class SharedFacts(FolderFacts, frozen=True):
-    """The folder that all hosts see; only hosts of the sample fill in more than its place."""
+    """The shared folder; only hosts of the sample fill in the fields below."""
 
     won: tuple[int, ...] | None = None
     """Numbers of the files that this host was the first to create."""
     rename: bool | None = None
-    """Whether a reader sees the old or the new file whole."""
+    """Whether a reader sees either the old or the new file, complete."""
     sync_seconds: float | None = None
     ahead_seconds: float | None = None
-    """By how much this host's clock is ahead of the file server's, at least."""
+    """Least number of seconds by which this host's clock is ahead of the file server's."""
 
 
 class SoftwareFacts(Struct, frozen=True):
-    """What must be equal on all hosts, and what the environment sets."""
+    """Versions, which must be equal on all hosts, and variables of the environment."""
 
     python: str
     version: str = ""
     package: str = ""
     """Digest of this package's files."""
     torch_at: str = ""
-    """File of torch; empty where it is not installed."""
+    """Path of torch; empty where it is not installed."""
     torch_filesystem: str = ""
     environment: dict[str, str] = {}
     """Variables whose names show that they hold no secret."""
@@ -161,7 +161,7 @@ class TorchFacts(Struct, frozen=True):
 
 
 class HostFacts(Struct, frozen=True):
-    """What one host answered; a part is None where it failed."""
+    """Answer of one host; a part is None where it failed."""
 
     host: Annotated[str, Meta(min_length=1, max_length=255)]
     clock: float
@@ -186,16 +186,16 @@ def short(host: str) -> str:
 
 
 def host_id() -> str:
-    """Return the name by which this host is known: virtual hosts share one."""
+    """Return Slurm's name of this host if set, else the kernel's, which virtual hosts share."""
     return os.environ.get("SLURMD_NODENAME") or os.uname().nodename
 
 
 MARK = "hpo-doctor"
 WIDTH = 800
-"""Letters of a piece."""
+"""Characters of a piece."""
 
 _PIECE = re.compile(rf"{MARK} (\w+) (\d{{1,6}}) (\d{{1,6}}) (.*)")
-"""Name of the answer, number of this piece, number of all, and the piece."""
+"""Name of the answer, index of this piece, number of pieces, and the piece."""
 
 
 def split_answer(text: str) -> list[str]:
@@ -206,7 +206,7 @@ def split_answer(text: str) -> list[str]:
 
 
 def join_answers(lines: Iterable[str]) -> Iterator[str]:
-    """Yield each text of ``split_answer`` when its lines are complete, whatever stands between."""
+    """Yield each text of ``split_answer`` when its lines are complete; ignore other lines."""
     answers: dict[str, dict[int, str]] = {}
     for match in filter(None, map(_PIECE.search, lines)):
         name, place, count = match[1], int(match[2]), int(match[3])
@@ -220,11 +220,11 @@ SHARED_KINDS = (
     *("nfs", "lustre", "gpfs", "beegfs", "ceph", "cifs", "smb", "afs", "9p", "wekafs", "panfs"),
     *("dvs", "orangefs", "glusterfs"),
 )
-"""Prefixes of file systems that several hosts see."""
+"""Prefixes of the kinds of file systems that several hosts share."""
 
 
 def is_shared(kind: str) -> bool:
-    """Check whether several hosts see a file system of this kind."""
+    """Check whether a file system of this kind is shared by several hosts."""
     return kind.removeprefix("fuse.").startswith(SHARED_KINDS)
 
 
@@ -245,7 +245,7 @@ _MEBI = 1 << 20
 
 
 def probe_system(request: ProbeRequest) -> SystemFacts:
-    """Return what the host has, and what we may use of it."""
+    """Return the resources of the host, and the limits of this user's processes."""
     limits = (
         resource.getrlimit(resource.RLIMIT_NOFILE)[1],
         resource.getrlimit(resource.RLIMIT_MEMLOCK)[0],
@@ -278,7 +278,7 @@ def format_cores(cores: Iterable[int]) -> str:
 
 
 def probe_devices(request: ProbeRequest) -> DeviceFacts:
-    """Count devices as the driver and the environment show them to a process of ours."""
+    """Count the devices that the driver and the environment show to this process."""
     visible = find_devices(os.environ)
     return DeviceFacts(len(visible), device_memory_mb() or None if visible else None)
 
@@ -290,7 +290,7 @@ def probe_network(request: ProbeRequest) -> NetworkFacts:
 
 
 def is_up(interface: str, folder: Path = Path("/sys/class/net")) -> bool:
-    """Check whether an interface can carry something; an unknown state counts as up."""
+    """Check whether an interface is up; an unknown state counts as up."""
     try:
         return (folder / interface / "operstate").read_text().strip() in ("up", "unknown")
     except OSError:
@@ -311,10 +311,10 @@ def probe_libraries(request: ProbeRequest) -> LibraryFacts:
 
 
 SIZE = 64 << 20
-"""Bytes that are written and read."""
+"""Bytes that are written and read to measure speeds."""
 
 RACES = 8
-"""Files that hosts of the sample all try to be the first to create."""
+"""Number of files that all hosts of the sample try to create exclusively."""
 
 _REPEATS = 3
 
@@ -407,7 +407,7 @@ def _create(path: Path) -> bool:
 
 
 def _renames_whole(folder: Path) -> bool:
-    """Replace a file that another descriptor reads; it must show the old or the new whole."""
+    """Check that after a rename open readers see the old file complete, and others the new."""
     old, new = folder / "old", folder / "new"
     old.write_text("old")
     new.write_text("new")
@@ -417,9 +417,9 @@ def _renames_whole(folder: Path) -> bool:
 
 
 def _seconds_ahead(path: Path) -> float:
-    """Return by how many seconds this host's clock is ahead of the file server's, at least.
+    """Return the least number of seconds by which this host's clock is ahead of the file server's.
 
-    A host that stood still meanwhile, or waited for its files, is not ahead for that.
+    A pause of the host or a slow write meanwhile does not count; negative if the clock is behind.
     """
     before = time.time()
     path.write_bytes(b"x")
@@ -432,11 +432,11 @@ REPORTED = (
     *("NCCL_", "RCCL_", "FI_", "HSA_", "MIOPEN_", "MIOOPEN_", "ROCR_", "HIP_", "ZE_", "GLOO_"),
     *("CUDA_VISIBLE", "GPU_MAX", "OMP_", "TORCH_NCCL", "MPICH_", "OFI_", "UCX_", "AMD_"),
 )
-"""Prefixes of variables that may be reported: others can hold secrets."""
+"""Prefixes of variables that may be reported; others may hold secrets."""
 
 
 def _digest_package() -> str:
-    """Return a checksum of this package's modules: hosts must have the same."""
+    """Return a checksum of this package's modules, which must be equal on all hosts."""
     top, checksum = Path(hydragnn_hpo.__file__).parent, hashlib.sha256()
     for path in sorted(top.rglob("*.py")):
         checksum.update(f"{path.relative_to(top)}\0{path.stat().st_size}\0".encode())
@@ -445,7 +445,7 @@ def _digest_package() -> str:
 
 
 def probe_software(request: ProbeRequest) -> SoftwareFacts:
-    """Return what must be equal on all hosts, and what the environment sets."""
+    """Return versions, which must be equal on all hosts, and variables of the environment."""
     spec = importlib.util.find_spec("torch")
     torch_at = spec.origin if spec and spec.origin else ""
     return SoftwareFacts(
@@ -482,10 +482,10 @@ PROBES: dict[str, Probe] = {
     "software": probe_software,
     "torch": probe_torch,
 }
-"""Part of ``HostFacts`` -> what returns it."""
+"""Part of ``HostFacts`` -> function that returns it."""
 
 PATIENCE = {"torch": 4.0}
-"""Parts that may take so many times longer."""
+"""Part -> factor by which its time limit is longer."""
 
 NO_ANSWER = "no answer in time"
 
@@ -504,21 +504,21 @@ def probe_host(request: ProbeRequest, probes: Mapping[str, Probe] = PROBES) -> b
 
 
 _FAILED = b"!"
-"""Begins a reply that is no JSON but the reason why there is none."""
+"""First byte of a reply that is an error message instead of JSON."""
 
 _FORK = multiprocessing.get_context("fork")
 
 
 def run_limited(probe: Probe, request: ProbeRequest, seconds: float) -> Raw:
-    """Run a probe in a process of its own, and kill it with all it started when time is over.
+    """Run a probe in a child process with a time limit, then kill the child's process group.
 
     Args:
         probe: returns facts, or raises anything.
-        request: its argument.
-        seconds: time limit; a process that the kernel holds longer is left to the kernel.
+        request: argument of the probe.
+        seconds: time limit; a child that is stuck in the kernel is not waited for.
 
     Raises:
-        OSError: it failed, crashed, or gave no answer in time.
+        OSError: the probe failed, crashed, or gave no answer in time.
     """
     reading, writing = _FORK.Pipe(duplex=False)
     child = _FORK.Process(target=_reply, args=(probe, request, writing), daemon=True)
@@ -543,22 +543,22 @@ def run_limited(probe: Probe, request: ProbeRequest, seconds: float) -> Raw:
 
 
 def _reply(probe: Probe, request: ProbeRequest, writing: Connection) -> None:
-    """Run a probe in the child, in a process group of its own that ends with it."""
+    """Run a probe in the child, as the leader of its own process group, and send the reply."""
     os.setpgid(0, 0)
     try:
-        reply = json.dumps(msgspec.to_builtins(probe(request))).encode()  # any text of the host's
+        reply = json.dumps(msgspec.to_builtins(probe(request))).encode()  # escapes any text
     except Exception as error:  # whatever it is: the other parts go on
         reply = _FAILED + f"{type(error).__name__}: {error}".encode(errors="replace")
     writing.send_bytes(reply)
 
 
 def main() -> None:
-    """Probe this host and print the answer, in ASCII: lines have as many bytes as letters."""
+    """Probe this host and print the answer in ASCII, so that bytes of a line equal characters."""
     answer = probe_host(msgspec.json.decode(sys.argv[1], type=ProbeRequest))
     for line in split_answer(json.dumps(msgspec.json.decode(answer))):
         sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
-    os._exit(0)  # an orderly end would wait for a probe that the kernel holds
+    os._exit(0)  # a normal exit would wait for a probe that is stuck in the kernel
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """The hosts of a fleet: which have an agent, since when one is silent, and when to start another.
 
-A host is its agent's id, never a name or an address: virtual hosts share both. Hosts of other
-allocations are foreign: their agents connect like all others, and whoever holds the allocation
-starts them.
+A host is identified by its agent's id, never by a name or an address, which virtual hosts share.
+Hosts of other allocations are foreign: their agents connect like all others, but are started by a
+process of their own allocation.
 """
 
 import math
@@ -50,31 +50,31 @@ HOST_NAMES = r"[\w.-]+(@[\w.-]+)?"
 since a host may be in two of them."""
 
 MARGIN_SECONDS = 2.0
-"""What ranks and agents may take, after a lease, to be gone."""
+"""Seconds that ranks and agents may need to end after a lease has expired."""
 
 _START_SECONDS = 120.0
 """Time for an agent to start and connect, on a busy host, over a busy file system."""
 
 _TRIES = 3
-"""Agents in a row that did not come, until their host counts as hopeless."""
+"""Failed starts in a row after which a host counts as hopeless."""
 
 _LONGEST_PAUSE = 60.0
 _DOUBLINGS = 6
-"""After so many a pause has its full length; a host may be down for days."""
+"""Most doublings of the pause between starts; a host may be down for days."""
 
 _OTHER_FILES = 512
-"""Files that the controller has open beside connections to hosts."""
+"""Files that the controller opens in addition to connections to hosts."""
 
 _CLOSING_SECONDS = 5.0
 
 
 def margin(lease_seconds: float) -> float:
-    """Return the time after the end of a lease by which all ranks are certainly gone."""
+    """Return the seconds after the end of a lease by which all ranks have certainly ended."""
     return MARGIN_SECONDS + lease_seconds / 4
 
 
 def raise_file_limit(hosts: int) -> None:
-    """Raise the limit of open files: a connection to each host at once, and more for all else.
+    """Raise the limit of open files to one connection per host and ``_OTHER_FILES`` more.
 
     Raises:
         JobError: the system does not allow it.
@@ -93,16 +93,17 @@ class Host:
 
     name: str
     peer: bytes = b""
-    """The conversation with its agent; empty while there is none."""
+    """Id of the connection to its agent; empty while there is none."""
 
     life: str = ""
-    """Of the agent that is there or was last; empty once all it started is certainly gone."""
+    """Life (unique id of a process) of its current or last agent; empty once that agent and all
+    that it started have certainly ended."""
 
     ended_life: str = ""
-    """The last life that was given up: it does not come back while another is started."""
+    """The last life that was given up; it is refused while another agent is starting."""
 
     joined: bool = False
-    """Whether its agent is there and has reported its slots."""
+    """Whether its agent is connected and has reported its slots."""
 
     announced: bool = False
     """Whether ``host_joined`` was reported, and ``host_lost`` was not since."""
@@ -119,40 +120,40 @@ class Host:
 
     tries: int = 0
     starting: bool = False
-    """Whether an agent is on its way."""
+    """Whether an agent is being started."""
 
     next_start: float = -math.inf
-    """When an agent is to be started there; infinity while one is there."""
+    """When to start an agent there, in monotonic time; infinity while one is there."""
 
     absence: str = ""
-    """Why no agent is there."""
+    """Why no agent is there, as the end of a sentence that begins with the host."""
 
 
 class HostListener(Protocol):
-    """What a registry reports to."""
+    """Receiver of a registry's reports."""
 
     def on_hello(
         self, host: Host, jobs: Sequence[KnownJob], *, known: bool
     ) -> dict[str, int | None]:
-        """Return which of an agent's jobs to keep, and where their records go on.
+        """Return which of an agent's jobs to keep, and where to continue reading their records.
 
         Args:
-            host: of the agent.
-            jobs: those that it has.
-            known: whether the same agent was here before.
+            host: host of the agent.
+            jobs: jobs that the agent has.
+            known: whether the same agent was connected before.
 
         Returns:
-            Job -> bytes of its watched file that were reported; None where none is watched.
+            Job -> bytes of its watched file that were reported; None where no file is watched.
         """
 
     def on_joined(self, host: Host) -> None:
         """Note that a host can be used."""
 
     def on_message(self, host: Host, message: News) -> None:
-        """Handle what an agent reports of jobs, its fork server or its counters."""
+        """Handle an agent's report about jobs, its fork server or its counters."""
 
     def on_lost(self, host: Host, reason: str) -> None:
-        """Note that nothing of an agent is alive any more."""
+        """Note that an agent and all that it started have ended."""
 
     def on_leaving(self, hosts: Sequence[str], ends_at: float) -> None:
         """Note when the allocation of some hosts ends, in seconds since the epoch."""
@@ -164,13 +165,13 @@ class HostRegistry:
     def __init__(
         self, transport: Transport, listener: HostListener, *, run_dir: Path, terms: Welcome
     ) -> None:
-        """Listen, and have agents started.
+        """Listen for agents, and start them.
 
         Args:
-            transport: starts them.
-            listener: is told what happens.
-            run_dir: where agents find the controller's address and the keys.
-            terms: what each of them is welcomed with; ``epoch`` and ``fenced`` are filled in.
+            transport: starts the agents.
+            listener: receives reports of events.
+            run_dir: folder where agents find the controller's address and the keys.
+            terms: welcome message of each agent; ``epoch`` and ``fenced`` are filled in.
 
         Raises:
             JobError: no port can be opened.
@@ -199,7 +200,7 @@ class HostRegistry:
         self.run_checks(now)
 
     def _publish_address(self, epoch: int) -> ControllerAddress:
-        """Write the address for agents, those of earlier controllers included."""
+        """Publish the address for all agents, including those that earlier controllers started."""
         address = ControllerAddress(
             address=self.transport.address,
             port=self._link.port,
@@ -310,9 +311,9 @@ class HostRegistry:
     def _is_hopeless(self) -> bool:
         """Check whether no agent will ever come.
 
-        Where one has been, its host may come back: a switch or the scheduler may be away for
-        minutes. How long to wait for that is for others to say; but where slots are fixed, a host
-        that is gone is never reported.
+        If any agent has joined, its host may come back: a switch or the scheduler may be down for
+        minutes, and callers decide how long to wait. Where slots are fixed in advance this does not
+        hold, as a host that is gone is never reported.
         """
         if self._any_joined and not self.transport.slots:
             return False
@@ -340,10 +341,10 @@ class HostRegistry:
                     self._mark_suspect(host, str(error))
 
     def _begin_conversation(self, peer: bytes, message: News) -> None:
-        """Begin a conversation, or refuse it.
+        """Handle the first message of a connection: accept the agent or refuse it.
 
         Raises:
-            ProtocolError: this agent is not wanted.
+            ProtocolError: the agent is refused.
         """
         if isinstance(message, HostsLeave):
             self._note_leaving(message)
@@ -360,7 +361,7 @@ class HostRegistry:
         if host.starting and message.life == host.ended_life:
             raise ProtocolError("was given up, another agent is on its way")
         self._any_joined, known = True, message.life == host.life
-        if host.life and not known:  # a new agent comes once all of the old one is gone
+        if host.life and not known:  # a new agent first ends what the old one left
             self._mark_lost(host, f"{host.absence or 'had an agent'}, which was replaced")
         self._disconnect(host)
         host.life, host.peer = message.life, peer
@@ -373,10 +374,10 @@ class HostRegistry:
         self._link.send(peer, msgspec.structs.replace(self._terms, keep=keep))
 
     def _find_host(self, hello: Hello) -> Host:
-        """Return the host of an agent; an unknown one is foreign, where foreign ones may join.
+        """Return the host of an agent; an unknown host is foreign, if foreign hosts may join.
 
         Raises:
-            ProtocolError: it is none of ours.
+            ProtocolError: the host does not belong to this run.
         """
         if hello.host not in self.hosts:
             if not self.transport.allocation or not re.fullmatch(HOST_NAMES, hello.host):
@@ -422,10 +423,10 @@ class HostRegistry:
                 self._listener.on_message(host, message)
 
     def _join(self, host: Host, told: HostSlots) -> None:
-        """Take over what a host offers.
+        """Record the slots that a host offers, and report that it has joined.
 
         Raises:
-            ProtocolError: it offers slots of another host, or one twice.
+            ProtocolError: it offers slots of another host, or a slot twice.
         """
         if len({slot.name for slot in told.slots if slot.host == host.name}) < len(told.slots):
             raise ProtocolError("offers slots of another host, or one twice")
@@ -444,16 +445,16 @@ class HostRegistry:
         host.peer, host.joined = b"", False
 
     def _mark_suspect(self, host: Host, reason: str) -> None:
-        """Note that an agent cannot be reached; what it started may be alive."""
+        """Note that an agent cannot be reached; processes that it started may be alive."""
         self._disconnect(host)
         host.absence = reason
         if self.transport.end(host.name):
             self._mark_lost(host, reason)
-        else:  # it has a moment to connect again; then another agent ends what it left
+        else:  # time to reconnect; then a new agent ends what the old one left
             host.next_start = time.monotonic() + min(2.0, self._lease / 2)
 
     def _mark_lost(self, host: Host, reason: str) -> None:
-        """Note that nothing of an agent is alive any more."""
+        """Note that an agent and all that it started have ended, and plan the next start."""
         self._disconnect(host)
         host.life, host.ended_life = "", host.life or host.ended_life
         if not host.starting:
@@ -463,9 +464,9 @@ class HostRegistry:
     # -- the end ---------------------------------------------------------------------
 
     def close(self) -> None:
-        """Send all agents away and wait until they are gone; foreign ones look for another.
+        """Dismiss all own agents and wait until they are gone.
 
-        They find it by the address file, which stays for them.
+        Foreign agents look for another controller by the address file, which is kept for them.
         """
         for host in list(self.hosts.values()):
             if host.peer and self.is_foreign(host.name):

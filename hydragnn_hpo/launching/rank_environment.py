@@ -1,10 +1,9 @@
 """The environment of each rank: a pure function of its job, its slots and its machine's profile.
 
-What counts if several have an opinion: our own names (who a rank is, where it meets the others,
-its device, its cores) always; then the profile; then what the rank inherits. So what a profile
-names cannot be broken by a module or a shell's start-up file that sets the same variable to
-something that hangs, and a person who knows better says so in a profile (``extends``), which
-``machine show`` then shows. What no profile names passes through as it is.
+Precedence: variables that this package sets (rank, rendezvous, device, cores) always win; then the
+profile; then the inherited environment. A module or a shell's start-up file therefore cannot break
+a variable that the profile sets. To change such a variable, write a profile that ``extends`` the
+machine's; ``machine show`` displays the result. Other variables are inherited unchanged.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,17 +20,17 @@ MEMORY = "HYDRAGNN_HPO_MEMORY_MB"
 def make_rank_starts(
     job: Job, ranks: Sequence[int], *, site: SiteConfig, meet: Rendezvous, tag: str
 ) -> tuple[RankStart, ...]:
-    """Return what the ranks of a job that share a host are started with.
+    """Return the start messages of those ranks of a job that share a host.
 
     Args:
-        job: with all its slots.
-        ranks: those of one host, rising.
-        site: what the machine's profile says.
-        meet: where all ranks of the job meet.
-        tag: of the run.
+        job: the job with all its slots.
+        ranks: ranks on the host, ascending.
+        site: settings of the machine's profile.
+        meet: rendezvous of all ranks of the job.
+        tag: tag of the run.
 
     Returns:
-        In the order of ``ranks``.
+        One message per rank, in the order of ``ranks``.
     """
     given = _of_machine(job, site, meet)
     starts = []
@@ -46,17 +45,17 @@ def make_rank_starts(
 
 
 def _of_machine(job: Job, site: SiteConfig, meet: Rendezvous) -> dict[str, str]:
-    """Return what the profile sets in every rank of a job."""
+    """Return the variables that the profile sets in every rank of a job."""
     one_host = all(slot.host == job.slots[0].host for slot in job.slots)
     variables = site.rank.environment | (site.rank.one_host if one_host else site.rank.many_hosts)
     speaks_nccl = site.rank.accelerator != "xpu"
-    if speaks_nccl and meet.interface in site.interfaces:  # all of the fabric, not this one alone
+    if speaks_nccl and meet.interface in site.interfaces:  # the whole fabric, not only this one
         return {"NCCL_SOCKET_IFNAME": ",".join(site.interfaces)} | variables
     return variables
 
 
 def _own(job: Job, rank: int, tag: str) -> dict[str, str]:
-    """Return who a rank is and what its slot holds; a launcher that binds it says more itself."""
+    """Return the variables that identify a rank and describe its slot."""
     slot = job.slots[rank]
     variables = {
         "RANK": str(rank),
@@ -79,7 +78,7 @@ def _meeting(meet: Rendezvous) -> dict[str, str]:
 
 
 def overruled(site: SiteConfig, environment: Mapping[str, str]) -> dict[str, str]:
-    """Find what an environment sets otherwise than the profile does, which counts.
+    """Find variables of an environment that the profile overrides by another value.
 
     Returns:
         Values of the environment by the names of variables.
@@ -103,7 +102,7 @@ VARIABLES = (
 )
 
 _HIDING = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
-"""By an empty one of these a rank that computes on the processor touches no GPU."""
+"""Set to empty strings, these keep a rank that computes on CPU cores from touching a GPU."""
 
 
 def visibility(device: str, visible: str, variable: str) -> tuple[dict[str, str], tuple[str, ...]]:
@@ -113,18 +112,18 @@ def visibility(device: str, visible: str, variable: str) -> tuple[dict[str, str]
     that are left; ``HIP_VISIBLE_DEVICES`` chooses among these by their new numbers, and so does
     ``CUDA_VISIBLE_DEVICES`` where another tool left it. Two of them with numbers of the host hide
     all but the first device (OLCF user guide). So one of them is set, in numbers of the host, and
-    the other three are unset. NVIDIA and Intel have one each; of AMD's two the profile says which.
+    the other three are unset. NVIDIA and Intel have one each; the profile selects one of AMD's two.
 
-    It is not settled which of AMD's leaves peers' memory in reach of DMA: LUMI's guide and Slurm
+    It is unclear which of AMD's two keeps peers' memory in reach of DMA: LUMI's guide and Slurm
     set ``ROCR_VISIBLE_DEVICES``, and AMD advises it (ROCR-Runtime issue 155), so the profiles of
     Frontier and LUMI do. RCCL failed to set up peers where ``HIP_VISIBLE_DEVICES`` differed from
-    rank to rank until July 2026 (rocm-systems pull request 8136). Nobody has measured either with
-    us; a profile that ``extends`` one of these may set ``rank.visible`` otherwise.
+    rank to rank until July 2026 (rocm-systems pull request 8136). Neither was measured with this
+    package; a profile that ``extends`` one of these may set ``rank.visible`` otherwise.
 
     Args:
-        device: what the rank calls its own: ``cpu``, or a GPU.
-        visible: the devices as ``variable`` names them; empty for a GPU that a launcher binds the
-            rank to, which then has said so itself.
+        device: ``cpu``, or torch's name of the rank's GPU.
+        visible: the devices as ``variable`` names them; empty if a launcher binds the rank to its
+            GPU and sets the variable itself.
         variable: one of ``VARIABLES``.
 
     Returns:

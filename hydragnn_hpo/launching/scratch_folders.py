@@ -1,4 +1,4 @@
-"""Private folders on a host: one of its agent, and below it those of ranks."""
+"""Private folders on a host: one for its agent, and below it those of ranks."""
 
 import contextlib
 import logging
@@ -20,11 +20,11 @@ SCRATCH = "HYDRAGNN_HPO_SCRATCH"
 """Where ranks stage stores on a host, see ``data.store_access``."""
 
 TRIAL = "{trial}"
-"""A folder whose name holds this is of one attempt, and goes with it; others stay."""
+"""A folder whose name contains this belongs to one attempt and is removed after it; others stay."""
 
 
 def one_name(text: str) -> str:
-    """Return a text as one name in a path, whatever it is made of."""
+    """Return a text escaped as a single component of a path."""
     safe = quote(text, safe="")
     return safe if safe.strip(".") else safe.replace(".", "%2E") or "%"
 
@@ -37,7 +37,7 @@ def fill(template: str, fields: Mapping[str, str]) -> Path:
         fields: ``scratch`` (a path), ``trial``, ``host``, ``slot``.
 
     Raises:
-        ConfigError: it names something else.
+        ConfigError: the template names another field.
     """
 
     def value(found: re.Match[str]) -> str:
@@ -61,7 +61,7 @@ def fill_all(templates: Mapping[str, str], fields: Mapping[str, str]) -> dict[st
 
 
 def attempt_folders(templates: Mapping[str, str], fields: Mapping[str, str]) -> list[Path]:
-    """Return the folders that are to go when the attempt has ended: what is below our own only."""
+    """Return the folders to remove after the attempt; only folders below ``scratch`` qualify."""
     paths = []
     for template in templates.values():
         first, separator, rest = template.partition(TRIAL)
@@ -81,20 +81,20 @@ def remove_folders(paths: list[Path]) -> None:
 def make_rank_folders(
     job: str, ranks: Iterable[RankStart], *, host: str, scratch: Path
 ) -> list[Path]:
-    """Make the folders of a job's ranks, and name them in the ranks' environment.
+    """Make the folders of a job's ranks, and set their variables in the ranks' environments.
 
     Args:
-        job: its id.
-        ranks: the ``environment`` of each gets the variables that name folders.
+        job: id of the job.
+        ranks: ranks on this host; variables that name folders are added to each ``environment``.
         host: id of this host.
-        scratch: a private folder on it.
+        scratch: a private folder on this host.
 
     Returns:
-        What is to be removed once the job has ended.
+        Folders to remove once the job has ended.
 
     Raises:
         OSError: a folder cannot be made.
-        ConfigError: the profile names what we do not know.
+        ConfigError: a template of the profile names an unknown field.
     """
     temporary: list[Path] = []
     for rank in ranks:
@@ -111,11 +111,11 @@ def make_rank_folders(
 
 
 def local_place(wanted: str | None, environment: Mapping[str, str]) -> Path | None:
-    """Return the profile's fastest place of this host, if it is there and can be written.
+    """Return the profile's scratch folder on this host; None if it is missing or not writable.
 
     Args:
-        wanted: a path with variables in it such as ``$USER``.
-        environment: holds them.
+        wanted: path with variables such as ``$USER``; None if the profile has none.
+        environment: values of these variables.
     """
     if wanted is None:
         return None
@@ -132,21 +132,22 @@ def local_place(wanted: str | None, environment: Mapping[str, str]) -> Path | No
 
 
 _RANDOM = "?" * 8
-"""Letters that ``mkdtemp`` adds: with more of them it is of a host whose name begins as ours."""
+"""Pattern of the suffix that ``mkdtemp`` adds; a longer one belongs to another owner whose name
+begins with ours."""
 
 
 class AgentScratch:
-    """A folder on a local place of the host that is ours alone, made at its first use."""
+    """A private folder of one owner on a local disk, made at its first use."""
 
     def __init__(self, owner: str) -> None:
-        """Remove what an earlier life of the same owner left."""
+        """Remove the folders that an earlier process of the same owner left."""
         self._prefix = f"hydragnn-hpo-{quote(owner, safe='')}-"
         self._path: Path | None = None
         self._place = Path(tempfile.gettempdir())
         self._clear()
 
     def prefer(self, place: Path | None) -> None:
-        """Use another place than the temporary folder, if nothing was put there yet."""
+        """Use ``place`` instead of the temporary folder, unless the folder was made already."""
         if place is not None and self._path is None:
             self._place = place
             self._clear()
@@ -158,7 +159,7 @@ class AgentScratch:
                     shutil.rmtree(old)
 
     def file(self, name: str) -> Path:
-        """Return the path of a file, whatever its name is made of.
+        """Return the path of a file in the folder; its name is escaped.
 
         Raises:
             OSError: the place is full or not ours.
@@ -168,6 +169,6 @@ class AgentScratch:
         return self._path / quote(name, safe="")
 
     def remove(self) -> None:
-        """Leave nothing behind."""
+        """Remove the folder with all files in it."""
         if self._path is not None:
             shutil.rmtree(self._path, ignore_errors=True)

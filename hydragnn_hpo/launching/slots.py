@@ -1,4 +1,4 @@
-"""Slots of this computer, found without torch: a GPU or a share of the cores for each rank."""
+"""Find the slots of this computer without torch: a GPU or a share of the cores for each rank."""
 
 import logging
 import math
@@ -22,27 +22,27 @@ from hydragnn_hpo.launching.job import Slot
 
 @dataclass(frozen=True)
 class Layout:
-    """What a machine's profile says of a host's inside; what it leaves out is found out."""
+    """Slots, cores and devices of a host by its machine's profile; the rest is detected."""
 
     slots: int = 0
     """Slots of a host; 0: as many as there are devices, or cores."""
 
     cores: tuple[tuple[int, ...], ...] = ()
-    """Of each slot."""
+    """Cores of each slot."""
 
     devices: tuple[int, ...] = ()
-    """Number of each slot's device; its own number if empty."""
+    """Device number of each slot; the slot's own number if empty."""
 
     accelerator: str = ""
-    """What torch calls the devices; whatever is found if empty."""
+    """Torch's name of the devices; detected if empty."""
 
     variable: str = ""
-    """By which a rank is told its device."""
+    """Environment variable that selects the device of a rank."""
 
 
 @dataclass(frozen=True)
 class Seat:
-    """Where one slot, or several lanes of one device, may sit."""
+    """Cores and device for one slot, or for several slots (lanes) that share the device."""
 
     index: int
     cores: tuple[int, ...]
@@ -61,8 +61,8 @@ def share_near(near: Sequence[Sequence[int]], cores: Sequence[int]) -> list[tupl
     """Divide cores among devices, each among those it is nearest to.
 
     Args:
-        near: for each device the cores of its NUMA domain, siblings side by side.
-        cores: all there are.
+        near: for each device the cores of its NUMA domain, threads of a core next to each other.
+        cores: all usable cores.
 
     Returns:
         The cores of each device; equal shares of all where a domain is unknown or has none left.
@@ -86,17 +86,17 @@ def seat_by(
     """Return the seats of a host as its profile lays them out, and what does not fit.
 
     Args:
-        layout: of ``layout.slots`` slots with devices, or with cores.
-        host: its name.
-        cores: those that we may use here.
-        devices: those that we may use here.
+        layout: layout with devices or cores for ``layout.slots`` slots.
+        host: name of the host.
+        cores: usable cores.
+        devices: usable devices.
 
     Returns:
-        Seats that have a device (if the profile wants one) and at least one core, and half
-        sentences for a warning.
+        Seats that have a device (if the profile wants one) and at least one core, and clauses for
+        a warning.
 
     Raises:
-        ConfigError: none of the devices is there.
+        ConfigError: none of the devices exists.
     """
     amiss: list[str] = []
     numbers = layout.devices or tuple(range(layout.slots))
@@ -118,11 +118,11 @@ def _devices_of(
     layout: Layout, numbers: Sequence[int], devices: Sequence[Device]
 ) -> dict[int, Device | None]:
     """Find the device of each slot, by its number where devices are named by numbers."""
-    if layout.accelerator == "xpu" and not devices:  # we know no tool that lists them: believe it
+    if layout.accelerator == "xpu" and not devices:  # no known tool lists them: trust the profile
         known = {str(n): Device(str(n), layout.variable) for n in numbers}
     elif all(device.name.isdigit() for device in devices):
         known = {device.name: device for device in devices}
-    else:  # ids in place of numbers: in the order in which we were given them
+    else:  # ids instead of numbers: number them in their order
         known = {str(number): device for number, device in enumerate(devices)}
     return {slot: known[str(n)] for slot, n in enumerate(numbers) if str(n) in known}
 
@@ -130,7 +130,7 @@ def _devices_of(
 def _cores_of(
     layout: Layout, slots: Sequence[int], cores: Sequence[int], amiss: list[str]
 ) -> dict[int, tuple[int, ...]]:
-    """Return each slot those of its cores that are ours; never none."""
+    """Return the usable cores of each slot, at least one; shared if a slot would have none."""
     if not layout.cores:
         return dict(zip(slots, share_cores(cores, len(slots)), strict=True))
     ours = set(cores)
@@ -146,11 +146,11 @@ def _cores_of(
 logger = logging.getLogger(__name__)
 
 _RESERVE_MB = 512
-"""What a rank takes beside its tensors: its interpreter, or its context on a GPU."""
+"""Memory of a rank besides its tensors: its interpreter, or its context on a GPU."""
 
 
 def _quota() -> float:
-    """Return the CPUs' worth of time that a container may use; infinity without a limit."""
+    """Return the CPU quota of the container in CPUs; infinity without a limit."""
     try:
         limit, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
         return math.inf if limit == "max" else int(limit) / int(period)
@@ -159,15 +159,15 @@ def _quota() -> float:
 
 
 def allowed_cores(cores: Sequence[int], quota: float, *, start: int) -> tuple[int, ...]:
-    """Choose the cores to use: all, or as many as a container's quota is worth.
+    """Choose the cores to use: all, or as many as a container's CPU quota covers.
 
     Args:
-        cores: numbers of those that this process may use.
-        quota: CPUs' worth of time; infinite without a limit.
-        start: where the choice begins with a quota, so that containers do not meet on core 0.
+        cores: numbers of the cores that this process may use.
+        quota: CPU quota in CPUs; infinite without a limit.
+        start: where the choice begins with a quota, so that containers do not all use core 0.
 
     Returns:
-        Numbers of cores, rising; at least one.
+        Numbers of cores, ascending; at least one.
     """
     count = max(1, min(len(cores), math.ceil(quota))) if math.isfinite(quota) else len(cores)
     if count == len(cores):
@@ -177,7 +177,7 @@ def allowed_cores(cores: Sequence[int], quota: float, *, start: int) -> tuple[in
 
 
 def _share_of_memory(total_mb: int, sharers: int) -> int:
-    """Return the megabytes for each of some slots that share a memory; 0, no limit, for one."""
+    """Return the MiB of each slot that shares a memory; 0 (no limit) for a lone slot."""
     if sharers <= 1 or total_mb <= 0:
         return 0
     share = total_mb // sharers
@@ -188,9 +188,9 @@ def take(count: int, wanted: int, lanes: int) -> list[int]:
     """Choose the seat of each slot.
 
     Args:
-        count: seats there are.
-        wanted: slots, which take the seats in turn; 0: as many as ``lanes`` gives.
-        lanes: slots on each seat.
+        count: number of seats.
+        wanted: number of slots, which take the seats in turn; 0: ``lanes`` per seat.
+        lanes: slots on each seat if ``wanted`` is 0.
     """
     if wanted:
         return [index % count for index in range(wanted)]
@@ -201,9 +201,9 @@ def share_seats(seats: Sequence[Seat], wanted: int, lanes: int) -> list[Seat]:
     """Divide the cores of seats among the slots on them.
 
     Args:
-        seats: of the host.
-        wanted: slots, which take the seats in turn; 0: as many as ``lanes`` gives.
-        lanes: slots on each seat.
+        seats: seats of the host.
+        wanted: number of slots, which take the seats in turn; 0: ``lanes`` per seat.
+        lanes: slots on each seat if ``wanted`` is 0.
     """
     taken = take(len(seats), wanted, lanes)
     sharers, seen = Counter(taken), Counter[int]()
@@ -225,18 +225,18 @@ def find_seats(
     cores: Sequence[int],
     devices: Sequence[Device],
 ) -> list[Seat]:
-    """Return the seat of each slot: as the profile says, or a device with cores near it, or cores.
+    """Return the seat of each slot: by the profile, or a device with cores near it, or cores.
 
     Args:
-        layout: what the profile says.
-        wanted: slots; 0: as many as that gives.
-        host: its name.
-        lanes: slots that share a device, if ``wanted`` does not say otherwise.
-        cores: those that we may use.
-        devices: those that we may use.
+        layout: layout of the profile.
+        wanted: number of slots; 0: ``lanes`` per device or slot of the layout, or one per core.
+        host: name of the host.
+        lanes: slots that share a device if ``wanted`` is 0.
+        cores: usable cores.
+        devices: usable devices.
 
     Raises:
-        ConfigError: the host has not what its profile says.
+        ConfigError: the host has none of its profile's devices.
     """
     if layout.cores or (layout.slots and layout.accelerator in ("cuda", "xpu")):
         seats, amiss = seat_by(layout, host=host, cores=cores, devices=devices)
@@ -259,10 +259,10 @@ def lay_out(
     """Make a slot of every seat.
 
     Args:
-        seats: of the host.
-        host: its id.
-        memory_mb: of one GPU, or of the host without GPUs; 0 if unknown.
-        accelerator: what torch calls the GPUs.
+        seats: seats of the host.
+        host: id of the host.
+        memory_mb: memory of one GPU, or of the host without GPUs, in MiB; 0 if unknown.
+        accelerator: torch's name of the GPUs.
 
     Returns:
         One slot per seat, in their order.
@@ -287,14 +287,14 @@ def detect_slots(
     """Return this computer's slots.
 
     Args:
-        wanted: how many; 0 takes ``lanes`` per seat of the layout or per GPU, or one per CPU core
-            without GPUs. More than there are GPUs (cores) share them in turn.
-        host: the id of the agent that owns them.
+        wanted: number of slots; 0: ``lanes`` per seat of the layout or per GPU, or one per core
+            without GPUs. If there are fewer GPUs (cores), slots share them in turn.
+        host: id of the agent that owns them.
         lanes: slots that share one GPU.
-        layout: what its profile says of it; found out if left out.
+        layout: layout of the profile; detected if None.
 
     Returns:
-        Slots by their numbers.
+        Slots in the order of their numbers.
 
     Raises:
         ConfigError: ``wanted`` is negative, or the host has no device where its profile names some.

@@ -37,7 +37,7 @@ def expand_hosts(text: str) -> list[str]:
     """Return the hosts of a host list, in its order.
 
     Raises:
-        ConfigError: it is no host list, or holds what cannot be the name of a host.
+        ConfigError: it is no host list, or contains an invalid host name.
     """
     text = text.strip()
     if re.search(r"[\[\]]", _BRACKET.sub("", text)):
@@ -50,10 +50,10 @@ def expand_hosts(text: str) -> list[str]:
 
 
 def check_host_name(host: str) -> str:
-    """Return the name of a host, which becomes part of commands, if it can be one.
+    """Return a host name unchanged if it is valid; it becomes part of commands.
 
     Raises:
-        ConfigError: it begins like an option, or holds what no host name does.
+        ConfigError: it begins like an option, or contains characters that no host name has.
     """
     if not _HOST.fullmatch(host):
         raise ConfigError(f"{host[:80]!r} is no name of a host: letters, digits, . _ and - are.")
@@ -67,7 +67,7 @@ def without_excluded(hosts: Sequence[str], excluded: Container[str]) -> tuple[st
         In the order of ``hosts``.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: all hosts are excluded.
     """
     kept = tuple(host for host in hosts if host not in excluded)
     if hosts and not kept:
@@ -80,7 +80,7 @@ def without_excluded(hosts: Sequence[str], excluded: Container[str]) -> tuple[st
 
 def _expand_name(name: str) -> Iterator[str]:
     """Return all combinations of a name's bracketed numbers; the last bracket varies fastest."""
-    pieces = _BRACKET.split(name)  # text and contents of brackets in turn
+    pieces = _BRACKET.split(name)  # text and contents of brackets alternate
     choices = [list(_numbers(p, name)) if odd % 2 else [p] for odd, p in enumerate(pieces)]
     return map("".join, itertools.product(*choices))
 
@@ -138,7 +138,7 @@ def sort_by_switch(hosts: Sequence[str], topology: str) -> list[str]:
     """Sort hosts by switch, then by number, so that neighbours in the list are close.
 
     Args:
-        hosts: of the allocation.
+        hosts: hosts of the allocation.
         topology: output of ``scontrol show topology``, which names all hosts below each switch
             or block; may be empty or an error message.
     """
@@ -159,11 +159,11 @@ def sort_by_switch(hosts: Sequence[str], topology: str) -> list[str]:
 
 _QUERY_SECONDS = 60.0
 _READING_SECONDS = 0.01
-"""What is there to read is read within it, also where nothing is to be waited for."""
+"""Shortest timeout of a read, so that available output is read even without waiting."""
 
 _PAUSES = (2.0, 5.0, 10.0, 30.0, 60.0)
-"""Between retries when a campaign begins: Slurm's controller may be away for minutes, and a chain
-of jobs must not end because of that."""
+"""Seconds between retries when a campaign begins: Slurm's controller may be down for minutes, and a
+chain of jobs must not end because of that."""
 
 _FINAL = "Invalid job id"
 """An error that no retry changes."""
@@ -172,13 +172,13 @@ Query = Callable[..., str]
 """Runs a command of Slurm and returns its output, or raises ``JobError``."""
 
 _UNUSABLE = ("down", "fail", "power", "reboot")
-"""States of hosts on which no step can start; on one that drains they still can."""
+"""Prefixes of states of hosts on which no step can start; on a draining host steps still can."""
 
 
 class SlurmCommand:
-    """A command of Slurm in the background: a scheduler may take a minute to fail.
+    """A command of Slurm that runs in the background, since a scheduler may take a minute to fail.
 
-    A controller that waited for it would answer no agent meanwhile, and all leases would lapse.
+    A controller that waited for it would answer no agent meanwhile, and all leases would expire.
     """
 
     def __init__(self, *argv: str) -> None:
@@ -203,13 +203,13 @@ class SlurmCommand:
             raise self._no_answer(f" ({error})") from error
 
     def output(self, seconds: float = 0.0) -> str | None:
-        """Return what it has printed, None while it runs.
+        """Return the output of the command once it has ended; None while it runs.
 
         Args:
-            seconds: how long to wait for its end.
+            seconds: longest wait for its end.
 
         Raises:
-            JobError: it has failed, or does not end.
+            JobError: the command failed, or does not end.
         """
         try:
             output, errors = self._process.communicate(timeout=max(seconds, _READING_SECONDS))
@@ -226,7 +226,7 @@ class SlurmCommand:
         return JobError(f"'{self._argv[0]}' gives no answer{why}: is Slurm there?")
 
     def close(self) -> None:
-        """End it, if it still runs."""
+        """Kill the command if it still runs."""
         with self._process:
             self._process.kill()
 
@@ -244,7 +244,7 @@ def query(*argv: str) -> str:
 
 
 def query_with_retries(*argv: str) -> str:
-    """Run a command of Slurm, again after some pauses while it fails, and return its output.
+    """Run a command of Slurm, with retries if it fails, and return its output.
 
     Raises:
         JobError: it has failed for minutes, or no retry can help.
@@ -261,11 +261,11 @@ def query_with_retries(*argv: str) -> str:
 
 
 def find_unusable_hosts(hosts: Sequence[str], run_query: Query = query) -> dict[str, str]:
-    """Return those of some hosts on which no step can start.
+    """Return those of the given hosts on which no step can start.
 
     Args:
-        hosts: by Slurm's names.
-        run_query: ``query_with_retries`` where nothing begins without the answer.
+        hosts: Slurm's names of the hosts.
+        run_query: ``query_with_retries`` where the caller cannot go on without the answer.
 
     Returns:
         Name -> state in Slurm's words, such as ``down*``.
@@ -300,16 +300,16 @@ def parse_unusable_hosts(output: str) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Allocation:
-    """Hosts and time that we hold."""
+    """Hosts and end time of the Slurm job of this process."""
 
     job: str
     """Number of the Slurm job."""
 
     hosts: tuple[str, ...]
-    """Neighbours in the network side by side."""
+    """Hosts in network order, so that neighbours in the list are close."""
 
     address: str
-    """Of the first host, as others reach it."""
+    """Address at which other hosts reach the first host."""
 
     ends_at: float
     """In seconds since the epoch; infinity without a limit."""
@@ -323,12 +323,12 @@ class Allocation:
         without: Container[str] = (),
         run_query: Query = query_with_retries,
     ) -> "Allocation":
-        """Ask Slurm about the job that the environment names.
+        """Query Slurm for the job that the environment names.
 
         Args:
             environment: holds SLURM_JOB_ID.
-            most: how many hosts to use; 0: all.
-            without: hosts to leave alone.
+            most: most hosts to use; 0: all.
+            without: excluded hosts.
             run_query: ``query`` where a person waits for the answer.
 
         Raises:
@@ -358,7 +358,7 @@ class Allocation:
 def _query_job(job: str, run_query: Query) -> list[str]:
     """Return state, hosts and end of a job.
 
-    The last task of an array has the array's own number, and squeue then lists every task.
+    The last task of an array has the id of the array itself, for which squeue lists every task.
 
     Raises:
         ConfigError: it has ended; shells keep the variables of an ``salloc`` that is over.
@@ -395,22 +395,23 @@ _NOT_INHERITED = (
     *("SLURM_EXCLUSIVE", "SLURM_OVERLAP", "SLURM_STEP_ID", "SLURM_STEPID"),
     *("SLURM_STEP_NODELIST", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_NUM_NODES"),
 )
-"""What describes the allocation, or the step that we are in; ``srun`` would read it as options."""
+"""Variables that describe the allocation or the current step; ``srun`` would read them as options.
+"""
 
 
 def step_argv(
     job: str, hosts: Sequence[str], command: Sequence[str], flags: Sequence[str] = ()
 ) -> list[str]:
-    """Return the command that runs another one, such as an agent, once on each of some hosts.
+    """Return an ``srun`` command that runs a command, such as an agent, once on each host.
 
-    It sees its whole host (``--overlap --whole``, bound to nothing): agents hand out cores and
-    GPUs themselves. One that is lost must not end the others.
+    The command has access to its whole host (``--overlap --whole``, not bound), since agents assign
+    cores and GPUs themselves. A task that is lost does not end the others.
 
     Args:
-        job: number of the Slurm job.
-        hosts: by Slurm's names.
-        command: what to run.
-        flags: of a machine's profile; of two options that contradict each other the last counts.
+        job: id of the Slurm job.
+        hosts: Slurm's names of the hosts.
+        command: the command to run.
+        flags: flags of a machine's profile; they override earlier options.
     """
     count = str(len(hosts))
     return [
@@ -424,14 +425,14 @@ def step_argv(
 
 
 def step_environment(ours: Mapping[str, str], ends_at: float) -> dict[str, str]:
-    """Return the environment of such a step, and of all that it starts.
+    """Return the environment of a job step, which its processes inherit.
 
     Args:
-        ours: environment to pass on, except what ``srun`` would take as its options.
+        ours: environment to pass on, except variables that ``srun`` would read as options.
         ends_at: when the allocation ends, in seconds since the epoch.
 
     Returns:
-        What is passed on, with the end for ``WallTime.of``.
+        The environment, with the end of the allocation for ``WallTime.of``.
     """
     kept = {name: value for name, value in ours.items() if name not in _NOT_INHERITED}
     end = {END: str(int(ends_at))} if ends_at < float("inf") else {}

@@ -1,9 +1,9 @@
-"""Stub agents: thousands of hosts in one process that speak the protocol, and train nothing.
+"""Stub agents: thousands of simulated hosts in one process, which follow the protocol only.
 
 ``python -m hydragnn_hpo.launching.stub_agents PLAN`` reads lines from stdin: the name of a host to
-start, or ``-NAME`` for one that vanishes without a word; it ends with stdin. ``StubTransport``
+start, or ``-NAME`` for one that fails silently; it ends at the end of stdin. ``StubTransport``
 starts it for a controller. A trial's epochs take their predicted seconds, times an error that the
-controller does not know, divided by the speed-up; its files look like those of a real trial.
+controller does not know, divided by the speed-up; its files have the format of a real trial's.
 """
 
 import contextlib
@@ -78,17 +78,17 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _MODULE = "hydragnn_hpo.launching.stub_agents"
-"""Written out: this file is ``__main__`` where it runs."""
+"""A literal, since ``__name__`` is ``__main__`` where this file runs."""
 
 _COMMAND_CHECKPOINT_SECONDS = 60.0
-"""Assumed between the checkpoints of a command, as in a forecast."""
+"""Assumed seconds between the checkpoints of a command, as in a forecast."""
 
 _ARRIVALS = 32
-"""Hosts that connect between two looks at those that are there."""
+"""Most hosts that connect before messages of connected hosts are handled."""
 
 _RETRY_SECONDS = 0.5
 _SILENT_LEASES = 6.0
-"""Without an answer for so long, a host says ``Hello`` again."""
+"""Durations of a lease without an answer after which a host sends ``Hello`` again."""
 
 _LONGEST_WAIT = 0.2
 _CLOSING_SECONDS = 10.0
@@ -96,10 +96,10 @@ _LINGER_MS = 500
 
 
 class SpeedUp(msgspec.Struct, frozen=True):
-    """A clock that runs faster than real time from a moment on."""
+    """A clock that runs faster than real time from a given moment on."""
 
     began: float
-    """That moment, in seconds since the epoch."""
+    """This moment, in seconds since the epoch."""
 
     factor: float
 
@@ -113,7 +113,7 @@ class SpeedUp(msgspec.Struct, frozen=True):
 
 
 class StubPlan(msgspec.Struct, frozen=True):
-    """What stub agents must know to imitate a campaign on a machine."""
+    """Input of stub agents that simulate a campaign on a machine."""
 
     run_dir: str
     hosts: int
@@ -121,13 +121,13 @@ class StubPlan(msgspec.Struct, frozen=True):
     lanes: int
     clock: SpeedUp
     seed: int
-    """Of the campaign: decides the errors of prices."""
+    """Seed of the campaign, from which the errors of predicted times are drawn."""
 
     spread: float
     """Standard deviation of the logarithm of these errors."""
 
     stats: dict[str, Any] | None
-    """``StoreStats`` of the data, not checked here: earlier versions wrote fewer keys. None where
+    """``StoreStats`` of the data, not validated, as earlier versions wrote fewer keys. None where
     trials are a command."""
 
     profile: str | None
@@ -144,17 +144,17 @@ class StubPlan(msgspec.Struct, frozen=True):
 
 @dataclass
 class StubTrial:
-    """A trial: what it takes, and what its checkpoints hold."""
+    """A trial: its predicted time, and the state of its checkpoints."""
 
     config: TrialConfig | None
     price: Price
     error: float
-    """By what its true seconds are longer than predicted."""
+    """Ratio of its true seconds to the predicted ones."""
 
     quality: float
     checkpoint_seconds: float
     last_epoch: int
-    """After which it is complete."""
+    """Epoch after which it is complete."""
 
     saved: float = 0.0
     """Epochs in its checkpoint."""
@@ -162,7 +162,7 @@ class StubTrial:
     train_seconds: float = 0.0
 
     def objective(self, epoch: int) -> float:
-        """Return what it scores after an epoch: a smooth curve that falls towards its quality."""
+        """Return its objective after an epoch: a smooth curve that falls towards ``quality``."""
         return self.quality + math.exp(-4.0 * epoch / max(self.last_epoch, 1))
 
 
@@ -182,19 +182,19 @@ class StubJob:
     """The host of rank 0."""
 
     num_hosts: int
-    """How many hosts its ranks belong to."""
+    """Number of hosts of its ranks."""
 
     hosts: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    """Its ranks that are alive, by host."""
+    """Host -> ranks that are alive there."""
 
     epoch_seconds: float = 1.0
     """Real seconds per epoch at its width."""
 
     resumed: float = 0.0
-    """Epochs that it began with."""
+    """Epochs of the checkpoint from which it resumed."""
 
     began: float = math.inf
-    """When it began to train, in monotonic time; infinity while it does not."""
+    """When it began to train, in monotonic time; infinity while it does not train."""
 
     checkpointed: float = 0.0
 
@@ -204,7 +204,7 @@ class StubJob:
         return self.start.job
 
     def progress(self, now: float) -> float:
-        """Return how many epochs it has trained, those of earlier attempts included."""
+        """Return the number of epochs trained, including those of earlier attempts."""
         if now < self.began:
             return self.resumed
         trained = (now - self.began) / self.epoch_seconds
@@ -215,11 +215,11 @@ class StubJob:
 
         Args:
             status: ``completed`` or ``stopped``.
-            epoch: the last one that it trained.
+            epoch: last epoch that it trained.
             goals: names of the numbers that a result must hold, see ``StubPlan``.
 
         Returns:
-            What a training writes, and every goal.
+            The fields that a training writes, and every goal.
         """
         value = self.trial.objective(epoch)
         heads = self.trial.config.heads if self.trial.config else ()
@@ -254,11 +254,11 @@ class StubAgent:
     """When the ranks here must end, in monotonic time."""
 
     ended: dict[str, JobEnded] = field(default_factory=dict)
-    """Ends that the controller has not confirmed."""
+    """Ends of jobs that the controller has not confirmed, by job."""
 
 
 class StubAgents:
-    """All hosts, their jobs, and what is due when."""
+    """All simulated hosts, their jobs, and a schedule of actions."""
 
     def __init__(self, plan: StubPlan) -> None:
         """Start without hosts.
@@ -267,7 +267,7 @@ class StubAgents:
             JobError: the system does not allow as many open files.
             ConfigError: the machine's profile cannot be read.
         """
-        # A socket has two descriptors, and its successor may be there before they are closed.
+        # A socket has two descriptors, and its successor may be opened before they are closed.
         raise_file_limit(2 * plan.hosts + plan.hosts // 4)
         self._plan, self._run_dir = plan, Path(plan.run_dir)
         profile = find_profile(plan.profile)
@@ -290,7 +290,7 @@ class StubAgents:
         self._open = True
 
     def serve(self) -> None:
-        """Work until stdin ends."""
+        """Serve until the end of stdin."""
         stdin = sys.stdin.fileno()
         os.set_blocking(stdin, False)
         self._poller.register(stdin, select.EPOLLIN)
@@ -327,7 +327,7 @@ class StubAgents:
     # -- conversations ---------------------------------------------------------------
 
     def _arrive(self, name: str) -> None:
-        """Start the agent of a host, in place of any that was there."""
+        """Start the agent of a host, replacing any agent there."""
         self._kill(name)
         agent = self._agents[name] = StubAgent(name, f"{name}.{next(self._count)}.{os.getpid()}")
         self._begin_conversation(agent)
@@ -340,7 +340,7 @@ class StubAgents:
         agent.greeted = time.monotonic()
         try:
             agent.link = AgentLink(self._address, self._keys, self._context)
-        except zmq.ZMQError:  # sockets that were closed may have their descriptors for a moment
+        except zmq.ZMQError:  # closed sockets may keep their descriptors for a moment
             self._after(_RETRY_SECONDS, lambda: self._begin_again(agent))
             return
         agent.descriptor = agent.link.fileno()
@@ -387,13 +387,13 @@ class StubAgents:
         agent.link, agent.joined = None, False
 
     def _send(self, agent: StubAgent, news: News) -> None:
-        """Send news; without a conversation they are lost, and settled by the next ``Hello``."""
+        """Send a message; without a connection it is lost, and the next ``Hello`` replaces it."""
         if agent.link is not None:
             agent.link.send(news)
-            self._after(0.0, lambda: self._receive(agent))  # sending consumes what wakes us
+            self._after(0.0, lambda: self._receive(agent))  # sending resets the socket's wake-up
 
     def _beat(self, agent: StubAgent, link: AgentLink) -> None:
-        """Show that a host lives; begin another conversation where this one is broken."""
+        """Send a heartbeat; reconnect if the connection is broken."""
         if agent.link is not link or self._agents.get(agent.name) is not agent:
             return
         now = time.monotonic()
@@ -467,7 +467,7 @@ class StubAgents:
             self._send(agent, end)
 
     def _kill(self, name: str, *, last_words: bool = False) -> None:
-        """End a host with all its ranks; their peers stop and wait to be told."""
+        """End a host with all its ranks; their peers stop and wait for the controller's orders."""
         agent = self._agents.pop(name, None)
         if agent is not None:
             self._disconnect(agent, last_words=last_words)
@@ -477,7 +477,7 @@ class StubAgents:
     # -- jobs ------------------------------------------------------------------------
 
     def _start(self, agent: StubAgent, start: StartJob) -> None:
-        """Start the ranks of one host; the job trains once those of all its hosts are there."""
+        """Start the ranks of one host; the job trains once the ranks of all its hosts exist."""
         job = self._jobs.get(start.job)
         if job is None:
             job = self._jobs[start.job] = self._make_job(start)
@@ -556,7 +556,7 @@ class StubAgents:
             self._await_epoch(job)
 
     def _interrupt(self, job: StubJob) -> None:
-        """Leave a checkpoint, and end."""
+        """Write a checkpoint, and end the ranks."""
         if self._is_whole(job) and job.began < math.inf:
             reached = job.progress(time.monotonic())
             job.trial.saved, epoch = reached, int(reached)
@@ -564,7 +564,7 @@ class StubAgents:
         self._end_ranks(job, INTERRUPTED)
 
     def _complete(self, job: StubJob, status: str) -> None:
-        """Leave a result, and end; ranks that have not trained yet have none."""
+        """Write a result, and end the ranks; a job without a finished epoch is interrupted."""
         epoch = int(job.progress(time.monotonic()) + 1e-6)
         if not self._is_whole(job) or epoch < 1:
             self._interrupt(job)
@@ -574,7 +574,7 @@ class StubAgents:
         self._end_ranks(job, 0)
 
     def _record(self, job: StubJob, kind: str, **values: Any) -> None:
-        """Append a record to the trial's file and forward what is new there."""
+        """Append a record to the trial's file, and forward new records to the controller."""
         line = msgspec.json.encode({"record": kind, "time": self._plan.clock(), **values})
         with job.tail.path.open("ab") as file:
             file.write(line + b"\n")
@@ -594,7 +594,7 @@ class StubAgents:
             self._end_part(job, agent.name, code)
 
     def _end_part(self, job: StubJob, name: str, code: int) -> None:
-        """End the ranks of a job on one host, and report it until that is confirmed."""
+        """End the ranks of a job on one host, and report it until the controller confirms."""
         ranks, agent = job.hosts.get(name), self._agents.get(name)
         if ranks is None or agent is None or self._jobs.get(job.id) is not job:
             return
@@ -607,7 +607,7 @@ class StubAgents:
             self._send(agent, end)
 
     def _drop(self, job: StubJob, name: str) -> None:
-        """End the ranks of a job on one host without a word."""
+        """End the ranks of a job on one host without a report."""
         job.hosts.pop(name, None)
         if not job.hosts and self._jobs.get(job.id) is job:
             del self._jobs[job.id]
@@ -626,7 +626,7 @@ class StubTransport:
         """Name the hosts; the process starts with the first of them.
 
         Args:
-            plan: what it imitates; written into its run directory.
+            plan: the simulated campaign; written into its run directory.
         """
         self.hosts: Sequence[str] = tuple(f"h{number:05}" for number in range(plan.hosts))
         self.log = Path(plan.run_dir) / "stub_agents.log"
@@ -637,11 +637,11 @@ class StubTransport:
 
     @property
     def exit_code(self) -> int | None:
-        """How the process of the stubs ended; None while it has not."""
+        """Exit code of the process of the stubs; None while it runs."""
         return self._process.poll() if self._process else None
 
     def start(self, hosts: Sequence[str], call: AgentCall) -> None:
-        """Have an agent started on each of these hosts."""
+        """Start an agent on each of these hosts."""
         if self._process is None:
             argv = [sys.executable, "-P", "-m", _MODULE, str(self._plan)]
             with storage(self.log), self.log.open("ab") as log:
@@ -658,9 +658,9 @@ class StubTransport:
         """End a host and all its ranks.
 
         Args:
-            host: its name.
-            noticed: whether the transport notices at once, as the end of a job step; else the
-                host is merely silent.
+            host: name of the host.
+            noticed: whether the transport reports it at once, like the end of a job step; else
+                the host is only silent.
         """
         self._write(f"-{host}\n")
         if noticed:
@@ -674,16 +674,16 @@ class StubTransport:
             self._process.stdin.flush()
 
     def poll(self) -> list[HostNews]:
-        """Return which hosts are gone."""
+        """Return the hosts that are gone since the last call."""
         news, self._news = self._news, []
         return news
 
     def end(self, host: str) -> bool:
-        """Return False: what a silent host left is ended by its next agent."""
+        """Return False: the next agent of a silent host ends what is left there."""
         return False
 
     def close(self) -> None:
-        """End the process; its agents were told to go."""
+        """End the process, after its agents were dismissed."""
         if self._process is None or self._process.stdin is None:
             return
         with contextlib.suppress(BrokenPipeError):
@@ -696,7 +696,7 @@ class StubTransport:
 
 
 def main() -> None:
-    """Be the stub agents of a plan."""
+    """Run the stub agents of a plan."""
     try:
         StubAgents(msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=StubPlan)).serve()
     except HydraError as error:

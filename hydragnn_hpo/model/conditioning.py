@@ -1,7 +1,7 @@
 """Inputs beyond the neighbours: graph attributes, positional encodings, attention to all nodes.
 
-Encodings belong to the stored graph. The graph of a crystal is that of one cell, in which an atom
-and its images are one node, so a supercell has other encodings.
+Encodings describe the stored graph. For a crystal this is the graph of one cell, in which an atom
+and its periodic images are one node, so a supercell of the same crystal has other encodings.
 
 Shapes: G graphs, N nodes, E edges, n nodes of the largest graph, A attributes, k encodings,
 F features, h heads.
@@ -29,12 +29,12 @@ class GraphAttributes(nn.Module):
     std: Tensor
 
     def __init__(self, names: tuple[str, ...], stats: Mapping[str, AttributeStats]) -> None:
-        """Store centre and spread as buffers, fp32.
+        """Store means and standard deviations as fp32 buffers.
 
         Args:
-            names: of the attributes, A of them.
-            stats: of the attributes, by name; those that are missing, as in a net that loads its
-                weights from a file, are 0 and 1.
+            names: names of the A attributes.
+            stats: mean and standard deviation of the attributes, by name; 0 and 1 for a missing
+                one, as in a net whose buffers are then loaded from a file.
         """
         super().__init__()
         self.names = names
@@ -59,7 +59,7 @@ class GraphAttributes(nn.Module):
 
 
 class ConcatConditioning(nn.Module):
-    """Mix the attributes into the embedding of every node: ``concat``."""
+    """Mix the attributes into the embedding of every node; ``concat`` in the config."""
 
     def __init__(self, features: int, num_attributes: int) -> None:
         """Build the linear map from F + A numbers to F."""
@@ -71,8 +71,8 @@ class ConcatConditioning(nn.Module):
 
         Args:
             scalars: features of the nodes, [N, F].
-            attributes: of the graphs, centred and scaled, [G, A].
-            batch: of these nodes and graphs.
+            attributes: attributes of the graphs, centred and scaled, [G, A].
+            batch: assigns each node to its graph.
         """
         per_node = attributes.index_select(0, batch.graph_of_node)
         result: Tensor = self.map(torch.cat((scalars, per_node), dim=-1))
@@ -80,7 +80,7 @@ class ConcatConditioning(nn.Module):
 
 
 class FiLM(nn.Module):
-    """Scale and shift the channels of a round by functions of the attributes: ``film``.
+    """Scale and shift a round's channels by functions of the attributes; ``film`` in the config.
 
     Source: Perez et al. (2018), arXiv:1709.07871, eq. 2.
     """
@@ -95,8 +95,8 @@ class FiLM(nn.Module):
 
         Args:
             scalars: features of the nodes, [N, F].
-            attributes: of the graphs, centred and scaled, [G, A].
-            batch: of these nodes and graphs.
+            attributes: attributes of the graphs, centred and scaled, [G, A].
+            batch: assigns each node to its graph.
         """
         per_node = self.map(attributes).index_select(0, batch.graph_of_node)
         scale, shift = per_node.chunk(2, dim=-1)
@@ -105,7 +105,7 @@ class FiLM(nn.Module):
 
 
 class LaplacianEncoding(nn.Module):
-    """Eigenvectors of the graph's Laplacian, from the store, through a perceptron.
+    """Encode nodes by eigenvectors of the graph's Laplacian, which the store holds.
 
     Source: Dwivedi et al. (2023), JMLR 24, 43, section 4.1.
     """
@@ -117,7 +117,7 @@ class LaplacianEncoding(nn.Module):
         self.map = mlp((size, features, features))
 
     def forward(self, batch: Batch, edges: Edges) -> Tensor:
-        """Encode, [N, F].
+        """Return the encodings of the nodes, [N, F].
 
         Raises:
             ConfigError: the graphs hold fewer eigenvectors.
@@ -133,31 +133,31 @@ class LaplacianEncoding(nn.Module):
 
 
 class RandomWalkEncoding(nn.Module):
-    """Probabilities that a random walk is back after 1 .. k steps, through a linear map.
+    """Encode nodes by the probabilities that a random walk has returned after 1 to k steps.
 
-    The walk stays with weight 1 and takes an edge with the weight of its envelope, so that nothing
-    jumps when an atom crosses the cutoff.
+    In each step the walk stays with weight 1 or follows an edge with the weight of its envelope, so
+    the encoding does not jump when an atom crosses the cutoff.
     Source: Dwivedi et al. (2022), arXiv:2110.07875, eq. 12.
     """
 
     def __init__(self, size: int, features: int) -> None:
-        """Build the linear map from the probabilities after 1 .. ``size`` = k steps."""
+        """Build the linear map from the probabilities after 1 to ``size`` = k steps."""
         super().__init__()
         self.size = size
         self.map = nn.Linear(size, features)
 
     def forward(self, batch: Batch, edges: Edges) -> Tensor:
-        """Encode, [N, F]."""
+        """Return the encodings of the nodes, [N, F]."""
         result: Tensor = self.map(self.return_probabilities(Padding.of(batch), edges))
         return result
 
     def return_probabilities(self, padding: Padding, edges: Edges) -> Tensor:
-        """Return the probabilities to be back, [N, k]."""
+        """Return the probabilities of being back after 1 to k steps, [N, k]."""
         graphs, longest = padding.is_node.shape
         weight = edges.envelope.squeeze(-1)
         start, end = padding.place[edges.sender], padding.place[edges.receiver]
         flat = weight.new_zeros(graphs * longest * longest)
-        # One matrix [n, n] per graph: edges stay within a graph, so its column is a rest modulo n.
+        # One flat [n, n] matrix per graph. Edges stay within a graph, so ``end % n`` is the column.
         adjacency = flat.index_add(0, start * longest + end % max(longest, 1), weight)
         stay = torch.eye(longest, dtype=weight.dtype, device=weight.device)
         step = adjacency.view(graphs, longest, longest) + stay
@@ -177,15 +177,16 @@ ENCODINGS: dict[str, type[LaplacianEncoding | RandomWalkEncoding]] = {
 
 
 class GlobalAttention(nn.Module):
-    """Softmax attention within each graph; other graphs of a batch are masked (Law 7).
+    """Softmax attention within each graph.
 
-    It reads features, not positions, so it is sound for periodic structures: in a supercell a node
-    attends to copies of the same nodes, which gives the same average.
+    Nodes of other graphs are masked, so a prediction does not depend on the batch (Law 7). Scores
+    depend on features, not on positions, so periodic structures are treated correctly: in a
+    supercell a node attends to copies of the same nodes, which leaves the average unchanged.
     Source: Rampasek et al. (2022), arXiv:2205.12454; Vaswani et al. (2017), arXiv:1706.03762.
     """
 
     def __init__(self, features: int, heads: int) -> None:
-        """Build the map to queries, keys and values, and the one that mixes ``heads`` = h heads."""
+        """Build the map to queries, keys and values, and the map that mixes the h heads."""
         super().__init__()
         self.heads = heads
         self.project = nn.Linear(features, 3 * features)
@@ -194,7 +195,7 @@ class GlobalAttention(nn.Module):
     def forward(self, scalars: Tensor, padding: Padding) -> Tensor:
         """Return the attended features of each node, [N, F].
 
-        Written out: torch's fused kernel cannot be differentiated twice.
+        The softmax is written out because torch's fused kernel cannot be differentiated twice.
         """
         block = padding.block(self.project(scalars))
         channels = scalars.shape[1] // self.heads
@@ -215,9 +216,9 @@ class GlobalRound(nn.Module):
         """Build attention and perceptron.
 
         Args:
-            features: F.
-            heads: h, which divides F.
-            norm: of the perceptron's input, takes ``(values, batch)``.
+            features: channels per node, F.
+            heads: attention heads, h; must divide F.
+            norm: normalizes the perceptron's input; called with ``(values, batch)``.
         """
         super().__init__()
         self.attend = GlobalAttention(features, heads)
@@ -228,10 +229,10 @@ class GlobalRound(nn.Module):
         """Return the scalars after attention and perceptron, [N, F].
 
         Args:
-            scalars: after the conv of the round, [N, F].
-            before: input of that conv, which the attention reads, [N, F].
-            padding: the nodes as one block per graph.
-            batch: of these nodes, for the norm.
+            scalars: features after the conv of the round, [N, F].
+            before: features before that conv, which the attention reads, [N, F].
+            padding: arranges the nodes in one block per graph.
+            batch: passed to the norm.
         """
         scalars = scalars + self.attend(before, padding)
         mixed: Tensor = self.mix(self.norm(scalars, batch))

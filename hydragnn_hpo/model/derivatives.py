@@ -22,7 +22,7 @@ _RATES = (3.19980, 0.94229, 0.40290, 0.20162)
 
 
 class ZBL(nn.Module):
-    """Ziegler-Biersack-Littmark potential; it ends smoothly where covalent radii touch.
+    """Ziegler-Biersack-Littmark potential, smoothly 0 beyond the sum of both covalent radii.
 
     Source: Ziegler, Biersack, Littmark (1985), The Stopping and Range of Ions in Solids;
     radii of Cordero et al. (2008), doi:10.1039/b801115j, as in ASE.
@@ -31,7 +31,7 @@ class ZBL(nn.Module):
     radii: Tensor
 
     def __init__(self) -> None:
-        """Load the radii in angstrom; nothing is learned."""
+        """Load the covalent radii in angstrom; there are no learned parameters."""
         super().__init__()
         from ase.data import covalent_radii
 
@@ -39,7 +39,7 @@ class ZBL(nn.Module):
         self.register_buffer("radii", radii, persistent=False)
 
     def forward(self, batch: Batch, edges: Edges) -> Tensor:
-        """Return each node's half of the energy of its pairs in eV, [N, 1]."""
+        """Return half of the energy of each node's pairs, summed at the node, in eV, [N, 1]."""
         count = edges.pair_lengths.shape[0]
         ends = (edges.sender[:count], edges.receiver[:count])
         numbers = [batch.numbers.index_select(0, end) for end in ends]
@@ -62,11 +62,11 @@ class ZBL(nn.Module):
 
 
 def attach_strain(batch: Batch) -> tuple[Batch, Tensor, Tensor]:
-    """Strain a batch by zero, so that its energy can be differentiated by positions and strain.
+    """Apply a zero strain to a batch, so that autograd can differentiate by positions and strain.
 
     Returns:
-        The batch as a function of the other two; positions in angstrom, [N, 3]; strain,
-        dimensionless and zero, [G, 3, 3]. Both require a gradient.
+        The batch, computed from the other two; positions in angstrom, [N, 3]; strain,
+        dimensionless and zero, [G, 3, 3]. Positions and strain require gradients.
     """
     positions = batch.positions
     if not positions.requires_grad:
@@ -88,11 +88,11 @@ def forces_and_stress(
     """Differentiate total energies by positions and strain.
 
     Args:
-        energy: of each structure in eV, [G, 1].
+        energy: total energy of each structure in eV, [G, 1].
         positions: from ``attach_strain``, in angstrom, [N, 3].
         strain: from ``attach_strain``, dimensionless, [G, 3, 3].
-        batch: holds the cells in angstrom, [G, 3, 3], or None.
-        train: whether to keep the graph, so that forces and stress can be differentiated again.
+        batch: its ``cell`` holds the cells in angstrom, [G, 3, 3], or is None.
+        train: whether forces and stress can be differentiated again, as a loss of them needs.
 
     Returns:
         Forces in eV/angstrom, [N, 3], and stress in eV/angstrom^3, positive when tensile,

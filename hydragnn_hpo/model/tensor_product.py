@@ -1,7 +1,7 @@
 """Spherical harmonics, their couplings, and sums over neighbours of coupled features.
 
 Shapes: N nodes, E edges, P rows of a filter (E, or E / 2 for one row per pair of edges),
-F features, A components of a sender's features, B components of a sum.
+F features, A components of a sender's features, B components of a sum over neighbours.
 """
 
 import math
@@ -27,10 +27,10 @@ def spherical_harmonics(directions: Tensor, max_ell: int) -> Tensor:
         max_ell: highest degree, 0 to 3.
 
     Returns:
-        [E, (max_ell + 1)^2]; degree l starts at column l^2 and its squares sum to 2l + 1. Orders
-        run as in ``config.convs.degrees``: degree 1 is sqrt(3) (x, y, z).
+        [E, (max_ell + 1)^2]; degree l starts at column l^2 and its squares sum to 2l + 1. Its
+        columns are in the order of ``config.convs.vector.ORDERS``: degree 1 is sqrt(3) (x, y, z).
 
-    Source: Homeier and Steinborn (1996), J. Mol. Struct. THEOCHEM 368, 31, up to the factor.
+    Source: Homeier and Steinborn (1996), J. Mol. Struct. THEOCHEM 368, 31, apart from the scale.
     """
     x, y, z = directions.unbind(-1)
     columns = [torch.ones_like(x)]
@@ -97,7 +97,7 @@ def _sphere_quadrature(max_ell: int) -> tuple[Array, Array]:
     """Return a quadrature of the sphere that is exact for products of three harmonics.
 
     Returns:
-        Harmonics on its points, [points, (max_ell + 1)^2], and weights that sum to 1, [points].
+        Harmonics at its points, [points, (max_ell + 1)^2], and weights that sum to 1, [points].
     """
     heights, along = np.polynomial.legendre.leggauss(2 * max_ell + 1)
     turns = np.arange(4 * max_ell + 1) * (2 * math.pi / (4 * max_ell + 1))
@@ -112,19 +112,19 @@ def coupled_sum(values: Tensor, filters: Tensor, mixing: Tensor, links: Links) -
     """Sum coupled neighbours: ``out_i[b] = sum_j filter_ij sum_a mixing_ij[b, a] value_j[a]``.
 
     Args:
-        values: of the nodes, [N, A, F].
-        filters: of the edges, [E, F], or one for both edges of a pair, [E / 2, F].
-        mixing: matrices of the edges, from components of a sender to those of a sum, [E, B, A].
+        values: features of the nodes, [N, A, F].
+        filters: one row per edge, [E, F], or one for both edges of a pair, [E / 2, F].
+        mixing: one matrix per edge, from components of the sender to those of the sum, [E, B, A].
         links: sender and receiver of every edge.
 
     Returns:
-        [N, B, F].
+        Sums at the nodes, [N, B, F].
     """
     return apply_function(_CoupledSum, values, filters, mixing, *links.arrays)
 
 
 def _gather_matrix_rows(values: Tensor, index: Tensor) -> Tensor:
-    """Gather rows as a matrix, which torch copies many times faster than other layouts."""
+    """Gather rows through a 2D view, which torch copies many times faster than 3D tensors."""
     matrix = values.reshape(values.shape[0], values.shape[1] * values.shape[2])
     return matrix.index_select(0, index).view(index.shape[0], *values.shape[1:])
 
@@ -132,7 +132,7 @@ def _gather_matrix_rows(values: Tensor, index: Tensor) -> Tensor:
 def _weighted_segment_sum(
     rows: Tensor, index: Tensor, starts: Tensor, weights: Tensor | None
 ) -> Tensor:
-    """Sum weighted rows of each segment: torch's quickest kernel for it."""
+    """Sum the weighted rows of each segment by ``embedding_bag``, torch's fastest kernel for it."""
     if not rows.numel() or not index.numel():
         return rows.new_zeros(starts.shape[0] - 1, rows.shape[1])
     sums: Tensor = torch.embedding_bag(rows, index, starts, False, 0, False, weights, True)[0]
@@ -161,13 +161,13 @@ def _filter_rows(rows: Tensor, filters: Tensor) -> Tensor:
 
 
 def _sum_components(rows: Tensor, like: Tensor) -> Tensor:
-    """Sum rows over components, and over both edges of a pair: [E, A, F] to [P, F] of ``like``."""
+    """Sum [E, A, F] over components and both edges of a pair, to the shape of ``like``, [P, F]."""
     sums = rows.sum(1) if rows.shape[1] > 1 else rows.squeeze(1)
     return sums if sums.shape == like.shape else sums.view(-1, *like.shape).sum(0)
 
 
 def _sum_at_nodes(rows: Tensor, mixing: Tensor | None, order: Tensor, starts: Tensor) -> Tensor:
-    """Sum over the edges of each node, through a matrix of each edge: [E, A, F] to [N, B, F]."""
+    """Apply the matrix of each edge, if any, and sum at the nodes: [E, A, F] to [N, B, F]."""
     nodes, sent, features = starts.shape[0] - 1, *rows.shape[1:]
     if mixing is None:
         return _weighted_segment_sum(rows.flatten(1), order, starts, None).view(
@@ -182,7 +182,7 @@ def _sum_at_nodes(rows: Tensor, mixing: Tensor | None, order: Tensor, starts: Te
 
 
 class _CoupledSum(Function):
-    """``coupled_sum``."""
+    """Autograd function of ``coupled_sum``."""
 
     @staticmethod
     def forward(
@@ -192,9 +192,9 @@ class _CoupledSum(Function):
 
         Args:
             ctx: keeps the inputs for ``backward``.
-            values: of the nodes, [N, A, F].
-            filters: of pairs or edges, [P, F].
-            mixing: matrices of the edges, [E, B, A].
+            values: features of the nodes, [N, A, F].
+            filters: one row per edge or pair, [P, F].
+            mixing: one matrix per edge, [E, B, A].
             links: the six tensors of ``Links.arrays``.
 
         Returns:
@@ -235,9 +235,9 @@ class _FilterGradientOfCoupled(Function):
 
         Args:
             ctx: keeps the inputs for ``backward``.
-            values: of the nodes, [N, A, F].
-            grad: of the sum, [N, B, F].
-            mixing: matrices of the edges, [E, B, A].
+            values: features of the nodes, [N, A, F].
+            grad: gradient of the sums, [N, B, F].
+            mixing: one matrix per edge, [E, B, A].
             like: filters whose shape the result takes, [P, F].
             links: the six tensors of ``Links.arrays``.
 
@@ -274,9 +274,9 @@ class _MixingGradient(Function):
 
         Args:
             ctx: keeps the inputs for ``backward``.
-            values: of the nodes, [N, A, F].
-            grad: of the sum, [N, B, F].
-            filters: of pairs or edges, [P, F].
+            values: features of the nodes, [N, A, F].
+            grad: gradient of the sums, [N, B, F].
+            filters: one row per edge or pair, [P, F].
             links: the six tensors of ``Links.arrays``.
 
         Returns:

@@ -1,4 +1,4 @@
-"""Triplets of a batch: find them, expand angles and lengths, and sum over them by weights.
+"""Triplets of a batch: find them, expand their angles and lengths, and compute weighted sums.
 
 A triplet is a pair of edges k -> j and j -> i: the first enters the node j that the second leaves.
 
@@ -25,11 +25,11 @@ from hydragnn_hpo.model.scatter import Gradients, Links, apply_function, gather_
 
 
 def legendre(cosines: Tensor, size: int) -> Tensor:
-    """Return Legendre polynomials of degree 0 to ``size`` - 1, as spherical harmonics scale them.
+    """Return Legendre polynomials of degree 0 to ``size`` - 1, scaled as in spherical harmonics.
 
     Args:
-        cosines: of angles, [T].
-        size: how many, S.
+        cosines: cosines of the angles, [T].
+        size: number of polynomials, S.
 
     Returns:
         ``sqrt((2 l + 1) / (4 pi)) P_l(cosine)``, [T, S].
@@ -48,7 +48,7 @@ def legendre(cosines: Tensor, size: int) -> Tensor:
 def chebyshev(values: Tensor, size: int) -> Tensor:
     """Return Chebyshev polynomials of degree 0 to ``size`` - 1: [n] to [n, size].
 
-    Each step doubles their number: ``T_m+n = 2 T_m T_n - T_m-n``.
+    Each step nearly doubles their number: ``T_(m+n) = 2 T_m T_n - T_(m-n)``.
     Source: dlmf.nist.gov/18.18, eq. 21.
     """
     polynomials = torch.stack((torch.ones_like(values), values), dim=1)
@@ -63,11 +63,11 @@ def chebyshev(values: Tensor, size: int) -> Tensor:
 def bessel_roots(orders: int, count: int) -> NDArray[np.float64]:
     """Return the first positive roots of spherical Bessel functions of order 0 to ``orders`` - 1.
 
-    The roots of order 0 are multiples of pi; those of the next order lie between them.
+    The roots of order 0 are multiples of pi; those of each next order lie between those before it.
     Source: Abramowitz and Stegun (1964), 9.5.2 and 10.1.
 
     Returns:
-        [orders, count].
+        Roots of each order, ascending, [orders, count].
     """
     roots = np.arange(1, count + orders, dtype=np.float64) * math.pi
     rows = [roots[:count]]
@@ -82,9 +82,9 @@ def bessel_roots(orders: int, count: int) -> NDArray[np.float64]:
 
 
 class SphericalBessel(nn.Module):
-    """Spherical Bessel functions that vanish at a length: ``j_l(z_ln d / c) / |j_l+1(z_ln)|``.
+    """Spherical Bessel functions that vanish at a cutoff c: ``j_l(z_ln d / c) / |j_(l+1)(z_ln)|``.
 
-    Recurrences in l lose all digits at short lengths, so each function is expanded once in
+    Recurrences in l lose all digits at short lengths d, so each function is expanded once in
     Chebyshev polynomials of d / c, which is exact to rounding for d / c from 0 to 1.
     Source: Gasteiger et al. (2020), arXiv:2003.03123, eq. 6.
     """
@@ -92,7 +92,7 @@ class SphericalBessel(nn.Module):
     coefficients: Tensor
 
     def __init__(self, orders: int, count: int, cutoff: float) -> None:
-        """Expand ``count`` functions of each order 0 to ``orders`` - 1; they are not learned."""
+        """Expand ``count`` functions of each order 0 to ``orders`` - 1; nothing is learned."""
         super().__init__()
         self.cutoff, self.orders = cutoff, orders
         roots, terms = bessel_roots(orders, count), chebyshev_terms(orders, count)
@@ -128,8 +128,8 @@ class Triplets:
 def find_triplets(edges: Edges, reach: float) -> Triplets:
     """Find all triplets whose two edges are both shorter than ``reach``, in angstrom.
 
-    An edge and its own reverse are no triplet. Only the cosines, products of unit vectors, can be
-    differentiated: there is no arc cosine, whose slope is infinite for three nodes in a line.
+    An edge and its own reverse form no triplet. Gradients flow through the cosines only, which are
+    products of unit vectors; an arc cosine would have infinite slope for three nodes in a line.
     """
     with torch.no_grad():
         links = _triplet_links(edges, edges.lengths < reach)
@@ -141,8 +141,8 @@ def _triplet_links(edges: Edges, short: Tensor) -> Links:
     """Pair every short edge j -> i with the short edges that enter j.
 
     Args:
-        edges: of a batch.
-        short: which of them are short, [E].
+        edges: edges of a batch.
+        short: mask of the edges that are short enough, [E].
     """
     total = edges.sender.shape[0]
     # Short edges by receiver: those that enter j are the rows starts[j] to starts[j + 1].
@@ -153,8 +153,8 @@ def _triplet_links(edges: Edges, short: Tensor) -> Links:
     middle = edges.sender.index_select(0, second)
     begin = starts.index_select(0, middle)
     count = starts.index_select(0, middle + 1) - begin
-    # ``row`` counts from begin upwards for each second edge: what is added to 0, 1, 2 ... T - 1 is
-    # its begin less the number of triplets before it.
+    # ``row`` counts up from ``begin`` for each second edge: it is 0, 1 ... T - 1 plus ``offset``,
+    # which is ``begin`` minus the number of triplets of earlier second edges.
     offset = begin - (count.cumsum(0) - count)
     row = torch.repeat_interleave(offset, count)
     row += torch.arange(row.shape[0], device=row.device)
@@ -173,15 +173,15 @@ def _triplet_links(edges: Edges, short: Tensor) -> Links:
 
 
 def _segment_starts(ordered: Tensor, count: int) -> Tensor:
-    """Return where each of 0 to ``count`` - 1 begins in sorted ids, and the end, [count + 1]."""
+    """Return where each id 0 to ``count`` - 1 begins in sorted ids, and the end, [count + 1]."""
     return torch.searchsorted(ordered, torch.arange(count + 1, device=ordered.device))
 
 
 def _is_reverse_edge(edges: Edges, first: Tensor, second: Tensor) -> Tensor:
     """Check which second edges are the reverse of the first, [T].
 
-    Where edges are not stored in pairs, geometry decides: both vectors add up to less than 0.01
-    angstrom. Rounding is far below that, and two images of one node are angstroms apart.
+    Where edges are not stored in pairs, geometry decides: the sum of both vectors is shorter than
+    0.01 angstrom. Rounding is far below that, and two images of one node are angstroms apart.
     """
     if edges.paired:
         half = edges.pair_lengths.shape[0]
@@ -200,13 +200,13 @@ class TripletWeights:
     """
 
     weights: Tensor
-    """Of the triplets, one per angular function, [T, S]."""
+    """Weight of each triplet and angular function, [T, S]."""
     by_first_weights: Tensor
-    """The same numbers in the order of ``by_first``, without a gradient, [S, T]."""
+    """The same weights in the order of ``by_first``, without a gradient, [S, T]."""
     rows: Tensor
-    """Row of the values, flat [S * E], that each triplet and function reads, [T * S]."""
+    """Row of the flat values, [S * E, F], that each triplet and function reads, [T * S]."""
     seconds: Tensor
-    """Second edge of each triplet, rising, [T]."""
+    """Second edge of each triplet, ascending, [T]."""
     starts: Tensor
     """Where each second edge begins in ``seconds``, and the end, [E + 1]."""
     by_first: Tensor
@@ -216,10 +216,10 @@ class TripletWeights:
 
     @property
     def arrays(self) -> tuple[Tensor, ...]:
-        """Return the fields as autograd functions take them.
+        """Return the fields in the order in which the autograd functions take them.
 
         Returns:
-            Weights, the same by first edge, rows, second edges, their starts, triplets by first
+            Weights, weights by first edge, rows, second edges, their starts, triplets by first
             edge, and the starts of the first edges.
         """
         return (
@@ -234,7 +234,7 @@ class TripletWeights:
 
 
 def sort_triplet_weights(links: Links, weights: Tensor) -> TripletWeights:
-    """Lay out the weights of the triplets of ``links``, [T, S], for all layers."""
+    """Lay out the weights of triplets, [T, S], for ``triplet_sum``; all layers share the result."""
     step = torch.arange(weights.shape[1], device=weights.device) * links.num_nodes
     return TripletWeights(
         weights=weights,
@@ -254,14 +254,14 @@ def _transpose_weights(weights: Tensor, by_first: Tensor) -> Tensor:
 def triplet_sum(values: Tensor, weights: TripletWeights) -> Tensor:
     """Sum over triplets and angular functions: ``out_ji = sum_k sum_s weight_kji,s value_s,kj``.
 
-    No array of T * F numbers is made, neither here nor in gradients of any order.
+    Neither this sum nor its gradients of any order allocate an array of T * F numbers.
 
     Args:
-        values: of the first edges, for each angular function, [S, E, F].
-        weights: of the triplets, with the edges that each of them joins.
+        values: values of the first edges, for each angular function, [S, E, F].
+        weights: weights of the triplets, with the edges that each of them joins.
 
     Returns:
-        Of the second edges, [E, F].
+        Sums at the second edges, [E, F].
     """
     return apply_function(_TripletSum, values, *weights.arrays)
 
@@ -277,10 +277,11 @@ def _weighted_rows_sum(values: Tensor, rows: Tensor, starts: Tensor, weights: Te
 
 
 class _TripletSum(Function):
-    """``triplet_sum``: the trilinear form below, differentiated by ``grad``.
+    """Autograd function of ``triplet_sum``: the form below, differentiated by ``grad``.
 
-    All three functions are derivatives of ``sum_t,s weight_ts <value_s,kj(t), grad_ji(t)>``, where
-    t runs over triplets; so the gradients of each are the other two.
+    This function and the next two are the derivatives of the trilinear form
+    ``sum_t,s weight_ts <value_s,kj(t), grad_ji(t)>`` over triplets t, so each has the other two as
+    its gradients.
     """
 
     @staticmethod
@@ -291,9 +292,9 @@ class _TripletSum(Function):
 
         Args:
             ctx: keeps the inputs for ``backward``.
-            values: of the first edges, [S, E, F].
-            weights: of the triplets, [T, S].
-            by_first_weights: the same by first edge, [S, T].
+            values: values of the first edges, [S, E, F].
+            weights: weights of the triplets, [T, S].
+            by_first_weights: the same weights by first edge, [S, T].
             layout: ``TripletWeights.arrays`` from ``rows`` on.
 
         Returns:
@@ -318,7 +319,7 @@ class _TripletSum(Function):
 
 
 class _TripletValueGradient(Function):
-    """The form of ``_TripletSum``, differentiated by the values."""
+    """The trilinear form of ``_TripletSum``, differentiated by the values."""
 
     @staticmethod
     def forward(
@@ -328,9 +329,9 @@ class _TripletValueGradient(Function):
 
         Args:
             ctx: keeps the inputs for ``backward``.
-            grad: of the second edges, [E, F].
-            weights: of the triplets, [T, S].
-            by_first_weights: the same by first edge, [S, T].
+            grad: gradient at the second edges, [E, F].
+            weights: weights of the triplets, [T, S].
+            by_first_weights: the same weights by first edge, [S, T].
             layout: ``TripletWeights.arrays`` from ``rows`` on.
 
         Returns:
@@ -355,7 +356,7 @@ class _TripletValueGradient(Function):
 
 
 class _TripletWeightGradient(Function):
-    """The form of ``_TripletSum``, differentiated by the weights."""
+    """The trilinear form of ``_TripletSum``, differentiated by the weights."""
 
     @staticmethod
     def forward(ctx: Any, values: Tensor, grad: Tensor, *layout: Tensor) -> Tensor:
@@ -363,8 +364,8 @@ class _TripletWeightGradient(Function):
 
         Args:
             ctx: keeps the inputs for ``backward``.
-            values: of the first edges, [S, E, F].
-            grad: of the second edges, [E, F].
+            values: values of the first edges, [S, E, F].
+            grad: gradient at the second edges, [E, F].
             layout: ``TripletWeights.arrays`` from ``rows`` on.
 
         Returns:

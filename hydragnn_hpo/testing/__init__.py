@@ -1,4 +1,4 @@
-"""The physics suite as a library: check that a conv obeys the laws, on a CPU, in seconds."""
+"""The physics suite as a library: check symmetries and derivatives of a conv, on a CPU."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""What a check measures, and the report of all checks."""
+"""Checks of a conv, their measurements, and the report of all checks."""
 
 import math
 from collections.abc import Callable
@@ -10,12 +10,12 @@ from hydragnn_hpo.testing.conv_under_test import ConvUnderTest
 
 @dataclass(frozen=True)
 class Measurement:
-    """One number beside its limit."""
+    """A measured number and its limit."""
 
     value: float
-    """What was measured; NaN fails."""
+    """Measured number; NaN fails."""
     limit: float
-    """What is allowed."""
+    """Largest or smallest allowed value, see ``at_most``."""
     at_most: bool = True
     """Whether ``limit`` is the largest allowed value, else the smallest."""
     detail: str = ""
@@ -23,7 +23,7 @@ class Measurement:
 
     @property
     def passed(self) -> bool:
-        """Whether the limit is kept."""
+        """Whether the value is within the limit."""
         return self.value <= self.limit if self.at_most else self.value >= self.limit
 
 
@@ -34,13 +34,13 @@ class ConvCheck:
     name: str
     """Short name, unique in the suite."""
     asks: str
-    """What must hold."""
+    """Property that must hold, as text."""
     advice: str
-    """What to do where it does not."""
+    """What the author of the conv can do if it does not hold."""
     measure: Callable[[ConvUnderTest], Measurement]
     """Measures a conv; any exception is a failure."""
     needs: Literal["", "forces", "exports"] = ""
-    """Attribute of ``ConvUnderTest`` that must be true, or the check is left out."""
+    """Attribute of ``ConvUnderTest`` without which the check is left out."""
 
 
 @dataclass(frozen=True)
@@ -50,13 +50,13 @@ class CheckFinding:
     name: str
     """Name of the check."""
     asks: str
-    """What must hold."""
+    """Property that must hold, as text."""
     result: Literal["passed", "failed", "left out"]
-    """How it ended."""
+    """How the check ended."""
     measured: float | None = None
-    """What was measured; None where nothing could be."""
+    """Measured number; None where nothing could be measured."""
     limit: float | None = None
-    """What is allowed."""
+    """Largest or smallest allowed value, see ``at_most``."""
     at_most: bool = True
     """Whether ``limit`` is the largest allowed value, else the smallest."""
     detail: str = ""
@@ -64,11 +64,11 @@ class CheckFinding:
     place: str = ""
     """The line of the conv that raised, as ``file:line: code``."""
     advice: str = ""
-    """What to do; empty unless it failed."""
+    """``ConvCheck.advice``; empty unless the check failed."""
 
     @property
     def failed(self) -> bool:
-        """Whether the conv breaks this law."""
+        """Whether the check failed."""
         return self.result == "failed"
 
     @property

@@ -1,4 +1,4 @@
-"""Run all checks on a conv; its exceptions become findings."""
+"""Run all checks on a conv; exceptions that it raises become findings."""
 
 import inspect
 import time
@@ -23,7 +23,7 @@ from hydragnn_hpo.testing.checks import (
 from hydragnn_hpo.testing.conv_under_test import ConvUnderTest, make_conv_under_test
 
 FIRST = "contract"
-"""Check without which no other can run."""
+"""Check that must pass for the others to run."""
 
 _SUITES = (
     contract_checks.CHECKS,
@@ -35,7 +35,7 @@ CHECKS: dict[str, ConvCheck] = {check.name: check for suite in _SUITES for check
 """The suite: every check by its name, the contract first."""
 
 LONGEST = 300
-"""Characters of an exception's text that are kept."""
+"""Most characters of an exception's text that are kept."""
 
 
 def check_conv(
@@ -45,14 +45,14 @@ def check_conv(
     features: int = 16,
     only: Collection[str] | None = None,
 ) -> CheckReport:
-    """Check a conv against all laws, on a CPU, in seconds.
+    """Run the checks on a conv, on a CPU; takes seconds.
 
     Args:
         conv: a class, a name in ``CONVS``, or ``my_pkg.my_module:MyConv``. A class takes
             ``(dimensions, options)``; it may have ``Options`` (a ``Config``), ``vectors`` (its
             state holds vectors), ``forces`` (meant for forces by differentiation) and ``exports``
-            (can be followed by torch.export).
-        options: of the conv; those left out take their defaults.
+            (can be traced by torch.export).
+        options: options of the conv; those left out take their defaults.
         features: channels per node.
         only: names of the checks to run; all if left out.
 
@@ -106,7 +106,10 @@ def run_check(check: ConvCheck, subject: ConvUnderTest) -> CheckFinding:
 
 
 def _user_line(error: BaseException, subject: ConvUnderTest) -> str:
-    """Return the innermost frame in the conv's file, else in any file outside torch and here."""
+    """Return ``file:line: code`` of the innermost frame in the conv's file.
+
+    Without one, the innermost frame outside torch and this package is used; empty if there is none.
+    """
     frames = traceback.extract_tb(error.__traceback__)
     try:
         own = inspect.getsourcefile(subject.conv)

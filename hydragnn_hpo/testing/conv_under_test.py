@@ -25,8 +25,8 @@ from hydragnn_hpo.testing.sample_structures import CUTOFF, Structure, batch_stru
 
 LAYERS, BASIS_SIZE = 3, 8
 SHAKE = 0.05
-"""Standard deviation of the noise that is added to all parameters, so that those initialised with
-zeros have an effect."""
+"""Standard deviation of the noise that is added to all parameters, so that those initialised to
+zero have an effect."""
 
 TARGETS: dict[str, TargetStats] = {
     "energy": {"level": "graph", "shape": "scalar", "unit": "1", "mean": 0.0, "std": 1.0},
@@ -43,7 +43,7 @@ class ConvUnderTest:
     conv: type[nn.Module]
     """The class."""
     options: Config
-    """Its options, checked."""
+    """Its validated options."""
     name: str
     """Its name in the report."""
     vectors: bool
@@ -51,13 +51,13 @@ class ConvUnderTest:
     forces: bool
     """Whether it is meant for forces by differentiation."""
     exports: bool
-    """Whether torch.export can follow it: the number of rows it makes depends on no values."""
+    """Whether torch.export can trace it: no number of rows depends on values."""
     features: int
     """Channels per node."""
 
     @cached_property
     def net(self) -> MultiHeadGNN:
-        """The net that most checks look at, in fp64."""
+        """Net around the conv, in fp64, that most checks use."""
         return self.build()
 
     @property
@@ -70,7 +70,7 @@ class ConvUnderTest:
         return tuple(TARGETS) if self.vectors else ("energy", "charge")
 
     def config(self, layers: int = LAYERS) -> ModelConfig:
-        """Return the configuration of the trunk, with one of our convs in place of this one."""
+        """Return the config of the trunk, with a built-in conv that ``build`` replaces by this."""
         return ModelConfig(
             conv="painn" if self.vectors else "schnet",
             features=self.features,
@@ -92,10 +92,10 @@ class ConvUnderTest:
         The class is used as it is, so it may be defined in a notebook or a function.
 
         Args:
-            seed: of the parameters.
-            dtype: of the parameters.
+            seed: seed of the parameters.
+            dtype: dtype of the parameters.
             targets: names in ``TARGETS``, one head each; None for all that the conv can predict.
-            layers: of message passing.
+            layers: number of message-passing layers.
         """
         names = self.targets if targets is None else targets
         heads = {name: HeadConfig(pool="contributions") for name in names}
@@ -103,7 +103,7 @@ class ConvUnderTest:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             net = MultiHeadGNN(config, heads, {name: TARGETS[name] for name in names})
-            torch.manual_seed(seed)
+            torch.manual_seed(seed)  # again: the replaced conv drew any number of values
             places = config.dimensions("arrow" in names)
             net.trunk.convs = nn.ModuleList(self.conv(each, self.options) for each in places)
             with torch.no_grad():
@@ -116,7 +116,7 @@ class ConvUnderTest:
         """Predict the targets of structures in one batch, in fp64.
 
         Returns:
-            By target: [structures, 1], or [atoms of all structures, 1 or 3].
+            Predictions by target: [G, 1], or [N, 1 or 3] for all G structures with N atoms.
         """
         return predict_all(self.net, batch_structures(structures))
 
@@ -125,7 +125,7 @@ def predict_all(net: MultiHeadGNN, batch: Batch) -> dict[str, Tensor]:
     """Predict all targets without gradients.
 
     Returns:
-        By target: [G, w] or [N, w].
+        Predictions by target: [G, 1] per graph, or [N, 1 or 3] per node.
     """
     with torch.no_grad():
         predictions: dict[str, Tensor] = net(batch)
@@ -158,11 +158,11 @@ def make_conv_under_test(
 
     Args:
         conv: a class, a name in ``CONVS``, or ``my_pkg.my_module:MyConv``.
-        options: of the conv; those left out take their defaults.
+        options: options of the conv; those left out take their defaults.
         features: channels per node.
 
     Raises:
-        ConfigError: there is no such conv, it is no torch module, or an option is wrong.
+        ConfigError: there is no such conv, it is not a torch module, or an option is wrong.
     """
     conv_class = find_conv(conv) if isinstance(conv, str) else conv
     if not (inspect.isclass(conv_class) and issubclass(conv_class, nn.Module)):
@@ -186,7 +186,7 @@ def make_conv_under_test(
 
 
 def _check_widths(subject: ConvUnderTest, name: str) -> None:
-    """Raise ``ConfigError`` where options of a conv of this package do not fit the widths."""
+    """Raise ``ConfigError`` where options of a built-in conv do not fit its dimensions."""
     try:
         CONV_SPECS[name].check(subject.config().dimensions(False)[0], subject.options)
     except ValueError as error:
@@ -194,7 +194,7 @@ def _check_widths(subject: ConvUnderTest, name: str) -> None:
 
 
 def _options_class(conv_class: type[nn.Module], name: str) -> type[Config]:
-    """Return the settings of a user's conv."""
+    """Return the class of a user's options; ``UserOptions`` if the conv has none."""
     schema = getattr(conv_class, "Options", UserOptions)
     if not (inspect.isclass(schema) and issubclass(schema, Config)):
         raise ConfigError(

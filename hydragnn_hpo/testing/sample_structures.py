@@ -17,21 +17,21 @@ CUTOFF = 4.0
 """Longest edge in angstrom."""
 
 NEAREST = 0.9
-"""Least distance of random atoms, images included, in angstrom."""
+"""Smallest distance between random atoms, periodic images included, in angstrom."""
 
 Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
 class Structure:
-    """Atoms in space or in a crystal."""
+    """A molecule or a crystal."""
 
     numbers: NDArray[np.int16]
     """Atomic numbers, [N]."""
     positions: Array
     """In angstrom, [N, 3]."""
     cell: Array
-    """Lattice vectors as rows in angstrom, [3, 3]; zeros where there are none."""
+    """Lattice vectors as rows in angstrom, [3, 3]; zeros for a molecule."""
     periodic: bool = False
     """Whether the structure repeats along its lattice vectors."""
 
@@ -40,7 +40,7 @@ class Structure:
         return replace(self, positions=self.positions @ matrix.T, cell=self.cell @ matrix.T)
 
     def translate(self, shift: Array) -> "Structure":
-        """Translate all atoms by [3], or each by its own [N, 3], in angstrom."""
+        """Translate all atoms by one vector, [3], or each by its own, [N, 3], in angstrom."""
         return replace(self, positions=self.positions + shift)
 
     def reorder(self, order: NDArray[np.int64]) -> "Structure":
@@ -48,7 +48,7 @@ class Structure:
         return replace(self, numbers=self.numbers[order], positions=self.positions[order])
 
     def double_cell(self) -> "Structure":
-        """Return the same crystal with two cells along the first lattice vector as one."""
+        """Return the same crystal with a cell that is doubled along its first lattice vector."""
         return Structure(
             np.tile(self.numbers, 2),
             np.vstack((self.positions, self.positions + self.cell[0])),
@@ -67,16 +67,16 @@ class Structure:
 
 
 SKEWED = np.array([[3.8, 0.0, 0.0], [0.8, 4.2, 0.0], [-0.5, 0.6, 4.9]])
-"""A cell with an edge shorter than the cutoff: atoms see images of themselves, in angstrom."""
+"""Lattice vectors in angstrom; one is shorter than ``CUTOFF``, so atoms neighbour their images."""
 
 
 def random_structure(seed: int, num_nodes: int = 6, *, periodic: bool = False) -> Structure:
     """Place atoms of four elements at random in a box, or in a skewed cell.
 
     Args:
-        seed: of the random numbers.
+        seed: seed of the random numbers.
         num_nodes: number of atoms, N.
-        periodic: whether it is a crystal of the cell ``SKEWED``, else a molecule.
+        periodic: whether to return a crystal with the cell ``SKEWED``, else a molecule.
     """
     random = np.random.default_rng(seed)
     images = [np.zeros(3)]
@@ -132,11 +132,11 @@ def symmetric_sites() -> tuple[Structure, ...]:
 def batch_structures(
     structures: Sequence[Structure], dtype: torch.dtype = torch.float64, *, paired: bool = True
 ) -> Batch:
-    """Return the batch of some structures.
+    """Return a batch of structures.
 
     Args:
         structures: at least one.
-        dtype: of positions and cells.
+        dtype: dtype of positions and cells.
         paired: whether edges are in pairs, else in the order of the store.
     """
     return batch_graphs([structure.graph() for structure in structures], dtype, paired=paired)
@@ -145,11 +145,11 @@ def batch_structures(
 def batch_graphs(
     graphs: Sequence[Graph], dtype: torch.dtype = torch.float64, *, paired: bool = True
 ) -> Batch:
-    """Return the batch of some graphs.
+    """Return a batch of graphs.
 
     Args:
         graphs: at least one.
-        dtype: of positions and cells.
+        dtype: dtype of positions and cells.
         paired: whether edges are in pairs, else in the order of the store.
     """
     columns = columns_of(graphs, {})

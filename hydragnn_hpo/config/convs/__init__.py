@@ -1,4 +1,4 @@
-"""Convs without torch, by what their state holds; ``CONV_SPECS`` is a plain dict."""
+"""Options and costs of convs, without torch, grouped by the content of a conv's state."""
 
 from hydragnn_hpo.config.convs import angular, scalar, vector
 from hydragnn_hpo.config.convs.spec import ConvSpec, Dimensions, GraphSizes, search_ranges
@@ -20,6 +20,6 @@ CONV_SPECS: dict[str, ConvSpec] = {
     "et": vector.ET,
     "alignn": angular.ALIGNN,
 }
-"""Every conv that ships, by the name a campaign uses."""
+"""Every built-in conv, by its name in a campaign file."""
 
 __all__ = ["CONV_SPECS", "ConvSpec", "Dimensions", "GraphSizes", "search_ranges"]

@@ -1,4 +1,4 @@
-"""Convs that see angles, without torch: options, parameters, operations and kept numbers."""
+"""Convs that use angles: options, numbers of parameters, operations and saved values; no torch."""
 
 import math
 from typing import Annotated
@@ -22,39 +22,39 @@ class DimeNetPPOptions(Config):
     """Options of the directional message passing. Read by ``model.convs.dimenetpp``."""
 
     num_spherical: Annotated[int, Field(ge=2, le=8), Range(low=2, high=7)] = 7
-    """Functions of the angle: Legendre polynomials of degree 0 and up."""
+    """Number of functions of the angle: Legendre polynomials of degree 0 and up."""
 
     num_radial: Annotated[PositiveInt, Field(le=32), Range(low=3, high=12)] = 6
-    """Spherical Bessel functions of the length for each of them."""
+    """Number of spherical Bessel functions of the length for each function of the angle."""
 
     int_emb: Annotated[PositiveInt, Range(low=16, high=64, log=True)] = 32
-    """Width of a message where it meets angles."""
+    """Width of a message in the sum over angles."""
 
     basis_emb: Annotated[PositiveInt, Range(low=4, high=32, log=True)] = 8
-    """Width between the radial and angular functions and the filters made of them."""
+    """Width of the hidden layer between the radial and angular functions and the filters."""
 
     out_emb: Annotated[PositiveInt, Range(low=32, high=256, log=True)] = 128
     """Width of the hidden layers that turn messages into node features."""
 
     out_layers: Annotated[int, Field(ge=0, le=MAX_LAYERS), Range(low=0, high=3)] = 3
-    """Hidden layers there."""
+    """Number of these hidden layers."""
 
     before_skip: Annotated[int, Field(ge=0, le=MAX_LAYERS), Range(low=0, high=2)] = 1
-    """Residual layers of a message before the old message is added."""
+    """Residual layers of a message before the previous message is added."""
 
     after_skip: Annotated[int, Field(ge=0, le=MAX_LAYERS), Range(low=0, high=2)] = 2
-    """Residual layers of a message after that."""
+    """Residual layers of a message after the previous message is added."""
 
     angle_cutoff: Annotated[PositiveFloat | None, Range(low=3.0, high=5.0)] = None
-    """Longest edge that takes part in an angle, in angstrom; the model's cutoff if left out or
-    longer than that."""
+    """Longest edge that takes part in an angle, in angstrom; the model's cutoff applies if this is
+    left out or longer."""
 
 
 def chebyshev_terms(orders: int, count: int) -> int:
-    """Return how many terms expand spherical Bessel functions to rounding.
+    """Return the number of Chebyshev terms that expand spherical Bessel functions to rounding.
 
     The last root of order l is at most ``z = (count + l / 2) pi``. Coefficients of a wave with z
-    radians over the range are Bessel functions of z / 2, which vanish soon after that order.
+    radians over the range are Bessel functions of z / 2, which vanish at orders just above z / 2.
     """
     half = (count + orders / 2.0) * math.pi / 2.0
     return math.ceil(half + 6.0 * math.cbrt(half)) + 12
@@ -129,15 +129,15 @@ class AlignnOptions(Config):
     """Options of the convolution on atoms, bonds and angles. Read by ``model.convs.alignn``."""
 
     angle_cutoff: Annotated[PositiveFloat | None, Range(low=2.5, high=4.5)] = 3.5
-    """Longest edge that takes part in an angle, in angstrom; left out or longer than the model's
-    cutoff, that counts. Work and memory grow with its sixth power."""
+    """Longest edge that takes part in an angle, in angstrom; the model's cutoff applies if it is
+    shorter. Work and memory grow with the sixth power of this length."""
 
     angle_basis: Annotated[int, Field(ge=2, le=64), Range(low=4, high=16)] = 8
-    """Functions of the angle: Legendre polynomials of degree 0 and up."""
+    """Number of functions of the angle: Legendre polynomials of degree 0 and up."""
 
     line_graph_layers: Annotated[int, Field(ge=0, le=MAX_LAYERS), Range(low=1, high=4)] = 4
-    """Layers, from the first, in which bonds hear each other at angles; in later ones only atoms
-    and bonds do."""
+    """Number of layers, from the first, in which bonds exchange messages over angles; in later
+    layers only atoms do, over bonds."""
 
 
 def sees_angles(d: Dimensions, o: AlignnOptions) -> bool:
@@ -146,7 +146,7 @@ def sees_angles(d: Dimensions, o: AlignnOptions) -> bool:
 
 
 def keeps_angles(d: Dimensions, o: AlignnOptions) -> bool:
-    """Check whether a later layer reads the angles that this layer gives."""
+    """Check whether a later layer reads the angle features that this layer returns."""
     return d.state_is_read and d.layer + 1 < o.line_graph_layers
 
 

@@ -1,4 +1,4 @@
-"""Convs whose state is scalars, without torch: options, parameters, operations and kept numbers."""
+"""Convs without vectors: options, numbers of parameters, operations and saved values; no torch."""
 
 from typing import Annotated, Literal
 
@@ -21,7 +21,7 @@ class GINOptions(Config):
     """Options of the graph isomorphism convolution. Read by ``model.convs.gin``."""
 
     learn_eps: Annotated[bool, Range(choices=(True, False))] = True
-    """Learn how much more than a neighbour the node itself counts; otherwise it counts as one."""
+    """Learn the weight of the node itself relative to its neighbours; otherwise it is 1."""
 
 
 def _gin_parameters(d: Dimensions, o: Config) -> int:
@@ -48,7 +48,8 @@ class SAGEOptions(Config):
     aggregation: Annotated[Literal["mean", "sum", "max"], Range(choices=("mean", "sum", "max"))] = (
         "mean"
     )
-    """How neighbours are gathered; before ``max`` they pass through a layer of their own."""
+    """How features of neighbours are combined; for ``max`` they pass through a linear layer and
+    SiLU first."""
 
 
 def _sage_parameters(d: Dimensions, o: Config) -> int:
@@ -80,11 +81,11 @@ class GATOptions(Config):
     """Options of the graph attention convolution. Read by ``model.convs.gat``."""
 
     heads: Annotated[PositiveInt, Range(choices=(1, 2, 4, 8))] = 4
-    """Attentions side by side, each over its own part of the channels; a divisor of the
-    features."""
+    """Number of attention heads, each over an equal part of the channels; must divide
+    ``features``."""
 
     negative_slope: Annotated[float, Field(ge=0, le=1), Range(low=0.0, high=0.4)] = 0.2
-    """Slope far below zero of the smooth ramp in the attention; it is 1 far above."""
+    """Slope of the smooth activation of attention scores far below zero; far above it is 1."""
 
 
 def _gat_check(d: Dimensions, o: Config) -> None:
@@ -117,7 +118,8 @@ class MFCOptions(Config):
     """Options of the molecular fingerprint convolution. Read by ``model.convs.mfc``."""
 
     max_degree: Annotated[PositiveInt, Range(low=4, high=20, log=True)] = 10
-    """Highest number of neighbours with weights of its own; nodes with more share them."""
+    """Highest number of neighbours that has separate weights; nodes with more neighbours use
+    these."""
 
 
 def _mfc_parameters(d: Dimensions, o: Config) -> int:
@@ -144,7 +146,7 @@ class CGCNNOptions(Config):
     activation: Annotated[Literal["softplus", "silu"], Range(choices=("softplus", "silu"))] = (
         "softplus"
     )
-    """Non-linearity of what the gate lets through: softplus as published, or SiLU."""
+    """Activation of the gated part of a message: softplus as published, or SiLU."""
 
 
 def _cgcnn_parameters(d: Dimensions, o: Config) -> int:
@@ -169,7 +171,7 @@ class SchNetOptions(Config):
     """Options of the continuous-filter convolution. Read by ``model.convs.schnet``."""
 
     filters: Annotated[PositiveInt, Range(low=16, high=128, log=True)] = 64
-    """Width of the filters that distances generate."""
+    """Width of the filters that are computed from distances."""
 
 
 def _schnet_parameters(d: Dimensions, o: Config) -> int:
@@ -197,7 +199,7 @@ class EGNNOptions(Config):
     """Options of the E(n)-equivariant convolution. Read by ``model.convs.egnn``."""
 
     attention: Annotated[bool, Range(choices=(True, False))] = True
-    """Weigh each message by a learned gate between 0 and 1."""
+    """Multiply each message by a learned gate between 0 and 1."""
 
 
 def _egnn_parameters(d: Dimensions, o: Config) -> int:
@@ -223,33 +225,33 @@ def _egnn_kept(d: Dimensions, o: Config, s: GraphSizes) -> float:
 EGNN = ConvSpec(EGNNOptions, _egnn_parameters, _egnn_flops, _egnn_kept)
 
 AGGREGATIONS = 4
-"""Mean, spread, largest and smallest."""
+"""Number of aggregations: mean, spread, maximum and minimum."""
 
 
 class PNAOptions(Config):
     """Options of principal neighbourhood aggregation. Read by ``model.convs.pna``."""
 
     scalers: Annotated[bool, Range(choices=(True, False))] = True
-    """Offer every aggregation also amplified and attenuated by the number of neighbours."""
+    """Add two copies of every aggregation, amplified and attenuated by the number of neighbours."""
 
 
 def aggregator_copies(options: Config) -> int:
-    """Count how often each aggregation is offered: as it is, amplified, attenuated."""
+    """Count the copies of each aggregation: plain only, or plain, amplified and attenuated."""
     return 3 if getattr(options, "scalers", True) else 1
 
 
 def gathering_parameters(features: int, options: Config) -> int:
-    """Count the parameters of the map from all aggregations to the width."""
+    """Count the parameters of the map from all aggregations to F channels."""
     return linear(AGGREGATIONS * aggregator_copies(options) * features, features)
 
 
 def gathering_flops(features: int, options: Config, nodes: float) -> float:
-    """Count the operations of the map from all aggregations to the width.
+    """Count the operations of the map from all aggregations to F channels.
 
     Args:
         features: channels per node, F.
         options: options of the conv; ``scalers`` decides how many copies there are.
-        nodes: nodes of the pass.
+        nodes: number of nodes in the pass.
 
     Returns:
         Multiplications and additions of one forward pass.
@@ -278,7 +280,7 @@ PNA = ConvSpec(PNAOptions, _pna_parameters, _pna_flops, _pna_kept)
 
 
 class PNAPlusOptions(PNAOptions):
-    """Options of aggregation behind radial filters. Read by ``model.convs.pnaplus``."""
+    """Options of aggregation of filtered messages. Read by ``model.convs.pnaplus``."""
 
 
 def _pnaplus_parameters(d: Dimensions, o: Config) -> int:

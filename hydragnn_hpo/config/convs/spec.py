@@ -1,7 +1,7 @@
-"""What the controller knows about a conv, a user's own included, without building it.
+"""What the controller knows about a conv, built-in or a user's, without building it.
 
-A user's conv is named ``my_pkg.my_module:MyConv``; its package is only asked for options and
-capabilities when a model is built.
+A user's conv is named ``my_pkg.my_module:MyConv``; its package is imported, and its options and
+capabilities are read, only when a model is built.
 
 Shapes: N nodes, E edges, P pairs of edges, T triplets, F features, K radial functions.
 """
@@ -18,13 +18,13 @@ from hydragnn_hpo.config.schema import Config
 from hydragnn_hpo.config.search_config import ParameterConfig, Scalar
 
 MAX_LAYERS = 1000
-"""Most layers of a trunk, of an MLP or of a block: a file that asks for more is refused before
-anything that is as long as they are many is made, such as a list of widths."""
+"""Most layers of a trunk, of an MLP or of a block. A file with more is refused before anything of
+that length, such as a list of widths, is built."""
 
 
 @dataclass(frozen=True)
 class Range:
-    """Sensible search range of an option, noted beside its type; see ``ParameterConfig``."""
+    """Default search range of an option, given with its type; see ``ParameterConfig``."""
 
     low: int | float | None = None
     high: int | float | None = None
@@ -46,23 +46,23 @@ class Dimensions:
     degree: float = 12.0
     """Mean number of neighbours in the training data, for convs that scale by it."""
     layer: int = 0
-    """Place in the trunk; only layer 0 gets no state."""
+    """Index in the trunk; layer 0 receives no state."""
     state_is_read: bool = True
-    """Whether a layer or a vector head comes after that reads the state this layer gives."""
+    """Whether a later layer or a vector head reads the state that this layer returns."""
 
 
 @dataclass(frozen=True)
 class GraphSizes:
-    """Numbers of nodes, edges and triplets that one pass processes: a graph, a batch, an epoch."""
+    """Numbers of nodes, edges and triplets of one pass over a graph, a batch or an epoch."""
 
     nodes: float
     edges: float
     triplets: float = 0.0
-    """Ordered pairs of different edges k -> j -> i, counted for convs that see angles."""
+    """Ordered pairs of different edges k -> j -> i, counted for convs that use angles."""
 
     @property
     def pairs(self) -> float:
-        """Bonds: every edge and its reverse are one."""
+        """Number of bonds: an edge and its reverse count once."""
         return self.edges / 2
 
 
@@ -70,11 +70,11 @@ Parameters = Callable[[Dimensions, Config], int]
 """Number of parameters of a layer, from its dimensions and the conv's options."""
 
 Amount = Callable[[Dimensions, Config, GraphSizes], float]
-"""An amount of work or memory of one layer for graphs of some sizes."""
+"""Work or memory of one layer, from its dimensions, its options and the sizes of graphs."""
 
 
 def _fits(dimensions: Dimensions, options: Config) -> None:
-    """Accept any widths: most options go with all."""
+    """Accept any dimensions; the check of convs whose options fit all of them."""
 
 
 @dataclass(frozen=True)
@@ -82,23 +82,23 @@ class ConvSpec:
     """One conv as the controller sees it."""
 
     options: type[Config]
-    """Its options."""
+    """Class of its options."""
     parameters: Parameters
     """Number of parameters of one layer."""
     flops: Amount
     """Floating point operations of matrix products in one forward layer."""
     kept: Amount
-    """Numbers that one layer keeps for the backward pass: 4 bytes each in fp32."""
+    """Values that one layer saves for the backward pass: 4 bytes each in fp32."""
     edge_features: bool = True
-    """Looks at the lengths of edges beyond their envelope."""
+    """Whether it reads the lengths of edges, beyond their envelope."""
     vectors: bool = False
-    """Carries equivariant vectors, so that node-level vector heads are possible."""
+    """Whether its state holds equivariant vectors, as node-level vector heads need."""
     forces: bool = True
-    """Smooth enough in the positions for forces by differentiation to mean something."""
+    """Whether it is smooth enough in the positions for forces by differentiation."""
     angle_cutoff: Callable[[Config], float | None] | None = None
-    """For convs that see angles: longest edge that takes part in one, in angstrom."""
+    """For convs that use angles: longest edge that takes part in one, in angstrom."""
     check: Callable[[Dimensions, Config], None] = _fits
-    """Raises ``ValueError`` with a sentence where the options do not go with the widths."""
+    """Raises ``ValueError`` with a sentence where the options do not fit the dimensions."""
 
 
 def check_heads(conv: str, heads: int, features: int) -> None:
@@ -158,7 +158,7 @@ _NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
 
 
 class UserOptions(Config):
-    """Whatever options a user's conv has; checked by its own ``Options`` when it is built."""
+    """Options of a user's conv, unchecked: its own ``Options`` check them when it is built."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -181,7 +181,7 @@ def check_name(name: str) -> None:
 
 
 def check_installed(name: str) -> None:
-    """Check that the package of a class is installed; nothing of it is run.
+    """Check that the package of a class is installed, without importing it.
 
     Raises:
         ValueError: its package is not installed.
@@ -213,7 +213,7 @@ def _user_parameters(d: Dimensions, o: Config) -> int:
 
 
 def _user_flops(d: Dimensions, o: Config, s: GraphSizes) -> float:
-    """Guess: one perceptron on the edges, one on the nodes; corrected by what is measured."""
+    """Estimate a perceptron on the edges and one on the nodes; measurements correct it later."""
     f = d.features
     return s.edges * products(d.basis_size, f, f) + s.nodes * products(2 * f, f, f)
 
@@ -223,4 +223,4 @@ def _user_kept(d: Dimensions, o: Config, s: GraphSizes) -> float:
 
 
 USER_SPEC = ConvSpec(UserOptions, _user_parameters, _user_flops, _user_kept, vectors=True)
-"""Assumptions for a user's conv, the widest; its own properties are known when it is built."""
+"""Most permissive assumptions about a user's conv, until its own properties are read."""

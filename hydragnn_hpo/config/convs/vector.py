@@ -1,8 +1,8 @@
-"""Convs that carry vectors, without torch: options, parameters, operations and kept numbers.
+"""Convs with vectors: options, numbers of parameters, operations and saved values; no torch.
 
-MACE carries spherical harmonics, as ``model.tensor_product`` computes them: a feature of degree
-l has 2l + 1 components; a row of features of all degrees holds degree l from column l^2 on. Parity
-is natural, (-1)^l, so that degrees couple only where their sum is even.
+MACE has features that transform as the spherical harmonics of ``model.tensor_product``: a feature
+of degree l has 2l + 1 components; a row of features of all degrees holds degree l from column l^2
+on. Parity is natural, (-1)^l, so degrees couple only where their sum is even.
 """
 
 from typing import Annotated, Literal, Self
@@ -32,14 +32,14 @@ MAX_ELL = 3
 """Highest degree that ``model.tensor_product.spherical_harmonics`` computes."""
 
 ORDERS = ((0,), (1, -1, 0), (-2, -1, 0, 1, 2), (-3, -2, -1, 0, 1, 2, 3))
-"""Order m of each component: as sin(|m| phi) where negative. Degree 1 is x, y, z."""
+"""Orders m of the components of each degree; -m stands for sin(m phi). Degree 1 is x, y, z."""
 
 Path = tuple[int, int, int]
-"""Two degrees and the third that they are coupled to."""
+"""Degrees of two factors, and of the product that they are coupled to."""
 
 
 def start(ell: int) -> int:
-    """Return the first column of a degree; the number of columns below it."""
+    """Return the first column of a degree, which is the number of columns of lower degrees."""
     return ell * ell
 
 
@@ -66,7 +66,7 @@ def paths(left: int, right: int, out: int, *, same: bool = False) -> tuple[Path,
 
 
 def pairs(coupled: tuple[Path, ...], *, same: bool = False) -> tuple[tuple[int, int], ...]:
-    """List the columns of both factors whose products the couplings need.
+    """List the pairs of columns of both factors whose products the couplings need.
 
     Three harmonics couple where an even number of their orders is negative and one of the orders
     is the sum of the others, up to signs.
@@ -97,11 +97,11 @@ class PaiNNOptions(Config):
     """Options of the polarizable interaction convolution. Read by ``model.convs.painn``."""
 
     activation: Annotated[Literal["silu", "ssp"], Range(choices=("silu", "ssp"))] = "silu"
-    """Non-linearity: SiLU, or shifted softplus."""
+    """Activation: SiLU, or shifted softplus."""
 
 
 def sent_channels(d: Dimensions) -> int:
-    """Count what a layer sends: to scalars, on directions, and on vectors once there are any."""
+    """Count the F-channel parts of a message: scalars, directions and, after layer 0, vectors."""
     return 2 if d.layer == 0 else 3
 
 
@@ -156,8 +156,8 @@ class ETOptions(Config):
     """Options of the equivariant transformer convolution. Read by ``model.convs.et``."""
 
     heads: Annotated[PositiveInt, Range(choices=(1, 2, 4, 8))] = 8
-    """Attentions side by side, each over its own part of the channels; a divisor of the
-    features."""
+    """Number of attention heads, each over an equal part of the channels; must divide
+    ``features``."""
 
 
 def _et_check(d: Dimensions, o: Config) -> None:
@@ -196,13 +196,13 @@ class MACEOptions(Config):
     """Highest degree of the spherical harmonics of directions."""
 
     node_max_ell: Annotated[int, Field(ge=1, le=2), Range(low=1, high=2)] = 1
-    """Highest degree of the features that nodes send on; 1 are vectors."""
+    """Highest degree of the features that pass from layer to layer; degree 1 are vectors."""
 
     correlation: Annotated[int, Field(ge=1, le=3), Range(low=2, high=3)] = 2
-    """Most neighbours that one term of a message sees at once."""
+    """Highest number of neighbours that one term of a message depends on."""
 
     radial: Annotated[PositiveInt, Range(low=16, high=128, log=True)] = 64
-    """Width of the perceptron that makes radial weights from distances."""
+    """Width of the perceptron that computes radial weights from distances."""
 
     @model_validator(mode="after")
     def _nodes_within_harmonics(self) -> Self:
@@ -215,7 +215,7 @@ class MACEOptions(Config):
 
 
 class Plan:
-    """Degrees that are coupled in one layer. Read by ``model.convs.mace`` and the costs below."""
+    """Degrees that one layer couples. Read by ``model.convs.mace`` and the costs below."""
 
     def __init__(self, dimensions: Dimensions, options: MACEOptions) -> None:
         """Derive the degrees of each step from the input to the output of a layer.
@@ -224,32 +224,32 @@ class Plan:
         degree 0 alone.
         """
         self.reads = options.node_max_ell if dimensions.layer else 0
-        """Highest degree of the features of nodes that come in."""
+        """Highest degree of the layer's input features."""
         self.writes = options.node_max_ell if dimensions.state_is_read else 0
-        """Highest degree that goes out."""
+        """Highest degree of the layer's output features."""
         self.gathers = options.max_ell if options.correlation > 1 else self.writes
         """Highest degree of the sums over neighbours."""
         self.moments: dict[tuple[int, int], tuple[int, ...]] = {}
-        """Degrees that features of a node and harmonics are coupled to, by both degrees."""
+        """Product degrees, by the degrees of the node's feature and of the harmonic."""
         for one, two, three in paths(self.reads, options.max_ell, self.gathers):
             self.moments[one, two] = (*self.moments.get((one, two), ()), three)
         self.around = max(two for _, two in self.moments)
-        """Highest degree of the harmonics that take part."""
+        """Highest degree of the harmonics that are used."""
         ends = [three for degrees in self.moments.values() for three in degrees]
         self.counts = tuple(ends.count(ell) for ell in range(self.gathers + 1))
         """Number of moments of each degree."""
         self.orders = tuple(range(2, options.correlation + 1))
-        """Numbers of neighbours that products see."""
+        """Numbers of neighbour sums that products multiply."""
 
     def made(self, order: int) -> int:
-        """Return the highest degree among the products of ``order`` neighbours."""
+        """Return the highest degree among the products of ``order`` neighbour sums."""
         return self.gathers if order + 1 in self.orders else self.writes
 
     def couplings(self, order: int) -> tuple[Path, ...]:
-        """List the couplings that make up the products of ``order`` neighbours.
+        """List the couplings that build the products of ``order`` neighbour sums.
 
         Returns:
-            Couplings of products of ``order - 1`` neighbours with sums over neighbours.
+            Couplings of products of ``order - 1`` neighbour sums with one more of these sums.
         """
         left = self.gathers if order == 2 else self.made(order - 1)
         return paths(left, self.gathers, self.made(order), same=order == 2)
@@ -282,7 +282,7 @@ def _mace_flops(d: Dimensions, o: Config, s: GraphSizes) -> float:
 
 
 def _turning(plan: Plan) -> dict[tuple[int, int], int]:
-    """Count the entries of the matrix that turns features on an edge, by the degrees that meet."""
+    """Count the entries of an edge's coupling matrix, by the degrees of feature and harmonic."""
     return {
         (one, two): (2 * one + 1) * sum(2 * three + 1 for three in ends)
         for (one, two), ends in plan.moments.items()

@@ -1,1 +1,1 @@
-"""How agents get onto hosts: one file for each thing that starts them."""
+"""Start agents on hosts: one file for each way of starting them."""

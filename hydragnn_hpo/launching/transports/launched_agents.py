@@ -17,7 +17,7 @@ from hydragnn_hpo.launching.job import Slot
 from hydragnn_hpo.launching.transports.transport import AgentCall, HostNews
 
 _CLOSING_SECONDS = 2.0
-"""For each of: ending by itself (its agents have gone already), SIGTERM, SIGKILL."""
+"""Seconds for each stage: ending by itself after its agents, SIGTERM, SIGKILL."""
 
 
 _CHECK_SECONDS = 120.0
@@ -26,7 +26,7 @@ _CHECK = """
 [ -d "$1" ] || sleep 3
 [ -d "$1" ] || echo "unseen: ${SLURMD_NODENAME:-$(hostname)}"
 """
-"""What each host runs to see whether it sees a folder; a file server may be a moment late."""
+"""Script by which each host checks for a folder; a file server may show it a moment later."""
 
 
 def check_shared_folder(
@@ -34,12 +34,12 @@ def check_shared_folder(
 ) -> None:
     """Check whether all hosts see a folder, before anything starts there.
 
-    A launcher that fails says nothing about the folder: why is found when it starts agents.
+    A failure of the launcher is ignored here: it is reported when agents are started.
 
     Args:
-        launcher: what runs a command on every host.
-        folder: an existing one in the run directory.
-        environment: of the launcher.
+        launcher: command line that runs a command on every host.
+        folder: an existing folder in the run directory.
+        environment: environment of the launcher.
 
     Raises:
         JobError: a host does not see it.
@@ -80,11 +80,11 @@ class _Launcher:
 
 
 class LauncherTransport(ABC):
-    """Starts agents by a launcher, one for all hosts, one more for those that were lost.
+    """Starts agents by launchers: one for all hosts, and one more for each restart of lost ones.
 
-    Nothing that a launcher reports proves that processes are gone: leases do, and new agents,
-    which end what is left of earlier ones on their host. Launchers outlive a controller that is
-    lost: agents and their ranks are adopted by the next one.
+    A launcher's report does not prove that processes have ended; an expired lease does, and so does
+    a new agent, which kills what earlier ones left on its host. Launchers outlive a lost
+    controller; their agents and ranks then connect to the next one.
     """
 
     slots: tuple[Slot, ...] = ()
@@ -97,9 +97,9 @@ class LauncherTransport(ABC):
         """Use some hosts; nothing is started yet.
 
         Args:
-            hosts: their ids.
-            run_dir: logs go below it.
-            address: on which the controller listens.
+            hosts: ids of the hosts.
+            run_dir: folder of the run, for logs.
+            address: address on which the controller listens.
             ends_at: when the allocation of the hosts ends, in seconds since the epoch.
         """
         self.hosts, self.address, self.ends_at = tuple(hosts), address, ends_at
@@ -110,17 +110,17 @@ class LauncherTransport(ABC):
 
     @abstractmethod
     def start(self, hosts: Sequence[str], call: AgentCall) -> None:
-        """Start an agent on each of these hosts; those that get none are news."""
+        """Start an agent on each of these hosts; ``poll`` reports failures."""
 
     @abstractmethod
     def _launcher_argv(self, name: str, hosts: Sequence[str]) -> list[str]:
-        """Return what runs a command on each of these hosts; write files NAME.* that it needs."""
+        """Return a launcher's command line for these hosts; write files NAME.* that it needs."""
 
     def check_run_directory(self, environment: Mapping[str, str]) -> None:
         """Check whether all hosts see the run directory.
 
         Raises:
-            JobError: one does not.
+            JobError: a host does not see it.
             StorageError: a folder cannot be made in it.
         """
         self._make_folder()
@@ -142,7 +142,7 @@ class LauncherTransport(ABC):
         hosts: Sequence[str],
         environment: Mapping[str, str],
     ) -> None:
-        """Start agents by a launcher that logs to NAME.log; where that fails it is news."""
+        """Start agents by a launcher that logs to NAME.log; ``poll`` reports failures."""
         path = self._folder / f"{name}.log"
         try:
             self._make_folder()
@@ -181,11 +181,11 @@ class LauncherTransport(ABC):
         return news
 
     def end(self, host: str) -> bool:
-        """Return False: what happens on a host that does not answer is not known."""
+        """Return False: the state of a host that does not answer is unknown."""
         return False
 
     def close(self) -> None:
-        """Wait for the launchers, whose agents were told to go, and end those that stay."""
+        """Wait for the launchers, whose agents were dismissed, and end those that stay."""
         for number in (None, signal.SIGTERM, signal.SIGKILL):
             deadline = time.monotonic() + _CLOSING_SECONDS
             for each in self._launchers:

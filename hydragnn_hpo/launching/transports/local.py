@@ -19,14 +19,14 @@ from hydragnn_hpo.launching.slots import Layout, detect_slots
 from hydragnn_hpo.launching.transports.transport import AgentCall, HostNews, agent_argv
 
 HERE = "local"
-"""The id of this computer as a host."""
+"""Host id of this computer."""
 
 _START_SECONDS = 60.0
 _CLOSING_SECONDS = 10.0
 
 
 class LocalTransport:
-    """Starts one agent here, which the kernel ends when the controller's thread ends."""
+    """Starts one agent on this computer; the kernel kills it when the controller's thread ends."""
 
     hosts: Sequence[str] = (HERE,)
     outlives = False
@@ -44,7 +44,7 @@ class LocalTransport:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, hosts: Sequence[str], call: AgentCall) -> None:
-        """Start an agent, in place of any that was there."""
+        """Start an agent, replacing any that is running."""
         self.end(HERE)
         self._tags = {HOST: host_tag(call.tag, HERE), AGENT: secrets.token_hex(8)}
         with storage(self._log):
@@ -62,7 +62,7 @@ class LocalTransport:
             os.close(log)
 
     def poll(self) -> list[HostNews]:
-        """Report once that the agent has ended; all it had started goes with it."""
+        """Report once that the agent has ended, after killing all that it started."""
         if self._process is None or self._process.poll() is None:
             return []
         reason = f"ended (code {self._process.returncode}): see {self._log}"
@@ -70,7 +70,7 @@ class LocalTransport:
         return [HostNews(HERE, "gone", reason)]
 
     def end(self, host: str) -> bool:
-        """Kill the agent and all it started, and wait until they are gone."""
+        """Kill the agent and all that it started, and wait until they are gone."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -89,8 +89,8 @@ class LocalTransport:
 class LocalBackend(Fleet):
     """Forked ranks on this computer, see ``Backend``.
 
-    Create, poll and close it in one thread that lives as long as it: when that thread
-    ends, the kernel kills the agent and everything below.
+    Create, poll and close it in the same thread, which must outlive it: when that thread ends, the
+    kernel kills the agent and all that it started.
     """
 
     def __init__(
@@ -106,18 +106,18 @@ class LocalBackend(Fleet):
         site: SiteConfig = UNKNOWN,
         software: Software = OWN,
     ) -> None:
-        """Start an agent and let its fork server warm up; returns once the agent is there.
+        """Start an agent, whose fork server warms up; returns once the agent has connected.
 
         Args:
-            slots: ranks at a time; as ``lanes`` see ``detect_slots``.
+            slots: ranks at a time; for this and ``lanes`` see ``detect_slots``.
             lanes: slots that share one GPU.
             lease_seconds: how long ranks outlive an agent that hangs.
             sample_seconds: as in ``MachineConfig``.
-            run_dir: an existing folder, the agent's log goes there.
+            run_dir: an existing folder for the agent's log.
             jobs: kind of job -> ``module:function``.
             preload: the modules that the fork server imports.
-            site: what the machine's profile says of this computer.
-            software: which Python the agent is.
+            site: settings of the machine's profile.
+            software: the Python that runs the agent.
 
         Raises:
             JobError: the agent cannot start.
@@ -129,7 +129,7 @@ class LocalBackend(Fleet):
             sample_seconds=sample_seconds,
             jobs=jobs,
             preload=preload,
-            site=site.model_copy(update={"interfaces": ()}),  # Law 10: loopback
+            site=site.model_copy(update={"interfaces": ()}),  # Law 10: loopback only
         )
         self._await_agent()
 

@@ -1,14 +1,13 @@
 """Agents as the ranks of an ``mpiexec``: PALS on PBS machines, MPICH's hydra elsewhere.
 
 An agent learns its host from its rank, which is the number of a line in a host file: hydra
-(PMI_RANK) and PALS (PALS_RANKID) have no other name for it in common, and the names of 10,000
-hosts do not fit into one argument.
+(PMI_RANK) and PALS (PALS_RANKID) provide nothing else in common, and the names of 10,000 hosts do
+not fit into one argument.
 
-Seen with hydra 5.0.2: a rank that is killed takes all others along, unless
-``-disable-auto-cleanup``; with it they live on, also when ``mpiexec`` or a proxy is killed. PALS
-has ``--no-abort-on-failure`` and ``--cpu-bind none``, here as environment variables (``cray
-mpiexec --help``; not tried by us). Intel's and Open MPI's end all agents with one that is lost;
-the others are started again.
+Measured with hydra 5.0.2: a killed rank ends all others, unless ``-disable-auto-cleanup`` is set;
+with it they live on, even if ``mpiexec`` or a proxy is killed. PALS has ``--no-abort-on-failure``
+and ``--cpu-bind none``, here as environment variables (``cray mpiexec --help``; not tested).
+Intel's and Open MPI's ``mpiexec`` end all agents if one is lost; all are then started again.
 """
 
 import functools
@@ -32,7 +31,7 @@ from hydragnn_hpo.launching.transports.transport import AgentCall, agent_argv
 from hydragnn_hpo.walltime import WallTime
 
 HERE = "local"
-"""The id of this computer as a host, where no node file names any."""
+"""Host id of this computer, used without a node file."""
 
 _PALS = {"PALS_ABORT_ON_FAILURE": "0", "PALS_CPU_BIND": "none"}
 
@@ -53,10 +52,10 @@ def find_mpiexec() -> str:
 
 
 def pbs_hosts(environment: Mapping[str, str]) -> list[str]:
-    """Return the hosts of the PBS job that we are in, none outside of one.
+    """Return the hosts of the PBS job of this process; empty outside a PBS job.
 
     Raises:
-        ConfigError: its node file cannot be read, or names what cannot be a host.
+        ConfigError: its node file cannot be read, or contains an invalid host name.
     """
     path = environment.get("PBS_NODEFILE")
     if path is None:
@@ -72,13 +71,13 @@ def pbs_hosts(environment: Mapping[str, str]) -> list[str]:
 def mpiexec_argv(
     program: str, hosts: Sequence[str], host_file: Path, *, flags: Sequence[str] = ()
 ) -> list[str]:
-    """Return an ``mpiexec`` to which the command of its ranks is added.
+    """Return an ``mpiexec`` command line without the command of its ranks.
 
     Args:
-        program: the ``mpiexec``.
-        hosts: of each rank, in rank order, those of one host side by side.
-        host_file: ``write_host_file`` has written it for these hosts.
-        flags: of a machine's profile.
+        program: path of the ``mpiexec``.
+        hosts: host of each rank, in rank order; ranks of one host are consecutive.
+        host_file: file that ``write_host_file`` writes for these hosts.
+        flags: flags of a machine's profile.
 
     Raises:
         ConfigError: hosts have different numbers of ranks, for which there is no common option.
@@ -95,20 +94,20 @@ def mpiexec_argv(
 
 
 def write_host_file(path: Path, hosts: Sequence[str]) -> None:
-    """Write the hosts of an ``mpiexec``, each once.
+    """Write the host file of an ``mpiexec``, each host once.
 
     Raises:
-        StorageError: that is not possible.
+        StorageError: the file cannot be written.
     """
     write_text(path, "".join(f"{host}\n" for host in dict.fromkeys(hosts)))
 
 
 @functools.cache
 def agent_flags(program: str) -> tuple[str, ...]:
-    """Return the options by which an ``mpiexec`` lets one rank end without the others.
+    """Return the options by which an ``mpiexec`` keeps other ranks alive when one ends.
 
     Returns:
-        Empty where it has none, or does not say what it is.
+        Options of hydra; empty for any other or unknown ``mpiexec``.
     """
     try:
         version = subprocess.run(
@@ -122,12 +121,12 @@ def agent_flags(program: str) -> tuple[str, ...]:
 def mpiexec_transport(
     machine: MachineConfig, run_dir: Path, environment: Mapping[str, str] = os.environ
 ) -> "MpiexecTransport":
-    """Return what starts agents on the hosts of a PBS job, or on this computer.
+    """Return the transport to the hosts of a PBS job, or to this computer.
 
     Args:
-        machine: how many hosts, over which interface.
-        run_dir: an existing folder that all hosts see.
-        environment: names the node file of a PBS job, if we are in one, and its end.
+        machine: config of the machine: number of hosts, interface.
+        run_dir: an existing folder that all hosts share.
+        environment: names the node file and the end of a PBS job, if any.
 
     Raises:
         ConfigError: there is no ``mpiexec``, node file or interface.
@@ -163,11 +162,11 @@ class MpiexecTransport(LauncherTransport):
         """Use some hosts; nothing is started yet.
 
         Args:
-            hosts: by the names in the node file.
-            run_dir: logs and host files go below it.
-            address: on which the controller listens.
+            hosts: names of the hosts in the node file.
+            run_dir: folder of the run, for logs and host files.
+            address: address on which the controller listens.
             ends_at: when the job ends, in seconds since the epoch.
-            flags: of the machine's profile, for agents.
+            flags: flags of the machine's profile for agents.
 
         Raises:
             ConfigError: there is no ``mpiexec``.

@@ -1,11 +1,11 @@
 """Run agents on the hosts of an existing Ray cluster: one actor on each host that is reserved.
 
-The controller never imports Ray, which brings threads, signal handlers and warnings, and lets a
-process join one cluster in its life. ``ray_driver.py`` is the process that does; here it is
-started, told what to do by the messages below, and replaced if it is lost.
+The controller never imports Ray, which starts threads, installs signal handlers and lets a process
+join only one cluster. The process ``ray_driver.py`` does; this module starts it, controls it by the
+messages below, and replaces it if it is lost.
 
-Before that the cluster is examined: ``ray.init`` reports whatever is wrong as the same
-``ConnectionError`` after 21 s, and joins a cluster without token authentication gladly.
+Before that the cluster is examined: ``ray.init`` reports every problem as the same
+``ConnectionError`` after 21 s, and also joins a cluster without token authentication.
 """
 
 import contextlib
@@ -51,10 +51,10 @@ class JoinCluster(msgspec.Struct, frozen=True, tag=True):
     """``host:port`` of the cluster's head."""
 
     tag: str
-    """Of the run."""
+    """Tag of the run."""
 
     hosts: int
-    """How many to reserve; 0: all."""
+    """Number of hosts to reserve; 0: all."""
 
     excluded: tuple[str, ...]
     """Names of excluded hosts."""
@@ -64,7 +64,7 @@ class JoinCluster(msgspec.Struct, frozen=True, tag=True):
 
 
 class StartAgent(msgspec.Struct, frozen=True, tag=True):
-    """Controller to driver: start an agent on a host, in place of any that is there."""
+    """Controller to driver: start an agent on a host, replacing any that is there."""
 
     host: str
     argv: tuple[str, ...]
@@ -91,21 +91,21 @@ class ClusterHosts(msgspec.Struct, frozen=True, tag=True):
     """Driver to controller, whenever they change: the hosts of the cluster."""
 
     reserved: tuple[str, ...]
-    """Ids of those that are reserved for this run, neighbours by number side by side."""
+    """Ids of the hosts that are reserved for this run, sorted by the numbers in their names."""
 
     usable: int
-    """How many are alive and not excluded."""
+    """Number of hosts that are alive and not excluded."""
 
 
 class AgentEnded(msgspec.Struct, frozen=True, tag=True):
-    """Driver to controller: nothing of an agent is left on its host."""
+    """Driver to controller: an agent and all that it started on its host have ended."""
 
     host: str
     code: int | None
     """Exit code; None if its actor was lost."""
 
     output: str
-    """Its last lines, or what Ray reports."""
+    """Last lines of its output, or Ray's error."""
 
 
 DriverOrder = JoinCluster | StartAgent | LeaveCluster
@@ -123,9 +123,9 @@ _ANSWER_SECONDS = 30.0
 
 
 def ray_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of a process that speaks with a Ray cluster, by its token alone.
+    """Return the environment of a process that connects to a Ray cluster by token only.
 
-    The token is looked for where Ray does: as text, in the named file, in ``~/.ray/auth_token``.
+    The token is searched as Ray does: in the variable, in the named file, in ``~/.ray/auth_token``.
 
     Returns:
         Values by the names of variables.
@@ -143,7 +143,7 @@ def ray_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _check_token(path: Path) -> None:
-    """Check that a token file can be used: Ray aborts without a sentence where it cannot."""
+    """Check that a token file is usable: Ray aborts without a message if it is not."""
     try:
         content, mode = path.read_text().strip(), path.stat().st_mode
     except (OSError, UnicodeDecodeError):
@@ -164,7 +164,7 @@ def split_address(address: str) -> tuple[str, int]:
         Host without brackets, and port.
 
     Raises:
-        ConfigError: it is something else.
+        ConfigError: it has another form.
     """
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit():
@@ -237,7 +237,7 @@ def _check_listener(address: str) -> None:
 def _ask_versions(address: str, environment: Mapping[str, str]) -> dict[str, str]:
     """Return ``ray`` and ``python`` of a cluster, or ``refused`` or ``error`` with the reason.
 
-    A process of its own asks: Ray reads its settings once per process, and aborts on bad ones.
+    A separate process asks: Ray reads its settings once per process, and aborts on bad ones.
     """
     argv = [sys.executable, "-P", "-m", _DRIVER_MODULE, "versions", address]
     try:
@@ -254,19 +254,19 @@ def _ask_versions(address: str, environment: Mapping[str, str]) -> dict[str, str
 # -- the controller's side of the driver -----------------------------------------------------
 
 DRIVER = "HYDRAGNN_HPO_RAY_DRIVER"
-"""Names the drivers of a run in their environment, and nothing they start."""
+"""Environment variable that marks the drivers of a run, but no process that they start."""
 
 _LEAVE_SECONDS = 10.0
 
 
 class DriverProcess:
-    """A driver on its way into a cluster, or in it; its channel closes when it is lost."""
+    """A driver that joins or has joined a cluster; its channel closes when it is lost."""
 
     def __init__(self, join: JoinCluster, *, environment: Mapping[str, str], log: Path) -> None:
         """Start to join a cluster; returns at once.
 
         Args:
-            join: which cluster, and how many of its hosts.
+            join: the cluster, and the number of its hosts to reserve.
             environment: as ``ray_environment`` returns it.
             log: Ray's output is appended here.
         """
@@ -286,7 +286,7 @@ class DriverProcess:
         self.channel.send(join)
 
     def close(self) -> None:
-        """Leave the cluster: whatever was started there ends, and its hosts are released."""
+        """Leave the cluster: all agents end, and their hosts are released."""
         self.channel.send(LeaveCluster())
         try:
             self._process.wait(_LEAVE_SECONDS)
@@ -316,11 +316,11 @@ class RayTransport:
     def __init__(
         self, machine: MachineConfig, *, run_dir: Path, environment: Mapping[str, str] = os.environ
     ) -> None:
-        """Join a cluster and wait until hosts are reserved, some seconds.
+        """Join a cluster and wait until hosts are reserved; takes some seconds.
 
         Args:
-            machine: which cluster, how many of its hosts, over which interface.
-            run_dir: of the run.
+            machine: config of the machine: cluster, number of hosts, interface.
+            run_dir: folder of the run.
             environment: names the file of the token.
 
         Raises:
@@ -355,7 +355,7 @@ class RayTransport:
             failed.pop_all()
 
     def _await_hosts(self, wanted: int) -> None:
-        """Wait until so many hosts are reserved."""
+        """Wait until ``wanted`` hosts are reserved."""
         deadline = time.monotonic() + _RESERVE_SECONDS
         while len(self._hosts.reserved) < wanted:
             wait_readable([self._driver.channel], 0.2)
@@ -379,7 +379,7 @@ class RayTransport:
         return self._hosts.reserved
 
     def start(self, hosts: Sequence[str], call: AgentCall) -> None:
-        """Start an agent on each of these hosts, in place of any that was there."""
+        """Start an agent on each of these hosts, replacing any that is there."""
         environment = call.environment()
         for host in hosts:
             log = str((self._logs / f"{host}.log").absolute())
@@ -388,7 +388,7 @@ class RayTransport:
             self._driver.channel.send(order)
 
     def poll(self) -> list[HostNews]:
-        """Return the hosts on which nothing of ours is left; join again if the driver was lost.
+        """Return reports about hosts whose agent has ended; join again if the driver was lost.
 
         Raises:
             JobError: the cluster is gone.
@@ -414,7 +414,7 @@ class RayTransport:
                     )
 
     def _rejoin(self) -> None:
-        """Replace a lost driver: Ray ends what it had started, and new agents sweep the rest."""
+        """Replace a lost driver: Ray ends its actors, and new agents end what is left."""
         self._driver.close()
         if self._join_error:
             raise JobError(f"the Ray cluster was lost: {self._join_error}")
@@ -431,17 +431,17 @@ class RayTransport:
             self._driver.channel.send(order)
 
     def end(self, host: str) -> bool:
-        """Leave a silent agent alone: the next one on its host ends it, and that is news."""
+        """Return False: the next agent on the host ends a silent one, and ``poll`` reports that."""
         return False
 
     def close(self) -> None:
-        """End all agents (they were told to go) and wait until they are gone."""
+        """End all agents, which were dismissed before, and wait until they are gone."""
         self._driver.close()
         end_tagged(DRIVER, self._join.tag)  # a driver that outlived an earlier controller
 
 
 def _host_news(ended: AgentEnded) -> HostNews:
-    """Return how an agent ended; one that exits badly by itself counts as not started."""
+    """Return the report of an agent's end; one that exits with an error counts as not started."""
     last = ended.output.splitlines()[-1] if ended.output else "it wrote nothing"
     if ended.code is not None and ended.code > 0:
         return HostNews(ended.host, "failed", f"its agent ended with code {ended.code}: {last}")

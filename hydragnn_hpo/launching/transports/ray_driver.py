@@ -1,8 +1,8 @@
-"""The one process of a run that speaks with Ray: ``python -m ... ray_driver serve FD``.
+"""The only process of a run that uses Ray: ``python -m ... ray_driver serve FD``.
 
 It reserves hosts by placement groups and runs an actor on each, which runs an agent as its child.
-``ray.py`` starts it and defines the messages over its channel. When its controller is gone it
-stays until the agents are: they wait for another controller, which has a driver of its own.
+``ray.py`` starts it and defines the messages over its channel. When its controller is gone, it
+stays until all agents are: they wait for another controller, which has its own driver.
 
 ``... ray_driver versions ADDRESS`` writes the versions of a cluster as a line of JSON, without
 joining it.
@@ -53,8 +53,8 @@ _OUTPUT_BYTES = 2000
 class AgentActor:
     """Runs one agent as the child of its main thread: when that ends, the kernel ends the agent.
 
-    It travels by value, as whatever is defined in the main module of a Ray driver: Ray can start
-    it wherever it runs itself, and if our package is not there, a sentence comes back.
+    Ray sends it by value, like everything in the main module of a driver, so it starts on every
+    host of the cluster; if this package is missing there, the output says so.
     """
 
     def run(
@@ -90,7 +90,7 @@ class AgentActor:
         return code, last_lines
 
     def sweep(self, environment: Mapping[str, str]) -> None:
-        """Kill whatever an agent with this environment left on this host, and wait for its end."""
+        """Kill the processes that an agent with this environment left here, and wait for them."""
         paths = environment.get("PYTHONPATH", "").split(os.pathsep)
         sys.path.extend(path for path in paths if path and path not in sys.path)
         from hydragnn_hpo.launching.process_control import AGENT, end_tagged
@@ -118,7 +118,7 @@ _NODE_LABEL = "ray.io/node-id"
 """Ray's own label on each of its hosts, 2.49 and later; several hosts may share an address."""
 
 _GROUP_SECONDS = 10.0
-"""Time for a placement group on hosts that were free; then others were faster."""
+"""Seconds for a placement group on free hosts; later, another user has taken one of them."""
 
 
 _HOLDING = ("CREATED", "RESCHEDULING")
@@ -132,9 +132,9 @@ class Reservations:
     later are held by further groups, as a group cannot grow. A bundle whose host dies stays lost:
     a host that comes back is another one to Ray.
 
-    Ray removes a group when the driver that made it ends, however it ends, so a crash of ours
-    takes nothing from other users. While an earlier driver of the run lives on with its agents,
-    its groups count. Hosts whose group has ended with it are reserved again once they are free.
+    Ray removes a group when the driver that made it ends or crashes, so hosts never stay blocked
+    for other users. While an earlier driver of the run lives on with its agents, its groups count.
+    Hosts whose group has ended with that driver are reserved again once they are free.
     """
 
     def __init__(self, join: JoinCluster) -> None:
@@ -162,7 +162,7 @@ class Reservations:
             for host, node in nodes.items()
             if host.rpartition("-")[0] not in self._join.excluded
         }
-        self._settle_pending()  # first: what it holds must be found below
+        self._settle_pending()  # first, so that its hosts are found below
         held = self._find_held()
         unheld = [host for host in usable if usable[host]["NodeID"] not in held]
         self._reserved = (usable.keys() - unheld) | (usable.keys() & self._reserved)
@@ -171,7 +171,7 @@ class Reservations:
         return ClusterHosts(tuple(sort_by_number([*self._reserved])), len(usable))
 
     def _settle_pending(self) -> None:
-        """Note that the group that was requested last is there, or give up what takes too long."""
+        """Note whether the last requested group has been created; remove it if it is overdue."""
         if self._pending is not None:
             created = placement_group_table(self._pending)["state"] in _HOLDING
             overdue = time.monotonic() > self._give_up_at
@@ -228,7 +228,7 @@ def _countable(resources: Mapping[str, float]) -> dict[str, float]:
 
 
 def host_id(node: Mapping[str, Any]) -> str:
-    """Return an id of a host that a person recognizes and no other host has."""
+    """Return a unique id of a host that contains its name."""
     plain = re.sub(r"[^A-Za-z0-9.-]", "-", node["NodeName"])
     return f"{plain}-{node['NodeID'][:8]}"
 
@@ -283,7 +283,7 @@ class Driver:
     def _look(self) -> None:
         """Find the hosts of the cluster, and report those that are reserved if they have changed.
 
-        A head that only keeps the books has no CPUs.
+        Hosts without CPUs are left out, such as a head that only manages the cluster.
         """
         self._controller.flush()
         alive = [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU")]
@@ -294,7 +294,7 @@ class Driver:
             self._controller.send(hosts)
 
     async def _run_agent(self, order: StartAgent) -> None:
-        """Run an agent until it ends; report that once nothing of it is left."""
+        """Run an agent until it ends; report it once all that it started has ended."""
         host = order.host
         tag = process_control.host_tag(order.environment[process_control.RUN], host)
         life = {process_control.HOST: tag, process_control.AGENT: secrets.token_hex(8)}

@@ -1,4 +1,4 @@
-"""Agents as tasks of Slurm job steps: one ``srun`` for all hosts, one more for those lost."""
+"""Agents as tasks of Slurm job steps: one ``srun`` for all hosts, one more for each restart."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ from hydragnn_hpo.launching.transports.launched_agents import LauncherTransport
 from hydragnn_hpo.launching.transports.transport import AgentCall, HostNews, agent_argv
 
 _MOMENT_SECONDS = 0.2
-"""Slurm mostly knows the states of hosts within it; then steps start at once."""
+"""Seconds within which Slurm usually reports the states of hosts; steps then start at once."""
 
 
 def slurm_transport(
@@ -33,10 +33,10 @@ def slurm_transport(
     *,
     one_of_many: bool = False,
 ) -> "SlurmTransport":
-    """Return what starts agents in the allocation of this process; blocks to deliver software.
+    """Return the transport to the allocation of this process; blocks to deliver software.
 
     Args:
-        machine: how many hosts, over which interface.
+        machine: config of the machine: number of hosts, interface.
         run_dir: an existing folder.
         environment: names the allocation, see ``Allocation.find``.
         one_of_many: whether other allocations may serve the same campaign.
@@ -62,10 +62,10 @@ def slurm_transport(
 
 @dataclass
 class _Request:
-    """Agents that start as soon as Slurm has said which hosts can run them."""
+    """Agents to start once Slurm has reported which hosts are usable."""
 
     hosts: dict[str, str]
-    """Ids by Slurm's names."""
+    """Slurm's name of a host -> its id."""
     call: AgentCall
     states: SlurmCommand
 
@@ -85,11 +85,11 @@ class SlurmTransport(LauncherTransport):
         """Use an allocation; nothing is started yet.
 
         Args:
-            allocation: its ``address`` is that on which the controller listens.
-            run_dir: logs of steps go below it.
-            flags: of the machine's profile, for steps of agents.
-            software: which Python agents are.
-            one_of_many: whether ids of hosts name the allocation, too.
+            allocation: the allocation; the controller listens on its ``address``.
+            run_dir: folder of the run, for logs of steps.
+            flags: flags of the machine's profile for steps of agents.
+            software: the Python that runs agents.
+            one_of_many: whether ids of hosts include the allocation.
         """
         self._suffix = f"@{allocation.job}" if one_of_many else ""
         super().__init__(
@@ -109,7 +109,7 @@ class SlurmTransport(LauncherTransport):
     def start(self, hosts: Sequence[str], call: AgentCall) -> None:
         """Start a step with an agent on each of these hosts, except those that are down.
 
-        It starts here, or in ``poll`` where Slurm takes its time to say which these are.
+        The step starts in a later ``poll`` if Slurm is slow to report which hosts are down.
         """
         names = {host.removesuffix(self._suffix): host for host in hosts}
         try:
@@ -121,7 +121,7 @@ class SlurmTransport(LauncherTransport):
         self._start_answered(_MOMENT_SECONDS)
 
     def _start_answered(self, seconds: float = 0.0) -> None:
-        """Start the steps whose queries are answered; wait so long for the newest of them."""
+        """Start the steps whose queries are answered; wait ``seconds`` for the newest query."""
         for request in list(self._requests):
             try:
                 answer = request.states.output(seconds if request is self._requests[-1] else 0.0)
@@ -155,12 +155,12 @@ class SlurmTransport(LauncherTransport):
         return {host for request in self._requests for host in request.hosts.values()}
 
     def poll(self) -> list[HostNews]:
-        """Return hosts that are down, and those whose step ended and with it their agent."""
+        """Return reports about hosts that are down or whose step has ended with their agent."""
         self._start_answered()
         return super().poll()
 
     def close(self) -> None:
-        """Wait for the steps, whose agents were told to go, and have Slurm end the others."""
+        """Wait for the steps, whose agents were dismissed, and end those that stay."""
         for request in self._requests:
             request.states.close()
         self._requests.clear()

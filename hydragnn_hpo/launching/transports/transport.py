@@ -1,4 +1,4 @@
-"""How agents get onto hosts: what every transport of the fleet offers, and what agents are told."""
+"""The interface of transports, which start agents on hosts, and the command line of agents."""
 
 import os
 from collections.abc import Sequence
@@ -27,11 +27,11 @@ def agent_argv(
 
     Args:
         host: id of its host.
-        host_of: environment variable on the host that holds the id, in place of ``host``.
-        host_file: holds the ids in the order of a launcher's ranks, in place of both.
-        allocation: makes the id ``HOST@ALLOCATION``, where others may hold the host as well.
-        parent: pid of a process with which it is to die, which starts it itself.
-        software: which Python it is.
+        host_of: environment variable on the host that holds the id, instead of ``host``.
+        host_file: file of the ids in the order of a launcher's ranks, instead of both.
+        allocation: makes the id ``HOST@ALLOCATION``, where several allocations may share hosts.
+        parent: pid of the process that starts the agent, and at whose end it is killed.
+        software: the Python that runs it.
     """
     argv = [*software.python, "-P", "-m", _MODULE]
     if host_file is not None:
@@ -45,19 +45,19 @@ def agent_argv(
 
 @dataclass(frozen=True)
 class AgentCall:
-    """What an agent must know to find its controller."""
+    """The data by which an agent finds its controller."""
 
     run_dir: Path
-    """Folder of the run, which all hosts see; the controller's address is a file in it."""
+    """Folder of the run, which all hosts share; the controller's address is a file in it."""
 
     tag: str
-    """Of the run, see ``process_control.run_tag``."""
+    """Tag of the run, see ``process_control.run_tag``."""
 
     epoch: int
-    """Number of the controller."""
+    """Number of the controller, higher for each successor."""
 
     def environment(self) -> dict[str, str]:
-        """Return what an agent finds in its environment, beside what is its host's own.
+        """Return the variables that are added to the environment of an agent's host.
 
         Returns:
             Values by the names of variables.
@@ -66,7 +66,7 @@ class AgentCall:
         return {RUN: self.tag, ADDRESS: path} | import_path(os.environ)
 
     def whole_environment(self, software: Software = OWN) -> dict[str, str]:
-        """Return our own environment with an agent's, for one that is started from here.
+        """Return this process's environment with an agent's variables, to start an agent from it.
 
         Returns:
             Values by the names of variables.
@@ -78,58 +78,58 @@ class AgentCall:
 
 @dataclass(frozen=True)
 class HostNews:
-    """What a transport knows about one host."""
+    """A transport's report about one host."""
 
     host: str
     kind: Literal["gone", "failed"]
-    """``gone``: its agent and all that it started have certainly ended. ``failed``: an agent could
-    not be started; ``gone`` as well."""
+    """``gone``: its agent, if it started at all, and all that it started have certainly ended.
+    ``failed``: an agent could not be started."""
     reason: str
-    """Completes a sentence that begins with the name of the host."""
+    """End of a sentence that begins with the name of the host."""
 
 
 class Transport(Protocol):
-    """Starts agents; the fleet does the rest. Nothing of it may block for long."""
+    """Starts agents for a fleet. No method may block for long."""
 
     @property
     def hosts(self) -> Sequence[str]:
-        """Ids of the hosts that should have an agent, neighbours in the network side by side."""
+        """Ids of the hosts that should have an agent, in network order."""
 
     @property
     def slots(self) -> tuple[Slot, ...]:
-        """Slots known before any agent reports: their hosts are there at once and for good.
+        """Slots that are known before any agent reports; their hosts never change.
 
         Returns:
-            In the order of ``hosts``; empty where agents find their slots.
+            Slots in the order of ``hosts``; empty where agents detect their slots.
         """
 
     @property
     def allocation(self) -> str:
-        """Names what holds the hosts, where hosts of other allocations may join."""
+        """Id of the allocation, if hosts of other allocations may join; else empty."""
 
     @property
     def outlives(self) -> bool:
-        """Whether an agent may live on without its controller, and be adopted by the next.
+        """Whether agents may outlive their controller and connect to the next one.
 
-        Then its ranks hang on the controller's beats.
+        Ranks then end unless a controller renews their leases.
         """
 
     @property
     def address(self) -> str:
-        """Own address at which all agents reach us."""
+        """Address at which all agents reach the controller."""
 
     @property
     def ends_at(self) -> float:
         """When the allocation of the hosts ends, in seconds since the epoch; infinity if never."""
 
     def start(self, hosts: Sequence[str], call: AgentCall) -> None:
-        """Have an agent started on each of these hosts, in place of any that was there."""
+        """Start an agent on each of these hosts, replacing any that is there."""
 
     def poll(self) -> list[HostNews]:
-        """Return what has become certain since the last call."""
+        """Return reports about hosts since the last call."""
 
     def end(self, host: str) -> bool:
-        """End what an agent on a host left, if that can be done at once; True when it is gone."""
+        """Kill an agent and all that it started, if possible at once; return whether it is gone."""
 
     def close(self) -> None:
-        """End all agents (they were told to go) and wait until they are gone."""
+        """Wait until all agents, which were dismissed before, are gone; end those that stay."""

@@ -1,4 +1,4 @@
-"""Edge-gated convolution, for graphs and for line graphs alike.
+"""Edge-gated convolution on the graph and on its line graph.
 
 Shapes: N nodes, E edges, F features. In a line graph bonds are the nodes and triplets the edges.
 """
@@ -30,16 +30,16 @@ EPSILON = 1e-5
 
 
 class EdgeGatedConv(nn.Module):
-    """Gate what nodes send by the features of edges, and change both.
+    """Gate messages of nodes by the features of edges, and update both nodes and edges.
 
-    Norms act on one row. A mean over neighbours counts the node itself as a neighbour with a zero
-    message, so that it is smooth where the last neighbour leaves.
+    Norms act on single rows. A mean over neighbours counts the node itself as a neighbour with a
+    zero message, so that it stays smooth where the last neighbour leaves.
     Source: Choudhary and DeCost (2021), npj Comput. Mater. 7, 185, eqs. 3 and 4; Bresson and
     Laurent (2017), arXiv:1711.07553, eq. 11.
     """
 
     def __init__(self, features: int, edges_are_read: bool) -> None:
-        """Build the maps; those for the change of the edges only with ``edges_are_read``."""
+        """Build the maps; the norm of the edges only if a later layer reads the edges."""
         super().__init__()
         self.receive = nn.Linear(features, features)
         self.send = nn.Linear(features, features, bias=False)
@@ -55,8 +55,8 @@ class EdgeGatedConv(nn.Module):
         """Run one edge-gated convolution.
 
         Args:
-            nodes: features, [N, F].
-            edge_features: [E, F].
+            nodes: features of the nodes, [N, F].
+            edge_features: features of the edges, [E, F].
             weight: envelope of each edge, 0 from the cutoff on, [E, 1].
             links: sender and receiver of every edge.
 
@@ -78,9 +78,9 @@ def gated_mean(values: Tensor, joint: Tensor, weight: Tensor, links: Links) -> T
     """Return ``sum_j w_ij sigmoid(m_ij) v_j / (1 + sum_j w_ij sigmoid(m_ij))``, [N, F].
 
     Args:
-        values: ``v``, of the nodes, [N, F].
-        joint: ``m``, gate inputs of the edges, [E, F].
-        weight: ``w``, envelope of the edges, [E, 1].
+        values: values ``v`` of the nodes, [N, F].
+        joint: gate inputs ``m`` of the edges, [E, F].
+        weight: envelopes ``w`` of the edges, [E, 1].
         links: sender and receiver of every edge.
     """
     gates = apply_function(_Gates, joint, weight)
@@ -88,7 +88,7 @@ def gated_mean(values: Tensor, joint: Tensor, weight: Tensor, links: Links) -> T
 
 
 def silu_of_norm(rows: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Normalise each row and apply SiLU, in one function that keeps only the rows.
+    """Normalise each row and apply SiLU, saving only the rows for the backward pass.
 
     Args:
         rows: [n, F].
@@ -102,11 +102,11 @@ def silu_of_norm(rows: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 class _Gates(Function):
-    """``sigmoid(gate_inputs) * weight``; keeps its inputs alone, as the edges' norm does."""
+    """``sigmoid(gate_inputs) * weight``; saves only its inputs, which the edges' norm shares."""
 
     @staticmethod
     def forward(ctx: Any, gate_inputs: Tensor, weight: Tensor) -> Tensor:
-        """Weigh the sigmoid of the gate inputs.
+        """Multiply the sigmoid of the gate inputs by the envelopes.
 
         Args:
             ctx: keeps the inputs for ``backward``.
@@ -128,7 +128,7 @@ class _Gates(Function):
 
 
 class _SiluOfNorm(Function):
-    """SiLU of a layer norm; keeps the rows and recomputes the rest."""
+    """SiLU of a layer norm; saves the rows and recomputes the rest."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -166,27 +166,27 @@ class AngleState(NamedTuple):
     """The line graph: bonds are its nodes, triplets its edges."""
 
     features: Tensor
-    """Of the triplets, [T, F]."""
+    """Features of the triplets, [T, F]."""
     weight: Tensor
-    """Takes a triplet smoothly to nothing as one of its bonds grows too long, [T, 1]."""
+    """Weight of a triplet, smoothly 0 as one of its bonds reaches the angle cutoff, [T, 1]."""
     links: Links
-    """From bond k -> j to bond j -> i, as in ``Triplets``."""
+    """Links from bond k -> j to bond j -> i, as in ``Triplets``."""
 
 
 class BondState(NamedTuple):
-    """What the conv carries from layer to layer."""
+    """The state that the conv passes from layer to layer."""
 
     features: Tensor
-    """Of the edges, [E, F]: the two edges of a pair are two bonds once angles differ."""
+    """Features of the bonds, one per edge, [E, F]: both edges of a pair have different angles."""
     angles: AngleState | None
-    """None where no later layer reads them."""
+    """The line graph; None where no later layer reads it."""
 
 
 class AngleExpansion(nn.Module):
-    """A linear map with a transposed weight, [S, F].
+    """A linear map whose weight, [S, F], is stored transposed.
 
-    Its gradient is ``terms^T grad``; with torch's own layout it would be ``grad^T terms``, which
-    takes ten times as long for a few columns and many rows.
+    The weight's gradient is ``terms^T grad``; in torch's own layout it would be ``grad^T terms``,
+    which takes ten times as long for few columns and many rows.
     """
 
     def __init__(self, orders: int, features: int) -> None:
@@ -204,14 +204,14 @@ class AngleExpansion(nn.Module):
 class AlignnConv(nn.Module):
     """One edge-gated convolution on the line graph, and one on the graph.
 
-    Beyond the paper: triplets are weighted by the envelopes of their bonds at the angles' own
-    cutoff instead of being cut at twelve neighbours, cosines are expanded in Legendre
-    polynomials, and norms act on one row.
+    Unlike in the paper, triplets are weighted by envelopes of their bonds at a separate cutoff
+    instead of being limited to twelve neighbours, cosines are expanded in Legendre polynomials,
+    and norms act on single rows.
     Source: Choudhary and DeCost (2021), npj Comput. Mater. 7, 185, eqs. 5 and 6.
     """
 
     exports = False
-    """``torch.export`` cannot follow rows whose number depends on values."""
+    """``torch.export`` cannot trace tensors whose number of rows depends on values."""
 
     def __init__(self, dimensions: Dimensions, options: AlignnOptions) -> None:
         """Build one layer."""
@@ -236,8 +236,8 @@ class AlignnConv(nn.Module):
             edges: geometry of the batch.
 
         Returns:
-            The change of the scalars, [N, F], and the new bonds; None where no later layer reads
-            them.
+            The change of the scalars, [N, F], and the new state; None where no later layer reads
+            it.
         """
         bonds, angles = self._initial_state(edges) if state is None else state
         if self.between is not None:

@@ -14,9 +14,9 @@ from hydragnn_hpo.model.edges import Edges
 class CGCNNConv(nn.Module):
     """Sum gated linear maps of both ends and their distance.
 
-    Gate and content are linear maps of ``[x_i, x_j, basis_ij]``. One map makes both, and it is
-    split: it acts on nodes and pairs, whose results are added on the edges.
-    Source: Xie and Grossman (2018), arXiv:1710.10324, eq. 5, without norms over the batch.
+    Gate and content are linear maps of ``[x_i, x_j, basis_ij]``. One map computes both; it is split
+    into parts for nodes and pairs, whose results are added on the edges.
+    Source: Xie and Grossman (2018), arXiv:1710.10324, eq. 5, without batch norms.
     """
 
     def __init__(self, dimensions: Dimensions, options: CGCNNOptions) -> None:

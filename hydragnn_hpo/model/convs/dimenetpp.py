@@ -1,4 +1,4 @@
-"""Directional message passing: edges carry messages, and meet in pairs at angles.
+"""Directional message passing: messages belong to edges, and pairs of edges interact at angles.
 
 Shapes: N nodes, E edges, P pairs, T triplets, F features, K radial functions, S angular
 functions, R radial functions of each, W width of a message in the sum over angles.
@@ -28,45 +28,46 @@ class DimeNetAngles(NamedTuple):
     """The geometry of all angles of a batch, computed in the first layer."""
 
     radial: Tensor
-    """Functions of the length of an edge that enters the middle node, [S, P, R]."""
+    """Functions of each pair's length, multiplied by ``envelope``, [S, P, R]."""
     envelope: Tensor
-    """Weight that takes an edge smoothly out of all its angles, [P, 1]."""
+    """Weight of an edge in its angles, falling smoothly to 0 at the angle cutoff, [P, 1]."""
     weights: TripletWeights
     """Functions of the angles, [T, S], and the two edges of each triplet."""
 
 
 class DirectedState(NamedTuple):
-    """What the conv carries from layer to layer."""
+    """The state that the conv passes from layer to layer."""
 
     messages: Tensor
-    """Of the edges, [E, F]."""
+    """Messages of the edges, [E, F]."""
     angles: DimeNetAngles
-    """The geometry."""
+    """Geometry of all angles, the same in every layer."""
 
 
 class Residual(nn.Module):
     """Two linear maps with a skip connection. Source: arXiv:2003.03123, section 5."""
 
     def __init__(self, features: int) -> None:
-        """Build it."""
+        """Build both maps."""
         super().__init__()
         self.first, self.second = nn.Linear(features, features), nn.Linear(features, features)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map rows, [E, F]."""
+        """Map rows of edges, [E, F] to [E, F]."""
         return x + F.silu(self.second(F.silu(self.first(x))))
 
 
 class AngularSum(nn.Module):
     """Send the messages of edges k -> j to edges j -> i through filters of length and angle.
 
-    Filters are linear in the functions of length and angle, so lengths are contracted on the edges,
-    before the sum over triplets: a triplet costs S multiplications per channel and stores nothing.
+    Filters are linear in the functions of length and angle, so the functions of length are
+    contracted on the edges, before the sum over triplets: a triplet costs S multiplications per
+    channel and stores nothing.
     Source: Gasteiger et al. (2020), arXiv:2011.14115, section 3.
     """
 
     def __init__(self, options: DimeNetPPOptions) -> None:
-        """Draw the filters' weights; sums over about twenty neighbours are then of order 1."""
+        """Draw the filters' weights so that sums over about twenty neighbours are of order 1."""
         super().__init__()
         orders, count = options.num_spherical, options.num_radial
         inner, width = options.basis_emb, options.int_emb
@@ -85,14 +86,14 @@ class AngularSum(nn.Module):
 class DimeNetPPConv(nn.Module):
     """One interaction block on the messages of edges, and one output block to the nodes.
 
-    Layer 0 makes the messages. Beyond the paper, later layers read the scalars of both ends of an
-    edge again, so that changes of the nodes between layers (attention, conditioning) reach the
+    Layer 0 creates the messages. Unlike in the paper, later layers read the scalars of both ends of
+    an edge again, so that changes of the nodes between layers (attention, conditioning) reach the
     messages.
     Source: Gasteiger et al. (2020), arXiv:2011.14115.
     """
 
     exports = False
-    """``torch.export`` cannot follow rows whose number depends on values."""
+    """``torch.export`` cannot trace tensors whose number of rows depends on values."""
 
     def __init__(self, dimensions: Dimensions, options: DimeNetPPOptions) -> None:
         """Build one layer."""
@@ -163,7 +164,7 @@ class DimeNetPPConv(nn.Module):
 
 
 def _init_xavier(module: nn.Module) -> None:
-    """Draw weights that keep the size of what passes a deep chain of narrow maps."""
+    """Draw weights that preserve the variance through a deep chain of narrow maps."""
     if isinstance(module, nn.Linear):
         nn.init.xavier_normal_(module.weight)
         if module.bias is not None:
@@ -171,12 +172,12 @@ def _init_xavier(module: nn.Module) -> None:
 
 
 def _halves(rows: Tensor, count: int) -> Tensor:
-    """Part what edges carry, [E, F], in the two directions of pairs: [2, P, F], or [1, E, F]."""
+    """Split rows of edges, [E, F], by the direction in a pair: [2, P, F], or [1, E, F] unpaired."""
     return rows.view(max(1, rows.shape[0] // max(1, count)), count, rows.shape[1])
 
 
 def _output_block(features: int, options: DimeNetPPOptions) -> nn.Sequential:
-    """Build the map from gathered messages to the change of a node."""
+    """Build the map from the sum of messages at a node to the change of its scalars."""
     wide = options.out_emb
     layers: list[nn.Module] = [nn.Linear(features, wide, bias=False)]
     for _ in range(options.out_layers):

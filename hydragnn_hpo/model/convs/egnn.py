@@ -16,8 +16,8 @@ from hydragnn_hpo.model.layers import mlp
 class EGNNConv(nn.Module):
     """Send to each node a function of both ends and their distance.
 
-    The first linear map of the message is split: it acts on nodes and basis, whose results are
-    added on the edges. The function is the same, with F*F operations per node instead of per edge.
+    The first linear map of the message is split into parts for nodes and basis, whose results are
+    added on the edges: the same function, with F * F operations per node instead of per edge.
     Source: Satorras et al. (2021), arXiv:2102.09844, eqs. 3, 5, 6 and 8.
     """
 
@@ -49,7 +49,7 @@ class EGNNConv(nn.Module):
         messages = F.silu(self.message(F.silu(joint)))
         weight = edges.envelope
         if self.gate is not None:
-            # A product with one row is several times quicker than one with one column.
+            # A product with one row is several times faster than one with one column.
             score = self.gate.weight @ messages.t() + self.gate.bias
             weight = weight * score.t().sigmoid()
         gathered = edges.sum_messages(messages * weight)

@@ -1,7 +1,7 @@
 """Equivariant transformer: attention along the edges without a softmax, with a vector channel.
 
-As in ``model.scatter``, autograd functions keep only their inputs for the backward pass, and
-compute their gradients by each other, so that these can be differentiated again (forces).
+As in ``model.scatter``, autograd functions keep only their inputs for the backward pass. Each
+computes its gradients by the others, so gradients can be differentiated again (forces).
 
 Shapes: N nodes, E edges, P rows of a filter (E, or E / 2 for one row per pair of edges),
 F features, H heads; head h owns the h-th of H equal parts of the features.
@@ -24,14 +24,14 @@ from hydragnn_hpo.model.scatter import Gradients, Links, apply_function, reverse
 def edge_scores(
     received: Tensor, sent: Tensor, filters: Tensor, links: Links, heads: int
 ) -> Tensor:
-    """Return how well both ends of an edge match, ``sum_f received_i sent_j filter_ij``, [E, H].
+    """Return the attention scores of edges, ``sum_f received_i sent_j filter_ij``, [E, H].
 
     Args:
-        received: of the node that receives, its queries, [N, F].
-        sent: of the node that sends, its keys, [N, F].
-        filters: of the edges, [E, F], or one for both edges of a pair, [E / 2, F].
+        received: queries of the nodes, read at the receiver, [N, F].
+        sent: keys of the nodes, read at the sender, [N, F].
+        filters: one row per edge, [E, F], or one for both edges of a pair, [E / 2, F].
         links: sender and receiver of every edge.
-        heads: H; each sums over its own features.
+        heads: number of heads, H; each sums over its own part of the features.
     """
     like = received.new_empty(0, heads)
     return apply_function(_EdgeScores, received, sent, filters, like, *links.arrays)
@@ -41,23 +41,23 @@ def attention_sum(values: Tensor, filters: Tensor, weights: Tensor, links: Links
     """Sum attended neighbours: ``out_i = sum_j weight_ij filter_ij value_j``, [N, F].
 
     Args:
-        values: of the nodes, [N, F].
-        filters: of the edges, [E, F], or one for both edges of a pair, [E / 2, F].
-        weights: of the edges, one per head, [E, H].
+        values: values of the nodes, [N, F].
+        filters: one row per edge, [E, F], or one for both edges of a pair, [E / 2, F].
+        weights: attention weight of each edge and head, [E, H].
         links: sender and receiver of every edge.
     """
     return apply_function(_AttentionSum, values, filters, weights, *links.arrays)
 
 
 def _scale_heads(rows: Tensor, weights: Tensor) -> Tensor:
-    """Multiply the part of each head by its weight, in place."""
+    """Multiply each head's part of the rows by the weight of the head, in place."""
     edges, heads = weights.shape
     rows.view(edges, heads, rows.shape[1] // heads).mul_(weights.unsqueeze(2))
     return rows
 
 
 class _EdgeScores(Function):
-    """``edge_scores``."""
+    """Autograd function of ``edge_scores``."""
 
     @staticmethod
     def forward(
@@ -69,7 +69,7 @@ class _EdgeScores(Function):
             ctx: keeps the inputs for ``backward``.
             received: queries of the nodes, [N, F].
             sent: keys of the nodes, [N, F].
-            filters: of pairs or edges, [P, F].
+            filters: one row per edge or pair, [P, F].
             like: any tensor with H columns.
             links: the six tensors of ``Links.arrays``.
 
@@ -99,7 +99,7 @@ class _EdgeScores(Function):
 
 
 class _AttentionSum(Function):
-    """``attention_sum``."""
+    """Autograd function of ``attention_sum``."""
 
     @staticmethod
     def forward(
@@ -109,9 +109,9 @@ class _AttentionSum(Function):
 
         Args:
             ctx: keeps the inputs for ``backward``.
-            values: of the nodes, [N, F].
-            filters: of pairs or edges, [P, F].
-            weights: of the edges, [E, H].
+            values: values of the nodes, [N, F].
+            filters: one row per edge or pair, [P, F].
+            weights: attention weight of each edge and head, [E, H].
             links: the six tensors of ``Links.arrays``.
 
         Returns:
@@ -141,7 +141,7 @@ class _AttentionSum(Function):
 
 
 class _AttentionFilterGradient(Function):
-    """Filter gradient of both functions: ``weight_ij received_i sent_j``, summed over pairs."""
+    """Filter gradient of both functions above: ``weight_ij received_i sent_j``, summed by pair."""
 
     @staticmethod
     def forward(
@@ -151,9 +151,9 @@ class _AttentionFilterGradient(Function):
 
         Args:
             ctx: keeps the inputs for ``backward``.
-            received: of the nodes that receive, [N, F].
-            sent: of the nodes that send, [N, F].
-            weights: of the edges, [E, H].
+            received: rows of the nodes, read at the receiver, [N, F].
+            sent: rows of the nodes, read at the sender, [N, F].
+            weights: attention weight of each edge and head, [E, H].
             like: filters whose shape the result takes, [P, F].
             links: the six tensors of ``Links.arrays``.
 
@@ -182,13 +182,14 @@ class _AttentionFilterGradient(Function):
 
 
 class ETConv(nn.Module):
-    """Attend to neighbours by dot products in which the distance takes part.
+    """Attend to neighbours by dot products that include a filter of the distance.
 
     There is no softmax: a neighbour's weight is ``1 + silu(query . key)`` times the envelope, so
-    it neither depends on the other neighbours nor jumps when one of them leaves. With the 1, a net
-    starts as a sum over neighbours; the update is PaiNN's. Both were measured to help.
+    it neither depends on the other neighbours nor jumps when one of them leaves. The added 1 makes
+    an untrained net a plain sum over neighbours; the update block is PaiNN's. Measurements showed
+    that both help.
 
-    Source: Thoelke and De Fabritiis (2022), arXiv:2202.02541, eqs. 6-8, without the 1; Schuett
+    Source: Thoelke and De Fabritiis (2022), arXiv:2202.02541, eqs. 6-8, which have no 1; Schuett
     et al. (2021), arXiv:2102.03150, eqs. 9 and 10.
     """
 

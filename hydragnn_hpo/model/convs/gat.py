@@ -1,4 +1,4 @@
-"""Graph attention convolution in its second version.
+"""Graph attention convolution, version 2 (GATv2).
 
 Shapes: N nodes, E edges, P pairs of edges, F features, K radial functions, H heads.
 """
@@ -17,7 +17,7 @@ from hydragnn_hpo.model.scatter import Gradients, segment_max, weighted_sum
 
 
 class GATConv(nn.Module):
-    """Weigh each neighbour, and the node itself, by learned attention.
+    """Weight each neighbour, and the node itself, by learned attention.
 
     Each neighbour's term of the softmax is multiplied by its envelope. The term of the node itself,
     which has no distance, keeps the softmax defined when no neighbour is left. The activation of
@@ -76,12 +76,12 @@ class GATConv(nn.Module):
 def _scores(joint: Tensor, by_head: Tensor, slope: float) -> Tensor:
     """Return the score of each head, [E, H], from summed features of both ends, [E, F]."""
     bent: Tensor = _LeakyScores.apply(joint, slope)  # type: ignore[no-untyped-call]
-    # A product with few rows is four times quicker than one with few columns.
+    # A product with few rows is four times faster than one with few columns.
     return (by_head @ bent.t()).t().contiguous()
 
 
 class _LeakyScores(Function):
-    """``slope * x + (1 - slope) * silu(x)``; keeps x alone for the backward pass."""
+    """``slope * x + (1 - slope) * silu(x)``; saves only x for the backward pass."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, slope: float) -> Tensor:

@@ -16,7 +16,7 @@ from hydragnn_hpo.model.scatter import weighted_sum
 class GINConv(nn.Module):
     """Pass the sum of a node and its neighbours through a perceptron.
 
-    A neighbour counts by its envelope, the node itself by 1 + eps.
+    A neighbour is weighted by its envelope, the node itself by 1 + eps.
     Source: Xu et al. (2019), arXiv:1810.00826, eq. 4.1.
     """
 

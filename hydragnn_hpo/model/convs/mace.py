@@ -1,7 +1,7 @@
-"""Higher-order equivariant convolution: products of sums over neighbours.
+"""Higher-order equivariant convolution by products of sums over neighbours.
 
 Shapes: N nodes, P pairs, F features, M components of all degrees. Features of degree l are
-[N, 2l + 1, F]; the components of all degrees are [M, N, F] where products need them in front.
+[N, 2l + 1, F]; the components of all degrees are [M, N, F] where products index them first.
 """
 
 import torch
@@ -19,7 +19,7 @@ from hydragnn_hpo.model.tensor_product import (
 
 
 class MACEConv(nn.Module):
-    """Sum neighbours into features of several degrees, multiply these, mix the products.
+    """Sum neighbours into features of several degrees, multiply these, and mix the products.
 
     The scalars are the features of degree 0; the state holds those of degree 1 (x, y, z) and 2.
     Source: Batatia et al. (2022), arXiv:2206.07697, eqs. 8-11.
@@ -67,7 +67,7 @@ class MACEConv(nn.Module):
 
 
 def _mix(inputs: int, outputs: int, *, bias: bool = False) -> nn.Linear:
-    """Build a linear map that keeps the variance, which products would amplify."""
+    """Build a linear map that preserves the variance, as products amplify deviations from 1."""
     mix = nn.Linear(inputs, outputs, bias=bias)
     nn.init.normal_(mix.weight, std=inputs**-0.5)
     return mix
@@ -76,8 +76,8 @@ def _mix(inputs: int, outputs: int, *, bias: bool = False) -> nn.Linear:
 class NeighborMoments(nn.Module):
     """Sum over neighbours: radial weight x harmonics of the direction x features of the sender.
 
-    The radial weights depend on the degrees of feature and harmonic, not on the degree that both
-    are coupled to: each of those has its own mix of channels after the sum. The envelope multiplies
+    The radial weights depend on the degrees of feature and harmonic, but not on the degree of their
+    product: each product degree has its own mix of channels after the sum. The envelope multiplies
     the input of the radial weights, which costs one product instead of one per coupling.
     """
 
@@ -97,8 +97,7 @@ class NeighborMoments(nn.Module):
         self.mix = nn.ModuleList(_mix(count * features, features) for count in plan.counts)
         for (one, two), ends in plan.moments.items():
             blocks = [torch.from_numpy(coupling_coefficients(one, two, three)) for three in ends]
-            # fp64 until it is used: rounded to fp32 it would break the rotation symmetry of fp64
-            # nets.
+            # Stored in fp64: rounding it to fp32 would break the rotation symmetry of fp64 nets.
             matrix = torch.cat(blocks).permute(2, 0, 1).flatten(1)
             self.register_buffer(f"couple_{one}{two}", matrix, persistent=False)
 
@@ -141,7 +140,7 @@ class NeighborMoments(nn.Module):
         degrees: tuple[int, int],
         edges: Edges,
     ) -> Tensor:
-        """Sum features of one degree times harmonics of another, coupled, [N, C, F]."""
+        """Sum features of one degree, coupled to harmonics of another, at receivers, [N, C, F]."""
         one, two = degrees
         if two == 0:
             return edges.filtered_sum(sent, filters)
@@ -154,17 +153,17 @@ class NeighborMoments(nn.Module):
 
 
 def _norm_scale(values: Tensor) -> Tensor:
-    """Return a scale per node that keeps large features below 1 in the mean, [N, 1, 1].
+    """Return a factor per node that limits the RMS of its features to below 1, [N, 1, 1].
 
-    The trunk norms scalars alone; without this, products of features grow from layer to layer.
+    The trunk normalizes scalars only; without this, products of features grow with each layer.
     """
     return (1.0 + values.square().mean(dim=(1, 2), keepdim=True)).rsqrt()
 
 
 class ProductBasis(nn.Module):
-    """Multiply features of a node channel by channel and couple them to features again.
+    """Multiply features of a node channel by channel and couple the products to new features.
 
-    The weights of the couplings are made from the node's scalars. The paper has one set of
+    The weights of the couplings are computed from the node's scalars. The paper has one set of
     weights per element; here they depend on the element and on its neighbours.
     Source: Batatia et al. (2022), arXiv:2206.07697, eq. 10, one factor at a time.
     """
@@ -175,8 +174,8 @@ class ProductBasis(nn.Module):
         Args:
             features: channels, F.
             couplings: degrees of both factors and of the product, sorted by that of the product.
-            same: whether both factors are the same features: a product and its mirror image then
-                share one column.
+            same: whether both factors are the same features, so that the products (a, b) and
+                (b, a) share one column.
         """
         super().__init__()
         columns = pairs(couplings, same=same)
@@ -191,12 +190,12 @@ class ProductBasis(nn.Module):
         """Multiply features channel by channel and couple the products.
 
         Args:
-            scalars: make the weights of the couplings, [N, F].
+            scalars: determine the weights of the couplings, [N, F].
             first: features of all degrees, [M, N, F].
             second: features of all degrees, [M, N, F].
 
         Returns:
-            Coupled features of all degrees that the couplings reach, [M', N, F].
+            Features of all product degrees of the couplings, [M', N, F].
         """
         left, right = self.get_buffer("columns").unbind()
         products = first.index_select(0, left) * second.index_select(0, right)
@@ -214,7 +213,7 @@ class ProductBasis(nn.Module):
 
 
 def _matrix(couplings: tuple[Path, ...], columns: tuple[tuple[int, int], ...]) -> Tensor:
-    """Return the components of all couplings as sums over products of two components."""
+    """Return the matrix from products of two components to the components of all couplings."""
     where = {pair: column for column, pair in enumerate(columns)}
     rows = sum(2 * path[2] + 1 for path in couplings)
     matrix = torch.zeros(rows, len(columns), dtype=torch.float64)

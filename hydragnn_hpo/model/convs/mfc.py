@@ -16,7 +16,7 @@ from hydragnn_hpo.model.scatter import weighted_sum
 
 
 class DegreeGroups(NamedTuple):
-    """The nodes in the order of their degrees; the same in all layers."""
+    """The nodes sorted by degree; the same in all layers."""
 
     order: Tensor
     """Nodes in the order of their degrees, int64, [N]."""
@@ -25,11 +25,11 @@ class DegreeGroups(NamedTuple):
     counts: tuple[int, ...]
     """How many nodes have a degree between d and d + 1, for d from 0 to D - 1."""
     share: Tensor
-    """Blending weight of d + 1 for each node, 0 to 1, in that order, [N, 1]."""
+    """Share of the matrix of d + 1 for each node, 0 to 1, in that order, [N, 1]."""
 
 
 def group_by_degree(edges: Edges, highest: int) -> DegreeGroups:
-    """Sort nodes by their degree, a smooth sum of envelopes; above ``highest`` all are alike."""
+    """Sort nodes by degree, the sum of their envelopes; above ``highest`` it counts as that."""
     degree = edges.sum_messages(edges.envelope)
     lower = degree.detach().clamp(max=highest - 1).floor()
     near = (degree - lower).clamp(max=1.0)
@@ -43,16 +43,16 @@ def group_by_degree(edges: Edges, highest: int) -> DegreeGroups:
 
 
 class MFCConv(nn.Module):
-    """Map a node and the sum of its neighbours by the weights of its degree.
+    """Map a node and the sum of its neighbours by matrices that depend on the node's degree.
 
-    The degree is the sum of envelopes. Between two whole numbers their weights are blended by a
+    The degree is the sum of envelopes. Between two integers both matrices are blended by a
     polynomial of fifth order, whose first two derivatives vanish at both ends.
-    Source: Duvenaud et al. (2015), arXiv:1509.09292, algorithm 2; with weights of their own for
-    the node itself.
+    Source: Duvenaud et al. (2015), arXiv:1509.09292, algorithm 2, with separate weights for the
+    node itself.
     """
 
     exports = False
-    """``torch.export`` cannot follow rows whose number depends on values."""
+    """``torch.export`` cannot trace tensors whose number of rows depends on values."""
 
     def __init__(self, dimensions: Dimensions, options: MFCOptions) -> None:
         """Build one layer."""
@@ -65,7 +65,7 @@ class MFCConv(nn.Module):
     def forward(
         self, scalars: Tensor, state: DegreeGroups | None, edges: Edges
     ) -> tuple[Tensor, DegreeGroups]:
-        """Map each node and the sum of its neighbours by the weights of its degree.
+        """Map each node and the sum of its neighbours by the matrices of its degree.
 
         Args:
             scalars: features of the nodes, normed, [N, F].

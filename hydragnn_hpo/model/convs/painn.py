@@ -1,4 +1,4 @@
-"""PaiNN: scalars and vectors exchange messages; other convs with vectors use its blocks too.
+"""PaiNN: messages of scalars and vectors; other convs with vectors share its blocks.
 
 Shapes: N nodes, E edges, P pairs of edges, F features, K radial functions. Vectors are [N, 3, F].
 """
@@ -36,10 +36,10 @@ def vector_messages_sum(
     gradient of its receiver.
 
     Args:
-        messages: of the edges, [E, F].
+        messages: one row per edge, [E, F].
         directions: unit vectors of the edges, [E, 3].
-        vectors: of the nodes, [N, 3, F].
-        filters: of the edges, [E, F], or one for both edges of a pair, [E / 2, F].
+        vectors: vectors of the nodes, [N, 3, F].
+        filters: one row per edge, [E, F], or one for both edges of a pair, [E / 2, F].
         links: sender and receiver of every edge.
 
     Returns:
@@ -49,7 +49,7 @@ def vector_messages_sum(
 
 
 class _VectorMessagesSum(Function):
-    """``vector_messages_sum``."""
+    """Autograd function of ``vector_messages_sum``."""
 
     @staticmethod
     def forward(
@@ -64,10 +64,10 @@ class _VectorMessagesSum(Function):
 
         Args:
             ctx: keeps the inputs for ``backward``.
-            messages: of the edges, [E, F].
+            messages: one row per edge, [E, F].
             directions: unit vectors of the edges, [E, 3].
-            vectors: of the nodes, [N, 3, F].
-            filters: of pairs or edges, [P, F].
+            vectors: vectors of the nodes, [N, 3, F].
+            filters: one row per edge or pair, [P, F].
             links: the six tensors of ``Links.arrays``.
 
         Returns:
@@ -87,8 +87,8 @@ class _VectorMessagesSum(Function):
         messages, directions, vectors, filters, *links = ctx.saved_tensors
         sender, receiver, by_receiver, receiver_starts, by_sender, starts = links
         needed = ctx.needs_input_grad
-        # The loop at the end gathers once for all gradients, but cannot be differentiated again and
-        # has none for the directions: it serves trainings without forces.
+        # The loop at the end gathers once for all gradients, but it is not differentiable and omits
+        # the gradient of the directions: it is the fast path of training without forces.
         if torch.is_grad_enabled() or needed[1]:
             ends = (receiver, by_receiver, receiver_starts)
             first = outer_sum_gradients(messages, directions, grad, ends, needed[:2])
@@ -115,10 +115,10 @@ def send_vectors(
     """Send directions and vectors to neighbours.
 
     Args:
-        vectors: of the nodes, [N, 3, F]; None in the first layer.
-        nodes: what each node multiplies directions by, and its own vectors where there are any,
-            one or two of [N, F].
-        filters: of the pairs for each of ``nodes``, 0 from the cutoff on, [P, F] each.
+        vectors: vectors of the nodes, [N, 3, F]; None in the first layer.
+        nodes: factors of the sender for directions and, where there are vectors, for its vectors;
+            one or two tensors [N, F].
+        filters: one filter of the pairs for each of ``nodes``, 0 from the cutoff on, [P, F] each.
         edges: geometry of the batch.
 
     Returns:
@@ -138,7 +138,7 @@ def send_vectors(
 class RadialFilters(nn.Module):
     """Filters of each pair's distance, smooth at the cutoff.
 
-    There is one map per filter: slices of the output of a common map would be strided, and slower.
+    Each filter has its own map: slices of the output of one common map would be strided and slower.
     """
 
     def __init__(self, basis_size: int, features: int, count: int) -> None:
@@ -187,7 +187,7 @@ PAINN_ACTIVATIONS: dict[str, type[nn.Module]] = {"silu": nn.SiLU, "ssp": Shifted
 class PaiNNConv(nn.Module):
     """One message block and one update block.
 
-    Scalars are invariant under rotation, vectors turn with the structure.
+    Scalars are invariant under rotation; vectors rotate with the structure.
     Source: Schuett et al. (2021), arXiv:2102.03150, eqs. 7-10.
     """
 

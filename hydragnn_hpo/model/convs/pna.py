@@ -15,16 +15,16 @@ from hydragnn_hpo.model.edges import Edges
 from hydragnn_hpo.model.scatter import segment_max, segment_min
 
 SMALL = 0.25
-"""Spreads well below this count as none: the plain root of a variance would rise from 0 so steeply
-that forces jump where the first neighbour enters."""
+"""Scale below which a spread is flattened to 0: the plain root of a variance would rise from 0 so
+steeply that forces jump where the first neighbour enters."""
 
 
 class Aggregation(nn.Module):
-    """Mean, spread, largest and smallest message, each as it is, amplified and attenuated.
+    """Aggregate messages by mean, spread, maximum and minimum: plain, amplified and attenuated.
 
     Messages are weighted by their envelope, and the node itself counts as one neighbour with a zero
-    message. So nothing jumps when an atom crosses the cutoff: mean and extremes of a single
-    vanishing message are 0.
+    message. Results therefore do not jump when an atom crosses the cutoff: mean and extremes of a
+    single vanishing message are 0.
     Source: Corso et al. (2020), arXiv:2004.05718, eqs. 5-8; degrees are sums of envelopes.
     """
 
@@ -34,9 +34,9 @@ class Aggregation(nn.Module):
         """Build the map from all statistics to F channels.
 
         Args:
-            features: F.
-            degree: mean number of neighbours in the training data, which scales are relative to.
-            options: of the conv; whether amplified and attenuated copies are made.
+            features: channels per node, F.
+            degree: mean number of neighbours in the training data, the reference of the scaling.
+            options: options of the conv; ``scalers`` adds amplified and attenuated copies.
         """
         super().__init__()
         self.copies = aggregator_copies(options)
@@ -64,7 +64,7 @@ class Aggregation(nn.Module):
 class PNAConv(nn.Module):
     """Send a linear map of both ends and their distance, and aggregate it in several ways.
 
-    The map is split: it acts on nodes and pairs, whose results are added on the edges.
+    The map is split into parts for nodes and pairs, whose results are added on the edges.
     Source: Corso et al. (2020), arXiv:2004.05718, eq. 9.
     """
 

@@ -1,4 +1,4 @@
-"""Principal neighbourhood aggregation behind radial filters.
+"""Principal neighbourhood aggregation of radially filtered messages.
 
 Shapes: N nodes, E edges, P pairs, F features, K radial functions.
 """
@@ -15,7 +15,7 @@ from hydragnn_hpo.model.scatter import multiply_by_filters
 
 
 class PNAPlusConv(nn.Module):
-    """As ``pna``, with every message passed through a filter made from the distance.
+    """Aggregate as in ``pna``, with every message multiplied by a filter of the distance.
 
     Source: Corso et al. (2020), arXiv:2004.05718, eq. 9; the filters are those of Gasteiger
     et al. (2020), arXiv:2003.03123, as in HydraGNN's stack of this name.

@@ -13,11 +13,11 @@ from hydragnn_hpo.model.scatter import segment_max, weighted_sum
 
 
 class SAGEConv(nn.Module):
-    """Join each node with the mean, sum or maximum of its neighbours in one layer.
+    """Combine each node with the mean, sum or maximum of its neighbours.
 
     A neighbour is weighted by its envelope; in the mean, the node itself counts as one neighbour
     with a zero message.
-    Source: Hamilton et al. (2017), arXiv:1706.02216, algorithm 1 and eq. 3; SiLU for ReLU.
+    Source: Hamilton et al. (2017), arXiv:1706.02216, algorithm 1 and eq. 3; SiLU replaces ReLU.
     """
 
     def __init__(self, dimensions: Dimensions, options: SAGEOptions) -> None:
@@ -31,12 +31,12 @@ class SAGEConv(nn.Module):
     def forward(
         self, scalars: Tensor, state: Tensor | None, edges: Edges
     ) -> tuple[Tensor, Tensor | None]:
-        """Join each node with the aggregate of its neighbours.
+        """Combine each node with the aggregate of its neighbours.
 
         Args:
             scalars: features of the nodes, normed, [N, F].
-            state: divisor of the mean, 1 + sum of envelopes, [N, 1]; None in the first layer, and
-                with sum or maximum.
+            state: divisor of the mean, 1 + sum of envelopes, [N, 1]; None in the first layer and
+                for sum and maximum.
             edges: geometry of the batch.
 
         Returns:
