@@ -27,9 +27,9 @@ class EnsembleConfig(Config):
     """Largest number of members; ``top`` takes as many."""
 
     method: Literal["auto", "greedy", "top"] = "auto"
-    """How members are weighted. ``top``: the K best on ``val``, equally. ``greedy``: by their errors
-    on ``val`` and ``sel``, closer to equal weights the fewer independent groups of structures these
-    hold; members that do not help are left out. ``auto``: the same as ``greedy``."""
+    """How members are weighted. ``top``: the K best on ``val``, equally. ``greedy``: by their
+    errors on ``val`` and ``sel``, closer to equal weights the fewer independent groups of
+    structures these hold; members that do not help are left out. ``auto``: as ``greedy``."""
 
     per_head: bool = True
     """Whether ``greedy`` weights the members for each head separately; otherwise all heads share

@@ -537,7 +537,6 @@ def _make_table(
         curves: curves on ``test``, by head.
         by_size: errors of ensembles of each size, by method.
     """
-    calibrations = {name: head.calibration for name, head in manifest.heads.items()}
     return {
         "path": str(context.run.ensemble),
         "method": choice.kept,
@@ -548,7 +547,7 @@ def _make_table(
         "leaderboard": list_leaderboard(context.run),
         "diversity": diversity,
         "curves": curves,
-        "warnings": _warnings(context, manifest),
+        "warnings": list_warnings(context, manifest),
         "candidates": _candidate_errors(context),
         "by_size": by_size,
     }
@@ -617,7 +616,7 @@ def _write_ensemble(
     write_artefact(context.run.ensemble, content)
 
 
-def _warnings(context: BuildContext, manifest: Manifest) -> list[str]:
+def list_warnings(context: BuildContext, manifest: Manifest) -> list[str]:
     """Return a sentence for each reason to doubt an ensemble, with what to do about it."""
     warnings, best = [], context.candidates[0].trial
     if len(context.candidates) == 1:
@@ -633,7 +632,7 @@ def _warnings(context: BuildContext, manifest: Manifest) -> list[str]:
                 f"head '{name}' was calibrated on {head.calibration.groups} groups, too few for a "
                 "guaranteed 90 % interval (it takes 9): raise the share of cal."
             )
-        scores = manifest.evaluation[name]
+        scores = cast("HeadScores", manifest.evaluation[name])
         error, alone = scores["test_mae"], scores["single_mae"]
         if len(context.candidates) > 1 and error is not None and error >= alone:
             warnings.append(

@@ -203,14 +203,15 @@ def judge_equal(heads: Sequence[ScoredHead]) -> np.ndarray:
     losses = parts.sum(axis=1)
     best = int(np.argmin(losses))
     excess = losses - losses[best]
-    weights: np.ndarray = (excess <= _TIE * losses[best]).astype(np.float64)
+    weights = (excess <= _TIE * losses[best]).astype(np.float64)
     if len(groups) > 1:
         error = np.sqrt(len(groups) * (parts - parts[best]).var(axis=1, ddof=1))
         known = error > 0.0
         weights[known] = np.exp(-((excess[known] / error[known]) ** 2) / 2.0)
     else:  # one group has no standard error
         weights[:] = 1.0
-    return weights / weights.sum()
+    shares: np.ndarray = weights / weights.sum()
+    return shares
 
 
 def weigh_alone(heads: Sequence[ScoredHead], rounds: int) -> np.ndarray:
@@ -218,9 +219,9 @@ def weigh_alone(heads: Sequence[ScoredHead], rounds: int) -> np.ndarray:
 
     The average of greedy selections is shrunk towards equal weights of the candidates that are not
     clearly worse than the best one: with G groups it counts G / (G + ``EQUAL_GROUPS``). Weights
-    below ``LEAST`` of an equal share are left out. If fewer than ``FLOOR`` members remain, the next best ones take
-    ``SPARE_SHARE`` each, so that there is a spread to calibrate, unless that would raise the
-    loss by more than ``SPARE_LOSS``.
+    below ``LEAST`` of an equal share are left out. If fewer than ``FLOOR`` members remain, the next
+    best ones take ``SPARE_SHARE`` each, so that there is a spread to calibrate, unless that would
+    raise the loss by more than ``SPARE_LOSS``.
 
     Args:
         heads: on the selection split, [C, R, w] each.
@@ -234,9 +235,11 @@ def weigh_alone(heads: Sequence[ScoredHead], rounds: int) -> np.ndarray:
     """
     groups = len(np.unique(np.concatenate([head.group for head in heads])))
     known = groups / (groups + EQUAL_GROUPS)
-    weights = known * average_bags(heads, Terms(rounds)) + (1.0 - known) * judge_equal(heads)
+    weights: np.ndarray = known * average_bags(heads, Terms(rounds)) + (1.0 - known) * judge_equal(
+        heads
+    )
     weights = np.where(weights < LEAST / len(weights), 0.0, weights)
-    weights = weights / weights.sum()
+    weights /= weights.sum()
     singles = [loss(heads, one) for one in np.eye(len(weights))]
     for candidate in np.argsort(singles, kind="stable"):
         if np.count_nonzero(weights) >= FLOOR:
@@ -270,7 +273,7 @@ def weigh_members(
     parts = [[head] for head in heads] if per_head else [list(heads)]
     if terms.price:
         wanted = average_bags(heads, terms)
-        most = min(most, max(FLOOR, np.count_nonzero(wanted >= LEAST / len(wanted))))
+        most = min(most, max(FLOOR, int(np.count_nonzero(wanted >= LEAST / len(wanted)))))
     else:
         wanted = np.mean([average_bags(part, terms) for part in parts], axis=0)
     chosen = np.sort(np.argsort(-wanted, kind="stable")[:most])
