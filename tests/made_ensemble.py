@@ -1,7 +1,7 @@
 """An ensemble's table and test predictions for a campaign that was made, not run."""
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -50,7 +50,7 @@ def make_ensemble(run: RunDir, state: State, card: CardConfig, *, seed: int) -> 
         rows = GRAPHS if target.level == "graph" else ATOMS
         truth = random.normal(0.0, 1.0, rows)
         said = truth + _errors(random, [trial.val_mae[name] for trial in best], rows)
-        test[name] = ScoredHead(said[..., None], truth[:, None], 1.0)
+        test[name] = ScoredHead(said[..., None], truth[:, None], 1.0, np.arange(len(truth)))
         predicted, known = _calibrated(test[name])
         heads[name] = {"unit": target.unit} | _scores(test[name], predicted, known)
         curves[name] = compute_curves(predicted, known)
@@ -111,7 +111,7 @@ def _sizes(best: list[Trial], test: dict[str, ScoredHead]) -> dict[str, Any]:
     """Return the errors of each size and candidate; on sel all errors are larger than on test."""
     names = [trial.name for trial in best]
     sel = {
-        name: ScoredHead(head.truth + SEL * (head.predictions - head.truth), head.truth, 1.0)
+        name: replace(head, predictions=head.truth + SEL * (head.predictions - head.truth))
         for name, head in test.items()
     }
     places = list(range(len(best)))

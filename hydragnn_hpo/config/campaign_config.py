@@ -24,27 +24,26 @@ class EnsembleConfig(Config):
     """How the best trials become one ensemble. Read by ``ensemble.build``."""
 
     members: Annotated[int, Field(gt=0, le=1000)] = 6
-    """Number of members of the top-K ensemble; upper limit for greedy selection, which takes at
-    least 4 if there are 4 candidates."""
+    """Largest number of members; ``top`` takes as many."""
 
     method: Literal["auto", "greedy", "top"] = "auto"
-    """How members are chosen. ``top``: the K best on ``val``, equally weighted. ``greedy``: greedy
-    selection on ``sel``. ``auto``: ``greedy`` if ``sel`` holds at least 300 independent groups of
-    structures, else ``top``."""
+    """How members are weighted. ``top``: the K best on ``val``, equally. ``greedy``: by their
+    errors on ``val`` and ``sel``, closer to equal weights the fewer independent groups of
+    structures these hold; members that do not help are left out. ``auto``: as ``greedy``."""
 
     per_head: bool = True
-    """Whether greedy selection weights the members for each head separately; otherwise all heads
-    share one set of weights."""
+    """Whether ``greedy`` weights the members for each head separately; otherwise all heads share
+    one set of weights."""
 
     rounds: Annotated[int, Field(gt=0, le=10**4)] = 12
-    """Number of draws of the greedy selection, with replacement."""
+    """Number of draws of each greedy selection, with replacement."""
 
     reseed: Annotated[int, Field(ge=0, le=1000)] = 0
     """Number of best trials that are trained again with new seeds, to the full budget, before
     members are chosen. This adds candidates without more search; 3 to 5 are usual."""
 
     price: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0
-    """Relative increase of the loss on ``sel`` that greedy selection accepts to halve the
+    """Relative increase of the loss that greedy selection accepts to halve the
     operations per structure: 0.01 accepts 1 % more. Above 0 it prefers cheap members."""
 
     intervals: Literal["all", "size", "chemistry"] = "all"

@@ -537,7 +537,6 @@ def _make_table(
         curves: curves on ``test``, by head.
         by_size: errors of ensembles of each size, by method.
     """
-    calibrations = {name: head.calibration for name, head in manifest.heads.items()}
     return {
         "path": str(context.run.ensemble),
         "method": choice.kept,
@@ -548,7 +547,7 @@ def _make_table(
         "leaderboard": list_leaderboard(context.run),
         "diversity": diversity,
         "curves": curves,
-        "warnings": _warnings(context, calibrations),
+        "warnings": list_warnings(context, manifest),
         "candidates": _candidate_errors(context),
         "by_size": by_size,
     }
@@ -586,7 +585,8 @@ def _size_curves(
     test = {}
     for name in context.targets:
         truth, mask = context.truth(name, "test")
-        test[name] = ScoredHead(predictions[name][:, mask], truth[mask], 1.0)
+        group = context.group_of_row(name, "test")[mask]
+        test[name] = ScoredHead(predictions[name][:, mask], truth[mask], 1.0, group)
     objectives = [candidate.objective for candidate in context.candidates]
     trials = [candidate.trial for candidate in context.candidates]
     heads = make_scored_heads(context)
@@ -616,8 +616,9 @@ def _write_ensemble(
     write_artefact(context.run.ensemble, content)
 
 
-def _warnings(context: BuildContext, calibrations: Mapping[str, Calibration]) -> list[str]:
-    warnings = []
+def list_warnings(context: BuildContext, manifest: Manifest) -> list[str]:
+    """Return a sentence for each reason to doubt an ensemble, with what to do about it."""
+    warnings, best = [], context.candidates[0].trial
     if len(context.candidates) == 1:
         warnings.append(
             "one trial is all there is: its ensemble has no spread, so every prediction of a "
@@ -625,10 +626,18 @@ def _warnings(context: BuildContext, calibrations: Mapping[str, Calibration]) ->
         )
     if context.candidates[0].status != "completed":
         warnings.append("no trial reached the full budget: members were stopped at a rung.")
-    for name, calibration in calibrations.items():
-        if not calibration.guaranteed(0.9):
+    for name, head in manifest.heads.items():
+        if not head.calibration.guaranteed(0.9):
             warnings.append(
-                f"head '{name}' was calibrated on {calibration.groups} groups, too few for a "
+                f"head '{name}' was calibrated on {head.calibration.groups} groups, too few for a "
                 "guaranteed 90 % interval (it takes 9): raise the share of cal."
+            )
+        scores = cast("HeadScores", manifest.evaluation[name])
+        error, alone = scores["test_mae"], scores["single_mae"]
+        if len(context.candidates) > 1 and error is not None and error >= alone:
+            warnings.append(
+                f"head '{name}': the ensemble's MAE on test, {error:.3g} {head.unit}, is not below "
+                f"the {alone:.3g} {head.unit} of its best trial {best} alone: train that trial "
+                f"again with 'hydragnn-hpo ensemble build {context.run.path} --reseed 3'."
             )
     return warnings

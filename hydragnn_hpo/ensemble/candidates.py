@@ -280,10 +280,11 @@ class BuildContext:
         """Return the position in a split of each row's structure, [R]."""
         return graph_of_row(self.graphs, self.graphs.indices_of(split), node=self.is_node(name))
 
-    def groups(self, name: str, split: str) -> int:
-        """Count the independent groups of structures that have a target on a split."""
-        group = self.graphs.group[self.graphs.indices_of(split)][self.graph_of_row(name, split)]
-        return len(np.unique(group[self.truth(name, split)[1]]))
+    def group_of_row(self, name: str, split: str) -> np.ndarray:
+        """Return the group of each row's structure in a split, [R]."""
+        group = self.graphs.group[self.graphs.indices_of(split)]
+        rows: np.ndarray = group[self.graph_of_row(name, split)]
+        return rows
 
     @cached_property
     def strata(self) -> Strata:

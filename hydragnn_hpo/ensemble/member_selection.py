@@ -1,6 +1,7 @@
-"""Select members and weights on ``sel`` (the K best, or greedily), and measure their diversity.
+"""Select members and their weights on ``val`` and ``sel``, and measure their diversity on ``sel``.
 
 A *mix* is the weighted mean of the candidates' predictions; its members are those of weight > 0.
+Two methods: the K best with equal weights, and weights that each head draws greedily.
 
 Shapes: C candidates, M members, R rows (graphs, or nodes of a node-level head), w components.
 """
@@ -17,7 +18,22 @@ from hydragnn_hpo.ensemble.uncertainty_scores import mae
 from hydragnn_hpo.file_records import ChosenMember, EnsembleSize, HeadDiversity, SelectionScores
 
 FLOOR = 4
-"""Fewest distinct members of greedy selection, if there are enough candidates."""
+"""Members that a head should have, so that their spread says something, if they cost little."""
+
+SPARE_SHARE, SPARE_LOSS = 0.05, 0.01
+"""Weight of a member that is there for the spread alone, and the relative loss it may cost."""
+
+BAGS = 24
+"""Bootstrap samples of the groups whose greedy selections are averaged."""
+
+BAG_VALUES = 20_000
+"""Rows of a bootstrap sample of many rows: more would take time and change nothing."""
+
+EQUAL_GROUPS = 50
+"""Groups of structures that count as much as the assumption that members are equally good."""
+
+LEAST = 0.2
+"""Part of an equal share below which a weight is left out: it costs a prediction for nothing."""
 
 MOST = 24
 """Largest ensemble of a size curve; with more members errors hardly change."""
@@ -26,11 +42,9 @@ _TIE = 1e-12
 """Relative difference below which losses are equal, so that the order of a sum cannot decide."""
 
 Method = Literal["top", "greedy"]
-"""``top``: the K of lowest validation objective; ``greedy``: greedy selection on ``sel``."""
+"""``top``: the K of lowest validation objective; ``greedy``: ``weigh_members``."""
 Weights = dict[str, np.ndarray]
 """Weights of the candidates, [C], by head; those of one head sum to 1."""
-ENOUGH = 300
-"""Independent groups in ``sel`` from which ``auto`` selects greedily instead of the K best."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +57,15 @@ class ScoredHead:
     """The target, [R, w], in its unit."""
     weight: float
     """Share of the head in the loss, divided by the target's standard deviation, 1 / unit."""
+    group: np.ndarray
+    """Group of structures that each row belongs to, [R]."""
+
+    def take(self, rows: np.ndarray | slice, candidates: np.ndarray | slice) -> "ScoredHead":
+        """Return some rows and candidates of the head."""
+        predictions = self.predictions[candidates][:, rows]
+        return replace(
+            self, predictions=predictions, truth=self.truth[rows], group=self.group[rows]
+        )
 
 
 @dataclass(frozen=True)
@@ -50,11 +73,7 @@ class Terms:
     """Constraints of greedy selection."""
 
     rounds: int = 12
-    """Number of draws; raised to the floor if that is higher."""
-    floor: int = FLOOR
-    """Fewest distinct members; lowered to the number of candidates if that is lower."""
-    most: int | None = None
-    """Most distinct members, unless the floor is higher; no limit if None."""
+    """Number of draws."""
     price: float = 0.0
     """Relative penalty on the loss when the members' cost doubles; 0 ignores the cost."""
     costs: Sequence[float] | None = None
@@ -95,14 +114,12 @@ def add_price(error: float, cost: float, price: float) -> float:
 def select_greedy(heads: Sequence[ScoredHead], terms: Terms | None = None) -> np.ndarray:
     """Draw candidates with replacement, each time the one that helps the mix most.
 
-    The first draw is the best single candidate. Until the floor of distinct members is reached,
-    only new candidates are drawn: a mix of one member has no spread to calibrate. Among the mixes
-    after each draw that has reached the floor, the best is kept. Ties go to the earlier candidate
-    and to the mix of fewer draws, so the result does not depend on how sums are rounded.
+    The best of the mixes after each draw is kept. Ties go to the earlier candidate and to the mix
+    of fewer draws, so the result does not depend on how sums are rounded.
 
     Args:
         heads: the heads on the selection split, [C, R, w] each.
-        terms: rounds, floor, most members, price; the default ``Terms`` if None.
+        terms: rounds, price and costs; the default ``Terms`` if None.
 
     Returns:
         Weights of the candidates, [C], summing to 1.
@@ -111,24 +128,173 @@ def select_greedy(heads: Sequence[ScoredHead], terms: Terms | None = None) -> np
     """
     terms = terms or Terms()
     candidates = len(heads[0].predictions)
-    floor = min(terms.floor, candidates)
     costs = np.ones(candidates) if terms.costs is None else np.asarray(terms.costs, np.float64)
     counts = np.zeros(candidates, dtype=np.int64)
     sums = [np.zeros_like(head.truth) for head in heads]
     best, best_score = counts, np.inf
-    for draw in range(1, max(terms.rounds, floor) + 1):
-        allowed = _allowed(counts, floor, terms.most)
-        errors = [_loss_with(heads, sums, (int(c), draw)) for c in allowed]
-        bills = [costs[(counts > 0) | (np.arange(candidates) == c)].sum() for c in allowed]
-        scores = [add_price(e, b, terms.price) for e, b in zip(errors, bills, strict=True)]
-        lowest = min(scores)
-        chosen = int(allowed[np.flatnonzero(np.array(scores) <= lowest * (1 + _TIE))[0]])
+    for draw in range(1, terms.rounds + 1):
+        scores = np.array([_loss_with(heads, sums, (c, draw)) for c in range(candidates)])
+        if terms.price:
+            bills = [
+                costs[(counts > 0) | (np.arange(candidates) == c)].sum() for c in range(candidates)
+            ]
+            scores = np.array(
+                [add_price(e, b, terms.price) for e, b in zip(scores, bills, strict=True)]
+            )
+        lowest = float(scores.min())
+        chosen = int(np.flatnonzero(scores <= lowest * (1 + _TIE))[0])
         counts = counts + (np.arange(candidates) == chosen)
         sums = [s + head.predictions[chosen] for s, head in zip(sums, heads, strict=True)]
-        if np.count_nonzero(counts) >= floor and lowest < best_score * (1 - _TIE):
+        if lowest < best_score * (1 - _TIE):
             best, best_score = counts, lowest
     weights: np.ndarray = best / best.sum()
     return weights
+
+
+def average_bags(heads: Sequence[ScoredHead], terms: Terms | None = None) -> np.ndarray:
+    """Average greedy selections on bootstrap samples of the groups.
+
+    Where the groups are few the samples disagree and the average comes near equal weights among
+    the candidates that are good in some sample; a candidate that always loses gets nothing.
+
+    Args:
+        heads: the heads on the selection split, [C, R, w] each.
+        terms: of each selection; the default ``Terms`` if None.
+
+    Returns:
+        Weights of the candidates, [C], summing to 1; the same for the same input.
+
+    Source: Caruana et al. (2004), section 2.3 (bagged ensemble selection).
+    """
+    rng = np.random.default_rng(0)
+    groups = np.unique(np.concatenate([head.group for head in heads]))
+    rows_of = [_rows_by_group(head.group, groups) for head in heads]
+    most = max(len(head.group) for head in heads)
+    size = math.ceil(len(groups) * min(1.0, BAG_VALUES / most))
+    total = np.zeros(len(heads[0].predictions))
+    for _ in range(BAGS):
+        drawn = rng.integers(len(groups), size=size)
+        sample = []
+        for head, rows in zip(heads, rows_of, strict=True):
+            some = np.concatenate([rows[g] for g in drawn])
+            sample.append(head.take(some if len(some) else slice(None), slice(None)))
+        total += select_greedy(sample, terms)
+    weights: np.ndarray = total / BAGS
+    return weights
+
+
+def judge_equal(heads: Sequence[ScoredHead]) -> np.ndarray:
+    """Return weights that are equal except where a candidate is clearly worse than the best, [C].
+
+    A candidate whose loss exceeds the best one's by z standard errors of their difference has the
+    weight exp(-z^2 / 2) before all are scaled to the sum 1. Groups of structures are the
+    independent units of the standard error.
+
+    Args:
+        heads: the heads on the selection split, [C, R, w] each.
+    """
+    groups = np.unique(np.concatenate([head.group for head in heads]))
+    parts = np.zeros((len(heads[0].predictions), len(groups)))  # of the loss, by group
+    for head in heads:
+        place = np.searchsorted(groups, head.group)
+        errors = np.abs(head.predictions - head.truth).mean(axis=-1) / len(place)
+        for part, error in zip(parts, errors, strict=True):
+            part += head.weight * np.bincount(place, error, len(groups))
+    losses = parts.sum(axis=1)
+    best = int(np.argmin(losses))
+    excess = losses - losses[best]
+    weights = (excess <= _TIE * losses[best]).astype(np.float64)
+    if len(groups) > 1:
+        error = np.sqrt(len(groups) * (parts - parts[best]).var(axis=1, ddof=1))
+        known = error > 0.0
+        weights[known] = np.exp(-((excess[known] / error[known]) ** 2) / 2.0)
+    else:  # one group has no standard error
+        weights[:] = 1.0
+    shares: np.ndarray = weights / weights.sum()
+    return shares
+
+
+def weigh_alone(heads: Sequence[ScoredHead], rounds: int) -> np.ndarray:
+    """Return the weights of some candidates for one head, or of several heads that share them.
+
+    The average of greedy selections is shrunk towards equal weights of the candidates that are not
+    clearly worse than the best one: with G groups it counts G / (G + ``EQUAL_GROUPS``). Weights
+    below ``LEAST`` of an equal share are left out. If fewer than ``FLOOR`` members remain, the next
+    best ones take ``SPARE_SHARE`` each, so that there is a spread to calibrate, unless that would
+    raise the loss by more than ``SPARE_LOSS``.
+
+    Args:
+        heads: on the selection split, [C, R, w] each.
+        rounds: draws of each greedy selection.
+
+    Returns:
+        Weights, [C], summing to 1.
+
+    Source: Diebold & Pauly (1990), The use of prior information in forecast combination,
+    International Journal of Forecasting 6, 503 (shrinkage towards equal weights).
+    """
+    groups = len(np.unique(np.concatenate([head.group for head in heads])))
+    known = groups / (groups + EQUAL_GROUPS)
+    weights: np.ndarray = known * average_bags(heads, Terms(rounds)) + (1.0 - known) * judge_equal(
+        heads
+    )
+    weights = np.where(weights < LEAST / len(weights), 0.0, weights)
+    weights /= weights.sum()
+    singles = [loss(heads, one) for one in np.eye(len(weights))]
+    for candidate in np.argsort(singles, kind="stable"):
+        if np.count_nonzero(weights) >= FLOOR:
+            break
+        if not weights[candidate]:
+            wider = (1.0 - SPARE_SHARE) * weights
+            wider[candidate] = SPARE_SHARE
+            if loss(heads, wider) <= (1.0 + SPARE_LOSS) * loss(heads, weights):
+                weights = wider
+    return weights
+
+
+def weigh_members(
+    heads: Sequence[ScoredHead], terms: Terms, most: int, *, per_head: bool = True
+) -> list[np.ndarray]:
+    """Choose at most ``most`` members for all heads together, and weight them for each head.
+
+    Members are the candidates of largest mean weight over the heads; with a price, those that all
+    heads together choose at that price. All members run whichever head is predicted, so within
+    them cost is ignored.
+
+    Args:
+        heads: the heads on the selection split, [C, R, w] each.
+        terms: rounds, price and costs.
+        most: most members.
+        per_head: whether each head has weights of its own.
+
+    Returns:
+        Weights of the candidates for each head, [C], each summing to 1.
+    """
+    parts = [[head] for head in heads] if per_head else [list(heads)]
+    if terms.price:
+        wanted = average_bags(heads, terms)
+        most = min(most, max(FLOOR, int(np.count_nonzero(wanted >= LEAST / len(wanted)))))
+    else:
+        wanted = np.mean([average_bags(part, terms) for part in parts], axis=0)
+    chosen = np.sort(np.argsort(-wanted, kind="stable")[:most])
+    by_part = []
+    for part in parts:
+        weights = np.zeros(len(wanted))
+        among = [head.take(slice(None), chosen) for head in part]
+        weights[chosen] = weigh_alone(among, terms.rounds)
+        by_part.append(weights)
+    return by_part if per_head else by_part * len(heads)
+
+
+def _rows_by_group(group: np.ndarray, groups: np.ndarray) -> list[np.ndarray]:
+    """Return the rows of each group.
+
+    Args:
+        group: group of each row, [R].
+        groups: all groups, ascending, [G].
+    """
+    order = np.argsort(group, kind="stable")
+    return np.split(order, np.searchsorted(group[order], groups[1:]))
 
 
 def greedy_order(heads: Sequence[ScoredHead], most: int) -> list[int]:
@@ -211,46 +377,6 @@ def compute_errors(heads: Mapping[str, ScoredHead], rows: Sequence[int]) -> dict
         name: mae(head.predictions[members].mean(axis=0), head.truth)
         for name, head in heads.items()
     }
-
-
-def weigh_per_head(
-    heads: Sequence[ScoredHead], members: np.ndarray, terms: Terms
-) -> list[np.ndarray]:
-    """Weight the members of an ensemble for each head by that head's loss alone.
-
-    All members run whichever head is predicted, so cost is ignored here.
-
-    Args:
-        heads: the heads on the selection split, [C, R, w] each.
-        members: mask of the candidates that are members, [C].
-        terms: rounds and floor; the other fields do not apply.
-
-    Returns:
-        Weights of the candidates for each head, [C], each summing to 1; 0 for members that do not
-        improve the head.
-    """
-    chosen, per_head = np.flatnonzero(members), []
-    for head in heads:
-        among = ScoredHead(head.predictions[chosen], head.truth, 1.0)
-        weights = np.zeros(len(members))
-        weights[chosen] = select_greedy([among], Terms(rounds=terms.rounds, floor=terms.floor))
-        per_head.append(weights)
-    return per_head
-
-
-def _allowed(counts: np.ndarray, floor: int, most: int | None) -> np.ndarray:
-    """Return the candidates that may be drawn next.
-
-    Args:
-        counts: draws of each candidate so far, [C].
-        floor: fewest distinct members.
-        most: most distinct members; any number if None.
-    """
-    distinct = np.count_nonzero(counts)
-    if distinct < floor:
-        return np.flatnonzero(counts == 0)
-    full = most is not None and distinct >= most
-    return np.flatnonzero(counts) if full else np.arange(len(counts))
 
 
 def _loss_with(
@@ -376,29 +502,24 @@ def members_in_any(weights: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def select_members(context: BuildContext) -> MemberSelection:
-    """Select members by both methods; predictions of no other split than ``sel`` are used.
+    """Select members by both methods from the stored predictions of ``val`` and ``sel``.
 
     Raises:
-        RunError: a candidate's predictions cannot be read, or ``sel`` lacks a target.
+        RunError: a candidate's predictions cannot be read, or a split lacks a target.
     """
-    config, heads = context.campaign.ensemble, make_scored_heads(context)
-    stats = context.graphs.stats
-    costs = [flops_per_graph(c.config.model, stats) for c in context.candidates]
-    scored, objectives = list(heads.values()), [c.objective for c in context.candidates]
-    terms = Terms(config.rounds, most=config.members, price=config.price, costs=costs)
-    if config.per_head:
-        # Without a price fewer members save nothing: take more, and let each head weight them.
-        fill = terms if config.price else replace(terms, floor=max(config.members, FLOOR))
-        mixed = weigh_per_head(scored, select_greedy(scored, fill) > 0, terms)
-    else:
-        mixed = [select_greedy(scored, terms)] * len(heads)
+    config, known = context.campaign.ensemble, make_scored_heads(context, ("val", "sel"))
+    costs = [flops_per_graph(c.config.model, context.graphs.stats) for c in context.candidates]
+    objectives = [c.objective for c in context.candidates]
+    terms, scored = Terms(config.rounds, config.price, costs), list(known.values())
+    mixed = weigh_members(scored, terms, config.members, per_head=config.per_head)
     weights: dict[Method, Weights] = {
-        "top": dict.fromkeys(heads, select_top_k(objectives, config.members)),
-        "greedy": dict(zip(heads, mixed, strict=True)),
+        "top": dict.fromkeys(known, select_top_k(objectives, config.members)),
+        "greedy": dict(zip(known, mixed, strict=True)),
     }
-    kept, why = choose_method(config.method, min(context.groups(name, "sel") for name in heads))
+    kept, why = choose_method(config.method, min(len(np.unique(h.group)) for h in scored))
     mixes: dict[str, Weights] = {method: mix for method, mix in weights.items()}
-    mixes["single"] = dict.fromkeys(heads, np.eye(len(objectives))[0])
+    mixes["single"] = dict.fromkeys(known, np.eye(len(objectives))[0])
+    heads = make_scored_heads(context)
     selection = {name: _score_mix(context, heads, mix, costs) for name, mix in mixes.items()}
     return MemberSelection(kept, why, weights, selection)
 
@@ -408,18 +529,19 @@ def choose_method(wanted: Literal["auto", "top", "greedy"], groups: int) -> tupl
 
     Args:
         wanted: ``auto``, ``top`` or ``greedy``, from the campaign.
-        groups: independent groups in ``sel`` with a label of the rarest target.
+        groups: independent groups in ``val`` and ``sel`` with a label of the rarest target.
 
     Returns:
         The method, and the reason as part of a sentence.
     """
     if wanted != "auto":
         return wanted, f"the campaign says ensemble.method = '{wanted}'"
-    enough = "at least" if groups >= ENOUGH else "fewer than"
+    known = groups / (groups + EQUAL_GROUPS)
     why = (
-        f"sel holds {groups} independent groups, {enough} the {ENOUGH} that greedy selection needs"
+        f"val and sel hold {groups} independent groups, so their errors count {known:.0%} in the "
+        "weights, and equality of the good members the rest"
     )
-    return ("greedy" if groups >= ENOUGH else "top"), why
+    return "greedy", why
 
 
 def compare_members(context: BuildContext, weights: Weights) -> dict[str, HeadDiversity]:
@@ -445,19 +567,38 @@ def compare_members(context: BuildContext, weights: Weights) -> dict[str, HeadDi
     return by_head
 
 
-def make_scored_heads(context: BuildContext) -> dict[str, ScoredHead]:
-    """Read the truth on ``sel`` and the predictions of all candidates, [C, R, w].
+def make_scored_heads(
+    context: BuildContext, splits: Sequence[str] = ("sel",)
+) -> dict[str, ScoredHead]:
+    """Read the truth on some splits and the stored predictions of all candidates, [C, R, w].
+
+    Args:
+        context: data shared by all steps of the build.
+        splits: of ``val``, ``sel`` and ``cal``; their rows follow one another.
 
     Returns:
         Heads by name, with their loss weights from the campaign.
+
+    Raises:
+        RunError: predictions cannot be read, or a split lacks a target.
     """
     common = context.campaign.trial.get("heads", {})
     shares = {name: float(common.get(name, {}).get("weight", 1.0)) for name in context.targets}
-    stored, heads = context.stored("sel"), {}
+    stored = {split: context.stored(split) for split in splits}
+    heads = {}
     for name in context.targets:
-        truth, mask = context.truth(name, "sel")
-        weight = shares[name] / sum(shares.values()) / context.scale(name)
-        heads[name] = ScoredHead(stored[name][:, mask], truth[mask], weight)
+        parts = []
+        for split in splits:
+            truth, mask = context.truth(name, split)
+            group = context.group_of_row(name, split)
+            parts.append((stored[split][name][:, mask], truth[mask], group[mask]))
+        predictions, truths, groups = zip(*parts, strict=True)
+        heads[name] = ScoredHead(
+            np.concatenate(predictions, axis=1),
+            np.concatenate(truths),
+            shares[name] / sum(shares.values()) / context.scale(name),
+            np.concatenate(groups),
+        )
     return heads
 
 

@@ -172,7 +172,7 @@ def built_zip(tmp_path_factory, finished, scratch):
     """An ensemble of all six trials, for tests that only read."""
     run = tmp_path_factory.mktemp("built") / "run"
     shutil.copytree(finished, run)
-    (run / "campaign.toml").write_text(campaign_text())
+    (run / "campaign.toml").write_text(campaign_text(method="top"))
     with scratch():
         build_ensemble(run)
     return run / "ensemble.zip"

@@ -18,8 +18,9 @@ from hydragnn_hpo.config.trial_config import TrialConfig
 from hydragnn_hpo.data.columns import Columns
 from hydragnn_hpo.data.store_access import open_store
 from hydragnn_hpo.ensemble.artefact import read_artefact
-from hydragnn_hpo.ensemble.build import build_ensemble, job_main
+from hydragnn_hpo.ensemble.build import build_ensemble, job_main, list_warnings
 from hydragnn_hpo.ensemble.calibrate import Calibration, calibrate
+from hydragnn_hpo.ensemble.candidates import open_build_context
 from hydragnn_hpo.ensemble.engine import Member
 from hydragnn_hpo.ensemble.inference import Ensemble
 from hydragnn_hpo.errors import HydraError, RunError
@@ -33,6 +34,7 @@ from hydragnn_hpo.file_records import (
     RankedTrial,
     SelectionScores,
 )
+from hydragnn_hpo.layout import RunDir
 from hydragnn_hpo.model.gnn import MultiHeadGNN, variance_key
 from hydragnn_hpo.training import checkpoint
 
@@ -57,13 +59,15 @@ def test_the_table_has_the_fields_of_its_type_and_no_others(make_run):
     for kind, several in rows:
         assert all(set(row) == set(kind.__annotations__) for row in several), kind
     assert set(table["selection"]) == {"greedy", "top", "single"}
-    assert sum(member["weight"] for member in table["members"]) == pytest.approx(1.0)
+    for name in table["heads"]:
+        shares = [member["weights"].get(name, 0.0) for member in table["members"]]
+        assert sum(shares) == pytest.approx(1.0)
     assert {name: scores["unit"] for name, scores in table["heads"].items()} == {
         "energy": "eV/atom",
         "charge": "e",
     }
     for scores in table["heads"].values():
-        assert scores["test_mae"] == scores["test_mae_top_k"]
+        assert scores["test_mae"] == scores["test_mae_greedy"]
 
 
 def test_the_scores_are_those_of_the_zip_on_the_test_split(make_run):
@@ -181,7 +185,7 @@ def test_a_trial_that_contradicts_itself_is_refused(make_run, spoil, sentence):
 def test_the_job_answers_with_the_table_or_the_sentence(make_run, tmp_path):
     run, answer = make_run(trials=2), tmp_path / "answer.json"
     assert job_main({"run": str(run), "answer": str(answer)}) == 0
-    assert json.loads(answer.read_text())["method"] == "top"
+    assert json.loads(answer.read_text())["method"] == "greedy"
     shutil.rmtree(run / "trials")
     assert job_main({"run": str(run), "answer": str(answer)}) == 0
     assert "nothing to build an ensemble from" in json.loads(answer.read_text())["error"]
@@ -283,3 +287,19 @@ def test_variances_that_members_predict_reach_sigma(make_run, predict_alone):
     )
     assert known.c == pytest.approx(again.c)
     assert known.quantiles["0.9"] == pytest.approx(again.quantiles["0.9"], rel=1e-4)
+
+
+def test_an_ensemble_that_does_not_help_is_said_with_what_to_do(make_run):
+    run = make_run()
+    build_ensemble(run)
+    context, manifest = (
+        open_build_context(RunDir(run)),
+        read_artefact(run / "ensemble.zip").manifest,
+    )
+    for name, error, said in (("energy", 0.25, 1), ("charge", 0.2, 1), ("charge", 0.19, 0)):
+        evaluation = {head: {"test_mae": 0.1, "single_mae": 0.2} for head in manifest.heads}
+        evaluation[name]["test_mae"] = error
+        found = list_warnings(context, manifest.model_copy(update={"evaluation": evaluation}))
+        unit = manifest.heads[name].unit
+        told = f"'{name}': the ensemble's MAE on test, {error} {unit}, is not below the 0.2 {unit}"
+        assert sum(told in warning and "--reseed 3" in warning for warning in found) == said

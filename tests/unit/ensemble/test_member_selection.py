@@ -17,21 +17,25 @@ from hydragnn_hpo.ensemble.build import build_ensemble
 from hydragnn_hpo.ensemble.candidates import flops_per_graph, open_build_context
 from hydragnn_hpo.ensemble.inference import Ensemble
 from hydragnn_hpo.ensemble.member_selection import (
-    ENOUGH,
+    BAGS,
     MOST,
     ScoredHead,
     Terms,
     add_price,
+    average_bags,
     choose_method,
     compute_diversity,
     compute_errors,
     compute_size_curves,
     greedy_order,
+    judge_equal,
     loss,
+    make_scored_heads,
     select_greedy,
     select_members,
     select_top_k,
-    weigh_per_head,
+    weigh_alone,
+    weigh_members,
 )
 from hydragnn_hpo.layout import RunDir
 
@@ -41,7 +45,8 @@ def heads_of(seed: int, candidates: int, rows: int = 12) -> list[ScoredHead]:
     heads = []
     for width, weight in ((1, 0.75), (3, 0.25)):
         truth = rng.normal(size=(rows, width))
-        heads.append(ScoredHead(truth + rng.normal(size=(candidates, rows, width)), truth, weight))
+        predictions = truth + rng.normal(size=(candidates, rows, width))
+        heads.append(ScoredHead(predictions, truth, weight, np.arange(rows) // 3))
     return heads
 
 
@@ -50,7 +55,7 @@ def test_ties_go_to_the_earlier_candidate():
     for head in heads:
         head.predictions[:] = head.predictions[0]
 
-    np.testing.assert_array_equal(select_greedy(heads, Terms(9)), [0.25, 0.25, 0.25, 0.25, 0, 0])
+    np.testing.assert_array_equal(select_greedy(heads, Terms(9)), np.eye(6)[0])
     np.testing.assert_array_equal(select_top_k([0.5, 0.3, 0.3, 0.3], 2), [0, 0.5, 0.5, 0])
     np.testing.assert_array_equal(select_top_k([0.5, 0.3], 5), [0.5, 0.5])
 
@@ -59,35 +64,26 @@ def obvious_greedy(heads: list[ScoredHead], terms: Terms) -> np.ndarray:
     """Draw by looking at every candidate and writing every rule out."""
     candidates, drawn, seen = len(heads[0].predictions), list[int](), []
     costs = terms.costs or [1.0] * candidates
-    floor = min(terms.floor, candidates)
-    for _ in range(max(terms.rounds, floor)):
+    for _ in range(terms.rounds):
         scores = {}
         for c in range(candidates):
-            members = {*drawn, c}
-            if len(set(drawn)) < floor and c in drawn:
-                continue
-            if terms.most is not None and len(members) > max(terms.most, floor):
-                continue
             mix = np.bincount([*drawn, c], minlength=candidates) / (len(drawn) + 1)
-            doublings = np.log2(sum(costs[m] for m in members))
+            doublings = np.log2(sum(costs[m] for m in {*drawn, c}))
             scores[c] = loss(heads, mix) * (1 + terms.price) ** doublings
         drawn.append(min(scores, key=lambda c: (scores[c], c)))
-        if len(set(drawn)) >= floor:
-            seen.append((scores[drawn[-1]], np.bincount(drawn, minlength=candidates) / len(drawn)))
+        seen.append((scores[drawn[-1]], np.bincount(drawn, minlength=candidates) / len(drawn)))
     return min(seen, key=lambda pair: pair[0])[1]
 
 
 @given(
     seed=st.integers(0, 10_000),
     rounds=st.integers(1, 9),
-    floor=st.integers(1, 8),
-    most=st.none() | st.integers(1, 6),
     price=st.sampled_from([0.0, 0.01, 0.1, 1.0]),
     costs=st.lists(st.floats(0.5, 50.0), min_size=6, max_size=6),
 )
 @settings(max_examples=60, deadline=None)
-def test_greedy_equals_a_slow_obvious_loop(seed, rounds, floor, most, price, costs):
-    heads, terms = heads_of(seed, candidates=6), Terms(rounds, floor, most, price, costs)
+def test_greedy_equals_a_slow_obvious_loop(seed, rounds, price, costs):
+    heads, terms = heads_of(seed, candidates=6), Terms(rounds, price, costs)
     np.testing.assert_allclose(
         select_greedy(heads, terms), obvious_greedy(heads, terms), atol=1e-15
     )
@@ -103,19 +99,75 @@ def test_a_price_of_one_percent_pays_one_percent_of_the_loss_for_half_the_cost()
     assert add_price(0.7, cost=1e12, price=0.0) == 0.7
 
 
+def test_bags_are_greedy_selections_on_groups_drawn_with_replacement():
+    heads = heads_of(5, candidates=4)  # 12 rows in 4 groups of 3
+    rng, total = np.random.default_rng(0), np.zeros(4)
+    for _ in range(BAGS):
+        rows = [row for group in rng.integers(4, size=4) for row in range(3 * group, 3 * group + 3)]
+        sample = [ScoredHead(h.predictions[:, rows], h.truth[rows], h.weight, rows) for h in heads]
+        total += obvious_greedy(sample, Terms())
+    np.testing.assert_allclose(average_bags(heads), total / BAGS, atol=1e-15)
+
+
+def one_head(errors: np.ndarray, group: np.ndarray | None = None) -> ScoredHead:
+    """Return a head with the truth 0 and these predictions, [C, R], each row its own group."""
+    rows = errors.shape[1]
+    group = np.arange(rows) if group is None else group
+    return ScoredHead(errors[..., None], np.zeros((rows, 1)), 1.0, group)
+
+
+def test_a_candidate_is_as_good_as_the_best_by_its_standard_errors():
+    # Losses 1 and 1.5; the differences 0.4, 0.6 by group have the standard error 0.1: z = 5.
+    head = one_head(np.array([[1.0, 1.0, 1.0, 1.0], [1.3, 1.5, 1.6, 1.6]]), np.array([0, 0, 1, 1]))
+    np.testing.assert_allclose(judge_equal([head])[1], 1 / (1 + np.exp(12.5)), rtol=1e-9)
+    always_worse = one_head(np.array([[1.0, 2.0], [1.5, 2.5], [1.0, 2.0]]))
+    np.testing.assert_allclose(judge_equal([always_worse]), [0.5, 0, 0.5])
+    in_one_group = one_head(np.array([[1.0, 2.0], [1.5, 9.0]]), np.array([7, 7]))
+    np.testing.assert_allclose(judge_equal([in_one_group]), [0.5, 0.5])
+
+
+@pytest.mark.parametrize("groups", [12, 40, 1000])
+def test_alike_members_share_the_weight_and_a_weak_one_gets_none(groups):
+    rng = np.random.default_rng(groups)
+    errors = rng.normal(size=(5, groups))
+    errors[4] *= 5.0  # as .82 and 3.97 eV of members that had the same weight
+    weights = weigh_alone([one_head(errors)], rounds=12)
+    assert weights[4] == 0.0
+    assert weights[:4].max() < 0.5
+    assert weights[:4].min() > 0.05
+
+
+def test_members_for_the_spread_alone_cost_little_or_are_left_out():
+    rng = np.random.default_rng(0)
+    best = rng.normal(size=400)
+    errors = np.stack([best, best + 0.1 * np.abs(best) * np.sign(best), 100.0 * best, 1.1 * best])
+    weights = weigh_alone([one_head(errors)], rounds=12)
+    # A share of 5 % of a member that is 10 % worse costs 0.5 %; of one 100 times worse, 495 %.
+    np.testing.assert_allclose(weights, [0.95**2, 0.95 * 0.05, 0, 0.05], atol=1e-12)
+
+
 @pytest.mark.parametrize("seed", range(4))
-def test_each_head_weighs_the_members_by_its_own_loss_alone(seed):
+def test_each_head_weighs_the_members_by_its_own_errors(seed):
     heads = heads_of(seed, candidates=7)
-    members = np.array([True, False, True, True, True, False, True])
-
-    found = weigh_per_head(heads, members, Terms(10))
-
-    for head, weights in zip(heads, found, strict=True):
-        kept = ScoredHead(head.predictions[members], head.truth, 1.0)
-        np.testing.assert_allclose(weights[members], obvious_greedy([kept], Terms(10)), atol=1e-15)
-        assert not weights[~members].any()
-        assert np.count_nonzero(weights) >= 4
+    found = weigh_members(heads, Terms(10), 5)
+    taken = np.flatnonzero(np.any(found, axis=0))
+    assert len(taken) <= 5
+    for weights in found:
+        assert weights.sum() == pytest.approx(1.0)
+        assert not np.delete(weights, taken).any()
     assert not np.array_equal(*found)
+    shared = weigh_members(heads, Terms(10), 5, per_head=False)
+    np.testing.assert_array_equal(*shared)
+
+
+def test_a_candidate_that_one_head_needs_is_a_member():
+    """Both heads count alike, however large their errors are."""
+    rng = np.random.default_rng(2)
+    one, other = rng.normal(size=(2, 4, 300))
+    one[3], other[:3] = 20.0 * one[3], 20.0 * other[:3]
+    found = weigh_members([one_head(one), one_head(100.0 * other)], Terms(), 4)
+    assert found[0][3] == 0.0
+    assert found[1][3] > 0.9
 
 
 @given(
@@ -163,20 +215,22 @@ def test_members_that_never_err_are_alike_and_one_alone_has_no_pair():
     assert compute_diversity(truth[None], truth, np.ones(1)).mean_correlation is None
 
 
-def test_the_method_follows_the_number_of_groups_unless_the_campaign_says_one():
-    assert choose_method("auto", ENOUGH)[0] == "greedy"
-    assert choose_method("auto", ENOUGH - 1)[0] == "top"
-    assert "12 independent groups, fewer than" in choose_method("auto", 12)[1]
+def test_the_method_is_greedy_unless_the_campaign_says_one():
+    assert choose_method("auto", 50)[0] == "greedy"
+    assert "50 independent groups, so their errors count 50%" in choose_method("auto", 50)[1]
     assert choose_method("greedy", 1) == ("greedy", "the campaign says ensemble.method = 'greedy'")
     assert choose_method("top", 10**6)[0] == "top"
 
 
-def test_groups_are_counted_once(make_run):
+def test_rows_of_val_and_sel_follow_one_another_with_their_groups(make_run):
     context = open_build_context(RunDir(make_run(trials=2)))
-    indices = context.graphs.indices_of("sel")
-    for name in context.targets:
-        groups = context.graphs.group[indices]
-        assert context.groups(name, "sel") == len(set(groups.tolist()))
+    heads = make_scored_heads(context, ("val", "sel"))
+    indices = np.concatenate([context.graphs.indices_of(split) for split in ("val", "sel")])
+    np.testing.assert_array_equal(heads["energy"].group, context.graphs.group[indices])
+    truth = np.concatenate([context.truth("energy", split)[0] for split in ("val", "sel")])
+    np.testing.assert_array_equal(heads["energy"].truth, truth)
+    stored = [context.stored(split)["energy"] for split in ("val", "sel")]
+    np.testing.assert_array_equal(heads["energy"].predictions, np.concatenate(stored, axis=1))
 
 
 def test_heads_weigh_members_differently_in_the_zip_and_its_predictions(make_run):
@@ -259,16 +313,10 @@ def test_the_cost_of_a_structure_is_that_of_the_mean_structure():
     assert flops_per_graph(capped, stats) == forward_flops(capped, 10.0, 50.0)
 
 
-def head(*errors: list[float], weight: float = 1.0) -> ScoredHead:
-    """Make a head whose truth is zero: predictions are errors."""
-    predictions = np.array(errors)[..., None]
-    return ScoredHead(predictions, np.zeros(predictions.shape[1:]), weight)
-
-
 def test_means_grow_by_one_member_at_a_time():
     # Errors of +3 and -1 cancel to 1; those of 2 and 2 do not.
-    sel = {"e": head([3.0, 3.0], [2.0, 2.0], [-1.0, -1.0])}
-    test = {"e": head([4.0], [0.0])}  # said by candidates 1 and 0, in that order
+    sel = {"e": one_head(np.array([[3.0, 3.0], [2.0, 2.0], [-1.0, -1.0]]))}
+    test = {"e": one_head(np.array([[4.0], [0.0]]))}  # said by candidates 1 and 0, in that order
 
     found = compute_size_curves(sel, [0.1, 0.2, 0.3], ["a", "b", "c"], ([1, 0], test))
 
@@ -285,8 +333,8 @@ def test_means_grow_by_one_member_at_a_time():
 def test_the_greedy_order_is_that_of_a_slow_search():
     rng = np.random.default_rng(4)
     heads = [
-        ScoredHead(rng.normal(size=(6, 9, 2)), rng.normal(size=(9, 2)), 0.7),
-        ScoredHead(rng.normal(size=(6, 4, 1)), rng.normal(size=(4, 1)), 2.0),
+        ScoredHead(rng.normal(size=(6, 9, 2)), rng.normal(size=(9, 2)), 0.7, np.arange(9)),
+        ScoredHead(rng.normal(size=(6, 4, 1)), rng.normal(size=(4, 1)), 2.0, np.arange(4)),
     ]
 
     def loss(members: list[int]) -> float:
@@ -302,9 +350,11 @@ def test_the_greedy_order_is_that_of_a_slow_search():
 
 
 def test_equal_candidates_come_in_their_order_and_sizes_end_somewhere():
-    same = {"e": head(*[[1.0]] * (MOST + 5))}
+    same = {"e": one_head(np.ones((MOST + 5, 1)))}
     names = [f"t{number}" for number in range(MOST + 5)]
-    found = compute_size_curves(same, [0.0] * (MOST + 5), names, ([], {"e": head([0.0])}))
+    found = compute_size_curves(
+        same, [0.0] * (MOST + 5), names, ([], {"e": one_head(np.zeros((1, 1)))})
+    )
     for method in ("top", "greedy"):
         assert [s["added"] for s in found[method]] == names[:MOST]
 
