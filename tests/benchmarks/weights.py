@@ -89,7 +89,7 @@ def weigh_before(objectives: np.ndarray, heads: Heads) -> list[np.ndarray]:
     """Weight by the rule before: on ``sel`` alone, each head's weights, [C]."""
     sel = [head["sel"] for head in heads.values()]
     if min(len(np.unique(head.group)) for head in sel) < ENOUGH:
-        return [select_top_k(objectives, MEMBERS)] * len(heads)
+        return [select_top_k(objectives.tolist(), MEMBERS)] * len(heads)
     set_of_all = np.flatnonzero(greedy_before(sel, MEMBERS))
     found = []
     for head in sel:
@@ -114,7 +114,8 @@ def greedy_before(heads: list[ScoredHead], floor: int) -> np.ndarray:
         counts = counts + (np.arange(len(counts)) == np.argmin(scores))
         if np.count_nonzero(counts) >= floor and scores.min() < lowest:
             best, lowest = counts, float(scores.min())
-    return best / best.sum()
+    weights: np.ndarray = best / best.sum()
+    return weights
 
 
 def weigh_today(heads: Heads) -> list[np.ndarray]:
@@ -137,7 +138,7 @@ def measure(path: Path, cuts: tuple[int | None, ...], repeats: int) -> dict[str,
     """Return the ratios of each head at each cut of one campaign, means over the repeats."""
     objectives, heads = load(path)
     have = min(len(np.unique(head["sel"].group)) for head in heads.values())
-    first, alike = np.eye(len(objectives))[0], select_top_k(objectives, MEMBERS)
+    first, alike = np.eye(len(objectives))[0], select_top_k(objectives.tolist(), MEMBERS)
     ratios: dict[str, list[float]] = {"new": [], "old": [], "new/equal": []}
     for groups in cuts:
         if groups is not None and groups >= have:
@@ -149,9 +150,9 @@ def measure(path: Path, cuts: tuple[int | None, ...], repeats: int) -> dict[str,
             for name, today, before in found:
                 errors[name][0].append(error(heads[name]["test"], today))
                 errors[name][1].append(error(heads[name]["test"], before))
-        for name, (today, before) in errors.items():
+        for name, both in errors.items():
             alone, equal = (error(heads[name]["test"], w) for w in (first, alike))
-            new, old = statistics.mean(today), statistics.mean(before)
+            new, old = map(statistics.mean, both)
             ratios["new"].append(new / alone)
             ratios["old"].append(old / alone)
             ratios["new/equal"].append(new / equal)
