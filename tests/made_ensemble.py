@@ -152,7 +152,7 @@ def _table(state: State, best: list[Trial], heads: dict[str, Any]) -> dict[str, 
     }
     return {
         "method": "top",
-        "why": "sel holds 200 independent groups, fewer than the 300 that greedy selection needs",
+        "why": "the campaign says ensemble.method = 'top'",
         "members": members,
         "heads": heads,
         "selection": selection,

@@ -64,7 +64,7 @@ UnseenOption = Annotated[
     bool, typer.Option("--unseen", help="Also pick structures with elements no member has seen.")
 ]
 
-METHODS = {"top": "the K best on val", "greedy": "greedy on sel", "single": "best single on val"}
+METHODS = {"top": "the K best on val", "greedy": "weighted by errors", "single": "best single on val"}
 """Words for the mixes of a build, by their name in its table."""
 ROWS = 20
 """Most picked structures that are shown."""
@@ -350,7 +350,7 @@ def selection_table(table: "EnsembleTable") -> "Table":
     from rich.table import Table
 
     heads = {name: head["unit"] for name, head in table["heads"].items()}
-    out = Table(title="Selection (on sel; the test split has no say)", title_justify="left")
+    out = Table(title="Selection: errors on sel (the test split has no say)", title_justify="left")
     out.add_column("members chosen")
     for column in ("members", "MFLOP/graph", "loss", *(f"{n} \\[{u}]" for n, u in heads.items())):
         out.add_column(column.replace("_", " "), justify="right")

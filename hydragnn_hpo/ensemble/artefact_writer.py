@@ -237,7 +237,7 @@ def render_model_card(manifest: Manifest, configs: Mapping[str, TrialConfig]) ->
         members=manifest.members,
         elements=[chemical_symbols[z] for z in manifest.elements],
         facts=_data_facts(manifest),
-        method={"greedy": "greedy selection", "top": "the best by validation"}[made.method],
+        method={"greedy": "weighted by errors", "top": "the best by validation"}[made.method],
         software=versions + ([f"commit {manifest.commit}"] if manifest.commit else []),
     )
 

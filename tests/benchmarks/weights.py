@@ -114,8 +114,8 @@ def greedy_before(heads: list[ScoredHead], floor: int) -> np.ndarray:
         counts = counts + (np.arange(len(counts)) == np.argmin(scores))
         if np.count_nonzero(counts) >= floor and scores.min() < lowest:
             best, lowest = counts, float(scores.min())
-    weights: np.ndarray = best / best.sum()
-    return weights
+    found: np.ndarray = best / best.sum()
+    return found
 
 
 def weigh_today(heads: Heads) -> list[np.ndarray]:

@@ -271,7 +271,7 @@ def make_members(facts: Facts) -> Section | None:
             "'hydragnn-hpo ensemble build RUN' adds them."
         )
         blocks.append(Text(text))
-    kept = "the K best" if table["method"] == "top" else "greedy selection"
+    kept = "the K best" if table["method"] == "top" else "weights by errors on val and sel"
     lead = (
         "Which trials are its members, do they err in different ways, and would fewer or more do "
         "as well? "
