@@ -64,7 +64,11 @@ UnseenOption = Annotated[
     bool, typer.Option("--unseen", help="Also pick structures with elements no member has seen.")
 ]
 
-METHODS = {"top": "the K best on val", "greedy": "weighted by errors", "single": "best single on val"}
+METHODS = {
+    "top": "the K best on val",
+    "greedy": "weighted by errors",
+    "single": "best single on val",
+}
 """Words for the mixes of a build, by their name in its table."""
 ROWS = 20
 """Most picked structures that are shown."""

@@ -32,7 +32,7 @@ _MODEL_CARD = """\
 
 An ensemble of {{ members | count }} graph neural network{{ "s" * (members | count != 1) }}, \
 made by hydragnn-hpo {{ manifest.package }} in campaign
-`{{ made.campaign }}` (seed {{ made.seed }}; members chosen by {{ method }}).\
+`{{ made.campaign }}` (seed {{ made.seed }}; members: {{ method }}).\
 {% if manifest.pruned %} Members \
 {% for step in manifest.pruned %}{{ step.removed | join(", ") }} were taken out\
 {{ "; then " if not loop.last }}{% endfor %}, and it was calibrated again.{% endif %}
