@@ -27,7 +27,7 @@ def path(tmp_path):
 def filled(path, count=3):
     journal = Journal(path, 1, clock=lambda: 10.0)
     for number in range(count):
-        journal.append("placed", trial=f"t{number}", objective=0.1 + number)
+        journal.append("proposed", trial=f"t{number}", until=4, values={"x": 0.1 + number})
     journal.close()
 
 
@@ -35,7 +35,8 @@ def test_events_come_back_as_they_were_written(path):
     filled(path)
     assert [e["trial"] for e in read_journal(path)] == ["t0", "t1", "t2"]
     assert next(read_journal(path)) == {
-        "event": "placed", "time": 10.0, "epoch": 1, "trial": "t0", "objective": 0.1
+        "event": "proposed", "time": 10.0, "epoch": 1, "trial": "t0", "until": 4,
+        "values": {"x": 0.1},
     }  # fmt: skip
 
 
@@ -48,9 +49,9 @@ def test_every_torn_end_is_cut_off_before_the_next_line(path):
         seen = []
         journal = Journal(path, 2, clock=lambda: 11.0, see=seen.append)
         assert [e["trial"] for e in seen] == ["t0", "t1"]
-        journal.append("ended", trial="t1")
+        journal.append("retried", trial="t1")
         journal.close()
-        assert [e["event"] for e in read_journal(path)] == ["placed", "placed", "ended"]
+        assert [e["event"] for e in read_journal(path)] == ["proposed", "proposed", "retried"]
 
 
 def test_a_damaged_middle_is_an_error_that_names_the_line(path):
@@ -99,7 +100,10 @@ def test_a_full_disk_leaves_no_half_line(path, monkeypatch):
     ]
 
 
-EVENTS = [{"event": "epoch", "time": float(n), "epoch": 1, "trial": "t" * n} for n in range(40)]
+EVENTS = [
+    {"event": "host_joined", "time": float(n), "epoch": 1, "host": "h" * n, "slots": []}
+    for n in range(40)
+]
 LINES = [encode(event) for event in EVENTS]
 
 
@@ -132,7 +136,7 @@ def test_a_torn_end_that_is_cut_off_and_written_again_is_no_damage(path):
 
 
 def test_a_damaged_line_before_the_last_is_an_error(path):
-    damaged = LINES[1].replace(b"epoch", b"epocH", 1)
+    damaged = LINES[1].replace(b"host", b"hosT", 1)
     append(path, LINES[0] + damaged)
     follower = JournalFollower(path)
     assert list(follower.read_new()) == [EVENTS[0]], "the last one may be torn"
