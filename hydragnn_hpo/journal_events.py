@@ -1,7 +1,7 @@
 """The events of ``events.jsonl``, one type per kind; the string under a field documents it.
 
-``campaign.journal`` writes and reads them. Reading does not check the fields: the types serve mypy
-and readers. ``match event["event"]`` narrows ``JournalEvent`` to the type of one kind.
+``campaign.journal`` writes and reads them, and holds each event that is read against its type.
+Keys beyond those of a type, and kinds that are not here, are left as they are. ``match event["event"]`` narrows ``JournalEvent`` to the type of one kind.
 
 An event in memory may hold tuples where the same event, read from the file, holds lists; hence
 ``Sequence``. NaN and infinity are written as null.
@@ -50,10 +50,12 @@ class OpenedEvent(_Event):
     """Versions of packages, Python and operating system on the controller's host, by name."""
 
 
-class ZygoteReadyEvent(_HostEvent):
+class ZygoteReadyEvent(_Event):
     """A host can fork ranks: its zygote (fork server) has imported their modules."""
 
     event: Literal["zygote_ready"]
+    host: NotRequired[str]
+    """Id of the host, as its agent reports it; absent where the backend has one host only."""
     import_seconds: float
     """Duration of the imports in seconds."""
 

@@ -18,6 +18,7 @@ from hydragnn_hpo.campaign.backends import TETHERED
 from hydragnn_hpo.campaign.dispatch import Dispatch, HostHealth
 from hydragnn_hpo.campaign.energy_accounting import EnergyMeter
 from hydragnn_hpo.campaign.event_store import EventStore
+from hydragnn_hpo.campaign.journal import steady_time
 from hydragnn_hpo.campaign.promotion import Promoter, Replicates
 from hydragnn_hpo.campaign.proposals import Proposals
 from hydragnn_hpo.campaign.setup import check_stores, controller_versions, tidy
@@ -70,7 +71,7 @@ class Controller:
         make_backend: Callable[[], Backend],
         watch: Watch = lambda *_: None,
         pause: ShutdownRequest = NEVER,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = steady_time,
     ) -> None:
         """Take the lease of the run directory, open its journal and start the backend.
 
@@ -81,7 +82,7 @@ class Controller:
             make_backend: starts the backend and returns it.
             watch: called after each turn with the state and this controller, for a display.
             pause: request to stop, checked in each turn.
-            clock: returns seconds since the epoch.
+            clock: returns seconds since the epoch; it must not jump.
 
         Raises:
             RunError: another controller holds the lease, the journal is damaged, or a graph store

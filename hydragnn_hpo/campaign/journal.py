@@ -9,8 +9,9 @@ against its type and the trials before it, so that no reader meets one that it c
 import functools
 import json
 import os
+import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, TypedDict, cast, get_args, get_type_hints
 
@@ -68,6 +69,17 @@ def _types() -> dict[str, type]:
     return {kind: event for kinds, event in hints for kind in get_args(kinds)}
 
 
+_STARTED = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def steady_time() -> float:
+    """Return seconds since the Unix epoch, by a clock that is set once, when the process starts.
+
+    It runs on while the computer sleeps, and takes no part in later corrections of the clock.
+    """
+    return _STARTED + time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
 class EventReader:
     """Checks events in the order of the journal, and evens out jumps of their controller's clock.
 
@@ -77,7 +89,10 @@ class EventReader:
 
     def __init__(self) -> None:
         """Start before the first event."""
-        self._trials: set[str] = set()
+        self._trials: dict[str, bool] = {}
+        """Whether it has a score, by trial."""
+        self._goals: int | None = None
+        """Number of goals in every score."""
         self._epoch = -1
         self._time = self._offset = 0.0
         """Time of the last event as written, and what is added to those of its controller."""
@@ -114,7 +129,8 @@ class EventReader:
         try:
             msgspec.convert(checked, _types().get(event["event"], _AnyEvent))
         except (msgspec.ValidationError, RecursionError) as error:
-            raise ValueError(f"event {event['event'][:40]!r}: {error}") from error
+            what = str(error).replace("Object missing required field", "it lacks")
+            raise ValueError(f"event {event['event'][:40]!r}: {what}") from error
         if not 0.0 <= event["time"] < _END_OF_TIME:
             raise ValueError(f"its time {event['time']:g} is no date")
 
@@ -125,13 +141,26 @@ class EventReader:
                 if event["trial"] in self._trials:
                     raise ValueError(f"trial {event['trial']!r:.40} is proposed for a second time")
                 named = [event["parent"]] if "parent" in event else []
-                self._trials.add(event["trial"])
+                self._trials[event["trial"]] = False
             case "promoted" | "energy":
                 named = list(event["trials"])
             case _:
                 named = [event["trial"]] if "trial" in event else []
         if unknown := [name for name in named if name not in self._trials]:
             raise ValueError(f"trial {unknown[0]!r:.40} was not proposed before it")
+        if event["event"] == "rested" and not self._trials[event["trial"]]:
+            raise ValueError(f"trial {event['trial']!r:.40} has no score before it")
+        if event["event"] == "ended":
+            self._check_score(event["trial"], event.get("score", event.get("objective")))
+
+    def _check_score(self, trial: str, score: float | Sequence[float] | None) -> None:
+        """Check that all scores have as many goals as the first."""
+        if score is None:
+            return
+        goals = len(score) if isinstance(score, Sequence) else 0
+        if self._goals not in (None, goals) or score == []:
+            raise ValueError(f"the score of trial {trial!r:.40} has other goals than those before")
+        self._goals, self._trials[trial] = goals, True
 
 
 class _AnyEvent(TypedDict):
@@ -197,10 +226,10 @@ def _whole_lines(
             if event is not None:
                 event = reader.read(event)
         except (ValueError, RecursionError) as error:
+            why = "nested too deep" if isinstance(error, RecursionError) else error
             raise RunError(
                 f"{path}: line {number} (byte {offset}) was not written by this program, although "
-                f"its checksum is right ({str(error) or 'nested too deep'}); "
-                "restore the file from a copy."
+                f"its checksum is right ({why}); restore the file from a copy."
             ) from error
         if event is None:
             # A line without a newline was the last one when it was read, so it is only incomplete.
