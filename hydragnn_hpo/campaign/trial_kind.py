@@ -247,8 +247,10 @@ class CommandTrials:
             lost = lost or [1] * len(attempt.codes)
             return read_outcome(replace(attempt, codes=lost, first=None))
         ended = read_outcome(attempt)
-        if ended["outcome"] not in ("completed", "stopped"):
+        if "reached" not in ended:  # a failure
             return ended
+        if ended["outcome"] == "cancelled":
+            return _sound(ended, until)
         if read_objective(self.config.search.objective, ended) is None:
             goal = self.config.search.objective
             wanted = "objective" if goal == "weighted" else f"search.objective {goal!r}"
@@ -259,7 +261,7 @@ class CommandTrials:
 def _sound(ended: AttemptOutcome, until: int) -> AttemptOutcome:
     """Keep of what a user wrote only what can be counted and shown."""
     reached, errors, reason = ended["reached"], ended.get("val_mae"), ended["reason"]
-    known = isinstance(reached, int) and 0 < reached <= until
+    known = type(reached) is int and 0 < reached <= until  # True is an int, too
     errors = errors if isinstance(errors, dict) else {}
     return {
         **ended,
