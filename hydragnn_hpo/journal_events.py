@@ -143,14 +143,15 @@ class PlacedEvent(_TrialEvent):
     event: Literal["placed"]
     attempt: int
     """Number of the attempt, from 1."""
-    until: int
-    """Epoch at which the attempt ends: the end of the trial's rung."""
+    until: NotRequired[int]
+    """Epoch at which the attempt ends: the end of the trial's rung; absent in older journals."""
     width: int
     """Number of ranks."""
     slots: Sequence[str]
     """Slots it holds until it ends, as ``host:number``, in rank order."""
-    reason: str
-    """Why the planner starts it on these slots now: a sentence for a person."""
+    reason: NotRequired[str]
+    """Why the planner starts it on these slots now: a sentence for a person; absent in older
+    journals."""
     predicted_epoch_seconds: NotRequired[float | None]
     """Seconds per epoch that the cost model expects."""
     predicted_seconds: NotRequired[float | None]
