@@ -117,10 +117,12 @@ class HostWarnedEvent(_HostEvent):
     """A sentence for a person."""
 
 
-class UnreadEvent(_HostEvent):
+class UnreadEvent(_Event):
     """The energy counters of a host cannot be read; written once per campaign."""
 
     event: Literal["unread"]
+    host: NotRequired[str]
+    """Id of the host, as its agent reports it; nothing is computed from it."""
     reason: str
     """A sentence for a person."""
 

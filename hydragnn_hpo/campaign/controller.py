@@ -24,7 +24,7 @@ from hydragnn_hpo.campaign.proposals import Proposals
 from hydragnn_hpo.campaign.setup import check_stores, controller_versions, tidy
 from hydragnn_hpo.campaign.shutdown import NEVER, Drained, ShutdownRequest
 from hydragnn_hpo.campaign.state import State, Trial
-from hydragnn_hpo.campaign.status import explain_no_result
+from hydragnn_hpo.campaign.status import explain_no_result, predict_seconds_left
 from hydragnn_hpo.campaign.trial_kind import TrialKind, make_trial_kind
 from hydragnn_hpo.campaign.user_requests import RequestHandler
 from hydragnn_hpo.config import CampaignConfig, find_profile
@@ -60,7 +60,7 @@ class Controller:
     """Runs one campaign in one run directory."""
 
     ends_in: float | None = None
-    """Predicted seconds until all trials proposed so far have ended; None before the first plan."""
+    """Predicted seconds until all trials have ended; None before the first epoch."""
 
     def __init__(
         self,
@@ -274,6 +274,7 @@ class Controller:
     def _turn(self) -> None:
         if self.attempts.trouble is not None:
             raise self.attempts.trouble
+        self.work.check()
         if time.monotonic() - self.attempts.files_away_since > HOST_SECONDS:
             raise Drained(
                 f"no trial could reach its files for {HOST_SECONDS:.0f} s: see their file server"
@@ -309,7 +310,8 @@ class Controller:
             to_come=self.proposals.to_come,
             time_left=self.time_left,
         )
-        self.ends_in = plan.ends_in
+        ledger, clock = self.event_store.ledger, self.event_store.clock
+        self.ends_in = predict_seconds_left(self.state, ledger, self.config.search, clock())
         self._plan_due = now + (time.thread_time() - began) / PLANNING_SHARE
         self.attempts.start_plan(plan)
         if plan.starts or self.state.count("running"):

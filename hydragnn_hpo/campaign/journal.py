@@ -26,6 +26,9 @@ _BODY = len(b'{"c":"00000000","e":')
 GROUP_SECONDS = 0.2
 """Shortest time between two fsyncs of records that no action waits for."""
 
+LARGEST_STEP_BACK = 60.0
+"""Seconds by which an event may be older than the one before it; more is a jump of the clock."""
+
 LONGEST_GAP = 86_400.0
 """Seconds between two events of a controller above which its clock has jumped, or it was frozen."""
 
@@ -37,6 +40,12 @@ _RESULT_NUMBERS = (
     *("peak_bytes", "micro_batches", "joules"),
 )
 """Keys of ``AttemptOutcome`` from a result; a user's command may write any kind of number."""
+
+
+class DamagedJournal(RunError):
+    """A line of the journal cannot be used: the user restores the file from a copy."""
+
+    exit_code = 1
 
 
 def encode(event: JournalEvent) -> bytes:
@@ -83,16 +92,16 @@ def steady_time() -> float:
 class EventReader:
     """Checks events in the order of the journal, and evens out jumps of their controller's clock.
 
-    A step back of the clock, and one forward by more than ``LONGEST_GAP``, counts as no time. Time
-    between two controllers is left as it is.
+    A step back by more than ``LARGEST_STEP_BACK`` and one forward by more than ``LONGEST_GAP`` count
+    as no time. Time between two controllers is left as it is.
     """
 
     def __init__(self) -> None:
         """Start before the first event."""
         self._trials: dict[str, bool] = {}
         """Whether it has a score, by trial."""
-        self._goals: int | None = None
-        """Number of goals in every score."""
+        self._goals: tuple[str, int] | None = None
+        """The first trial with a score, and the number of goals in every score."""
         self._epoch = -1
         self._time = self._offset = 0.0
         """Time of the last event as written, and what is added to those of its controller."""
@@ -107,7 +116,7 @@ class EventReader:
         self._check_trials(event)
         if event["epoch"] != self._epoch:
             self._epoch, self._offset = event["epoch"], 0.0
-        elif not 0.0 <= (passed := event["time"] - self._time) <= LONGEST_GAP:
+        elif not -LARGEST_STEP_BACK <= (passed := event["time"] - self._time) <= LONGEST_GAP:
             self._offset -= passed
         self._time = event["time"]
         if self._offset:
@@ -158,9 +167,10 @@ class EventReader:
         if score is None:
             return
         goals = len(score) if isinstance(score, Sequence) else 0
-        if self._goals not in (None, goals) or score == []:
+        first, known = self._goals or (trial, goals)
+        if (known != goals and trial != first) or score == []:
             raise ValueError(f"the score of trial {trial!r:.40} has other goals than those before")
-        self._goals, self._trials[trial] = goals, True
+        self._goals, self._trials[trial] = (first, goals), True
 
 
 class _AnyEvent(TypedDict):
@@ -227,14 +237,14 @@ def _whole_lines(
                 event = reader.read(event)
         except (ValueError, RecursionError) as error:
             why = "nested too deep" if isinstance(error, RecursionError) else error
-            raise RunError(
+            raise DamagedJournal(
                 f"{path}: line {number} (byte {offset}) was not written by this program, although "
                 f"its checksum is right ({why}); restore the file from a copy."
             ) from error
         if event is None:
             # A line without a newline was the last one when it was read, so it is only incomplete.
             if line.endswith(b"\n") and file.read(1):
-                raise RunError(
+                raise DamagedJournal(
                     f"{path}: line {number} (byte {offset}) is damaged and lines follow it; "
                     "restore the file from a copy."
                 )

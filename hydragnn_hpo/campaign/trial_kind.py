@@ -1,6 +1,7 @@
 """What the trials of a campaign are: trainings of ours, or any command."""
 
 import itertools
+import logging
 import os
 import signal
 from collections.abc import Callable, Mapping, Sequence
@@ -8,16 +9,26 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
+from hydragnn_hpo.campaign.data_changes import (
+    StoreVerifier,
+    check_description,
+    find_changes,
+    note_seen,
+    stamp_sources,
+)
 from hydragnn_hpo.campaign.outcome import EndedAttempt, find_crash, last_lines, read_outcome
 from hydragnn_hpo.campaign.setup import check_corners, stores_of, trial_config
 from hydragnn_hpo.config import (
     CampaignConfig,
+    CardConfig,
     CommandConfig,
     TrialConfig,
     dump_config,
+    load_config,
     to_toml,
     unite_stats,
 )
+from hydragnn_hpo.errors import StorageError
 from hydragnn_hpo.file_records import StoreStats
 from hydragnn_hpo.files import read_json, storage
 from hydragnn_hpo.journal_events import AttemptOutcome, SearchedValues
@@ -25,6 +36,8 @@ from hydragnn_hpo.launching import Slot, spec_of
 from hydragnn_hpo.layout import RunDir, TrialDir, derive_seed
 from hydragnn_hpo.leases import RANK_LEASE_LAPSED
 from hydragnn_hpo.search import apply_values, finite_number, read_objective
+
+logger = logging.getLogger(__name__)
 
 RunJob = Callable[[str, Mapping[str, str]], Any]
 """Runs a job that is no trial, given its kind and order, and returns its answer."""
@@ -47,6 +60,13 @@ class TrialKind(Protocol):
 
         Raises:
             ConfigError: the space does not fit the data.
+        """
+
+    def check(self) -> None:
+        """Check whether what all trials need was found altered.
+
+        Raises:
+            StorageError: it was.
         """
 
     def configure(self, name: str, values: SearchedValues) -> Any:
@@ -96,17 +116,32 @@ class TrainingTrials:
         self.stats: StoreStats | None = None
         self.needs = tuple(run.store(name) for name in cards.values())
         self._stores = stores_of(config, list(cards.values()))
+        self._verifier: StoreVerifier | None = None
+
+    def check(self) -> None:
+        """Check whether the stores of an earlier run were found altered so far."""
+        if self._verifier is not None and self._verifier.damage is not None:
+            raise StorageError(self._verifier.damage)
 
     def prepare(self, job: RunJob) -> None:
         """Build the stores that are not there yet, and try the space on them."""
         every: list[StoreStats] = []
+        older = []
         for path, name in self.cards.items():
             store = self.run_dir.store(name)
-            if not (store / "index.json").exists():
+            sources = stamp_sources(path, load_config(path, CardConfig))
+            if (store / "index.json").exists():
+                for sentence in find_changes(store, sources):
+                    logger.warning("%s", sentence)
+                check_description(store)
+                older.append(store)
+            else:
                 with storage(self.run_dir.data):
                     self.run_dir.data.mkdir(exist_ok=True)
                 job("build", {"card": str(path), "out": str(store)})
+                note_seen(store, sources)
             every.append(read_json(store / "stats.json"))
+        self._verifier = StoreVerifier(older)
         stats = unite_stats(every, self.config.data, self.config.shared)
         check_corners(self.config, stats["targets"], stats["cutoff"], stats)
         self.stats = stats
@@ -180,6 +215,9 @@ class CommandTrials:
 
     def prepare(self, job: "RunJob") -> None:
         """Do nothing: a command has no data to prepare."""
+
+    def check(self) -> None:
+        """Do nothing, likewise."""
 
     def configure(self, name: str, values: SearchedValues) -> dict[str, Any]:
         """Fill the searched values into the template; name and seed are ours.

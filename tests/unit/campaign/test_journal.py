@@ -217,7 +217,10 @@ NOT_OURS = {
     "unknown parent": (line_of("proposed", trial="t2", parent="t7"), "trial 't7' was not proposed"),
     "unknown promoted": (line_of("promoted", trials=["t0", "t3"]), "trial 't3' was not proposed"),
     "proposed again": (line_of("proposed"), "trial 't0' is proposed for a second time"),
-    "other goals": (line_of("ended", score=[1.0, 2.0]), "has other goals than those before"),
+    "other goals": (
+        line_of("ended", trial="t1", score=[1.0, 2.0]),
+        "has other goals than those before",
+    ),
     "no goal": (line_of("ended", score=[]), "has other goals than those before"),
     "rested without score": (line_of("rested", trial="t1"), "trial 't1' has no score before it"),
 }
@@ -249,14 +252,18 @@ def test_what_commands_and_later_versions_write_is_read(path):
 
 def times(path, *rows):
     """Write events with these epochs and times; return the times that are read."""
-    lines = (line_of("zygote_ready", import_seconds=1.0, epoch=e, time=t, trial=LEFT_OUT) for e, t in rows)
+    lines = (
+        line_of("zygote_ready", import_seconds=1.0, epoch=e, time=t, trial=LEFT_OUT)
+        for e, t in rows
+    )
     path.write_bytes(b"".join(lines))
     return [event["time"] for event in read_journal(path)]
 
 
 def test_a_jump_of_the_clock_counts_as_no_time(path):
     day = 86_400.0
-    assert times(path, (1, 100.0), (1, 40.0), (1, 50.0), (1, 130.0)) == [100, 100, 110, 190]
+    assert times(path, (1, 900.0), (1, 40.0), (1, 50.0), (1, 130.0)) == [900, 900, 910, 990]
+    assert times(path, (1, 90.0), (1, 40.0), (1, 50.0)) == [90, 40, 50], "written late"
     assert times(path, (1, 5.0), (1, 5.0 + 2 * day), (1, 7.0 + 2 * day)) == [5, 5, 7]
     assert times(path, (1, 5.0), (1, 5.0 + day)) == [5, 5 + day]
     assert times(path, (1, 9 * day), (1, 8 * day), (2, day), (2, 2 * day)) == [
@@ -270,10 +277,10 @@ def test_a_jump_of_the_clock_counts_as_no_time(path):
 def test_a_journal_is_read_in_pieces_as_in_one(path):
     lines = [
         line_of("zygote_ready", import_seconds=1.0, trial=LEFT_OUT, time=t)
-        for t in (9.0, 3.0, 4.0, 1e6, 1e6 + 1)
+        for t in (99.0, 3.0, 4.0, 1e6, 1e6 + 1)
     ]
     follower, pieces = JournalFollower(path), []
     for line in lines:
         append(path, line)
         pieces += [event["time"] for event in follower.read_new()]
-    assert pieces == [9.0, 9.0, 10.0, 10.0, 11.0] == [e["time"] for e in read_journal(path)]
+    assert pieces == [99.0, 99.0, 100.0, 100.0, 101.0] == [e["time"] for e in read_journal(path)]
