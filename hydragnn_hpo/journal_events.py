@@ -1,7 +1,8 @@
 """The events of ``events.jsonl``, one type per kind; the string under a field documents it.
 
 ``campaign.journal`` writes and reads them, and holds each event that is read against its type.
-Keys beyond those of a type, and kinds that are not here, are left as they are. ``match event["event"]`` narrows ``JournalEvent`` to the type of one kind.
+Keys beyond those of a type, and kinds that are not here, are left as they are.
+``match event["event"]`` narrows ``JournalEvent`` to the type of one kind.
 
 An event in memory may hold tuples where the same event, read from the file, holds lists; hence
 ``Sequence``. NaN and infinity are written as null.

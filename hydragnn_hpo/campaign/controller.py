@@ -53,6 +53,9 @@ or for files that its trials cannot reach."""
 GATHERING_SECONDS = 2.0
 """The campaign begins once no further host has joined for this long."""
 
+CHECK_SECONDS = 2.0
+"""How long the end of the search waits until the stores of an earlier run are compared."""
+
 Watch = Callable[[State, "Controller"], None]
 
 
@@ -140,6 +143,7 @@ class Controller:
             self._open()
             while not self._done():
                 self._turn()
+            self.work.check(CHECK_SECONDS)
             self.energy_meter.flush()
         return self.state
 

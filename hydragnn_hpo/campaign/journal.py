@@ -2,8 +2,8 @@
 
 A line is ``{"c":"<crc32>","e":{...}}``; the checksum covers the bytes of ``e`` as written. An
 incomplete last line is cut off when the journal is opened for writing; a damaged line before it
-is an error. An event is written and fsynced before it is acted on (Law 3). Each event that is read is held
-against its type and the trials before it, so that no reader meets one that it cannot fold.
+is an error. An event is written and fsynced before it is acted on (Law 3). Each event that is read
+is held against its type and the trials before it, so that no reader meets one that it cannot fold.
 """
 
 import functools
@@ -92,7 +92,7 @@ def steady_time() -> float:
 class EventReader:
     """Checks events in the order of the journal, and evens out jumps of their controller's clock.
 
-    A step back by more than ``LARGEST_STEP_BACK`` and one forward by more than ``LONGEST_GAP`` count
+    A step back by more than ``LARGEST_STEP_BACK``, or forward by more than ``LONGEST_GAP``, counts
     as no time. Time between two controllers is left as it is.
     """
 

@@ -62,8 +62,8 @@ class TrialKind(Protocol):
             ConfigError: the space does not fit the data.
         """
 
-    def check(self) -> None:
-        """Check whether what all trials need was found altered.
+    def check(self, seconds: float = 0.0) -> None:
+        """Check whether what all trials need was found altered; wait for it for some time.
 
         Raises:
             StorageError: it was.
@@ -118,9 +118,12 @@ class TrainingTrials:
         self._stores = stores_of(config, list(cards.values()))
         self._verifier: StoreVerifier | None = None
 
-    def check(self) -> None:
+    def check(self, seconds: float = 0.0) -> None:
         """Check whether the stores of an earlier run were found altered so far."""
-        if self._verifier is not None and self._verifier.damage is not None:
+        if self._verifier is None:
+            return
+        self._verifier.wait(seconds)
+        if self._verifier.damage is not None:
             raise StorageError(self._verifier.damage)
 
     def prepare(self, job: RunJob) -> None:
@@ -216,7 +219,7 @@ class CommandTrials:
     def prepare(self, job: "RunJob") -> None:
         """Do nothing: a command has no data to prepare."""
 
-    def check(self) -> None:
+    def check(self, seconds: float = 0.0) -> None:
         """Do nothing, likewise."""
 
     def configure(self, name: str, values: SearchedValues) -> dict[str, Any]:

@@ -19,7 +19,6 @@ from hydragnn_hpo.campaign.journal import (
 )
 from hydragnn_hpo.errors import RunError, StorageError
 
-
 LEFT_OUT = object()
 SPARE = {
     "time": 10.0, "epoch": 1, "trial": "t0", "host": "h", "slots": ["h:0"], "until": 4, "width": 1,
