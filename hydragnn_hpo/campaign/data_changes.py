@@ -45,9 +45,9 @@ def stamp_sources(card_path: Path, card: CardConfig) -> Stamps:
     stamps: Stamps = {}
     for entry in card.files:
         places = [card_path.parent / entry.path, *([Path(root) / entry.path] if root else [])]
-        found = next((place for place in places if place.exists()), None)
-        if found is not None:
-            stamps |= _stamp(_list_files(found.absolute()), MOST_FILES - len(stamps))
+        source = next((place for place in places if place.exists()), None)
+        if source is not None:
+            stamps |= _stamp(_list_files(source.absolute()), MOST_FILES - len(stamps))
     return stamps
 
 
@@ -172,13 +172,13 @@ class StoreVerifier:
         for store in stores:
             for file, _, checksum in _described_files(store):
                 try:
-                    found = self._hash(file)
+                    actual = self._hash(file)
                 except OSError as error:  # trials report files that are away
                     logger.info("%s: cannot be read (%s)", file, error.strerror)
                     return
-                if found is None:
+                if actual is None:
                     return
-                if found != checksum:
+                if actual != checksum:
                     self.damage = f"{file}: was altered (its SHA-256 differs); {_CURE}"
                     return
 
@@ -214,8 +214,8 @@ def check_description(store: Path) -> None:
         whole = hashlib.sha256(rows).hexdigest() == index["windows_sha256"]
         whole = whole and hashlib.sha256(rows + text).hexdigest() == index["checksum"]
         for file, size, _ in _described_files(store):
-            if (found := file.stat().st_size) != size:
-                raise StorageError(f"{file}: has {found} bytes instead of {size}; {_CURE}")
+            if (actual := file.stat().st_size) != size:
+                raise StorageError(f"{file}: has {actual} bytes instead of {size}; {_CURE}")
     except FileNotFoundError as error:
         raise StorageError(f"{error.filename}: is gone from its store; {_CURE}") from None
     except (AttributeError, KeyError, TypeError, ValueError):

@@ -154,7 +154,8 @@ class EventReader:
             case "promoted" | "energy":
                 named = list(event["trials"])
             case _:
-                named = [event["trial"]] if "trial" in event else []
+                trial = event.get("trial")
+                named = [trial] if isinstance(trial, str) else []
         if unknown := [name for name in named if name not in self._trials]:
             raise ValueError(f"trial {unknown[0]!r:.40} was not proposed before it")
         if event["event"] == "rested" and not self._trials[event["trial"]]:

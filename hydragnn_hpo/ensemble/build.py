@@ -169,18 +169,18 @@ def job_main(spec: BuildSpec) -> int:
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     answer, run = Path(spec["answer"]), Path(spec["run"])
     device = os.environ.get("HYDRAGNN_HPO_DEVICE", "cpu")
-    found: Mapping[str, Any]
+    content: Mapping[str, Any]
     try:
-        found = build_ensemble(run, spec.get("device", device))
+        content = build_ensemble(run, spec.get("device", device))
     except HydraError as error:
-        found = answer_of(error)
+        content = answer_of(error)
     except OSError as error:  # libraries raise the system's own errors
         if error.errno not in _NO_ROOM:
             raise
         full = f"{run}: the ensemble cannot be written ({error.strerror}); make room, then "
-        found = answer_of(StorageError(f"{full}run the same command again to go on."))
+        content = answer_of(StorageError(f"{full}run the same command again to go on."))
     try:
-        write_json(answer, found)
+        write_json(answer, content)
     except StorageError:
         return DISK_FULL
     return 0
