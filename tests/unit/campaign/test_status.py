@@ -139,6 +139,29 @@ def test_a_trial_ends_when_its_epochs_are_over():
     assert running_trials(state, 9, 99.0)[0].ends_in == 0.0, "late, but never negative"
 
 
+@pytest.mark.parametrize("jump", [-1e9, -10.0, 2e5, 1e9])
+def test_a_clock_that_jumped_since_the_last_event_adds_nothing(jump):
+    events = [OPENED, *proposed("t0"), placed("t0", 100.0), epoch("t0", 120.0, 1)]
+    state, ledger = folded(*events)
+    assert ledger.utilization(130.0).slot_seconds == 2 * 30.0
+    assert ledger.utilization(120.0 + jump).slot_seconds == 2 * 20.0
+    assert 0.0 <= predict_seconds_left(state, ledger, SEARCH, 120.0 + jump) < 1000.0
+
+
+def test_a_controller_whose_clock_is_behind_takes_no_time_back():
+    ended = event("ended", 50.0, trial="t0", outcome="completed", score=1.0, reached=2)
+    state, ledger = folded(
+        OPENED,
+        *proposed("t0"),
+        placed("t0", 100.0),
+        epoch("t0", 120.0, 1),
+        {**event("opened", 40.0, units={}, slots=["a:0", "a:1"]), "epoch": 2},
+        {**ended, "epoch": 2},
+    )
+    assert state.trials["t0"].slot_seconds == 0.0
+    assert min(ledger.utilization().by_cause.values()) >= 0.0
+
+
 # -- the time left, over recorded campaigns --------------------------------------------------
 
 RECORDED = {
