@@ -1,7 +1,8 @@
 """The events of ``events.jsonl``, one type per kind; the string under a field documents it.
 
-``campaign.journal`` writes and reads them. Reading does not check the fields: the types serve mypy
-and readers. ``match event["event"]`` narrows ``JournalEvent`` to the type of one kind.
+``campaign.journal`` writes and reads them, and holds each event that is read against its type.
+Keys beyond those of a type, and kinds that are not here, are left as they are.
+``match event["event"]`` narrows ``JournalEvent`` to the type of one kind.
 
 An event in memory may hold tuples where the same event, read from the file, holds lists; hence
 ``Sequence``. NaN and infinity are written as null.
@@ -50,10 +51,12 @@ class OpenedEvent(_Event):
     """Versions of packages, Python and operating system on the controller's host, by name."""
 
 
-class ZygoteReadyEvent(_HostEvent):
+class ZygoteReadyEvent(_Event):
     """A host can fork ranks: its zygote (fork server) has imported their modules."""
 
     event: Literal["zygote_ready"]
+    host: NotRequired[str]
+    """Id of the host, as its agent reports it; absent where the backend has one host only."""
     import_seconds: float
     """Duration of the imports in seconds."""
 
@@ -115,10 +118,12 @@ class HostWarnedEvent(_HostEvent):
     """A sentence for a person."""
 
 
-class UnreadEvent(_HostEvent):
+class UnreadEvent(_Event):
     """The energy counters of a host cannot be read; written once per campaign."""
 
     event: Literal["unread"]
+    host: NotRequired[str]
+    """Id of the host, as its agent reports it; nothing is computed from it."""
     reason: str
     """A sentence for a person."""
 
@@ -141,14 +146,15 @@ class PlacedEvent(_TrialEvent):
     event: Literal["placed"]
     attempt: int
     """Number of the attempt, from 1."""
-    until: int
-    """Epoch at which the attempt ends: the end of the trial's rung."""
+    until: NotRequired[int]
+    """Epoch at which the attempt ends: the end of the trial's rung; absent in older journals."""
     width: int
     """Number of ranks."""
     slots: Sequence[str]
     """Slots it holds until it ends, as ``host:number``, in rank order."""
-    reason: str
-    """Why the planner starts it on these slots now: a sentence for a person."""
+    reason: NotRequired[str]
+    """Why the planner starts it on these slots now: a sentence for a person; absent in older
+    journals."""
     predicted_epoch_seconds: NotRequired[float | None]
     """Seconds per epoch that the cost model expects."""
     predicted_seconds: NotRequired[float | None]

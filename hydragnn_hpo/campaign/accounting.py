@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from hydragnn_hpo.campaign.journal import LONGEST_GAP
 from hydragnn_hpo.journal_events import (
     AddedEvent,
     CheckpointEvent,
@@ -170,6 +171,8 @@ class Attempt:
         Returns:
             Seconds by cause, keys of ``CAUSES``; they sum to the time from placed to ``end``.
         """
+        # The clock of a controller that took over may be behind that of the one before it.
+        end = max(end, self.last, self.first or 0.0, self.placed)
         if self.first is None:
             return {"start_up": end - self.placed}
         parts = {"start_up": self.first - self.placed}
@@ -227,16 +230,18 @@ class SlotLedger:
 
         Args:
             now: count up to this time; by default to the last end, or to the last event while
-                trials run.
+                trials run, as when the clock has jumped since that event.
             more: whether trials are still to be proposed, so that idle slots wait for the brain.
         """
         sums = self._sums.copy()
+        ahead = 0.0
         if now is not None:
-            ahead = max(0.0, now - self.time)
+            if 0.0 <= now - self.time <= LONGEST_GAP:
+                ahead = now - self.time
             _add(sums, self._loose)
             _add(sums, self._idle_for(ahead))
         for attempt in self.running.values():
-            _add(sums, attempt.split(max(now or 0.0, self.time)), attempt.width)
+            _add(sums, attempt.split(self.time + ahead), attempt.width)
         for attempt in self.orphans.values():
             _add(sums, attempt.split(attempt.end or 0.0, died=True), attempt.width)
         sums["brain" if more else "tail"] += sums.pop(_OPEN, 0.0)

@@ -232,7 +232,8 @@ class Attempts:
             match record.get("record"):
                 case "first_step" if trial.first_step is None:
                     if (moment := finite_number(record["time"])) is not None:
-                        seconds = moment - trial.placed
+                        most = self.event_store.clock() - trial.placed
+                        seconds = min(max(0.0, moment - trial.placed), max(0.0, most))
                         fields = {"trial": trial.name, "seconds": seconds}
                         self.event_store.append("first_step", durable=False, **fields)
                 case "checkpoint" if int(record["epoch"]) <= trial.until:

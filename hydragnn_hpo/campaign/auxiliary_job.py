@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NotRequired, TypedDict, cast
 
 from hydragnn_hpo.campaign.shutdown import Drained
-from hydragnn_hpo.config import INTERRUPTED, STALE
+from hydragnn_hpo.config import DISK_FULL, INTERRUPTED, STALE
 from hydragnn_hpo.errors import ConfigError, JobError, StorageError
 from hydragnn_hpo.files import read_json, remove
 from hydragnn_hpo.launching import Backend, Event, Job, Slot
@@ -75,14 +75,19 @@ class AuxiliaryJob:
         """Check whether it failed in a way that may be specific to its host: a disk, a device."""
         return not self.file.exists() or bool(read_json(self.file).get("storage"))
 
-    def answer(self) -> Any:
-        """Read the answer once the job has ended.
+    def answer(self, codes: Sequence[int]) -> Any:
+        """Read the answer once the job has ended with these exit codes.
 
         Raises:
             JobError: there is no answer.
             ConfigError: the answer is an error for the user.
             StorageError: the answer is an error of a disk.
         """
+        if not self.file.exists() and DISK_FULL in codes:
+            raise StorageError(
+                f"{self.file.parent}: the {self.kind} job could not write its answer, most likely "
+                "because the disk is full; make room, then run the same command again to go on."
+            )
         if not self.file.exists():
             raise JobError(f"the {self.kind} job ended without an answer; see {self.log}.")
         values = read_json(self.file)
@@ -146,7 +151,7 @@ class AuxiliaryJobs:
             if again and len(tried) >= TRIES and ended.get("away"):
                 raise Drained(f"the {kind} job was lost with its host {TRIES} times")
             if len(tried) >= TRIES or not again:
-                return job.answer()
+                return job.answer(ended["codes"])
 
     def _goes_again(self, job: AuxiliaryJob, ended: JobEnd, tried: Sequence[str]) -> bool:
         if job.was_lost(ended):

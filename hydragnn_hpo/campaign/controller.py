@@ -18,14 +18,14 @@ from hydragnn_hpo.campaign.backends import TETHERED
 from hydragnn_hpo.campaign.dispatch import Dispatch, HostHealth
 from hydragnn_hpo.campaign.energy_accounting import EnergyMeter
 from hydragnn_hpo.campaign.event_store import EventStore
-from hydragnn_hpo.campaign.journal import read_journal
+from hydragnn_hpo.campaign.journal import read_journal, steady_time
 from hydragnn_hpo.campaign.promotion import Promoter, Replicates
 from hydragnn_hpo.campaign.proposals import Proposals
 from hydragnn_hpo.campaign.rescoring import compute_scores
 from hydragnn_hpo.campaign.setup import check_stores, controller_versions, tidy
 from hydragnn_hpo.campaign.shutdown import NEVER, Drained, ShutdownRequest
 from hydragnn_hpo.campaign.state import State, Trial
-from hydragnn_hpo.campaign.status import explain_no_result
+from hydragnn_hpo.campaign.status import explain_no_result, predict_seconds_left
 from hydragnn_hpo.campaign.trial_kind import TrialKind, make_trial_kind
 from hydragnn_hpo.campaign.user_requests import RequestHandler
 from hydragnn_hpo.config import CampaignConfig, dump_config, find_profile, load_config
@@ -54,6 +54,9 @@ or for files that its trials cannot reach."""
 GATHERING_SECONDS = 2.0
 """The campaign begins once no further host has joined for this long."""
 
+CHECK_SECONDS = 2.0
+"""How long the end of the search waits until the stores of an earlier run are compared."""
+
 Watch = Callable[[State, "Controller"], None]
 
 
@@ -61,7 +64,7 @@ class Controller:
     """Runs one campaign in one run directory."""
 
     ends_in: float | None = None
-    """Predicted seconds until all trials proposed so far have ended; None before the first plan."""
+    """Predicted seconds until all trials have ended; None before the first epoch."""
 
     def __init__(
         self,
@@ -72,7 +75,7 @@ class Controller:
         make_backend: Callable[[], Backend],
         watch: Watch = lambda *_: None,
         pause: ShutdownRequest = NEVER,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = steady_time,
     ) -> None:
         """Take the lease of the run directory, open its journal and start the backend.
 
@@ -83,7 +86,7 @@ class Controller:
             make_backend: starts the backend and returns it.
             watch: called after each turn with the state and this controller, for a display.
             pause: request to stop, checked in each turn.
-            clock: returns seconds since the epoch.
+            clock: returns seconds since the epoch; it must not jump.
 
         Raises:
             RunError: another controller holds the lease, the journal is damaged, or a graph store
@@ -141,6 +144,7 @@ class Controller:
             self._open()
             while not self._done():
                 self._turn()
+            self.work.check(CHECK_SECONDS)
             self.energy_meter.flush()
         return self.state
 
@@ -296,6 +300,7 @@ class Controller:
     def _turn(self) -> None:
         if self.attempts.trouble is not None:
             raise self.attempts.trouble
+        self.work.check()
         if time.monotonic() - self.attempts.files_away_since > HOST_SECONDS:
             raise Drained(
                 f"no trial could reach its files for {HOST_SECONDS:.0f} s: see their file server"
@@ -331,7 +336,8 @@ class Controller:
             to_come=self.proposals.to_come,
             time_left=self.time_left,
         )
-        self.ends_in = plan.ends_in
+        ledger, clock = self.event_store.ledger, self.event_store.clock
+        self.ends_in = predict_seconds_left(self.state, ledger, self.config.search, clock())
         self._plan_due = now + (time.thread_time() - began) / PLANNING_SHARE
         self.attempts.start_plan(plan)
         if plan.starts or self.state.count("running"):

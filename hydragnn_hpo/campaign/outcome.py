@@ -43,7 +43,7 @@ REASONS: tuple[FailureReason, ...] = get_args(FailureReason)
 
 RESERVED_KEYS = (
     *("time", "width", "epochs", "event", "epoch", "trial", "attempt", "score", "kind", "durable"),
-    *("status", "outcome", "reason", "reached", "message", "codes"),
+    *("status", "outcome", "reason", "reached", "message", "codes", "excused", "least", "whole"),
 )
 """Names that the journal uses itself; numbers of a result with these names are dropped."""
 

@@ -351,7 +351,8 @@ def _on_asked(state: State, event: AskedEvent) -> None:
 def _on_ended(state: State, event: EndedEvent) -> None:
     trial = state.trials[event["trial"]]
     if trial.status == "running":
-        trial.slot_seconds += len(trial.slots) * (event["time"] - trial.placed)
+        held = max(0.0, event["time"] - trial.placed)  # the next controller's clock may be behind
+        trial.slot_seconds += len(trial.slots) * held
     trial.slots, trial.stop_reason = (), None
     outcome, trial.reason = event["outcome"], event.get("reason")
     trial.message = event.get("message")

@@ -249,8 +249,13 @@ def _best(state: State) -> Trial | None:
     return min(done, key=lambda t: (-t.until, t.score, t.name), default=None)
 
 
-LEAST_SHARE = 0.05
-"""Training is taken to fill this share of the slots at least: at the start nothing trains yet."""
+USUAL_SHARE = 0.9
+"""Share of the slot-seconds that goes into training, until the run itself has shown its own."""
+
+ASYNCHRONOUS_EXCESS = 1.2
+"""Trials that asynchronous promotion sends on, over ``1 / reduction`` of all: some are among the
+best when they rest, and no longer at the end. 1.15 for trials in random order, more where the brain
+learns."""
 
 
 def predict_seconds_left(
@@ -258,8 +263,9 @@ def predict_seconds_left(
 ) -> float | None:
     """Predict when everything has ended: what is known, and what is still to be proposed.
 
-    Epochs that are left, times the median slot-seconds of an epoch, over the slots and the share
-    of their time that went into training; no less than the longest of the running trials.
+    Epochs that are left, times the slot-seconds of an epoch (a trial's own, or the mean of all),
+    over the slots and the share of their time that goes into training; no less than the longest of
+    the running trials.
 
     Args:
         state: the campaign's state.
@@ -270,31 +276,62 @@ def predict_seconds_left(
     Returns:
         Seconds; None before the first epoch, and without slots.
     """
-    costs = [w * s for trial in state.trials.values() for w, s in trial.seconds.items()]
-    if not costs or not ledger.slots:
+    own = {
+        trial.name: statistics.fmean(width * each for width, each in trial.seconds.items())
+        for trial in state.trials.values()
+        if trial.seconds
+    }
+    if not own or not ledger.slots:
         return None
-    share = max(LEAST_SHARE, ledger.utilization(now).share("training"))
-    work = count_epochs_left(state, search) * statistics.median(costs) / (ledger.slots * share)
+    typical = statistics.fmean(own.values())
     running = running_trials(state, state.count("running"), now)
-    return max([work, *(row.ends_in for row in running if row.ends_in is not None)])
-
-
-def count_epochs_left(state: State, search: SearchConfig) -> int:
-    """Count the epochs from here to the end of the search."""
+    known = [row.ends_in for row in running if row.ends_in is not None]
+    to_come = count_epochs_to_come(state, search)
     open_trials = state.with_status("queued", "running")
-    left = sum(max(0, trial.until - trial.epoch) for trial in open_trials)
+    work = to_come * typical
+    work += sum(max(0, t.until - t.epoch) * own.get(t.name, typical) for t in open_trials)
+    used = ledger.utilization(now)
+    assumed = ledger.slots * search.rungs[0] * typical  # weighs as much as one trial on each slot
+    trained = used.by_cause["training"] + USUAL_SHARE * assumed
+    share = trained / (used.slot_seconds + assumed) if assumed else USUAL_SHARE
+    if not to_come and not state.count("queued"):
+        share = 1.0  # the others wait for nothing but the longest
+    return max([work / (ledger.slots * share), *known])
+
+
+def count_epochs_to_come(state: State, search: SearchConfig) -> float:
+    """Count the epochs to the end of the search of trials that are not proposed or promoted yet."""
     if state.ending or state.finished:
-        return left
+        return 0.0
     budget = search.trials + state.added
-    left += max(0, budget - state.searched) * search.rungs[0]
-    there = budget
+    epochs = float(max(0, budget - state.searched) * search.rungs[0])
+    arriving = float(budget)
     for rung, following in pairwise(search.rungs):
-        there //= search.reduction
-        if following == search.rungs[-1]:
-            there = max(there, search.finalists)
         sent = len(state.promoted[rung]) if rung in state.promoted else 0
-        left += 0 if state.closed else max(0, there - sent) * (following - rung)
-    return left
+        rested = len(state.results[rung]) if rung in state.results else 0
+        least = search.finalists - sent if following == search.rungs[-1] else 0
+        more = max(0.0, least, _count_promotions(search, arriving, rested=rested, sent=sent))
+        epochs += 0.0 if state.closed else more * (following - rung)
+        arriving = sent + more
+    return epochs
+
+
+def _count_promotions(search: SearchConfig, arriving: float, *, rested: int, sent: int) -> float:
+    """Predict how many more trials a rung sends on.
+
+    Args:
+        search: names the rule.
+        arriving: trials that rest at the rung in the end.
+        rested: those that rest there or did.
+        sent: those that were sent on.
+    """
+    if search.promotion == "together":
+        return arriving // search.reduction - sent
+    share = ASYNCHRONOUS_EXCESS / search.reduction
+    open_results = max(0.0, arriving - rested)
+    # Half as if the trials so far said nothing, half as if the total were known.
+    predicted = (open_results * share + max(0.0, arriving * share - sent)) / 2
+    return min(open_results, predicted)
 
 
 def count_progress(run: RunDir) -> int:

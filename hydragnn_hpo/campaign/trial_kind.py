@@ -1,6 +1,7 @@
 """What the trials of a campaign are: trainings of ours, or any command."""
 
 import itertools
+import logging
 import os
 import signal
 from collections.abc import Callable, Mapping, Sequence
@@ -8,6 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
+from hydragnn_hpo.campaign.data_changes import (
+    StoreVerifier,
+    check_description,
+    find_changes,
+    note_seen,
+    stamp_sources,
+)
 from hydragnn_hpo.campaign.outcome import EndedAttempt, find_crash, last_lines, read_outcome
 from hydragnn_hpo.campaign.setup import (
     check_corners,
@@ -17,12 +25,15 @@ from hydragnn_hpo.campaign.setup import (
 )
 from hydragnn_hpo.config import (
     CampaignConfig,
+    CardConfig,
     CommandConfig,
     TrialConfig,
     dump_config,
+    load_config,
     to_toml,
     unite_stats,
 )
+from hydragnn_hpo.errors import StorageError
 from hydragnn_hpo.file_records import FailureReason, StoreStats
 from hydragnn_hpo.files import read_json, storage
 from hydragnn_hpo.journal_events import AttemptOutcome, SearchedValues
@@ -30,6 +41,8 @@ from hydragnn_hpo.launching import Slot, spec_of
 from hydragnn_hpo.layout import RunDir, TrialDir, derive_seed
 from hydragnn_hpo.leases import RANK_LEASE_LAPSED
 from hydragnn_hpo.search import apply_values, finite_number, lacks_number, read_objective
+
+logger = logging.getLogger(__name__)
 
 RunJob = Callable[[str, Mapping[str, str]], Any]
 """Runs a job that is no trial, given its kind and order, and returns its answer."""
@@ -52,6 +65,13 @@ class TrialKind(Protocol):
 
         Raises:
             ConfigError: the space does not fit the data.
+        """
+
+    def check(self, seconds: float = 0.0) -> None:
+        """Check whether what all trials need was found altered; wait for it for some time.
+
+        Raises:
+            StorageError: it was.
         """
 
     def configure(self, name: str, values: SearchedValues) -> Any:
@@ -101,17 +121,35 @@ class TrainingTrials:
         self.stats: StoreStats | None = None
         self.needs = tuple(run.store(name) for name in cards.values())
         self._stores = stores_of(config, list(cards.values()))
+        self._verifier: StoreVerifier | None = None
+
+    def check(self, seconds: float = 0.0) -> None:
+        """Check whether the stores of an earlier run were found altered so far."""
+        if self._verifier is None:
+            return
+        self._verifier.wait(seconds)
+        if self._verifier.damage is not None:
+            raise StorageError(self._verifier.damage)
 
     def prepare(self, job: RunJob) -> None:
         """Build the stores that are not there yet, and try the space on them."""
         every: list[StoreStats] = []
+        older = []
         for path, name in self.cards.items():
             store = self.run_dir.store(name)
-            if not (store / "index.json").exists():
+            sources = stamp_sources(path, load_config(path, CardConfig))
+            if (store / "index.json").exists():
+                for sentence in find_changes(store, sources):
+                    logger.warning("%s", sentence)
+                check_description(store)
+                older.append(store)
+            else:
                 with storage(self.run_dir.data):
                     self.run_dir.data.mkdir(exist_ok=True)
                 job("build", {"card": str(path), "out": str(store)})
+                note_seen(store, sources)
             every.append(read_json(store / "stats.json"))
+        self._verifier = StoreVerifier(older)
         stats = unite_stats(every, self.config.data, self.config.shared)
         check_corners(self.config, facts_of_stats(stats))
         self.stats = stats
@@ -186,6 +224,9 @@ class CommandTrials:
     def prepare(self, job: "RunJob") -> None:
         """Do nothing: a command has no data to prepare."""
 
+    def check(self, seconds: float = 0.0) -> None:
+        """Do nothing, likewise."""
+
     def configure(self, name: str, values: SearchedValues) -> dict[str, Any]:
         """Fill the searched values into the template; name and seed are ours.
 
@@ -252,8 +293,10 @@ class CommandTrials:
             lost = lost or [1] * len(attempt.codes)
             return read_outcome(replace(attempt, codes=lost, first=None))
         ended = read_outcome(attempt)
-        if ended["outcome"] not in ("completed", "stopped"):
+        if "reached" not in ended:  # a failure
             return ended
+        if ended["outcome"] == "cancelled":
+            return _sound(ended, until)
         if read_objective(self.config.search.objective, ended) is None:
             goal = self.config.search.objective
             wanted = "objective" if goal == "weighted" else f"search.objective {goal!r}"
@@ -266,7 +309,7 @@ class CommandTrials:
 def _sound(ended: AttemptOutcome, until: int) -> AttemptOutcome:
     """Keep of what a user wrote only what can be counted and shown."""
     reached, errors, reason = ended["reached"], ended.get("val_mae"), ended["reason"]
-    known = isinstance(reached, int) and 0 < reached <= until
+    known = type(reached) is int and 0 < reached <= until  # True is an int, too
     errors = errors if isinstance(errors, dict) else {}
     return {
         **ended,

@@ -6,12 +6,13 @@ Each selection method proposes a mix of candidates; the candidates of all mixes 
 Shapes: C candidates, M members (here: all candidates of any mix), R rows of a head, w components.
 """
 
+import errno
 import math
 import os
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import NotRequired, TypedDict, cast
+from typing import Any, NotRequired, TypedDict, cast
 
 import numpy as np
 import torch
@@ -21,7 +22,7 @@ from torch import Tensor
 
 from hydragnn_hpo import __version__, log
 from hydragnn_hpo.campaign import read_software_versions
-from hydragnn_hpo.config import CardConfig, ModelConfig
+from hydragnn_hpo.config import DISK_FULL, CardConfig, ModelConfig
 from hydragnn_hpo.config.convs.spec import is_user_conv, package_of, version_of
 from hydragnn_hpo.data import Columns
 from hydragnn_hpo.ensemble.artefact import (
@@ -73,7 +74,7 @@ from hydragnn_hpo.ensemble.uncertainty_scores import (
     compute_figures,
     mae,
 )
-from hydragnn_hpo.errors import HydraError, RunError, answer_of
+from hydragnn_hpo.errors import HydraError, RunError, StorageError, answer_of
 from hydragnn_hpo.file_records import (
     CandidateErrors,
     Curves,
@@ -144,6 +145,9 @@ def build_ensemble(run: Path, device: str = "cpu") -> EnsembleTable:
     return table
 
 
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
 class BuildSpec(TypedDict):
     """Input of a job that builds an ensemble."""
 
@@ -159,16 +163,26 @@ def job_main(spec: BuildSpec) -> int:
     """Build an ensemble as a job, and write its table or the error's message to a file.
 
     Returns:
-        0, even if the file holds an error.
+        0, even if the file holds an error; ``DISK_FULL`` if it cannot be written.
     """
     log.configure()
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
-    answer = Path(spec["answer"])
+    answer, run = Path(spec["answer"]), Path(spec["run"])
+    device = os.environ.get("HYDRAGNN_HPO_DEVICE", "cpu")
+    content: Mapping[str, Any]
     try:
-        device = os.environ.get("HYDRAGNN_HPO_DEVICE", "cpu")
-        write_json(answer, build_ensemble(Path(spec["run"]), spec.get("device", device)))
+        content = build_ensemble(run, spec.get("device", device))
     except HydraError as error:
-        write_json(answer, answer_of(error))
+        content = answer_of(error)
+    except OSError as error:  # libraries raise the system's own errors
+        if error.errno not in _NO_ROOM:
+            raise
+        full = f"{run}: the ensemble cannot be written ({error.strerror}); make room, then "
+        content = answer_of(StorageError(f"{full}run the same command again to go on."))
+    try:
+        write_json(answer, content)
+    except StorageError:
+        return DISK_FULL
     return 0
 
 

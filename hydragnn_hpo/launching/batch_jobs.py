@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from hydragnn_hpo.errors import ConfigError, JobError, StorageError
 from hydragnn_hpo.files import read_json, storage, write_json, write_text
+from hydragnn_hpo.launching.slurm_allocation import shorten
 
 if TYPE_CHECKING:  # the command line reads this module before it knows which command to run
     from hydragnn_hpo.config import ProfileConfig
@@ -51,6 +52,7 @@ _INHERITED = ("SLURM_CONF", "SLURM_CLUSTERS")
 
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:@+,=-]{0,127}")
 """Accounts, queues and job ids that are safe in directives and in command lines."""
+
 _ID = re.compile(r"[0-9]+(_[0-9]+)?(\[[0-9]*\])?(\.[A-Za-z0-9_.-]+)?")
 
 
@@ -568,13 +570,20 @@ def query_jobs(name: str, ids: Sequence[str]) -> QueueEntries | None:
     scheduler = SCHEDULERS[name]
     try:
         done = subprocess.run(
-            scheduler.query_argv(ids), capture_output=True, text=True, timeout=QUERY_SECONDS
+            scheduler.query_argv(ids),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=QUERY_SECONDS,
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
     forgotten = ("Invalid job id", "Unknown Job Id", "has finished")
     if done.returncode != 0 and not done.stdout and not any(w in done.stderr for w in forgotten):
         return None
+    if done.stdout.strip() and not any(job in done.stdout for job in ids):
+        return None  # it speaks of something else
     return scheduler.parse_states(done.stdout)
 
 
@@ -611,11 +620,18 @@ def _run(
     """
     try:
         done = subprocess.run(
-            argv, capture_output=True, text=True, timeout=seconds, env=dict(environment), cwd=folder
+            argv,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=seconds,
+            env=dict(environment),
+            cwd=folder,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise JobError(f"'{argv[0]}' gives no answer ({error}): try again later.") from error
     if done.returncode != 0:
         lines = (done.stderr or done.stdout).strip().splitlines()
-        raise JobError(f"'{argv[0]}' refuses: {lines[-1] if lines else done.returncode}.")
+        raise JobError(f"'{argv[0]}' refuses: {shorten(lines, done.returncode)}.")
     return done.stdout

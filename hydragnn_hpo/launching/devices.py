@@ -56,7 +56,11 @@ def _ask_nvidia(*arguments: str) -> str:
         return ""
     try:
         answer = subprocess.run(
-            [tool, *arguments], capture_output=True, text=True, timeout=_ASK_SECONDS
+            [tool, *arguments],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_ASK_SECONDS,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         logger.warning("nvidia-smi gave no answer (%s): its GPUs are not used.", error)

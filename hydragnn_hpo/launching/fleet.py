@@ -329,7 +329,7 @@ class Fleet:
                 self._table.announce(job)
                 self._advance(job)
             case NewRecords():
-                if message.offset < 0:
+                if not 0 <= message.offset < 1 << 63:
                     raise ProtocolError(f"reports records of job {job.id} from nowhere")
                 job.offset = message.offset
                 self._table.add_records(job, message.records)

@@ -238,8 +238,9 @@ class HostRegistry:
 
     def send(self, name: str, message: Order) -> None:
         """Send an order to a host; after a lost connection the listener repeats it."""
-        if peer := self.hosts[name].peer:
-            self._link.send(peer, message)
+        host = self.hosts.get(name)  # None: only an agent names it, in a job of a lost controller
+        if host is not None and host.peer:
+            self._link.send(host.peer, message)
 
     # -- time ------------------------------------------------------------------------
 

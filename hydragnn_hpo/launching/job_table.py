@@ -120,7 +120,8 @@ class JobTracker:
             ProtocolError: the host's description contradicts that of another host.
         """
         same = (known.slots, known.other_hosts) == (self.slots, self.other_hosts)
-        if not same or not self.ranks_on(host) or known.first_offset < 0:
+        sound = self.ranks_on(host) and 0 <= known.first_offset < 1 << 63
+        if not same or not sound:
             raise ProtocolError(f"describes job {self.id} otherwise than its other hosts")
         if known.watch is not None:
             self.watch, self.offset = Path(known.watch), known.first_offset

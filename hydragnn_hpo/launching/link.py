@@ -17,7 +17,7 @@ import logging
 import math
 import os
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ import hydragnn_hpo
 from hydragnn_hpo.errors import JobError, StorageError
 from hydragnn_hpo.files import storage, write_text
 from hydragnn_hpo.launching.framed_socket import FramedSocket
-from hydragnn_hpo.launching.protocol import HostsLeave, News, Order, Restart
+from hydragnn_hpo.launching.protocol import HostsLeave, NewRecords, News, Order, Restart
 
 logger = logging.getLogger(__name__)
 
@@ -189,6 +189,15 @@ class BrokenPeer(msgspec.Struct, frozen=True):
     reason: str
 
 
+def _require_finite(content: object) -> None:
+    """Raise ``ValueError`` if a number anywhere in a message is not finite."""
+    if isinstance(content, float) and not math.isfinite(content):
+        raise ValueError(f"{content} is no finite number")
+    parts = content.values() if isinstance(content, dict) else content
+    for part in parts if isinstance(parts, Iterable) and not isinstance(parts, str) else ():
+        _require_finite(part)
+
+
 class ControllerLink:
     """The controller's end: one socket for all agents, told apart by their ZeroMQ identities."""
 
@@ -267,6 +276,8 @@ class ControllerLink:
             number, body = parts
             (count,) = _NUMBER.unpack(number)
             message = self._decoder.decode(body)
+            if not isinstance(message, NewRecords):  # a record of a command may hold any number
+                _require_finite(msgspec.to_builtins(message))
         except (ValueError, struct.error, msgspec.MsgspecError, RecursionError) as error:
             if known:
                 yield identity, BrokenPeer(f"sent a message that cannot be read ({error})")

@@ -175,6 +175,10 @@ _UNUSABLE = ("down", "fail", "power", "reboot")
 """Prefixes of states of hosts on which no step can start; on a draining host steps still can."""
 
 
+_LONGEST_LINE = 160
+"""Characters of a command's last line that a message repeats."""
+
+
 class SlurmCommand:
     """A command of Slurm that runs in the background, since a scheduler may take a minute to fail.
 
@@ -219,7 +223,7 @@ class SlurmCommand:
             raise self._no_answer() from None
         if code := self._process.returncode:
             lines = (errors or output).strip().splitlines()
-            raise JobError(f"'{' '.join(self._argv)}' fails: {lines[-1] if lines else code}.")
+            raise JobError(f"'{' '.join(self._argv)}' fails: {shorten(lines, code)}.")
         return output
 
     def _no_answer(self, why: str = "") -> JobError:
@@ -229,6 +233,11 @@ class SlurmCommand:
         """Kill the command if it still runs."""
         with self._process:
             self._process.kill()
+
+
+def shorten(lines: Sequence[str], code: int) -> str:
+    """Return the last line that a command printed, cut to fit into a sentence, or its code."""
+    return lines[-1].rstrip(".")[:_LONGEST_LINE] if lines else f"it ended with code {code}"
 
 
 def query(*argv: str) -> str:
@@ -370,13 +379,15 @@ def _query_job(job: str, run_query: Query) -> list[str]:
         raise ConfigError(f"Slurm job {job} has ended: run inside salloc or sbatch.")
     own = next((line for line in lines if line[3:] == [job]), lines[0])
     if len(own) < 3 or (own[0] == "RUNNING" and not own[1]):
-        raise JobError(f"squeue tells no state and hosts of job {job}, but {'|'.join(own)!r}.")
+        raise JobError(
+            f"squeue tells no state and hosts of job {job}, but {'|'.join(own)[:100]!r}."
+        )
     return own[:3]
 
 
 def _end(environment: Mapping[str, str], squeue_end: str) -> float:
     """Return the end of the job: from the environment, or as squeue writes it."""
-    if (known := environment.get("SLURM_JOB_END_TIME", "")).isdigit():
+    if (known := environment.get("SLURM_JOB_END_TIME", "")).isdecimal():
         return float(known)
     try:
         return datetime.datetime.fromisoformat(squeue_end).timestamp()

@@ -53,6 +53,7 @@ def check_shared_folder(
             stderr=subprocess.DEVNULL,
             env=dict(environment),
             text=True,
+            errors="replace",
             timeout=_CHECK_SECONDS,
         )
     except (OSError, subprocess.TimeoutExpired):

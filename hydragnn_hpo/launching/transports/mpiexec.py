@@ -111,7 +111,11 @@ def agent_flags(program: str) -> tuple[str, ...]:
     """
     try:
         version = subprocess.run(
-            [program, "--version"], capture_output=True, text=True, timeout=_VERSION_SECONDS
+            [program, "--version"],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_VERSION_SECONDS,
         ).stdout
     except (OSError, subprocess.TimeoutExpired):
         return ()

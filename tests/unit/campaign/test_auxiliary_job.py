@@ -92,11 +92,19 @@ def test_an_errand_is_given_up_once_three_were_lost(sent):
     assert len(backend.started) == 3
 
 
-@pytest.mark.parametrize("code", [1, DISK_FULL])
+@pytest.mark.parametrize(
+    ("code", "error", "said"),
+    [
+        (1, JobError, "ended without an answer"),
+        (DISK_FULL, StorageError, "because the disk is full; make room, then run the same command"),
+    ],
+)
 @pytest.mark.parametrize(("hosts", "starts"), [(4, 2), (1, 1)])
-def test_an_errand_that_failed_by_itself_is_tried_on_one_other_host(sent, code, hosts, starts):
+def test_an_errand_that_failed_by_itself_is_tried_on_one_other_host(
+    sent, code, error, said, hosts, starts
+):
     backend = Sent([code, code, {"members": 3}], hosts=hosts)
-    with pytest.raises(JobError, match="ended without an answer"):
+    with pytest.raises(error, match=said):
         sent(backend)
     assert len(set(backend.used)) == len(backend.started) == starts
 

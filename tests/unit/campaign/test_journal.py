@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import random
+import zlib
 
 import pytest
 
@@ -18,6 +19,23 @@ from hydragnn_hpo.campaign.journal import (
 )
 from hydragnn_hpo.errors import RunError, StorageError
 
+LEFT_OUT = object()
+SPARE = {
+    "time": 10.0, "epoch": 1, "trial": "t0", "host": "h", "slots": ["h:0"], "until": 4, "width": 1,
+    "reason": "why", "outcome": "completed", "reached": 4, "objective": 0.5, "seconds": 1.0,
+    "best_objective": 0.5, "values": {"x": 1}, "attempt": 1,
+}  # fmt: skip
+
+
+def line_of(kind, **values):
+    """Return a line with a right checksum, whatever its content is."""
+    event = {"event": kind, **SPARE, **values}
+    return frame(json.dumps({k: v for k, v in event.items() if v is not LEFT_OUT}).encode())
+
+
+def frame(body):
+    return b'{"c":"%08x","e":%b}\n' % (zlib.crc32(body), body)
+
 
 @pytest.fixture
 def path(tmp_path):
@@ -27,7 +45,7 @@ def path(tmp_path):
 def filled(path, count=3):
     journal = Journal(path, 1, clock=lambda: 10.0)
     for number in range(count):
-        journal.append("placed", trial=f"t{number}", objective=0.1 + number)
+        journal.append("proposed", trial=f"t{number}", until=4, values={"x": 0.1 + number})
     journal.close()
 
 
@@ -35,7 +53,8 @@ def test_events_come_back_as_they_were_written(path):
     filled(path)
     assert [e["trial"] for e in read_journal(path)] == ["t0", "t1", "t2"]
     assert next(read_journal(path)) == {
-        "event": "placed", "time": 10.0, "epoch": 1, "trial": "t0", "objective": 0.1
+        "event": "proposed", "time": 10.0, "epoch": 1, "trial": "t0", "until": 4,
+        "values": {"x": 0.1},
     }  # fmt: skip
 
 
@@ -48,9 +67,9 @@ def test_every_torn_end_is_cut_off_before_the_next_line(path):
         seen = []
         journal = Journal(path, 2, clock=lambda: 11.0, see=seen.append)
         assert [e["trial"] for e in seen] == ["t0", "t1"]
-        journal.append("ended", trial="t1")
+        journal.append("retried", trial="t1")
         journal.close()
-        assert [e["event"] for e in read_journal(path)] == ["placed", "placed", "ended"]
+        assert [e["event"] for e in read_journal(path)] == ["proposed", "proposed", "retried"]
 
 
 def test_a_damaged_middle_is_an_error_that_names_the_line(path):
@@ -99,7 +118,10 @@ def test_a_full_disk_leaves_no_half_line(path, monkeypatch):
     ]
 
 
-EVENTS = [{"event": "epoch", "time": float(n), "epoch": 1, "trial": "t" * n} for n in range(40)]
+EVENTS = [
+    {"event": "host_joined", "time": float(n), "epoch": 1, "host": "h" * n, "slots": []}
+    for n in range(40)
+]
 LINES = [encode(event) for event in EVENTS]
 
 
@@ -132,7 +154,7 @@ def test_a_torn_end_that_is_cut_off_and_written_again_is_no_damage(path):
 
 
 def test_a_damaged_line_before_the_last_is_an_error(path):
-    damaged = LINES[1].replace(b"epoch", b"epocH", 1)
+    damaged = LINES[1].replace(b"host", b"hosT", 1)
     append(path, LINES[0] + damaged)
     follower = JournalFollower(path)
     assert list(follower.read_new()) == [EVENTS[0]], "the last one may be torn"
@@ -176,3 +198,88 @@ def test_a_line_whose_end_comes_while_it_is_read_is_no_damage(path, monkeypatch)
     whole = module.decode
     monkeypatch.setattr(module, "decode", decode)
     assert list(read_journal(path)) == [EVENTS[0]]
+
+
+NOT_OURS = {
+    "no object": (frame(b"[1, 2]"), "it is no event"),
+    "no kind": (frame(b'{"time": 1.0, "epoch": 1}'), "it is no event"),
+    "no JSON": (frame(b"{'time'}"), "Expecting property name"),
+    "no number": (line_of("placed", time=float("nan")), "NaN is no number"),
+    "nested": (frame(b"[" * 100_000 + b"]" * 100_000), "nested too deep"),
+    "5,000 digits": (frame(b'{"time": ' + b"9" * 5000 + b"}"), "Exceeds the limit"),
+    "a field left out": (frame(b'{"event":"retried","time":1.0,"epoch":1}'), "it lacks `trial`"),
+    "another type": (line_of("placed", width="1"), "Expected `int`, got `str` - at `$.width`"),
+    "null for a time": (line_of("placed", time=None), "Expected `float`, got `null`"),
+    "no date": (line_of("placed", time=1e300), "its time 1e+300 is no date"),
+    "unknown outcome": (line_of("ended", outcome="won"), "Invalid enum value 'won'"),
+    "unknown trial": (line_of("ended", trial="t9"), "trial 't9' was not proposed before it"),
+    "unknown parent": (line_of("proposed", trial="t2", parent="t7"), "trial 't7' was not proposed"),
+    "unknown promoted": (line_of("promoted", trials=["t0", "t3"]), "trial 't3' was not proposed"),
+    "proposed again": (line_of("proposed"), "trial 't0' is proposed for a second time"),
+    "other goals": (
+        line_of("ended", trial="t1", score=[1.0, 2.0]),
+        "has other goals than those before",
+    ),
+    "no goal": (line_of("ended", score=[]), "has other goals than those before"),
+    "rested without score": (line_of("rested", trial="t1"), "trial 't1' has no score before it"),
+}
+
+
+@pytest.mark.parametrize(("line", "found"), NOT_OURS.values(), ids=NOT_OURS)
+def test_a_line_that_is_not_ours_is_one_sentence_with_its_number(path, line, found):
+    """With the right checksum: only one who edits a journal by hand writes such a line."""
+    before = [line_of("proposed"), line_of("ended"), line_of("proposed", trial="t1")]
+    path.write_bytes(b"".join(before) + line)
+    for read in (lambda: list(read_journal(path)), lambda: Journal(path, 2, clock=lambda: 11.0),
+                 lambda: list(JournalFollower(path).read_new())):  # fmt: skip
+        with pytest.raises(RunError) as caught:
+            read()
+        said = str(caught.value)
+        offset = sum(map(len, before))
+        assert said.startswith(f"{path}: line 4 (byte {offset}) was not written by this program")
+        assert found in said
+        assert said.endswith("; restore the file from a copy.")
+        assert len(said) - len(str(path)) <= 300
+
+
+def test_what_commands_and_later_versions_write_is_read(path):
+    """A command's result may hold any number; NaN is written as null; kinds may be added."""
+    ended = line_of("ended", parameters=3.5, peak_bytes=1.5e9, train_seconds=None, more=7)
+    path.write_bytes(line_of("proposed") + ended + line_of("invented later"))
+    assert [event["event"] for event in read_journal(path)][1:] == ["ended", "invented later"]
+
+
+def times(path, *rows):
+    """Write events with these epochs and times; return the times that are read."""
+    lines = (
+        line_of("zygote_ready", import_seconds=1.0, epoch=e, time=t, trial=LEFT_OUT)
+        for e, t in rows
+    )
+    path.write_bytes(b"".join(lines))
+    return [event["time"] for event in read_journal(path)]
+
+
+def test_a_jump_of_the_clock_counts_as_no_time(path):
+    day = 86_400.0
+    assert times(path, (1, 900.0), (1, 40.0), (1, 50.0), (1, 130.0)) == [900, 900, 910, 990]
+    assert times(path, (1, 90.0), (1, 40.0), (1, 50.0)) == [90, 40, 50], "written late"
+    assert times(path, (1, 5.0), (1, 5.0 + 2 * day), (1, 7.0 + 2 * day)) == [5, 5, 7]
+    assert times(path, (1, 5.0), (1, 5.0 + day)) == [5, 5 + day]
+    assert times(path, (1, 9 * day), (1, 8 * day), (2, day), (2, 2 * day)) == [
+        9 * day,
+        9 * day,
+        day,  # another controller: its own clock
+        2 * day,
+    ]
+
+
+def test_a_journal_is_read_in_pieces_as_in_one(path):
+    lines = [
+        line_of("zygote_ready", import_seconds=1.0, trial=LEFT_OUT, time=t)
+        for t in (99.0, 3.0, 4.0, 1e6, 1e6 + 1)
+    ]
+    follower, pieces = JournalFollower(path), []
+    for line in lines:
+        append(path, line)
+        pieces += [event["time"] for event in follower.read_new()]
+    assert pieces == [99.0, 99.0, 100.0, 100.0, 101.0] == [e["time"] for e in read_journal(path)]

@@ -7,17 +7,23 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_type_hints
 
 import pytest
+from unit.campaign.stub_campaign import campaign
 
+from hydragnn_hpo.campaign.journal import encode, read_journal
 from hydragnn_hpo.campaign.outcome import (
     EndedAttempt,
     find_failed_host,
     read_outcome,
     retry_out_of_memory,
 )
+from hydragnn_hpo.campaign.trial_kind import make_trial_kind
 from hydragnn_hpo.config.trial_config import DISK_FULL, FILES_AWAY, INTERRUPTED, PEER_LOST, STALE
 from hydragnn_hpo.errors import StorageError
+from hydragnn_hpo.journal_events import AttemptOutcome
+from hydragnn_hpo.layout import RunDir
 
 SENTENCE = "rank 0 has not moved for 300 s, rank 3 is at step 120 (data) for 301 s; ending"
 
@@ -191,3 +197,24 @@ def test_an_abort_after_a_lost_peer_is_no_crash(tmp_path, codes, first, away, re
 )
 def test_a_host_is_blamed_for_a_rank_that_was_killed_there(slots, codes, first, signalled, host):
     assert find_failed_host(slots, codes, first=first, signalled=signalled) == host
+
+
+JUNK = [None, True, 0, -3, 2.5, 1e300, 10**400, float("nan"), "x", [1], {"a": "b"}, {"a": 1.0}]
+
+
+@pytest.mark.parametrize("status", ["completed", "stopped", "cancelled", "failed"])
+@pytest.mark.parametrize("key", get_type_hints(AttemptOutcome) | {"epochs": 0, "status": 0})
+def test_whatever_a_command_writes_as_its_result_can_be_read_from_the_journal(
+    tmp_path, status, key
+):
+    """The reader holds each event against its type: one that it refuses would end the campaign."""
+    kind = make_trial_kind(campaign(), RunDir(tmp_path), {})
+    for junk in JUNK:
+        result = {"status": status, "objective": 0.5, "epochs": 3, key: junk}
+        (tmp_path / "result.json").write_text(json.dumps(result))
+        found = kind.read_end(EndedAttempt(tmp_path, [0]), until=4)
+        event = {"event": "ended", "time": 1.0, "epoch": 1, "trial": "t0", **found}
+        proposed = {"event": "proposed", "time": 1.0, "epoch": 1, "trial": "t0"}
+        path = tmp_path / "events.jsonl"
+        path.write_bytes(encode({**proposed, "values": {}, "until": 4}) + encode(event))
+        assert len(list(read_journal(path))) == 2, junk

@@ -821,6 +821,7 @@ NONSENSE = {
     "end of other ranks": JobEnded("j", {5: 0}, False, None, None),
     "first of no rank": JobEnded("j", {0: 0}, False, -3, None),
     "records from nowhere": NewRecords("j", [{"n": 1}], -1),
+    "records from beyond": NewRecords("j", [{"n": 1}], (1 << 64) - 1),
 }
 
 
@@ -857,4 +858,15 @@ def test_a_job_that_makes_no_sense_is_not_adopted(stage, described):
     a = StubAgent(stage, "a", jobs=[described])
     a.await_order(Goodbye)
     stage.until(lambda: stage.fleet.settled, "settled")
+    assert "adopted" not in stage.kinds()
+
+
+def test_hosts_that_only_an_agent_names_are_asked_for_nothing(stage):
+    adopt(stage)
+    meet = Rendezvous("127.0.0.1", 20005, "lo")
+    described = KnownJob("j", ("a:0", "c:0"), meet, None, 0, (5,), True, ("nowhere",))
+    a = StubAgent(stage, "a", jobs=[described])
+    a.join()
+    a.await_order(DropJob)
+    assert stage.fleet.settled
     assert "adopted" not in stage.kinds()

@@ -1,6 +1,7 @@
 """The link: who may speak over it, what is lost when, and what others can read of it."""
 
 import contextlib
+import math
 import os
 import socket
 import stat
@@ -23,6 +24,7 @@ from hydragnn_hpo.launching.link import (
 )
 from hydragnn_hpo.launching.protocol import (
     AskRank,
+    ForkServerReady,
     Goodbye,
     Heartbeat,
     NewRecords,
@@ -174,6 +176,9 @@ FRAMES = {
     "unknown type": [b"\0" * 7 + b"\2", msgspec.msgpack.encode(["Sudo", 1])],
     "wrong fields": [b"\0" * 7 + b"\2", msgspec.msgpack.encode(["Heartbeat", "soon"])],
     "order of the controller": [b"\0" * 7 + b"\2", msgspec.msgpack.encode(Goodbye("x"))],
+    "no finite number": [b"\0" * 7 + b"\2", msgspec.msgpack.encode(ForkServerReady(math.nan, 1))],
+    "a list": [b"\0" * 7 + b"\2", msgspec.msgpack.encode([1, 2, 3])],
+    "an object": [b"\0" * 7 + b"\2", msgspec.msgpack.encode({"kind": "beat"})],
     "endless nesting": [b"\0" * 7 + b"\2", b"\x91" * 1_000_000],
     "number again": [b"\0" * 7 + b"\1", msgspec.msgpack.encode(Heartbeat(2.0))],
     "number left out": [b"\0" * 7 + b"\3", msgspec.msgpack.encode(Heartbeat(2.0))],

@@ -300,3 +300,36 @@ def test_the_end_of_a_job_decides_about_the_next(
     assert said in decided.message
     finished = decide_end(own, code=0, progress=progress, finished=True, followed=followed)
     assert (finished.cancels, finished.code) == ("all", 0)
+
+
+ANSWERS = {
+    "no text": "head -c 5000 /dev/urandom",
+    "another table": "echo '1 2 3'; echo 'JOBID PARTITION NAME'",
+    "a page": "echo '<html><body>502 Bad Gateway</body></html>'",
+    "a long line": "head -c 100000 /dev/zero | tr '\\0' x",
+    "a failure": "head -c 5000 /dev/urandom >&2; exit 3",
+    "nothing, for long": "sleep 600",
+    "a question": "read answer; sleep 600",
+}
+
+
+@pytest.mark.parametrize("answer", ANSWERS.values(), ids=ANSWERS)
+@pytest.mark.parametrize("scheduler", ["slurm", "pbs"])
+def test_whatever_a_scheduler_answers_is_no_answer_and_one_sentence(
+    tmp_path, monkeypatch, scheduler, answer
+):
+    for program in ("sbatch", "squeue", "qsub", "qstat", "scancel", "qdel"):
+        (tmp_path / program).write_text(f"#!/bin/sh\n{answer}\n")
+        (tmp_path / program).chmod(0o700)
+    (tmp_path / "jobs").mkdir()
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setattr(batch_jobs, "QUERY_SECONDS", 0.5)
+    monkeypatch.setattr(batch_jobs, "SUBMIT_SECONDS", 0.5)
+    assert batch_jobs.query_jobs(scheduler, ["7711234"]) is None
+    job = BatchJob("", scheduler, "001.sh", hosts=1, link=1, jobs=1, submitted=0.0)
+    with pytest.raises(JobError) as caught:
+        batch_jobs.submit_jobs(JobRecords(tmp_path), job)
+    assert len(str(caught.value)) <= 300
+    waiting = replace(job, id="7711234")
+    with pytest.raises(JobError, match="gives no answer, so 7711234 stay queued"):
+        batch_jobs.cancel_queued_jobs(JobRecords(tmp_path), [waiting])

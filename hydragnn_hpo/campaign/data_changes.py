@@ -1,0 +1,234 @@
+"""Notice data files and stores that changed since the runs of a campaign before this one.
+
+Beside each store stands ``NAME.bp.seen.json``: sizes and modification times of the files that it
+was built from, and of its own. They are compared whenever a campaign goes on. The checksums of the
+store are compared in the background meanwhile, since every byte of it must be read for that.
+"""
+
+import hashlib
+import json
+import logging
+import os
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hydragnn_hpo.config import CardConfig
+from hydragnn_hpo.errors import StorageError
+from hydragnn_hpo.files import read_json, write_json
+
+logger = logging.getLogger(__name__)
+
+READING_SHARE = 0.1
+"""Largest share of the time for which stores are read in the background."""
+
+CHUNK_BYTES = 1 << 23
+"""Bytes that are read and hashed in one piece."""
+
+MOST_FILES = 10_000
+"""Files of one card that are compared: a folder may hold millions."""
+
+_COUNTS = 4
+"""Numbers in each row of ``windows.npy`` before the checksums, see ``data.store_index``."""
+
+_CURE = "restore it from a copy, or start the campaign again in another directory, with --run."
+
+Stamps = dict[str, list[int]]
+"""Size in bytes and modification time in nanoseconds, by the path of a file."""
+
+
+def stamp_sources(card_path: Path, card: CardConfig) -> Stamps:
+    """Return the stamps of the data files of a card; files that cannot be read are left out."""
+    root = os.environ.get("HYDRAGNN_HPO_DATA")
+    stamps: Stamps = {}
+    for entry in card.files:
+        places = [card_path.parent / entry.path, *([Path(root) / entry.path] if root else [])]
+        source = next((place for place in places if place.exists()), None)
+        if source is not None:
+            stamps |= _stamp(_list_files(source.absolute()), MOST_FILES - len(stamps))
+    return stamps
+
+
+def stamp_store(store: Path) -> Stamps:
+    """Return the stamps of the files of a store, by their path within it."""
+    return _stamp(_list_files(store), MOST_FILES, store)
+
+
+def _list_files(path: Path) -> Iterator[Path]:
+    if not path.is_dir():
+        yield path
+        return
+    for folder, _, names in os.walk(path):
+        yield from (Path(folder, name) for name in names)
+
+
+def _stamp(files: Iterable[Path], most: int, within: Path = Path("/")) -> Stamps:
+    stamps: Stamps = {}
+    for file in files:
+        if len(stamps) >= most:
+            break
+        try:
+            stat = file.stat()
+        except OSError:
+            continue
+        name = str(file if within == Path("/") else file.relative_to(within))
+        stamps[name] = [stat.st_size, stat.st_mtime_ns]
+    return stamps
+
+
+def seen_file(store: Path) -> Path:
+    """Return the file with the stamps of a store and of its data files."""
+    return store.with_name(f"{store.name}.seen.json")
+
+
+def note_seen(store: Path, sources: Stamps) -> None:
+    """Write down what a store was built from, and its own files.
+
+    Raises:
+        StorageError: the file cannot be written.
+    """
+    write_json(seen_file(store), {"sources": sources, "store": stamp_store(store)})
+
+
+def find_changes(store: Path, sources: Stamps) -> list[str]:
+    """Compare data files and store with what was seen when the store was built.
+
+    Args:
+        store: the store of a campaign that goes on.
+        sources: stamps of the card's data files now.
+
+    Returns:
+        A sentence for the data files and one for the store; none where nothing has changed, or
+        where nothing was noted by the version that built the store.
+    """
+    try:
+        seen: Any = read_json(seen_file(store))
+        then_sources, then_store = dict(seen["sources"]), dict(seen["store"])
+    except (StorageError, KeyError, TypeError, ValueError):
+        return []
+    sentences = []
+    if changed := _compare(then_sources, sources):
+        sentences.append(
+            f"{_name(changed)} changed since {store} was built: the campaign goes on with the "
+            "graphs in that store; to use the changed data, start one with another --run."
+        )
+    if changed := _compare(then_store, stamp_store(store)):
+        sentences.append(
+            f"{store}: {_name(changed)} changed since it was built: its checksums are compared "
+            "while the campaign runs."
+        )
+    return sentences
+
+
+def _compare(then: Mapping[str, Sequence[int]], now: Mapping[str, Sequence[int]]) -> dict[str, str]:
+    """Describe how each file changed; files that are new are left out."""
+    changed = {}
+    for name, before in then.items():
+        after = now.get(name)
+        if after is None:
+            changed[name] = "is gone"
+        elif after[0] != before[0]:
+            changed[name] = f"had {before[0]} bytes, has {after[0]}"
+        elif list(after) != list(before):
+            changed[name] = "was written to"
+    return changed
+
+
+def _name(changed: Mapping[str, str]) -> str:
+    (name, what), *others = changed.items()
+    more = f" and {len(others)} more files" if others else ""
+    return f"{name} ({what}){more}"
+
+
+class StoreVerifier:
+    """Reads stores in a thread of its own and compares their checksums, slowly."""
+
+    def __init__(self, stores: Sequence[Path], share: float = READING_SHARE) -> None:
+        """Start reading.
+
+        Args:
+            stores: the stores.
+            share: largest share of the time for which they are read.
+        """
+        self.damage: str | None = None
+        """A sentence on the first file that differs; None while none is found."""
+        self._share, self._ended = share, threading.Event()
+        self._thread = threading.Thread(
+            target=self._verify, args=(tuple(stores),), name="store-verifier", daemon=True
+        )
+        self._thread.start()
+
+    def wait(self, seconds: float) -> None:
+        """Wait until all was compared, at most for some time."""
+        self._thread.join(seconds)
+
+    def close(self) -> None:
+        """Stop reading."""
+        self._ended.set()
+
+    def _verify(self, stores: Sequence[Path]) -> None:
+        for store in stores:
+            for file, _, checksum in _described_files(store):
+                try:
+                    actual = self._hash(file)
+                except OSError as error:  # trials report files that are away
+                    logger.info("%s: cannot be read (%s)", file, error.strerror)
+                    return
+                if actual is None:
+                    return
+                if actual != checksum:
+                    self.damage = f"{file}: was altered (its SHA-256 differs); {_CURE}"
+                    return
+
+    def _hash(self, file: Path) -> str | None:
+        """Return the SHA-256 of a file; None if this was closed meanwhile."""
+        digest = hashlib.sha256()
+        with file.open("rb") as stream:
+            while True:
+                began = time.monotonic()
+                chunk = stream.read(CHUNK_BYTES)
+                if not chunk:
+                    return digest.hexdigest()
+                digest.update(chunk)
+                spent = time.monotonic() - began
+                if self._ended.wait(spent * (1.0 / self._share - 1.0)):
+                    return None
+
+
+def check_description(store: Path) -> None:
+    """Check what a store says about itself, and that its files have the sizes it says.
+
+    Raises:
+        StorageError: a file is missing, cut off or altered.
+    """
+    table = store / "windows.npy"
+    try:
+        index: Any = read_json(store / "index.json")
+        stats: Any = read_json(store / "stats.json")
+        windows = sum(part["windows"] for part in index["parts"])
+        rows = table.read_bytes()[-8 * windows * (_COUNTS + len(index["columns"])) :]
+        described = {key: value for key, value in stats.items() if key != "checksum"}
+        text = json.dumps(described, sort_keys=True).encode()
+        whole = hashlib.sha256(rows).hexdigest() == index["windows_sha256"]
+        whole = whole and hashlib.sha256(rows + text).hexdigest() == index["checksum"]
+        for file, size, _ in _described_files(store):
+            if (actual := file.stat().st_size) != size:
+                raise StorageError(f"{file}: has {actual} bytes instead of {size}; {_CURE}")
+    except FileNotFoundError as error:
+        raise StorageError(f"{error.filename}: is gone from its store; {_CURE}") from None
+    except (AttributeError, KeyError, TypeError, ValueError):
+        whole = False
+    if not whole:
+        raise StorageError(
+            f"{store}: one of index.json, stats.json and windows.npy was altered; {_CURE}"
+        )
+
+
+def _described_files(store: Path) -> Iterator[tuple[Path, int, str]]:
+    """Yield path, size and SHA-256 of the files that the index of a store describes."""
+    index: Any = read_json(store / "index.json")
+    for part in index["parts"]:
+        for entry in part["files"]:
+            yield store / part["name"] / entry["path"], entry["bytes"], entry["sha256"]
