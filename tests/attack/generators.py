@@ -350,7 +350,8 @@ COMMANDS: list[tuple[str, ...]] = [
 
 def campaigns(draw: Random) -> Case:
     """Check, plan or submit a mutated campaign."""
-    config = {**CAMPAIGN, "search": CAMPAIGN["search"] | {"objective": "weighted"}}
+    training = {"global_batch": 8}  # what is searched may stand here as well, and is not read
+    config = {**CAMPAIGN, "trial": CAMPAIGN["trial"] | {"training": training}}
     if draw.random() < 0.15:
         config["search"] = config["search"] | {"constraints": [_constraint(draw)]}
         text, wrong = toml(config), False
@@ -381,19 +382,23 @@ def command_campaigns(draw: Random) -> Case:
 
 
 def command_results(draw: Random) -> Case:
-    """Run a campaign whose command writes a mutated result."""
-    result = json.dumps(mutated_values(draw, RESULT)[0]).encode()
+    """Run a campaign whose command writes a mutated result, or mutated metrics."""
+    good = json.dumps(RESULT).encode()
+    bad = json.dumps(mutated_values(draw, RESULT)[0]).encode()
     if draw.random() < 0.4:
-        result = mutated(draw, json.dumps(RESULT).encode())
-    name = draw.choice(["result.json", "result.json", "metrics.jsonl"])
-    other = b"" if name == "result.json" else json.dumps(RESULT).encode()
-    parts = [(name, result), ("result.json", other)][: 2 if other else 1]
-    body = "".join(f"echo {base64.b64encode(b).decode()} | base64 -d > $1/{n}\n" for n, b in parts)
-    files = {"c.toml": toml(COMMAND_CAMPAIGN), "bin/train": f"#!/bin/sh\n{body}".encode()}
+        bad = mutated(draw, good)
+    return command_result(good, bad) if draw.random() < 0.3 else command_result(bad)
+
+
+def command_result(result: bytes, metrics: bytes = b"") -> Case:
+    """Run a campaign whose command writes some bytes."""
+    files = {"metrics.jsonl": metrics, "result.json": result}
+    coded = {name: base64.b64encode(data).decode() for name, data in files.items()}
+    body = "".join(f"echo {data} | base64 -d > $1/{name}\n" for name, data in coded.items())
     return Case(
         "command-result",
         ("run", "c.toml", "--run", "run"),
-        files,
+        {"c.toml": toml(COMMAND_CAMPAIGN), "bin/train": f"#!/bin/sh\n{body}".encode()},
         cpu_seconds=60.0,
         wall_seconds=200.0,
     )
@@ -696,7 +701,7 @@ def surroundings(draw: Random) -> Case:
     )
     if argv[1] == "run":
         files |= run_files()
-    kind = draw.choice(["closed", "deleted", "room", "fifo"])
+    kind = draw.choice(["closed", "deleted", "room", "read-only", "fifo"])
     if kind == "fifo":
         name = draw.choice([name for name in files if name in argv] or ["d.xyz"])
         files[name] = None
@@ -708,6 +713,7 @@ def surroundings(draw: Random) -> Case:
         stdin=XYZ,
         closed=tuple(draw.sample([0, 1, 2], draw.choice([1, 1, 2]))) if kind == "closed" else (),
         deleted=kind == "deleted",
+        read_only=kind == "read-only",
         file_bytes=draw.choice([0, 100, 3000]) if kind == "room" else None,
     )
 

@@ -3,6 +3,7 @@
 import gzip
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from generators import (
@@ -19,6 +20,7 @@ from generators import (
     WITH,
     XYZ,
     changed,
+    command_result,
     entries,
     framed,
     run_files,
@@ -89,6 +91,11 @@ def line(*argv: str, wants: Wants = "any", **more: Any) -> Case:
     """Run any command beside all kinds of files."""
     files = {"e.zip": ENSEMBLE, "d.xyz": XYZ, "c.toml": toml(CAMPAIGN), **DATA, **run_files()}
     return Case("", argv, files | more.pop("files", {}), wants, **more)
+
+
+def garbled_zip() -> bytes:
+    """Return an ensemble whose directory would lie before its beginning."""
+    return ENSEMBLE[:-3] + bytes([ENSEMBLE[-3] ^ 32]) + ENSEMBLE[-2:]
 
 
 def quantiles(**values: float) -> dict[str, float]:
@@ -180,7 +187,6 @@ _KNOWN: dict[str, Callable[[], Case]] = {
     "quantile_of_500_percent": lambda: ensemble(**{QUANTILES: quantiles(**{"5": 1.0})}),
     "quantile_without_end": lambda: ensemble(**{QUANTILES: quantiles(**{"0.9": 1e308})}),
     "quantile_in_quotes": lambda: ensemble(**{QUANTILES: quantiles() | {"0.9": "1.6"}}),
-    "vast_coordination": lambda: ensemble("any", coordination__ranges={"C": [10**9, 2 * 10**9]}),
     "vast_cutoff": lambda: ensemble(cutoff=1e9),
     "level_against_the_card": lambda: ensemble(heads__energy_like__level="node"),
     "ensemble_is_the_output": lambda: line(
@@ -204,6 +210,8 @@ _KNOWN: dict[str, Callable[[], Case]] = {
     "time_is_a_word": lambda: journal(
         {"event": "first_step", "time": "x", "trial": "t0000"}, "status", "run"
     ),
+    "damaged_result": lambda: command_result(b"{} {}"),
+    "result_of_no_status": lambda: command_result(b'{"status": "fine", "objective": 1.0}'),
     # surroundings
     "no_output": lambda: line("leaderboard", "run", closed=(1,)),
     "no_output_of_init": lambda: line("init", "structures.extxyz", "--out", "new", closed=(1,)),
@@ -218,8 +226,15 @@ _KNOWN: dict[str, Callable[[], Case]] = {
     "run_without_a_name": lambda: line(*DRY_RUN[:2], "--run", "", "--dry-run", wants="fail"),
     "interval_without_watch": lambda: line("status", "run", "--interval", "5", wants="fail"),
     "long_option": lambda: line("importance", "run", "--target", "a" * 5000, wants="fail"),
+    "no_room_for_a_run": lambda: replace(
+        command_result(b'{"status": "completed", "objective": 1.0}'), file_bytes=2000
+    ),
+    "run_where_nothing_can_be_written": lambda: line(
+        "run", "c.toml", "--run", "r", wants="fail", read_only=True
+    ),
     "garbled_scheduler": lambda: submission(b"\xff\n", 0, "generic-slurm"),
+    "garbled_zip": lambda: line("ensemble", "info", "e.zip", files={"e.zip": garbled_zip()}),
     "list_from_an_agent": lambda: send_messages([MESSAGES]),
 }
 
-KNOWN = [Case(**{**vars(make()), "name": name}) for name, make in _KNOWN.items()]
+KNOWN = [replace(make(), name=name) for name, make in _KNOWN.items()]

@@ -63,7 +63,9 @@ class Case:
     file_bytes: int | None = None
     """Largest file that it may write."""
 
-    env: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    read_only: bool = False
+    """Whether its working directory is mounted so that nothing can be written; only root may."""
+
     cpu_seconds: float = 15.0
     wall_seconds: float = 60.0
     memory_gb: float = 2.5
@@ -87,7 +89,7 @@ LONGEST = 300
 """Characters of a sentence before a list of names."""
 
 LIBRARY = re.compile(
-    r"pydantic|\w*Config\b(?!\.)|[A-Z]\w+(?:Error|Exception|Warning)\b|\brdkit\b|\bmsgspec\b|\bnumpy\b"
+    r"pydantic|\w*Config\b(?!\.)|[A-Z]\w+(?:Error|Exception|Warning)\b|\b(?:rdkit|msgspec|numpy)\b"
     r"|<class|object at 0x|\[Errno|[Ii]nput should|should be a valid|\.py:\d+|instance of"
 )
 """What no message may hold: classes and modules of libraries, their own words, lines of code."""
@@ -96,7 +98,8 @@ PARTIAL = re.compile(r"(^|/)\.[^/]|\.part|\.tmp|\.lock$")
 """Names of files that are not finished."""
 
 ORDERS = {*map(chr, range(0x20)), "\x7f", *map(chr, range(0x80, 0xA0)), "\u202e"} - set("\n\r\t")
-NOT_A_NUMBER = re.compile(r"(?<![\w\"'])-?(NaN|nan|Infinity|inf)(?![\w\"'])")
+STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
+NOT_A_NUMBER = re.compile(r"\b(NaN|nan|Infinity|inf)\b")
 
 
 def judge(case: Case, code: int, out: str, err: str, left: Mapping[str, str]) -> tuple[str, str]:
@@ -120,7 +123,7 @@ def judge(case: Case, code: int, out: str, err: str, left: Mapping[str, str]) ->
         return "silent", f"took what is wrong: {' '.join((out or err).split())[:200]}"
     if code == 0 and case.answer is not None and out != case.answer:
         return "silent", f"another answer: {' '.join(out.split())[:200]}"
-    if code == 0 and "--json" in case.argv and NOT_A_NUMBER.search(out):
+    if code == 0 and "--json" in case.argv and NOT_A_NUMBER.search(STRING.sub("", out)):
         return "silent", f"no number: {out[:200]}"
     if orders := ORDERS & set(out + err):
         return "other", f"orders to the terminal: {orders}"
@@ -194,7 +197,7 @@ class Sandbox:
         request = {f.name: getattr(case, f.name) for f in dataclasses.fields(case)}
         request |= {"files": [], "stdin": case.stdin.decode("latin1"), "place": str(place)}
         assert self._process.stdin
-        self._process.stdin.write(json.dumps(request | {"env": dict(case.env)}) + "\n")
+        self._process.stdin.write(json.dumps(request) + "\n")
         self._process.stdin.flush()
         done = self._receive()
         after = _checksums(work)
@@ -328,17 +331,27 @@ def _begin(case: Mapping[str, Any], streams: Sequence[int]) -> None:
         if number in case["closed"]:
             os.close(number)
             setattr(sys, name, None)
+    if case["read_only"]:
+        _forbid_writing(os.fsencode(place / "work"))
     os.chdir(place / "work")
     if case["deleted"]:
         shutil.rmtree(place / "work")
     os.environ["PATH"] = f"{place}/work/bin:{os.environ['PATH']}"
-    os.environ |= case["env"]
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_AS, (64 << 30, 64 << 30))
     if case["file_bytes"] is not None:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (case["file_bytes"],) * 2)
     warnings.filterwarnings("default", message="none: what was shown once is shown again")
+
+
+def _forbid_writing(folder: bytes) -> None:
+    """Mount a folder on itself, read-only, for this process and what it starts."""
+    libc = ctypes.CDLL(None)
+    bind, remount, private = 1 << 12, 1 << 5, 1 << 18 | 1 << 14
+    if libc.unshare(1 << 17) == 0 and libc.mount(b"none", b"/", None, private, None) == 0:
+        libc.mount(folder, folder, None, bind, None)
+        libc.mount(b"none", folder, None, bind | remount | 1, None)
 
 
 def _fork(case: Mapping[str, Any], work: Callable[[], object], streams: Sequence[int]) -> int:
