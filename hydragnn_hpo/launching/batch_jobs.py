@@ -611,7 +611,13 @@ def _run(
     """
     try:
         done = subprocess.run(
-            argv, capture_output=True, text=True, timeout=seconds, env=dict(environment), cwd=folder
+            argv,
+            capture_output=True,
+            text=True,
+            errors="replace",  # a scheduler's banner may be in any coding
+            timeout=seconds,
+            env=dict(environment),
+            cwd=folder,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise JobError(f"'{argv[0]}' gives no answer ({error}): try again later.") from error
