@@ -623,5 +623,6 @@ def _run(
         raise JobError(f"'{argv[0]}' gives no answer ({error}): try again later.") from error
     if done.returncode != 0:
         lines = (done.stderr or done.stdout).strip().splitlines()
-        raise JobError(f"'{argv[0]}' refuses: {lines[-1] if lines else done.returncode}.")
+        reason = lines[-1].rstrip(".") if lines else done.returncode
+        raise JobError(f"'{argv[0]}' refuses: {reason}.")
     return done.stdout

@@ -132,6 +132,12 @@ _KNOWN: dict[str, Callable[[], Case]] = {
     "cut_gz": lambda: predicted("d.extxyz.gz", ALL[: len(ALL) // 2], "fail"),
     "deep_json": lambda: predicted("d.json", b"[" * 100_000, "fail"),
     "vast_poscar": lambda: predicted("POSCAR", POSCAR.replace(b"1 1\n", b"1000000000 1\n"), "fail"),
+    "ragged_poscar": lambda: Case(
+        "",
+        ("ensemble", "evaluate", "POSCAR", *WITH, "--target", "energy_like=energy_like:eV"),
+        {"POSCAR": POSCAR.replace(b"4 0 0\n", b"4 0\n", 1), "e.zip": ENSEMBLE},
+        "fail",
+    ),
     "odd_bytes_in_a_number": lambda: predicted(
         "d.xyz", XYZ.replace(b"1.13", b"\x1a" * 1000), "fail"
     ),
@@ -226,6 +232,7 @@ _KNOWN: dict[str, Callable[[], Case]] = {
     "run_without_a_name": lambda: line(*DRY_RUN[:2], "--run", "", "--dry-run", wants="fail"),
     "interval_without_watch": lambda: line("status", "run", "--interval", "5", wants="fail"),
     "long_option": lambda: line("importance", "run", "--target", "a" * 5000, wants="fail"),
+    "no_room_for_a_lock": lambda: line(*BUILD, wants="fail", file_bytes=0),
     "no_room_for_a_run": lambda: replace(
         command_result(b'{"status": "completed", "objective": 1.0}'), file_bytes=2000
     ),
@@ -233,6 +240,7 @@ _KNOWN: dict[str, Callable[[], Case]] = {
         "run", "c.toml", "--run", "r", wants="fail", read_only=True
     ),
     "garbled_scheduler": lambda: submission(b"\xff\n", 0, "generic-slurm"),
+    "scheduler_that_ends_its_words": lambda: submission(b"No account.\n", 1, "generic-slurm"),
     "garbled_zip": lambda: line("ensemble", "info", "e.zip", files={"e.zip": garbled_zip()}),
     "list_from_an_agent": lambda: send_messages([MESSAGES]),
 }

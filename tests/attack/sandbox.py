@@ -182,8 +182,9 @@ class Sandbox:
 
     def _receive(self) -> Any:
         assert self._process.stdout
-        line = self._process.stdout.readline()
-        assert line, "the process that forks ended"
+        if not (line := self._process.stdout.readline()):
+            self.__exit__()
+            raise RuntimeError("the process that forks ended")
         return json.loads(line)
 
     def run(self, case: Case) -> Verdict:
