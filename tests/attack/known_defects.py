@@ -158,11 +158,12 @@ _KNOWN: dict[str, Callable[[], Case]] = {
         files=[{"path": "structures.extxyz"}, {"path": "./structures.extxyz"}]
     ),
     "fifo_of_a_card": lambda: Case("", BUILD, DATA | {"structures.extxyz": None}, "fail"),
-    "target_that_torch_keeps": lambda: card(
-        targets__forward={"key": "energy_like", "level": "graph", "unit": "eV"}
-    ),
     # campaigns
     "misspelt_objective": lambda: campaign(search__objective="nothing"),
+    "target_that_torch_keeps": lambda: replace(
+        (made := campaign()),
+        files={n: (b or b"").replace(b"energy_like", b"forward") for n, b in made.files.items()},
+    ),
     "missing_warm_start": lambda: campaign(search__warm_start=["/nonexistent"]),
     "unknown_attribute": lambda: campaign(trial__model__attributes=["nothing"]),
     "conv_that_is_not_there": lambda: campaign(
