@@ -1,6 +1,7 @@
 """Escape control characters in untrusted text, so that showing it cannot control a terminal."""
 
 import json
+import re
 import unicodedata
 from collections.abc import Mapping
 from typing import Any
@@ -53,6 +54,16 @@ def sanitize_line(text: str) -> str:
     'a b c'
     """
     return " ".join(escape_controls(text).split())
+
+
+def shorten_words(text: str, most: int = 180) -> str:
+    """Replace the middle of each word that is longer than ``most`` characters by dots.
+
+    >>> shorten_words("a number, found 12345678901234567890", most=10)
+    'a number, found 12345...67890'
+    """
+    half = most // 2
+    return re.sub(rf"\S{{{most + 1},}}", lambda word: f"{word[0][:half]}...{word[0][-half:]}", text)
 
 
 def escape_line(text: Any) -> str:

@@ -38,7 +38,7 @@ from hydragnn_hpo.cli.submit_command import pack, submit
 from hydragnn_hpo.cli.trial_command import trial
 from hydragnn_hpo.errors import HydraError
 from hydragnn_hpo.files import ADVICE
-from hydragnn_hpo.sanitize import escape_controls
+from hydragnn_hpo.sanitize import escape_controls, shorten_words
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -99,7 +99,7 @@ def main() -> None:
     try:
         app()
     except HydraError as error:
-        typer.echo(f"error: {escape_controls(str(error))}", err=True)
+        typer.echo(f"error: {shorten_words(escape_controls(str(error)))}", err=True)
         sys.exit(error.exit_code)
     except BrokenPipeError:
         _drop_output()
@@ -116,7 +116,7 @@ def main() -> None:
         many_files = error.errno in (errno.EMFILE, errno.ENFILE)
         where = error.filename or ("this process" if many_files else "standard output")
         message = f"{where}: {error.strerror}; {ADVICE[error.errno]}."
-        typer.echo(f"error: {escape_controls(message)}", err=True)
+        typer.echo(f"error: {shorten_words(escape_controls(message))}", err=True)
         _drop_output()
         sys.exit(2)
 

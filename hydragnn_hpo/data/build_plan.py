@@ -68,6 +68,9 @@ def hold_work_folder(out: Path) -> Iterator[Path]:
     descriptor = _lock(work, out)
     try:
         with storage(work):
+            os.ftruncate(descriptor, 0)
+            holder = f"process {os.getpid()} on {socket.gethostname()}"
+            os.pwrite(descriptor, holder.encode(), 0)
             stop_path(work).unlink(missing_ok=True)
             remove_partial_files(work)
             for leftover in _list_leftovers(out):
@@ -114,10 +117,6 @@ def _lock(work: Path, out: Path) -> int:
             # The last holder may have removed the folder after the file was opened here, and a
             # lock on a removed file does not exclude other builds.
             if _is_same_file(work / _LOCK, descriptor):
-                with storage(work):
-                    os.ftruncate(descriptor, 0)
-                    holder = f"process {os.getpid()} on {socket.gethostname()}"
-                    os.pwrite(descriptor, holder.encode(), 0)
                 return descriptor
         except BaseException:
             os.close(descriptor)

@@ -582,7 +582,7 @@ def translate_damage(path: Path) -> Iterator[None]:
     try:
         yield
     except _DAMAGE as error:
-        reason = str(error).strip().rstrip(".")
+        reason = str(getattr(error, "strerror", None) or error).strip().rstrip(".")
         reason = reason[:200] if reason.isprintable() and reason else type(error).__name__
         reject(path, f"cannot be read as a zip ({reason})", error)
 

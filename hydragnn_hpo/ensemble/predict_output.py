@@ -286,7 +286,7 @@ class PartFolder:
     def __init__(self, out: Path) -> None:
         """Remember the path of the output; the folder is not made yet."""
         self.out = out
-        self.folder = out.with_name(out.name + ".parts")
+        self.folder = out.parent / f"{out.name}.parts"
         self.plan = self.folder / "plan.json"
         self.launch = self.folder / "launch"
 

@@ -38,7 +38,7 @@ from hydragnn_hpo.data.readers.hydragnn_bp import is_hydragnn_bp
 from hydragnn_hpo.data.readers.source import ENCODING, Item, Reader, Source
 from hydragnn_hpo.ensemble.engine import EDGES_PER_BATCH, pieces
 from hydragnn_hpo.errors import ConfigError, DataError
-from hydragnn_hpo.sanitize import escape_controls
+from hydragnn_hpo.sanitize import escape_controls, shorten_words
 
 STDIN = Path("-")
 """The path that means standard input."""
@@ -577,7 +577,7 @@ class _Batch:
             except DataError as error:
                 content = error
         if isinstance(content, DataError):
-            self.errors[len(self.ids)] = _one_line(str(content), most=_REASON_LENGTH)
+            self.errors[len(self.ids)] = _one_line(shorten_words(str(content)), most=_REASON_LENGTH)
         self.ids.append(name)
         self.kept.append(kept)
 
@@ -641,7 +641,7 @@ class _StoreReader:
                 place = Place(self._path, int(rows[row]) + 1, name)
                 graphs.append(self._rebuild_graph(columns, row, place))
             except DataError as error:
-                errors[row] = _one_line(str(error), most=_REASON_LENGTH)
+                errors[row] = _one_line(shorten_words(str(error)), most=_REASON_LENGTH)
         stats = {**columns.stats, "cutoff": self._rules.cutoff}
         rebuilt = columns_of(graphs, {}, stats, attributes=self._rules.attributes)
         return Structures(rebuilt, ids, errors, kept)

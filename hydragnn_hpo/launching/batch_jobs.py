@@ -624,7 +624,7 @@ def _run(
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            errors="replace",
+            errors="replace",  # a scheduler's banner may be in any coding
             timeout=seconds,
             env=dict(environment),
             cwd=folder,

@@ -165,7 +165,7 @@ def _term(node: ast.expr) -> Term:
         return lambda values: (all if every else any)(term(values) for term in terms)
     if isinstance(node, ast.Compare) and all(type(sign) in COMPARISONS for sign in node.ops):
         return _comparison(node)
-    raise ValueError(f"'{ast.unparse(node)}' is none of these")
+    raise ValueError(f"'{ast.unparse(node)[:60]}' is none of these")
 
 
 def _arithmetic(sign: Callable[[Any, Any], Any], left: Term, right: Term) -> Term:

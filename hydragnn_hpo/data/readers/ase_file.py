@@ -223,7 +223,7 @@ def unreadable(place: str, form: str, error: Exception) -> DataError:
         form: ASE's name of the format.
         error: what ASE raised.
     """
-    reason = " ".join(str(error).split()) or type(error).__name__
+    reason = " ".join(str(error).split()).partition(". ")[0] or "a part is missing or misplaced"
     if isinstance(error, KeyError):
         reason = f"unknown element or key {error}"
     return DataError(f"{place} cannot be read as {form} ({reason}); mend or remove it.")

@@ -1,0 +1,102 @@
+"""Attacks: a few hundred drawn cases, every defect ever found, and the judge that knows them.
+
+``tests/benchmarks/attack.py`` draws thousands, with any seed.
+"""
+
+import pytest
+from generators import generate
+from known_defects import KNOWN
+from sandbox import Case, Sandbox, judge
+
+COUNT, SEED = 200, 21
+
+SENTENCE = "error: c.toml: 'seed' is true: a whole number is wanted; write seed = 1.\n"
+
+ENDS = {
+    "answer": ("any", 0, "fine", "", {}, "clean"),
+    "sentence": ("any", 2, "", SENTENCE, {}, "clean"),
+    "usage": ("any", 2, "", "Usage: hydragnn-hpo ...", {}, "clean"),
+    "traceback": (
+        "any",
+        1,
+        "",
+        "Traceback (most recent call last):\nKeyError: 'x'",
+        {},
+        "traceback",
+    ),
+    "signal": ("any", -11, "", "", {}, "traceback"),
+    "wrong_success": ("fail", 0, "fine", "", {}, "silent"),
+    "no_number": ("any", 0, '{"energy": NaN}', "", {}, "silent"),
+    "input_changed": ("any", 0, "fine", "", {"input": "other"}, "silent"),
+    "input_removed": ("any", 2, "", SENTENCE, {"input": ""}, "silent"),
+    "good_refused": ("ok", 2, "", SENTENCE, {}, "other"),
+    "no_sentence": ("any", 1, "", "oh", {}, "other"),
+    "two_sentences": ("any", 2, "", SENTENCE * 2, {}, "other"),
+    "escape": ("any", 2, "", SENTENCE + "\x1b[2J", {}, "other"),
+    "class": ("any", 2, "", "error: c.toml: a valid SpaceConfig is wanted.", {}, "other"),
+    "warning": ("any", 0, "", "ase/io/cif.py:1: UserWarning: odd", {}, "other"),
+    "long": ("any", 2, "", f"error: {'a' * 300}", {}, "other"),
+    "long_list": ("any", 2, "", f"error: no 'x'. Known: {'a, ' * 300}", {}, "clean"),
+    "half_written": ("any", 2, "", SENTENCE, {".out.csv.x1": "a"}, "other"),
+}
+
+
+@pytest.mark.parametrize(("wants", "code", "out", "err", "left", "kind"), ENDS.values(), ids=ENDS)
+def test_the_judge_knows_defects(wants, code, out, err, left, kind):
+    case = Case("x", ("predict", "input", "--json"), {"input": b""}, wants)
+    assert judge(case, code, out, err, left)[0] == kind
+
+
+SCRIPTS = {
+    "spins": ("while True: pass", "hang"),
+    "grows": ("x = []\nwhile True: x.append(b'x' * 2**26)", "hang"),
+    "chatters": ("while True: print('x' * 9999)", "hang"),
+    "waits": ("import time; time.sleep(60)", "hang"),
+    "raises": ("{}['x']", "traceback"),
+    "leaves_a_child": ("import subprocess; subprocess.Popen(['sleep', '60'])", "clean"),
+    "writes_its_input": ("open('input', 'w').write('x')", "silent"),
+}
+
+
+def test_the_sandbox_ends_whatever_it_runs():
+    files = {f"{name}.py": script.encode() for name, (script, _) in SCRIPTS.items()}
+    limits = {"cpu_seconds": 1.5, "wall_seconds": 3.0}
+    with Sandbox(warm=False) as sandbox:
+        found = {
+            name: sandbox.run(
+                Case(name, (f"{name}.py",), {**files, "input": b""}, **limits, memory_gb=0.7)
+            )
+            for name in SCRIPTS
+        }
+        shown = sandbox.run(Case("version", ("--version",), {}, wants="ok"))
+    assert {name: each.kind for name, each in found.items()} == {
+        n: k for n, (_, k) in SCRIPTS.items()
+    }
+    assert "GB of memory" in found["grows"].why
+    assert shown.out.startswith("hydragnn-hpo ")
+
+
+def test_a_seed_draws_the_same_cases():
+    one, other = (list(generate(5, 30)) for _ in range(2))
+    assert one == other
+    assert one != list(generate(6, 30))
+
+
+@pytest.fixture(scope="module")
+def sandbox():
+    with Sandbox() as made:
+        yield made
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", KNOWN, ids=lambda case: case.name)
+def test_a_defect_does_not_come_back(sandbox, case):
+    verdict = sandbox.run(case)
+    assert verdict.kind == "clean", (verdict.why, verdict.err[-2000:])
+
+
+@pytest.mark.slow
+def test_drawn_cases_end_well(sandbox):
+    verdicts = [sandbox.run(case) for case in generate(SEED, COUNT)]
+    bad = [each for each in verdicts if each.kind != "clean"]
+    assert not bad, "\n".join(f"{v.kind} {v.case.name} {v.case.argv}: {v.why}" for v in bad)
