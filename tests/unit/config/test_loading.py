@@ -310,7 +310,8 @@ def test_pipes_and_devices_are_no_settings(tmp_path):
     for path in (tmp_path / "f.toml", Path("/dev/zero"), tmp_path):
         with pytest.raises(ConfigError, match="is a folder, pipe or device; name a TOML file"):
             read_toml(path)
-    assert find_resource("/dev/zero", "graph_datasets") == Path("/dev/zero")
+    with pytest.raises(ConfigError, match="is a device or a pipe; give a file"):
+        find_resource("/dev/zero", "graph_datasets")
 
 
 def test_a_file_of_structures_is_pointed_to_init(tmp_path):

@@ -97,7 +97,7 @@ def test_files_are_found_beside_the_card_or_under_the_data_root(card: Path, tmp_
     assert find_file(str(tmp_path / "tiny.extxyz"), card, {}) == tmp_path / "tiny.extxyz"
     os.mkfifo(tmp_path / "pipe.extxyz")
     for name in ("pipe.extxyz", "/dev/zero"):
-        with pytest.raises(DataError, match="is a pipe or device; give a file or a folder"):
+        with pytest.raises(DataError, match="is a device or a pipe; give a file or a folder"):
             find_file(name, card, environ)
     with pytest.raises(DataError, match="tiny.toml: .*'set/far.cif'.*; set HYDRAGNN_HPO_DATA"):
         find_file("set/far.cif", card, {})

@@ -211,11 +211,13 @@ def test_stress_is_the_slope_by_strain(built_zip):
     np.testing.assert_allclose(stress, expected, atol=1e-6 * largest)
 
 
-@pytest.mark.parametrize(("kind", "factor"), [("per_atom", 6), ("total", 1)])
-def test_an_energy_per_atom_is_multiplied_and_its_spread_too(built_zip, kind, factor):
+@pytest.mark.parametrize(
+    ("kind", "unit", "factor"), [("per_atom", "eV/atom", 6), ("total", "eV", 1)]
+)
+def test_an_energy_per_atom_is_multiplied_and_its_spread_too(built_zip, kind, unit, factor):
     ensemble = Ensemble.load(built_zip, precision="fp64")
     values = ensemble.manifest.model_dump()
-    values["heads"]["energy"]["energy"] = kind
+    values["heads"]["energy"] |= {"energy": kind, "unit": unit}
     atoms = structure("CH3OH")
     atoms.calc = EnsembleCalculator(Ensemble(Manifest.model_validate(values), ensemble.members))
     head = ensemble.predict(atoms).heads["energy"]
@@ -254,6 +256,7 @@ def test_spreads_of_forces_and_stress_are_those_of_the_members(built_zip):
 def test_forces_are_calibrated_where_a_head_of_forces_was(built_zip):
     ensemble = Ensemble.load(built_zip, precision="fp64")
     values = ensemble.manifest.model_dump()
+    values["heads"]["energy"] |= {"energy": "total", "unit": "eV"}
     calibration = values["heads"]["charge"]["calibration"] | {"a": 4.0, "b": 0.09, "c": 0.0}
     values["heads"]["forces"] = values["heads"]["charge"] | {
         "shape": "vector",

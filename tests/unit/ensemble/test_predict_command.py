@@ -152,7 +152,7 @@ def test_a_file_that_is_read_in_part_fails_after_its_rows(predict, spoil, file, 
         printed = Path("o.csv").read_text()
     assert f"{file}:2" in printed
     assert re.search(
-        rf"^error: {file}: only its first \d+ structures could be read; {said}$", err, re.M
+        rf"^error: {file}: only its first \d+ structures could be read; {said}\.$", err, re.M
     )
 
 
