@@ -56,14 +56,16 @@ def sanitize_line(text: str) -> str:
     return " ".join(escape_controls(text).split())
 
 
-def shorten_words(text: str, most: int = 180) -> str:
+def shorten_words(text: str, most: int = 80) -> str:
     """Replace the middle of each word that is longer than ``most`` characters by dots.
+
+    Slashes end a word here, so that a path stays whole unless a name in it is that long.
 
     >>> shorten_words("a number, found 12345678901234567890", most=10)
     'a number, found 12345...67890'
     """
     half = most // 2
-    return re.sub(rf"\S{{{most + 1},}}", lambda word: f"{word[0][:half]}...{word[0][-half:]}", text)
+    return re.sub(rf"[^\s/]{{{most + 1},}}", lambda word: f"{word[0][:half]}...{word[0][-half:]}", text)
 
 
 def escape_line(text: Any) -> str:

@@ -227,5 +227,5 @@ def unreadable(place: str, form: str, error: Exception) -> DataError:
     reason = " ".join(str(error).split()).partition(". ")[0] or "a part is missing or misplaced"
     if isinstance(error, KeyError):
         reason = f"unknown element or key {error}"
-    reason = shorten_words(reason, most=60)  # it may quote what stands in the file
+    reason = shorten_words(reason, most=30)  # it may quote what stands in the file
     return DataError(f"{place} cannot be read as {form} ({reason}); mend or remove it.")
