@@ -65,7 +65,19 @@ def shorten_words(text: str, most: int = 80) -> str:
     'a number, found 12345...67890'
     """
     half = most // 2
-    return re.sub(rf"[^\s/]{{{most + 1},}}", lambda word: f"{word[0][:half]}...{word[0][-half:]}", text)
+    return re.sub(
+        rf"[^\s/]{{{most + 1},}}", lambda word: f"{word[0][:half]}...{word[0][-half:]}", text
+    )
+
+
+def quote(text: str, most: int = 80) -> str:
+    """Return text in quotes, escaped as by ``ascii``; of a long one the middle is left out.
+
+    >>> quote("-abcdefghijklmnopqrstuvwxyz", most=10)
+    "'-abcd...vwxyz'"
+    """
+    half = most // 2
+    return ascii(text if len(text) <= most else f"{text[:half]}...{text[-half:]}")
 
 
 def escape_line(text: Any) -> str:

@@ -26,6 +26,7 @@ from hydragnn_hpo.config.path_templates import one_line, place
 from hydragnn_hpo.config.schema import Config, parse_config, read_toml
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.resources import find_resource, resource_path
+from hydragnn_hpo.sanitize import quote
 
 if TYPE_CHECKING:  # a profile needs no campaign, whose schemas take 35 ms to import
     from hydragnn_hpo.config.campaign_config import MachineConfig
@@ -49,7 +50,7 @@ MAX_EXTENDED = 20
 def _matching(pattern: str, what: str) -> AfterValidator:
     def check(text: str) -> str:
         if not re.fullmatch(pattern, text, re.ASCII):
-            raise ValueError(f"{text!r} is no {what}.")
+            raise ValueError(f"{quote(text)} is no {what}.")
         return text
 
     return AfterValidator(check)
@@ -58,7 +59,7 @@ def _matching(pattern: str, what: str) -> AfterValidator:
 def _literal(text: str) -> str:
     if re.search(r"[$`]", one_line(text)):
         raise ValueError(
-            f"{text!r} holds $ or a backquote, and nothing fills it in: write the value itself."
+            f"{quote(text)} holds $ or a backquote, and nothing fills it in: write the value itself."
         )
     return text
 

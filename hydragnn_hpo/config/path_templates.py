@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 
 from hydragnn_hpo.errors import ConfigError
+from hydragnn_hpo.sanitize import quote
 
 FIELD = re.compile(r"\{([^{}]*)\}")
 """What ``rank.folders`` of a profile have filled in: ``{trial}``."""
@@ -24,7 +25,7 @@ def one_line(text: str) -> str:
         ValueError: it is none.
     """
     if not text.isprintable():
-        raise ValueError(f"{text!r} holds what cannot be printed: write one line.")
+        raise ValueError(f"{quote(text)} holds what cannot be printed: write one line.")
     return text
 
 
@@ -35,9 +36,9 @@ def place(text: str) -> str:
         ValueError: it is none.
     """
     if re.search(r"[$`]", _VARIABLE.sub("", one_line(text))):
-        raise ValueError(f"{text!r}: only variables such as $USER or ${{USER}} are filled in.")
+        raise ValueError(f"{quote(text)}: only variables such as $USER or ${{USER}} are filled in.")
     if not text.startswith(("/", "$")):
-        raise ValueError(f"{text!r} is no absolute path: begin it with / or a variable.")
+        raise ValueError(f"{quote(text)} is no absolute path: begin it with / or a variable.")
     return text
 
 

@@ -12,6 +12,7 @@ from pydantic import (
 )
 
 from hydragnn_hpo.config.schema import Config
+from hydragnn_hpo.sanitize import quote
 
 Scalar = bool | int | float | str
 
@@ -160,7 +161,7 @@ class SearchConfig(Config):
         for part in parts:
             if not _is_goal(part):
                 raise ValueError(
-                    f"{part!r} is no goal: name a number of a trial's result, or give heads "
+                    f"{quote(part)} is no goal: name a number of a trial's result, or give heads "
                     "weights above 0."
                 )
         if not parts:

@@ -125,7 +125,8 @@ def judge(case: Case, code: int, out: str, err: str, left: Mapping[str, str]) ->
         return "silent", f"another answer: {' '.join(out.split())[:200]}"
     if code == 0 and "--json" in case.argv and NOT_A_NUMBER.search(STRING.sub("", out)):
         return "silent", f"no number: {out[:200]}"
-    if orders := ORDERS & set(out + err):
+    typed = {"\u202e"} & set("".join(case.argv))  # typer shows what was typed as it is
+    if orders := (ORDERS - typed) & set(out + err):
         return "other", f"orders to the terminal: {orders}"
     if code and case.wants == "ok":
         return "other", f"refused what is right: {err.strip()[:300]}"
