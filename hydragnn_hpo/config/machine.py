@@ -59,7 +59,7 @@ def _matching(pattern: str, what: str) -> AfterValidator:
 def _literal(text: str) -> str:
     if re.search(r"[$`]", one_line(text)):
         raise ValueError(
-            f"{quote(text)} holds $ or a backquote, and nothing fills it in: write the value itself."
+            f"{quote(text)} holds $ or a backquote, which nothing fills in: write the value itself."
         )
     return text
 

@@ -161,8 +161,8 @@ class SearchConfig(Config):
         for part in parts:
             if not _is_goal(part):
                 raise ValueError(
-                    f"{quote(part)} is no goal: name a number of a trial's result, or give heads "
-                    "weights above 0."
+                    f"{quote(str(part))} is no goal: name a number of a trial's result, or give "
+                    "heads weights above 0."
                 )
         if not parts:
             raise ValueError("is an empty list: name at least one goal, or leave it out.")
