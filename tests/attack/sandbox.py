@@ -67,7 +67,7 @@ class Case:
     """Whether its working directory is mounted so that nothing can be written; only root may."""
 
     cpu_seconds: float = 15.0
-    wall_seconds: float = 60.0
+    wall_seconds: float = 240.0
     memory_gb: float = 2.5
 
 
