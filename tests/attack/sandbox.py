@@ -319,7 +319,7 @@ class Watcher:
         return dict(zip(("out", "err"), words, strict=True))
 
 
-MOST_PRINTED = 5_000_000
+MOST_PRINTED = 50_000_000
 
 
 def _begin(case: Mapping[str, Any], streams: Sequence[int]) -> None:

@@ -50,7 +50,7 @@ def test_the_judge_knows_defects(wants, code, out, err, left, kind):
 SCRIPTS = {
     "spins": ("while True: pass", "hang"),
     "grows": ("x = []\nwhile True: x.append(b'x' * 2**26)", "hang"),
-    "chatters": ("while True: print('x' * 9999)", "hang"),
+    "chatters": ("while True: print('x' * 999_999)", "hang"),
     "waits": ("import time; time.sleep(60)", "hang"),
     "raises": ("{}['x']", "traceback"),
     "leaves_a_child": ("import subprocess; subprocess.Popen(['sleep', '60'])", "clean"),
