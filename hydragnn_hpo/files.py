@@ -7,11 +7,11 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from hydragnn_hpo.errors import HydraError, StorageError
+from hydragnn_hpo.errors import ConfigError, HydraError, StorageError
 
 PART = ".part"
 """Suffix of the names of incomplete files and folders."""
@@ -211,3 +211,21 @@ def hash_file(file: Path) -> str:
             return hashlib.file_digest(stream, "sha256").hexdigest()
     except OSError as error:
         raise StorageError(f"{file}: cannot be read ({error.strerror}).") from error
+
+
+def refuse_repeated(paths: Sequence[Path]) -> None:
+    """Refuse a file that is given twice, also by another name or through a link.
+
+    Paths at which there is no file are compared by name.
+
+    Raises:
+        ConfigError: two paths lead to one file.
+    """
+    known: dict[tuple[int, int] | Path, Path] = {}
+    for path in paths:
+        key: tuple[int, int] | Path = path
+        with contextlib.suppress(OSError):
+            stat = path.stat()
+            key = stat.st_dev, stat.st_ino
+        if (first := known.setdefault(key, path)) is not path:
+            raise ConfigError(f"{path}: is the same file as {first}; give it once.")

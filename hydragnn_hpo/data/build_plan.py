@@ -20,6 +20,7 @@ from pydantic import TypeAdapter
 
 from hydragnn_hpo import __version__
 from hydragnn_hpo.config import STORE_VERSION, CardConfig, FileConfig, load_config
+from hydragnn_hpo.config.trial_config import check_head_name
 from hydragnn_hpo.data.readers import reader_of
 from hydragnn_hpo.data.readers.source import Reader, Source
 from hydragnn_hpo.errors import ConfigError, DataError, StorageError
@@ -27,6 +28,7 @@ from hydragnn_hpo.files import (
     PART,
     hash_file,
     read_json,
+    refuse_repeated,
     remove_partial_files,
     storage,
     write_json,
@@ -284,12 +286,17 @@ def make_plan(card_path: Path, files: Sequence[Path] | None, window: int) -> Bui
         DataError: a file is missing, or does not have the checksum of the card.
     """
     card = load_config(card_path, CardConfig)
+    for name in card.targets:
+        try:
+            check_head_name(name)
+        except ValueError as error:
+            raise ConfigError(f"{card_path}: {error}") from error
     if files is not None:
         options = _find_common_options(card)
         entries = [options.model_copy(update={"path": str(file.absolute())}) for file in files]
         card = card.model_copy(update={"files": tuple(entries)})
     paths = [find_file(entry.path, card_path) for entry in card.files]
-    _refuse_repeated(paths)
+    refuse_repeated(paths)
     for entry, path in zip(card.files, paths, strict=True):
         _verify_checksum(entry, path)
     pieces: list[Piece] = []
@@ -306,14 +313,6 @@ def make_plan(card_path: Path, files: Sequence[Path] | None, window: int) -> Bui
             stamp = _digest([digest, start, stop])
             pieces.append(Piece(len(pieces), number, path, start, stop, prefix, stamp))
     return BuildPlan(card, tuple(pieces), window, total)
-
-
-def _refuse_repeated(paths: Sequence[Path]) -> None:
-    """Refuse a file that is given twice, by names that may differ."""
-    known: dict[Path, Path] = {}
-    for path in paths:
-        if (first := known.setdefault(path.resolve(), path)) is not path:
-            raise ConfigError(f"{path}: is the same file as {first}; give it once.")
 
 
 def make_source(card: CardConfig, entry: int, path: Path) -> Source:

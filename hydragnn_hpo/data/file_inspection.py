@@ -45,6 +45,7 @@ from hydragnn_hpo.data.structure import Place, Rules, edge_vectors, graph_of
 from hydragnn_hpo.data.targets import TargetProposals, propose_targets
 from hydragnn_hpo.errors import ConfigError, DataError, unknown
 from hydragnn_hpo.file_records import SizeStats
+from hydragnn_hpo.files import refuse_repeated
 from hydragnn_hpo.sanitize import escape_line
 
 MAX_CUTOFF = 6.0
@@ -456,7 +457,7 @@ def detect_files(
         The files to read, and those of folders that have no structures.
 
     Raises:
-        ConfigError: a path is a graph store, or a folder of too many files.
+        ConfigError: a path is a graph store, a folder of too many files, or given twice.
         DataError: a path is missing, empty, or a table without structures.
     """
     files: list[DataFile] = []
@@ -471,6 +472,7 @@ def detect_files(
                 skipped.append((path, str(error)))
     if not files:
         raise DataError(skipped[0][1])
+    refuse_repeated([file.path for file in files])
     return tuple(files), tuple(skipped)
 
 

@@ -38,6 +38,7 @@ from hydragnn_hpo.data.readers.hydragnn_bp import is_hydragnn_bp
 from hydragnn_hpo.data.readers.source import ENCODING, Item, Reader, Source
 from hydragnn_hpo.ensemble.engine import EDGES_PER_BATCH, pieces
 from hydragnn_hpo.errors import ConfigError, DataError
+from hydragnn_hpo.files import refuse_repeated
 from hydragnn_hpo.sanitize import escape_controls, shorten_words
 
 STDIN = Path("-")
@@ -110,9 +111,11 @@ def list_input_sources(paths: Sequence[Path]) -> list[InputSource]:
     """Divide files and folders into sources; of a folder all its files, in alphabetical order.
 
     Raises:
+        ConfigError: a path is given twice.
         DataError: a path does not exist, or is a device or a pipe.
     """
     sources: list[InputSource] = []
+    refuse_repeated(paths)
     for small, some in itertools.groupby(_files(paths), _is_small):
         if small:
             while run := tuple(itertools.islice(some, _SMALL_FILES)):

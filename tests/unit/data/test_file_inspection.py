@@ -14,7 +14,7 @@ from hydragnn_hpo.config.schema import parse_config
 from hydragnn_hpo.data.build_plan import make_plan
 from hydragnn_hpo.data.columns import Graph
 from hydragnn_hpo.data.convert_pieces import read_piece
-from hydragnn_hpo.data.file_inspection import inspect_files, summarize_geometry
+from hydragnn_hpo.data.file_inspection import detect_files, inspect_files, summarize_geometry
 from hydragnn_hpo.errors import ConfigError, DataError
 
 UNREAD = {"lsms"}
@@ -335,3 +335,11 @@ def test_a_name_that_a_card_cannot_say_is_a_sentence(tmp_path):
     write(path, frames(6), format="extxyz")
     with pytest.raises(ConfigError, match="its name is no UTF-8, a card cannot say it"):
         render_card(inspect_files([path]), tmp_path)
+
+
+def test_a_file_under_two_names_is_refused(tmp_path):
+    file = tmp_path / "a.xyz"
+    file.write_text("1\nenergy=1.0\nH 0 0 0\n")
+    (tmp_path / "b.xyz").symlink_to(file)
+    with pytest.raises(ConfigError, match=r"b.xyz: is the same file as .*a.xyz; give it once"):
+        detect_files([file, tmp_path / "b.xyz"])

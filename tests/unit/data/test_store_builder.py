@@ -112,6 +112,12 @@ def test_what_is_no_file_and_a_file_under_two_names_are_refused(card: Path, tmp_
         make_plan(card, None, 1024)
 
 
+def test_a_target_whose_name_torch_keeps_is_refused_before_a_build(card: Path) -> None:
+    edit(card, "[targets.energy]", "[targets.forward]")
+    with pytest.raises(ConfigError, match=r"toml: head 'forward': torch keeps this name"):
+        make_plan(card, None, 1024)
+
+
 def test_a_doubtful_cif_among_many_is_set_aside(tmp_path: Path) -> None:
     files = [tmp_path / f"c{number}.cif" for number in range(12)]
     for number, file in enumerate(files):

@@ -1,11 +1,12 @@
 """How the input is cut: the same for every rank."""
 
 import os
+from pathlib import Path
 
 import pytest
 
 from hydragnn_hpo.ensemble.structure_batches import checksum_input, list_input_sources
-from hydragnn_hpo.errors import DataError
+from hydragnn_hpo.errors import ConfigError, DataError
 
 
 def test_small_files_are_taken_together_and_large_ones_alone(tmp_path):
@@ -55,3 +56,13 @@ def test_the_identity_knows_names_sizes_and_times(tmp_path):
     path.write_text("two!")
     os.utime(path, ns=(1, 1))
     assert len({before, touched, checksum_input(list_input_sources([path]))}) == 3
+
+
+def test_a_file_under_two_names_is_refused(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("a.xyz").write_text("x")
+    Path("soft.xyz").symlink_to("a.xyz")
+    os.link("a.xyz", "hard.xyz")
+    for other in (Path("a.xyz"), tmp_path / "a.xyz", Path("soft.xyz"), Path("hard.xyz")):
+        with pytest.raises(ConfigError, match=r"xyz: is the same file as a.xyz; give it once"):
+            list_input_sources([Path("a.xyz"), other])
