@@ -35,7 +35,9 @@ def place(text: str) -> str:
         ValueError: it is none.
     """
     if re.search(r"[$`]", _VARIABLE.sub("", one_line(text))):
-        raise ValueError(f"{text!r}: only variables such as $USER or ${{USER}} are filled in.")
+        raise ValueError(
+            f"{text!r}: write variables as $USER or ${{USER}}, others are not filled in."
+        )
     if not text.startswith(("/", "$")):
         raise ValueError(f"{text!r} is no absolute path: begin it with / or a variable.")
     return text
@@ -54,7 +56,9 @@ def fill_path(text: str, environment: Mapping[str, str]) -> str:
         if not value:
             raise ConfigError(f"'{text}': {name} is not set: set it, or write the path itself.")
         if not value.isprintable() or ".." in value.split("/"):
-            raise ConfigError(f"'{text}': {name} is {value!r}, which is no part of a path.")
+            raise ConfigError(
+                f"'{text}': {name} is {value!r}, which is no part of a path: correct it."
+            )
         return value
 
     try:
