@@ -165,7 +165,9 @@ def read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_bytes())
     except OSError as error:
-        raise StorageError(f"{path}: cannot be read ({error.strerror}).") from error
+        raise StorageError(
+            f"{path}: cannot be read ({error.strerror}); correct the path or its permissions."
+        ) from error
     except (ValueError, RecursionError) as error:
         raise StorageError(f"{path}: is damaged ({error}); remove it and run again.") from error
 
@@ -210,7 +212,9 @@ def hash_file(file: Path) -> str:
         with file.open("rb") as stream:
             return hashlib.file_digest(stream, "sha256").hexdigest()
     except OSError as error:
-        raise StorageError(f"{file}: cannot be read ({error.strerror}).") from error
+        raise StorageError(
+            f"{file}: cannot be read ({error.strerror}); correct the path or its permissions."
+        ) from error
 
 
 def refuse_repeated(paths: Sequence[Path]) -> None:

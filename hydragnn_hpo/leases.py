@@ -104,7 +104,9 @@ class ControllerLease:
                     return
                 raise
         if newer:
-            raise RunError(f"{self.path.parent.parent}: a newer controller has taken over.")
+            raise RunError(
+                f"{self.path.parent.parent}: a newer controller has taken over; see status."
+            )
         self._renewed = now
 
     def release(self, why: str = "") -> None:

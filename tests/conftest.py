@@ -18,7 +18,7 @@ from virtual_slurm import VirtualSlurm, missing
 from hydragnn_hpo.config.data_config import CardConfig, FileConfig, TargetConfig
 from hydragnn_hpo.data.columns import Columns, Names, offsets
 
-pytest_plugins = ["pytester"]
+pytest_plugins = ["pytester", "messages"]
 __all__ = ["pytest_addoption", "pytest_configure"]
 
 settings.register_profile(

@@ -449,7 +449,7 @@ class Controller:
         if state.count("queued", "running") or not (state.closed or state.ending):
             return False
         if not state.ranked():
-            raise JobError(f"no trial has a result: {explain_no_result(self.state)}.")
+            raise JobError(f"no trial has a result: {explain_no_result(self.state)}; see status.")
         return not self.replicates.missing
 
     def _end_trials(self, reason: str) -> None:

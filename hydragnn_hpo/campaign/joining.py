@@ -170,7 +170,7 @@ class AllocationMember:
         if address.allocation == self.transport.allocation:
             raise RunError(
                 f"{self.run.path}: allocation {address.allocation} runs it already, its "
-                "controller is here: there is nothing to join."
+                "controller is here: leave --join out."
             )
         if refusal := self._find_refusal(address):
             raise RunError(

@@ -213,7 +213,9 @@ def _open_journal(path: Path) -> IO[bytes]:
     except FileNotFoundError:
         raise
     except OSError as error:
-        raise RunError(f"{path}: cannot be read ({error.strerror}).") from error
+        raise RunError(
+            f"{path}: cannot be read ({error.strerror}); correct its permissions."
+        ) from error
 
 
 def _whole_lines(
@@ -287,7 +289,9 @@ class JournalFollower:
             try:
                 yield from self._read_new(file)
             except OSError as error:
-                raise RunError(f"{self.path}: cannot be read ({error.strerror}).") from error
+                raise RunError(
+                    f"{self.path}: cannot be read ({error.strerror}); correct its permissions."
+                ) from error
 
     def _read_new(self, file: IO[bytes]) -> Iterator[JournalEvent]:
         file.seek(self.offset - len(self._last))

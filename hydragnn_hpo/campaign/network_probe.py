@@ -138,7 +138,7 @@ def read_answer(folder: Path) -> ProbeAnswer:
         raise JobError(f"the ranks of {folder.name} ended without an answer: see {log}.")
     values = read_json(folder / ANSWER)
     if "error" in values:
-        raise JobError(f"{values['error']} (see {log}).")
+        raise JobError(f"{str(values['error']).rstrip('.')}: see {log}.")
     answer: ProbeAnswer = values
     return answer
 

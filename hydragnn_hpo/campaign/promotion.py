@@ -125,7 +125,9 @@ class Replicates:
                 "set ensemble.reseed in the campaign file."
             )
         if not any(trial.status == "completed" for trial in state.trials.values()):
-            raise RunError(f"{where}: no trial was trained to the full budget: none can be best.")
+            raise RunError(
+                f"{where}: no trial was trained to the full budget: let the search end first."
+            )
         self.event_store.append("reseed", count=count)
 
     def propose_missing(self) -> None:

@@ -271,7 +271,9 @@ def _run_controller(
     except HydraError:
         raise
     except Drained as why:
-        raise RehearsalError(f"the campaign was drained: {why}; {monitor.progress}.") from why
+        raise RehearsalError(
+            f"the campaign was drained: {why}; {monitor.progress}: run it again."
+        ) from why
     except Exception as error:
         raise RehearsalError(
             f"the controller ended with {type(error).__name__} ({error}); {monitor.progress}: "

@@ -124,13 +124,15 @@ def _read(path: Path) -> UserRequest:
     """
     status = path.lstat()
     if not stat.S_ISREG(status.st_mode) or status.st_size > LARGEST:
-        raise ConfigError("it is not a small file.")
+        raise ConfigError("it is not a small file: write a request with a command.")
     try:
         return UserRequest.model_validate(json.loads(path.read_bytes()))
     except ValidationError as error:
         raise ConfigError(validation_sentence(error, UserRequest)) from error
     except (OSError, ValueError, RecursionError) as error:
-        raise ConfigError(f"it is not JSON ({type(error).__name__}).") from error
+        raise ConfigError(
+            "it is no JSON that can be read: write a request with a command."
+        ) from error
 
 
 def check_request(request: UserRequest, config: CampaignConfig, state: State) -> None:
@@ -153,9 +155,11 @@ def check_request(request: UserRequest, config: CampaignConfig, state: State) ->
     if request.trial is not None:
         _check_trial(request.trial, request.request, state)
     if request.request == "stop" and state.ending:
-        raise RunError(f"campaign '{config.name}' was asked to stop before.")
+        raise RunError(f"campaign '{config.name}' was asked to stop before: wait for its end.")
     if request.request == "add-trials" and state.ending:
-        raise RunError(f"campaign '{config.name}' was asked to stop: no trials can be added.")
+        raise RunError(
+            f"campaign '{config.name}' was asked to stop: start another one for more trials."
+        )
     for values in request.values:
         check_values(config, values)
 
@@ -168,23 +172,27 @@ def _check_trial(name: str, verb: str, state: State) -> None:
     trial = state.trials.get(name)
     if trial is None:
         if not state.trials:
-            raise ConfigError(f"there is no trial '{name}': none was proposed yet.")
+            raise ConfigError(f"there is no trial '{name}': wait until one is proposed.")
         first, last = min(state.trials), max(state.trials)
         raise ConfigError(
             f"there is no trial '{name}': name one of the {len(state.trials)} from {first} to "
             f"{last}."
         )
     if verb == "cancel" and trial.status not in ("queued", "running"):
-        raise RunError(f"{name} has ended already ({trial.reason or trial.status}).")
+        raise RunError(
+            f"{name} has ended already ({trial.reason or trial.status}): name one that has not."
+        )
     if verb == "retry":
         _check_retry(trial)
 
 
 def _check_retry(trial: Trial) -> None:
     if trial.reason == "bad_config":
-        raise RunError(f"{trial.name} cannot run with its values ({trial.message}).")
+        raise RunError(
+            f"{trial.name} cannot run with its values ({trial.message}): add a trial with others."
+        )
     if trial.status not in ("failed", "cancelled"):
-        kept = "it keeps its result" if trial.rung_scores else "let it end first"
+        kept = "leave it with its result" if trial.rung_scores else "let it end first"
         raise RunError(
             f"{trial.name} is {trial.status}: only a failed or cancelled trial is retried; {kept}."
         )
@@ -203,14 +211,15 @@ def check_values(config: CampaignConfig, values: SearchedValues) -> None:
             raise ConfigError(unknown("searched key", name, searched))
         if not is_in(searched[name], value):
             raise ConfigError(
-                f"{name} = {value!r} is outside of the campaign's space: {_range(config, name)}."
+                f"{name} = {value!r} is outside of the campaign's space: {_range(config, name)}; "
+                "choose another."
             )
     canonical_values(searched, dict(values))
     for name in values.keys() - active_parameters(searched, dict(values)).keys():
         raise ConfigError(f"{name} means nothing beside the other values: leave it out.")
     rules = read_constraints(config.search.constraints, searched, config.trial)
     if rule := find_broken_constraint(rules, values):
-        raise ConfigError(f"values {dict(values)} break the constraint '{rule.text}'.")
+        raise ConfigError(f"values {dict(values)} break the constraint '{rule.text}': change one.")
     if config.command is None:
         entries = stores_of(config, [entry.card for entry in config.data])
         trial_config(config, "to add", values, entries)

@@ -118,7 +118,9 @@ def _send_request(
     waiting = [job for job in jobs if job.state == "queued"]
     if kind == "pause" and holder is None:
         more = f"; batch job {waiting[0].id} is {waiting[0].words}" if waiting else ""
-        raise RunError(f"{run.path}: no controller is running, so there is nothing to pause{more}.")
+        raise RunError(
+            f"{run.path}: no controller is running, so there is nothing to pause{more}: see status."
+        )
     path = None if dry_run else write_request(run, kind, **values)
     if waiting and kind == "stop":
         will += f"; {cancel_rest_of_chain(records, jobs, dry_run=dry_run)}"

@@ -156,7 +156,7 @@ def _refuse_card(store: Path) -> None:
     from hydragnn_hpo.errors import DataError
 
     if store.suffix == ".toml":
-        raise DataError(f"{store}: is a card; build it with: hydragnn-hpo dataset build {store}")
+        raise DataError(f"{store}: is a card; run 'hydragnn-hpo dataset build {store}'.")
 
 
 def _print_blocks(blocks: Sequence[Any]) -> None:

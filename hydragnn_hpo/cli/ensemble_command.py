@@ -330,7 +330,7 @@ def _reseed_and_build(run: Path, count: int, quiet: bool) -> "EnsembleTable":
     source = RunDir(run).campaign
     config = load_config(source, CampaignConfig)
     if config.command is not None:
-        raise ConfigError(f"{run}: its trials run a command: there is no ensemble to build.")
+        raise ConfigError(f"{run}: its trials run a command: name a run that trains.")
     cards = check_campaign_file(config, source, run)
     result = run_alone(config, open_run(config, run), cards, quiet=quiet, reseed=count)
     return cast("EnsembleTable", result["ensemble"])

@@ -60,7 +60,9 @@ def init(
         raise ConfigError("one of the names is empty: name data files, folders, or a card.")
     if init_files.is_card(files):
         if unit:
-            raise ConfigError("--unit is for data files: a card says its units itself.")
+            raise ConfigError(
+                "--unit is for data files: leave it out, a card says its units itself."
+            )
         text = init_files.init_from_card(files[0], request)
         if out is None or dry_run:
             typer.echo(text, nl=False)

@@ -93,7 +93,7 @@ def parse_units(options: Sequence[str]) -> dict[str, str]:
     for option in options:
         name, sign, unit = option.rpartition("=")
         if not sign or not name or not unit:
-            raise ConfigError(f"--unit {option}: is not of the form NAME=UNIT, as energy=Hartree.")
+            raise ConfigError(f"--unit {option}: write it as NAME=UNIT, such as energy=Hartree.")
         units[name.strip()] = unit.strip()
     return units
 

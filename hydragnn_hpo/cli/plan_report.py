@@ -138,7 +138,10 @@ def forecast_known(known: "KnownCampaign", trials: int | None = None) -> PlanRep
     pricing = TrialPricer(config, machine, _costs(config, machine, data.stats), data.work.configure)
     priced, refused = _price_all(pricing, sample_configurations(config, drawn), first=0)
     if not priced:
-        raise ConfigError(f"{config.name}: none of {drawn} drawn configurations is a valid trial.")
+        raise ConfigError(
+            f"{config.name}: none of {drawn} drawn configurations is a valid trial: correct "
+            "[space]."
+        )
     return PlanReport(
         config, data.origin, forecast_campaign(config, machine, priced, refused=refused)
     )
@@ -542,7 +545,9 @@ def _past(planned: PlanReport) -> Chart:
 def _future(planned: PlanReport) -> Chart:
     forecast = planned.forecast
     if forecast is None or not forecast.simulated.bars:
-        raise RunError(f"campaign '{planned.config.name}': there is nothing to draw.")
+        raise RunError(
+            f"campaign '{planned.config.name}': leave --figure out, there is nothing to draw."
+        )
     machine, went = forecast.machine, forecast.simulated
     order = machine.profile.slot_order or range(machine.slots_per_host)
     slots = [f"n{host:05}:{slot}" for host in range(machine.hosts) for slot in order]

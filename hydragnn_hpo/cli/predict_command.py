@@ -227,7 +227,9 @@ def _check_ranks(
     if where.starts_ranks:
         where.resolve_machine()  # a name that is not known comes first
     if where.device != AUTO and (where.starts_ranks or own_rank):
-        raise ConfigError("--device is for one process: each rank has the device of its slot.")
+        raise ConfigError(
+            "--device is for one process: leave it out, each rank has that of its slot."
+        )
     who = "--ranks" if where.starts_ranks else "several ranks"
     if not request.out:
         raise ConfigError(f"{who} write a file: add --out NAME.csv.")

@@ -177,7 +177,9 @@ class CampaignConfig(Config):
 
     def _command_goes_alone(self) -> Self:
         if self.ensemble.reseed:
-            raise ValueError("ensemble.reseed is for trainings of ours: a command has no ensemble.")
+            raise ValueError(
+                "ensemble.reseed is for trainings of ours: drop it, a command has no ensemble."
+            )
         if self.data:
             raise ValueError("a campaign has either [[data]] or a [command]: drop one.")
         for key in (key for key in RESERVED if key in self.trial or key in self.space):

@@ -36,7 +36,9 @@ def place(text: str) -> str:
         ValueError: it is none.
     """
     if re.search(r"[$`]", _VARIABLE.sub("", one_line(text))):
-        raise ValueError(f"{quote(text)}: only variables such as $USER or ${{USER}} are filled in.")
+        raise ValueError(
+            f"{quote(text)}: write variables as $USER or ${{USER}}, others are not filled in."
+        )
     if not text.startswith(("/", "$")):
         raise ValueError(f"{quote(text)} is no absolute path: begin it with / or a variable.")
     return text
@@ -55,7 +57,9 @@ def fill_path(text: str, environment: Mapping[str, str]) -> str:
         if not value:
             raise ConfigError(f"'{text}': {name} is not set: set it, or write the path itself.")
         if not value.isprintable() or ".." in value.split("/"):
-            raise ConfigError(f"'{text}': {name} is {value!r}, which is no part of a path.")
+            raise ConfigError(
+                f"'{text}': {name} is {value!r}, which is no part of a path: correct it."
+            )
         return value
 
     try:

@@ -100,18 +100,24 @@ def read_toml(path: Path) -> dict[str, Any]:
         if path.exists() and not path.is_file():
             raise ConfigError(f"{path}: is a folder, pipe or device; name a TOML file.")
         if (size := path.stat().st_size) > MAX_TOML:
-            raise ConfigError(f"{path}: has {size} bytes, more than {MAX_TOML}.{_hint(path)}")
+            raise ConfigError(
+                f"{path}: has {size} bytes, more than {MAX_TOML}; split it.{_hint(path)}"
+            )
         values = tomllib.loads(path.read_text(encoding="utf-8-sig"))
         check_plain(values)
         return values
     except OSError as error:
-        raise ConfigError(f"{path}: cannot be read ({error.strerror}).") from error
+        raise ConfigError(
+            f"{path}: cannot be read ({error.strerror}); correct the path or its permissions."
+        ) from error
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
         cure = _hint(path) or " Save it as UTF-8."
         raise ConfigError(f"{path}: is not UTF-8 text (line {line}).{cure}") from error
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path}: is not valid TOML: {error}.{_hint(path)}") from error
+        raise ConfigError(
+            f"{path}: is not valid TOML: {error}; correct it.{_hint(path)}"
+        ) from error
     except RecursionError as error:
         raise ConfigError(f"{path}: {_TOO_DEEP}.") from error
     except ValueError as error:

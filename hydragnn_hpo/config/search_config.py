@@ -77,7 +77,7 @@ class ParameterConfig(Config):
         if self.log and self.low <= 0:
             raise ValueError(f"a log range needs low > 0, found {self.low:g}.")
         if self.log and self.step:
-            raise ValueError("a range has either log or step, not both.")
+            raise ValueError("a range has either log or step: drop one.")
         if self.step and (self.high - self.low) / self.step > MAX_STEPS:
             raise ValueError(
                 f"a step of {self.step:g} makes more than {MAX_STEPS} values: enlarge or drop it."

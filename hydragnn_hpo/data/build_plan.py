@@ -440,7 +440,9 @@ def _stat_files(path: Path) -> Iterator[tuple[str, int, int]]:
             if not file.is_dir():
                 yield str(file.relative_to(path)), stat.st_size, stat.st_mtime_ns
     except OSError as error:
-        raise StorageError(f"{path}: cannot be read ({error.strerror}).") from error
+        raise StorageError(
+            f"{path}: cannot be read ({error.strerror}); correct its permissions."
+        ) from error
 
 
 def _digest(content: Iterable[Any]) -> str:

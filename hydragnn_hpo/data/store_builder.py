@@ -477,7 +477,9 @@ def _catch_error(comm: Any, act: Callable[[], T]) -> tuple[T | None, HydraError 
         return None, error
     except Exception as error:  # a bug: shown where it happened, and all ranks end
         logger.exception("rank %d", comm.rank)
-        return None, JobError(f"MPI rank {comm.rank} failed ({type(error).__name__}: {error}).")
+        return None, JobError(
+            f"MPI rank {comm.rank} failed ({str(error) or type(error).__name__}); see its output."
+        )
 
 
 def _make_layout(comm: Any, hosts: HostGroups, plan: BuildPlan, work: Path, out: Path) -> Any:

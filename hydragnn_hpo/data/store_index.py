@@ -219,7 +219,9 @@ def read_index(path: Path) -> Index:
             raise DataError(sentence) from error
         raise DataError(f"{error.filename}: is missing; build the store {path} again.") from error
     except OSError as error:
-        raise DataError(f"{file}: cannot be read ({error.strerror}).") from error
+        raise DataError(
+            f"{file}: cannot be read ({error.strerror}); correct its permissions."
+        ) from error
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise DataError(f"{file}: is damaged ({error}); build the store again.") from error
     if index is None:

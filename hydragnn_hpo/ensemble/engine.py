@@ -223,7 +223,10 @@ def _check_fits(
             f"{wanted}; build the ensemble anew."
         )
     if not all(bool(torch.isfinite(value).all()) for value in tensors.values()):
-        raise DataError(f"{where}: trial '{config.trial}' has weights that are not finite.")
+        raise DataError(
+            f"{where}: trial '{config.trial}' has weights that are not finite; build the "
+            "ensemble again."
+        )
 
 
 def pieces(columns: GraphSet, indices: np.ndarray, limit: int) -> Iterator[np.ndarray]:
@@ -348,7 +351,7 @@ def device_of(named: str) -> str:
     """
     first, *others = devices_of(named)
     if others:
-        raise ConfigError(f"device {named}: only one will do here, as {first}.")
+        raise ConfigError(f"device {named}: name only one here, as {first}.")
     return first
 
 
@@ -379,8 +382,8 @@ def _check_device(name: str) -> None:
     first = _first_accelerator()
     here = f"cpu, {first}" if first else "cpu alone"
     if name.partition(":")[0] not in _DEVICE_KINDS:
-        raise ConfigError(f"device {name!r}: not one that can be used; here: {here}.")
+        raise ConfigError(f"device {name!r}: not one that can be used; choose from {here}.")
     try:
         torch.empty(1, device=name)
     except (RuntimeError, AssertionError, ValueError):
-        raise ConfigError(f"device {name!r}: torch finds none; here: {here}.") from None
+        raise ConfigError(f"device {name!r}: torch finds none; choose from {here}.") from None

@@ -334,9 +334,14 @@ def _await_folder(parts: PartFolder, start_time: float) -> None:
     deadline = time.monotonic() + BEGIN_SECONDS
     while not parts.plan.exists():
         if _is_younger(parts.out, start_time):
-            raise JobError(f"{parts.out}: was finished before this rank began.")
+            raise JobError(
+                f"{parts.out}: was finished before this rank began; start all ranks at once."
+            )
         if time.monotonic() > deadline:
-            raise JobError(f"{parts.folder}: rank 0 has not begun within {BEGIN_SECONDS:.0f} s.")
+            raise JobError(
+                f"{parts.folder}: rank 0 has not begun within {BEGIN_SECONDS:.0f} s; start all "
+                "ranks at once."
+            )
         time.sleep(POLL_SECONDS)
 
 

@@ -61,7 +61,7 @@ def choose_members(manifest: Manifest, keep: int | None, members: Sequence[str])
     """
     known = [member.trial for member in manifest.members]
     if len(known) == 1:
-        raise ConfigError("it has one member alone: there is none to leave out.")
+        raise ConfigError("it has one member alone: leave it whole.")
     if (keep is None) == (not members):
         raise ConfigError("say how many members to keep, or which: --keep 4 or --members a,b.")
     if keep is not None and not 1 <= keep < len(known):

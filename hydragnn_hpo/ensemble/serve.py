@@ -183,10 +183,11 @@ class StructureRequest(Config):
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         if (self.numbers is None) == (self.symbols is None):
-            raise ValueError("give either numbers or symbols.")
+            raise ValueError("numbers and symbols exclude each other: give one of them.")
         if len(self.elements) != len(self.positions):
             raise ValueError(
-                f"there are {len(self.elements)} elements and {len(self.positions)} positions."
+                f"there are {len(self.elements)} elements and {len(self.positions)} positions: "
+                "give one for each."
             )
         if self.cell is not None and self.pbc is None:
             raise ValueError("there is a cell; say with pbc which directions are periodic.")
@@ -659,15 +660,19 @@ class PredictWorker:
         pairs = bound_pairs(len(atoms), atoms.cell.array, atoms.pbc.tolist(), rules.cutoff)
         try:
             if np.isfinite(pairs) and pairs > limits.pairs:
-                return DataError(f"its {len(atoms)} atoms are too many for so small a cell.")
+                return DataError(
+                    f"its {len(atoms)} atoms are too many for so small a cell; correct the cell."
+                )
             graph = graph_of(atoms, Place(Path("request"), number, str(number)), rules)
         except DataError as error:
             return error
         except Exception as error:
             _log(error)
-            return DataError("it cannot be used; the service's log says where.")
+            return DataError("it cannot be used; see the service's log.")
         if len(graph.edges) > limits.edges:
-            return DataError(f"it has {len(graph.edges)} edges, the limit is {limits.edges}.")
+            return DataError(
+                f"it has {len(graph.edges)} edges, the limit is {limits.edges}; send a smaller one."
+            )
         return graph
 
     def _predict_rows(self, columns: Columns, rows: list[int]) -> list[StructureRecord]:

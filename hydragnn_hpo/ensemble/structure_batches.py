@@ -316,7 +316,7 @@ def _files(paths: Sequence[Path]) -> Iterator[Path]:
                 f"{path}: is a device or a pipe; give a file, or '-' to read standard input."
             )
         else:
-            raise DataError(f"{path}: no such file.")
+            raise DataError(f"{path}: no such file; correct the path.")
 
 
 @dataclass(frozen=True)

@@ -266,7 +266,7 @@ def find_own_job(environment: Mapping[str, str]) -> OwnJob:
     for name, scheduler in SCHEDULERS.items():
         if job := environment.get(scheduler.job_variable):
             return OwnJob(name, job)
-    raise ConfigError("this is no batch job: only the scripts of 'submit' call 'batch'.")
+    raise ConfigError("this is no batch job: use 'submit', whose scripts call 'batch'.")
 
 
 def in_batch_job(environment: Mapping[str, str]) -> bool:
@@ -553,7 +553,9 @@ def cancel_queued_jobs(records: JobRecords, jobs: Sequence[BatchJob]) -> list[st
         scheduler, ids = SCHEDULERS[name], [job.id for job in waiting if job.scheduler == name]
         if (entries := query_jobs(name, ids)) is None:
             program = scheduler.query_argv(ids)[0]
-            raise JobError(f"'{program}' gives no answer, so {', '.join(ids)} stay queued.")
+            raise JobError(
+                f"'{program}' gives no answer, so {', '.join(ids)} stay queued: try again later."
+            )
         queued = [job for job in ids if job in entries and entries[job].state == "queued"]
         if queued:
             _run([*scheduler.cancel_queued, *queued], SUBMIT_SECONDS, os.environ)
@@ -633,5 +635,6 @@ def _run(
         raise JobError(f"'{argv[0]}' gives no answer ({error}): try again later.") from error
     if done.returncode != 0:
         lines = (done.stderr or done.stdout).strip().splitlines()
-        raise JobError(f"'{argv[0]}' refuses: {shorten(lines, done.returncode)}.")
+        reason = shorten(lines, done.returncode)
+        raise JobError(f"'{argv[0]}' refuses ({reason}): correct what it names.")
     return done.stdout

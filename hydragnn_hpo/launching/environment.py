@@ -141,7 +141,9 @@ def software_here(
     argv = [*container.command, *container.flags]
     for folder in dict.fromkeys(os.path.abspath(folder) for folder in folders):
         if ":" in folder or "," in folder:
-            raise ConfigError(f"{folder}: cannot be bound into a container, it has ':' or ','.")
+            raise ConfigError(
+                f"{folder}: cannot be bound into a container, it has ':' or ',': rename it."
+            )
         argv += ["--bind", folder]
     return Software((*argv, str(image.absolute()), "python3"), path="", starts_child=True)
 
@@ -280,7 +282,7 @@ def _compressor(archive: Path) -> tuple[str, str]:
     for suffix, argv in _COMPRESSORS.items():
         if archive.name.endswith(suffix):
             return argv
-    raise ConfigError(f"{archive}: an archive is called NAME.tar.gz or NAME.tar.zst.")
+    raise ConfigError(f"{archive}: call an archive NAME.tar.gz or NAME.tar.zst.")
 
 
 def _check_movable() -> dict[str, str]:
@@ -746,7 +748,7 @@ class _Delivery:
         hosts = tuple(host for host in self.allocation.hosts if host not in failed)
         if not hosts:
             host, why = next(iter(failed.items()))
-            raise JobError(f"no host can be used: host {host} {why.rstrip('.')}.")
+            raise JobError(f"no host can be used: host {host} {why.rstrip('.')}; see its log.")
         return replace(self.allocation, hosts=hosts)
 
     def _broadcast(self) -> str:

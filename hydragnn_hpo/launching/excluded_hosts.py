@@ -24,7 +24,9 @@ def read_excluded(path: Path) -> dict[str, str]:
     try:
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError as error:
-        raise ConfigError(f"{path}: cannot be read ({error.strerror}).") from error
+        raise ConfigError(
+            f"{path}: cannot be read ({error.strerror}); correct its permissions."
+        ) from error
     reasons: dict[str, str] = {}
     for number, line in enumerate(lines, start=1):
         names, _, reason = line.partition("#")

@@ -45,7 +45,9 @@ def expand_hosts(text: str) -> list[str]:
     names = (_expand_name(match[0]) for match in _NAME.finditer(text))
     hosts = list(itertools.islice(itertools.chain.from_iterable(names), _MAX_HOSTS + 1))
     if len(hosts) > _MAX_HOSTS:
-        raise ConfigError(f"host list {text[:60]!r} names more than {_MAX_HOSTS} hosts.")
+        raise ConfigError(
+            f"host list {text[:60]!r} names more than {_MAX_HOSTS} hosts: ask for fewer."
+        )
     return [check_host_name(host) for host in hosts]
 
 
@@ -56,7 +58,7 @@ def check_host_name(host: str) -> str:
         ConfigError: it begins like an option, or contains characters that no host name has.
     """
     if not _HOST.fullmatch(host):
-        raise ConfigError(f"{host[:80]!r} is no name of a host: letters, digits, . _ and - are.")
+        raise ConfigError(f"{host[:80]!r} is no name of a host: use letters, digits, . _ and -.")
     return host
 
 
@@ -223,11 +225,12 @@ class SlurmCommand:
             raise self._no_answer() from None
         if code := self._process.returncode:
             lines = (errors or output).strip().splitlines()
-            raise JobError(f"'{' '.join(self._argv)}' fails: {shorten(lines, code)}.")
+            reason = shorten(lines, code)
+            raise JobError(f"'{' '.join(self._argv)}' fails ({reason}): see what Slurm says.")
         return output
 
     def _no_answer(self, why: str = "") -> JobError:
-        return JobError(f"'{self._argv[0]}' gives no answer{why}: is Slurm there?")
+        return JobError(f"'{self._argv[0]}' gives no answer{why}: see whether Slurm runs.")
 
     def close(self) -> None:
         """Kill the command if it still runs."""
@@ -380,7 +383,8 @@ def _query_job(job: str, run_query: Query) -> list[str]:
     own = next((line for line in lines if line[3:] == [job]), lines[0])
     if len(own) < 3 or (own[0] == "RUNNING" and not own[1]):
         raise JobError(
-            f"squeue tells no state and hosts of job {job}, but {'|'.join(own)[:100]!r}."
+            f"squeue tells no state and hosts of job {job}, but {'|'.join(own)[:100]!r}: try again "
+            "later."
         )
     return own[:3]
 

@@ -82,7 +82,9 @@ def find_conv(name: str) -> type[nn.Module]:
         conv = getattr(importlib.import_module(module_name), class_name, None)
     except Exception as error:  # a user's module may raise anything
         cause = str(error).strip().rstrip(".") or type(error).__name__
-        raise ConfigError(f"conv '{name}': its module cannot be imported ({cause}).") from error
+        raise ConfigError(
+            f"conv '{name}': its module cannot be imported ({cause}): mend it."
+        ) from error
     if not (isinstance(conv, type) and issubclass(conv, nn.Module)):
         raise ConfigError(
             f"conv '{name}': '{module_name}' holds no torch module of this name: correct it."

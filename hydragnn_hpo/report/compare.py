@@ -512,7 +512,9 @@ def _find_quantity(known: Sequence[Quantity], name: str) -> Quantity:
             return quantity
     names = [quantity.key.removeprefix("val_mae.") for quantity in known]
     if not names:
-        raise ConfigError("--reach: these runs have nothing in common to be compared by.")
+        raise ConfigError(
+            "--reach: these runs have nothing in common to be compared by: name others."
+        )
     raise ConfigError(f"--reach: {unknown('quantity', name, names)}")
 
 

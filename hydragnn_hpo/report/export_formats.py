@@ -547,11 +547,13 @@ def export(facts: Facts, to: str, out: Path, *, trial: str | None = None) -> Exp
         wanted = " or ".join(f"NAME{suffix}" for suffix in SUFFIXES[to])
         raise ConfigError(f"{out}: --to {to} writes one file: name it {wanted}.")
     if not facts.trials:
-        raise RunError(f"{facts.run.path}: no trial was proposed yet: there is nothing to export.")
+        raise RunError(f"{facts.run.path}: no trial was proposed yet: wait for the first.")
     if trial is None:
         return FORMATS[to](facts, out)
     if to != "best":
-        raise ConfigError("--trial goes with --to best: the other formats hold all trials.")
+        raise ConfigError(
+            "--trial goes with --to best: drop it, the other formats hold all trials."
+        )
     return write_best(facts, out, trial)
 
 

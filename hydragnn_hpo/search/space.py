@@ -143,7 +143,7 @@ def snap_value(parameter: ParameterConfig, raw: Any) -> Scalar:
     if parameter.choices is not None:
         return parameter.choices[choice_index(parameter, raw)]
     if isinstance(raw, bool) or not isinstance(raw, (int, float)) or not math.isfinite(raw):
-        raise ConfigError(f"searched value {raw!r} is not a number of its range.")
+        raise ConfigError(f"searched value {raw!r} is not a number of its range: correct it.")
     low, high = _bounds(parameter)
     if parameter.step is not None:
         index = round((raw - low) / parameter.step)
@@ -224,7 +224,7 @@ def _check_part(name: str, parts: Sequence[str]) -> None:
         hint = difflib.get_close_matches(first, parts, n=1)
         meant = f" Did you mean '{hint[0]}.{rest}'?" if hint and rest else ""
         raise ConfigError(
-            f"searched key '{name}' is no part of a trial.{meant} It begins with one of "
+            f"searched key '{name}' is no part of a trial.{meant} Begin it with one of "
             f"{', '.join(parts)}, then a dot."
         )
 

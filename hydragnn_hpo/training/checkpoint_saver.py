@@ -352,7 +352,9 @@ class CheckpointSaver:
 
 
 def _other_version(path: Path, why: Exception) -> StorageError:
-    return StorageError(f"{path}: is a checkpoint of another version ({why}).")
+    return StorageError(
+        f"{path}: is a checkpoint of another version ({why}); remove it to start over."
+    )
 
 
 def _read_state(folder: Path, origin: Origin) -> CheckpointState:
@@ -368,7 +370,9 @@ def _read_state(folder: Path, origin: Origin) -> CheckpointState:
         if origin == "sharded":
             folder.joinpath(state["folder"])
     except (KeyError, TypeError, ValueError):
-        raise StorageError(f"{path}: does not say how far it is.") from None
+        raise StorageError(
+            f"{path}: does not say how far it is; remove it to start over."
+        ) from None
     return state
 
 

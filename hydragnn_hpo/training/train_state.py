@@ -141,7 +141,10 @@ class TrainState:
         ).keys()
         wrong = {name for name in own.keys() | given.keys() if own.get(name) != given.get(name)}
         if wrong or unknown:
-            raise StorageError(f"its tensor {min(wrong or unknown)} is none of this training's.")
+            raise StorageError(
+                f"its tensor {min(wrong or unknown)} is none of this training's: remove the "
+                "checkpoint to start over."
+            )
 
     def load_best(self, weights: Mapping[str, Tensor]) -> None:
         """Load weights of the best epoch by their name in the model; set the averages to them."""

@@ -75,7 +75,7 @@ def structures_in(
         for atoms in frames:
             number += 1
             if isinstance(atoms, str):
-                yield DataError(f"{place}: structure {number} {atoms}.")
+                yield DataError(f"{place}: structure {number} {atoms}; mend or remove it.")
             else:
                 yield atoms
     except (MemoryError, GeneratorExit):

@@ -61,7 +61,7 @@ def atoms_of_data(data: Any, place: str = "Data") -> Atoms:
 def _load(path: Path) -> list[Any]:
     """Read a file; the latest is kept in memory, because its pieces are read one by one."""
     if not path.is_file():
-        raise DataError(f"{path}: no such file.")
+        raise DataError(f"{path}: no such file; correct the path.")
     stat = path.stat()
     return _read_once(path, (stat.st_mtime_ns, stat.st_size))
 
@@ -102,7 +102,9 @@ def _entries(content: Any, path: Path) -> list[Any]:
             for row in range(count)
         ]
     if not isinstance(content, list) or not all(isinstance(d, pyg.Data) for d in content):
-        raise DataError(f"{path}: is no list of PyG Data (found {type(content).__name__}).")
+        raise DataError(
+            f"{path}: is no list of PyG Data (found {type(content).__name__}); save it again."
+        )
     if not content:
         raise DataError(f"{path}: holds no structure; get it again.")
     return content

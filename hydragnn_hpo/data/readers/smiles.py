@@ -107,7 +107,9 @@ def _entries(source: Source) -> Entries:
     try:
         stamp = source.path.stat().st_mtime_ns, source.path.stat().st_size
     except OSError as error:
-        raise DataError(f"{source.path}: cannot be read ({error.strerror}).") from error
+        raise DataError(
+            f"{source.path}: cannot be read ({error.strerror}); get the file again."
+        ) from error
     return _read_once(source.path, stamp, source.structure_column)
 
 

@@ -96,7 +96,10 @@ def _jarvis(value: Mapping[str, Any], place: str) -> Atoms:
     cell = np.array(value["lattice_mat"], dtype=float)
     where = {"positions" if value.get("cartesian") else "scaled_positions": coordinates}
     if len(numbers) != len(coordinates):
-        raise DataError(f"{place} has {len(numbers)} elements for {len(coordinates)} positions.")
+        raise DataError(
+            f"{place} has {len(numbers)} elements for {len(coordinates)} positions; mend or "
+            "remove it."
+        )
     return Atoms(numbers, cell=cell, pbc=True, **where)
 
 
@@ -172,7 +175,9 @@ def _table(source: Source) -> Rows:
     try:
         stamp = path.stat().st_mtime_ns, path.stat().st_size
     except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror}).") from error
+        raise DataError(
+            f"{path}: cannot be read ({error.strerror}); get the file again."
+        ) from error
     return _read_once(path, stamp)
 
 
@@ -211,7 +216,8 @@ def _json(path: Path) -> Rows:
         if len({len(column) for column in columns}) == 1:
             return list(content), list(zip(*columns, strict=True)), []
     raise DataError(
-        f"{path}: is neither a list of records, nor columns of equal length, nor a matbench file."
+        f"{path}: is neither a list of records, nor columns of equal length, nor a matbench file; "
+        "use another format."
     )
 
 

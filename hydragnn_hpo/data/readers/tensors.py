@@ -45,7 +45,9 @@ def atoms_of(values: Values, place: str) -> Atoms:
         raise DataError(f"{place}: has no positions 'pos'; give them, or use another format.")
     positions = np.asarray(values["pos"], dtype=np.float64)
     if positions.ndim != 2 or positions.shape[1] != 3:
-        raise DataError(f"{place}: 'pos' has shape {list(positions.shape)}, wanted is [N, 3].")
+        raise DataError(
+            f"{place}: 'pos' has shape {list(positions.shape)}, wanted is [N, 3]; mend it."
+        )
     if not len(positions):
         raise DataError(f"{place}: has no atoms; remove it.")
     numbers = _numbers(values, len(positions), place)
@@ -119,7 +121,8 @@ def _unpack(atoms: Atoms, packed: NDArray[Any], ends: NDArray[Any], place: str) 
     flat, bounds = np.asarray(packed).reshape(-1), np.asarray(ends, dtype=np.int64).reshape(-1)
     if not bounds.size or (np.diff(bounds) < 0).any() or bounds[-1] > flat.size or bounds[0] != 0:
         raise DataError(
-            f"{place}: 'y_loc' {bounds.tolist()} does not fit the {flat.size} numbers of 'y'."
+            f"{place}: 'y_loc' {bounds.tolist()} does not fit the {flat.size} numbers of 'y'; "
+            "mend it."
         )
     for number, (first, last) in enumerate(zip(bounds, bounds[1:], strict=False)):
         part = flat[first:last]

@@ -77,7 +77,7 @@ CFG = Reader(lambda source: len(_files(source.path, ".cfg")), read_cfg, takes=_T
 
 def _files(folder: Path, suffix: str) -> list[Path]:
     if not folder.is_dir():
-        raise DataError(f"{folder}: no such folder; this reader wants a folder of files.")
+        raise DataError(f"{folder}: no such folder; give a folder of files.")
     files = sorted(e for e in folder.iterdir() if e.is_file() and not e.name.startswith("."))
     chosen = [file for file in files if not suffix or file.suffix.lower() == suffix]
     if not chosen:

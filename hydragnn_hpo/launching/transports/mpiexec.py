@@ -63,7 +63,9 @@ def pbs_hosts(environment: Mapping[str, str]) -> list[str]:
     try:
         lines = Path(path).read_text().splitlines()
     except OSError as error:
-        raise ConfigError(f"{path} (PBS_NODEFILE): cannot be read ({error.strerror}).") from error
+        raise ConfigError(
+            f"{path} (PBS_NODEFILE): cannot be read ({error.strerror}); run inside a PBS job."
+        ) from error
     names = (line.strip() for line in lines)  # one per slot
     return list(dict.fromkeys(check_host_name(name) for name in names if name))
 

@@ -330,8 +330,8 @@ class RayTransport:
         if machine.address is None:
             raise ConfigError(
                 "machine.backend is 'ray', but machine.address names no cluster: set it to "
-                "host:port of the cluster's head. (A cluster inside a Slurm allocation is not "
-                "started any more: set machine.backend to 'slurm' there.)"
+                "host:port of the cluster's head. A cluster inside a Slurm allocation is not "
+                "started any more: set machine.backend to 'slurm' there."
             )
         self._logs = run_dir / LOGS
         with storage(self._logs):

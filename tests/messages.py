@@ -1,0 +1,103 @@
+"""Every error for users that a test provokes is checked: a test that made a bad one fails.
+
+The rules are those of ``hydragnn_hpo/errors.py``: one short sentence with what was found and what
+to do, in our own words. Only errors made by the package count, not those that a test makes.
+"""
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hydragnn_hpo
+from hydragnn_hpo.errors import HydraError
+
+LONGEST = 300
+"""Most characters of a sentence before a list of names."""
+
+PACKAGE = str(Path(hydragnn_hpo.__file__).parent)
+
+LIBRARIES = re.compile(
+    r"pydantic|ValidationError|DecodeError|RuntimeError|\bValueError|\bTypeError|\bKeyError"
+    r"|\bOSError|\brdkit\b|\base\.|\btorch\.(?!nn\b)|<class|Traceback|Errno|\bat 0x[0-9a-f]"
+)
+"""Names of classes and modules of libraries, and objects as Python shows them."""
+
+LISTS = re.compile(
+    r"(?<=[ (])(?:Known|known|columns|All names|one of|choose from|use): .*|one of .*"
+)
+"""Lists of names, which may be long."""
+
+DO = frozenset(
+    re.findall(
+        r"\w+",
+        """add ask begin break build call change choose chmod close compare correct create
+    derive drop end enlarge exchange export finish free get give gives have install keep
+    leave let link load look lower make mend move name open pack plan predict put raise
+    reinstall remove rename repeat request restore run save say search see separate set
+    shard show start take train try unset update upgrade use wait watch widen write""",
+    )
+)
+"""What a user can be asked to do."""
+
+HINT = re.compile(
+    r"Did you mean|[Kk]nown: |pip install |(?:^|[ '(])hydragnn-hpo [a-z]|; it is |ulimit|openssl"
+    r"|\bmust (?:be|hold|have|rise|see)\b|\bneeds? |\bis left to\b"
+)
+"""Other ways to say what to do."""
+
+
+def faults(sentence: str, folders: tuple[str, ...] = ()) -> list[str]:
+    """Return what is wrong with the sentence of an error.
+
+    Args:
+        sentence: of an error for users.
+        folders: whose paths count as short names.
+    """
+    for folder in folders:
+        sentence = re.sub(re.escape(folder) + r"[^\s'\":;,)]*", "PATH", sentence)
+    found = []
+    length = len(LISTS.sub("", sentence))
+    if length > LONGEST:
+        found.append(f"has {length} characters, more than {LONGEST}")
+    if match := LIBRARIES.search(sentence):
+        found.append(f"holds '{match[0]}'")
+    if "\n" in sentence or not sentence.isprintable():
+        found.append("holds a newline or another character that cannot be printed")
+    if sentence.endswith(("..", ":.", ";.", " .")) or not sentence.endswith((".", "?")):
+        found.append("does not end with one full stop")
+    clauses = re.split(r"[:;.,(?]\s+|\s(?:or|and|but|then)\s", sentence)[1:]
+    words = {clause.split()[0].strip("'.").lower() for clause in clauses if clause.split()}
+    if not (words & DO or HINT.search(sentence)):
+        found.append("does not say what to do")
+    return found
+
+
+MADE: list[str] = []
+"""Sentences of the errors that the package made since a test began."""
+
+
+def _remember(error: HydraError, *args: Any) -> None:
+    Exception.__init__(error, *args)
+    if sys._getframe(1).f_code.co_filename.startswith(PACKAGE):
+        MADE.append(str(error))
+
+
+HydraError.__init__ = _remember  # type: ignore[method-assign]
+
+
+@pytest.hookimpl(wrapper=True, trylast=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """Fail a test that passed, and during which the package made an error with a bad sentence."""
+    MADE.clear()
+    yield
+    factory = getattr(item.config, "_tmp_path_factory", None)
+    folders = (str(factory.getbasetemp()),) if factory else ()
+    bad = {text: what for text in MADE if (what := faults(text, folders))}
+    MADE.clear()  # a suite that a test runs inside itself has judged its own
+    if bad:
+        lines = [f"{text!r}: {', '.join(what)}" for text, what in bad.items()]
+        pytest.fail("\n".join(["messages that break the rules:", *lines]), pytrace=False)

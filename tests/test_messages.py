@@ -1,0 +1,74 @@
+"""A test that provokes a bad message fails; each rule has an example."""
+
+from pathlib import Path
+
+import pytest
+from messages import LONGEST, faults
+
+SUITE = """
+    import pytest
+    from hydragnn_hpo.errors import {error}
+    from hydragnn_hpo.config.schema import read_toml
+
+    def test_message(tmp_path):
+        {body}
+"""
+
+
+def test_a_test_that_provokes_a_bad_message_fails(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import hydragnn_hpo.config.schema as schema
+
+    pytester.syspathinsert(Path(__file__).parent)
+    pytester.makeconftest('pytest_plugins = ["messages"]')
+    body = "with pytest.raises(ConfigError):\n            read_toml(tmp_path / 'none.toml')"
+    pytester.makepyfile(SUITE.format(error="ConfigError", body=body))
+    assert pytester.runpytest_inprocess().ret == 0
+
+    monkeypatch.setattr(schema, "_hint", lambda path: " ValidationError.")
+    deep = "(tmp_path / 'a.toml').write_text('a = [')\n        "
+    body = deep + "with pytest.raises(ConfigError):\n            read_toml(tmp_path / 'a.toml')"
+    pytester.makepyfile(SUITE.format(error="ConfigError", body=body))
+    failed = pytester.runpytest_inprocess()
+
+    assert failed.ret == 1
+    failed.stdout.fnmatch_lines(["*messages that break the rules*", "*holds 'ValidationError'*"])
+
+
+def test_an_error_that_a_test_makes_itself_is_not_checked(pytester: pytest.Pytester) -> None:
+    pytester.syspathinsert(Path(__file__).parent)
+    pytester.makeconftest('pytest_plugins = ["messages"]')
+    pytester.makepyfile(SUITE.format(error="ConfigError", body="ConfigError('bad')"))
+    assert pytester.runpytest_inprocess().ret == 0
+
+
+@pytest.mark.parametrize(
+    ("sentence", "fault"),
+    [
+        ("a.toml: 'trials' is 1.5: write a whole number.", None),
+        ("unknown conv 'schent'. Did you mean 'schnet'? Known: gin, pna.", None),
+        ("a.toml: is gone; see " + "b" * LONGEST + ".", "has 322 characters, more than 300"),
+        ("unknown key 'a'. Known: " + ", ".join("name" for _ in range(100)) + ".", None),
+        ("1 validation error of pydantic: correct it.", "holds 'pydantic'"),
+        ("is not JSON (JSONDecodeError): mend it.", "holds 'DecodeError'"),
+        ("a.cif: fails in ase.io: mend it.", "holds 'ase.'"),
+        ("<class 'int'> was found: write a text.", "holds '<class'"),
+        ("found <Atoms object at 0x7f>: give a file.", "holds 'at 0x7'"),
+        ("a.toml: two\nlines; correct it.", "holds a newline or another character"),
+        ("a.toml: \x1b[1m; correct it.", "holds a newline or another character"),
+        ("a.toml: is empty; get it again", "does not end with one full stop"),
+        ("a.toml: is empty; get it again..", "does not end with one full stop"),
+        ("a.toml: cannot be read (No such file or directory).", "does not say what to do"),
+        ("conv 'gin' is no conv.", "does not say what to do"),
+    ],
+)
+def test_rules(sentence: str, fault: str | None) -> None:
+    found = faults(sentence)
+    assert (not found) if fault is None else (len(found) == 1 and fault in found[0]), found
+
+
+def test_paths_below_the_tests_folder_are_short_names() -> None:
+    sentence = f"/tmp/run-1/{'deep/' * 90}a.toml: is empty; get it again."
+    assert faults(sentence) == ["has 492 characters, more than 300"]
+    assert faults(sentence, ("/tmp/run-1",)) == []
