@@ -580,7 +580,7 @@ class _Batch:
             except DataError as error:
                 content = error
         if isinstance(content, DataError):
-            self.errors[len(self.ids)] = _one_line(shorten_words(str(content)), most=_REASON_LENGTH)
+            self.errors[len(self.ids)] = shorten_words(_one_line(str(content), most=_REASON_LENGTH))
         self.ids.append(name)
         self.kept.append(kept)
 
@@ -644,7 +644,7 @@ class _StoreReader:
                 place = Place(self._path, int(rows[row]) + 1, name)
                 graphs.append(self._rebuild_graph(columns, row, place))
             except DataError as error:
-                errors[row] = _one_line(shorten_words(str(error)), most=_REASON_LENGTH)
+                errors[row] = shorten_words(_one_line(str(error), most=_REASON_LENGTH))
         stats = {**columns.stats, "cutoff": self._rules.cutoff}
         rebuilt = columns_of(graphs, {}, stats, attributes=self._rules.attributes)
         return Structures(rebuilt, ids, errors, kept)
