@@ -90,6 +90,7 @@ if TYPE_CHECKING:
         TrainConfig,
         TrialConfig,
         TrialHeads,
+        check_head_name,
     )
     from hydragnn_hpo.config.trial_size import (
         FULL,
@@ -161,6 +162,7 @@ __all__ = [
     "angle_cutoff",
     "budget_steps",
     "check_derivatives",
+    "check_head_name",
     "check_kind",
     "check_plain",
     "compute_epoch_size",

@@ -19,8 +19,13 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from hydragnn_hpo import __version__
-from hydragnn_hpo.config import STORE_VERSION, CardConfig, FileConfig, load_config
-from hydragnn_hpo.config.trial_config import check_head_name
+from hydragnn_hpo.config import (
+    STORE_VERSION,
+    CardConfig,
+    FileConfig,
+    check_head_name,
+    load_config,
+)
 from hydragnn_hpo.data.readers import reader_of
 from hydragnn_hpo.data.readers.source import Reader, Source
 from hydragnn_hpo.errors import ConfigError, DataError, StorageError
@@ -285,12 +290,7 @@ def make_plan(card_path: Path, files: Sequence[Path] | None, window: int) -> Bui
         ConfigError: the card is wrong.
         DataError: a file is missing, or does not have the checksum of the card.
     """
-    card = load_config(card_path, CardConfig)
-    for name in card.targets:
-        try:
-            check_head_name(name)
-        except ValueError as error:
-            raise ConfigError(f"{card_path}: {error}") from error
+    card = _load_card(card_path)
     if files is not None:
         options = _find_common_options(card)
         entries = [options.model_copy(update={"path": str(file.absolute())}) for file in files]
@@ -313,6 +313,17 @@ def make_plan(card_path: Path, files: Sequence[Path] | None, window: int) -> Bui
             stamp = _digest([digest, start, stop])
             pieces.append(Piece(len(pieces), number, path, start, stop, prefix, stamp))
     return BuildPlan(card, tuple(pieces), window, total)
+
+
+def _load_card(path: Path) -> CardConfig:
+    """Read a card whose targets have names that a model can have."""
+    card = load_config(path, CardConfig)
+    for name in card.targets:
+        try:
+            check_head_name(name)
+        except ValueError as error:
+            raise ConfigError(f"{path}: {error}") from error
+    return card
 
 
 def make_source(card: CardConfig, entry: int, path: Path) -> Source:

@@ -141,9 +141,7 @@ def software_here(
     argv = [*container.command, *container.flags]
     for folder in dict.fromkeys(os.path.abspath(folder) for folder in folders):
         if ":" in folder or "," in folder:
-            raise ConfigError(
-                f"{folder}: cannot be bound into a container, it has ':' or ',': rename it."
-            )
+            raise ConfigError(f"{folder}: no container can bind a ':' or ',' in it: rename it.")
         argv += ["--bind", folder]
     return Software((*argv, str(image.absolute()), "python3"), path="", starts_child=True)
 
