@@ -169,7 +169,8 @@ def read_json(path: Path) -> Any:
             f"{path}: cannot be read ({error.strerror}); correct the path or its permissions."
         ) from error
     except (ValueError, RecursionError) as error:
-        raise StorageError(f"{path}: is damaged ({error}); remove it and run again.") from error
+        reason = getattr(error, "strerror", None) or error
+        raise StorageError(f"{path}: is damaged ({reason}); remove it and run again.") from error
 
 
 @contextlib.contextmanager

@@ -151,7 +151,10 @@ class AllocationLease:
         self._renewed = time.monotonic()
         with contextlib.suppress(OSError):  # an allocation is not lost for a short outage
             if self._path.read_text() != self._content:
-                raise LeaseTaken(f"{self._path}: another process took this allocation's place.")
+                raise LeaseTaken(
+                    f"{self._path}: another process took this allocation's place; start it again "
+                    "if it is needed."
+                )
             os.utime(self._path)
 
     def release(self) -> None:

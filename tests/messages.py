@@ -14,6 +14,7 @@ import pytest
 
 import hydragnn_hpo
 from hydragnn_hpo.errors import HydraError
+from hydragnn_hpo.sanitize import shorten_words
 
 LONGEST = 300
 """Most characters of a sentence before a list of names."""
@@ -22,7 +23,7 @@ PACKAGE = str(Path(hydragnn_hpo.__file__).parent)
 
 LIBRARIES = re.compile(
     r"pydantic|ValidationError|DecodeError|RuntimeError|\bValueError|\bTypeError|\bKeyError"
-    r"|\bOSError|\brdkit\b|\base\.|\btorch\.(?!nn\b)|<class|Traceback|Errno|\bat 0x[0-9a-f]"
+    r"|\bOSError|\brdkit\b|\base\.\w|\btorch\.(?!nn\b)\w|<class|Traceback|Errno|\bat 0x[0-9a-f]"
 )
 """Names of classes and modules of libraries, and objects as Python shows them."""
 
@@ -34,11 +35,13 @@ LISTS = re.compile(
 DO = frozenset(
     re.findall(
         r"\w+",
-        """add ask begin break build call change choose chmod close compare correct create
-    derive drop end enlarge exchange export finish free get give gives have install keep
-    leave let link load look lower make mend move name open pack plan predict put raise
-    reinstall remove rename repeat request restore run save say search see separate set
-    shard show start take train try unset update upgrade use wait watch widen write""",
+        """add ask begin break build call change check chmod choose close compare correct
+    create derive drop end enlarge exchange export finish free get give gives
+    have install keep leave let link load look lower make mend move name open
+    pack plan predict put raise read rebuild rehearse reinstall remove rename
+    repeat request restore run save say search see send separate set shard show
+    split start submit take train try unset update upgrade use wait watch widen
+    write""",
     )
 )
 """What a user can be asked to do."""
@@ -58,18 +61,18 @@ def faults(sentence: str, folders: tuple[str, ...] = ()) -> list[str]:
         folders: whose paths count as short names.
     """
     for folder in folders:
-        sentence = re.sub(re.escape(folder) + r"[^\s'\":;,)]*", "PATH", sentence)
+        sentence = re.sub(re.escape(folder) + r"[^\s'\":;,)]*[^\s'\":;,).]", "PATH", sentence)
     found = []
-    length = len(LISTS.sub("", sentence))
+    length = len(LISTS.sub("", shorten_words(sentence)))  # as it is printed
     if length > LONGEST:
         found.append(f"has {length} characters, more than {LONGEST}")
     if match := LIBRARIES.search(sentence):
         found.append(f"holds '{match[0]}'")
-    if "\n" in sentence or not sentence.isprintable():
-        found.append("holds a newline or another character that cannot be printed")
+    if "\n" in sentence:  # other control characters are escaped where it is printed
+        found.append("holds a newline")
     if sentence.endswith(("..", ":.", ";.", " .")) or not sentence.endswith((".", "?")):
         found.append("does not end with one full stop")
-    clauses = re.split(r"[:;.,(?]\s+|\s(?:or|and|but|then)\s", sentence)[1:]
+    clauses = re.split(r"[:;.,(?]\s+|\s(?:or|and|but|then)\s", sentence)
     words = {clause.split()[0].strip("'.").lower() for clause in clauses if clause.split()}
     if not (words & DO or HINT.search(sentence)):
         found.append("does not say what to do")

@@ -284,7 +284,9 @@ class JournalFollower:
         except FileNotFoundError:
             if not self.offset:
                 return
-            raise JournalReplaced(f"{self.path}: was removed; is the run elsewhere now?") from None
+            raise JournalReplaced(
+                f"{self.path}: was removed; name the run's new place if it was moved."
+            ) from None
         with file:
             try:
                 yield from self._read_new(file)

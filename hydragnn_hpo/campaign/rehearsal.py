@@ -350,19 +350,19 @@ class Monitor:
         if (code := self._transport.exit_code) is not None:
             raise RehearsalError(
                 f"the stub agents ended (code {code}): {last_lines(self._transport.log)}; "
-                f"{self.progress}."
+                f"{self.progress}: see the log."
             )
         seconds, hosts = now - self._began, self._plan.machine.hosts
         if self.admission is None and seconds > self._plan.joining_seconds:
             raise RehearsalError(
                 f"{self.admitted:,} of {hosts:,} hosts joined within {seconds:.0f} s; "
-                f"{self.progress}."
+                f"{self.progress}: rehearse fewer hosts."
             )
         if seconds > self._plan.joining_seconds + self._plan.deadline_seconds:
             raise RehearsalError(
                 f"after {seconds:.0f} s the campaign, predicted to take "
                 f"{self._plan.makespan / self._plan.speed_up:.0f} s, had not ended: "
-                f"{self.progress}."
+                f"{self.progress}; rehearse a smaller campaign."
             )
 
 

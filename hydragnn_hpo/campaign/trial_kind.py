@@ -14,6 +14,7 @@ from hydragnn_hpo.campaign.data_changes import (
     check_description,
     find_changes,
     note_seen,
+    seen_file,
     stamp_sources,
 )
 from hydragnn_hpo.campaign.outcome import EndedAttempt, find_crash, last_lines, read_outcome
@@ -141,8 +142,9 @@ class TrainingTrials:
             if (store / "index.json").exists():
                 for sentence in find_changes(store, sources):
                     logger.warning("%s", sentence)
-                check_description(store)
-                older.append(store)
+                if seen_file(store).exists():  # an earlier version wrote none
+                    check_description(store)
+                    older.append(store)
             else:
                 with storage(self.run_dir.data):
                     self.run_dir.data.mkdir(exist_ok=True)

@@ -63,10 +63,11 @@ class UserRequest(Config):
     def _says_what_it_needs(self) -> Self:
         of_one = self.request in ("retry", "cancel")
         if of_one != (self.trial is not None):
-            raise ValueError(f"'{self.request}' {'names one trial' if of_one else 'has no trial'}.")
+            wanted = "name one trial" if of_one else "leave the trial out"
+            raise ValueError(f"'{self.request}': {wanted}.")
         adds = (self.count is not None) + bool(self.values)
         if adds != (self.request == "add-trials"):
-            raise ValueError("add-trials has either a count or values, other requests have none.")
+            raise ValueError("give a count or values to add-trials, and to no other request.")
         return self
 
 

@@ -144,8 +144,8 @@ def check_kind(target: TargetKind) -> None:
             raise ValueError(f'energy = "{target.energy}" has unit {target.unit}: write {words}.')
     if target.shape == "vector" and inner in ("eV", "eV/atom") and target.derived_from is None:
         raise ValueError(
-            f"a vector has no energy as its unit, found {target.unit}: forces are in an energy "
-            "per length, such as eV/angstrom."
+            f"a vector has no energy as its unit, found {target.unit}: write an energy per length, "
+            "such as eV/angstrom, for forces."
         )
 
 

@@ -95,12 +95,14 @@ Title = Annotated[
 """Name of a machine."""
 
 Interface = Annotated[
-    str, _matching(r"[A-Za-z0-9][A-Za-z0-9._:@-]{0,14}", "network interface, such as hsn0")
+    str,
+    _matching(r"[A-Za-z0-9][A-Za-z0-9._:@-]{0,14}", "network interface: write one such as hsn0"),
 ]
 """Name of a network interface; Linux allows 15 characters."""
 
 Module = Annotated[
-    str, _matching(r"[A-Za-z0-9][A-Za-z0-9._+/-]*", "environment module, such as rocm/7.1.1")
+    str,
+    _matching(r"[A-Za-z0-9][A-Za-z0-9._+/-]*", "environment module: write one such as rocm/7.1.1"),
 ]
 """Name of an environment module, with its version or without."""
 

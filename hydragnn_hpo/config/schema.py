@@ -184,7 +184,7 @@ def validation_sentence(error: ValidationError, schema: type[BaseModel]) -> str:
     errors = error.errors(include_url=False)
     first = errors[0]
     location, several = _alternatives(errors)
-    place = _clip(".".join(str(part) for part in location), MAX_PLACE)
+    place = escape_line(_clip(".".join(str(part) for part in location), MAX_PLACE))
     if first["type"] == "extra_forbidden":
         config = _config_at(schema, location[:-1])
         return unknown_key(place, str(location[-1]), config.model_fields if config else ())

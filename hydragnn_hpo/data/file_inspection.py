@@ -550,7 +550,7 @@ def _detect_table(path: Path) -> DataFile:
     raise DataError(
         f"{path}: no column holds structures (CIF texts, names of files beside the table, SMILES); "
         f"columns: {escape_line(', '.join(header))[:200]}"
-        + (f"; separate them by commas, not by {hint!r}." if hint else ".")
+        + (f"; separate them by commas, not by {hint!r}." if hint else "; add one.")
     )
 
 

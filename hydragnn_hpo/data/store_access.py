@@ -82,7 +82,9 @@ def open_stage_folder(place: Path) -> Path:
     try:
         private = create_private(folder)
     except OSError as error:
-        raise UnusablePlace(f"{folder}: cannot be written ({error.strerror}).") from error
+        raise UnusablePlace(
+            f"{folder}: cannot be written ({error.strerror}); choose another."
+        ) from error
     if not private:
         raise StorageError(
             f"{folder}: is not a folder that only you can enter; "

@@ -163,7 +163,8 @@ class Index:
             hashed = {key: value for key, value in stats.items() if key != "checksum"}
             unaltered = compute_store_checksum(self.windows, hashed) == self.checksum
         except (OSError, ValueError, AttributeError) as error:
-            raise DataError(f"{file}: is damaged ({error}); build the store again.") from error
+            reason = getattr(error, "strerror", None) or error
+            raise DataError(f"{file}: is damaged ({reason}); build the store again.") from error
         if not unaltered:
             raise DataError(f"{file}: was altered; build the store again.")
         return cast(StoreStats, stats)
@@ -223,7 +224,8 @@ def read_index(path: Path) -> Index:
             f"{file}: cannot be read ({error.strerror}); correct its permissions."
         ) from error
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise DataError(f"{file}: is damaged ({error}); build the store again.") from error
+        reason = getattr(error, "strerror", None) or error
+        raise DataError(f"{file}: is damaged ({reason}); build the store again.") from error
     if index is None:
         raise DataError(
             f"{file}: has version {version}, this program reads {STORE_VERSION}; "

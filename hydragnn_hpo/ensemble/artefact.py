@@ -278,11 +278,11 @@ class HeadEntry(Config):
             if "0.9" not in table or set(table) != set(fit.quantiles):
                 raise ValueError("the calibration needs a quantile '0.9', and equal levels.")
             if not all(_LEVEL.fullmatch(level) for level in table):
-                raise ValueError("the calibration's levels lie between 0 and 1, as '0.9'.")
+                raise ValueError("the calibration's levels must be between 0 and 1, as '0.9'.")
             rising = [table[level] for level in sorted(table, key=float)]
             if rising != sorted(rising) or not 0 <= rising[0] <= rising[-1] <= MAX_QUANTILE:
                 raise ValueError(
-                    f"the calibration's quantiles rise with their level, up to {MAX_QUANTILE:g}."
+                    f"the calibration's quantiles must rise with the level, up to {MAX_QUANTILE:g}."
                 )
         return self
 
@@ -362,10 +362,12 @@ class Manifest(Config):
         for name in self.heads:
             total = sum(member.weights.get(name, 0.0) for member in self.members)
             if abs(total - 1.0) > 1e-6:
-                raise ValueError(f"the members' weights of '{name}' sum to {total:g}, not to 1.")
+                raise ValueError(
+                    f"the members' weights of '{name}' sum to {total:g}: they must be 1 in all."
+                )
         extra = {name for member in self.members for name in member.weights} - set(self.heads)
         if extra:
-            raise ValueError(f"members weigh '{min(extra)}', which is no head.")
+            raise ValueError(f"members weigh '{min(extra)}', which must be a head.")
         if len({member.trial for member in self.members}) < len(self.members):
             raise ValueError("a trial is named twice among the members.")
         check_derivatives(self.heads)
@@ -764,7 +766,8 @@ def _validate(entries: SafeZip, name: str, values: Any, schema: type[C]) -> C:
     try:
         return parse_config(values, schema, where=f"{entries.path}: {name}")
     except ConfigError as error:
-        raise DataError(str(error)) from error
+        what = str(error).rstrip(".")
+        raise DataError(f"{what}; get the ensemble again or build it again.") from error
 
 
 def _read_config(entries: SafeZip, member: MemberEntry, manifest: Manifest) -> TrialConfig:

@@ -167,10 +167,10 @@ def make_member(
     try:
         model.load_state_dict(dict(tensors))
     except RuntimeError as error:
-        reason = str(error).splitlines()[-1].strip()
+        reason = str(error).splitlines()[-1].strip()[:150]
         raise DataError(
             f"{where}: the weights of trial '{config.trial}' do not fit its configuration "
-            f"({reason}); build the ensemble anew."
+            f"({reason}); build the ensemble again."
         ) from error
     model.eval().requires_grad_(False)
     cap = config.model.max_neighbors
@@ -220,7 +220,7 @@ def _check_fits(
     if wanted > count:
         raise DataError(
             f"{where}: trial '{config.trial}' has {count} weights, its configuration makes "
-            f"{wanted}; build the ensemble anew."
+            f"{wanted}; build the ensemble again."
         )
     if not all(bool(torch.isfinite(value).all()) for value in tensors.values()):
         raise DataError(
@@ -380,10 +380,10 @@ def _first_accelerator() -> str | None:
 
 def _check_device(name: str) -> None:
     first = _first_accelerator()
-    here = f"cpu, {first}" if first else "cpu alone"
+    here = f"cpu, {first}" if first else "cpu"
     if name.partition(":")[0] not in _DEVICE_KINDS:
-        raise ConfigError(f"device {name!r}: not one that can be used; choose from {here}.")
+        raise ConfigError(f"device {name!r}: not one that can be used; choose {here}.")
     try:
         torch.empty(1, device=name)
     except (RuntimeError, AssertionError, ValueError):
-        raise ConfigError(f"device {name!r}: torch finds none; choose from {here}.") from None
+        raise ConfigError(f"device {name!r}: torch finds none; choose {here}.") from None

@@ -251,7 +251,7 @@ def _parse_json(body: bytes, limits: Limits) -> NamedStructures:
 
 def _parse_structure(value: Any, number: int, limits: Limits) -> Atoms | DataError:
     if not isinstance(value, dict):
-        return _bad(number, "is no JSON object")
+        return _bad(number, "is no JSON object; send one")
     positions = value.get("positions")
     # counted first, because checking the schema takes time for every atom
     if isinstance(positions, list) and len(positions) > limits.atoms:
@@ -261,7 +261,9 @@ def _parse_structure(value: Any, number: int, limits: Limits) -> Atoms | DataErr
     except ConfigError as error:
         return DataError(str(error)[:300])
     if -1 in wanted.elements:
-        return _bad(number, f"has an unknown element at atom {wanted.elements.index(-1) + 1}")
+        return _bad(
+            number, f"has an unknown element at atom {wanted.elements.index(-1) + 1}; correct it"
+        )
     pbc = wanted.pbc if wanted.pbc is not None else False
     return Atoms(wanted.elements, wanted.positions, cell=wanted.cell, pbc=pbc, info=wanted.info)
 
@@ -323,7 +325,7 @@ def _check_count(count: int, limits: Limits) -> None:
 
 
 def _too_many_atoms(number: int, atoms: int, limits: Limits) -> DataError:
-    return _bad(number, f"has {atoms} atoms, the limit is {limits.atoms}")
+    return _bad(number, f"has {atoms} atoms, the limit is {limits.atoms}; send a smaller one")
 
 
 def _bad(number: int, reason: str) -> DataError:

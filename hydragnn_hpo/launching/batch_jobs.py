@@ -94,7 +94,7 @@ def parse_walltime(text: str) -> int:
     if match:
         seconds = 3600 * int(match[1]) + 60 * int(match[2]) + int(match[3] or 0)
     if seconds == 0:
-        raise ConfigError(f"--time is '{text}': write hours and minutes, such as 2:00 or 0:30:00.")
+        raise ConfigError(f"--time is {text!r}: write hours and minutes, such as 2:00 or 0:30:00.")
     return seconds
 
 
@@ -632,7 +632,8 @@ def _run(
             cwd=folder,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise JobError(f"'{argv[0]}' gives no answer ({error}): try again later.") from error
+        reason = getattr(error, "strerror", None) or error
+        raise JobError(f"'{argv[0]}' gives no answer ({reason}): try again later.") from error
     if done.returncode != 0:
         lines = (done.stderr or done.stdout).strip().splitlines()
         reason = shorten(lines, done.returncode)

@@ -468,7 +468,9 @@ def software_folder(place: str, environment: Mapping[str, str]) -> Path:
     try:
         resolved = Path(Template(place).substitute(environment))
     except (KeyError, ValueError) as error:
-        raise ArchiveRefused(f"{place}: names {error}, which this host does not have.") from None
+        raise ArchiveRefused(
+            f"{place}: names {error}, which this host does not have; correct it."
+        ) from None
     if not resolved.is_absolute():
         raise ArchiveRefused(f"{place}: is no absolute path; choose another scratch folder.")
     ours = private_folder(resolved)
@@ -477,7 +479,9 @@ def software_folder(place: str, environment: Mapping[str, str]) -> Path:
             raise ArchiveRefused(f"{ours}: is not a folder that only you can enter; remove it.")
         (ours / "software").mkdir(exist_ok=True)
     except OSError as error:
-        raise ArchiveRefused(f"{ours}: cannot be written ({error.strerror}).") from None
+        raise ArchiveRefused(
+            f"{ours}: cannot be written ({error.strerror}); choose another scratch folder."
+        ) from None
     return ours / "software"
 
 
@@ -513,7 +517,7 @@ def install(folder: Path, checksum: str, archives: Sequence[Path]) -> Path:
             used = folder / f"{other.name}.used"
             with contextlib.suppress(BlockingIOError), _locked(used, fcntl.LOCK_EX | fcntl.LOCK_NB):
                 shutil.rmtree(other, ignore_errors=True)
-        problem = ArchiveRefused("no archive was sent to this host.")
+        problem = ArchiveRefused("no archive was sent to this host; start the campaign again.")
         for archive in archives:
             try:
                 unpack(archive, target, checksum)
@@ -521,6 +525,14 @@ def install(folder: Path, checksum: str, archives: Sequence[Path]) -> Path:
             except ArchiveRefused as error:
                 problem = error
         raise problem
+
+
+class _Unfit(Exception):
+    """Reason why an archive cannot be used, and what to do; both are parts of a sentence."""
+
+    def __init__(self, what: str, remedy: str = "pack it again") -> None:
+        super().__init__(what)
+        self.what, self.remedy = what, remedy
 
 
 def unpack(archive: Path, target: Path, checksum: str) -> None:
@@ -538,11 +550,11 @@ def unpack(archive: Path, target: Path, checksum: str) -> None:
         shutil.rmtree(target, ignore_errors=True)
         with os.fdopen(os.open(archive, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
             if hashlib.file_digest(file, "sha256").hexdigest() != checksum:
-                raise ArchiveRefused("its checksum differs: pack it again")
+                raise _Unfit("its checksum differs")
             os.lseek(file.fileno(), 0, os.SEEK_SET)  # the program shares the descriptor
             program = _compressor(archive)[0]
             if shutil.which(program) is None:
-                raise ArchiveRefused(f"needs the program '{program}': pack as .tar.gz")
+                raise _Unfit(f"needs the program '{program}'", "pack as .tar.gz")
             target.mkdir(mode=0o700)
             with (
                 subprocess.Popen([program, "-dcq"], stdin=file, stdout=subprocess.PIPE) as process,
@@ -551,15 +563,15 @@ def unpack(archive: Path, target: Path, checksum: str) -> None:
                 _extract(tar, target)
         (target / _COMPLETE).write_text(json.dumps(_measure(target)))
         return
-    except ArchiveRefused as error:
-        problem = str(error)
+    except _Unfit as error:
+        problem = error
     except (tarfile.TarError, OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        problem = f"cannot be unpacked ({error})"
+        problem = _Unfit(f"cannot be unpacked ({getattr(error, 'strerror', None) or error})")
     except BaseException:
         shutil.rmtree(target, ignore_errors=True)
         raise
     shutil.rmtree(target, ignore_errors=True)
-    raise ArchiveRefused(f"{archive}: {problem}.")
+    raise ArchiveRefused(f"{archive}: {problem.what}; {problem.remedy}.")
 
 
 def _extract(tar: tarfile.TarFile, target: Path) -> None:
@@ -570,16 +582,16 @@ def _extract(tar: tarfile.TarFile, target: Path) -> None:
     """
     most_files, most_bytes = _read_manifest(tar)
     if most_bytes > (free := shutil.disk_usage(target).free):
-        raise ArchiveRefused(f"needs {most_bytes} bytes, {free} are free")
+        raise _Unfit(f"needs {most_bytes} bytes, {free} are free", "make room")
     files = size = 0
     links: dict[Path, str] = {}
     while (member := tar.next()) is not None:
         name = PurePosixPath(member.name)
         if ".." in name.parts or name.parts[:1] not in ((ENV,), (BASE,)):
-            raise ArchiveRefused(f"holds {member.name!r}, which would lie elsewhere")
+            raise _Unfit(f"holds {member.name!r}, which would lie elsewhere")
         files, size = files + 1, size + member.size
         if files > most_files or size > most_bytes:
-            raise ArchiveRefused(f"holds more than {most_files} files of {most_bytes} bytes")
+            raise _Unfit(f"holds more than {most_files} files of {most_bytes} bytes")
         path = target / name
         path.parent.mkdir(parents=True, exist_ok=True)
         if member.issym():
@@ -590,9 +602,9 @@ def _extract(tar: tarfile.TarFile, target: Path) -> None:
             path.chmod(0o755 if member.mode & 0o100 else 0o644)
             os.utime(path, (member.mtime, member.mtime))
         else:
-            raise ArchiveRefused(f"holds {member.name!r}, which is neither a file nor a link")
+            raise _Unfit(f"holds {member.name!r}, which is neither a file nor a link")
     if (files, size) != (most_files, most_bytes):
-        raise ArchiveRefused(f"ends after {files} of {most_files} files")
+        raise _Unfit(f"ends after {files} of {most_files} files")
     _make_links(links, target)
 
 
@@ -601,10 +613,10 @@ def _read_manifest(tar: tarfile.TarFile) -> tuple[int, int]:
     first = tar.next()
     content = tar.extractfile(first) if first and first.name == MANIFEST else None
     if content is None:
-        raise ArchiveRefused("does not begin with its manifest")
+        raise _Unfit("does not begin with its manifest")
     manifest = json.loads(content.read(1 << 20))
     if manifest["format"] != FORMAT:
-        raise ArchiveRefused(f"is not of format {FORMAT}: pack it again")
+        raise _Unfit(f"is not of format {FORMAT}")
     return int(manifest["files"]), int(manifest["bytes"])
 
 
@@ -614,11 +626,11 @@ def _make_links(links: Mapping[Path, str], target: Path) -> None:
         path.symlink_to(leads)
     interpreter, top = (Path(os.path.realpath(path)) for path in (target / _PYTHON, target))
     if not os.access(interpreter, os.X_OK):
-        raise ArchiveRefused(f"wants {interpreter}, which this host does not have")
+        raise _Unfit(f"wants {interpreter}, which this host does not have")
     for path in links:
         real = Path(os.path.realpath(path))
         if real != interpreter and top not in real.parents:
-            raise ArchiveRefused(f"holds {path.name!r}, which leads out of it")
+            raise _Unfit(f"holds {path.name!r}, which leads out of it")
     with (target / _SETTINGS).open("a") as file:
         file.write(f"home = {interpreter.parent}\n")
 

@@ -307,7 +307,7 @@ class HostRegistry:
             doubled = 2.0 ** min(host.tries - 1, _DOUBLINGS) - 1.0
             host.next_start = now + min(_LONGEST_PAUSE, doubled)
             if self._is_hopeless():
-                raise JobError(f"no agent can start: host {host.name} {news.reason}.")
+                raise JobError(f"no agent can start: host {host.name} {news.reason}; see its log.")
 
     def _is_hopeless(self) -> bool:
         """Check whether no agent will ever come.

@@ -138,8 +138,9 @@ def read_state(path: Path) -> CheckpointState:
 
 
 def _unreadable(path: Path, error: Exception) -> StorageError:
+    reason = getattr(error, "strerror", None) or error
     return StorageError(
-        f"{path}: cannot be read as a checkpoint ({error}); remove it to start over."
+        f"{path}: cannot be read as a checkpoint ({reason}); remove it to start over."
     )
 
 

@@ -405,9 +405,10 @@ def read_sharded(folder: Path, weights: Mapping[str, Tensor], *, best: bool) -> 
             warnings.filterwarnings("ignore", message="torch.distributed is disabled")
             load(dict(tensors), checkpoint_id=folder, no_dist=True)
     except (Exception, CheckpointException) as error:
+        failure = _first_failure(error)
+        reason = getattr(failure, "strerror", None) or failure
         raise StorageError(
-            f"{folder}: cannot be read as a checkpoint "
-            f"({_first_failure(error)}); remove it to start over."
+            f"{folder}: cannot be read as a checkpoint ({reason}); remove it to start over."
         ) from error
     return tensors
 

@@ -158,7 +158,7 @@ def test_a_damaged_journal_is_named(hpo, old_run):
     journal.write_bytes(b"".join(lines))
     shutil.copy(GOLDENS / "structures.toml", hpo.folder)
     for command in (("status",), ("leaderboard",), ("run", "run/campaign.toml", "--run")):
-        hpo.refused(*command, old_run, says=("events.jsonl", "line 4", "damaged"))
+        hpo.judge(hpo.here(*command, old_run), ("events.jsonl", "line 4", "damaged"), code=1)
     assert journal.read_bytes() == b"".join(lines)
 
 

@@ -53,7 +53,7 @@ def test_a_unit_that_only_the_user_knows_stops_the_run(data, hpo):
     [
         (("gone.xyz",), "no such file or folder"),
         (("",), "one of the names is empty"),
-        (("my chains.extxyz", "--unit", "energy"), "is not of the form NAME=UNIT"),
+        (("my chains.extxyz", "--unit", "energy"), "write it as NAME=UNIT"),
         (("my chains.extxyz", "--unit", "nrg=eV"), "unknown property 'nrg'"),
         (("my chains.extxyz", "--conv", "schent"), "Did you mean 'schnet'"),
         (("my chains.extxyz", "--target", "nothing"), "unknown target 'nothing'"),

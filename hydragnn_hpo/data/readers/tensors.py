@@ -92,7 +92,7 @@ def _box(values: Values, place: str) -> _Box:
     pbc = np.asarray(values.get("pbc", periodic)).reshape(-1)
     if cell.size != 9 or pbc.size not in (1, 3):
         raise DataError(
-            f"{place}: 'cell' has shape {list(cell.shape)} and 'pbc' {list(pbc.shape)}, wanted are "
+            f"{place}: 'cell' has shape {list(cell.shape)} and 'pbc' {list(pbc.shape)}: give "
             "[3, 3] and [3]."
         )
     return {"cell": cell.reshape(3, 3), "pbc": np.broadcast_to(pbc.astype(bool), 3)}

@@ -110,7 +110,9 @@ def test_an_errand_that_failed_by_itself_is_tried_on_one_other_host(
 
 
 def test_an_error_of_a_disk_is_one_of_its_host_until_another_has_it_too(sent):
-    error = {"error": "/tmp: cannot be written (No space left on device)."} | {"storage": True}
+    error = {"error": "/tmp: cannot be written (No space left on device); make room."} | {
+        "storage": True
+    }
     assert sent(Sent([error, {"members": 3}])) == {"members": 3}
     backend = Sent([error, error, {"members": 3}])
     with pytest.raises(StorageError, match="No space left"):

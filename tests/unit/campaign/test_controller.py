@@ -328,7 +328,7 @@ def test_values_that_make_no_trial_are_a_result_though_the_controller_died(tmp_p
 
 def test_a_host_on_which_nothing_can_start_does_not_end_the_campaign(run):
     backend = StubBackend(hosts=2)
-    backend._tell("zygote_lost", None, host="h1", error="no module named torch.")
+    backend._tell("zygote_lost", None, host="h1", error="no module named torch; install it.")
     ran = run(campaign(), backend)
     assert list(ran.state.hosts.quarantined) == ["h1"]
     assert {slot.host for job in backend.started for slot in job.slots} == {"h0"}
@@ -337,7 +337,7 @@ def test_a_host_on_which_nothing_can_start_does_not_end_the_campaign(run):
 def test_when_nothing_can_start_on_any_host_that_is_said(run):
     backend = StubBackend(hosts=2)
     for host in ("h1", "h0"):
-        backend._tell("zygote_lost", None, host=host, error="no module named torch.")
+        backend._tell("zygote_lost", None, host=host, error="no module named torch; install it.")
     with pytest.raises(JobError, match="^no module named torch"):
         run(campaign(), backend)
 
@@ -453,7 +453,7 @@ def test_a_backend_that_never_came_is_an_error(tmp_path):
         slots = ()
 
         def poll(self, timeout):
-            raise JobError("no agent can start: host a is down.")
+            raise JobError("no agent can start: host a is down; see its log.")
 
     with pytest.raises(JobError, match="no agent can start"):
         Ran(tmp_path, campaign(), Cluster())

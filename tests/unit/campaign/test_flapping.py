@@ -116,7 +116,9 @@ def test_a_campaign_whose_last_host_can_start_nothing_drains_where_others_were_l
         if state.count("running") and not backend.gone:
             backend.lose("h1")
         elif state.hosts.lost:
-            backend._tell("zygote_lost", None, host="h0", error="no module named torch.")
+            backend._tell(
+                "zygote_lost", None, host="h0", error="no module named torch; install it."
+            )
 
     with pytest.raises(Drained, match="no module named torch"):
         Ran(tmp_path, campaign(), backend, watch=watch)

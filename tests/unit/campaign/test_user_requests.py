@@ -176,7 +176,7 @@ REFUSED = {
     ("cancel", "t0002"): "ended already (stopped)",
     ("cancel", "t0003"): "ended already (diverged)",
     ("retry", "t0001"): "is running: only a failed or cancelled trial is retried; let it end",
-    ("retry", "t0002"): "it keeps its result",
+    ("retry", "t0002"): "leave it with its result",
     ("retry", "t0005"): "9 heads do not divide 32",
     ("cancel", "t0099"): "no trial 't0099': name one of the 6 from t0000 to t0005",
 }
@@ -208,7 +208,7 @@ def test_a_campaign_that_ends_takes_no_more_trials(kind, says, config, state):
 
 
 def test_before_the_first_proposal_there_is_no_trial(config):
-    with pytest.raises(ConfigError, match="none was proposed yet"):
+    with pytest.raises(ConfigError, match="wait until one is proposed"):
         check_request(UserRequest(request="cancel", trial="t0000"), config, fold([]))
 
 

@@ -126,7 +126,7 @@ def test_json_is_one_object_and_nothing_else(call):
     [
         (["my_layers:NotALayer"], "'my_layers' holds no torch module of this name"),
         (["torn:Layer"], "its module cannot be imported (invalid syntax"),
-        (["raises:Layer"], "conv 'raises:Layer': its module cannot be imported (boom)."),
+        (["raises:Layer"], "conv 'raises:Layer': its module cannot be imported (boom): mend it."),
         (["ends:Layer"], "its module ends the program when it is imported"),
         (["./my_layers.py:Layer"], "write its module, 'my_layers:Layer'"),
         (["schent"], "Did you mean 'schnet'?"),

@@ -99,12 +99,12 @@ def test_auto_is_the_device_of_a_slot_else_an_accelerator_else_the_processor(mon
 
 @pytest.mark.parametrize("named", ["cuda:99", "gpu", "", "cpu,", "cpu,gpu", "meta", "cuda:x"])
 def test_a_device_that_is_not_here_is_a_sentence(named):
-    with pytest.raises(ConfigError, match=r"^device '.*': .*; here: cpu") as said:
+    with pytest.raises(ConfigError, match=r"^device '.*': .*; choose cpu") as said:
         devices_of(named)
     assert "\n" not in str(said.value)
 
 
 def test_several_devices_where_one_is_wanted_are_refused():
     assert device_of("cpu") == "cpu"
-    with pytest.raises(ConfigError, match="device cpu,cpu: only one will do here, as cpu"):
+    with pytest.raises(ConfigError, match="device cpu,cpu: name only one here, as cpu"):
         device_of("cpu,cpu")

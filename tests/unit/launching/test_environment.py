@@ -461,7 +461,10 @@ def test_it_becomes_the_unpacked_python(tmp_path, shared, checksum):
         [*argv, "--place", "$NOWHERE", "--", "-P"], env=environment, capture_output=True, text=True
     )
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == "error: $NOWHERE: names 'NOWHERE', which this host does not have.\n"
+    assert (
+        done.stderr
+        == "error: $NOWHERE: names 'NOWHERE', which this host does not have; correct it.\n"
+    )
 
 
 def test_nothing_of_another_environment_is_found():
@@ -549,7 +552,7 @@ def test_agents_run_inside_an_image(programs, image, tmp_path):
 
 def test_a_missing_image_or_program_is_said_first(programs, image, tmp_path, monkeypatch):
     machine = MachineConfig(container=str(image))
-    with pytest.raises(ConfigError, match="cannot be bound"):
+    with pytest.raises(ConfigError, match="no container can bind"):
         software_here(machine, SITE, tmp_path / "a:b")
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ConfigError, match="'apptainer', which is not on PATH"):
