@@ -66,3 +66,11 @@ def read_store(path: Path) -> Columns:
         arrays = reader.read(0, len(index.windows)) | {"windows": index.starts[:, 0]}
     arrays["edge_translation"] = compute_translations(arrays)
     return columns_from(arrays, read_checked_stats(index))
+
+
+def alter_last_position(store: Path, columns: Columns) -> None:
+    """Flip a bit in the last position of a store's second part."""
+    file = store / "part-00001.bp" / "data.0"
+    content = bytearray(file.read_bytes())
+    content[content.index(columns.positions[-1].tobytes()) + 9] ^= 1
+    file.write_bytes(content)

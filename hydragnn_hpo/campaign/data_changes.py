@@ -1,12 +1,12 @@
 """Notice data files and stores that changed since the runs of a campaign before this one.
 
 Beside each store stands ``NAME.bp.seen.json``: sizes and modification times of the files that it
-was built from, and of its own. They are compared whenever a campaign goes on. The checksums of the
-store are compared in the background meanwhile, since every byte of it must be read for that.
+was built from, and of its own, and the checksums of those that describe it. They are compared
+whenever a campaign goes on. The checksums of its columns are compared in the background meanwhile,
+since every byte must be read for that.
 """
 
 import hashlib
-import json
 import logging
 import os
 import threading
@@ -17,7 +17,7 @@ from typing import Any
 
 from hydragnn_hpo.config import CardConfig
 from hydragnn_hpo.errors import StorageError
-from hydragnn_hpo.files import read_json, write_json
+from hydragnn_hpo.files import hash_file, read_json, write_json
 
 logger = logging.getLogger(__name__)
 
@@ -30,8 +30,8 @@ CHUNK_BYTES = 1 << 23
 MOST_FILES = 10_000
 """Files of one card that are compared: a folder may hold millions."""
 
-_COUNTS = 4
-"""Numbers in each row of ``windows.npy`` before the checksums, see ``data.store_index``."""
+DESCRIPTION = ("index.json", "stats.json", "windows.npy")
+"""Files of a store that say what its columns are; all are small."""
 
 _CURE = "restore it from a copy, or start the campaign again in another directory, with --run."
 
@@ -84,12 +84,14 @@ def seen_file(store: Path) -> Path:
 
 
 def note_seen(store: Path, sources: Stamps) -> None:
-    """Write down what a store was built from, and its own files.
+    """Write down what a store was built from, its own files, and what describes it.
 
     Raises:
         StorageError: the file cannot be written.
     """
-    write_json(seen_file(store), {"sources": sources, "store": stamp_store(store)})
+    description = {name: hash_file(store / name) for name in DESCRIPTION}
+    seen = {"sources": sources, "store": stamp_store(store), "description": description}
+    write_json(seen_file(store), seen)
 
 
 def find_changes(store: Path, sources: Stamps) -> list[str]:
@@ -198,32 +200,24 @@ class StoreVerifier:
 
 
 def check_description(store: Path) -> None:
-    """Check what a store says about itself, and that its files have the sizes it says.
+    """Check what a store says about itself, and its files' sizes, against when it was built.
+
+    Args:
+        store: a store for which ``note_seen`` wrote a file.
 
     Raises:
         StorageError: a file is missing, cut off or altered.
     """
-    table = store / "windows.npy"
-    try:
-        index: Any = read_json(store / "index.json")
-        stats: Any = read_json(store / "stats.json")
-        windows = sum(part["windows"] for part in index["parts"])
-        rows = table.read_bytes()[-8 * windows * (_COUNTS + len(index["columns"])) :]
-        described = {key: value for key, value in stats.items() if key != "checksum"}
-        text = json.dumps(described, sort_keys=True).encode()
-        whole = hashlib.sha256(rows).hexdigest() == index["windows_sha256"]
-        whole = whole and hashlib.sha256(rows + text).hexdigest() == index["checksum"]
-        for file, size, _ in _described_files(store):
-            if (actual := file.stat().st_size) != size:
-                raise StorageError(f"{file}: has {actual} bytes instead of {size}; {_CURE}")
-    except FileNotFoundError as error:
-        raise StorageError(f"{error.filename}: is gone from its store; {_CURE}") from None
-    except (AttributeError, KeyError, TypeError, ValueError):
-        whole = False
-    if not whole:
-        raise StorageError(
-            f"{store}: one of index.json, stats.json and windows.npy was altered; {_CURE}"
-        )
+    seen: Any = read_json(seen_file(store))
+    for name, (size, _) in seen["store"].items():
+        file = store / name
+        if not file.is_file():
+            raise StorageError(f"{file}: is gone from its store; {_CURE}")
+        if (actual := file.stat().st_size) != size:
+            raise StorageError(f"{file}: has {actual} bytes instead of {size}; {_CURE}")
+    for name, checksum in seen["description"].items():
+        if hash_file(store / name) != checksum:
+            raise StorageError(f"{store / name}: was altered; {_CURE}")
 
 
 def _described_files(store: Path) -> Iterator[tuple[Path, int, str]]:

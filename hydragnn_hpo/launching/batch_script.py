@@ -111,7 +111,7 @@ def check_directive(line: str) -> str:
 def fill_template(
     template: str, words: Mapping[str, str], blocks: Mapping[str, Sequence[str]]
 ) -> str:
-    """Fill a template in one pass, so that inserted text is not searched for placeholders.
+    """Fill a template in one pass, so that inserted text is not filled in itself.
 
     Args:
         template: text with ``{{name}}`` for a word, or alone on its line for a block.

@@ -191,7 +191,7 @@ class Sandbox:
     def run(self, case: Case) -> Verdict:
         """Run a case in a folder of its own."""
         place = Path(tempfile.mkdtemp(dir=self.folder))
-        work = place / "work"
+        work = place / "case"
         work.mkdir()
         for name, content in case.files.items():
             _write(work / name, content)
@@ -220,7 +220,7 @@ def keep_case(verdict: Verdict, folder: Path) -> None:
     """Write the files of a case below a folder, with what it printed beside them."""
     place = folder / verdict.case.name
     for name, content in verdict.case.files.items():
-        _write(place / "work" / name, content)
+        _write(place / "case" / name, content)
     words = (verdict.kind, verdict.why, " ".join(verdict.case.argv), verdict.out, verdict.err)
     (place / "verdict.txt").write_text("\n".join(words))
 
@@ -334,11 +334,11 @@ def _begin(case: Mapping[str, Any], streams: Sequence[int]) -> None:
             os.close(number)
             setattr(sys, name, None)
     if case["read_only"]:
-        _forbid_writing(os.fsencode(place / "work"))
-    os.chdir(place / "work")
+        _forbid_writing(os.fsencode(place / "case"))
+    os.chdir(place / "case")
     if case["deleted"]:
-        shutil.rmtree(place / "work")
-    os.environ["PATH"] = f"{place}/work/bin:{os.environ['PATH']}"
+        shutil.rmtree(place / "case")
+    os.environ["PATH"] = f"{place}/case/bin:{os.environ['PATH']}"
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_AS, (64 << 30, 64 << 30))
     if case["file_bytes"] is not None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from comparing import assert_same_columns
-from stores import read_store
+from stores import alter_last_position, read_store
 
 from hydragnn_hpo.data import store_access
 from hydragnn_hpo.data.columns import Columns
@@ -198,10 +198,7 @@ def test_a_damaged_store_is_an_error_and_leaves_no_stage(
 ) -> None:
     """Damage is met in the middle of the copy, and is no reason to read in windows."""
     monkeypatch.setattr("hydragnn_hpo.data.store_index._SMALL", 0)
-    file = many_windows / "part-00001.bp" / "data.0"
-    content = bytearray(file.read_bytes())
-    content[content.index(random_columns.positions[-1].tobytes()) + 9] ^= 1
-    file.write_bytes(content)
+    alter_last_position(many_windows, random_columns)
     with pytest.raises(DataError, match="column 'positions' was altered"):
         open_store(many_windows, scratch)
     assert list(scratch.glob("*/stage/.*")) == stages(scratch) == []

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from comparing import assert_same_columns
-from stores import read_store, write_store
+from stores import alter_last_position, read_store, write_store
 
 from hydragnn_hpo.config.data_config import CardConfig
 from hydragnn_hpo.config.schema import load_config
@@ -194,10 +194,7 @@ def test_a_damaged_window_is_no_batch_and_the_others_are(
     many_windows: Path, random_columns: Columns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("hydragnn_hpo.data.store_index._SMALL", 0)
-    file = many_windows / "part-00001.bp" / "data.0"
-    content = bytearray(file.read_bytes())
-    content[content.index(random_columns.positions[-1].tobytes()) + 9] ^= 1
-    file.write_bytes(content)
+    alter_last_position(many_windows, random_columns)
     graphs, rows = WindowCache(many_windows, memory=ALL), np.arange(50)
     np.testing.assert_array_equal(graphs.take(rows).cell, random_columns.cell[:50])
     for _ in range(2):
