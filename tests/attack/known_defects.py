@@ -12,6 +12,7 @@ from generators import (
     CIF,
     COMMAND_CAMPAIGN,
     ENSEMBLE,
+    JSON,
     MACHINES,
     MESSAGES,
     POSCAR,
@@ -131,6 +132,15 @@ _KNOWN: dict[str, Callable[[], Case]] = {
     "endless_smiles": lambda: predicted("d.csv", b"smiles\n" + b"C" * 2000 + b"\n", "any", *SMILES),
     "cut_gz": lambda: predicted("d.extxyz.gz", ALL[: len(ALL) // 2], "fail"),
     "deep_json": lambda: predicted("d.json", b"[" * 100_000, "fail"),
+    "coordinates_in_pairs": lambda: predicted(
+        "d.json",
+        b'[{"id": 1, "atoms": {"lattice_mat": [[4, 0, 0], [0, 4, 0], [0, 0, 4]], '
+        b'"cartesian": false, "coords": [[0, 0], [0, 0.5], [0.5, 0.5]], "elements": ["C", "O"]}}]',
+        "fail",
+    ),
+    "ragged_table": lambda: Case(
+        "", ("init", "d.json", "--dry-run"), {"d.json": JSON.replace(b"0.5, 0.5, 0.5", b"0.5", 1)}
+    ),
     "vast_poscar": lambda: predicted("POSCAR", POSCAR.replace(b"1 1\n", b"1000000000 1\n"), "fail"),
     "ragged_poscar": lambda: Case(
         "",

@@ -28,6 +28,7 @@ from hydragnn_hpo.data.readers.source import (
     value_of,
 )
 from hydragnn_hpo.errors import ConfigError, DataError, unknown
+from hydragnn_hpo.sanitize import quote
 
 _ELEMENT = re.compile("[A-Z][a-z]?")
 
@@ -64,11 +65,13 @@ def _pymatgen(value: Mapping[str, Any], place: str) -> Atoms:
     numbers = [_number(site, number, place) for number, site in enumerate(sites, start=1)]
     lattice = value.get("lattice")
     if lattice is None:
-        atoms = Atoms(numbers, positions=[site["xyz"] for site in sites])
+        positions = _triples([site["xyz"] for site in sites], "xyz of the sites", place)
+        atoms = Atoms(numbers, positions=positions)
     else:
         pbc = lattice.get("pbc", (True, True, True))
-        scaled = np.array([site["abc"] for site in sites], dtype=float).reshape(-1, 3)
-        atoms = Atoms(numbers, scaled_positions=scaled, cell=lattice["matrix"], pbc=pbc)
+        scaled = _triples([site["abc"] for site in sites], "abc of the sites", place)
+        cell = _triples(lattice["matrix"], "matrix of the lattice", place)
+        atoms = Atoms(numbers, scaled_positions=scaled, cell=cell, pbc=pbc)
     for name in sites[0].get("properties") or {} if sites else {}:
         values = np.array([site["properties"][name] for site in sites])
         if values.dtype.kind in "bif" and name not in atoms.arrays:
@@ -91,9 +94,9 @@ def _number(site: Mapping[str, Any], number: int, place: str) -> int:
 
 def _jarvis(value: Mapping[str, Any], place: str) -> Atoms:
     symbols = [str(symbol).strip() for symbol in value["elements"]]
-    coordinates = np.array(value["coords"], dtype=float).reshape(-1, 3)
+    coordinates = _triples(value["coords"], "coords", place)
     numbers = [atomic_numbers[symbol] for symbol in symbols]
-    cell = np.array(value["lattice_mat"], dtype=float)
+    cell = _triples(value["lattice_mat"], "lattice_mat", place)
     where = {"positions" if value.get("cartesian") else "scaled_positions": coordinates}
     if len(numbers) != len(coordinates):
         raise DataError(
@@ -101,6 +104,23 @@ def _jarvis(value: Mapping[str, Any], place: str) -> Atoms:
             "remove it."
         )
     return Atoms(numbers, cell=cell, pbc=True, **where)
+
+
+def _triples(rows: Any, name: str, place: str) -> np.ndarray:
+    """Return rows of three numbers as an array, [R, 3]; nothing is reshaped to fit."""
+    is_list = isinstance(rows, (list, tuple))
+    wrong = [row for row in rows if not _is_triple(row)] if is_list else [rows]
+    if wrong:
+        raise DataError(
+            f"{place}: {name}: three numbers in each row are wanted, found {quote(str(wrong[0]))}; "
+            "mend or remove it."
+        )
+    return np.array(rows, dtype=float).reshape(-1, 3)
+
+
+def _is_triple(row: Any) -> bool:
+    is_three = isinstance(row, (list, tuple)) and len(row) == 3
+    return is_three and all(type(number) in (int, float) for number in row)
 
 
 _LONGEST = 255
