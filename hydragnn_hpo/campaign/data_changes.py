@@ -157,32 +157,49 @@ class StoreVerifier:
         self.damage: str | None = None
         """A sentence on the first file that differs; None while none is found."""
         self._share, self._ended = share, threading.Event()
-        self._thread = threading.Thread(
-            target=self._verify, args=(tuple(stores),), name="store-verifier", daemon=True
-        )
+        self._files = [(store, *file) for store in stores for file in _described_files(store)]
+        self.read_bytes = 0
+        """Bytes that were compared so far."""
+        self._thread = threading.Thread(target=self._verify, name="store-verifier", daemon=True)
         self._thread.start()
 
-    def wait(self, seconds: float) -> None:
-        """Wait until all was compared, at most for some time."""
+    def finish(self, seconds: float) -> str | None:
+        """Read the rest as fast as possible, at most for some time.
+
+        Returns:
+            A sentence on what could not be compared in that time; None if all was.
+        """
+        self._share = 1.0
         self._thread.join(seconds)
+        if not self._thread.is_alive():
+            return None
+        self.close()
+        total, stores = (
+            sum(size for *_, size, _ in self._files),
+            {store for store, *_ in self._files},
+        )
+        commands = ", ".join(f"'hydragnn-hpo dataset check {store}'" for store in sorted(stores))
+        return (
+            f"only {self.read_bytes / 1e9:.3g} of {total / 1e9:.3g} GB of the stores were compared "
+            f"with their checksums; compare all with {commands}."
+        )
 
     def close(self) -> None:
         """Stop reading."""
         self._ended.set()
 
-    def _verify(self, stores: Sequence[Path]) -> None:
-        for store in stores:
-            for file, _, checksum in _described_files(store):
-                try:
-                    actual = self._hash(file)
-                except OSError as error:  # trials report files that are away
-                    logger.info("%s: cannot be read (%s)", file, error.strerror)
-                    return
-                if actual is None:
-                    return
-                if actual != checksum:
-                    self.damage = f"{file}: was altered (its SHA-256 differs); {_CURE}"
-                    return
+    def _verify(self) -> None:
+        for _, file, _, checksum in self._files:
+            try:
+                actual = self._hash(file)
+            except OSError as error:  # trials report files that are away
+                logger.info("%s: cannot be read (%s)", file, error.strerror)
+                return
+            if actual is None:
+                return
+            if actual != checksum:
+                self.damage = f"{file}: was altered (its SHA-256 differs); {_CURE}"
+                return
 
     def _hash(self, file: Path) -> str | None:
         """Return the SHA-256 of a file; None if this was closed meanwhile."""
@@ -194,9 +211,17 @@ class StoreVerifier:
                 if not chunk:
                     return digest.hexdigest()
                 digest.update(chunk)
-                spent = time.monotonic() - began
-                if self._ended.wait(spent * (1.0 / self._share - 1.0)):
+                self.read_bytes += len(chunk)
+                if not self._rest(time.monotonic() - began):
                     return None
+
+    def _rest(self, spent: float) -> bool:
+        """Wait as long as the share demands, or until it is raised; return False if closed."""
+        end = time.monotonic() + spent * (1.0 / self._share - 1.0)
+        while (left := end - time.monotonic()) > 0.0 and self._share < 1.0:
+            if self._ended.wait(min(left, 0.2)):
+                return False
+        return not self._ended.is_set()
 
 
 def check_description(store: Path) -> None:

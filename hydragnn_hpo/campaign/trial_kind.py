@@ -68,8 +68,11 @@ class TrialKind(Protocol):
             ConfigError: the space does not fit the data.
         """
 
-    def check(self, seconds: float = 0.0) -> None:
-        """Check whether what all trials need was found altered; wait for it for some time.
+    def check(self, finish_seconds: float | None = None) -> None:
+        """Check whether what all trials need was found altered so far.
+
+        Args:
+            finish_seconds: at the end of the search, how long the rest may take to be read.
 
         Raises:
             StorageError: it was.
@@ -124,13 +127,15 @@ class TrainingTrials:
         self._stores = stores_of(config, list(cards.values()))
         self._verifier: StoreVerifier | None = None
 
-    def check(self, seconds: float = 0.0) -> None:
+    def check(self, finish_seconds: float | None = None) -> None:
         """Check whether the stores of an earlier run were found altered so far."""
         if self._verifier is None:
             return
-        self._verifier.wait(seconds)
+        left = None if finish_seconds is None else self._verifier.finish(finish_seconds)
         if self._verifier.damage is not None:
             raise StorageError(self._verifier.damage)
+        if left is not None:
+            logger.warning("%s", left)
 
     def prepare(self, job: RunJob) -> None:
         """Build the stores that are not there yet, and try the space on them."""
@@ -226,7 +231,7 @@ class CommandTrials:
     def prepare(self, job: "RunJob") -> None:
         """Do nothing: a command has no data to prepare."""
 
-    def check(self, seconds: float = 0.0) -> None:
+    def check(self, finish_seconds: float | None = None) -> None:
         """Do nothing, likewise."""
 
     def configure(self, name: str, values: SearchedValues) -> dict[str, Any]:

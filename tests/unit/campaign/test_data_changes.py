@@ -5,6 +5,7 @@ import json
 import os
 
 import pytest
+from processes import until
 
 from hydragnn_hpo.campaign.data_changes import (
     StoreVerifier,
@@ -53,7 +54,7 @@ def test_nothing_changed_nothing_is_said(store, card):
     assert find_changes(store, stamp_sources(*card)) == []
     check_description(store)
     verifier = StoreVerifier([store])
-    verifier.wait(60.0)
+    assert verifier.finish(60.0) is None
     assert verifier.damage is None
 
 
@@ -101,10 +102,23 @@ def test_a_byte_of_the_columns_that_changed_is_found_in_the_background(store):
     os.utime(data, ns=times)
     check_description(store)
     verifier = StoreVerifier([store])
-    verifier.wait(60.0)
+    assert verifier.finish(60.0) is None
     assert verifier.damage == (
         f"{data}: was altered (its SHA-256 differs); restore it from a copy, or start the campaign "
         "again in another directory, with --run."
+    )
+
+
+def test_the_end_reads_the_rest_at_full_speed_and_says_what_was_not_compared(store):
+    slow = StoreVerifier([store], share=1e-12)  # a pause of hours after the first chunk
+    until(lambda: slow.read_bytes == len(CONTENT), "first chunk")
+    assert slow.finish(60.0) is None, "nothing is left to be read"
+
+    (store / "part-0.bp" / "data.0").unlink()
+    os.mkfifo(store / "part-0.bp" / "data.0")  # opening it waits for a writer
+    assert StoreVerifier([store]).finish(0.0) == (
+        "only 0 of 7e-06 GB of the stores were compared with their checksums; compare all with "
+        f"'hydragnn-hpo dataset check {store}'."
     )
 
 
