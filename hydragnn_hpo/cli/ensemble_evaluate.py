@@ -145,11 +145,12 @@ def evaluate(
 
 
 def _print(done: "Evaluation", *, apart: bool) -> None:
-    from hydragnn_hpo.cli.tables import console
+    from hydragnn_hpo.cli.tables import console, print_verdict
 
     console().print(evaluation_table(done))
     if apart:
         console().print(strata_table(done))
+    print_verdict(done.verdict)
 
 
 def _card(files: list[Path], card: Path | None) -> "CardConfig | None":

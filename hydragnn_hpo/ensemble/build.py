@@ -12,7 +12,7 @@ import os
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NotRequired, TypedDict, cast
+from typing import Any, NamedTuple, NotRequired, TypedDict, cast
 
 import numpy as np
 import torch
@@ -38,6 +38,7 @@ from hydragnn_hpo.ensemble.artefact import (
     describe_needs,
 )
 from hydragnn_hpo.ensemble.artefact_writer import write_artefact
+from hydragnn_hpo.ensemble.baselines import fit_baseline
 from hydragnn_hpo.ensemble.calibrate import GRAPHS_TOGETHER, Calibration, Moments, compute_moments
 from hydragnn_hpo.ensemble.calibration_data import (
     MOST_VALUES,
@@ -74,6 +75,14 @@ from hydragnn_hpo.ensemble.uncertainty_scores import (
     compute_figures,
     mae,
 )
+from hydragnn_hpo.ensemble.verdict import (
+    HeadEvidence,
+    Published,
+    SearchEvidence,
+    collect_evidence,
+    find_kinds,
+    judge,
+)
 from hydragnn_hpo.errors import HydraError, RunError, StorageError, answer_of
 from hydragnn_hpo.file_records import (
     CandidateErrors,
@@ -88,7 +97,7 @@ from hydragnn_hpo.file_records import (
 )
 from hydragnn_hpo.files import write_bytes, write_json
 from hydragnn_hpo.layout import RunDir
-from hydragnn_hpo.metrics_log import replace_nonfinite
+from hydragnn_hpo.metrics_log import read_records, replace_nonfinite
 from hydragnn_hpo.model import variance_key
 from hydragnn_hpo.training import read_checkpoint
 
@@ -134,12 +143,15 @@ def build_ensemble(run: Path, device: str = "cpu") -> EnsembleTable:
         for name, weights in choice.best.items()
     }
     predictions = predict_split(context, members, "test", device)
-    heads, arrays, curves = evaluate_heads(context, predictions, shares, calibrations, choice.kept)
+    tested = evaluate_heads(context, predictions, shares, calibrations, choice.kept)
+    verdict = judge(tested.evidence, collect_search_evidence(context))
     diversity = compare_members(context, choice.best)
-    manifest = make_manifest(context, choice, calibrations, heads, diversity)
+    manifest = make_manifest(context, choice, calibrations, tested.scores, diversity)
     by_size = _size_curves(context, predictions, list(members))
-    table = _make_table(context, choice, manifest, diversity, curves, by_size)
-    _write_report(context.run, table, arrays)
+    table = _make_table(context, choice, manifest, diversity, tested.curves, by_size) | {
+        "verdict": verdict
+    }
+    _write_report(context.run, table, tested.arrays)
     weights = {context.candidates[c].trial: tensors[c] for c in tensors}
     _write_ensemble(context, manifest, weights, data)
     return table
@@ -304,13 +316,26 @@ def _by_trial(context: BuildContext, weights: np.ndarray) -> dict[str, float]:
     return {candidate.trial: float(weight) for candidate, weight in pairs if weight > 0}
 
 
+class TestResult(NamedTuple):
+    """All heads of an ensemble on the test split."""
+
+    scores: dict[str, HeadScores]
+    """By head."""
+    arrays: dict[str, np.ndarray]
+    """Those of ``_head_arrays``, and ``index``, the positions of the split's graphs, [G]."""
+    curves: dict[str, Curves]
+    """By head."""
+    evidence: list[HeadEvidence]
+    """What the verdict needs to know of each head."""
+
+
 def evaluate_heads(
     context: BuildContext,
     predictions: MemberPredictions,
     weights: Mapping[str, Mapping[str, np.ndarray]],
     calibrations: Mapping[str, Calibration],
     kept: str,
-) -> tuple[dict[str, HeadScores], dict[str, np.ndarray], dict[str, Curves]]:
+) -> TestResult:
     """Score each head on the test split.
 
     Args:
@@ -319,15 +344,9 @@ def evaluate_heads(
         weights: shares of the members by method and head, [M].
         calibrations: calibrations of the kept mix, by head.
         kept: the method whose mix is the ensemble.
-
-    Returns:
-        The scores by head; the arrays of ``_head_arrays`` by name, and ``index``, the positions of
-        the split's graphs, [G]; the curves by head.
     """
     indices = context.graphs.indices_of("test")
-    scores: dict[str, HeadScores] = {}
-    curves: dict[str, Curves] = {}
-    arrays = {"index": indices}
+    result = TestResult({}, {"index": indices}, {}, [])
     for name, target in context.targets.items():
         truth, mask = context.truth(name, "test")
         truth = truth[mask]
@@ -335,14 +354,86 @@ def evaluate_heads(
         mix, calibration = mixes[kept], calibrations[name]
         stratum = context.strata.of_rows(context.graphs, indices, node=context.is_node(name))
         predicted = HeadOnLabels(truth, mix.mean, mix.spread, mix.noise, stratum[mask])
-        scores[name] = _head_scores(predicted, calibration, target) | {
+        evidence = _collect_evidence(
+            context, name, predicted, mask, calibration, predictions[name][0][mask]
+        )
+        result.evidence.append(evidence)
+        result.scores[name] = _head_scores(predicted, calibration, target) | {
             "single_mae": mae(predictions[name][0][mask], truth),
+            "elements_mae": evidence.elements.mae if evidence.elements else None,
             "test_mae_top_k": mae(mixes["top"].mean, truth),
             "test_mae_greedy": mae(mixes["greedy"].mean, truth),
         }
-        curves[name] = replace_nonfinite(compute_curves(predicted, calibration))
-        arrays |= _head_arrays(name, predicted, calibration)
-    return scores, arrays, curves
+        result.curves[name] = replace_nonfinite(compute_curves(predicted, calibration))
+        result.arrays.update(_head_arrays(name, predicted, calibration))
+    return result
+
+
+def _collect_evidence(
+    context: BuildContext,
+    name: str,
+    predicted: HeadOnLabels,
+    mask: np.ndarray,
+    calibration: Calibration,
+    single: np.ndarray,
+) -> HeadEvidence:
+    """Collect what the verdict needs to know about a head on the test split.
+
+    Args:
+        context: data shared by all steps of the build.
+        name: name of the head.
+        predicted: predictions and labels of the rows that have one.
+        mask: those rows among all.
+        calibration: calibration of the head.
+        single: predictions of the best candidate for those rows, [R, w].
+    """
+    baseline = fit_baseline(name, _pieces(context, "train"), _pieces(context, "val"))
+    numbers, sizes, by_elements = list[np.ndarray](), list[np.ndarray](), list[np.ndarray]()
+    for piece in _pieces(context, "test"):
+        numbers.append(np.asarray(piece.numbers))
+        sizes.append(piece.num_nodes())
+        if baseline is not None:
+            by_elements.append(baseline.predict(piece))
+    elements = np.concatenate(numbers)
+    others = {"single": single} if len(context.candidates) > 1 else {}
+    if by_elements:
+        others["elements"] = np.concatenate(by_elements)[mask]
+    known = [
+        p for card in context.cards if name in card.targets for p in card.targets[name].published
+    ]
+    best = min(known, key=lambda one: one.mae, default=None)
+    return collect_evidence(
+        name,
+        unit=context.targets[name]["unit"],
+        predicted=predicted,
+        calibration=calibration,
+        baseline=float(context.targets[name]["mean"]),
+        group=context.group_of_row(name, "test")[mask],
+        kinds=find_kinds(
+            elements,
+            np.concatenate(sizes),
+            context.graph_of_row(name, "test")[mask],
+            elements[mask] if context.is_node(name) else None,
+        ),
+        others=others,
+        published=None if best is None else Published(best.mae, best.by),
+    )
+
+
+def collect_search_evidence(context: BuildContext) -> SearchEvidence:
+    """Collect what the verdict needs to know about the search and its best trial."""
+    best, curve = context.candidates[0], dict[int, float]()
+    for number in best.folder.attempts():
+        for record in read_records(best.folder.attempt(number) / "metrics.jsonl"):
+            if record["record"] == "epoch" and record.get("objective") is not None:
+                curve[record["epoch"]] = float(record["objective"])
+    ranked = sorted(list_leaderboard(context.run), key=lambda row: row["trial"])
+    return SearchEvidence(
+        best=best.trial,
+        objectives=[row["objective"] for row in ranked if row["objective"] is not None],
+        curve=[curve[epoch] for epoch in sorted(curve)],
+        candidates=len(context.candidates),
+    )
 
 
 def _head_scores(
@@ -425,7 +516,7 @@ def make_manifest(
         commit=read_commit(),
         licence=campaign.ensemble.licence,
         strata=context.strata,
-        coordination=measure_coordination(_training_pieces(context), shortest),
+        coordination=measure_coordination(_pieces(context, "train"), shortest),
         **_needs(context, models),
     )
 
@@ -490,8 +581,8 @@ def measure_coordination(pieces_of_split: Iterable[Columns], cutoff: float) -> C
     )
 
 
-def _training_pieces(context: BuildContext) -> Iterable[Columns]:
-    indices = context.graphs.indices_of("train")
+def _pieces(context: BuildContext, split: str) -> Iterable[Columns]:
+    indices = context.graphs.indices_of(split)
     for first in range(0, len(indices), GRAPHS_TOGETHER):
         yield context.graphs.take(indices[first : first + GRAPHS_TOGETHER])
 
@@ -632,26 +723,16 @@ def _write_ensemble(
 
 def list_warnings(context: BuildContext, manifest: Manifest) -> list[str]:
     """Return a sentence for each reason to doubt an ensemble, with what to do about it."""
-    warnings, best = [], context.candidates[0].trial
-    if len(context.candidates) == 1:
-        warnings.append(
-            "one trial is all there is: its ensemble has no spread, so every prediction of a "
-            "head has the same sigma; run more trials to the full budget."
-        )
+    warnings = []
     if context.candidates[0].status != "completed":
-        warnings.append("no trial reached the full budget: members were stopped at a rung.")
+        warnings.append(
+            "no trial reached the full budget: members were stopped at a rung; let the campaign "
+            "run on."
+        )
     for name, head in manifest.heads.items():
         if not head.calibration.guaranteed(0.9):
             warnings.append(
                 f"head '{name}' was calibrated on {head.calibration.groups} groups, too few for a "
                 "guaranteed 90 % interval (it takes 9): raise the share of cal."
-            )
-        scores = cast("HeadScores", manifest.evaluation[name])
-        error, alone = scores["test_mae"], scores["single_mae"]
-        if len(context.candidates) > 1 and error is not None and error >= alone:
-            warnings.append(
-                f"head '{name}': the ensemble's MAE on test, {error:.3g} {head.unit}, is not below "
-                f"the {alone:.3g} {head.unit} of its best trial {best} alone: train that trial "
-                f"again with 'hydragnn-hpo ensemble build {context.run.path} --reseed 3'."
             )
     return warnings

@@ -3,10 +3,11 @@
 Shapes: R rows of a head (graphs or nodes), w its components.
 """
 
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypedDict
+from typing import NamedTuple, TypedDict
 
 import numpy as np
 
@@ -28,8 +29,9 @@ from hydragnn_hpo.ensemble.uncertainty_scores import (
     compute_figures,
     compute_strata_figures,
 )
+from hydragnn_hpo.ensemble.verdict import HeadEvidence, collect_evidence, find_kinds, judge
 from hydragnn_hpo.errors import ConfigError, DataError, unknown
-from hydragnn_hpo.file_records import Curves
+from hydragnn_hpo.file_records import Curves, VerdictSentence
 from hydragnn_hpo.metrics_log import replace_nonfinite
 from hydragnn_hpo.units import inside
 
@@ -40,7 +42,7 @@ FAR = 20.0
 before their unit is doubted."""
 _Parts = list[list[np.ndarray]]
 """Of one head, batch after batch, the rows that have a label: truth, mean, [R, w]; spread, noise,
-[R, 1]; kind of structure, position of the structure, [R]."""
+[R, 1]; kind of structure, position of the structure, atomic number of an atom's row, [R]."""
 
 HeadRecord = dict[str, str | float | dict[str, dict[str, float | None]] | Curves | None]
 """One head in ``evaluation.json``: ``unit``, ``level``, every figure of ``compute_figures`` by its
@@ -56,6 +58,8 @@ class EvaluationRecord(TypedDict):
     """Why others were not, a sentence each."""
     warnings: list[str]
     """Reasons to distrust the figures, a sentence each."""
+    verdict: list[VerdictSentence]
+    """What to conclude from the figures."""
     heads: dict[str, HeadRecord]
     """By name; those that have a label."""
 
@@ -155,6 +159,8 @@ class LabelledStructures:
 
     columns: Columns
     """Graphs of those that could be read, with targets by head."""
+    group: np.ndarray
+    """Number of each structure's group, [G]: as the store says, or of one composition."""
     errors: tuple[str, ...] = ()
     """Why the others could not be read, a sentence each."""
 
@@ -173,9 +179,21 @@ def read_labelled(
         DataError: a path does not exist.
         ConfigError: a table needs a structure column.
     """
+    known: dict[bytes, int] = {}
     with ChunkReader(list_input_sources(paths), rules, StructureFiles(structure_column)) as reading:
         for some in read_structures(reading):
-            yield LabelledStructures(some.columns, tuple(some.errors.values()))
+            group = _number_compositions(some.columns, known)
+            yield LabelledStructures(some.columns, group, tuple(some.errors.values()))
+
+
+def _number_compositions(columns: Columns, known: dict[bytes, int]) -> np.ndarray:
+    """Return a number for the reduced composition of each structure, [G]; ``known`` grows."""
+    found = []
+    for start, end in itertools.pairwise(columns.node_offset):
+        elements, counts = np.unique(columns.numbers[start:end], return_counts=True)
+        key = np.stack([elements, counts // np.gcd.reduce(counts)]).astype(np.int64).tobytes()
+        found.append(known.setdefault(key, len(known)))
+    return np.array(found, dtype=np.int64)
 
 
 def read_split(path: Path, split: str, cutoff: float) -> Iterator[LabelledStructures]:
@@ -200,7 +218,8 @@ def read_split(path: Path, split: str, cutoff: float) -> Iterator[LabelledStruct
     if not len(indices):
         raise DataError(f"{path}: has no structure in the split '{split}'; choose another.")
     for first in range(0, len(indices), TOGETHER):
-        yield LabelledStructures(graphs.take(indices[first : first + TOGETHER]))
+        some = graphs.take(indices[first : first + TOGETHER])
+        yield LabelledStructures(some, some.group.astype(np.int64))
 
 
 @dataclass(frozen=True)
@@ -215,6 +234,8 @@ class HeadEvaluation:
     """By name, see ``compute_figures``."""
     strata: dict[str, dict[str, float]]
     """By kind of structure, see ``compute_strata_figures``; empty if no kinds were wanted."""
+    evidence: HeadEvidence
+    """What the verdict needs to know."""
 
     def as_plain(self) -> HeadRecord:
         """Return plain data for JSON."""
@@ -243,12 +264,18 @@ class Evaluation:
     warnings: list[str] = field(default_factory=list)
     """Reasons to distrust the figures."""
 
+    @property
+    def verdict(self) -> list[VerdictSentence]:
+        """What to conclude from the figures, see ``verdict.judge``."""
+        return judge([head.evidence for head in self.heads.values()])
+
     def as_plain(self) -> EvaluationRecord:
         """Return plain data for JSON."""
         return {
             "structures": self.structures,
             "errors": self.errors,
             "warnings": self.warnings,
+            "verdict": self.verdict,
             "heads": {name: head.as_plain() for name, head in self.heads.items()},
         }
 
@@ -271,11 +298,14 @@ def evaluate_ensemble(
     """
     parts: dict[str, _Parts] = {name: [] for name in heads}
     sizes, chemistry, errors = [np.zeros(0, dtype=np.int64)], [], list[str]()
+    numbers, groups = list[np.ndarray](), list[np.ndarray]()
     for some in labelled:
         errors.extend(some.errors)
         first = sum(map(len, sizes))
         sizes.append(some.columns.num_nodes())
         chemistry.append(Strata("chemistry").names(some.columns))
+        numbers.append(some.columns.numbers)
+        groups.append(some.group)
         _predict(ensemble, some.columns, parts, first)
     kinds, size = None, np.concatenate(sizes)
     if by == "size" and len(size):  # thirds of these structures, not of the calibration's
@@ -283,8 +313,9 @@ def evaluate_ensemble(
     elif by == "chemistry" and len(size):
         kinds = np.concatenate(chemistry)
     done = Evaluation({}, sum(map(len, sizes)), errors)
+    atoms = _Atoms(np.concatenate([*numbers, np.zeros(0, np.int16)]), size, _join_groups(groups))
     for name, rows in parts.items():
-        _evaluate_head(done, name, ensemble.manifest.heads[name], rows, kinds)
+        _evaluate_head(done, name, ensemble.manifest.heads[name], rows, kinds, atoms)
     if not done.heads:
         reason = f" ({errors[0]})" if errors else ""
         raise DataError(
@@ -292,6 +323,23 @@ def evaluate_ensemble(
             "card, or say --target HEAD=KEY."
         )
     return done
+
+
+class _Atoms(NamedTuple):
+    """What the verdict needs to know of all structures."""
+
+    numbers: np.ndarray
+    """Atomic numbers, [N]."""
+    sizes: np.ndarray
+    """Atoms of each structure, [G]."""
+    group: np.ndarray
+    """Group of each structure, [G]."""
+
+
+def _join_groups(parts: Sequence[np.ndarray]) -> np.ndarray:
+    """Return the group of each structure, [G]; a single group says nothing, so each is its own."""
+    whole = np.concatenate([*parts, np.zeros(0, dtype=np.int64)])
+    return whole if len(np.unique(whole)) > 1 else np.arange(len(whole))
 
 
 def _predict(ensemble: Ensemble, graphs: Columns, parts: dict[str, _Parts], first: int) -> None:
@@ -311,12 +359,26 @@ def _predict(ensemble: Ensemble, graphs: Columns, parts: dict[str, _Parts], firs
             stratum = np.repeat(strata, counts) if node else strata
             graph = np.repeat(first + piece, counts) if node else first + piece
             mix = moments[name]
-            whole = (columns.targets[name], mix.mean, mix.spread, mix.noise, stratum, graph)
+            element = np.asarray(columns.numbers) if node else np.zeros_like(graph)
+            whole = (
+                columns.targets[name],
+                mix.mean,
+                mix.spread,
+                mix.noise,
+                stratum,
+                graph,
+                element,
+            )
             rows.append([part[columns.masks[name]] for part in whole])
 
 
 def _evaluate_head(
-    done: Evaluation, name: str, entry: HeadEntry, rows: _Parts, kinds: np.ndarray | None
+    done: Evaluation,
+    name: str,
+    entry: HeadEntry,
+    rows: _Parts,
+    kinds: np.ndarray | None,
+    atoms: _Atoms,
 ) -> None:
     """Compute one head's figures, or add the warning that it has none.
 
@@ -326,16 +388,18 @@ def _evaluate_head(
         entry: of the head in the manifest.
         rows: of the head, batch after batch.
         kinds: kind of each structure, [G]; None if no kinds were wanted.
+        atoms: of all structures.
     """
     if not rows:
         return
-    *whole, graph = (np.concatenate(part) for part in zip(*rows, strict=True))
+    *whole, graph, element = (np.concatenate(part) for part in zip(*rows, strict=True))
     predicted = HeadOnLabels(*whole)
     broken = ~np.isfinite(predicted.mean).all(axis=1)
     if broken.any():
         count = len(np.unique(graph[broken]))
         done.warnings.append(f"'{name}' of {count} structures is not finite; they are left out.")
         predicted, graph = predicted.of(~broken), graph[~broken]
+        element = element[~broken]
     if not len(predicted.truth):
         done.warnings.append(f"no structure has a label of '{name}'.")
         return
@@ -350,4 +414,14 @@ def _evaluate_head(
     strata = {}
     if kinds is not None:
         strata = compute_strata_figures(predicted, entry.calibration, kinds[graph])
-    done.heads[name] = HeadEvaluation(entry, predicted, figures, strata)
+    own = element if entry.level == "node" else None
+    evidence = collect_evidence(
+        name,
+        unit=entry.unit,
+        predicted=predicted,
+        calibration=entry.calibration,
+        baseline=entry.mean,
+        group=atoms.group[graph],
+        kinds=find_kinds(atoms.numbers, atoms.sizes, graph, own),
+    )
+    done.heads[name] = HeadEvaluation(entry, predicted, figures, strata, evidence)
