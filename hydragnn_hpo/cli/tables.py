@@ -113,7 +113,7 @@ _SIGNS = {"good": ("+", "green"), "note": ("-", "yellow"), "warning": ("!", "bol
 
 
 def print_verdict(verdict: Sequence["VerdictSentence"]) -> None:
-    """Print the sentences of a verdict, one a line: ``+`` good, ``-`` a limit, ``!`` a warning."""
+    """Print the sentences of a verdict, first warnings ``!``, then limits ``-`` and good news ``+``."""
     from rich.table import Table
     from rich.text import Text
 
@@ -122,7 +122,7 @@ def print_verdict(verdict: Sequence["VerdictSentence"]) -> None:
     table = Table(
         "", "", title="Verdict", title_justify="left", box=None, show_header=False, pad_edge=False
     )
-    for each in verdict:
+    for each in sorted(verdict, key=lambda each: -list(_SIGNS).index(each["level"])):
         sign, style = _SIGNS[each["level"]]
         table.add_row(Text(sign, style=style), Text(each["sentence"]))
     console().print(table)

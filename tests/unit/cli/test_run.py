@@ -30,7 +30,7 @@ def test_the_next_command_can_be_typed_as_it_stands(monkeypatch, on_path, called
     assert run_command._program() == said
 
 
-def test_a_verdict_is_one_sentence_a_line_with_its_sign(capsys):
+def test_a_verdict_is_one_sentence_a_line_with_its_sign_warnings_first(capsys):
     print_verdict(
         [
             {"rule": "mean", "head": "gap", "level": level, "sentence": said, "because": "x"}
@@ -39,9 +39,9 @@ def test_a_verdict_is_one_sentence_a_line_with_its_sign(capsys):
     )
     shown = [line.split(None, 1) for line in capsys.readouterr().out.splitlines()[1:]]
     assert [(sign, text.strip()) for sign, text in shown] == [
-        ("+", "a [b] c"),
-        ("-", "d"),
         ("!", "e"),
+        ("-", "d"),
+        ("+", "a [b] c"),
     ]
     print_verdict([])
     assert not capsys.readouterr().out
