@@ -113,7 +113,7 @@ _SIGNS = {"good": ("+", "green"), "note": ("-", "yellow"), "warning": ("!", "bol
 
 
 def print_verdict(verdict: Sequence["VerdictSentence"]) -> None:
-    """Print the sentences of a verdict: warnings ``!`` first, then limits ``-``, good news ``+``."""
+    """Print the sentences of a verdict: first warnings (!), then limits (-), then good news (+)."""
     from rich.table import Table
     from rich.text import Text
 
