@@ -425,8 +425,7 @@ def find_near_twins(scan: Scan, spreads: Mapping[str, Spread], pairs: NearPairs)
         pairs: pairs of close geometry.
     """
     apart = scan.group[pairs.first] != scan.group[pairs.second]
-    judged = apart if apart.any() else ~apart
-    found: list[NearTwins] = []
+    twins: list[NearTwins] = []
     for name, spread in spreads.items():
         target = scan.stats["targets"][name]
         if target["level"] == "node":
@@ -434,35 +433,66 @@ def find_near_twins(scan: Scan, spreads: Mapping[str, Spread], pairs: NearPairs)
         values = scan.scores[name] / (scan.num_nodes if target["energy"] == "total" else 1)
         difference = np.abs(values[pairs.first] - values[pairs.second])
         known = np.isfinite(difference)
-        if not (known & judged).any():
+        if not known.any():
             continue
         within = known & ~apart
         usual = within if np.count_nonzero(within) >= FEW_PAIRS else known
         slope = float(np.median((difference / pairs.distance)[usual]))
         allowed = np.maximum(STEEP * slope * pairs.distance, CONFLICT * spread.usual)
-        odd = np.flatnonzero(known & judged & (difference > allowed))
-        seen = set()
-        for place in odd[np.argsort(pairs.distance[odd], kind="stable")].tolist():
-            rows = [int(pairs.first[place]), int(pairs.second[place])]
-            groups = tuple(sorted(int(scan.group[row]) for row in rows))
-            key = groups if apart.any() else tuple(rows)
-            if key in seen:
-                continue
-            seen.add(key)
-            found.append(
-                {
-                    "target": name,
-                    "rows": rows,
-                    "difference": float(difference[place]),
-                    "allowed": float(allowed[place]),
-                    "ids": [scan.ids[row] for row in rows],
-                    "splits": [_split_name(scan, row) for row in rows],
-                    "unit": _difference_unit(scan, name),
-                    "distance": float(pairs.distance[place]),
-                    "formula": _formula(scan, rows[0]),
-                }
-            )
-    return sorted(found, key=_rank_conflict)
+        odd = np.flatnonzero(known & (apart if apart.any() else ~apart) & (difference > allowed))
+        twins += [
+            {
+                **_name_pair(scan, name, pairs, place),
+                "difference": float(difference[place]),
+                "allowed": float(allowed[place]),
+            }
+            for place in _closest_of_groups(scan, pairs, odd, whole=not apart.any())
+        ]
+    return sorted(twins, key=_rank_conflict)
+
+
+class _NamedPair(TypedDict):
+    """A pair of close structures; the part of ``NearTwins`` that holds no value."""
+
+    target: str
+    rows: list[int]
+    ids: list[str]
+    splits: list[str | None]
+    unit: str
+    distance: float
+    formula: str
+
+
+def _name_pair(scan: Scan, target: str, pairs: NearPairs, place: int) -> _NamedPair:
+    rows = [int(pairs.first[place]), int(pairs.second[place])]
+    return {
+        "target": target,
+        "rows": rows,
+        "ids": [scan.ids[row] for row in rows],
+        "splits": [_split_name(scan, row) for row in rows],
+        "unit": _difference_unit(scan, target),
+        "distance": float(pairs.distance[place]),
+        "formula": _formula(scan, rows[0]),
+    }
+
+
+def _closest_of_groups(
+    scan: Scan, pairs: NearPairs, places: NDArray[np.int64], *, whole: bool
+) -> list[int]:
+    """Return the place of the closest pair of each two groups.
+
+    Args:
+        scan: scan of the store.
+        pairs: pairs of close geometry.
+        places: those to choose from.
+        whole: keep all pairs, because the structures of each are of one group.
+    """
+    order = places[np.argsort(pairs.distance[places], kind="stable")]
+    if whole:
+        return [int(place) for place in order]
+    ends = np.stack([scan.group[pairs.first[order]], scan.group[pairs.second[order]]])
+    _, first = np.unique(np.sort(ends, axis=0), axis=1, return_index=True)
+    return [int(place) for place in order[np.sort(first)]]
 
 
 TOLERANCE = 0.01

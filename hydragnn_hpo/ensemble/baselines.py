@@ -4,7 +4,7 @@ A target of whole structures is a ridge regression on the composition (Meredig e
 Rev. B 89, 094104, showed how far composition alone can go), a number per atom is the mean of its
 element. Vectors per atom have no such baseline: by symmetry their mean is zero.
 
-Shapes: G graphs, N nodes, Z elements, R rows of a target (graphs or nodes), w components.
+Shapes: R rows of a target (graphs or nodes), w components, D features.
 """
 
 from collections.abc import Iterable
@@ -21,25 +21,25 @@ _ELEMENTS = 128
 
 
 @dataclass(frozen=True)
-class ElementBaseline:
-    """Predictions from the elements of a structure or an atom."""
+class CompositionModel:
+    """A linear model of the elements of a structure, or of the element of an atom."""
 
+    mean: np.ndarray
+    """Mean of the labels, [w]."""
     weights: np.ndarray
-    """Of a graph-level target: one row per feature of ``_features``, [2 x 128 + 1, w]; of a
-    node-level one: the mean of each element, [128, w]."""
+    """One row per feature, [D, w]; 0 for elements without a label."""
     is_node: bool
     """Whether the target has one value per node."""
 
     def predict(self, columns: Columns) -> np.ndarray:
         """Return the predictions for all rows of the target, [R, w]."""
-        rows: np.ndarray
-        rows = self.weights[columns.numbers] if self.is_node else _features(columns) @ self.weights
+        rows: np.ndarray = self.mean + _features(columns, node=self.is_node) @ self.weights
         return rows
 
 
 def fit_baseline(
     target: str, train: Iterable[Columns], val: Iterable[Columns]
-) -> ElementBaseline | None:
+) -> CompositionModel | None:
     """Fit the baseline of a target.
 
     Args:
@@ -50,40 +50,23 @@ def fit_baseline(
     Returns:
         The baseline; None for vectors per atom, and where nothing is labelled.
     """
-    pieces = iter(train)
-    first = next(pieces, None)
-    if first is None:
+    normal = moment = sums = total = np.zeros(())
+    count, is_node = 0, False
+    for piece in train:
+        is_node, mask = piece.levels[target] == "node", piece.masks[target]
+        values, features = piece.targets[target][mask], _features(piece, node=is_node)[mask]
+        if is_node and values.shape[1] > 1:
+            return None
+        normal, moment = normal + features.T @ features, moment + features.T @ values
+        sums, total = sums + features.sum(axis=0), total + values.sum(axis=0)
+        count += len(values)
+    if not count:
         return None
-    is_node, width = first.levels[target] == "node", first.targets[target].shape[1]
-    if is_node and width > 1:
-        return None
-    size = _ELEMENTS if is_node else 2 * _ELEMENTS + 1
-    normal, moment = np.zeros((size, size)), np.zeros((size, width))
-    counts, total = np.zeros(size), np.zeros(width)
-    for piece in (first, *pieces):
-        mask = piece.masks[target]
-        values = piece.targets[target][mask]
-        total += values.sum(axis=0)
-        if is_node:
-            elements = piece.numbers[mask]
-            counts += np.bincount(elements, minlength=size)
-            np.add.at(moment, elements, values)
-        else:
-            features = _features(piece)[mask]
-            counts[-1] += len(features)
-            normal += features.T @ features
-            moment += features.T @ values
-    if not counts.sum():
-        return None
-    if is_node:
-        unseen = counts == 0
-        means = np.where(
-            unseen[:, None], total / counts.sum(), moment / np.maximum(counts, 1)[:, None]
-        )
-        return ElementBaseline(means, is_node=True)
+    mean = total / count
+    moment = moment - np.outer(sums, mean)
     scale = np.trace(normal) / np.count_nonzero(np.diag(normal))
     choices = [
-        ElementBaseline(_solve(normal, moment, penalty * scale), is_node=False)
+        CompositionModel(mean, _solve(normal, moment, penalty * scale), is_node)
         for penalty in PENALTIES
     ]
     errors = np.zeros(len(choices))
@@ -103,11 +86,12 @@ def _solve(normal: np.ndarray, moment: np.ndarray, penalty: float) -> np.ndarray
     return weights
 
 
-def _features(columns: Columns) -> np.ndarray:
-    """Return counts and fractions of the elements of each graph, and 1, [G, 2 x 128 + 1]."""
-    sizes = columns.num_nodes()
-    graph = np.repeat(np.arange(len(sizes)), sizes)
+def _features(columns: Columns, *, node: bool) -> np.ndarray:
+    """Return counts and fractions of the elements of each graph, or a 1 for each atom's, [R, D]."""
+    sizes = np.ones(len(columns.numbers), dtype=np.int64) if node else columns.num_nodes()
+    row = np.repeat(np.arange(len(sizes)), sizes)
     counts = np.zeros((len(sizes), _ELEMENTS))
-    np.add.at(counts, (graph, columns.numbers), 1.0)
-    fractions = counts / np.maximum(sizes, 1)[:, None]
-    return np.concatenate([counts, fractions, np.ones((len(sizes), 1))], axis=1)
+    np.add.at(counts, (row, columns.numbers), 1.0)
+    if node:
+        return counts
+    return np.concatenate([counts, counts / np.maximum(sizes, 1)[:, None]], axis=1)

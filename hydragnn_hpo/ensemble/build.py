@@ -78,6 +78,7 @@ from hydragnn_hpo.ensemble.uncertainty_scores import (
 from hydragnn_hpo.ensemble.verdict import (
     HeadEvidence,
     Published,
+    RowFacts,
     SearchEvidence,
     collect_evidence,
     find_kinds,
@@ -349,18 +350,18 @@ def evaluate_heads(
     result = TestResult({}, {"index": indices}, {}, [])
     for name, target in context.targets.items():
         truth, mask = context.truth(name, "test")
-        truth = truth[mask]
+        truth, single = truth[mask], predictions[name][0][mask]
         mixes = {m: _mix(predictions, name, w[name], mask) for m, w in weights.items()}
         mix, calibration = mixes[kept], calibrations[name]
         stratum = context.strata.of_rows(context.graphs, indices, node=context.is_node(name))
         predicted = HeadOnLabels(truth, mix.mean, mix.spread, mix.noise, stratum[mask])
-        evidence = _collect_evidence(
-            context, name, predicted, mask, calibration, predictions[name][0][mask]
-        )
-        result.evidence.append(evidence)
+        known = HeadEvidence(name, target["unit"], published=_find_published(context, name))
+        rows = _describe_rows(context, name, mask, single)
+        known = collect_evidence(known, predicted, calibration, rows)
+        result.evidence.append(known)
         result.scores[name] = _head_scores(predicted, calibration, target) | {
-            "single_mae": mae(predictions[name][0][mask], truth),
-            "elements_mae": evidence.elements.mae if evidence.elements else None,
+            "single_mae": mae(single, truth),
+            "elements_mae": known.elements.mae if known.elements else None,
             "test_mae_top_k": mae(mixes["top"].mean, truth),
             "test_mae_greedy": mae(mixes["greedy"].mean, truth),
         }
@@ -369,22 +370,15 @@ def evaluate_heads(
     return result
 
 
-def _collect_evidence(
-    context: BuildContext,
-    name: str,
-    predicted: HeadOnLabels,
-    mask: np.ndarray,
-    calibration: Calibration,
-    single: np.ndarray,
-) -> HeadEvidence:
-    """Collect what the verdict needs to know about a head on the test split.
+def _describe_rows(
+    context: BuildContext, name: str, mask: np.ndarray, single: np.ndarray
+) -> RowFacts:
+    """Describe the rows of a head on the test split: groups, kinds, and simpler predictions.
 
     Args:
         context: data shared by all steps of the build.
         name: name of the head.
-        predicted: predictions and labels of the rows that have one.
-        mask: those rows among all.
-        calibration: calibration of the head.
+        mask: the rows that have a label, among all.
         single: predictions of the best candidate for those rows, [R, w].
     """
     baseline = fit_baseline(name, _pieces(context, "train"), _pieces(context, "val"))
@@ -394,30 +388,22 @@ def _collect_evidence(
         sizes.append(piece.num_nodes())
         if baseline is not None:
             by_elements.append(baseline.predict(piece))
-    elements = np.concatenate(numbers)
-    others = {"single": single} if len(context.candidates) > 1 else {}
+    elements, graph = np.concatenate(numbers), context.graph_of_row(name, "test")[mask]
+    own = elements[mask] if context.is_node(name) else None
+    others = {"mean": np.broadcast_to(float(context.targets[name]["mean"]), single.shape)}
     if by_elements:
         others["elements"] = np.concatenate(by_elements)[mask]
-    known = [
-        p for card in context.cards if name in card.targets for p in card.targets[name].published
-    ]
-    best = min(known, key=lambda one: one.mae, default=None)
-    return collect_evidence(
-        name,
-        unit=context.targets[name]["unit"],
-        predicted=predicted,
-        calibration=calibration,
-        baseline=float(context.targets[name]["mean"]),
-        group=context.group_of_row(name, "test")[mask],
-        kinds=find_kinds(
-            elements,
-            np.concatenate(sizes),
-            context.graph_of_row(name, "test")[mask],
-            elements[mask] if context.is_node(name) else None,
-        ),
-        others=others,
-        published=None if best is None else Published(best.mae, best.by),
-    )
+    if len(context.candidates) > 1:
+        others["single"] = single
+    kinds = find_kinds(elements, np.concatenate(sizes), graph, own)
+    return RowFacts(context.group_of_row(name, "test")[mask], kinds, others)
+
+
+def _find_published(context: BuildContext, name: str) -> Published | None:
+    """Return the smallest published error of a target; None if no card names one."""
+    cards = [card for card in context.cards if name in card.targets]
+    known = [Published(p.mae, p.by) for card in cards for p in card.targets[name].published]
+    return min(known, key=lambda one: one.mae, default=None)
 
 
 def collect_search_evidence(context: BuildContext) -> SearchEvidence:

@@ -29,7 +29,13 @@ from hydragnn_hpo.ensemble.uncertainty_scores import (
     compute_figures,
     compute_strata_figures,
 )
-from hydragnn_hpo.ensemble.verdict import HeadEvidence, collect_evidence, find_kinds, judge
+from hydragnn_hpo.ensemble.verdict import (
+    HeadEvidence,
+    RowFacts,
+    collect_evidence,
+    find_kinds,
+    judge,
+)
 from hydragnn_hpo.errors import ConfigError, DataError, unknown
 from hydragnn_hpo.file_records import Curves, VerdictSentence
 from hydragnn_hpo.metrics_log import replace_nonfinite
@@ -188,12 +194,12 @@ def read_labelled(
 
 def _number_compositions(columns: Columns, known: dict[bytes, int]) -> np.ndarray:
     """Return a number for the reduced composition of each structure, [G]; ``known`` grows."""
-    found = []
+    numbers = []
     for start, end in itertools.pairwise(columns.node_offset):
         elements, counts = np.unique(columns.numbers[start:end], return_counts=True)
         key = np.stack([elements, counts // np.gcd.reduce(counts)]).astype(np.int64).tobytes()
-        found.append(known.setdefault(key, len(known)))
-    return np.array(found, dtype=np.int64)
+        numbers.append(known.setdefault(key, len(known)))
+    return np.array(numbers, dtype=np.int64)
 
 
 def read_split(path: Path, split: str, cutoff: float) -> Iterator[LabelledStructures]:
@@ -297,25 +303,15 @@ def evaluate_ensemble(
         DataError: no structure has a label.
     """
     parts: dict[str, _Parts] = {name: [] for name in heads}
-    sizes, chemistry, errors = [np.zeros(0, dtype=np.int64)], [], list[str]()
-    numbers, groups = list[np.ndarray](), list[np.ndarray]()
+    structures, errors = _Structures(), list[str]()
     for some in labelled:
         errors.extend(some.errors)
-        first = sum(map(len, sizes))
-        sizes.append(some.columns.num_nodes())
-        chemistry.append(Strata("chemistry").names(some.columns))
-        numbers.append(some.columns.numbers)
-        groups.append(some.group)
+        first = sum(map(len, structures.sizes))
+        structures.add(some)
         _predict(ensemble, some.columns, parts, first)
-    kinds, size = None, np.concatenate(sizes)
-    if by == "size" and len(size):  # thirds of these structures, not of the calibration's
-        kinds = size_strata(size).of_sizes(size)
-    elif by == "chemistry" and len(size):
-        kinds = np.concatenate(chemistry)
-    done = Evaluation({}, sum(map(len, sizes)), errors)
-    atoms = _Atoms(np.concatenate([*numbers, np.zeros(0, np.int16)]), size, _join_groups(groups))
+    done = Evaluation({}, sum(map(len, structures.sizes)), errors)
     for name, rows in parts.items():
-        _evaluate_head(done, name, ensemble.manifest.heads[name], rows, kinds, atoms)
+        _evaluate_head(done, name, ensemble.manifest.heads[name], rows, structures.facts(by))
     if not done.heads:
         reason = f" ({errors[0]})" if errors else ""
         raise DataError(
@@ -325,8 +321,8 @@ def evaluate_ensemble(
     return done
 
 
-class _Atoms(NamedTuple):
-    """What the verdict needs to know of all structures."""
+class _StructureFacts(NamedTuple):
+    """What is known of all structures beside labels and predictions."""
 
     numbers: np.ndarray
     """Atomic numbers, [N]."""
@@ -334,12 +330,39 @@ class _Atoms(NamedTuple):
     """Atoms of each structure, [G]."""
     group: np.ndarray
     """Group of each structure, [G]."""
+    kinds: np.ndarray | None
+    """Kind of each structure, [G]; None if no kinds were wanted."""
 
 
-def _join_groups(parts: Sequence[np.ndarray]) -> np.ndarray:
-    """Return the group of each structure, [G]; a single group says nothing, so each is its own."""
-    whole = np.concatenate([*parts, np.zeros(0, dtype=np.int64)])
-    return whole if len(np.unique(whole)) > 1 else np.arange(len(whole))
+class _Structures:
+    """Collects facts about structures, some at a time."""
+
+    def __init__(self) -> None:
+        """Start without any."""
+        self.sizes: list[np.ndarray] = []
+        self._numbers: list[np.ndarray] = []
+        self._groups: list[np.ndarray] = []
+        self._chemistry: list[np.ndarray] = []
+
+    def add(self, some: LabelledStructures) -> None:
+        """Add some structures."""
+        self.sizes.append(some.columns.num_nodes())
+        self._numbers.append(some.columns.numbers)
+        self._groups.append(some.group)
+        self._chemistry.append(Strata("chemistry").names(some.columns))
+
+    def facts(self, by: By) -> _StructureFacts:
+        """Return the facts of all; a single group says nothing, so each is then its own."""
+        none = np.zeros(0, dtype=np.int64)
+        sizes, group = (np.concatenate([none, *each]) for each in (self.sizes, self._groups))
+        kinds = None
+        if by == "size" and len(sizes):  # thirds of these structures, not of the calibration's
+            kinds = size_strata(sizes).of_sizes(sizes)
+        elif by == "chemistry" and len(sizes):
+            kinds = np.concatenate(self._chemistry)
+        if len(np.unique(group)) < 2:
+            group = np.arange(len(group))
+        return _StructureFacts(np.concatenate([none, *self._numbers]), sizes, group, kinds)
 
 
 def _predict(ensemble: Ensemble, graphs: Columns, parts: dict[str, _Parts], first: int) -> None:
@@ -373,12 +396,7 @@ def _predict(ensemble: Ensemble, graphs: Columns, parts: dict[str, _Parts], firs
 
 
 def _evaluate_head(
-    done: Evaluation,
-    name: str,
-    entry: HeadEntry,
-    rows: _Parts,
-    kinds: np.ndarray | None,
-    atoms: _Atoms,
+    done: Evaluation, name: str, entry: HeadEntry, rows: _Parts, structures: _StructureFacts
 ) -> None:
     """Compute one head's figures, or add the warning that it has none.
 
@@ -387,8 +405,7 @@ def _evaluate_head(
         name: of the head.
         entry: of the head in the manifest.
         rows: of the head, batch after batch.
-        kinds: kind of each structure, [G]; None if no kinds were wanted.
-        atoms: of all structures.
+        structures: facts of all structures.
     """
     if not rows:
         return
@@ -398,11 +415,27 @@ def _evaluate_head(
     if broken.any():
         count = len(np.unique(graph[broken]))
         done.warnings.append(f"'{name}' of {count} structures is not finite; they are left out.")
-        predicted, graph = predicted.of(~broken), graph[~broken]
-        element = element[~broken]
+        predicted, graph, element = predicted.of(~broken), graph[~broken], element[~broken]
     if not len(predicted.truth):
         done.warnings.append(f"no structure has a label of '{name}'.")
         return
+    _check_unit(done, name, entry, predicted)
+    figures = compute_figures(predicted, entry.calibration, entry.mean)
+    strata, kinds = {}, structures.kinds
+    if kinds is not None:
+        strata = compute_strata_figures(predicted, entry.calibration, kinds[graph])
+    own = element if entry.level == "node" else None
+    facts = RowFacts(
+        structures.group[graph],
+        find_kinds(structures.numbers, structures.sizes, graph, own),
+        {"mean": np.broadcast_to(entry.mean, predicted.truth.shape)},
+    )
+    evidence = collect_evidence(HeadEvidence(name, entry.unit), predicted, entry.calibration, facts)
+    done.heads[name] = HeadEvaluation(entry, predicted, figures, strata, evidence)
+
+
+def _check_unit(done: Evaluation, name: str, entry: HeadEntry, predicted: HeadOnLabels) -> None:
+    """Add a warning where labels are so far from the training data that their unit is doubtful."""
     away = abs(float(np.median(predicted.truth)) - entry.mean)
     if entry.std > 0 and away > FAR * entry.std:
         done.warnings.append(
@@ -410,18 +443,3 @@ def _evaluate_head(
             f"data from its mean: are they in the unit that was said? The ensemble predicts "
             f"{entry.unit}."
         )
-    figures = compute_figures(predicted, entry.calibration, entry.mean)
-    strata = {}
-    if kinds is not None:
-        strata = compute_strata_figures(predicted, entry.calibration, kinds[graph])
-    own = element if entry.level == "node" else None
-    evidence = collect_evidence(
-        name,
-        unit=entry.unit,
-        predicted=predicted,
-        calibration=entry.calibration,
-        baseline=entry.mean,
-        group=atoms.group[graph],
-        kinds=find_kinds(atoms.numbers, atoms.sizes, graph, own),
-    )
-    done.heads[name] = HeadEvaluation(entry, predicted, figures, strata, evidence)

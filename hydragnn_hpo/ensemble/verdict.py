@@ -9,7 +9,7 @@ Shapes: R rows of a head that have the label, w components, Q groups of structur
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -88,8 +88,8 @@ class HeadEvidence:
 
     name: str
     unit: str
-    mae: float
-    groups: int
+    mae: float = math.nan
+    groups: int = 0
     """Groups of structures that the figures rest on."""
     spearman: float = math.nan
     """Rank correlation of |error| and sigma; NaN without one."""
@@ -102,7 +102,7 @@ class HeadEvidence:
     mean: Comparison | None = None
     """Against predicting the mean of the training data."""
     elements: Comparison | None = None
-    """Against ``baselines.ElementBaseline``."""
+    """Against ``baselines.CompositionModel``."""
     single: Comparison | None = None
     """Against the trial of lowest validation objective, alone."""
     kinds: tuple[KindCoverage, ...] = ()
@@ -148,13 +148,16 @@ def cover_kinds(
         inside: share of each row's components inside its interval, [R].
         group: group of each row, [R].
         kinds: mask of the rows of each kind, [R], by name.
+
+    Returns:
+        A row for each kind of at least ``FEW_OF_KIND`` groups.
     """
-    found = []
+    coverage = []
     for kind, rows in kinds.items():
         groups = len(np.unique(group[rows]))
         if groups >= FEW_OF_KIND:
-            found.append(KindCoverage(kind, float(inside[rows].mean()), groups))
-    return tuple(found)
+            coverage.append(KindCoverage(kind, float(inside[rows].mean()), groups))
+    return tuple(coverage)
 
 
 def find_kinds(
@@ -182,56 +185,52 @@ def find_kinds(
     return kinds | {str(name): of_size == name for name in np.unique(of_size)}
 
 
+@dataclass(frozen=True)
+class RowFacts:
+    """What is known of the rows of a head beside its predictions."""
+
+    group: np.ndarray
+    """Group of structures of each row, [R]."""
+    kinds: Mapping[str, np.ndarray]
+    """Masks of ``find_kinds``, [R] each."""
+    others: Mapping[str, np.ndarray]
+    """Predictions of other predictors, [R, w]: ``mean`` of the training data, ``elements``, and the
+    best trial, ``single``."""
+
+
 def collect_evidence(
-    name: str,
-    *,
-    unit: str,
-    predicted: HeadOnLabels,
-    calibration: Calibration,
-    baseline: float,
-    group: np.ndarray,
-    kinds: Mapping[str, np.ndarray],
-    others: Mapping[str, np.ndarray] | None = None,
-    published: Published | None = None,
+    head: HeadEvidence, predicted: HeadOnLabels, calibration: Calibration, rows: RowFacts
 ) -> HeadEvidence:
-    """Collect what the rules need to know about a head on labelled structures.
+    """Complete what the rules need to know about a head by its figures on labelled structures.
 
     Args:
-        name: name of the head.
-        unit: its unit.
-        predicted: its predictions and labels.
-        calibration: its calibration.
-        baseline: mean of the training data.
-        group: group of each row, [R].
-        kinds: of ``find_kinds``.
-        others: predictions of other predictors, [R, w]: ``elements`` and ``single``.
-        published: published error, if there is one.
+        head: name, unit and what else is known already.
+        predicted: predictions and labels.
+        calibration: calibration of the head.
+        rows: what else is known of each row.
     """
     residual, sigma = predicted.residual, predicted.sigma(calibration)
     error, of_value = flatten_values(residual, sigma)
     half = calibration.half_width(sigma, 0.9, predicted.stratum)
     inside = (np.abs(residual) <= half).mean(axis=1)
-
-    def against(prediction: np.ndarray | float) -> Comparison:
-        other = np.abs(predicted.truth - prediction).mean(axis=1)
-        return compare(np.abs(residual).mean(axis=1), other, group)
-
-    rivals = {key: against(rows) for key, rows in (others or {}).items()}
-    return HeadEvidence(
-        name=name,
-        unit=unit,
+    own = np.abs(residual).mean(axis=1)
+    rivals = {
+        key: compare(own, np.abs(predicted.truth - other).mean(axis=1), rows.group)
+        for key, other in rows.others.items()
+    }
+    return replace(
+        head,
         mae=float(np.abs(residual).mean()),
-        groups=len(np.unique(group)),
+        groups=len(np.unique(rows.group)),
         spearman=spearman(error, of_value),
         ause=ause(error, of_value),
         random_ause=random_ause(error),
         inside=float(inside.mean()),
         calibration_groups=calibration.groups,
-        mean=against(baseline),
+        kinds=cover_kinds(inside, rows.group, rows.kinds),
+        mean=rivals.get("mean"),
         elements=rivals.get("elements"),
         single=rivals.get("single"),
-        kinds=cover_kinds(inside, group, kinds),
-        published=published,
     )
 
 
@@ -239,9 +238,9 @@ def judge(
     heads: Sequence[HeadEvidence], search: SearchEvidence | None = None
 ) -> list[VerdictSentence]:
     """Return the sentences of all rules, head by head, and those on the search."""
-    found = [rule(head) for head in heads for rule in HEAD_RULES]
-    found += [rule(search) for rule in SEARCH_RULES] if search else []
-    return [sentence for sentence in found if sentence is not None]
+    sentences = [rule(head) for head in heads for rule in HEAD_RULES]
+    sentences += [rule(search) for rule in SEARCH_RULES] if search else []
+    return [sentence for sentence in sentences if sentence is not None]
 
 
 def _say(

@@ -13,6 +13,7 @@ from hydragnn_hpo.ensemble.verdict import (
     HeadEvidence,
     KindCoverage,
     Published,
+    RowFacts,
     SearchEvidence,
     collect_evidence,
     compare,
@@ -170,16 +171,9 @@ def test_evidence_is_computed_by_row_from_what_is_predicted():
     sigma = np.array([[0.1], [0.2], [0.3], [0.4]])
     known = Calibration(a=1.0, b=0.0, quantiles={"0.9": 1.1}, spread99=1.0, rows=9, groups=9)
     predicted = HeadOnLabels(truth, mean, sigma, 0.0 * sigma, np.full(4, "all"))
-    found = collect_evidence(
-        "e",
-        unit="eV",
-        predicted=predicted,
-        calibration=known,
-        baseline=0.5,
-        group=np.arange(4),
-        kinds={},
-        others={"single": truth + 0.5},
-    )
+    others = {"mean": np.full((4, 1), 0.5), "single": truth + 0.5}
+    facts = RowFacts(np.arange(4), {}, others)
+    found = collect_evidence(HeadEvidence("e", "eV"), predicted, known, facts)
     assert found.mae == pytest.approx(0.25)
     assert found.mean.mae == pytest.approx(0.5)
     assert found.single.mae == pytest.approx(0.5)
