@@ -53,7 +53,7 @@ def test_a_full_disk_behind_standard_output_is_a_sentence(monkeypatch, capsys):
         with pytest.raises(SystemExit) as left:
             main()
         monkeypatch.undo()  # closing flushes what is left, which must not fail again
-    assert left.value.code == 2
+    assert left.value.code == 1
     assert capsys.readouterr().err.startswith("error: standard output: No space left on device")
 
 
