@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from command_lines import COMMANDS
 
-
 DONE = (
     "init structures.extxyz --out mine",
     "plan campaign.toml",
