@@ -9,6 +9,7 @@ import errno
 import io
 import os
 import sys
+import warnings
 from typing import Annotated, TextIO
 
 import typer
@@ -96,6 +97,8 @@ def main() -> None:
     _open_closed_streams()
     if isinstance(sys.stdout, io.TextIOWrapper):  # names in any letters, on any terminal
         sys.stdout.reconfigure(errors="backslashreplace")
+    if not sys.warnoptions:  # warnings of libraries are for developers, who ask for them by -W
+        warnings.showwarning = _drop_warning
     code = _run()
     for stream in (sys.stdout, sys.stderr):
         try:
@@ -120,6 +123,10 @@ def _run() -> int | str | None:
     except OSError as error:
         return _report_os_error(error)
     return 0
+
+
+def _drop_warning(*_: object, **__: object) -> None:
+    """Print nothing for a warning of a library: what a user can mend is checked for by itself."""
 
 
 def _report_os_error(error: OSError) -> int:

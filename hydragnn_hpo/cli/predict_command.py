@@ -408,7 +408,10 @@ def print_outcome(outcome: "PredictOutcome", *, quiet: bool) -> None:
         structures = count(outcome.structures, "structure")
         lines.append(f"{outcome.failed} of {structures} could not be predicted")
     lines += [f"error: {sentence}" for sentence in outcome.incomplete]
-    lines += [f"warning: --keep {key}: no structure has such a key" for key in outcome.lacking]
+    lines += [
+        f"warning: --keep {key}: no structure has such a key; correct it or leave it out."
+        for key in outcome.lacking
+    ]
     for line in lines:
         typer.echo(line, err=True)
 

@@ -117,7 +117,7 @@ def not_learned(heads: Mapping[str, "HeadScores"]) -> list[str]:
     """Name the heads whose errors are those of predicting the mean."""
     return [
         f"{name} was not learned: the ensemble's error is {ratio:.2f} of that of predicting the "
-        "mean. Is it a property of the structure alone?"
+        "mean; check that it is a property of the structure alone."
         for name, head in heads.items()
         if (ratio := head["ratio_to_mean"]) is not None and ratio > LEARNED
     ]

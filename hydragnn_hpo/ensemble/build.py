@@ -639,7 +639,10 @@ def list_warnings(context: BuildContext, manifest: Manifest) -> list[str]:
             "head has the same sigma; run more trials to the full budget."
         )
     if context.candidates[0].status != "completed":
-        warnings.append("no trial reached the full budget: members were stopped at a rung.")
+        warnings.append(
+            f"no trial reached the full budget, the best, {best}, was stopped at a rung; run the "
+            "campaign to its end."
+        )
     for name, head in manifest.heads.items():
         if not head.calibration.guaranteed(0.9):
             warnings.append(

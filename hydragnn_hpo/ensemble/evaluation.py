@@ -334,17 +334,22 @@ def _evaluate_head(
     broken = ~np.isfinite(predicted.mean).all(axis=1)
     if broken.any():
         count = len(np.unique(graph[broken]))
-        done.warnings.append(f"'{name}' of {count} structures is not finite; they are left out.")
+        done.warnings.append(
+            f"'{name}' of {count} structures is not finite and left out; look at them with "
+            "'hydragnn-hpo predict'."
+        )
         predicted, graph = predicted.of(~broken), graph[~broken]
     if not len(predicted.truth):
-        done.warnings.append(f"no structure has a label of '{name}'.")
+        done.warnings.append(
+            f"no structure has a label of '{name}'; give files with one, or leave that head out."
+        )
         return
     away = abs(float(np.median(predicted.truth)) - entry.mean)
     if entry.std > 0 and away > FAR * entry.std:
         done.warnings.append(
             f"labels of '{name}' lie {away / entry.std:.3g} standard deviations of the training "
-            f"data from its mean: are they in the unit that was said? The ensemble predicts "
-            f"{entry.unit}."
+            f"data from its mean; check their unit, which is that of the card or of --target (the "
+            f"ensemble predicts {entry.unit})."
         )
     figures = compute_figures(predicted, entry.calibration, entry.mean)
     strata = {}

@@ -4,6 +4,7 @@ import errno
 import io
 import os
 import sys
+import warnings
 from pathlib import Path
 from types import ModuleType
 
@@ -96,6 +97,20 @@ def test_too_little_memory_is_a_sentence(monkeypatch, capsys):
         main()
     assert left.value.code == 1
     assert capsys.readouterr().err.startswith("error: memory ran out; ")
+
+
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("asked", [True, False])
+def test_warnings_of_libraries_are_for_those_who_ask(asked, monkeypatch, capsys):
+    monkeypatch.setattr(warnings, "showwarning", _show_warning)
+    monkeypatch.setattr(sys, "warnoptions", ["default"] if asked else [])
+    monkeypatch.setattr(module, "app", lambda: warnings.warn("odd", RuntimeWarning, stacklevel=1))
+    main()
+    assert capsys.readouterr().err == ("RuntimeWarning: odd\n" if asked else "")
+
+
+def _show_warning(message, category, *place):
+    print(f"{category.__name__}: {message}", file=sys.stderr)
 
 
 @pytest.mark.parametrize("out", [".", "..", "/"])

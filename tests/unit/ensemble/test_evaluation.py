@@ -153,7 +153,7 @@ def test_a_file_with_a_card_gives_the_same_in_other_units(built_zip, store, tmp_
     doubted, errors = evaluated(
         tmp_path / "new.extxyz", "--ensemble", built_zip, "--target", "energy=e_ref"
     )
-    assert "are they in the unit that was said?" in doubted["warnings"][0]
+    assert "check their unit" in doubted["warnings"][0]
     assert "warning: labels of 'energy'" in errors
 
 

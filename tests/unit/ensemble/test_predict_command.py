@@ -230,7 +230,7 @@ def test_a_key_that_no_structure_has_is_said(predict):
     labelled = molecule("H2O")
     labelled.info["label"] = "new"
     write("a.extxyz", [molecule("NH3")] * 25 + [labelled])
-    expected = "warning: --keep lable: no structure has such a key\n"
+    expected = "warning: --keep lable: no structure has such a key; correct it or leave it out.\n"
     for out in (("--out", "o.csv"), ("--out", "-", "--json")):
         code, _, err = predict("a.extxyz", *out, "--keep", "label,lable")
         assert (code, err.count("warning")) == (0, 1)
