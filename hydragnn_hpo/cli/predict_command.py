@@ -2,8 +2,9 @@
 
 import os
 import sys
+import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Self
@@ -329,12 +330,23 @@ def _to_screen(
         lines = OutputFormat.JSON_LINES if as_json else OutputFormat.CSV
         form = lines if streamed else OutputFormat.JSON
         writer = make_writer(Path(f"stdout{form}"), columns)
-        for content in writer.whole(writer.part([some])[""] for some in rows):
+        contents = writer.whole(writer.part([some])[""] for some in rows)
+        if form is OutputFormat.JSON:
+            contents = _hold_back(contents)  # half of a list is no JSON
+        for content in contents:
             sys.stdout.write(content.decode())
             sys.stdout.flush()
     if not as_json and columns.names("node"):
         typer.echo("values per atom are left out: add --json, or --out NAME.csv", err=True)
     return outcome
+
+
+def _hold_back(contents: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield contents once all are there; an error on the way leaves none. They wait in a file."""
+    with tempfile.TemporaryFile() as file:
+        file.writelines(contents)
+        file.seek(0)
+        yield from file
 
 
 def _print_table(
