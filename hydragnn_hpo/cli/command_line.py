@@ -106,8 +106,7 @@ def main() -> None:
         except OSError as error:
             code = code or _report_os_error(error)
             _drop(stream)
-    if code:
-        sys.exit(code)
+    sys.exit(code)
 
 
 def _run() -> int | str | None:

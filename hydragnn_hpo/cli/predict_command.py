@@ -5,7 +5,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Self
 
@@ -306,7 +306,7 @@ def _to_file(request: "PredictRequest", device: str, *, quiet: bool) -> "Predict
                     lease.renew()
                     progress.on_batch(structures)
 
-                predict_chunks(pipeline, report=report, report_batch=report_batch)
+                predict_chunks(replace(pipeline, report_batch=report_batch), report=report)
         except BaseException:
             request.parts.leave()
             raise

@@ -181,6 +181,8 @@ class PredictPipeline:
     """Renders predictions in the format of the output."""
     parts: PartFolder
     """Holds the parts; its folder exists, with the plan of this request."""
+    report_batch: ReportBatch = lambda structures: None
+    """Called after each batch of a chunk, long before the chunk is done."""
 
     @property
     def num_sources(self) -> int:
@@ -195,9 +197,7 @@ class PredictPipeline:
         """Return the header of a chunk's part; None while there is no complete part."""
         return self.parts.header(chunk)
 
-    def predict(
-        self, chunk: ChunkId, report_batch: ReportBatch = lambda structures: None
-    ) -> PartHeader:
+    def predict(self, chunk: ChunkId) -> PartHeader:
         """Predict a chunk and write its part, empty if the source ends before the chunk."""
         rows, outcome, last = list[PredictedRows](), PredictOutcome(), False
         with Prefetcher(lambda batch: batch, self.reader.batches(chunk), BATCHES_AHEAD) as batches:
@@ -205,7 +205,7 @@ class PredictPipeline:
                 outcome.add_batch(batch)
                 if batch.ids:
                     rows.append(predict_rows(self.model, batch, self.writer.layout))
-                report_batch(len(batch.ids))
+                self.report_batch(len(batch.ids))
         return self.parts.write(chunk, self.writer.part(rows), outcome, last=last)
 
     def join(self) -> PredictOutcome | None:
@@ -242,7 +242,6 @@ def predict_chunks(
     claims: "ChunkClaims | None" = None,
     *,
     report: Report = lambda header, before: None,
-    report_batch: ReportBatch = lambda structures: None,
     pause: Callable[[float], None] = time.sleep,
 ) -> list[ChunkId]:
     """Predict every unfinished chunk; a single process and each of several ranks run this loop.
@@ -255,7 +254,6 @@ def predict_chunks(
         pipeline: predicts chunks.
         claims: claims of this rank, inside their ``with``; None if there is no other rank.
         report: called with each part once it is written or found.
-        report_batch: called after each batch of a chunk that this rank predicts.
         pause: sleeps for the given number of seconds.
 
     Returns:
@@ -267,7 +265,7 @@ def predict_chunks(
         before_round, busy, given_up = len(done), False, list[ChunkId]()
         for chunk in _unfinished_chunks(pipeline, done):
             before = pipeline.header(chunk)
-            header = before or _predict_claimed(pipeline, claims, chunk, report_batch)
+            header = before or _predict_claimed(pipeline, claims, chunk)
             if header is not None:
                 done[chunk] = header.last
                 report(header, before is not None)
@@ -304,26 +302,16 @@ def _unfinished_chunks(
 
 
 def _predict_claimed(
-    pipeline: PredictPipeline,
-    claims: "ChunkClaims | None",
-    chunk: ChunkId,
-    report_batch: ReportBatch,
+    pipeline: PredictPipeline, claims: "ChunkClaims | None", chunk: ChunkId
 ) -> PartHeader | None:
-    """Predict a chunk; None where another rank has claimed it.
-
-    Args:
-        pipeline: predicts the chunk.
-        claims: claims of this rank; None if there is no other rank.
-        chunk: the chunk.
-        report_batch: called after each batch.
-    """
+    """Predict a chunk; None where another rank has claimed it."""
     if claims is None:
-        return pipeline.predict(chunk, report_batch)
+        return pipeline.predict(chunk)
     if not claims.take(chunk.name):
         return None
     try:
         # another rank may have finished the chunk after this rank's first look for its part
-        header = pipeline.header(chunk) or pipeline.predict(chunk, report_batch)
+        header = pipeline.header(chunk) or pipeline.predict(chunk)
     except (SystemExit, KeyboardInterrupt):  # a planned end: the chunk did not kill this rank
         claims.drop(chunk.name)
         raise

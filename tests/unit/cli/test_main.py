@@ -69,7 +69,8 @@ def test_a_closed_standard_stream_is_the_null_device(closed, monkeypatch):
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO()))
     monkeypatch.setattr(sys, closed, None)
     monkeypatch.setattr(module, "app", use_all)
-    main()
+    with pytest.raises(SystemExit):
+        main()
     opened = getattr(sys, closed)
     assert os.readlink(f"/proc/self/fd/{opened.fileno()}") == os.devnull
     opened.close()
@@ -105,7 +106,8 @@ def test_warnings_of_libraries_are_for_those_who_ask(asked, monkeypatch, capsys)
     monkeypatch.setattr(warnings, "showwarning", _show_warning)
     monkeypatch.setattr(sys, "warnoptions", ["default"] if asked else [])
     monkeypatch.setattr(module, "app", lambda: warnings.warn("odd", RuntimeWarning, stacklevel=1))
-    main()
+    with pytest.raises(SystemExit):
+        main()
     assert capsys.readouterr().err == ("RuntimeWarning: odd\n" if asked else "")
 
 
@@ -128,7 +130,8 @@ def test_letters_that_a_terminal_lacks_are_spelt_out(monkeypatch):
     terminal = io.TextIOWrapper(written, encoding="ascii")
     monkeypatch.setattr(sys, "stdout", terminal)
     monkeypatch.setattr(module, "app", lambda: print("caf\u00e9 \udcff", flush=True))
-    main()
+    with pytest.raises(SystemExit):
+        main()
     assert written.getvalue() == b"caf\\xe9 \\udcff\n"
 
 
