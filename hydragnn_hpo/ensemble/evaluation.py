@@ -340,9 +340,7 @@ def _evaluate_head(
         )
         predicted, graph = predicted.of(~broken), graph[~broken]
     if not len(predicted.truth):
-        done.warnings.append(
-            f"no structure has a label of '{name}'; give files with one, or leave that head out."
-        )
+        done.warnings.append(f"no structure has a label of '{name}'; give files with one.")
         return
     away = abs(float(np.median(predicted.truth)) - entry.mean)
     if entry.std > 0 and away > FAR * entry.std:

@@ -191,7 +191,7 @@ def test_what_cannot_be_evaluated_is_one_sentence(built_zip, store, tmp_path):
     write(file, structures(store, known[:2]))
     bare = ("--ensemble", built_zip)
     for arguments, sentence in (
-        ((file, *bare), "say which label belongs to which head"),
+        ((file, *bare), "which label belongs to which head is not known"),
         ((file, *bare, "--target", "energy=nothing"), "no structure has a label of energy"),
         ((tmp_path / "no.xyz", *bare, "--target", "energy=e_ref"), "no such file"),
         ((built_zip.parent / "data/toy.bp", *bare, "--split", "tets"), "unknown split 'tets'"),

@@ -152,7 +152,9 @@ def test_a_file_that_is_read_in_part_fails_after_its_rows(predict, spoil, file, 
         printed = Path("o.csv").read_text()
     assert f"{file}:2" in printed
     assert re.search(
-        rf"^error: {file}: only its first \d+ structures could be read; {said}\.$", err, re.M
+        rf"^error: {file}: only its first \d+ structures could be read; {said}; get the file again\.$",
+        err,
+        re.M,
     )
 
 
@@ -186,7 +188,7 @@ def test_the_second_writer_of_an_output_is_told_who_writes(predict):
 
 def test_a_full_disk_leaves_no_empty_folder(predict, monkeypatch):
     def full(*_: object) -> None:
-        raise StorageError("o.csv.parts/plan.json: cannot be written")
+        raise StorageError("o.csv.parts/plan.json: cannot be written; make room.")
 
     monkeypatch.setattr("hydragnn_hpo.ensemble.predict_output.write_json", full)
     write("a.extxyz", [molecule("H2O")])
