@@ -175,8 +175,8 @@ def _labels(
 
     if (card is None) == (not options):
         raise ConfigError(
-            "say which label belongs to which head: --card CARD, or --target HEAD=KEY:UNIT for "
-            "each; a store has its own card."
+            "which label belongs to which head is not known; add --card CARD, or --target "
+            "HEAD=KEY:UNIT for each (a store has its own card)."
         )
     if card is not None:
         return match_card_labels(model.manifest, card)

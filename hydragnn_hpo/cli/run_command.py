@@ -311,6 +311,7 @@ def _report(opened: "RunDir", *, drawn: bool) -> None:
         drawn: whether the run has an ensemble, whose parity figure is drawn.
     """
     from hydragnn_hpo.report import draw_parity, write_report
+    from hydragnn_hpo.sanitize import escape_line, shorten_words
 
     try:
         if drawn:
@@ -319,7 +320,8 @@ def _report(opened: "RunDir", *, drawn: bool) -> None:
     except Exception as error:
         logger.debug("no report", exc_info=True)
         again = f"try '{_program()} report {shlex.quote(str(opened.path))}'"
-        typer.echo(f"warning: no report was written ({error}); {again}.", err=True)
+        reason = shorten_words(escape_line(str(error)).rstrip("."))
+        typer.echo(f"warning: no report was written ({reason}); {again}.", err=True)
 
 
 def _print(opened: "RunDir", result: "RunSummary") -> None:
@@ -340,7 +342,7 @@ def _print(opened: "RunDir", result: "RunSummary") -> None:
         out.print(ensemble_table(ensemble["heads"]))
         print_verdict(ensemble.get("verdict", ()))
         for warning in ensemble["warnings"]:
-            out.print(f"warning: {warning}", highlight=False, markup=False)
+            typer.echo(f"warning: {warning}", err=True)
     out.print(_used(figures), markup=False)
     say = partial(out.print, soft_wrap=True, markup=False)
     page = opened.report / "report.html"

@@ -712,8 +712,8 @@ def list_warnings(context: BuildContext, manifest: Manifest) -> list[str]:
     warnings = []
     if context.candidates[0].status != "completed":
         warnings.append(
-            "no trial reached the full budget: members were stopped at a rung; let the campaign "
-            "run on."
+            f"no trial reached the full budget, the best, {context.candidates[0].trial}, was stopped "
+            "at a rung; run the campaign to its end."
         )
     for name, head in manifest.heads.items():
         if not head.calibration.guaranteed(0.9):

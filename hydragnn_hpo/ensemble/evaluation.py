@@ -414,23 +414,25 @@ def _evaluate_head(
     broken = ~np.isfinite(predicted.mean).all(axis=1)
     if broken.any():
         count = len(np.unique(graph[broken]))
-        done.warnings.append(f"'{name}' of {count} structures is not finite; they are left out.")
+        done.warnings.append(
+            f"'{name}' of {count} structures is not finite and left out; look at them with "
+            "'hydragnn-hpo predict'."
+        )
         predicted, graph, element = predicted.of(~broken), graph[~broken], element[~broken]
     if not len(predicted.truth):
-        done.warnings.append(f"no structure has a label of '{name}'.")
+        done.warnings.append(f"no structure has a label of '{name}'; give files with one.")
         return
     _check_unit(done, name, entry, predicted)
-    figures = compute_figures(predicted, entry.calibration, entry.mean)
-    strata, kinds = {}, structures.kinds
-    if kinds is not None:
-        strata = compute_strata_figures(predicted, entry.calibration, kinds[graph])
+    known, kinds = entry.calibration, structures.kinds
+    figures = compute_figures(predicted, known, entry.mean)
+    strata = {} if kinds is None else compute_strata_figures(predicted, known, kinds[graph])
     own = element if entry.level == "node" else None
     facts = RowFacts(
         structures.group[graph],
         find_kinds(structures.numbers, structures.sizes, graph, own),
         {"mean": np.broadcast_to(entry.mean, predicted.truth.shape)},
     )
-    evidence = collect_evidence(HeadEvidence(name, entry.unit), predicted, entry.calibration, facts)
+    evidence = collect_evidence(HeadEvidence(name, entry.unit), predicted, known, facts)
     done.heads[name] = HeadEvaluation(entry, predicted, figures, strata, evidence)
 
 
@@ -440,6 +442,6 @@ def _check_unit(done: Evaluation, name: str, entry: HeadEntry, predicted: HeadOn
     if entry.std > 0 and away > FAR * entry.std:
         done.warnings.append(
             f"labels of '{name}' lie {away / entry.std:.3g} standard deviations of the training "
-            f"data from its mean: are they in the unit that was said? The ensemble predicts "
-            f"{entry.unit}."
+            f"data from its mean; check their unit, which is that of the card or of --target (the "
+            f"ensemble predicts {entry.unit})."
         )
