@@ -4,9 +4,9 @@
 """
 
 import pytest
-from generators import generate
+from drawing import generate
 from known_defects import KNOWN
-from sandbox import Case, Sandbox, judge
+from sandbox import Case, End, Sandbox, judge
 
 COUNT, SEED = 200, 21
 
@@ -44,7 +44,7 @@ ENDS = {
 @pytest.mark.parametrize(("wants", "code", "out", "err", "left", "kind"), ENDS.values(), ids=ENDS)
 def test_the_judge_knows_defects(wants, code, out, err, left, kind):
     case = Case("x", ("predict", "input", "--json"), {"input": b""}, wants)
-    assert judge(case, code, out, err, left)[0] == kind
+    assert judge(case, End(code, out, err, left))[0] == kind
 
 
 SCRIPTS = {
