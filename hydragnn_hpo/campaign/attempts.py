@@ -18,7 +18,7 @@ from hydragnn_hpo.campaign.outcome import (
     retry_out_of_memory,
 )
 from hydragnn_hpo.campaign.state import LOST, Trial
-from hydragnn_hpo.config import CampaignConfig, TrialConfig
+from hydragnn_hpo.config import OUT_OF_MEMORY, CampaignConfig, TrialConfig
 from hydragnn_hpo.config.convs.spec import is_user_conv, package_of
 from hydragnn_hpo.errors import HydraError, JobError, StorageError
 from hydragnn_hpo.journal_events import AttemptOutcome
@@ -301,7 +301,13 @@ class Attempts:
         left = self._describe_end(trial, codes, first=first, error=error, away=away)
         ended = self.dispatch.work.read_end(left, until=trial.until)
         widths, shared = self.dispatch.choices(trial)
-        ended = retry_out_of_memory(ended, width=trial.width, widths=widths, shared=shared)
+        ended = retry_out_of_memory(
+            ended,
+            width=trial.width,
+            widths=widths,
+            shared=shared,
+            as_it_is=OUT_OF_MEMORY in codes and trial.restarts < left.max_restarts,
+        )
         if ended["reason"] in LOST:
             ended["codes"] = list(codes)
         if ended["reason"] == "host_lost" and not ended.get("excused"):

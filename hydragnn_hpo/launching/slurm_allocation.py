@@ -391,7 +391,8 @@ def _query_job(job: str, run_query: Query) -> list[str]:
 
 def _end(environment: Mapping[str, str], squeue_end: str) -> float:
     """Return the end of the job: from the environment, or as squeue writes it."""
-    if (known := environment.get("SLURM_JOB_END_TIME", "")).isdecimal():
+    known = environment.get("SLURM_JOB_END_TIME", "")
+    if known.isascii() and known.isdecimal():
         return float(known)
     try:
         return datetime.datetime.fromisoformat(squeue_end).timestamp()
