@@ -3,7 +3,6 @@
 import base64
 import random
 import string
-from pathlib import Path
 
 from generators import CAMPAIGN, CARD, COMMAND_CAMPAIGN, ENSEMBLE, STRUCTURES, WITH, toml
 from sandbox import GOLDENS, Case, Files
@@ -32,7 +31,6 @@ PROGRAMS = ("scontrol", "squeue", "srun", "sacct", "sinfo", "mpiexec", "nvidia-s
 
 TRIAL = GOLDENS / "run" / "trials" / "t0000" / "trial.toml"
 
-BACKENDS = ("slurm", "mpiexec")
 ARGVS: list[tuple[str, ...]] = [
     *(("run", "c.toml", "--run", "run", "--backend", "slurm"),) * 4,
     *(("run", "c.toml", "--run", "run", "--backend", "mpiexec"),) * 2,
@@ -48,14 +46,18 @@ ARGVS: list[tuple[str, ...]] = [
 ]
 
 
+def _answer(reply: str, stream: str = "", code: int = 0) -> bytes:
+    text = base64.b64encode(reply.encode()).decode()
+    return f"#!/bin/sh\nbase64 -d {stream} <<EOF\n{text}\nEOF\nexit {code}\n".encode()
+
+
 def _program(draw: Random) -> bytes:
     """Return a program that answers garbage, perhaps slowly, and ends with some code."""
     replies = ["", "JobId=7 NodeList=n[1-2]", "node1", "node1\nnode2", "NodeList=(null)", "{"]
     replies += ["StartTime=Unknown EndTime=Unknown", "slurm_load_jobs error: Invalid job id", "7"]
     replies += [*WORDS, "".join(draw.choices(string.printable, k=200)), "x\n" * 10_000]
-    reply = base64.b64encode(draw.choice(replies).encode("utf-8", "surrogateescape")).decode()
     stream, code = draw.choice(["", "", ">&2"]), draw.choice([0, 0, 0, 1, 127])
-    return f"#!/bin/sh\nbase64 -d {stream} <<EOF\n{reply}\nEOF\nexit {code}\n".encode()
+    return _answer(draw.choice(replies), stream, code)
 
 
 def allocations(draw: Random) -> Case:
@@ -69,6 +71,11 @@ def allocations(draw: Random) -> Case:
     files: dict[str, bytes | None] = {
         f"bin/{name}": _program(draw) for name in draw.sample(PROGRAMS, draw.randint(1, 5))
     }
+    hosts = draw.choice([*WORDS, "node1", "node[1-2]"])
+    words = draw.choice(["RUNNING", "RUNNING", "PENDING", draw.choice(WORDS)])
+    state = f"{words}|{hosts}|{draw.choice([*WORDS, 'N/A'])}|7"  # else it is asked for minutes
+    files["bin/squeue"] = _answer(draw.choice([state, state, state, hosts]))
+    files.setdefault("bin/srun", _program(draw))
     return allocation(argv, environment, files | {"nodes": draw.choice(WORDS).encode()})
 
 
@@ -77,10 +84,17 @@ def allocation(argv: tuple[str, ...], environment: dict[str, str], files: Files)
     base: dict[str, bytes | None] = {"bin/train": _TRAIN, "c.toml": toml(COMMAND_CAMPAIGN)}
     base |= {"structures.toml": toml(CARD), "structures.extxyz": STRUCTURES, "e.zip": ENSEMBLE}
     base |= {"trial/trial.toml": TRIAL.read_bytes(), "d.toml": toml(CAMPAIGN), "fifo": None}
-    limits = {"cpu_seconds": 90.0, "wall_seconds": 200.0}
-    return Case(f"allocation-{argv[0]}", argv, base | files, environment=environment, **limits)
+    return Case(
+        f"allocation-{argv[0]}",
+        argv,
+        base | files,
+        environment=environment,
+        may_pause=bool({"SLURM_JOB_END_TIME", "HYDRAGNN_HPO_END"} & environment.keys()),
+        cpu_seconds=90.0,
+        idle_seconds=45.0,
+        wall_seconds=200.0,
+    )
 
 
 _RESULT = base64.b64encode(b'{"status": "completed", "objective": 1.0}').decode()
 _TRAIN = f"#!/bin/sh\necho {_RESULT} | base64 -d > $1/result.json\n".encode()
-assert Path(TRIAL).exists()

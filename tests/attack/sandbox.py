@@ -53,6 +53,9 @@ class Case:
     answer: str | None = None
     """What a success must print."""
 
+    says: str | None = None
+    """What a failure must say."""
+
     stdin: bytes = b""
     closed: tuple[int, ...] = ()
     """Standard streams that are closed."""
@@ -173,6 +176,8 @@ def _judge_answer(case: Case, end: End) -> tuple[str, str]:
     typed = {"\u202e"} & set("".join(case.argv))  # typer shows what was typed as it is
     if orders := (ORDERS - typed) & set(out + err):
         return "other", f"orders to the terminal: {orders}"
+    if code and case.says is not None and case.says not in err:
+        return "other", f"says {err.strip()[-300:]!r}, not {case.says!r}"
     if code and case.wants == "ok":
         return "other", f"refused what is right: {err.strip()[:300]}"
     left = (name for name in end.left if not name.startswith("run/"))

@@ -98,11 +98,13 @@ def sandbox():
 @pytest.mark.parametrize("case", KNOWN, ids=lambda case: case.name)
 def test_a_defect_does_not_come_back(sandbox, case):
     verdict = sandbox.run(case)
+    if verdict.kind == "skipped":
+        pytest.skip(verdict.why)
     assert verdict.kind == "clean", (verdict.why, verdict.err[-2000:])
 
 
 @pytest.mark.slow
 def test_drawn_cases_end_well(sandbox):
     verdicts = [sandbox.run(case) for case in generate(SEED, COUNT)]
-    bad = [each for each in verdicts if each.kind != "clean"]
+    bad = [each for each in verdicts if each.kind not in ("clean", "skipped")]
     assert not bad, "\n".join(f"{v.kind} {v.case.name} {v.case.argv}: {v.why}" for v in bad)
