@@ -362,6 +362,10 @@ class Allocation:
             topology = ""
         usable = without_excluded(sort_by_switch(expand_hosts(names), topology), without)
         hosts = usable[: most or None]
+        if not hosts:
+            raise JobError(
+                f"squeue names no hosts of job {job}, but {names[:100]!r}: try again later."
+            )
         shown = re.search(r"NodeAddr=(\S+)", run_query("scontrol", "show", "node", hosts[0]))
         address = shown[1] if shown else hosts[0]
         return cls(job, hosts, address, _end(environment, end))

@@ -75,6 +75,7 @@ def allocations(draw: Random) -> Case:
     words = draw.choice(["RUNNING", "RUNNING", "PENDING", draw.choice(WORDS)])
     state = f"{words}|{hosts}|{draw.choice([*WORDS, 'N/A'])}|7"  # else it is asked for minutes
     files["bin/squeue"] = _answer(draw.choice([state, state, state, hosts]))
+    files["bin/scontrol"] = _answer(draw.choice([*WORDS, "NodeAddr=127.0.0.1", "NodeAddr=x"]))
     files.setdefault("bin/srun", _program(draw))
     return allocation(argv, environment, files | {"nodes": draw.choice(WORDS).encode()})
 

@@ -269,6 +269,16 @@ _KNOWN: dict[str, Callable[[], Case]] = {
         allocation(("run", "c.toml", "--run", "run"), {"SLURM_JOB_END_TIME": "\u0663"}, {}),
         wants="fail",
         says="give a number of seconds",
+        may_pause=False,
+    ),
+    "no_hosts_of_a_slurm_job": lambda: replace(
+        allocation(
+            ("run", "c.toml", "--run", "run", "--backend", "slurm"),
+            {"SLURM_JOB_ID": "7"},
+            {"bin/squeue": b"#!/bin/sh\necho 'RUNNING|,,,|N/A|7'\n", "bin/srun": b"#!/bin/sh\n"},
+        ),
+        wants="fail",
+        says="names no hosts",
     ),
     "list_from_an_agent": lambda: send_messages([MESSAGES]),
 }

@@ -184,6 +184,8 @@ def _judge_answer(case: Case, end: End) -> tuple[str, str]:
     half = [name for name in left if PARTIAL.search(PARTS.sub("", name))]
     if half and not end.memory_kills:
         return "other", f"left {half[0]}"
+    if case.argv[0] == "doctor" and code == 1 and out:  # what is wrong stands in its answer
+        return "clean", "something is wrong"
     return _judge_words(code, err)
 
 
