@@ -43,10 +43,10 @@ GENERATORS: dict[Callable[[Random], Case], float] = {
     agents: 2,
     command_lines: 8,
     surroundings: 5,
-    allocations: 4,
+    allocations: 3,
     memory: 1.2,
     disks: 1.5,
-    optimized: 0.8,
+    optimized: 0.5,
     kills: 0.1,
 }
 """How often each is drawn."""

@@ -139,8 +139,8 @@ LIBRARY = re.compile(
 PARTIAL = re.compile(r"(^|/)\.[^/]|\.part|\.tmp|\.lock$")
 """Names of files that are not finished."""
 
-PARTS = re.compile(r"\.parts/[^.]+(\.part)?$")
-"""Pieces of a prediction, each whole, with which the same command goes on."""
+PARTS = re.compile(r"\.parts/[^.].*")
+"""What a prediction keeps so that the same command goes on: pieces, each of them whole."""
 
 ORDERS = {*map(chr, range(0x20)), "\x7f", *map(chr, range(0x80, 0xA0)), "\u202e"} - set("\n\r\t")
 STRING = re.compile(r'"(?:[^"\\]|\\.)*"')

@@ -3,10 +3,13 @@
 ``tests/benchmarks/attack.py`` draws thousands, with any seed.
 """
 
+import random
+
 import pytest
 from drawing import generate
 from known_defects import KNOWN
 from sandbox import Case, End, Sandbox, judge
+from scarcity import kills
 
 COUNT, SEED = 200, 21
 
@@ -101,6 +104,14 @@ def test_a_defect_does_not_come_back(sandbox, case):
     if verdict.kind == "skipped":
         pytest.skip(verdict.why)
     assert verdict.kind == "clean", (verdict.why, verdict.err[-2000:])
+
+
+@pytest.mark.slow
+def test_a_campaign_at_width_two_ends_the_same_whatever_is_killed(sandbox):
+    """One seed; ``tests/benchmarks/attack.py`` draws others."""
+    verdict = sandbox.run(kills(random.Random(1)))
+    assert verdict.kind == "clean", (verdict.why, verdict.err[-2000:])
+    assert "killed: ['" in verdict.out, "nothing was killed"
 
 
 @pytest.mark.slow
