@@ -58,8 +58,8 @@ def count_memory_kills(root: Path = Path("/")) -> int:
                 places.insert(-1, group / "memory.events")
     for place in places:
         with contextlib.suppress(OSError):
-            if found := re.search(r"^oom_kill (\d+)$", place.read_text(), re.MULTILINE):
-                return int(found[1])
+            if match := re.search(r"^oom_kill (\d+)$", place.read_text(), re.MULTILINE):
+                return int(match[1])
     return 0
 
 

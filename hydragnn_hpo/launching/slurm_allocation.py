@@ -362,10 +362,6 @@ class Allocation:
             topology = ""
         usable = without_excluded(sort_by_switch(expand_hosts(names), topology), without)
         hosts = usable[: most or None]
-        if not hosts:
-            raise JobError(
-                f"squeue names no hosts of job {job}, but {names[:100]!r}: try again later."
-            )
         shown = re.search(r"NodeAddr=(\S+)", run_query("scontrol", "show", "node", hosts[0]))
         address = shown[1] if shown else hosts[0]
         return cls(job, hosts, address, _end(environment, end))
@@ -389,6 +385,10 @@ def _query_job(job: str, run_query: Query) -> list[str]:
         raise JobError(
             f"squeue tells no state and hosts of job {job}, but {'|'.join(own)[:100]!r}: try again "
             "later."
+        )
+    if own[0] == "RUNNING" and not expand_hosts(own[1]):
+        raise JobError(
+            f"squeue names no hosts of job {job}, but {own[1][:100]!r}: try again later."
         )
     return own[:3]
 
