@@ -25,6 +25,7 @@ from hydragnn_hpo.campaign.setup import (
     trial_config,
 )
 from hydragnn_hpo.config import (
+    OUT_OF_MEMORY,
     CampaignConfig,
     CardConfig,
     CommandConfig,
@@ -212,9 +213,11 @@ def make_trial_kind(config: CampaignConfig, run: RunDir, cards: Mapping[Path, st
     return TrainingTrials(config, run, cards)
 
 
-FROM_OUTSIDE = (os.EX_OSERR, os.EX_CANTCREAT, RANK_LEASE_LAPSED, 128 + signal.SIGTERM)
-"""Exit codes of a rank that was not its command's doing: no fork, no lease, lease lapsed, and a
-command that was asked to end and did."""
+FROM_OUTSIDE = (
+    *(os.EX_OSERR, os.EX_CANTCREAT, RANK_LEASE_LAPSED, 128 + signal.SIGTERM, OUT_OF_MEMORY),
+)
+"""Exit codes of a rank that was not its command's doing: no fork, no lease, lease lapsed, a
+command that was asked to end and did, and a rank that the kernel killed for lack of memory."""
 
 
 class CommandTrials:

@@ -2,10 +2,12 @@
 
 import gzip
 import json
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from allocations import allocation
 from generators import (
     CAMPAIGN,
     CARD,
@@ -103,6 +105,22 @@ def quantiles(**values: float) -> dict[str, float]:
     """Return quantiles with other keys or values."""
     heads = json.loads(entries()["ensemble.json"])["heads"]
     return heads["energy_like"]["calibration"]["quantiles"] | values
+
+
+def in_pbs(hosts: bytes | None) -> Case:
+    """Run by mpiexec on the hosts of a file."""
+    argv = ("run", "c.toml", "--run", "run", "--backend", "mpiexec")
+    files = {"bin/mpiexec": b"#!/bin/sh\n", "hosts": hosts}
+    return replace(allocation(argv, {"PBS_NODEFILE": "hosts"}, files), wants="fail")
+
+
+def hungry_command() -> Case:
+    """Run a campaign whose command takes more memory than there is."""
+    made = command_result(b'{"status": "completed", "objective": 1.0}')
+    allocate = f"#!/bin/sh\n{sys.executable} -c 'x = b\"x\" * 10**9' || exit $?\n".encode()
+    train = (made.files["bin/train"] or b"").replace(b"#!/bin/sh\n", allocate)
+    files = {**made.files, "bin/train": train}
+    return replace(made, files=files, wants="fail", memory_mb=450, says="ended as out_of_memory")
 
 
 ENERGY = {"level": "graph", "unit": "eV", "energy": "total"}
@@ -258,6 +276,25 @@ _KNOWN: dict[str, Callable[[], Case]] = {
     "garbled_scheduler": lambda: submission(b"\xff\n", 0, "generic-slurm"),
     "scheduler_that_ends_its_words": lambda: submission(b"No account.\n", 1, "generic-slurm"),
     "garbled_zip": lambda: line("ensemble", "info", "e.zip", files={"e.zip": garbled_zip()}),
+    # scarcity and allocations
+    "command_killed_for_memory": hungry_command,
+    "fifo_of_pbs_hosts": lambda: in_pbs(None),
+    "garbled_pbs_hosts": lambda: in_pbs(b"h1\n\xff\xfe\n"),
+    "end_in_other_digits": lambda: replace(
+        allocation(("run", "c.toml", "--run", "run"), {"SLURM_JOB_END_TIME": "\u0663"}, {}),
+        wants="fail",
+        says="give a number of seconds",
+        may_pause=False,
+    ),
+    "no_hosts_of_a_slurm_job": lambda: replace(
+        allocation(
+            ("run", "c.toml", "--run", "run", "--backend", "slurm"),
+            {"SLURM_JOB_ID": "7"},
+            {"bin/squeue": b"#!/bin/sh\necho 'RUNNING|,,,|N/A|7'\n", "bin/srun": b"#!/bin/sh\n"},
+        ),
+        wants="fail",
+        says="names no hosts",
+    ),
     "list_from_an_agent": lambda: send_messages([MESSAGES]),
 }
 
