@@ -3,6 +3,7 @@
 import codecs
 import io
 import itertools
+import re
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -14,7 +15,7 @@ from ase.io import iread
 from ase.io.cif import CIFBlock, parse_cif
 from ase.io.formats import UnknownFileTypeError, filetype, ioformats
 
-from hydragnn_hpo.data.readers.source import OPENERS, Item, Source, read_text
+from hydragnn_hpo.data.readers.source import OPENERS, Item, Source, count_lines, read_text
 from hydragnn_hpo.errors import ConfigError, DataError, unknown
 from hydragnn_hpo.sanitize import shorten_words
 
@@ -40,15 +41,29 @@ def read_ase_file(source: Source) -> Iterator[Item]:
     path = source.path
     if source.format is not None and source.format not in _READABLE:
         raise ConfigError(f"{path}: {unknown('format', source.format, _READABLE)}")
-    if path.suffix.lower() in OPENERS:
-        inner = path.with_suffix("").name
-        frames = structures_in(
-            io.StringIO(read_text(path)), source.format or _format(path, inner), path
-        )
-    else:
-        frames = structures_in(path, source.format or _format(path, None), path)
+    form = source.format or _format_of(path)
+    packed = path.suffix.lower() in OPENERS
+    frames = structures_in(io.StringIO(read_text(path)) if packed else path, form, path)
     for number, atoms in enumerate(frames, start=1):
         yield f"{path.name}:{number}", atoms
+
+
+def holds_one_structure(source: Source) -> bool:
+    """Check whether a file holds at most one structure, also where it cannot be read.
+
+    By its format, and for CIF by its blocks; a file of no known format counts as one structure.
+    """
+    try:
+        form = source.format or _format_of(source.path)
+    except DataError:
+        return True
+    if form == "cif":
+        return count_lines(source.path, _BLOCK) <= 1
+    return ioformats[form].single
+
+
+_BLOCK = re.compile(rb"\s*data_", re.IGNORECASE)
+"""Beginning of the line that begins a block of a CIF."""
 
 
 def structures_in(
@@ -195,18 +210,14 @@ def single(frames: Iterator[Atoms | DataError], place: Path | str) -> Atoms:
     return atoms
 
 
-def _format(path: Path, inner: str | None) -> str:
-    """Return ASE's name of the format of a file.
-
-    Args:
-        path: the file.
-        inner: name of a compressed file without its suffix, from which alone the format is taken;
-            None for a plain file, whose content is examined too.
-    """
+def _format_of(path: Path) -> str:
+    """Return ASE's name of the format of a file: of a compressed one, by its name alone."""
     if path.is_file() and path.stat().st_size == 0:
         raise DataError(f"{path}: is empty; get the file again.")
+    packed = path.suffix.lower() in OPENERS
+    name = path.with_suffix("").name if packed else str(path)
     try:
-        return str(filetype(inner or str(path), read=inner is None))
+        return str(filetype(name, read=not packed))
     except (UnknownFileTypeError, OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise DataError(

@@ -20,7 +20,14 @@ import numpy as np
 from ase.io.extxyz import SPECIAL_3_3_KEYS, UNPROCESSED_KEYS, key_val_str_to_dict, read_xyz
 
 from hydragnn_hpo.data.readers.ase_file import unreadable
-from hydragnn_hpo.data.readers.source import OPENERS, Item, Source, open_text, text_errors
+from hydragnn_hpo.data.readers.source import (
+    OPENERS,
+    Item,
+    Source,
+    count_lines,
+    open_text,
+    text_errors,
+)
 from hydragnn_hpo.errors import ConfigError, DataError
 
 _PAIR = re.compile(r'([A-Za-z_][\w.\-]*)=(?:"([^"\\,]+)"|([^\s"\'{}\[\]\\=,]+))(?:\s+|$)', re.ASCII)
@@ -128,6 +135,15 @@ def read_extxyz(source: Source, start: int, stop: int | None) -> Iterator[Item]:
     """
     for number, text in _frames(source, start, stop):
         yield _item(source.path, number, text)
+
+
+def has_one_frame(path: Path) -> bool:
+    """Check whether at most one line of a file is a number of atoms, also if it is damaged."""
+    return count_lines(path, _HEAD) <= 1
+
+
+_HEAD = re.compile(rb"\s*\d+\s*$")
+"""A line with a number of atoms."""
 
 
 def estimate_unread(path: Path, number: int) -> int | None:
