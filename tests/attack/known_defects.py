@@ -106,6 +106,9 @@ def quantiles(**values: float) -> dict[str, float]:
 
 ENERGY = {"level": "graph", "unit": "eV", "energy": "total"}
 FORCES = {"level": "node", "shape": "vector", "unit": "eV", "derived_from": "energy_like"}
+CUBE = b"a\nb\n 1 0 0 0\n 1000000000 1 0 0\n 1 0 1 0\n 1 0 0 1\n 6 6 0 0 0\n 0.1\n"
+CFG = b"Number of particles = 1000000000\nH0(1,1) = 4 A\n"
+XDATCAR = b"a\n1\n4 0 0\n0 4 0\n0 0 4\nC\n1000000000\nDirect configuration= 1\n0 0 0\n"
 QUANTILES = "heads__energy_like__calibration__quantiles"
 ALL = gzip.compress(STRUCTURES, mtime=0)
 
@@ -132,6 +135,18 @@ _KNOWN: dict[str, Callable[[], Case]] = {
     "cut_gz": lambda: predicted("d.extxyz.gz", ALL[: len(ALL) // 2], "fail"),
     "deep_json": lambda: predicted("d.json", b"[" * 100_000, "fail"),
     "vast_poscar": lambda: predicted("POSCAR", POSCAR.replace(b"1 1\n", b"1000000000 1\n"), "fail"),
+    "vast_cube": lambda: predicted("d.cube", CUBE, "fail"),
+    "vast_cfg": lambda: predicted("d.cfg", CFG, "fail"),
+    "vast_xdatcar": lambda: predicted("XDATCAR", XDATCAR, "fail"),
+    "vast_xdatcar_in_init": lambda: line(
+        "init", "XDATCAR", wants="fail", files={"XDATCAR": XDATCAR}
+    ),
+    "vast_xdatcar_of_a_card": lambda: Case(
+        "",
+        BUILD,
+        {"structures.toml": _with(CARD, {"files": [{"path": "XDATCAR"}]}), "XDATCAR": XDATCAR},
+        "fail",
+    ),
     "ragged_poscar": lambda: Case(
         "",
         ("ensemble", "evaluate", "POSCAR", *WITH, "--target", "energy_like=energy_like:eV"),

@@ -2,7 +2,7 @@
 
 import codecs
 import io
-import itertools
+import os
 import re
 import warnings
 from collections.abc import Iterator, Mapping
@@ -15,6 +15,7 @@ from ase.io import iread
 from ase.io.cif import CIFBlock, parse_cif
 from ase.io.formats import UnknownFileTypeError, filetype, ioformats
 
+from hydragnn_hpo.data.readers.read_limits import LimitExceeded, read_limits
 from hydragnn_hpo.data.readers.source import OPENERS, Item, Source, count_lines, read_text
 from hydragnn_hpo.errors import ConfigError, DataError, unknown
 from hydragnn_hpo.sanitize import shorten_words
@@ -42,9 +43,14 @@ def read_ase_file(source: Source) -> Iterator[Item]:
     if source.format is not None and source.format not in _READABLE:
         raise ConfigError(f"{path}: {unknown('format', source.format, _READABLE)}")
     form = source.format or _format_of(path)
-    packed = path.suffix.lower() in OPENERS
-    frames = structures_in(io.StringIO(read_text(path)) if packed else path, form, path)
-    for number, atoms in enumerate(frames, start=1):
+    content: Path | IO[str] = path
+    if path.suffix.lower() in OPENERS:
+        try:
+            with read_limits(path.stat().st_size):
+                content = io.StringIO(read_text(path))
+        except LimitExceeded as error:
+            raise unreadable(f"{path}: structure 1", form, error) from error
+    for number, atoms in enumerate(structures_in(content, form, path), start=1):
         yield f"{path.name}:{number}", atoms
 
 
@@ -81,13 +87,16 @@ def structures_in(
     """
     number = 0
     try:
-        if form == "vasp":
-            _check_poscar(content)
+        size = _size_of(content)
         if form == "cif":
             frames: Iterator[Atoms | str] = _read_cif(content)
         else:
             frames = iread(content, ":", format=form, parallel=False)
-        for atoms in frames:
+        while True:
+            with read_limits(size):
+                atoms = next(frames, None)
+            if atoms is None:
+                break
             number += 1
             if isinstance(atoms, str):
                 yield DataError(f"{place}: structure {number} {atoms}; mend or remove it.")
@@ -101,22 +110,13 @@ def structures_in(
         raise DataError(f"{place}: holds no structure; get it again.")
 
 
-def _check_poscar(content: Path | IO[str]) -> None:
-    """Refuse a POSCAR with more atoms than lines, before ASE reserves memory for all of them.
-
-    Raises:
-        ValueError: the file has fewer lines.
-    """
+def _size_of(content: Path | IO[str]) -> int:
+    """Return the bytes of a file, or the characters of a text."""
     if isinstance(content, Path):
-        lines = read_text(content).splitlines()
-    else:
-        lines = content.read().splitlines()
-        content.seek(0)
-    # The sixth line holds the numbers of atoms, or the seventh if the sixth holds the elements.
-    numbers = next((line.split() for line in lines[5:7] if line.strip()[:1].isdigit()), [])
-    atoms = sum(int(word) for word in itertools.takewhile(str.isdigit, numbers))
-    if atoms > len(lines):
-        raise ValueError(f"{atoms} atoms are announced in {len(lines)} lines")
+        return content.stat().st_size
+    size = content.seek(0, os.SEEK_END)
+    content.seek(0)
+    return size
 
 
 _CELL = CIFBlock.cell_tags
