@@ -9,7 +9,6 @@ import hashlib
 import io
 import json
 import re
-import tomllib
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -48,6 +47,7 @@ from hydragnn_hpo.config import (
     check_kind,
     check_plain,
     parse_config,
+    parse_toml,
     targets_of,
 )
 from hydragnn_hpo.config.convs.spec import is_user_conv, package_of
@@ -748,8 +748,8 @@ def _read_manifest(entries: SafeZip) -> Manifest:
 
 def _read_toml(entries: SafeZip, name: str, schema: type[C]) -> C:
     try:
-        values = tomllib.loads(entries.read(name).decode())
-    except (ValueError, RecursionError) as error:
+        values = parse_toml(entries.read(name).decode())
+    except ValueError as error:
         reject(entries.path, f"'{name}' is not TOML ({str(error)[:200]})", error)
     return _validate(entries, name, values, schema)
 
