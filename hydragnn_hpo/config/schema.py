@@ -28,16 +28,25 @@ from hydragnn_hpo.sanitize import escape_line
 _STRICT = frozenset(("bool", "float", "int", "str"))
 
 
-def _refuse_conversions(schema: Any) -> None:
-    """Make every scalar of a schema strict; lists still become tuples, integers floats."""
+def _refuse_conversions(schema: Any, handler: GetCoreSchemaHandler, seen: set[str]) -> None:
+    """Make every scalar of a schema strict; lists still become tuples, integers floats.
+
+    Args:
+        schema: the schema, or a part of it.
+        handler: finds what the schema only refers to, as it does to a dataclass.
+        seen: references that were followed.
+    """
     if isinstance(schema, dict):
         if schema.get("type") in _STRICT:
             schema["strict"] = True
+        if schema.get("type") == "definition-ref" and schema["schema_ref"] not in seen:
+            seen.add(schema["schema_ref"])
+            _refuse_conversions(handler.resolve_ref_schema(schema), handler, seen)  # type: ignore[arg-type]
         for part in schema.values():
-            _refuse_conversions(part)
+            _refuse_conversions(part, handler, seen)
     elif isinstance(schema, (list, tuple)):
         for part in schema:
-            _refuse_conversions(part)
+            _refuse_conversions(part, handler, seen)
 
 
 class Config(BaseModel):
@@ -56,7 +65,7 @@ class Config(BaseModel):
         cls, source: type[BaseModel], handler: GetCoreSchemaHandler
     ) -> CoreSchema:
         schema = handler(source)
-        _refuse_conversions(schema)
+        _refuse_conversions(schema, handler, set())
         return schema
 
 
@@ -121,10 +130,13 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 _PART = r"""(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+"""
-_LONG_KEY = re.compile(
-    rf"(?:^[ \t]*+\[?\[?|[{{,])[ \t]*+{_PART}(?:\.[ \t]*+{_PART}){{{MAX_DEPTH}}}", re.MULTILINE
+_DOTTED_KEY = re.compile(
+    rf"(?:^[ \t]*+\[?\[?|[{{,])[ \t]*+{_PART}(?:\.[ \t]*+{_PART}){{2,}}", re.MULTILINE
 )
-"""A dotted key of too many parts, for which ``tomllib`` takes quadratic time and memory."""
+"""A key of three parts or more. Each takes a kilobyte, and in one key quadratic time."""
+
+_MOST_PARTS = 100_000
+"""Most parts of such keys in a file."""
 
 
 def parse_toml(text: str) -> dict[str, Any]:
@@ -134,8 +146,11 @@ def parse_toml(text: str) -> dict[str, Any]:
         TOMLDecodeError: it is not TOML.
         ValueError: it is nested too deeply or holds a vast number; the sentence has no full stop.
     """
-    if _LONG_KEY.search(text):
+    parts = [match.group().count(".") for match in _DOTTED_KEY.finditer(text)]
+    if max(parts, default=0) > MAX_DEPTH:
         raise ValueError(_TOO_DEEP)
+    if sum(parts) > _MOST_PARTS:
+        raise ValueError(f"its keys have more than {_MOST_PARTS:,} dots: write tables instead")
     try:
         values = tomllib.loads(text)
     except RecursionError as error:

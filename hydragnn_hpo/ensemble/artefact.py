@@ -297,6 +297,10 @@ class Coordination:
     """Fewest and most neighbours of an atom, by element symbol."""
 
 
+Scores = dict[str, float | int | str | None]
+"""Scores of a head by name, None where there is none, and its ``unit``."""
+
+
 class Manifest(Config):
     """The content of ``ensemble.json`` in an ensemble file."""
 
@@ -324,7 +328,7 @@ class Manifest(Config):
     heads: Annotated[dict[Name, HeadEntry], Len(1)]
     """Predicted targets by name."""
 
-    evaluation: dict[str, dict[str, float | int | str | None]] = {}
+    evaluation: dict[str, Scores] = {}
     """Scores on the test split, by head; empty if the ensemble was not evaluated on it."""
 
     diversity: dict[Name, Alike] = {}
@@ -372,6 +376,29 @@ class Manifest(Config):
             raise ValueError("a trial is named twice among the members.")
         check_derivatives(self.heads)
         return self
+
+    @model_validator(mode="after")
+    def _lists_ascend(self) -> Self:
+        lists = {"elements": self.elements, "data.atoms": self.data.atoms or (1, 1)}
+        if self.coordination is not None:
+            ranges = self.coordination.ranges.items()
+            lists |= {f"coordination.ranges.{symbol}": limits for symbol, limits in ranges}
+        for name, values in lists.items():
+            if not values or list(values) != sorted(values):
+                raise ValueError(f"'{name}' must hold numbers that ascend.")
+        if len(set(self.elements)) < len(self.elements):
+            raise ValueError("'elements' names an element twice: name each once.")
+        return self
+
+    @field_validator("evaluation")
+    @classmethod
+    def _scores_are_numbers(cls, value: dict[str, Scores]) -> dict[str, Scores]:
+        for head, scores in value.items():
+            for name, score in scores.items():
+                if isinstance(score, str) != (name == "unit"):
+                    wanted = "text" if name == "unit" else "a number"
+                    raise ValueError(f"'{head}.{name}' is {score!a:.60}: write {wanted}.")
+        return value
 
     def targets(self) -> dict[str, TargetStats]:
         """Return the statistics of the targets that a net's constructor needs.

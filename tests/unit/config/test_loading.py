@@ -288,6 +288,7 @@ NUMBER = "3" * 5000
         ("a" + ".a" * 100_000 + " = 1", "more than 50 tables or lists stand inside each other: w"),
         ("[[a" + " . 'a'" * 100_000 + "]]", "more than 50 tables or lists"),
         ("b = {c = 1, a" + '."a"' * 100_000 + " = 1}", "more than 50 tables or lists"),
+        ("".join(f"a{n}{'.a' * 40} = 1\n" for n in range(3000)), "its keys have more than 100,000"),
         ('"' + 100_000 * "k" + '" = 1\n' * 2, "is not valid TOML: "),
         ("a = " + "{a = " * 3000, "more than 50 tables or lists"),
         ("a = " + "[" * 60 + "]" * 60, "more than 50 tables or lists"),
