@@ -18,7 +18,7 @@ from pydantic import (
 
 from hydragnn_hpo.config.schema import Config, Cutoff
 from hydragnn_hpo.errors import ConfigError
-from hydragnn_hpo.units import inside
+from hydragnn_hpo.units import inside, is_unit
 
 if TYPE_CHECKING:
     from hydragnn_hpo.file_records import (
@@ -223,6 +223,11 @@ class TargetConfig(Config):
             raise ValueError(
                 "per_atom divides graph-level values; energies say so by their own "
                 'energy = "total" or "per_atom": drop one of the two.'
+            )
+        if self.per_atom and not is_unit(divided := f"{inside(self.unit)[1]}/atom"):
+            raise ValueError(
+                f"per_atom would make the unit {divided}, which is not known: drop it, or write "
+                "the quotients into the file."
             )
         if self.shape == "tensor" and self.derived_from is None:
             raise ValueError(

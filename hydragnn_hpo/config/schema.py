@@ -41,7 +41,7 @@ def _refuse_conversions(schema: Any, handler: GetCoreSchemaHandler, seen: set[st
             schema["strict"] = True
         if schema.get("type") == "definition-ref" and schema["schema_ref"] not in seen:
             seen.add(schema["schema_ref"])
-            _refuse_conversions(handler.resolve_ref_schema(schema), handler, seen)  # type: ignore[arg-type]
+            _refuse_conversions(handler.resolve_ref_schema(schema), handler, seen)
         for part in schema.values():
             _refuse_conversions(part, handler, seen)
     elif isinstance(schema, (list, tuple)):

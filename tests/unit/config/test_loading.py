@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from hydragnn_hpo.config.campaign_config import CampaignConfig, MachineConfig
 from hydragnn_hpo.config.command_config import CommandConfig
-from hydragnn_hpo.config.data_config import CardConfig
+from hydragnn_hpo.config.data_config import CardConfig, TargetConfig
 from hydragnn_hpo.config.model_config import HeadConfig, ModelConfig
 from hydragnn_hpo.config.schema import (
     dump_config,
@@ -340,3 +340,10 @@ def test_a_file_of_structures_is_pointed_to_init(tmp_path):
     with pytest.raises(ConfigError) as caught:
         load_config(tmp_path / "bad.toml", CampaignConfig)
     assert "init" not in str(caught.value)
+
+
+def test_a_value_per_atom_has_a_unit_that_an_ensemble_can_have():
+    known = {"level": "graph", "per_atom": True}
+    assert parse_config(known | {"unit": "muB"}, TargetConfig, "here").per_atom
+    with pytest.raises(ConfigError, match="per_atom would make the unit GPa/atom, which is not"):
+        parse_config(known | {"unit": "kbar"}, TargetConfig, "here")
