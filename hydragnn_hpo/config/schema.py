@@ -142,6 +142,9 @@ _MOST_PARTS = 100_000
 def parse_toml(text: str) -> dict[str, Any]:
     """Parse TOML that may come from anybody.
 
+    Returns:
+        Nested dicts, lists and scalars, as ``tomllib`` returns them.
+
     Raises:
         TOMLDecodeError: it is not TOML.
         ValueError: it is nested too deeply or holds a vast number; the sentence has no full stop.

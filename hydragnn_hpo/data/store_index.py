@@ -15,10 +15,10 @@ from typing import Any, TypedDict, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from hydragnn_hpo.config import STORE_VERSION, TargetConfig, parse_config
+from hydragnn_hpo.config import STORE_VERSION, check_stored_targets
 from hydragnn_hpo.data.columns import PERS, Per
-from hydragnn_hpo.errors import ConfigError, DataError
-from hydragnn_hpo.file_records import StoreStats, TargetStats
+from hydragnn_hpo.errors import DataError
+from hydragnn_hpo.file_records import StoreStats
 from hydragnn_hpo.files import hash_file
 
 RUN_BYTES = 1 << 25
@@ -167,29 +167,8 @@ class Index:
             raise DataError(f"{file}: is damaged ({reason}); build the store again.") from error
         if not unaltered:
             raise DataError(f"{file}: was altered; build the store again.")
-        _check_targets(file, stats.get("targets", {}))
+        check_stored_targets(stats.get("targets", {}), file)
         return cast(StoreStats, stats)
-
-
-def _check_targets(file: Path, targets: Mapping[str, TargetStats]) -> None:
-    """Refuse a unit that a card could have when the store was built, but cannot have now.
-
-    Raises:
-        DataError: a target has a unit that is unknown, or not one of its kind.
-    """
-    for name, target in targets.items():
-        kind = {key: value for key, value in target.items() if key in _KIND and value is not None}
-        if "unit" not in kind:
-            continue
-        try:
-            parse_config(kind, TargetConfig, where=f"{file}: target '{name}'")
-        except ConfigError as error:
-            reason = str(error).rstrip(".")
-            raise DataError(f"{reason}; correct the card, then build the store again.") from error
-
-
-_KIND = ("level", "shape", "unit", "energy", "derived_from")
-"""What decides which units a target may have."""
 
 
 def find_runs(
