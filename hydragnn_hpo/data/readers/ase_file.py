@@ -91,7 +91,9 @@ def structures_in(
         if form == "cif":
             frames: Iterator[Atoms | str] = _read_cif(content)
         else:
-            frames = iread(content, ":", format=form, parallel=False)
+            # otherwise ``NAME@0`` would be structure 0 of the file NAME
+            whole = {"parallel": False, "do_not_split_by_at_sign": True}
+            frames = iread(content, ":", format=form, **whole)
         while True:
             with read_limits(size):
                 atoms = next(frames, None)

@@ -16,6 +16,7 @@ from structure_files import csv_of_paths, extxyz, folder_of_files, truths
 from hydragnn_hpo.data.readers import READERS, reader_of
 from hydragnn_hpo.data.readers import extxyz as extxyz_reader
 from hydragnn_hpo.data.readers import smiles as smiles_reader
+from hydragnn_hpo.data.readers.ase_file import single_structure
 from hydragnn_hpo.data.readers.source import Source
 from hydragnn_hpo.errors import ConfigError, DataError
 
@@ -346,3 +347,11 @@ def test_no_warning_and_no_assertion_of_ase_is_relied_on(tmp_path: Path) -> None
     )
     refusal = "a.xyz: ASE cannot read extxyz under 'python -O' or PYTHONOPTIMIZE; run without."
     assert (ran.stdout.splitlines(), ran.stderr) == (["Na4Cl4", refusal], "")
+
+
+def test_an_at_sign_belongs_to_the_name_of_a_file(tmp_path: Path) -> None:
+    """ASE reads structure 0 of ``POSCAR`` for ``POSCAR@0``."""
+    for name, symbol in (("POSCAR", "Na"), ("POSCAR@0", "Li")):
+        text = POSCAR.replace("Na Cl\n1 1000000000", f"{symbol} Cl\n1 1")
+        (tmp_path / name).write_text(text)
+    assert str(single_structure(tmp_path / "POSCAR@0").symbols) == "LiCl"
