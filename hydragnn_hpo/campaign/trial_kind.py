@@ -32,12 +32,13 @@ from hydragnn_hpo.config import (
     TrialConfig,
     dump_config,
     load_config,
+    read_stats,
     to_toml,
     unite_stats,
 )
 from hydragnn_hpo.errors import StorageError
 from hydragnn_hpo.file_records import FailureReason, StoreStats
-from hydragnn_hpo.files import read_json, storage
+from hydragnn_hpo.files import storage
 from hydragnn_hpo.journal_events import AttemptOutcome, SearchedValues
 from hydragnn_hpo.launching import Slot, spec_of
 from hydragnn_hpo.layout import RunDir, TrialDir, derive_seed
@@ -156,7 +157,7 @@ class TrainingTrials:
                     self.run_dir.data.mkdir(exist_ok=True)
                 job("build", {"card": str(path), "out": str(store)})
                 note_seen(store, sources)
-            every.append(read_json(store / "stats.json"))
+            every.append(read_stats(store))
         self._verifier = StoreVerifier(older)
         stats = unite_stats(every, self.config.data, self.config.shared)
         check_corners(self.config, facts_of_stats(stats))

@@ -125,6 +125,10 @@ def hungry_command() -> Case:
 
 ENERGY = {"level": "graph", "unit": "eV", "energy": "total"}
 FORCES = {"level": "node", "shape": "vector", "unit": "eV", "derived_from": "energy_like"}
+CUBE = b"a\nb\n 1 0 0 0\n 1000000000 1 0 0\n 1 0 1 0\n 1 0 0 1\n 6 6 0 0 0\n 0.1\n"
+CFG = b"Number of particles = 1000000000\nH0(1,1) = 4 A\n"
+XDATCAR = b"a\n1\n4 0 0\n0 4 0\n0 0 4\nC\n1000000000\nDirect configuration= 1\n0 0 0\n"
+STATS = "run/data/structures.bp/stats.json"
 QUANTILES = "heads__energy_like__calibration__quantiles"
 ALL = gzip.compress(STRUCTURES, mtime=0)
 
@@ -165,6 +169,18 @@ _KNOWN: dict[str, Callable[[], Case]] = {
         "", ("init", "d.json", "--dry-run"), {"d.json": JSON.replace(b"0.5, 0.5, 0.5", b"0.5", 1)}
     ),
     "vast_poscar": lambda: predicted("POSCAR", POSCAR.replace(b"1 1\n", b"1000000000 1\n"), "fail"),
+    "vast_cube": lambda: predicted("d.cube", CUBE, "fail"),
+    "vast_cfg": lambda: predicted("d.cfg", CFG, "fail"),
+    "vast_xdatcar": lambda: predicted("XDATCAR", XDATCAR, "fail"),
+    "vast_xdatcar_in_init": lambda: line(
+        "init", "XDATCAR", wants="fail", files={"XDATCAR": XDATCAR}
+    ),
+    "vast_xdatcar_of_a_card": lambda: Case(
+        "",
+        BUILD,
+        {"structures.toml": _with(CARD, {"files": [{"path": "XDATCAR"}]}), "XDATCAR": XDATCAR},
+        "fail",
+    ),
     "ragged_poscar": lambda: Case(
         "",
         ("ensemble", "evaluate", "POSCAR", *WITH, "--target", "energy_like=energy_like:eV"),
@@ -186,6 +202,8 @@ _KNOWN: dict[str, Callable[[], Case]] = {
     "endless_cutoff": lambda: card("any", graphs__cutoff=1e308),
     "deep_card": lambda: card(text=b"a=" + b"[" * 100_000),
     "deep_inline_tables": lambda: card(text=b"a=" + b"{a=" * 3000),
+    "long_key": lambda: card(text=b"a" + b".a" * 100_000 + b" = 1"),
+    "long_table": lambda: campaign(text=b"[a" + b".a" * 100_000 + b"]"),
     "long_integer": lambda: card(text=b"a=" + b"1" * 5000),
     "file_twice": lambda: card(
         files=[{"path": "structures.extxyz"}, {"path": "./structures.extxyz"}]
@@ -239,7 +257,13 @@ _KNOWN: dict[str, Callable[[], Case]] = {
         wants="fail",
         files={"e.csv": ENSEMBLE},
     ),
+    "neighbors_in_quotes": lambda: ensemble(coordination__cutoff="4.0"),
     # journals and results
+    "unit_of_a_store_of_before": lambda: line(
+        *("run", "run/campaign.toml", "--run", "run"),
+        wants="fail",
+        files={STATS: run_files()[STATS].replace(b'"unit": "eV"', b'"unit": "eV/atom"')},
+    ),
     "event_is_a_list": lambda: journal([], "status", "run"),
     "event_without_its_kind": lambda: journal({"time": 1.0}, "leaderboard", "run"),
     "event_of_no_trial": lambda: journal(
