@@ -1,0 +1,82 @@
+"""Which pages of the repository belong to the documentation site, and at which address.
+
+Every page keeps its path in the repository as its name for links, so a link works on the site as it
+does in a checkout, and no sentence is written twice. Only addresses are shorter.
+"""
+
+from pathlib import Path
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+
+ROOT = Path(__file__).parents[2]
+
+SOURCES = (
+    *("*.md", "LICENSE", "docs/**/*.md", "docs/**/*.png", "docs/site/*.js", "docs/site/*.css"),
+    *("workflows/**/*.md", "workflows/*.png", "graph_datasets/*.md", "launch/**/*.md"),
+    *(
+        "hydragnn_hpo/**/*.md",
+        "tests/README.md",
+        "tests/benchmarks/*.md",
+        "tests/benchmarks/**/*.png",
+    ),
+)
+"""What the site holds, as patterns below the root of the repository."""
+
+PLACES = {
+    "README.md": "front_page.html",
+    "docs/README.md": "index.html",
+    "hydragnn_hpo/README.md": "code/index.html",
+    "hydragnn_hpo/config/REFERENCE.md": "reference/settings.html",
+    "hydragnn_hpo/cli/REFERENCE.md": "reference/commands.html",
+}
+"""Addresses of single pages."""
+
+FOLDERS = {
+    "docs/": "",
+    "workflows/tutorials/": "tutorials/",
+    "hydragnn_hpo/": "code/",
+    "tests/benchmarks/": "benchmarks/",
+}
+"""Address of a folder of pages; the first that fits is taken."""
+
+
+def address_of(name: str) -> str | None:
+    """Return the address of a page, or None where it is that of its path."""
+    if name in PLACES:
+        return PLACES[name]
+    for folder, place in FOLDERS.items():
+        if name.startswith(folder):
+            path = Path(place, name.removeprefix(folder))
+            if path.suffix != ".md":
+                return path.as_posix()
+            stem = "index" if path.stem == "README" else path.stem
+            return path.with_name(f"{stem}.html").as_posix()
+    return None
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Replace the files of ``docs/`` by those of the repository.
+
+    Args:
+        files: what MkDocs found; what themes and plugins bring is kept.
+        config: the configuration of the site.
+
+    Returns:
+        The files of the site.
+    """
+    others = [file for file in files if file.src_dir != config.docs_dir]
+    found = sorted({path for pattern in SOURCES for path in ROOT.glob(pattern) if path.is_file()})
+    made = []
+    for path in found:
+        name = path.relative_to(ROOT).as_posix()
+        made.append(
+            File(
+                name,
+                str(ROOT),
+                config.site_dir,
+                config.use_directory_urls,
+                dest_uri=address_of(name),
+            )
+        )
+    return Files([*others, *made])
