@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 import typer
+import yaml
 
+import hydragnn_hpo
 from hydragnn_hpo.cli.command_line import app
 
 ROOT = Path(__file__).parents[1]
@@ -138,7 +140,7 @@ COMMAND = re.compile(r"^(?: {4}|\$ )(?:\$ )?(?:\w+=\S+ )*(hydragnn-hpo .*)$", re
 FENCED = re.compile(r"^(?:\S.* \| |srun .* )?(hydragnn-hpo .*)$", re.MULTILINE)
 INLINE = re.compile(r"`(hydragnn-hpo (?!COMMAND)[^`\n]+)`")
 NO_ARGUMENTS = re.compile(
-    r"hydragnn-hpo [a-z-]+( (build|info|check|evaluate|pick|export|prune|show))?"
+    r"hydragnn-hpo [a-z][a-z-]*( (build|info|check|evaluate|pick|export|prune|show))?"
 )
 
 
@@ -220,3 +222,25 @@ def test_the_door_names_every_command() -> None:
     table = door[door.index("## Commands") : door.index("## When something breaks")]
     missing = {name for name in names if not re.search(rf"`{name}[ `]", table)}
     assert not missing, f"add {missing} to the table of commands"
+
+
+YAML = [path for path in TRACKED if path.suffix in (".yml", ".yaml", ".cff") and path.exists()]
+
+
+@pytest.mark.parametrize("path", YAML, ids=name_of)
+def test_yaml_files_can_be_read(path: Path) -> None:
+    text = path.read_text().replace("!!python/object/apply:", "# ")
+    assert isinstance(yaml.safe_load(text), dict)
+
+
+def test_the_citation_is_of_this_version() -> None:
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert citation["version"] == hydragnn_hpo.__version__
+
+
+def test_every_page_of_users_is_in_the_navigation() -> None:
+    """Pages of single tests, of folders without their own subject and so on are found by links."""
+    navigation = (ROOT / "mkdocs.yml").read_text()
+    folders = ("docs/howto", "docs/concepts", "docs/api", "docs/guide", "workflows/tutorials")
+    pages = [name_of(page) for page in PAGES if name_of(page.parent) in folders]
+    assert not [page for page in pages if f" {page}\n" not in navigation]

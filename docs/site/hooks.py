@@ -33,6 +33,7 @@ PLACES = {
 """Addresses of single pages."""
 
 FOLDERS = {
+    "docs/site/": "assets/",
     "docs/": "",
     "workflows/tutorials/": "tutorials/",
     "hydragnn_hpo/": "code/",

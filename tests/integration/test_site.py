@@ -74,9 +74,8 @@ def broken_links(site: Path) -> Iterator[str]:
             where = f"{page.relative_to(site)}: {link}"
             if not target.is_file():
                 yield f"{where}: no such page"
-            elif parts.fragment and target.suffix == ".html":
-                if unquote(parts.fragment) not in parts_of(target).anchors:
-                    yield f"{where}: no such place on that page"
+            elif parts.fragment and unquote(parts.fragment) not in parts_of(target).anchors:
+                yield f"{where}: no such place on that page"
 
 
 def test_every_link_leads_somewhere(site: Path) -> None:
