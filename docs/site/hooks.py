@@ -12,7 +12,8 @@ from mkdocs.structure.files import File, Files
 ROOT = Path(__file__).parents[2]
 
 SOURCES = (
-    *("*.md", "LICENSE", "docs/**/*.md", "docs/**/*.png", "docs/site/*.js", "docs/site/*.css"),
+    *("*.md", "LICENSE", "docs/**/*.md", "docs/**/*.png", "docs/**/*.svg", "docs/**/*.ipynb"),
+    *("docs/site/*.js", "docs/site/*.css"),
     *("workflows/**/*.md", "workflows/*.png", "graph_datasets/*.md", "launch/**/*.md"),
     *(
         "hydragnn_hpo/**/*.md",
@@ -54,6 +55,28 @@ def address_of(name: str) -> str | None:
             stem = "index" if path.stem == "README" else path.stem
             return path.with_name(f"{stem}.html").as_posix()
     return None
+
+
+def expand(entry: object) -> object:
+    """Replace the patterns in an entry of the navigation by the pages they stand for."""
+    if isinstance(entry, list):
+        return [expand(one) for one in entry]
+    if isinstance(entry, dict):
+        return {title: expand(one) for title, one in entry.items()}
+    if not isinstance(entry, str) or "*" not in entry:
+        return entry
+    found = [sorted(ROOT.glob(pattern), key=_readme_first) for pattern in entry.split()]
+    return [path.relative_to(ROOT).as_posix() for group in found for path in group]
+
+
+def _readme_first(path: Path) -> tuple[Path, bool, str]:
+    return path.parent, path.name != "README.md", path.name
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Write the pages that patterns stand for into the navigation."""
+    config.nav = expand(config.nav)
+    return config
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
