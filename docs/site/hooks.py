@@ -8,6 +8,7 @@ from pathlib import Path
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[2]
 
@@ -41,6 +42,21 @@ FOLDERS = {
     "tests/benchmarks/": "benchmarks/",
 }
 """Address of a folder of pages; the first that fits is taken."""
+
+
+BOOSTS = {
+    "docs/concepts/": 4.0,
+    "docs/howto/": 3.0,
+    "docs/start.md": 3.0,
+    "workflows/tutorials/": 3.0,
+    "hydragnn_hpo/config/REFERENCE.md": 2.0,
+    "hydragnn_hpo/cli/REFERENCE.md": 2.0,
+    "docs/decisions/": 0.2,
+    "hydragnn_hpo/": 0.5,
+    "tests/": 0.5,
+    "CHANGELOG.md": 0.2,
+}
+"""Weight of pages in the search, by the beginning of their names: pages for users come first."""
 
 
 def address_of(name: str) -> str | None:
@@ -104,3 +120,20 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
             )
         )
     return Files([*others, *made])
+
+
+def on_page_markdown(markdown: str, page: Page, **_others: object) -> str:
+    """Set the weight of a page in the search; its text stays as it is.
+
+    Args:
+        markdown: text of the page.
+        page: the page.
+
+    Returns:
+        The text.
+    """
+    for start, boost in BOOSTS.items():
+        if page.file.src_uri.startswith(start):
+            page.meta.setdefault("search", {"boost": boost})
+            break
+    return markdown
