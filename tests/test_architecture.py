@@ -49,7 +49,8 @@ MAY_IMPORT = {
     "campaign": GROUND | CONTROL,
     "ensemble": GROUND | CONTROL | COMPUTE | {"campaign"},
     "report": GROUND | CONTROL | COMPUTE | {"campaign", "ensemble", "cli"},
-    "cli": GROUND | CONTROL | COMPUTE | {"campaign", "ensemble", "report", "testing"},
+    "pipeline": GROUND | CONTROL | COMPUTE | {"campaign", "ensemble", "report"},
+    "cli": GROUND | CONTROL | COMPUTE | {"campaign", "ensemble", "report", "testing", "pipeline"},
     "__main__": {"cli"},
 }
 """The table of floors; a room may always import itself."""
