@@ -32,6 +32,7 @@ GROUND = {
         "journal_events",
         "file_records",
         "lazy_exports",
+        "data_frames",
         "__init__",
     ),
 }
