@@ -52,7 +52,9 @@ MAY_IMPORT = {
     "report": GROUND | CONTROL | COMPUTE | {"campaign", "ensemble", "cli"},
     "pipeline": GROUND | CONTROL | COMPUTE | {"campaign", "ensemble", "report"},
     "cli": GROUND | CONTROL | COMPUTE | {"campaign", "ensemble", "report", "testing", "pipeline"},
+    "python_api": GROUND | {"campaign", "data", "ensemble", "report", "pipeline", "cli"},
     "__main__": {"cli"},
+    "__init__": {"lazy_exports", "errors", "data", "model", "ensemble", "python_api"},
 }
 """The table of floors; a room may always import itself."""
 

@@ -163,17 +163,10 @@ def run_alone(
         The content of ``summary.json``.
     """
     from hydragnn_hpo.campaign import make_backend
+    from hydragnn_hpo.pipeline import make_shutdown_request
 
-    backend, pause = partial(make_backend, config, opened.path), _shutdown_request()
+    backend, pause = partial(make_backend, config, opened.path), make_shutdown_request()
     return _run(config, opened, cards, quiet=quiet, make=backend, pause=pause, reseed=reseed)
-
-
-def _shutdown_request() -> "ShutdownRequest":
-    """Return a shutdown request; SIGTERM drains the trials in a batch job, and pauses elsewhere."""
-    from hydragnn_hpo.campaign import ShutdownRequest
-    from hydragnn_hpo.launching import in_batch_job
-
-    return ShutdownRequest(sigterm_drains=in_batch_job(os.environ))
 
 
 def _join(
@@ -188,8 +181,9 @@ def _join(
     from hydragnn_hpo.files import read_json
     from hydragnn_hpo.launching import DRAINED
     from hydragnn_hpo.leases import LeaseTaken
+    from hydragnn_hpo.pipeline import make_shutdown_request
 
-    pause = _shutdown_request()
+    pause = make_shutdown_request()
     with pause.handle_signals(), AllocationMember(config, opened) as member:
         while (course := member.serve(pause, partial(typer.echo, err=True))) == "free":
             try:

@@ -73,7 +73,7 @@ class PygConv(nn.Module):
         if x.dim() != 2 or x.shape[1] != self.features:
             raise ConfigError(
                 f"x has the shape {tuple(x.shape)}, this layer takes [nodes, {self.features}]: "
-                "embed the nodes first, or make the layer with other features."
+                "choose these features for the layer, or embed the nodes first."
             )
         sender, receiver = edge_index
         vectors = pos.index_select(0, receiver) - pos.index_select(0, sender)

@@ -5,6 +5,14 @@ from typing import TYPE_CHECKING
 from hydragnn_hpo.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
+    from hydragnn_hpo.pipeline.campaign_runs import (
+        RunDisplay,
+        RunSettings,
+        forget_run,
+        load_campaign,
+        make_shutdown_request,
+        run_campaign,
+    )
     from hydragnn_hpo.pipeline.estimate_stats import (
         DataKnown,
         check_campaign_file,
@@ -23,13 +31,6 @@ if TYPE_CHECKING:
         is_card,
         parse_units,
         write_files,
-    )
-    from hydragnn_hpo.pipeline.run_campaign import (
-        RunDisplay,
-        RunSettings,
-        forget_run,
-        load_campaign,
-        run_campaign,
     )
 
 __all__ = [
@@ -50,6 +51,7 @@ __all__ = [
     "init_from_files",
     "is_card",
     "load_campaign",
+    "make_shutdown_request",
     "parse_units",
     "run_campaign",
     "write_files",

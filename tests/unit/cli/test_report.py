@@ -12,7 +12,7 @@ from hydragnn_hpo.cli import run_command
 from hydragnn_hpo.cli.command_line import app
 from hydragnn_hpo.errors import RunError
 from hydragnn_hpo.layout import RunDir
-from hydragnn_hpo.pipeline.run_campaign import write_run_report
+from hydragnn_hpo.pipeline.campaign_runs import write_run_report
 
 
 @pytest.fixture(scope="module")

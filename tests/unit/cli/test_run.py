@@ -14,7 +14,7 @@ from hydragnn_hpo.cli import run_command
 from hydragnn_hpo.cli.tables import console, leaderboard_table, not_learned
 from hydragnn_hpo.config.schema import to_toml
 from hydragnn_hpo.layout import RunDir
-from hydragnn_hpo.pipeline.run_campaign import finish_run
+from hydragnn_hpo.pipeline.campaign_runs import finish_run
 
 
 @pytest.mark.parametrize(

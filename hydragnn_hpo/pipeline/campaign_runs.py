@@ -2,12 +2,15 @@
 
 import contextlib
 import logging
+import os
 import shutil
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
+
+from pydantic import JsonValue
 
 from hydragnn_hpo.campaign import (
     Controller,
@@ -19,10 +22,10 @@ from hydragnn_hpo.campaign import (
     read_state,
     settle,
 )
-from hydragnn_hpo.config import CampaignConfig, load_config, resolve_machine
+from hydragnn_hpo.config import CampaignConfig, parse_config, read_toml, resolve_machine
 from hydragnn_hpo.file_records import RunSummary
 from hydragnn_hpo.files import read_json, write_json
-from hydragnn_hpo.launching import Backend
+from hydragnn_hpo.launching import Backend, in_batch_job
 from hydragnn_hpo.layout import RunDir
 
 logger = logging.getLogger(__name__)
@@ -54,11 +57,40 @@ class RunSettings:
     """How many of the best trials to train again with new seeds."""
 
 
-def load_campaign(source: Path, **machine: str | int | None) -> CampaignConfig:
-    """Read a campaign and override keys of its ``[machine]`` table; None keeps the file's value."""
-    config = settle(load_config(source, CampaignConfig), source)
+def load_campaign(
+    source: Path, changes: Mapping[str, JsonValue] | None = None, /, **machine: str | int | None
+) -> CampaignConfig:
+    """Read a campaign, with changes.
+
+    Args:
+        source: its file.
+        changes: values in place of the file's; a table changes those of its keys that it has.
+        machine: keys of ``[machine]``; None keeps the file's value.
+
+    Raises:
+        ConfigError: the file or a change is wrong.
+    """
+    values = _merge(read_toml(source), changes or {})
+    config = settle(parse_config(values, CampaignConfig, where=str(source)), source)
     resolved = resolve_machine(config.machine, machine, source.parent)
     return config.model_copy(update={"machine": resolved})
+
+
+def _merge(values: Mapping[str, JsonValue], changes: Mapping[str, JsonValue]) -> dict[str, Any]:
+    """Return values with changes, table by table."""
+    merged: dict[str, Any] = dict(values)
+    for key, change in changes.items():
+        before = merged.get(key)
+        if isinstance(before, dict) and isinstance(change, dict):
+            merged[key] = _merge(before, change)
+        else:
+            merged[key] = change
+    return merged
+
+
+def make_shutdown_request() -> ShutdownRequest:
+    """Return a shutdown request; SIGTERM drains the trials in a batch job, and pauses elsewhere."""
+    return ShutdownRequest(sigterm_drains=in_batch_job(os.environ))
 
 
 def run_campaign(
