@@ -79,8 +79,7 @@ def init(
         conv: search only these convs.
         target: predict only these targets, even one that looks like a mask or a copy.
         unit: unit by property of a data file, such as ``{"energy": "Hartree"}``.
-        out: for data files the folder for card and campaign, here if left out; for a card the
-            campaign file, ``NAME_search.toml`` if left out.
+        out: folder of both files; for a card the campaign file, by default NAME_search.toml.
 
     Returns:
         The campaign; its ``notes`` and ``guessed`` say what to check before it is run.
@@ -102,7 +101,14 @@ def init(
         path = Path(f"{Path(names[0]).stem}_search.toml" if out is None else out)
         write_files({path: init_from_card(names[0], request)})
         return Campaign.load(path)
-    made = init_from_files([*map(Path, names)], request, unit or {}, Path(out or ""))
+    return _init_from_files([*map(Path, names)], request, unit or {}, Path(out or ""))
+
+
+def _init_from_files(
+    paths: Sequence[Path], request: InitRequest, units: Mapping[str, str], folder: Path
+) -> "Campaign":
+    """Write card and campaign of data files, and return the campaign with what was guessed."""
+    made = init_from_files(paths, request, units, folder)
     write_files({made.card: made.card_text, made.campaign: made.campaign_text})
     campaign = Campaign.load(made.campaign)
     campaign.notes = tuple(_notes(made))

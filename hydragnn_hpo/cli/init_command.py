@@ -64,36 +64,29 @@ def init(
     dry_run: DryRunOption = False,
 ) -> None:
     """Inspect data, and write a commented card and campaign that fit it and this machine."""
+    from hydragnn_hpo import pipeline
     from hydragnn_hpo.errors import ConfigError
-    from hydragnn_hpo.pipeline import (
-        InitRequest,
-        init_from_card,
-        init_from_files,
-        is_card,
-        parse_units,
-        write_files,
-    )
 
-    request = InitRequest(tuple(conv or ()), tuple(target or ()), minutes)
+    request = pipeline.InitRequest(tuple(conv or ()), tuple(target or ()), minutes)
     if not all(files):
         raise ConfigError("one of the names is empty: name data files, folders, or a card.")
-    if is_card(files):
+    if pipeline.is_card(files):
         if unit:
             raise ConfigError(
                 "--unit is for data files: leave it out, a card says its units itself."
             )
-        text = init_from_card(files[0], request)
+        text = pipeline.init_from_card(files[0], request)
         if out is None or dry_run:
             typer.echo(text, nl=False)
             return
-        write_files({out: text})
+        pipeline.write_files({out: text})
         typer.echo(f"wrote {out}; next: hydragnn-hpo run {out}")
         return
-    units = parse_units(unit or ())
+    units = pipeline.parse_units(unit or ())
     paths = [Path(name) for name in files]
-    made = init_from_files(paths, request, units, out or Path(), _show_activity)
+    made = pipeline.init_from_files(paths, request, units, out or Path(), _show_activity)
     if not dry_run:
-        write_files({made.card: made.card_text, made.campaign: made.campaign_text})
+        pipeline.write_files({made.card: made.card_text, made.campaign: made.campaign_text})
     _show_result(made, dry_run=dry_run)
 
 

@@ -11,6 +11,7 @@ from typing import Any, overload
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 from torch.utils.data import Dataset
 from torch_geometric.data import Data
 from torch_geometric.loader import DataLoader
@@ -92,7 +93,7 @@ def make_data(graphs: GraphSet, row: int, dtype: torch.dtype = torch.float32) ->
     one = graphs.take(np.array([row]))
     batch = make_batch(one, [0], cutoff=None, dtype=dtype, targets=list(one.targets))
     split = int(one.split[0])
-    entries: dict[str, Any] = {
+    entries: dict[str, Tensor | str | None] = {
         "z": batch.numbers,
         "pos": batch.positions,
         "cell": batch.cell,

@@ -133,7 +133,11 @@ class PredictedStructures:
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """Name of each structure, [G]: that given, else its number and formula."""
+        """Name of each structure.
+
+        Returns:
+            Names, [G]: those given, else number and formula.
+        """
         named = list(self.given_names)
         for row, name in enumerate(named):
             if not name:  # a formula takes longer than a graph, so it is made only where it is read

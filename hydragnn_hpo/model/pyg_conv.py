@@ -3,8 +3,10 @@
 Shapes: N nodes, E edges, F features, C components of the state.
 """
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
+from pydantic import JsonValue
 from torch import Tensor, nn
 
 from hydragnn_hpo.config import ModelConfig, parse_config
@@ -111,26 +113,36 @@ def as_pyg(
         basis_size: how many of them.
         degree: mean number of neighbours, for convs that scale by it.
         layer: number of the layer in a stack, from 0; layer 0 takes no state.
-        return_state: whether the layer also returns its state, for the layer above; None returns
-            that of convs with vectors alone. Convs that use angles have one, too.
-        options: options of the conv; those left out take their defaults.
+        return_state: whether it also returns its state, for the layer above; None means of convs
+            with vectors alone. Convs that use angles have one, too.
+        options: options of the conv.
 
     Raises:
         ConfigError: there is no such conv, or an option is unknown or wrong.
     """
-    conv_class = find_conv(conv) if isinstance(conv, str) else conv
-    builtin = next((name for name, each in CONVS.items() if each is conv_class), None)
+    conv_class, builtin = _find_class(conv)
     name = builtin or (conv if isinstance(conv, str) else conv_class.__qualname__)
-    settings = {"features": features, "cutoff": cutoff, "basis": basis, "basis_size": basis_size}
-    # the settings of a class that has no name are checked with those of any built-in conv
-    named = {"conv": builtin, "options": options} if builtin else {"conv": "schnet"}
-    config = parse_config({**settings, **named}, ModelConfig, where=f"as_pyg of '{name}'")
+    sizes = {"features": features, "cutoff": cutoff, "basis": basis, "basis_size": basis_size}
+    config = _check_sizes(sizes, options, builtin, name)
     spec: Any = CONV_SPECS[builtin] if builtin else conv_class
-    returns_state = bool(getattr(spec, "vectors", False)) if return_state is None else return_state
-    dimensions = Dimensions(
-        config.features, config.basis_size, config.cutoff, degree, layer, returns_state
-    )
+    state = bool(getattr(spec, "vectors", False)) if return_state is None else return_state
+    dimensions = Dimensions(config.features, config.basis_size, config.cutoff, degree, layer, state)
     read = getattr(spec, "edge_features", True)
     expansion = BASES[config.basis](config.basis_size, config.cutoff) if read else None
     made = conv_class(dimensions, check_options(conv_class, options, name))
-    return PygConv(made, dimensions, expansion, returns_state=returns_state)
+    return PygConv(made, dimensions, expansion, returns_state=state)
+
+
+def _check_sizes(
+    sizes: Mapping[str, JsonValue], options: Mapping[str, JsonValue], builtin: str | None, name: str
+) -> ModelConfig:
+    """Check what all convs have in common; of a built-in one also that its options fit it."""
+    # the sizes of a class that is not built in are checked with any conv that is
+    named = {"conv": builtin, "options": options} if builtin else {"conv": "schnet"}
+    return parse_config({**sizes, **named}, ModelConfig, where=f"as_pyg of '{name}'")
+
+
+def _find_class(conv: str | type[nn.Module]) -> tuple[type[nn.Module], str | None]:
+    """Return the class of a conv, and its name if it is built in."""
+    found_class = find_conv(conv) if isinstance(conv, str) else conv
+    return found_class, next((name for name, each in CONVS.items() if each is found_class), None)

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from pydantic import JsonValue
 
@@ -76,9 +76,11 @@ def load_campaign(
     return config.model_copy(update={"machine": resolved})
 
 
-def _merge(values: Mapping[str, JsonValue], changes: Mapping[str, JsonValue]) -> dict[str, Any]:
+def _merge(
+    values: Mapping[str, JsonValue], changes: Mapping[str, JsonValue]
+) -> dict[str, JsonValue]:
     """Return values with changes, table by table."""
-    merged: dict[str, Any] = dict(values)
+    merged = dict(values)
     for key, change in changes.items():
         before = merged.get(key)
         if isinstance(before, dict) and isinstance(change, dict):

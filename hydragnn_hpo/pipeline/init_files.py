@@ -130,8 +130,8 @@ def init_from_files(
         raise ConfigError(f"--out {folder}: data files get a card and a campaign: name a folder.")
     with activity("reading structures"):
         inspection = inspect_files(paths, units, request.targets)
-    card_path = _check_free(folder / f"{inspection.name}.toml")
-    campaign_path = _check_free(folder / f"{inspection.name}_search.toml")
+    places = [folder / f"{inspection.name}{end}.toml" for end in ("", "_search")]
+    card_path, campaign_path = map(_check_free, places)
     text = render_card(inspection, folder)
     card = _parse_card(text, card_path)
     hints = _make_hints(inspection)
@@ -140,16 +140,9 @@ def init_from_files(
     minutes = request.minutes or MINUTES
     with activity("pricing trials"):
         campaign, forecast, budget = _fit_campaign(card, card_path.name, stats, request, hints)
+    seconds = forecast.simulated.makespan
     return InitResult(
-        inspection,
-        card_path,
-        text,
-        campaign_path,
-        campaign,
-        heads=heads,
-        budget=budget,
-        seconds=forecast.simulated.makespan,
-        minutes=minutes,
+        inspection, card_path, text, campaign_path, campaign, heads, budget, seconds, minutes
     )
 
 
