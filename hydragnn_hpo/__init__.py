@@ -20,7 +20,7 @@ from hydragnn_hpo.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from hydragnn_hpo.data import GraphStore
-    from hydragnn_hpo.ensemble import Ensemble, Prediction
+    from hydragnn_hpo.ensemble import Ensemble, EnsembleCalculator, Prediction
     from hydragnn_hpo.errors import HydraError
     from hydragnn_hpo.model import as_pyg
     from hydragnn_hpo.python_api import Campaign, Run, init, open_store
@@ -30,6 +30,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Campaign",
     "Ensemble",
+    "EnsembleCalculator",
     "GraphStore",
     "HydraError",
     "Prediction",
