@@ -60,7 +60,10 @@ class NotebookLive:
         from rich.console import Console
 
         width, height = NOTEBOOK_SIZE
-        console = Console(file=io.StringIO(), record=True, width=width, height=height)
+        # in a notebook rich would also show it by itself, below the cell once more
+        console = Console(
+            file=io.StringIO(), record=True, force_jupyter=False, width=width, height=height
+        )
         console.print(page)
         text = console.export_html(inline_styles=True, code_format=NOTEBOOK_TEXT)
         self._handle.update(HTML(text))

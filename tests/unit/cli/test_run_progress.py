@@ -1,5 +1,6 @@
 """The display follows a campaign from nothing to its end, live and in plain lines."""
 
+import builtins
 import math
 import sys
 import time
@@ -153,8 +154,8 @@ class Cell:
     def __init__(self):
         self.shown = []
 
-    def display(self, value, display_id):
-        assert display_id is True
+    def display(self, value, display_id=None):
+        assert display_id is True, "shown in a new place below the cell"
         self.shown.append(value)
         return self
 
@@ -170,6 +171,8 @@ def notebook(monkeypatch):
     ipython.get_ipython = ZMQInteractiveShell
     ipython.display = ModuleType("IPython.display")
     ipython.display.display, ipython.display.HTML = cell.display, str
+    # rich shows by itself whatever is printed in a notebook, which it knows by this name
+    monkeypatch.setattr(builtins, "get_ipython", ZMQInteractiveShell, raising=False)
     monkeypatch.setitem(sys.modules, "IPython", ipython)
     monkeypatch.setitem(sys.modules, "IPython.display", ipython.display)
     return cell
