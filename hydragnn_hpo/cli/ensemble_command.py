@@ -320,11 +320,11 @@ def _reseed_and_build(run: Path, count: int, quiet: bool) -> "EnsembleTable":
     """
     from hydragnn_hpo import log
     from hydragnn_hpo.campaign import open_run
-    from hydragnn_hpo.cli.estimate_stats import check_campaign_file
     from hydragnn_hpo.cli.run_command import run_alone
     from hydragnn_hpo.config import CampaignConfig, load_config
     from hydragnn_hpo.errors import ConfigError
     from hydragnn_hpo.layout import RunDir
+    from hydragnn_hpo.pipeline import check_campaign_file
 
     log.configure(level=30)
     source = RunDir(run).campaign
