@@ -11,11 +11,11 @@ from typing import TypedDict
 import numpy as np
 
 from hydragnn_hpo.config import CardConfig, TargetConfig, parse_config
-from hydragnn_hpo.data import Columns, Rules, open_store
+from hydragnn_hpo.data import Columns, Compositions, Rules, open_store
 from hydragnn_hpo.ensemble.artefact import HeadEntry, Manifest
 from hydragnn_hpo.ensemble.calibrate import By, Strata, size_strata
 from hydragnn_hpo.ensemble.engine import EDGES_PER_BATCH, pieces
-from hydragnn_hpo.ensemble.inference import Ensemble
+from hydragnn_hpo.ensemble.inference import Ensemble, compute_trust, head_prediction
 from hydragnn_hpo.ensemble.structure_batches import (
     ChunkReader,
     StructureFiles,
@@ -40,7 +40,7 @@ FAR = 20.0
 before their unit is doubted."""
 _Parts = list[list[np.ndarray]]
 """Of one head, batch after batch, the rows that have a label: truth, mean, [R, w]; spread, noise,
-[R, 1]; kind of structure, position of the structure, [R]."""
+[R, 1]; kind of structure, position of the structure, atom within it (0 for a structure), [R]."""
 
 HeadRecord = dict[str, str | float | dict[str, dict[str, float | None]] | Curves | None]
 """One head in ``evaluation.json``: ``unit``, ``level``, every figure of ``compute_figures`` by its
@@ -215,6 +215,10 @@ class HeadEvaluation:
     """By name, see ``compute_figures``."""
     strata: dict[str, dict[str, float]]
     """By kind of structure, see ``compute_strata_figures``; empty if no kinds were wanted."""
+    graph: np.ndarray
+    """Position of each row's structure, [R]."""
+    atom: np.ndarray
+    """Atom of each row within its structure, [R]; 0 where a row is a structure."""
 
     def as_plain(self) -> HeadRecord:
         """Return plain data for JSON."""
@@ -238,6 +242,10 @@ class Evaluation:
     """By name; those that have a label."""
     structures: int
     """Structures that were predicted."""
+    compositions: Compositions
+    """Their names, elements and groups."""
+    trust: list[str]
+    """``ok`` for each of them, or the reasons not to trust its prediction."""
     errors: list[str] = field(default_factory=list)
     """Why others were not, a sentence each."""
     warnings: list[str] = field(default_factory=list)
@@ -270,19 +278,20 @@ def evaluate_ensemble(
         DataError: no structure has a label.
     """
     parts: dict[str, _Parts] = {name: [] for name in heads}
-    sizes, chemistry, errors = [np.zeros(0, dtype=np.int64)], [], list[str]()
+    known, trust = list[Compositions](), list[str]()
+    chemistry, errors = [], list[str]()
     for some in labelled:
         errors.extend(some.errors)
-        first = sum(map(len, sizes))
-        sizes.append(some.columns.num_nodes())
         chemistry.append(Strata("chemistry").names(some.columns))
-        _predict(ensemble, some.columns, parts, first)
-    kinds, size = None, np.concatenate(sizes)
+        known.append(Compositions.of(some.columns))
+        trust += _predict(ensemble, some.columns, parts, len(trust))
+    compositions = Compositions.join(known)
+    kinds, size = None, compositions.sizes
     if by == "size" and len(size):  # thirds of these structures, not of the calibration's
         kinds = size_strata(size).of_sizes(size)
     elif by == "chemistry" and len(size):
         kinds = np.concatenate(chemistry)
-    done = Evaluation({}, sum(map(len, sizes)), errors)
+    done = Evaluation({}, len(trust), compositions, trust, errors)
     for name, rows in parts.items():
         _evaluate_head(done, name, ensemble.manifest.heads[name], rows, kinds)
     if not done.heads:
@@ -294,7 +303,9 @@ def evaluate_ensemble(
     return done
 
 
-def _predict(ensemble: Ensemble, graphs: Columns, parts: dict[str, _Parts], first: int) -> None:
+def _predict(
+    ensemble: Ensemble, graphs: Columns, parts: dict[str, _Parts], first: int
+) -> list[str]:
     """Predict some graphs, and add the rows that have a label.
 
     Args:
@@ -302,17 +313,26 @@ def _predict(ensemble: Ensemble, graphs: Columns, parts: dict[str, _Parts], firs
         graphs: with labels.
         parts: rows by head; updated.
         first: number of structures before these.
+
+    Returns:
+        For each graph ``ok``, or the reasons not to trust it.
     """
+    trust, manifest = list[str](), ensemble.manifest
     for piece in pieces(graphs, np.arange(graphs.num_graphs), EDGES_PER_BATCH):
         moments, columns = ensemble.moments(graphs, piece), graphs.take(piece)
-        strata, counts = ensemble.manifest.strata.names(columns), columns.num_nodes()
+        strata, counts = manifest.strata.names(columns), columns.num_nodes()
+        atoms = np.arange(counts.sum()) - np.repeat(columns.node_offset[:-1], counts)
+        heads = {}
         for name, rows in parts.items():
-            node = ensemble.manifest.heads[name].level == "node"
+            node = manifest.heads[name].level == "node"
             stratum = np.repeat(strata, counts) if node else strata
             graph = np.repeat(first + piece, counts) if node else first + piece
-            mix = moments[name]
-            whole = (columns.targets[name], mix.mean, mix.spread, mix.noise, stratum, graph)
+            mix, atom = moments[name], atoms if node else np.zeros_like(piece)
+            whole = (columns.targets[name], mix.mean, mix.spread, mix.noise, stratum, graph, atom)
             rows.append([part[columns.masks[name]] for part in whole])
+            heads[name] = head_prediction(manifest.heads[name], [mix])
+        trust += compute_trust(manifest, columns, np.arange(len(piece)), heads)
+    return trust
 
 
 def _evaluate_head(
@@ -329,13 +349,13 @@ def _evaluate_head(
     """
     if not rows:
         return
-    *whole, graph = (np.concatenate(part) for part in zip(*rows, strict=True))
+    *whole, graph, atom = (np.concatenate(part) for part in zip(*rows, strict=True))
     predicted = HeadOnLabels(*whole)
     broken = ~np.isfinite(predicted.mean).all(axis=1)
     if broken.any():
         count = len(np.unique(graph[broken]))
         done.warnings.append(f"'{name}' of {count} structures is not finite; they are left out.")
-        predicted, graph = predicted.of(~broken), graph[~broken]
+        predicted, graph, atom = predicted.of(~broken), graph[~broken], atom[~broken]
     if not len(predicted.truth):
         done.warnings.append(f"no structure has a label of '{name}'.")
         return
@@ -350,4 +370,4 @@ def _evaluate_head(
     strata = {}
     if kinds is not None:
         strata = compute_strata_figures(predicted, entry.calibration, kinds[graph])
-    done.heads[name] = HeadEvaluation(entry, predicted, figures, strata)
+    done.heads[name] = HeadEvaluation(entry, predicted, figures, strata, graph, atom)
