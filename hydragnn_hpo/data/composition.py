@@ -57,7 +57,11 @@ class Compositions:
 
     @cached_property
     def formulas(self) -> tuple[str, ...]:
-        """Formula of each structure in Hill's order, [G]."""
+        """Formulas in Hill's order.
+
+        Returns:
+            One for each structure, [G].
+        """
         ends = np.cumsum(self.sizes)
         each = [self.numbers[a:b].tolist() for a, b in zip(self.starts, ends, strict=True)]
         return tuple(map(format_formula, each))

@@ -89,9 +89,7 @@ class Facts:
 
     @cached_property
     def structure_errors(self) -> StructureErrors | None:
-        """Errors on the test split by structure; None before there is an ensemble, or without its
-        structures.
-        """
+        """Errors by structure of the test split; None without an ensemble or its structures."""
         if self.ensemble is None:
             return None
         return read_structure_errors(self.run, self.config)

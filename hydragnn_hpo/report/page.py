@@ -93,8 +93,8 @@ def render_section(section: Section) -> RenderedSection:
     figures: dict[str, JsonValue] = {}
     for block in flatten(section.blocks):
         if isinstance(block, Figure):
-            content = {"data": block.data, "layout": block.layout}
-            figures[f"{section.key}.{block.key}"] = to_json(content)
+            key = f"{section.key}.{block.key}"
+            figures[key] = to_json({"data": block.data, "layout": block.layout})
         elif isinstance(block, Data):
             figures[block.key] = to_json(block.content)
     return RenderedSection(section.key, section.title, Markup(html), figures)

@@ -14,7 +14,10 @@ _BELOW = 7
 
 @cache
 def place_of(number: int) -> tuple[int, int]:
-    """Return row and column of an element in the table of 18 columns, both counted from 0.
+    """Find the place of an element in the table of 18 columns.
+
+    Returns:
+        Row and column, both counted from 0.
 
     >>> place_of(1), place_of(6), place_of(26), place_of(64)
     ((0, 0), (1, 13), (3, 7), (7, 9))

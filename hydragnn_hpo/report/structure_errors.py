@@ -76,8 +76,8 @@ class StructureErrors:
         """Return the rows of a head with the largest errors, the largest first."""
         error = self.heads[head].error
         order = np.argsort(-error, kind="stable")
-        found: list[int] = order[np.isfinite(error[order])][:count].tolist()
-        return found
+        rows: list[int] = order[np.isfinite(error[order])][:count].tolist()
+        return rows
 
     def atom_label(self, graph: int, atom: int) -> str:
         """Return the element and the number of an atom, such as ``C 3``, counted from 0."""
@@ -137,10 +137,13 @@ class StructureErrors:
         ]
 
     def by_element(self, head: str) -> dict[int, PartError]:
-        """Return the error by atomic number.
+        """Compute the error of each element.
 
         A row that is an atom counts for its element. A structure counts for all its elements, by
         each one's share of its atoms.
+
+        Returns:
+            Errors by atomic number.
         """
         one, known = self.heads[head], self.structures
         if one.is_node:

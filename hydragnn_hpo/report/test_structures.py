@@ -5,8 +5,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
-from ase.data import chemical_symbols, covalent_radii
-from ase.data.colors import jmol_colors
+from ase.data import chemical_symbols, colors, covalent_radii
 
 from hydragnn_hpo.config import CampaignConfig
 from hydragnn_hpo.data import Columns, Compositions, GraphSet, close, open_store, unite
@@ -74,7 +73,7 @@ def _join(graphs: GraphSet, index: np.ndarray, arrays: Mapping[str, np.ndarray])
         index: positions of the test graphs, [G].
         arrays: predictions, see ``load_predictions``.
     """
-    names = [name.removesuffix("/truth") for name in arrays if name.endswith("/truth")]
+    names = [name for name in graphs.stats["targets"] if f"{name}/truth" in arrays]
     known, masks = [], {name: list[np.ndarray]() for name in names}
     for first in range(0, len(index), _TOGETHER):
         columns = graphs.take(index[first : first + _TOGETHER])
@@ -162,7 +161,7 @@ def pack_structures(columns: Columns) -> dict[str, PlotlyValue]:
         cells.append(box.tolist() if columns.pbc[graph].any() else None)
     elements: dict[str, PlotlyValue] = {}
     for number in np.unique(columns.numbers).tolist():
-        red, green, blue = (int(round(255 * part)) for part in jmol_colors[number])
+        red, green, blue = (int(round(255 * part)) for part in colors.jmol_colors[number])
         colour = f"#{red:02x}{green:02x}{blue:02x}"
         elements[str(number)] = [
             chemical_symbols[number],

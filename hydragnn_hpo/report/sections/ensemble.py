@@ -119,18 +119,13 @@ def make_heads(facts: Facts) -> Section | None:
     columns: dict[str, str | Sequence[str]] = {"head": "target", "unit": "unit"}
     columns |= {str(score): title for score, title in SCORES.items()}
     table = make_table("scores", columns, rows, "The ensemble on the test split.")
-    parities = tuple(
-        _parity(name, heads[name], arrays[name], structure_names(facts, name))
-        for name in shown
-        if name in arrays
-    )
+    parities = tuple(_parity(facts, name, arrays[name]) for name in shown if name in arrays)
     calibrations = tuple(_calibration(name, curves[name]) for name in shown if name in curves)
     errors = tuple(
-        _errors(name, heads[name], curves[name]["bins"], arrays.get(name, {}),
-                structure_names(facts, name))
+        _errors(facts, name, curves[name]["bins"], arrays.get(name, {}))
         for name in shown
         if name in curves
-    )  # fmt: skip
+    )
     blocks: list[Block] = [Row(charts) for charts in (parities, calibrations) if charts]
     more: list[Block] = [table, Text(SCORES_EXPLAINED), *([Row(errors)] if errors else [])]
     if not curves:
@@ -159,17 +154,16 @@ def structure_names(facts: Facts, head: str) -> list[str] | None:
     return [errors.structures.names[graph] for graph in graphs]
 
 
-def _parity(
-    name: str, scores: HeadScores, parts: Arrays, structures: Sequence[str] | None
-) -> Figure:
+def _parity(facts: Facts, name: str, parts: Arrays) -> Figure:
     """Draw predictions against references.
 
     Args:
+        facts: content of the run directory.
         name: name of the head.
-        scores: its scores.
         parts: its values.
-        structures: structure of each value; None if not known.
     """
+    assert facts.ensemble is not None
+    scores, structures = facts.ensemble["heads"][name], structure_names(facts, name)
     total, unit = len(parts["truth"]), scores["unit"]
     shown = sample_evenly(parts["truth"], POINTS)
     half = parts.get("half90", np.zeros(total))[shown]
@@ -197,12 +191,15 @@ def _parity(
 
 
 def parity_range(truth: np.ndarray, mean: np.ndarray, half: np.ndarray) -> tuple[float, float]:
-    """Return the ends of both axes: all points, and intervals as far as these leave it readable.
+    """Choose the range of both axes: all points, and intervals as far as points stay apart.
 
     Args:
         truth: references, [n].
         mean: predictions, [n].
         half: half of each interval, [n].
+
+    Returns:
+        Lower and upper end.
     """
     low, high = float(min(truth.min(), mean.min())), float(max(truth.max(), mean.max()))
     room = 0.05 * (high - low) or 0.5
@@ -280,27 +277,25 @@ def _calibration(name: str, curves: Curves) -> Figure:
 
 
 def _errors(
-    name: str,
-    scores: HeadScores,
-    bins: Mapping[str, Sequence[float | None]],
-    parts: Arrays,
-    structures: Sequence[str] | None,
+    facts: Facts, name: str, bins: Mapping[str, Sequence[float | None]], parts: Arrays
 ) -> Figure:
     """Draw errors against sigma.
 
     Args:
+        facts: content of the run directory.
         name: name of the head.
-        scores: its scores.
         bins: sigma and error in bins of rising sigma.
         parts: its values.
-        structures: structure of each value; None if not known.
     """
+    assert facts.ensemble is not None
+    scores = facts.ensemble["heads"][name]
     sigma, unit = np.array(bins["sigma"], dtype=float), scores["unit"]
     across = sigma
     traces: list[Trace] = []
     if "sigma" in parts:
         across = parts["sigma"]
-        traces.append(_dots(across, np.abs(parts["truth"] - parts["mean"]), structures))
+        errors = np.abs(parts["truth"] - parts["mean"])
+        traces.append(_dots(across, errors, structure_names(facts, name)))
     ends = [0.9 * float(sigma.min()), 1.1 * float(sigma.max())]
     traces.append(_line("error = sigma", ends, ends, color="ink", width=1))
     binned = _line("RMSE of bins", bins["sigma"], bins["rms_error"], color="c1", width=2)

@@ -57,12 +57,12 @@ def read_verdict(run: RunDir) -> tuple[tuple[Level, str], ...]:
         logger.warning("the conclusions are left out: %s", error)
         return ()
     verdict = summary.get("verdict") if isinstance(summary, dict) else None
-    found: list[tuple[Level, str]] = []
+    sentences: list[tuple[Level, str]] = []
     for one in verdict if isinstance(verdict, list) else ():
         if isinstance(one, dict) and isinstance(one.get("sentence"), str):
             level: Level = one["level"] if one.get("level") in get_args(Level) else "note"
-            found.append((level, one["sentence"]))
-    return tuple(found)
+            sentences.append((level, one["sentence"]))
+    return tuple(sentences)
 
 
 def _now(facts: Facts) -> list[Block]:

@@ -94,12 +94,15 @@ def _worst_table(errors: StructureErrors, name: str) -> Table:
 
 
 def worst_cells(errors: StructureErrors, name: str, row: int) -> dict[str, Cell]:
-    """Return everything that is known about one prediction, by column.
+    """Return everything that is known about one prediction.
 
     Args:
         errors: structures and predictions.
         name: name of the head.
         row: the row of the head.
+
+    Returns:
+        Cells by column.
     """
     head, known = errors.heads[name], errors.structures
     graph = int(head.graph[row])
@@ -243,25 +246,7 @@ def _element_figure(
         | {"hoverinfo": "skip", "textfont": {"color": "faint", "size": 11}}
     ]
     for place, (name, parts) in enumerate(elements.items()):
-        head, most = heads[name], max((part.mae for part in parts.values()), default=0.0)
-
-        def cell(
-            number: int, head: LabelledHead = head, parts: Mapping[int, PartError] = parts
-        ) -> tuple[float, str, str]:
-            part = parts.get(number)
-            if part is None:
-                return np.nan, "", ""
-            text = f"<b>{part.label}</b><br>{format_number(part.mae)}<br>n {part.rows}"
-            return part.mae, text, f"{part.label}: {_describe(head, part)}"
-
-        bar: Layout = {"title": {"text": with_unit("MAE", head.unit)}, "thickness": 12}
-        traces.append(
-            style
-            | _element_cells(places, cell)
-            | {"colorscale": RISING, "zmin": 0.0, "zmax": most or 1.0, "colorbar": bar}
-            | {"hovertemplate": "%{hovertext}<extra></extra>", "hoverongaps": False}
-            | {"visible": place == 0}
-        )
+        traces.append(style | _element_trace(places, heads[name], parts) | {"visible": place == 0})
     plain: Layout = {"visible": False}
     across, down = plain | {"range": [-0.5, 17.5]}, plain | {"range": [rows - 0.5, -0.5]}
     return Figure(
@@ -276,6 +261,37 @@ def _element_figure(
         height=40 + 54 * rows,
         width=860,
     )
+
+
+def _element_trace(
+    places: Sequence[tuple[int, int, int]], head: LabelledHead, parts: Mapping[int, PartError]
+) -> Trace:
+    """Return the errors of one head by element.
+
+    Args:
+        places: row, column and atomic number of each element.
+        head: the head.
+        parts: errors by atomic number.
+    """
+
+    def cell(number: int) -> tuple[float, str, str]:
+        """Describe an element: its error, and what its cell and the pointer show."""
+        part = parts.get(number)
+        if part is None:
+            return np.nan, "", ""
+        text = f"<b>{part.label}</b><br>{format_number(part.mae)}<br>n {part.rows}"
+        return part.mae, text, f"{part.label}: {_describe(head, part)}"
+
+    most = max((part.mae for part in parts.values()), default=0.0) or 1.0
+    bar: Layout = {"title": {"text": with_unit("MAE", head.unit)}, "thickness": 12}
+    return _element_cells(places, cell) | {
+        "colorscale": RISING,
+        "zmin": 0.0,
+        "zmax": most,
+        "colorbar": bar,
+        "hovertemplate": "%{hovertext}<extra></extra>",
+        "hoverongaps": False,
+    }
 
 
 def _element_cells(
@@ -320,21 +336,10 @@ def _part_figure(
         parts_of: parts by head.
         across: title of the axis of parts.
     """
-    traces: list[Trace] = []
-    for number, (name, parts) in enumerate(parts_of.items()):
-        few = parts[:BARS]
-        traces.append(
-            {
-                "type": "bar",
-                "x": [part.label for part in few],
-                "y": np.array([part.mae for part in few]),
-                "hovertext": [f"{part.label}: {_describe(heads[name], part)}" for part in few],
-                "hovertemplate": "%{hovertext}<extra></extra>",
-                "marker": {"color": "c0"},
-                "name": readable_name(name),
-                "visible": number == 0,
-            }
-        )
+    traces = [
+        _part_bars(heads[name], parts[:BARS]) | {"visible": number == 0}
+        for number, (name, parts) in enumerate(parts_of.items())
+    ]
     total = max(map(len, parts_of.values()), default=0)
     caption = "Mean absolute error; hover for the number of structures."
     if total > BARS:
@@ -349,6 +354,17 @@ def _part_figure(
         | {"updatemenus": _menu(heads, axis="yaxis"), "showlegend": False, "margin": {"t": 8}},
         height=260,
     )
+
+
+def _part_bars(head: LabelledHead, parts: Sequence[PartError]) -> Trace:
+    return {
+        "type": "bar",
+        "x": [part.label for part in parts],
+        "y": np.array([part.mae for part in parts]),
+        "hovertext": [f"{part.label}: {_describe(head, part)}" for part in parts],
+        "hovertemplate": "%{hovertext}<extra></extra>",
+        "marker": {"color": "c0"},
+    }
 
 
 def _part_table(

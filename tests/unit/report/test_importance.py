@@ -73,7 +73,7 @@ def test_the_planted_ranking_is_found(tmp_path, seed):
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_noise_is_not_believed(tmp_path, seed):
-    run = make_campaign(tmp_path / "run", trials=60, seed=seed, noise_only=True)
+    run = make_campaign(tmp_path / "run", trials=110, seed=seed, noise_only=True)
     facts = read_facts(run)
     rows = observe_trials(facts)
     targets = list_targets(rows, facts.config.search.objective)
