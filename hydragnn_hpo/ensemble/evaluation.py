@@ -250,6 +250,8 @@ class Evaluation:
     """Why others were not, a sentence each."""
     warnings: list[str] = field(default_factory=list)
     """Reasons to distrust the figures."""
+    split: str = ""
+    """Split of a store that they are of; empty for structures of files."""
 
     def as_plain(self) -> EvaluationRecord:
         """Return plain data for JSON."""

@@ -132,7 +132,13 @@ class StructureErrors:
         seen = np.bincount(place[np.unique(one.graph)], minlength=len(labels))
         total = float(sums.sum()) or 1.0
         return [
-            PartError(labels[k], sums[k] / rows[k], int(seen[k]), int(rows[k]), sums[k] / total)
+            PartError(
+                labels[k],
+                float(sums[k] / rows[k]),
+                int(seen[k]),
+                int(rows[k]),
+                float(sums[k] / total),
+            )
             for k in np.flatnonzero(rows).tolist()
         ]
 

@@ -40,7 +40,7 @@ from hydragnn_hpo.report.page_blocks import (
     Text,
     make_table,
 )
-from hydragnn_hpo.report.test_predictions import read_test_predictions, sample_evenly
+from hydragnn_hpo.report.test_predictions import parity_range, read_test_predictions, sample_evenly
 
 POINTS = 1500
 """Maximum number of points in a chart, to keep it readable and the page small."""
@@ -188,23 +188,6 @@ def _parity(facts: Facts, name: str, parts: Arrays) -> Figure:
         layout=square_axes(labels, ends) | {"hovermode": "closest"},
         height=350,
     )
-
-
-def parity_range(truth: np.ndarray, mean: np.ndarray, half: np.ndarray) -> tuple[float, float]:
-    """Choose the range of both axes: all points, and intervals as far as points stay apart.
-
-    Args:
-        truth: references, [n].
-        mean: predictions, [n].
-        half: half of each interval, [n].
-
-    Returns:
-        Lower and upper end.
-    """
-    low, high = float(min(truth.min(), mean.min())), float(max(truth.max(), mean.max()))
-    room = 0.05 * (high - low) or 0.5
-    least, most = float((mean - half).min()), float((mean + half).max())
-    return max(low - 4 * room, min(low - room, least)), min(high + 4 * room, max(high + room, most))
 
 
 def texts(names: np.ndarray | None, rows: np.ndarray) -> list[str] | None:

@@ -118,6 +118,7 @@ def worst_cells(errors: StructureErrors, name: str, row: int) -> dict[str, Cell]
         "interval": (
             f"{mean[0] - half:.3g}{TO}{mean[0] + half:.3g}" if len(mean) == 1 else f"+- {half:.3g}"
         ),
+        "half90": half,
         "error": float(head.error[row]),
         "trust": readable_name(errors.trust[graph]) if errors.trust else None,
     }
