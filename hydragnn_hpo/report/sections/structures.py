@@ -136,7 +136,7 @@ def _group_table(errors: StructureErrors, name: str) -> Table:
         "group": "worst groups",
         "share": ("share of error", "%"),
         "mae": ("MAE", errors.heads[name].unit),
-        "structures": "structures",
+        "structures": "count",
     }
     rows = [(part.label, part.share, part.mae, part.structures) for part in parts[:GROUPS]]
     note = "Structures of one group, such as geometries of one molecule, are not independent."

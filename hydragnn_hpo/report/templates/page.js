@@ -138,7 +138,7 @@
       const Plotly = await plotly();
       if (narrow.matches) chart.style.height = `${roomOf(chart) + legendRoom(data, layout)}px`;
       const least = Number.parseFloat(chart.style.getPropertyValue("--least")) || 0;
-      const wide = least > chart.clientWidth ? { autosize: false, width: least } : {};  // it scrolls
+      const wide = least > chart.clientWidth ? { autosize: false, width: least, height: chart.clientHeight } : {};  // it scrolls
       await Plotly.react(chart, data, { ...layoutOf(layout, colour), ...wide }, config());
       openOnClick(chart);
       choices(figure, chart, layout.updatemenus ?? [], Plotly);

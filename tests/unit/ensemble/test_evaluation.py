@@ -205,7 +205,7 @@ def test_what_cannot_be_evaluated_is_one_sentence(built_zip, store, tmp_path):
 def assert_tables_agree_with_the_errors(folder):
     """Parts of a head have all of its error, and their mean is its MAE; the worst come first."""
     plain = json.loads((folder / "evaluation.json").read_text())["heads"]
-    read = {p.stem: list(csv.DictReader(p.open())) for p in folder.glob("*.csv")}
+    read = {p.stem: list(csv.DictReader(p.read_text().splitlines())) for p in folder.glob("*.csv")}
     for name, head in plain.items():
         for part in ("size", "composition", "group"):
             rows = [row for row in read[f"errors_by_{part}"] if row["head"] == name]
