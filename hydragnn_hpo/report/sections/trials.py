@@ -45,7 +45,7 @@ def _details(facts: Facts, trial: TrialHistory, rank: int | None) -> Mapping[str
     kept = epochs[:: max(1, -(-len(epochs) // MOST_POINTS))]
     kept = [*kept, *(epochs[-1:] if kept[-1:] != epochs[-1:] else [])]
     state = trial.trial
-    reason = f" ({state.reason})" if state.reason else ""
+    reason = f" ({state.reason})" if state.reason and state.status == "failed" else ""
     facts_of_trial: dict[str, Cell] = {
         "status": f"{state.status}{reason}",
         "rank": rank,
