@@ -258,6 +258,9 @@ class HeadScores(TypedDict):
     """MAE of the unweighted mean of the best trials by validation, in the unit."""
     test_mae_greedy: float
     """MAE of the greedy selection, in the unit."""
+    elements_mae: NotRequired[float | None]
+    """MAE of predicting from the elements alone, see ``ensemble.baselines``, in the unit; null for
+    vectors per atom."""
     mean_baseline_mae: float | None
     """MAE of predicting the mean of the training data, in the unit."""
     ratio_to_mean: float | None
@@ -390,6 +393,25 @@ Curves = dict[str, dict[str, list[float | None]]]
 """Curve (calibration, conformal, bins or sparsification) -> column -> numbers."""
 
 
+VerdictLevel = Literal["good", "note", "warning"]
+"""Whether a sentence of the verdict is good news, a limit to know, or a reason to act."""
+
+
+class VerdictSentence(TypedDict):
+    """One conclusion from an ensemble's figures; ``ensemble.verdict`` has the rules."""
+
+    rule: str
+    """Name of the rule."""
+    head: str | None
+    """Head that it is about; null for the search as a whole."""
+    level: VerdictLevel
+    """``good``, ``note`` or ``warning``."""
+    sentence: str
+    """For a person."""
+    because: str
+    """Threshold of the rule, and its reason."""
+
+
 class EnsembleTable(TypedDict):
     """Facts about an ensemble: the answer of its job, and ``report/ensemble.json``."""
 
@@ -411,6 +433,8 @@ class EnsembleTable(TypedDict):
     """Diversity of the members, by head."""
     curves: NotRequired[dict[str, Curves]]
     """Curves on the test split, by head."""
+    verdict: NotRequired[list[VerdictSentence]]
+    """What to conclude from the figures; absent in the tables of earlier versions."""
     warnings: list[str]
     """Sentences for a person."""
     candidates: NotRequired[list[CandidateErrors]]
@@ -510,6 +534,8 @@ class RunSummary(TypedDict):
 
     ensemble: EnsembleTable | None
     """Null where trials are a command."""
+    verdict: NotRequired[list[VerdictSentence]]
+    """What to conclude from the ensemble's figures; empty where trials are a command."""
     leaderboard: LeaderboardTable
     """All trials, best first."""
     figures: RunFigures

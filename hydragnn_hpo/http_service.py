@@ -190,6 +190,6 @@ def _sound(text: str, where: str) -> str:
     if len(text) < SHORTEST_TOKEN or not all("!" <= letter <= "~" for letter in text):
         raise ConfigError(
             f"{where}: a token has at least {SHORTEST_TOKEN} printable ASCII characters and no "
-            "blanks; openssl rand -hex 32 makes one."
+            "blanks; make one with 'openssl rand -hex 32'."
         )
     return text

@@ -1,16 +1,20 @@
 """Every error for users that a test provokes is checked: a test that made a bad one fails.
 
 The rules are those of ``hydragnn_hpo/errors.py``: one short sentence with what was found and what
-to do, in our own words. Only errors made by the package count, not those that a test makes.
+to do, in our own words. Only errors made by the package count, not those that a test makes. What a
+process of its own prints after ``error:`` or ``warning:`` counts, and what a command prints here.
 """
 
+import itertools
 import re
+import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
 import hydragnn_hpo
 from hydragnn_hpo.errors import HydraError
@@ -46,11 +50,12 @@ DO = frozenset(
 )
 """What a user can be asked to do."""
 
-HINT = re.compile(
-    r"Did you mean|[Kk]nown: |pip install |(?:^|[ '(])hydragnn-hpo [a-z]|; it is |ulimit|openssl"
-    r"|\bmust (?:be|hold|have|rise|see)\b|\bneeds? |\bis left to\b"
-)
+HINT = re.compile(r"Did you mean|[Kk]nown: |pip install |(?:^|[ '(])hydragnn-hpo [a-z]")
 """Other ways to say what to do."""
+
+
+NAMED = re.compile(r"'[^']+'|\bPATH\b|\d|[\w.*]/|/\w|\w\.\w|--\w|\w_\w")
+"""A value, a number, a file, a key or an option: what was found."""
 
 
 def faults(sentence: str, folders: tuple[str, ...] = ()) -> list[str]:
@@ -73,10 +78,18 @@ def faults(sentence: str, folders: tuple[str, ...] = ()) -> list[str]:
     if sentence.endswith(("..", ":.", ";.", " .")) or not sentence.endswith((".", "?")):
         found.append("does not end with one full stop")
     clauses = re.split(r"[:;.,(?]\s+|\s(?:or|and|but|then)\s", sentence)
-    words = {clause.split()[0].strip("'.").lower() for clause in clauses if clause.split()}
-    if not (words & DO or HINT.search(sentence)):
+    before = list(itertools.takewhile(lambda clause: not _says_what_to_do(clause), clauses))
+    if len(before) == len(clauses) and not HINT.search(sentence):
         found.append("does not say what to do")
+    if len(" ".join(before).split()) < 3 and not NAMED.search(" ".join(before)):
+        found.append("does not say what was found")
     return found
+
+
+def _says_what_to_do(clause: str) -> bool:
+    """Say whether a clause is a verb of ``DO`` and its object."""
+    verb, _, what = clause.partition(" ")
+    return bool(what) and verb.lower() in DO
 
 
 MADE: list[str] = []
@@ -91,14 +104,49 @@ def _remember(error: HydraError, *args: Any) -> None:
 
 HydraError.__init__ = _remember  # type: ignore[method-assign]
 
+SAID = re.compile(r"^(?:error|warning): (.+)$", re.MULTILINE)
+"""Sentences that a command prints."""
+
+
+def _remember_words(words: Any) -> None:
+    text = words.decode(errors="replace") if isinstance(words, bytes) else str(words)
+    MADE.extend(SAID.findall(text))
+
+
+def _watch(communicate: Callable[..., Any]) -> Callable[..., Any]:
+    """Remember the sentences of a command that ran in a process of its own."""
+
+    def watched(*arguments: Any, **options: Any) -> Any:
+        ended = communicate(*arguments, **options)
+        for words in ended:
+            _remember_words(words)
+        return ended
+
+    return watched
+
+
+def _watch_echo(echo: Callable[..., None]) -> Callable[..., None]:
+    """Remember the sentences that a command prints in this process."""
+
+    def watched(message: Any = None, *arguments: Any, **options: Any) -> None:
+        if sys._getframe(1).f_code.co_filename.startswith(PACKAGE):
+            _remember_words(message)
+        echo(message, *arguments, **options)
+
+    return watched
+
+
+subprocess.Popen.communicate = _watch(subprocess.Popen.communicate)  # type: ignore[method-assign]
+typer.echo = _watch_echo(typer.echo)
+
 
 @pytest.hookimpl(wrapper=True, trylast=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     """Fail a test that passed, and during which the package made an error with a bad sentence."""
-    MADE.clear()
-    yield
     factory = getattr(item.config, "_tmp_path_factory", None)
     folders = (str(factory.getbasetemp()),) if factory else ()
+    MADE.clear()
+    yield
     bad = {text: what for text in MADE if (what := faults(text, folders))}
     MADE.clear()  # a suite that a test runs inside itself has judged its own
     if bad:

@@ -14,7 +14,7 @@ def zip_entries(entries: Mapping[str, bytes]) -> bytes:
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as file:
         for name, data in entries.items():
             kind = zipfile.ZIP_STORED if name.endswith(STORED) else zipfile.ZIP_DEFLATED
-            file.writestr(name, data, kind)
+            file.writestr(zipfile.ZipInfo(name), data, kind)  # dated 1980, whenever it is made
     return buffer.getvalue()
 
 

@@ -63,6 +63,10 @@ def test_an_error_that_a_test_makes_itself_is_not_checked(pytester: pytest.Pytes
         ("a.toml: is empty; get it again..", "does not end with one full stop"),
         ("a.toml: cannot be read (No such file or directory).", "does not say what to do"),
         ("conv 'gin' is no conv.", "does not say what to do"),
+        ("search.rungs [3, 3] must rise.", "does not say what to do"),
+        ("a.toml: conv 'gin' lacks a set, name.", "does not say what to do"),
+        ("Correct the file 'a.toml'.", "does not say what was found"),
+        ("Failed: correct the file.", "does not say what was found"),
     ],
 )
 def test_rules(sentence: str, fault: str | None) -> None:
@@ -74,3 +78,21 @@ def test_paths_below_the_tests_folder_are_short_names() -> None:
     sentence = f"/tmp/run-1/{'deep/' * 90}a.toml: is empty; get it again."
     assert faults(sentence) == ["has 492 characters, more than 300"]
     assert faults(sentence, ("/tmp/run-1",)) == []
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "command_line._report('bad', 1)",
+        "subprocess.run([sys.executable, '-c', 'print(\"error: bad\")'], capture_output=True)",
+        "subprocess.run([sys.executable, '-c', 'print(\"warning: bad\")'], stdout=-1, text=True)",
+    ],
+)
+def test_what_a_command_prints_is_checked(pytester: pytest.Pytester, body: str) -> None:
+    pytester.syspathinsert(Path(__file__).parent)
+    pytester.makeconftest('pytest_plugins = ["messages"]')
+    imports = "import subprocess\nimport sys\nfrom hydragnn_hpo.cli import command_line\n"
+    pytester.makepyfile(f"{imports}\ndef test_message():\n    {body}\n")
+    failed = pytester.runpytest_inprocess()
+    assert failed.ret == 1
+    failed.stdout.fnmatch_lines(["'bad': *does not say what to do*"])

@@ -249,6 +249,7 @@ def forecast_campaign(
     *,
     state: State | None = None,
     refused: int = 0,
+    report: Callable[[int, int], None] = lambda done, total: None,
 ) -> Forecast:
     """Run a campaign, or what is left of one, on a simulated machine.
 
@@ -258,10 +259,17 @@ def forecast_campaign(
         priced: its trials, in the order in which they are proposed.
         state: how it stands; from the beginning if left out.
         refused: trials that could not be priced.
+        report: called with the pieces of work that have ended and with all so far.
     """
     works = list(_works(config, priced, state or State()))
     promotion = PromotionSimulation(config, works, priced, state)
-    simulated = simulate(works, _setting(config, machine, priced, works), promote=promotion.ended)
+
+    def promote(work: str, now: float) -> Iterator[SimulatedWork]:
+        yield from promotion.ended(work, now)
+        total = len(works) + len(promotion.added)
+        report(total - promotion.left, total)
+
+    simulated = simulate(works, _setting(config, machine, priced, works), promote=promote)
     every = (*works, *promotion.added)
     return Forecast(machine, priced, refused, simulated, every)
 

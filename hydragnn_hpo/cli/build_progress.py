@@ -1,14 +1,13 @@
 """Progress of ``dataset build``: a bar on a terminal, lines elsewhere, messages of rank 0 only."""
 
 import contextlib
-import sys
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
 import typer
 
+from hydragnn_hpo.cli.progress import ProgressDisplay
 from hydragnn_hpo.data import (
     BuildProgress,
     build_store,
@@ -20,8 +19,7 @@ from hydragnn_hpo.file_records import StoreStats
 
 T = TypeVar("T")
 
-LINE_SECONDS = 10.0
-"""Time between two lines where there is no terminal."""
+CONVERTING = "converting structures"
 
 
 @contextlib.contextmanager
@@ -77,48 +75,23 @@ def build(
 
 
 class _Screen(BuildProgress):
-    """A bar on a terminal, lines elsewhere, on stderr; use it in a ``with``."""
+    """Shows the progress of a build; use it in a ``with``."""
 
     def __init__(self, quiet: bool) -> None:
-        from rich.console import Console
-        from rich.progress import Progress
-
-        self.quiet = quiet
-        self.total: int | None = None
-        console = Console(stderr=True)
-        lively = console.is_terminal and not quiet
-        self.bar = Progress(console=console, transient=True) if lively else None
-        self.task = self.bar.add_task("converting structures", total=None) if self.bar else None
-        self._shown = time.monotonic()
+        self._display = ProgressDisplay(CONVERTING, quiet=quiet)
 
     def __enter__(self) -> Self:
-        if self.bar:
-            self.bar.start()
+        self._display.__enter__()
         return self
 
-    def __exit__(self, *_: object) -> None:
-        if self.bar:
-            self.bar.stop()
+    def __exit__(self, *error: object) -> None:
+        self._display.__exit__(*error)
 
     def begin(self, total: int | None, reused: int) -> None:
-        self.total = total
-        if self.bar is not None and self.task is not None:
-            self.bar.update(self.task, total=total)
+        self._display.begin(CONVERTING, total)
         if reused:
-            self._print(f"resuming an earlier build: {reused}{self._total()} are there")
+            of = "" if total is None else f" of {total}"
+            self._display.print(f"resuming an earlier build: {reused}{of} structures are there")
 
     def __call__(self, done: int) -> None:
-        if self.bar is not None and self.task is not None:
-            self.bar.update(self.task, completed=done)
-        elif time.monotonic() - self._shown >= LINE_SECONDS:
-            self._shown = time.monotonic()
-            self._print(f"{done}{self._total()} converted")
-
-    def _total(self) -> str:
-        return " structures" if self.total is None else f" of {self.total} structures"
-
-    def _print(self, sentence: str) -> None:
-        if self.bar is not None:
-            self.bar.console.print(sentence)
-        elif not self.quiet:
-            print(sentence, file=sys.stderr, flush=True)
+        self._display.show(done)

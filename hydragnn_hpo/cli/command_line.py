@@ -9,7 +9,8 @@ import errno
 import io
 import os
 import sys
-from typing import Annotated
+import warnings
+from typing import Annotated, TextIO
 
 import typer
 
@@ -96,29 +97,58 @@ def main() -> None:
     _open_closed_streams()
     if isinstance(sys.stdout, io.TextIOWrapper):  # names in any letters, on any terminal
         sys.stdout.reconfigure(errors="backslashreplace")
+    if not sys.warnoptions:  # warnings of libraries are for developers, who ask for them by -W
+        warnings.showwarning = _drop_warning
+    code = _run()
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError as error:
+            code = code or _report_os_error(error)
+            _drop(stream)
+    sys.exit(code)
+
+
+def _run() -> int | str | None:
+    """Run the command, and return its exit code; an answer that cannot be written is a failure."""
     try:
         app()
+    except SystemExit as end:
+        return end.code
     except HydraError as error:
-        typer.echo(f"error: {shorten_words(escape_controls(str(error)))}", err=True)
-        sys.exit(error.exit_code)
-    except BrokenPipeError:
-        _drop_output()
-        sys.exit(1)
+        return _report(str(error), error.exit_code)
     except MemoryError:
-        typer.echo("error: memory ran out; take less at a time, or free some.", err=True)
-        sys.exit(1)
+        return _report("memory ran out; take less at a time, or free some.", 1)
     except OSError as error:
-        if error.errno == errno.ENOENT and not _has_working_folder():
-            typer.echo("error: the working folder was removed; change to another one.", err=True)
-            sys.exit(2)
-        if error.errno not in ADVICE:
-            raise
-        many_files = error.errno in (errno.EMFILE, errno.ENFILE)
-        where = error.filename or ("this process" if many_files else "standard output")
-        message = f"{where}: {error.strerror}; {ADVICE[error.errno]}."
-        typer.echo(f"error: {shorten_words(escape_controls(message))}", err=True)
-        _drop_output()
-        sys.exit(2)
+        return _report_os_error(error)
+    return 0
+
+
+def _drop_warning(*_: object, **__: object) -> None:
+    """Print nothing for a warning of a library: what a user can mend is checked for by itself."""
+
+
+def _report_os_error(error: OSError) -> int:
+    """Print what to do about an error of the operating system, and return the exit code.
+
+    The reader of a pipe that has seen enough needs no sentence.
+    """
+    if isinstance(error, BrokenPipeError):
+        return 1
+    if error.errno == errno.ENOENT and not _has_working_folder():
+        return _report("the working folder was removed; change to another one.", 2)
+    if error.errno not in ADVICE:
+        raise error
+    lost = not error.filename and error.errno not in (errno.EMFILE, errno.ENFILE)
+    where = "standard output" if lost else error.filename or "this process"
+    return _report(f"{where}: {error.strerror}; {ADVICE[error.errno]}.", 1 if lost else 2)
+
+
+def _report(sentence: str, code: int) -> int:
+    """Print the sentence of an error if stderr can still be written to, and return its code."""
+    with contextlib.suppress(OSError):
+        typer.echo(f"error: {shorten_words(escape_controls(sentence))}", err=True)
+    return code
 
 
 def _open_closed_streams() -> None:
@@ -131,6 +161,7 @@ def _open_closed_streams() -> None:
     for number, name in enumerate(names):
         if getattr(sys, name) is None:
             descriptor = os.open(os.devnull, os.O_RDWR)  # takes the lowest free number
+            os.set_inheritable(descriptor, True)  # as a standard stream is
             setattr(sys, name, os.fdopen(descriptor, "w" if number else "r"))
 
 
@@ -142,9 +173,9 @@ def _has_working_folder() -> bool:
     return True
 
 
-def _drop_output() -> None:
-    """Send the rest of the output to nowhere: Python would retry it at its end and complain."""
+def _drop(stream: TextIO) -> None:
+    """Send the rest of a stream to nowhere: Python would retry it at its end and complain."""
     with contextlib.suppress(OSError, ValueError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
+        os.dup2(nowhere, stream.fileno())
         os.close(nowhere)

@@ -67,7 +67,9 @@ def add_trials(
     from hydragnn_hpo.errors import ConfigError
 
     if (number is None) == (values is None):
-        raise ConfigError("add-trials: give a number of trials or a file with --values, not both.")
+        raise ConfigError(
+            "add-trials takes a number of trials or --values FILE; give one of them, not both."
+        )
     if values is None:
         will = f"the brain proposes {number} trials beyond the campaign's own"
         _send_request(run_dir, "add-trials", will, dry_run=dry_run, as_json=as_json, count=number)

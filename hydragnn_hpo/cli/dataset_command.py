@@ -223,6 +223,7 @@ def findings_blocks(report: Mapping[str, Any], limit: int) -> list[Any]:
     blocks += ["", *_leakage(report["leakage"], limit)]
     blocks += ["", *_duplicates(report, limit)]
     blocks += ["", *_conflicts(report["conflicts"], limit)]
+    blocks += ["", *_near_twins(report["near_twins"], limit)]
     blocks += ["", *_outliers(report, limit)]
     blocks += ["", *_geometry(report["geometry"], limit)]
     return [*blocks, "", _verdict(report)]
@@ -363,6 +364,24 @@ def _conflicts(conflicts: Sequence[Mapping[str, Any]], limit: int) -> list[str]:
     return [
         f"Contradictions: {len(conflicts)} among duplicates; mend a label, or give the attribute "
         "that tells them apart.",
+        *_first(lines, limit),
+    ]
+
+
+def _near_twins(pairs: Sequence[Mapping[str, Any]], limit: int) -> list[str]:
+    if not pairs:
+        return ["Near twins: no structures of close geometry with targets far apart."]
+    lines = [
+        f"{one['target']}: {' and '.join(one['ids'])} ({one['formula']}, "
+        f"{', '.join(split or 'no split' for split in one['splits'])}) are {one['distance']:.2g} "
+        f"angstrom apart and differ by {one['difference']:.4g} {one['unit']} (geometry explains "
+        f"{one['allowed']:.2g} or less)"
+        for one in pairs
+    ]
+    return [
+        f"Near twins: {len(pairs)} pairs of close geometry have targets far apart. If they differ "
+        "in spin, charge or another condition, give it as [attributes] in the card and name it in "
+        "model.attributes; else no model can tell them apart.",
         *_first(lines, limit),
     ]
 

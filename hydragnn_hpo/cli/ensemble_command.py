@@ -337,12 +337,13 @@ def _reseed_and_build(run: Path, count: int, quiet: bool) -> "EnsembleTable":
 
 
 def _print_build(table: "EnsembleTable") -> None:
-    from hydragnn_hpo.cli.tables import console, ensemble_table
+    from hydragnn_hpo.cli.tables import console, ensemble_table, print_verdict
 
     out = console()
     out.print(selection_table(table))
     out.print(diversity_table(table))
     out.print(ensemble_table(table["heads"]))
+    print_verdict(table.get("verdict", ()))
     for warning in table["warnings"]:
         typer.echo(f"warning: {warning}", err=True)
     kept, why = METHODS[table["method"]], table["why"]

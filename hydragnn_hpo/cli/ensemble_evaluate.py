@@ -146,11 +146,12 @@ def evaluate(
 
 
 def _print(done: "Evaluation", *, apart: bool) -> None:
-    from hydragnn_hpo.cli.tables import console
+    from hydragnn_hpo.cli.tables import console, print_verdict
 
     console().print(evaluation_table(done))
     if apart:
         console().print(strata_table(done))
+    print_verdict(done.verdict)
 
 
 def _card(files: list[Path], card: Path | None) -> "CardConfig | None":
@@ -175,8 +176,8 @@ def _labels(
 
     if (card is None) == (not options):
         raise ConfigError(
-            "say which label belongs to which head: --card CARD, or --target HEAD=KEY:UNIT for "
-            "each; a store has its own card."
+            "which label belongs to which head is not known; add --card CARD, or --target "
+            "HEAD=KEY:UNIT for each (a store has its own card)."
         )
     if card is not None:
         return match_card_labels(model.manifest, card)

@@ -1,15 +1,13 @@
 """``hydragnn-hpo plan``: forecast the time and cost of a campaign before it runs."""
 
-import contextlib
 import json
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from hydragnn_hpo.cli.arguments import JsonOption, parse_count
+from hydragnn_hpo.cli.progress import ProgressDisplay
 from hydragnn_hpo.cli.run_command import MachineOption
 
 CampaignArgument = Annotated[
@@ -72,11 +70,11 @@ def plan(
         raise ConfigError(f"--figure {figure}: is drawn as PNG; give it a name that ends in .png.")
     request = plan_report.PlanRequest(machine, hosts, slots, trials, structures, failures)
     run = RunDir(Path(campaign))
-    with _show_activity(as_json):
+    with ProgressDisplay("drawing trials", quiet=as_json) as display:
         if run.campaign.exists():
-            planned = plan_report.plan_run(run, request)
+            planned = plan_report.plan_run(run, request, display)
         else:
-            planned = plan_report.plan_campaign(campaign, request)
+            planned = plan_report.plan_campaign(campaign, request, display)
     if figure is not None:
         plan_report.draw_plan(planned, figure)
     if as_json:
@@ -86,15 +84,3 @@ def plan(
         typer.echo(line)
     if figure is not None:
         typer.echo(f"Figure: {figure}")
-
-
-@contextlib.contextmanager
-def _show_activity(as_json: bool) -> Iterator[None]:
-    """Show on a terminal that something is being done."""
-    if as_json or not sys.stdout.isatty():
-        yield
-        return
-    from rich.console import Console
-
-    with Console().status("drawing, pricing and simulating trials"):
-        yield

@@ -22,6 +22,7 @@ from hydragnn_hpo.campaign import (
     settle,
 )
 from hydragnn_hpo.cli.estimate_stats import DataKnown, data_of_campaign, data_of_run
+from hydragnn_hpo.cli.progress import ProgressDisplay
 from hydragnn_hpo.cli.words import count, duration, percent
 from hydragnn_hpo.config import (
     HERE,
@@ -113,22 +114,32 @@ class PlanReport:
     """Share of the run's slot time in training, from 0 to 1."""
 
 
-def plan_campaign(campaign: str, request: PlanRequest) -> PlanReport:
+def plan_campaign(
+    campaign: str, request: PlanRequest, display: ProgressDisplay | None = None
+) -> PlanReport:
     """Forecast a campaign from its beginning.
+
+    Args:
+        campaign: campaign file, or the name of a shipped one.
+        request: options of the command.
+        display: shows the progress; None for nothing.
 
     Raises:
         ConfigError: campaign or profile are wrong, or no drawn configuration is a valid trial.
         DataError: nothing is known about the data.
     """
-    return forecast_known(read_campaign(campaign, request), request.trials)
+    return forecast_known(read_campaign(campaign, request), request.trials, display)
 
 
-def forecast_known(known: "KnownCampaign", trials: int | None = None) -> PlanReport:
+def forecast_known(
+    known: "KnownCampaign", trials: int | None = None, display: ProgressDisplay | None = None
+) -> PlanReport:
     """Forecast a campaign that was read.
 
     Args:
         known: the campaign, its data and its machine.
         trials: number of trials; the campaign's own if None.
+        display: shows the progress; None for nothing.
 
     Raises:
         ConfigError: no drawn configuration is a valid trial.
@@ -136,15 +147,18 @@ def forecast_known(known: "KnownCampaign", trials: int | None = None) -> PlanRep
     config, machine, data = known.config, known.machine, known.data
     drawn = _check_plannable(trials or config.search.trials)
     pricing = TrialPricer(config, machine, _costs(config, machine, data.stats), data.work.configure)
-    priced, refused = _price_all(pricing, sample_configurations(config, drawn), first=0)
+    display = display or ProgressDisplay("", quiet=True)
+    values = sample_configurations(config, drawn)
+    priced, refused = _price_all(pricing, values, first=0, display=display)
     if not priced:
         raise ConfigError(
             f"{config.name}: none of {drawn} drawn configurations is a valid trial: correct "
             "[space]."
         )
-    return PlanReport(
-        config, data.origin, forecast_campaign(config, machine, priced, refused=refused)
+    forecast = forecast_campaign(
+        config, machine, priced, refused=refused, report=_simulation_report(display)
     )
+    return PlanReport(config, data.origin, forecast)
 
 
 def _check_plannable(trials: int) -> int:
@@ -186,8 +200,15 @@ def read_campaign(campaign: str, request: PlanRequest) -> KnownCampaign:
     return KnownCampaign(config, data, _choose_machine(config, request))
 
 
-def plan_run(run: RunDir, request: PlanRequest) -> PlanReport:
+def plan_run(
+    run: RunDir, request: PlanRequest, display: ProgressDisplay | None = None
+) -> PlanReport:
     """Compare the duration of a run's trials with the prediction, and forecast the rest of the run.
+
+    Args:
+        run: the run directory.
+        request: options of the command.
+        display: shows the progress; None for nothing.
 
     Raises:
         RunError: no trial was placed yet, or its journal is damaged.
@@ -197,7 +218,8 @@ def plan_run(run: RunDir, request: PlanRequest) -> PlanReport:
     events, state, ledger = history.events, history.state, history.ledger
     machine, data = _choose_machine(config, request, ledger), data_of_run(config, run)
     pricing = TrialPricer(config, machine, _costs(config, machine, data.stats), data.work.configure)
-    left = None if state.finished else _left(pricing, state, events, request)
+    display = display or ProgressDisplay("", quiet=True)
+    left = None if state.finished else _left(pricing, state, events, request, display)
     return PlanReport(
         config,
         data.origin,
@@ -211,9 +233,21 @@ def plan_run(run: RunDir, request: PlanRequest) -> PlanReport:
 
 
 def _left(
-    pricing: TrialPricer, state: State, events: Sequence[JournalEvent], request: PlanRequest
+    pricing: TrialPricer,
+    state: State,
+    events: Sequence[JournalEvent],
+    request: PlanRequest,
+    display: ProgressDisplay,
 ) -> Forecast:
-    """Forecast the rest of a run, with prices that its own epochs have corrected."""
+    """Forecast the rest of a run, with prices that its own epochs have corrected.
+
+    Args:
+        pricing: prices trials.
+        state: how the run stands.
+        events: its journal.
+        request: options of the command.
+        display: shows the progress.
+    """
     config = pricing.config
     known = _known(pricing, state, events)
     budget = (request.trials or config.search.trials) + state.added
@@ -221,8 +255,15 @@ def _left(
     values = sample_configurations(
         config, missing, [trial.values for trial in state.trials.values()]
     )
-    new, refused = _price_all(pricing, values, first=len(state.trials))
-    return forecast_campaign(config, pricing.machine, known | new, state=state, refused=refused)
+    new, refused = _price_all(pricing, values, first=len(state.trials), display=display)
+    return forecast_campaign(
+        config,
+        pricing.machine,
+        known | new,
+        state=state,
+        refused=refused,
+        report=_simulation_report(display),
+    )
 
 
 def _known(
@@ -279,13 +320,41 @@ def _costs(config: CampaignConfig, machine: ForecastMachine, stats: StoreStats |
 
 
 def _price_all(
-    pricing: TrialPricer, values: Sequence[dict[str, Any]], *, first: int
+    pricing: TrialPricer,
+    values: Sequence[SearchedValues],
+    *,
+    first: int,
+    display: ProgressDisplay,
 ) -> tuple[dict[str, PricedTrial], int]:
-    """Price drawn configurations; those that are no valid trial are counted."""
-    named = ((f"t{number:04d}", each) for number, each in enumerate(values, start=first))
-    priced = [pricing.price(name, each) for name, each in named]
+    """Price drawn configurations; those that are no valid trial are counted.
+
+    Args:
+        pricing: prices trials.
+        values: searched values of each.
+        first: number of the first trial.
+        display: shows the progress.
+
+    Returns:
+        The valid trials by name, and the number of the others.
+    """
+    display.begin("pricing trials", len(values))
+    priced = []
+    for number, each in enumerate(values):
+        priced.append(pricing.price(f"t{first + number:04d}", each))
+        display.show(len(priced))
     valid = {each.name: each for each in priced if each is not None}
     return valid, len(priced) - len(valid)
+
+
+def _simulation_report(display: ProgressDisplay) -> Callable[[int, int], None]:
+    """Return a function that shows the progress of the simulation, whose work may still grow."""
+    display.begin("simulating trials", None)
+
+    def report(done: int, total: int) -> None:
+        display.total = total
+        display.show(done)
+
+    return report
 
 
 # -- in words, as JSON, as a figure ---------------------------------------------------------

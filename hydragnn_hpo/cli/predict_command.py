@@ -2,9 +2,10 @@
 
 import os
 import sys
+import tempfile
 import time
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Self
 
@@ -18,6 +19,7 @@ from hydragnn_hpo.cli.arguments import (
     TrustOption,
     ensemble_file,
 )
+from hydragnn_hpo.cli.progress import ProgressDisplay
 from hydragnn_hpo.cli.words import count
 from hydragnn_hpo.errors import ConfigError, HydraError
 
@@ -80,9 +82,6 @@ MachineOption = Annotated[
 
 ROWS = 20
 """Largest number of structures in the table on the terminal."""
-
-LINE_SECONDS = 15.0
-"""Seconds between two lines of progress where there is no terminal."""
 
 
 @dataclass(frozen=True)
@@ -303,7 +302,11 @@ def _to_file(request: "PredictRequest", device: str, *, quiet: bool) -> "Predict
                     lease.renew()
                     progress.on_chunk(header, before)
 
-                predict_chunks(pipeline, report=report)
+                def report_batch(structures: int) -> None:
+                    lease.renew()
+                    progress.on_batch(structures)
+
+                predict_chunks(replace(pipeline, report_batch=report_batch), report=report)
         except BaseException:
             request.parts.leave()
             raise
@@ -327,12 +330,23 @@ def _to_screen(
         lines = OutputFormat.JSON_LINES if as_json else OutputFormat.CSV
         form = lines if streamed else OutputFormat.JSON
         writer = make_writer(Path(f"stdout{form}"), columns)
-        for content in writer.whole(writer.part([some])[""] for some in rows):
+        contents = writer.whole(writer.part([some])[""] for some in rows)
+        if form is OutputFormat.JSON:
+            contents = _hold_back(contents)  # half of a list is no JSON
+        for content in contents:
             sys.stdout.write(content.decode())
             sys.stdout.flush()
     if not as_json and columns.names("node"):
         typer.echo("values per atom are left out: add --json, or --out NAME.csv", err=True)
     return outcome
+
+
+def _hold_back(contents: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield contents once all are there; an error on the way leaves none. They wait in a file."""
+    with tempfile.TemporaryFile() as file:
+        file.writelines(contents)
+        file.seek(0)
+        yield from file
 
 
 def _print_table(
@@ -351,44 +365,32 @@ def _print_table(
 
 
 class PredictProgress:
-    """Progress on stderr: a bar on a terminal, lines elsewhere. Use it as a context manager."""
+    """Counts predicted structures, and shows them with their rate; use it as a context manager."""
 
     def __init__(self, total: int | None, *, quiet: bool = False) -> None:
-        """Choose between a bar and lines.
+        """Count nothing yet.
 
         Args:
             total: number of structures; None if unknown.
             quiet: show nothing.
         """
-        from rich.console import Console
-        from rich.progress import (
-            BarColumn,
-            MofNCompleteColumn,
-            Progress,
-            TextColumn,
-            TimeRemainingColumn,
-        )  # fmt: skip
-
-        console = Console(stderr=True)
-        columns = (
-            TextColumn("predicting"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
-            TextColumn("{task.fields[rate]}"),
-        )  # fmt: skip
-        lively = console.is_terminal and not quiet
-        self.bar = Progress(*columns, console=console, transient=True) if lively else None
-        self.task = self.bar.add_task("", total=total, rate="") if self.bar else None
-        self.total, self.quiet = total, quiet
-        self.done = self._here = 0
-        self._began = self._last_line = time.monotonic()
+        self.display = ProgressDisplay("predicting structures", total=total, quiet=quiet)
+        self._began = time.monotonic()
+        self._before = self._here = self._of_chunk = 0
 
     def __enter__(self) -> Self:
-        if self.bar:
-            self.bar.start()
+        self.display.__enter__()
         return self
 
-    def __exit__(self, *_: object) -> None:
-        if self.bar:
-            self.bar.stop()
+    def __exit__(self, *error: object) -> None:
+        self.display.__exit__(*error)
+
+    def on_batch(self, structures: int) -> None:
+        """Count a batch of a chunk that goes on, and show the progress."""
+        self._of_chunk += structures
+        here = self._here + self._of_chunk
+        rate = here / max(time.monotonic() - self._began, 1e-6)
+        self.display.show(self._before + here, f"{rate:.3g} structures/s")
 
     def on_chunk(self, header: "PartHeader", before: bool) -> None:
         """Count a finished chunk, and show the progress.
@@ -397,16 +399,10 @@ class PredictProgress:
             header: header of the chunk's output file.
             before: True if an earlier process wrote the chunk; it is left out of the rate.
         """
-        now = time.monotonic()
-        self.done += header.structures
+        self._before += header.structures if before else 0
         self._here += 0 if before else header.structures
-        rate = f"{self._here / max(now - self._began, 1e-6):.0f} structures/s"
-        if self.bar is not None and self.task is not None:
-            self.bar.update(self.task, completed=self.done, rate=rate)
-        elif not self.quiet and now - self._last_line >= LINE_SECONDS:
-            self._last_line = now
-            of = "" if self.total is None else f" of {self.total}"
-            print(f"{self.done}{of} structures, {rate}", file=sys.stderr, flush=True)
+        self._of_chunk = 0
+        self.on_batch(0)
 
 
 def print_outcome(outcome: "PredictOutcome", *, quiet: bool) -> None:
@@ -424,7 +420,10 @@ def print_outcome(outcome: "PredictOutcome", *, quiet: bool) -> None:
         structures = count(outcome.structures, "structure")
         lines.append(f"{outcome.failed} of {structures} could not be predicted")
     lines += [f"error: {sentence}" for sentence in outcome.incomplete]
-    lines += [f"warning: --keep {key}: no structure has such a key" for key in outcome.lacking]
+    lines += [
+        f"warning: --keep {key}: no structure has such a key; correct it or leave it out."
+        for key in outcome.lacking
+    ]
     for line in lines:
         typer.echo(line, err=True)
 

@@ -54,10 +54,11 @@ has `--json`, what starts something has `--dry-run`.
 | exit code | means |
 |---|---|
 | 0 | done |
-| 1 | failed: the work, not the question |
+| 1 | failed: the work, not the question; or the output has no room, or its reader has left |
 | 2 | misused: one sentence on stderr says what was found and what to do |
 | 3 to 7 | of `trial` only: [how a trial ends](../../docs/guide/trials.md#how-a-trial-ends) |
 | 75 | of `run` only: the allocation ends before the campaign; run it again |
+| 130 | ended by Ctrl-C |
 
 """
 

@@ -19,7 +19,7 @@ from hydragnn_hpo.cli.words import energy
 if TYPE_CHECKING:
     from hydragnn_hpo.campaign import Controller, ShutdownRequest
     from hydragnn_hpo.config import CampaignConfig
-    from hydragnn_hpo.file_records import RunFigures, RunSummary
+    from hydragnn_hpo.file_records import EnsembleTable, RunFigures, RunSummary
     from hydragnn_hpo.launching import Backend
     from hydragnn_hpo.layout import RunDir
 
@@ -290,8 +290,10 @@ def _finish(controller: "Controller", opened: "RunDir") -> "RunSummary":
         done: RunSummary = read_json(opened.summary)
         return done
     spec = {"run": str(opened.path.resolve())}
+    ensemble: EnsembleTable | None = controller.job("ensemble", spec) if trains else None
     result: RunSummary = {
-        "ensemble": controller.job("ensemble", spec) if trains else None,
+        "verdict": ensemble.get("verdict", []) if ensemble else [],
+        "ensemble": ensemble,
         "leaderboard": rank_trials(controller.state).to_plain(),
         "figures": JournalFold(read_journal(opened.journal)).figures(),
     }
@@ -309,6 +311,7 @@ def _report(opened: "RunDir", *, drawn: bool) -> None:
         drawn: whether the run has an ensemble, whose parity figure is drawn.
     """
     from hydragnn_hpo.report import draw_parity, write_report
+    from hydragnn_hpo.sanitize import escape_line, shorten_words
 
     try:
         if drawn:
@@ -317,12 +320,18 @@ def _report(opened: "RunDir", *, drawn: bool) -> None:
     except Exception as error:
         logger.debug("no report", exc_info=True)
         again = f"try '{_program()} report {shlex.quote(str(opened.path))}'"
-        typer.echo(f"warning: no report was written ({error}); {again}.", err=True)
+        reason = shorten_words(escape_line(str(error)).rstrip("."))
+        typer.echo(f"warning: no report was written ({reason}); {again}.", err=True)
 
 
 def _print(opened: "RunDir", result: "RunSummary") -> None:
     from hydragnn_hpo.campaign import read_leaderboard
-    from hydragnn_hpo.cli.tables import console, ensemble_table, leaderboard_table, not_learned
+    from hydragnn_hpo.cli.tables import (
+        console,
+        ensemble_table,
+        leaderboard_table,
+        print_verdict,
+    )
 
     out = console()
     ensemble, figures = result["ensemble"], result["figures"]
@@ -331,8 +340,9 @@ def _print(opened: "RunDir", result: "RunSummary") -> None:
     out.print(leaderboard_table(read_leaderboard(opened), weights))
     if ensemble:
         out.print(ensemble_table(ensemble["heads"]))
-        for warning in (*ensemble["warnings"], *not_learned(ensemble["heads"])):
-            out.print(f"warning: {warning}", highlight=False, markup=False)
+        print_verdict(ensemble.get("verdict", ()))
+        for warning in ensemble["warnings"]:
+            typer.echo(f"warning: {warning}", err=True)
     out.print(_used(figures), markup=False)
     say = partial(out.print, soft_wrap=True, markup=False)
     page = opened.report / "report.html"

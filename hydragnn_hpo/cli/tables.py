@@ -11,14 +11,11 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from hydragnn_hpo.campaign import Leaderboard
-    from hydragnn_hpo.file_records import HeadScores
+    from hydragnn_hpo.file_records import HeadScores, VerdictSentence
     from hydragnn_hpo.training import IoBenchmark
 
 PLAIN_WIDTH = 110
 """Columns of a table that goes to a file or a pipe."""
-
-LEARNED = 0.95
-"""Ratio to the error of predicting the mean above which a head counts as not learned."""
 
 MOST_KEYS = 6
 """Searched keys of a command that a table shows."""
@@ -98,29 +95,37 @@ def _number(value: float | None) -> str:
 
 def ensemble_table(heads: Mapping[str, "HeadScores"]) -> "Table":
     """Lay out the ensemble's errors on the test split, next to those of simpler predictors."""
-    columns = ("unit", "ensemble MAE", "best single", "predict the mean", "ratio", "in 90 %")
+    columns = ("unit", "ensemble MAE", "best single", "elements", "mean", "in 90 %")
     table = make_table("Ensemble on the test split (never seen before)", "head", columns)
     for name, head in heads.items():
-        errors = (head["test_mae"], head["single_mae"], head["mean_baseline_mae"])
-        ratio, inside = head["ratio_to_mean"], head["coverage90"]
+        baselines = (head.get("elements_mae"), head["mean_baseline_mae"])
+        errors, inside = (head["test_mae"], head["single_mae"], *baselines), head["coverage90"]
         table.add_row(
             name.replace("_", " "),
             head["unit"],
             *map(_number, errors),
-            "-" if ratio is None else f"{ratio:.2f}",
             "-" if inside is None else f"{100 * inside:.0f} %",
         )
     return table
 
 
-def not_learned(heads: Mapping[str, "HeadScores"]) -> list[str]:
-    """Name the heads whose errors are those of predicting the mean."""
-    return [
-        f"{name} was not learned: the ensemble's error is {ratio:.2f} of that of predicting the "
-        "mean. Is it a property of the structure alone?"
-        for name, head in heads.items()
-        if (ratio := head["ratio_to_mean"]) is not None and ratio > LEARNED
-    ]
+_SIGNS = {"good": ("+", "green"), "note": ("-", "yellow"), "warning": ("!", "bold red")}
+
+
+def print_verdict(verdict: Sequence["VerdictSentence"]) -> None:
+    """Print the sentences of a verdict: first warnings (!), then limits (-), then good news (+)."""
+    from rich.table import Table
+    from rich.text import Text
+
+    if not verdict:
+        return
+    table = Table(
+        "", "", title="Verdict", title_justify="left", box=None, show_header=False, pad_edge=False
+    )
+    for each in sorted(verdict, key=lambda each: -list(_SIGNS).index(each["level"])):
+        sign, style = _SIGNS[each["level"]]
+        table.add_row(Text(sign, style=style), Text(each["sentence"]))
+    console().print(table)
 
 
 def feeding_table(found: "IoBenchmark") -> "Table":

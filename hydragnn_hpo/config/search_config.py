@@ -171,7 +171,7 @@ class SearchConfig(Config):
     @model_validator(mode="after")
     def _rungs_rise(self) -> Self:
         if list(self.rungs) != sorted(set(self.rungs)):
-            raise ValueError(f"search.rungs {list(self.rungs)} must rise.")
+            raise ValueError(f"search.rungs {list(self.rungs)} must rise; write them in order.")
         if self.finalists > self.trials:
             raise ValueError(
                 f"search.finalists is {self.finalists}, search.trials {self.trials}: "

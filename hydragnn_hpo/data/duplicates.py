@@ -272,6 +272,44 @@ def find_train_twins(
             yield int(row), int(train[place]), float(distance)
 
 
+@dataclass(frozen=True, eq=False)
+class NearPairs:
+    """Pairs of structures of equal composition, size and attributes, and of close geometry."""
+
+    first: NDArray[np.int64]
+    """Row of the first structure of each pair, [P]."""
+    second: NDArray[np.int64]
+    """Row of the second, [P]."""
+    distance: NDArray[np.float64]
+    """Largest difference of their signatures, angstrom, [P]."""
+
+
+def find_near_pairs(
+    signatures: Signatures, num_nodes: NDArray[np.int32], tolerance: float, near: float
+) -> NearPairs:
+    """Find pairs that are close in geometry and yet no twins.
+
+    Of a composition with more than ``FEW`` structures, that many are drawn at random (seed 0).
+
+    Args:
+        signatures: signatures of all graphs whose key is not unique.
+        num_nodes: nodes of every graph of the store.
+        tolerance: largest difference of two signatures of twins in angstrom.
+        near: largest difference of two signatures of a pair in angstrom.
+    """
+    random, parts = np.random.default_rng(0), [np.zeros((3, 0))]
+    for places in _group_equal_keys(signatures.keys):
+        if len(places) > FEW:
+            places = np.sort(random.choice(places, FEW, replace=False))
+        distance = pdist(signatures.of(places), "chebyshev")
+        first, second = np.triu_indices(len(places), 1)
+        first, second = signatures.rows[places[first]], signatures.rows[places[second]]
+        fits = (distance > tolerance) & (distance <= near) & (num_nodes[first] == num_nodes[second])
+        parts.append(np.stack([first[fits], second[fits], distance[fits]]))
+    one, other, distance = np.concatenate(parts, axis=1)
+    return NearPairs(one.astype(np.int64), other.astype(np.int64), distance)
+
+
 def _group_equal_keys(keys: NDArray[np.uint64]) -> list[NDArray[np.int64]]:
     """Return the positions of each key that occurs at least twice."""
     order = np.argsort(keys, kind="stable")

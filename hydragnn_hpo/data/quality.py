@@ -23,11 +23,13 @@ from hydragnn_hpo.data.columns import Columns, columns_from, offsets
 from hydragnn_hpo.data.duplicates import (
     EXACT,
     TRAIN,
+    NearPairs,
     Signatures,
     Twins,
     add_attribute_keys,
     composition_keys,
     compute_signatures,
+    find_near_pairs,
     find_repeated,
     find_train_twins,
     find_twins,
@@ -222,6 +224,15 @@ class Conflict(TypedDict):
     """Unit of the difference: per atom for total energies."""
 
 
+class NearTwins(Conflict):
+    """A target that differs too much between two structures of close geometry."""
+
+    distance: float
+    """Largest difference of their signatures, angstrom."""
+    formula: str
+    """Their formula, elements by atomic number."""
+
+
 class ReportSettings(TypedDict):
     """Store and settings of a check."""
 
@@ -259,6 +270,8 @@ class StoreReport(DamageReport):
     geometry: GeometryReport
     conflicts: list[Conflict]
     """Conflicting targets of twins, the worst first."""
+    near_twins: list[NearTwins]
+    """Targets that structures of close geometry do not share, the worst first."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -342,8 +355,12 @@ def find_conflicts(
                         "unit": _difference_unit(scan, name),
                     }
                 )
-    tiny = np.finfo(np.float64).tiny
-    return sorted(conflicts, key=lambda one: -one["difference"] / max(one["allowed"], tiny))
+    return sorted(conflicts, key=_rank_conflict)
+
+
+def _rank_conflict(conflict: Conflict) -> float:
+    """Return the key that sorts conflicts, the worst first."""
+    return -conflict["difference"] / max(conflict["allowed"], float(np.finfo(np.float64).tiny))
 
 
 def _group_comparable(scan: Scan, name: str, rows: NDArray[np.int64]) -> list[NDArray[np.int64]]:
@@ -382,6 +399,100 @@ def _sort_node_values(scan: Scan, values: NDArray[np.float64], row: int) -> NDAr
     """Return the values of a graph's atoms, sorted by element, then value."""
     nodes = np.arange(scan.node_offset[row], scan.node_offset[row + 1])
     return values[nodes[np.lexsort((values[nodes], scan.numbers[nodes]))]]
+
+
+NEAR = 0.5
+"""Structures of one composition whose signatures differ by less than this (angstrom) are close:
+singlet and triplet CH2, whose angles are 102 and 132 degrees, are 0.3 apart."""
+
+FEW_PAIRS = 20
+"""Pairs of one group from which their usual slope is known."""
+
+STEEP = 6.0
+"""Times the usual slope of a target between close structures from which another cause is likely."""
+
+
+def find_near_twins(scan: Scan, spreads: Mapping[str, Spread], pairs: NearPairs) -> list[NearTwins]:
+    """List graph-level targets that differ more between close structures than geometry explains.
+
+    What geometry explains is the median of difference over distance, over the pairs of one group
+    (they may be frames of one stretched bond), or all pairs where those are few. Pairs of different
+    groups are judged, or all pairs where there are none; of two groups the closest is listed.
+
+    Args:
+        scan: scan of the store.
+        spreads: spread of every target by name.
+        pairs: pairs of close geometry.
+    """
+    apart = scan.group[pairs.first] != scan.group[pairs.second]
+    twins: list[NearTwins] = []
+    for name, spread in spreads.items():
+        target = scan.stats["targets"][name]
+        if target["level"] == "node":
+            continue
+        values = scan.scores[name] / (scan.num_nodes if target["energy"] == "total" else 1)
+        difference = np.abs(values[pairs.first] - values[pairs.second])
+        known = np.isfinite(difference)
+        if not known.any():
+            continue
+        within = known & ~apart
+        usual = within if np.count_nonzero(within) >= FEW_PAIRS else known
+        slope = float(np.median((difference / pairs.distance)[usual]))
+        allowed = np.maximum(STEEP * slope * pairs.distance, CONFLICT * spread.usual)
+        odd = np.flatnonzero(known & (apart if apart.any() else ~apart) & (difference > allowed))
+        twins += [
+            {
+                **_name_pair(scan, name, pairs, place),
+                "difference": float(difference[place]),
+                "allowed": float(allowed[place]),
+            }
+            for place in _closest_of_groups(scan, pairs, odd, whole=not apart.any())
+        ]
+    return sorted(twins, key=_rank_conflict)
+
+
+class _NamedPair(TypedDict):
+    """A pair of close structures; the part of ``NearTwins`` that holds no value."""
+
+    target: str
+    rows: list[int]
+    ids: list[str]
+    splits: list[str | None]
+    unit: str
+    distance: float
+    formula: str
+
+
+def _name_pair(scan: Scan, target: str, pairs: NearPairs, place: int) -> _NamedPair:
+    rows = [int(pairs.first[place]), int(pairs.second[place])]
+    return {
+        "target": target,
+        "rows": rows,
+        "ids": [scan.ids[row] for row in rows],
+        "splits": [_split_name(scan, row) for row in rows],
+        "unit": _difference_unit(scan, target),
+        "distance": float(pairs.distance[place]),
+        "formula": _formula(scan, rows[0]),
+    }
+
+
+def _closest_of_groups(
+    scan: Scan, pairs: NearPairs, places: NDArray[np.int64], *, whole: bool
+) -> list[int]:
+    """Return the place of the closest pair of each two groups.
+
+    Args:
+        scan: scan of the store.
+        pairs: pairs of close geometry.
+        places: those to choose from.
+        whole: keep all pairs, because the structures of each are of one group.
+    """
+    order = places[np.argsort(pairs.distance[places], kind="stable")]
+    if whole:
+        return [int(place) for place in order]
+    ends = np.stack([scan.group[pairs.first[order]], scan.group[pairs.second[order]]])
+    _, first = np.unique(np.sort(ends, axis=0), axis=1, return_index=True)
+    return [int(place) for place in order[np.sort(first)]]
 
 
 TOLERANCE = 0.01
@@ -489,6 +600,9 @@ def _check_intact_store(index: Index, settings: ReportSettings, progress: Progre
         "outliers": {name: _report_outliers(scan, name, s, z_limit) for name, s in spreads.items()},
         "geometry": _report_geometry(scan, geometry),
         "conflicts": find_conflicts(scan, spreads, twins),
+        "near_twins": find_near_twins(
+            scan, spreads, find_near_pairs(signatures, scan.num_nodes, tolerance, NEAR)
+        ),
         "serious": any(s["twins"] or s["groups"] for s in leakage["splits"].values()),
     }
     return Findings(report, scan, spreads)

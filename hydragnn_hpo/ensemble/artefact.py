@@ -273,16 +273,19 @@ class HeadEntry(Config):
         check_kind(self)
         fit = self.calibration
         if not (0 < fit.b <= 1e60 and all(0 <= v <= 1e60 for v in (fit.a, fit.c, fit.spread99))):
-            raise ValueError("the calibration needs 0 < b, and no other number below 0 or endless.")
+            raise ValueError(
+                "the calibration needs 0 < b, no other number below 0 or endless; get it again."
+            )
         for table in (fit.quantiles, *fit.tables.values()):
             if "0.9" not in table or set(table) != set(fit.quantiles):
-                raise ValueError("the calibration needs a quantile '0.9', and equal levels.")
+                raise ValueError("the calibration needs '0.9' and equal levels; get it again.")
             if not all(_LEVEL.fullmatch(level) for level in table):
-                raise ValueError("the calibration's levels must be between 0 and 1, as '0.9'.")
+                raise ValueError("levels must be between 0 and 1, as '0.9'; get it again.")
             rising = [table[level] for level in sorted(table, key=float)]
             if rising != sorted(rising) or not 0 <= rising[0] <= rising[-1] <= MAX_QUANTILE:
                 raise ValueError(
-                    f"the calibration's quantiles must rise with the level, up to {MAX_QUANTILE:g}."
+                    "the calibration's quantiles must rise with the level, up to "
+                    f"{MAX_QUANTILE:g}; get it again."
                 )
         return self
 
@@ -363,13 +366,13 @@ class Manifest(Config):
             total = sum(member.weights.get(name, 0.0) for member in self.members)
             if abs(total - 1.0) > 1e-6:
                 raise ValueError(
-                    f"the members' weights of '{name}' sum to {total:g}: they must be 1 in all."
+                    f"the members' weights of '{name}' sum to {total:g}, not to 1; get it again."
                 )
         extra = {name for member in self.members for name in member.weights} - set(self.heads)
         if extra:
-            raise ValueError(f"members weigh '{min(extra)}', which must be a head.")
+            raise ValueError(f"members weigh '{min(extra)}', which is no head; get it again.")
         if len({member.trial for member in self.members}) < len(self.members):
-            raise ValueError("a trial is named twice among the members.")
+            raise ValueError("a trial is named twice among the members; get it again.")
         check_derivatives(self.heads)
         return self
 

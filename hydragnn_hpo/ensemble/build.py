@@ -12,7 +12,7 @@ import os
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NotRequired, TypedDict, cast
+from typing import Any, NamedTuple, NotRequired, TypedDict, cast
 
 import numpy as np
 import torch
@@ -38,6 +38,7 @@ from hydragnn_hpo.ensemble.artefact import (
     describe_needs,
 )
 from hydragnn_hpo.ensemble.artefact_writer import write_artefact
+from hydragnn_hpo.ensemble.baselines import fit_baseline
 from hydragnn_hpo.ensemble.calibrate import GRAPHS_TOGETHER, Calibration, Moments, compute_moments
 from hydragnn_hpo.ensemble.calibration_data import (
     MOST_VALUES,
@@ -79,6 +80,15 @@ from hydragnn_hpo.ensemble.uncertainty_scores import (
     compute_figures,
     mae,
 )
+from hydragnn_hpo.ensemble.verdict import (
+    HeadEvidence,
+    Published,
+    RowFacts,
+    SearchEvidence,
+    collect_evidence,
+    find_kinds,
+    judge,
+)
 from hydragnn_hpo.errors import HydraError, RunError, StorageError, answer_of
 from hydragnn_hpo.file_records import (
     CandidateErrors,
@@ -93,7 +103,7 @@ from hydragnn_hpo.file_records import (
 )
 from hydragnn_hpo.files import write_bytes, write_json
 from hydragnn_hpo.layout import RunDir
-from hydragnn_hpo.metrics_log import replace_nonfinite
+from hydragnn_hpo.metrics_log import read_records, replace_nonfinite
 from hydragnn_hpo.model import variance_key
 from hydragnn_hpo.training import read_checkpoint
 
@@ -139,14 +149,17 @@ def build_ensemble(run: Path, device: str = "cpu") -> EnsembleTable:
         for name, weights in choice.best.items()
     }
     predictions = predict_split(context, members, "test", device)
-    heads, arrays, curves = evaluate_heads(context, predictions, shares, calibrations, choice.kept)
+    tested = evaluate_heads(context, predictions, shares, calibrations, choice.kept)
+    verdict = judge(tested.evidence, collect_search_evidence(context))
     diversity = compare_members(context, choice.best)
-    manifest = make_manifest(context, choice, calibrations, heads, diversity)
+    manifest = make_manifest(context, choice, calibrations, tested.scores, diversity)
     trust = _trust_on_test(context, manifest, predictions, shares[choice.kept])
     by_size = _size_curves(context, predictions, list(members))
-    table = _make_table(context, choice, manifest, diversity, curves, by_size)
-    arrays["trust"] = np.frombuffer("\n".join(trust).encode(), dtype=np.uint8)
-    _write_report(context.run, table, arrays)
+    table = _make_table(context, choice, manifest, diversity, tested.curves, by_size) | {
+        "verdict": verdict
+    }
+    text = np.frombuffer("\n".join(trust).encode(), dtype=np.uint8)
+    _write_report(context.run, table, tested.arrays | {"trust": text})
     weights = {context.candidates[c].trial: tensors[c] for c in tensors}
     _write_ensemble(context, manifest, weights, data)
     return table
@@ -311,13 +324,26 @@ def _by_trial(context: BuildContext, weights: np.ndarray) -> dict[str, float]:
     return {candidate.trial: float(weight) for candidate, weight in pairs if weight > 0}
 
 
+class TestResult(NamedTuple):
+    """All heads of an ensemble on the test split."""
+
+    scores: dict[str, HeadScores]
+    """By head."""
+    arrays: dict[str, np.ndarray]
+    """Those of ``_head_arrays``, and ``index``, the positions of the split's graphs, [G]."""
+    curves: dict[str, Curves]
+    """By head."""
+    evidence: list[HeadEvidence]
+    """What the verdict needs to know of each head."""
+
+
 def evaluate_heads(
     context: BuildContext,
     predictions: MemberPredictions,
     weights: Mapping[str, Mapping[str, np.ndarray]],
     calibrations: Mapping[str, Calibration],
     kept: str,
-) -> tuple[dict[str, HeadScores], dict[str, np.ndarray], dict[str, Curves]]:
+) -> TestResult:
     """Score each head on the test split.
 
     Args:
@@ -326,30 +352,81 @@ def evaluate_heads(
         weights: shares of the members by method and head, [M].
         calibrations: calibrations of the kept mix, by head.
         kept: the method whose mix is the ensemble.
-
-    Returns:
-        The scores by head; the arrays of ``_head_arrays`` by name, and ``index``, the positions of
-        the split's graphs, [G]; the curves by head.
     """
     indices = context.graphs.indices_of("test")
-    scores: dict[str, HeadScores] = {}
-    curves: dict[str, Curves] = {}
-    arrays = {"index": indices}
+    result = TestResult({}, {"index": indices}, {}, [])
     for name, target in context.targets.items():
         truth, mask = context.truth(name, "test")
-        truth = truth[mask]
+        truth, single = truth[mask], predictions[name][0][mask]
         mixes = {m: _mix(predictions, name, w[name], mask) for m, w in weights.items()}
         mix, calibration = mixes[kept], calibrations[name]
         stratum = context.strata.of_rows(context.graphs, indices, node=context.is_node(name))
         predicted = HeadOnLabels(truth, mix.mean, mix.spread, mix.noise, stratum[mask])
-        scores[name] = _head_scores(predicted, calibration, target) | {
-            "single_mae": mae(predictions[name][0][mask], truth),
+        known = HeadEvidence(name, target["unit"], published=_find_published(context, name))
+        rows = _describe_rows(context, name, mask, single)
+        known = collect_evidence(known, predicted, calibration, rows)
+        result.evidence.append(known)
+        result.scores[name] = _head_scores(predicted, calibration, target) | {
+            "single_mae": mae(single, truth),
+            "elements_mae": known.elements.mae if known.elements else None,
             "test_mae_top_k": mae(mixes["top"].mean, truth),
             "test_mae_greedy": mae(mixes["greedy"].mean, truth),
         }
-        curves[name] = replace_nonfinite(compute_curves(predicted, calibration))
-        arrays |= _head_arrays(name, predicted, calibration)
-    return scores, arrays, curves
+        result.curves[name] = replace_nonfinite(compute_curves(predicted, calibration))
+        result.arrays.update(_head_arrays(name, predicted, calibration))
+    return result
+
+
+def _describe_rows(
+    context: BuildContext, name: str, mask: np.ndarray, single: np.ndarray
+) -> RowFacts:
+    """Describe the rows of a head on the test split: groups, kinds, and simpler predictions.
+
+    Args:
+        context: data shared by all steps of the build.
+        name: name of the head.
+        mask: the rows that have a label, among all.
+        single: predictions of the best candidate for those rows, [R, w].
+    """
+    baseline = fit_baseline(name, _pieces(context, "train"), _pieces(context, "val"))
+    numbers, sizes, by_elements = list[np.ndarray](), list[np.ndarray](), list[np.ndarray]()
+    for piece in _pieces(context, "test"):
+        numbers.append(np.asarray(piece.numbers))
+        sizes.append(piece.num_nodes())
+        if baseline is not None:
+            by_elements.append(baseline.predict(piece))
+    elements, graph = np.concatenate(numbers), context.graph_of_row(name, "test")[mask]
+    own = elements[mask] if context.is_node(name) else None
+    others = {"mean": np.broadcast_to(float(context.targets[name]["mean"]), single.shape)}
+    if by_elements:
+        others["elements"] = np.concatenate(by_elements)[mask]
+    if len(context.candidates) > 1:
+        others["single"] = single
+    kinds = find_kinds(elements, np.concatenate(sizes), graph, own)
+    return RowFacts(context.group_of_row(name, "test")[mask], kinds, others)
+
+
+def _find_published(context: BuildContext, name: str) -> Published | None:
+    """Return the smallest published error of a target; None if no card names one."""
+    cards = [card for card in context.cards if name in card.targets]
+    known = [Published(p.mae, p.by) for card in cards for p in card.targets[name].published]
+    return min(known, key=lambda one: one.mae, default=None)
+
+
+def collect_search_evidence(context: BuildContext) -> SearchEvidence:
+    """Collect what the verdict needs to know about the search and its best trial."""
+    best, curve = context.candidates[0], dict[int, float]()
+    for number in best.folder.attempts():
+        for record in read_records(best.folder.attempt(number) / "metrics.jsonl"):
+            if record["record"] == "epoch" and record.get("objective") is not None:
+                curve[record["epoch"]] = float(record["objective"])
+    ranked = sorted(list_leaderboard(context.run), key=lambda row: row["trial"])
+    return SearchEvidence(
+        best=best.trial,
+        objectives=[row["objective"] for row in ranked if row["objective"] is not None],
+        curve=[curve[epoch] for epoch in sorted(curve)],
+        candidates=len(context.candidates),
+    )
 
 
 def _head_scores(
@@ -460,7 +537,7 @@ def make_manifest(
         commit=read_commit(),
         licence=campaign.ensemble.licence,
         strata=context.strata,
-        coordination=measure_coordination(_training_pieces(context), shortest),
+        coordination=measure_coordination(_pieces(context, "train"), shortest),
         **_needs(context, models),
     )
 
@@ -525,8 +602,8 @@ def measure_coordination(pieces_of_split: Iterable[Columns], cutoff: float) -> C
     )
 
 
-def _training_pieces(context: BuildContext) -> Iterable[Columns]:
-    indices = context.graphs.indices_of("train")
+def _pieces(context: BuildContext, split: str) -> Iterable[Columns]:
+    indices = context.graphs.indices_of(split)
     for first in range(0, len(indices), GRAPHS_TOGETHER):
         yield context.graphs.take(indices[first : first + GRAPHS_TOGETHER])
 
@@ -667,26 +744,16 @@ def _write_ensemble(
 
 def list_warnings(context: BuildContext, manifest: Manifest) -> list[str]:
     """Return a sentence for each reason to doubt an ensemble, with what to do about it."""
-    warnings, best = [], context.candidates[0].trial
-    if len(context.candidates) == 1:
-        warnings.append(
-            "one trial is all there is: its ensemble has no spread, so every prediction of a "
-            "head has the same sigma; run more trials to the full budget."
-        )
+    warnings = []
     if context.candidates[0].status != "completed":
-        warnings.append("no trial reached the full budget: members were stopped at a rung.")
+        warnings.append(
+            f"no trial reached the full budget, the best, {context.candidates[0].trial}, was "
+            "stopped at a rung; run the campaign to its end."
+        )
     for name, head in manifest.heads.items():
         if not head.calibration.guaranteed(0.9):
             warnings.append(
                 f"head '{name}' was calibrated on {head.calibration.groups} groups, too few for a "
                 "guaranteed 90 % interval (it takes 9): raise the share of cal."
-            )
-        scores = cast("HeadScores", manifest.evaluation[name])
-        error, alone = scores["test_mae"], scores["single_mae"]
-        if len(context.candidates) > 1 and error is not None and error >= alone:
-            warnings.append(
-                f"head '{name}': the ensemble's MAE on test, {error:.3g} {head.unit}, is not below "
-                f"the {alone:.3g} {head.unit} of its best trial {best} alone: train that trial "
-                f"again with 'hydragnn-hpo ensemble build {context.run.path} --reseed 3'."
             )
     return warnings

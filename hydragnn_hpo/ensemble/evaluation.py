@@ -3,10 +3,11 @@
 Shapes: R rows of a head (graphs or nodes), w its components.
 """
 
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TypedDict
+from typing import NamedTuple, TypedDict
 
 import numpy as np
 
@@ -28,8 +29,15 @@ from hydragnn_hpo.ensemble.uncertainty_scores import (
     compute_figures,
     compute_strata_figures,
 )
+from hydragnn_hpo.ensemble.verdict import (
+    HeadEvidence,
+    RowFacts,
+    collect_evidence,
+    find_kinds,
+    judge,
+)
 from hydragnn_hpo.errors import ConfigError, DataError, unknown
-from hydragnn_hpo.file_records import Curves
+from hydragnn_hpo.file_records import Curves, VerdictSentence
 from hydragnn_hpo.metrics_log import replace_nonfinite
 from hydragnn_hpo.units import inside
 
@@ -56,6 +64,8 @@ class EvaluationRecord(TypedDict):
     """Why others were not, a sentence each."""
     warnings: list[str]
     """Reasons to distrust the figures, a sentence each."""
+    verdict: list[VerdictSentence]
+    """What to conclude from the figures."""
     heads: dict[str, HeadRecord]
     """By name; those that have a label."""
 
@@ -155,6 +165,8 @@ class LabelledStructures:
 
     columns: Columns
     """Graphs of those that could be read, with targets by head."""
+    group: np.ndarray
+    """Number of each structure's group, [G]: as the store says, or of one composition."""
     errors: tuple[str, ...] = ()
     """Why the others could not be read, a sentence each."""
 
@@ -173,9 +185,21 @@ def read_labelled(
         DataError: a path does not exist.
         ConfigError: a table needs a structure column.
     """
+    known: dict[bytes, int] = {}
     with ChunkReader(list_input_sources(paths), rules, StructureFiles(structure_column)) as reading:
         for some in read_structures(reading):
-            yield LabelledStructures(some.columns, tuple(some.errors.values()))
+            group = _number_compositions(some.columns, known)
+            yield LabelledStructures(some.columns, group, tuple(some.errors.values()))
+
+
+def _number_compositions(columns: Columns, known: dict[bytes, int]) -> np.ndarray:
+    """Return a number for the reduced composition of each structure, [G]; ``known`` grows."""
+    numbers = []
+    for start, end in itertools.pairwise(columns.node_offset):
+        elements, counts = np.unique(columns.numbers[start:end], return_counts=True)
+        key = np.stack([elements, counts // np.gcd.reduce(counts)]).astype(np.int64).tobytes()
+        numbers.append(known.setdefault(key, len(known)))
+    return np.array(numbers, dtype=np.int64)
 
 
 def read_split(path: Path, split: str, cutoff: float) -> Iterator[LabelledStructures]:
@@ -200,7 +224,8 @@ def read_split(path: Path, split: str, cutoff: float) -> Iterator[LabelledStruct
     if not len(indices):
         raise DataError(f"{path}: has no structure in the split '{split}'; choose another.")
     for first in range(0, len(indices), TOGETHER):
-        yield LabelledStructures(graphs.take(indices[first : first + TOGETHER]))
+        some = graphs.take(indices[first : first + TOGETHER])
+        yield LabelledStructures(some, some.group.astype(np.int64))
 
 
 @dataclass(frozen=True)
@@ -219,6 +244,8 @@ class HeadEvaluation:
     """Position of each row's structure, [R]."""
     atom: np.ndarray
     """Atom of each row within its structure, [R]; 0 where a row is a structure."""
+    evidence: HeadEvidence
+    """What the verdict needs to know."""
 
     def as_plain(self) -> HeadRecord:
         """Return plain data for JSON."""
@@ -253,12 +280,18 @@ class Evaluation:
     split: str = ""
     """Split of a store that they are of; empty for structures of files."""
 
+    @property
+    def verdict(self) -> list[VerdictSentence]:
+        """What to conclude from the figures, see ``verdict.judge``."""
+        return judge([head.evidence for head in self.heads.values()])
+
     def as_plain(self) -> EvaluationRecord:
         """Return plain data for JSON."""
         return {
             "structures": self.structures,
             "errors": self.errors,
             "warnings": self.warnings,
+            "verdict": self.verdict,
             "heads": {name: head.as_plain() for name, head in self.heads.items()},
         }
 
@@ -280,22 +313,15 @@ def evaluate_ensemble(
         DataError: no structure has a label.
     """
     parts: dict[str, _Parts] = {name: [] for name in heads}
-    known, trust = list[Compositions](), list[str]()
-    chemistry, errors = [], list[str]()
+    structures, trust, errors = _Structures(), list[str](), list[str]()
     for some in labelled:
         errors.extend(some.errors)
-        chemistry.append(Strata("chemistry").names(some.columns))
-        known.append(Compositions.of(some.columns))
+        structures.add(some)
         trust += _predict(ensemble, some.columns, parts, len(trust))
-    compositions = Compositions.join(known)
-    kinds, size = None, compositions.sizes
-    if by == "size" and len(size):  # thirds of these structures, not of the calibration's
-        kinds = size_strata(size).of_sizes(size)
-    elif by == "chemistry" and len(size):
-        kinds = np.concatenate(chemistry)
-    done = Evaluation({}, len(trust), compositions, trust, errors)
+    facts = structures.facts(by)
+    done = Evaluation({}, len(trust), facts.compositions, trust, errors)
     for name, rows in parts.items():
-        _evaluate_head(done, name, ensemble.manifest.heads[name], rows, kinds)
+        _evaluate_head(done, name, ensemble.manifest.heads[name], rows, facts)
     if not done.heads:
         reason = f" ({errors[0]})" if errors else ""
         raise DataError(
@@ -303,6 +329,42 @@ def evaluate_ensemble(
             "card, or say --target HEAD=KEY."
         )
     return done
+
+
+class _StructureFacts(NamedTuple):
+    """What is known of all structures beside labels and predictions."""
+
+    compositions: Compositions
+    """Names, atoms and groups."""
+    kinds: np.ndarray | None
+    """Kind of each structure, [G]; None if no kinds were wanted."""
+
+
+class _Structures:
+    """Collects facts about structures, some at a time."""
+
+    def __init__(self) -> None:
+        """Start without any."""
+        self._compositions: list[Compositions] = []
+        self._chemistry: list[np.ndarray] = []
+
+    def add(self, some: LabelledStructures) -> None:
+        """Add some structures."""
+        groups = np.asarray(some.group, dtype=np.int64)
+        self._compositions.append(replace(Compositions.of(some.columns), groups=groups))
+        self._chemistry.append(Strata("chemistry").names(some.columns))
+
+    def facts(self, by: By) -> _StructureFacts:
+        """Return the facts of all; a single group says nothing, so each is then its own."""
+        every = Compositions.join(self._compositions)
+        sizes, kinds = every.sizes, None
+        if by == "size" and len(sizes):  # thirds of these structures, not of the calibration's
+            kinds = size_strata(sizes).of_sizes(sizes)
+        elif by == "chemistry" and len(sizes):
+            kinds = np.concatenate(self._chemistry)
+        if len(np.unique(every.groups)) < 2:
+            every = replace(every, groups=np.arange(len(sizes)))
+        return _StructureFacts(every, kinds)
 
 
 def _predict(
@@ -338,7 +400,7 @@ def _predict(
 
 
 def _evaluate_head(
-    done: Evaluation, name: str, entry: HeadEntry, rows: _Parts, kinds: np.ndarray | None
+    done: Evaluation, name: str, entry: HeadEntry, rows: _Parts, structures: _StructureFacts
 ) -> None:
     """Compute one head's figures, or add the warning that it has none.
 
@@ -347,7 +409,7 @@ def _evaluate_head(
         name: of the head.
         entry: of the head in the manifest.
         rows: of the head, batch after batch.
-        kinds: kind of each structure, [G]; None if no kinds were wanted.
+        structures: facts of all structures.
     """
     if not rows:
         return
@@ -356,20 +418,35 @@ def _evaluate_head(
     broken = ~np.isfinite(predicted.mean).all(axis=1)
     if broken.any():
         count = len(np.unique(graph[broken]))
-        done.warnings.append(f"'{name}' of {count} structures is not finite; they are left out.")
+        done.warnings.append(
+            f"'{name}' of {count} structures is not finite and left out; look at them with "
+            "'hydragnn-hpo predict'."
+        )
         predicted, graph, atom = predicted.of(~broken), graph[~broken], atom[~broken]
     if not len(predicted.truth):
-        done.warnings.append(f"no structure has a label of '{name}'.")
+        done.warnings.append(f"no structure has a label of '{name}'; give files with one.")
         return
+    _check_unit(done, name, entry, predicted)
+    known, kinds = entry.calibration, structures.kinds
+    figures = compute_figures(predicted, known, entry.mean)
+    strata = {} if kinds is None else compute_strata_figures(predicted, known, kinds[graph])
+    every = structures.compositions
+    own = every.numbers[every.starts[graph] + atom] if entry.level == "node" else None
+    facts = RowFacts(
+        every.groups[graph],
+        find_kinds(every.numbers, every.sizes, graph, own),
+        {"mean": np.broadcast_to(entry.mean, predicted.truth.shape)},
+    )
+    evidence = collect_evidence(HeadEvidence(name, entry.unit), predicted, known, facts)
+    done.heads[name] = HeadEvaluation(entry, predicted, figures, strata, graph, atom, evidence)
+
+
+def _check_unit(done: Evaluation, name: str, entry: HeadEntry, predicted: HeadOnLabels) -> None:
+    """Add a warning where labels are so far from the training data that their unit is doubtful."""
     away = abs(float(np.median(predicted.truth)) - entry.mean)
     if entry.std > 0 and away > FAR * entry.std:
         done.warnings.append(
             f"labels of '{name}' lie {away / entry.std:.3g} standard deviations of the training "
-            f"data from its mean: are they in the unit that was said? The ensemble predicts "
-            f"{entry.unit}."
+            f"data from its mean; check their unit, which is that of the card or of --target (the "
+            f"ensemble predicts {entry.unit})."
         )
-    figures = compute_figures(predicted, entry.calibration, entry.mean)
-    strata = {}
-    if kinds is not None:
-        strata = compute_strata_figures(predicted, entry.calibration, kinds[graph])
-    done.heads[name] = HeadEvaluation(entry, predicted, figures, strata, graph, atom)

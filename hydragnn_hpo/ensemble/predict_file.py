@@ -56,6 +56,8 @@ Begin = Callable[[PartFolder, dict[str, str]], None]
 """Called with the folder of parts and the plan, before anything is predicted."""
 Report = Callable[[PartHeader, bool], None]
 """Called with the header of each part, and whether the part existed before this run."""
+ReportBatch = Callable[[int], None]
+"""Called with the number of structures of each batch of a chunk, once they are predicted."""
 
 
 @dataclass(frozen=True)
@@ -179,6 +181,8 @@ class PredictPipeline:
     """Renders predictions in the format of the output."""
     parts: PartFolder
     """Holds the parts; its folder exists, with the plan of this request."""
+    report_batch: ReportBatch = lambda structures: None
+    """Called after each batch of a chunk, long before the chunk is done."""
 
     @property
     def num_sources(self) -> int:
@@ -201,6 +205,7 @@ class PredictPipeline:
                 outcome.add_batch(batch)
                 if batch.ids:
                     rows.append(predict_rows(self.model, batch, self.writer.layout))
+                self.report_batch(len(batch.ids))
         return self.parts.write(chunk, self.writer.part(rows), outcome, last=last)
 
     def join(self) -> PredictOutcome | None:

@@ -63,7 +63,7 @@ def choose_members(manifest: Manifest, keep: int | None, members: Sequence[str])
     if len(known) == 1:
         raise ConfigError("it has one member alone: leave it whole.")
     if (keep is None) == (not members):
-        raise ConfigError("say how many members to keep, or which: --keep 4 or --members a,b.")
+        raise ConfigError("nothing says which members to keep; add --keep 4 or --members a,b.")
     if keep is not None and not 1 <= keep < len(known):
         raise ConfigError(
             f"--keep {keep} of {len(known)} members: give a number from 1 to {len(known) - 1}."

@@ -504,7 +504,7 @@ class ChunkReader:
             if more is not None:
                 rest = f"by its size about {more:,} more are missing"
             read = f"only its first {number:,} structures" if number else "none of its structures"
-            missing = f"{place}: {read} could be read; {rest}."
+            missing = f"{place}: {read} could be read; {rest}; get the file again."
         return _RawStructure(f"{place.name}:{number + 1}", place, number + 1, error, True, missing)
 
     def _chunk_size(self, source: int, path: Path) -> int:

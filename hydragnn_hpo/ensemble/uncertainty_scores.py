@@ -207,6 +207,14 @@ def ause(error: np.ndarray, sigma: np.ndarray) -> float:
     return float((sparsification(error, sigma) - sparsification(error, np.abs(error))).mean())
 
 
+def random_ause(error: np.ndarray) -> float:
+    """Return the area between the sparsification curve of a random order and its oracle.
+
+    Removing values at random leaves the MAE as it is, so that curve is 1 throughout.
+    """
+    return float((1.0 - sparsification(error, np.abs(error))).mean())
+
+
 @dataclass(frozen=True)
 class HeadOnLabels:
     """Predictions and truths of one head, for the rows that have the target."""

@@ -82,7 +82,10 @@ def raise_file_limit(hosts: int) -> None:
     wanted = hosts + _OTHER_FILES
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard < wanted:
-        raise JobError(f"{hosts} hosts need {wanted} open files, {hard} are allowed: ulimit -n.")
+        raise JobError(
+            f"{hosts} hosts need {wanted} open files, {hard} are allowed; raise the limit of "
+            "'ulimit -n'."
+        )
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 

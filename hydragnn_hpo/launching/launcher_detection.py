@@ -111,7 +111,7 @@ def _read(names: LauncherVariables, environment: Mapping[str, str]) -> LauncherI
     if rank >= world:
         raise ConfigError(
             f"{names.rank} is {rank}, {names.world.split()[0]} {world}: a rank must be below the "
-            "number of ranks."
+            "number of ranks; set both alike on all ranks."
         )
     local, local_world = (_number(n, environment) for n in (names.local, names.local_world))
     return LauncherInfo(names.launcher, rank, world, local, local_world)
@@ -126,7 +126,9 @@ def rank_of_launcher(environment: Mapping[str, str]) -> int:
     for names in LAUNCHERS:
         if (info := _read(names, environment)) is not None:
             return info.rank
-    raise ConfigError("this process must be started by srun or mpiexec, and none of them did.")
+    raise ConfigError(
+        "neither srun nor mpiexec has started this process; start it with one of them."
+    )
 
 
 def detect_launcher(environment: Mapping[str, str]) -> LauncherInfo | None:

@@ -310,7 +310,7 @@ def read_campaigns(paths: Sequence[Path]) -> list[ComparedRun]:
     """
     if len(paths) < 2:
         raise ConfigError(
-            "compare needs two run directories or more; one by itself: hydragnn-hpo report RUN."
+            "one run directory is nothing to compare; give two, or see hydragnn-hpo report RUN."
         )
     resolved = [path.resolve() for path in paths]
     for place, path in enumerate(paths):

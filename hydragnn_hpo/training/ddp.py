@@ -132,7 +132,7 @@ def join_ranks(meeting: Path | None = None) -> Ranks:
     """
     rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     if not 0 <= rank < world:
-        raise ConfigError(f"RANK is {rank}, WORLD_SIZE {world}: RANK must be below WORLD_SIZE.")
+        raise ConfigError(f"RANK is {rank}, WORLD_SIZE {world}; set RANK to less than WORLD_SIZE.")
     device = _device()
     if device.type != "cpu":
         torch.accelerator.set_device_index(device.index or 0)

@@ -124,6 +124,11 @@ _KNOWN: dict[str, Callable[[], Case]] = {
         "fail",
     ),
     "raw_warning_of_a_cif": lambda: predicted("d.cif", CIF.replace(b"0 0 0 1", b"0 0 0 1 x")),
+    "raw_warning_of_a_vast_cell": lambda: predicted(
+        "d.extxyz",
+        b'2\nLattice="1e200 0 0 0 1e200 0 0 0 1e200" pbc="T T T"\nC 0 0 0\nO 0 0 1.1\n',
+        "fail",
+    ),
     "long_comment": lambda: predicted("d.xyz", XYZ.replace(b"no words", b"a" * 200_000)),
     "bom_table": lambda: predicted("d.csv", BOM + TABLE, "ok", *SMILES),
     "bom_xyz": lambda: predicted("d.xyz", BOM + XYZ, "ok"),

@@ -46,7 +46,8 @@ class Case:
 
     name: str
     argv: tuple[str, ...]
-    """Arguments of ``hydragnn-hpo``, or the path of a script that is run in its place."""
+    """Arguments of ``hydragnn-hpo``, or the path of a script that is run in its place; ``{}`` in
+    them is the folder of the files."""
 
     files: Files
     wants: Wants = "any"
@@ -57,8 +58,17 @@ class Case:
     closed: tuple[int, ...] = ()
     """Standard streams that are closed."""
 
+    full: tuple[int, ...] = ()
+    """Standard streams that lead to a device without room."""
+
+    broken: tuple[int, ...] = ()
+    """Standard streams that lead to a pipe which nobody reads."""
+
+    interrupted: bool = False
+    """Whether it gets Ctrl-C once it rests."""
+
     deleted: bool = False
-    """Whether its working directory is removed before it begins."""
+    """Whether its working directory, not that of its files, is removed before it begins."""
 
     file_bytes: int | None = None
     """Largest file that it may write."""
@@ -81,6 +91,7 @@ class Verdict:
     seconds: float
     out: str = ""
     err: str = ""
+    code: int = 0
 
 
 # -- the judge ---------------------------------------------------------------------------
@@ -198,6 +209,7 @@ class Sandbox:
         before = _checksums(work)
         request = {f.name: getattr(case, f.name) for f in dataclasses.fields(case)}
         request |= {"files": [], "stdin": case.stdin.decode("latin1"), "place": str(place)}
+        request["argv"] = [word.replace("{}", str(work)) for word in case.argv]
         assert self._process.stdin
         self._process.stdin.write(json.dumps(request) + "\n")
         self._process.stdin.flush()
@@ -206,14 +218,12 @@ class Sandbox:
         left = {name: after.get(name, "") for name in {*before, *after} - {"."}}
         left = {name: seal for name, seal in left.items() if before.get(name) != seal}
         out, err = done["out"], done["err"]
-        if case.deleted:
-            left = {}
         if done["why"]:
             kind, why = "hang", done["why"]
         else:
             kind, why = judge(case, done["code"], out, err, left)
         shutil.rmtree(place, ignore_errors=True)
-        return Verdict(case, kind, why, done["seconds"], out, err)
+        return Verdict(case, kind, why, done["seconds"], out, err, done["code"])
 
 
 def keep_case(verdict: Verdict, folder: Path) -> None:
@@ -280,7 +290,7 @@ class Watcher:
         for end in self.write:
             os.close(end)
         began = changed = time.monotonic()
-        before, watched = 0.0, os.pidfd_open(pid)
+        before, watched, asked = 0.0, os.pidfd_open(pid), False
         with contextlib.closing(os.fdopen(watched)):
             while watched not in self._read(0.1, watched):
                 now = time.monotonic()
@@ -293,6 +303,9 @@ class Watcher:
                     return f"{memory / 1e9:.1f} GB of memory"
                 if max(map(len, self.printed)) > MOST_PRINTED:
                     return f"more than {MOST_PRINTED} bytes printed"
+                if self.case["interrupted"] and not asked and now - changed > 1.0:
+                    asked, changed = True, now
+                    os.kill(pid, signal.SIGINT)
                 if now - changed > 10.0 or now - began > self.case["wall_seconds"]:
                     return f"no end within {now - began:.0f} s, {cpu:.1f} s of them CPU"
             return ""
@@ -330,6 +343,12 @@ def _begin(case: Mapping[str, Any], streams: Sequence[int]) -> None:
     os.setsid()
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         os.dup2(opened[number], number)
+        if number in case["full"]:
+            os.dup2(os.open("/dev/full", os.O_WRONLY), number)
+        if number in case["broken"]:
+            reader, writer = os.pipe()
+            os.close(reader)
+            os.dup2(writer, number)
         if number in case["closed"]:
             os.close(number)
             setattr(sys, name, None)
@@ -337,7 +356,9 @@ def _begin(case: Mapping[str, Any], streams: Sequence[int]) -> None:
         _forbid_writing(os.fsencode(place / "case"))
     os.chdir(place / "case")
     if case["deleted"]:
-        shutil.rmtree(place / "case")
+        (place / "gone").mkdir()
+        os.chdir(place / "gone")
+        (place / "gone").rmdir()
     os.environ["PATH"] = f"{place}/case/bin:{os.environ['PATH']}"
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_AS, (64 << 30, 64 << 30))
@@ -370,10 +391,14 @@ def _fork(case: Mapping[str, Any], work: Callable[[], object], streams: Sequence
     except BaseException:
         os.write(streams[1], traceback.format_exc().encode(errors="replace"))
     finally:
-        for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(Exception):
-                stream.flush()
-        os._exit(code if isinstance(code, int) else 1)
+        code = code if isinstance(code, int) else 1
+        for name in ("stdout", "stderr"):  # as Python does at its end
+            try:
+                getattr(sys, name).flush()
+            except OSError as error:
+                code = 120
+                os.write(streams[1], f"Exception ignored in {name}: {error!r}\n".encode())
+        os._exit(code)
 
 
 def _reap(pid: int) -> int:

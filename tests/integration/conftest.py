@@ -21,6 +21,7 @@ import psutil
 import pytest
 from ase import Atoms
 from ase.io import write
+from command_lines import make_place
 from processes import freeze, send, tagged, thaw
 from tutorials import Desk
 
@@ -319,6 +320,13 @@ def hpo(tmp_path: Path) -> Iterator[Commands]:
     commands = Commands(tmp_path)
     yield commands
     commands.end()
+
+
+@pytest.fixture
+def place(hpo: Commands) -> Commands:
+    """A folder with what ``make_place`` puts there."""
+    make_place(hpo.folder)
+    return hpo
 
 
 @pytest.fixture(scope="session")

@@ -81,8 +81,8 @@ def test_warnings_of_an_ensemble_are_printed_with_it(finished, tmp_path):
     run = tmp_path / "run"
     shutil.copytree(finished.run, run)
     summary = json.loads((run / "summary.json").read_text())
-    summary["ensemble"]["warnings"] = ["too few groups in cal"]
+    summary["ensemble"]["warnings"] = ["3 groups in cal are too few; raise its share."]
     (run / "summary.json").write_text(json.dumps(summary))
     done = finished.hpo("run", finished.hpo.root / "workflows" / "ci.toml", "--run", run)
     assert done.code == 0, done.err
-    assert "\nwarning: too few groups in cal\n" in done.out
+    assert "warning: 3 groups in cal are too few; raise its share.\n" in done.err

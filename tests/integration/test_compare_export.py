@@ -33,7 +33,7 @@ def test_campaigns_are_compared(hpo: Any, two: tuple[Path, Path], tmp_path: Path
 
 
 def test_comparisons_that_make_no_sense(hpo: Any, two: tuple[Path, Path]) -> None:
-    hpo.refused("compare", two[0], says=("needs two run directories", "report RUN"))
+    hpo.refused("compare", two[0], says=("one run directory is nothing to compare", "report RUN"))
     hpo.refused("compare", two[0], two[0], says=("named twice",))
     hpo.refused("compare", *two, "--reach", "gap", says=("write HEAD=MAE",))
     hpo.refused("compare", *two, "--reach", "gap=nan", says=("write HEAD=MAE",))

@@ -3,29 +3,10 @@
 All runs in this process, on the files in ``goldens``. What commands say: the tests of each.
 """
 
-import shutil
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
-
-from hydragnn_hpo.cli.command_line import app
-
-GOLDENS = Path(__file__).parents[1] / "goldens"
-
-
-def commands(group: Any, *names: str) -> Iterator[tuple[str, Any]]:
-    """Yield each command that there is, with its words."""
-    for name, command in group.commands.items():
-        if hasattr(command, "commands"):
-            yield from commands(command, *names, name)
-        else:
-            yield " ".join((*names, name)), command
-
-
-COMMANDS = dict(commands(typer.main.get_command(app)))
+from command_lines import COMMANDS
 
 DONE = (
     "init structures.extxyz --out mine",
@@ -98,19 +79,6 @@ MISUSED = (
     "ensemble export ensemble.zip --target nothing --out x.pt2",
     "machine show nowhere",
 )
-
-
-@pytest.fixture
-def place(hpo: Any) -> Any:
-    """A folder with a run that was left, its data, an artefact, a trial and a campaign."""
-    for name in ("structures.toml", "structures.extxyz", "ensemble/ensemble.zip"):
-        shutil.copy(GOLDENS / name, hpo.folder)
-    for name in ("run", "run2"):
-        shutil.copytree(GOLDENS / "run", hpo.folder / name)
-    shutil.copytree(GOLDENS / "trials", hpo.folder / "trial")
-    text = (GOLDENS / "run" / "campaign.toml").read_text()
-    (hpo.folder / "campaign.toml").write_text(text)
-    return hpo
 
 
 def ended(place: Any, line: str) -> int:

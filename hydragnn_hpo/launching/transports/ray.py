@@ -209,7 +209,7 @@ def examine_cluster(address: str, environment: Mapping[str, str]) -> None:
         raise ConfigError(
             f"the Ray cluster at {address} runs Ray {with_token['ray']} under Python "
             f"{with_token['python']}, here are Ray {ours['ray']} and Python {ours['python']}: "
-            "they must be equal."
+            "install the same versions here."
         )
 
 

@@ -9,7 +9,6 @@ from hydragnn_hpo.config import PublishedConfig
 from hydragnn_hpo.errors import StorageError
 from hydragnn_hpo.file_records import HeadScores, RunFigures
 from hydragnn_hpo.files import read_json
-from hydragnn_hpo.layout import RunDir
 from hydragnn_hpo.report.charts import cost_unit, readable_name, time_unit
 from hydragnn_hpo.report.facts import Facts
 from hydragnn_hpo.report.page_blocks import (
@@ -33,7 +32,7 @@ JOULES_PER_KWH = 3.6e6
 def make_section(facts: Facts) -> Section:
     """Show conclusions, errors of the ensemble or of the best trial so far, and the cost."""
     blocks: list[Block] = []
-    sentences = read_verdict(facts.run)
+    sentences = read_verdict(facts)
     if sentences:
         blocks.append(Verdict(sentences))
     if not facts.state.finished:
@@ -45,18 +44,20 @@ def make_section(facts: Facts) -> Section:
     return Section("headline", "Result", lead, tuple(blocks))
 
 
-def read_verdict(run: RunDir) -> tuple[tuple[Level, str], ...]:
-    """Read the conclusions in the summary of a run; none if it holds none.
+def read_verdict(facts: Facts) -> tuple[tuple[Level, str], ...]:
+    """Read the conclusions about the ensemble, else those in the summary of the run.
 
     Returns:
-        Level and sentence of each, in the order of the file.
+        Level and sentence of each, in the order of the file; empty if there are none.
     """
-    try:
-        summary = read_json(run.summary) if run.summary.exists() else {}
-    except StorageError as error:
-        logger.warning("the conclusions are left out: %s", error)
-        return ()
-    verdict = summary.get("verdict") if isinstance(summary, dict) else None
+    verdict: object = facts.ensemble.get("verdict") if facts.ensemble is not None else None
+    if verdict is None and facts.run.summary.exists():
+        try:
+            summary = read_json(facts.run.summary)
+        except StorageError as error:
+            logger.warning("the conclusions are left out: %s", error)
+            return ()
+        verdict = summary.get("verdict") if isinstance(summary, dict) else None
     sentences: list[tuple[Level, str]] = []
     for one in verdict if isinstance(verdict, list) else ():
         if isinstance(one, dict) and isinstance(one.get("sentence"), str):

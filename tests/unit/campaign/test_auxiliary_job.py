@@ -123,7 +123,7 @@ def test_an_error_of_a_disk_is_one_of_its_host_until_another_has_it_too(sent):
 
 
 def test_an_error_that_an_errand_answers_is_for_the_user_at_once(sent):
-    backend = Sent([{"error": "no trial is left to choose from."}, {"members": 3}])
+    backend = Sent([{"error": "no trial is left to choose from; run more."}, {"members": 3}])
     with pytest.raises(ConfigError, match="no trial is left"):
         sent(backend)
     assert len(backend.started) == 1

@@ -4,6 +4,7 @@ import errno
 import io
 import os
 import sys
+import warnings
 from pathlib import Path
 from types import ModuleType
 
@@ -53,7 +54,7 @@ def test_a_full_disk_behind_standard_output_is_a_sentence(monkeypatch, capsys):
         with pytest.raises(SystemExit) as left:
             main()
         monkeypatch.undo()  # closing flushes what is left, which must not fail again
-    assert left.value.code == 2
+    assert left.value.code == 1
     assert capsys.readouterr().err.startswith("error: standard output: No space left on device")
 
 
@@ -68,7 +69,8 @@ def test_a_closed_standard_stream_is_the_null_device(closed, monkeypatch):
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO()))
     monkeypatch.setattr(sys, closed, None)
     monkeypatch.setattr(module, "app", use_all)
-    main()
+    with pytest.raises(SystemExit):
+        main()
     opened = getattr(sys, closed)
     assert os.readlink(f"/proc/self/fd/{opened.fileno()}") == os.devnull
     opened.close()
@@ -98,6 +100,21 @@ def test_too_little_memory_is_a_sentence(monkeypatch, capsys):
     assert capsys.readouterr().err.startswith("error: memory ran out; ")
 
 
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("asked", [True, False])
+def test_warnings_of_libraries_are_for_those_who_ask(asked, monkeypatch, capsys):
+    monkeypatch.setattr(warnings, "showwarning", _show_warning)
+    monkeypatch.setattr(sys, "warnoptions", ["default"] if asked else [])
+    monkeypatch.setattr(module, "app", lambda: warnings.warn("odd", RuntimeWarning, stacklevel=1))
+    with pytest.raises(SystemExit):
+        main()
+    assert capsys.readouterr().err == ("RuntimeWarning: odd\n" if asked else "")
+
+
+def _show_warning(message, category, *place):
+    print(f"{category.__name__}: {message}", file=sys.stderr)
+
+
 @pytest.mark.parametrize("out", [".", "..", "/"])
 def test_a_store_needs_a_name(out, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
@@ -113,7 +130,8 @@ def test_letters_that_a_terminal_lacks_are_spelt_out(monkeypatch):
     terminal = io.TextIOWrapper(written, encoding="ascii")
     monkeypatch.setattr(sys, "stdout", terminal)
     monkeypatch.setattr(module, "app", lambda: print("caf\u00e9 \udcff", flush=True))
-    main()
+    with pytest.raises(SystemExit):
+        main()
     assert written.getvalue() == b"caf\\xe9 \\udcff\n"
 
 

@@ -47,6 +47,6 @@ def test_a_finished_campaign_does_not_fail_for_want_of_a_page(error, name, monke
     monkeypatch.setattr(report, name, fail)
     run_command._report(RunDir(Path("runs/x")), drawn=True)
     said = capsys.readouterr().err
-    assert said.startswith(f"warning: no report was written ({error})")
+    assert said.startswith(f"warning: no report was written ({str(error).rstrip('.')})")
     assert "report runs/x" in said
     assert len(said.splitlines()) == 1

@@ -11,7 +11,7 @@ from hydragnn_hpo.campaign.journal import read_journal
 from hydragnn_hpo.campaign.state import State, Trial, fold
 from hydragnn_hpo.campaign.status import rank_trials
 from hydragnn_hpo.cli import run_command
-from hydragnn_hpo.cli.tables import console, leaderboard_table, not_learned
+from hydragnn_hpo.cli.tables import console, leaderboard_table, print_verdict
 from hydragnn_hpo.config.schema import to_toml
 from hydragnn_hpo.layout import RunDir
 
@@ -30,10 +30,21 @@ def test_the_next_command_can_be_typed_as_it_stands(monkeypatch, on_path, called
     assert run_command._program() == said
 
 
-def test_a_head_that_is_little_better_than_the_mean_was_not_learned():
-    heads = {"gap": {"ratio_to_mean": 0.95}, "noise": {"ratio_to_mean": 0.951}}
-    (said,) = not_learned(heads)
-    assert said.startswith("noise was not learned: the ensemble's error is 0.95 of that")
+def test_a_verdict_is_one_sentence_a_line_with_its_sign_warnings_first(capsys):
+    print_verdict(
+        [
+            {"rule": "mean", "head": "gap", "level": level, "sentence": said, "because": "x"}
+            for level, said in (("good", "a [b] c"), ("note", "d"), ("warning", "e"))
+        ]
+    )
+    shown = [line.split(None, 1) for line in capsys.readouterr().out.splitlines()[1:]]
+    assert [(sign, text.strip()) for sign, text in shown] == [
+        ("!", "e"),
+        ("-", "d"),
+        ("+", "a [b] c"),
+    ]
+    print_verdict([])
+    assert not capsys.readouterr().out
 
 
 def test_brackets_in_a_value_of_the_leaderboard_are_no_markup(capsys):

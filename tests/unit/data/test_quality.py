@@ -305,6 +305,47 @@ def test_twins_with_other_labels_contradict(
     )  # fmt: skip
 
 
+def methylene(angle: float, gap: float, **more: Any) -> Atoms:
+    """CH2 of one angle, with bonds of 1.1 angstrom."""
+    half = math.radians(angle / 2)
+    x, y = 1.1 * math.sin(half), 1.1 * math.cos(half)
+    atoms = Atoms("CH2", [[0, 0, 0], [x, y, 0], [-x, y, 0]])
+    atoms.info |= {"gap": gap, "energy": -15.0, **more}
+    atoms.arrays |= {"charge": np.zeros(3), "push": np.zeros((3, 3))}
+    return atoms
+
+
+def methylenes(**more: Any) -> list[Atoms]:
+    """Singlets around 102 degrees and triplets around 132, whose gaps hardly depend on the angle.
+
+    H-H distances are 2.2 sin(angle / 2): 1.710 and 2.010 angstrom, and 0.012 for each degree.
+    """
+    singlets = [methylene(102 + n, 1.07 + 0.02 * n, kind="s", **more) for n in range(6)]
+    triplets = [methylene(132 - n, 12.04 + 0.02 * n, kind="t", split="test") for n in range(6)]
+    return [*singlets, *triplets]
+
+
+def test_close_geometries_with_labels_far_apart_are_named_once(
+    checked: Callable[..., Any],
+) -> None:
+    (found,) = checked(methylenes(), group="kind")["near_twins"]
+    assert (found["target"], found["rows"], found["formula"]) == ("gap", [5, 11], "H2C")
+    assert found["splits"] == ["train", "test"]
+    assert found["difference"] == pytest.approx(12.04 - 1.07)
+    # Of both kinds the closest pair, at 107 and 127 degrees.
+    sines = [math.sin(math.radians(half)) for half in (53.5, 63.5)]
+    assert found["distance"] == pytest.approx(2.2 * (sines[1] - sines[0]), abs=1e-4)
+
+
+def test_an_attribute_tells_near_twins_apart(checked: Callable[..., Any]) -> None:
+    assert checked(methylenes(spin=1.0), group="kind")["near_twins"] == []
+
+
+def test_targets_that_follow_the_geometry_are_no_near_twins(checked: Callable[..., Any]) -> None:
+    smooth = [methylene(90 + n, 0.3 * n, kind=f"{n % 2}") for n in range(30)]
+    assert checked(smooth, group="kind")["near_twins"] == []
+
+
 def test_close_and_lone_atoms_are_named(checked: Callable[..., Any]) -> None:
     structures = sound()
     random = np.random.default_rng(1)

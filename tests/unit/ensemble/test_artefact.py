@@ -252,7 +252,7 @@ def rename_level(values: dict, name: str) -> None:
         (lambda v: v["members"][0].update(objective="1"), "'members.0.objective' is \"1\""),
         (lambda v: v["coordination"].update(cutoff=1e9), "coordination.cutoff"),
         (lambda v: v["coordination"]["ranges"].update(C=[1, 10**9]), "coordination.ranges"),
-        (lambda v: v["heads"].pop("charge"), "members weigh 'charge', which must be a head"),
+        (lambda v: v["heads"].pop("charge"), "members weigh 'charge', which is no head"),
         (without_charge, "predicts charge, energy; the ensemble energy"),
         (lambda v: v["heads"]["charge"].update(shape="vector"), "charge"),
         (lambda v: v.update(elements=[0]), "elements"),

@@ -154,7 +154,7 @@ def test_a_file_with_a_card_gives_the_same_in_other_units(built_zip, store, tmp_
     doubted, errors = evaluated(
         tmp_path / "new.extxyz", "--ensemble", built_zip, "--target", "energy=e_ref"
     )
-    assert "are they in the unit that was said?" in doubted["warnings"][0]
+    assert "check their unit" in doubted["warnings"][0]
     assert "warning: labels of 'energy'" in errors
 
 
@@ -192,7 +192,7 @@ def test_what_cannot_be_evaluated_is_one_sentence(built_zip, store, tmp_path):
     write(file, structures(store, known[:2]))
     bare = ("--ensemble", built_zip)
     for arguments, sentence in (
-        ((file, *bare), "say which label belongs to which head"),
+        ((file, *bare), "which label belongs to which head is not known"),
         ((file, *bare, "--target", "energy=nothing"), "no structure has a label of energy"),
         ((tmp_path / "no.xyz", *bare, "--target", "energy=e_ref"), "no such file"),
         ((built_zip.parent / "data/toy.bp", *bare, "--split", "tets"), "unknown split 'tets'"),

@@ -109,8 +109,8 @@ def examine(monkeypatch, address):
         (OURS, OURS, "demands no token, so anybody could use what we start"),
         (OURS, SILENT, "demands no token"),
         (SILENT, SILENT, "does not answer as a Ray cluster does .RpcError: Timed out."),
-        (OURS | {"ray": "9.9.8"}, REFUSED, "runs Ray 9.9.8 .* here are Ray 9.9.9 .* equal"),
-        (OURS | {"python": "3.1.4"}, REFUSED, "under Python 3.1.4, here .* equal"),
+        (OURS | {"ray": "9.9.8"}, REFUSED, "runs Ray 9.9.8 .* here are Ray 9.9.9 .* same"),
+        (OURS | {"python": "3.1.4"}, REFUSED, "under Python 3.1.4, here .* same"),
     ],
 )
 def test_other_clusters_are_refused(examine, with_token, without, sentence):

@@ -90,11 +90,11 @@ def test_the_verdict_of_the_summary_stands_first_and_what_is_no_verdict_is_left_
         ([], ()),
     ):
         facts.run.summary.write_text(json.dumps(content))
-        assert headline.read_verdict(facts.run) == shown
+        assert headline.read_verdict(facts) == shown
         first = headline.make_section(facts).blocks[0]
         assert isinstance(first, Verdict) == bool(shown)
     facts.run.summary.write_text("[")
-    assert headline.read_verdict(facts.run) == ()
+    assert headline.read_verdict(facts) == ()
 
 
 def test_an_epoch_that_was_trained_twice_counts_once(tmp_path):

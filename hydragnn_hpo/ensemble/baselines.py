@@ -1,0 +1,97 @@
+"""Predict a target from the elements alone: what a model of the structure must beat.
+
+A target of whole structures is a ridge regression on the composition (Meredig et al. 2014, Phys.
+Rev. B 89, 094104, showed how far composition alone can go), a number per atom is the mean of its
+element. Vectors per atom have no such baseline: by symmetry their mean is zero.
+
+Shapes: R rows of a target (graphs or nodes), w components, D features.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from hydragnn_hpo.data import Columns
+
+PENALTIES = (1e-8, 1e-6, 1e-4, 1e-2)
+"""Ridge penalties to choose from on ``val``, relative to the mean square of the features."""
+
+_ELEMENTS = 128
+
+
+@dataclass(frozen=True)
+class CompositionModel:
+    """A linear model of the elements of a structure, or of the element of an atom."""
+
+    mean: np.ndarray
+    """Mean of the labels, [w]."""
+    weights: np.ndarray
+    """One row per feature, [D, w]; 0 for elements without a label."""
+    is_node: bool
+    """Whether the target has one value per node."""
+
+    def predict(self, columns: Columns) -> np.ndarray:
+        """Return the predictions for all rows of the target, [R, w]."""
+        rows: np.ndarray = self.mean + _features(columns, node=self.is_node) @ self.weights
+        return rows
+
+
+def fit_baseline(
+    target: str, train: Iterable[Columns], val: Iterable[Columns]
+) -> CompositionModel | None:
+    """Fit the baseline of a target.
+
+    Args:
+        target: name of the target.
+        train: graphs of the training split, in pieces.
+        val: graphs of the validation split, in pieces; they choose the penalty.
+
+    Returns:
+        The baseline; None for vectors per atom, and where nothing is labelled.
+    """
+    normal = moment = sums = total = np.zeros(())
+    count, is_node = 0, False
+    for piece in train:
+        is_node, mask = piece.levels[target] == "node", piece.masks[target]
+        values, features = piece.targets[target][mask], _features(piece, node=is_node)[mask]
+        if is_node and values.shape[1] > 1:
+            return None
+        normal, moment = normal + features.T @ features, moment + features.T @ values
+        sums, total = sums + features.sum(axis=0), total + values.sum(axis=0)
+        count += len(values)
+    if not count:
+        return None
+    mean = total / count
+    moment = moment - np.outer(sums, mean)
+    scale = np.trace(normal) / np.count_nonzero(np.diag(normal))
+    choices = [
+        CompositionModel(mean, _solve(normal, moment, penalty * scale), is_node)
+        for penalty in PENALTIES
+    ]
+    errors = np.zeros(len(choices))
+    for piece in val:
+        mask = piece.masks[target]
+        for number, choice in enumerate(choices):
+            errors[number] += np.abs(choice.predict(piece) - piece.targets[target])[mask].sum()
+    return choices[int(np.argmin(errors))]
+
+
+def _solve(normal: np.ndarray, moment: np.ndarray, penalty: float) -> np.ndarray:
+    """Solve the normal equations of the elements that occur; others get the weight 0."""
+    known = np.diag(normal) > 0
+    weights = np.zeros_like(moment)
+    inner = normal[np.ix_(known, known)] + penalty * np.eye(int(known.sum()))
+    weights[known] = np.linalg.lstsq(inner, moment[known], rcond=None)[0]
+    return weights
+
+
+def _features(columns: Columns, *, node: bool) -> np.ndarray:
+    """Return counts and fractions of the elements of each graph, or a 1 for each atom's, [R, D]."""
+    sizes = np.ones(len(columns.numbers), dtype=np.int64) if node else columns.num_nodes()
+    row = np.repeat(np.arange(len(sizes)), sizes)
+    counts = np.zeros((len(sizes), _ELEMENTS))
+    np.add.at(counts, (row, columns.numbers), 1.0)
+    if node:
+        return counts
+    return np.concatenate([counts, counts / np.maximum(sizes, 1)[:, None]], axis=1)

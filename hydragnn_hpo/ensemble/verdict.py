@@ -1,0 +1,529 @@
+"""What a scientist should conclude from an ensemble's figures, in sentences.
+
+Each sentence comes from a rule with a threshold and its reason; a rule that has nothing to say, or
+lacks what it needs, says nothing. Structures of one group (one molecule, one composition) are not
+independent, so groups, not rows, carry the uncertainty of every statement.
+
+Shapes: R rows of a head that have the label, w components, Q groups of structures.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+from ase.data import chemical_symbols
+
+from hydragnn_hpo.ensemble.calibrate import Calibration, size_strata
+from hydragnn_hpo.ensemble.uncertainty_scores import (
+    HeadOnLabels,
+    ause,
+    flatten_values,
+    random_ause,
+    spearman,
+)
+from hydragnn_hpo.file_records import VerdictLevel, VerdictSentence
+
+NOT_LEARNED = 0.95
+"""Ratio to the error of predicting the mean above which nothing was learned."""
+
+CLEAR = 2.0
+"""Standard errors that a difference must have: one in twenty is chance."""
+
+RANKS, RANKS_NOT = 0.3, 0.1
+"""Rank correlation of |error| and sigma from which sigma may pick structures, and below which it
+may not: at 0.3, 46 % of the third with the largest sigma have errors of the largest third (Gaussian
+copula), by chance 33 %."""
+
+BAND, BAND_OF_KINDS = 1.96, 2.58
+"""Width of the binomial band around 90 %, in standard deviations: 95 %, and 99 % for kinds of
+structures, as many of them are tried."""
+
+FEW_OF_KIND = 10
+"""Groups of a kind of structure below which its coverage says nothing."""
+
+FEW_GROUPS = 30
+"""Groups below which an error or an interval is rough: its standard error is about a fifth."""
+
+MOST_KINDS = 6
+"""Kinds of structures that a sentence names."""
+
+GAIN = 0.02
+"""Relative gain of the last part of a training or a search from which more of it should help."""
+
+
+class Comparison(NamedTuple):
+    """The ensemble against another predictor on the same rows."""
+
+    mae: float
+    """Error of the other predictor, in the unit."""
+    z: float
+    """Difference ensemble minus other, in standard errors over groups; 0 where there are none."""
+
+
+class KindCoverage(NamedTuple):
+    """The 90 % intervals of one kind of structures."""
+
+    kind: str
+    """An element, or a range of sizes."""
+    inside: float
+    """Share of the values inside."""
+    groups: int
+    """Groups of structures behind it."""
+
+
+class Published(NamedTuple):
+    """A published error of the same target."""
+
+    mae: float
+    """In the unit of the head."""
+    by: str
+    """Name of the model."""
+
+
+@dataclass(frozen=True)
+class HeadEvidence:
+    """What is known about one head on labelled structures."""
+
+    name: str
+    unit: str
+    mae: float = math.nan
+    groups: int = 0
+    """Groups of structures that the figures rest on."""
+    spearman: float = math.nan
+    """Rank correlation of |error| and sigma; NaN without one."""
+    ause: float = math.nan
+    random_ause: float = math.nan
+    """AUSE of a random order."""
+    inside: float = math.nan
+    """Share of the values inside the 90 % intervals."""
+    calibration_groups: int = 0
+    mean: Comparison | None = None
+    """Against predicting the mean of the training data."""
+    elements: Comparison | None = None
+    """Against ``baselines.CompositionModel``."""
+    single: Comparison | None = None
+    """Against the trial of lowest validation objective, alone."""
+    kinds: tuple[KindCoverage, ...] = ()
+    published: Published | None = None
+
+
+@dataclass(frozen=True)
+class SearchEvidence:
+    """What is known about the search and its best trial."""
+
+    best: str = ""
+    """Name of the best trial."""
+    objectives: Sequence[float] = ()
+    """Validation objectives of the trials, in the order in which they were proposed."""
+    curve: Sequence[float] = ()
+    """Validation objective of the best trial after each epoch."""
+    candidates: int = 0
+    """Trials from which members were chosen."""
+
+
+def compare(errors: np.ndarray, other: np.ndarray, group: np.ndarray) -> Comparison:
+    """Compare the absolute errors of the ensemble with those of another predictor.
+
+    The standard error of the mean difference treats groups as the independent units.
+
+    Args:
+        errors: absolute errors of the ensemble, [R].
+        other: absolute errors of the other predictor, [R].
+        group: group of each row, [R].
+    """
+    _, place = np.unique(group, return_inverse=True)
+    by_group = np.bincount(place, errors - other)
+    spread = math.sqrt(len(by_group) * by_group.var(ddof=1)) if len(by_group) > 1 else 0.0
+    return Comparison(float(other.mean()), float(by_group.sum() / spread) if spread else 0.0)
+
+
+def cover_kinds(
+    inside: np.ndarray, group: np.ndarray, kinds: Mapping[str, np.ndarray]
+) -> tuple[KindCoverage, ...]:
+    """Compute the coverage of kinds of structures; those of few groups are left out.
+
+    Args:
+        inside: share of each row's components inside its interval, [R].
+        group: group of each row, [R].
+        kinds: mask of the rows of each kind, [R], by name.
+
+    Returns:
+        A row for each kind of at least ``FEW_OF_KIND`` groups.
+    """
+    coverage = []
+    for kind, rows in kinds.items():
+        groups = len(np.unique(group[rows]))
+        if groups >= FEW_OF_KIND:
+            coverage.append(KindCoverage(kind, float(inside[rows].mean()), groups))
+    return tuple(coverage)
+
+
+def find_kinds(
+    numbers: np.ndarray, sizes: np.ndarray, graph: np.ndarray, element: np.ndarray | None = None
+) -> dict[str, np.ndarray]:
+    """Find the rows of each element and of each third by size.
+
+    Args:
+        numbers: atomic numbers of all structures, [N].
+        sizes: atoms of each structure, [G].
+        graph: structure of each row, [R].
+        element: atomic number of each row's atom, [R]; None where a row is a structure, which
+            belongs to every element that it contains.
+
+    Returns:
+        Masks, [R], by symbol or range of sizes.
+    """
+    if element is None:
+        contains = np.zeros((len(sizes), len(chemical_symbols)), dtype=bool)
+        contains[np.repeat(np.arange(len(sizes)), sizes), numbers] = True
+        kinds = {chemical_symbols[z]: contains[graph, z] for z in np.unique(numbers)}
+    else:
+        kinds = {chemical_symbols[z]: element == z for z in np.unique(element)}
+    of_size = size_strata(sizes).of_sizes(sizes)[graph]
+    return kinds | {str(name): of_size == name for name in np.unique(of_size)}
+
+
+@dataclass(frozen=True)
+class RowFacts:
+    """What is known of the rows of a head beside its predictions."""
+
+    group: np.ndarray
+    """Group of structures of each row, [R]."""
+    kinds: Mapping[str, np.ndarray]
+    """Masks of ``find_kinds``, [R] each."""
+    others: Mapping[str, np.ndarray]
+    """Predictions of other predictors, [R, w]: ``mean`` of the training data, ``elements``, and the
+    best trial, ``single``."""
+
+
+def collect_evidence(
+    head: HeadEvidence, predicted: HeadOnLabels, calibration: Calibration, rows: RowFacts
+) -> HeadEvidence:
+    """Complete what the rules need to know about a head by its figures on labelled structures.
+
+    Args:
+        head: name, unit and what else is known already.
+        predicted: predictions and labels.
+        calibration: calibration of the head.
+        rows: what else is known of each row.
+    """
+    residual, sigma = predicted.residual, predicted.sigma(calibration)
+    error, of_value = flatten_values(residual, sigma)
+    half = calibration.half_width(sigma, 0.9, predicted.stratum)
+    inside = (np.abs(residual) <= half).mean(axis=1)
+    own = np.abs(residual).mean(axis=1)
+    rivals = {
+        key: compare(own, np.abs(predicted.truth - other).mean(axis=1), rows.group)
+        for key, other in rows.others.items()
+    }
+    return replace(
+        head,
+        mae=float(np.abs(residual).mean()),
+        groups=len(np.unique(rows.group)),
+        spearman=spearman(error, of_value),
+        ause=ause(error, of_value),
+        random_ause=random_ause(error),
+        inside=float(inside.mean()),
+        calibration_groups=calibration.groups,
+        kinds=cover_kinds(inside, rows.group, rows.kinds),
+        mean=rivals.get("mean"),
+        elements=rivals.get("elements"),
+        single=rivals.get("single"),
+    )
+
+
+def judge(
+    heads: Sequence[HeadEvidence], search: SearchEvidence | None = None
+) -> list[VerdictSentence]:
+    """Return the sentences of all rules, head by head, and those on the search."""
+    sentences = [rule(head) for head in heads for rule in HEAD_RULES]
+    sentences += [rule(search) for rule in SEARCH_RULES] if search else []
+    return [sentence for sentence in sentences if sentence is not None]
+
+
+def _say(
+    rule: str, level: VerdictLevel, sentence: str, *, head: HeadEvidence | None = None, because: str
+) -> VerdictSentence:
+    name = head.name if head else None
+    return {"rule": rule, "head": name, "level": level, "sentence": sentence, "because": because}
+
+
+def _title(head: HeadEvidence) -> str:
+    return head.name.replace("_", " ")
+
+
+def _of_groups(count: int) -> str:
+    return f"{count} group{'s' * (count != 1)} of structures"
+
+
+def judge_mean(head: HeadEvidence) -> VerdictSentence | None:
+    """Compare the error with that of always predicting the mean."""
+    if head.mean is None or not head.mean.mae:
+        return None
+    ratio = head.mae / head.mean.mae
+    because = f"threshold {NOT_LEARNED}: a constant predicts as well"
+    error = f"MAE {head.mae:.3g} {head.unit}"
+    if ratio > NOT_LEARNED:
+        return _say(
+            "mean",
+            "warning",
+            f"{_title(head)} was not learned: {error} is {100 * ratio:.0f} % of the error of "
+            "always predicting the mean. Check whether it depends on the structure alone.",
+            head=head,
+            because=because,
+        )
+    return _say(
+        "mean",
+        "good",
+        f"{_title(head)}: {error}, {100 * ratio:.0f} % of the error of always predicting the mean "
+        f"({_of_groups(head.groups)}).",
+        head=head,
+        because=because,
+    )
+
+
+def judge_elements(head: HeadEvidence) -> VerdictSentence | None:
+    """Compare the error with that of a model that sees only elements."""
+    if head.elements is None or not head.elements.mae:
+        return None
+    other, z = head.elements
+    because = f"threshold {CLEAR:g} standard errors of the difference"
+    known = f"a linear model of the composition alone has {other:.3g} {head.unit}"
+    if z > -CLEAR:
+        return _say(
+            "elements",
+            "warning",
+            f"{_title(head)}: geometry does not clearly help, as {known}, the ensemble "
+            f"{head.mae:.3g}. Train on more data, or use the simpler model.",
+            head=head,
+            because=because,
+        )
+    return _say(
+        "elements",
+        "good",
+        f"{_title(head)}: the structure matters, as {known}, the ensemble {head.mae:.3g}.",
+        head=head,
+        because=because,
+    )
+
+
+def judge_single(head: HeadEvidence) -> VerdictSentence | None:
+    """Compare the ensemble with its best trial alone."""
+    if head.single is None or not head.single.mae:
+        return None
+    other, z = head.single
+    change = 100 * (1 - head.mae / other)
+    because = (
+        f"threshold {CLEAR:g} standard errors of the difference; the trial is fixed before test"
+    )
+    if z < -CLEAR:
+        level: VerdictLevel = "good"
+        sentence = f"the ensemble beats its best trial by {change:.0f} % ({other:.3g} {head.unit})."
+    elif z > CLEAR:
+        level = "warning"
+        sentence = (
+            f"the ensemble is {-change:.0f} % worse than its best trial ({other:.3g} {head.unit}): "
+            "use that trial, or train it again with new seeds (ensemble build RUN --reseed 3)."
+        )
+    else:
+        level = "note"
+        way = "better" if change >= 0 else "worse"
+        sentence = (
+            f"the ensemble is {abs(change):.0f} % {way} than its best trial ({other:.3g} "
+            f"{head.unit}), which {_of_groups(head.groups)} cannot tell from chance."
+        )
+    return _say("single", level, f"{_title(head)}: {sentence}", head=head, because=because)
+
+
+def judge_ranking(head: HeadEvidence) -> VerdictSentence | None:
+    """Check whether sigma ranks errors."""
+    rho = head.spearman
+    if not math.isfinite(rho) or head.groups < 3:
+        return None
+    chance = CLEAR / math.sqrt(head.groups - 1)
+    worse = head.ause >= head.random_ause
+    because = (
+        f"Spearman of at least {RANKS} and of {CLEAR:g} standard errors, 1 / sqrt(groups - 1), "
+        "and an AUSE below that of a random order"
+    )
+    shown = f"Spearman {rho:.2f}"
+    if rho < RANKS_NOT or worse:
+        return _say(
+            "ranking",
+            "warning",
+            f"{_title(head)}: sigma does not tell large errors from small ones ({shown}); do not "
+            "pick or discard structures by it.",
+            head=head,
+            because=because,
+        )
+    if rho < max(RANKS, chance):
+        return _say(
+            "ranking",
+            "note",
+            f"{_title(head)}: sigma hardly ranks the errors ({shown}, {_of_groups(head.groups)}); "
+            "pick structures by it only beside another criterion.",
+            head=head,
+            because=because,
+        )
+    return _say(
+        "ranking",
+        "good",
+        f"{_title(head)}: sigma ranks the errors ({shown}); it may be used to pick structures.",
+        head=head,
+        because=because,
+    )
+
+
+def judge_intervals(head: HeadEvidence) -> VerdictSentence | None:
+    """Check whether 90 % intervals hold 90 %."""
+    if not math.isfinite(head.inside) or not head.groups:
+        return None
+    band = BAND * math.sqrt(0.9 * 0.1 / head.groups)
+    because = f"a binomial band of 95 % around 90 % for that many groups: +- {100 * band:.0f} %"
+    shown = f"the 90 % intervals hold {100 * head.inside:.0f} % of the values"
+    if head.inside < 0.9 - band:
+        return _say(
+            "intervals",
+            "warning",
+            f"{_title(head)}: {shown}, too few for {_of_groups(head.groups)}; treat them as "
+            "narrower than they should be.",
+            head=head,
+            because=because,
+        )
+    if head.inside > 0.9 + band:
+        return _say(
+            "intervals",
+            "note",
+            f"{_title(head)}: {shown}, more than they need to: errors are smaller than said.",
+            head=head,
+            because=because,
+        )
+    return _say(
+        "intervals",
+        "good",
+        f"{_title(head)}: {shown} ({_of_groups(head.groups)}).",
+        head=head,
+        because=because,
+    )
+
+
+def judge_kinds(head: HeadEvidence) -> VerdictSentence | None:
+    """Name the elements and sizes whose intervals hold too few values."""
+
+    def is_low(kind: KindCoverage) -> bool:
+        return kind.inside < 0.9 - BAND_OF_KINDS * math.sqrt(0.9 * 0.1 / kind.groups)
+
+    low = sorted(filter(is_low, head.kinds), key=lambda kind: kind.inside)
+    if not low:
+        return None
+    named = ", ".join(f"{k.kind} ({100 * k.inside:.0f} %)" for k in low[:MOST_KINDS])
+    more = f" and {len(low) - MOST_KINDS} more" if len(low) > MOST_KINDS else ""
+    return _say(
+        "kinds",
+        "warning",
+        f"{_title(head)}: the 90 % intervals are too narrow for {named}{more}.",
+        head=head,
+        because=f"a binomial band of 99 % around 90 %; kinds of at least {FEW_OF_KIND} groups",
+    )
+
+
+def judge_groups(head: HeadEvidence) -> VerdictSentence | None:
+    """Warn where few groups of structures stand behind error and intervals."""
+    fewest = min(head.groups, head.calibration_groups or head.groups)
+    if fewest >= FEW_GROUPS:
+        return None
+    calibrated = f", and calibrated on {head.calibration_groups}" if head.calibration_groups else ""
+    return _say(
+        "groups",
+        "note",
+        f"{_title(head)} was tested on {_of_groups(head.groups)}{calibrated}: errors and intervals "
+        "are rough; label more structures for test and cal.",
+        head=head,
+        because=f"threshold {FEW_GROUPS} groups: the standard error of a mean is about a fifth",
+    )
+
+
+def judge_published(head: HeadEvidence) -> VerdictSentence | None:
+    """Compare the error with a published one."""
+    if head.published is None or not head.published.mae:
+        return None
+    mae, by = head.published
+    ratio = head.mae / mae
+    way = "below" if ratio < 1 else "above"
+    return _say(
+        "published",
+        "good" if ratio <= 1 else "note",
+        f"{_title(head)}: MAE {head.mae:.3g} {head.unit}, {100 * abs(1 - ratio):.0f} % {way} the "
+        f"published {mae:.3g} of {by}; compare the splits before you quote this.",
+        head=head,
+        because="the smallest error that the card names",
+    )
+
+
+def judge_training(search: SearchEvidence) -> VerdictSentence | None:
+    """Check whether the best trial was still getting better when it ended."""
+    curve = list(search.curve)
+    if len(curve) < 8:
+        return None
+    before = min(curve[: -(len(curve) // 4)])
+    gain = 1 - min(curve) / before if before > 0 else 0.0
+    if gain < GAIN:
+        return None
+    return _say(
+        "training",
+        "note",
+        f"longer training should help: {search.best}, the best trial, still gained "
+        f"{100 * gain:.0f} % in its last {len(curve) // 4} of {len(curve)} epochs; raise "
+        "search.rungs.",
+        because=f"threshold {100 * GAIN:.0f} % in the last quarter of the epochs",
+    )
+
+
+def judge_search(search: SearchEvidence) -> VerdictSentence | None:
+    """Check whether the search was still finding better trials when it ended."""
+    count = len(search.objectives)
+    if count < 9:
+        return None
+    before = min(search.objectives[: count - count // 3])
+    gain = 1 - min(search.objectives) / before if before > 0 else 0.0
+    if gain < GAIN:
+        return None
+    return _say(
+        "search",
+        "note",
+        f"more search should help: the last {count // 3} of {count} trials lowered the best "
+        f"objective by {100 * gain:.0f} %; raise search.trials.",
+        because=f"threshold {100 * GAIN:.0f} % in the last third of the trials",
+    )
+
+
+def judge_members(search: SearchEvidence) -> VerdictSentence | None:
+    """Warn where a single trial is the whole ensemble."""
+    if search.candidates != 1:
+        return None
+    return _say(
+        "members",
+        "warning",
+        "one trial is all there is: its ensemble has no spread, so all predictions of a head have "
+        "the same sigma; run more trials to the full budget.",
+        because="a spread takes two members",
+    )
+
+
+HEAD_RULES: tuple[Callable[[HeadEvidence], VerdictSentence | None], ...] = (
+    judge_mean,
+    judge_elements,
+    judge_published,
+    judge_single,
+    judge_ranking,
+    judge_intervals,
+    judge_kinds,
+    judge_groups,
+)
+SEARCH_RULES: tuple[Callable[[SearchEvidence], VerdictSentence | None], ...] = (
+    judge_members,
+    judge_training,
+    judge_search,
+)

@@ -1,0 +1,186 @@
+"""What a verdict says, when, and when it must not: every rule on both sides of its threshold."""
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+
+from hydragnn_hpo.ensemble.calibrate import Calibration
+from hydragnn_hpo.ensemble.uncertainty_scores import HeadOnLabels, random_ause
+from hydragnn_hpo.ensemble.verdict import (
+    Comparison,
+    HeadEvidence,
+    KindCoverage,
+    Published,
+    RowFacts,
+    SearchEvidence,
+    collect_evidence,
+    compare,
+    cover_kinds,
+    find_kinds,
+    judge,
+)
+
+GOOD = HeadEvidence(
+    "band_gap",
+    "eV",
+    0.2,
+    groups=100,
+    spearman=0.5,
+    ause=0.1,
+    random_ause=0.3,
+    inside=0.9,
+    calibration_groups=100,
+    mean=Comparison(1.0, -9.0),
+    elements=Comparison(0.4, -5.0),
+    single=Comparison(0.25, -3.0),
+    kinds=(KindCoverage("Fe", 0.9, 50),),
+    published=Published(0.3, "a model"),
+)
+
+
+def said(rule, **changes):
+    """Return level and sentence of one rule, or None, with some evidence changed."""
+    found = judge([dataclasses.replace(GOOD, **changes)])
+    return next(((v["level"], v["sentence"]) for v in found if v["rule"] == rule), None)
+
+
+def test_a_good_head_gets_good_news_only_and_every_sentence_has_its_reason():
+    found = judge([GOOD], SearchEvidence("t1", [1.0] * 20, [1.0] * 20, 4))
+    assert [v["rule"] for v in found] == [
+        "mean",
+        "elements",
+        "published",
+        "single",
+        "ranking",
+        "intervals",
+    ]
+    assert {v["level"] for v in found} == {"good"}
+    assert {v["head"] for v in found} == {"band_gap"}
+    assert all(v["because"] for v in found)
+    assert all(len(v["sentence"]) < 250 and v["sentence"].endswith(".") for v in found)
+    assert found[0]["sentence"] == (
+        "band gap: MAE 0.2 eV, 20 % of the error of always predicting the mean (100 groups of "
+        "structures)."
+    )
+
+
+# Thresholds: .95 of the mean's error; two standard errors; Spearman .3, .1 and 2 / sqrt(Q - 1);
+# binomial bands of 95 % (1.96 sqrt(.09 / Q): .0588 for 100 groups) and of 99 % for kinds.
+CASES = {
+    "learned": ("mean", {"mae": 0.95}, "good", "95 % of the error"),
+    "not_learned": ("mean", {"mae": 0.96}, "warning", "was not learned"),
+    "no_mean": ("mean", {"mean": None}, None, ""),
+    "constant_target": ("mean", {"mean": Comparison(0.0, 0.0)}, None, ""),
+    "structure": ("elements", {"elements": Comparison(0.4, -2.1)}, "good", "structure matters"),
+    "composition": ("elements", {"elements": Comparison(0.4, -1.9)}, "warning", "does not clearly"),
+    "vectors": ("elements", {"elements": None}, None, ""),
+    "helps": ("single", {"single": Comparison(0.25, -2.1)}, "good", "by 20 % (0.25 eV)"),
+    "chance": ("single", {"single": Comparison(0.25, -1.9)}, "note", "cannot tell from chance"),
+    "hurts": ("single", {"single": Comparison(0.16, 2.1)}, "warning", "25 % worse"),
+    "one_trial": ("single", {"single": None}, None, ""),
+    "ranks": ("ranking", {"spearman": 0.31}, "good", "may be used to pick"),
+    "hardly": ("ranking", {"spearman": 0.29}, "note", "hardly ranks"),
+    "few_groups_hardly": ("ranking", {"spearman": 0.5, "groups": 16}, "note", "hardly ranks"),
+    "more_groups_rank": ("ranking", {"spearman": 0.5, "groups": 18}, "good", "Spearman 0.50"),
+    "ranks_not": ("ranking", {"spearman": 0.09}, "warning", "do not pick"),
+    "worse_than_random": ("ranking", {"ause": 0.3}, "warning", "do not pick"),
+    "constant_sigma": ("ranking", {"spearman": math.nan}, None, ""),
+    "hold": ("intervals", {"inside": 0.842}, "good", "hold 84 %"),
+    "too_narrow": ("intervals", {"inside": 0.841}, "warning", "too few for 100 groups"),
+    "wide_enough": ("intervals", {"inside": 0.958}, "good", "hold 96 %"),
+    "too_wide": ("intervals", {"inside": 0.96}, "note", "more than they need"),
+    "kind_holds": ("kinds", {"kinds": (KindCoverage("Fe", 0.80, 50),)}, None, ""),
+    "kind_does_not": ("kinds", {"kinds": (KindCoverage("Fe", 0.78, 50),)}, "warning", "Fe (78 %)"),
+    "enough_groups": ("groups", {"groups": 30, "calibration_groups": 30}, None, ""),
+    "few_tested": ("groups", {"groups": 29}, "note", "tested on 29 groups"),
+    "few_calibrated": ("groups", {"calibration_groups": 29}, "note", "calibrated on 29"),
+    "better": ("published", {"mae": 0.3}, "good", "0 % above"),
+    "worse": ("published", {"mae": 0.33}, "note", "10 % above the published 0.3 of a model"),
+    "unpublished": ("published", {"published": None}, None, ""),
+}
+
+
+@pytest.mark.parametrize(("rule", "changes", "level", "words"), CASES.values(), ids=CASES)
+def test_a_rule_speaks_on_its_side_of_the_threshold(rule, changes, level, words):
+    found = said(rule, **changes)
+    assert (found[0] if found else None) == level
+    assert words in (found[1] if found else "")
+
+
+def test_the_worst_kinds_come_first_and_the_others_are_counted():
+    kinds = tuple(KindCoverage(f"e{n}", 0.5 - n / 100, 50) for n in range(8))
+    assert said("kinds", kinds=kinds)[1].endswith(
+        "e7 (43 %), e6 (44 %), e5 (45 %), e4 (46 %), e3 (47 %), e2 (48 %) and 2 more."
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "rule"),
+    [
+        ({"curve": [1.0] * 15 + [0.979] * 5}, "training"),
+        ({"curve": [1.0] * 15 + [0.981] * 5}, None),
+        ({"curve": [1.0] * 6 + [0.5]}, None),
+        ({"objectives": [1.0] * 6 + [0.979] * 3}, "search"),
+        ({"objectives": [1.0] * 6 + [0.981] * 3}, None),
+        ({"objectives": [0.979, *[1.0] * 8]}, None),
+        ({"objectives": [1.0, 0.5]}, None),
+        ({"candidates": 1}, "members"),
+        ({"candidates": 2}, None),
+    ],
+)
+def test_more_training_more_search_and_more_members(changes, rule):
+    found = judge([], SearchEvidence("t0007", **changes))
+    assert [v["rule"] for v in found] == ([rule] if rule else [])
+    assert all(v["head"] is None for v in found)
+
+
+def test_groups_are_the_units_of_a_comparison():
+    errors, other = np.array([1.0, 1.0, 2.0]), np.array([2.0, 3.0, 2.0])
+    # Differences by group: -3 and 0; mean -1.5, standard deviation 3 / sqrt(2) = 2.1213, and the
+    # sum of two groups has sqrt(2) times that, 3: z = -1.
+    found = compare(errors, other, np.array([7, 7, 9]))
+    assert found == pytest.approx((7 / 3, -1.0))
+    assert compare(errors, other, np.array([7, 7, 7])) == pytest.approx((7 / 3, 0.0))
+
+
+def test_kinds_of_few_groups_have_no_coverage():
+    group, inside = np.arange(20) // 2, np.r_[np.ones(10), np.zeros(10)]
+    every, half = np.ones(20, bool), np.arange(20) < 10
+    (found,) = cover_kinds(inside, group, {"all": every, "half": half})
+    assert found == ("all", 0.5, 10)
+
+
+def test_a_structure_belongs_to_all_its_elements_and_an_atom_to_its_own():
+    numbers, sizes = np.array([1, 1, 8, 6, 1, 1, 1, 1]), np.array([3, 5])  # H2O, CH4
+    graphs = find_kinds(numbers, sizes, np.array([1, 0]))
+    assert {k: m.tolist() for k, m in graphs.items() if len(k) < 3} == {
+        "H": [True, True],
+        "C": [True, False],
+        "O": [False, True],
+    }
+    atoms = find_kinds(numbers, sizes, np.repeat([0, 1], sizes), numbers)
+    assert atoms["H"].tolist() == [True, True, False, False, True, True, True, True]
+    assert {k for k in atoms if len(k) > 2} == {k for k in graphs if len(k) > 2}
+
+
+def test_evidence_is_computed_by_row_from_what_is_predicted():
+    truth = np.array([[0.0], [0.0], [1.0], [1.0]])
+    mean = np.array([[0.1], [0.2], [1.3], [1.4]])
+    sigma = np.array([[0.1], [0.2], [0.3], [0.4]])
+    known = Calibration(a=1.0, b=0.0, quantiles={"0.9": 1.1}, spread99=1.0, rows=9, groups=9)
+    predicted = HeadOnLabels(truth, mean, sigma, 0.0 * sigma, np.full(4, "all"))
+    others = {"mean": np.full((4, 1), 0.5), "single": truth + 0.5}
+    facts = RowFacts(np.arange(4), {}, others)
+    found = collect_evidence(HeadEvidence("e", "eV"), predicted, known, facts)
+    assert found.mae == pytest.approx(0.25)
+    assert found.mean.mae == pytest.approx(0.5)
+    assert found.single.mae == pytest.approx(0.5)
+    assert found.elements is None
+    assert found.spearman == pytest.approx(1.0)
+    assert found.ause == pytest.approx(0.0)
+    # The oracle leaves .1, .15, .2 of .25 after removing 3, 2, 1 of 4: 1 - (1 + .8 + .6 + .4) / 4.
+    assert found.random_ause == random_ause(np.array([0.1, 0.2, 0.3, 0.4])) == pytest.approx(0.3)
+    assert found.inside == pytest.approx(1.0)
+    assert (found.groups, found.calibration_groups) == (4, 9)
