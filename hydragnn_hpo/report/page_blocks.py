@@ -137,7 +137,8 @@ class Code:
 class Verdict:
     """Conclusions in words, the first thing that a reader sees."""
 
-    sentences: tuple[tuple[Level, str], ...]
+    groups: tuple[tuple[tuple[Level, str], ...], ...]
+    """Level and sentence of each conclusion; groups, such as targets, stand side by side."""
 
 
 @dataclass(frozen=True)

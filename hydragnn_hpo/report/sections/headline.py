@@ -32,9 +32,9 @@ JOULES_PER_KWH = 3.6e6
 def make_section(facts: Facts) -> Section:
     """Show conclusions, errors of the ensemble or of the best trial so far, and the cost."""
     blocks: list[Block] = []
-    sentences = read_verdict(facts)
-    if sentences:
-        blocks.append(Verdict(sentences))
+    verdict = read_verdict(facts)
+    if verdict:
+        blocks.append(Verdict(verdict))
     if not facts.state.finished:
         blocks += _now(facts)
     heads = facts.ensemble["heads"] if facts.ensemble is not None else {}
@@ -44,11 +44,12 @@ def make_section(facts: Facts) -> Section:
     return Section("headline", "Result", lead, tuple(blocks))
 
 
-def read_verdict(facts: Facts) -> tuple[tuple[Level, str], ...]:
+def read_verdict(facts: Facts) -> tuple[tuple[tuple[Level, str], ...], ...]:
     """Read the conclusions about the ensemble, else those in the summary of the run.
 
     Returns:
-        Level and sentence of each, in the order of the file; empty if there are none.
+        Level and sentence of each, grouped by target, in the order of the file; empty if there are
+        none.
     """
     verdict: object = facts.ensemble.get("verdict") if facts.ensemble is not None else None
     if verdict is None and facts.run.summary.exists():
@@ -58,12 +59,12 @@ def read_verdict(facts: Facts) -> tuple[tuple[Level, str], ...]:
             logger.warning("the conclusions are left out: %s", error)
             return ()
         verdict = summary.get("verdict") if isinstance(summary, dict) else None
-    sentences: list[tuple[Level, str]] = []
+    groups: dict[str, list[tuple[Level, str]]] = {}
     for one in verdict if isinstance(verdict, list) else ():
         if isinstance(one, dict) and isinstance(one.get("sentence"), str):
             level: Level = one["level"] if one.get("level") in get_args(Level) else "note"
-            sentences.append((level, one["sentence"]))
-    return tuple(sentences)
+            groups.setdefault(str(one.get("head")), []).append((level, one["sentence"]))
+    return tuple(map(tuple, groups.values()))
 
 
 def _now(facts: Facts) -> list[Block]:

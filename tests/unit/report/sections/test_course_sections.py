@@ -84,7 +84,7 @@ def test_the_verdict_of_the_summary_stands_first_and_what_is_no_verdict_is_left_
         "no sentence",
     ]
     for content, shown in (
-        ({"verdict": given}, (("good", "It works."), ("note", "<b>Loud</b>"))),
+        ({"verdict": given}, ((("good", "It works."),), (("note", "<b>Loud</b>"),))),
         ({"verdict": "none"}, ()),
         ({}, ()),
         ([], ()),
