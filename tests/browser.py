@@ -33,8 +33,13 @@ class Seen:
     requests: list[str] = field(default_factory=list)
     """Of anything but files, data and blobs."""
 
+    def unfold(self) -> None:
+        """Open all that is folded."""
+        self.page.evaluate("document.querySelectorAll('main details').forEach(d => d.open = true)")
+
     def draw_all(self) -> int:
         """Scroll through all charts until all are drawn; give their number."""
+        self.unfold()
         charts = self.page.locator("figure[data-key]")
         count = charts.count()
         for number in range(count):

@@ -17,15 +17,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from made_ensemble import make_ensemble
+from made_ensemble import ATOMS, GRAPHS, make_ensemble
+from stores import write_store
 
 from hydragnn_hpo.campaign.event_store import JournalFold
 from hydragnn_hpo.campaign.journal import encode
 from hydragnn_hpo.campaign.state import State, fold
 from hydragnn_hpo.campaign.status import rank_trials
 from hydragnn_hpo.config.campaign_config import CampaignConfig
-from hydragnn_hpo.config.data_config import CardConfig
+from hydragnn_hpo.config.data_config import SPLITS, CardConfig
 from hydragnn_hpo.config.schema import dump_config, parse_config
+from hydragnn_hpo.data.columns import Columns, Names
 from hydragnn_hpo.layout import RunDir
 from hydragnn_hpo.search.objective import read_objective
 from hydragnn_hpo.search.rungs import promote_asynchronously, promote_finalists
@@ -142,7 +144,7 @@ def _config(wish: Wish) -> CampaignConfig:
 
 
 def _write_store(run: RunDir) -> CardConfig:
-    """Write what is left of a store when its columns are taken away: its card and its figures."""
+    """Write a store that holds the structures of the test split alone, with figures of all."""
     published = [{"mae": 0.07, "by": "somebody's model", "source": "a made-up paper, 2026-11-22"}]
     targets: dict[str, Any] = {
         "energy_per_atom": {"level": "graph", "unit": "eV/atom", "energy": "per_atom"},
@@ -152,14 +154,38 @@ def _write_store(run: RunDir) -> CardConfig:
     files = [{"path": "made.extxyz", "sha256": hashlib.sha256(b"made").hexdigest()}]
     plain = {"name": "made_molecules", "title": "Made", "files": files, "targets": targets}
     card = parse_config(plain, CardConfig, "made card")
-    store = run.store(card.name)
-    store.mkdir(parents=True)
-    (store / "card.toml").write_text(dump_config(card))
-    stats = {name: {"unit": UNITS[name], "std": spread} for name, spread in SPREADS.items()}
+    spreads = {name: {"unit": UNITS[name], "std": spread} for name, spread in SPREADS.items()}
     splits = {"train": 1200, "val": 200, "sel": 200, "cal": 200, "test": 200}
-    _write_json(store / "stats.json", {"name": card.name, "splits": splits, "targets": stats})
-    _write_json(store / "index.json", {"version": 3, "checksum": _checksum()})
+    levels = {name: target.level for name, target in card.targets.items()}
+    stats = {"name": card.name, "title": "", "splits": splits, "cutoff": 5.0}
+    stats["targets"] = {name: {**of, "level": levels[name]} for name, of in spreads.items()}
+    run.data.mkdir(parents=True)
+    write_store(run.store(card.name), [made_structures(levels)], stats, card)
     return card
+
+
+def made_structures(levels: dict[str, str]) -> Columns:
+    """Return the 200 molecules of the test split: bent, of three atoms, ten of each group."""
+    graphs, atoms = GRAPHS, ATOMS // GRAPHS
+    elements = np.array([[8, 1, 1], [16, 1, 1], [6, 8, 8], [8, 17, 1], [7, 8, 8]], dtype=np.int16)
+    bent = np.array([[0.0, 0.0, 0.0], [0.96, 0.0, 0.0], [-0.24, 0.93, 0.0]])
+    counts = {"graph": graphs, "node": graphs * atoms}
+    return Columns(
+        numbers=elements[np.arange(graphs) // 10 % len(elements)].ravel(),
+        positions=(bent * (1.0 + 0.01 * np.arange(graphs))[:, None, None]).reshape(-1, 3),
+        cell=np.zeros((graphs, 3, 3)),
+        pbc=np.zeros((graphs, 3), dtype=bool),
+        node_offset=atoms * np.arange(graphs + 1),
+        edge_offset=np.zeros(graphs + 1, dtype=np.int64),
+        edges=np.zeros((0, 2), dtype=np.int32),
+        edge_shift=np.zeros((0, 3), dtype=np.int16),
+        targets={name: np.zeros((counts[level], 1)) for name, level in levels.items()},
+        masks={name: np.ones(counts[level], dtype=bool) for name, level in levels.items()},
+        levels=levels,
+        split=np.full(graphs, SPLITS.index("test"), dtype=np.int8),
+        group=(np.arange(graphs) // 10).astype(np.int32),
+        ids=Names.of(f"made.extxyz:{k}" for k in range(graphs)),
+    )
 
 
 def _checksum() -> str:

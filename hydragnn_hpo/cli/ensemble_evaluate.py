@@ -121,7 +121,7 @@ def evaluate(
     as_json: JsonOption = False,
 ) -> None:
     """Hold predictions and their error bars against labels: one table, JSON, figures."""
-    from hydragnn_hpo.ensemble import Ensemble, device_of
+    from hydragnn_hpo.ensemble import Ensemble, device_of, is_store
     from hydragnn_hpo.ensemble import evaluate_ensemble as judge
 
     model = Ensemble.load(ensemble_file(ensemble), device=device_of(device), trust=trust or ())
@@ -130,6 +130,7 @@ def evaluate(
     column = structure_column or (known.structure_column if known else None)
     labelled = _labelled(model, files, labels, split=split, column=column)
     done = judge(model, labelled, labels, by.value)
+    done.split = split if is_store(files[0]) else ""
     plain = {"ensemble": str(ensemble), **done.as_plain()}
     if out is not None:
         from hydragnn_hpo.report import write_evaluation

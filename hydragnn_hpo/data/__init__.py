@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from hydragnn_hpo.data.batch_sampler import BatchSampler, balance_load, predict_graph_costs
     from hydragnn_hpo.data.build_plan import Piece, find_file, find_files, make_source, work_path
     from hydragnn_hpo.data.columns import Columns, Graph, GraphSet, Names, columns_of, offsets
+    from hydragnn_hpo.data.composition import Compositions
     from hydragnn_hpo.data.convert_pieces import read_piece
     from hydragnn_hpo.data.file_inspection import DataFile, Inspection, inspect_files
     from hydragnn_hpo.data.graph_sizes import size_stats
@@ -42,6 +43,7 @@ __all__ = [
     "BatchSampler",
     "BuildProgress",
     "Columns",
+    "Compositions",
     "DataFile",
     "Graph",
     "GraphSet",

@@ -58,7 +58,12 @@ from hydragnn_hpo.ensemble.engine import (
     member_batches,
     pieces,
 )
-from hydragnn_hpo.ensemble.inference import as_array, neighbor_counts
+from hydragnn_hpo.ensemble.inference import (
+    as_array,
+    compute_trust,
+    head_prediction,
+    neighbor_counts,
+)
 from hydragnn_hpo.ensemble.member_selection import (
     MemberSelection,
     ScoredHead,
@@ -148,11 +153,13 @@ def build_ensemble(run: Path, device: str = "cpu") -> EnsembleTable:
     verdict = judge(tested.evidence, collect_search_evidence(context))
     diversity = compare_members(context, choice.best)
     manifest = make_manifest(context, choice, calibrations, tested.scores, diversity)
+    trust = _trust_on_test(context, manifest, predictions, shares[choice.kept])
     by_size = _size_curves(context, predictions, list(members))
     table = _make_table(context, choice, manifest, diversity, tested.curves, by_size) | {
         "verdict": verdict
     }
-    _write_report(context.run, table, tested.arrays)
+    text = np.frombuffer("\n".join(trust).encode(), dtype=np.uint8)
+    _write_report(context.run, table, tested.arrays | {"trust": text})
     weights = {context.candidates[c].trial: tensors[c] for c in tensors}
     _write_ensemble(context, manifest, weights, data)
     return table
@@ -451,6 +458,34 @@ def _head_arrays(
     }
 
 
+def _trust_on_test(
+    context: BuildContext,
+    manifest: Manifest,
+    predictions: MemberPredictions,
+    weights: Mapping[str, np.ndarray],
+) -> list[str]:
+    """Return for each structure of the test split ``ok``, or the reasons not to trust it.
+
+    Args:
+        context: data shared by all steps of the build.
+        manifest: manifest of the ensemble.
+        predictions: predictions of the M members for ``test``.
+        weights: shares of the members in the kept mix by head, [M].
+    """
+    indices, trust = context.graphs.indices_of("test"), list[str]()
+    ends = np.concatenate(([0], np.cumsum(context.graphs.num_nodes()[indices])))
+    for first in range(0, len(indices), GRAPHS_TOGETHER):
+        columns = context.graphs.take(indices[first : first + GRAPHS_TOGETHER])
+        last = first + columns.num_graphs
+        heads = {}
+        for name, shares in weights.items():
+            a, b = (ends[first], ends[last]) if context.is_node(name) else (first, last)
+            mix = _mix(predictions, name, shares, np.arange(a, b))
+            heads[name] = head_prediction(manifest.heads[name], [mix])
+        trust += compute_trust(manifest, columns, np.arange(columns.num_graphs), heads)
+    return trust
+
+
 def _mix(
     predictions: MemberPredictions, head: str, weights: np.ndarray, rows: np.ndarray
 ) -> Moments:
@@ -460,7 +495,7 @@ def _mix(
         predictions: predictions of the M members.
         head: name of the head.
         weights: weights of the members, [M].
-        rows: mask of the rows wanted, [R].
+        rows: the rows wanted, as a mask [R] or as positions.
     """
     noise = predictions.get(variance_key(head))
     return compute_moments(

@@ -5,18 +5,18 @@ Shapes: R rows of a head (graphs or nodes), w its components.
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple, TypedDict
 
 import numpy as np
 
 from hydragnn_hpo.config import CardConfig, TargetConfig, parse_config
-from hydragnn_hpo.data import Columns, Rules, open_store
+from hydragnn_hpo.data import Columns, Compositions, Rules, open_store
 from hydragnn_hpo.ensemble.artefact import HeadEntry, Manifest
 from hydragnn_hpo.ensemble.calibrate import By, Strata, size_strata
 from hydragnn_hpo.ensemble.engine import EDGES_PER_BATCH, pieces
-from hydragnn_hpo.ensemble.inference import Ensemble
+from hydragnn_hpo.ensemble.inference import Ensemble, compute_trust, head_prediction
 from hydragnn_hpo.ensemble.structure_batches import (
     ChunkReader,
     StructureFiles,
@@ -48,7 +48,7 @@ FAR = 20.0
 before their unit is doubted."""
 _Parts = list[list[np.ndarray]]
 """Of one head, batch after batch, the rows that have a label: truth, mean, [R, w]; spread, noise,
-[R, 1]; kind of structure, position of the structure, atomic number of an atom's row, [R]."""
+[R, 1]; kind of structure, position of the structure, atom within it (0 for a structure), [R]."""
 
 HeadRecord = dict[str, str | float | dict[str, dict[str, float | None]] | Curves | None]
 """One head in ``evaluation.json``: ``unit``, ``level``, every figure of ``compute_figures`` by its
@@ -240,6 +240,10 @@ class HeadEvaluation:
     """By name, see ``compute_figures``."""
     strata: dict[str, dict[str, float]]
     """By kind of structure, see ``compute_strata_figures``; empty if no kinds were wanted."""
+    graph: np.ndarray
+    """Position of each row's structure, [R]."""
+    atom: np.ndarray
+    """Atom of each row within its structure, [R]; 0 where a row is a structure."""
     evidence: HeadEvidence
     """What the verdict needs to know."""
 
@@ -265,10 +269,16 @@ class Evaluation:
     """By name; those that have a label."""
     structures: int
     """Structures that were predicted."""
+    compositions: Compositions
+    """Their names, elements and groups."""
+    trust: list[str]
+    """``ok`` for each of them, or the reasons not to trust its prediction."""
     errors: list[str] = field(default_factory=list)
     """Why others were not, a sentence each."""
     warnings: list[str] = field(default_factory=list)
     """Reasons to distrust the figures."""
+    split: str = ""
+    """Split of a store that they are of; empty for structures of files."""
 
     @property
     def verdict(self) -> list[VerdictSentence]:
@@ -303,15 +313,15 @@ def evaluate_ensemble(
         DataError: no structure has a label.
     """
     parts: dict[str, _Parts] = {name: [] for name in heads}
-    structures, errors = _Structures(), list[str]()
+    structures, trust, errors = _Structures(), list[str](), list[str]()
     for some in labelled:
         errors.extend(some.errors)
-        first = sum(map(len, structures.sizes))
         structures.add(some)
-        _predict(ensemble, some.columns, parts, first)
-    done = Evaluation({}, sum(map(len, structures.sizes)), errors)
+        trust += _predict(ensemble, some.columns, parts, len(trust))
+    facts = structures.facts(by)
+    done = Evaluation({}, len(trust), facts.compositions, trust, errors)
     for name, rows in parts.items():
-        _evaluate_head(done, name, ensemble.manifest.heads[name], rows, structures.facts(by))
+        _evaluate_head(done, name, ensemble.manifest.heads[name], rows, facts)
     if not done.heads:
         reason = f" ({errors[0]})" if errors else ""
         raise DataError(
@@ -324,12 +334,8 @@ def evaluate_ensemble(
 class _StructureFacts(NamedTuple):
     """What is known of all structures beside labels and predictions."""
 
-    numbers: np.ndarray
-    """Atomic numbers, [N]."""
-    sizes: np.ndarray
-    """Atoms of each structure, [G]."""
-    group: np.ndarray
-    """Group of each structure, [G]."""
+    compositions: Compositions
+    """Names, atoms and groups."""
     kinds: np.ndarray | None
     """Kind of each structure, [G]; None if no kinds were wanted."""
 
@@ -339,33 +345,31 @@ class _Structures:
 
     def __init__(self) -> None:
         """Start without any."""
-        self.sizes: list[np.ndarray] = []
-        self._numbers: list[np.ndarray] = []
-        self._groups: list[np.ndarray] = []
+        self._compositions: list[Compositions] = []
         self._chemistry: list[np.ndarray] = []
 
     def add(self, some: LabelledStructures) -> None:
         """Add some structures."""
-        self.sizes.append(some.columns.num_nodes())
-        self._numbers.append(some.columns.numbers)
-        self._groups.append(some.group)
+        groups = np.asarray(some.group, dtype=np.int64)
+        self._compositions.append(replace(Compositions.of(some.columns), groups=groups))
         self._chemistry.append(Strata("chemistry").names(some.columns))
 
     def facts(self, by: By) -> _StructureFacts:
         """Return the facts of all; a single group says nothing, so each is then its own."""
-        none = np.zeros(0, dtype=np.int64)
-        sizes, group = (np.concatenate([none, *each]) for each in (self.sizes, self._groups))
-        kinds = None
+        every = Compositions.join(self._compositions)
+        sizes, kinds = every.sizes, None
         if by == "size" and len(sizes):  # thirds of these structures, not of the calibration's
             kinds = size_strata(sizes).of_sizes(sizes)
         elif by == "chemistry" and len(sizes):
             kinds = np.concatenate(self._chemistry)
-        if len(np.unique(group)) < 2:
-            group = np.arange(len(group))
-        return _StructureFacts(np.concatenate([none, *self._numbers]), sizes, group, kinds)
+        if len(np.unique(every.groups)) < 2:
+            every = replace(every, groups=np.arange(len(sizes)))
+        return _StructureFacts(every, kinds)
 
 
-def _predict(ensemble: Ensemble, graphs: Columns, parts: dict[str, _Parts], first: int) -> None:
+def _predict(
+    ensemble: Ensemble, graphs: Columns, parts: dict[str, _Parts], first: int
+) -> list[str]:
     """Predict some graphs, and add the rows that have a label.
 
     Args:
@@ -373,26 +377,26 @@ def _predict(ensemble: Ensemble, graphs: Columns, parts: dict[str, _Parts], firs
         graphs: with labels.
         parts: rows by head; updated.
         first: number of structures before these.
+
+    Returns:
+        For each graph ``ok``, or the reasons not to trust it.
     """
+    trust, manifest = list[str](), ensemble.manifest
     for piece in pieces(graphs, np.arange(graphs.num_graphs), EDGES_PER_BATCH):
         moments, columns = ensemble.moments(graphs, piece), graphs.take(piece)
-        strata, counts = ensemble.manifest.strata.names(columns), columns.num_nodes()
+        strata, counts = manifest.strata.names(columns), columns.num_nodes()
+        atoms = np.arange(counts.sum()) - np.repeat(columns.node_offset[:-1], counts)
+        heads = {}
         for name, rows in parts.items():
-            node = ensemble.manifest.heads[name].level == "node"
+            node = manifest.heads[name].level == "node"
             stratum = np.repeat(strata, counts) if node else strata
             graph = np.repeat(first + piece, counts) if node else first + piece
-            mix = moments[name]
-            element = np.asarray(columns.numbers) if node else np.zeros_like(graph)
-            whole = (
-                columns.targets[name],
-                mix.mean,
-                mix.spread,
-                mix.noise,
-                stratum,
-                graph,
-                element,
-            )
+            mix, atom = moments[name], atoms if node else np.zeros_like(piece)
+            whole = (columns.targets[name], mix.mean, mix.spread, mix.noise, stratum, graph, atom)
             rows.append([part[columns.masks[name]] for part in whole])
+            heads[name] = head_prediction(manifest.heads[name], [mix])
+        trust += compute_trust(manifest, columns, np.arange(len(piece)), heads)
+    return trust
 
 
 def _evaluate_head(
@@ -409,7 +413,7 @@ def _evaluate_head(
     """
     if not rows:
         return
-    *whole, graph, element = (np.concatenate(part) for part in zip(*rows, strict=True))
+    *whole, graph, atom = (np.concatenate(part) for part in zip(*rows, strict=True))
     predicted = HeadOnLabels(*whole)
     broken = ~np.isfinite(predicted.mean).all(axis=1)
     if broken.any():
@@ -418,7 +422,7 @@ def _evaluate_head(
             f"'{name}' of {count} structures is not finite and left out; look at them with "
             "'hydragnn-hpo predict'."
         )
-        predicted, graph, element = predicted.of(~broken), graph[~broken], element[~broken]
+        predicted, graph, atom = predicted.of(~broken), graph[~broken], atom[~broken]
     if not len(predicted.truth):
         done.warnings.append(f"no structure has a label of '{name}'; give files with one.")
         return
@@ -426,14 +430,15 @@ def _evaluate_head(
     known, kinds = entry.calibration, structures.kinds
     figures = compute_figures(predicted, known, entry.mean)
     strata = {} if kinds is None else compute_strata_figures(predicted, known, kinds[graph])
-    own = element if entry.level == "node" else None
+    every = structures.compositions
+    own = every.numbers[every.starts[graph] + atom] if entry.level == "node" else None
     facts = RowFacts(
-        structures.group[graph],
-        find_kinds(structures.numbers, structures.sizes, graph, own),
+        every.groups[graph],
+        find_kinds(every.numbers, every.sizes, graph, own),
         {"mean": np.broadcast_to(entry.mean, predicted.truth.shape)},
     )
     evidence = collect_evidence(HeadEvidence(name, entry.unit), predicted, known, facts)
-    done.heads[name] = HeadEvaluation(entry, predicted, figures, strata, evidence)
+    done.heads[name] = HeadEvaluation(entry, predicted, figures, strata, graph, atom, evidence)
 
 
 def _check_unit(done: Evaluation, name: str, entry: HeadEntry, predicted: HeadOnLabels) -> None:

@@ -46,6 +46,12 @@ COLOURS = {
 }
 """CSS colour on a light and on a dark page, by name."""
 
+RISING: list[list[str | float]] = [[0.0, "line"], [1.0, "c1"]]
+"""Colour scale of areas, from little to much; all of it stands out from the card in both themes."""
+
+DOTS: list[list[str | float]] = [[0.0, "c6"], [0.5, "c8"], [1.0, "c1"]]
+"""Colour scale of points, from low to high."""
+
 LIGHT = {name: light for name, (light, _) in COLOURS.items()}
 DARK = {name: dark for name, (_, dark) in COLOURS.items()}
 
@@ -171,22 +177,30 @@ def format_percent(share: float | None) -> str:
     return "-" if share is None else f"{100 * share:.0f} %"
 
 
+def readable_name(key: str) -> str:
+    """Return a key as a person writes it: ``band_gap`` becomes ``band gap``."""
+    return key.replace("_", " ")
+
+
 def with_unit(name: str, unit: str) -> str:
     """Append a unit to a name; the unit of pure numbers is left out."""
     return f"{name} ({unit})" if unit and unit != "1" else name
 
 
 def short_names(keys: Iterable[str]) -> dict[str, str]:
-    """Shorten dotted keys to the fewest last parts that distinguish them.
+    """Shorten dotted keys to the fewest last parts that distinguish them, without underscores.
 
     Returns:
         Short name by key, in the order of ``keys``.
 
-    >>> short_names(["model.width", "model.depth", "head.depth"])
-    {'model.width': 'width', 'model.depth': 'model.depth', 'head.depth': 'head.depth'}
+    >>> short_names(["model.max_width", "model.depth", "head.depth"])
+    {'model.max_width': 'max width', 'model.depth': 'model.depth', 'head.depth': 'head.depth'}
     """
     keys = list(keys)
-    return {key: _shortest(key, [other for other in keys if other != key]) for key in keys}
+    return {
+        key: readable_name(_shortest(key, [other for other in keys if other != key]))
+        for key in keys
+    }
 
 
 def _shortest(key: str, others: Sequence[str]) -> str:

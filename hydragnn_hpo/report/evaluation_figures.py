@@ -1,18 +1,27 @@
-"""Four PNG figures of each head of an evaluation, and ``evaluation.json``.
+"""PNG figures and CSV tables of an evaluation, and ``evaluation.json``.
 
 Shapes: R rows, w components, n = R w values.
 """
 
+import csv
+import io
 import json
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from ase.data import chemical_symbols
 
 from hydragnn_hpo.ensemble import Evaluation, HeadEvaluation, compute_curves, flatten_values
 from hydragnn_hpo.files import storage, write_text
-from hydragnn_hpo.report.charts import with_unit
+from hydragnn_hpo.report.charts import readable_name, with_unit
+from hydragnn_hpo.report.export_formats import format_csv_cell
+from hydragnn_hpo.report.page_blocks import Cell
 from hydragnn_hpo.report.parity import POINTS, draw_intervals
+from hydragnn_hpo.report.periodic_table import COLUMNS, list_places
+from hydragnn_hpo.report.sections.structures import worst_cells
+from hydragnn_hpo.report.structure_errors import LabelledHead, PartError, StructureErrors
 from hydragnn_hpo.report.style import (
     COLOURS,
     FAINT,
@@ -33,7 +42,7 @@ SIZE = 4.6
 
 
 def write_evaluation(folder: Path, done: Evaluation, plain: dict[str, Any]) -> list[Path]:
-    """Write ``evaluation.json``, and four PNG files for each head.
+    """Write ``evaluation.json``, five PNG files for each head, and CSV tables of the errors.
 
     Args:
         folder: output folder; created if it does not exist.
@@ -58,7 +67,138 @@ def write_evaluation(folder: Path, done: Evaluation, plain: dict[str, Any]) -> l
             axis.tick_params(which="minor", labelsize=8)
             files.append(folder / f"{name}_{kind}.png")
             write_png(figure, files[-1])
+    errors = structure_errors_of(done)
+    for name in done.heads:
+        files.append(folder / f"{name}_errors.png")
+        draw_errors(errors, name, files[-1])
+    for kind, rows in list_error_rows(errors).items():
+        files.append(folder / f"{kind}.csv")
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerows(map(format_csv_cell, row) for row in rows)
+        write_text(files[-1], text.getvalue())
     return files
+
+
+# -- errors by structure -------------------------------------------------------------------
+
+WORST = 100
+"""Number of worst predictions of each head in their table."""
+
+BARS = 15
+"""Maximum number of bars in a panel."""
+
+
+def structure_errors_of(done: Evaluation) -> StructureErrors:
+    """Return the predictions of an evaluation beside its structures."""
+    heads = {}
+    for name, head in done.heads.items():
+        labelled, known = head.predicted, head.entry.calibration
+        half = known.half_width(labelled.sigma(known), 0.9, labelled.stratum)
+        heads[name] = LabelledHead(
+            unit=head.entry.unit,
+            is_node=head.entry.level == "node",
+            truth=labelled.truth,
+            mean=labelled.mean,
+            half=half,
+            graph=head.graph,
+            atom=head.atom,
+        )
+    return StructureErrors(done.compositions, done.split, heads, done.trust)
+
+
+def list_error_rows(errors: StructureErrors) -> dict[str, list[Sequence[Cell]]]:
+    """Return the tables of errors.
+
+    Returns:
+        Rows by name of the table, titles first: the worst predictions of each head, and errors by
+        element, size, composition and group.
+    """
+    columns = ("structure", "formula", "atom", "split", "truth", "mean", "half90", "error", "trust")
+    worst: list[Sequence[Cell]] = [("head", "unit", "rank", *columns)]
+    for name, head in errors.heads.items():
+        for rank, row in enumerate(errors.worst(name, WORST), start=1):
+            cells = worst_cells(errors, name, row)
+            worst.append((name, head.unit, rank, *(cells[column] for column in columns)))
+    tables = {"worst_predictions": worst}
+    parts: dict[str, Callable[[str], Iterable[PartError]]] = {
+        "element": lambda name: errors.by_element(name).values(),
+        "size": errors.by_size,
+        "composition": errors.by_formula,
+        "group": errors.by_group,
+    }
+    for kind, parts_of in parts.items():
+        rows: list[Sequence[Cell]] = [
+            ("head", "unit", kind, "mae", "share_of_error", "structures", "rows")
+        ]
+        for name, head in errors.heads.items():
+            rows += [
+                (name, head.unit, p.label, p.mae, p.share, p.structures, p.rows)
+                for p in parts_of(name)
+            ]
+        tables[f"errors_by_{kind}"] = rows
+    return tables
+
+
+def draw_errors(errors: StructureErrors, name: str, out: Path) -> None:
+    """Draw the errors of one head by element, size and group into one PNG.
+
+    Args:
+        errors: structures and predictions.
+        name: name of the head.
+        out: PNG file to write.
+    """
+    unit = errors.heads[name].unit
+    elements = errors.by_element(name)
+    places = list_places(elements)
+    rows = 1 + max(row for row, _, _ in places)
+    figure = make_figure(9.0, 3.2 + 0.5 * rows)
+    grid = figure.add_gridspec(2, 2, height_ratios=[0.5 * rows + 0.4, 3.0])
+    table = figure.add_subplot(grid[0, :])
+    _draw_elements(table, places, {z: part.mae for z, part in elements.items()}, unit)
+    set_title(table, f"{readable_name(name)}: error by element")
+    for column, title, parts in (
+        (0, "number of atoms", errors.by_size(name)),
+        (1, "worst groups, by share of error", errors.by_group(name)[:BARS]),
+    ):
+        axis, labels = figure.add_subplot(grid[1, column]), [part.label for part in parts]
+        axis.bar(range(len(parts)), [part.mae for part in parts], color=COLOURS[0])
+        axis.set_xticks(range(len(parts)), labels, rotation=60 * column, fontsize=7)
+        axis.set_xlabel(title)
+        axis.set_ylabel(with_unit("MAE", unit))
+        tidy_axis(axis)
+    write_png(figure, out)
+
+
+def _draw_elements(
+    axis: "Axes", places: list[tuple[int, int, int]], values: dict[int, float], unit: str
+) -> None:
+    """Draw values in the periodic table.
+
+    Args:
+        axis: the panel.
+        places: row, column and atomic number of each element.
+        values: values by atomic number.
+        unit: unit of the values.
+    """
+    table = np.full((1 + max(row for row, _, _ in places), COLUMNS), np.nan)
+    for row, column, number in places:
+        value = values.get(number)
+        table[row, column] = np.nan if value is None else value
+        text = "" if value is None else f"\n{value:.3g}"
+        dark = value is not None and value > 0.7 * max(values.values())
+        ink = FAINT if value is None else "white" if dark else INK
+        axis.text(
+            column,
+            row,
+            chemical_symbols[number] + text,
+            color=ink,
+            fontsize=6.5,
+            ha="center",
+            va="center",
+        )
+    picture = axis.imshow(table, cmap="Oranges", vmin=0.0, aspect="auto", alpha=0.85)
+    axis.figure.colorbar(picture, ax=axis, label=with_unit("MAE", unit), pad=0.01)
+    axis.set_axis_off()
 
 
 Curves = dict[str, dict[str, list[float]]]

@@ -148,13 +148,14 @@ def _write_tables(
 def _to_csv(table: TypedTable) -> bytes:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([_csv_cell(column.title) for column in table])
-    columns = [map(_csv_cell, column.values) for column in table]
+    writer.writerow([format_csv_cell(column.title) for column in table])
+    columns = [map(format_csv_cell, column.values) for column in table]
     writer.writerows(zip(*columns, strict=True))
     return text.getvalue().encode()
 
 
-def _csv_cell(value: Scalar | None) -> str:
+def format_csv_cell(value: Scalar | None) -> str:
+    """Return a value as the cell of a CSV file that no spreadsheet program takes for a formula."""
     if value is None:
         return ""
     if isinstance(value, bool):

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from hydragnn_hpo.campaign import (
     JournalHistory,
@@ -18,6 +19,9 @@ from hydragnn_hpo.file_records import EnsembleTable, RunFigures
 from hydragnn_hpo.files import read_json
 from hydragnn_hpo.journal_events import JournalEvent
 from hydragnn_hpo.layout import RunDir
+from hydragnn_hpo.report.charts import readable_name
+from hydragnn_hpo.report.structure_errors import StructureErrors
+from hydragnn_hpo.report.test_structures import read_structure_errors
 from hydragnn_hpo.search import goal_label, goals
 
 _ENDS = {"seconds": "s", "joules": "J", "bytes": "B"}
@@ -83,14 +87,21 @@ class Facts:
         members = self.ensemble["members"] if self.ensemble is not None else ()
         return {member["trial"]: member["weight"] for member in members}
 
+    @cached_property
+    def structure_errors(self) -> StructureErrors | None:
+        """Errors by structure of the test split; None without an ensemble or its structures."""
+        if self.ensemble is None:
+            return None
+        return read_structure_errors(self.run, self.config)
+
     def goal_name(self, goal: int = 0) -> str:
         """Return the label of one of the campaign's goals, for an axis or a column."""
         wanted = goals(self.config.search.objective)[goal]
         if wanted == "weighted":
             return "objective"
         if isinstance(wanted, str) and wanted.startswith("val_mae."):
-            return f"validation MAE of {wanted.removeprefix('val_mae.')}"
-        return goal_label(wanted)
+            return f"validation MAE of {readable_name(wanted.removeprefix('val_mae.'))}"
+        return readable_name(goal_label(wanted))
 
     def goal_unit(self, goal: int = 0) -> str:
         """Return the unit of a goal; a weighted sum of MAEs is in standard deviations."""

@@ -66,9 +66,11 @@ def error_section(key: str, error: Exception) -> Section:
 
 
 def report_title(facts: Facts) -> Title:
-    """Return the title: the campaign's name, its state, and the time of its last event."""
-    state = "finished" if facts.state.finished else "not finished"
-    about = f"{facts.run.path.resolve().name}, {state}"
+    """Return the title: names of campaign and directory, state, and time of the last event."""
+    about = "finished" if facts.state.finished else "not finished"
+    folder = facts.run.path.resolve().name
+    if folder != facts.config.name:
+        about = f"{folder}, {about}"
     if facts.end is not None:
         when = datetime.datetime.fromtimestamp(facts.end, datetime.UTC)
         about += f", as of {when:%Y-%m-%d %H:%M:%S} UTC"

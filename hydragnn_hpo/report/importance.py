@@ -50,8 +50,8 @@ if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
     from optuna.importance import BaseImportanceEvaluator
 
-LEAST_TRIALS = 20
-"""Minimum number of measured trials to trust an importance."""
+TRIALS_PER_PARAMETER = 10
+"""Minimum number of measured trials for each searched parameter, to trust an importance."""
 
 SHOWN_TRIALS = 6
 """Minimum number of measured trials to compute an importance."""
@@ -59,11 +59,9 @@ SHOWN_TRIALS = 6
 LEAST_FAILURES = 8
 """Minimum number of failed, and of other, trials to trust causes of failures."""
 
-LEAST_SKILL = 0.3
-"""Out-of-bag R2 below which importances cannot be told from noise.
-
-Of 60 campaigns of pure noise over eight parameters, 1 passes with 20 trials and none with 24.
-"""
+LEAST_SKILL = 0.5
+"""Out-of-bag R2 from which importances are trusted: below it, more than half of what makes trials
+differ is not explained. Noise reaches less than 0.3."""
 
 LEAST_FAILURE_SKILL = 0.1
 """The same for failures. A model that knows each trial's probability of failure exactly does not
@@ -207,7 +205,7 @@ def analyse_importance(
         target=target,
         trials=len(known),
         skill=forest.skill,
-        doubt=_find_doubt(target, values, forest.skill, len(known)),
+        doubt=_find_doubt(target, values, forest.skill, len(known), len(config.space)),
         effects=_effects(config.space, explained, shap, _anova(config.space, few, target, seed)),
         parameters=design.names,
         shap=shap,
@@ -234,10 +232,24 @@ def _find_obstacle(target: Target, values: Matrix, count: int, design: Design) -
     return None if design.columns else "Nothing was searched: the space holds one configuration."
 
 
-def _find_doubt(target: Target, values: Matrix, skill: float, count: int) -> str | None:
-    """Return why importances are not to be trusted; None if they are."""
-    if count < LEAST_TRIALS:
-        return f"{count} trials are too few to learn from: {LEAST_TRIALS} are needed."
+def _find_doubt(
+    target: Target, values: Matrix, skill: float, count: int, parameters: int
+) -> str | None:
+    """Return why importances are not to be trusted; None if they are.
+
+    Args:
+        target: the explained target.
+        values: its values in the trials that the forest was fitted to, [N].
+        skill: out-of-bag R2 of the forest.
+        count: number of measured trials.
+        parameters: number of searched parameters.
+    """
+    needed = TRIALS_PER_PARAMETER * parameters
+    if count < needed:
+        return (
+            f"{count} trials are too few for {parameters} parameters: {needed} are needed, "
+            f"{TRIALS_PER_PARAMETER} for each."
+        )
     failures = int(values.sum()) if target.binary else LEAST_FAILURES
     if target.binary and min(failures, len(values) - failures) < LEAST_FAILURES:
         return (

@@ -10,10 +10,11 @@ import gzip
 import hashlib
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from typing import get_args
 
 import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -21,13 +22,16 @@ from markupsafe import Markup
 from pydantic import JsonValue
 
 from hydragnn_hpo.report.charts import DARK, LIGHT, PlotlyValue
-from hydragnn_hpo.report.page_blocks import Block, Cell, Doubtful, Figure, Section
+from hydragnn_hpo.report.page_blocks import Cell, Data, Figure, Level, Section, flatten
 
 LONG_TABLE = 16
 """Number of rows above which a table scrolls in its own frame."""
 
 WIDE_TEXT = 32
 """Number of characters above which a text makes its column wide."""
+
+SCRIPTS = ("parallel_coordinates.js", "structure_viewer.js", "page.js", "details.js")
+"""Files of ``templates/`` that make up the script of every page."""
 
 SHORT_LIST = 8
 """Maximum length of a list of numbers that is not encoded in base64."""
@@ -50,7 +54,8 @@ class RenderedSection:
     title: str
     html: Markup
     figures: Mapping[str, JsonValue]
-    """Traces and layout of each chart as JSON data, by ``SECTION.FIGURE``."""
+    """Traces and layout of each chart as JSON data, by ``SECTION.FIGURE``; and other data of the
+    page's script, by its key."""
 
 
 def render_page(title: Title, sections: Sequence[Section]) -> str:
@@ -85,20 +90,14 @@ def render_live_page(title: Title, sections: Sequence[RenderedSection]) -> str:
 def render_section(section: Section) -> RenderedSection:
     """Render a section as HTML, and its charts as JSON data."""
     html = _environment().get_template("section.html.jinja").render(section=section)
-    figures = {
-        f"{section.key}.{figure.key}": to_json({"data": figure.data, "layout": figure.layout})
-        for figure in _figures(section.blocks)
-    }
-    return RenderedSection(section.key, section.title, Markup(html), figures)
-
-
-def _figures(blocks: Sequence[Block]) -> Iterator[Figure]:
-    """Yield all charts, including those inside doubtful blocks."""
-    for block in blocks:
+    figures: dict[str, JsonValue] = {}
+    for block in flatten(section.blocks):
         if isinstance(block, Figure):
-            yield block
-        elif isinstance(block, Doubtful):
-            yield from _figures(block.blocks)
+            key = f"{section.key}.{block.key}"
+            figures[key] = to_json({"data": block.data, "layout": block.layout})
+        elif isinstance(block, Data):
+            figures[block.key] = to_json(block.content)
+    return RenderedSection(section.key, section.title, Markup(html), figures)
 
 
 def format_value(value: Cell, unit: str = "") -> str:
@@ -143,7 +142,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.globals.update(LONG=LONG_TABLE, WIDE=WIDE_TEXT)
+    environment.globals.update(LONG=LONG_TABLE, WIDE=WIDE_TEXT, LEVELS=get_args(Level))
     environment.filters["rounded"] = format_value
     environment.filters["exact"] = _exact
     environment.filters["kind"] = lambda block: type(block).__name__
@@ -173,7 +172,7 @@ def _stylesheet(*names: str) -> Markup:
 @cache
 def page_script() -> str:
     """Return the script of every page."""
-    return _template("parallel_coordinates.js") + _template("page.js")
+    return "".join(map(_template, SCRIPTS))
 
 
 @cache

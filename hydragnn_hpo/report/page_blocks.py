@@ -3,11 +3,18 @@
 Every number on the page has a key, so that a test can find and recompute it.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from hydragnn_hpo.config import Scalar
-from hydragnn_hpo.report.charts import Layout, Trace
+from hydragnn_hpo.report.charts import Layout, PlotlyValue, Trace
+
+Level = Literal["good", "note", "warning"]
+"""What a sentence means for its reader."""
+
+OPENING = ("trial", "structure")
+"""Keys of columns whose cells open more about what they name, see ``details.js``."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +55,11 @@ class Column:
     key: str
     label: str
     unit: str = ""
+
+    @property
+    def opens(self) -> str:
+        """What a click on a cell opens: one of ``OPENING``, or nothing."""
+        return self.key if self.key in OPENING else ""
 
 
 @dataclass(frozen=True)
@@ -100,6 +112,8 @@ class Figure:
     """Axes, titles, shapes; ``page.js`` adds fonts, colours and margins."""
     height: int = 380
     """Height in pixels."""
+    width: int = 0
+    """Minimum width in pixels; where the page is narrower, the chart scrolls."""
 
 
 @dataclass(frozen=True)
@@ -120,6 +134,22 @@ class Code:
 
 
 @dataclass(frozen=True)
+class Verdict:
+    """Conclusions in words, the first thing that a reader sees."""
+
+    groups: tuple[tuple[tuple[Level, str], ...], ...]
+    """Level and sentence of each conclusion; groups, such as targets, stand side by side."""
+
+
+@dataclass(frozen=True)
+class Data:
+    """Data for the page's script alone; shows nothing."""
+
+    key: str
+    content: Mapping[str, PlotlyValue]
+
+
+@dataclass(frozen=True)
 class Doubtful:
     """Blocks shown greyed out, with the reason not to trust them."""
 
@@ -127,7 +157,34 @@ class Doubtful:
     blocks: tuple["Block", ...]
 
 
-Block = Numbers | Table | Figure | Text | Code | Doubtful
+@dataclass(frozen=True)
+class Fold:
+    """Blocks that are collapsed until a reader opens them."""
+
+    title: str
+    blocks: tuple["Block", ...]
+    is_open: bool = False
+
+
+@dataclass(frozen=True)
+class Row:
+    """Blocks side by side where the page is wide enough."""
+
+    blocks: tuple["Block", ...]
+    leads: bool = False
+    """Whether the first block is twice as wide as the second, and last, one."""
+
+
+Block = Numbers | Table | Figure | Text | Code | Verdict | Data | Doubtful | Fold | Row
+
+
+def flatten(blocks: Iterable[Block]) -> Iterator[Block]:
+    """Yield blocks in the order of the page, those inside other blocks in place of these."""
+    for block in blocks:
+        if isinstance(block, Doubtful | Fold | Row):
+            yield from flatten(block.blocks)
+        else:
+            yield block
 
 
 @dataclass(frozen=True)
@@ -140,3 +197,5 @@ class Section:
     lead: str
     """One or two sentences: the question that the section answers."""
     blocks: tuple[Block, ...]
+    folded: bool = False
+    """Whether only the title is visible until a reader opens the section."""

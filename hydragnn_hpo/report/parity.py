@@ -21,7 +21,7 @@ from hydragnn_hpo.report.style import (
     write_note,
     write_png,
 )
-from hydragnn_hpo.report.test_predictions import load_predictions, sample_evenly
+from hydragnn_hpo.report.test_predictions import load_predictions, parity_range, sample_evenly
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -87,17 +87,15 @@ def draw_intervals(
         unit: unit of all three.
     """
     outside, shown = np.abs(truth - mean) > half, sample_evenly(truth, POINTS)
-    # the more points there are, the fainter the bars, which would otherwise hide each other
-    faint = float(np.clip(8.0 / np.sqrt(len(shown)), 0.12, 0.55))
+    # intervals are thin and faint, so that the points stay visible where hundreds overlap
+    faint = float(np.clip(5.0 / np.sqrt(len(shown)), 0.08, 0.4))
     for colour, rows in ((COLOURS[0], shown[~outside[shown]]), (ALARM, shown[outside[shown]])):
-        axis.errorbar(
-            truth[rows], mean[rows], yerr=half[rows], fmt="none", ecolor=colour, elinewidth=0.7,
-            alpha=faint,
+        axis.vlines(
+            truth[rows], mean[rows] - half[rows], mean[rows] + half[rows], colors=colour,
+            linewidths=0.6, alpha=faint,
         )  # fmt: skip
-        solid = min(1.0, faint + 0.35)
-        axis.scatter(truth[rows], mean[rows], s=9, color=colour, linewidths=0, alpha=solid)
-    ends = np.array([min(truth.min(), mean.min()), max(truth.max(), mean.max())], dtype=float)
-    ends += np.array([-1.0, 1.0]) * (0.05 * float(np.ptp(ends)) or 0.5)
+        axis.scatter(truth[rows], mean[rows], s=10, color=colour, linewidths=0, alpha=0.8)
+    ends = parity_range(truth[shown], mean[shown], half[shown])
     axis.plot(ends, ends, color=INK, linewidth=0.9, zorder=0)
     axis.set(xlim=ends, ylim=ends, aspect="equal")
     axis.set_xlabel(with_unit("reference", unit))
@@ -107,7 +105,7 @@ def draw_intervals(
 def draw_leaderboard(
     axis: "Axes", rows: Sequence[RankedTrial], members: Mapping[str, float]
 ) -> None:
-    """Draw the validation objective of the best trials, members marked by a dot.
+    """Draw the validation objective of the best trials, members marked by a ring.
 
     Args:
         axis: the panel.
@@ -115,22 +113,28 @@ def draw_leaderboard(
         members: weight of each member by trial; its keys are marked.
     """
     scored = [row for row in rows if row["objective"] is not None]
+    if not scored:
+        axis.set_axis_off()
+        return
     shown = scored[:BARS] + [row for row in scored[BARS:] if row["trial"] in members]
     convs = sorted({row["conv"] for row in scored})
     colours = {conv: COLOURS[k % len(COLOURS)] for k, conv in enumerate(convs)}
     places = np.arange(len(shown))
     values = np.array([row["objective"] for row in shown], dtype=np.float64)
-    axis.barh(places, values, height=0.72, color=[colours[row["conv"]] for row in shown])
     for conv in convs:
-        axis.barh([0], [0], color=colours[conv], label=conv)
+        here = [k for k, row in enumerate(shown) if row["conv"] == conv]
+        axis.scatter(values[here], places[here], s=42, color=colours[conv], label=conv)
+    # a single very bad trial must not compress the places of all others
+    low, high = (float(v) for v in (values.min(), min(values.max(), 3.0 * np.median(values))))
+    room = 0.06 * (high - low) or 0.05 * abs(low) or 0.1
     member = [k for k, row in enumerate(shown) if row["trial"] in members]
-    # a single very bad trial must not compress the bars of all others
-    limit = 1.1 * float(min(values.max(), 3.0 * np.median(values))) if len(values) else 1.0
-    ends = np.minimum(values, limit / 1.1)
-    axis.scatter(ends[member] + 0.03 * limit, member, s=18, color=INK, label="member")
+    axis.scatter(
+        np.minimum(values[member], high), member, s=110, facecolors="none", edgecolors=INK,
+        label="member",
+    )  # fmt: skip
     names = [row["trial"] if row["status"] == "completed" else f"{row['trial']}*" for row in shown]
     axis.set_yticks(places, names, fontsize=7)
-    axis.set(xlim=(0, limit), ylim=(len(shown) - 0.4, -0.6))
+    axis.set(xlim=(low - room, high + room), ylim=(len(shown) - 0.4, -0.6))
     starred = any(row["status"] != "completed" for row in shown)
     note = "\n* not trained to the full budget" if starred else ""
     axis.set_xlabel(f"validation objective (MAE / standard deviation){note}")

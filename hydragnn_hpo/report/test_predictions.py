@@ -68,3 +68,20 @@ def sample_evenly(values: np.ndarray, limit: int) -> np.ndarray:
     if len(order) <= limit:
         return order
     return order[np.linspace(0, len(order) - 1, limit).round().astype(np.int64)]
+
+
+def parity_range(truth: np.ndarray, mean: np.ndarray, half: np.ndarray) -> tuple[float, float]:
+    """Choose the range of both axes: all points, and intervals as far as points stay apart.
+
+    Args:
+        truth: references, [n].
+        mean: predictions, [n].
+        half: half of each interval, [n].
+
+    Returns:
+        Lower and upper end.
+    """
+    low, high = float(min(truth.min(), mean.min())), float(max(truth.max(), mean.max()))
+    room = 0.05 * (high - low) or 0.5
+    least, most = float((mean - half).min()), float((mean + half).max())
+    return max(low - 4 * room, min(low - room, least)), min(high + 4 * room, max(high + room, most))

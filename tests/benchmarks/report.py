@@ -31,7 +31,7 @@ from hydragnn_hpo.layout import RunDir
 from hydragnn_hpo.report.charts import LIGHT
 from hydragnn_hpo.report.facts import read_facts
 from hydragnn_hpo.report.html_report import make_sections
-from hydragnn_hpo.report.page_blocks import Block, Doubtful, Figure
+from hydragnn_hpo.report.page_blocks import Figure, flatten
 
 
 def build(run: Path, out: Path) -> dict[str, float]:
@@ -53,7 +53,7 @@ def processor_seconds() -> float:
 def peer(run: Path, out: Path) -> None:
     """Write the same charts with plotly's own export."""
     sections = make_sections(read_facts(RunDir(run)))
-    figures = [f for section in sections for f in figures_of(section.blocks)]
+    figures = [b for s in sections for b in flatten(s.blocks) if isinstance(b, Figure)]
     parts = []
     for number, figure in enumerate(figures):
         plain = {"data": coloured(figure.data), "layout": coloured(figure.layout)}
@@ -62,17 +62,6 @@ def peer(run: Path, out: Path) -> None:
         parts.append(html)
     inside = "".join(parts)
     out.write_text(f"<!doctype html><html><meta charset=utf-8><body>{inside}</body></html>")
-
-
-def figures_of(blocks: tuple[Block, ...]) -> list[Figure]:
-    """Give all charts among blocks."""
-    found = []
-    for block in blocks:
-        if isinstance(block, Doubtful):
-            found += figures_of(block.blocks)
-        elif isinstance(block, Figure):
-            found.append(block)
-    return found
 
 
 def coloured(value: Any) -> Any:

@@ -188,6 +188,11 @@ def test_a_page_keeps_up_with_its_campaign(seen, growing, dashboard, tmp_path):
     assert page.url == f"http://127.0.0.1:{dashboard.port}/", "the key is gone"
     page.wait_for_selector("#provenance")
     until(page, lambda: is_current(page))
+    for part in ("headline.progress", "headline.left", "headline.running"):
+        place = page.locator(f"data[data-key='{part}']").bounding_box()
+        assert place["y"] < page.viewport_size["height"], f"{part} is not on the first screen"
+    assert page.locator("[data-key='headline.running_trials'] tbody tr").count() > 0
+    assert "to come" not in state_of(page)
     page.evaluate("document.body.mark = 'the first'")
     page.evaluate("window.scrollTo(0, 500)")
     first = dict(page.evaluate(NUMBERS))
@@ -227,6 +232,7 @@ def places_of(axis) -> tuple[list[float], float]:
 def test_brushes_outlive_what_is_new(seen, growing):
     """Lines that come later are judged by them, too, also where an axis has grown meanwhile."""
     page = seen.page
+    page.locator("#parallel > details > summary").click()
     chart = page.locator('figure[data-key^="parallel."] .chart').first
     chart.wait_for()
     chart.scroll_into_view_if_needed()

@@ -1,5 +1,6 @@
 """The report in a real browser: it draws, asks for nothing, and hands and keys can use it."""
 
+import re
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -10,6 +11,7 @@ from processes import until
 
 from hydragnn_hpo.layout import RunDir
 from hydragnn_hpo.report.html_report import write_report
+from hydragnn_hpo.report.sections import SECTIONS
 
 pytestmark = [
     pytest.mark.slow,
@@ -75,7 +77,10 @@ def test_it_can_be_used_by_keyboard_alone(browser, url):
         page = seen.page
         page.keyboard.press("Tab")
         assert page.evaluate("document.activeElement.className") == "skip"
-        table = page.locator('.frame[data-key="losses.causes"]').first
+        fold = page.locator("#slots > details > summary")
+        fold.focus()
+        page.keyboard.press("Enter")
+        table = page.locator('.frame[data-key="slots.causes"]').first
         heads = table.locator("thead button")
         heads.nth(1).focus()
         for order, step in (("ascending", 1), ("descending", -1)):
@@ -91,6 +96,7 @@ def test_it_can_be_used_by_keyboard_alone(browser, url):
 
 def lines_of(page):
     """Return the chart of parallel coordinates, and how many lines are kept at the moment."""
+    page.locator("#parallel > details > summary").click()
     chart = page.locator('figure[data-key^="parallel."] .chart').first
     chart.scroll_into_view_if_needed()
     chart.locator(".hit").first.wait_for()
@@ -155,3 +161,75 @@ def test_numbers_are_there_without_scripts(browser, url):
     with browser.page(url, java_script_enabled=False) as seen:
         assert seen.page.locator("data[data-key]").count() > 100
         assert "need JavaScript" in seen.page.inner_text("body")
+
+
+def test_the_reader_comes_first_and_the_machine_is_folded(browser, url):
+    """Of a campaign of 60 trials with three targets nine screens at most are open."""
+    with browser.page(url, {"width": 1400, "height": 900}) as seen:
+        page = seen.page
+        shown = page.evaluate("[...document.querySelectorAll('main > section')].map(s => s.id)")
+        assert shown == list(SECTIONS)
+        assert page.evaluate("document.documentElement.scrollHeight") <= 9 * 900
+        assert not page.locator(".frame[data-key='slots.causes']").is_visible()
+        page.locator("nav a[href='#slots']").click()
+        page.locator(".frame[data-key='slots.causes']").wait_for()
+
+
+@pytest.mark.parametrize("size", [DESKTOP, PHONE], ids=["desktop", "phone"])
+def test_a_click_on_a_row_shows_the_atoms_of_a_structure(browser, url, size):
+    with browser.page(url, size) as seen:
+        page = seen.page
+        row = page.locator("#worst button[data-opens=structure]").first
+        row.click()
+        canvas = page.locator("#structure canvas[data-atoms]")
+        canvas.wait_for()
+        assert page.inner_text("#structure h2") == row.inner_text()
+        assert canvas.get_attribute("data-atoms") == "3"
+        assert canvas.get_attribute("data-bonds") in ("0", "1", "2")
+        before = canvas.evaluate("c => c.toDataURL()")
+        canvas.focus()
+        page.keyboard.press("ArrowLeft")
+        until(lambda: canvas.evaluate("c => c.toDataURL()") != before, "a turned structure")
+        page.keyboard.press("Escape")
+        assert not canvas.is_visible()
+        assert seen.errors == []
+        assert seen.requests == []
+
+
+def test_a_click_on_a_point_shows_its_structure(browser, url):
+    with browser.page(url) as seen:
+        page = seen.page
+        figure = page.locator("figure[data-key='heads.parity.gap']")
+        figure.scroll_into_view_if_needed()
+        point = figure.locator(".points path").nth(3)
+        point.wait_for()
+        place = point.bounding_box()
+        page.mouse.click(place["x"] + place["width"] / 2, place["y"] + place["height"] / 2)
+        page.locator("#structure canvas[data-atoms]").wait_for()
+        assert re.fullmatch(r"made\.extxyz:\d+", page.inner_text("#structure h2"))
+        assert "gap: predicted" in page.inner_text("#structure ul")
+        assert seen.errors == []
+
+
+def test_a_click_on_a_trial_opens_its_details(browser, url):
+    with browser.page(url) as seen:
+        page = seen.page
+        button = page.locator("#members button[data-opens=trial]").first
+        name = button.inner_text()
+        button.click()
+        panel = page.locator("#trial")
+        panel.locator(".chart svg").first.wait_for()
+        said = panel.inner_text()
+        for part in (f"Trial {name}", "model.features = ", "Attempts", "weight in the ensemble"):
+            assert part in said
+        page.keyboard.press("Escape")
+        assert not panel.is_visible()
+        assert seen.errors == []
+
+
+def test_a_wide_table_says_that_it_scrolls_on_a_phone(browser, url):
+    with browser.page(url, PHONE) as seen:
+        frame = seen.page.locator(".frame[data-key='headline.heads']")
+        assert frame.evaluate("f => f.scrollWidth > f.clientWidth && f.matches('.wider')")
+        hint = "getComputedStyle(f.nextElementSibling, '::before').content"
+        assert "more columns" in frame.evaluate(f"f => {hint}")

@@ -16,24 +16,26 @@ from hydragnn_hpo.report.sections import (
     provenance,
     slices,
     slots,
+    structures,
 )
 
 MakeSection = Callable[[Facts], Section | None]
 
 SECTIONS: dict[str, MakeSection] = {
     "headline": headline.make_section,
-    "progress": progress.make_progress,
-    "slots": slots.make_slots,
-    "losses": slots.make_losses,
-    "curves": progress.make_curves,
+    "heads": ensemble.make_heads,
+    "worst": structures.make_worst,
+    "errors": structures.make_errors,
+    "members": ensemble.make_members,
+    "progress": progress.make_section,
+    "importance": importance.make_section,
     "parallel": parallel.make_section,
     "slices": slices.make_section,
-    "importance": importance.make_section,
     "pareto": pareto.make_section,
-    "heads": ensemble.make_heads,
-    "members": ensemble.make_members,
-    "failures": failures.make_section,
+    "slots": slots.make_section,
     "costs": costs.make_section,
+    "failures": failures.make_section,
     "provenance": provenance.make_section,
 }
-"""Function that makes each section, in the order of the page; None if there is nothing to show."""
+"""Function that makes each section, in the order that a reader asks; None if there is nothing to
+show. Sections on the machine, for operators, come late and are folded."""

@@ -51,7 +51,8 @@ def make_section(facts: Facts) -> Section:
         "Whether trials took as long as the cost model had predicted when they were placed: "
         "the planner packs the machine by these predictions."
     )
-    return Section("costs", "Predicted and actual cost", lead, tuple(blocks))
+    title = "Machine: predicted and actual cost"
+    return Section("costs", title, lead, tuple(blocks), folded=True)
 
 
 def collect_epochs(facts: Facts) -> list[PredictedCost]:

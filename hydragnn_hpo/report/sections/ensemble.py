@@ -1,5 +1,6 @@
-"""Sections on the ensemble: errors and calibration by head; members, and errors by their number."""
+"""Sections on the ensemble: errors and calibration by head; the best model and the members."""
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
@@ -9,7 +10,6 @@ from hydragnn_hpo.file_records import (
     Curves,
     EnsembleSize,
     EnsembleTable,
-    HeadDiversity,
     HeadScores,
 )
 from hydragnn_hpo.report.charts import (
@@ -21,22 +21,31 @@ from hydragnn_hpo.report.charts import (
     format_number,
     format_percent,
     log_axis,
+    readable_name,
     scatter,
     square_axes,
     titled_axis,
     with_unit,
 )
 from hydragnn_hpo.report.facts import Facts
-from hydragnn_hpo.report.page_blocks import Block, Cell, Figure, Section, Table, Text, make_table
-from hydragnn_hpo.report.test_predictions import read_test_predictions, sample_evenly
+from hydragnn_hpo.report.page_blocks import (
+    Block,
+    Cell,
+    Code,
+    Figure,
+    Fold,
+    Row,
+    Section,
+    Table,
+    Text,
+    make_table,
+)
+from hydragnn_hpo.report.test_predictions import parity_range, read_test_predictions, sample_evenly
 
 POINTS = 1500
 """Maximum number of points in a chart, to keep it readable and the page small."""
 HEADS = 12
 """Maximum number of heads with charts; tables show all heads."""
-NAMED = 14
-"""Maximum number of members for which the correlations are written into the cells."""
-
 ScoreName = Literal[
     "test_rows",
     "test_mae",
@@ -75,10 +84,10 @@ SCORES: Mapping[ScoreName, str | tuple[str, str]] = {
 }
 """Column by the name of a score in ``ensemble.json``; without a unit it is in the head's unit."""
 
-HONEST = (
-    "Raw is what the members' spread alone claims; calibrated, a Gaussian whose sigma was fitted "
-    "on the calibration split; conformal, the intervals that predictions carry. ENCE and area are "
-    "0 for a perfect sigma; errors, CRPS and widths are in the head's unit."
+SCORES_EXPLAINED = (
+    "Raw: the members' spread alone. Calibrated: a Gaussian whose sigma was fitted on the "
+    "calibration split. Conformal: the intervals that predictions carry. ENCE and miscalibration "
+    "area are 0 for a perfect sigma; errors, CRPS and widths are in the unit of the target."
 )
 
 BY_SIZE: tuple[tuple[str, Literal["sel_mae", "test_mae"], str, Trace], ...] = (
@@ -102,19 +111,23 @@ def make_heads(facts: Facts) -> Section | None:
         return None
     heads, arrays = facts.ensemble["heads"], read_test_predictions(facts.run)
     curves = facts.ensemble.get("curves", {})
+    shown = list(heads)[:HEADS]
     rows = (
-        (name, head["unit"], *(head.get(score) for score in SCORES)) for name, head in heads.items()
+        (readable_name(name), head["unit"], *(head.get(score) for score in SCORES))
+        for name, head in heads.items()
     )
-    columns: dict[str, str | Sequence[str]] = {"head": "head", "unit": "unit"}
+    columns: dict[str, str | Sequence[str]] = {"head": "target", "unit": "unit"}
     columns |= {str(score): title for score, title in SCORES.items()}
     table = make_table("scores", columns, rows, "The ensemble on the test split.")
-    blocks: list[Block] = [table, Text(HONEST)]
-    for name in list(heads)[:HEADS]:
-        if name in arrays:
-            blocks.append(_parity(name, heads[name], arrays[name]))
-        if name in curves:
-            blocks.append(_calibration(name, curves[name]))
-            blocks.append(_errors(name, heads[name], curves[name]["bins"], arrays.get(name, {})))
+    parities = tuple(_parity(facts, name, arrays[name]) for name in shown if name in arrays)
+    calibrations = tuple(_calibration(name, curves[name]) for name in shown if name in curves)
+    errors = tuple(
+        _errors(facts, name, curves[name]["bins"], arrays.get(name, {}))
+        for name in shown
+        if name in curves
+    )
+    blocks: list[Block] = [Row(charts) for charts in (parities, calibrations) if charts]
+    more: list[Block] = [table, Text(SCORES_EXPLAINED), *([Row(errors)] if errors else [])]
     if not curves:
         text = (
             "This ensemble was built before calibration curves were kept: "
@@ -123,48 +136,80 @@ def make_heads(facts: Facts) -> Section | None:
         blocks.append(Text(text))
     if not arrays:
         blocks.append(Text("The predictions on the test split are not there to be drawn."))
+    blocks.append(Fold("All scores, and error against predicted sigma", tuple(more)))
     lead = (
         "How far off is the ensemble on structures that no model has seen, and does it know? "
-        "Errors are those of the test split, looked at once."
+        "Errors are those of the test split, which was evaluated once."
     )
-    return Section("heads", "Predictions by head", lead, tuple(blocks))
+    return Section("heads", "Predictions and their error bars", lead, tuple(blocks))
 
 
-def _parity(name: str, scores: HeadScores, parts: Arrays) -> Figure:
+def structure_names(facts: Facts, head: str) -> list[str] | None:
+    """Return the structure of each value of ``read_test_predictions``; None if not known."""
+    errors = facts.structure_errors
+    if errors is None or head not in errors.heads:
+        return None
+    one = errors.heads[head]
+    graphs = np.repeat(one.graph, one.truth.shape[1]).tolist()
+    return [errors.structures.names[graph] for graph in graphs]
+
+
+def _parity(facts: Facts, name: str, parts: Arrays) -> Figure:
+    """Draw predictions against references.
+
+    Args:
+        facts: content of the run directory.
+        name: name of the head.
+        parts: its values.
+    """
+    assert facts.ensemble is not None
+    scores, structures = facts.ensemble["heads"][name], structure_names(facts, name)
     total, unit = len(parts["truth"]), scores["unit"]
     shown = sample_evenly(parts["truth"], POINTS)
     half = parts.get("half90", np.zeros(total))[shown]
     truth, mean = parts["truth"][shown], parts["mean"][shown]
-    low, high = float(min(truth.min(), mean.min())), float(max(truth.max(), mean.max()))
-    room = 0.05 * (high - low) or 0.5
-    ends = (low - room, high + room)
+    ends = parity_range(truth, mean, half)
     inside = np.abs(truth - mean) <= half
     values = np.stack([truth, mean, half])
-    few = f"{len(shown)} of {total} values, evenly chosen"
+    names = None if structures is None else np.array([structures[k] for k in shown.tolist()])
+    few = f"{len(shown)} of {total} values, evenly chosen. " if total > len(shown) else ""
     labels = with_unit("reference", unit), with_unit("predicted", unit)
+    unit = "" if unit == "1" else f" {unit}"
     return Figure(
         key=f"parity.{name}",
-        title=f"{name}: MAE {format_number(scores['test_mae'])}{'' if unit == '1' else ' ' + unit}",
-        caption=f"{few if total > len(shown) else 'All values'}: predicted against reference with "
-        f"90 % intervals, which hold {format_percent(scores['coverage90'])}. "
-        "Intervals that miss are red.",
+        title=f"{readable_name(name)}: MAE {format_number(scores['test_mae'])}{unit}",
+        caption=f"{few}{format_percent(scores['coverage90'])} of the 90 % intervals contain the "
+        "reference; those that miss are red.",
         data=(
-            _points("inside the interval", values[:, inside], "c0"),
-            _points("outside", values[:, ~inside], "bad", least=0.6),
-            _line("perfect", ends, ends, color="ink", width=1),
+            _points("inside the interval", values[:, inside], "c0", texts(names, inside)),
+            _points("outside", values[:, ~inside], "bad", texts(names, ~inside), least=0.6),
+            _line("perfect", ends, ends, color="ink", width=1) | {"showlegend": False},
         ),
         layout=square_axes(labels, ends) | {"hovermode": "closest"},
-        height=440,
+        height=350,
     )
 
 
-def _points(label: str, values: np.ndarray, colour: str, *, least: float = 0.0) -> Trace:
+def texts(names: np.ndarray | None, rows: np.ndarray) -> list[str] | None:
+    """Return the names of some rows; None if names are not known."""
+    return None if names is None else [str(name) for name in names[rows]]
+
+
+def _points(
+    label: str,
+    values: np.ndarray,
+    colour: str,
+    names: Sequence[str] | None,
+    *,
+    least: float = 0.0,
+) -> Trace:
     """Return a trace of points with intervals; more points are drawn fainter.
 
     Args:
         label: label in the legend.
         values: truth, mean and half the interval, [3, n].
         colour: colour of points and intervals.
+        names: structure of each point; None if not known.
         least: minimum opacity.
     """
     truth, mean, half = values
@@ -173,11 +218,18 @@ def _points(label: str, values: np.ndarray, colour: str, *, least: float = 0.0) 
         mean,
         "markers",
         name=label,
-        error_y={"array": half, "thickness": 1, "width": 0, "color": colour},
+        error_y={"array": half, "thickness": 0.8, "width": 0, "color": colour},
         marker={"color": colour, "size": 5},
-        opacity=max(least, float(np.clip(8.0 / np.sqrt(max(len(truth), 1)), 0.25, 0.8))),
-        hovertemplate="reference %{x:.4g}, predicted %{y:.4g}",
+        opacity=max(least, float(np.clip(8.0 / np.sqrt(max(len(truth), 1)), 0.45, 0.8))),
+        **_named(names, "reference %{x:.4g}, predicted %{y:.4g}"),
     )
+
+
+def _named(names: Sequence[str] | None, hover: str) -> Trace:
+    """Return what the pointer shows at a point: its structure, if known, and values."""
+    if names is None:
+        return {"hovertemplate": f"{hover}<extra></extra>"}
+    return {"text": list(names), "hovertemplate": f"<b>%{{text}}</b><br>{hover}<extra></extra>"}
 
 
 def _line(
@@ -193,29 +245,40 @@ def _calibration(name: str, curves: Curves) -> Figure:
     promised = [0, *conformal["level"], 1]
     return Figure(
         key=f"calibration.{name}",
-        title=f"{name}: calibration",
-        caption="Share of test values inside the intervals against the share that they promise; on "
-        f"the diagonal is honest. The raw spread is {'over' if below else 'under'}confident.",
+        title=f"{readable_name(name)}: calibration",
+        caption="Share of test values inside the intervals against the nominal share; the diagonal "
+        f"is perfect. The uncalibrated spread is {'over' if below else 'under'}confident.",
         data=(
-            _line("perfect", [0, 1], [0, 1], color="ink", width=1),
+            _line("perfect", [0, 1], [0, 1], color="ink", width=1) | {"showlegend": False},
             _line("conformal", promised, [0, *conformal["covered"], 1], color="c2", width=3),
             _line("calibrated", level, [0, *gaussian["gaussian"], 1], color="c0", width=2),
             _line("raw", level, [0, *gaussian["raw"], 1], color="c1", width=2, dash="dot"),
         ),
-        layout=square_axes(("promised share", "share found inside"), (0.0, 1.0)),
-        height=440,
+        layout=square_axes(("nominal share", "share found inside"), (0.0, 1.0)),
+        height=330,
     )
 
 
 def _errors(
-    name: str, scores: HeadScores, bins: Mapping[str, Sequence[float | None]], parts: Arrays
+    facts: Facts, name: str, bins: Mapping[str, Sequence[float | None]], parts: Arrays
 ) -> Figure:
+    """Draw errors against sigma.
+
+    Args:
+        facts: content of the run directory.
+        name: name of the head.
+        bins: sigma and error in bins of rising sigma.
+        parts: its values.
+    """
+    assert facts.ensemble is not None
+    scores = facts.ensemble["heads"][name]
     sigma, unit = np.array(bins["sigma"], dtype=float), scores["unit"]
     across = sigma
     traces: list[Trace] = []
     if "sigma" in parts:
         across = parts["sigma"]
-        traces.append(_dots(across, np.abs(parts["truth"] - parts["mean"])))
+        errors = np.abs(parts["truth"] - parts["mean"])
+        traces.append(_dots(across, errors, structure_names(facts, name)))
     ends = [0.9 * float(sigma.min()), 1.1 * float(sigma.max())]
     traces.append(_line("error = sigma", ends, ends, color="ink", width=1))
     binned = _line("RMSE of bins", bins["sigma"], bins["rms_error"], color="c1", width=2)
@@ -224,21 +287,27 @@ def _errors(
     rank_text = "" if rank is None else f" Rank correlation of error and sigma: {rank:.2f}."
     return Figure(
         key=f"sigma.{name}",
-        title=f"{name}: error against sigma",
-        caption=f"Root mean square error in {len(bins['sigma'])} bins of rising sigma; on the "
-        f"diagonal is honest.{rank_text}",
+        title=f"{readable_name(name)}: error against sigma",
+        caption=f"Root mean square error in {len(bins['sigma'])} bins of rising sigma; the line "
+        f"is perfect.{rank_text}",
         data=tuple(traces),
         layout=axes(
             log_axis(across, with_unit("sigma, calibrated", unit)),
             titled_axis(with_unit("|error|", unit), type="log"),
             legend=LEGEND,
         ),
-        height=440,
+        height=360,
     )
 
 
-def _dots(sigma: np.ndarray, error: np.ndarray) -> Trace:
-    """Return errors against sigma; errors close to zero are raised to a lower limit."""
+def _dots(sigma: np.ndarray, error: np.ndarray, structures: Sequence[str] | None) -> Trace:
+    """Return errors against sigma; errors close to zero are raised to a lower limit.
+
+    Args:
+        sigma: calibrated sigma of each value, [n].
+        error: absolute error of each value, [n].
+        structures: structure of each value; None if not known.
+    """
     least = max(1e-3 * float(np.quantile(error, 0.99)), 1e-12)
     shown = sample_evenly(sigma, POINTS)
     return scatter(
@@ -246,8 +315,11 @@ def _dots(sigma: np.ndarray, error: np.ndarray) -> Trace:
         np.maximum(error[shown], least),
         "markers",
         name="values",
-        marker={"color": "c8", "size": 4, "opacity": 0.35},
-        hovertemplate="sigma %{x:.3g}, error %{y:.3g}<extra></extra>",
+        marker={"color": "c8", "size": 5, "opacity": 0.6},
+        **_named(
+            None if structures is None else [structures[k] for k in shown.tolist()],
+            "sigma %{x:.3g}, error %{y:.3g}",
+        ),
     )
 
 
@@ -255,34 +327,35 @@ def _dots(sigma: np.ndarray, error: np.ndarray) -> Trace:
 
 
 def make_members(facts: Facts) -> Section | None:
-    """Show members, correlations of errors, and the error against the number of members."""
-    table = facts.ensemble
-    if table is None:
+    """Show the best trial's configuration and the members; None before a trial has a result."""
+    ranked, table = facts.state.ranked(), facts.ensemble
+    if not ranked:
         return None
-    shared = [name for name, seen in table["diversity"].items() if len(seen["members"]) > 1]
-    blocks: list[Block] = [_members(facts, table), _diversity(table)]
-    blocks += [_correlation(name, table["diversity"][name]) for name in shared[:HEADS]]
+    lines = [f"{key} = {json.dumps(value)}" for key, value in ranked[0].values.items()]
+    best = Code("\n".join(lines), f"Configuration of {ranked[0].name}, the best trial")
+    if table is None:
+        lead = "The configuration of the best trial so far."
+        return Section("members", "The best model", lead, (best,))
+    kept = "the K best" if table["method"] == "top" else "weights by errors on val and sel"
+    text = Text(f"Members of the ensemble: {kept}, because {table['why']}.")
+    errors = (_member_errors(table), _diversity(table))
+    blocks: list[Block] = [Row((best, _members(facts, table))), text]
+    blocks.append(Fold("Errors of the members, and how much these differ", errors))
     if "by_size" in table:
-        blocks += [_by_size(name, table) for name in list(table["heads"])[:HEADS]]
-        blocks.append(_sizes(table["heads"], table["by_size"]))
+        figures = tuple(_by_size(name, table) for name in list(table["heads"])[:HEADS])
+        sizes = _sizes(table["heads"], table["by_size"])
+        blocks.append(Fold("Would fewer or more members do as well?", (Row(figures), sizes)))
     else:
-        text = (
+        text = Text(
             "This ensemble was built before errors were kept for every number of members: "
             "'hydragnn-hpo ensemble build RUN' adds them."
         )
-        blocks.append(Text(text))
-    kept = "the K best" if table["method"] == "top" else "weights by errors on val and sel"
-    lead = (
-        "Which trials are its members, do they err in different ways, and would fewer or more do "
-        "as well? "
-        f"Kept: {kept}, because {table['why']}."
-    )
-    return Section("members", "The ensemble", lead, tuple(blocks))
+        blocks.append(text)
+    lead = "Which configuration won, and which trials make up the ensemble?"
+    return Section("members", "The best model and the ensemble", lead, tuple(blocks))
 
 
 def _members(facts: Facts, table: EnsembleTable) -> Table:
-    units = {name: head["unit"] for name, head in table["heads"].items()}
-    sel = {one["trial"]: one["sel_mae"] for one in table.get("candidates", ())}
     convs = {row["trial"]: row["conv"] for row in table["leaderboard"]}
     columns = {
         "trial": "trial",
@@ -290,24 +363,34 @@ def _members(facts: Facts, table: EnsembleTable) -> Table:
         "conv": "conv",
         "parameters": "parameters",
         "objective": ("objective", "MAE / std"),
-        **{f"val_mae.{name}": (f"{name}, val MAE", unit) for name, unit in units.items()},
-        **{f"sel_mae.{name}": (f"{name}, sel MAE", unit) for name, unit in units.items() if sel},
     }
     rows = []
     for member in table["members"]:
-        name, known = member["trial"], sel.get(member["trial"], {})
+        name = member["trial"]
         parameters = facts.trials[name].parameters if name in facts.trials else None
-        row: list[Cell] = [name, member["weight"], convs.get(name), parameters, member["objective"]]
-        row += [member["val_mae"].get(head) for head in units]
-        row += [known.get(head) for head in units if sel]
-        rows.append(row)
-    note = "Weight: the mean over heads. val chose the trials, sel the members."
-    return make_table("members", columns, rows, note)
+        rows.append((name, member["weight"], convs.get(name), parameters, member["objective"]))
+    return make_table("members", columns, rows, "Weight: the mean over targets.")
+
+
+def _member_errors(table: EnsembleTable) -> Table:
+    units = {name: head["unit"] for name, head in table["heads"].items()}
+    sel = {one["trial"]: one["sel_mae"] for one in table.get("candidates", ())}
+    columns: dict[str, str | Sequence[str]] = {"trial": "trial"}
+    for split in ("val", "sel") if sel else ("val",):
+        for name, unit in units.items():
+            columns[f"{split}_mae.{name}"] = f"{readable_name(name)}, {split} MAE", unit
+    rows = []
+    for member in table["members"]:
+        row: list[Cell] = [member["trial"], *(member["val_mae"].get(head) for head in units)]
+        known = sel.get(member["trial"], {})
+        rows.append(row + [known.get(head) for head in units if sel])
+    note = "val chose the trials, sel the members."
+    return make_table("member_errors", columns, rows, note)
 
 
 def _diversity(table: EnsembleTable) -> Table:
     columns = {
-        "head": "head",
+        "head": "target",
         "unit": "unit",
         "mean_correlation": "mean correlation of errors",
         "member_rmse": "RMSE of a member",
@@ -318,45 +401,17 @@ def _diversity(table: EnsembleTable) -> Table:
     rows: list[list[Cell]] = []
     for name, seen in table["diversity"].items():
         alone, gained = seen["mean_member_mse"], seen["ambiguity"]
-        row: list[Cell] = [name, table["heads"][name]["unit"], seen["mean_correlation"]]
+        unit = table["heads"][name]["unit"]
+        row: list[Cell] = [readable_name(name), unit, seen["mean_correlation"]]
         row += [float(np.sqrt(alone)), float(np.sqrt(seen["mse"])), gained]
         rows.append([*row, gained / alone if alone else None])
     note = (
-        "On sel. The mean square error of the mix is that of its members less the ambiguity (in "
+        "On sel. Where the correlation is 1, members err alike and mixing them gains nothing. The "
+        "mean square error of the mix is that of its members less the ambiguity (in "
         "the unit squared): the mean square by which they differ from the mix (Krogh and Vedelsby, "
         "1995)."
     )
     return make_table("alike", columns, rows, note)
-
-
-def _correlation(name: str, seen: HeadDiversity) -> Figure:
-    matrix, members = np.array(seen["correlation"], dtype=float), list(seen["members"])
-    trace: Trace = {
-        "type": "heatmap",
-        "z": matrix,
-        "x": members,
-        "y": members,
-        "colorscale": "Viridis",
-        "zmin": float(min(0.0, matrix.min())),
-        "zmax": 1.0,
-        "xgap": 1,
-        "ygap": 1,
-        "colorbar": {"title": {"text": "r"}, "thickness": 12},
-        "hovertemplate": "%{y} and %{x}: %{z:.3f}",
-    }
-    if len(members) <= NAMED:
-        trace["texttemplate"] = "%{z:.2f}"
-    plain: Layout = {"type": "category", "constrain": "domain"}
-    down = plain | {"autorange": "reversed", "scaleanchor": "x"}
-    return Figure(
-        key=f"correlation.{name}",
-        title=f"{name}: correlation of the members' errors",
-        caption=f"Mean off the diagonal {seen['mean_correlation']:.2f}: at 1 members err alike and "
-        "mixing them gains nothing; the lower, the more it does.",
-        data=(trace,),
-        layout=axes(plain | {"tickangle": -45}, down),
-        height=420,
-    )
 
 
 def _by_size(name: str, table: EnsembleTable) -> Figure:
@@ -380,10 +435,10 @@ def _by_size(name: str, table: EnsembleTable) -> Figure:
     dotted: Layout = {"color": "faint", "width": 1, "dash": "dot"}
     return Figure(
         key=f"by_size.{name}",
-        title=f"{name}: MAE against the number of members",
-        caption=f"The error of the mean of 1 to {most} members; the ensemble has {kept} "
-        "(upright line). Where the lines are flat, further members are worth nothing. On test only "
-        "members were run.",
+        title=f"{readable_name(name)}: MAE by number of members",
+        caption=f"The error of the mean of 1 to {most} members; the ensemble has {kept} (vertical "
+        "line). Where the lines are flat, more members gain nothing. On test only members were "
+        "run.",
         data=tuple(traces),
         layout=axes(
             titled_axis("members", dtick=1 if most <= 12 else 4),
@@ -403,7 +458,7 @@ def _sizes(heads: Mapping[str, HeadScores], by_size: Mapping[str, Sequence[Ensem
     for name, head in heads.items():
         for method, split, label, _ in BY_SIZE:
             key = f"{method}_{split.removesuffix('_mae')}.{name}"
-            columns[key] = f"{name}, {label}", head["unit"]
+            columns[key] = f"{readable_name(name)}, {label}", head["unit"]
     rows: list[list[Cell]] = []
     for place in range(max(map(len, by_size.values()))):
         row: list[Cell] = [str(place + 1)]

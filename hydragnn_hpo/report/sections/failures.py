@@ -13,16 +13,16 @@ from hydragnn_hpo.report.facts import Facts
 from hydragnn_hpo.report.page_blocks import Block, Code, Section, Table, Text, make_table
 
 MEANINGS = {
-    "diverged": "the loss was no number any more; the brain learns to avoid it",
+    "diverged": "the loss was no longer a number; the search learns to avoid it",
     "out_of_memory": "did not fit, neither alone on its device nor on more ranks",
     "bad_config": "its values make no model; it never started",
     "bug": "an error of the code, or it was lost too often",
     "host_lost": "its host, or a rank, was lost",
     "crashed": "its program crashed; a second time without progress is a bug",
     "files_away": "its files were out of reach",
-    "stale": "a rank gave no sign of life for too long",
+    "stale": "a rank did not respond for too long",
     "walltime": "the allocation ended",
-    "resized": "it was asked to go on with another number of ranks",
+    "resized": "it continued with another number of ranks",
     "paused": "a person, or the end of its controller",
     "disk_full": "the disk was full",
 }
@@ -57,10 +57,11 @@ def make_section(facts: Facts) -> Section:
     if interrupted:
         blocks.append(_interruption_table(interrupted))
     if hosts:
-        columns = {"host": "host", "became": "what became of it", "why": "why"}
+        columns = {"host": "host", "became": "state", "why": "why"}
         blocks.append(make_table("hosts", columns, hosts))
     lead = "Which trials failed or were interrupted and why, and how to try them again."
-    return Section("failures", "Failures", lead, tuple(blocks))
+    title = f"Machine: failures ({len(failed)})" if failed else "Machine: failures"
+    return Section("failures", title, lead, tuple(blocks), folded=True)
 
 
 def group_by_reason(pairs: Iterable[tuple[str, Item]]) -> dict[str, list[Item]]:
@@ -112,9 +113,9 @@ def retry_command(run: Path, trial: str) -> str:
 
 
 def read_last_lines(run: RunDir, trial: TrialHistory) -> str:
-    """Return the last lines of the log of a trial's last attempt, or of its message if no log."""
+    """Return the last lines of a trial's last log, or of its message; empty without both."""
     log = run.trial(trial.name).attempt(trial.trial.attempt) / "log"
-    message = (trial.trial.message or "it left no message").strip().splitlines()
+    message = (trial.trial.message or "").strip().splitlines()
     lines = read_tail(log, LINES) or message[-LINES:]
     return "\n".join(line if len(line) <= WIDTH else line[: WIDTH - 3] + "..." for line in lines)
 

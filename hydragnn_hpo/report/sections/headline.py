@@ -1,35 +1,112 @@
-"""Section that summarizes the outcome on one screen: errors with units, baselines, and cost."""
+"""Section that answers first: what to conclude, how large the errors are, and what runs now."""
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Mapping, Sequence
+from typing import get_args
 
+from hydragnn_hpo.campaign import build_status, predict_seconds_left
 from hydragnn_hpo.config import PublishedConfig
+from hydragnn_hpo.errors import StorageError
 from hydragnn_hpo.file_records import HeadScores, RunFigures
-from hydragnn_hpo.report.charts import cost_unit, time_unit
+from hydragnn_hpo.files import read_json
+from hydragnn_hpo.report.charts import cost_unit, readable_name, time_unit
 from hydragnn_hpo.report.facts import Facts
-from hydragnn_hpo.report.page_blocks import Block, Number, Numbers, Section, Table, Text, make_table
+from hydragnn_hpo.report.page_blocks import (
+    Block,
+    Cell,
+    Level,
+    Number,
+    Numbers,
+    Section,
+    Table,
+    Text,
+    Verdict,
+    make_table,
+)
+
+logger = logging.getLogger(__name__)
 
 JOULES_PER_KWH = 3.6e6
 
 
 def make_section(facts: Facts) -> Section:
-    """Show errors of the ensemble, or of the best trial so far, and the campaign's cost."""
+    """Show conclusions, errors of the ensemble or of the best trial so far, and the cost."""
     blocks: list[Block] = []
+    verdict = read_verdict(facts)
+    if verdict:
+        blocks.append(Verdict(verdict))
     if not facts.state.finished:
-        blocks.append(Text("The campaign is not finished: what follows is as far as it has come."))
+        blocks += _now(facts)
     heads = facts.ensemble["heads"] if facts.ensemble is not None else {}
     blocks += _ensemble(facts, heads) if heads else _best_trial(facts)
-    blocks += [_counts(facts), _cost(facts)]
-    if facts.figures.get("energy_joules") is None:
-        blocks.append(Text("Energy was not counted: no counter of the hosts could be read."))
+    blocks.append(_course(facts))
     lead = "How good the result is, against what it should be judged, and what it cost."
-    return Section("headline", "Headline", lead, tuple(blocks))
+    return Section("headline", "Result", lead, tuple(blocks))
+
+
+def read_verdict(facts: Facts) -> tuple[tuple[tuple[Level, str], ...], ...]:
+    """Read the conclusions about the ensemble, else those in the summary of the run.
+
+    Returns:
+        Level and sentence of each, grouped by target, in the order of the file; empty if there are
+        none.
+    """
+    verdict: object = facts.ensemble.get("verdict") if facts.ensemble is not None else None
+    if verdict is None and facts.run.summary.exists():
+        try:
+            summary = read_json(facts.run.summary)
+        except StorageError as error:
+            logger.warning("the conclusions are left out: %s", error)
+            return ()
+        verdict = summary.get("verdict") if isinstance(summary, dict) else None
+    groups: dict[str, list[tuple[Level, str]]] = {}
+    for one in verdict if isinstance(verdict, list) else ():
+        if isinstance(one, dict) and isinstance(one.get("sentence"), str):
+            level: Level = one["level"] if one.get("level") in get_args(Level) else "note"
+            groups.setdefault(str(one.get("head")), []).append((level, one["sentence"]))
+    return tuple(map(tuple, groups.values()))
+
+
+def _now(facts: Facts) -> list[Block]:
+    """Show how far an unfinished campaign is, as of its last event."""
+    search, ledger = facts.config.search, facts.history.ledger
+    left = predict_seconds_left(facts.state, ledger, search, facts.end)
+    status = build_status(
+        facts.state, ledger, trials=search.trials, rungs=search.rungs, now=facts.end, ends_in=left
+    )
+    unit, size = time_unit(left or 0.0)
+    done = status.at_rest
+    numbers = (
+        Number("progress", "trials ended", done / max(1, status.budget), "%",
+               f"{done} of {status.budget}, {status.phase}"),
+        Number("left", "time left", None if left is None else left / size, unit, "a prediction"),
+        Number("running", "running now", facts.state.count("running"),
+               note=f"{facts.state.count('queued')} wait"),
+    )  # fmt: skip
+    columns = {
+        "trial": "trial",
+        "configuration": "configuration",
+        "epoch": "epoch",
+        "until": "to epoch",
+        "objective": "objective",
+        "width": "ranks",
+        "ends_in": ("ends in", "s"),
+    }
+    rows: list[list[Cell]] = [
+        [r.trial, r.configuration, r.epoch, r.until, r.objective, r.width, r.ends_in]
+        for r in status.running
+    ]
+    blocks: list[Block] = [Numbers(numbers)]
+    return [*blocks, make_table("running_trials", columns, rows)] if rows else blocks
 
 
 def _ensemble(facts: Facts, heads: Mapping[str, HeadScores]) -> list[Block]:
-    errors = [
-        Number(f"test_mae.{name}", f"test MAE, {name}", head["test_mae"], head["unit"], "ensemble")
-        for name, head in heads.items()
-    ]
+    errors = []
+    for name, head in heads.items():
+        baseline = head.get("ratio_to_mean")
+        note = "" if baseline is None else f"{100 * baseline:.0f} % of predicting the mean"
+        label = f"{readable_name(name)}, test MAE"
+        errors.append(Number(f"test_mae.{name}", label, head["test_mae"], head["unit"], note))
     return [Numbers(tuple(errors)), _heads(facts, heads)]
 
 
@@ -41,29 +118,30 @@ def best_published(facts: Facts, head: str) -> PublishedConfig | None:
 
 
 def _heads(facts: Facts, heads: Mapping[str, HeadScores]) -> Table:
-    columns = {
-        "head": "head",
+    published = {name: best_published(facts, name) for name in heads}
+    columns: dict[str, str | Sequence[str]] = {
+        "head": "target",
         "unit": "unit",
         "ensemble": "ensemble, test MAE",
         "single": "best single member",
         "baseline": "predict the mean",
         "ratio": ("ensemble / mean", "%"),
         "coverage90": ("in the 90 % interval", "%"),
-        "published": "published MAE",
-        "by": "published by",
     }
+    if any(published.values()):
+        columns |= {"published": "published MAE", "by": "published by"}
     rows, sources = [], []
     for name, head in heads.items():
-        published = best_published(facts, name)
-        if published is not None:
-            sources.append(f"{name}: {published.by}, {published.source}.")
-        known = (published.mae, published.by) if published else (None, "-")
         errors = head["test_mae"], head.get("single_mae"), head.get("mean_baseline_mae")
-        shares = head.get("ratio_to_mean"), head.get("coverage90")
-        rows.append((name, head["unit"], *errors, *shares, *known))
-    note = "All on the test split, which only the final ensemble sees. "
-    note += " ".join(sources) or "The card names no published figure to compare with."
-    return make_table("heads", columns, rows, note)
+        row: list[Cell] = [readable_name(name), head["unit"], *errors]
+        row += [head.get("ratio_to_mean"), head.get("coverage90")]
+        if any(published.values()):
+            known = published[name]
+            row += [known.mae, known.by] if known else [None, None]
+            sources += [f"{readable_name(name)}: {known.by}, {known.source}."] if known else []
+        rows.append(row)
+    note = "All on the test split, which only the final ensemble is evaluated on. "
+    return make_table("heads", columns, rows, (note + " ".join(sources)).strip())
 
 
 def _best_trial(facts: Facts) -> list[Block]:
@@ -72,35 +150,29 @@ def _best_trial(facts: Facts) -> list[Block]:
         return [Text("There is no ensemble yet, and no trial has a result.")]
     best, units = ranked[0], facts.units
     errors = [
-        Number(f"val_mae.{head}", f"validation MAE, {head}", mae, units.get(head, ""), best.name)
+        Number(f"val_mae.{head}", f"{readable_name(head)}, validation MAE", mae,
+               units.get(head, ""), best.name)
         for head, mae in best.val_mae.items()
-    ]
+    ]  # fmt: skip
     objective = Number("objective", "best objective", best.objective, note=best.name)
     note = Text("There is no ensemble yet; these are the validation errors of the best trial.")
     return [note, Numbers(tuple(errors) or (objective,))]
 
 
-def _counts(facts: Facts) -> Numbers:
-    count = facts.state.count
-    return Numbers(
-        (
-            Number("trials", "trials", len(facts.state.trials)),
-            Number("completed", "trained to the end", count("completed")),
-            Number("stopped", "ended at a rung", count("stopped")),
-            Number("failed", "failed", count("failed")),
-            Number("open", "running or queued", count("running", "queued")),
-        )
-    )
-
-
-def _cost(facts: Facts) -> Numbers:
-    figures = facts.figures
+def _course(facts: Facts) -> Numbers:
+    """Return counts of trials, and what they cost."""
+    count, figures = facts.state.count, facts.figures
     duration = (facts.end or 0.0) - (facts.begin or facts.end or 0.0)
     long, second = time_unit(duration)
     hosts = figures["slot_seconds"] / facts.slots_per_host
     unit, size = cost_unit(hosts)
     return Numbers(
         (
+            Number("trials", "trials", len(facts.state.trials)),
+            Number("completed", "trained to the end", count("completed")),
+            Number("stopped", "stopped early", count("stopped")),
+            Number("failed", "failed", count("failed")),
+            Number("open", "running or queued", count("running", "queued")),
             Number("duration", "duration", duration / second, long, "from the first start"),
             Number("host_time", "host time", hosts / size, f"host {unit}"),
             _energy(figures),
@@ -112,6 +184,6 @@ def _cost(facts: Facts) -> Numbers:
 def _energy(figures: RunFigures) -> Number:
     joules, parts = figures.get("energy_joules"), figures.get("energy_parts") or ()
     if joules is None:
-        return Number("energy", "energy", None, note="not counted")
+        return Number("energy", "energy", None, note="the hosts have no readable counter")
     unit, size = ("kWh", JOULES_PER_KWH) if joules >= JOULES_PER_KWH else ("kJ", 1e3)
     return Number("energy", "energy", joules / size, unit, ", ".join(parts))

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from hydragnn_hpo.report.charts import (
+    DOTS,
     Layout,
     Trace,
     axes,
@@ -26,6 +27,7 @@ from hydragnn_hpo.report.page_blocks import (
     Block,
     Doubtful,
     Figure,
+    Fold,
     Section,
     Table,
     Text,
@@ -34,6 +36,9 @@ from hydragnn_hpo.report.page_blocks import (
 
 SHOWN = 12
 """Maximum number of parameters in a chart, the most important ones; the table shows all."""
+
+COUNTS = {2: "two", 3: "three"}
+"""Numbers of methods in words."""
 
 SUBJECTS = {"mae": "accuracy", "cost": "cost", "memory": "memory", "failure": "failures"}
 
@@ -45,26 +50,49 @@ def make_section(facts: Facts) -> Section | None:
     analyses = [analyse_importance(facts.config, rows, t) for t in targets if t.key in SUBJECTS]
     if not analyses:
         return None
-    blocks: list[Block] = [Text(METHODS), _trust(analyses)]
+    first = analyses[0]
+    blocks = _trusted(first, _bars(first)) or [Text(f"Accuracy: {first.doubt}")]
+    if first.doubt is None:
+        blocks.insert(0, Text(_conclusion(first)))
+    more: list[Block] = [_trust(analyses)]
     for each in analyses:
-        blocks += _blocks(each)
-    first = analyses[0].target
-    if first.log and first.key == "mae":
+        more += _blocks(each, with_bars=each is not first)
+    more.append(Text(METHODS))
+    if first.target.log and first.target.key == "mae":
         text = (
-            f"SHAP values of the {first.label} are of its natural logarithm: 0.1 is about 10 % "
-            f"more. Compared are trials at the first rung, after {facts.config.search.rungs[0]} "
-            "epochs, where all of them came to rest."
+            f"SHAP values of the {first.target.label} are of its natural logarithm: 0.1 is about "
+            f"10 % more. Trials are compared at the first rung, after "
+            f"{facts.config.search.rungs[0]} epochs, which all of them reached."
         )
-        blocks.append(Text(text))
+        more.append(Text(text))
     heads = [t.key.removeprefix("mae.") for t in targets if t.key.startswith("mae.")]
     if len(heads) > 1:
         command = f"hydragnn-hpo importance {facts.run.path} --head {heads[0]}"
-        blocks.append(Text(f"The MAE of one head by itself: {command}"))
+        more.append(Text(f"The MAE of one target by itself: {command}"))
+    blocks.append(Fold("Cost, memory, failures, and each trial's part", tuple(more)))
     lead = (
-        "Which searched parameters decided how accurate, how expensive and how large trials "
-        "were, and which of them failed. What the trials cannot tell is greyed out."
+        "Which searched parameters decided how accurate trials were? What the trials cannot tell "
+        "is greyed out."
     )
-    return Section("importance", "What mattered", lead, tuple(blocks))
+    return Section("importance", "Hyperparameters", lead, tuple(blocks))
+
+
+def _conclusion(found: Importance) -> str:
+    """Return what trusted importances say, in a sentence."""
+    names = list(short_names(found.effects).values())
+    return (
+        f"The {found.target.label} depends most on {' and '.join(names[:2])}: a model of "
+        f"{found.trials} trials explains {100 * (found.skill or 0.0):.0f} % of the variance of "
+        "trials that it has not seen."
+    )
+
+
+def _trusted(found: Importance, *blocks: Block | None) -> list[Block]:
+    """Return blocks, greyed out if what they show cannot be trusted."""
+    known = tuple(block for block in blocks if block is not None)
+    if found.doubt is None or not known:
+        return list(known)
+    return [Doubtful(f"Not to be trusted. {found.doubt}", known)]
 
 
 def _trust(analyses: Sequence[Importance]) -> Table:
@@ -91,17 +119,25 @@ def _trust(analyses: Sequence[Importance]) -> Table:
     return make_table("trust", columns, rows, note)
 
 
-def _blocks(found: Importance) -> list[Block]:
+def _blocks(found: Importance, *, with_bars: bool) -> list[Block]:
     """Return the charts and the table of one target; greyed out if it cannot be trusted."""
     if not found.effects:
         return [Text(f"{SUBJECTS[found.target.key].capitalize()}: {found.doubt}")]
+    bars = _bars(found) if with_bars else None
+    return _trusted(found, bars, _swarm(found), _make_table(found))
+
+
+def _shown(found: Importance) -> tuple[list[str], int]:
+    """Return the parameters in a chart, and its height in pixels."""
     names = list(found.effects)[:SHOWN]
-    height = 130 + 34 * len(names)
-    blocks = (_bars(found, names, height), _swarm(found, names, height), _make_table(found))
-    return list(blocks) if found.doubt is None else [Doubtful(found.doubt, blocks)]
+    return names, 110 + 30 * len(names)
 
 
-def _bars(found: Importance, names: Sequence[str], height: int) -> Figure:
+def _bars(found: Importance) -> Figure | None:
+    """Draw the shares of the parameters by each method; None if there are none."""
+    if not found.effects:
+        return None
+    names, height = _shown(found)
     traces: list[Trace] = [
         {
             "type": "bar",
@@ -119,15 +155,17 @@ def _bars(found: Importance, names: Sequence[str], height: int) -> Figure:
     return Figure(
         key=f"{found.target.key}.bars",
         title=f"What decides the {found.target.label}",
-        caption=f"Shares of each parameter by three methods; the most by SHAP is {names[0]}.",
+        caption=f"Share of each parameter by {COUNTS[len(traces)]} methods; SHAP gives the largest "
+        f"to {short_names(names)[names[0]]}.",
         data=tuple(traces),
         layout=axes(share, {"autorange": "reversed", "automargin": True}, barmode="group"),
         height=height,
     )
 
 
-def _swarm(found: Importance, names: Sequence[str], height: int) -> Figure:
+def _swarm(found: Importance) -> Figure:
     """Draw a point for each explained trial and parameter."""
+    names, height = _shown(found)
     places = [found.parameters.index(name) for name in names]
     x = np.concatenate([found.shap[:, place] for place in places])
     y = np.concatenate(
@@ -137,7 +175,7 @@ def _swarm(found: Importance, names: Sequence[str], height: int) -> Figure:
     off = np.isnan(shade)
     unit = f" ({found.target.unit})" if found.target.unit else ""
     bar: Layout = {"tickvals": [0, 1], "ticktext": ["low", "high"], "thickness": 10}
-    shading: Trace = {"color": shade[~off], "colorscale": "Viridis", "cmin": 0, "cmax": 1}
+    shading: Trace = {"color": shade[~off], "colorscale": DOTS, "cmin": 0, "cmax": 1}
     parameters: Layout = {
         "tickvals": list(range(len(names))),
         "ticktext": list(short_names(names).values()),
@@ -147,7 +185,7 @@ def _swarm(found: Importance, names: Sequence[str], height: int) -> Figure:
     }
     return Figure(
         key=f"{found.target.key}.swarm",
-        title=f"Each trial's part, {found.target.label}",
+        title=f"Effect on each trial: {found.target.label}",
         caption=f"A point is one of {len(found.shap)} trials; to the left its value of the "
         "parameter makes the target less. The colour says whether that value is low or high "
         "(choices: first or last); points without it had the parameter switched off.",
@@ -171,13 +209,13 @@ def _make_table(found: Importance) -> Table:
         "shap": ("mean |SHAP|", found.target.unit),
         "shap_share": ("SHAP", "%"),
         "fanova": ("fANOVA", "%"),
-        "ped_anova": ("PED-ANOVA", "%"),
-        "least_at": "least at",
+        **({"ped_anova": ("PED-ANOVA", "%")} if found.has_ped_anova else {}),
+        "least_at": "lowest at",
     }
     rows = [
-        (name, e.shap, e.shap_share, e.fanova, e.ped_anova, e.least_at)
-        for name, e in found.effects.items()
+        (name, *(getattr(effect, key) for key in columns if key != "parameter"))
+        for name, effect in found.effects.items()
     ]
     label = found.target.label
-    note = f"Least at: the choice, or the third of the range, with the least {label}."
+    note = f"Lowest at: the choice, or the third of the range, with the lowest {label}."
     return make_table(found.target.key, columns, rows, note)

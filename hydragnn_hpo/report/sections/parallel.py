@@ -59,7 +59,7 @@ def make_section(facts: Facts) -> Section | None:
         "axes at its searched values, its epochs and its objective."
     )
     blocks = (_make_figure(facts, rows), Text(_BRUSH_HELP), _make_table(facts, rows))
-    return Section("parallel", "All trials at a glance", lead, blocks)
+    return Section("parallel", "All trials at a glance", lead, blocks, folded=True)
 
 
 def _sample(rows: ScoredTrials) -> ScoredTrials:

@@ -23,7 +23,16 @@ from hydragnn_hpo.report.charts import (
     with_unit,
 )
 from hydragnn_hpo.report.facts import Facts
-from hydragnn_hpo.report.page_blocks import Block, Figure, Section, Table, Text, make_table
+from hydragnn_hpo.report.page_blocks import (
+    Block,
+    Figure,
+    Fold,
+    Row,
+    Section,
+    Table,
+    Text,
+    make_table,
+)
 from hydragnn_hpo.search import goals, pareto_front
 
 MOST_READ = 4000
@@ -36,8 +45,7 @@ METERED = 0.9
 """Minimum share of a trial's slot time for which energy was metered, to show its energy."""
 
 NO_LATENCY = "Latency: no trial directory here says how long validation took on one rank."
-NO_ENERGY = "Energy: the hosts have no counters that could be read, or they were not asked."
-"""Reasons shown when a cost is missing."""
+"""Reason shown when the latency is missing."""
 
 
 @dataclass(frozen=True)
@@ -61,14 +69,12 @@ def make_section(facts: Facts) -> Section | None:
     costs = collect_costs(facts, scores)
     known = [cost for cost in costs if cost.of]
     fronts = {cost.key: _front(cost, scores) for cost in known}
-    blocks: list[Block] = [_make_figure(facts, cost, scores, fronts[cost.key]) for cost in known]
+    figures = tuple(_make_figure(facts, cost, scores, fronts[cost.key]) for cost in known)
+    blocks: list[Block] = [Row(figures)] if figures else []
     blocks += [Text(cost.missing) for cost in costs if not cost.of and cost.missing]
     if fronts:
-        blocks.append(_make_table(facts, known, scores, fronts))
-    lead = (
-        "What does a lower error cost? On the line are the trials that no other beats in both: "
-        "whoever wants it cheaper takes a larger error."
-    )
+        blocks.append(Fold("Trials on a front", (_make_table(facts, known, scores, fronts),)))
+    lead = "What does a lower error cost? No trial beats those on the line in both."
     return Section("pareto", "Accuracy against cost", lead, tuple(blocks))
 
 
@@ -91,7 +97,7 @@ def collect_costs(facts: Facts, scores: Mapping[str, float]) -> list[TrialCost]:
         TrialCost("parameters", "parameters", "", parameters),
         TrialCost("latency", "latency", "ms per structure", latency, NO_LATENCY),
         TrialCost("slot_seconds", "training cost", "slot-seconds", held),
-        TrialCost("energy", "energy", "kJ", _kilojoules(trials), NO_ENERGY),
+        TrialCost("energy", "energy", "kJ", _kilojoules(trials)),
     ]
     wanted = goals(facts.config.search.objective)[1:]
     if "parameters" in wanted:  # a goal of the search already: shown once, below
@@ -191,7 +197,7 @@ def _make_figure(
     line: Trace = {"color": "accent", "width": 2, "shape": "hv"}
     traces = [
         _trace("trials", others, places, "markers", marker=dots),
-        _trace("Pareto front", front, places, "lines+markers", line=line),
+        _trace("front", front, places, "lines+markers", line=line),
     ]
     if members:
         named: Trace = {
@@ -201,23 +207,25 @@ def _make_figure(
                 "symbol": "diamond",
                 "line": {"color": "ink", "width": 1},
             },
-            "text": [name if name in front else "" for name in members],
+            "text": [name if name == front[-1] else "" for name in members],
             "textposition": "top center",
             "textfont": {"color": "ink", "size": 11},
+            "customdata": members,
             "hovertext": members,
             "hovertemplate": "%{hovertext}: %{x:.4g}, %{y:.4g}",
         }
-        traces.append(_trace("ensemble members", members, places, "markers+text", **named))
+        traces.append(_trace("members", members, places, "markers+text", **named))
     goal = facts.goal_name()
     across = fitting_axis([at for at, _ in places.values()], with_unit(cost.label, cost.unit))
     up = fitting_axis([at for _, at in places.values()], with_unit(goal, facts.goal_unit()))
     return Figure(
         key=cost.key,
         title=f"{goal.capitalize()} against {cost.label}",
-        caption=f"{len(places)} trials; {len(front)} on the front, from {front[0]} (cheapest) to "
-        f"{front[-1]} (best).",
+        caption=f"{len(places)} trials; {len(front)} on the Pareto front, from {front[0]} "
+        f"(cheapest) to {front[-1]} (best).",
         data=tuple(traces),
         layout=axes(across, up, hovermode="closest", legend=LEGEND),
+        height=340,
     )
 
 

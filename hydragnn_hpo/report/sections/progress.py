@@ -1,6 +1,5 @@
-"""Sections on the course of the search: the best score so far, and the learning curves."""
+"""Section on the course of the search: the best score so far, and the learning curves."""
 
-import json
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -8,19 +7,29 @@ from dataclasses import dataclass
 import numpy as np
 
 from hydragnn_hpo.campaign import TrialHistory, first_goal, rank_trials
-from hydragnn_hpo.report.charts import Trace, axes, cost_unit, rung_colour, scatter, titled_axis
+from hydragnn_hpo.report.charts import (
+    Trace,
+    axes,
+    cost_unit,
+    readable_name,
+    rung_colour,
+    scatter,
+    titled_axis,
+)
 from hydragnn_hpo.report.facts import Facts
 from hydragnn_hpo.report.page_blocks import (
     Block,
-    Code,
     Figure,
+    Fold,
     Number,
     Numbers,
+    Row,
     Section,
     Table,
     Text,
     make_table,
 )
+from hydragnn_hpo.report.sections.trials import make_details
 from hydragnn_hpo.search import goal_label, goals
 
 TOP = 10
@@ -56,15 +65,30 @@ class ScoredAttempt:
     """The smallest score so far."""
 
 
-def make_progress(facts: Facts) -> Section:
-    """Show how the best score improved."""
+def make_section(facts: Facts) -> Section:
+    """Show how the best score improved, and the learning curves."""
     results = collect_results(facts)
-    blocks: tuple[Block, ...] = (Text("No trial has a result yet."),)
+    curves = {name: learning_curve(trial) for name, trial in facts.trials.items()}
+    curves = {name: curve for name, curve in curves.items() if curve[0]}
+    figures: list[Figure] = []
+    more: list[Block] = []
+    blocks: list[Block] = []
     if results:
-        figures = _result_figures(facts, results)
-        blocks = (_time_to_best(facts, results), *figures, _best_table(facts), _best_values(facts))
-    lead = "How fast the search found its best trials, by trials and by the time they took."
-    return Section("progress", "Progress of the search", lead, blocks)
+        by_trials, by_cost = _result_figures(facts, results)
+        figures, more = [by_trials], [_best_table(facts), by_cost]
+        blocks.append(_time_to_best(facts, results))
+    else:
+        blocks.append(Text("No trial has a result yet."))
+    if curves:
+        figures.append(_curve_figure(facts, curves))
+        more.append(_rung_table(facts))
+    if figures:
+        blocks += [
+            Row(tuple(figures)),
+            Fold("Best trials, cost, and what rungs decided", tuple(more)),
+        ]
+    lead = "How fast did the search find its best trials, and had they learned all they could?"
+    return Section("progress", "Progress and learning curves", lead, (*blocks, make_details(facts)))
 
 
 def collect_results(facts: Facts) -> list[ScoredAttempt]:
@@ -98,8 +122,8 @@ def _time_to_best(facts: Facts, results: Sequence[ScoredAttempt]) -> Numbers:
     return Numbers(
         (
             Number("best", "best score", best.score, note=f"trial {best.trial}"),
-            Number("trials_to_best", "trials until then", best.trials),
-            Number("time_to_best", "time until then", best.seconds / size, f"host {unit}"),
+            Number("trials_to_best", "trials until the best", best.trials),
+            Number("time_to_best", "time to the best", best.seconds / size, f"host {unit}"),
             Number("trials_to_close", "trials to within 1 %", close.trials),
             Number("time_to_close", "time to within 1 %", close.seconds / size, f"host {unit}"),
         )
@@ -108,7 +132,7 @@ def _time_to_best(facts: Facts, results: Sequence[ScoredAttempt]) -> Numbers:
 
 def _result_figures(facts: Facts, results: Sequence[ScoredAttempt]) -> Iterator[Figure]:
     goal = goal_label(goals(facts.config.search.objective)[0])
-    label = "weighted validation MAE" if goal == "weighted" else goal
+    label = "weighted validation MAE" if goal == "weighted" else readable_name(goal)
     thin = results[:: -(-len(results) // MOST_RESULTS)]
     kind = "log" if min(result.score for result in thin) > 0 else "linear"
     caption = (
@@ -120,12 +144,12 @@ def _result_figures(facts: Facts, results: Sequence[ScoredAttempt]) -> Iterator[
     trials = np.array([float(result.trials) for result in thin])
     spent = np.array([result.seconds for result in thin]) / facts.slots_per_host
     for key, title, x, across in (
-        ("by_trials", "Best so far, by trials", trials, "trials that came to rest"),
+        ("by_trials", "Best so far, by trials", trials, "finished trials"),
         (
             "by_cost",
             "Best so far, by host-seconds",
             spent,
-            "time that trials held slots (host seconds)",
+            "time that trials used (host seconds)",
         ),
     ):
         layout = axes(across, titled_axis(label, type=kind), showlegend=True)
@@ -156,21 +180,14 @@ def _result_traces(results: Sequence[ScoredAttempt], x: np.ndarray) -> Iterator[
     )
 
 
-def _best_values(facts: Facts) -> Block:
-    """Return the searched values of the best trial."""
-    ranked = facts.state.ranked()
-    if not ranked:
-        return Text("The best trial is being trained again.")
-    lines = [f"{key} = {json.dumps(value)}" for key, value in ranked[0].values.items()]
-    return Code("\n".join(lines), f"Searched values of {ranked[0].name}, the first of them")
-
-
 def _best_table(facts: Facts) -> Table:
     board = rank_trials(facts.state)
     best = board.best(TOP).rows
     unit, size = cost_unit(max((row.slot_seconds for row in best), default=0.0))
     heads = list(dict.fromkeys(head for row in board.rows for head in row.val_mae))
-    errors = {f"val_mae.{h}": (f"val. MAE {h}", facts.units.get(h, "")) for h in heads}
+    errors = {
+        f"val_mae.{h}": (f"{readable_name(h)}, val MAE", facts.units.get(h, "")) for h in heads
+    }
     columns = {"trial": "trial", "rank": "rank", "epochs": "epochs", "objective": "objective"}
     rows = [
         (row.trial, row.rank, row.epochs, row.objective)
@@ -184,17 +201,6 @@ def _best_table(facts: Facts) -> Table:
 
 
 # -- learning curves -----------------------------------------------------------------------
-
-
-def make_curves(facts: Facts) -> Section:
-    """Draw the learning curves and count the trials of each rung."""
-    curves = {name: learning_curve(trial) for name, trial in facts.trials.items()}
-    curves = {name: curve for name, curve in curves.items() if curve[0]}
-    blocks: tuple[Block, ...] = (Text("No epoch has ended yet."),)
-    if curves:
-        blocks = (_curve_figure(facts, curves), _rung_table(facts))
-    lead = "How the validation objective fell with the epochs, and what each rung decided."
-    return Section("curves", "Learning curves", lead, blocks)
 
 
 def learning_curve(trial: TrialHistory) -> Curve:
@@ -249,7 +255,7 @@ def _curve_figure(facts: Facts, curves: Mapping[str, Curve]) -> Figure:
             f" Shown are {len(names)} of {len(curves):,} trials: the best, and an even sample."
         )
     layout = axes("epoch", objective, showlegend=True, hovermode="closest")
-    return Figure("curves", "Learning curves", caption, tuple(traces), layout, height=440)
+    return Figure("curves", "Learning curves", caption, tuple(traces), layout, height=380)
 
 
 def _bundle(curves: Mapping[str, Curve], mode: str) -> Trace:
@@ -278,7 +284,7 @@ def _rung_table(facts: Facts) -> Table:
         "rung": "rung",
         "rested": "trials that ended there",
         "scored": "with a score",
-        "promoted": "sent on",
+        "promoted": "promoted",
         "best": "best score",
         "median": "median score",
     }

@@ -13,6 +13,7 @@ from hydragnn_hpo.report.facts import Facts
 from hydragnn_hpo.report.page_blocks import (
     Block,
     Code,
+    Fold,
     Number,
     Numbers,
     Section,
@@ -33,10 +34,12 @@ def make_section(facts: Facts) -> Section:
         Number("controllers", "controllers", len(openings), note="one after another"),
         Number("events", "events", len(facts.events), note="in the journal"),
     )
-    blocks: list[Block] = [Numbers(numbers), *_commands(facts), _software(openings)]
+    more: list[Block] = [_software(openings)]
     if facts.cards:
-        blocks.append(_data(facts, openings))
-    blocks += [*_files(facts), _controllers(facts, openings)]
+        more.append(_data(facts, openings))
+    more += [*_files(facts), _controllers(facts, openings)]
+    blocks: list[Block] = [Numbers(numbers), *_commands(facts)]
+    blocks.append(Fold("Software, data and controllers", tuple(more)))
     checksum = file_checksum(facts.run.ensemble)
     blocks.append(
         Code(f"{checksum}  {facts.run.ensemble.name}", "Ensemble, SHA-256")
@@ -55,7 +58,7 @@ def _commands(facts: Facts) -> list[Block]:
         shlex.join(["hydragnn-hpo", "run", campaign, "--run", path])
         for path in (f"{run}-again", run)
     )
-    same = "goes on where it stopped; if the campaign is finished there is nothing to do"
+    same = "continues where it stopped; nothing is left to do if the campaign is finished"
     return [Code(again, "Reproduce it in a new directory"), Code(resume, f"Resume it: {same}")]
 
 

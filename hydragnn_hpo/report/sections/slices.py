@@ -7,6 +7,7 @@ import numpy as np
 
 from hydragnn_hpo.config import ParameterConfig, Scalar
 from hydragnn_hpo.report.charts import (
+    DOTS,
     Layout,
     Trace,
     axes,
@@ -24,7 +25,15 @@ from hydragnn_hpo.report.observations import (
     observe_trials,
     target_values,
 )
-from hydragnn_hpo.report.page_blocks import Block, Doubtful, Figure, Section, Text, searched_cell
+from hydragnn_hpo.report.page_blocks import (
+    Block,
+    Doubtful,
+    Figure,
+    Row,
+    Section,
+    Text,
+    searched_cell,
+)
 from hydragnn_hpo.report.sections.parallel import GOLDEN_RATIO
 from hydragnn_hpo.report.surrogate import (
     Dependence,
@@ -66,15 +75,16 @@ def make_section(facts: Facts) -> Section | None:
     rows, names = [every[k] for k in order], list(facts.config.space)[:CHARTS]
     fit = _fit_forest(facts, rows, names) if len(rows) >= FEWEST else None
     lines = fit.of if fit is not None and fit.skill >= LEAST_SKILL else {}
-    trials = FirstRung(facts, rows, np.array(order) + 1.0)
-    blocks: list[Block] = [trials.draw(name, lines.get(name)) for name in names]
+    every_name = list(facts.trials)
+    trials = FirstRung(facts, rows, np.array(order) + 1.0, [every_name[k] for k in order])
+    blocks: list[Block] = [Row(tuple(trials.draw(name, lines.get(name)) for name in names))]
     rung = facts.config.search.rungs[0]
     lead = (
         f"Where along each parameter do good trials lie? Each dot is a trial after {rung} epochs, "
-        "the first rung, so that all are comparable: later trials are brighter."
+        "the first rung, so that all are comparable; the colour is its number."
     )
     if fit is None:
-        blocks.append(Text(f"Partial dependence is trials from {FEWEST} trials on."))
+        blocks.append(Text(f"Partial dependence is computed from {FEWEST} trials on."))
     elif fit.skill < LEAST_SKILL:
         why = (
             "Partial dependence is not to be trusted here: the forest explains "
@@ -82,14 +92,14 @@ def make_section(facts: Facts) -> Section | None:
             f"(out-of-bag R2 {fit.skill:.2f}, trusted from {LEAST_SKILL:g} on)."
         )
         charts = (trials.draw(name, over, dots=False) for name, over in fit.of.items())
-        blocks.append(Doubtful(why, tuple(charts)))
+        blocks.append(Doubtful(why, (Row(tuple(charts)),)))
     else:
         lead += (
             " The line is what a forest of trees expects when only this parameter is changed "
             f"(partial dependence; it explains {100 * fit.skill:.0f} % of the variance of trials "
             "that it has not seen)."
         )
-    return Section("slices", "Slices", lead, tuple(blocks))
+    return Section("slices", "Each parameter by itself", lead, tuple(blocks), folded=True)
 
 
 def _fit_forest(
@@ -139,6 +149,8 @@ class FirstRung:
     rows: Sequence[TrialObservation]
     order: np.ndarray
     """Number of each trial, from 1 in the order of proposal."""
+    names: Sequence[str]
+    """Names of the trials."""
 
     def draw(self, name: str, over: Dependence | None, *, dots: bool = True) -> Figure:
         """Draw the objective against one parameter.
@@ -183,7 +195,7 @@ class FirstRung:
             places += 0.5 * ((order * GOLDEN_RATIO) % 1.0 - 0.5)
         marker: Trace = {
             "color": order,
-            "colorscale": "Viridis",
+            "colorscale": DOTS,
             "cmin": 1,
             "cmax": float(max(self.order.max(), 2.0)),
             "showscale": True,
@@ -191,8 +203,15 @@ class FirstRung:
             "size": 6,
             "opacity": 0.8,
         }
-        hover = "trial %{marker.color:.0f}: %{x:.4g}, %{y:.4g}<extra></extra>"
-        return scatter(places, scores, "markers", name="trials", marker=marker, hovertemplate=hover)
+        return scatter(
+            places,
+            scores,
+            "markers",
+            name="trials",
+            text=[self.names[k] for k in here],
+            marker=marker,
+            hovertemplate="%{text}: %{x:.4g}, %{y:.4g}<extra></extra>",
+        )
 
 
 def _axis(parameter: ParameterConfig, name: str) -> Layout:

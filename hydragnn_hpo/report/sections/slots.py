@@ -1,11 +1,11 @@
-"""Sections on slots: which trial held which slot when, and what all slot time was spent on.
+"""Section on slots: which trial held which slot when, and what all slot time was spent on.
 
 The chart is a raster of at most ``ROWS`` evenly sampled slots and ``CELLS`` cells in all, so
-that 75,264 slots take no more space than 200. Shapes: B bins of time, E events, R rows and
+that 75,264 slots take no more space than 200. Shapes: E events, R rows and
 T columns of the raster.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -31,12 +31,6 @@ from hydragnn_hpo.report.page_blocks import Figure, Number, Numbers, Section, Ta
 Floats = NDArray[np.float64]
 Codes = NDArray[np.int8]
 
-IDLE = ("held", "brain", "tail", "away")
-"""Causes of idle slots; keys of ``accounting.CAUSES``."""
-
-DOING = ("training", "start-up", "lost")
-"""Activities of a slot that is not idle; values of ``Bar.what``."""
-
 COLOURS = {
     "training": "c0",
     "start-up": "c8",
@@ -60,9 +54,6 @@ LABELS = {
     "away": "host away",
 }
 """Displayed names of activities and causes of idle time; others are shown by their key."""
-
-BINS = 240
-"""Number of bins of the chart of shares over time."""
 
 ROWS, CELLS, COLUMNS = 192, 120_000, 1200
 NAMED = 300
@@ -150,103 +141,57 @@ class Timeline:
             absences.setdefault(host, []).append((since, self.seconds))
         return absences
 
-    def shares(self, bins: int) -> tuple[Floats, Mapping[str, Floats]]:
-        """Average the activity of all slots over bins of time.
 
-        Args:
-            bins: number of bins of equal length, B.
-
-        Returns:
-            Middles of the bins in seconds, [B]; and the mean number of slots, [B], by activity
-            or cause of idle time.
-        """
-        edges = np.linspace(0.0, self.seconds, bins + 1)
-        slots = {what: self._mean_slots(what, edges) for what in DOING}
-        idle = self.idle
-        for cause in ("held", "brain", "tail"):
-            slots[cause] = mean_of_steps(idle.times, idle.here * (idle.why == cause), edges)
-        slots["away"] = mean_of_steps(idle.times, idle.away, edges)
-        return (edges[1:] + edges[:-1]) / 2.0, slots
-
-    def _mean_slots(self, what: str, edges: Floats) -> Floats:
-        bars = [bar for bar in self.bars if bar.what == what]
-        times = np.array([bar.start for bar in bars] + [bar.end for bar in bars])
-        slots = np.array([float(len(bar.slots)) for bar in bars])
-        order = np.argsort(times, kind="stable")
-        levels = np.cumsum(np.concatenate([slots, -slots])[order])
-        return mean_of_steps(times[order], levels, edges)
+# -- the section ---------------------------------------------------------------------------
 
 
-def mean_of_steps(times: Floats, levels: Floats, edges: Floats) -> Floats:
-    """Return the mean of a step function in each bin, [B].
-
-    Args:
-        times: times of the steps in seconds, rising, [E]; before the first the function is 0.
-        levels: value from each step to the next, and after the last, [E].
-        edges: edges of the bins in seconds, rising, [B + 1].
-    """
-    if not len(times):
-        return np.zeros(len(edges) - 1)
-    area = np.concatenate([[0.0], np.cumsum(levels[:-1] * np.diff(times))])
-    after = area[-1] + levels[-1] * np.maximum(edges - times[-1], 0.0)
-    whole = np.where(edges > times[-1], after, np.interp(edges, times, area, left=0.0))
-    widths = np.maximum(np.diff(edges), 1e-12)
-    return np.asarray(np.diff(whole) / widths)
-
-
-# -- the section on slots over time --------------------------------------------------------
-
-
-def make_slots(facts: Facts) -> Section | None:
-    """Show the slots of a campaign over time."""
+def make_section(facts: Facts) -> Section | None:
+    """Show the slots of a campaign over time, and where all slot time went."""
     timeline = Timeline(facts)
     if not timeline.bars or not timeline.seconds:
         return None
-    idle = _cause_table(facts, "idle", IDLE, ("idle because", "share of all slot time"))
-    lead = "Which trial held which slot, to which rung it trained, and why idle slots were idle."
-    blocks = (_make_numbers(facts, timeline), draw_raster(timeline), idle)
-    return Section("slots", "Slots over time", lead, blocks)
+    blocks = (_make_numbers(facts, timeline), draw_raster(timeline), _accounting(facts))
+    lead = "Which trial held which slot, and where the time of all slots went. For operators."
+    causes = _cause_table(facts)
+    return Section("slots", "Machine: use of the slots", lead, (*blocks, causes), folded=True)
 
 
 def _make_numbers(facts: Facts, timeline: Timeline) -> Numbers:
     hosts = {slot.rpartition(":")[0] for slot in timeline.slots}
     unit, size = time_unit(timeline.seconds)
-    figures, seconds = facts.figures, timeline.seconds / size
-    first = figures["first_step_seconds"]
+    figures, losses, seconds = facts.figures, facts.losses, timeline.seconds / size
+    total, largest = losses.slot_seconds, losses.largest
+    slot_unit, slot_size = cost_unit(total)
+    lost = losses.share(largest) if largest else 0.0
+    what = _label(largest) if largest else "nothing was lost"
     return Numbers(
         (
-            Number("hosts", "hosts", len(hosts), note="that ever were there"),
-            Number("slots", "slots", len(timeline.slots), note="that ever were there"),
+            Number("hosts", "hosts used", len(hosts)),
+            Number("slots", "slots used", len(timeline.slots)),
             Number("duration", "duration", seconds, unit, "first start to last end"),
             Number("attempts", "attempts", figures["attempts"]),
-            Number("wide_attempts", "of two ranks or more", figures["wide_attempts"]),
-            Number("first_step", "start-up", first, "s", "median from placed to first step"),
+            Number("wide_attempts", "multi-process attempts", figures["wide_attempts"]),
+            Number("first_step", "start-up", figures["first_step_seconds"], "s",
+                   "median from placement to first step"),
+            Number("utilization", "utilization", losses.share("training"), "%", "in training"),
+            Number("slot_time", "slot time", total / slot_size, f"slot {slot_unit}"),
+            Number("largest", "largest loss", lost, "%", what),
         )
-    )
+    )  # fmt: skip
 
 
-def _cause_table(
-    facts: Facts, key: str, causes: Sequence[str], labels: tuple[str, str], note: str = ""
-) -> Table:
-    """Make a table of slot time by cause.
-
-    Args:
-        facts: content of the run directory.
-        key: key of the table.
-        causes: causes to list, one row each.
-        labels: titles of the columns of causes and of shares.
-        note: a sentence below the table.
-    """
+def _cause_table(facts: Facts) -> Table:
     losses = facts.losses
     unit, size = cost_unit(losses.slot_seconds)
     columns = {
-        "cause": labels[0],
+        "cause": "cause",
         "time": ("slot time", f"slot {unit}"),
-        "share": (labels[1], "%"),
+        "share": ("share", "%"),
         "meaning": "meaning",
     }
-    rows = ((c, losses.by_cause[c] / size, losses.share(c), CAUSES[c]) for c in causes)
-    return make_table(key, columns, rows, note)
+    rows = ((_label(c), losses.by_cause[c] / size, losses.share(c), CAUSES[c]) for c in CAUSES)
+    note = "Counted over all slots from the first placement to the last end of each controller."
+    return make_table("causes", columns, rows, note)
 
 
 def draw_raster(timeline: Timeline) -> Figure:
@@ -273,7 +218,7 @@ def draw_raster(timeline: Timeline) -> Figure:
     legend |= {f"to epoch {rung}": SERIES[code - FIRST_COLOUR] for rung, code in by_rung.items()}
     legend |= {_label(kind): COLOURS[kind] for kind in ("start-up", "lost")}
     keys = [_legend_entry(label, colour) for label, colour in legend.items()]
-    caption = "One row is one slot; colours tell the rung or, by the switch, the trial."
+    caption = "One row is one slot; colours show the rung or, by the switch, the trial."
     if len(shown) < len(timeline.slots):
         caption += f" Shown are {len(shown)} of {len(timeline.slots):,} slots, evenly spaced."
     return Figure(
@@ -359,6 +304,7 @@ def _hover_labels(
         [place[slot] for _, slot in points],
         "markers",
         text=[f"{b.trial.partition('@')[0]}, to epoch {target_epochs(b)}" for b, _ in points],
+        customdata=[bar.trial.partition("@")[0] for bar, _ in points],
         hovertemplate="%{text}<br>slot %{y}<extra></extra>",
         marker={"size": 14, "opacity": 0},
         showlegend=False,
@@ -428,35 +374,6 @@ def paint_bars(
     return picture
 
 
-# -- the section on utilization ------------------------------------------------------------
-
-
-def make_losses(facts: Facts) -> Section | None:
-    """Account for all slot-seconds."""
-    if not facts.losses.slot_seconds:
-        return None
-    note = "Counted over all slots from the first placement to the last end of each controller."
-    causes = _cause_table(facts, "causes", tuple(CAUSES), ("cause", "share"), note)
-    lead = "Where the time of all slots went: training, or one of the causes of loss."
-    blocks = (_loss_numbers(facts), _accounting(facts), _over_time(facts), causes)
-    return Section("losses", "Utilization and losses", lead, blocks)
-
-
-def _loss_numbers(facts: Facts) -> Numbers:
-    losses = facts.losses
-    largest, total = losses.largest, losses.slot_seconds
-    unit, size = cost_unit(total)
-    lost = losses.share(largest) if largest else 0.0
-    what = _label(largest) if largest else "nothing was lost"
-    return Numbers(
-        (
-            Number("utilization", "utilization", losses.share("training"), "%", "in training"),
-            Number("slot_time", "slot time", total / size, f"slot {unit}"),
-            Number("largest", "largest loss", lost, "%", what),
-        )
-    )
-
-
 def _accounting(facts: Facts) -> Figure:
     shares = facts.losses.shares
     traces: list[Trace] = [
@@ -480,37 +397,4 @@ def _accounting(facts: Facts) -> Figure:
         data=tuple(traces),
         layout=axes(share, {"showticklabels": False}, barmode="stack", showlegend=True),
         height=210,
-    )
-
-
-def _over_time(facts: Facts) -> Figure:
-    timeline = Timeline(facts)
-    middles, slots_of = timeline.shares(BINS)
-    unit, size = time_unit(timeline.seconds)
-    traces = [
-        scatter(
-            middles / size,
-            100.0 * slots / max(1, len(timeline.slots)),
-            "lines",
-            stackgroup="slots",
-            name=_label(what),
-            line={"width": 0, "color": COLOURS[what], "shape": "hv"},
-            fillcolor=COLOURS[what],
-            hovertemplate=f"{_label(what)}: %{{y:.1f}} %<extra></extra>",
-        )
-        for what, slots in slots_of.items()
-        if slots.any()
-    ]
-    return Figure(
-        key="over_time",
-        title="Slots over time",
-        caption="What share of the slots trains, starts or stands idle at each time, and why; "
-        "checkpoints and ends of attempts count as training here.",
-        data=tuple(traces),
-        layout=axes(
-            f"time since the first placement ({unit})",
-            titled_axis("share of slots (%)", range=[0, 100]),
-            hovermode="x unified",
-            showlegend=True,
-        ),
     )

@@ -36,8 +36,7 @@
   }
 
   async function update(news) {
-    const waiting = news.waiting ? `, ${news.waiting} sections to come` : "";
-    say(news.state + waiting, "well");
+    say(news.state, "well");
     if (about.textContent !== news.about) about.textContent = news.about;
     order = Object.keys(news.sections);
     const changed = order.filter((key) => versions.get(key) !== news.sections[key]);
@@ -47,7 +46,7 @@
       versions.set(key, version);
       put(key, section);
     }
-    clock.textContent = new Date().toLocaleTimeString();
+    clock.textContent = `${new Date().toISOString().slice(11, 19)} UTC`;
     bar.toggleAttribute("data-current", !news.waiting);
   }
 
@@ -75,7 +74,7 @@
     for (const [key, figure] of Object.entries(given)) {
       const now = JSON.stringify(figure);
       if (figures[key] && figures[key].text === now) continue;
-      figure.layout.uirevision ??= "kept";  // zoom, legend and brushes outlive new data
+      if (figure.layout) figure.layout.uirevision ??= "kept";  // zoom and brushes outlive new data
       Object.defineProperty(figure, "text", { value: now, enumerable: false });
       figures[key] = figure;
     }

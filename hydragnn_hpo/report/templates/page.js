@@ -34,6 +34,7 @@
     report.figures ??= document.getElementById("figures") ? JSON.parse(await unpacked("figures")) : {};
     return report.figures;
   }
+  report.read = figures;
 
   /* -- colours ------------------------------------------------------------------ */
 
@@ -94,6 +95,32 @@
     return Number(chart.dataset.height);
   }
 
+  function config() {
+    return { displaylogo: false, responsive: true, displayModeBar: coarse.matches ? false : "hover",
+      modeBarButtonsToRemove: ["lasso2d", "select2d", "autoScale2d"] };
+  }
+
+  /* Draw a chart that belongs to no figure of the page. */
+  report.drawPlain = async (chart, given) => {
+    const Plotly = await plotly();
+    const colour = theme();
+    const { data, layout } = coloured(given, colour);
+    return Plotly.newPlot(chart, data, layoutOf(layout, colour), config());
+  };
+
+  /* A click on a point opens the structure or the trial that it stands for. */
+  function openOnClick(chart) {
+    if (chart.opensOnClick) return;
+    chart.opensOnClick = true;
+    chart.on("plotly_click", async ({ points }) => {
+      for (const point of points) {
+        for (const name of [point.customdata, point.text, point.hovertext]) {
+          if (typeof name === "string" && (await report.open(name))) return;
+        }
+      }
+    });
+  }
+
   async function draw(figure) {
     const all = await figures();
     const key = figure.dataset.key;
@@ -110,9 +137,10 @@
       }
       const Plotly = await plotly();
       if (narrow.matches) chart.style.height = `${roomOf(chart) + legendRoom(data, layout)}px`;
-      const config = { displaylogo: false, responsive: true, displayModeBar: coarse.matches ? false : "hover",
-        modeBarButtonsToRemove: ["lasso2d", "select2d", "autoScale2d"] };
-      await Plotly.react(chart, data, layoutOf(layout, colour), config);
+      const least = Number.parseFloat(chart.style.getPropertyValue("--least")) || 0;
+      const wide = least > chart.clientWidth ? { autosize: false, width: least, height: chart.clientHeight } : {};  // it scrolls
+      await Plotly.react(chart, data, { ...layoutOf(layout, colour), ...wide }, config());
+      openOnClick(chart);
       choices(figure, chart, layout.updatemenus ?? [], Plotly);
       report.drawn.set(key, given);
     } catch (error) {
@@ -237,7 +265,7 @@
 
   document.addEventListener("click", (event) => {
     const head = event.target.closest("thead th");
-    if (head) sort(head);
+    if (head?.hasAttribute("aria-sort")) sort(head);
     const copy = event.target.closest(".copy");
     if (copy) copyCode(copy);
   });
@@ -253,6 +281,21 @@
     }
     setTimeout(() => { button.textContent = "copy"; }, 1500);
   }
+
+  /* A link to a folded section opens it. */
+  function unfold() {
+    const target = location.hash.length > 1 && document.getElementById(decodeURIComponent(location.hash.slice(1)));
+    const fold = target && target.querySelector(":scope > details");
+    if (fold) fold.open = true;
+  }
+  addEventListener("hashchange", unfold);
+
+  /* Tables that are wider than their frame say so. */
+  const frames = new ResizeObserver((entries) => {
+    for (const { target } of entries) {
+      target.classList.toggle("wider", target.scrollWidth > target.clientWidth + 1);
+    }
+  });
 
   const contents = document.querySelector("nav details");
   if (contents && matchMedia("(max-width: 64rem)").matches) contents.open = false;
@@ -270,6 +313,7 @@
   function begin(section) {
     watch(section);
     seen.observe(section);
+    section.querySelectorAll(".frame").forEach((frame) => frames.observe(frame));
   }
 
   document.querySelectorAll("main > section").forEach(begin);
@@ -277,7 +321,9 @@
     const section = document.getElementById(event.detail);
     if (section) begin(section);
   });
+  unfold();
   addEventListener("beforeprint", () => {
+    document.querySelectorAll("main details").forEach((fold) => { fold.open = true; });
     document.querySelectorAll("figure[data-key]").forEach((figure) => draw(figure));
   });
 })();

@@ -1,5 +1,6 @@
 """Labels that belong to a head, and those of another quantity."""
 
+import csv
 import json
 from collections.abc import Mapping
 
@@ -201,6 +202,29 @@ def test_what_cannot_be_evaluated_is_one_sentence(built_zip, store, tmp_path):
             evaluated(*arguments)
 
 
+def assert_tables_agree_with_the_errors(folder):
+    """Parts of a head have all of its error, and their mean is its MAE; the worst come first."""
+    plain = json.loads((folder / "evaluation.json").read_text())["heads"]
+    read = {p.stem: list(csv.DictReader(p.read_text().splitlines())) for p in folder.glob("*.csv")}
+    for name, head in plain.items():
+        for part in ("size", "composition", "group"):
+            rows = [row for row in read[f"errors_by_{part}"] if row["head"] == name]
+            counts = [int(row["rows"]) for row in rows]
+            maes = [float(row["mae"]) for row in rows]
+            assert sum(counts) == head["rows"]
+            assert np.average(maes, weights=counts) == pytest.approx(head["mae"])
+            assert sum(float(row["share_of_error"]) for row in rows) == pytest.approx(1.0)
+        worst = [row for row in read["worst_predictions"] if row["head"] == name]
+        errors = [float(row["error"]) for row in worst]
+        assert errors == sorted(errors, reverse=True)
+        assert {row["split"] for row in worst} == {"test"}
+        assert all(row["trust"] for row in worst)
+        first = worst[0]
+        gap = abs(float(first["truth"]) - float(first["mean"]))
+        assert gap == pytest.approx(float(first["error"]))
+        assert bool(first["atom"]) == (head["level"] == "node")
+
+
 @pytest.mark.slow
 def test_the_folder_holds_the_figures_and_the_terminal_a_table(built_zip, tmp_path):
     folder = tmp_path / "made/here"
@@ -210,10 +234,13 @@ def test_the_folder_holds_the_figures_and_the_terminal_a_table(built_zip, tmp_pa
     assert done.exit_code == 0, done.output
     assert "miscalibration, conformal" in done.stdout
     assert "organic" in done.stdout
-    kinds = ("parity", "calibration", "error_over_sigma", "sparsification")
+    kinds = ("parity", "calibration", "error_over_sigma", "sparsification", "errors")
     names = {f"{head}_{kind}.png" for head in ("energy", "charge") for kind in kinds}
-    assert {path.name for path in folder.iterdir()} == names | {"evaluation.json"}
+    parts = ("element", "size", "composition", "group")
+    tables = {"worst_predictions.csv", *(f"errors_by_{part}.csv" for part in parts)}
+    assert {path.name for path in folder.iterdir()} == names | tables | {"evaluation.json"}
     assert all((folder / name).stat().st_size > 8_000 for name in names)
+    assert_tables_agree_with_the_errors(folder)
     plain = json.loads((folder / "evaluation.json").read_text())
     assert plain["heads"]["energy"]["unit"] == "eV/atom"
     assert {"calibration", "conformal", "bins", "sparsification"} == set(

@@ -26,6 +26,7 @@ from hydragnn_hpo.report.dashboard import (
     make_dashboard,
 )
 from hydragnn_hpo.report.facts import read_facts
+from hydragnn_hpo.report.page import live_script
 from hydragnn_hpo.report.page_blocks import Number, Numbers, Section
 
 PORT = 4321
@@ -363,3 +364,10 @@ def test_a_journal_that_is_not_there_yet_is_waited_for(run, lines, monkeypatch):
     report.update()
     assert report.news()["state"] == "not running"
     assert len(report.facts.events) == 50
+
+
+def test_the_badge_counts_no_redraws_and_has_one_clock():
+    script = live_script()
+    assert "to come" not in script
+    assert "toLocaleTimeString" not in script
+    assert "UTC" in script

@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import re
 import shutil
 import stat
 
@@ -16,9 +17,9 @@ from hydragnn_hpo.errors import ConfigError, RunError, StorageError
 from hydragnn_hpo.files import read_json, write_text
 from hydragnn_hpo.layout import RunDir
 from hydragnn_hpo.report.facts import read_facts
-from hydragnn_hpo.report.html_report import make_sections, write_report
+from hydragnn_hpo.report.html_report import make_sections, report_title, write_report
 from hydragnn_hpo.report.page import Title, render_page
-from hydragnn_hpo.report.page_blocks import Section, Text
+from hydragnn_hpo.report.page_blocks import Figure, Section, Text, flatten
 from hydragnn_hpo.report.test_predictions import read_test_predictions
 
 
@@ -73,6 +74,27 @@ def test_names_and_messages_of_a_run_are_only_text(tmp_path):
     assert "&lt;img src=x" in written
     assert "&lt;/script&gt;&lt;script&gt;alert(1)" in written
     assert written.count("<script") == 3
+
+
+def test_captions_are_whole_sentences_and_nothing_is_said_twice(made):
+    facts = read_facts(made[0])
+    sections = make_sections(facts)
+    captions = [b.caption for s in sections for b in flatten(s.blocks) if isinstance(b, Figure)]
+    assert len(captions) > 20
+    for caption in captions:
+        assert caption.endswith("."), caption
+        assert not re.search(r"[a-z] (The|Each|On|In|Shown)\b", caption), caption
+    page = made[1].read_text()
+    assert page.count("no readable counter") <= 1
+    assert not re.search(r"came to rest|ever were there|is honest|looked at once", page)
+
+
+def test_a_directory_named_as_its_campaign_is_named_once(tmp_path):
+    facts = read_facts(make_campaign(tmp_path / "made", trials=6))
+    assert report_title(facts).name == "made"
+    assert report_title(facts).about.startswith("finished, as of")
+    (tmp_path / "made").rename(tmp_path / "other")
+    assert report_title(read_facts(RunDir(tmp_path / "other"))).about.startswith("other, finished")
 
 
 OWN = ("events.jsonl", "campaign.toml", "summary.json", "ensemble.zip")

@@ -73,7 +73,7 @@ def test_the_planted_ranking_is_found(tmp_path, seed):
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_noise_is_not_believed(tmp_path, seed):
-    run = make_campaign(tmp_path / "run", trials=60, seed=seed, noise_only=True)
+    run = make_campaign(tmp_path / "run", trials=110, seed=seed, noise_only=True)
     facts = read_facts(run)
     rows = observe_trials(facts)
     targets = list_targets(rows, facts.config.search.objective)
@@ -303,7 +303,33 @@ def test_what_cannot_be_trusted_is_pale_in_the_picture_and_greyed_out_on_the_pag
         found.append(np.sum(np.all(np.abs(picture - blue) < 0.02, axis=-1)))
     assert found[0] > 1000
     assert found[1] == 0
-    assert not any(isinstance(block, Doubtful) for block in section._blocks(importance()))
-    (grey,) = section._blocks(importance("too few"))
+    sure, doubted = (section._blocks(importance(d), with_bars=True) for d in (None, "too few"))
+    assert not any(isinstance(block, Doubtful) for block in sure)
+    (grey,) = doubted
     assert isinstance(grey, Doubtful)
     assert [block.key for block in grey.blocks] == ["mae.bars", "mae.swarm", "mae"]
+
+
+@pytest.mark.parametrize(("ped_anova", "count"), [(0.5, "three"), (None, "two")])
+def test_methods_without_a_number_are_neither_counted_nor_listed(ped_anova, count):
+    found = importance(ped_anova=ped_anova)
+    bars, _, table = section._blocks(found, with_bars=True)
+    assert f"by {count} methods" in bars.caption
+    assert len(bars.data) == (3 if count == "three" else 2)
+    assert ("ped_anova" in [column.key for column in table.columns]) == (count == "three")
+
+
+def test_an_importance_is_trusted_from_ten_trials_a_parameter_and_half_of_the_variance():
+    config = campaign({"x": X, "y": X, "z": X})
+    few, enough = (
+        analyse_importance(config, rows_of(config, count, lambda v: v["x"] + 1.0), MAE)
+        for count in (29, 30)
+    )
+    assert "29 trials are too few for 3 parameters: 30 are needed" in few.doubt
+    assert enough.skill > 0.5
+    assert enough.doubt is None
+    rng = np.random.default_rng(1)
+    noisy = rows_of(config, 200, lambda v: v["x"] + 1.0 + 0.45 * rng.normal())
+    found = analyse_importance(config, noisy, MAE)
+    assert found.skill < 0.5
+    assert "0.5 is needed" in found.doubt

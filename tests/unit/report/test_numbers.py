@@ -4,8 +4,10 @@ import itertools
 import statistics
 from html.parser import HTMLParser
 
+import numpy as np
 import pytest
-from made_campaign import make_campaign
+from made_campaign import made_structures, make_campaign
+from safetensors.numpy import load_file
 from unit.report.independent import (
     events_of,
     headline,
@@ -15,12 +17,14 @@ from unit.report.independent import (
     training_seconds,
 )
 
+from hydragnn_hpo.report.charts import readable_name
 from hydragnn_hpo.report.facts import read_facts
 from hydragnn_hpo.report.html_report import make_sections
 from hydragnn_hpo.report.importance import analyse_importance
 from hydragnn_hpo.report.observations import list_targets, observe_trials
 from hydragnn_hpo.report.page import render_section
 from hydragnn_hpo.report.sections import SECTIONS
+from hydragnn_hpo.report.sections.slots import LABELS
 
 WISHES = {
     "plain": {},
@@ -68,18 +72,22 @@ def assert_headline(run, shown):
 def assert_of_rooms(run, shown):
     """Compare with the table of the ensemble, the importances, and the slot-seconds by cause."""
     facts = read_facts(run)
-    lost = {key.split(".")[2]: value for key, value in shown.items() if key.endswith(".share")}
     shares = facts.losses.shares
-    assert lost == pytest.approx({cause: shares[cause] for cause in lost})
+    lost = {cause: shown[f"slots.causes.{LABELS.get(cause, cause)}.share"] for cause in shares}
+    assert lost == pytest.approx(shares)
     heads = facts.ensemble["heads"] if facts.ensemble else {}
     for name, told in heads.items():
         scores = {
-            k.split(".")[-1]: v for k, v in shown.items() if k.startswith(f"heads.scores.{name}.")
+            k.split(".")[-1]: v
+            for k, v in shown.items()
+            if k.startswith(f"heads.scores.{readable_name(name)}.")
         }
         assert len(scores) > 10
         assert scores == pytest.approx({figure: told[figure] for figure in scores})
         row = {
-            k.split(".")[-1]: v for k, v in shown.items() if k.startswith(f"headline.heads.{name}.")
+            k.split(".")[-1]: v
+            for k, v in shown.items()
+            if k.startswith(f"headline.heads.{readable_name(name)}.")
         }
         wanted = {
             "ensemble": told["test_mae"],
@@ -92,8 +100,8 @@ def assert_of_rooms(run, shown):
     if heads:
         assert_of_members(events_of(run.path), facts.ensemble, shown)
     total = facts.losses.slot_seconds
-    assert shown["losses.slot_time"] == pytest.approx(total / size_of(total))
-    assert shown["losses.largest"] == max(s for c, s in shares.items() if c != "training")
+    assert shown["slots.slot_time"] == pytest.approx(total / size_of(total))
+    assert shown["slots.largest"] == max(s for c, s in shares.items() if c != "training")
     rows = observe_trials(facts)
     targets = list_targets(rows, facts.config.search.objective)
     found = analyse_importance(facts.config, rows, next(t for t in targets if t.key == "cost"))
@@ -106,6 +114,30 @@ def assert_of_rooms(run, shown):
             if k.startswith(f"importance.cost.{name}.")
         }
         assert row == pytest.approx({figure: getattr(effect, figure) for figure in row})
+    if facts.structure_errors is not None:
+        assert_of_structures(facts, shown)
+
+
+def assert_of_structures(facts, shown):
+    """Compare with the arrays of the ensemble: the largest errors, and errors by element."""
+    arrays = load_file(facts.run.report / "test_predictions.safetensors")
+    numbers = made_structures({}).numbers
+    for head in facts.ensemble["heads"]:
+        error = np.abs(arrays[f"{head}/truth"] - arrays[f"{head}/mean"])[:, 0]
+        worst = [shown[f"worst.rows.{head}.{rank}.error"] for rank in range(1, 9)]
+        assert worst == pytest.approx(sorted(error, reverse=True)[:8])
+        per_group = error.reshape(20, -1)
+        shares = per_group.sum(axis=1) / error.sum()
+        first = [
+            v
+            for k, v in shown.items()
+            if k.startswith(f"worst.groups.{head}.") and k.endswith(".share")
+        ]
+        assert first == pytest.approx(sorted(shares, reverse=True)[:8])
+        of_atom = error if len(error) == 600 else np.repeat(error, 3)
+        hydrogen = of_atom[numbers == 1].mean()
+        assert shown[f"errors.by_element.H.mae.{head}"] == pytest.approx(hydrogen)
+        assert shown[f"errors.by_size.3.mae.{head}"] == pytest.approx(error.mean())
 
 
 def assert_of_members(events, table, shown):
@@ -118,10 +150,11 @@ def assert_of_members(events, table, shown):
         assert shown[f"{row}.parameters"] == sizes[name]
         assert shown[f"{row}.objective"] == pytest.approx(member["objective"])
         for head in table["heads"]:
-            assert shown[f"{row}.val_mae.{head}"] == pytest.approx(member["val_mae"][head])
-            assert shown[f"{row}.sel_mae.{head}"] == pytest.approx(sel[name][head])
+            errors = f"members.member_errors.{name}"
+            assert shown[f"{errors}.val_mae.{head}"] == pytest.approx(member["val_mae"][head])
+            assert shown[f"{errors}.sel_mae.{head}"] == pytest.approx(sel[name][head])
     for head, seen in table["diversity"].items():
-        row, error = f"members.alike.{head}", seen["mean_member_mse"]
+        row, error = f"members.alike.{readable_name(head)}", seen["mean_member_mse"]
         pairs = itertools.permutations(range(len(seen["members"])), 2)
         mean = statistics.fmean(seen["correlation"][a][b] for a, b in pairs)
         assert shown[f"{row}.mean_correlation"] == pytest.approx(mean)
@@ -142,7 +175,7 @@ def test_every_number_of_the_report(wishes, tmp_path):
     shown, sections = numbers_of(run, SECTIONS)
     assert_headline(run, shown)
     assert_of_rooms(run, shown)
-    absent = {"heads", "members"} if "finished" in wishes else set()
+    absent = {"heads", "worst", "errors"} if "finished" in wishes else set()
     assert set(sections) == set(SECTIONS) - absent
     assert len(shown) > 150
 

@@ -1,13 +1,14 @@
 """Progress, curves, failures, costs and provenance, on journals of a few lines."""
 
 import hashlib
+import json
 
 import pytest
 from unit.report.tiny_run import at, ended, facts_of, placed, trained
 
 from hydragnn_hpo.layout import RunDir
 from hydragnn_hpo.report.charts import cost_unit, time_unit
-from hydragnn_hpo.report.page_blocks import Code, Table, Text
+from hydragnn_hpo.report.page_blocks import Code, Figure, Table, Text, Verdict, flatten
 from hydragnn_hpo.report.sections import costs, failures, headline, progress, provenance
 
 
@@ -42,14 +43,58 @@ def test_the_best_so_far_by_trials_and_by_slot_seconds(tmp_path):
 
 def test_nothing_to_tell_yet(tmp_path):
     facts = facts_of(tmp_path, [*proposed("t0")])
-    assert texts(progress.make_progress(facts)) == ["No trial has a result yet."]
-    assert texts(progress.make_curves(facts)) == ["No epoch has ended yet."]
+    assert texts(progress.make_section(facts)) == ["No trial has a result yet."]
     assert texts(costs.make_section(facts)) == ["No epoch with a predicted time has ended yet."]
     assert len(texts(failures.make_section(facts))) == 1
     said = " ".join(texts(headline.make_section(facts)))
-    assert "not finished" in said
     assert "no trial has a result" in said
-    assert "Energy was not counted" in said
+
+
+def numbers_of(section):
+    shown = (block.numbers for block in section.blocks if hasattr(block, "numbers"))
+    return {number.key: number for numbers in shown for number in numbers}
+
+
+def test_a_campaign_at_work_shows_first_how_far_it_is_and_what_runs(tmp_path):
+    """Four trials of 4 epochs; one ended, one has 2 epochs of 3 s left, two are to come."""
+    events = [*proposed("t0", "t1"), placed(10, "t0", "a:0")]
+    events += [trained(10 + 3 * k, "t0", k, 0.5, 3.0) for k in (1, 2, 3, 4)]
+    events += [ended(22, "t0", "stopped", 0.5), placed(22, "t1", "a:0")]
+    events += [trained(22 + 3 * k, "t1", k, 0.6, 3.0) for k in (1, 2)]
+    section = headline.make_section(facts_of(tmp_path, events, rungs=(4,)))
+    shown = numbers_of(section)
+    assert list(shown)[:3] == ["progress", "left", "running"]
+    assert shown["progress"].value == 0.25
+    assert shown["progress"].note == "1 of 4, searching"
+    # 2 + 2 * 4 epochs of 3 s on two slots, longer than the running trial's 6 s, and idle time.
+    assert 15.0 < shown["left"].value < 30.0
+    assert shown["running"].value == 1
+    running = next(b for b in section.blocks if isinstance(b, Table) and b.key == "running_trials")
+    keys = [column.key for column in running.columns]
+    row = dict(zip(keys, running.rows[0], strict=True))
+    assert (row["trial"], row["epoch"], row["until"], row["ends_in"]) == ("t1", 2, 4, 6.0)
+
+
+def test_the_verdict_of_the_summary_stands_first_and_what_is_no_verdict_is_left_out(tmp_path):
+    facts = facts_of(tmp_path, [*proposed("t0")])
+    given = [
+        {"head": None, "rule": "a", "level": "good", "sentence": "It works."},
+        {"head": "gap", "rule": "b", "level": "shout", "sentence": "<b>Loud</b>"},
+        {"head": "gap", "rule": "c", "level": "warning"},
+        "no sentence",
+    ]
+    for content, shown in (
+        ({"verdict": given}, ((("good", "It works."),), (("note", "<b>Loud</b>"),))),
+        ({"verdict": "none"}, ()),
+        ({}, ()),
+        ([], ()),
+    ):
+        facts.run.summary.write_text(json.dumps(content))
+        assert headline.read_verdict(facts) == shown
+        first = headline.make_section(facts).blocks[0]
+        assert isinstance(first, Verdict) == bool(shown)
+    facts.run.summary.write_text("[")
+    assert headline.read_verdict(facts) == ()
 
 
 def test_an_epoch_that_was_trained_twice_counts_once(tmp_path):
@@ -114,10 +159,11 @@ def test_provenance_holds_commands_versions_and_the_checksum(tmp_path):
     facts = facts_of(tmp_path, [at(0, "opened", units={}, slots=["a:0"], software=software), later])
     facts.run.ensemble.write_bytes(b"abc")
     section = provenance.make_section(facts)
-    codes = {block.title: block.text for block in section.blocks if isinstance(block, Code)}
+    blocks = list(flatten(section.blocks))
+    codes = {block.title: block.text for block in blocks if isinstance(block, Code)}
     assert f"hydragnn-hpo run {tmp_path}/campaign.toml --run {tmp_path}" in codes.values()
     assert codes["Ensemble, SHA-256"].startswith(hashlib.sha256(b"abc").hexdigest())
-    tables = {b.key: b.rows for b in section.blocks if isinstance(b, Table)}
+    tables = {b.key: b.rows for b in blocks if isinstance(b, Table)}
     assert tables["software"] == (("python", "3.12.1, 3.12.2"), ("torch", "2.9"))
     assert tables["openings"][0] == ("controller 1", "1970-01-01 00:00:00 UTC", 1, 1)
 
@@ -133,7 +179,8 @@ def test_a_trial_that_a_rule_ended_early_has_the_colour_of_its_rung(tmp_path):
         events += [at(0, "proposed", f"t{number}", values={}, until=9)]
         events += [placed(1, f"t{number}", f"a:{number}", until=9)]
         events += [ended(5 + number, f"t{number}", "stopped", score, reached=reached)]
-    by_trials = progress.make_progress(facts_of(tmp_path, events)).blocks[1]
+    blocks = flatten(progress.make_section(facts_of(tmp_path, events)).blocks)
+    by_trials = next(b for b in blocks if isinstance(b, Figure) and b.key == "by_trials")
     assert [trace["name"] for trace in by_trials.data] == ["to epoch 9", "best so far"]
     assert by_trials.data[0]["y"].tolist() == [1.0, 0.7, 2.0]
 
@@ -164,7 +211,8 @@ def test_each_rung_is_counted(tmp_path):
         events += [placed(1, name, "a:0"), trained(2, name, 1, 0.9, 1.0)]
         events += [ended(3, name, "failed" if score is None else "stopped", score)]
     events += [at(4, "promoted", trials=["t1"], until=8, last=False)]
-    table = progress.make_curves(facts_of(tmp_path, events)).blocks[1]
+    blocks = flatten(progress.make_section(facts_of(tmp_path, events)).blocks)
+    table = next(b for b in blocks if isinstance(b, Table) and b.key == "rungs")
     rows = [dict(zip([c.key for c in table.columns], row, strict=True)) for row in table.rows]
     keys = ("rested", "scored", "promoted", "best", "median")
     assert [rows[0][key] for key in keys] == [3, 2, 1, 0.2, pytest.approx(0.35)]

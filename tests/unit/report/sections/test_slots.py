@@ -11,7 +11,6 @@ from hydragnn_hpo.report.sections.slots import (
     KINDS,
     Idle,
     Timeline,
-    mean_of_steps,
     paint_bars,
     paint_idle,
     sample_slots,
@@ -77,7 +76,7 @@ def test_the_switch_shows_one_raster_or_the_other(tmp_path):
     events = [at(0, "opened", units={}, slots=["a:0"]), placed(1, "t3", "a:0", until=4)]
     events = [at(0, "proposed", "t3", values={}, until=4), *events]
     events += [at(1, "first_step", "t3", seconds=0.0), ended(9, "t3", "stopped", 1.0)]
-    section = slots.make_slots(facts_of(tmp_path, events))
+    section = slots.make_section(facts_of(tmp_path, events))
     figure = section.blocks[1]
     by_rung, by_trial = (trace for trace in figure.data if trace["type"] == "heatmap")
     assert (by_rung.get("visible", True), by_trial["visible"]) == (True, False)
@@ -88,16 +87,6 @@ def test_the_switch_shows_one_raster_or_the_other(tmp_path):
 
 
 # -- why slots were idle ------------------------------------------------------------------
-
-
-def test_the_mean_of_steps_by_bins():
-    # 0 before 1, then 2 until 3, then 5 until 4, then 0.
-    times, levels = np.array([1.0, 3.0, 4.0]), np.array([2.0, 5.0, 0.0])
-    found = mean_of_steps(times, levels, np.array([0.0, 2.0, 4.0, 6.0]))
-    assert found == pytest.approx([(0 * 1 + 2 * 1) / 2, (2 * 1 + 5 * 1) / 2, 0.0])
-    last = mean_of_steps(times[:1], levels[:1], np.array([0.0, 2.0, 4.0]))
-    assert last == pytest.approx([1.0, 2.0]), "the last step goes on"
-    assert mean_of_steps(times[:0], levels[:0], np.array([0.0, 1.0])) == pytest.approx([0.0])
 
 
 def events():
@@ -128,18 +117,6 @@ def test_why_slots_were_idle(course):
     assert course.absences == {"b": [(6.0, 8.0)]}
 
 
-def test_what_slots_did_in_bins_of_two_seconds(course):
-    middles, found = course.shares(10)
-    assert middles[:2] == pytest.approx([1.0, 3.0])
-    assert found["start-up"] == pytest.approx([0.5] + 9 * [0.0])
-    assert found["training"] == pytest.approx([0.5, 1, 1, 1, 2, 1, 1, 1, 1, 1])
-    assert found["brain"] == pytest.approx([1, 1] + 8 * [0])
-    assert found["held"] == pytest.approx([0, 0, 1] + 7 * [0])
-    assert found["away"] == pytest.approx([0, 0, 0, 1] + 6 * [0])
-    assert found["tail"] == pytest.approx(5 * [0] + 5 * [1])
-    assert sum(found.values()) == pytest.approx(10 * [2.0])
-
-
 def test_a_campaign_that_goes_on_waits_for_the_brain(tmp_path):
     until = list(events())[:-2]
     assert Timeline(facts_of(tmp_path, until)).idle.at(np.array([10.0])) == ["brain"]
@@ -152,6 +129,7 @@ def test_slots_and_attempts_are_counted(tmp_path):
     facts = facts_of(
         tmp_path, [*events(), placed(131, "t1", "a:0", "b:0"), ended(140, "t1", "failed")]
     )
-    found = {n.key: n.value for n in slots.make_slots(facts).blocks[0].numbers}
+    found = {n.key: n.value for n in slots.make_section(facts).blocks[0].numbers}
     counts = {"hosts": 2, "slots": 2, "duration": 40.0, "attempts": 3, "wide_attempts": 1}
-    assert found == counts | {"first_step": 0.5}
+    assert {key: found[key] for key in counts} == counts
+    assert found["first_step"] == 0.5

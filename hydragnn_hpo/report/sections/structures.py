@@ -1,0 +1,401 @@
+"""Sections on structures: the worst predictions, and errors by element, size and composition."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+from ase.data import chemical_symbols
+
+from hydragnn_hpo.report.charts import (
+    RISING,
+    Layout,
+    PlotlyValue,
+    Trace,
+    axes,
+    format_number,
+    format_percent,
+    readable_name,
+    titled_axis,
+    with_unit,
+)
+from hydragnn_hpo.report.facts import Facts
+from hydragnn_hpo.report.page_blocks import (
+    Block,
+    Cell,
+    Data,
+    Figure,
+    Fold,
+    Row,
+    Section,
+    Table,
+    Text,
+    make_table,
+)
+from hydragnn_hpo.report.periodic_table import COLUMNS, list_places
+from hydragnn_hpo.report.structure_errors import LabelledHead, PartError, StructureErrors
+from hydragnn_hpo.report.test_structures import choose_shown, pack_structures, read_columns
+
+ROWS, GROUPS = 8, 8
+"""Numbers of rows in the tables of the worst predictions and of the worst groups."""
+HEADS = 12
+"""Maximum number of heads; the tables of ``ensemble evaluate --out`` hold all."""
+BARS = 12
+"""Maximum number of compositions in the chart."""
+LISTED = 100
+"""Maximum number of compositions in the table."""
+
+TO = "\N{NO-BREAK SPACE}to\N{NO-BREAK SPACE}"
+
+NO_DISTANCE = (
+    "Errors by distance to the training set are left out: a run does not store the features that "
+    "such a distance needs."
+)
+
+
+def make_worst(facts: Facts) -> Section | None:
+    """List the worst predictions of each head; None without an ensemble or its structures."""
+    errors = facts.structure_errors
+    if errors is None:
+        return None
+    blocks: list[Block] = []
+    for number, name in enumerate(list(errors.heads)[:HEADS]):
+        tables = Row((_worst_table(errors, name), _group_table(errors, name)), leads=True)
+        blocks.append(Fold(_head_title(errors, name), (tables,), is_open=number == 0))
+    shown = choose_shown(errors)
+    blocks += _viewer_data(facts, errors, shown)
+    lead = (
+        "Which test structures are predicted worst? A click on a structure, here or on a point of "
+        "a chart, shows its atoms."
+    )
+    return Section("worst", "Worst predictions", lead, tuple(blocks))
+
+
+def _head_title(errors: StructureErrors, name: str) -> str:
+    """Return the head and the share of its error that its worst groups have."""
+    groups = errors.by_group(name)
+    few = max(1, min(3, len(groups) // 4))
+    share = format_percent(sum(part.share for part in groups[:few]))
+    what = "group has" if few == 1 else f"{few} groups have"
+    return f"{readable_name(name)}: the worst {what} {share} of all error, of {len(groups)} groups"
+
+
+def _worst_table(errors: StructureErrors, name: str) -> Table:
+    head, unit = errors.heads[name], errors.heads[name].unit
+    columns: dict[str, str | Sequence[str]] = {"rank": "#", "structure": "structure"}
+    columns |= {"formula": "formula", **({"atom": "atom"} if head.is_node else {})}
+    columns |= {"truth": ("reference", unit), "mean": ("predicted", unit)}
+    columns |= {"interval": ("90 % interval", unit), "error": ("error", unit)}
+    columns |= {"trust": "trust"} if errors.trust else {}
+    note = f"The {ROWS} largest errors of the {errors.split} split."
+    rows = [
+        (str(rank), *(worst_cells(errors, name, row)[key] for key in columns if key != "rank"))
+        for rank, row in enumerate(errors.worst(name, ROWS), start=1)
+    ]
+    return make_table(f"rows.{name}", columns, rows, note)
+
+
+def worst_cells(errors: StructureErrors, name: str, row: int) -> dict[str, Cell]:
+    """Return everything that is known about one prediction.
+
+    Args:
+        errors: structures and predictions.
+        name: name of the head.
+        row: the row of the head.
+
+    Returns:
+        Cells by column.
+    """
+    head, known = errors.heads[name], errors.structures
+    graph = int(head.graph[row])
+    half = float(head.half[row].max())
+    truth, mean = head.truth[row], head.mean[row]
+    return {
+        "structure": known.names[graph],
+        "formula": known.formulas[graph],
+        "atom": errors.atom_label(graph, int(head.atom[row])) if head.is_node else None,
+        "split": errors.split,
+        "truth": _components(truth),
+        "mean": _components(mean),
+        "interval": (
+            f"{mean[0] - half:.3g}{TO}{mean[0] + half:.3g}" if len(mean) == 1 else f"+- {half:.3g}"
+        ),
+        "half90": half,
+        "error": float(head.error[row]),
+        "trust": readable_name(errors.trust[graph]) if errors.trust else None,
+    }
+
+
+def _components(values: np.ndarray) -> Cell:
+    if len(values) == 1:
+        return float(values[0])
+    return ", ".join(f"{value:.3g}" for value in values.tolist())
+
+
+def _group_table(errors: StructureErrors, name: str) -> Table:
+    parts = errors.by_group(name)
+    columns = {
+        "group": "worst groups",
+        "share": ("share of error", "%"),
+        "mae": ("MAE", errors.heads[name].unit),
+        "structures": "count",
+    }
+    rows = [(part.label, part.share, part.mae, part.structures) for part in parts[:GROUPS]]
+    note = "Structures of one group, such as geometries of one molecule, are not independent."
+    return make_table(f"groups.{name}", columns, rows, note)
+
+
+def _viewer_data(facts: Facts, errors: StructureErrors, shown: Sequence[int]) -> list[Block]:
+    """Return the positions of the structures that can be viewed, and how many those are."""
+    columns = read_columns(facts.run, facts.config, shown) if shown else None
+    if columns is None:
+        return [Text("No structure can be viewed: all are too large for the page.")]
+    known = errors.structures
+    content: dict[str, PlotlyValue] = {
+        "names": [known.names[graph] for graph in shown],
+        "formulas": [known.formulas[graph] for graph in shown],
+        "facts": [_structure_facts(errors, graph) for graph in shown],
+        **pack_structures(columns),
+    }
+    blocks: list[Block] = [Data("structures", content)]
+    if len(shown) < len(known.names):
+        text = (
+            f"{len(shown):,} of {len(known.names):,} test structures can be viewed, those with the "
+            "largest errors: the others would make this page too large."
+        )
+        blocks.append(Text(text))
+    return blocks
+
+
+def _structure_facts(errors: StructureErrors, graph: int) -> list[str]:
+    """Return what is predicted for a structure, a line for each head."""
+    lines = []
+    for name, head in errors.heads.items():
+        rows = np.flatnonzero(head.graph == graph)
+        if not len(rows):
+            continue
+        label, unit = readable_name(name), "" if head.unit == "1" else f" {head.unit}"
+        if head.is_node or head.truth.shape[1] > 1:
+            error = format_number(float(head.error[rows].mean()))
+            lines.append(f"{label}: mean error {error}{unit}")
+            continue
+        truth, mean, half = (float(part[rows[0], 0]) for part in (head.truth, head.mean, head.half))
+        lines.append(f"{label}: predicted {mean:.4g} +- {half:.2g}, reference {truth:.4g}{unit}")
+    return lines
+
+
+# -- errors by element, size and composition -----------------------------------------------
+
+
+def make_errors(facts: Facts) -> Section | None:
+    """Show where errors are large; None without an ensemble or its structures."""
+    errors = facts.structure_errors
+    if errors is None:
+        return None
+    heads = dict(list(errors.heads.items())[:HEADS])
+    sizes = {name: errors.by_size(name) for name in heads}
+    formulas = {name: errors.by_formula(name) for name in heads}
+    elements = {name: errors.by_element(name) for name in heads}
+    by_element = {name: list(parts.values()) for name, parts in elements.items()}
+    blocks = (
+        _element_figure(heads, elements),
+        Row(
+            (
+                _part_figure("sizes", "Error by size", heads, sizes, "atoms"),
+                _part_figure("formulas", "Error by composition", heads, formulas, ""),
+            )
+        ),
+        Fold("The same as tables", (
+            _part_table("by_element", "element", heads, by_element),
+            _part_table("by_size", "atoms", heads, sizes),
+            _part_table("by_formula", "composition", heads, formulas),
+        )),
+        Text(NO_DISTANCE),
+    )  # fmt: skip
+    lead = "For which elements, sizes and compositions of the test split are predictions wrong?"
+    return Section("errors", "Where the errors are", lead, blocks)
+
+
+def _menu(heads: Mapping[str, LabelledHead], *, before: int = 0, axis: str = "") -> list[Layout]:
+    """Return a menu that shows the trace of one head at a time; none for one head.
+
+    Args:
+        heads: all heads, in the order of their traces.
+        before: number of traces before these, which stay.
+        axis: key of the axis whose title names the unit; empty if no axis does.
+    """
+    traces: list[PlotlyValue] = list(range(before, before + len(heads)))
+    buttons: list[Layout] = []
+    for number, (name, head) in enumerate(heads.items()):
+        visible: Layout = {"visible": [k == number for k in range(len(heads))]}
+        title: Layout = {f"{axis}.title.text": with_unit("MAE", head.unit)} if axis else {}
+        args: list[PlotlyValue] = [visible, title, traces]
+        buttons.append({"label": readable_name(name), "method": "update", "args": args})
+    return [{"buttons": buttons}] if len(heads) > 1 else []
+
+
+def _element_figure(
+    heads: Mapping[str, LabelledHead], elements: Mapping[str, Mapping[int, PartError]]
+) -> Figure:
+    """Draw the errors of each head in the periodic table."""
+    places = list_places({number for parts in elements.values() for number in parts})
+    rows = 1 + max(row for row, _, _ in places)
+    style: Trace = {"type": "heatmap", "xgap": 2, "ygap": 2, "texttemplate": "%{text}"}
+    style["textfont"] = {"size": 11}
+    traces: list[Trace] = [
+        style
+        | _element_cells(places, lambda number: (0.0, chemical_symbols[number], ""))
+        | {"colorscale": [[0.0, "paper"], [1.0, "paper"]], "showscale": False}
+        | {"hoverinfo": "skip", "textfont": {"color": "faint", "size": 11}}
+    ]
+    for place, (name, parts) in enumerate(elements.items()):
+        traces.append(style | _element_trace(places, heads[name], parts) | {"visible": place == 0})
+    plain: Layout = {"visible": False}
+    across, down = plain | {"range": [-0.5, 17.5]}, plain | {"range": [rows - 0.5, -0.5]}
+    return Figure(
+        key="elements",
+        title="Error by element",
+        caption="Mean absolute error, and the number of atoms or structures. A target of atoms has "
+        "the error of the element's atoms; a target of structures, that of the structures that "
+        "contain it, weighted by the element's share of their atoms.",
+        data=tuple(traces),
+        layout=axes(across, down, margin={"l": 0, "b": 8, "t": 8})
+        | {"updatemenus": _menu(heads, before=1)},
+        height=40 + 54 * rows,
+        width=860,
+    )
+
+
+def _element_trace(
+    places: Sequence[tuple[int, int, int]], head: LabelledHead, parts: Mapping[int, PartError]
+) -> Trace:
+    """Return the errors of one head by element.
+
+    Args:
+        places: row, column and atomic number of each element.
+        head: the head.
+        parts: errors by atomic number.
+    """
+
+    def cell(number: int) -> tuple[float, str, str]:
+        """Describe an element: its error, and what its cell and the pointer show."""
+        part = parts.get(number)
+        if part is None:
+            return np.nan, "", ""
+        text = f"<b>{part.label}</b><br>{format_number(part.mae)}<br>n {part.rows}"
+        return part.mae, text, f"{part.label}: {_describe(head, part)}"
+
+    most = max((part.mae for part in parts.values()), default=0.0) or 1.0
+    bar: Layout = {"title": {"text": with_unit("MAE", head.unit)}, "thickness": 12}
+    return _element_cells(places, cell) | {
+        "colorscale": RISING,
+        "zmin": 0.0,
+        "zmax": most,
+        "colorbar": bar,
+        "hovertemplate": "%{hovertext}<extra></extra>",
+        "hoverongaps": False,
+    }
+
+
+def _element_cells(
+    places: Sequence[tuple[int, int, int]], cell: Callable[[int], tuple[float, str, str]]
+) -> Trace:
+    """Return value, text and text under the pointer of each cell of the periodic table.
+
+    Args:
+        places: row, column and atomic number of each element.
+        cell: returns the three by atomic number; nan where there is no value.
+    """
+    shape = 1 + max(row for row, _, _ in places), COLUMNS
+    values = np.full(shape, np.nan)
+    texts, hovers = ([[""] * COLUMNS for _ in range(shape[0])] for _ in range(2))
+    for row, column, number in places:
+        values[row, column], texts[row][column], hovers[row][column] = cell(number)
+    return {"z": values, "text": texts, "hovertext": hovers}
+
+
+def _describe(head: LabelledHead, part: PartError) -> str:
+    unit = "" if head.unit == "1" else f" {head.unit}"
+    rows = f"{part.rows:,} atoms in " if head.is_node else ""
+    return (
+        f"MAE {format_number(part.mae)}{unit}, {rows}{part.structures:,} structures, "
+        f"{format_percent(part.share)} of all error"
+    )
+
+
+def _part_figure(
+    key: str,
+    title: str,
+    heads: Mapping[str, LabelledHead],
+    parts_of: Mapping[str, Sequence[PartError]],
+    across: str,
+) -> Figure:
+    """Draw the error of parts as bars, one head at a time.
+
+    Args:
+        key: key of the figure.
+        title: title of the figure.
+        heads: all heads.
+        parts_of: parts by head.
+        across: title of the axis of parts.
+    """
+    traces = [
+        _part_bars(heads[name], parts[:BARS]) | {"visible": number == 0}
+        for number, (name, parts) in enumerate(parts_of.items())
+    ]
+    total = max(map(len, parts_of.values()), default=0)
+    caption = "Mean absolute error; hover for the number of structures."
+    if total > BARS:
+        caption = f"The {BARS} of {total} with the largest share of all error."
+    label = with_unit("MAE", next(iter(heads.values())).unit)
+    return Figure(
+        key=key,
+        title=title,
+        caption=caption,
+        data=tuple(traces),
+        layout=axes(titled_axis(across, type="category"), titled_axis(label, rangemode="tozero"))
+        | {"updatemenus": _menu(heads, axis="yaxis"), "showlegend": False, "margin": {"t": 8}},
+        height=260,
+    )
+
+
+def _part_bars(head: LabelledHead, parts: Sequence[PartError]) -> Trace:
+    return {
+        "type": "bar",
+        "x": [part.label for part in parts],
+        "y": np.array([part.mae for part in parts]),
+        "hovertext": [f"{part.label}: {_describe(head, part)}" for part in parts],
+        "hovertemplate": "%{hovertext}<extra></extra>",
+        "marker": {"color": "c0"},
+    }
+
+
+def _part_table(
+    key: str,
+    first: str,
+    heads: Mapping[str, LabelledHead],
+    parts_of: Mapping[str, Sequence[PartError]],
+) -> Table:
+    """Make a table of parts, with error and counts of each head.
+
+    Args:
+        key: key of the table.
+        first: title of the first column.
+        heads: all heads.
+        parts_of: parts by head.
+    """
+    labels = list(dict.fromkeys(part.label for parts in parts_of.values() for part in parts))
+    columns: dict[str, str | Sequence[str]] = {"part": first}
+    cells: list[Callable[[str], list[Cell]]] = []
+    for name, parts in parts_of.items():
+        title = readable_name(name)
+        columns[f"mae.{name}"] = f"{title}, MAE", heads[name].unit
+        columns[f"share.{name}"] = f"{title}, share of all error", "%"
+        columns[f"rows.{name}"] = f"{title}, {'atoms' if heads[name].is_node else 'structures'}"
+        by_label = {part.label: part for part in parts}
+        cells.append(lambda label, by_label=by_label: _part_cells(by_label.get(label)))  # type: ignore[misc]
+    rows = [(label, *(cell for of in cells for cell in of(label))) for label in labels[:LISTED]]
+    more = f"The first {LISTED} of {len(labels):,}." if len(labels) > LISTED else ""
+    return make_table(key, columns, rows, more)
+
+
+def _part_cells(part: PartError | None) -> list[Cell]:
+    return [None, None, None] if part is None else [part.mae, part.share, part.rows]
