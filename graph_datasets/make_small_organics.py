@@ -23,7 +23,8 @@ from rdkit.Chem import AllChem
 from tblite.ase import TBLite
 from tblite.interface import Calculator
 
-LARGEST, DRAWN, PARENTS, SEED = 7, 2400, 350, 20261126  # heavy atoms; molecules; parents of a size
+LARGEST, DRAWN, SEED = 7, 1960, 20261126  # heavy atoms; molecules before sulfides are oxidized
+PARENTS = 350  # molecules of a size from which larger ones grow
 FMAX, STEPS = 0.03, 300  # eV/angstrom; steps of a relaxation before it is given up
 VALENCE = {"C": 4, "N": 3, "O": 2, "F": 1, "S": 2, "Cl": 1}
 UNPAIRED = {1: 1, 6: 2, 7: 3, 8: 2, 9: 1, 16: 2, 17: 1}  # electrons of free atoms
@@ -31,7 +32,7 @@ UNPAIRED = {1: 1, 6: 2, 7: 3, 8: 2, 9: 1, 16: 2, 17: 1}  # electrons of free ato
 # What no chemist would keep in a bottle: bonds of two heteroatoms but a few, cumulated bonds,
 # strained rings, what would turn into a tautomer, split off water or an acid, or polymerize.
 UNWANTED = """
-[F,Cl][!#6]  [O;!a][O,S;!a]  [SH]S  SSS  S[SX3,SX4]  [SX3][OH]  [O,S]=[OX1,SX1]  S(=O)C=[O,S]
+[F,Cl][!#6]  [O;!a][O,S;!a]  [SH]S  SSS  S[SX3,SX4]  [SX3,SX4;!H0]  [SX3][OH]  [O,S;X1]=[O,S;X1]  S(=O)C=[O,S]
 [N,n][N,n;!a][N,n]  NNS  [NX3;!a][O,$([SX2]);!a]  [NX2][SX2]  [N;!a]=[N,O,S]  n[!#6;!n;!o;!s;!#1]
 [N,O,S;r3,r4][N,O,S]  N=NC=*  C=NN=*  nnn[o,s]  nn[o,s]n
 C=C=[C,N]  N=C=[C,N]  [O,S]=C=[O,S,C]  [!#6]N=C=*  C(=*)N=C=*  O=C=NC=*
@@ -46,9 +47,11 @@ N=CN=*  C=NC=[O,S]  N=C[F,Cl,S]  [c;r5][OH,SH]  [c;r5]=*  c=N
 # Molecules are dealt from these in turn, so that all of them occur.
 GROUPS = """
 [CX4;!R] C=C C#C c1ccccc1 n [o,s] [r3] [r4] [r5;!a] [r6;!a] [CX4][OH] c[OH] [OX2]([#6])[#6]
-[CX3H1]=O [#6]C(=O)[#6] C(=O)[OH] C(=O)O[#6] [NX3;!$(NC=O)] C(=O)N C#N C=N N=C=[O,S] [#6][SX2] S(=O) C=S F Cl
+[CX3H1]=O [#6]C(=O)[#6] C(=O)[OH] C(=O)O[#6] [NX3;!$(NC=O)] C(=O)N C#N C=N N=C=[O,S]
+[#6][SX2] S(=O) C=S F Cl
 """
 REFUSED, DEALT = ([Chem.MolFromSmarts(one) for one in text.split()] for text in (UNWANTED, GROUPS))
+SULFIDE = Chem.MolFromSmarts("[S;X2,X3;H0;!$(S=C);!$(SC=,#*);!$(S[!#6])]")
 
 
 @cache
@@ -82,14 +85,23 @@ def grow(smiles: str) -> Iterator[Chem.RWMol]:
     for atom in mol.GetAtoms():
         orders = [(s, o) for s, v in VALENCE.items() for o in range(1, min(v, 3) + 1)]
         more = [(symbol, order) for symbol, order in orders if order <= atom.GetTotalNumHs()]
-        if atom.GetSymbol() == "S" and atom.GetDegree() > 1:
-            more.append(("O", 2))  # sulfoxides, sulfones
         for symbol, order in more:
-            changed = Chem.RWMol(mol)
-            changed.AddBond(
-                atom.GetIdx(), changed.AddAtom(Chem.Atom(symbol)), Chem.BondType.values[order]
-            )
-            yield changed
+            yield bind(mol, atom.GetIdx(), symbol, order)
+
+
+def oxidize(smiles: str) -> Iterator[Chem.RWMol]:
+    """Yield the sulfoxides of sulfides and the sulfones of sulfoxides, if not too large."""
+    mol = Chem.MolFromSmiles(smiles)
+    for (place,) in mol.GetSubstructMatches(SULFIDE):
+        if mol.GetNumAtoms() < LARGEST:
+            yield bind(mol, place, "O", 2)
+
+
+def bind(mol: Chem.Mol, place: int, symbol: str, order: int) -> Chem.RWMol:
+    """Return a molecule with one atom more, bound to the one at ``place``."""
+    changed = Chem.RWMol(mol)
+    changed.AddBond(place, changed.AddAtom(Chem.Atom(symbol)), Chem.BondType.values[order])
+    return changed
 
 
 def vary(smiles: str) -> Iterator[Chem.RWMol]:
@@ -121,7 +133,11 @@ def draw() -> list[str]:
         small += sorted(new) if size <= 4 else []
         larger |= new if size > 4 else set()
         parents = deal(new, PARENTS)
-    return small + deal(larger, DRAWN - len(small))
+    found = small + deal(larger, DRAWN - len(small))
+    oxides = accept(m for one in found for m in oxidize(one))
+    for step in (oxidize, vary):
+        oxides |= accept(m for one in sorted(oxides) for m in step(one))
+    return found + sorted(oxides)
 
 
 def relax(smiles: str) -> Atoms:
