@@ -59,7 +59,7 @@ def test_public_cards_build(
     assert stats["splits"]["test"] == tests
 
 
-@pytest.mark.parametrize(("name", "graphs"), [("g2_xtb", 148 * 9), ("small_organics", 2040)])
+@pytest.mark.parametrize(("name", "graphs"), [("g2_xtb", 148 * 9), ("small_organics", 2015)])
 def test_a_card_that_ships_with_its_data_builds(name: str, graphs: int, tmp_path: Path) -> None:
     stats = build_store(CARDS[name], tmp_path / "out.bp")
     assert stats["num_graphs"] == graphs
