@@ -29,5 +29,5 @@ def test_the_shipped_ensemble_is_small_and_made_by_the_shipped_campaign():
     path = resource_path("workflows/small_organics.zip")
     assert path.stat().st_size < 2 * 2**20
     manifest = read_artefact(path).manifest
-    assert manifest.campaign == "quickstart"
+    assert manifest.created_by.campaign == "quickstart"
     assert set(manifest.data.card_files) == {"small_organics"}
