@@ -32,7 +32,8 @@ UNPAIRED = {1: 1, 6: 2, 7: 3, 8: 2, 9: 1, 16: 2, 17: 1}  # electrons of free ato
 # What no chemist would keep in a bottle: bonds of two heteroatoms but a few, cumulated bonds,
 # strained rings, what would turn into a tautomer, split off water or an acid, or polymerize.
 UNWANTED = """
-[F,Cl][!#6]  [O;!a][O,S;!a]  [SH]S  SSS  S[SX3,SX4]  [SX3,SX4;!H0]  [SX3][OH]  [O,S;X1]=[O,S;X1]  S(=O)C=[O,S]
+[F,Cl][!#6]  [O;!a][O,S;!a]  [SH]S  SSS  S[SX3,SX4]  [SX3,SX4;!H0]  [SX3][OH]  [O,S;X1]=[O,S;X1]
+S(=O)C=[O,S]
 [N,n][N,n;!a][N,n]  NNS  [NX3;!a][O,$([SX2]);!a]  [NX2][SX2]  [N;!a]=[N,O,S]  n[!#6;!n;!o;!s;!#1]
 [N,O,S;r3,r4][N,O,S]  N=NC=*  C=NN=*  nnn[o,s]  nn[o,s]n
 C=C=[C,N]  N=C=[C,N]  [O,S]=C=[O,S,C]  [!#6]N=C=*  C(=*)N=C=*  O=C=NC=*
