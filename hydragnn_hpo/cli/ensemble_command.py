@@ -19,6 +19,7 @@ from hydragnn_hpo.cli.arguments import (
     RunArgument,
     TrustOption,
     ensemble_file,
+    shipped_or_path,
 )
 from hydragnn_hpo.cli.ensemble_evaluate import evaluate
 
@@ -431,6 +432,7 @@ def pick(
         pool, what = ", ".join(map(str, files)), by or "all heads"
         typer.echo(f"would rank {pool} by {what}, write {number} to {out}")
         return
+    files = [shipped_or_path(path) for path in files]
     refuse_to_replace(list_input_sources(files), ensemble_file(ensemble), out)
     picked = pick_structures(model, _pool(files, model.rules), request)
     write_picks(out, model.manifest, picked)
