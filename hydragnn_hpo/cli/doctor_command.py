@@ -82,7 +82,7 @@ def doctor(
         return
     target = _find_exclusion_list(run_dir, exclude)
     if dry_run:
-        _show_command(profile, held, folder)
+        _show_command(profile, held, folder, as_json=as_json)
         return
     findings = examine()
     notes = _exclude(findings, held.hosts, target) if held.kind != "here" else []
@@ -177,13 +177,18 @@ def _find_exclusion_list(run_dir: Path | None, exclude: Path | None) -> Path | N
     return target
 
 
-def _show_command(profile: "ProfileConfig", held: "JobHosts", folder: Path) -> None:
+def _show_command(
+    profile: "ProfileConfig", held: "JobHosts", folder: Path, *, as_json: bool
+) -> None:
     """Print what would be started; names of hosts may hold anything."""
     from hydragnn_hpo.launching import make_request
     from hydragnn_hpo.sanitize import escape_controls
 
     request = make_request(profile, held, folder / ".doctor", os.environ)
     argv = held.argv(request, profile.step.agents)
+    if as_json:
+        typer.echo(json.dumps({"profile": profile.name, "command": list(argv)}))
+        return
     line = f"profile {profile.name}; would start: {shlex.join(argv)}"
     typer.echo(escape_controls(line))
 

@@ -283,7 +283,8 @@ def build(
     run = RunDir(run_dir)
     state = read_state(run)
     if dry_run:
-        typer.echo(_describe_build(run, state, reseed))
+        planned = _describe_build(run, state, reseed)
+        typer.echo(json.dumps({"would": planned}) if as_json else planned)
         return
     table = _reseed_and_build(run.path, reseed, as_json) if reseed else _build_here(run)
     if as_json:

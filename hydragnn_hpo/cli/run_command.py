@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypedDict
 
 import typer
 
@@ -112,7 +112,8 @@ def run(
     cards = check_campaign_file(config, source, target)
     to_exclude = read_excluded(exclude) if exclude else {}  # a dry run rejects bad files, too
     if dry_run:
-        _show_plan(config, cards, target)
+        planned = _plan_start(config, cards, target)
+        typer.echo(json.dumps(planned)) if as_json else _print_start(planned)
         return
     opened = open_run(config, target)
     add_excluded(opened.excluded, to_exclude)
@@ -125,22 +126,61 @@ def run(
     typer.echo(json.dumps(result)) if as_json else _print(opened, result)
 
 
-def _show_plan(config: "CampaignConfig", cards: dict[Path, str], where: Path) -> None:
+class PlannedStart(TypedDict):
+    """What a dry run prints with ``--json``."""
+
+    campaign: str
+    run: str
+    """The run directory."""
+    cards: list[str]
+    trials: int
+    brain: str
+    rungs: list[int]
+    """Epochs."""
+    reseed: int
+    """Trials that are trained once more with new seeds."""
+    backend: str
+    slots: list[dict[str, str | list[int]]]
+    """Slots of this computer: name, device, cores; empty for other backends."""
+    command: str | None
+    """What would be started here; null for other backends."""
+
+
+def _plan_start(config: "CampaignConfig", cards: dict[Path, str], where: Path) -> PlannedStart:
     from hydragnn_hpo.launching import detect_slots, layout_of, site_of
 
-    rungs = " -> ".join(map(str, config.search.rungs))
-    names = ", ".join(map(str, cards))
-    typer.echo(f"campaign {config.name} into {where}, data set {names}")
-    typer.echo(f"{config.search.trials} trials by {config.search.brain}, epochs {rungs}")
-    if config.ensemble.reseed:
-        typer.echo(f"then the best {config.ensemble.reseed} once more, with new seeds")
-    if config.machine.backend != "local":
-        typer.echo(f"on the hosts of the backend '{config.machine.backend}'")
+    machine, here = config.machine, config.machine.backend == "local"
+    layout = layout_of(site_of(machine)) if here else None
+    slots = detect_slots(machine.slots, lanes=machine.lanes, layout=layout) if here else ()
+    return {
+        "campaign": config.name,
+        "run": str(where),
+        "cards": [str(path) for path in cards],
+        "trials": config.search.trials,
+        "brain": config.search.brain,
+        "rungs": list(config.search.rungs),
+        "reseed": config.ensemble.reseed,
+        "backend": machine.backend,
+        "slots": [
+            {"name": slot.name, "device": slot.device, "cores": list(slot.cores)} for slot in slots
+        ],
+        "command": "python -m hydragnn_hpo.launching.agent" if here else None,
+    }
+
+
+def _print_start(start: PlannedStart) -> None:
+    names, rungs = ", ".join(start["cards"]), " -> ".join(map(str, start["rungs"]))
+    typer.echo(f"campaign {start['campaign']} into {start['run']}, data set {names}")
+    typer.echo(f"{start['trials']} trials by {start['brain']}, epochs {rungs}")
+    if start["reseed"]:
+        typer.echo(f"then the best {start['reseed']} once more, with new seeds")
+    if start["command"] is None:
+        typer.echo(f"on the hosts of the backend '{start['backend']}'")
         return
-    machine, layout = config.machine, layout_of(site_of(config.machine))
-    for slot in detect_slots(machine.slots, lanes=machine.lanes, layout=layout):
-        typer.echo(f"slot {slot.name}: {slot.device}, cores {','.join(map(str, slot.cores))}")
-    typer.echo("would start: python -m hydragnn_hpo.launching.agent (one, on this host)")
+    for slot in start["slots"]:
+        cores = ",".join(map(str, slot["cores"]))
+        typer.echo(f"slot {slot['name']}: {slot['device']}, cores {cores}")
+    typer.echo(f"would start: {start['command']} (one, on this host)")
 
 
 def run_alone(

@@ -62,11 +62,11 @@ def trial(
     alone = directory.is_file() and directory.name != "trial.toml"
     place = TrialDir(directory.parent if directory.is_file() and not alone else directory)
     config = _load_relocated(directory) if alone else load_config(place.config, TrialConfig)
+    if as_json and io is None:
+        raise ConfigError("--json goes with --io: add --io real, or drop it.")
     if dry_run:
         typer.echo(dump_config(config), nl=False)
         return
-    if as_json and io is None:
-        raise ConfigError("--json goes with --io: add --io real, or drop it.")
     if alone:
         place = _make_trial_directory(directory, config)
     from hydragnn_hpo.launching import torchrun_environment

@@ -53,6 +53,17 @@ def test_an_answer_is_json(place: Any, name: str) -> None:
     assert json.loads(done.out or "{}") is not None
 
 
+DRY = [name for name in JSON if "--dry-run" in VALID[name] and name != "trial"]
+"""But ``trial``, whose ``--json`` goes with ``--io``: its dry run prints a file."""
+
+
+@pytest.mark.parametrize("name", DRY)
+def test_a_dry_run_is_json_too(place: Any, name: str) -> None:
+    done = place.here(*VALID[name].replace("{}/", "").split(), "--json")
+    assert done.code == 0, done.err
+    assert json.loads(done.out)
+
+
 @pytest.mark.parametrize("name", JSON)
 def test_an_error_leaves_no_half_of_an_answer(place: Any, name: str) -> None:
     (place.folder / "broken.bp").mkdir()
