@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.installed
 
-.PHONY: demo test test-fast test-again lint reference wheelhouse clean
+.PHONY: demo test test-fast test-again lint reference docs wheelhouse clean
 
 demo: $(READY)
 	$(BIN)/hydragnn-hpo run workflows/quickstart.toml --run runs/quickstart
@@ -35,6 +35,10 @@ lint: $(READY)
 reference: $(READY)
 	$(BIN)/hydragnn-hpo reference --out .
 
+# The documentation site, into site/: open site/index.html. Warnings are errors.
+docs: $(READY)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
+
 # For machines without a network, see launch/offline.md. EXTRAS='[chem]' adds an extra's wheels.
 CONSTRAINTS ?= constraints.txt
 EXTRAS ?=
@@ -50,9 +54,9 @@ $(READY): pyproject.toml constraints.txt
 	  echo "hydragnn-hpo needs Python >= 3.11, '$(PYTHON)' is not: name one, e.g. make PYTHON=python3.12." >&2; \
 	  exit 2; }
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet -c constraints.txt -e '.[chem,dev,lmdb,mpi,parquet,ray,xtb]'
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[chem,dev,docs,lmdb,mpi,parquet,ray,xtb]'
 	@touch $@
 
 clean:
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache build dist
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache build dist site
 	find hydragnn_hpo tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -15,6 +15,10 @@ class HydraError(Exception):
     exit_code = 2
     """Exit code of the command line."""
 
+    def _render_traceback_(self) -> list[str]:
+        """Return what IPython and Jupyter show in place of a traceback: the sentence."""
+        return [f"{type(self).__name__}: {self}"]
+
 
 class ConfigError(HydraError):
     """A setting is wrong: the user corrects a file or an argument."""

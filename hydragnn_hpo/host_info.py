@@ -38,6 +38,31 @@ def host_memory_mb(
         return physical
 
 
+def count_memory_kills(root: Path = Path("/")) -> int:
+    """Return how many processes the kernel has killed for lack of memory; 0 if unknown.
+
+    Those of this process's own control group, of version 1 or 2, where it counts them; else all
+    of this host.
+
+    Args:
+        root: folder of ``proc`` and ``sys``.
+    """
+    places = [root / "proc/vmstat"]
+    with contextlib.suppress(OSError, ValueError):
+        for line in (root / "proc/self/cgroup").read_text().splitlines():
+            _, kinds, own = line.split(":", maxsplit=2)
+            group = root / "sys/fs/cgroup" / ("memory" if kinds else "") / own.strip("/")
+            if "memory" in kinds.split(","):
+                places.insert(0, group / "memory.oom_control")
+            elif not kinds:
+                places.insert(-1, group / "memory.events")
+    for place in places:
+        with contextlib.suppress(OSError):
+            if match := re.search(r"^oom_kill (\d+)$", place.read_text(), re.MULTILINE):
+                return int(match[1])
+    return 0
+
+
 def read_process_stat(pid: int | str) -> list[str]:
     """Return the fields of ``/proc/PID/stat`` from the third one, the state, on; see proc(5).
 

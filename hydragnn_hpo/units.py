@@ -53,6 +53,11 @@ def _conversions() -> dict[str, tuple[float, str]]:
 _TABLE = _conversions()
 
 
+def is_unit(name: str) -> bool:
+    """Check whether a card may name a unit."""
+    return name in _TABLE
+
+
 def inside(unit: str) -> tuple[float, str]:
     """Return the conversion of a unit to the internal unit.
 

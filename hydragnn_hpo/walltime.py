@@ -65,7 +65,7 @@ class WallTime:
 
 def _seconds(name: str, text: str) -> float:
     try:
-        seconds = float(text)
+        seconds = float(text) if text.isascii() else math.nan
     except ValueError:
         seconds = math.nan
     if not (math.isfinite(seconds) and seconds >= 0.0):

@@ -32,6 +32,7 @@ GROUND = {
         "journal_events",
         "file_records",
         "lazy_exports",
+        "data_frames",
         "__init__",
     ),
 }
@@ -49,8 +50,11 @@ MAY_IMPORT = {
     "campaign": GROUND | CONTROL,
     "ensemble": GROUND | CONTROL | COMPUTE | {"campaign"},
     "report": GROUND | CONTROL | COMPUTE | {"campaign", "ensemble", "cli"},
-    "cli": GROUND | CONTROL | COMPUTE | {"campaign", "ensemble", "report", "testing"},
+    "pipeline": GROUND | CONTROL | COMPUTE | {"campaign", "ensemble", "report"},
+    "cli": GROUND | CONTROL | COMPUTE | {"campaign", "ensemble", "report", "testing", "pipeline"},
+    "python_api": GROUND | {"campaign", "data", "ensemble", "report", "pipeline", "cli"},
     "__main__": {"cli"},
+    "__init__": {"lazy_exports", "errors", "data", "model", "ensemble", "python_api"},
 }
 """The table of floors; a room may always import itself."""
 

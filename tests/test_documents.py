@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 import typer
+import yaml
 
+import hydragnn_hpo
 from hydragnn_hpo.cli.command_line import app
 
 ROOT = Path(__file__).parents[1]
@@ -99,7 +101,7 @@ def test_files_that_a_page_names_are_there(page: Path) -> None:
     shown = "".join(re.findall(r"^```.*?^```$", text, re.MULTILINE | re.DOTALL))
     own = set(re.findall(r"^\*\*`([^`]+)`\*\*", text, re.MULTILINE))
     for name in set(NAMED.findall(prose(text))) - FOREIGN - own:
-        if page.parent.name == "tutorials" and name in shown:
+        if page.parent.name in ("tutorials", "howto") and name in shown:
             continue  # a command of the page makes it
         if "NAME" in name:
             continue
@@ -135,11 +137,20 @@ def names(page: Path, module: Path) -> bool:
 
 
 COMMAND = re.compile(r"^(?: {4}|\$ )(?:\$ )?(?:\w+=\S+ )*(hydragnn-hpo .*)$", re.MULTILINE)
+FENCED = re.compile(r"^(?:\S.* \| |srun .* )?(hydragnn-hpo .*)$", re.MULTILINE)
+INLINE = re.compile(r"`(hydragnn-hpo (?!COMMAND)[^`\n]+)`")
+NO_ARGUMENTS = re.compile(
+    r"hydragnn-hpo [a-z][a-z-]*( (build|info|check|evaluate|pick|export|prune|show))?"
+)
 
 
 def commands(text: str) -> Iterator[str]:
     """Return the commands that a page shows, without what is said beside them."""
-    for shown in COMMAND.findall(text):
+    fences = re.findall(r"^```\w*\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    fenced = [line for fence in fences for line in FENCED.findall(fence)]
+    for name in INLINE.findall(prose(text)):  # a sentence may name a command alone
+        yield f"{name} --help" if NO_ARGUMENTS.fullmatch(name) else name
+    for shown in [*COMMAND.findall(text), *fenced]:
         line = re.split(r"\s{2,}|\s#\s|;| \| | > ", shown)[0].strip()
         if "[" not in line and "..." not in line:
             yield line
@@ -147,15 +158,17 @@ def commands(text: str) -> Iterator[str]:
 
 def parse(line: str) -> None:
     """Have the command line read a command, without running it."""
+    if line == "hydragnn-hpo --version":
+        return
     command = ALL
     words = shlex.split(line)[1:]
     context = None
     while getattr(command, "commands", None) is not None:
         assert words, "names no command"
+        if words == ["--help"]:
+            return
         assert words[0] in command.commands, f"no command '{words[0]}'"
         name, *words = words
-        if name == "--version":
-            return
         context = command.make_context(command.name, [name], parent=context, resilient_parsing=True)
         command = command.commands[name]
     if "--help" not in words:
@@ -178,10 +191,18 @@ def test_a_wrong_command_is_seen() -> None:
         "hydragnn-hpo rnu x.toml",
         "hydragnn-hpo run x.toml --slotz 2",
         "hydragnn-hpo run",
+        "hydragnn-hpo rnu --help",
     ):
         with pytest.raises(Exception, match=r".+"):
             parse(line)
     parse("hydragnn-hpo run x.toml --slots 2")
+    page = "`hydragnn-hpo stop RUN`\n```\ncat x | hydragnn-hpo predict - --ensemble E\n```\n"
+    page += "\n    hydragnn-hpo run x.toml   # said\n"
+    assert list(commands(page)) == [
+        "hydragnn-hpo stop RUN",
+        "hydragnn-hpo run x.toml",
+        "hydragnn-hpo predict - --ensemble E",
+    ]
 
 
 WITH_EXAMPLES = [path for path in MODULES if path.exists() and ">>> " in path.read_text()]
@@ -201,3 +222,25 @@ def test_the_door_names_every_command() -> None:
     table = door[door.index("## Commands") : door.index("## When something breaks")]
     missing = {name for name in names if not re.search(rf"`{name}[ `]", table)}
     assert not missing, f"add {missing} to the table of commands"
+
+
+YAML = [path for path in TRACKED if path.suffix in (".yml", ".yaml", ".cff") and path.exists()]
+
+
+@pytest.mark.parametrize("path", YAML, ids=name_of)
+def test_yaml_files_can_be_read(path: Path) -> None:
+    text = path.read_text().replace("!!python/object/apply:", "# ")
+    assert isinstance(yaml.safe_load(text), dict)
+
+
+def test_the_citation_is_of_this_version() -> None:
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert citation["version"] == hydragnn_hpo.__version__
+
+
+def test_every_page_of_users_is_in_the_navigation() -> None:
+    """Add a line in ``mkdocs.yml``; folders of patterns there look after themselves."""
+    navigation = (ROOT / "mkdocs.yml").read_text()
+    folders = ("docs/howto", "docs/concepts", "docs/api", "workflows/tutorials")
+    pages = [name_of(page) for page in PAGES if name_of(page.parent) in folders]
+    assert not [page for page in pages if f" {page}\n" not in navigation]

@@ -1,4 +1,4 @@
-"""Tutorials as tests: their blocks become files and commands, in order, in one folder.
+"""Tutorials and how-to guides as tests: blocks become files and commands, in order, in one folder.
 
 How a page says so is written in ``workflows/tutorials/README.md``.
 """
@@ -13,6 +13,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 PAGES = ROOT / "workflows" / "tutorials"
+HOWTO = ROOT / "docs" / "howto"
 
 FENCE = re.compile(
     r"(?:^<!-- (?P<mark>[^>]+?) -->\n)?"
@@ -55,6 +56,11 @@ class Step:
 
     command: str
     shown: str
+
+
+def find_page(name: str) -> Path:
+    """Return the tutorial or the guide of that name."""
+    return next(path for folder in (PAGES, HOWTO) if (path := folder / f"{name}.md").exists())
 
 
 def blocks(page: str) -> list[Block]:
@@ -126,7 +132,7 @@ class Desk:
             name: the page, without its folder and ending.
             has: what there is of what blocks may need.
         """
-        page = (PAGES / f"{name}.md").read_text()
+        page = find_page(name).read_text()
         for before in re.findall(r"^Before this page: \[.*\]\((\w+)\.md\)", page, re.MULTILINE):
             if before not in self.done:
                 self.follow(before, has)

@@ -18,7 +18,7 @@ from hydragnn_hpo.campaign.outcome import (
     retry_out_of_memory,
 )
 from hydragnn_hpo.campaign.state import LOST, Trial
-from hydragnn_hpo.config import CampaignConfig, TrialConfig
+from hydragnn_hpo.config import OUT_OF_MEMORY, CampaignConfig, TrialConfig
 from hydragnn_hpo.config.convs.spec import is_user_conv, package_of
 from hydragnn_hpo.errors import HydraError, JobError, StorageError
 from hydragnn_hpo.journal_events import AttemptOutcome
@@ -300,8 +300,7 @@ class Attempts:
         self._check_run_directory()
         left = self._describe_end(trial, codes, first=first, error=error, away=away)
         ended = self.dispatch.work.read_end(left, until=trial.until)
-        widths, shared = self.dispatch.choices(trial)
-        ended = retry_out_of_memory(ended, width=trial.width, widths=widths, shared=shared)
+        ended = self._retry_out_of_memory(trial, ended, codes)
         if ended["reason"] in LOST:
             ended["codes"] = list(codes)
         if ended["reason"] == "host_lost" and not ended.get("excused"):
@@ -316,6 +315,16 @@ class Attempts:
         if trial.status not in ("queued", "cancelled"):
             self.tell(trial)
         self._check_trouble(trial)
+
+    def _retry_out_of_memory(
+        self, trial: Trial, ended: AttemptOutcome, codes: Sequence[int]
+    ) -> AttemptOutcome:
+        """Turn a lack of memory into an interruption where the trial may run again."""
+        widths, shared = self.dispatch.choices(trial)
+        again = OUT_OF_MEMORY in codes and trial.restarts < self.config.search.max_restarts
+        return retry_out_of_memory(
+            ended, width=trial.width, widths=widths, shared=shared, as_it_is=again
+        )
 
     def _describe_end(
         self,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NotRequired, TypedDict, cast
 
 from hydragnn_hpo.campaign.shutdown import Drained
-from hydragnn_hpo.config import DISK_FULL, INTERRUPTED, STALE
+from hydragnn_hpo.config import DISK_FULL, INTERRUPTED, OUT_OF_MEMORY, STALE
 from hydragnn_hpo.errors import ConfigError, JobError, StorageError
 from hydragnn_hpo.files import read_json, remove
 from hydragnn_hpo.launching import Backend, Event, Job, Slot
@@ -23,8 +23,11 @@ LATE_SECONDS = 60.0
 """How long the answer of a successful rank may stay invisible: network file systems cache that a
 file does not exist."""
 
-NOT_ITS_OWN = (INTERRUPTED, STALE, os.EX_OSERR, os.EX_CANTCREAT, RANK_LEASE_LAPSED)
-"""Exit codes caused by the host: asked to end, stale, no fork, no lease file, lease lapsed."""
+NOT_ITS_OWN = (
+    *(INTERRUPTED, STALE, OUT_OF_MEMORY, os.EX_OSERR, os.EX_CANTCREAT, RANK_LEASE_LAPSED),
+)
+"""Exit codes caused by the host: asked to end, stale, no memory, no fork, no lease file, lease
+lapsed."""
 
 Wait = Callable[[], None]
 
@@ -87,6 +90,12 @@ class AuxiliaryJob:
             raise StorageError(
                 f"{self.file.parent}: the {self.kind} job could not write its answer, most likely "
                 "because the disk is full; make room, then run the same command again to go on."
+            )
+        if not self.file.exists() and OUT_OF_MEMORY in codes:
+            raise JobError(
+                f"the {self.kind} job was killed by the kernel, as the memory of its host, or of "
+                "its control group, had run out: lower machine.slots or ask for more memory, then "
+                "run the same command again to go on."
             )
         if not self.file.exists():
             raise JobError(f"the {self.kind} job ended without an answer; see {self.log}.")

@@ -11,7 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast, get_args
 
-from hydragnn_hpo.config import DISK_FULL, FILES_AWAY, HALVED, INTERRUPTED, PEER_LOST, STALE
+from hydragnn_hpo.config import (
+    DISK_FULL,
+    FILES_AWAY,
+    HALVED,
+    INTERRUPTED,
+    OUT_OF_MEMORY,
+    PEER_LOST,
+    STALE,
+)
 from hydragnn_hpo.errors import StorageError
 from hydragnn_hpo.file_records import FailureReason
 from hydragnn_hpo.files import is_transient, read_json
@@ -112,7 +120,18 @@ def read_outcome(attempt: EndedAttempt) -> AttemptOutcome:
         }
     if HALVED in codes:  # repeats finitely: halved until the step fits, or one graph does not
         return {"outcome": "interrupted", "reason": "resized"}
+    if OUT_OF_MEMORY in codes:
+        return _failed("out_of_memory", _describe_memory(attempt))
     return _without_result(attempt)
+
+
+def _describe_memory(attempt: EndedAttempt) -> str:
+    killed = [str(rank) for rank, code in enumerate(attempt.codes) if code == OUT_OF_MEMORY]
+    ranks = f"rank {killed[0]}" if len(killed) == 1 else f"ranks {', '.join(killed)}"
+    return (
+        f"the kernel killed {ranks}, as the memory of the host, or of its control group, had run "
+        "out: lower machine.slots or training.global_batch, or ask for more memory."
+    )
 
 
 def _without_result(attempt: EndedAttempt) -> AttemptOutcome:
@@ -204,7 +223,12 @@ def _failed(reason: str, message: str) -> AttemptOutcome:
 
 
 def retry_out_of_memory(
-    ended: AttemptOutcome, *, width: int, widths: Sequence[int], shared: bool
+    ended: AttemptOutcome,
+    *,
+    width: int,
+    widths: Sequence[int],
+    shared: bool,
+    as_it_is: bool = False,
 ) -> AttemptOutcome:
     """Turn an out-of-memory failure into an interruption while there is another way to run.
 
@@ -216,6 +240,8 @@ def retry_out_of_memory(
         width: ranks of the attempt.
         widths: numbers of ranks that the trial may have, rising.
         shared: whether its ranks shared a device with other trials.
+        as_it_is: whether it may also run again in the same way, because the kernel killed a rank:
+            others may have used the memory.
 
     Returns:
         A copy of ``ended``, or an interruption with ``whole`` or ``least`` for the next attempt.
@@ -228,6 +254,8 @@ def retry_out_of_memory(
     wider = [ranks for ranks in widths if ranks >= 2 * width]
     if wider:
         return {**again, "least": wider[0]}
+    if as_it_is:
+        return again
     return ended.copy()
 
 

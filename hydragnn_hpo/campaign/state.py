@@ -44,6 +44,7 @@ RULES = ("median", "curve")
 LOST = ("host_lost", "stale")
 """Reasons that count against ``search.max_restarts`` until the next checkpoint is written.
 
+So does ``out_of_memory`` where the next attempt runs in the same way.
 An end that is ``excused`` (caused by losing a host, a lease or the controller) does not count.
 """
 
@@ -378,7 +379,8 @@ def _on_ended(state: State, event: EndedEvent) -> None:
 def _interrupted(state: State, trial: Trial, event: EndedEvent) -> None:
     state.move(trial, "queued")
     excused = event.get("excused") or event.get("codes") == []  # older journals have no ``excused``
-    trial.restarts += trial.reason in LOST and not excused
+    as_it_was = trial.reason == "out_of_memory" and not {"whole", "least"} & event.keys()
+    trial.restarts += (trial.reason in LOST and not excused) or as_it_was
     trial.crashes += trial.reason == "crashed"
     trial.epoch, _ = state.checkpoints.get(trial.name, (0, 0))
     trial.min_width = event.get("least", trial.min_width)

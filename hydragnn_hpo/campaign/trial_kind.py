@@ -25,18 +25,20 @@ from hydragnn_hpo.campaign.setup import (
     trial_config,
 )
 from hydragnn_hpo.config import (
+    OUT_OF_MEMORY,
     CampaignConfig,
     CardConfig,
     CommandConfig,
     TrialConfig,
     dump_config,
     load_config,
+    read_stats,
     to_toml,
     unite_stats,
 )
 from hydragnn_hpo.errors import StorageError
 from hydragnn_hpo.file_records import FailureReason, StoreStats
-from hydragnn_hpo.files import read_json, storage
+from hydragnn_hpo.files import storage
 from hydragnn_hpo.journal_events import AttemptOutcome, SearchedValues
 from hydragnn_hpo.launching import Slot, spec_of
 from hydragnn_hpo.layout import RunDir, TrialDir, derive_seed
@@ -155,7 +157,7 @@ class TrainingTrials:
                     self.run_dir.data.mkdir(exist_ok=True)
                 job("build", {"card": str(path), "out": str(store)})
                 note_seen(store, sources)
-            every.append(read_json(store / "stats.json"))
+            every.append(read_stats(store))
         self._verifier = StoreVerifier(older)
         stats = unite_stats(every, self.config.data, self.config.shared)
         check_corners(self.config, facts_of_stats(stats))
@@ -212,9 +214,11 @@ def make_trial_kind(config: CampaignConfig, run: RunDir, cards: Mapping[Path, st
     return TrainingTrials(config, run, cards)
 
 
-FROM_OUTSIDE = (os.EX_OSERR, os.EX_CANTCREAT, RANK_LEASE_LAPSED, 128 + signal.SIGTERM)
-"""Exit codes of a rank that was not its command's doing: no fork, no lease, lease lapsed, and a
-command that was asked to end and did."""
+FROM_OUTSIDE = (
+    *(os.EX_OSERR, os.EX_CANTCREAT, RANK_LEASE_LAPSED, 128 + signal.SIGTERM, OUT_OF_MEMORY),
+)
+"""Exit codes of a rank that was not its command's doing: no fork, no lease, lease lapsed, a
+command that was asked to end and did, and a rank that the kernel killed for lack of memory."""
 
 
 class CommandTrials:

@@ -6,11 +6,11 @@ from hydragnn_hpo.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from hydragnn_hpo.cli.command_line import main
-    from hydragnn_hpo.cli.init_templates import render_card
+    from hydragnn_hpo.cli.run_progress import RunProgress
 
 __all__ = [
+    "RunProgress",
     "main",
-    "render_card",
 ]
 
 if not TYPE_CHECKING:

@@ -39,7 +39,21 @@ def parse_count(text: str) -> int:
 
 
 def ensemble_file(path: Path) -> Path:
-    """Return the ensemble of a run directory, or the file itself."""
+    """Return the ensemble of a run directory, or the file itself: the user's or a shipped one."""
     from hydragnn_hpo.layout import RunDir
 
+    path = shipped_or_path(path)
     return RunDir(path).ensemble if path.is_dir() else path
+
+
+def shipped_or_path(path: Path) -> Path:
+    """Resolve a shipped name such as ``workflows/molecules.xyz``; return other paths unchanged."""
+    from hydragnn_hpo.errors import ConfigError
+    from hydragnn_hpo.resources import resource_path
+
+    if path.exists() or path.parts[:1] != ("workflows",):
+        return path
+    try:
+        return resource_path(str(path))
+    except ConfigError:
+        return path

@@ -19,6 +19,7 @@ from hydragnn_hpo.cli.arguments import (
     RunArgument,
     TrustOption,
     ensemble_file,
+    shipped_or_path,
 )
 from hydragnn_hpo.cli.ensemble_evaluate import evaluate
 
@@ -320,11 +321,11 @@ def _reseed_and_build(run: Path, count: int, quiet: bool) -> "EnsembleTable":
     """
     from hydragnn_hpo import log
     from hydragnn_hpo.campaign import open_run
-    from hydragnn_hpo.cli.estimate_stats import check_campaign_file
     from hydragnn_hpo.cli.run_command import run_alone
     from hydragnn_hpo.config import CampaignConfig, load_config
     from hydragnn_hpo.errors import ConfigError
     from hydragnn_hpo.layout import RunDir
+    from hydragnn_hpo.pipeline import check_campaign_file
 
     log.configure(level=30)
     source = RunDir(run).campaign
@@ -431,6 +432,7 @@ def pick(
         pool, what = ", ".join(map(str, files)), by or "all heads"
         typer.echo(f"would rank {pool} by {what}, write {number} to {out}")
         return
+    files = [shipped_or_path(path) for path in files]
     refuse_to_replace(list_input_sources(files), ensemble_file(ensemble), out)
     picked = pick_structures(model, _pool(files, model.rules), request)
     write_picks(out, model.manifest, picked)

@@ -1,11 +1,23 @@
 """``hydragnn-hpo init``: from a data file, or from a card, to a first campaign."""
 
+import contextlib
+import shlex
+import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from hydragnn_hpo.cli.arguments import DryRunOption
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+    from hydragnn_hpo.pipeline import InitResult
+
+_CERTAINTY = {"guessed": " (guessed)", "unknown": " (not known)"}
 
 FilesArgument = Annotated[
     list[str],
@@ -52,27 +64,96 @@ def init(
     dry_run: DryRunOption = False,
 ) -> None:
     """Inspect data, and write a commented card and campaign that fit it and this machine."""
-    from hydragnn_hpo.cli import init_files
+    from hydragnn_hpo import pipeline
     from hydragnn_hpo.errors import ConfigError
 
-    request = init_files.InitRequest(tuple(conv or ()), tuple(target or ()), minutes)
+    request = pipeline.InitRequest(tuple(conv or ()), tuple(target or ()), minutes)
     if not all(files):
         raise ConfigError("one of the names is empty: name data files, folders, or a card.")
-    if init_files.is_card(files):
+    if pipeline.is_card(files):
         if unit:
             raise ConfigError(
                 "--unit is for data files: leave it out, a card says its units itself."
             )
-        text = init_files.init_from_card(files[0], request)
+        text = pipeline.init_from_card(files[0], request)
         if out is None or dry_run:
             typer.echo(text, nl=False)
             return
-        init_files.write_files({out: text})
+        pipeline.write_files({out: text})
         typer.echo(f"wrote {out}; next: hydragnn-hpo run {out}")
         return
-    units = init_files.parse_units(unit or ())
+    units = pipeline.parse_units(unit or ())
     paths = [Path(name) for name in files]
-    made = init_files.init_from_files(paths, request, units, out or Path())
+    made = pipeline.init_from_files(paths, request, units, out or Path(), _show_activity)
     if not dry_run:
-        init_files.write_files({made.card: made.card_text, made.campaign: made.campaign_text})
-    init_files.show_result(made, dry_run=dry_run)
+        pipeline.write_files({made.card: made.card_text, made.campaign: made.campaign_text})
+    _show_result(made, dry_run=dry_run)
+
+
+@contextlib.contextmanager
+def _show_activity(what: str) -> Iterator[None]:
+    """Show on a terminal that something is being done."""
+    if not sys.stdout.isatty():
+        yield
+        return
+    from rich.console import Console
+
+    with Console().status(what):
+        yield
+
+
+def _show_result(result: "InitResult", *, dry_run: bool) -> None:
+    """Print what the data hold, what is proposed, what to check, and the next command."""
+    from hydragnn_hpo.cli.tables import console
+    from hydragnn_hpo.data import UNKNOWN
+    from hydragnn_hpo.pipeline import (
+        describe_data,
+        describe_search,
+        describe_split,
+        explain_units,
+    )
+
+    out, proposals = console(), result.inspection.proposals
+    for line in describe_data(result.inspection):
+        _print_line(out, line)
+    out.print(_tabulate_targets(result))
+    for line in describe_split(result.inspection):
+        _print_line(out, line)
+    for warning in result.inspection.warnings:
+        _print_line(out, f"WARNING: {warning}", style="yellow")
+    for line in explain_units(result):
+        _print_line(out, line, style="yellow")
+    for line in describe_search(result):
+        _print_line(out, line)
+    if dry_run:
+        _print_line(out, f"would write {result.card} and {result.campaign}")
+        return
+    written = f"{result.card} (what the data are) and {result.campaign} (what is searched)"
+    _print_line(out, f"wrote {written}")
+    if not any(target.unit.name == UNKNOWN for target in proposals.targets):
+        _print_line(out, "next:", style="bold")
+        _print_line(out, f"  hydragnn-hpo run {shlex.quote(str(result.campaign))}")
+
+
+def _print_line(out: "Console", text: str, style: str | None = None) -> None:
+    """Print text that may come from a file; markup in it has no effect."""
+    from hydragnn_hpo.sanitize import escape_line
+
+    out.print(escape_line(text).replace('\\"', '"'), style=style, markup=False, highlight=False)
+
+
+def _tabulate_targets(result: "InitResult") -> "Table":
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table()
+    for name in ("target", "of", "unit", "predicted", "values", "why"):
+        table.add_column(name, overflow="fold")
+    for target in result.inspection.proposals.targets:
+        kind = "structure" if target.level == "graph" else "atom"
+        kind += "" if target.shape == "scalar" else f", {target.shape}"
+        unit = target.unit.name + _CERTAINTY.get(target.unit.sure, "")
+        head = "yes" if target.name in result.heads else "no"
+        cells = (target.name, kind, unit, head, target.spread, "; ".join(target.why))
+        table.add_row(*map(Text, cells))
+    return table

@@ -21,7 +21,6 @@ from hydragnn_hpo.campaign import (
     sample_configurations,
     settle,
 )
-from hydragnn_hpo.cli.estimate_stats import DataKnown, data_of_campaign, data_of_run
 from hydragnn_hpo.cli.progress import ProgressDisplay
 from hydragnn_hpo.cli.words import count, duration, percent
 from hydragnn_hpo.config import (
@@ -37,6 +36,7 @@ from hydragnn_hpo.file_records import StoreStats
 from hydragnn_hpo.journal_events import EpochEvent, JournalEvent, SearchedValues
 from hydragnn_hpo.launching import detect_slots
 from hydragnn_hpo.layout import RunDir
+from hydragnn_hpo.pipeline import DataKnown, data_of_campaign, data_of_run
 from hydragnn_hpo.placement import (
     Bar,
     CostModel,

@@ -18,6 +18,7 @@ from hydragnn_hpo.cli.arguments import (
     JsonOption,
     TrustOption,
     ensemble_file,
+    shipped_or_path,
 )
 from hydragnn_hpo.cli.progress import ProgressDisplay
 from hydragnn_hpo.cli.words import count
@@ -142,8 +143,8 @@ def predict(
     from hydragnn_hpo.ensemble import PredictRequest
 
     request = PredictRequest(
-        files=tuple(str(_shipped_or_path(path)) for path in files),
-        archive=str(ensemble_file(ensemble) if ensemble.is_dir() else ensemble),
+        files=tuple(str(shipped_or_path(path)) for path in files),
+        archive=str(ensemble_file(ensemble)),
         out="" if out is None or str(out) == "-" else str(out),
         levels=_split_list(levels),
         members=members,
@@ -473,15 +474,3 @@ def _table_lines(rows: "PredictedRows", heads: list[str]) -> Iterable[list[str]]
 
 def _split_list(text: str) -> tuple[str, ...]:
     return tuple(entry.strip() for entry in text.split(",") if entry.strip())
-
-
-def _shipped_or_path(path: Path) -> Path:
-    """Resolve a shipped name such as ``workflows/molecules.xyz``; return other paths unchanged."""
-    from hydragnn_hpo.resources import resource_path
-
-    if path.exists() or path.parts[:1] != ("workflows",):
-        return path
-    try:
-        return resource_path(str(path))
-    except ConfigError:
-        return path

@@ -17,13 +17,11 @@ from hydragnn_hpo.cli.arguments import DryRunOption, JsonOption
 from hydragnn_hpo.cli.words import energy
 
 if TYPE_CHECKING:
-    from hydragnn_hpo.campaign import Controller, ShutdownRequest
+    from hydragnn_hpo.campaign import ShutdownRequest
     from hydragnn_hpo.config import CampaignConfig
-    from hydragnn_hpo.file_records import EnsembleTable, RunFigures, RunSummary
+    from hydragnn_hpo.file_records import RunFigures, RunSummary
     from hydragnn_hpo.launching import Backend
     from hydragnn_hpo.layout import RunDir
-
-logger = logging.getLogger(__name__)
 
 
 def _named_directory(text: str) -> Path:
@@ -101,9 +99,9 @@ def run(
     """Run a campaign from data to one ensemble file; the same command resumes it."""
     from hydragnn_hpo import log
     from hydragnn_hpo.campaign import open_run
-    from hydragnn_hpo.cli.estimate_stats import check_campaign_file
     from hydragnn_hpo.errors import ConfigError, StorageError
     from hydragnn_hpo.launching import add_excluded, read_excluded
+    from hydragnn_hpo.pipeline import check_campaign_file, forget_run, load_campaign
     from hydragnn_hpo.resources import find_resource
 
     log.configure(level=logging.WARNING)
@@ -122,19 +120,9 @@ def run(
         result = (_join if join else run_alone)(config, opened, cards, as_json)
     except (ConfigError, StorageError):
         if not join:  # else another allocation may be using the run directory
-            _forget(opened)
+            forget_run(opened)
         raise
     typer.echo(json.dumps(result)) if as_json else _print(opened, result)
-
-
-def load_campaign(source: Path, **machine: str | int | None) -> "CampaignConfig":
-    """Read a campaign and override keys of its ``[machine]`` table; None keeps the file's value."""
-    from hydragnn_hpo.campaign import settle
-    from hydragnn_hpo.config import CampaignConfig, load_config, resolve_machine
-
-    config = settle(load_config(source, CampaignConfig), source)
-    resolved = resolve_machine(config.machine, machine, source.parent)
-    return config.model_copy(update={"machine": resolved})
 
 
 def _show_plan(config: "CampaignConfig", cards: dict[Path, str], where: Path) -> None:
@@ -175,17 +163,10 @@ def run_alone(
         The content of ``summary.json``.
     """
     from hydragnn_hpo.campaign import make_backend
+    from hydragnn_hpo.pipeline import make_shutdown_request
 
-    backend, pause = partial(make_backend, config, opened.path), _shutdown_request()
+    backend, pause = partial(make_backend, config, opened.path), make_shutdown_request()
     return _run(config, opened, cards, quiet=quiet, make=backend, pause=pause, reseed=reseed)
-
-
-def _shutdown_request() -> "ShutdownRequest":
-    """Return a shutdown request; SIGTERM drains the trials in a batch job, and pauses elsewhere."""
-    from hydragnn_hpo.campaign import ShutdownRequest
-    from hydragnn_hpo.launching import in_batch_job
-
-    return ShutdownRequest(sigterm_drains=in_batch_job(os.environ))
 
 
 def _join(
@@ -200,8 +181,9 @@ def _join(
     from hydragnn_hpo.files import read_json
     from hydragnn_hpo.launching import DRAINED
     from hydragnn_hpo.leases import LeaseTaken
+    from hydragnn_hpo.pipeline import make_shutdown_request
 
-    pause = _shutdown_request()
+    pause = make_shutdown_request()
     with pause.handle_signals(), AllocationMember(config, opened) as member:
         while (course := member.serve(pause, partial(typer.echo, err=True))) == "free":
             try:
@@ -227,101 +209,30 @@ def _run(
     pause: "ShutdownRequest",
     reseed: int = 0,
 ) -> "RunSummary":
-    from hydragnn_hpo.campaign import Controller, Drained
+    from hydragnn_hpo.campaign import Drained
     from hydragnn_hpo.cli.run_progress import RunProgress
     from hydragnn_hpo.launching import DRAINED
+    from hydragnn_hpo.pipeline import RunSettings, run_campaign
 
-    with pause.handle_signals(), RunProgress(config.search.trials, quiet) as display:
-        controller = Controller(
-            config,
-            opened,
-            cards=cards,
-            make_backend=make,
-            watch=display,
-            pause=pause,
-        )
-        display.begin(controller.state)
-        try:
-            if reseed:
-                controller.replicates.request(reseed)
-            controller.run()
-            return _finish(controller, opened)
-        except (KeyboardInterrupt, Drained) as why:
-            reason = str(why) or "paused"
-            code = DRAINED if isinstance(why, Drained) else 1
-            again = f"run the same command again to go on with {opened.path}."
-            typer.echo(f"{reason.rstrip('.')}; {again}", err=True)
-            raise typer.Exit(code) from None
-        finally:
-            controller.close()
+    display = RunProgress(config.search.trials, quiet)
+    settings = RunSettings(make, pause, display, _warn_of_report, reseed)
+    try:
+        return run_campaign(config, opened, cards, settings)
+    except (KeyboardInterrupt, Drained) as why:
+        reason = str(why) or "paused"
+        code = DRAINED if isinstance(why, Drained) else 1
+        again = f"run the same command again to go on with {opened.path}."
+        typer.echo(f"{reason.rstrip('.')}; {again}", err=True)
+        raise typer.Exit(code) from None
 
 
-def _forget(opened: "RunDir") -> None:
-    """Remove a run directory without a store, batch job or trial, so that it can be used again.
-
-    The list of excluded hosts that ``doctor`` wrote is kept.
-    """
-    from hydragnn_hpo.campaign import read_state
-
-    built = any(opened.data.glob("*/index.json"))
-    if built or opened.jobs.exists() or read_state(opened).trials:
-        return
-    if not opened.excluded.exists():
-        shutil.rmtree(opened.path, ignore_errors=True)
-        return
-    for path in opened.path.iterdir():
-        if path.is_dir():
-            shutil.rmtree(path, ignore_errors=True)
-        elif path != opened.excluded:
-            path.unlink()
-
-
-def _finish(controller: "Controller", opened: "RunDir") -> "RunSummary":
-    """Build the ensemble as a job, and write the summary and the report of the run."""
-    from hydragnn_hpo.campaign import JournalFold, rank_trials, read_journal
-    from hydragnn_hpo.files import read_json, write_json
-
-    trains = controller.config.command is None
-    whole = opened.summary.exists() and (opened.ensemble.exists() or not trains)
-    if controller.state.finished and whole:
-        controller.finish()
-        if not (opened.report / "report.html").exists():  # killed before it was written
-            _report(opened, drawn=trains)
-        done: RunSummary = read_json(opened.summary)
-        return done
-    spec = {"run": str(opened.path.resolve())}
-    ensemble: EnsembleTable | None = controller.job("ensemble", spec) if trains else None
-    result: RunSummary = {
-        "verdict": ensemble.get("verdict", []) if ensemble else [],
-        "ensemble": ensemble,
-        "leaderboard": rank_trials(controller.state).to_plain(),
-        "figures": JournalFold(read_journal(opened.journal)).figures(),
-    }
-    write_json(opened.summary, result)
-    controller.finish()
-    _report(opened, drawn=trains)
-    return result
-
-
-def _report(opened: "RunDir", *, drawn: bool) -> None:
-    """Write the report; an error is only a warning, because the campaign has its result.
-
-    Args:
-        opened: the run directory.
-        drawn: whether the run has an ensemble, whose parity figure is drawn.
-    """
-    from hydragnn_hpo.report import draw_parity, write_report
+def _warn_of_report(run: Path, error: Exception) -> None:
+    """Warn that the report could not be written."""
     from hydragnn_hpo.sanitize import escape_line, shorten_words
 
-    try:
-        if drawn:
-            draw_parity(opened.path, opened.report / "parity.png")
-        write_report(opened)
-    except Exception as error:
-        logger.debug("no report", exc_info=True)
-        again = f"try '{_program()} report {shlex.quote(str(opened.path))}'"
-        reason = shorten_words(escape_line(str(error)).rstrip("."))
-        typer.echo(f"warning: no report was written ({reason}); {again}.", err=True)
+    again = f"try '{_program()} report {shlex.quote(str(run))}'"
+    reason = shorten_words(escape_line(str(error)).rstrip("."))
+    typer.echo(f"warning: no report was written ({reason}); {again}.", err=True)
 
 
 def _print(opened: "RunDir", result: "RunSummary") -> None:

@@ -1,15 +1,18 @@
-"""Show a running campaign: live on a terminal, plain lines elsewhere."""
+"""Show a running campaign: live on a terminal and in a notebook, plain lines elsewhere."""
 
+import io
 import sys
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from hydragnn_hpo.campaign import State, Status, Trial, build_status, describe_trial
 from hydragnn_hpo.cli.status_view import Snapshot, StatusPage, summary_line
 from hydragnn_hpo.cli.words import count
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from hydragnn_hpo.campaign import Controller
 
 REFRESH_SECONDS = 0.5
@@ -20,6 +23,53 @@ DISPLAY_SHARE = 0.02
 
 SUMMARY_SECONDS = 60.0
 """Time between two summary lines if the output is not a terminal."""
+
+
+NOTEBOOK_SIZE = (100, 40)
+"""Columns and lines of the live table in a notebook."""
+
+NOTEBOOK_TEXT = (
+    '<pre style="line-height:normal;font-family:Menlo,Consolas,monospace"><code>{code}</code></pre>'
+)
+"""HTML around the live table in a notebook, see ``rich.console.Console.export_html``."""
+
+
+def in_notebook() -> bool:
+    """Check whether this process is the kernel of a notebook, without importing IPython."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    return type(shell).__name__ == "ZMQInteractiveShell"
+
+
+class NotebookLive:
+    """A live table below a cell of a notebook, by IPython's own display: needs no widgets."""
+
+    def __init__(self) -> None:
+        """Show nothing yet."""
+        self._handle: Any = None
+
+    def start(self) -> None:
+        """Open the place of the table."""
+        from IPython.display import HTML, display
+
+        self._handle = display(HTML(""), display_id=True)
+
+    def update(self, page: "RenderableType", *, refresh: bool = True) -> None:
+        """Replace the table."""
+        from IPython.display import HTML
+        from rich.console import Console
+
+        width, height = NOTEBOOK_SIZE
+        # in a notebook rich would also show it by itself, below the cell once more
+        console = Console(
+            file=io.StringIO(), record=True, force_jupyter=False, width=width, height=height
+        )
+        console.print(page)
+        text = console.export_html(inline_styles=True, code_format=NOTEBOOK_TEXT)
+        self._handle.update(HTML(text))
+
+    def stop(self) -> None:
+        """Leave the last table below the cell."""
 
 
 class RunProgress:
@@ -36,8 +86,10 @@ class RunProgress:
         from rich.live import Live
 
         self.trials, self.quiet = trials, quiet
-        self.live: Live | None = None
-        if sys.stdout.isatty() and not quiet:
+        self.live: Live | NotebookLive | None = None
+        if in_notebook() and not quiet:
+            self.live = NotebookLive()
+        elif sys.stdout.isatty() and not quiet:
             self.live = Live(console=Console(), auto_refresh=False, transient=True)
         self._due = 0.0
         self._seen: dict[str, tuple[str, int, int]] = {}

@@ -111,8 +111,8 @@ def submit(
 
 def _read_campaign(campaign: str, machine: str | None, run_dir: Path | None) -> Submission:
     """Read and check a campaign as ``run`` does."""
-    from hydragnn_hpo.cli.run_command import load_campaign
     from hydragnn_hpo.config import find_profile
+    from hydragnn_hpo.pipeline import load_campaign
     from hydragnn_hpo.resources import find_resource
 
     source = find_resource(campaign, "workflows")
@@ -139,9 +139,9 @@ def _choose_software(
     Raises:
         ConfigError: an archive, image or program is not there.
     """
-    from hydragnn_hpo.cli.estimate_stats import check_campaign_file
     from hydragnn_hpo.config import resolve_machine
     from hydragnn_hpo.layout import RunDir
+    from hydragnn_hpo.pipeline import check_campaign_file
 
     machine, many = submission.config.machine, submission.profile.batch.pack_from
     chosen = (pack, container, machine.pack, machine.container)

@@ -5,6 +5,7 @@ Built into stores by ``data.build_plan``.
 
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, Self, cast
 
 from annotated_types import Len
@@ -16,9 +17,10 @@ from pydantic import (
     model_validator,
 )
 
-from hydragnn_hpo.config.schema import Config, Cutoff
-from hydragnn_hpo.errors import ConfigError
-from hydragnn_hpo.units import inside
+from hydragnn_hpo.config.schema import Config, Cutoff, parse_config
+from hydragnn_hpo.errors import ConfigError, DataError
+from hydragnn_hpo.files import read_json
+from hydragnn_hpo.units import inside, is_unit
 
 if TYPE_CHECKING:
     from hydragnn_hpo.file_records import (
@@ -223,6 +225,11 @@ class TargetConfig(Config):
             raise ValueError(
                 "per_atom divides graph-level values; energies say so by their own "
                 'energy = "total" or "per_atom": drop one of the two.'
+            )
+        if self.per_atom and not is_unit(divided := f"{inside(self.unit)[1]}/atom"):
+            raise ValueError(
+                f"per_atom would make the unit {divided}, which is not known: drop it, or write "
+                "the quotients into the file."
             )
         if self.shape == "tensor" and self.derived_from is None:
             raise ValueError(
@@ -459,6 +466,44 @@ def targets_of(card: CardConfig) -> dict[str, "TargetStats"]:
         known = {**target.model_dump(), "unit": f"{unit}/atom" if target.per_atom else unit}
         targets[name] = cast("TargetStats", known)
     return targets
+
+
+def check_stored_targets(targets: Mapping[str, "TargetStats"], file: Path) -> None:
+    """Refuse a unit that a card could have when a store was built, but cannot have now.
+
+    Args:
+        targets: of the store, by name.
+        file: ``stats.json`` of the store.
+
+    Raises:
+        DataError: a target has a unit that is unknown, or not one of its kind.
+    """
+    for name, target in targets.items():
+        kind = {key: value for key, value in target.items() if key in _KIND and value is not None}
+        if "unit" not in kind:
+            continue
+        try:
+            parse_config(kind, TargetConfig, where=f"{file}: target '{name}'")
+        except ConfigError as error:
+            reason = str(error).rstrip(".")
+            raise DataError(f"{reason}; correct the card, then build the store again.") from error
+
+
+_KIND = ("level", "shape", "unit", "energy", "derived_from")
+"""What decides which units a target may have."""
+
+
+def read_stats(store: Path) -> "StoreStats":
+    """Read what the campaign needs to know of a store; its checksum is compared elsewhere.
+
+    Raises:
+        DataError: see ``check_stored_targets``.
+        StorageError: the file cannot be read.
+    """
+    file = store / "stats.json"
+    stats = cast("StoreStats", read_json(file))
+    check_stored_targets(stats.get("targets", {}), file)
+    return stats
 
 
 def unite_targets(

@@ -277,6 +277,10 @@ FILES_AWAY = 8
 """Exit code of a rank whose file server did not respond: the trial has no result and resumes from
 its checkpoint."""
 
+OUT_OF_MEMORY = 265
+"""What a fork server reports for a rank that the kernel killed (SIGKILL, 9) for lack of memory; no
+process has this exit code."""
+
 
 FILES_AWAY_SECONDS = 20.0
 """Seconds that a rank waits for its file server before it frees its slot."""

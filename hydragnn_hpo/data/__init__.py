@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from hydragnn_hpo.data.graph_sizes import size_stats
     from hydragnn_hpo.data.mixture import Mixture, close, unite
     from hydragnn_hpo.data.properties import make_identifier
+    from hydragnn_hpo.data.pyg_dataset import GraphStore, PygDataset
     from hydragnn_hpo.data.quality import check_store
     from hydragnn_hpo.data.store_access import open_store
     from hydragnn_hpo.data.store_builder import (
@@ -46,12 +47,14 @@ __all__ = [
     "DataFile",
     "Graph",
     "GraphSet",
+    "GraphStore",
     "Inspection",
     "Mixture",
     "Names",
     "Piece",
     "Place",
     "Prefetcher",
+    "PygDataset",
     "Rules",
     "UNKNOWN",
     "attributes_of",

@@ -29,8 +29,8 @@ from hydragnn_hpo.data.build_plan import (
 )
 from hydragnn_hpo.data.columns import Arrays, Graph, Names, arrays_of, columns_of
 from hydragnn_hpo.data.graph_sizes import degrees_of
-from hydragnn_hpo.data.readers import reader_of
-from hydragnn_hpo.data.readers.source import Source
+from hydragnn_hpo.data.readers import is_single_structure, reader_of
+from hydragnn_hpo.data.readers.source import Item, Source
 from hydragnn_hpo.data.structure import Place, Rules, graph_of
 from hydragnn_hpo.errors import DataError, HydraError, StorageError
 from hydragnn_hpo.files import write_bytes, write_json
@@ -38,6 +38,8 @@ from hydragnn_hpo.files import write_bytes, write_json
 
 def read_piece(card: CardConfig, piece: Piece) -> Iterator[tuple[Place, Graph | DataError]]:
     """Read, check and convert every structure of a piece.
+
+    A file of one structure that cannot be read is a bad structure.
 
     Yields:
         Origin of each structure, and its graph, or the error for which it is set aside.
@@ -57,7 +59,7 @@ def read_piece(card: CardConfig, piece: Piece) -> Iterator[tuple[Place, Graph | 
         laplacian=card.graphs.laplacian,
     )
     number = piece.start
-    items = reader_of(source, entry.reader).read(source, piece.start, piece.stop)
+    items = _read_items(source, entry.reader, piece)
     for number, (name, atoms) in enumerate(items, start=piece.start + 1):
         place = Place(piece.path, number, piece.prefix + name)
         if isinstance(atoms, DataError):
@@ -72,6 +74,25 @@ def read_piece(card: CardConfig, piece: Piece) -> Iterator[tuple[Place, Graph | 
             f"{piece.path}: ends after structure {number}, {piece.stop} were counted before; "
             "leave it alone while it is read and start again."
         )
+
+
+def _read_items(source: Source, reader: str | None, piece: Piece) -> Iterator[Item]:
+    """Yield the structures of a piece; an error in place of the only one of an unreadable file.
+
+    Args:
+        source: the file.
+        reader: name of its reader, if the card has one.
+        piece: the piece.
+    """
+    begun = piece.start > 0
+    try:
+        for item in reader_of(source, reader).read(source, piece.start, piece.stop):
+            begun = True
+            yield item
+    except DataError as error:
+        if begun or not is_single_structure(source, reader):
+            raise
+        yield f"{source.path.name}:1", error
 
 
 def _convert_structure(

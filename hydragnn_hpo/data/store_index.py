@@ -15,7 +15,7 @@ from typing import Any, TypedDict, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from hydragnn_hpo.config import STORE_VERSION
+from hydragnn_hpo.config import STORE_VERSION, check_stored_targets
 from hydragnn_hpo.data.columns import PERS, Per
 from hydragnn_hpo.errors import DataError
 from hydragnn_hpo.file_records import StoreStats
@@ -167,6 +167,7 @@ class Index:
             raise DataError(f"{file}: is damaged ({reason}); build the store again.") from error
         if not unaltered:
             raise DataError(f"{file}: was altered; build the store again.")
+        check_stored_targets(stats.get("targets", {}), file)
         return cast(StoreStats, stats)
 
 

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
         PredictedRows,
         PredictOutcome,
     )
+    from hydragnn_hpo.ensemble.prediction import HeadPrediction, Prediction, StructurePrediction
     from hydragnn_hpo.ensemble.prune import PruneEffect, choose_members, prune_members
     from hydragnn_hpo.ensemble.serve import Limits, make_app
     from hydragnn_hpo.ensemble.structure_batches import (
@@ -68,6 +69,7 @@ __all__ = [
     "EnsembleCalculator",
     "Evaluation",
     "HeadEvaluation",
+    "HeadPrediction",
     "LabelledStructures",
     "Limits",
     "Manifest",
@@ -79,10 +81,12 @@ __all__ = [
     "PredictOutcome",
     "PredictRequest",
     "PredictedRows",
+    "Prediction",
     "PruneEffect",
     "SpreadExceeded",
     "StopAtSpread",
     "StructureFiles",
+    "StructurePrediction",
     "Structures",
     "build_ensemble",
     "check_picks_format",

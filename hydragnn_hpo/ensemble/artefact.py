@@ -9,7 +9,6 @@ import hashlib
 import io
 import json
 import re
-import tomllib
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -48,6 +47,7 @@ from hydragnn_hpo.config import (
     check_kind,
     check_plain,
     parse_config,
+    parse_toml,
     targets_of,
 )
 from hydragnn_hpo.config.convs.spec import is_user_conv, package_of
@@ -300,6 +300,10 @@ class Coordination:
     """Fewest and most neighbours of an atom, by element symbol."""
 
 
+Scores = dict[str, float | int | str | None]
+"""Scores of a head by name, None where there is none, and its ``unit``."""
+
+
 class Manifest(Config):
     """The content of ``ensemble.json`` in an ensemble file."""
 
@@ -327,7 +331,7 @@ class Manifest(Config):
     heads: Annotated[dict[Name, HeadEntry], Len(1)]
     """Predicted targets by name."""
 
-    evaluation: dict[str, dict[str, float | int | str | None]] = {}
+    evaluation: dict[str, Scores] = {}
     """Scores on the test split, by head; empty if the ensemble was not evaluated on it."""
 
     diversity: dict[Name, Alike] = {}
@@ -375,6 +379,29 @@ class Manifest(Config):
             raise ValueError("a trial is named twice among the members; get it again.")
         check_derivatives(self.heads)
         return self
+
+    @model_validator(mode="after")
+    def _lists_ascend(self) -> Self:
+        lists = {"elements": self.elements, "data.atoms": self.data.atoms or (1, 1)}
+        if self.coordination is not None:
+            ranges = self.coordination.ranges.items()
+            lists |= {f"coordination.ranges.{symbol}": limits for symbol, limits in ranges}
+        for name, values in lists.items():
+            if not values or list(values) != sorted(values):
+                raise ValueError(f"'{name}' must hold numbers that ascend.")
+        if len(set(self.elements)) < len(self.elements):
+            raise ValueError("'elements' names an element twice: name each once.")
+        return self
+
+    @field_validator("evaluation")
+    @classmethod
+    def _scores_are_numbers(cls, value: dict[str, Scores]) -> dict[str, Scores]:
+        for head, scores in value.items():
+            for name, score in scores.items():
+                if isinstance(score, str) != (name == "unit"):
+                    wanted = "text" if name == "unit" else "a number"
+                    raise ValueError(f"'{head}.{name}' is {score!a:.60}: write {wanted}.")
+        return value
 
     def targets(self) -> dict[str, TargetStats]:
         """Return the statistics of the targets that a net's constructor needs.
@@ -751,8 +778,8 @@ def _read_manifest(entries: SafeZip) -> Manifest:
 
 def _read_toml(entries: SafeZip, name: str, schema: type[C]) -> C:
     try:
-        values = tomllib.loads(entries.read(name).decode())
-    except (ValueError, RecursionError) as error:
+        values = parse_toml(entries.read(name).decode())
+    except ValueError as error:
         reject(entries.path, f"'{name}' is not TOML ({str(error)[:200]})", error)
     return _validate(entries, name, values, schema)
 

@@ -744,11 +744,11 @@ def _write_ensemble(
 
 def list_warnings(context: BuildContext, manifest: Manifest) -> list[str]:
     """Return a sentence for each reason to doubt an ensemble, with what to do about it."""
-    warnings = []
+    warnings, best = [], context.candidates[0].trial
     if context.candidates[0].status != "completed":
         warnings.append(
-            f"no trial reached the full budget, the best, {context.candidates[0].trial}, was "
-            "stopped at a rung; run the campaign to its end."
+            f"no trial reached the full budget, the best, {best}, was stopped at a rung; run the "
+            "campaign to its end."
         )
     for name, head in manifest.heads.items():
         if not head.calibration.guaranteed(0.9):

@@ -6,10 +6,10 @@ Shapes: G graphs, R rows of a head (graphs or nodes), w its components.
 """
 
 import heapq
+import html
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
@@ -19,9 +19,9 @@ from ase import Atoms
 from ase.data import atomic_numbers, chemical_symbols
 from torch import Tensor
 
-from hydragnn_hpo.config import WIDTHS
+from hydragnn_hpo.config import WIDTHS, TrialConfig
 from hydragnn_hpo.config.convs.spec import is_user_conv, package_of, version_of
-from hydragnn_hpo.data import Columns, GraphSet, Rules
+from hydragnn_hpo.data import Columns, GraphSet, Rules, offsets
 from hydragnn_hpo.ensemble.artefact import (
     ArtefactContent,
     Coordination,
@@ -39,6 +39,7 @@ from hydragnn_hpo.ensemble.engine import (
     make_member,
     pieces,
 )
+from hydragnn_hpo.ensemble.prediction import HeadPrediction, PredictedStructures, Prediction
 from hydragnn_hpo.ensemble.structure_batches import columns_of_atoms, rules_for
 from hydragnn_hpo.errors import DataError
 from hydragnn_hpo.model import variance_key
@@ -48,38 +49,6 @@ _TIMINGS = 3
 
 Timer = Callable[[Engine, GraphSet, np.ndarray], float]
 """Returns the seconds that an engine takes for one batch, see ``time_engine``."""
-
-
-@dataclass(frozen=True)
-class HeadPrediction:
-    """Prediction of an ensemble for one head, in the head's unit."""
-
-    mean: np.ndarray
-    """Mean of the members, [R, w]."""
-    std: np.ndarray
-    """Calibrated standard deviation, [R, 1]; one for all components of a vector."""
-    std_epistemic: np.ndarray
-    """Spread of the members without calibration, [R, 1]."""
-    lo90: np.ndarray
-    """Lower end of the 90 % interval, [R, w]."""
-    hi90: np.ndarray
-    """Upper end of the 90 % interval, [R, w]."""
-    bounds: Mapping[int, tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)
-    """Lower and upper ends of the intervals at other levels, by percent, [R, w] each; empty unless
-    levels were requested."""
-    members: Mapping[str, np.ndarray] = field(default_factory=dict)
-    """Predictions of each member with weight in the head, by trial, [R, w]; empty unless
-    requested."""
-
-
-@dataclass(frozen=True)
-class Prediction:
-    """Prediction of an ensemble for some structures, in their order."""
-
-    heads: dict[str, HeadPrediction]
-    """Predictions by head; rows of a node-level head are ordered structure by structure."""
-    trust: tuple[str, ...]
-    """``ok``, or the reasons to distrust a structure's predictions, [G]."""
 
 
 def head_prediction(
@@ -229,6 +198,7 @@ class Ensemble:
         device: str = "cpu",
         *,
         compiled: bool = False,
+        configs: Mapping[str, TrialConfig] | None = None,
     ) -> None:
         """Move the members to a device, and sort them by trial.
 
@@ -237,8 +207,10 @@ class Ensemble:
             members: nets with their weights; moved to ``device``.
             device: torch device to predict on.
             compiled: True runs them as machine code, see ``CompiledEngine``.
+            configs: configurations of the members, by trial, for the model card.
         """
         self.manifest = manifest
+        self.configs = dict(configs or {})
         self.device = torch.device(device)
         self.members = tuple(sorted(members, key=lambda member: member.trial))
         for member in self.members:
@@ -281,7 +253,8 @@ class Ensemble:
                 where=str(path),
             )
             members.append(member if precision is None else member.in_precision(precision))
-        return cls(manifest, members, device, compiled=compiled)
+        configs = content.configs
+        return cls(manifest, members, device, compiled=compiled, configs=configs)
 
     @property
     def cutoff(self) -> float:
@@ -332,7 +305,51 @@ class Ensemble:
             )
             for name, head in self.manifest.heads.items()
         }
-        return Prediction(heads, compute_trust(self.manifest, columns, indices, heads))
+        trust = compute_trust(self.manifest, columns, indices, heads)
+        return Prediction(heads, trust, self._describe(structures, columns, indices))
+
+    def _describe(
+        self, structures: Columns | Atoms | Sequence[Atoms], columns: Columns, indices: np.ndarray
+    ) -> PredictedStructures:
+        """Return names and atoms of the structures that are predicted."""
+        names: Sequence[str] = columns.ids.take(indices)
+        if not isinstance(structures, Columns):
+            several = [structures] if isinstance(structures, Atoms) else structures
+            names = [find_name(several[row]) for row in indices.tolist()]
+        first, last = columns.node_offset[indices], columns.node_offset[indices + 1]
+        pieces_of = [columns.numbers[a:b] for a, b in zip(first, last, strict=True)]
+        numbers = np.concatenate(pieces_of) if pieces_of else columns.numbers[:0]
+        return PredictedStructures(names, numbers, offsets(last - first), self.manifest.heads)
+
+    def model_card(self) -> str:
+        """Return the model card, in Markdown: members, data, heads, errors, limits."""
+        from hydragnn_hpo.ensemble.artefact_writer import render_model_card
+
+        return render_model_card(self.manifest, self.configs)
+
+    def __repr__(self) -> str:
+        known = self.manifest
+        heads = ", ".join(f"{name} [{head.unit}]" for name, head in known.heads.items())
+        elements = " ".join(chemical_symbols[z] for z in known.elements)
+        count = len(self.members)
+        return (
+            f"Ensemble of {count} member{'' if count == 1 else 's'} of campaign "
+            f"'{known.created_by.campaign}' for {heads}; elements {elements}; cutoff "
+            f"{self.cutoff:g} angstrom; on {self.device}"
+        )
+
+    def _repr_html_(self) -> str:
+        """Show the ensemble, and the errors of its heads on the test split."""
+        rows = []
+        for name, head in self.manifest.heads.items():
+            scores = self.manifest.evaluation.get(name, {})
+            numbers = (scores.get(key) for key in ("test_mae", "mean_baseline_mae", "coverage90"))
+            cells = (name, head.unit, *("-" if n is None else f"{n:.4g}" for n in numbers))
+            rows.append("".join(f"<td>{html.escape(cell)}</td>" for cell in cells))
+        titles = ("head", "unit", "test MAE", "MAE of the mean", "share in 90 % interval")
+        top = "".join(f"<th>{title}</th>" for title in titles)
+        body = "".join(f"<tr>{row}</tr>" for row in rows)
+        return f"<p>{html.escape(repr(self))}</p><table><tr>{top}</tr>{body}</table>"
 
     def _columns(self, structures: Columns | Atoms | Sequence[Atoms]) -> Columns:
         if isinstance(structures, Columns):
@@ -391,6 +408,12 @@ class Ensemble:
                 f"the graphs hold edges up to {longest:g} angstrom, the ensemble needs "
                 f"{self.cutoff:g}: build them with that cutoff."
             )
+
+
+def find_name(atoms: Atoms) -> str:
+    """Return the ``name`` or ``id`` in the ``info`` of a structure; empty if there is none."""
+    found_names = (atoms.info.get(key) for key in ("name", "id"))
+    return next((name for name in found_names if isinstance(name, str)), "")
 
 
 def as_array(values: Tensor) -> np.ndarray:

@@ -29,8 +29,9 @@ from hydragnn_hpo.ensemble.energy_derivatives import (
     find_forces_head,
 )
 from hydragnn_hpo.ensemble.engine import EDGES_PER_BATCH, member_batches, pieces
-from hydragnn_hpo.ensemble.inference import Ensemble, HeadPrediction, as_array
+from hydragnn_hpo.ensemble.inference import Ensemble, as_array
 from hydragnn_hpo.ensemble.predict_output import EXTXYZ_SUFFIXES
+from hydragnn_hpo.ensemble.prediction import HeadPrediction
 from hydragnn_hpo.ensemble.structure_batches import Structures
 from hydragnn_hpo.errors import ConfigError, DataError, unknown
 from hydragnn_hpo.files import write_text

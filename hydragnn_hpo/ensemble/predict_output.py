@@ -1,8 +1,6 @@
 """The output of a prediction: the columns of all formats, and the parts that are done.
 
-The columns of a head ``t`` are ``t``, ``t_std``, ``t_std_epistemic``, ``t_lo90`` and ``t_hi90``
-(or of other levels); a vector has ``t_x``, ``t_y``, ``t_z`` and so on, but one ``t_std``. The value
-of one member is ``t_TRIAL``. Names carry no unit, so that a script works for any ensemble.
+The titles of columns are those of ``prediction.head_titles``.
 
 ``OUT.parts/`` holds ``plan.json`` and a file, the *part*, for each chunk that is done. The next run
 goes on from there after a kill, and ranks that see the folder share the work: a chunk always has
@@ -26,7 +24,7 @@ import numpy as np
 
 from hydragnn_hpo.data import Columns
 from hydragnn_hpo.ensemble.artefact import Manifest
-from hydragnn_hpo.ensemble.inference import HeadPrediction, Prediction
+from hydragnn_hpo.ensemble.prediction import HeadPrediction, Prediction, head_titles
 from hydragnn_hpo.ensemble.structure_batches import ChunkId, Structures
 from hydragnn_hpo.errors import ConfigError, DataError, RunError, StorageError
 from hydragnn_hpo.files import read_json, storage, write_json, write_pieces
@@ -50,13 +48,6 @@ EXTXYZ_SUFFIXES = (OutputFormat.EXTXYZ, OutputFormat.XYZ)
 
 MAX_REASONS = 20
 """Most reasons why structures failed that are shown; the output holds all of them."""
-
-AXES = {
-    "scalar": ("",),
-    "vector": ("_x", "_y", "_z"),
-    "tensor": tuple(f"_{a}{b}" for a in "xyz" for b in "xyz"),
-}
-"""Suffixes of the columns of components, by the shape of a head."""
 
 Share = dict[str, bytes]
 """What one chunk contributes to each file of the output, by the suffix of the file's name; the main
@@ -141,19 +132,13 @@ class OutputColumns:
 
     def titles(self, name: str) -> list[str]:
         """Return the titles of all columns of a head."""
-        axes = AXES[self.manifest.heads[name].shape]
-        bounds = [f"_{end}{level}" for level in self.levels for end in ("lo", "hi")]
-        ends = [bound + axis for bound in bounds for axis in axes]
-        own = [f"_{trial}{axis}" for trial in self.trials(name) for axis in axes]
-        return [name + tail for tail in (*axes, "_std", "_std_epistemic", *ends, *own)]
+        return head_titles(name, self.manifest.heads[name].shape, self.levels, self.trials(name))
 
     def values(self, name: str, head: HeadPrediction) -> np.ndarray:
         """Return all columns of a head, in the order of ``titles``, [R, columns]."""
-        bounds = {**head.bounds, 90: (head.lo90, head.hi90)}
-        ends = [array for level in self.levels for array in bounds[level]]
-        own = [head.members[trial] for trial in self.trials(name)]
-        parts = [head.mean, head.std, head.std_epistemic, *ends, *own]
-        return np.hstack(parts) if len(head.mean) else np.zeros((0, len(self.titles(name))))
+        if not len(head.mean):
+            return np.zeros((0, len(self.titles(name))))
+        return head.columns(self.levels, self.trials(name))
 
     def trials(self, name: str) -> list[str]:
         """Return the members that have columns of their own for a head, by name."""

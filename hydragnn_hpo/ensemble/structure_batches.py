@@ -30,7 +30,7 @@ from ase.io.formats import ioformats
 
 from hydragnn_hpo.config import AttributeConfig, GraphConfig
 from hydragnn_hpo.data import Columns, Graph, Place, Rules, columns_of, graph_of, open_store
-from hydragnn_hpo.data.readers import READERS, reader_of
+from hydragnn_hpo.data.readers import READERS, is_single_structure, reader_of
 from hydragnn_hpo.data.readers.database import holds_lmdb
 from hydragnn_hpo.data.readers.extxyz import estimate_unread, read_stream
 from hydragnn_hpo.data.readers.folder import TABLE
@@ -258,8 +258,8 @@ class StructureFiles:
         return (self.count(path) or 1) if counts else 1
 
     def holds_one(self, path: Path) -> bool:
-        """Check whether a file is of a format that usually holds one structure, as CIF."""
-        return path != STDIN and reader_of(self._source(path), None) is READERS["ase_file"]
+        """Check whether a file holds at most one structure, also where it cannot be read."""
+        return path != STDIN and is_single_structure(self._source(path), None)
 
     def estimate_unread(self, path: Path, number: int) -> int | None:
         """Estimate the number of structures after those that could be read; None if unknown.

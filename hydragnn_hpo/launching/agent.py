@@ -606,7 +606,10 @@ class Agent:
         if code < 0 and self._failed_starts < _FORK_SERVER_STARTS:
             return None
         preload = ", ".join(self._preload)
-        return f"a fork server ended (code {code}) while importing {preload}."
+        ended = f"a fork server ended (code {code}) while importing {preload}"
+        if code == -signal.SIGKILL:
+            return f"{ended}: most likely memory has run out; ask for more."
+        return f"{ended}: import them by hand to see why."
 
 
 def _release_batch_job(host: str) -> None:

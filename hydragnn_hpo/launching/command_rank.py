@@ -22,6 +22,7 @@ import msgspec
 from hydragnn_hpo.config import CommandConfig, MachineConfig, SiteConfig, fill_arguments
 from hydragnn_hpo.errors import ConfigError, HydraError
 from hydragnn_hpo.files import write_json, write_text
+from hydragnn_hpo.host_info import count_memory_kills
 from hydragnn_hpo.launching.job import Job, Slot
 from hydragnn_hpo.launching.launched_rank import FAILED, LEASE, ORDER, LaunchOrder
 from hydragnn_hpo.launching.process_control import tethered
@@ -193,6 +194,15 @@ class _Program:
     """Signals received so far."""
 
 
+MEMORY_RESULT = {
+    "status": "failed",
+    "reason": "out_of_memory",
+    "message": "the kernel killed the command, as the memory of the host, or of its control group, "
+    "had run out: lower machine.slots, or ask for more memory.",
+}
+"""Result of a command that was killed for lack of memory, and so wrote none."""
+
+
 def rank_main(job_spec: dict[str, Any]) -> int:
     """Run the command as this rank, or for all ranks; return its exit code.
 
@@ -212,6 +222,7 @@ def rank_main(job_spec: dict[str, Any]) -> int:
         "python": sys.executable,
     }
     trial.checkpoints.mkdir(mode=0o700, exist_ok=True)
+    kills = count_memory_kills()
     argv = fill_arguments(command.argv, fields)
     program = _Program(argv, folder, {**os.environ, **command.env}, command.timeout)
     if command.launcher is not None and spec.launch is not None:
@@ -227,6 +238,8 @@ def rank_main(job_spec: dict[str, Any]) -> int:
         while signal.SIGTERM not in program.signals and time.monotonic() < until:
             time.sleep(0.05)
         code = -signal.SIGTERM if signal.SIGTERM in program.signals else code
+        if code in (-signal.SIGKILL, 128 + signal.SIGKILL) and count_memory_kills() > kills:
+            write_json(folder / "result.json", MEMORY_RESULT)
     return code if code >= 0 else 128 - code
 
 

@@ -19,6 +19,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from hydragnn_hpo.host_info import count_memory_kills
 from hydragnn_hpo.launching import process_control
 from hydragnn_hpo.launching.framed_socket import FramedSocket, wait_readable
 from hydragnn_hpo.launching.process_control import ZYGOTE, end_tagged
@@ -132,6 +133,11 @@ class ForkServer:
         self._wakeup = _wake_up_for_children()
         self._pid = os.getpid()
         self._ranks: dict[int, tuple[str, int]] = {}
+        self._killed: set[str] = set()
+        """Jobs to whose ranks this process has sent SIGKILL."""
+
+        self._memory_kills = self._last_memory_kills = count_memory_kills()
+        """Processes, ranks apart, that the kernel has killed for lack of memory; see ``Ping``."""
         self._requests: dict[str, int] = {}
         """Job -> writing end of the pipe from which its rank 0 reads requests."""
 
@@ -158,11 +164,14 @@ class ForkServer:
                 if job in self._requests:
                     with contextlib.suppress(OSError):  # the rank has ended, or its pipe is full
                         os.write(self._requests[job], f"{request}\n".encode())
-            case Ping():
+            case Ping():  # what was killed before the last one has been reaped since
+                self._memory_kills = max(self._memory_kills, self._last_memory_kills)
+                self._last_memory_kills = count_memory_kills()
                 self._agent.send(Pong())
 
     def _fork(self, order: ForkRanks, rank: RankStart) -> None:
         job = order.start.job
+        self._killed.discard(job)
         ends = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC) if rank.rank == 0 else ()
         try:
             pid = os.fork()
@@ -186,6 +195,8 @@ class ForkServer:
         """Signal the ranks of a job; SIGKILL goes to their whole process groups."""
         for pid, (owner, _) in self._ranks.items():
             if owner == job:
+                if number == signal.SIGKILL:
+                    self._killed.add(job)
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, number)
                     if number == signal.SIGKILL:
@@ -208,7 +219,18 @@ class ForkServer:
                 job, rank = owner
                 if rank == 0:
                     _close(self._requests.pop(job))
-                self._agent.send(RankExit(job, rank, os.waitstatus_to_exitcode(status)))
+                self._agent.send(RankExit(job, rank, self._exit_code(job, status)))
+
+    def _exit_code(self, job: str, status: int) -> int:
+        """Return the exit code of a rank; ``OUT_OF_MEMORY`` if the kernel killed it for memory."""
+        code = os.waitstatus_to_exitcode(status)
+        if code == -signal.SIGKILL and job not in self._killed:
+            from hydragnn_hpo.config import OUT_OF_MEMORY
+
+            if count_memory_kills() > self._memory_kills:  # the kernel counts first, then kills
+                self._memory_kills += 1
+                return OUT_OF_MEMORY
+        return code
 
     def _end_all(self) -> None:
         """Kill every rank with its process group, and all adopted orphans."""

@@ -386,12 +386,17 @@ def _query_job(job: str, run_query: Query) -> list[str]:
             f"squeue tells no state and hosts of job {job}, but {'|'.join(own)[:100]!r}: try again "
             "later."
         )
+    if own[0] == "RUNNING" and not expand_hosts(own[1]):
+        raise JobError(
+            f"squeue names no hosts of job {job}, but {own[1][:100]!r}: try again later."
+        )
     return own[:3]
 
 
 def _end(environment: Mapping[str, str], squeue_end: str) -> float:
     """Return the end of the job: from the environment, or as squeue writes it."""
-    if (known := environment.get("SLURM_JOB_END_TIME", "")).isdecimal():
+    known = environment.get("SLURM_JOB_END_TIME", "")
+    if known.isascii() and known.isdecimal():
         return float(known)
     try:
         return datetime.datetime.fromisoformat(squeue_end).timestamp()

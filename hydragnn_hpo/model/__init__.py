@@ -12,6 +12,7 @@ if TYPE_CHECKING:
         Round,
         RoundContext,
         Trunk,
+        check_options,
         find_conv,
         variance_key,
     )
@@ -22,18 +23,22 @@ if TYPE_CHECKING:
         pool_max,
         pool_mean,
     )
+    from hydragnn_hpo.model.pyg_conv import PygConv, as_pyg
 
 __all__ = [
     "AttentionPool",
     "GlobalRound",
     "LaplacianEncoding",
     "MultiHeadGNN",
+    "PygConv",
     "RandomWalkEncoding",
     "Round",
     "RoundContext",
     "ShiftedSoftplus",
     "Trunk",
+    "as_pyg",
     "attach_strain",
+    "check_options",
     "find_conv",
     "forces_and_stress",
     "node_counts",

@@ -181,6 +181,28 @@ class Edges:
         return scatter.outer_sum(messages, components, self.links)
 
 
+def make_edges(links: Links, vectors: Tensor, *, basis: nn.Module | None, cutoff: float) -> Edges:
+    """Compute the geometry that convs read.
+
+    Args:
+        links: sender and receiver of every edge.
+        vectors: vector of each pair from sender to receiver, in angstrom, [P, 3].
+        basis: radial functions of the length; None for convs that read none.
+        cutoff: length at which messages vanish, in angstrom.
+    """
+    lengths = torch.linalg.vector_norm(vectors, dim=-1)
+    directions = vectors / lengths.clamp(min=1e-6).unsqueeze(-1)
+    if links.sender.shape[0] > lengths.shape[0]:
+        directions = torch.cat((directions, -directions))
+    return Edges(
+        links=links,
+        directions=directions,
+        pair_lengths=lengths,
+        pair_basis=lengths.new_zeros(lengths.shape[0], 0) if basis is None else basis(lengths),
+        pair_envelope=envelope(lengths, cutoff).unsqueeze(-1),
+    )
+
+
 def pair_vectors(batch: Batch) -> tuple[Links, Tensor]:
     """Return the links of a batch's edges and the vector of each pair.
 

@@ -47,7 +47,7 @@ from hydragnn_hpo.model.conditioning import (
 )
 from hydragnn_hpo.model.convs import CONVS
 from hydragnn_hpo.model.derivatives import ZBL, attach_strain, forces_and_stress
-from hydragnn_hpo.model.edges import BASES, Edges, envelope, pair_vectors
+from hydragnn_hpo.model.edges import BASES, Edges, make_edges, pair_vectors
 from hydragnn_hpo.model.layers import (
     POOLS,
     AttentionPool,
@@ -100,14 +100,38 @@ def options_of(config: ModelConfig) -> Config:
     """
     if not is_user_conv(config.conv):
         return config.conv_options
-    schema: Any = getattr(find_conv(config.conv), "Options", UserOptions)
-    try:
-        options: Config = schema.model_validate(config.options)
-    except ValidationError as error:
+    return check_options(find_conv(config.conv), config.options, config.conv)
+
+
+def check_options(
+    conv_class: type[nn.Module], options: Mapping[str, Any] | Config | None, name: str
+) -> Config:
+    """Check the options of a conv against its own class of settings.
+
+    Args:
+        conv_class: the class; a user's may have ``Options``, a ``Config``.
+        options: the options; None takes all defaults, a ``Config`` is taken as it is.
+        name: name of the conv, for errors.
+
+    Raises:
+        ConfigError: ``Options`` is no class of settings, or an option is unknown or wrong.
+    """
+    if isinstance(options, Config):
+        return options
+    builtin = next((known for known, each in CONVS.items() if each is conv_class), None)
+    schema: Any = getattr(conv_class, "Options", UserOptions)
+    schema = schema if builtin is None else CONV_SPECS[builtin].options
+    if not (isinstance(schema, type) and issubclass(schema, Config)):
         raise ConfigError(
-            f"options of conv '{config.conv}': {validation_sentence(error, schema)}"
-        ) from error
-    return options
+            f"conv '{name}': its Options are no class of settings: derive them from "
+            "hydragnn_hpo.config.schema.Config."
+        )
+    try:
+        checked: Config = schema.model_validate(options or {})
+    except ValidationError as error:
+        sentence = validation_sentence(error, schema)
+        raise ConfigError(f"options of conv '{name}': {sentence}") from error
+    return checked
 
 
 def describe_conv(name: str) -> ConvSpec:
@@ -211,17 +235,7 @@ class Trunk(nn.Module):
     def edges(self, batch: Batch) -> Edges:
         """Compute the geometry of a batch, which all layers share."""
         links, vectors = pair_vectors(batch)
-        lengths, basis = torch.linalg.vector_norm(vectors, dim=-1), self.basis
-        directions = vectors / lengths.clamp(min=1e-6).unsqueeze(-1)
-        if links.sender.shape[0] > lengths.shape[0]:
-            directions = torch.cat((directions, -directions))
-        return Edges(
-            links=links,
-            directions=directions,
-            pair_lengths=lengths,
-            pair_basis=lengths.new_zeros(lengths.shape[0], 0) if basis is None else basis(lengths),
-            pair_envelope=envelope(lengths, self.cutoff).unsqueeze(-1),
-        )
+        return make_edges(links, vectors, basis=self.basis, cutoff=self.cutoff)
 
     def forward(self, batch: Batch) -> TrunkFeatures:
         """Run all rounds on a batch."""

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from hydragnn_hpo.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from hydragnn_hpo.report.best_config import make_paths_absolute
+    from hydragnn_hpo.report.best_config import BestTrial, make_paths_absolute, read_best_trial
     from hydragnn_hpo.report.compare import (
         RunComparison,
         compare_runs,
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from hydragnn_hpo.report.dataset_figure import draw_dataset
     from hydragnn_hpo.report.evaluation_figures import write_evaluation
     from hydragnn_hpo.report.export_formats import export
-    from hydragnn_hpo.report.facts import read_facts
+    from hydragnn_hpo.report.export_tables import make_run_frame
+    from hydragnn_hpo.report.facts import Facts, read_facts
     from hydragnn_hpo.report.gantt import Chart, draw_gantt
     from hydragnn_hpo.report.html_report import write_report
     from hydragnn_hpo.report.importance import (
@@ -29,10 +30,14 @@ if TYPE_CHECKING:
     from hydragnn_hpo.report.observations import choose_targets, pool_runs
     from hydragnn_hpo.report.page_blocks import Cell, Table, Text
     from hydragnn_hpo.report.parity import draw_parity
+    from hydragnn_hpo.report.plotly_figures import FIGURES, make_plotly_figure
 
 __all__ = [
+    "BestTrial",
     "Cell",
     "Chart",
+    "FIGURES",
+    "Facts",
     "Importance",
     "METHODS",
     "RunComparison",
@@ -48,7 +53,10 @@ __all__ = [
     "draw_parity",
     "export",
     "make_paths_absolute",
+    "make_plotly_figure",
+    "make_run_frame",
     "pool_runs",
+    "read_best_trial",
     "read_campaigns",
     "read_facts",
     "serve_dashboard",

@@ -3,13 +3,18 @@
 Paths of stores are absolute, so that the file works in any directory of this computer.
 """
 
+import tomllib
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from pydantic import JsonValue
 
 from hydragnn_hpo.campaign import TrialHistory, stores_of, trial_config
 from hydragnn_hpo.config import (
     CardConfig,
+    Scalar,
     TrialConfig,
     dump_config,
     load_config,
@@ -22,6 +27,47 @@ from hydragnn_hpo.layout import derive_seed
 from hydragnn_hpo.report.facts import Facts
 from hydragnn_hpo.sanitize import escape_controls
 from hydragnn_hpo.search import apply_values
+
+
+@dataclass(frozen=True)
+class BestTrial:
+    """The best trial of a campaign."""
+
+    name: str
+    values: Mapping[str, Scalar]
+    """What was searched, by key."""
+    configuration: Mapping[str, JsonValue]
+    """All settings of the trial, as its file ``trial.toml`` has them; paths are absolute."""
+    objective: float | None
+    """Its result, see ``search.objective``."""
+    val_mae: Mapping[str, float]
+    """Validation MAE by head, in the head's unit."""
+    epochs: int
+    folder: Path
+    """Directory of the trial: configuration, attempts, checkpoints."""
+
+
+def read_best_trial(facts: Facts) -> BestTrial:
+    """Return the best trial that a campaign has so far.
+
+    Raises:
+        RunError: no trial has a result yet.
+    """
+    chosen = _find_trial(facts, None)
+    trial = chosen.trial
+    if facts.config.command is None:
+        configuration = _training_config(facts, chosen).model_dump(mode="json", exclude_none=True)
+    else:
+        configuration = tomllib.loads(_command_toml(facts, chosen))
+    return BestTrial(
+        name=trial.name,
+        values=dict(trial.values),
+        configuration=configuration,
+        objective=trial.objective,
+        val_mae={head: mae for head, mae in trial.val_mae.items() if mae is not None},
+        epochs=trial.epoch,
+        folder=facts.run.trial(trial.name).path,
+    )
 
 
 def write_best_config(facts: Facts, out: Path, *, trial: str | None = None) -> tuple[str, str]:

@@ -7,14 +7,19 @@ Every format of ``export`` is made from them. Numbers have the same names as in 
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from hydragnn_hpo.campaign import TrialHistory
 from hydragnn_hpo.config import Scalar
+from hydragnn_hpo.data_frames import DATES, make_frame
 from hydragnn_hpo.metrics_log import read_records
+from hydragnn_hpo.report.charts import short_names
 from hydragnn_hpo.report.facts import Facts
 from hydragnn_hpo.sanitize import escape_controls, sanitize_values
 from hydragnn_hpo.search import finite_number, goal_label, goals
+
+if TYPE_CHECKING:
+    import pandas
 
 UNITS = {
     "slot_seconds": "s",
@@ -231,6 +236,41 @@ def tables_of(facts: Facts) -> dict[str, TypedTable]:
         "trials": _typed_table(trials, list(trials[0]) if trials else [], facts.units),
         "epochs": _typed_table(epochs, _EPOCH_COLUMNS, facts.units),
     }
+
+
+_PANDAS = {"string": "str", "int64": "Int64", "float64": "float64", "bool_": "boolean"}
+"""Type in pandas by ``TypedColumn.kind``; each can lack a value."""
+
+_TIMES = ("started", "ended", "time")
+"""Columns that are moments."""
+
+
+def make_run_frame(facts: Facts, table: Literal["trials", "epochs"]) -> "pandas.DataFrame":
+    """Return a table of a campaign as a pandas DataFrame with short titles.
+
+    ``val_mae.HEAD`` becomes ``val_mae_HEAD``, a searched ``params.model.conv`` its shortest name,
+    ``conv``, unless another column has it. Times are moments in UTC; ``frame.attrs["units"]`` has
+    the units.
+
+    Args:
+        facts: content of the run directory.
+        table: which one, see ``tables_of``.
+
+    Raises:
+        ConfigError: pandas is not installed.
+    """
+    columns = {column.title.partition(" [")[0]: column for column in tables_of(facts)[table]}
+    keys = [name.removeprefix("params.") for name in columns if name.startswith("params.")]
+    plain = {name: name.replace(".", "_") for name in columns if not name.startswith("params.")}
+    short = {key: name for key, name in short_names(keys).items() if name not in plain.values()}
+    titles = plain | {f"params.{key}": short.get(key, key) for key in keys}
+    moments = [name for name in _TIMES if name in columns]
+    kinds = {titles[name]: _PANDAS[column.kind] for name, column in columns.items()}
+    return make_frame(
+        {titles[name]: column.values for name, column in columns.items()},
+        {titles[name]: column.unit for name, column in columns.items() if name not in moments},
+        kinds | dict.fromkeys(moments, DATES),
+    )
 
 
 def _typed_table(

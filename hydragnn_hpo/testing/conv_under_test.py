@@ -10,16 +10,14 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from pydantic import ValidationError
 from torch import Tensor, nn
 
-from hydragnn_hpo.config import Config, HeadConfig, ModelConfig, validation_sentence
+from hydragnn_hpo.config import Config, HeadConfig, ModelConfig
 from hydragnn_hpo.config.convs import CONV_SPECS
-from hydragnn_hpo.config.convs.spec import UserOptions
 from hydragnn_hpo.data import Batch
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.file_records import TargetStats
-from hydragnn_hpo.model import MultiHeadGNN, find_conv
+from hydragnn_hpo.model import MultiHeadGNN, check_options, find_conv
 from hydragnn_hpo.model.convs import CONVS
 from hydragnn_hpo.testing.sample_structures import CUTOFF, Structure, batch_structures
 
@@ -170,10 +168,9 @@ def make_conv_under_test(
     builtin_name = next((name for name, each in CONVS.items() if each is conv_class), None)
     spec: Any = conv_class if builtin_name is None else CONV_SPECS[builtin_name]
     name = conv if isinstance(conv, str) else builtin_name or conv_class.__qualname__
-    schema = _options_class(conv_class, name) if builtin_name is None else spec.options
     subject = ConvUnderTest(
         conv=conv_class,
-        options=_check_options(options, schema, name),
+        options=check_options(conv_class, options, name),
         name=name,
         vectors=bool(getattr(spec, "vectors", False)),
         forces=bool(getattr(spec, "forces", True)),
@@ -191,27 +188,3 @@ def _check_widths(subject: ConvUnderTest, name: str) -> None:
         CONV_SPECS[name].check(subject.config().dimensions(False)[0], subject.options)
     except ValueError as error:
         raise ConfigError(str(error)) from error
-
-
-def _options_class(conv_class: type[nn.Module], name: str) -> type[Config]:
-    """Return the class of a user's options; ``UserOptions`` if the conv has none."""
-    schema = getattr(conv_class, "Options", UserOptions)
-    if not (inspect.isclass(schema) and issubclass(schema, Config)):
-        raise ConfigError(
-            f"conv '{name}': its Options are no class of settings: derive them from "
-            "hydragnn_hpo.config.schema.Config."
-        )
-    return schema
-
-
-def _check_options(
-    options: Mapping[str, Any] | Config | None, schema: type[Config], name: str
-) -> Config:
-    if isinstance(options, Config):
-        return options
-    try:
-        return schema.model_validate(options or {})
-    except ValidationError as error:
-        raise ConfigError(
-            f"options of conv '{name}': {validation_sentence(error, schema)}"
-        ) from error

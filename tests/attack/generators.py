@@ -5,7 +5,6 @@ case says so, and its judge knows a silent success.
 """
 
 import base64
-import dataclasses
 import gzip
 import io
 import json
@@ -14,7 +13,7 @@ import string
 import tomllib
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -716,32 +715,3 @@ def surroundings(draw: Random) -> Case:
         read_only=kind == "read-only",
         file_bytes=draw.choice([0, 100, 3000]) if kind == "room" else None,
     )
-
-
-GENERATORS: dict[Callable[[Random], Case], float] = {
-    structures: 24,
-    broken_structures: 4,
-    alike_structures: 5,
-    cards: 12,
-    campaigns: 16,
-    command_campaigns: 4,
-    command_results: 1,
-    machines: 6,
-    schedulers: 2,
-    ensembles: 14,
-    journals: 10,
-    resumptions: 0.4,
-    agents: 2,
-    command_lines: 8,
-    surroundings: 5,
-}
-"""How often each is drawn."""
-
-
-def generate(seed: int, count: int) -> Iterator[Case]:
-    """Yield cases; number and seed make a case, however many there are."""
-    kinds, weights = list(GENERATORS), list(GENERATORS.values())
-    for number in range(count):
-        draw = Random(f"{seed}-{number}")
-        case = draw.choices(kinds, weights)[0](draw)
-        yield dataclasses.replace(case, name=f"{number}-{case.name}")

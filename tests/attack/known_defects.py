@@ -2,10 +2,12 @@
 
 import gzip
 import json
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from allocations import allocation
 from generators import (
     CAMPAIGN,
     CARD,
@@ -105,8 +107,28 @@ def quantiles(**values: float) -> dict[str, float]:
     return heads["energy_like"]["calibration"]["quantiles"] | values
 
 
+def in_pbs(hosts: bytes | None) -> Case:
+    """Run by mpiexec on the hosts of a file."""
+    argv = ("run", "c.toml", "--run", "run", "--backend", "mpiexec")
+    files = {"bin/mpiexec": b"#!/bin/sh\n", "hosts": hosts}
+    return replace(allocation(argv, {"PBS_NODEFILE": "hosts"}, files), wants="fail")
+
+
+def hungry_command() -> Case:
+    """Run a campaign whose command takes more memory than there is."""
+    made = command_result(b'{"status": "completed", "objective": 1.0}')
+    allocate = f"#!/bin/sh\n{sys.executable} -c 'x = b\"x\" * 10**9' || exit $?\n".encode()
+    train = (made.files["bin/train"] or b"").replace(b"#!/bin/sh\n", allocate)
+    files = {**made.files, "bin/train": train}
+    return replace(made, files=files, wants="fail", memory_mb=450, says="ended as out_of_memory")
+
+
 ENERGY = {"level": "graph", "unit": "eV", "energy": "total"}
 FORCES = {"level": "node", "shape": "vector", "unit": "eV", "derived_from": "energy_like"}
+CUBE = b"a\nb\n 1 0 0 0\n 1000000000 1 0 0\n 1 0 1 0\n 1 0 0 1\n 6 6 0 0 0\n 0.1\n"
+CFG = b"Number of particles = 1000000000\nH0(1,1) = 4 A\n"
+XDATCAR = b"a\n1\n4 0 0\n0 4 0\n0 0 4\nC\n1000000000\nDirect configuration= 1\n0 0 0\n"
+STATS = "run/data/structures.bp/stats.json"
 QUANTILES = "heads__energy_like__calibration__quantiles"
 ALL = gzip.compress(STRUCTURES, mtime=0)
 
@@ -147,6 +169,18 @@ _KNOWN: dict[str, Callable[[], Case]] = {
         "", ("init", "d.json", "--dry-run"), {"d.json": JSON.replace(b"0.5, 0.5, 0.5", b"0.5", 1)}
     ),
     "vast_poscar": lambda: predicted("POSCAR", POSCAR.replace(b"1 1\n", b"1000000000 1\n"), "fail"),
+    "vast_cube": lambda: predicted("d.cube", CUBE, "fail"),
+    "vast_cfg": lambda: predicted("d.cfg", CFG, "fail"),
+    "vast_xdatcar": lambda: predicted("XDATCAR", XDATCAR, "fail"),
+    "vast_xdatcar_in_init": lambda: line(
+        "init", "XDATCAR", wants="fail", files={"XDATCAR": XDATCAR}
+    ),
+    "vast_xdatcar_of_a_card": lambda: Case(
+        "",
+        BUILD,
+        {"structures.toml": _with(CARD, {"files": [{"path": "XDATCAR"}]}), "XDATCAR": XDATCAR},
+        "fail",
+    ),
     "ragged_poscar": lambda: Case(
         "",
         ("ensemble", "evaluate", "POSCAR", *WITH, "--target", "energy_like=energy_like:eV"),
@@ -168,6 +202,8 @@ _KNOWN: dict[str, Callable[[], Case]] = {
     "endless_cutoff": lambda: card("any", graphs__cutoff=1e308),
     "deep_card": lambda: card(text=b"a=" + b"[" * 100_000),
     "deep_inline_tables": lambda: card(text=b"a=" + b"{a=" * 3000),
+    "long_key": lambda: card(text=b"a" + b".a" * 100_000 + b" = 1"),
+    "long_table": lambda: campaign(text=b"[a" + b".a" * 100_000 + b"]"),
     "long_integer": lambda: card(text=b"a=" + b"1" * 5000),
     "file_twice": lambda: card(
         files=[{"path": "structures.extxyz"}, {"path": "./structures.extxyz"}]
@@ -221,7 +257,13 @@ _KNOWN: dict[str, Callable[[], Case]] = {
         wants="fail",
         files={"e.csv": ENSEMBLE},
     ),
+    "neighbors_in_quotes": lambda: ensemble(coordination__cutoff="4.0"),
     # journals and results
+    "unit_of_a_store_of_before": lambda: line(
+        *("run", "run/campaign.toml", "--run", "run"),
+        wants="fail",
+        files={STATS: run_files()[STATS].replace(b'"unit": "eV"', b'"unit": "eV/atom"')},
+    ),
     "event_is_a_list": lambda: journal([], "status", "run"),
     "event_without_its_kind": lambda: journal({"time": 1.0}, "leaderboard", "run"),
     "event_of_no_trial": lambda: journal(
@@ -258,6 +300,25 @@ _KNOWN: dict[str, Callable[[], Case]] = {
     "garbled_scheduler": lambda: submission(b"\xff\n", 0, "generic-slurm"),
     "scheduler_that_ends_its_words": lambda: submission(b"No account.\n", 1, "generic-slurm"),
     "garbled_zip": lambda: line("ensemble", "info", "e.zip", files={"e.zip": garbled_zip()}),
+    # scarcity and allocations
+    "command_killed_for_memory": hungry_command,
+    "fifo_of_pbs_hosts": lambda: in_pbs(None),
+    "garbled_pbs_hosts": lambda: in_pbs(b"h1\n\xff\xfe\n"),
+    "end_in_other_digits": lambda: replace(
+        allocation(("run", "c.toml", "--run", "run"), {"SLURM_JOB_END_TIME": "\u0663"}, {}),
+        wants="fail",
+        says="give a number of seconds",
+        may_pause=False,
+    ),
+    "no_hosts_of_a_slurm_job": lambda: replace(
+        allocation(
+            ("run", "c.toml", "--run", "run", "--backend", "slurm"),
+            {"SLURM_JOB_ID": "7"},
+            {"bin/squeue": b"#!/bin/sh\necho 'RUNNING|,,,|N/A|7'\n", "bin/srun": b"#!/bin/sh\n"},
+        ),
+        wants="fail",
+        says="names no hosts",
+    ),
     "list_from_an_agent": lambda: send_messages([MESSAGES]),
 }
 

@@ -30,9 +30,9 @@ from typing import Any, Literal, Self
 
 GOLDENS = Path(__file__).parents[1] / "goldens"
 
-VERDICTS = ("clean", "traceback", "hang", "silent", "other")
+VERDICTS = ("clean", "traceback", "hang", "silent", "other", "skipped")
 """``silent``: success, or an answer, that is wrong; ``other``: unclear words, a good input that is
-refused, files half-written."""
+refused, files half-written; ``skipped``: this computer cannot give the case its surroundings."""
 
 Wants = Literal["any", "ok", "fail"]
 
@@ -53,6 +53,9 @@ class Case:
     wants: Wants = "any"
     answer: str | None = None
     """What a success must print."""
+
+    says: str | None = None
+    """What a failure must say."""
 
     stdin: bytes = b""
     closed: tuple[int, ...] = ()
@@ -76,7 +79,30 @@ class Case:
     read_only: bool = False
     """Whether its working directory is mounted so that nothing can be written; only root may."""
 
+    environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """More variables of its environment."""
+
+    memory_mb: int | None = None
+    """Memory that it may take before the kernel kills it, or one of its processes; only root may.
+
+    Pages that it shares with the process that forks are not counted."""
+
+    disk_kb: int | None = None
+    """Room for what it writes into its working directory, a disk of its own; only root may."""
+
+    optimize: int = 0
+    """Level of ``python -O``, in a process of its own."""
+
+    again: bool = False
+    """Whether the same command must succeed without limits after it failed."""
+
+    may_pause: bool = False
+    """Whether 75 is an answer: the allocation ends, and its next job goes on."""
+
     cpu_seconds: float = 15.0
+    idle_seconds: float = 10.0
+    """Within this time it must use CPU or end."""
+
     wall_seconds: float = 240.0
     memory_gb: float = 2.5
 
@@ -94,6 +120,22 @@ class Verdict:
     code: int = 0
 
 
+@dataclasses.dataclass(frozen=True)
+class End:
+    """What is known of a case that ended."""
+
+    code: int
+    """Exit code, negative for a signal."""
+
+    out: str
+    err: str
+    left: Mapping[str, str]
+    """Checksums of the files that changed or are new, by name; empty for one removed."""
+
+    memory_kills: int = 0
+    """How many of its processes the kernel killed for lack of memory."""
+
+
 # -- the judge ---------------------------------------------------------------------------
 
 LONGEST = 300
@@ -108,28 +150,34 @@ LIBRARY = re.compile(
 PARTIAL = re.compile(r"(^|/)\.[^/]|\.part|\.tmp|\.lock$")
 """Names of files that are not finished."""
 
+PARTS = re.compile(r"\.parts/[^.].*")
+"""What a prediction keeps so that the same command goes on: pieces, each of them whole."""
+
 ORDERS = {*map(chr, range(0x20)), "\x7f", *map(chr, range(0x80, 0xA0)), "\u202e"} - set("\n\r\t")
 STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
 NOT_A_NUMBER = re.compile(r"\b(NaN|nan|Infinity|inf)\b")
 
 
-def judge(case: Case, code: int, out: str, err: str, left: Mapping[str, str]) -> tuple[str, str]:
-    """Return the verdict on a case that ended, and the reason.
-
-    Args:
-        case: the case.
-        code: exit code, negative for a signal.
-        out: what it printed.
-        err: what it printed on standard error.
-        left: checksums of the files that changed or are new, by name; empty for one removed.
-    """
+def judge(case: Case, end: End) -> tuple[str, str]:
+    """Return the verdict on a case that ended, and the reason."""
+    code, out, err, left = end.code, end.out, end.err, end.left
     if "Traceback (most" in out + err or "Exception ignored" in err:
         return "traceback", (err.strip() or out.strip()).splitlines()[-1][:300]
-    if code not in (0, 1, 2):
+    killed = code == -signal.SIGKILL and end.memory_kills > 0
+    if code not in ((0, 1, 2, 75) if case.may_pause else (0, 1, 2)) and not killed:
         return "traceback", f"exit code {code}: {err[-200:]}"
     own = {name for name in case.files if not name.startswith("run/") or "run" not in case.argv}
     if touched := sorted(set(left) & own):
         return "silent", f"changed its input {touched[0]}"
+    if killed:
+        return "clean", "killed by the kernel"
+    return _judge_answer(case, end)
+
+
+def _judge_answer(case: Case, end: End) -> tuple[str, str]:
+    code, out, err = end.code, end.out, end.err
+    if code == 75:
+        return "clean", "the allocation ends"
     if code == 0 and case.wants == "fail":
         return "silent", f"took what is wrong: {' '.join((out or err).split())[:200]}"
     if code == 0 and case.answer is not None and out != case.answer:
@@ -139,11 +187,27 @@ def judge(case: Case, code: int, out: str, err: str, left: Mapping[str, str]) ->
     typed = {"\u202e"} & set("".join(case.argv))  # typer shows what was typed as it is
     if orders := (ORDERS - typed) & set(out + err):
         return "other", f"orders to the terminal: {orders}"
+    if code and case.says is not None and case.says not in err:
+        return "other", f"says {err.strip()[-300:]!r}, not {case.says!r}"
     if code and case.wants == "ok":
         return "other", f"refused what is right: {err.strip()[:300]}"
-    if half := [name for name in left if PARTIAL.search(name) and not name.startswith("run/")]:
+    left = (name for name in end.left if not name.startswith("run/"))
+    half = [name for name in left if PARTIAL.search(PARTS.sub("", name))]
+    if half and not end.memory_kills:
         return "other", f"left {half[0]}"
+    if case.argv[0] == "doctor" and code == 1 and out:  # what is wrong stands in its answer
+        return "clean", "something is wrong"
     return _judge_words(code, err)
+
+
+def judge_again(first: End, second: End) -> tuple[str, str]:
+    """Return the verdict on a command that failed under limits and then ran without them."""
+    if "Traceback (most" in second.out + second.err or second.code:
+        return "other", f"does not succeed afterwards: {second.err.strip()[-300:]}"
+    written = {name for name in first.left if name.startswith("out.") and "/" not in name}
+    if half := [name for name in written if first.left[name] != second.left.get(name)]:
+        return "other", f"left {half[0]}, half-written"
+    return "clean", ""
 
 
 def _judge_words(code: int, err: str) -> tuple[str, str]:
@@ -206,24 +270,51 @@ class Sandbox:
         work.mkdir()
         for name, content in case.files.items():
             _write(work / name, content)
-        before = _checksums(work)
         request = {f.name: getattr(case, f.name) for f in dataclasses.fields(case)}
         request |= {"files": [], "stdin": case.stdin.decode("latin1"), "place": str(place)}
         request["argv"] = [word.replace("{}", str(work)) for word in case.argv]
+        request["enlarge"] = False
+        done, end = self._request(request, case, before := _checksums(work))
+        seconds = done["seconds"]
+        if done["why"]:
+            kind, why = "hang", done["why"]
+        elif done["skipped"]:
+            kind, why = "skipped", done["skipped"]
+        else:
+            kind, why = judge(case, end)
+        if case.again and kind == "clean" and end.code:
+            limits: dict[str, Any] = dict.fromkeys(("memory_mb", "disk_kb", "file_bytes"))
+            free = limits | {"enlarge": case.disk_kb is not None}
+            done, second = self._request(request | free, case, before)
+            seconds += done["seconds"]
+            kind, more = ("hang", done["why"]) if done["why"] else judge_again(end, second)
+            why = more or why
+            end = dataclasses.replace(second, err=end.err + second.err)
+        if case.disk_kb is not None:
+            self._send({"unmount": str(work)})
+        shutil.rmtree(place, ignore_errors=True)
+        return Verdict(case, kind, why, seconds, end.out, end.err, end.code)
+
+    def _send(self, request: Mapping[str, Any]) -> Any:
         assert self._process.stdin
         self._process.stdin.write(json.dumps(request) + "\n")
         self._process.stdin.flush()
-        done = self._receive()
+        return self._receive()
+
+    def _request(
+        self, request: Mapping[str, Any], case: Case, before: Mapping[str, str]
+    ) -> tuple[Any, End]:
+        """Run a case; return what the process that forks says of it, and how it ended."""
+        done = self._send(request)
+        work = Path(request["place"], "case")
+        if case.disk_kb is not None and not done["skipped"]:  # mounted where only that one sees it
+            work = Path(f"/proc/{self._process.pid}/root{work}")
         after = _checksums(work)
         left = {name: after.get(name, "") for name in {*before, *after} - {"."}}
         left = {name: seal for name, seal in left.items() if before.get(name) != seal}
-        out, err = done["out"], done["err"]
-        if done["why"]:
-            kind, why = "hang", done["why"]
-        else:
-            kind, why = judge(case, done["code"], out, err, left)
-        shutil.rmtree(place, ignore_errors=True)
-        return Verdict(case, kind, why, done["seconds"], out, err, done["code"])
+        if case.deleted:
+            left = {}
+        return done, End(done["code"], done["out"], done["err"], left, done["memory_kills"])
 
 
 def keep_case(verdict: Verdict, folder: Path) -> None:
@@ -306,7 +397,13 @@ class Watcher:
                 if self.case["interrupted"] and not asked and now - changed > 1.0:
                     asked, changed = True, now
                     os.kill(pid, signal.SIGINT)
-                if now - changed > 10.0 or now - began > self.case["wall_seconds"]:
+                if (
+                    max(
+                        now - changed - self.case["idle_seconds"],
+                        now - began - self.case["wall_seconds"],
+                    )
+                    > 0.0
+                ):
                     return f"no end within {now - began:.0f} s, {cpu:.1f} s of them CPU"
             return ""
 
@@ -353,13 +450,16 @@ def _begin(case: Mapping[str, Any], streams: Sequence[int]) -> None:
             os.close(number)
             setattr(sys, name, None)
     if case["read_only"]:
-        _forbid_writing(os.fsencode(place / "case"))
+        _forbid_writing(place / "case")
+    if group := case["group"]:
+        Path(group, "cgroup.procs").write_text(str(os.getpid()))
     os.chdir(place / "case")
     if case["deleted"]:
         (place / "gone").mkdir()
         os.chdir(place / "gone")
         (place / "gone").rmdir()
     os.environ["PATH"] = f"{place}/case/bin:{os.environ['PATH']}"
+    os.environ.update(case["environment"])
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_AS, (64 << 30, 64 << 30))
     if case["file_bytes"] is not None:
@@ -368,13 +468,75 @@ def _begin(case: Mapping[str, Any], streams: Sequence[int]) -> None:
     warnings.filterwarnings("default", message="none: what was shown once is shown again")
 
 
-def _forbid_writing(folder: bytes) -> None:
+LIBC = ctypes.CDLL(None, use_errno=True)
+BIND, REMOUNT, READ_ONLY, PRIVATE = 1 << 12, 1 << 5, 1, 1 << 18 | 1 << 14
+
+
+class Missing(Exception):
+    """This computer cannot give a case its surroundings."""
+
+
+def _mount(source: bytes, target: Path, kind: bytes | None, flags: int, more: str = "") -> None:
+    if LIBC.mount(source, os.fsencode(target), kind, flags, more.encode() or None):
+        raise Missing(f"nothing can be mounted here ({os.strerror(ctypes.get_errno())})")
+
+
+def _own_mounts() -> None:
+    """Let what this process mounts be seen by it and what it starts alone."""
+    if LIBC.unshare(1 << 17):
+        raise Missing(f"no mounts of its own here ({os.strerror(ctypes.get_errno())})")
+    _mount(b"none", Path("/"), None, PRIVATE)
+
+
+def _forbid_writing(folder: Path) -> None:
     """Mount a folder on itself, read-only, for this process and what it starts."""
-    libc = ctypes.CDLL(None)
-    bind, remount, private = 1 << 12, 1 << 5, 1 << 18 | 1 << 14
-    if libc.unshare(1 << 17) == 0 and libc.mount(b"none", b"/", None, private, None) == 0:
-        libc.mount(folder, folder, None, bind, None)
-        libc.mount(b"none", folder, None, bind | remount | 1, None)
+    _own_mounts()
+    _mount(os.fsencode(folder), folder, None, BIND)
+    _mount(b"none", folder, None, BIND | REMOUNT | READ_ONLY)
+
+
+def _mount_disk(folder: Path, kilobytes: int) -> None:
+    """Move what a folder holds to a disk in its place that has so much room left."""
+    aside = folder.with_name("aside")
+    folder.rename(aside)
+    folder.mkdir()
+    pages = sum(-(-path.stat().st_size // 4096) for path in aside.rglob("*") if path.is_file())
+    _mount(b"tmpfs", folder, b"tmpfs", 0, f"size={4 * pages + kilobytes}k")
+    shutil.copytree(aside, folder, dirs_exist_ok=True)
+
+
+def _memory_group(name: str, megabytes: int) -> Path:
+    """Make a group of processes that share so much memory (cgroups of version 1 or 2)."""
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        _, kinds, own = line.split(":", 2)
+        if kinds not in ("", "memory"):
+            continue
+        mount = Path("/sys/fs/cgroup", kinds)
+        limit = "memory.limit_in_bytes" if kinds else "memory.max"
+        for place in {mount / own.strip("/"): 1, (mount / own.strip("/")).parent: 1, mount: 1}:
+            with contextlib.suppress(OSError):
+                (group := place / name).mkdir()
+                try:
+                    (group / limit).write_text(str(megabytes << 20))
+                    return group
+                except OSError:
+                    group.rmdir()
+    raise Missing("no group of processes with a limit of memory can be made here")
+
+
+def _end_group(group: Path) -> int:
+    """Remove a group; return how many of its processes the kernel killed."""
+    kills = 0
+    for name in ("memory.oom_control", "memory.events"):
+        with contextlib.suppress(OSError):
+            found = re.search(r"^oom_kill (\d+)$", (group / name).read_text(), re.MULTILINE)
+            kills = int(found[1]) if found else kills
+    for _ in range(50):
+        with contextlib.suppress(OSError):
+            group.rmdir()
+            break
+        time.sleep(0.1)
+    return kills
 
 
 def _fork(case: Mapping[str, Any], work: Callable[[], object], streams: Sequence[int]) -> int:
@@ -384,10 +546,15 @@ def _fork(case: Mapping[str, Any], work: Callable[[], object], streams: Sequence
     try:
         _begin(case, streams)
         sys.argv = ["hydragnn-hpo", *case["argv"]]
+        if case["optimize"]:
+            os.environ["PYTHONOPTIMIZE"] = str(case["optimize"])
+            os.execv(sys.executable, [sys.executable, "-P", "-m", "hydragnn_hpo", *case["argv"]])
         work()
         code = 0
     except SystemExit as end:
         code = end.code or 0
+    except Missing as missing:
+        Path(case["place"], "skipped").write_text(str(missing))
     except BaseException:
         os.write(streams[1], traceback.format_exc().encode(errors="replace"))
     finally:
@@ -458,15 +625,47 @@ def _serve() -> None:
         _warm_up(main)
     os.dup2(errors, 2)
     os.write(answers, b"{}\n")
+    has_mounts = False
     for request in sys.stdin:
-        case, began = json.loads(request), time.monotonic()
-        watcher = Watcher(case)
-        first = case["argv"][0]
-        work = partial(runpy.run_path, first, run_name="__main__") if first[-3:] == ".py" else main
-        pid = _fork(case, work, watcher.write)
-        why = watcher.wait(pid)
-        done = {"code": _reap(pid), "why": why, "seconds": time.monotonic() - began}
-        os.write(answers, json.dumps(done | watcher.close()).encode() + b"\n")
+        case = json.loads(request)
+        if "unmount" in case:
+            LIBC.umount2(os.fsencode(case["unmount"]), 2)
+            done: dict[str, Any] = {}
+        else:
+            try:
+                if case["enlarge"]:
+                    place = Path(case["place"], "case")
+                    _mount(b"tmpfs", place, b"tmpfs", REMOUNT, "size=1g")
+                if case["disk_kb"] is not None:
+                    if not has_mounts:
+                        _own_mounts()
+                    has_mounts = True
+                    _mount_disk(Path(case["place"], "case"), case["disk_kb"])
+                done = _run(case, main)
+            except Missing as missing:
+                done = NOTHING | {"skipped": str(missing)}
+        os.write(answers, json.dumps(done).encode() + b"\n")
+
+
+NOTHING = {"code": 0, "why": "", "seconds": 0.0, "memory_kills": 0, "out": "", "err": ""}
+
+
+def _run(case: dict[str, Any], main: Callable[[], None]) -> dict[str, Any]:
+    """Run a case in a fork; return what there is to say of it."""
+    began, watcher = time.monotonic(), Watcher(case)
+    place, group = Path(case["place"]), None
+    if case["memory_mb"] is not None:
+        group = _memory_group(place.name, case["memory_mb"])
+    case["group"] = group and str(group)
+    first = case["argv"][0]
+    work = partial(runpy.run_path, first, run_name="__main__") if first[-3:] == ".py" else main
+    pid = _fork(case, work, watcher.write)
+    why = watcher.wait(pid)
+    done: dict[str, Any] = {"why": why, "code": _reap(pid), "seconds": time.monotonic() - began}
+    done |= {"memory_kills": _end_group(group) if group else 0, "skipped": ""}
+    if (note := place / "skipped").exists():
+        done["skipped"] = note.read_text()
+    return done | watcher.close()
 
 
 if __name__ == "__main__":

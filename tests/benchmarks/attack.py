@@ -10,13 +10,15 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterable
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 from record import add_smoke, finish
 
 sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[1] / "attack")]
 
-from generators import generate, machines  # noqa: E402
+from drawing import generate  # noqa: E402
+from generators import machines  # noqa: E402
 from sandbox import VERDICTS, Case, Sandbox, Verdict, keep_case  # noqa: E402
 
 
@@ -33,10 +35,18 @@ def attack(
             counts[verdict.kind] += 1
             if verdict.kind != "clean":
                 _show(verdict)
-                if kept:
+                if kept and verdict.kind != "skipped":
                     keep_case(verdict, kept)
     figures: dict[str, float] = {"cases": counts.total()}
     return figures | {kind: counts[kind] for kind in VERDICTS}
+
+
+def attack_with_seed(
+    seed: int, count: int, *, minutes: float, kept: Path | None
+) -> dict[str, float]:
+    """Run the cases of a seed."""
+    place = kept and kept / str(seed)
+    return attack(generate(seed, count), minutes=minutes, kept=place, warm=True)
 
 
 def _show(verdict: Verdict) -> None:
@@ -47,22 +57,29 @@ def _show(verdict: Verdict) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="60 cases")
-    parser.add_argument("--cases", type=int, default=5000)
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--quick", action="store_true", help="60 cases of the first seed")
+    parser.add_argument("--cases", type=int, default=5000, help="of each seed")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    parser.add_argument("--jobs", type=int, default=1, help="seeds at a time")
     parser.add_argument("--keep", type=Path, help="folder for the files of each defect")
     parser.add_argument("--no-record", action="store_true", help="record nothing")
     add_smoke(parser)
     chosen = parser.parse_args()
-    short = chosen.smoke or chosen.quick
-    cases = generate(chosen.seed, 60 if chosen.quick else chosen.cases)
-    figures = attack(
-        [machines(random.Random(6))] if chosen.smoke else cases,
-        minutes=0.6 if short else 600.0,
-        kept=chosen.keep,
-        warm=not chosen.smoke,
-    )
-    finish(__file__, figures, keep=not (short or chosen.no_record), seed=chosen.seed)
+    if chosen.smoke:
+        drawn = [machines(random.Random(6))]
+        finish(__file__, attack(drawn, minutes=0.6, kept=chosen.keep, warm=False), keep=False)
+        return
+    seeds = chosen.seeds[:1] if chosen.quick else chosen.seeds
+    count, minutes = (60, 0.6) if chosen.quick else (chosen.cases, 600.0)
+    with ProcessPoolExecutor(chosen.jobs) as pool:
+        pending = {
+            seed: pool.submit(attack_with_seed, seed, count, minutes=minutes, kept=chosen.keep)
+            for seed in seeds
+        }
+        by_seed = {str(seed): each.result() for seed, each in pending.items()}
+    figures = {name: sum(each[name] for each in by_seed.values()) for name in ("cases", *VERDICTS)}
+    keep = not (chosen.quick or chosen.no_record)
+    finish(__file__, figures, keep=keep, seeds=seeds, by_seed=by_seed)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ import pytest
 from processes import until
 
 from hydragnn_hpo.host_info import (
+    count_memory_kills,
     create_private,
     host_memory_mb,
     is_running,
@@ -82,3 +83,19 @@ def test_a_private_folder_is_ours_alone(tmp_path):
     folder.unlink()
     folder.touch()
     assert not create_private(folder)
+
+
+@pytest.mark.parametrize(
+    ("group", "file", "text", "count"),
+    [
+        ("4:memory:/a", "sys/fs/cgroup/memory/a/memory.oom_control", "under_oom 0\noom_kill 3", 3),
+        ("0::/a", "sys/fs/cgroup/a/memory.events", "oom 9\noom_kill 4\noom_group_kill 1", 4),
+        ("0::/not_here", "proc/vmstat", "pgfault 3\noom_kill 5\n", 5),
+        ("0::/not_here", "proc/meminfo", "", 0),
+    ],
+)
+def test_processes_killed_for_memory_are_counted(tmp_path, group, file, text, count):
+    for name, content in (("proc/self/cgroup", group), (file, text)):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(content)
+    assert count_memory_kills(tmp_path) == count

@@ -3,9 +3,14 @@
 import re
 
 import pytest
-from tutorials import MARKS, PAGES, agrees, blocks, steps
+from tutorials import HOWTO, MARKS, PAGES, agrees, blocks, find_page, steps
 
-NAMES = sorted(path.name for path in PAGES.glob("*.md") if path.name != "README.md")
+NAMES = sorted(
+    path.stem
+    for folder in (PAGES, HOWTO)
+    for path in folder.glob("*.md")
+    if path.name != "README.md"
+)
 
 
 @pytest.mark.parametrize(
@@ -30,13 +35,17 @@ def test_what_may_vary_varies_and_nothing_else(shown: str, said: str, alike: boo
     assert agrees(shown, said) is alike
 
 
+def test_every_page_has_a_name_of_its_own() -> None:
+    assert len(set(NAMES)) == len(NAMES)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_every_block_is_run_or_says_why_not(name: str) -> None:
-    page = (PAGES / name).read_text()
+    page = find_page(name).read_text()
     found = blocks(page)
     assert len(found) == len(re.findall(r"^```", page, re.MULTILINE)) / 2, "a fence is not closed"
     for block in found:
-        where = f"{name}:{block.line}"
+        where = f"{name}.md:{block.line}"
         assert not block.mark or block.mark.startswith(MARKS), f"{where}: unknown mark"
         assert not (block.skipped or block.varies) or len(block.mark.split()) > 4, f"{where}: why?"
         runs = block.skipped or block.file or (block.language == "console" and list(steps(block)))

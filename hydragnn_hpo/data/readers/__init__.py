@@ -3,9 +3,9 @@
 import re
 from pathlib import Path
 
-from hydragnn_hpo.data.readers.ase_file import read_ase_file
+from hydragnn_hpo.data.readers.ase_file import holds_one_structure, read_ase_file
 from hydragnn_hpo.data.readers.database import DATABASE, LMDB, holds_lmdb
-from hydragnn_hpo.data.readers.extxyz import count_extxyz, read_extxyz
+from hydragnn_hpo.data.readers.extxyz import count_extxyz, has_one_frame, read_extxyz
 from hydragnn_hpo.data.readers.folder import FOLDER
 from hydragnn_hpo.data.readers.folder import TABLE as ID_PROP
 from hydragnn_hpo.data.readers.hydragnn_bp import HYDRAGNN_BP, is_hydragnn_bp
@@ -74,6 +74,19 @@ def reader_of(source: Source, name: str | None) -> Reader:
     if inner.suffix.lower() == ".csv" and names_smiles(source):
         return READERS["smiles"]
     return READERS[_BY_SUFFIX.get(inner.suffix.lower(), "ase_file")]
+
+
+def is_single_structure(source: Source, name: str | None) -> bool:
+    """Check whether a file holds at most one structure, also where it cannot be read.
+
+    Args:
+        source: file or folder.
+        name: name of the reader, see ``reader_of``.
+    """
+    reader = reader_of(source, name)
+    if reader is READERS["extxyz"]:
+        return has_one_frame(source.path)
+    return reader is READERS["ase_file"] and holds_one_structure(source)
 
 
 def _of_folder(path: Path) -> str:

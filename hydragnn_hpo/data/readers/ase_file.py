@@ -2,7 +2,8 @@
 
 import codecs
 import io
-import itertools
+import os
+import re
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -14,7 +15,8 @@ from ase.io import iread
 from ase.io.cif import CIFBlock, parse_cif
 from ase.io.formats import UnknownFileTypeError, filetype, ioformats
 
-from hydragnn_hpo.data.readers.source import OPENERS, Item, Source, read_text
+from hydragnn_hpo.data.readers.read_limits import LimitExceeded, read_limits
+from hydragnn_hpo.data.readers.source import OPENERS, Item, Source, count_lines, read_text
 from hydragnn_hpo.errors import ConfigError, DataError, unknown
 from hydragnn_hpo.sanitize import shorten_words
 
@@ -40,15 +42,34 @@ def read_ase_file(source: Source) -> Iterator[Item]:
     path = source.path
     if source.format is not None and source.format not in _READABLE:
         raise ConfigError(f"{path}: {unknown('format', source.format, _READABLE)}")
+    form = source.format or _format_of(path)
+    content: Path | IO[str] = path
     if path.suffix.lower() in OPENERS:
-        inner = path.with_suffix("").name
-        frames = structures_in(
-            io.StringIO(read_text(path)), source.format or _format(path, inner), path
-        )
-    else:
-        frames = structures_in(path, source.format or _format(path, None), path)
-    for number, atoms in enumerate(frames, start=1):
+        try:
+            with read_limits(path.stat().st_size):
+                content = io.StringIO(read_text(path))
+        except LimitExceeded as error:
+            raise unreadable(f"{path}: structure 1", form, error) from error
+    for number, atoms in enumerate(structures_in(content, form, path), start=1):
         yield f"{path.name}:{number}", atoms
+
+
+def holds_one_structure(source: Source) -> bool:
+    """Check whether a file holds at most one structure, also where it cannot be read.
+
+    By its format, and for CIF by its blocks; a file of no known format counts as one structure.
+    """
+    try:
+        form = source.format or _format_of(source.path)
+    except DataError:
+        return True
+    if form == "cif":
+        return count_lines(source.path, _BLOCK) <= 1
+    return ioformats[form].single
+
+
+_BLOCK = re.compile(rb"\s*data_", re.IGNORECASE)
+"""Beginning of the line that begins a block of a CIF."""
 
 
 def structures_in(
@@ -66,13 +87,18 @@ def structures_in(
     """
     number = 0
     try:
-        if form == "vasp":
-            _check_poscar(content)
+        size = _size_of(content)
         if form == "cif":
             frames: Iterator[Atoms | str] = _read_cif(content)
         else:
-            frames = iread(content, ":", format=form, parallel=False)
-        for atoms in frames:
+            # otherwise ``NAME@0`` would be structure 0 of the file NAME
+            whole = {"parallel": False, "do_not_split_by_at_sign": True}
+            frames = iread(content, ":", format=form, **whole)
+        while True:
+            with read_limits(size):
+                atoms = next(frames, None)
+            if atoms is None:
+                break
             number += 1
             if isinstance(atoms, str):
                 yield DataError(f"{place}: structure {number} {atoms}; mend or remove it.")
@@ -86,22 +112,13 @@ def structures_in(
         raise DataError(f"{place}: holds no structure; get it again.")
 
 
-def _check_poscar(content: Path | IO[str]) -> None:
-    """Refuse a POSCAR with more atoms than lines, before ASE reserves memory for all of them.
-
-    Raises:
-        ValueError: the file has fewer lines.
-    """
+def _size_of(content: Path | IO[str]) -> int:
+    """Return the bytes of a file, or the characters of a text."""
     if isinstance(content, Path):
-        lines = read_text(content).splitlines()
-    else:
-        lines = content.read().splitlines()
-        content.seek(0)
-    # The sixth line holds the numbers of atoms, or the seventh if the sixth holds the elements.
-    numbers = next((line.split() for line in lines[5:7] if line.strip()[:1].isdigit()), [])
-    atoms = sum(int(word) for word in itertools.takewhile(str.isdigit, numbers))
-    if atoms > len(lines):
-        raise ValueError(f"{atoms} atoms are announced in {len(lines)} lines")
+        return content.stat().st_size
+    size = content.seek(0, os.SEEK_END)
+    content.seek(0)
+    return size
 
 
 _CELL = CIFBlock.cell_tags
@@ -195,18 +212,14 @@ def single(frames: Iterator[Atoms | DataError], place: Path | str) -> Atoms:
     return atoms
 
 
-def _format(path: Path, inner: str | None) -> str:
-    """Return ASE's name of the format of a file.
-
-    Args:
-        path: the file.
-        inner: name of a compressed file without its suffix, from which alone the format is taken;
-            None for a plain file, whose content is examined too.
-    """
+def _format_of(path: Path) -> str:
+    """Return ASE's name of the format of a file: of a compressed one, by its name alone."""
     if path.is_file() and path.stat().st_size == 0:
         raise DataError(f"{path}: is empty; get the file again.")
+    packed = path.suffix.lower() in OPENERS
+    name = path.with_suffix("").name if packed else str(path)
     try:
-        return str(filetype(inner or str(path), read=inner is None))
+        return str(filetype(name, read=not packed))
     except (UnknownFileTypeError, OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise DataError(

@@ -9,6 +9,7 @@ import numpy as np
 from ase import Atoms
 from ase.db import connect
 
+from hydragnn_hpo.data.readers.read_limits import read_limits
 from hydragnn_hpo.data.readers.source import Item, Reader, Source, make_or_catch
 from hydragnn_hpo.errors import ConfigError, DataError
 
@@ -94,15 +95,20 @@ def _count(path: Path) -> int:
 
 
 def _rows(path: Path, first: int, last: int) -> Iterator[Item]:
-    number = first
+    number, size = first, path.stat().st_size
     while number < last:  # a damaged row ends a query; the next query begins after that row
         before = number
         try:
             with _open(path) as database:
-                for row in database.select(offset=number, limit=last - number):
+                rows = database.select(offset=number, limit=last - number)
+                while True:
+                    with read_limits(size):
+                        row = next(rows, None)
+                    if row is None:
+                        break
                     number += 1
                     place = f"{path}: row {number}"
-                    make = functools.partial(_convert_row, row)
+                    make = functools.partial(_convert_row, row, size)
                     yield f"{path.name}:{number}", make_or_catch(place, make)
         except (ConfigError, GeneratorExit, MemoryError):
             raise
@@ -115,10 +121,11 @@ def _rows(path: Path, first: int, last: int) -> Iterator[Item]:
             raise DataError(f"{path}: ends after row {number} of {last}; get the file again.")
 
 
-def _convert_row(row: Any) -> Atoms:
-    """Convert a row of a database to a structure with all its data."""
-    atoms: Atoms = row.toatoms()
-    data = dict(row.data)
+def _convert_row(row: Any, size: int) -> Atoms:
+    """Convert a row of a database of some bytes to a structure with all its data."""
+    with read_limits(size):
+        atoms: Atoms = row.toatoms()
+        data = dict(row.data)
     atoms.info.update({**row.key_value_pairs, **data})
     for key, value in data.items():
         if isinstance(value, np.ndarray) and value.shape[:1] == (len(atoms),):

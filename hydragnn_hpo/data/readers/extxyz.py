@@ -20,7 +20,15 @@ import numpy as np
 from ase.io.extxyz import SPECIAL_3_3_KEYS, UNPROCESSED_KEYS, key_val_str_to_dict, read_xyz
 
 from hydragnn_hpo.data.readers.ase_file import unreadable
-from hydragnn_hpo.data.readers.source import OPENERS, Item, Source, open_text, text_errors
+from hydragnn_hpo.data.readers.read_limits import LimitExceeded, read_limits
+from hydragnn_hpo.data.readers.source import (
+    OPENERS,
+    Item,
+    Source,
+    count_lines,
+    open_text,
+    text_errors,
+)
 from hydragnn_hpo.errors import ConfigError, DataError
 
 _PAIR = re.compile(r'([A-Za-z_][\w.\-]*)=(?:"([^"\\,]+)"|([^\s"\'{}\[\]\\=,]+))(?:\s+|$)', re.ASCII)
@@ -130,6 +138,15 @@ def read_extxyz(source: Source, start: int, stop: int | None) -> Iterator[Item]:
         yield _item(source.path, number, text)
 
 
+def has_one_frame(path: Path) -> bool:
+    """Check whether at most one line of a file is a number of atoms, also if it is damaged."""
+    return count_lines(path, _HEAD) <= 1
+
+
+_HEAD = re.compile(rb"\s*\d+\s*$")
+"""A line with a number of atoms."""
+
+
 def estimate_unread(path: Path, number: int) -> int | None:
     """Estimate by its size how many frames a file has after those that could be read.
 
@@ -222,6 +239,7 @@ class _Scan:
     def __init__(self, stamp: tuple[Path, int, int], file: IO[str]) -> None:
         self.stamp, self.path, self.file = stamp, stamp[0], file
         self.number = 0
+        self._packed = self.path.suffix.lower() in OPENERS
         self._lines = iter(functools.partial(file.readline, LONGEST_LINE), "")
 
     def __del__(self) -> None:
@@ -235,13 +253,21 @@ class _Scan:
     def frames(self, start: int, stop: int | None) -> Iterator[Frame]:
         """Yield frames ``start`` to ``stop`` (not included)."""
         while stop is None or self.number < stop:
-            text = self._next()
+            text = self._next_unpacked() if self._packed else self._next()
             if text is None:
                 break
             if self.number > start:
                 yield self.number, text
         if not self.number and stop != 0:
             raise DataError(f"{self.path}: is empty, it holds no structure; get the file again.")
+
+    def _next_unpacked(self) -> str | DataError | None:
+        """Return the next frame of a compressed file, whose few bytes may unpack to any number."""
+        try:
+            with read_limits(self.stamp[2]):
+                return self._next()
+        except LimitExceeded as error:
+            raise unreadable(f"{self.path}: structure {self.number}", "extxyz", error) from error
 
     def _next(self) -> str | DataError | None:
         """Return the text of the next frame, the error of a bad one, or None at the end."""

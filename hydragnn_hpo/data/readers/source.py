@@ -7,6 +7,8 @@ import gzip
 import io
 import itertools
 import lzma
+import math
+import re
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -153,6 +155,15 @@ def read_text(path: Path) -> str:
     if not text.strip():
         raise DataError(f"{path}: is empty; get the file again.")
     return text
+
+
+def count_lines(path: Path, pattern: re.Pattern[bytes]) -> float:
+    """Count the lines of a file that begin with a pattern; infinite if it cannot be read."""
+    try:
+        with OPENERS.get(path.suffix.lower(), open)(path, "rb") as file:
+            return sum(map(bool, map(pattern.match, file)))
+    except (OSError, EOFError, lzma.LZMAError, zlib.error):
+        return math.inf
 
 
 def read_rows(path: Path) -> list[list[str]]:

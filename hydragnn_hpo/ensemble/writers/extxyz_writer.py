@@ -14,13 +14,13 @@ from ase.data import chemical_symbols
 from ase.io.extxyz import key_val_dict_to_str
 
 from hydragnn_hpo.ensemble.predict_output import (
-    AXES,
     OutputColumns,
     PredictedRows,
     Share,
     Writer,
     split_nodes,
 )
+from hydragnn_hpo.ensemble.prediction import AXES
 from hydragnn_hpo.ensemble.structure_batches import KeptValues
 
 RESERVED = {*all_properties, "charge", "magmom", "id", "trust", "units", "pos", "positions"}

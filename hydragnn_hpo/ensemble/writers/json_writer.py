@@ -9,7 +9,6 @@ from typing import TypedDict
 
 import numpy as np
 
-from hydragnn_hpo.ensemble.inference import HeadPrediction
 from hydragnn_hpo.ensemble.predict_output import (
     OutputColumns,
     PredictedRows,
@@ -18,6 +17,7 @@ from hydragnn_hpo.ensemble.predict_output import (
     Writer,
     split_nodes,
 )
+from hydragnn_hpo.ensemble.prediction import HeadPrediction
 from hydragnn_hpo.ensemble.structure_batches import KeptValues
 from hydragnn_hpo.metrics_log import replace_nonfinite
 

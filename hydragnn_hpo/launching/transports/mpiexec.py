@@ -60,8 +60,10 @@ def pbs_hosts(environment: Mapping[str, str]) -> list[str]:
     path = environment.get("PBS_NODEFILE")
     if path is None:
         return []
+    if Path(path).exists() and not (Path(path).is_file() or Path(path).is_dir()):
+        raise ConfigError(f"{path} (PBS_NODEFILE): is no ordinary file; run inside a PBS job.")
     try:
-        lines = Path(path).read_text().splitlines()
+        lines = Path(path).read_text(errors="replace").splitlines()
     except OSError as error:
         raise ConfigError(
             f"{path} (PBS_NODEFILE): cannot be read ({error.strerror}); run inside a PBS job."

@@ -20,7 +20,14 @@ from hydragnn_hpo.campaign.outcome import (
     retry_out_of_memory,
 )
 from hydragnn_hpo.campaign.trial_kind import make_trial_kind
-from hydragnn_hpo.config.trial_config import DISK_FULL, FILES_AWAY, INTERRUPTED, PEER_LOST, STALE
+from hydragnn_hpo.config.trial_config import (
+    DISK_FULL,
+    FILES_AWAY,
+    INTERRUPTED,
+    OUT_OF_MEMORY,
+    PEER_LOST,
+    STALE,
+)
 from hydragnn_hpo.errors import StorageError
 from hydragnn_hpo.journal_events import AttemptOutcome
 from hydragnn_hpo.layout import RunDir
@@ -122,6 +129,18 @@ def test_without_memory_it_first_gets_its_device_alone_then_more_ranks():
     assert retry_out_of_memory(FULL, width=4, widths=(1, 2, 4), shared=False) == FULL
     other = {"outcome": "failed", "reason": "diverged"}
     assert retry_out_of_memory(other, width=1, widths=(1, 2, 4), shared=True) == other
+
+
+def test_a_rank_that_the_kernel_killed_for_memory_is_tried_again_then_a_failure(tmp_path):
+    killed = ended(tmp_path, [PEER_LOST, OUT_OF_MEMORY], restarts=9)
+    assert (killed["outcome"], killed["reason"]) == ("failed", "out_of_memory")
+    assert killed["message"].startswith("the kernel killed rank 1, as the memory")
+    again = retry_out_of_memory(killed, width=1, widths=(1,), shared=False, as_it_is=True)
+    assert (again["outcome"], again["reason"]) == ("interrupted", "out_of_memory")
+    assert not {"whole", "least"} & again.keys()
+    assert retry_out_of_memory(killed, width=1, widths=(1,), shared=False) == killed
+    wider = retry_out_of_memory(killed, width=1, widths=(1, 2), shared=False, as_it_is=True)
+    assert wider["least"] == 2
 
 
 CRASHING = """

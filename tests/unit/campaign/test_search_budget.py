@@ -18,12 +18,12 @@ from hydragnn_hpo.campaign.search_budget import (
     list_budgets,
     set_trials,
 )
-from hydragnn_hpo.cli.init_templates import HeadHints, choose_heads, render_campaign
 from hydragnn_hpo.config.campaign_config import CampaignConfig
 from hydragnn_hpo.config.convs import CONV_SPECS
 from hydragnn_hpo.config.data_config import SPLITS, CardConfig, targets_of
 from hydragnn_hpo.config.machine import find_profile
 from hydragnn_hpo.config.schema import parse_config
+from hydragnn_hpo.pipeline.init_templates import HeadHints, choose_heads, render_campaign
 
 CARD = CardConfig(
     name="mine",

@@ -135,6 +135,7 @@ GOOD = {
 @pytest.fixture
 def config():
     values = tomllib.loads(resource_path("workflows/quickstart.toml").read_text())
+    values["space"]["model.layers"] = {"low": 2, "high": 4}
     values["search"]["constraints"] = ["model.features * model.layers <= 192"]
     return CampaignConfig.model_validate(values)
 

@@ -1,7 +1,12 @@
-"""How ``ensemble pick`` shows what it picked."""
+"""How commands find an ensemble, and how ``ensemble pick`` shows what it picked."""
 
+from pathlib import Path
+
+from hydragnn_hpo.cli.arguments import ensemble_file
 from hydragnn_hpo.cli.ensemble_command import _picks_table
 from hydragnn_hpo.cli.tables import console
+from hydragnn_hpo.ensemble import read_artefact
+from hydragnn_hpo.resources import resource_path
 
 
 def test_brackets_in_the_name_of_a_structure_are_no_markup(capsys):
@@ -10,3 +15,19 @@ def test_brackets_in_the_name_of_a_structure_are_no_markup(capsys):
     plain = {"picked": [{**entry, "trust": "ok"}], "counts": counts}
     console().print(_picks_table({**plain, "mean_distance": 0.5, "mean_distance_top": 0.25}))
     assert "runs[/x]/a[red].xyz:7" in capsys.readouterr().out
+
+
+def test_the_shipped_ensemble_is_found_from_any_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    named = Path("workflows/small_organics.zip")
+    assert ensemble_file(named) == resource_path(str(named))
+    missing = Path("workflows/no_such.zip")
+    assert ensemble_file(missing) == missing
+
+
+def test_the_shipped_ensemble_is_small_and_made_by_the_shipped_campaign():
+    path = resource_path("workflows/small_organics.zip")
+    assert path.stat().st_size < 2 * 2**20
+    manifest = read_artefact(path).manifest
+    assert manifest.created_by.campaign == "quickstart"
+    assert set(manifest.data.card_files) == {"small_organics"}

@@ -12,6 +12,7 @@ from hydragnn_hpo.cli import run_command
 from hydragnn_hpo.cli.command_line import app
 from hydragnn_hpo.errors import RunError
 from hydragnn_hpo.layout import RunDir
+from hydragnn_hpo.pipeline.campaign_runs import write_run_report
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +46,7 @@ def test_a_finished_campaign_does_not_fail_for_want_of_a_page(error, name, monke
 
     monkeypatch.setattr(report, "draw_parity", lambda run, out: None)
     monkeypatch.setattr(report, name, fail)
-    run_command._report(RunDir(Path("runs/x")), drawn=True)
+    write_run_report(RunDir(Path("runs/x")), run_command._warn_of_report, drawn=True)
     said = capsys.readouterr().err
     assert said.startswith(f"warning: no report was written ({str(error).rstrip('.')})")
     assert "report runs/x" in said

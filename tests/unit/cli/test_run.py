@@ -14,6 +14,7 @@ from hydragnn_hpo.cli import run_command
 from hydragnn_hpo.cli.tables import console, leaderboard_table, print_verdict
 from hydragnn_hpo.config.schema import to_toml
 from hydragnn_hpo.layout import RunDir
+from hydragnn_hpo.pipeline.campaign_runs import finish_run
 
 
 @pytest.mark.parametrize(
@@ -125,7 +126,7 @@ def test_what_is_gone_of_a_finished_campaign_is_made_by_the_next_run(
     monkeypatch.setattr("hydragnn_hpo.report.draw_parity", lambda run, out: None)
     monkeypatch.setattr("hydragnn_hpo.report.write_report", written.append)
     controller = Finished(opened)
-    result = run_command._finish(controller, opened)
+    result = finish_run(controller, opened, run_command._warn_of_report)
     assert controller.jobs == jobs
     assert len(written) == reports
     assert controller.closed_as == "finished", "the lease says how it was left"

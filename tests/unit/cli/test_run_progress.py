@@ -1,8 +1,10 @@
 """The display follows a campaign from nothing to its end, live and in plain lines."""
 
+import builtins
 import math
+import sys
 import time
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -140,3 +142,67 @@ def test_a_terminal_gets_a_live_table(monkeypatch, capsys):
         display(event_store.state, controller_of(event_store, rungs=(8,)))
     assert len(shown) == 2
     assert display.live.is_started is False
+
+
+class ZMQInteractiveShell:
+    """Named as the shell of a kernel is."""
+
+
+class Cell:
+    """What IPython shows below a cell: a place that can be replaced."""
+
+    def __init__(self):
+        self.shown = []
+
+    def display(self, value, display_id=None):
+        assert display_id is True, "shown in a new place below the cell"
+        self.shown.append(value)
+        return self
+
+    def update(self, value):
+        self.shown.append(value)
+
+
+@pytest.fixture
+def notebook(monkeypatch):
+    """Stand in for the kernel of a notebook: IPython is no dependency."""
+    cell = Cell()
+    ipython = ModuleType("IPython")
+    ipython.get_ipython = ZMQInteractiveShell
+    ipython.display = ModuleType("IPython.display")
+    ipython.display.display, ipython.display.HTML = cell.display, str
+    # rich shows by itself whatever is printed in a notebook, which it knows by this name
+    monkeypatch.setattr(builtins, "get_ipython", ZMQInteractiveShell, raising=False)
+    monkeypatch.setitem(sys.modules, "IPython", ipython)
+    monkeypatch.setitem(sys.modules, "IPython.display", ipython.display)
+    return cell
+
+
+def test_a_notebook_gets_a_table_that_is_replaced_in_its_place(notebook, capsys):
+    event_store = event_store_of(EVENTS[:4])
+    with RunProgress(3) as display:
+        display(event_store.state, controller_of(event_store))
+        display._due = 0.0
+        display(event_store.state, controller_of(event_store))
+    first, *pages = notebook.shown
+    assert first == ""
+    assert len(pages) == 2
+    assert all(page.startswith("<pre") and "t0000" in page and "egnn" in page for page in pages)
+    assert "\x1b" not in pages[0]
+    assert capsys.readouterr().out == "", "no lines beside the table"
+
+
+def test_a_quiet_notebook_shows_nothing(notebook):
+    event_store = event_store_of(EVENTS[:4])
+    with RunProgress(3, quiet=True) as display:
+        display(event_store.state, controller_of(event_store))
+    assert notebook.shown == []
+
+
+def test_only_a_kernel_is_a_notebook(notebook, monkeypatch):
+    assert module.in_notebook()
+    for shell in (None, object()):  # a script that imports IPython; its terminal
+        monkeypatch.setattr(sys.modules["IPython"], "get_ipython", lambda shell=shell: shell)
+        assert not module.in_notebook()
+    monkeypatch.delitem(sys.modules, "IPython")
+    assert not module.in_notebook()

@@ -3,6 +3,7 @@
 import math
 import os
 import re
+import time
 import tomllib
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from hydragnn_hpo.config.campaign_config import CampaignConfig, MachineConfig
 from hydragnn_hpo.config.command_config import CommandConfig
-from hydragnn_hpo.config.data_config import CardConfig
+from hydragnn_hpo.config.data_config import CardConfig, TargetConfig
 from hydragnn_hpo.config.model_config import HeadConfig, ModelConfig
 from hydragnn_hpo.config.schema import (
     dump_config,
@@ -284,6 +285,11 @@ NUMBER = "3" * 5000
     ("content", "sentence"),
     [
         ("a = " + "[" * 100_000, "more than 50 tables or lists stand inside each other: write it"),
+        ("a" + ".a" * 100_000 + " = 1", "more than 50 tables or lists stand inside each other: w"),
+        ("[[a" + " . 'a'" * 100_000 + "]]", "more than 50 tables or lists"),
+        ("b = {c = 1, a" + '."a"' * 100_000 + " = 1}", "more than 50 tables or lists"),
+        ("".join(f"a{n}{'.a' * 40} = 1\n" for n in range(3000)), "its keys have more than 100,000"),
+        ('"' + 100_000 * "k" + '" = 1\n' * 2, "is not valid TOML: "),
         ("a = " + "{a = " * 3000, "more than 50 tables or lists"),
         ("a = " + "[" * 60 + "]" * 60, "more than 50 tables or lists"),
         (f"[{'.'.join('a' * 3000)}]", "more than 50 tables or lists"),
@@ -295,7 +301,18 @@ NUMBER = "3" * 5000
 def test_toml_that_no_person_writes(tmp_path, content, sentence):
     path = tmp_path / "a.toml"
     path.write_text(content)
-    with pytest.raises(ConfigError, match=re.escape(f"{path}: {sentence}")):
+    began = time.process_time()
+    with pytest.raises(ConfigError, match=re.escape(f"{path}: {sentence}")) as caught:
+        read_toml(path)
+    assert len(str(caught.value)) - len(str(path)) < 200
+    assert time.process_time() - began < 3.0
+
+
+def test_a_toml_file_without_end(tmp_path):
+    path = tmp_path / "a.toml"
+    with path.open("wb") as file:
+        file.truncate(500_000_000)
+    with pytest.raises(ConfigError, match="has 500000000 bytes, more than 4194304; split it"):
         read_toml(path)
 
 
@@ -323,3 +340,10 @@ def test_a_file_of_structures_is_pointed_to_init(tmp_path):
     with pytest.raises(ConfigError) as caught:
         load_config(tmp_path / "bad.toml", CampaignConfig)
     assert "init" not in str(caught.value)
+
+
+def test_a_value_per_atom_has_a_unit_that_an_ensemble_can_have():
+    known = {"level": "graph", "per_atom": True}
+    assert parse_config(known | {"unit": "muB"}, TargetConfig, "here").per_atom
+    with pytest.raises(ConfigError, match="per_atom would make the unit GPa/atom, which is not"):
+        parse_config(known | {"unit": "kbar"}, TargetConfig, "here")

@@ -8,7 +8,6 @@ from ase.build import bulk, molecule
 from ase.io import write
 from structure_files import FIXTURES
 
-from hydragnn_hpo.cli.init_templates import count_structures, path_from, render_card
 from hydragnn_hpo.config.data_config import CardConfig
 from hydragnn_hpo.config.schema import parse_config
 from hydragnn_hpo.data.build_plan import make_plan
@@ -16,6 +15,7 @@ from hydragnn_hpo.data.columns import Graph
 from hydragnn_hpo.data.convert_pieces import read_piece
 from hydragnn_hpo.data.file_inspection import detect_files, inspect_files, summarize_geometry
 from hydragnn_hpo.errors import ConfigError, DataError
+from hydragnn_hpo.pipeline.init_templates import count_structures, path_from, render_card
 
 UNREAD = {"lsms"}
 """Formats that are never guessed."""

@@ -16,6 +16,7 @@ from structure_files import csv_of_paths, extxyz, folder_of_files, truths
 from hydragnn_hpo.data.readers import READERS, reader_of
 from hydragnn_hpo.data.readers import extxyz as extxyz_reader
 from hydragnn_hpo.data.readers import smiles as smiles_reader
+from hydragnn_hpo.data.readers.ase_file import single_structure
 from hydragnn_hpo.data.readers.source import Source
 from hydragnn_hpo.errors import ConfigError, DataError
 
@@ -260,8 +261,8 @@ def test_what_a_cif_says_twice_is_read_once(tmp_path: Path, content: str) -> Non
 POSCAR = "x\n1\n4 0 0\n0 4 0\n0 0 4\nNa Cl\n1 1000000000\nDirect\n0 0 0\n.5 .5 .5\n"
 
 ENDLESS = {
-    "POSCAR": (POSCAR, "1000000001 atoms are announced in 10 lines"),
-    "POSCAR.gz": (POSCAR, "1000000001 atoms are announced in 10 lines"),
+    "POSCAR": (POSCAR, "it needs more memory than a file of its size can hold"),
+    "POSCAR.gz": (POSCAR, "it needs more memory than a file of its size can hold"),
     "comment.xyz": ("1\n" + 1_000_001 * "a" + "\nH 0 0 0\n", "more than 1,000,000 characters"),
     "atom.xyz": ("1\n\nH 0 0 " + 1_000_001 * "0" + "\n", "more than 1,000,000 characters"),
     "atoms.xyz": ("1" + 30 * "0" + "\n\nH 0 0 0\n", "the file ends within its 10+ atoms"),
@@ -346,3 +347,11 @@ def test_no_warning_and_no_assertion_of_ase_is_relied_on(tmp_path: Path) -> None
     )
     refusal = "a.xyz: ASE cannot read extxyz under 'python -O' or PYTHONOPTIMIZE; run without."
     assert (ran.stdout.splitlines(), ran.stderr) == (["Na4Cl4", refusal], "")
+
+
+def test_an_at_sign_belongs_to_the_name_of_a_file(tmp_path: Path) -> None:
+    """ASE reads structure 0 of ``POSCAR`` for ``POSCAR@0``."""
+    for name, symbol in (("POSCAR", "Na"), ("POSCAR@0", "Li")):
+        text = POSCAR.replace("Na Cl\n1 1000000000", f"{symbol} Cl\n1 1")
+        (tmp_path / name).write_text(text)
+    assert str(single_structure(tmp_path / "POSCAR@0").symbols) == "LiCl"

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from comparing import assert_same_arrays
@@ -12,8 +13,9 @@ from hydragnn_hpo.config.data_config import CardConfig
 from hydragnn_hpo.config.schema import load_config
 from hydragnn_hpo.data.columns import Columns, columns_of
 from hydragnn_hpo.data.store_builder import build_store
-from hydragnn_hpo.data.store_index import find_runs, read_index
+from hydragnn_hpo.data.store_index import compute_store_checksum, find_runs, read_index
 from hydragnn_hpo.errors import DataError, StorageError
+from hydragnn_hpo.files import read_json, write_json
 
 
 @pytest.fixture
@@ -83,6 +85,31 @@ def test_a_damaged_index_is_refused(store: Path, name: str, damage: Callable[[Pa
     damage(store / name)
     with pytest.raises(DataError, match=r"tiny\.bp.*(again|first)\."):
         read_store(store)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"unit": "furlong"}, "'unit': unknown unit 'furlong'"),
+        ({"unit": "eV/atom"}, 'energy = "total" has unit eV/atom: write an energy'),
+        ({"unit": "eV", "energy": None, "shape": "vector"}, "a vector has no energy as its unit"),
+        ({"unit": 7}, "'unit' is 7: write a text in quotes"),
+    ],
+)
+def test_a_unit_that_is_refused_now_is_named_with_its_target(
+    store: Path, change: dict[str, Any], said: str
+) -> None:
+    """A store of an earlier version, whose checksums are right."""
+    stats, content = read_json(store / "stats.json"), read_json(store / "index.json")
+    stats.pop("checksum")
+    stats["targets"]["energy"] |= change
+    checksum = compute_store_checksum(read_index(store).windows, stats)
+    write_json(store / "stats.json", stats | {"checksum": checksum})
+    write_json(store / "index.json", content | {"checksum": checksum})
+    with pytest.raises(DataError) as caught:
+        read_store(store)
+    assert str(caught.value).startswith(f"{store}/stats.json: target 'energy': {said}")
+    assert str(caught.value).endswith("; correct the card, then build the store again.")
 
 
 def test_runs_hold_every_window_once(many_windows: Path) -> None:

@@ -29,7 +29,7 @@ from hydragnn_hpo.data.build_plan import (
     make_plan,
     write_plan,
 )
-from hydragnn_hpo.data.columns import arrays_of, columns_of
+from hydragnn_hpo.data.columns import Graph, arrays_of, columns_of
 from hydragnn_hpo.data.convert_pieces import Progress, Record
 from hydragnn_hpo.data.graph_sizes import size_stats
 from hydragnn_hpo.data.normalize import fit_target_stats
@@ -137,6 +137,77 @@ def test_a_doubtful_cif_among_many_is_set_aside(tmp_path: Path) -> None:
     ]
     assert len(bad) == 1
     assert "c3.cif: structure 1 has the occupancy '?' at site" in str(bad[0])
+
+
+UNREADABLE = {
+    "POSCAR": b"salt\n1.0\n4 0 0\n",
+    "a.cif": b"data_x\n_cell_length_a 'open\n",
+    "a.xyz": b"<html>404</html>\n",
+    "cut.xyz": b"5\n\nH 0 0 0\n",
+    "empty.cif": b"",
+    "POSCAR.gz": b"not compressed",
+    "a.res": b"\xff\xfe\x00",
+}
+SEVERAL = {
+    "a.xyz": (b"x\n\nH 0 0 0\n1\n\nH 0 0 0\n1\n\nH 0 0 0\n", "a number of atoms was wanted"),
+    "cut.xyz": (b"1\n\nH 0 0 0\n5\n\nH 0 0 0\n", "structure 2 cannot be read"),
+    "a.traj": (b"- of UlmASE-Trajectory", "structure 1 cannot be read as traj"),
+    "a.cif": (b"data_a\n_cell_length_a 'open\ndata_b\n", "holds no structure"),
+    "a.cif.gz": (b"not compressed", "cannot be read"),
+}
+
+
+def card_of_files(folder: Path, *names: str, max_bad: float = 0.1) -> Path:
+    """Write a card of some files and twenty good ones of one structure."""
+    good = [f"c{number}.extxyz" for number in range(20)]
+    for number, name in enumerate(good):
+        atoms = bulk("NaCl", "rocksalt", a=5.6 + 0.01 * number)
+        atoms.info["e"] = 0.1 * number
+        write(folder / name, atoms)
+    listing = "".join(f'[[files]]\npath = "{name}"\n' for name in (*names, *good))
+    (folder / "card.toml").write_text(
+        f'name = "c"\nmax_bad = {max_bad}\n{listing}[graphs]\ncutoff = 4.0\n'
+        '[targets.e]\nlevel = "graph"\nunit = "eV"\noptional = true\n'
+    )
+    return folder / "card.toml"
+
+
+def read_all(card: Path) -> list[Graph | DataError]:
+    """Convert all structures of a card."""
+    plan = make_plan(card, None, 1024)
+    pairs = (pair for piece in plan.pieces for pair in convert_pieces.read_piece(plan.card, piece))
+    return [graph for _, graph in pairs]
+
+
+@pytest.mark.parametrize("name", UNREADABLE)
+def test_an_unreadable_file_of_one_structure_is_set_aside(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(UNREADABLE[name])
+    first, *others = read_all(card_of_files(tmp_path, name))
+    assert isinstance(first, DataError)
+    assert str(first).startswith(f"{tmp_path / name}: ")
+    assert not any(isinstance(graph, DataError) for graph in others)
+
+
+@pytest.mark.parametrize("name", SEVERAL)
+def test_a_file_of_several_structures_that_cannot_be_read_on_ends_a_build(
+    name: str, tmp_path: Path
+) -> None:
+    content, said = SEVERAL[name]
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(DataError, match=said):
+        read_all(card_of_files(tmp_path, name))
+
+
+def test_files_that_cannot_be_read_count_against_the_limit(tmp_path: Path) -> None:
+    for name, content in UNREADABLE.items():
+        (tmp_path / name).write_bytes(content)
+    card = card_of_files(tmp_path, *UNREADABLE)
+    with pytest.raises(DataError, match=r"\(and 6 more bad ones of 27; the limit max_bad is 0.1"):
+        build_store(card, tmp_path / "out.bp", processes=1)
+    edit(card, "max_bad = 0.1", "max_bad = 0.4")
+    edit(card, "[graphs]", '[split]\ngroup = "structure"\n[graphs]')
+    stats = build_store(card, tmp_path / "out.bp", processes=1)
+    assert (stats["quarantined"], stats["num_graphs"]) == (7, 20)
 
 
 def test_checksums_are_compared(card: Path, tmp_path: Path) -> None:

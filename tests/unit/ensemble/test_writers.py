@@ -13,9 +13,9 @@ from ase.io import read
 from hydragnn_hpo.data.columns import Graph, columns_of
 from hydragnn_hpo.ensemble.artefact import CreatedBy, HeadEntry, Manifest, MemberEntry, Provenance
 from hydragnn_hpo.ensemble.calibrate import Calibration
-from hydragnn_hpo.ensemble.inference import HeadPrediction, Prediction
 from hydragnn_hpo.ensemble.predict_file import make_writer
 from hydragnn_hpo.ensemble.predict_output import OutputColumns, make_rows
+from hydragnn_hpo.ensemble.prediction import HeadPrediction, Prediction
 from hydragnn_hpo.ensemble.structure_batches import Structures
 from hydragnn_hpo.ensemble.writers import WRITERS
 from hydragnn_hpo.errors import ConfigError

@@ -5,12 +5,12 @@ import tomllib
 import pytest
 
 from hydragnn_hpo.campaign.setup import check_corners, facts_of_cards
-from hydragnn_hpo.cli.init_templates import render_campaign
 from hydragnn_hpo.config.campaign_config import CampaignConfig
 from hydragnn_hpo.config.convs import CONV_SPECS, search_ranges
 from hydragnn_hpo.config.data_config import CardConfig
 from hydragnn_hpo.config.schema import load_config, parse_config
 from hydragnn_hpo.errors import ConfigError
+from hydragnn_hpo.pipeline.init_templates import render_campaign
 from hydragnn_hpo.resources import resource_path
 
 ENERGY = {"level": "graph", "unit": "eV", "energy": "total"}

@@ -7,9 +7,9 @@ import pytest
 from ase import Atoms
 from ase.io import write
 
-from hydragnn_hpo.cli.estimate_stats import ATOMS, DENSITY, estimate_stats
 from hydragnn_hpo.config.schema import to_toml
 from hydragnn_hpo.errors import DataError
+from hydragnn_hpo.pipeline.estimate_stats import ATOMS, DENSITY, estimate_stats
 
 
 @pytest.fixture

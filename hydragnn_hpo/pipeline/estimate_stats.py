@@ -25,12 +25,12 @@ from hydragnn_hpo.config import (
     CardConfig,
     TrialConfig,
     load_config,
+    read_stats,
     targets_of,
     unite_stats,
 )
 from hydragnn_hpo.errors import DataError, RunError
 from hydragnn_hpo.file_records import SizeStats, StoreStats
-from hydragnn_hpo.files import read_json
 from hydragnn_hpo.layout import RunDir
 
 SAMPLE_SIZE = 200
@@ -65,8 +65,7 @@ def estimate_stats(card_path: Path, stores: list[Path], structures: int | None) 
     """
     for store in stores:
         if (store / "index.json").exists() and structures is None:
-            stats: StoreStats = read_json(store / "stats.json")
-            return StatsEstimate(stats, f"the store {store}", built=True)
+            return StatsEstimate(read_stats(store), f"the store {store}", built=True)
     card = load_config(card_path, CardConfig)
     try:
         sample, counted = _read_sample(card, card_path)
@@ -290,7 +289,7 @@ def data_of_run(config: CampaignConfig, run: RunDir) -> DataKnown:
     if trial is None:
         raise RunError(f"{run.path}: no trial was placed yet; plan its campaign file instead.")
     names = [Path(entry.store).stem for entry in load_config(trial, TrialConfig).data]
-    every = [read_json(run.store(name) / "stats.json") for name in names]
+    every = [read_stats(run.store(name)) for name in names]
     stats = unite_stats(every, config.data, config.shared)
     work = make_trial_kind(config, run, {Path(name): name for name in names})
     return DataKnown(work, stats, f"the stores of {run.path}")

@@ -1,21 +1,24 @@
-"""The work of ``init``: inspect data, write a card and a campaign that fits the time, show both."""
+"""The work of ``init``: inspect data, write a card and a campaign that fits the time, explain them.
+
+Nothing is printed here: the command line and notebooks show what ``InitResult`` holds.
+"""
 
 import contextlib
-import shlex
-import sys
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
 from hydragnn_hpo.campaign import Forecast, ForecastMachine, SearchBudget, fit_budget
-from hydragnn_hpo.cli.estimate_stats import estimate_stats, scale_stats
-from hydragnn_hpo.cli.init_templates import (
+from hydragnn_hpo.config import CampaignConfig, CardConfig, find_profile, load_config, parse_config
+from hydragnn_hpo.data import UNKNOWN, Inspection, inspect_files
+from hydragnn_hpo.errors import ConfigError
+from hydragnn_hpo.file_records import StoreStats
+from hydragnn_hpo.files import storage, write_text
+from hydragnn_hpo.launching import detect_slots
+from hydragnn_hpo.pipeline.estimate_stats import estimate_stats, scale_stats
+from hydragnn_hpo.pipeline.init_templates import (
     HeadHints,
     choose_convs,
     choose_heads,
@@ -24,13 +27,6 @@ from hydragnn_hpo.cli.init_templates import (
     render_campaign,
     render_card,
 )
-from hydragnn_hpo.cli.tables import console
-from hydragnn_hpo.config import CampaignConfig, CardConfig, find_profile, load_config, parse_config
-from hydragnn_hpo.data import UNKNOWN, Inspection, inspect_files
-from hydragnn_hpo.errors import ConfigError
-from hydragnn_hpo.file_records import StoreStats
-from hydragnn_hpo.files import storage, write_text
-from hydragnn_hpo.launching import detect_slots
 from hydragnn_hpo.resources import find_resource, resource_path
 from hydragnn_hpo.sanitize import escape_line
 
@@ -40,7 +36,8 @@ MINUTES = 10.0
 LATE = 1.5
 """Factor over the wanted time from which a campaign is said to take too long."""
 
-_CERTAINTY = {"guessed": " (guessed)", "unknown": " (not known)"}
+Activity = Callable[[str], contextlib.AbstractContextManager[object]]
+"""Shows, while its ``with`` block runs, what is being done."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +107,11 @@ def init_from_card(name: str, request: InitRequest) -> str:
 
 
 def init_from_files(
-    paths: Sequence[Path], request: InitRequest, units: Mapping[str, str], folder: Path
+    paths: Sequence[Path],
+    request: InitRequest,
+    units: Mapping[str, str],
+    folder: Path,
+    activity: Activity = contextlib.nullcontext,
 ) -> InitResult:
     """Inspect data, and render a card and a campaign.
 
@@ -119,6 +120,7 @@ def init_from_files(
         request: what the user wants searched.
         units: unit by property, as given by the user.
         folder: folder of the new card and campaign.
+        activity: shows what is being done; nothing is shown if left out.
 
     Raises:
         ConfigError: an option makes no sense, or the files exist.
@@ -126,28 +128,21 @@ def init_from_files(
     """
     if folder.suffix.lower() == ".toml":
         raise ConfigError(f"--out {folder}: data files get a card and a campaign: name a folder.")
-    with _show_activity("reading structures"):
+    with activity("reading structures"):
         inspection = inspect_files(paths, units, request.targets)
-    card_path = _check_free(folder / f"{inspection.name}.toml")
-    campaign_path = _check_free(folder / f"{inspection.name}_search.toml")
+    places = [folder / f"{inspection.name}{end}.toml" for end in ("", "_search")]
+    card_path, campaign_path = map(_check_free, places)
     text = render_card(inspection, folder)
     card = _parse_card(text, card_path)
     hints = _make_hints(inspection)
     heads = choose_heads(card, request.targets, hints)
     stats = scale_stats(inspection.geometry.stats, _count_usable(inspection), card)
     minutes = request.minutes or MINUTES
-    with _show_activity("pricing trials"):
+    with activity("pricing trials"):
         campaign, forecast, budget = _fit_campaign(card, card_path.name, stats, request, hints)
+    seconds = forecast.simulated.makespan
     return InitResult(
-        inspection,
-        card_path,
-        text,
-        campaign_path,
-        campaign,
-        heads=heads,
-        budget=budget,
-        seconds=forecast.simulated.makespan,
-        minutes=minutes,
+        inspection, card_path, text, campaign_path, campaign, heads, budget, seconds, minutes
     )
 
 
@@ -228,65 +223,24 @@ def _fit_campaign(
     return render(budget), forecast, budget
 
 
-@contextlib.contextmanager
-def _show_activity(what: str) -> Iterator[None]:
-    """Show on a terminal that something is being done."""
-    if not sys.stdout.isatty():
-        yield
-        return
-    with Console().status(what):
-        yield
-
-
-def show_result(result: InitResult, *, dry_run: bool) -> None:
-    """Print what the data hold, what is proposed, what to check, and the next command."""
-    out, proposals = console(), result.inspection.proposals
-    inspection, geometry = result.inspection, result.inspection.geometry
+def describe_data(inspection: Inspection) -> Iterator[str]:
+    """Yield what the files hold: structures, sizes, elements, neighbours."""
+    geometry = inspection.geometry
     more = f" and {len(inspection.files) - 1} more" if len(inspection.files) > 1 else ""
-    _print_line(out, f"{inspection.files[0].path}{more}: {count_structures(inspection)}")
+    yield f"{inspection.files[0].path}{more}: {count_structures(inspection)}"
     near = f"{geometry.degree:.0f} neighbours within {geometry.cutoff:g} angstrom"
-    _print_line(out, f"{describe_geometry(inspection)}; {near}")
-    out.print(_tabulate_targets(result))
+    yield f"{describe_geometry(inspection)}; {near}"
+
+
+def describe_split(inspection: Inspection) -> Iterator[str]:
+    """Yield how structures are split, and why properties are no targets."""
     split = inspection.split
-    _print_line(out, f"split: {'; '.join(filter(None, (split.published_why, split.why)))}")
-    for name, why in proposals.left_out:
-        _print_line(out, f"left out: {escape_line(name)[:60]} {why}")
-    for warning in result.inspection.warnings:
-        _print_line(out, f"WARNING: {warning}", style="yellow")
-    for line in _explain_units(result):
-        _print_line(out, line, style="yellow")
-    for line in _describe_search(result):
-        _print_line(out, line)
-    if dry_run:
-        _print_line(out, f"would write {result.card} and {result.campaign}")
-        return
-    written = f"{result.card} (what the data are) and {result.campaign} (what is searched)"
-    _print_line(out, f"wrote {written}")
-    if not any(target.unit.name == UNKNOWN for target in proposals.targets):
-        _print_line(out, "next:", style="bold")
-        _print_line(out, f"  hydragnn-hpo run {shlex.quote(str(result.campaign))}")
+    yield f"split: {'; '.join(filter(None, (split.published_why, split.why)))}"
+    for name, why in inspection.proposals.left_out:
+        yield f"left out: {escape_line(name)[:60]} {why}"
 
 
-def _print_line(out: Console, text: str, style: str | None = None) -> None:
-    """Print text that may come from a file; markup in it has no effect."""
-    out.print(escape_line(text).replace('\\"', '"'), style=style, markup=False, highlight=False)
-
-
-def _tabulate_targets(result: InitResult) -> Table:
-    table = Table()
-    for name in ("target", "of", "unit", "predicted", "values", "why"):
-        table.add_column(name, overflow="fold")
-    for target in result.inspection.proposals.targets:
-        kind = "structure" if target.level == "graph" else "atom"
-        kind += "" if target.shape == "scalar" else f", {target.shape}"
-        unit = target.unit.name + _CERTAINTY.get(target.unit.sure, "")
-        head = "yes" if target.name in result.heads else "no"
-        cells = (target.name, kind, unit, head, target.spread, "; ".join(target.why))
-        table.add_row(*map(Text, cells))
-    return table
-
-
-def _explain_units(result: InitResult) -> Iterator[str]:
+def explain_units(result: InitResult) -> Iterator[str]:
     """Yield which units were guessed or are not known, and how to correct them."""
     targets = result.inspection.proposals.targets
     guessed = [target for target in targets if target.unit.sure == "guessed"]
@@ -308,7 +262,8 @@ def _explain_units(result: InitResult) -> Iterator[str]:
         )
 
 
-def _describe_search(result: InitResult) -> Iterator[str]:
+def describe_search(result: InitResult) -> Iterator[str]:
+    """Yield what is searched, why so much, and a warning if that does not fit the time."""
     budget = result.budget
     yield (
         f"search: {budget.trials} trials of {', '.join(budget.convs or ())}; "
