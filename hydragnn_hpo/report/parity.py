@@ -118,23 +118,10 @@ def draw_leaderboard(
         return
     shown = scored[:BARS] + [row for row in scored[BARS:] if row["trial"] in members]
     convs = sorted({row["conv"] for row in scored})
-    colours = {conv: COLOURS[k % len(COLOURS)] for k, conv in enumerate(convs)}
-    places = np.arange(len(shown))
-    values = np.array([row["objective"] for row in shown], dtype=np.float64)
-    for conv in convs:
-        here = [k for k, row in enumerate(shown) if row["conv"] == conv]
-        axis.scatter(values[here], places[here], s=42, color=colours[conv], label=conv)
-    # a single very bad trial must not compress the places of all others
-    low, high = (float(v) for v in (values.min(), min(values.max(), 3.0 * np.median(values))))
-    room = 0.06 * (high - low) or 0.05 * abs(low) or 0.1
-    member = [k for k, row in enumerate(shown) if row["trial"] in members]
-    axis.scatter(
-        np.minimum(values[member], high), member, s=110, facecolors="none", edgecolors=INK,
-        label="member",
-    )  # fmt: skip
+    _draw_trials(axis, shown, members, convs)
     names = [row["trial"] if row["status"] == "completed" else f"{row['trial']}*" for row in shown]
-    axis.set_yticks(places, names, fontsize=7)
-    axis.set(xlim=(low - room, high + room), ylim=(len(shown) - 0.4, -0.6))
+    axis.set_yticks(range(len(shown)), names, fontsize=7)
+    axis.set_ylim(len(shown) - 0.4, -0.6)
     starred = any(row["status"] != "completed" for row in shown)
     note = "\n* not trained to the full budget" if starred else ""
     axis.set_xlabel(f"validation objective (MAE / standard deviation){note}")
@@ -145,3 +132,31 @@ def draw_leaderboard(
         handlelength=1.2, bbox_to_anchor=(1.02, 1.0), borderaxespad=0.3,
     )  # fmt: skip
     tidy_axis(axis)
+
+
+def _draw_trials(
+    axis: "Axes", rows: Sequence[RankedTrial], members: Mapping[str, float], convs: Sequence[str]
+) -> None:
+    """Draw a dot for each trial, with a ring for a member; a triangle points to one further right.
+
+    Args:
+        axis: the panel.
+        rows: the trials, each with an objective, from top to bottom.
+        members: weight of each member by trial.
+        convs: convs of all trials, in the order of their colours.
+    """
+    places = np.arange(len(rows))
+    values = np.array([row["objective"] for row in rows], dtype=np.float64)
+    # a single very bad trial must not compress the places of all others
+    low, high = float(values.min()), float(min(values.max(), 3.0 * np.median(values)))
+    room = 0.06 * (high - low) or 0.05 * abs(low) or 0.1
+    far, at = values > high, np.minimum(values, high)
+    for place, conv in enumerate(convs):
+        colour, of_conv = COLOURS[place % len(COLOURS)], np.array([r["conv"] == conv for r in rows])
+        axis.scatter(at[of_conv & ~far], places[of_conv & ~far], s=42, color=colour, label=conv)
+        axis.scatter(at[of_conv & far], places[of_conv & far], s=42, color=colour, marker=">")
+    ringed = np.array([row["trial"] in members for row in rows])
+    axis.scatter(
+        at[ringed], places[ringed], s=110, facecolors="none", edgecolors=INK, label="member"
+    )
+    axis.set_xlim(low - room, high + room)

@@ -198,7 +198,7 @@ def test_commands_are_compared_by_their_goal(run: Any) -> None:
 def test_what_is_no_comparison_is_refused(run: Any, tmp_path: Path) -> None:
     one, empty = run("one"), run("empty", events=[{"time": 1.0, "event": "draining"}])
     for paths, says in [
-        ((one,), "needs two run directories or more"),
+        ((one,), "one run directory is nothing to compare"),
         ((one, tmp_path / "x" / ".." / "one"), "is named twice"),
         ((one, tmp_path / "none"), "holds no campaign"),
         ((one, empty), "nothing has run there yet"),
