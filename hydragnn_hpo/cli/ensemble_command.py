@@ -429,11 +429,10 @@ def pick(
     model = Ensemble.load(ensemble_file(ensemble), device=device_of(device), trust=trust or ())
     request = PickRequest(number, by, low, float("inf") if high is None else high, unseen)
     make_ranking(model, request)
-    if dry_run:
-        pool, what = ", ".join(map(str, files)), by or "all heads"
-        typer.echo(f"would rank {pool} by {what}, write {number} to {out}")
-        return
     files = [shipped_or_path(path) for path in files]
+    if dry_run:
+        pool = ", ".join(map(str, files))
+        return typer.echo(f"would rank {pool} by {by or 'all heads'}, write {number} to {out}")
     refuse_to_replace(list_input_sources(files), ensemble_file(ensemble), out)
     picked = pick_structures(model, _pool(files, model.rules), request)
     write_picks(out, model.manifest, picked)
