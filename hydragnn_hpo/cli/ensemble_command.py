@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from hydragnn_hpo.data import Rules
     from hydragnn_hpo.ensemble import (
         ArtefactContent,
+        PickResult,
         PickTable,
         PruneEffect,
         Structures,
@@ -420,7 +421,6 @@ def pick(
         list_input_sources,
         make_ranking,
         pick_structures,
-        picks_to_plain,
         refuse_to_replace,
         write_picks,
     )
@@ -432,16 +432,19 @@ def pick(
     files = [shipped_or_path(path) for path in files]
     if dry_run:
         pool = ", ".join(map(str, files))
-        return typer.echo(f"would rank {pool} by {by or 'all heads'}, write {number} to {out}")
+        typer.echo(f"would rank {pool} by {by or 'all heads'}, write {number} to {out}")
+        return
     refuse_to_replace(list_input_sources(files), ensemble_file(ensemble), out)
     picked = pick_structures(model, _pool(files, model.rules), request)
     write_picks(out, model.manifest, picked)
-    _print_picks(picks_to_plain(picked), out, as_json=as_json)
+    _print_picks(picked, out, as_json=as_json)
 
 
-def _print_picks(plain: "PickTable", out: Path, *, as_json: bool) -> None:
+def _print_picks(picked: "PickResult", out: Path, *, as_json: bool) -> None:
     from hydragnn_hpo.cli.tables import console
+    from hydragnn_hpo.ensemble import picks_to_plain
 
+    plain = picks_to_plain(picked)
     if as_json:
         typer.echo(json.dumps(plain))
     else:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from hydragnn_hpo.ensemble.multi_rank import predict_as_rank, predict_on_ranks
     from hydragnn_hpo.ensemble.pick import (
         PickRequest,
+        PickResult,
         PickTable,
         check_picks_format,
         make_ranking,
@@ -77,6 +78,7 @@ __all__ = [
     "OutputFormat",
     "PartHeader",
     "PickRequest",
+    "PickResult",
     "PickTable",
     "PredictOutcome",
     "PredictRequest",
