@@ -112,8 +112,7 @@ def run(
     cards = check_campaign_file(config, source, target)
     to_exclude = read_excluded(exclude) if exclude else {}  # a dry run rejects bad files, too
     if dry_run:
-        planned = _plan_start(config, cards, target)
-        typer.echo(json.dumps(planned)) if as_json else _print_start(planned)
+        _print_start(_plan_start(config, cards, target), as_json)
         return
     opened = open_run(config, target)
     add_excluded(opened.excluded, to_exclude)
@@ -168,7 +167,10 @@ def _plan_start(config: "CampaignConfig", cards: dict[Path, str], where: Path) -
     }
 
 
-def _print_start(start: PlannedStart) -> None:
+def _print_start(start: PlannedStart, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps(start))
+        return
     names, rungs = ", ".join(start["cards"]), " -> ".join(map(str, start["rungs"]))
     typer.echo(f"campaign {start['campaign']} into {start['run']}, data set {names}")
     typer.echo(f"{start['trials']} trials by {start['brain']}, epochs {rungs}")

@@ -212,6 +212,11 @@ DATA: dict[str, tuple[str, bytes, tuple[bytes, bytes]]] = {
 """Name, content, and what certainly breaks a structure of it."""
 
 
+WORK = 5e-4
+"""Seconds of CPU that a byte of a data file may cost: a row of a table with one molecule takes five
+milliseconds of a busy core."""
+
+
 def structures(draw: Random) -> Case:
     """Predict, inspect or build from a mutated data file."""
     kind = draw.choice(list(DATA))
@@ -238,7 +243,8 @@ def structures(draw: Random) -> Case:
             ("ensemble", "pick", name, *WITH, "--n", "1"),
         ]
     )
-    return Case(f"{kind}-{argv[0]}", argv, {name: data, "e.zip": ENSEMBLE})
+    seconds = Case.cpu_seconds + WORK * len(data)  # a repeated row is honest work
+    return Case(f"{kind}-{argv[0]}", argv, {name: data, "e.zip": ENSEMBLE}, cpu_seconds=seconds)
 
 
 def broken_structures(draw: Random) -> Case:
