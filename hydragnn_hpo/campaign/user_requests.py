@@ -67,7 +67,11 @@ class UserRequest(Config):
             raise ValueError(f"'{self.request}': {wanted}.")
         adds = (self.count is not None) + bool(self.values)
         if adds != (self.request == "add-trials"):
-            raise ValueError("give a count or values to add-trials, and to no other request.")
+            has = "both" if adds > 1 else "one of them" if adds else "neither"
+            raise ValueError(
+                f"'{self.request}' has {has} of count and values; give one to add-trials, none "
+                "to another request."
+            )
         return self
 
 

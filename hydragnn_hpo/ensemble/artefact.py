@@ -55,7 +55,7 @@ from hydragnn_hpo.ensemble.calibrate import Calibration, Strata
 from hydragnn_hpo.ensemble.calibration_data import CalibrationData, from_arrays
 from hydragnn_hpo.errors import ConfigError, DataError
 from hydragnn_hpo.file_records import TargetStats
-from hydragnn_hpo.sanitize import find_unprintable
+from hydragnn_hpo.sanitize import find_unprintable, quote
 from hydragnn_hpo.units import inside
 
 C = TypeVar("C", bound=Config)
@@ -388,7 +388,8 @@ class Manifest(Config):
             lists |= {f"coordination.ranges.{symbol}": limits for symbol, limits in ranges}
         for name, values in lists.items():
             if not values or list(values) != sorted(values):
-                raise ValueError(f"'{name}' must hold numbers that ascend.")
+                shown = quote(str(list(values)))
+                raise ValueError(f"'{name}' holds {shown}, which do not ascend; get the file again.")
         if len(set(self.elements)) < len(self.elements):
             raise ValueError("'elements' names an element twice: name each once.")
         return self

@@ -351,7 +351,8 @@ def device_of(named: str) -> str:
     """
     first, *others = devices_of(named)
     if others:
-        raise ConfigError(f"device {named}: name only one here, as {first}.")
+        count = len(others) + 1
+        raise ConfigError(f"device {named}: names {count} devices; name only one here, as {first}.")
     return first
 
 

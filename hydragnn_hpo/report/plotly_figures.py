@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 from hydragnn_hpo.errors import ConfigError, RunError, unknown
 from hydragnn_hpo.report.charts import LIGHT, SERIES, Layout, PlotlyValue
 from hydragnn_hpo.report.facts import Facts
-from hydragnn_hpo.report.page_blocks import Block, Doubtful, Figure
+from hydragnn_hpo.report.page_blocks import Block, Doubtful, Figure, Fold, Row
 from hydragnn_hpo.report.sections import SECTIONS
 
 
@@ -28,9 +28,8 @@ FIGURES: Mapping[str, FigurePlace] = {
     "progress": FigurePlace("progress", "by_trials"),
     "progress_by_cost": FigurePlace("progress", "by_cost"),
     "slots": FigurePlace("slots", "gantt"),
-    "slot_time": FigurePlace("losses", "accounting"),
-    "slots_over_time": FigurePlace("losses", "over_time"),
-    "learning_curves": FigurePlace("curves", "curves"),
+    "slot_time": FigurePlace("slots", "accounting"),
+    "learning_curves": FigurePlace("progress", "curves"),
     "parallel_coordinates": FigurePlace("parallel", "coordinates"),
     "slice": FigurePlace("slices", "(?:slice|dependence)[.](.+)"),
     "importance": FigurePlace("importance", "(.+)[.]bars"),
@@ -38,8 +37,10 @@ FIGURES: Mapping[str, FigurePlace] = {
     "pareto": FigurePlace("pareto", "(.+)"),
     "parity": FigurePlace("heads", "parity[.](.+)"),
     "calibration": FigurePlace("heads", "calibration[.](.+)"),
-    "errors": FigurePlace("heads", "sigma[.](.+)"),
-    "error_correlation": FigurePlace("members", "correlation[.](.+)"),
+    "error_against_sigma": FigurePlace("heads", "sigma[.](.+)"),
+    "errors_by_element": FigurePlace("errors", "elements"),
+    "errors_by_size": FigurePlace("errors", "sizes"),
+    "errors_by_composition": FigurePlace("errors", "formulas"),
     "ensemble_size": FigurePlace("members", "by_size[.](.+)"),
 }
 """Charts by the name under which a notebook asks for them."""
@@ -84,8 +85,9 @@ def _figures(blocks: Sequence[Block], doubt: str = "") -> Iterator[tuple[Figure,
     for block in blocks:
         if isinstance(block, Figure):
             yield block, doubt
-        elif isinstance(block, Doubtful):
-            yield from _figures(block.blocks, block.why)
+        elif isinstance(block, Doubtful | Fold | Row):
+            why = block.why if isinstance(block, Doubtful) else doubt
+            yield from _figures(block.blocks, why)
 
 
 def convert_figure(figure: Figure, doubt: str = "") -> go.Figure:

@@ -98,7 +98,7 @@ def test_nonsense_is_refused_and_leaves_nothing(hpo, run):
         ("cancel", "run", "t0000"): ("t0000 has ended already (diverged)",),
         ("retry", "run", "t0001"): ("t0001 is running",),
         ("retry", "run", "../x"): ("trial",),
-        ("add-trials", "run"): ("give a number of trials",),
+        ("add-trials", "run"): ("takes a number of trials",),
         ("add-trials", "run", "3", "--values", "far.toml"): ("not both",),
         ("add-trials", "run", "--values", "far.toml"): ("model.layers = 9", "1 to 2"),
         ("add-trials", "run", "--values", "list.toml"): ("list.toml", "[[trial]]"),

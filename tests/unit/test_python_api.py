@@ -439,7 +439,7 @@ def test_the_parity_figure_holds_the_predictions_on_the_test_split(made):
     assert same.to_dict().keys() == figure.to_dict().keys()
     assert same.layout.title.text == figure.layout.title.text
     first = hh.Run(made.path).figure("parity")
-    assert first.layout.title.text.startswith("energy_per_atom: MAE")
+    assert first.layout.title.text.startswith("energy per atom: MAE")
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,7 @@ def holds_one_structure(source: Source) -> bool:
         return True
     if form == "cif":
         return count_lines(source.path, _BLOCK) <= 1
-    return ioformats[form].single
+    return form not in ioformats or ioformats[form].single
 
 
 _BLOCK = re.compile(rb"\s*data_", re.IGNORECASE)

@@ -259,11 +259,14 @@ def rename_level(values: dict, name: str) -> None:
         (lambda v: v["coordination"]["ranges"].update(C=[1, 2, 3]), "coordination.ranges.C"),
         (
             lambda v: v["coordination"]["ranges"].update(C=[2, 1]),
-            "ranges.C' must hold numbers",
+            "ranges.C' holds '[",
         ),
         (lambda v: v["strata"].update(edges=["5"]), "'strata.edges.0' is \"5\": write a whole"),
-        (lambda v: v["data"].update(atoms=[9, 1]), "'data.atoms' must hold numbers that ascend"),
-        (lambda v: v["elements"].reverse(), "'elements' must hold numbers that ascend"),
+        (
+            lambda v: v["data"].update(atoms=[9, 1]),
+            "'data.atoms' holds '[9, 1]', which do not ascend",
+        ),
+        (lambda v: v["elements"].reverse(), "'elements' holds '["),
         (lambda v: v["elements"].insert(0, v["elements"][0]), "names an element twice"),
         (
             lambda v: v["evaluation"]["energy"].update(test_mae="1"),

@@ -106,5 +106,5 @@ def test_a_device_that_is_not_here_is_a_sentence(named):
 
 def test_several_devices_where_one_is_wanted_are_refused():
     assert device_of("cpu") == "cpu"
-    with pytest.raises(ConfigError, match="device cpu,cpu: name only one here, as cpu"):
+    with pytest.raises(ConfigError, match="device cpu,cpu: names 2 devices; name only one"):
         device_of("cpu,cpu")
