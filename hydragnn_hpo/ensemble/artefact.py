@@ -389,7 +389,7 @@ class Manifest(Config):
         for name, values in lists.items():
             if not values or list(values) != sorted(values):
                 shown = quote(str(list(values)))
-                raise ValueError(f"'{name}' holds {shown}, which do not ascend; get the file again.")
+                raise ValueError(f"'{name}' holds {shown}, not in order; get the file again.")
         if len(set(self.elements)) < len(self.elements):
             raise ValueError("'elements' names an element twice: name each once.")
         return self

@@ -647,19 +647,27 @@ def main() -> None:
     arguments = _parse_arguments()
     if arguments.parent:
         process_control.die_with_parent(arguments.parent)
-    if arguments.host_file:
-        plain = arguments.host_file.read_text().splitlines()[rank_of_launcher(os.environ)]
-    else:
-        plain = arguments.host or os.environ[arguments.host_of]
-    host = f"{plain}@{arguments.allocation}" if arguments.allocation else plain
+    try:
+        if arguments.host_file:
+            plain = arguments.host_file.read_text().splitlines()[rank_of_launcher(os.environ)]
+        else:
+            plain = arguments.host or os.environ[arguments.host_of]
+        _serve(plain, arguments.allocation or "")
+    except HydraError as error:  # the last line is what the controller reports
+        sys.exit(f"error: {error}")
+
+
+def _serve(plain: str, allocation: str) -> None:
+    """Serve as the agent of a host of an allocation; an empty one belongs to the controller."""
+    host = f"{plain}@{allocation}" if allocation else plain
     _tag_process(host)
     process_control.name_process("hpo-agent")
     # A step that ends signals all its processes; ranks need their agent to leave checkpoints.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     end_tagged(HOST, os.environ[HOST])
-    if arguments.allocation:  # end agents of an earlier controller without allocations, too
-        ours = f"SLURM_JOB_ID={arguments.allocation}"
+    if allocation:  # end agents of an earlier controller without allocations, too
+        ours = f"SLURM_JOB_ID={allocation}"
         end_tagged(HOST, host_tag(os.environ[RUN], plain), ours)
     run_dir = Path(os.environ.pop(ADDRESS)).parent.parent
     for name in OF_A_RANK:  # the launcher numbers agents, not ranks
@@ -670,8 +678,6 @@ def main() -> None:
         agent = Agent(host, os.environ[AGENT], run_dir, scratch)
         signal.signal(signal.SIGTERM, agent.end_soon)
         agent.serve()
-    except HydraError as error:  # the last line is what the controller reports
-        sys.exit(f"error: {error}")
     finally:
         scratch.remove()
 

@@ -93,7 +93,7 @@ def _number(names: str, environment: Mapping[str, str]) -> int | None:
     for name in names.split():
         if (text := environment.get(name)) is not None:
             if not re.fullmatch(r"\d{1,9}", text, re.ASCII):
-                raise ConfigError(f"{name} is {text!r}, which is no number: unset it.")
+                raise ConfigError(f"{name} is {text!r}, which is no number; unset it.")
             return int(text)
     return None
 

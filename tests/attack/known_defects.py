@@ -319,6 +319,15 @@ _KNOWN: dict[str, Callable[[], Case]] = {
         wants="fail",
         says="names no hosts",
     ),
+    "garbled_rank_of_an_agent": lambda: replace(
+        allocation(
+            ("run", "c.toml", "--run", "run", "--backend", "mpiexec"),
+            {"OMPI_COMM_WORLD_RANK": "MIG-x"},
+            {},
+        ),
+        wants="fail",
+        says="which is no number",
+    ),
     "list_from_an_agent": lambda: send_messages([MESSAGES]),
 }
 

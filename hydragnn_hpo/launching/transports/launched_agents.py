@@ -77,7 +77,9 @@ class _Launcher:
         lines = self.log.read_bytes()[-2000:].decode(errors="replace").strip().splitlines()
         errors = [line for line in lines if "error" in line.lower()] or lines[-1:]
         ended = f"its launcher ended (code {self.process.returncode})"
-        return f"has no agent, {ended}: {errors[-1] if errors else f'see {self.log}'}"
+        if not errors:
+            return f"has no agent, {ended}: see {self.log}"
+        return f"has no agent, {ended}: {errors[-1].removeprefix('error: ').rstrip('.')}"
 
 
 class LauncherTransport(ABC):

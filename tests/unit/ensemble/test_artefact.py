@@ -264,7 +264,7 @@ def rename_level(values: dict, name: str) -> None:
         (lambda v: v["strata"].update(edges=["5"]), "'strata.edges.0' is \"5\": write a whole"),
         (
             lambda v: v["data"].update(atoms=[9, 1]),
-            "'data.atoms' holds '[9, 1]', which do not ascend",
+            "'data.atoms' holds '[9, 1]', not in order",
         ),
         (lambda v: v["elements"].reverse(), "'elements' holds '["),
         (lambda v: v["elements"].insert(0, v["elements"][0]), "names an element twice"),
