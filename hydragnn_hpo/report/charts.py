@@ -196,11 +196,20 @@ def short_names(keys: Iterable[str]) -> dict[str, str]:
     >>> short_names(["model.max_width", "model.depth", "head.depth"])
     {'model.max_width': 'max width', 'model.depth': 'model.depth', 'head.depth': 'head.depth'}
     """
+    return {key: readable_name(name) for key, name in short_keys(keys).items()}
+
+
+def short_keys(keys: Iterable[str]) -> dict[str, str]:
+    """Shorten dotted keys to the fewest last parts that distinguish them.
+
+    Returns:
+        Short key by key, in the order of ``keys``.
+
+    >>> short_keys(["model.max_width", "model.depth", "head.depth"])
+    {'model.max_width': 'max_width', 'model.depth': 'model.depth', 'head.depth': 'head.depth'}
+    """
     keys = list(keys)
-    return {
-        key: readable_name(_shortest(key, [other for other in keys if other != key]))
-        for key in keys
-    }
+    return {key: _shortest(key, [other for other in keys if other != key]) for key in keys}
 
 
 def _shortest(key: str, others: Sequence[str]) -> str:

@@ -13,7 +13,7 @@ from hydragnn_hpo.campaign import TrialHistory
 from hydragnn_hpo.config import Scalar
 from hydragnn_hpo.data_frames import DATES, make_frame
 from hydragnn_hpo.metrics_log import read_records
-from hydragnn_hpo.report.charts import short_names
+from hydragnn_hpo.report.charts import short_keys
 from hydragnn_hpo.report.facts import Facts
 from hydragnn_hpo.sanitize import escape_controls, sanitize_values
 from hydragnn_hpo.search import finite_number, goal_label, goals
@@ -262,7 +262,7 @@ def make_run_frame(facts: Facts, table: Literal["trials", "epochs"]) -> "pandas.
     columns = {column.title.partition(" [")[0]: column for column in tables_of(facts)[table]}
     keys = [name.removeprefix("params.") for name in columns if name.startswith("params.")]
     plain = {name: name.replace(".", "_") for name in columns if not name.startswith("params.")}
-    short = {key: name for key, name in short_names(keys).items() if name not in plain.values()}
+    short = {key: name for key, name in short_keys(keys).items() if name not in plain.values()}
     titles = plain | {f"params.{key}": short.get(key, key) for key in keys}
     moments = [name for name in _TIMES if name in columns]
     kinds = {titles[name]: _PANDAS[column.kind] for name, column in columns.items()}

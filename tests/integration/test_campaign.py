@@ -111,7 +111,7 @@ def test_each_split_is_predicted_but_for_train_and_test(finished):
 def test_summary_and_status(finished):
     summary = json.loads((finished.run / "summary.json").read_text())
     assert summary == finished.printed
-    assert set(summary) == {"ensemble", "leaderboard", "figures"}
+    assert set(summary) == {"verdict", "ensemble", "leaderboard", "figures"}
     figures = summary["figures"]
     assert figures["trials"] == TRIALS
     assert figures["attempts"] == TRIALS + FINALISTS
