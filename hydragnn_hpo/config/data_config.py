@@ -4,7 +4,7 @@ Built into stores by ``data.build_plan``.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, Self, cast
 
@@ -242,6 +242,20 @@ class TargetConfig(Config):
     def width(self) -> int:
         """Number of components."""
         return WIDTHS[self.shape]
+
+
+def find_published(targets: Iterable[TargetConfig]) -> PublishedConfig | None:
+    """Return the smallest published error of one target of some cards, in the internal unit.
+
+    Those of totals that are divided by the number of atoms (``per_atom``) are left out.
+    """
+    known = [
+        one.model_copy(update={"mae": one.mae * inside(target.unit)[0]})
+        for target in targets
+        for one in target.published
+        if not target.per_atom
+    ]
+    return min(known, key=lambda one: one.mae, default=None)
 
 
 class AttributeConfig(Config):

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from hydragnn_hpo import __version__, log
 from hydragnn_hpo.campaign import read_software_versions
-from hydragnn_hpo.config import DISK_FULL, CardConfig, ModelConfig
+from hydragnn_hpo.config import DISK_FULL, CardConfig, ModelConfig, find_published
 from hydragnn_hpo.config.convs.spec import is_user_conv, package_of, version_of
 from hydragnn_hpo.data import Columns
 from hydragnn_hpo.ensemble.artefact import (
@@ -408,9 +408,8 @@ def _describe_rows(
 
 def _find_published(context: BuildContext, name: str) -> Published | None:
     """Return the smallest published error of a target; None if no card names one."""
-    cards = [card for card in context.cards if name in card.targets]
-    known = [Published(p.mae, p.by) for card in cards for p in card.targets[name].published]
-    return min(known, key=lambda one: one.mae, default=None)
+    best = find_published(card.targets[name] for card in context.cards if name in card.targets)
+    return None if best is None else Published(best.mae, best.by)
 
 
 def collect_search_evidence(context: BuildContext) -> SearchEvidence:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import get_args
 
 from hydragnn_hpo.campaign import build_status, predict_seconds_left
-from hydragnn_hpo.config import PublishedConfig
+from hydragnn_hpo.config import PublishedConfig, find_published
 from hydragnn_hpo.errors import StorageError
 from hydragnn_hpo.file_records import HeadScores, RunFigures
 from hydragnn_hpo.files import read_json
@@ -113,8 +113,7 @@ def _ensemble(facts: Facts, heads: Mapping[str, HeadScores]) -> list[Block]:
 def best_published(facts: Facts, head: str) -> PublishedConfig | None:
     """Return the smallest published error of a target; None if no card names one."""
     cards = facts.cards.values()
-    known = [p for card in cards if head in card.targets for p in card.targets[head].published]
-    return min(known, key=lambda one: one.mae, default=None)
+    return find_published(card.targets[head] for card in cards if head in card.targets)
 
 
 def _heads(facts: Facts, heads: Mapping[str, HeadScores]) -> Table:

@@ -153,3 +153,16 @@ def test_a_chemist_would_object(
     smiles: str, accepted: bool, make_small_organics: ModuleType
 ) -> None:
     assert (make_small_organics.accepted(smiles) is not None) == accepted
+
+
+def test_a_published_error_is_compared_in_the_internal_unit():
+    from hydragnn_hpo.config import TargetConfig, find_published
+
+    one = {"mae": 30.0, "by": "a", "source": "x"}
+    gaps = TargetConfig(level="graph", unit="meV", published=(one,))
+    other = TargetConfig(level="graph", unit="eV", published=({**one, "mae": 0.04, "by": "b"},))
+    found = find_published([other, gaps])  # 30 meV are less than .04 eV
+    assert found is not None
+    assert (found.by, round(found.mae, 9)) == ("a", 0.03)
+    total = TargetConfig(level="graph", unit="eV", per_atom=True, published=(one,))
+    assert find_published([total]) is None
