@@ -63,7 +63,7 @@ def test_energy_by_trial_and_what_was_idle_sum_to_what_was_counted(hpo, counters
     figures, rows = found["figures"], found["leaderboard"]["trials"]
     counted, idle = figures["energy_joules"], figures["energy_idle_joules"]
     assert figures["energy_parts"] == ["host"]
-    assert 0 < counted <= JOULES * EPOCHS * TRIALS
+    assert 0 < counted <= JOULES * EPOCHS * TRIALS * (1 + 1e-5)  # shares are rounded
     assert sum(row["energy_joules"] for row in rows) + idle == pytest.approx(counted)
     assert idle > -1e-6 * counted
     assert len(rows) == TRIALS

@@ -105,7 +105,9 @@ def test_a_users_conv_that_crashes_is_a_bug_at_its_line(hpo):
         if event["reason"] != "paused":  # the fourth may have been running
             assert event["message"] == f"{place} (SIGSEGV)."
             trials.setdefault(event["trial"], []).append(event["reason"])
-    assert [ends for ends in trials.values() if len(ends) > 1] == [["crashed", "bug"]] * 3
+    twice = [ends for ends in trials.values() if len(ends) > 1]
+    assert len(twice) >= 3  # the fourth may have crashed again, too
+    assert all(ends == ["crashed", "bug"] for ends in twice)
     assert not hpo.events(run, "host_failed")
 
 

@@ -262,7 +262,7 @@ HOSTILE = {
     "through a link": ([link("env/d", "../.."), regular("env/d/hpo-was-here", b"x")], "cannot be"),
     "hard link": ([special("env/a", tarfile.LNKTYPE, "/etc/passwd")], "neither a file nor a link"),
     "device": ([special("env/a", tarfile.CHRTYPE)], "neither a file nor a link"),
-    "deep": ([regular("env/" + "d/" * 1500 + "f", b"x")], "cannot be unpacked"),
+    "deep": ([regular("env/" + "d/" * 2100 + "f", b"x")], "cannot be unpacked"),
     "twice": ([regular("env/a", b"x"), regular("env/a", b"y")], "cannot be unpacked"),
 }
 
