@@ -56,6 +56,15 @@ def sanitize_line(text: str) -> str:
     return " ".join(escape_controls(text).split())
 
 
+def shorten(text: str, most: int = 200) -> str:
+    """Return text; of one that is longer than ``most`` characters the end is left out.
+
+    >>> shorten("invalid space group F m -3 m' m -3 m'", most=21)
+    'invalid space group F...'
+    """
+    return text if len(text) <= most else f"{text[:most].rstrip()}..."
+
+
 def shorten_words(text: str, most: int = 80) -> str:
     """Replace the middle of each word that is longer than ``most`` characters by dots.
 

@@ -135,6 +135,9 @@ ALL = gzip.compress(STRUCTURES, mtime=0)
 _KNOWN: dict[str, Callable[[], Case]] = {
     # structures
     "unknown_occupancy": lambda: predicted("d.cif", CIF.replace(b"0 0 0 1", b"0 0 0 ?")),
+    "space_group_without_end": lambda: predicted(
+        "d.cif", CIF.replace(b"'F m -3 m'", b"'F m -3 m" + b" m -3 m" * 2000 + b"'"), "fail"
+    ),
     "cif_without_cell": lambda: predicted(
         "d.cif", CIF[: CIF.index(b"_cell")] + CIF[CIF.index(b"_space") :], "fail"
     ),

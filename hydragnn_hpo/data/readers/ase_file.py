@@ -18,7 +18,7 @@ from ase.io.formats import UnknownFileTypeError, filetype, ioformats
 from hydragnn_hpo.data.readers.read_limits import LimitExceeded, read_limits
 from hydragnn_hpo.data.readers.source import OPENERS, Item, Source, count_lines, read_text
 from hydragnn_hpo.errors import ConfigError, DataError, unknown
-from hydragnn_hpo.sanitize import shorten_words
+from hydragnn_hpo.sanitize import shorten, shorten_words
 
 # What matters of ASE's warnings is a reason to set a structure aside, see ``_read_cif``.
 warnings.filterwarnings("ignore", module=r"ase\.", append=True)
@@ -240,5 +240,5 @@ def unreadable(place: str, form: str, error: Exception) -> DataError:
     reason = " ".join(str(error).split()).partition(". ")[0] or "a part is missing or misplaced"
     if isinstance(error, KeyError):
         reason = f"unknown element or key {error}"
-    reason = shorten_words(reason, most=30)  # it may quote what stands in the file
+    reason = shorten(shorten_words(reason, most=30))  # it may quote what stands in the file
     return DataError(f"{place} cannot be read as {form} ({reason}); mend or remove it.")

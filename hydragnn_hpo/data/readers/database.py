@@ -12,6 +12,7 @@ from ase.db import connect
 from hydragnn_hpo.data.readers.read_limits import read_limits
 from hydragnn_hpo.data.readers.source import Item, Reader, Source, make_or_catch
 from hydragnn_hpo.errors import ConfigError, DataError
+from hydragnn_hpo.sanitize import shorten
 
 LMDB = (".aselmdb", ".lmdb")
 """Suffixes of fairchem's databases."""
@@ -134,5 +135,5 @@ def _convert_row(row: Any, size: int) -> Atoms:
 
 
 def _unreadable(path: Path, error: Exception) -> DataError:
-    reason = " ".join(str(error).split()) or type(error).__name__
+    reason = shorten(" ".join(str(error).split())) or type(error).__name__
     return DataError(f"{path}: cannot be read as a database ({reason}); get the file again.")
