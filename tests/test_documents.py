@@ -216,14 +216,6 @@ def test_examples_in_docstrings_hold(path: Path) -> None:
     assert not found.failed
 
 
-def test_the_door_names_every_command() -> None:
-    names = set(ALL.commands) - {"batch"}
-    door = (ROOT / "README.md").read_text()
-    table = door[door.index("## Commands") : door.index("## When something breaks")]
-    missing = {name for name in names if not re.search(rf"`{name}[ `]", table)}
-    assert not missing, f"add {missing} to the table of commands"
-
-
 YAML = [path for path in TRACKED if path.suffix in (".yml", ".yaml", ".cff") and path.exists()]
 
 
