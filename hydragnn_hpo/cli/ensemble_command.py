@@ -48,7 +48,9 @@ ReseedOption = Annotated[
     ),
 ]
 
-FilesArgument = Annotated[list[Path], typer.Argument(help="The pool: structure files or folders.")]
+FilesArgument = Annotated[
+    list[Path], typer.Argument(help="The pool: structure files, FILE@INDEX, or folders.")
+]
 OutOption = Annotated[Path, typer.Option(help="NAME.extxyz to write.")]
 NumberOption = Annotated[int, typer.Option("--n", min=1, max=100_000, help="How many to pick.")]
 ByOption = Annotated[

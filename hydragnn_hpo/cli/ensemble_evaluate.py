@@ -43,7 +43,7 @@ _BESIDE = (
 )
 
 FilesArgument = Annotated[
-    list[Path], typer.Argument(help="Labelled files or folders, or one store.")
+    list[Path], typer.Argument(help="Labelled files, FILE@INDEX, folders, or one store.")
 ]
 CardOption = Annotated[
     Path | None, typer.Option(help="A card that says key, level and unit of each label.")

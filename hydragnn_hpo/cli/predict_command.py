@@ -38,7 +38,9 @@ if TYPE_CHECKING:
 
 FilesArgument = Annotated[
     list[Path],
-    typer.Argument(help="Structure files, folders, databases, stores; - is standard input."),
+    typer.Argument(
+        help="Structure files, FILE@INDEX, folders, databases, stores; - is standard input."
+    ),
 ]
 OutOption = Annotated[
     Path | None,
