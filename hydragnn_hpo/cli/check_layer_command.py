@@ -12,8 +12,7 @@ from hydragnn_hpo.cli.arguments import JsonOption
 from hydragnn_hpo.errors import ConfigError
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
+    from hydragnn_hpo.cli.fitted_table import FittedTable
     from hydragnn_hpo.testing import CheckReport
 
 COLOURS = {"passed": "green", "failed": "bold red", "left out": "yellow"}
@@ -99,23 +98,23 @@ def _show(report: "CheckReport") -> None:
     screen.print(escape(closing(report)), highlight=False)
 
 
-def _table(report: "CheckReport", *, wide: bool) -> "Table":
-    from rich.markup import escape
-    from rich.table import Table
+def _table(report: "CheckReport", *, wide: bool) -> "FittedTable":
+    from rich.text import Text
+
+    from hydragnn_hpo.cli.fitted_table import FittedTable
 
     chosen = ", ".join(f"{key}={value}" for key, value in report.options.items())
     title = f"{report.conv} ({chosen})" if chosen else report.conv
-    table = Table(title=escape(title), title_justify="left")
-    for name in ("check", "result"):
-        table.add_column(name, no_wrap=True)
-    for name in ("found", "limit"):
-        table.add_column(name, justify="right", no_wrap=True)
+    table = FittedTable(title)
+    table.add_texts("check")
+    table.add_texts("result", no_wrap=True)
+    table.add_numbers("found", "limit")
     if wide:
-        table.add_column("must hold")
+        table.add_texts("must hold")
     for finding in report.findings:
-        says = escape(finding.asks if finding.result != "left out" else finding.detail)
+        says = finding.asks if finding.result != "left out" else finding.detail
         measured = "-" if finding.measured is None else f"{finding.measured:.2g}"
-        result = f"[{COLOURS[finding.result]}]{finding.result}[/]"
+        result = Text(finding.result, COLOURS[finding.result])
         row = (finding.name, result, measured, finding.bound)
         table.add_row(*row, *[says] * wide)
     return table

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,7 +12,7 @@ import typer
 from hydragnn_hpo.cli.arguments import DryRunOption, JsonOption
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from hydragnn_hpo.cli.fitted_table import FittedTable
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -263,20 +263,33 @@ def _shades(counts: Sequence[int]) -> str:
     return "".join(_SHADES[-(-count * top // highest)] for count in counts)
 
 
-def _table(columns: Iterable[str], left: int = 1, title: str | None = None) -> "Table":
-    """Make a table; the first columns align left, the others, which hold numbers, right."""
-    from rich import box
-    from rich.table import Table
+def _table(
+    columns: Sequence[str], left: int = 1, title: str = "", drop: Sequence[str] = ()
+) -> "FittedTable":
+    """Make a table.
 
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1))
-    for place, name in enumerate(columns):
-        table.add_column(name, justify="left" if place < left else "right")
+    Args:
+        columns: titles of the columns.
+        left: how many of them, from the first on, hold text; the others hold numbers.
+        title: text above the table.
+        drop: columns that a narrow terminal may lack, first the one to leave out first.
+    """
+    from rich.box import SIMPLE_HEAD
+
+    from hydragnn_hpo.cli.fitted_table import FittedTable
+
+    table = FittedTable(title, drop=drop, box=SIMPLE_HEAD)
+    table.add_texts(*columns[:left])
+    table.add_numbers(*columns[left:])
     return table
 
 
-def _degrees(overview: Mapping[str, Any]) -> "Table":
-    columns = ("cutoff", "mean", "median", "most", "isolated", "histogram from 0 to most")
-    table = _table(columns, title="Neighbours of an atom within a cutoff in angstrom")
+def _degrees(overview: Mapping[str, Any]) -> "FittedTable":
+    histogram = "histogram from 0 to most"
+    columns = ("cutoff", "mean", "median", "most", "isolated")
+    title = "Neighbours of an atom within a cutoff in angstrom"
+    table = _table(columns, title=title, drop=(histogram,))
+    table.add_texts(histogram, no_wrap=True)
     for cutoff, degrees in overview["degrees"].items():
         counts = degrees["all"]
         total, passed, median = sum(counts), 0, 0
@@ -299,7 +312,8 @@ def _target(name: str, target: Mapping[str, Any], splits: Mapping[str, Any]) -> 
     what = f"{target['level']} {target['shape']}{unit}"
     norm = "" if target["shape"] == "scalar" else "; numbers are those of its norm"
     about = f": {target['description']}" if target["description"] else ""
-    table = _table(("split", "values", "missing", "mean", "std", "median", "min", "max"))
+    columns = ("split", "values", "missing", "mean", "std", "median", "min", "max")
+    table = _table(columns, drop=("median", "missing"))
     lines = []
     for split, summary in splits.items():
         if split == "bins":
@@ -389,7 +403,7 @@ def _near_twins(pairs: Sequence[Mapping[str, Any]], limit: int) -> list[str]:
 def _outliers(report: Mapping[str, Any], limit: int) -> list[Any]:
     columns = ("target", "after taking away", "scale", "values", "outliers")
     title = f"Outliers: robust z-score beyond {report['z_limit']:g}"
-    table = _table(columns, left=2, title=title)
+    table = _table(columns, left=2, title=title, drop=("after taking away", "scale"))
     lines: list[str] = []
     for name, outliers in report["outliers"].items():
         share = outliers["count"] / max(outliers["values"], 1)

@@ -19,9 +19,8 @@ from hydragnn_hpo.cli.tables import console
 from hydragnn_hpo.cli.words import count
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from hydragnn_hpo.cli.acceptance import Acceptance
+    from hydragnn_hpo.cli.fitted_table import FittedTable
     from hydragnn_hpo.config import ProfileConfig
     from hydragnn_hpo.launching import Finding, JobHosts, State
 
@@ -342,16 +341,16 @@ def _most_common(values: Sequence[str]) -> str:
     return f"{first} (and {more} other{'s' if more > 1 else ''})" if more else first
 
 
-def findings_table(findings: "Sequence[Finding]", title: str) -> "Table":
-    """Lay out findings; what comes from hosts is text, never markup."""
+def findings_table(findings: "Sequence[Finding]", title: str) -> "FittedTable":
+    """Lay out findings."""
     from rich.box import SIMPLE_HEAD
-    from rich.table import Table
     from rich.text import Text
 
-    table = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD)
-    for name in ("check", "state", "where"):
-        table.add_column(name, no_wrap=True)
-    table.add_column("found", overflow="fold")
+    from hydragnn_hpo.cli.fitted_table import FittedTable
+
+    table = FittedTable(title, title_style="bold", box=SIMPLE_HEAD)
+    table.add_texts("check", "state", "where", no_wrap=True)
+    table.add_texts("found")
     last = ""
     for row in rows_of(findings):
         colour = COLOURS[row.state]
@@ -361,6 +360,6 @@ def findings_table(findings: "Sequence[Finding]", title: str) -> "Table":
         if row.cure:
             text.append(f"\n-> {row.cure}", "italic" if row.state == "ok" else colour)
         check = "" if row.check == last else row.check
-        table.add_row(Text(check), Text(row.state, colour), Text(row.where), text)
+        table.add_row(check, Text(row.state, colour), row.where, text)
         last = row.check
     return table

@@ -24,9 +24,8 @@ from hydragnn_hpo.cli.arguments import (
 from hydragnn_hpo.cli.ensemble_evaluate import evaluate
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from hydragnn_hpo.campaign import State
+    from hydragnn_hpo.cli.fitted_table import FittedTable
     from hydragnn_hpo.data import Rules
     from hydragnn_hpo.ensemble import (
         ArtefactContent,
@@ -49,7 +48,9 @@ ReseedOption = Annotated[
     ),
 ]
 
-FilesArgument = Annotated[list[Path], typer.Argument(help="The pool: structure files or folders.")]
+FilesArgument = Annotated[
+    list[Path], typer.Argument(help="The pool: structure files, FILE@INDEX, or folders.")
+]
 OutOption = Annotated[Path, typer.Option(help="NAME.extxyz to write.")]
 NumberOption = Annotated[int, typer.Option("--n", min=1, max=100_000, help="How many to pick.")]
 ByOption = Annotated[
@@ -149,29 +150,28 @@ def _info_lines(content: "ArtefactContent") -> list[str]:
     return lines
 
 
-def _heads_table(content: "ArtefactContent") -> "Table":
-    from rich.table import Table
-    from rich.text import Text
+def _heads_table(content: "ArtefactContent") -> "FittedTable":
+    from hydragnn_hpo.cli.fitted_table import FittedTable
 
-    table = Table(title="Heads", title_justify="left")
-    for column in ("head", "level", "unit", "sigma^2 = a s^2 + c v + b", "test MAE", "description"):
-        table.add_column(column)
+    table = FittedTable("Heads", drop=("description", "level"))
+    table.add_texts("head", "level", "unit", "sigma^2 = a s^2 + c v + b")
+    table.add_numbers("test MAE")
+    table.add_texts("description")
     for name, head in content.manifest.heads.items():
         fit, scores = head.calibration, content.manifest.evaluation.get(name, {})
         parts = [f"a = {fit.a:.3g}", *([f"c = {fit.c:.3g}"] if fit.c else []), f"b = {fit.b:.3g}"]
         mae = scores.get("test_mae")
         shown = f"{mae:.4g}" if isinstance(mae, float) else "-"
-        description = Text(head.description)
-        table.add_row(name, head.level, Text(head.unit), ", ".join(parts), shown, description)
+        table.add_row(name, head.level, head.unit, ", ".join(parts), shown, head.description)
     return table
 
 
-def _members_table(content: "ArtefactContent") -> "Table":
-    from rich.table import Table
+def _members_table(content: "ArtefactContent") -> "FittedTable":
+    from hydragnn_hpo.cli.fitted_table import FittedTable
 
-    table = Table(title="Members", title_justify="left")
-    for column in ("trial", "net", "numbers", "weight", "val objective"):
-        table.add_column(column)
+    table = FittedTable("Members", drop=("numbers", "net"))
+    table.add_texts("trial", "net")
+    table.add_numbers("numbers", "weight", "val objective")
     for member in content.manifest.members:
         model = content.configs[member.trial].model
         net = f"{model.conv} {model.layers} x {model.features}, {model.cutoff:g} A"
@@ -216,16 +216,15 @@ def prune(
     typer.echo(f"{verb} {out}: {len(stay)} of {total} members ({', '.join(stay)})")
 
 
-def _prune_table(effects: "dict[str, PruneEffect]") -> "Table":
-    from rich.table import Table
-    from rich.text import Text
+def _prune_table(effects: "dict[str, PruneEffect]") -> "FittedTable":
+    from hydragnn_hpo.cli.fitted_table import FittedTable
 
-    table = Table(title="On the calibration split, before and after", title_justify="left")
-    for column in ("head", "unit", "MAE", "MAE after", "90 % width", "90 % width after"):
-        table.add_column(column, justify="left" if column in ("head", "unit") else "right")
+    table = FittedTable("On the calibration split, before and after")
+    table.add_texts("head", "unit")
+    table.add_numbers("MAE", "MAE after", "90 % width", "90 % width after")
     for name, effect in effects.items():
         numbers = (effect.mae_before, effect.mae_after, effect.width90_before, effect.width90_after)
-        table.add_row(name, Text(effect.unit), *(f"{number:.4g}" for number in numbers))
+        table.add_row(name, effect.unit, *(f"{number:.4g}" for number in numbers))
     return table
 
 
@@ -353,15 +352,16 @@ def _print_build(table: "EnsembleTable") -> None:
     typer.echo(f"{table['path']}: {len(table['members'])} members, {kept}: {why}")
 
 
-def selection_table(table: "EnsembleTable") -> "Table":
+def selection_table(table: "EnsembleTable") -> "FittedTable":
     """Lay out how each selection method does on ``sel``, and which is kept."""
-    from rich.table import Table
+    from hydragnn_hpo.cli.fitted_table import FittedTable
 
     heads = {name: head["unit"] for name, head in table["heads"].items()}
-    out = Table(title="Selection: errors on sel (the test split has no say)", title_justify="left")
-    out.add_column("members chosen")
-    for column in ("members", "MFLOP/graph", "loss", *(f"{n} \\[{u}]" for n, u in heads.items())):
-        out.add_column(column.replace("_", " "), justify="right")
+    errors = [f"{name.replace('_', ' ')} [{unit}]" for name, unit in heads.items()]
+    title = "Selection: errors on sel (the test split has no say)"
+    out = FittedTable(title, drop=("MFLOP/graph", "members", *errors[::-1]))
+    out.add_texts("members chosen")
+    out.add_numbers("members", "MFLOP/graph", "loss", *errors)
     for method, mix in table["selection"].items():
         kept = method == table["method"]
         out.add_row(
@@ -375,15 +375,14 @@ def selection_table(table: "EnsembleTable") -> "Table":
     return out
 
 
-def diversity_table(table: "EnsembleTable") -> "Table":
+def diversity_table(table: "EnsembleTable") -> "FittedTable":
     """Lay out how alike members err on ``sel``, and what mixing them gains."""
-    from rich.table import Table
+    from hydragnn_hpo.cli.fitted_table import FittedTable
 
-    out = Table(title="Diversity of the members (on sel)", title_justify="left")
-    out.add_column("head")
+    out = FittedTable("Diversity of the members (on sel)", drop=("members",))
+    out.add_texts("head")
     columns = ("members", "correlation of errors", "member RMSE", "RMSE of the mix", "gained")
-    for column in columns:
-        out.add_column(column, justify="right")
+    out.add_numbers(*columns)
     for name, head in table["diversity"].items():
         correlation, alone = head["mean_correlation"], head["mean_member_mse"]
         gain = head["ambiguity"] / alone if alone else 0.0
@@ -465,24 +464,22 @@ def _pool(files: list[Path], rules: "Rules") -> Iterator["Structures"]:
         yield from read_structures(reading)
 
 
-def _picks_table(plain: "PickTable") -> "Table":
-    from rich.table import Table
-    from rich.text import Text
+def _picks_table(plain: "PickTable") -> "FittedTable":
+    from hydragnn_hpo.cli.fitted_table import FittedTable
 
     picked, counts = plain["picked"], plain["counts"]
-    table = Table(title=f"{len(picked)} of {counts['read']} picked", title_justify="left")
-    table.add_column("pick", justify="right")
-    table.add_column("structure")
     # sigma of each head, and the largest disagreement on a force where that ranks
     columns = [name for name in picked[0] if name.endswith("_std") or name.startswith("max_")]
-    for name in ("score", "distance", *columns):
-        table.add_column(name, justify="right")
-    table.add_column("trust")
+    drop = ("trust", "distance", *columns[::-1], "pick")
+    table = FittedTable(f"{len(picked)} of {counts['read']} picked", drop=drop)
+    table.add_numbers("pick")
+    table.add_texts("structure")
+    table.add_numbers("score", "distance", *columns)
+    table.add_texts("trust")
     for entry in picked[:ROWS]:
         cells = [entry[name] for name in ("score", "distance", *columns)]
         shown = ["-" if value is None else f"{value:.4g}" for value in cells]
-        structure = Text(str(entry["id"]))
-        table.add_row(str(entry["pick"]), structure, *shown, str(entry["trust"]))
+        table.add_row(str(entry["pick"]), str(entry["id"]), *shown, str(entry["trust"]))
     notes = [f"{count} {_COUNTS[name]}" for name, count in counts.items() if count]
     if len(picked) > ROWS:
         notes.append(f"the first {ROWS} are shown")

@@ -20,8 +20,7 @@ from hydragnn_hpo.cli.arguments import (
 from hydragnn_hpo.sanitize import escape_controls
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
+    from hydragnn_hpo.cli.fitted_table import FittedTable
     from hydragnn_hpo.config import CardConfig, TargetConfig
     from hydragnn_hpo.ensemble import Ensemble, Evaluation, LabelledStructures
 
@@ -44,7 +43,7 @@ _BESIDE = (
 )
 
 FilesArgument = Annotated[
-    list[Path], typer.Argument(help="Labelled files or folders, or one store.")
+    list[Path], typer.Argument(help="Labelled files, FILE@INDEX, folders, or one store.")
 ]
 CardOption = Annotated[
     Path | None, typer.Option(help="A card that says key, level and unit of each label.")
@@ -55,15 +54,15 @@ TargetOption = Annotated[
 ]
 
 
-def evaluation_table(done: "Evaluation") -> "Table":
+def evaluation_table(done: "Evaluation") -> "FittedTable":
     """Lay out every figure, a column for each head: calibrated, and raw in brackets."""
-    from rich.table import Table
+    from hydragnn_hpo.cli.fitted_table import FittedTable
 
     title = f"{done.structures} structures: calibrated (members' raw spread)"
-    table = Table(title=title, title_justify="left")
-    table.add_column("")
-    for name, head in done.heads.items():
-        table.add_column(f"{name.replace('_', ' ')}\n\\[{head.entry.unit}]", justify="right")
+    heads = [f"{n.replace('_', ' ')}\n[{head.entry.unit}]" for n, head in done.heads.items()]
+    table = FittedTable(title, drop=heads[:0:-1])
+    table.add_texts("")
+    table.add_numbers(*heads)
     figures = [head.figures for head in done.heads.values()]
     for key, title in _PLAIN:
         table.add_row(title, *(_number(one[key]) for one in figures))
@@ -77,15 +76,13 @@ def evaluation_table(done: "Evaluation") -> "Table":
     return table
 
 
-def strata_table(done: "Evaluation") -> "Table":
+def strata_table(done: "Evaluation") -> "FittedTable":
     """Lay out error and 90 % intervals of each kind of structure."""
-    from rich.table import Table
+    from hydragnn_hpo.cli.fitted_table import FittedTable
 
-    table = Table(title="Kinds of structures", title_justify="left")
-    for title in ("head", "kind"):
-        table.add_column(title)
-    for title in ("values", "MAE", "RMSE", "CRPS", "inside 90 %", "width of 90 %"):
-        table.add_column(title, justify="right")
+    table = FittedTable("Kinds of structures", drop=("CRPS", "RMSE", "width of 90 %", "kind"))
+    table.add_texts("head", "kind")
+    table.add_numbers("values", "MAE", "RMSE", "CRPS", "inside 90 %", "width of 90 %")
     keys = ("rows", "mae", "rmse", "crps", "coverage90", "width90")
     for name, head in done.heads.items():
         for kind, values in head.strata.items():

@@ -13,8 +13,8 @@ from hydragnn_hpo.cli.arguments import DryRunOption
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
 
+    from hydragnn_hpo.cli.fitted_table import FittedTable
     from hydragnn_hpo.pipeline import InitResult
 
 _CERTAINTY = {"guessed": " (guessed)", "unknown": " (not known)"}
@@ -142,18 +142,16 @@ def _print_line(out: "Console", text: str, style: str | None = None) -> None:
     out.print(escape_line(text).replace('\\"', '"'), style=style, markup=False, highlight=False)
 
 
-def _tabulate_targets(result: "InitResult") -> "Table":
-    from rich.table import Table
-    from rich.text import Text
+def _tabulate_targets(result: "InitResult") -> "FittedTable":
+    from hydragnn_hpo.cli.fitted_table import FittedTable
 
-    table = Table()
-    for name in ("target", "of", "unit", "predicted", "values", "why"):
-        table.add_column(name, overflow="fold")
+    table = FittedTable(drop=("why",))
+    table.add_texts("target", "of", "unit", "predicted", "values", "why")
     for target in result.inspection.proposals.targets:
         kind = "structure" if target.level == "graph" else "atom"
         kind += "" if target.shape == "scalar" else f", {target.shape}"
         unit = target.unit.name + _CERTAINTY.get(target.unit.sure, "")
         head = "yes" if target.name in result.heads else "no"
         cells = (target.name, kind, unit, head, target.spread, "; ".join(target.why))
-        table.add_row(*map(Text, cells))
+        table.add_row(*cells)
     return table

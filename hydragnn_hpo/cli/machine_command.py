@@ -10,8 +10,7 @@ import typer
 from hydragnn_hpo.cli.arguments import JsonOption
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
+    from hydragnn_hpo.cli.fitted_table import FittedTable
     from hydragnn_hpo.config import Profile, ProfileConfig
 
 DEFAULT = "default"
@@ -105,11 +104,13 @@ def short_path(path: Path) -> str:
     return f"{PROFILES}/{path.name}" if ours else str(path)
 
 
-def values_table(profile: "Profile") -> "Table":
+def values_table(profile: "Profile") -> "FittedTable":
     """Lay out the values that are set and the files they come from, by TOML table."""
     from rich.text import Text
 
-    table = _table(("key", "value", "from"), folded=("value", "from"))
+    table = _table()
+    table.add_texts("key", no_wrap=True)
+    table.add_texts("value", "from")
     names = [file.name for file in profile.files]
     above = ""
     for place, value in sorted(_values(profile), key=lambda row: row[0].count(".") > 0):
@@ -124,7 +125,7 @@ def values_table(profile: "Profile") -> "Table":
         if file is not None and names.count(file.name) > 1:
             origin = short_path(file)
         cells = (key, format_value(value), origin)
-        table.add_row(*map(Text, cells), style="dim" if file is None else None)
+        table.add_row(*cells, style="dim" if file is None else None)
     return table
 
 
@@ -154,7 +155,7 @@ def format_value(value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
-def slots_table(config: "ProfileConfig") -> "Table":
+def slots_table(config: "ProfileConfig") -> "FittedTable":
     """Lay out device, cores, NUMA domain and network interface of each slot of a host."""
     from hydragnn_hpo.config import cores_of
 
@@ -162,8 +163,11 @@ def slots_table(config: "ProfileConfig") -> "Table":
         return str(values[slot]) if values else default
 
     layout = config.layout
-    columns = ("slot", "device", "cores", "mask", "NUMA", "interface")
-    table = _table(columns, right=("slot", "device", "mask", "NUMA"))
+    table = _table(drop=("mask", "interface"))
+    table.add_numbers("slot", "device")
+    table.add_texts("cores")
+    table.add_numbers("mask", "NUMA")
+    table.add_texts("interface")
     for slot in range(config.slots_per_host):
         cores = value_of(layout.cores_of_slot)
         table.add_row(
@@ -177,17 +181,17 @@ def slots_table(config: "ProfileConfig") -> "Table":
     return table
 
 
-def list_table(profiles: "Sequence[ProfileConfig]") -> "Table":
+def list_table(profiles: "Sequence[ProfileConfig]") -> "FittedTable":
     """Lay out the shipped profiles."""
-    from rich.text import Text
-
-    numbers = ("hosts", "slots", "GB per slot")
-    columns = ("profile", "machine", *numbers, "backend", "batch")
-    table = _table(columns, right=numbers, folded=("machine",))
+    table = _table(drop=("batch", "backend"))
+    table.add_texts("profile", no_wrap=True)
+    table.add_texts("machine")
+    table.add_numbers("hosts", "slots", "GB per slot")
+    table.add_texts("backend", "batch", no_wrap=True)
     for profile in profiles:
         table.add_row(
             profile.name,
-            Text(profile.description),
+            profile.description,
             f"{profile.hosts:,}" if profile.hosts else "found",
             str(profile.slots_per_host or "found"),
             f"{profile.memory_gb:g}" if profile.memory_gb else "found",
@@ -197,13 +201,8 @@ def list_table(profiles: "Sequence[ProfileConfig]") -> "Table":
     return table
 
 
-def _table(
-    columns: Sequence[str], *, right: Sequence[str] = (), folded: Sequence[str] = ()
-) -> "Table":
-    from rich.table import Table
+def _table(drop: Sequence[str] = ()) -> "FittedTable":
+    from hydragnn_hpo.cli.fitted_table import FittedTable
 
-    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 3, 0, 0))
-    for name in columns:
-        justify: Any = "right" if name in right else "left"
-        table.add_column(name, justify=justify, no_wrap=name not in folded, overflow="fold")
-    return table
+    layout: dict[str, Any] = {"pad_edge": False, "header_style": "dim", "padding": (0, 3, 0, 0)}
+    return FittedTable(drop=drop, box=None, **layout)

@@ -25,8 +25,7 @@ from hydragnn_hpo.cli.words import count
 from hydragnn_hpo.errors import ConfigError, HydraError
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
+    from hydragnn_hpo.cli.fitted_table import FittedTable
     from hydragnn_hpo.config import MachineConfig
     from hydragnn_hpo.ensemble import (
         Manifest,
@@ -39,7 +38,9 @@ if TYPE_CHECKING:
 
 FilesArgument = Annotated[
     list[Path],
-    typer.Argument(help="Structure files, folders, databases, stores; - is standard input."),
+    typer.Argument(
+        help="Structure files, FILE@INDEX, folders, databases, stores; - is standard input."
+    ),
 ]
 OutOption = Annotated[
     Path | None,
@@ -429,7 +430,7 @@ def print_outcome(outcome: "PredictOutcome", *, quiet: bool) -> None:
         typer.echo(line, err=True)
 
 
-def render_table(manifest: "Manifest", some: "Iterable[PredictedRows]", most: int) -> "Table":
+def render_table(manifest: "Manifest", some: "Iterable[PredictedRows]", most: int) -> "FittedTable":
     """Build a table of graph-level predictions; node-level values are left out.
 
     Args:
@@ -437,25 +438,24 @@ def render_table(manifest: "Manifest", some: "Iterable[PredictedRows]", most: in
         some: structures and their predictions, in order.
         most: largest number of rows.
     """
-    from rich.markup import escape
-    from rich.table import Table
+    from hydragnn_hpo.cli.fitted_table import FittedTable
 
     heads = manifest.heads.items()
     graph = {n: head for n, head in heads if (head.level, head.shape) == ("graph", "scalar")}
-    table = Table(title="Mean, standard deviation, [90 % interval]", title_justify="left")
-    table.add_column("structure")
-    for name, head in graph.items():
-        table.add_column(f"{name}\n{escape(f'[{head.unit}]')}", justify="right")
-    table.add_column("trust")
+    titles = [f"{name.replace('_', ' ')}\n[{head.unit}]" for name, head in graph.items()]
+    table = FittedTable("Mean, standard deviation, [90 % interval]", drop=titles[:0:-1])
+    table.add_texts("structure")
+    table.add_numbers(*titles)
+    table.add_texts("trust")
     lines = [line for rows in some for line in _table_lines(rows, list(graph))]
     for line in lines[:most]:
-        table.add_row(*map(escape, line))
+        table.add_row(*line)
     notes = []
     if len(graph) < len(manifest.heads):
         notes.append("values per atom: add --out NAME.csv or --out NAME.extxyz")
     if len(lines) > most:
         notes.append(f"the first {most}; all of them with --out NAME.csv")
-    table.caption = "\n".join(notes) or None
+    table.caption = "\n".join(notes)
     return table
 
 

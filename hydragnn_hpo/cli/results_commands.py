@@ -158,9 +158,7 @@ def _choose_importance_targets(
 
 def _print_importance(analysis: "Importance") -> None:
     """Print the target, whether its importances can be trusted, and the parameters' effects."""
-    from rich.table import Table
-    from rich.text import Text
-
+    from hydragnn_hpo.cli.fitted_table import FittedTable
     from hydragnn_hpo.cli.tables import console
 
     skill = "" if analysis.skill is None else f", out-of-bag R2 {analysis.skill:.2f}"
@@ -169,16 +167,14 @@ def _print_importance(analysis: "Importance") -> None:
         typer.echo(f"NOT TO BE TRUSTED: {analysis.doubt}")
     unit = f" ({analysis.target.unit})" if analysis.target.unit else ""
     style = "dim" if analysis.doubt else ""
-    table = Table(style=style)
-    table.add_column("parameter")
-    for name in (f"mean |SHAP|{unit}", "SHAP", "fANOVA", "PED-ANOVA"):
-        table.add_column(name, justify="right")
-    table.add_column("least at")
+    table = FittedTable(drop=("PED-ANOVA", "fANOVA", f"mean |SHAP|{unit}"), style=style)
+    table.add_texts("parameter")
+    table.add_numbers(f"mean |SHAP|{unit}", "SHAP", "fANOVA", "PED-ANOVA")
+    table.add_texts("least at")
     for name, effect in analysis.effects.items():
         shares = (effect.shap_share, effect.fanova, effect.ped_anova)
         cells = ("-" if share is None else f"{100.0 * share:.0f} %" for share in shares)
-        least = Text(effect.least_at)
-        table.add_row(Text(name), f"{effect.shap:.4f}", *cells, least, style=style)
+        table.add_row(name, f"{effect.shap:.4f}", *cells, effect.least_at, style=style)
     if analysis.effects:
         console().print(table)
     typer.echo("")
@@ -226,9 +222,7 @@ def _parse_reach(text: str) -> tuple[str, float]:
 
 def _print_comparison(comparison: "RunComparison") -> None:
     """Print the sections of the HTML page as tables, with a right-aligned column for each run."""
-    from rich.table import Table as Rich
-    from rich.text import Text as RichText
-
+    from hydragnn_hpo.cli.fitted_table import FittedTable
     from hydragnn_hpo.cli.tables import console
     from hydragnn_hpo.report import Table, Text, compare_sections
     from hydragnn_hpo.sanitize import escape_controls
@@ -239,13 +233,14 @@ def _print_comparison(comparison: "RunComparison") -> None:
             if isinstance(block, Text):
                 typer.echo(escape_controls(block.text))
             if isinstance(block, Table):
-                table = Rich()
+                runs = [c.label for c in block.columns if c.key.startswith("run")]
+                table = FittedTable(drop=[escape_controls(label) for label in runs[:0:-1]])
                 for column in block.columns:
                     right = column.key.startswith("run")
-                    label = RichText(escape_controls(column.label))
-                    table.add_column(label, justify="right" if right else "left")
+                    label = escape_controls(column.label)
+                    (table.add_numbers if right else table.add_texts)(label)
                 for row in block.rows:
-                    table.add_row(*(RichText(escape_controls(_format_cell(cell))) for cell in row))
+                    table.add_row(*(escape_controls(_format_cell(cell)) for cell in row))
                 console().print(table)
         typer.echo("")
 

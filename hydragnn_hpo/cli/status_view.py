@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -40,10 +41,12 @@ class Glyphs:
     open: str
     curve: str
     """Characters of a sparkline, from the lowest value to the highest."""
+    cut: str
+    """End of a line that was cut."""
 
 
-UNICODE = Glyphs("\u2501", "\u2500", "\u2581\u2582\u2583\u2584\u2585\u2586\u2587\u2588")
-ASCII = Glyphs("#", "-", "_.-=+*#")
+UNICODE = Glyphs("\u2501", "\u2500", "\u2581\u2582\u2583\u2584\u2585\u2586\u2587\u2588", "\u2026")
+ASCII = Glyphs("#", "-", "_.-=+*#", "")
 
 
 @dataclass(frozen=True)
@@ -187,12 +190,9 @@ class StatusPage:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Draw the page within the height and width of the terminal."""
         self.drawn_for = options.size
-        plain = options.ascii_only
-        page = self._lay_out(options, ASCII if plain else UNICODE)
-        for line in page:
-            if isinstance(line, Text):
-                line.no_wrap, line.overflow = True, "crop" if plain else "ellipsis"
-            yield line
+        glyphs = ASCII if options.ascii_only else UNICODE
+        for line in self._lay_out(options, glyphs):
+            yield FittedLine(line, glyphs.cut) if isinstance(line, Text) else line
 
     def _lay_out(self, options: ConsoleOptions, glyphs: Glyphs) -> list[RenderableType]:
         status, width = self.snapshot.status, options.max_width
@@ -221,6 +221,31 @@ class StatusPage:
         return lines
 
 
+@dataclass(frozen=True)
+class FittedLine:
+    """A line that ends after a whole word where it does not fit, so that numbers stay whole."""
+
+    line: Text
+    mark: str
+    """Character at the end of a line that was cut."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Draw the words that there is room for."""
+        short, width = self.line.copy(), options.max_width
+        short.no_wrap, short.overflow = True, "crop"
+        if short.cell_len > width:
+            short.truncate(max(0, width - len(self.mark)), overflow="crop")
+            stem = short.plain.rpartition(" ")[0].rstrip()
+            if stem and self.line.plain[len(short.plain)] != " ":
+                short.right_crop(len(short.plain) - len(stem))
+            short.append(self.mark)
+        yield short
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        """Return the width of the whole line as the largest width."""
+        return Measurement(1, max(1, self.line.cell_len))
+
+
 def _labelled(label: str, *parts: "str | tuple[str, str]") -> Text:
     return Text.assemble((f"{label:{LABEL}}", "dim"), *parts)
 
@@ -246,7 +271,8 @@ def _best(snapshot: Snapshot, width: int, glyphs: Glyphs) -> Iterator[Text]:
     if best is None:
         return
     score = "" if best.objective is None else f"{best.objective:.4g} "
-    text = f"{sanitize_line(best.name)} ({sanitize_line(describe_trial(best))}), epoch {best.epoch}"
+    values = sanitize_line(describe_trial(best))
+    text = f"{sanitize_line(best.name)}, epoch {best.epoch} ({values})"
     yield _labelled("best", (score, "bold green"), text)
     if len(scores) > 1:
         first, last = f"{scores[0]:.3g} ", f" {scores[-1]:.3g}"
@@ -327,7 +353,7 @@ TRIAL_COLUMNS = (
     TrialColumn("epoch", 0, lambda row: f"{row.epoch}/{row.until}"),
     TrialColumn(BAR, 80, lambda row: "", "left"),
     TrialColumn("ends in", 0, lambda row: _number(row.ends_in, duration)),
-    TrialColumn("objective", 70, lambda row: _number(row.objective, "{:.4f}".format)),
+    TrialColumn("objective", 40, lambda row: _number(row.objective, "{:.4f}".format)),
     TrialColumn("s/epoch", 90, lambda row: _number(row.epoch_seconds, "{:.3g}".format)),
 )
 
@@ -381,7 +407,6 @@ def _trials_table(
         room: length of a progress bar, in terminal columns.
         glyphs: characters to draw with.
     """
-    overflow: Literal["crop", "ellipsis"] = "crop" if glyphs is ASCII else "ellipsis"
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     for column in columns:
         shrinks_first = column.title == "configuration"
@@ -390,13 +415,17 @@ def _trials_table(
             style=column.style,
             justify=column.justify,
             no_wrap=not shrinks_first,
-            overflow=overflow,
+            overflow="crop",
         )
     for row in rows:
         done, rest = bar(row.epoch / row.until if row.until else 0.0, room, glyphs)
         drawn = Text.assemble((done, "cyan"), (rest, "dim"))
-        texts = [Text(sanitize_line(c.cell(row)), no_wrap=True, overflow=overflow) for c in columns]
         table.add_row(
-            *(drawn if c.title == BAR else t for c, t in zip(columns, texts, strict=True))
+            *(
+                drawn
+                if c.title == BAR
+                else FittedLine(Text(sanitize_line(c.cell(row))), glyphs.cut)
+                for c in columns
+            )
         )
     return table

@@ -8,9 +8,9 @@ from hydragnn_hpo.cli.words import count
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
 
     from hydragnn_hpo.campaign import Leaderboard
+    from hydragnn_hpo.cli.fitted_table import FittedTable
     from hydragnn_hpo.file_records import HeadScores, VerdictSentence
     from hydragnn_hpo.training import IoBenchmark
 
@@ -28,38 +28,27 @@ def console() -> "Console":
     return Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH)
 
 
-def make_table(title: str, first: str, numbers: Sequence[str]) -> "Table":
-    """Return an empty table.
-
-    Args:
-        title: above it.
-        first: title of its first column.
-        numbers: titles of the columns behind it, which align at the right.
-    """
-    from rich.table import Table
-
-    table = Table(first, title=title, title_justify="left")
-    for name in numbers:
-        table.add_column(name, justify="right")
-    return table
-
-
-def leaderboard_table(board: "Leaderboard", members: Mapping[str, float] | None = None) -> "Table":
+def leaderboard_table(
+    board: "Leaderboard", members: Mapping[str, float] | None = None
+) -> "FittedTable":
     """Lay out trials, best first; members of the ensemble carry their weight."""
-    from rich.table import Table
-    from rich.text import Text
+    from hydragnn_hpo.cli.fitted_table import FittedTable
 
     goals = max((len(row.score) for row in board.rows if isinstance(row.score, tuple)), default=0)
     keys = _choose_keys(board)
     heads = sorted({head for row in board.rows for head in row.val_mae})
-    titles = ["#", "trial", *(key.rpartition(".")[2] for key in keys), "epochs", "ranks"]
-    titles += [*(f"goal {n + 1}" for n in range(goals)), "front"] if goals else ["objective"]
-    titles += [f"{head.replace('_', ' ')} MAE [{board.units.get(head, '')}]" for head in heads]
-    titles.append("weight" if members else "status")
-    table = Table(title="Leaderboard (validation)", title_justify="left")
-    for title in titles:
-        left = title in ("trial", "conv")
-        table.add_column(Text(title), justify="left" if left else "right", no_wrap=title == "trial")
+    names = [key.rpartition(".")[2] for key in keys]
+    errors = [f"{head.replace('_', ' ')} MAE [{board.units.get(head, '')}]" for head in heads]
+    last = "weight" if members else "status"
+    drop = ("ranks", "status", "epochs", "#", *errors[::-1], *names[::-1], "front", "weight")
+    table = FittedTable("Leaderboard (validation)", drop=drop)
+    table.add_numbers("#")
+    table.add_texts("trial", no_wrap=True)
+    for name in names:
+        (table.add_texts if name == "conv" else table.add_numbers)(name)
+    table.add_numbers("epochs", "ranks")
+    table.add_numbers(*(f"goal {n + 1}" for n in range(goals)), "front" if goals else "objective")
+    table.add_numbers(*errors, last)
     for row in board.rows:
         scores = list(row.score) if isinstance(row.score, tuple) else [None] * goals
         measured = [*map(_number, scores), "yes" if row.front else ""]
@@ -74,7 +63,7 @@ def leaderboard_table(board: "Leaderboard", members: Mapping[str, float] | None 
             *(_number(row.val_mae.get(head)) for head in heads),
             (f"{weight:.2f}" if weight else "") if members else row.reason or row.status,
         ]
-        table.add_row(*map(Text, cells))
+        table.add_row(*cells)
     return table
 
 
@@ -93,10 +82,14 @@ def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.4f}"
 
 
-def ensemble_table(heads: Mapping[str, "HeadScores"]) -> "Table":
+def ensemble_table(heads: Mapping[str, "HeadScores"]) -> "FittedTable":
     """Lay out the ensemble's errors on the test split, next to those of simpler predictors."""
-    columns = ("unit", "ensemble MAE", "best single", "elements", "mean", "in 90 %")
-    table = make_table("Ensemble on the test split (never seen before)", "head", columns)
+    from hydragnn_hpo.cli.fitted_table import FittedTable
+
+    title, drop = "Ensemble on the test split (never seen before)", ("mean", "elements")
+    table = FittedTable(title, drop=drop)
+    table.add_texts("head")
+    table.add_numbers("unit", "ensemble MAE", "best single", "elements", "mean", "in 90 %")
     for name, head in heads.items():
         baselines = (head.get("elements_mae"), head["mean_baseline_mae"])
         errors, inside = (head["test_mae"], head["single_mae"], *baselines), head["coverage90"]
@@ -128,13 +121,16 @@ def print_verdict(verdict: Sequence["VerdictSentence"]) -> None:
     console().print(table)
 
 
-def feeding_table(found: "IoBenchmark") -> "Table":
+def feeding_table(benchmark: "IoBenchmark") -> "FittedTable":
     """Lay out how fast a trial is with real, cached and synthetic batches."""
-    title = f"{found.steps} steps on {count(found.ranks, 'rank')}"
-    table = make_table(title, "batches", ["graphs/s", "ms per step"])
-    for way, seconds in found.seconds.items():
-        table.add_row(way, f"{found.graphs_per_second[way]:.0f}", f"{1e3 * seconds:.2f}")
+    from hydragnn_hpo.cli.fitted_table import FittedTable
+
+    table = FittedTable(f"{benchmark.steps} steps on {count(benchmark.ranks, 'rank')}")
+    table.add_texts("batches")
+    table.add_numbers("graphs/s", "ms per step")
+    for way, seconds in benchmark.seconds.items():
+        table.add_row(way, f"{benchmark.graphs_per_second[way]:.0f}", f"{1e3 * seconds:.2f}")
     table.add_section()
-    for part, seconds in reversed(found.parts.items()):
+    for part, seconds in reversed(benchmark.parts.items()):
         table.add_row(part, "", f"{1e3 * seconds:.2f}")
     return table

@@ -164,7 +164,7 @@ class BadStructure:
     file: str
     """Path of the file or folder with the structure."""
     number: int
-    """Position of the structure in that file, counted from 1."""
+    """Position of the structure in that file, counted from 0."""
     id: str
     """Name of the structure."""
     reason: str

@@ -58,9 +58,10 @@ def read_piece(card: CardConfig, piece: Piece) -> Iterator[tuple[Place, Graph | 
         attributes=card.attributes,
         laplacian=card.graphs.laplacian,
     )
-    number = piece.start
+    end = piece.start
     items = _read_items(source, entry.reader, piece)
-    for number, (name, atoms) in enumerate(items, start=piece.start + 1):
+    for number, (name, atoms) in enumerate(items, start=piece.start):
+        end = number + 1
         place = Place(piece.path, number, piece.prefix + name)
         if isinstance(atoms, DataError):
             yield place, atoms
@@ -69,9 +70,9 @@ def read_piece(card: CardConfig, piece: Piece) -> Iterator[tuple[Place, Graph | 
         if isinstance(graph, Graph) and entry.published:
             graph = replace(graph, published=entry.published)
         yield place, graph
-    if piece.stop is not None and number != piece.stop:
+    if piece.stop is not None and end != piece.stop:
         raise DataError(
-            f"{piece.path}: ends after structure {number}, {piece.stop} were counted before; "
+            f"{piece.path}: ends after {end} structures, {piece.stop} were counted before; "
             "leave it alone while it is read and start again."
         )
 
@@ -92,7 +93,7 @@ def _read_items(source: Source, reader: str | None, piece: Piece) -> Iterator[It
     except DataError as error:
         if begun or not is_single_structure(source, reader):
             raise
-        yield f"{source.path.name}:1", error
+        yield f"{source.path.name}@0", error
 
 
 def _convert_structure(
@@ -243,7 +244,7 @@ def make_chunk(graphs: Sequence[Graph], numbers: Sequence[int], card: CardConfig
 
     Args:
         graphs: graphs of the window, [G].
-        numbers: position of each structure in its file, counted from 1, [G].
+        numbers: position of each structure in its file, counted from 0, [G].
         card: card of the data set.
 
     Returns:

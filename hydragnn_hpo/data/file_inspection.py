@@ -158,7 +158,7 @@ def _make_graphs(structures: Sequence[Atoms], names: Sequence[str]) -> tuple[lis
         atoms = structures[number]
         if graphs and total_atoms + len(atoms) > MAX_ATOMS:
             break
-        place = Place(Path(names[number].partition(":")[0]), number + 1, names[number])
+        place = Place(Path(names[number].rpartition("@")[0]), number, names[number])
         try:
             graphs.append(graph_of(atoms, place, Rules(MAX_CUTOFF, 0.1, {})))
         except DataError as error:
@@ -405,8 +405,8 @@ def _find_unusable(
     }
     attributes = {key: AttributeConfig(key=key) for key in proposals.attributes}
     errors = []
-    for number, (name, atoms) in enumerate(zip(sample.names, sample.structures, strict=True), 1):
-        place = Place(Path(name.partition(":")[0]), number, name)
+    for number, (name, atoms) in enumerate(zip(sample.names, sample.structures, strict=True)):
+        place = Place(Path(name.rpartition("@")[0]), number, name)
         lengths = np.abs(np.vstack([atoms.positions, atoms.cell.array]))
         # Edges beyond the shortest distances are not needed; a wide structure needs a wide cutoff.
         cutoff = min(geometry.cutoff, max(SHORT_CUTOFF, float(lengths.max(initial=0.0)) / 50.0))

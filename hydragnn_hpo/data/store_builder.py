@@ -292,7 +292,7 @@ def _worker_error(plan: BuildPlan, message: PieceFailed | WorkerBug | WorkerLost
     piece, code = plan.pieces[message.piece], message.code
     how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
     return JobError(
-        f"{piece.path}: the process that converted structures from {piece.start + 1} on {how}; "
+        f"{piece.path}: the process that converted structures from {piece.start} on {how}; "
         "if memory ran out, take fewer processes, and start again: finished pieces are kept."
     )
 

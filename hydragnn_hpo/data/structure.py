@@ -146,7 +146,7 @@ class Place:
     file: Path
     """File or folder of the structure."""
     number: int
-    """Position of the structure in the file or folder, counted from 1."""
+    """Position of the structure in the file or folder, counted from 0."""
     id: str
     """Name of the structure."""
 
@@ -521,7 +521,7 @@ def _flat_tensor(value: NDArray[np.float64]) -> NDArray[np.float64]:
 def _group(atoms: Atoms, place: Place, group: str) -> str:
     """Return the name of a structure's group; compositions are reduced, so supercells share one."""
     if group == "structure":
-        return f"{place.file}:{place.number}"
+        return f"{place.file}:{place.number + 1}"  # splits follow the order of these names
     if group == "composition":
         formula, _ = atoms.symbols.formula.reduce()
         return str(formula.format("hill"))

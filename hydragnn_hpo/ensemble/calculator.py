@@ -106,7 +106,7 @@ class VerletList:
         graph = self._graph_from_list(atoms)
         if graph is None:
             wide = replace(self.rules, cutoff=self.rules.cutoff + self.skin)
-            self._wide = graph_of_atoms(atoms.copy(), 1, wide)  # type: ignore[no-untyped-call]
+            self._wide = graph_of_atoms(atoms.copy(), 0, wide)  # type: ignore[no-untyped-call]
             self.searches += 1
             graph = self._graph_from_list(atoms)
             assert graph is not None, "a new list does not hold"

@@ -221,7 +221,7 @@ def parse_structures(
     """
     structures = _parse_json(body, limits) if kind == JSON else _parse_extxyz(body, limits)
     wanted = {attribute.key or name for name, attribute in attributes.items()}
-    for number, (name, item) in enumerate(structures, start=1):
+    for number, (name, item) in enumerate(structures):
         if isinstance(item, Atoms):
             if len(item) > limits.atoms:
                 item = _too_many_atoms(number, len(item), limits)
@@ -244,7 +244,7 @@ def _parse_json(body: bytes, limits: Limits) -> NamedStructures:
     if not isinstance(several, list):
         raise RequestRejected(400, 'the body must be {"structures": [...]} and nothing else.')
     _check_count(len(several), limits)
-    for number, value in enumerate(several, start=1):
+    for number, value in enumerate(several):
         name = value.get("id", "") if isinstance(value, dict) else ""
         yield name if isinstance(name, str) else "", _parse_structure(value, number, limits)
 
@@ -276,7 +276,7 @@ def _parse_extxyz(body: bytes, limits: Limits) -> NamedStructures:
         raise RequestRejected(400, "the body is not UTF-8 text.") from None
     frames = list(_find_frames(lines))
     _check_count(len(frames), limits)
-    for number, (first, last) in enumerate(frames, start=1):
+    for number, (first, last) in enumerate(frames):
         atoms = last - first - 2
         if atoms > limits.atoms:
             yield "", _too_many_atoms(number, atoms, limits)
@@ -290,7 +290,7 @@ def _parse_extxyz(body: bytes, limits: Limits) -> NamedStructures:
         except DataError as error:
             structure = error
         if isinstance(structure, DataError):
-            reason = str(structure).removeprefix("body: structure 1 ")[:300].rstrip(".")
+            reason = str(structure).removeprefix("body: structure 0 ")[:300].rstrip(".")
             yield "", _bad(number, reason)
             continue
         own = structure.info.get("id", structure.info.get("name"))

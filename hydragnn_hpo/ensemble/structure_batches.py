@@ -35,6 +35,7 @@ from hydragnn_hpo.data.readers.database import holds_lmdb
 from hydragnn_hpo.data.readers.extxyz import estimate_unread, read_stream
 from hydragnn_hpo.data.readers.folder import TABLE
 from hydragnn_hpo.data.readers.hydragnn_bp import is_hydragnn_bp
+from hydragnn_hpo.data.readers.selection import Selection, find_selection, strip_index
 from hydragnn_hpo.data.readers.source import ENCODING, Item, Reader, Source
 from hydragnn_hpo.ensemble.engine import EDGES_PER_BATCH, pieces
 from hydragnn_hpo.errors import ConfigError, DataError
@@ -137,7 +138,7 @@ def refuse_to_replace(sources: Sequence[InputSource], ensemble: Path, out: Path)
         ConfigError: the output is one of the inputs.
     """
     for path in (ensemble, *(path for source in sources for path in source.paths)):
-        if path != STDIN and out.exists() and path.samefile(out):
+        if path != STDIN and out.exists() and strip_index(path).samefile(out):
             raise ConfigError(f"{out}: is read from; give --out another name.")
 
 
@@ -154,6 +155,9 @@ def checksum_input(sources: Sequence[InputSource]) -> str | None:
         for path in source.paths:
             if path == STDIN:
                 return None
+            if (selection := find_selection(path)) is not None:
+                digest.update(f"@{selection.index}\0".encode())
+            path = strip_index(path)
             entries = sorted(path.rglob("*")) if path.is_dir() else [path]
             for entry in entries:
                 stat = entry.stat()
@@ -193,6 +197,8 @@ class StructureFiles:
         """
         self._column, self._format = structure_column, stdin_format.removeprefix(".")
         self._open: _OpenFile | None = None
+        self._numbers: dict[Path, tuple[Selection, range] | None] = {}
+        """Structures that ``FILE@INDEX`` selects, by path; None for a whole file."""
         self._cleanup = contextlib.ExitStack()
 
     def close(self) -> None:
@@ -206,7 +212,7 @@ class StructureFiles:
         Raises:
             DataError: the file cannot be read.
         """
-        if self._seekable_reader(path) is not None:
+        if self._selected(path) is not None or self._seekable_reader(path) is not None:
             return next(self.items(path, 0, 1))
         items = self._read_from_start(path)
         first = next(items)
@@ -218,13 +224,16 @@ class StructureFiles:
         """Yield structures ``start`` to ``stop`` of a file, counted from 0.
 
         Args:
-            path: the file, or ``STDIN``.
+            path: the file, FILE@INDEX, of whose selected structures these are, or ``STDIN``.
             start: number of the first structure.
             stop: number after the last structure; None for the end of the file.
 
         Raises:
             DataError: the rest of the file cannot be read.
         """
+        if (selected := self._selected(path)) is not None:
+            yield from self._items_at(*selected, start, stop)
+            return
         reader = self._seekable_reader(path)
         if reader is not None:
             yield from reader.read(self._source(path), start, stop)
@@ -239,10 +248,66 @@ class StructureFiles:
             if file.position == stop:
                 return
 
+    def locate(self, path: Path, number: int) -> tuple[Path, int]:
+        """Return the file of a structure, for errors, and its number in that file.
+
+        Args:
+            path: the file or FILE@INDEX.
+            number: number among the selected structures, from 0.
+        """
+        selected = self._selected(path)
+        return (path, number) if selected is None else (selected[0].file, selected[1][number])
+
+    def _selected(self, path: Path) -> tuple[Selection, range] | None:
+        if path not in self._numbers:
+            self._numbers[path] = None
+            if (selection := find_selection(path)) is not None:
+                numbers = selection.resolve(lambda: self._length(selection))
+                self._numbers[path] = selection, numbers
+        return self._numbers[path]
+
+    def _length(self, selection: Selection) -> int:
+        """Count the structures of a file, if need be by reading it."""
+        known = self.count(selection.file)
+        return sum(1 for _ in self.items(selection.file, 0, None)) if known is None else known
+
+    def _items_at(
+        self, selection: Selection, numbers: range, start: int, stop: int | None
+    ) -> Iterator[Item]:
+        """Yield some of the selected structures.
+
+        Args:
+            selection: the file.
+            numbers: numbers of all selected structures.
+            start: first one to yield, counted among the selected ones.
+            stop: one after the last one to yield; None for the last one.
+
+        Raises:
+            DataError: all of them lie beyond the end of the file, or it cannot be read.
+        """
+        part = numbers[start:stop]
+        if not part:
+            return
+        low, high = (part.start, part.stop) if part.step > 0 else (part[-1], part[0] + 1)
+        items = self.items(selection.file, low, high)
+        if part.step < 0:
+            items = reversed(list(items))
+        empty = True
+        for item in itertools.islice(items, 0, None, abs(part.step)):
+            empty = False
+            yield item
+        if empty and not start:
+            raise selection.beyond_end(self._length(selection))
+
     def count(self, path: Path) -> int | None:
         """Count the structures of a file; None if that would take long."""
         if path == STDIN:
             return None
+        if (selected := self._selected(path)) is not None:
+            numbers, total = selected[1], self.count(selected[0].file)
+            if total is None or numbers.step < 0:  # a range that goes down begins within the file
+                return total and len(numbers)
+            return len(range(numbers.start, min(numbers.stop, total), numbers.step))
         source = self._source(path)
         reader = reader_of(source, None)
         if reader is READERS["extxyz"] and path.stat().st_size > _COUNTED_BYTES:
@@ -258,7 +323,12 @@ class StructureFiles:
         return (self.count(path) or 1) if counts else 1
 
     def holds_one(self, path: Path) -> bool:
-        """Check whether a file holds at most one structure, also where it cannot be read."""
+        """Check whether a file holds at most one structure, also where it cannot be read.
+
+        FILE@INDEX counts as one: nobody knows how many of its structures there should be.
+        """
+        if find_selection(path) is not None:
+            return True
         return path != STDIN and is_single_structure(self._source(path), None)
 
     def estimate_unread(self, path: Path, number: int) -> int | None:
@@ -268,7 +338,9 @@ class StructureFiles:
             path: the file.
             number: number of structures that were read.
         """
-        if path == STDIN or reader_of(self._source(path), None) is not READERS["extxyz"]:
+        if path == STDIN or find_selection(path) is not None:
+            return None
+        if reader_of(self._source(path), None) is not READERS["extxyz"]:
             return None
         return estimate_unread(path, number)
 
@@ -309,7 +381,7 @@ def _files(paths: Sequence[Path]) -> Iterator[Path]:
         elif path.is_dir() and not (is_store(path) or is_hydragnn_bp(path) or holds_lmdb(path)):
             entries = sorted(entry for entry in path.iterdir() if entry.is_file())
             yield from (e for e in entries if e.name != TABLE and not e.name.startswith("."))
-        elif path.is_dir() or path.is_file():
+        elif path.is_dir() or path.is_file() or find_selection(path) is not None:
             yield path
         elif path.exists():
             raise DataError(
@@ -360,9 +432,7 @@ def columns_of_atoms(structures: Sequence[Atoms], rules: Rules) -> Columns:
     Raises:
         DataError: a structure cannot become a graph.
     """
-    graphs = [
-        graph_of_atoms(atoms, number, rules) for number, atoms in enumerate(structures, start=1)
-    ]
+    graphs = [graph_of_atoms(atoms, number, rules) for number, atoms in enumerate(structures)]
     return columns_of(graphs, {}, {"cutoff": rules.cutoff}, attributes=rules.attributes)
 
 
@@ -373,7 +443,7 @@ def graph_of_atoms(atoms: Atoms, number: int, rules: Rules) -> Graph:
 
     Args:
         atoms: the structure.
-        number: number of the structure, from 1, for errors.
+        number: number of the structure, from 0, for errors.
         rules: rules by which it becomes a graph.
 
     Raises:
@@ -467,23 +537,24 @@ class ChunkReader:
         for path in source.paths:
             number = 0
             try:
-                for number, (name, content) in enumerate(self._files.items(path, 0, None), 1):
+                for name, content in self._files.items(path, 0, None):
                     yield _RawStructure(name, path, number, content)
+                    number += 1
             except DataError as error:
                 yield self._unread(path, number, error)
 
     def _read_run(self, source: InputSource, chunk: ChunkId) -> Iterator["_RawStructure"]:
         """Read the structures of one chunk of a large file."""
         path = source.paths[0]
-        place = shown_path(path)
         number = 0
         try:
             step = self._chunk_size(chunk.source, path)
             number = step * chunk.number
             end = number + step
             for name, content in self._files.items(path, number, end):
+                file, index = self._files.locate(path, number)
+                yield _RawStructure(name, shown_path(file), index, content)
                 number += 1
-                yield _RawStructure(name, place, number, content)
             if number < end and path in self._sizes and path.stat().st_size < self._sizes[path]:
                 raise DataError(f"{path}: was cut while it was read; get the file again.")
         except DataError as error:
@@ -503,9 +574,14 @@ class ChunkReader:
             rest = "how many are missing is not known"
             if more is not None:
                 rest = f"by its size about {more:,} more are missing"
-            read = f"only its first {number:,} structures" if number else "none of its structures"
-            missing = f"{place}: {read} could be read; {rest}; get the file again."
-        return _RawStructure(f"{place.name}:{number + 1}", place, number + 1, error, True, missing)
+            read = f"only its first {number:,} structures could be read"
+            missing = f"{place}: {read}; {rest}; get the file again."
+            if not number:
+                missing = (
+                    f"{place}: none of its structures could be read; give a file of structures."
+                )
+        name = place.name if find_selection(path) else f"{place.name}@{number}"
+        return _RawStructure(name, place, number, error, True, missing)
 
     def _chunk_size(self, source: int, path: Path) -> int:
         """Return the number of structures per chunk, from the size of the source's first one."""
@@ -538,7 +614,7 @@ class _RawStructure:
     place: Path
     """The file, for errors."""
     number: int
-    """Number in the file, from 1, for errors."""
+    """Number in the file, from 0, for errors."""
     content: Atoms | DataError
     """The structure, or the reason why it cannot be read."""
     ends: bool = False

@@ -28,7 +28,7 @@ def test_a_bad_structure_is_named_by_whoever_builds(hpo):
     atoms = hpo.molecules(8)
     atoms[4].positions[1] = atoms[4].positions[0]
     card = hpo.card(atoms)
-    says = ("tiny.extxyz", "structure 5", "atom 1 and atom 2 at one place", "remove one")
+    says = ("tiny.extxyz", "structure 4", "atom 1 and atom 2 at one place", "remove one")
     hpo.refused("dataset", "build", card, says=says)
     assert hpo.files_of(hpo.folder) == {"tiny.extxyz", "tiny.toml"}
     hpo.refused("run", hpo.campaign(), "--run", "run", says=says)

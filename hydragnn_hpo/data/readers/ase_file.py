@@ -49,9 +49,9 @@ def read_ase_file(source: Source) -> Iterator[Item]:
             with read_limits(path.stat().st_size):
                 content = io.StringIO(read_text(path))
         except LimitExceeded as error:
-            raise unreadable(f"{path}: structure 1", form, error) from error
-    for number, atoms in enumerate(structures_in(content, form, path), start=1):
-        yield f"{path.name}:{number}", atoms
+            raise unreadable(f"{path}: structure 0", form, error) from error
+    for number, atoms in enumerate(structures_in(content, form, path)):
+        yield f"{path.name}@{number}", atoms
 
 
 def holds_one_structure(source: Source) -> bool:
@@ -99,17 +99,19 @@ def structures_in(
                 atoms = next(frames, None)
             if atoms is None:
                 break
-            number += 1
             if isinstance(atoms, str):
                 yield DataError(f"{place}: structure {number} {atoms}; mend or remove it.")
             else:
                 yield atoms
+            number += 1
     except (MemoryError, GeneratorExit):
         raise
     except Exception as error:  # ASE's parsers raise errors of many types
-        raise unreadable(f"{place}: structure {number + 1}", form, error) from error
+        raise unreadable(f"{place}: structure {number}", form, error) from error
     if not number:
-        raise DataError(f"{place}: holds no structure; get it again.")
+        raise DataError(
+            f"{place}: was read as {form} and holds no structure; give a file of structures."
+        )
 
 
 def _size_of(content: Path | IO[str]) -> int:

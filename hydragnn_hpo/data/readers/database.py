@@ -107,19 +107,21 @@ def _rows(path: Path, first: int, last: int) -> Iterator[Item]:
                         row = next(rows, None)
                     if row is None:
                         break
-                    number += 1
                     place = f"{path}: row {number}"
                     make = functools.partial(_convert_row, row, size)
-                    yield f"{path.name}:{number}", make_or_catch(place, make)
+                    item = f"{path.name}@{number}", make_or_catch(place, make)
+                    number += 1
+                    yield item
         except (ConfigError, GeneratorExit, MemoryError):
             raise
         except Exception as error:
-            number += 1
             reason = " ".join(str(error).split())[:120] or type(error).__name__
             sentence = f"{path}: row {number} cannot be read ({reason}); mend or remove it."
-            yield f"{path.name}:{number}", DataError(sentence)
+            name = f"{path.name}@{number}"
+            number += 1
+            yield name, DataError(sentence)
         if number == before:
-            raise DataError(f"{path}: ends after row {number} of {last}; get the file again.")
+            raise DataError(f"{path}: ends after {number} of {last} rows; get the file again.")
 
 
 def _convert_row(row: Any, size: int) -> Atoms:

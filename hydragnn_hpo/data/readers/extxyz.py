@@ -185,7 +185,7 @@ def read_stream(file: IO[str], path: Path) -> Iterator[Item]:
 
 def _item(path: Path, number: int, text: str | DataError) -> Item:
     """Parse a frame; see ``Item``."""
-    name = f"{path.name}:{number}"
+    name = f"{path.name}@{number}"
     if isinstance(text, DataError):
         return name, text
     if not __debug__:  # its parser reads a line within an ``assert``
@@ -201,7 +201,7 @@ def _item(path: Path, number: int, text: str | DataError) -> Item:
 
 
 Frame = tuple[int, str | DataError]
-"""Number of a frame, counted from 1, and its text or the error of a bad one."""
+"""Number of a frame, counted from 0, and its text or the error of a bad one."""
 
 
 def _frames(source: Source, start: int, stop: int | None) -> Iterator[Frame]:
@@ -257,25 +257,26 @@ class _Scan:
             if text is None:
                 break
             if self.number > start:
-                yield self.number, text
+                yield self.number - 1, text
         if not self.number and stop != 0:
             raise DataError(f"{self.path}: is empty, it holds no structure; get the file again.")
 
     def _next_unpacked(self) -> str | DataError | None:
         """Return the next frame of a compressed file, whose few bytes may unpack to any number."""
+        place = f"{self.path}: structure {self.number}"
         try:
             with read_limits(self.stamp[2]):
                 return self._next()
         except LimitExceeded as error:
-            raise unreadable(f"{self.path}: structure {self.number}", "extxyz", error) from error
+            raise unreadable(place, "extxyz", error) from error
 
     def _next(self) -> str | DataError | None:
         """Return the text of the next frame, the error of a bad one, or None at the end."""
         head = next((line for line in self._lines if line.strip()), None)
         if head is None:
             return None
-        self.number += 1
         place = f"{self.path}: structure {self.number}"
+        self.number += 1
         atoms = _count(head, place)
         comment = next(self._lines, "")
         too_long = _is_cut(comment)

@@ -43,7 +43,7 @@ def read_folder(source: Source, start: int, stop: int | None) -> Iterator[Item]:
         return
     names, body = split_header(read_rows(table), source.keys, table)
     stems = _by_stem(source.path)
-    for number, row in enumerate(body[start:stop], start=start + 1):
+    for number, row in enumerate(body[start:stop], start=start):
         where = (source.path, stems, names, row, number)
         yield row[0], make_or_catch(f"{table}: structure {number}", lambda w=where: _structure(*w))  # type: ignore[misc]
 
@@ -76,7 +76,7 @@ def _structure(
         stems: files of the folder by their names without suffix.
         names: name of each column.
         row: row of the table.
-        number: position of the structure, counted from 1, for errors.
+        number: position of the structure, counted from 0, for errors.
     """
     if len(row) != len(names):
         raise DataError(

@@ -143,8 +143,8 @@ class _File:
         except (RuntimeError, ValueError, IndexError, KeyError) as error:
             raise _damaged(self.path, f"its arrays of '{label}' do not fit each other") from error
         for row in range(last - first):
-            name = f"{self.path.name}:{label}:{first + row + 1}"
-            place = f"{self.path}: structure {first + row + 1} of {label}"
+            name = f"{self.path.name}:{label}@{first + row}"
+            place = f"{self.path}: structure {first + row} of {label}"
             values = {key: pieces[row] for key, pieces in columns.items()}
             texts = {
                 key: value.tobytes().decode("utf-8", "replace")

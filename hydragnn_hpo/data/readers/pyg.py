@@ -28,10 +28,10 @@ def read_pyg(source: Source, start: int, stop: int | None) -> Iterator[Item]:
         DataError: the file is damaged, holds something else, or names code that must not be run.
     """
     path = source.path
-    for number, data in enumerate(_load(path)[start:stop], start=start + 1):
+    for number, data in enumerate(_load(path)[start:stop], start=start):
         place = f"{path}: structure {number}"
         made = make_or_catch(place, lambda d=data, p=place: atoms_of_data(d, p))  # type: ignore[misc]
-        yield f"{path.name}:{number}", made
+        yield f"{path.name}@{number}", made
 
 
 def count_pyg(source: Source) -> int | None:

@@ -60,7 +60,7 @@ def read_smiles(source: Source, start: int, stop: int | None) -> Iterator[Item]:
     """
     _rdkit(source.path)
     entries = _entries(source)
-    for number, (name, smiles, info) in enumerate(entries[start:stop], start=start + 1):
+    for number, (name, smiles, info) in enumerate(entries[start:stop], start=start):
         if isinstance(smiles, DataError):
             yield name, smiles
             continue
@@ -119,8 +119,8 @@ def _read_once(path: Path, stamp: tuple[int, int], structure_column: str | None)
         words = [line.split(maxsplit=1) for line in read_text(path).splitlines() if line.strip()]
         named = [(*word, "")[1].strip() for word in words]
         return [
-            (name or f"{path.name}:{row}", word[0], {})
-            for row, (name, word) in enumerate(zip(named, words, strict=True), start=1)
+            (name or f"{path.name}@{row}", word[0], {})
+            for row, (name, word) in enumerate(zip(named, words, strict=True))
         ]
     header, *rows = read_rows(path)
     if not rows:
@@ -130,8 +130,8 @@ def _read_once(path: Path, stamp: tuple[int, int], structure_column: str | None)
     if column not in header:
         raise ConfigError(f"{path}: {unknown('column', column or 'smiles', header)}")
     return [
-        (f"{path.name}:{number}", *_of_row(header, row, column, f"{path}: structure {number}"))
-        for number, row in enumerate(rows, start=1)
+        (f"{path.name}@{number}", *_of_row(header, row, column, f"{path}: structure {number}"))
+        for number, row in enumerate(rows)
     ]
 
 

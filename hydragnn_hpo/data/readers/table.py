@@ -153,10 +153,10 @@ def read_table(source: Source, start: int, stop: int | None) -> Iterator[Item]:
     path = source.path
     header, rows, names = _table(source)
     column = _column(source, header)
-    for number, row in enumerate(rows[start:stop], start=start + 1):
+    for number, row in enumerate(rows[start:stop], start=start):
         place = f"{path}: structure {number}"
         make = functools.partial(_atoms, header, row, column, path, place)
-        yield names[number - 1], make_or_catch(place, make)
+        yield names[number], make_or_catch(place, make)
 
 
 def read_head(source: Source, count: int) -> tuple[list[str], list[Sequence[Any]]]:
@@ -214,7 +214,7 @@ def _read_once(path: Path, stamp: tuple[int, int]) -> Rows:
     check_header(path, header)
     if names and len(names) != len(rows):
         raise DataError(f"{path}: names {len(names)} of {len(rows)} rows; get the file again.")
-    return header, rows, names or [f"{path.name}:{n}" for n in range(1, len(rows) + 1)]
+    return header, rows, names or [f"{path.name}@{n}" for n in range(len(rows))]
 
 
 def _json(path: Path) -> Rows:

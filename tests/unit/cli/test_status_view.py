@@ -69,7 +69,7 @@ def test_it_fits_any_terminal(view, width, height):
         lines = lines_of(view, width, height, signs, interval=2.0)
         assert len(lines) == height
         assert max(cell_len(line) for line in lines) <= width
-        assert re.match(r"\d\d:\d\d:\d\d, every 2 s", lines[-1])
+        assert re.match(r"\d\d:\d\d:\d\d, every 2", lines[-1])
 
 
 def test_orders_to_the_terminal_are_spelt_out(tmp_path):
@@ -174,7 +174,7 @@ def test_what_a_person_sees():
     assert lines[1] == "training: 1 of 3 trials at rest, 1 waiting, 1 running"
     assert lines[2] == 47 * UNICODE.done + 93 * UNICODE.open, "a third of 140 columns"
     assert lines[3:6] == [
-        "best     0.25 t1 (egnn 64 0.004), epoch 4",
+        "best     0.25 t1, epoch 4 (egnn 64 0.004)",
         "",
         "slots    4 slots on 2 hosts: 100 % train now, 58 % so far",
     ]
@@ -318,3 +318,15 @@ def test_a_new_size_of_the_terminal_is_drawn_once(monkeypatch):
     wait(redraw, page, console, 0.12)
     wait(redraw, page, console, 0.12)
     assert drawn == [(132, 40)]
+
+
+@pytest.mark.parametrize("width", [80, 60])
+def test_no_number_of_a_narrow_page_is_cut(view, width):
+    """Words of a line that was cut are whole: they stand in the page of a wide terminal, too."""
+    status = view.snapshot.status
+    assert status.running
+    narrow = [line.rstrip("\u2026 ").split() for line in lines_of(view, width, 100)]
+    wide = {word for line in lines_of(view, 300, 100) for word in line.split()}
+    numbers = {word for line in narrow for word in line if any(map(str.isdigit, word))}
+    assert numbers <= wide
+    assert {f"{row.objective:.4f}" for row in status.running if row.objective} <= numbers

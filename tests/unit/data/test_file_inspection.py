@@ -81,7 +81,7 @@ def test_files_of_a_folder_that_hold_no_structure_are_left_out(tmp_path):
     assert named.name == tmp_path.name
     (tmp_path / "a.extxyz").unlink()
     (tmp_path / "results.csv").unlink()
-    with pytest.raises(DataError, match="notes.txt: structure 1 cannot be read"):
+    with pytest.raises(DataError, match="notes.txt: structure 0 cannot be read"):
         inspect_files([tmp_path])
 
 
@@ -277,28 +277,28 @@ def test_a_large_file_is_read_at_its_beginning_and_in_runs(tmp_path):
     (tmp_path / "many.extxyz").write_text(text)
     seen = inspect_files([tmp_path / "many.extxyz"])
     assert (seen.sample.total, seen.sample.exact) == (2500, True)
-    names = [int(name.rpartition(":")[2]) for name in seen.sample.names]
+    names = [int(name.rpartition("@")[2]) for name in seen.sample.names]
     assert len(names) == 2000
     assert names == sorted(set(names))
-    assert names[:1000] == list(range(1, 1001))
-    assert names[-1] == 2500
+    assert names[:1000] == list(range(1000))
+    assert names[-1] == 2499
 
 
 def test_neighbours_decide_on_the_cutoff():
-    copper = summarize_geometry([bulk("Cu", cubic=True)] * 2, ["a:1", "a:2"])
+    copper = summarize_geometry([bulk("Cu", cubic=True)] * 2, ["a@0", "a@1"])
     # fcc, a = 3.61: shells of 12, 6, 24 at 2.55, 3.61, 4.42 angstrom; the next lies at 5.10
     assert (copper.cutoff, copper.degree) == (5.0, 42.0)
     assert copper.periodic == "periodic in 3 directions"
     assert copper.twins == 1
-    dense = summarize_geometry([bulk("C", "diamond", a=3.57)], ["a:1"])
+    dense = summarize_geometry([bulk("C", "diamond", a=3.57)], ["a@0"])
     assert dense.cutoff < 5.0
-    water = summarize_geometry([molecule("H2O")], ["a:1"])
+    water = summarize_geometry([molecule("H2O")], ["a@0"])
     assert (water.cutoff, water.degree, water.periodic) == (6.0, 2.0, "not periodic")
 
 
 def test_lengths_in_bohr_are_noticed():
     angstrom = [molecule(name) for name in ("CH4", "H2O", "C2H6")]
-    names = ["a:1", "a:2", "a:3"]
+    names = ["a@0", "a@1", "a:3"]
     assert not summarize_geometry(angstrom, names).warnings
     for atoms in angstrom:
         atoms.positions /= 0.529177

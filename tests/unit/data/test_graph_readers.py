@@ -57,7 +57,7 @@ def test_a_file_of_hydragnn_gives_its_graphs(bp: Path) -> None:
     source = Source(bp)
     assert reader_of(source, None).count(source) == 5
     found = read(bp)
-    labels = ["trainset:1", "trainset:2", "trainset:3", "valset:1", "testset:1"]
+    labels = ["trainset@0", "trainset@1", "trainset@2", "valset@0", "testset@0"]
     assert [name for name, _ in found] == [f"old.bp:{label}" for label in labels]
     splits = [atoms.info["split"] for _, atoms in found]
     assert splits == ["train", "train", "train", "val", "test"]
@@ -102,7 +102,7 @@ def test_a_bad_graph_does_not_stop_the_others(tmp_path: Path) -> None:
     write_as_hydragnn(tmp_path / "b.bp", {"trainset": [WATER, bad, SALT]})
     found = read(tmp_path / "b.bp")
     assert isinstance(found[1][1], DataError)
-    assert "structure 2 of trainset: the first column of 'x' does not hold" in str(found[1][1])
+    assert "structure 1 of trainset: the first column of 'x' does not hold" in str(found[1][1])
     assert [len(atoms) for _, atoms in (found[0], found[2])] == [3, 2]
 
 
@@ -130,14 +130,14 @@ def test_collated_lists_of_data_are_read(tmp_path: Path) -> None:
     source = Source(tmp_path / "kept.pt")
     assert reader_of(source, None).count(source) == 2
     (_, one), (name, two) = read(tmp_path / "kept.pt")
-    assert name == "kept.pt:2"
+    assert name == "kept.pt@1"
     assert two.numbers.tolist() == [8, 1, 6]
     np.testing.assert_allclose(one.positions, WATER["pos"], atol=1e-6)
     assert one.info["y"] == -76.4
     assert one.info["name"] == "water"
     np.testing.assert_allclose(one.arrays["charge"], [-0.8, 0.4, 0.4], atol=1e-6)
     assert not one.pbc.any()
-    assert [n for n, _ in read(tmp_path / "kept.pt", 1, 2)] == ["kept.pt:2"]
+    assert [n for n, _ in read(tmp_path / "kept.pt", 1, 2)] == ["kept.pt@1"]
 
 
 class Evil:
@@ -164,13 +164,13 @@ def test_smiles_become_molecules(tmp_path: Path) -> None:
     source = Source(tmp_path / "m.smi")
     assert reader_of(source, None).count(source) == 4
     found = dict(read(tmp_path / "m.smi"))
-    assert list(found) == ["ethanol", "m.smi:2", "ammonium", "methyl"]
+    assert list(found) == ["ethanol", "m.smi@1", "ammonium", "methyl"]
     formulas = [atoms.get_chemical_formula() for atoms in found.values()]
     assert formulas == ["C2H6O", "C6H6", "H4N", "CH3"]
     assert [atoms.info["charge"] for atoms in found.values()] == [0, 0, 1, 0]
     assert [atoms.info["spin"] for atoms in found.values()] == [0, 0, 0, 1]
     # Benzene: six C-C of about 1.39, six C-H of about 1.08 angstrom, planar.
-    benzene = found["m.smi:2"]
+    benzene = found["m.smi@1"]
     distances = benzene.get_all_distances()[:6, :6]
     nearest = np.sort(distances, axis=1)[:, 1:3]
     np.testing.assert_allclose(nearest, 1.39, atol=0.03)
@@ -217,7 +217,7 @@ def test_a_bad_graph_leaves_the_others_alone(values: dict, tmp_path: Path) -> No
     torch.save([good, bad, good], tmp_path / "list.pt")
     found = read(tmp_path / "list.pt")
     assert [isinstance(item, DataError) for _, item in found] == [False, True, False]
-    assert f"{tmp_path}/list.pt: structure 2" in str(found[1][1])
+    assert f"{tmp_path}/list.pt: structure 1" in str(found[1][1])
 
 
 def test_a_file_of_pyg_is_loaded_once_for_all_its_pieces(tmp_path: Path, monkeypatch) -> None:
@@ -235,8 +235,8 @@ def test_a_table_of_smiles_loses_no_row_in_silence(tmp_path: Path) -> None:
     source = Source(table)
     found = [item for _, item in reader_of(source, "smiles").read(source, 0, None)]
     assert [isinstance(item, DataError) for item in found] == [False, True, True, False]
-    assert "t.csv: structure 2 has 3 columns instead of 2" in str(found[1])
-    assert "structure 3 (nonsense() is no valid SMILES" in str(found[2])
+    assert "t.csv: structure 1 has 3 columns instead of 2" in str(found[1])
+    assert "structure 2 (nonsense() is no valid SMILES" in str(found[2])
     assert (found[0].info["logp"], found[3].info["logp"]) == (0.5, 1.5)
     wrong = Source(table, structure_column="smile")
     with pytest.raises(ConfigError, match="unknown column 'smile'. Did you mean 'smiles'"):

@@ -48,7 +48,7 @@ def test_a_count_that_no_file_of_its_size_can_hold(form: str, tmp_path: Path) ->
     file.write_text(text.replace(old, new, 1))
     source = Source(file, format=form)
     before = resource.getrlimit(resource.RLIMIT_DATA)
-    with pytest.raises(DataError, match=f"vast: structure 1 cannot be read as {form} .{why}"):
+    with pytest.raises(DataError, match=f"vast: structure 0 cannot be read as {form} .{why}"):
         list(reader_of(source, None).read(source, 0, None))
     assert resource.getrlimit(resource.RLIMIT_DATA) == before
     assert signal.getitimer(signal.ITIMER_VIRTUAL) == (0.0, 0.0)
@@ -74,7 +74,7 @@ def test_a_small_file_that_unpacks_to_a_vast_one(form: str, tmp_path: Path) -> N
             stream.write((b" " * 999 + b"\n") * 2**10)
     # A process of its own: one that ran other tests may hold this much memory in reserve.
     done = subprocess.run([sys.executable, "-c", READ, file], capture_output=True, text=True)
-    said = f"a.{form}.gz: structure 1 cannot be read as {form} ({MEMORY}"
+    said = f"a.{form}.gz: structure 0 cannot be read as {form} ({MEMORY}"
     assert said in done.stderr.splitlines()[-1]
 
 

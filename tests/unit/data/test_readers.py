@@ -61,9 +61,9 @@ FRAME = '2\ngap=1 pbc="F F F"\nCu 0 0 0\nCu 2 0 0\n'
     [
         (
             FRAME + FRAME.replace("Cu 2", "Qq 2"),
-            "structure 2 cannot be read .* element or key 'Qq'",
+            "structure 1 cannot be read .* element or key 'Qq'",
         ),
-        (FRAME + FRAME.replace("2 0 0", "2 x 0"), "structure 2 cannot be read .*'x'"),
+        (FRAME + FRAME.replace("2 0 0", "2 x 0"), "structure 1 cannot be read .*'x'"),
         ("\n", "is empty, it holds no structure"),
     ],
     ids=["element", "number", "blank"],
@@ -79,9 +79,9 @@ def test_unreadable_extxyz(tmp_path: Path, content: str, said: str) -> None:
     [
         ("c0,0.5,1.0\n", "neither names the targets"),
         ("file,gapp\nc0,0.5\n", "neither names the targets"),
-        ("c0,0.5\nc1\n", r"structure 2 \(c1\) has 1 columns instead of 2"),
-        ("c0,0.5\nc9,0.5\n", r"structure 2 \(c9\) names no file"),
-        ("../secret.cif,0.5\n", r"structure 1 \(../secret.cif\) names no file"),
+        ("c0,0.5\nc1\n", r"structure 1 \(c1\) has 1 columns instead of 2"),
+        ("c0,0.5\nc9,0.5\n", r"structure 1 \(c9\) names no file"),
+        ("../secret.cif,0.5\n", r"structure 0 \(../secret.cif\) names no file"),
         ("", "is empty"),
     ],
     ids=["columns", "header", "short", "gone", "outside", "empty"],
@@ -102,13 +102,13 @@ def test_bad_tables(tmp_path: Path) -> None:
     assert "columns: gap, where" in said
     assert "Did you mean 'where'" in refused(Source(source.path, (), "wher"))
     source.path.write_text("gap,where\n1.0,POSCAR_9\n")
-    assert "structure 1 names the file 'POSCAR_9', which is not there" in refused(source)
+    assert "structure 0 names the file 'POSCAR_9', which is not there" in refused(source)
     source.path.write_text("gap,where\n1.0\n")
-    assert "structure 1 has 1 columns instead of 2" in refused(source)
+    assert "structure 0 has 1 columns instead of 2" in refused(source)
     source.path.write_text("gap,where\n")
     assert "holds no structure" in refused(source)
     source.path.write_text('gap,where\n1.0,"data_x\n_cell_length_a oops\n"\n')
-    assert "the CIF text of structure 1" in refused(source)
+    assert "the CIF text of structure 0" in refused(source)
 
 
 def test_one_file_of_a_folder_holds_one_structure(tmp_path: Path) -> None:
@@ -129,7 +129,7 @@ def test_pieces_are_read_in_one_pass_and_two_readers_do_not_meet(
         lambda self, *what: (opened.append(1), real(self, *what))[1],
     )
     pieces = [name for n in range(5) for name, _ in reader.read(source, n, n + 1)]
-    assert pieces == [f"all.extxyz:{number}" for number in range(1, 6)]
+    assert pieces == [f"all.extxyz@{number}" for number in range(5)]
     assert len(opened) == 1
     again = [name for name, _ in reader.read(source, 0, 2)]  # back to the start
     assert again == pieces[:2]
@@ -158,8 +158,8 @@ def test_a_bad_row_leaves_the_others_alone(tmp_path: Path) -> None:
     source = Source(tmp_path / "m.json")
     found = [item for _, item in reader_of(source, None).read(source, 0, None)]
     assert [isinstance(item, DataError) for item in found] == [False, True, True, True, False]
-    for number in (2, 3, 4):
-        assert f"m.json: structure {number} " in str(found[number - 1])
+    for number in (1, 2, 3):
+        assert f"m.json: structure {number} " in str(found[number])
     (tmp_path / "m.json").write_text(json.dumps(content | {"index": ["a"]}))
     with pytest.raises(DataError, match="m.json: names 1 of 5 rows"):
         reader_of(source, None).count(source)
@@ -198,7 +198,7 @@ def test_pieces_of_a_table_of_smiles_parse_it_once(tmp_path, monkeypatch):
     path = tmp_path / "a.csv"
     path.write_text("smiles,gap\nC,1.0\nCC,2.0\nCCC,3.0\n")
     names = [name for n in range(3) for name, _ in READERS["smiles"].read(Source(path), n, n + 1)]
-    assert names == ["a.csv:1", "a.csv:2", "a.csv:3"]
+    assert names == ["a.csv@0", "a.csv@1", "a.csv@2"]
     assert len(parsed) == 1
     path.write_text("smiles,gap\nC,1.0\nCC,2.0\n")
     assert READERS["smiles"].count(Source(path)) == 2
@@ -246,7 +246,7 @@ def test_a_cif_that_would_be_read_as_another_structure_is_set_aside(
     path = tmp_path / "a.cif"
     path.write_text(content + CIF)
     (_, first), (_, second) = READERS["ase_file"].read(Source(path), 0, None)
-    assert re.search(f"a.cif: structure 1 {said}", str(first))
+    assert re.search(f"a.cif: structure 0 {said}", str(first))
     assert str(second.symbols) == "Na4Cl4"
 
 

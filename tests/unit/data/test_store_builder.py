@@ -60,7 +60,7 @@ def test_the_statistics_describe_the_store(card: Path, tmp_path: Path) -> None:
     assert set(stats["targets"]) == {"energy", "charge"}
     assert stats["targets"]["energy"]["energy"] == "total"
     assert stats["train_nodes"] == columns.num_nodes()[columns.indices_of("train")].sum()
-    assert columns.ids[0] == "tiny.extxyz:1"
+    assert columns.ids[0] == "tiny.extxyz@0"
 
 
 def test_a_published_file_needs_no_mark_of_its_own(
@@ -136,7 +136,7 @@ def test_a_doubtful_cif_among_many_is_set_aside(tmp_path: Path) -> None:
         if isinstance(graph, DataError)
     ]
     assert len(bad) == 1
-    assert "c3.cif: structure 1 has the occupancy '?' at site" in str(bad[0])
+    assert "c3.cif: structure 0 has the occupancy '?' at site" in str(bad[0])
 
 
 UNREADABLE = {
@@ -150,8 +150,8 @@ UNREADABLE = {
 }
 SEVERAL = {
     "a.xyz": (b"x\n\nH 0 0 0\n1\n\nH 0 0 0\n1\n\nH 0 0 0\n", "a number of atoms was wanted"),
-    "cut.xyz": (b"1\n\nH 0 0 0\n5\n\nH 0 0 0\n", "structure 2 cannot be read"),
-    "a.traj": (b"- of UlmASE-Trajectory", "structure 1 cannot be read as traj"),
+    "cut.xyz": (b"1\n\nH 0 0 0\n5\n\nH 0 0 0\n", "structure 1 cannot be read"),
+    "a.traj": (b"- of UlmASE-Trajectory", "structure 0 cannot be read as traj"),
     "a.cif": (b"data_a\n_cell_length_a 'open\ndata_b\n", "holds no structure"),
     "a.cif.gz": (b"not compressed", "cannot be read"),
 }
@@ -255,7 +255,7 @@ def test_a_store_in_pieces_is_that_of_all_graphs_at_once(card: Path, tmp_path: P
     frames = read(tmp_path / "tiny.extxyz", ":")
     file = tmp_path / "tiny.extxyz"
     rules = Rules(4.0, 0.1, config.targets)
-    places = [Place(file, n + 1, f"tiny.extxyz:{n + 1}") for n in range(18)]
+    places = [Place(file, n, f"tiny.extxyz@{n}") for n in range(18)]
     graphs = [graph_of(atoms, place, rules) for atoms, place in zip(frames, places, strict=True)]
     columns = columns_of(graphs, config.targets)
     split = assign_splits([graph.group for graph in graphs], [None] * 18, config.split, "tiny")
@@ -292,26 +292,26 @@ def test_attributes_encodings_and_readers_of_the_card_are_heard(
 
 
 def spoil(path: Path, *numbers: int) -> None:
-    """Take the energy from some structures, counted from 1."""
+    """Take the energy from some structures, counted from 0."""
     frames = read(path, ":")
     for number in numbers:
-        frames[number - 1].calc = None
+        frames[number].calc = None
     write(path, frames, format="extxyz")
 
 
 def test_bad_structures_are_set_aside(card: Path, tmp_path: Path) -> None:
     edit(card, 'name = "tiny"', 'name = "tiny"\nmax_bad = 0.1112')  # 2 of 18 are 0.1111
-    spoil(tmp_path / "tiny.extxyz", 3, 12)
+    spoil(tmp_path / "tiny.extxyz", 2, 11)
     (tmp_path / "out.bp.quarantine.jsonl").write_text("of an earlier try")
     stats = build_store(card, tmp_path / "out.bp", window=5, processes=1)
     assert (stats["quarantined"], stats["num_graphs"]) == (2, 16)
     lines = (tmp_path / "out.bp/quarantine.jsonl").read_text().splitlines()
     file = str(tmp_path / "tiny.extxyz")
-    for number, line in zip((3, 12), lines, strict=True):
+    for number, line in zip((2, 11), lines, strict=True):
         found = json.loads(line)
-        assert found.pop("reason").startswith(f"{file}: structure {number} (tiny.extxyz:{number})")
-        assert found == {"file": file, "number": number, "id": f"tiny.extxyz:{number}"}
-    kept = [f"tiny.extxyz:{n}" for n in range(1, 19) if n not in (3, 12)]
+        assert found.pop("reason").startswith(f"{file}: structure {number} (tiny.extxyz@{number})")
+        assert found == {"file": file, "number": number, "id": f"tiny.extxyz@{number}"}
+    kept = [f"tiny.extxyz@{n}" for n in range(18) if n not in (2, 11)]
     assert list(read_store(tmp_path / "out.bp").ids) == kept
     assert not (tmp_path / "out.bp.quarantine.jsonl").exists()
 
@@ -321,16 +321,16 @@ def test_more_bad_structures_than_the_limit_stop_a_build(
 ) -> None:
     seen = pieces_converted(monkeypatch)
     edit(card, 'name = "tiny"', 'name = "tiny"\nmax_bad = 0.1112')
-    spoil(tmp_path / "tiny.extxyz", 3, 8, 12)
+    spoil(tmp_path / "tiny.extxyz", 2, 7, 11)
     listing = tmp_path / "out.bp.quarantine.jsonl"
     with pytest.raises(DataError) as caught:
         build_store(card, tmp_path / "out.bp", window=2, processes=1)
     assert seen == [0, 1, 2, 3, 4, 5]
-    assert str(caught.value).startswith(f"{tmp_path}/tiny.extxyz: structure 3 (tiny.extxyz:3) has")
+    assert str(caught.value).startswith(f"{tmp_path}/tiny.extxyz: structure 2 (tiny.extxyz@2) has")
     assert str(caught.value).endswith(
         f"(and 2 more bad ones of 18; the limit max_bad is 0.1112: see {listing})."
     )
-    assert [json.loads(line)["number"] for line in listing.read_text().splitlines()] == [3, 8, 12]
+    assert [json.loads(line)["number"] for line in listing.read_text().splitlines()] == [2, 7, 11]
     assert not (tmp_path / "out.bp").exists()
 
 
@@ -342,7 +342,7 @@ def test_the_second_of_two_equal_ids_is_bad(
     write(tmp_path / "tiny.extxyz", structures, format="extxyz")
     edit(card, 'name = "tiny"', 'name = "tiny"\nid_key = "label"')
     file = tmp_path / "tiny.extxyz"
-    said = rf"^{file}: structure 18 \(mp-0\) has the id of structure 1 of {file}; give"
+    said = rf"^{file}: structure 17 \(mp-0\) has the id of structure 0 of {file}; give"
     with pytest.raises(DataError, match=said):
         build_store(card, tmp_path / "out.bp")
     edit(card, 'name = "tiny"', 'name = "tiny"\nmax_bad = 0.2')
@@ -360,7 +360,7 @@ def test_files_of_one_name_do_not_share_ids(card: Path, tmp_path: Path) -> None:
     edit(card, "[targets.energy]", '[[files]]\npath = "b/tiny.extxyz"\n[targets.energy]')
     assert build_store(card, tmp_path / "out.bp")["num_graphs"] == 36
     ids = read_store(tmp_path / "out.bp").ids
-    assert (ids[0], ids[35]) == ("tiny.extxyz:tiny.extxyz:1", "b/tiny.extxyz:tiny.extxyz:18")
+    assert (ids[0], ids[35]) == ("tiny.extxyz:tiny.extxyz@0", "b/tiny.extxyz:tiny.extxyz@17")
 
 
 class Breaking(BuildProgress):
@@ -468,7 +468,7 @@ def test_a_file_that_shrinks_while_it_is_read_is_an_error(
 ) -> None:
     reader = replace(READERS["extxyz"], count=lambda source: 20)
     monkeypatch.setitem(READERS, "extxyz", reader)
-    with pytest.raises(DataError, match="ends after structure 18, 20 were counted before"):
+    with pytest.raises(DataError, match="ends after 18 structures, 20 were counted before"):
         build_store(card, tmp_path / "out.bp", window=5, processes=1)
 
 
@@ -494,7 +494,7 @@ def test_workers_build_the_same_store(card: Path, tmp_path: Path) -> None:
 def test_errors_in_workers_are_the_same_sentences(card: Path, tmp_path: Path) -> None:
     whole = (tmp_path / "tiny.extxyz").read_text()
     (tmp_path / "tiny.extxyz").write_text(whole + "what?\n")
-    said = rf"^{tmp_path}/tiny.extxyz: structure 19 cannot be read as extxyz"
+    said = rf"^{tmp_path}/tiny.extxyz: structure 18 cannot be read as extxyz"
     for processes in (1, 2):
         with pytest.raises(DataError, match=said):
             build_store(card, tmp_path / "out.bp", window=5, processes=processes)

@@ -57,7 +57,7 @@ def test_a_bad_structure_is_counted_and_the_others_are_written(predict, built_zi
     write("a.extxyz", [molecule("H2O"), BAD, molecule("NH3")])
     code, out, err = predict("a.extxyz", "--out", "o.csv")
     assert (code, out) == (0, "wrote o.csv\nwrote o.nodes.csv\n")
-    assert "structure 2 (a.extxyz:2)" in err
+    assert "structure 1 (a.extxyz@1)" in err
     assert err.endswith("1 of 3 structures could not be predicted\n")
     with Path("o.csv").open() as file:
         rows = list(csv.DictReader(file))
@@ -85,7 +85,7 @@ def test_standard_output_takes_lines_of_csv_or_json(predict, built_zip):
     assert len(first["heads"]["energy"]["members"]) == 6
     assert "at one place" in second["error"]
     _, out, _ = predict("a.extxyz", "--json")
-    assert [entry["id"] for entry in json.loads(out)["structures"]] == ["a.extxyz:1", "a.extxyz:2"]
+    assert [entry["id"] for entry in json.loads(out)["structures"]] == ["a.extxyz@0", "a.extxyz@1"]
 
 
 def test_standard_input_is_read_once_and_leaves_nothing(predict, monkeypatch, tmp_path):
@@ -98,7 +98,7 @@ def test_standard_input_is_read_once_and_leaves_nothing(predict, monkeypatch, tm
         (tmp_path / "o.csv.parts").mkdir()
         (tmp_path / "o.csv.parts/plan.json").write_text("{}")
     with Path("o.csv").open() as file:
-        assert [row["id"] for row in csv.DictReader(file)] == ["stdin:1", "stdin:2"]
+        assert [row["id"] for row in csv.DictReader(file)] == ["stdin@0", "stdin@1"]
 
 
 def test_what_cannot_be_done_is_said_before_anything_is_written(predict):
@@ -150,7 +150,7 @@ def test_a_file_that_is_read_in_part_fails_after_its_rows(predict, spoil, file, 
     assert code == 1
     if "o.csv" in out:
         printed = Path("o.csv").read_text()
-    assert f"{file}:2" in printed
+    assert f"{file}@1" in printed
     only = (
         rf"^error: {file}: only its first \d+ structures could be read; {said}; get the file again"
     )
@@ -239,3 +239,17 @@ def test_a_key_that_no_structure_has_is_said(predict):
     _, out, err = predict("a.extxyz", "--keep", "label,lable")
     assert "no structure has" not in err, "it saw 20 of 26"
     assert "the first 20; all of them with --out NAME.csv" in out
+
+
+def test_a_file_of_another_kind_is_an_error_and_no_table(predict):
+    Path("README.md").write_text("# A page\n\nwithout structures\n")
+    code, out, err = predict("README.md")
+    assert (code, out) == (1, "")
+    assert err.startswith("error: README.md: ")
+    assert "get it again" not in err
+    assert "get the file again" not in err
+    write("a.xyz", molecule("H2O"), format="extxyz")
+    code, out, err = predict("a.xyz", "README.md")
+    assert code == 1
+    assert "a.xyz@0" in out
+    assert "not predicted" in out

@@ -15,6 +15,7 @@ from ase import Atoms
 from ase.build import bulk, molecule
 from ase.db import connect
 from ase.io import write
+from ase.io.formats import string2index
 
 from hydragnn_hpo.data.columns import Graph
 from hydragnn_hpo.ensemble import structure_batches as reading_module
@@ -34,7 +35,7 @@ from hydragnn_hpo.ensemble.structure_batches import (
     list_input_sources,
     read_structures,
 )
-from hydragnn_hpo.errors import ConfigError
+from hydragnn_hpo.errors import ConfigError, DataError
 
 Tell = Callable[[PartHeader, bool], None]
 
@@ -103,7 +104,7 @@ def test_pieces_of_any_source_give_what_the_structures_give(tmp_path, model, bui
         write(tmp_path / f"many/{number}.xyz", one)
     for source in ("a.extxyz", "a.extxyz.gz", "a.traj", "a.db", "many"):
         rows = table_of(model, built_zip, tmp_path / "out.csv", tmp_path / source)
-        names = [f"{n}.xyz:1" if source == "many" else f"{source}:{n + 1}" for n in range(9)]
+        names = [f"{n}.xyz@0" if source == "many" else f"{source}@{n}" for n in range(9)]
         assert [row["id"] for row in rows] == names
         found = [float(row["energy"]) for row in rows]
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
@@ -116,7 +117,7 @@ def test_ranks_read_what_one_process_reads(tmp_path, model):
     write(tmp_path / "a.traj", frames(6))
     lots = [tmp_path / "a.extxyz", tmp_path / "a.traj"]
     ids, _ = ids_and_errors(reading_of(*lots, model=model))
-    assert ids == [f"a.extxyz:{n}" for n in range(1, 11)] + [f"a.traj:{n}" for n in range(1, 7)]
+    assert ids == [f"a.extxyz@{n}" for n in range(10)] + [f"a.traj@{n}" for n in range(6)]
     for rank in range(2):
         mine = reading_of(*lots, model=model)
         for lot, count in ((0, 10), (1, 6)):
@@ -154,12 +155,12 @@ def test_a_bad_structure_keeps_its_place_and_stops_nothing(tmp_path, model):
     (tmp_path / "d.xyz").write_text("1\n\nH 0 0 0\n3\n\nH 0 0 0\n")
     ids, errors = ids_and_errors(reading_of(tmp_path, model=model))
     assert ids == [
-        *("a.extxyz:1", "a.extxyz:2", "a.extxyz:3", "b.cif:1", "c.vasp:1"),
-        *("d.xyz:1", "d.xyz:2"),
+        *("a.extxyz@0", "a.extxyz@1", "a.extxyz@2", "b.cif@0", "c.vasp@0"),
+        *("d.xyz@0", "d.xyz@1"),
     ]
-    assert list(errors) == ["a.extxyz:2", "b.cif:1", "d.xyz:2"]
-    assert "at one place" in errors["a.extxyz:2"]
-    assert "the file ends within its 3 atoms" in errors["d.xyz:2"]
+    assert list(errors) == ["a.extxyz@1", "b.cif@0", "d.xyz@1"]
+    assert "at one place" in errors["a.extxyz@1"]
+    assert "the file ends within its 3 atoms" in errors["d.xyz@1"]
 
 
 def test_structures_bring_their_names_and_what_is_kept(tmp_path, model):
@@ -174,7 +175,7 @@ def test_structures_bring_their_names_and_what_is_kept(tmp_path, model):
     assert some.ids[:2] == ("water", "17")
     assert some.ids[2].startswith(r"red \x1b[31my")
     assert len(some.ids[2]) == 300
-    assert some.ids[3] == "a.xyz:4"
+    assert some.ids[3] == "a.xyz@3"
     assert some.kept[:2] == ({"gap": 1.5, "energy": -3.0}, {"label": "x"})
 
 
@@ -190,7 +191,7 @@ def test_standard_input_is_read_like_a_file(form, model, monkeypatch):
     ) as reading:
         (some,) = read_structures(reading)
     label = "stdin" if form == "extxyz" else "stdin.cif"
-    assert some.ids == (f"{label}:1", f"{label}:2")
+    assert some.ids == (f"{label}@0", f"{label}@1")
     assert some.columns.num_graphs == 2
 
 
@@ -247,3 +248,59 @@ def test_a_broken_run_goes_on_where_it_was(tmp_path, model, built_zip):
     for name in ("out.csv", "out.nodes.csv"):
         other = tmp_path / name.replace("out", "whole")
         assert (tmp_path / name).read_bytes() == other.read_bytes()
+
+
+@pytest.mark.usefixtures("small_pieces")
+@pytest.mark.parametrize("suffix", ["extxyz", "extxyz.gz", "traj", "db"])
+@pytest.mark.parametrize(
+    "index",
+    ["0", "9", "-1", "-10", ":", "2:10", "2:100", "-3:", ":4", "::3", "1::4", "::-1", "8:2:-2"],
+)
+def test_an_index_selects_what_ase_selects(tmp_path, model, suffix, index):
+    atoms = frames(10)
+    for number, one in enumerate(atoms):
+        one.info["charge_label"] = number
+    file = tmp_path / f"a.{suffix}"
+    if suffix == "db":
+        with connect(file) as database:
+            for one in atoms:
+                database.write(one)
+    else:
+        write(file, atoms)
+    chosen = string2index(index)
+    numbers = list(range(10))[chosen] if isinstance(chosen, slice) else [range(10)[chosen]]
+    reading = reading_of(Path(f"{file}@{index}"), model=model)
+    assert reading.count() in (None, len(numbers))
+    ids, errors = ids_and_errors(reading)
+    assert ids == [f"a.{suffix}@{number}" for number in numbers]
+    assert not errors
+
+
+def test_an_index_beyond_the_end_is_a_sentence(tmp_path, model):
+    write(tmp_path / "a.xyz", frames(3), format="extxyz")
+    for index in ("3", "-4", "5:9", "2:1"):
+        path = f"{tmp_path}/a.xyz@{index}"
+        ids, errors = ids_and_errors(reading_of(Path(path), model=model))
+        assert ids == [f"a.xyz@{index}"]
+        assert errors[ids[0]] == (
+            f"{path}: selects none of the 3 structures, which are numbered from 0 to 2; correct "
+            "the index."
+        )
+    for wrong in ("a.xyz@x", "a.xyz@", "a.xyz@1.5", "a.xyz@::0", "b.xyz@0", "@0"):
+        with pytest.raises(DataError, match="no such file"):
+            reading_of(tmp_path / wrong, model=model)
+
+
+def test_an_error_names_the_number_in_the_file(tmp_path, model):
+    write(tmp_path / "a.extxyz", [*frames(3), Atoms("CC", np.zeros((2, 3)))])
+    _, errors = ids_and_errors(reading_of(tmp_path / "a.extxyz@2:", model=model))
+    assert errors["a.extxyz@3"].startswith(f"{tmp_path}/a.extxyz: structure 3 (a.extxyz@3) has")
+
+
+def test_a_file_with_an_at_sign_in_its_name_is_read_whole(tmp_path, model):
+    for name, crystal in (("POSCAR", "C"), ("other", "Si")):
+        write(tmp_path / name, bulk(crystal, "diamond", a=3.6), format="vasp")
+    (tmp_path / "other").rename(tmp_path / "POSCAR@0")
+    (one,) = read_structures(reading_of(tmp_path / "POSCAR@0", model=model))
+    assert one.ids == ("POSCAR@0@0",)
+    assert set(one.columns.numbers) == {14}

@@ -98,7 +98,7 @@ def test_answers_equal_those_of_the_ensemble(call, ensemble):
     ]
     wanted = ensemble.predict(several)
     first, second = answer.json()["structures"]
-    assert (first["id"], second["id"]) == ("water", "2")
+    assert (first["id"], second["id"]) == ("water", "1")
     assert [first["trust"], second["trust"]] == list(wanted.trust)
     for part in ("mean", "std", "std_epistemic", "lo90", "hi90"):
         energy, charge = (getattr(wanted.heads[name], part)[:, 0] for name in ("energy", "charge"))
@@ -141,7 +141,7 @@ def test_a_bad_structure_has_its_reason_and_spoils_no_other(call, change, reason
     body = json.dumps({"structures": [WATER, {**WATER, **change}, WATER, 5]})
     answer = call(raw(body))
     before, bad, after, number = errors_of(answer)
-    assert (before, after, number) == (None, None, "structure 4 is no JSON object; send one.")
+    assert (before, after, number) == (None, None, "structure 3 is no JSON object; send one.")
     assert bad is not None
     assert reason in bad
     assert "heads" not in answer.json()["structures"][1]
@@ -226,7 +226,7 @@ def test_what_is_too_much_is_counted_and_not_looked_at(call, monkeypatch):
     monkeypatch.setattr(serve, "parse_config", unwanted)
     monkeypatch.setattr(serve, "graph_of", unwanted)
     assert call(post(*[WATER] * 4), structures=3).status_code == 413
-    limit = "structure 1 has 3 atoms, the limit is 2; send a smaller one."
+    limit = "structure 0 has 3 atoms, the limit is 2; send a smaller one."
     assert errors_of(call(post(WATER), atoms=2)) == [limit]
     text = "3\n\nO 0 0 0\nH 0.96 0 0\nH -0.24 0.93 0\n"
     assert errors_of(call(raw(text, "text/plain"), atoms=2)) == [limit]
