@@ -38,7 +38,7 @@ from hydragnn_hpo.ensemble.artefact import (
     describe_needs,
 )
 from hydragnn_hpo.ensemble.artefact_writer import write_artefact
-from hydragnn_hpo.ensemble.baselines import fit_baseline
+from hydragnn_hpo.ensemble.baselines import CompositionModel, fit_baseline
 from hydragnn_hpo.ensemble.calibrate import GRAPHS_TOGETHER, Calibration, Moments, compute_moments
 from hydragnn_hpo.ensemble.calibration_data import (
     MOST_VALUES,
@@ -152,7 +152,7 @@ def build_ensemble(run: Path, device: str = "cpu") -> EnsembleTable:
     tested = evaluate_heads(context, predictions, shares, calibrations, choice.kept)
     verdict = judge(tested.evidence, collect_search_evidence(context))
     diversity = compare_members(context, choice.best)
-    manifest = make_manifest(context, choice, calibrations, tested.scores, diversity)
+    manifest = make_manifest(context, choice, calibrations, tested, diversity)
     trust = _trust_on_test(context, manifest, predictions, shares[choice.kept])
     by_size = _size_curves(context, predictions, list(members))
     table = _make_table(context, choice, manifest, diversity, tested.curves, by_size) | {
@@ -335,6 +335,8 @@ class TestResult(NamedTuple):
     """By head."""
     evidence: list[HeadEvidence]
     """What the verdict needs to know of each head."""
+    baselines: dict[str, CompositionModel]
+    """Predictions from the elements alone, by head; vectors per atom have none."""
 
 
 def evaluate_heads(
@@ -354,7 +356,7 @@ def evaluate_heads(
         kept: the method whose mix is the ensemble.
     """
     indices = context.graphs.indices_of("test")
-    result = TestResult({}, {"index": indices}, {}, [])
+    result = TestResult({}, {"index": indices}, {}, [], fit_baselines(context))
     for name, target in context.targets.items():
         truth, mask = context.truth(name, "test")
         truth, single = truth[mask], predictions[name][0][mask]
@@ -363,7 +365,7 @@ def evaluate_heads(
         stratum = context.strata.of_rows(context.graphs, indices, node=context.is_node(name))
         predicted = HeadOnLabels(truth, mix.mean, mix.spread, mix.noise, stratum[mask])
         known = HeadEvidence(name, target["unit"], published=_find_published(context, name))
-        rows = _describe_rows(context, name, mask, single)
+        rows = _describe_rows(context, name, mask, single, result.baselines.get(name))
         known = collect_evidence(known, predicted, calibration, rows)
         result.evidence.append(known)
         result.scores[name] = _head_scores(predicted, calibration, target) | {
@@ -377,8 +379,25 @@ def evaluate_heads(
     return result
 
 
+def fit_baselines(context: BuildContext) -> dict[str, CompositionModel]:
+    """Fit the predictions from the elements alone.
+
+    Returns:
+        The baseline of each head; vectors per atom have none.
+    """
+    fits = {
+        name: fit_baseline(name, _pieces(context, "train"), _pieces(context, "val"))
+        for name in context.targets
+    }
+    return {name: fit for name, fit in fits.items() if fit is not None}
+
+
 def _describe_rows(
-    context: BuildContext, name: str, mask: np.ndarray, single: np.ndarray
+    context: BuildContext,
+    name: str,
+    mask: np.ndarray,
+    single: np.ndarray,
+    baseline: CompositionModel | None,
 ) -> RowFacts:
     """Describe the rows of a head on the test split: groups, kinds, and simpler predictions.
 
@@ -387,8 +406,8 @@ def _describe_rows(
         name: name of the head.
         mask: the rows that have a label, among all.
         single: predictions of the best candidate for those rows, [R, w].
+        baseline: prediction from the elements alone; None where the head has none.
     """
-    baseline = fit_baseline(name, _pieces(context, "train"), _pieces(context, "val"))
     numbers, sizes, by_elements = list[np.ndarray](), list[np.ndarray](), list[np.ndarray]()
     for piece in _pieces(context, "test"):
         numbers.append(np.asarray(piece.numbers))
@@ -506,7 +525,7 @@ def make_manifest(
     context: BuildContext,
     choice: MemberSelection,
     calibrations: Mapping[str, Calibration],
-    evaluation: dict[str, HeadScores],
+    tested: TestResult,
     diversity: Mapping[str, HeadDiversity],
 ) -> Manifest:
     """Return the manifest of an ensemble.
@@ -515,7 +534,7 @@ def make_manifest(
         context: data shared by all steps of the build.
         choice: the selected members and their weights.
         calibrations: calibrations of the kept mix, by head.
-        evaluation: scores on the test split, by head.
+        tested: scores on the test split and baselines, by head.
         diversity: diversity of the members on ``sel``, by head.
     """
     stats, campaign = context.graphs.stats, context.campaign
@@ -529,8 +548,11 @@ def make_manifest(
         data=describe_data(context.cards, stats),
         elements=tuple(sorted(int(z) for z in stats["elements"])),
         members=tuple(_member(context, choice, c) for c in members),
-        heads={n: _head(target, calibrations[n]) for n, target in context.targets.items()},
-        evaluation={name: {**scores} for name, scores in evaluation.items()},
+        heads={
+            name: _head(target, calibrations[name], tested.baselines.get(name))
+            for name, target in context.targets.items()
+        },
+        evaluation={name: {**scores} for name, scores in tested.scores.items()},
         diversity={name: _alike(of_head) for name, of_head in diversity.items()},
         software=read_software_versions(PACKAGES),
         commit=read_commit(),
@@ -559,7 +581,9 @@ def _member(context: BuildContext, choice: MemberSelection, candidate: int) -> M
     )
 
 
-def _head(target: TargetStats, calibration: Calibration) -> HeadEntry:
+def _head(
+    target: TargetStats, calibration: Calibration, baseline: CompositionModel | None
+) -> HeadEntry:
     return HeadEntry(
         level=target["level"],
         shape=target["shape"],
@@ -572,6 +596,7 @@ def _head(target: TargetStats, calibration: Calibration) -> HeadEntry:
         lowest=target.get("min"),
         highest=target.get("max"),
         calibration=calibration,
+        baseline=None if baseline is None else baseline.as_entry(),
     )
 
 
