@@ -11,6 +11,7 @@ import math
 import os
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, NotRequired, TypedDict, cast
 
@@ -47,6 +48,7 @@ from hydragnn_hpo.ensemble.calibration_data import (
 )
 from hydragnn_hpo.ensemble.candidates import (
     BuildContext,
+    find_curve_fits,
     list_leaderboard,
     open_build_context,
     read_stored_predictions,
@@ -88,6 +90,7 @@ from hydragnn_hpo.ensemble.verdict import (
     collect_evidence,
     find_kinds,
     judge,
+    make_data_curve,
 )
 from hydragnn_hpo.errors import HydraError, RunError, StorageError, answer_of
 from hydragnn_hpo.file_records import (
@@ -105,7 +108,7 @@ from hydragnn_hpo.files import write_bytes, write_json
 from hydragnn_hpo.layout import RunDir
 from hydragnn_hpo.metrics_log import read_records, replace_nonfinite
 from hydragnn_hpo.model import variance_key
-from hydragnn_hpo.training import read_checkpoint
+from hydragnn_hpo.training import make_sampler, read_checkpoint
 
 TEST_PREDICTIONS, TABLE = "test_predictions.safetensors", "ensemble.json"
 """Files of the report: values of every row of ``test``, and an ``EnsembleTable``."""
@@ -150,7 +153,7 @@ def build_ensemble(run: Path, device: str = "cpu") -> EnsembleTable:
     }
     predictions = predict_split(context, members, "test", device)
     tested = evaluate_heads(context, predictions, shares, calibrations, choice.kept)
-    verdict = judge(tested.evidence, collect_search_evidence(context))
+    verdict = judge(add_data_curves(context, tested.evidence), collect_search_evidence(context))
     diversity = compare_members(context, choice.best)
     manifest = make_manifest(context, choice, calibrations, tested, diversity)
     trust = _trust_on_test(context, manifest, predictions, shares[choice.kept])
@@ -423,6 +426,26 @@ def _describe_rows(
         others["single"] = single
     kinds = find_kinds(elements, np.concatenate(sizes), graph, own)
     return RowFacts(context.group_of_row(name, "test")[mask], kinds, others)
+
+
+def add_data_curves(context: BuildContext, heads: Iterable[HeadEvidence]) -> list[HeadEvidence]:
+    """Add the errors on ``sel`` of the fits of the learning curve, if the campaign has any."""
+    fits, added = find_curve_fits(context.run), list[HeadEvidence]()
+    if not fits:
+        return list(heads)
+    sets = [make_sampler(fit.config, context.graphs).sets for fit in fits]
+    stored = [read_stored_predictions(fit, "sel", context.graphs) for fit in fits]
+    for head in heads:
+        truth, mask = context.truth(head.name, "sel")
+        errors = [np.abs(one[head.name] - truth).mean(axis=1)[mask] for one in stored]
+        curve = make_data_curve(
+            [(sum(map(len, rows)), error) for rows, error in zip(sets, errors, strict=True)],
+            context.group_of_row(head.name, "sel")[mask],
+            epochs=fits[0].config.training.epochs,
+            full=context.candidates[0].config.training.epochs,
+        )
+        added.append(replace(head, data=curve))
+    return added
 
 
 def _find_published(context: BuildContext, name: str) -> Published | None:
