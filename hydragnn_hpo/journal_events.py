@@ -135,9 +135,10 @@ class ProposedEvent(_TrialEvent):
     values: SearchedValues
     """Its searched values."""
     until: int
-    """Epochs at the end of its first rung, or of the last rung for a trial with a parent."""
+    """Epochs at the end of its first rung; for a trial with a parent, of its whole training."""
     parent: NotRequired[str]
-    """Trial whose values it repeats with another seed; absent in trials of the search itself."""
+    """Trial whose values it repeats with another seed; absent in trials of the search itself. A fit
+    of the learning curve also has the value ``training.train_share``, which its parent lacks."""
 
 
 class PlacedEvent(_TrialEvent):

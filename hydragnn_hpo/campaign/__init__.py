@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from hydragnn_hpo.campaign.journal import JournalFollower, JournalReplaced, read_journal
     from hydragnn_hpo.campaign.network_probe import probe_network
     from hydragnn_hpo.campaign.outcome import last_lines, read_tail
-    from hydragnn_hpo.campaign.promotion import choose_replicates
+    from hydragnn_hpo.campaign.promotion import CURVE_SHARES, choose_replicates
     from hydragnn_hpo.campaign.rehearsal import Rehearsal, RehearsalPlan, rehearse
     from hydragnn_hpo.campaign.search_budget import SearchBudget, fit_budget
     from hydragnn_hpo.campaign.setup import (
@@ -55,6 +55,7 @@ if TYPE_CHECKING:
         Status,
         build_status,
         count_progress,
+        describe_origin,
         describe_trial,
         predict_seconds_left,
         rank_trials,
@@ -67,6 +68,7 @@ __all__ = [
     "AllocationMember",
     "CAUSES",
     "CHECKS",
+    "CURVE_SHARES",
     "CheckedCampaign",
     "Controller",
     "DataFacts",
@@ -107,6 +109,7 @@ __all__ = [
     "choose_replicates",
     "configuration_of",
     "count_progress",
+    "describe_origin",
     "describe_trial",
     "facts_of_cards",
     "facts_of_stats",

@@ -19,7 +19,7 @@ from hydragnn_hpo.campaign.dispatch import Dispatch, HostHealth
 from hydragnn_hpo.campaign.energy_accounting import EnergyMeter
 from hydragnn_hpo.campaign.event_store import EventStore
 from hydragnn_hpo.campaign.journal import read_journal, steady_time
-from hydragnn_hpo.campaign.promotion import Promoter, Replicates
+from hydragnn_hpo.campaign.promotion import LearningCurveFits, Promoter, Replicates
 from hydragnn_hpo.campaign.proposals import Proposals
 from hydragnn_hpo.campaign.rescoring import compute_scores
 from hydragnn_hpo.campaign.setup import check_stores, controller_versions, tidy
@@ -116,6 +116,7 @@ class Controller:
         )
         self.promoter = Promoter(config.search, event_store)
         self.replicates = Replicates(config.ensemble.reseed, event_store, self.proposals)
+        self.learning_curve = LearningCurveFits(config, event_store, self.proposals, self.dispatch)
         self.host_health = HostHealth(event_store, self.dispatch)
         self.energy_meter = EnergyMeter(event_store, lambda: self.backend.slots)
         self.request_handler = RequestHandler(run, event_store, self.attempts)
@@ -308,6 +309,7 @@ class Controller:
         self.proposals.propose_next()
         self.promoter.promote(exhausted=self.proposals.exhausted)
         self.replicates.propose_missing()
+        self.learning_curve.propose_missing()
         for trial in self._trials_to_yield():
             self.attempts.ask(trial, "walltime")
         self._place()
@@ -450,7 +452,7 @@ class Controller:
             return False
         if not state.ranked():
             raise JobError(f"no trial has a result: {explain_no_result(self.state)}; see status.")
-        return not self.replicates.missing
+        return not self.replicates.missing and not self.learning_curve.missing
 
     def _end_trials(self, reason: str) -> None:
         """Checkpoint and end the trials; log errors only, as the reason is reported already."""

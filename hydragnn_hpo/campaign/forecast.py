@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from hydragnn_hpo.campaign.promotion import choose_promotions
+from hydragnn_hpo.campaign.promotion import CURVE_SHARES, choose_curve_epochs, choose_promotions
 from hydragnn_hpo.campaign.state import State
 from hydragnn_hpo.config import CampaignConfig, ProfileConfig, TrialConfig
 from hydragnn_hpo.errors import ConfigError
@@ -96,7 +96,7 @@ def trial_of(work: str) -> str:
 
 def configuration_of(work: str) -> str:
     """Return the trial whose values a piece of work has: its own, or one that it repeats."""
-    return trial_of(work).removesuffix(AGAIN)
+    return trial_of(work).partition("@")[0]
 
 
 def rung_of(work: str) -> int:
@@ -355,15 +355,17 @@ class PromotionSimulation:
         self.results = [list(state.results.get(rung, [])) for rung in self.search.rungs]
         self.reseeds = 0 if state.ending else max(config.ensemble.reseed, state.reseed)
         self.reseeded = dict(state.reseeded)
+        self.curve = set(state.curve.values())
+        self.no_curve = state.ending or state.finished or bool(state.curve or state.reseed)
         self.promoted = [set(state.promoted.get(rung, set())) for rung in self.search.rungs]
 
     def ended(self, work: str, now: float) -> Iterator[SimulatedWork]:
         """Yield the work that follows when a piece of work has ended."""
         name, _, until = work.rpartition("@")
-        rung = self.search.rungs.index(int(until))
         self.left -= 1
-        if name in self.reseeded.values():
+        if name in self.reseeded.values() or name in self.curve:
             return
+        rung = self.search.rungs.index(int(until))
         self.results[rung].append(RungResult(name, self._objective(name)))
         promotions: list[Promotion] = []
         if not self.closed:
@@ -375,6 +377,7 @@ class PromotionSimulation:
             yield self._promote(promotion)
         if not promotions and self.left == 0:
             yield from self._train_again()
+            yield from self._measure_learning_curve()
 
     def _train_again(self) -> Iterator[SimulatedWork]:
         """Train the best again with new seeds, as ``Replicates`` does when all rest."""
@@ -388,6 +391,26 @@ class PromotionSimulation:
                 self.left += 1
                 self.added.append(replace(work, name=f"{parent}{AGAIN}@{last}"))
                 yield self.added[-1]
+
+    def _measure_learning_curve(self) -> Iterator[SimulatedWork]:
+        """Fit the best configuration on shares of the data, as ``LearningCurveFits`` does."""
+        done = [r for r in self.results[-1] if r.objective is not None]
+        if self.no_curve or not done:
+            return
+        self.no_curve, best = True, min(done, key=lambda r: (r.objective, r.trial)).trial
+        by_rung = zip(self.search.rungs, self.results, strict=True)
+        reached = {row.trial: rung for rung, rows in by_rung for row in rows}
+        costs = [(epochs, self._cost(name)) for name, epochs in reached.items()]
+        epochs = choose_curve_epochs(self.config, costs, self._cost(best))
+        for share in CURVE_SHARES if epochs else ():
+            name = f"{best}@{share:g}"
+            self.curve.add(name)
+            self.left += 1
+            self.added.append(replace(self.trials[best].work(0, epochs), name=f"{name}@{epochs}"))
+            yield self.added[-1]
+
+    def _cost(self, name: str) -> float:
+        return self.trials[name].price.epoch_seconds(1)
 
     def _objective(self, name: str) -> Point:
         """Make up a result, the same at every rung; of as many goals as there are."""

@@ -1,12 +1,19 @@
-"""Which trials train on: promotion from rung to rung, and the best again with new seeds."""
+"""Which trials train on: promotion from rung to rung, and what follows the search.
 
-from collections.abc import Collection, Sequence
+The best train again with new seeds, and the best of all with less data, for a learning curve.
+"""
 
+import math
+from collections.abc import Callable, Collection, Sequence
+from typing import NamedTuple
+
+from hydragnn_hpo.campaign.dispatch import Dispatch
 from hydragnn_hpo.campaign.event_store import EventStore
 from hydragnn_hpo.campaign.proposals import Proposals
-from hydragnn_hpo.campaign.state import State, Trial
-from hydragnn_hpo.config import SearchConfig
+from hydragnn_hpo.campaign.state import TRAIN_SHARE, State, Trial
+from hydragnn_hpo.config import CampaignConfig, SearchConfig
 from hydragnn_hpo.errors import RunError
+from hydragnn_hpo.layout import derive_seed
 from hydragnn_hpo.search import (
     Promotion,
     RungResult,
@@ -153,3 +160,123 @@ def choose_replicates(state: State, wanted: int) -> list[Trial]:
     scored = [(t.objective, t.name) for t in done if t.objective is not None]
     best = [state.trials[name] for _, name in sorted(scored)[:wanted]]
     return [trial for trial in best if trial.name not in state.reseeded]
+
+
+CURVE_SHARES = (1.0, 0.5, 0.25)
+"""Shares of the training data of a learning curve: two doublings. All of the data is fitted again,
+too: the best trial itself was chosen among many, so its error is too low beside the others."""
+
+LEAST_CURVE_EPOCHS = 1 / 3
+"""Epochs of a fit, as a share of the full budget, below which a learning curve is left out: a net
+that has hardly learned from half of the data cannot show what the other half holds."""
+
+
+class CurveFit(NamedTuple):
+    """One fit of a learning curve."""
+
+    parent: str
+    """Trial whose values it has."""
+    share: float
+    """Share of the training data."""
+    epochs: int
+    """Epochs of its whole training, each of as many steps as with all data."""
+
+
+def choose_curve_epochs(
+    config: CampaignConfig, costs: Sequence[tuple[int, float]], own: float
+) -> int:
+    """Return the epochs of each fit of the learning curve; 0 where the campaign has no room.
+
+    Args:
+        config: the campaign.
+        costs: epochs, and cost of one of them, of each trial of the search.
+        own: cost of an epoch of the best trial.
+    """
+    if config.command is not None or not own:
+        return 0
+    room = config.ensemble.learning_curve * math.fsum(n * cost for n, cost in costs) / own
+    last = config.search.rungs[-1]
+    epochs = min(last, int(room / len(CURVE_SHARES)))
+    return epochs if epochs >= LEAST_CURVE_EPOCHS * last else 0
+
+
+def choose_curve_fits(
+    state: State, config: CampaignConfig, cost: Callable[[Trial], float]
+) -> list[CurveFit]:
+    """Return the fits of the learning curve that are to be proposed.
+
+    Args:
+        state: the campaign's.
+        config: the campaign.
+        cost: returns the price of an epoch, by formula alone, so that it is the same in any run.
+
+    Returns:
+        None before the search is over and its trials rest, and after a person ended it or asked
+        for more of a finished campaign.
+    """
+    over = state.closed and not (state.ending or state.finished)
+    open_trials = state.with_status("queued", "running")
+    if not over or any(trial.parent is None for trial in open_trials):
+        return []
+    if state.curve:  # a controller died among the proposals
+        first = state.trials[next(iter(state.curve.values()))]
+        parent, epochs = str(first.parent), first.until
+    else:
+        done = [t for t in state.with_status("completed") if t.parent is None]
+        scored = [(t.objective, t.name) for t in done if t.objective is not None]
+        if not scored or state.reseed:
+            return []
+        parent = min(scored)[1]
+        searched = [t for t in state.trials.values() if t.parent is None and t.epoch]
+        costs = [(t.epoch, cost(t)) for t in searched]
+        epochs = choose_curve_epochs(config, costs, cost(state.trials[parent]))
+    missing = [share for share in CURVE_SHARES if share not in state.curve]
+    return [CurveFit(parent, share, epochs) for share in missing if epochs]
+
+
+class LearningCurveFits:
+    """Proposes fits of the best configuration on shares of the training data.
+
+    All take the same number of optimizer steps with the same schedule: with equal epochs the fits
+    on less data would also be trained for less time, and more data would seem to help.
+
+    Source: Hestness et al. (2017), arXiv:1712.00409, for the power law; Kaplan et al. (2020),
+    arXiv:2001.08361, section 4, for data that limit and training that limits.
+    """
+
+    def __init__(
+        self,
+        config: CampaignConfig,
+        event_store: EventStore,
+        proposals: Proposals,
+        dispatch: Dispatch,
+    ) -> None:
+        """Propose nothing yet.
+
+        Args:
+            config: the campaign.
+            event_store: its journal.
+            proposals: takes the fits.
+            dispatch: prices the trials.
+        """
+        self.config, self.event_store = config, event_store
+        self.proposals, self.dispatch = proposals, dispatch
+
+    @property
+    def missing(self) -> list[CurveFit]:
+        """Return the fits that are to be proposed now."""
+        return choose_curve_fits(self.event_store.state, self.config, self._cost)
+
+    def _cost(self, trial: Trial) -> float:
+        return self.dispatch.price(trial).quote.seconds(1)
+
+    def propose_missing(self) -> None:
+        """Propose what is missing."""
+        for parent, share, epochs in self.missing:
+            values = dict(self.event_store.state.trials[parent].values)
+            values |= {
+                TRAIN_SHARE: share,
+                "training.share_seed": derive_seed(self.config.seed, "campaign", "train share"),
+                "training.epochs": epochs,
+            }
+            self.proposals.propose(values, parent=parent, until=epochs)

@@ -246,15 +246,20 @@ class Proposals:
         for values in proposals[: self.budget - self.event_store.state.searched]:
             self.propose(values)
 
-    def propose(self, values: SearchedValues, parent: str | None = None) -> None:
+    def propose(
+        self, values: SearchedValues, parent: str | None = None, until: int | None = None
+    ) -> None:
         """Record a new trial; one with an invalid configuration fails at once.
 
         Args:
             values: searched values.
-            parent: for a replicate, the trial with the same values; it trains to the last rung.
+            parent: for a replicate or a fit of the learning curve, the trial that it repeats.
+            until: epochs of one with a parent; those of the last rung if left out.
         """
         name, rungs = f"t{len(self.event_store.state.trials):04d}", self.config.search.rungs
-        known = {"until": rungs[0]} if parent is None else {"until": rungs[-1], "parent": parent}
+        known: dict[str, int | str] = {"until": rungs[0]}
+        if parent is not None:
+            known = {"until": until or rungs[-1], "parent": parent}
         self.event_store.append("proposed", durable=False, trial=name, values=values, **known)
         self._configure(self.event_store.state.trials[name])
 

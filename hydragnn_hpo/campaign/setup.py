@@ -47,8 +47,8 @@ from hydragnn_hpo.search import (
 
 MAY_CHANGE = ("machine",)
 """Parts of a campaign that may differ when it goes on: they never change a result. So may
-``ensemble.reseed``, which adds trials after the last, and ``search.objective`` as long as every
-result holds what it names."""
+``ensemble.reseed`` and ``ensemble.learning_curve``, which add trials after the last, and
+``search.objective`` as long as every result holds what it names."""
 
 
 def open_run(config: CampaignConfig, path: Path) -> RunDir:
@@ -118,7 +118,8 @@ def _same_campaign(config: CampaignConfig, run: RunDir) -> None:
     ours = config.model_dump(mode="json")
     for part in MAY_CHANGE:
         there.pop(part), ours.pop(part)
-    there["ensemble"].pop("reseed"), ours["ensemble"].pop("reseed")
+    for key in ("reseed", "learning_curve"):
+        there["ensemble"].pop(key), ours["ensemble"].pop(key)
     for entry in (*there["data"], *ours["data"]):  # a campaign may move together with its cards
         entry["card"] = Path(entry["card"]).name
     if _can_change_objective(config, run):
@@ -243,7 +244,8 @@ def trial_config(
     """
     template = {key: config.trial[key] for key in config.trial}
     made = apply_values(template, dict(values))
-    made["training"] = {**made.get("training", {}), "epochs": config.search.rungs[-1]}
+    epochs = values.get("training.epochs", config.search.rungs[-1])
+    made["training"] = {**made.get("training", {}), "epochs": epochs}
     made |= {
         "trial": name,
         "seed": derive_seed(config.seed, name, "training"),

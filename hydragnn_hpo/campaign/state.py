@@ -38,6 +38,9 @@ from hydragnn_hpo.search import Point, RungResult, rank_points
 
 TrialStatus = Literal["queued", "running", "stopped", "completed", "failed", "cancelled"]
 
+TRAIN_SHARE = "training.train_share"
+"""Key that a fit of the learning curve has beside the values of its parent."""
+
 RULES = ("median", "curve")
 """Reasons set by a stopping rule; a trial stopped for one of them is not promoted."""
 
@@ -64,6 +67,8 @@ class Trial:
     """Epoch of its present rung, up to which it trains."""
     parent: str | None = None
     """The trial that it repeats with another seed; such a replicate is not part of the search."""
+    train_share: float | None = None
+    """Share of the training data, for a fit of the learning curve; it has a parent, too."""
     status: TrialStatus = "queued"
     reason: str | None = None
     message: str | None = None
@@ -194,6 +199,8 @@ class State:
         """How many of the best trials the user wants trained again with new seeds."""
         self.reseeded: dict[str, str] = {}
         """Name of each trial's replicate with a new seed, by the original trial's name."""
+        self.curve: dict[float, str] = {}
+        """Names of the fits of the learning curve by their share of the training data."""
         self.hosts = Hosts()
         self.energy = EnergyUse()
         self.results: defaultdict[int, list[RungResult]] = defaultdict(list)
@@ -225,8 +232,8 @@ class State:
 
     @property
     def searched(self) -> int:
-        """Number of trials proposed by the search, without replicates."""
-        return len(self.trials) - len(self.reseeded)
+        """Number of trials proposed by the search, without replicates and learning curve."""
+        return len(self.trials) - len(self.reseeded) - len(self.curve)
 
     def is_searching(self, trials: int) -> bool:
         """Check whether trials of the search are still to be proposed.
@@ -246,9 +253,12 @@ class State:
         return sum(len(self._by[each]) for each in status)
 
     def ranked(self) -> list[Trial]:
-        """Return the trials with a score, highest rung first and then best score first."""
+        """Return the trials with a score, highest rung first and then best score first.
+
+        Fits of the learning curve have other data or epochs, and are not ranked.
+        """
         at_rest = self.with_status("stopped", "completed")
-        done = [(t, t.score) for t in at_rest if t.score is not None]
+        done = [(t, t.score) for t in at_rest if t.score is not None and t.train_share is None]
         done.sort(key=lambda pair: pair[0].name)
         best = [done[place][0] for place in rank_points([score for _, score in done])]
         return sorted(best, key=lambda trial: -trial.until)
@@ -303,9 +313,14 @@ def _on_opened(state: State, event: OpenedEvent) -> None:
 def _on_proposed(state: State, event: ProposedEvent) -> None:
     name, values = event["trial"], event["values"]
     parent = event.get("parent")
-    state.add(Trial(name=name, values=values, until=event["until"], parent=parent))
+    trial = Trial(name=name, values=values, until=event["until"], parent=parent)
+    state.add(trial)
     if parent is not None:
-        state.reseeded[parent] = name
+        if TRAIN_SHARE in values and TRAIN_SHARE not in state.trials[parent].values:
+            trial.train_share = float(values[TRAIN_SHARE])
+            state.curve[trial.train_share] = name
+        else:
+            state.reseeded[parent] = name
         state.finished = False
         return
     if state.chosen and state.chosen[0] == values:

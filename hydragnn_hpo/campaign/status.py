@@ -13,7 +13,7 @@ from typing import Any, cast
 from hydragnn_hpo.campaign.accounting import SlotLedger, Utilization
 from hydragnn_hpo.campaign.event_store import read_state
 from hydragnn_hpo.campaign.journal import read_journal
-from hydragnn_hpo.campaign.state import EnergyUse, State, Trial
+from hydragnn_hpo.campaign.state import TRAIN_SHARE, EnergyUse, State, Trial
 from hydragnn_hpo.config import SearchConfig
 from hydragnn_hpo.file_records import LeaderboardEntry, LeaderboardTable
 from hydragnn_hpo.journal_events import SearchedValues
@@ -148,7 +148,7 @@ def build_status(
         rows: most running trials to list one by one.
     """
     return Status(
-        budget=trials + state.added + len(state.reseeded),
+        budget=trials + state.added + len(state.reseeded) + len(state.curve),
         counts=dict(Counter(trial.status for trial in state.trials.values())),
         phase=_phase(state, rungs, trials),
         running=running_trials(state, rows, now),
@@ -174,7 +174,17 @@ def describe_trial(trial: Trial) -> str:
     shown = [key for key in keys if key in trial.values] or list(trial.values)[:4]
     values = [trial.values[key] for key in shown]
     text = " ".join(f"{v:.2g}" if isinstance(v, float) else str(v) for v in values)
-    return text if trial.parent is None else f"reseed of {trial.parent}: {text}"
+    return (
+        text if trial.parent is None else f"{describe_origin(trial.parent, trial.values)}: {text}"
+    )
+
+
+def describe_origin(parent: str, values: SearchedValues) -> str:
+    """Name how a trial with a parent follows from it."""
+    share = values.get(TRAIN_SHARE)
+    if share is None:
+        return f"reseed of {parent}"
+    return f"{100 * float(share):.0f} % of the data, as {parent}"
 
 
 def _failures(state: State) -> dict[str, int]:
@@ -190,7 +200,10 @@ def _phase(state: State, rungs: Sequence[int], trials: int) -> str:
         return "preparing"
     if state.is_searching(trials):
         return "searching"
-    if any(t.parent for t in state.with_status("queued", "running")):
+    late = [t for t in state.with_status("queued", "running") if t.parent]
+    if late and all(t.train_share for t in late):
+        return "measuring whether more data would help"
+    if late:
         return "training the best again with new seeds"
     last = rungs[-1]
     finals = any(t.until == last for t in state.with_status("queued", "running"))
@@ -245,7 +258,8 @@ def _rungs(state: State, rungs: Sequence[int]) -> tuple[RungCounts, ...]:
 
 def _best(state: State) -> Trial | None:
     """Return the best of the trials that have come furthest, by the first goal."""
-    done = [t for t in state.with_status("stopped", "completed") if t.score is not None]
+    at_rest = state.with_status("stopped", "completed")
+    done = [t for t in at_rest if t.score is not None and t.train_share is None]
     return min(done, key=lambda t: (-t.until, t.score, t.name), default=None)
 
 

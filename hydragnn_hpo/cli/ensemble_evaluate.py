@@ -29,6 +29,7 @@ _PLAIN = (
     ("mae", "MAE"),
     ("rmse", "RMSE"),
     ("mean_baseline_mae", "MAE of mean"),
+    ("elements_mae", "MAE by elements"),
 )
 _BESIDE = (
     ("nll", "NLL"),

@@ -34,6 +34,8 @@ def leaderboard_table(
     """Lay out trials, best first; members of the ensemble carry their weight."""
     from hydragnn_hpo.cli.fitted_table import FittedTable
 
+    from hydragnn_hpo.campaign import describe_origin
+
     goals = max((len(row.score) for row in board.rows if isinstance(row.score, tuple)), default=0)
     keys = _choose_keys(board)
     heads = sorted({head for row in board.rows for head in row.val_mae})
@@ -53,9 +55,10 @@ def leaderboard_table(
         scores = list(row.score) if isinstance(row.score, tuple) else [None] * goals
         measured = [*map(_number, scores), "yes" if row.front else ""]
         weight = (members or {}).get(row.trial)
+        origin = f", {describe_origin(row.parent, row.values)}" if row.parent else ""
         cells = [
             str(row.rank or "-"),
-            f"{row.trial}, reseed of {row.parent}" if row.parent else row.trial,
+            f"{row.trial}{origin}",
             *(_to_cell(row.values.get(key, "")) for key in keys),
             str(row.epochs),
             str(row.width or "-"),

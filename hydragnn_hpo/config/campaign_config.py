@@ -42,6 +42,11 @@ class EnsembleConfig(Config):
     """Number of best trials that are trained again with new seeds, to the full budget, before
     members are chosen. This adds candidates without more search; 3 to 5 are usual."""
 
+    learning_curve: Annotated[float, Field(ge=0.0, le=1.0)] = 0.1
+    """Largest cost, as a share of that of the search, of three fits of the best configuration on a
+    quarter, half and all of the training data, which tell whether more data would help. They are
+    left out where this does not pay for a third of the full epochs; 0: always."""
+
     price: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0
     """Relative increase of the loss that greedy selection accepts to halve the
     operations per structure: 0.01 accepts 1 % more. Above 0 it prefers cheap members."""

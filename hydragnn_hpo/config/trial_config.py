@@ -111,6 +111,15 @@ class TrainConfig(Config):
     steps_per_epoch: Count | None = None
     """Optimizer steps per epoch; one pass over the largest data set if left out."""
 
+    train_share: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
+    """Share of the training graphs to learn from, in whole groups, for learning curves. An epoch
+    keeps its number of steps and sees fewer graphs more often, so that trials with different shares
+    differ in their data alone; the statistics of targets stay those of the whole training split."""
+
+    share_seed: NonNegativeInt | None = None
+    """Seed of the order in which ``train_share`` takes groups: with one seed, a smaller share is
+    part of a larger one. That of the trial if left out."""
+
     shuffle_buffer: Count = 65536
     """Number of training graphs that are shuffled at once. In larger data sets the windows of the
     store are shuffled, and then the graphs of as many windows as hold this number."""

@@ -57,12 +57,34 @@ def shuffle_rows(
     return np.concatenate([random.permutation(by_window[i : i + buffer]) for i in firsts])
 
 
+def choose_share(rows: Rows, group: ArrayLike, share: float, seed: int) -> Rows:
+    """Choose whole groups in random order until they hold a share of the rows.
+
+    A smaller share of the same rows and seed is part of a larger one.
+
+    Args:
+        rows: rows to choose from, ascending.
+        group: group of each row, [R].
+        share: part of the rows to choose, above 0; the last group may exceed it.
+        seed: of the order of the groups.
+
+    Returns:
+        The chosen rows, ascending, at least one group.
+    """
+    _, place, sizes = np.unique(group, return_inverse=True, return_counts=True)
+    order = np.random.default_rng(seed).permutation(len(sizes))
+    before = np.cumsum(sizes[order]) - sizes[order]
+    chosen = np.zeros(len(sizes), dtype=bool)
+    chosen[order[before < share * len(rows)]] = True
+    return rows[chosen[place]]
+
+
 @dataclass(frozen=True, eq=False)
 class BatchSampler:
     """Choice of the training graphs of every step of every epoch."""
 
     sets: tuple[Rows, ...]
-    """Training rows of each data set, ascending."""
+    """Training rows of each data set, or the share of them to learn from, ascending."""
     draws: tuple[int, ...] | None
     """Number of graphs drawn from each set per epoch; None means every graph once."""
     seed: int
@@ -104,7 +126,8 @@ class BatchSampler:
         """
         train = graphs.indices_of("train")
         sets = tuple(np.split(train, np.searchsorted(train, np.array(ends[:-1], dtype=np.int64))))
-        draws, sizes = count_draws([len(rows) for rows in sets], ratios, training), None
+        counts = [len(rows) for rows in sets]
+        draws, sizes = count_draws(counts, ratios, training), None
         if training.global_batch is not None:
             steps = math.ceil((sum(draws) if draws else len(train)) / training.global_batch)
         else:
@@ -113,6 +136,10 @@ class BatchSampler:
             total, largest = int(sizes[train].sum()), int(sizes.max(initial=1))
             steps = budget_steps(training, total=total, largest=largest)
         batch, buffer = training.global_batch, training.shuffle_buffer
+        if training.train_share is not None:  # as many draws and steps as from all graphs
+            draws, own = draws or tuple(counts), training.share_seed
+            share, order = training.train_share, seed if own is None else own
+            sets = tuple(choose_share(rows, graphs.group[rows], share, order) for rows in sets)
         return cls(sets, draws, seed, steps, batch, sizes, graphs.windows, buffer)
 
     @property
@@ -120,7 +147,7 @@ class BatchSampler:
         """Number of graphs of a full step; where steps have a budget, the mean over steps."""
         if self.global_batch is not None:
             return float(self.global_batch)
-        return sum(map(len, self.sets)) / self.steps_per_epoch
+        return sum(self.draws or map(len, self.sets)) / self.steps_per_epoch
 
     def steps(self, epoch: int) -> list[Rows]:
         """Return the rows of each step of an epoch; epochs are counted from 0."""

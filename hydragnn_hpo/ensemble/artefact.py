@@ -69,6 +69,8 @@ Symbol = Annotated[str, Field(pattern=f"^({'|'.join(chemical_symbols[1:])})$")]
 Count = Annotated[int, Field(ge=0, le=10**6)]
 Amount = Annotated[float, Field(ge=-1e30, le=1e30)]
 """A value in its unit; data hold no larger ones, see ``data.structure``."""
+Components = Annotated[tuple[Amount, ...], Len(1, 9)]
+"""A number, or one for each component of a vector or tensor."""
 
 MANIFEST, CARD, SUMS = "ensemble.json", "MODEL_CARD.md", "SHA256SUMS"
 """Entries with the manifest, the model card, and the checksum of every other entry."""
@@ -221,6 +223,23 @@ class Alike(Config):
     ``member_rmse``."""
 
 
+class BaselineEntry(Config):
+    """A linear model of the elements, which the ensemble is compared with.
+
+    A structure has ``mean``, and for each of its atoms ``atoms`` of the element, and ``fractions``
+    times the element's fraction; an atom has ``mean`` and ``atoms`` of its element.
+    """
+
+    mean: Components
+    """Mean of the labels on the training split, by component, in the unit."""
+
+    atoms: dict[Symbol, Components] = {}
+    """Weight of one atom, by element symbol; elements that are missing have none."""
+
+    fractions: dict[Symbol, Components] = {}
+    """Weight of the element's fraction of a structure's atoms, by element symbol."""
+
+
 class HeadEntry(Config):
     """One predicted target."""
 
@@ -257,6 +276,10 @@ class HeadEntry(Config):
     calibration: Calibration
     """Converts the members' spread to sigma and intervals."""
 
+    baseline: BaselineEntry | None = None
+    """Prediction from the elements alone, see ``baselines``; None for vectors per atom, and in
+    files of earlier versions."""
+
     @field_validator("unit")
     @classmethod
     def _unit_is_internal(cls, value: str) -> str:
@@ -267,6 +290,18 @@ class HeadEntry(Config):
         if (factor, name) != (1.0, value):
             raise ValueError(f"predictions are in {name}, not in {value}: mend the unit.")
         return value
+
+    @model_validator(mode="after")
+    def _baseline_fits(self) -> Self:
+        if self.baseline is None:
+            return self
+        weights = (*self.baseline.atoms.values(), *self.baseline.fractions.values())
+        widths = {len(weight) for weight in (self.baseline.mean, *weights)}
+        if widths != {WIDTHS[self.shape]}:
+            raise ValueError(f"the baseline needs {WIDTHS[self.shape]} components; get it again.")
+        if self.level == "node" and self.baseline.fractions:
+            raise ValueError("the baseline of an atom has no 'fractions'; get it again.")
+        return self
 
     @model_validator(mode="after")
     def _calibration_is_sound(self) -> Self:

@@ -9,15 +9,20 @@ Shapes: R rows of a target (graphs or nodes), w components, D features.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
+from ase.data import atomic_numbers, chemical_symbols
 
 from hydragnn_hpo.data import Columns
+from hydragnn_hpo.ensemble.artefact import BaselineEntry
 
 PENALTIES = (1e-8, 1e-6, 1e-4, 1e-2)
 """Ridge penalties to choose from on ``val``, relative to the mean square of the features."""
 
 _ELEMENTS = 128
+_DIGITS = 9
+"""Significant digits of a weight in a file; threads decide the last ones of a sum."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +40,37 @@ class CompositionModel:
         """Return the predictions for all rows of the target, [R, w]."""
         rows: np.ndarray = self.mean + _features(columns, node=self.is_node) @ self.weights
         return rows
+
+    def as_entry(self) -> BaselineEntry:
+        """Return the model as a part of an ensemble file."""
+        tables = [
+            {
+                chemical_symbols[z]: _round(table[z])
+                for z in np.flatnonzero(table.any(axis=1)).tolist()
+            }
+            for table in np.split(self.weights, len(self.weights) // _ELEMENTS)
+        ]
+        names = ("atoms", "fractions")
+        return BaselineEntry(mean=_round(self.mean), **dict(zip(names, tables, strict=False)))
+
+    @classmethod
+    def from_entry(cls, entry: BaselineEntry, *, is_node: bool) -> Self:
+        """Return the model that a part of an ensemble file describes.
+
+        Args:
+            entry: the part.
+            is_node: whether the target has one value per node.
+        """
+        tables = [entry.atoms] if is_node else [entry.atoms, entry.fractions]
+        weights = np.zeros((len(tables) * _ELEMENTS, len(entry.mean)))
+        for number, table in enumerate(tables):
+            for symbol, weight in table.items():
+                weights[number * _ELEMENTS + atomic_numbers[symbol]] = weight
+        return cls(np.array(entry.mean), weights, is_node)
+
+
+def _round(values: np.ndarray) -> tuple[float, ...]:
+    return tuple(float(f"{value:.{_DIGITS}g}") for value in values)
 
 
 def fit_baseline(

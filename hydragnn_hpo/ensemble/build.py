@@ -11,6 +11,7 @@ import math
 import os
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, NotRequired, TypedDict, cast
 
@@ -38,7 +39,7 @@ from hydragnn_hpo.ensemble.artefact import (
     describe_needs,
 )
 from hydragnn_hpo.ensemble.artefact_writer import write_artefact
-from hydragnn_hpo.ensemble.baselines import fit_baseline
+from hydragnn_hpo.ensemble.baselines import CompositionModel, fit_baseline
 from hydragnn_hpo.ensemble.calibrate import GRAPHS_TOGETHER, Calibration, Moments, compute_moments
 from hydragnn_hpo.ensemble.calibration_data import (
     MOST_VALUES,
@@ -47,6 +48,7 @@ from hydragnn_hpo.ensemble.calibration_data import (
 )
 from hydragnn_hpo.ensemble.candidates import (
     BuildContext,
+    find_curve_fits,
     list_leaderboard,
     open_build_context,
     read_stored_predictions,
@@ -88,6 +90,7 @@ from hydragnn_hpo.ensemble.verdict import (
     collect_evidence,
     find_kinds,
     judge,
+    make_data_curve,
 )
 from hydragnn_hpo.errors import HydraError, RunError, StorageError, answer_of
 from hydragnn_hpo.file_records import (
@@ -105,7 +108,7 @@ from hydragnn_hpo.files import write_bytes, write_json
 from hydragnn_hpo.layout import RunDir
 from hydragnn_hpo.metrics_log import read_records, replace_nonfinite
 from hydragnn_hpo.model import variance_key
-from hydragnn_hpo.training import read_checkpoint
+from hydragnn_hpo.training import make_sampler, read_checkpoint
 
 TEST_PREDICTIONS, TABLE = "test_predictions.safetensors", "ensemble.json"
 """Files of the report: values of every row of ``test``, and an ``EnsembleTable``."""
@@ -150,9 +153,9 @@ def build_ensemble(run: Path, device: str = "cpu") -> EnsembleTable:
     }
     predictions = predict_split(context, members, "test", device)
     tested = evaluate_heads(context, predictions, shares, calibrations, choice.kept)
-    verdict = judge(tested.evidence, collect_search_evidence(context))
+    verdict = judge(add_data_curves(context, tested.evidence), collect_search_evidence(context))
     diversity = compare_members(context, choice.best)
-    manifest = make_manifest(context, choice, calibrations, tested.scores, diversity)
+    manifest = make_manifest(context, choice, calibrations, tested, diversity)
     trust = _trust_on_test(context, manifest, predictions, shares[choice.kept])
     by_size = _size_curves(context, predictions, list(members))
     table = _make_table(context, choice, manifest, diversity, tested.curves, by_size) | {
@@ -335,6 +338,8 @@ class TestResult(NamedTuple):
     """By head."""
     evidence: list[HeadEvidence]
     """What the verdict needs to know of each head."""
+    baselines: dict[str, CompositionModel]
+    """Predictions from the elements alone, by head; vectors per atom have none."""
 
 
 def evaluate_heads(
@@ -354,7 +359,7 @@ def evaluate_heads(
         kept: the method whose mix is the ensemble.
     """
     indices = context.graphs.indices_of("test")
-    result = TestResult({}, {"index": indices}, {}, [])
+    result = TestResult({}, {"index": indices}, {}, [], fit_baselines(context))
     for name, target in context.targets.items():
         truth, mask = context.truth(name, "test")
         truth, single = truth[mask], predictions[name][0][mask]
@@ -363,7 +368,7 @@ def evaluate_heads(
         stratum = context.strata.of_rows(context.graphs, indices, node=context.is_node(name))
         predicted = HeadOnLabels(truth, mix.mean, mix.spread, mix.noise, stratum[mask])
         known = HeadEvidence(name, target["unit"], published=_find_published(context, name))
-        rows = _describe_rows(context, name, mask, single)
+        rows = _describe_rows(context, name, mask, single, result.baselines.get(name))
         known = collect_evidence(known, predicted, calibration, rows)
         result.evidence.append(known)
         result.scores[name] = _head_scores(predicted, calibration, target) | {
@@ -377,8 +382,25 @@ def evaluate_heads(
     return result
 
 
+def fit_baselines(context: BuildContext) -> dict[str, CompositionModel]:
+    """Fit the predictions from the elements alone.
+
+    Returns:
+        The baseline of each head; vectors per atom have none.
+    """
+    fits = {
+        name: fit_baseline(name, _pieces(context, "train"), _pieces(context, "val"))
+        for name in context.targets
+    }
+    return {name: fit for name, fit in fits.items() if fit is not None}
+
+
 def _describe_rows(
-    context: BuildContext, name: str, mask: np.ndarray, single: np.ndarray
+    context: BuildContext,
+    name: str,
+    mask: np.ndarray,
+    single: np.ndarray,
+    baseline: CompositionModel | None,
 ) -> RowFacts:
     """Describe the rows of a head on the test split: groups, kinds, and simpler predictions.
 
@@ -387,8 +409,8 @@ def _describe_rows(
         name: name of the head.
         mask: the rows that have a label, among all.
         single: predictions of the best candidate for those rows, [R, w].
+        baseline: prediction from the elements alone; None where the head has none.
     """
-    baseline = fit_baseline(name, _pieces(context, "train"), _pieces(context, "val"))
     numbers, sizes, by_elements = list[np.ndarray](), list[np.ndarray](), list[np.ndarray]()
     for piece in _pieces(context, "test"):
         numbers.append(np.asarray(piece.numbers))
@@ -404,6 +426,26 @@ def _describe_rows(
         others["single"] = single
     kinds = find_kinds(elements, np.concatenate(sizes), graph, own)
     return RowFacts(context.group_of_row(name, "test")[mask], kinds, others)
+
+
+def add_data_curves(context: BuildContext, heads: Iterable[HeadEvidence]) -> list[HeadEvidence]:
+    """Add the errors on ``sel`` of the fits of the learning curve, if the campaign has any."""
+    fits, added = find_curve_fits(context.run), list[HeadEvidence]()
+    if not fits:
+        return list(heads)
+    sets = [make_sampler(fit.config, context.graphs).sets for fit in fits]
+    stored = [read_stored_predictions(fit, "sel", context.graphs) for fit in fits]
+    for head in heads:
+        truth, mask = context.truth(head.name, "sel")
+        errors = [np.abs(one[head.name] - truth).mean(axis=1)[mask] for one in stored]
+        curve = make_data_curve(
+            [(sum(map(len, rows)), error) for rows, error in zip(sets, errors, strict=True)],
+            context.group_of_row(head.name, "sel")[mask],
+            epochs=fits[0].config.training.epochs,
+            full=context.candidates[0].config.training.epochs,
+        )
+        added.append(replace(head, data=curve))
+    return added
 
 
 def _find_published(context: BuildContext, name: str) -> Published | None:
@@ -506,7 +548,7 @@ def make_manifest(
     context: BuildContext,
     choice: MemberSelection,
     calibrations: Mapping[str, Calibration],
-    evaluation: dict[str, HeadScores],
+    tested: TestResult,
     diversity: Mapping[str, HeadDiversity],
 ) -> Manifest:
     """Return the manifest of an ensemble.
@@ -515,7 +557,7 @@ def make_manifest(
         context: data shared by all steps of the build.
         choice: the selected members and their weights.
         calibrations: calibrations of the kept mix, by head.
-        evaluation: scores on the test split, by head.
+        tested: scores on the test split and baselines, by head.
         diversity: diversity of the members on ``sel``, by head.
     """
     stats, campaign = context.graphs.stats, context.campaign
@@ -529,8 +571,11 @@ def make_manifest(
         data=describe_data(context.cards, stats),
         elements=tuple(sorted(int(z) for z in stats["elements"])),
         members=tuple(_member(context, choice, c) for c in members),
-        heads={n: _head(target, calibrations[n]) for n, target in context.targets.items()},
-        evaluation={name: {**scores} for name, scores in evaluation.items()},
+        heads={
+            name: _head(target, calibrations[name], tested.baselines.get(name))
+            for name, target in context.targets.items()
+        },
+        evaluation={name: {**scores} for name, scores in tested.scores.items()},
         diversity={name: _alike(of_head) for name, of_head in diversity.items()},
         software=read_software_versions(PACKAGES),
         commit=read_commit(),
@@ -559,7 +604,9 @@ def _member(context: BuildContext, choice: MemberSelection, candidate: int) -> M
     )
 
 
-def _head(target: TargetStats, calibration: Calibration) -> HeadEntry:
+def _head(
+    target: TargetStats, calibration: Calibration, baseline: CompositionModel | None
+) -> HeadEntry:
     return HeadEntry(
         level=target["level"],
         shape=target["shape"],
@@ -572,6 +619,7 @@ def _head(target: TargetStats, calibration: Calibration) -> HeadEntry:
         lowest=target.get("min"),
         highest=target.get("max"),
         calibration=calibration,
+        baseline=None if baseline is None else baseline.as_entry(),
     )
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
+from hydragnn_hpo.campaign import CURVE_SHARES, read_state
 from hydragnn_hpo.config import (
     CampaignConfig,
     CardConfig,
@@ -104,8 +105,43 @@ def _read_results(run: RunDir) -> list[_TrialResult]:
     return sorted(results, key=lambda result: result.rank)
 
 
+def _read_searched(run: RunDir) -> list[_TrialResult]:
+    """Read the results of all trials but the fits of the learning curve, see ``_read_results``."""
+    curve = set(read_state(run).curve.values())
+    return [result for result in _read_results(run) if result.folder.path.name not in curve]
+
+
+def find_curve_fits(run: RunDir) -> list[Candidate]:
+    """Return the fits of the learning curve, the smallest share of the data first.
+
+    Returns:
+        All of them; none where one has no result, or was not to be made.
+    """
+    curve = read_state(run).curve
+    results = {result.folder.path.name: result for result in _read_results(run)}
+    fits = [results[name] for _, name in sorted(curve.items()) if name in results]
+    done = [_as_candidate(fit) for fit in fits if fit.objective is not None]
+    return done if len(done) == len(CURVE_SHARES) else []
+
+
+def _as_candidate(result: _TrialResult) -> Candidate:
+    assert result.objective is not None
+    return Candidate(
+        trial=result.folder.path.name,
+        folder=result.folder,
+        config=result.config,
+        status=result.status,
+        objective=float(result.objective),
+        val_mae=result.val_mae,
+        predictions=result.predictions,
+    )
+
+
 def list_leaderboard(run: RunDir) -> list[RankedTrial]:
-    """List every trial with a result, best validation objective first."""
+    """List every trial with a result, best validation objective first.
+
+    Fits of the learning curve are left out: they have other data or epochs.
+    """
     return [
         {
             "trial": result.folder.path.name,
@@ -114,7 +150,7 @@ def list_leaderboard(run: RunDir) -> list[RankedTrial]:
             "objective": result.objective,
             "epochs": result.epochs,
         }
-        for result in _read_results(run)
+        for result in _read_searched(run)
     ]
 
 
@@ -127,18 +163,10 @@ def find_candidates(run: RunDir) -> list[Candidate]:
     Raises:
         RunError: no trial completed or was stopped at a rung, or their heads differ.
     """
-    results = _read_results(run)
+    results = _read_searched(run)
     for status in ("completed", "stopped"):
         candidates = [
-            Candidate(
-                trial=result.folder.path.name,
-                folder=result.folder,
-                config=result.config,
-                status=status,
-                objective=float(result.objective),
-                val_mae=result.val_mae,
-                predictions=result.predictions,
-            )
+            _as_candidate(result)
             for result in results
             if result.status == status and result.objective is not None
         ]

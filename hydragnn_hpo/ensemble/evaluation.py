@@ -4,6 +4,7 @@ Shapes: R rows of a head (graphs or nodes), w its components.
 """
 
 import itertools
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,9 +12,10 @@ from typing import NamedTuple, TypedDict
 
 import numpy as np
 
-from hydragnn_hpo.config import CardConfig, TargetConfig, parse_config
+from hydragnn_hpo.config import WIDTHS, CardConfig, TargetConfig, parse_config
 from hydragnn_hpo.data import Columns, Compositions, Rules, open_store
 from hydragnn_hpo.ensemble.artefact import HeadEntry, Manifest
+from hydragnn_hpo.ensemble.baselines import CompositionModel
 from hydragnn_hpo.ensemble.calibrate import By, Strata, size_strata
 from hydragnn_hpo.ensemble.engine import EDGES_PER_BATCH, pieces
 from hydragnn_hpo.ensemble.inference import Ensemble, compute_trust, head_prediction
@@ -48,11 +50,13 @@ FAR = 20.0
 before their unit is doubted."""
 _Parts = list[list[np.ndarray]]
 """Of one head, batch after batch, the rows that have a label: truth, mean, [R, w]; spread, noise,
-[R, 1]; kind of structure, position of the structure, atom within it (0 for a structure), [R]."""
+[R, 1]; kind of structure, [R]; prediction from the elements alone, [R, w], NaN without one;
+position of the structure, atom within it (0 for a structure), [R]."""
 
 HeadRecord = dict[str, str | float | dict[str, dict[str, float | None]] | Curves | None]
 """One head in ``evaluation.json``: ``unit``, ``level``, every figure of ``compute_figures`` by its
-name (None for a missing value), ``strata`` (figures by kind of structure) and ``curves``."""
+name (None for a missing value), ``elements_mae``, ``strata`` (figures by kind of structure) and
+``curves``."""
 
 
 class EvaluationRecord(TypedDict):
@@ -392,11 +396,21 @@ def _predict(
             stratum = np.repeat(strata, counts) if node else strata
             graph = np.repeat(first + piece, counts) if node else first + piece
             mix, atom = moments[name], atoms if node else np.zeros_like(piece)
-            whole = (columns.targets[name], mix.mean, mix.spread, mix.noise, stratum, graph, atom)
+            own, elements = columns.targets[name], _predict_elements(manifest.heads[name], columns)
+            whole = (own, mix.mean, mix.spread, mix.noise, stratum, elements, graph, atom)
             rows.append([part[columns.masks[name]] for part in whole])
             heads[name] = head_prediction(manifest.heads[name], [mix])
         trust += compute_trust(manifest, columns, np.arange(len(piece)), heads)
     return trust
+
+
+def _predict_elements(entry: HeadEntry, columns: Columns) -> np.ndarray:
+    """Predict all rows of a head from the elements alone, [R, w]; NaN without a baseline."""
+    node = entry.level == "node"
+    if entry.baseline is None:
+        rows = len(columns.numbers) if node else columns.num_graphs
+        return np.full((rows, WIDTHS[entry.shape]), np.nan)
+    return CompositionModel.from_entry(entry.baseline, is_node=node).predict(columns)
 
 
 def _evaluate_head(
@@ -413,7 +427,7 @@ def _evaluate_head(
     """
     if not rows:
         return
-    *whole, graph, atom = (np.concatenate(part) for part in zip(*rows, strict=True))
+    *whole, elements, graph, atom = map(np.concatenate, zip(*rows, strict=True))
     predicted = HeadOnLabels(*whole)
     broken = ~np.isfinite(predicted.mean).all(axis=1)
     if broken.any():
@@ -422,22 +436,22 @@ def _evaluate_head(
             f"'{name}' of {count} structures is not finite and left out; look at them with "
             "'hydragnn-hpo predict'."
         )
-        predicted, graph, atom = predicted.of(~broken), graph[~broken], atom[~broken]
+        predicted, elements = predicted.of(~broken), elements[~broken]
+        graph, atom = graph[~broken], atom[~broken]
     if not len(predicted.truth):
         done.warnings.append(f"no structure has a label of '{name}'; give files with one.")
         return
     _check_unit(done, name, entry, predicted)
-    known, kinds = entry.calibration, structures.kinds
+    known, kinds, every = entry.calibration, structures.kinds, structures.compositions
     figures = compute_figures(predicted, known, entry.mean)
     strata = {} if kinds is None else compute_strata_figures(predicted, known, kinds[graph])
-    every = structures.compositions
     own = every.numbers[every.starts[graph] + atom] if entry.level == "node" else None
-    facts = RowFacts(
-        every.groups[graph],
-        find_kinds(every.numbers, every.sizes, graph, own),
-        {"mean": np.broadcast_to(entry.mean, predicted.truth.shape)},
-    )
+    others = {"mean": np.broadcast_to(entry.mean, predicted.truth.shape)}
+    others |= {"elements": elements} if entry.baseline else {}
+    kind = find_kinds(every.numbers, every.sizes, graph, own)
+    facts = RowFacts(every.groups[graph], kind, others)
     evidence = collect_evidence(HeadEvidence(name, entry.unit), predicted, known, facts)
+    figures["elements_mae"] = evidence.elements.mae if evidence.elements else math.nan
     done.heads[name] = HeadEvaluation(entry, predicted, figures, strata, graph, atom, evidence)
 
 

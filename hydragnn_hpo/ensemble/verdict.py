@@ -49,6 +49,11 @@ FEW_GROUPS = 30
 MOST_KINDS = 6
 """Kinds of structures that a sentence names."""
 
+MORE_DATA, MUCH_DATA = 0.05, 0.1
+"""Relative gain of twice the training data from which more of it should help, in the last doubling
+and in the mean of two, so that one lucky seed does not decide; and the gain that two standard
+errors must exclude to say that it hardly helps."""
+
 GAIN = 0.02
 """Relative gain of the last part of a training or a search from which more of it should help."""
 
@@ -71,6 +76,24 @@ class KindCoverage(NamedTuple):
     """Share of the values inside."""
     groups: int
     """Groups of structures behind it."""
+
+
+class DataCurve(NamedTuple):
+    """The error on ``sel`` of one configuration, trained on shares of the data.
+
+    ``sel`` and not ``val``, on which the configuration and the epoch of each fit are chosen.
+    """
+
+    structures: tuple[int, ...]
+    """Training structures of each fit, about twice as many each time."""
+    maes: tuple[float, ...]
+    """Error of each fit, in the unit."""
+    z: float
+    """Difference of the last two, in standard errors over groups; below 0 where more helped."""
+    epochs: int
+    """Epochs of each fit."""
+    full: int
+    """Epochs of the full budget."""
 
 
 class Published(NamedTuple):
@@ -107,6 +130,14 @@ class HeadEvidence:
     """Against the trial of lowest validation objective, alone."""
     kinds: tuple[KindCoverage, ...] = ()
     published: Published | None = None
+    data: DataCurve | None = None
+
+    @property
+    def learned(self) -> bool:
+        """Whether the error is clearly below that of always predicting the mean, if known."""
+        if self.mean is None or not self.mean.mae:
+            return True
+        return self.mae <= NOT_LEARNED * self.mean.mae and self.mean.z <= -CLEAR
 
 
 @dataclass(frozen=True)
@@ -186,6 +217,22 @@ def find_kinds(
     return kinds | {str(name): of_size == name for name in np.unique(of_size)}
 
 
+def make_data_curve(
+    fits: Sequence[tuple[int, np.ndarray]], group: np.ndarray, *, epochs: int, full: int
+) -> DataCurve:
+    """Make a learning curve from the errors of fits on shares of the data.
+
+    Args:
+        fits: training structures and absolute errors, [R], of each fit, the smallest first.
+        group: group of each row, [R].
+        epochs: of each fit.
+        full: epochs of the full budget.
+    """
+    maes = tuple(float(f"{errors.mean():.6g}") for _, errors in fits)
+    last = compare(fits[-1][1], fits[-2][1], group)
+    return DataCurve(tuple(count for count, _ in fits), maes, last.z, epochs, full)
+
+
 @dataclass(frozen=True)
 class RowFacts:
     """What is known of the rows of a head beside its predictions."""
@@ -255,6 +302,11 @@ def _title(head: HeadEvidence) -> str:
     return head.name.replace("_", " ")
 
 
+def _amount(value: float, head: HeadEvidence) -> str:
+    """Return an error with its unit; ``1`` is none."""
+    return f"{value:.3g}" + f" {head.unit}" * (head.unit != "1")
+
+
 def _of_groups(count: int) -> str:
     return f"{count} group{'s' * (count != 1)} of structures"
 
@@ -265,7 +317,7 @@ def judge_mean(head: HeadEvidence) -> VerdictSentence | None:
         return None
     ratio = head.mae / head.mean.mae
     because = f"threshold {NOT_LEARNED}: a constant predicts as well"
-    error = f"MAE {head.mae:.3g} {head.unit}"
+    error = f"MAE {_amount(head.mae, head)}"
     if ratio > NOT_LEARNED:
         return _say(
             "mean",
@@ -274,6 +326,16 @@ def judge_mean(head: HeadEvidence) -> VerdictSentence | None:
             "always predicting the mean. Check whether it depends on the structure alone.",
             head=head,
             because=because,
+        )
+    if not head.learned:
+        return _say(
+            "mean",
+            "warning",
+            f"{_title(head)} was not clearly learned: {error} is {100 * ratio:.0f} % of the error "
+            f"of always predicting the mean, which {_of_groups(head.groups)} cannot tell from "
+            "chance. Label more structures.",
+            head=head,
+            because=f"threshold {CLEAR:g} standard errors of the difference",
         )
     return _say(
         "mean",
@@ -290,8 +352,10 @@ def judge_elements(head: HeadEvidence) -> VerdictSentence | None:
     if head.elements is None or not head.elements.mae:
         return None
     other, z = head.elements
+    if not head.learned and head.mean and other > NOT_LEARNED * head.mean.mae:
+        return None  # neither has learned anything
     because = f"threshold {CLEAR:g} standard errors of the difference"
-    known = f"a linear model of the composition alone has {other:.3g} {head.unit}"
+    known = f"a linear model of the composition alone has {_amount(other, head)}"
     if z > -CLEAR:
         return _say(
             "elements",
@@ -312,7 +376,7 @@ def judge_elements(head: HeadEvidence) -> VerdictSentence | None:
 
 def judge_single(head: HeadEvidence) -> VerdictSentence | None:
     """Compare the ensemble with its best trial alone."""
-    if head.single is None or not head.single.mae:
+    if head.single is None or not head.single.mae or not head.learned:
         return None
     other, z = head.single
     change = 100 * (1 - head.mae / other)
@@ -321,19 +385,20 @@ def judge_single(head: HeadEvidence) -> VerdictSentence | None:
     )
     if z < -CLEAR:
         level: VerdictLevel = "good"
-        sentence = f"the ensemble beats its best trial by {change:.0f} % ({other:.3g} {head.unit})."
+        sentence = f"the ensemble beats its best trial by {change:.0f} % ({_amount(other, head)})."
     elif z > CLEAR:
         level = "warning"
         sentence = (
-            f"the ensemble is {-change:.0f} % worse than its best trial ({other:.3g} {head.unit}): "
+            f"the ensemble is {-change:.0f} % worse than its best trial ({_amount(other, head)}): "
             "use that trial, or train it again with new seeds (ensemble build RUN --reseed 3)."
         )
     else:
         level = "note"
-        way = "better" if change >= 0 else "worse"
+        way = f"{abs(change):.0f} % {'better' if change >= 0 else 'worse'} than"
+        way = way if abs(change) >= 0.5 else "as good as"
         sentence = (
-            f"the ensemble is {abs(change):.0f} % {way} than its best trial ({other:.3g} "
-            f"{head.unit}), which {_of_groups(head.groups)} cannot tell from chance."
+            f"the ensemble is {way} its best trial ({_amount(other, head)}): "
+            f"{_of_groups(head.groups)} cannot tell them apart."
         )
     return _say("single", level, f"{_title(head)}: {sentence}", head=head, because=because)
 
@@ -456,11 +521,41 @@ def judge_published(head: HeadEvidence) -> VerdictSentence | None:
     return _say(
         "published",
         "good" if ratio <= 1 else "note",
-        f"{_title(head)}: MAE {head.mae:.3g} {head.unit}, {100 * abs(1 - ratio):.0f} % {way} the "
+        f"{_title(head)}: MAE {_amount(head.mae, head)}, {100 * abs(1 - ratio):.0f} % {way} the "
         f"published {mae:.3g} of {by}; compare the splits before you quote this.",
         head=head,
         because="the smallest error that the card names",
     )
+
+
+def judge_data(head: HeadEvidence) -> VerdictSentence | None:
+    """Judge from a learning curve whether more training data should help."""
+    if head.data is None or not all(head.data.maes):
+        return None
+    curve, (first, before, last) = head.data, head.data.maes
+    gain, both = 1 - last / before, 1 - math.sqrt(last / first)
+    margin = CLEAR * abs(gain / curve.z) if curve.z else math.inf
+    few, many = curve.structures[-2:]
+    way = f"{'fell' if gain >= 0 else 'rose'} by {100 * abs(gain):.0f} %"
+    shown = f"from {few:,} to {many:,} training structures the error {way}"
+    shown += f" (+- {100 * margin:.0f} %)" if math.isfinite(margin) else ""
+    because = (
+        f"thresholds {100 * MORE_DATA:.0f} % and {CLEAR:g} standard errors (+-) for twice the "
+        f"data, on sel; three fits of {curve.epochs} of {curve.full} epochs, of equally many steps"
+    )
+    if min(gain, both) >= MORE_DATA and curve.z <= -CLEAR:
+        earlier = 100 * (1 - before / first)
+        sentence = f"more data should help: {shown}, in the doubling before by {earlier:.0f} %."
+    elif not head.learned:
+        return None  # a curve that has not begun to fall says nothing about its end
+    elif gain + margin < MUCH_DATA:
+        sentence = (
+            f"more data alone should hardly help: {shown}; longer training, larger nets or "
+            "cleaner labels may."
+        )
+    else:
+        sentence = f"whether more data would help cannot be told: {shown}."
+    return _say("data", "note", f"{_title(head)}: {sentence}", head=head, because=because)
 
 
 def judge_training(search: SearchEvidence) -> VerdictSentence | None:
@@ -522,6 +617,7 @@ HEAD_RULES: tuple[Callable[[HeadEvidence], VerdictSentence | None], ...] = (
     judge_intervals,
     judge_kinds,
     judge_groups,
+    judge_data,
 )
 SEARCH_RULES: tuple[Callable[[SearchEvidence], VerdictSentence | None], ...] = (
     judge_members,

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from hydragnn_hpo.training.io_benchmark import IoBenchmark, measure_io
     from hydragnn_hpo.training.precision import DTYPES
     from hydragnn_hpo.training.profiler import ProfilePlan
-    from hydragnn_hpo.training.trainer import check_model
+    from hydragnn_hpo.training.trainer import check_model, make_sampler
     from hydragnn_hpo.training.trial import open_graphs, run_by_hand
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
     "adopt_mpi_environment",
     "check_model",
     "finalize_mpi",
+    "make_sampler",
     "measure_io",
     "open_graphs",
     "read_checkpoint",

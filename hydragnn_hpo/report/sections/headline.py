@@ -123,6 +123,7 @@ def _heads(facts: Facts, heads: Mapping[str, HeadScores]) -> Table:
         "unit": "unit",
         "ensemble": "ensemble, test MAE",
         "single": "best single member",
+        "elements": "elements alone",
         "baseline": "predict the mean",
         "ratio": ("ensemble / mean", "%"),
         "coverage90": ("in the 90 % interval", "%"),
@@ -131,9 +132,9 @@ def _heads(facts: Facts, heads: Mapping[str, HeadScores]) -> Table:
         columns |= {"published": "published MAE", "by": "published by"}
     rows, sources = [], []
     for name, head in heads.items():
-        errors = head["test_mae"], head.get("single_mae"), head.get("mean_baseline_mae")
+        errors = head["test_mae"], head.get("single_mae"), head.get("elements_mae")
         row: list[Cell] = [readable_name(name), head["unit"], *errors]
-        row += [head.get("ratio_to_mean"), head.get("coverage90")]
+        row += [head.get("mean_baseline_mae"), head.get("ratio_to_mean"), head.get("coverage90")]
         if any(published.values()):
             known = published[name]
             row += [known.mae, known.by] if known else [None, None]

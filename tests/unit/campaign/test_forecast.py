@@ -208,3 +208,45 @@ def test_prices_of_what_never_ran_are_not_exact():
     assert 0.4 < min(factors) < 0.8 < 1.25 < max(factors) < 2.5
     again = pricing.price("t0000", {}).work(0, 1)
     assert again.seconds == works[0].seconds
+
+
+def test_the_learning_curve_is_a_part_of_the_forecast():
+    """Nine trials to epoch 1, three to 3, and one to 9, of 10 s each: 9 + 6 + 6 = 21 epochs.
+
+    A share of 1 pays for 21 / 3 = 7 epochs each; the default, .1, for less than one.
+    """
+
+    def works(share, **changes):
+        config = campaign(promotion="together")
+        ensemble = config.ensemble.model_copy(update={"learning_curve": share})
+        config = config.model_copy(update={"ensemble": ensemble})
+        found = forecast_campaign(config, machine(), priced(9), **changes)
+        return {work.name: work.seconds for work in found.works if work.name.count("@") == 2}
+
+    found = works(1.0)
+    assert sorted(name.partition("@")[2] for name in found) == ["0.25@7", "0.5@7", "1@7"]
+    assert set(found.values()) == {(70.0,)}
+    assert len({configuration_of(name) for name in found}) == 1
+    assert works(0.1) == works(0.0) == {}
+    assert len(set(works(9.0).values())) == 1
+    assert set(works(9.0).values()) == {(90.0,)}, "no more than the full budget"
+
+
+def test_the_learning_curve_of_a_run_is_not_forecast_twice():
+    started = fold(
+        [
+            {"event": "proposed", "trial": "t0000", "values": {}, "until": 1},
+            {
+                "event": "proposed",
+                "trial": "t0001",
+                "values": {"training.train_share": 0.5},
+                "until": 7,
+                "parent": "t0000",
+            },
+        ]
+    )
+    config = campaign(rungs=[1], trials=1)
+    ensemble = config.ensemble.model_copy(update={"learning_curve": 1.0})
+    config = config.model_copy(update={"ensemble": ensemble})
+    found = forecast_campaign(config, machine(), priced(2), state=started)
+    assert sorted(work.name for work in found.works) == ["t0000@1", "t0001@7"]

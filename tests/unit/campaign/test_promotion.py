@@ -1,16 +1,23 @@
 """The best once more with new seeds: after the search, once each, whatever dies meanwhile."""
 
+from types import SimpleNamespace
+
 import pytest
 from unit.campaign.stub_backend import StubBackend
 from unit.campaign.stub_campaign import Killed, campaign, events_of, kill_when
 
 from hydragnn_hpo.campaign import proposals as proposals_module
+from hydragnn_hpo.campaign.accounting import SlotLedger
 from hydragnn_hpo.campaign.controller import Controller
 from hydragnn_hpo.campaign.event_store import JournalFold
-from hydragnn_hpo.campaign.promotion import choose_replicates
-from hydragnn_hpo.campaign.setup import open_run
+from hydragnn_hpo.campaign.promotion import (
+    LearningCurveFits,
+    choose_curve_fits,
+    choose_replicates,
+)
+from hydragnn_hpo.campaign.setup import open_run, trial_config
 from hydragnn_hpo.campaign.state import State
-from hydragnn_hpo.campaign.status import build_status, describe_trial
+from hydragnn_hpo.campaign.status import build_status, describe_trial, rank_trials
 from hydragnn_hpo.config.campaign_config import CampaignConfig, EnsembleConfig
 from hydragnn_hpo.config.schema import parse_config
 from hydragnn_hpo.errors import ConfigError, RunError
@@ -174,3 +181,140 @@ def test_a_campaign_of_commands_refuses_it():
     values = {**campaign().model_dump(mode="json"), "ensemble": {"reseed": 1}}
     with pytest.raises(ConfigError, match="a command has no ensemble"):
         parse_config(values, CampaignConfig, "stub")
+
+
+def trainings(learning_curve=1.0, **search):
+    """A campaign that trains; its budget is 8 epochs."""
+    values = {
+        "name": "curve",
+        "seed": 3,
+        "data": [{"card": "small_organics"}],
+        "space": {"model.features": [16, 32]},
+        "search": {"trials": 4, "rungs": [2, 8], "finalists": 2, **search},
+        "ensemble": {"learning_curve": learning_curve},
+    }
+    return parse_config(values, CampaignConfig, "made")
+
+
+def ended_search(**objectives):
+    """Two trials of 2 epochs and two of 8, whose objectives are given; all rest."""
+    state = State()
+    for number, (name, objective) in enumerate(objectives.items()):
+        state.apply({"event": "proposed", "trial": name, "values": {"x": number}, "until": 2})
+        trial = state.trials[name]
+        trial.objective, trial.epoch = objective, 8 if number < 2 else 2
+        state.move(trial, "completed" if number < 2 else "stopped")
+    state.closed = True
+    return state
+
+
+SEARCH = {"t0": 0.3, "t1": 0.2, "t2": 0.1, "t3": 0.4}
+SHARES = (1.0, 0.5, 0.25)
+
+
+def propose(state, name, fit):
+    values = {**state.trials[fit.parent].values, "training.train_share": fit.share}
+    event = {"event": "proposed", "trial": name, "values": values, "until": fit.epochs}
+    state.apply({**event, "parent": fit.parent})
+
+
+@pytest.mark.parametrize(
+    ("share", "own", "epochs"),
+    [
+        (1.0, 1.0, 6),  # 2 x 8 + 2 x 2 = 20 epochs for three fits
+        (0.5, 1.0, 3),
+        (9.0, 1.0, 8),  # no more than the full budget
+        (0.4, 1.0, None),  # 2 are less than a third of 8
+        (0.0, 1.0, None),
+        (1.0, 2.0, 4),  # the best costs twice as much: 8 x 2 + 8 + 2 + 2 = 28 in epochs of 2
+    ],
+)
+def test_a_learning_curve_costs_a_share_of_the_search(share, own, epochs):
+    config = trainings()
+    ensemble = config.ensemble.model_copy(update={"learning_curve": share})
+    config = config.model_copy(update={"ensemble": ensemble})
+    fits = choose_curve_fits(
+        ended_search(**SEARCH), config, lambda trial: own if trial.name == "t1" else 1.0
+    )
+    wanted = [] if epochs is None else [("t1", each, epochs) for each in SHARES]
+    assert [tuple(fit) for fit in fits] == wanted
+
+
+def test_it_waits_for_the_search_and_not_for_replicates():
+    state, config = ended_search(**SEARCH), trainings()
+    state.apply({"event": "proposed", "trial": "t4", "values": {}, "until": 8, "parent": "t1"})
+    assert len(choose_curve_fits(state, config, lambda trial: 1.0)) == 3
+    state.apply({"event": "proposed", "trial": "t5", "values": {}, "until": 2})
+    assert choose_curve_fits(state, config, lambda trial: 1.0) == []
+
+
+@pytest.mark.parametrize("flag", ["ending", "finished", "not closed", "reseed"])
+def test_it_is_left_out_where_a_person_wants_the_end_or_has_it(flag):
+    state = ended_search(**SEARCH)
+    state.ending, state.finished = flag == "ending", flag == "finished"
+    state.closed, state.reseed = flag != "not closed", int(flag == "reseed")
+    assert choose_curve_fits(state, trainings(), lambda trial: 1.0) == []
+
+
+def test_commands_have_no_learning_curve():
+    state, config = ended_search(**SEARCH), campaign()
+    ensemble = config.ensemble.model_copy(update={"learning_curve": 1.0})
+    config = config.model_copy(update={"ensemble": ensemble})
+    assert choose_curve_fits(state, config, lambda trial: 1.0) == []
+
+
+def test_after_a_crash_the_fits_that_are_missing_follow_and_are_those_of_the_same_trial():
+    state, config = ended_search(**SEARCH), trainings()
+    first, *rest = choose_curve_fits(state, config, lambda trial: 1.0)
+    propose(state, "t4", first)
+    state.trials["t0"].objective = 0.05  # better by now; and other prices
+    assert choose_curve_fits(state, config, lambda trial: 7.0) == rest
+    for number, fit in enumerate(rest):
+        propose(state, f"t{5 + number}", fit)
+    assert choose_curve_fits(state, config, lambda trial: 1.0) == []
+    assert state.curve == {1.0: "t4", 0.5: "t5", 0.25: "t6"}
+
+
+def test_its_fits_are_no_part_of_the_search_nor_of_the_leaderboard():
+    state = ended_search(**SEARCH)
+    for number, fit in enumerate(choose_curve_fits(state, trainings(), lambda trial: 1.0)):
+        propose(state, f"t{4 + number}", fit)
+    assert build_status(state, SlotLedger(), trials=4, rungs=[2, 8]).phase == (
+        "measuring whether more data would help"
+    )
+    for name in state.curve.values():
+        trial = state.trials[name]
+        trial.objective = trial.score = 0.001
+        state.move(trial, "completed")
+    for name in SEARCH:
+        state.trials[name].score = state.trials[name].objective
+    assert state.searched == 4
+    assert not set(state.curve.values()) & {trial.name for trial in state.ranked()}
+    board = rank_trials(state)
+    assert [row.rank for row in board.rows if row.trial in state.curve.values()] == [None] * 3
+    assert [t.name for t in choose_replicates(state, 9)] == ["t1", "t0"]
+    assert describe_trial(state.trials["t6"]).startswith("25 % of the data, as t1: ")
+    standing = build_status(state, SlotLedger(), trials=4, rungs=[2, 8])
+    assert (standing.budget, standing.best.name) == (7, "t2")
+
+
+def test_a_fit_is_trained_for_its_epochs_on_nested_shares_of_one_seed():
+    config, proposed = trainings(), []
+    state = ended_search(**SEARCH)
+    store = SimpleNamespace(state=state)
+    proposals = SimpleNamespace(propose=lambda values, **known: proposed.append((values, known)))
+    price = SimpleNamespace(quote=SimpleNamespace(seconds=lambda width: 1.0))
+    fits = LearningCurveFits(config, store, proposals, SimpleNamespace(price=lambda trial: price))
+    fits.propose_missing()
+    assert [values["training.train_share"] for values, _ in proposed] == list(SHARES)
+    assert len({values["training.share_seed"] for values, _ in proposed}) == 1
+    assert {known["until"] for _, known in proposed} == {6}
+    values = {"model.features": 16, **proposed[2][0]}
+    del values["x"]
+    data = [{"store": "x.bp", "prefix": "", "ratio": None}]
+    template = {"model": {"conv": "schnet", "cutoff": 4.0}, "heads": {"e": {}}}
+    made = trial_config(config.model_copy(update={"trial": template}), "t6", values, data)
+    assert (made.training.epochs, made.training.train_share) == (6, 0.25)
+    del values["training.epochs"]
+    made = trial_config(config.model_copy(update={"trial": template}), "t6", values, data)
+    assert made.training.epochs == 8

@@ -15,6 +15,7 @@ from hydragnn_hpo.data.batch_sampler import (
     MOVED,
     BatchSampler,
     balance_load,
+    choose_share,
     cut_epoch,
     predict_graph_costs,
     shuffle_rows,
@@ -48,7 +49,7 @@ class Everything:
     windows = None
 
     def __init__(self, count: int) -> None:
-        self.count = count
+        self.count, self.group = count, np.arange(count)
 
     def indices_of(self, split: str) -> np.ndarray:
         assert split == "train"
@@ -235,3 +236,50 @@ def test_edges_are_even_where_sizes_are_skewed() -> None:
         loads = [edges[share].sum() for share in balance_load(nodes + edges, 8)]
         ours.append(max(loads) / np.mean(loads))
     assert np.mean(ours) <= 1.03
+
+
+@given(
+    sizes=st.lists(st.integers(1, 9), min_size=1, max_size=30),
+    shares=st.tuples(st.floats(0.01, 1.0), st.floats(0.01, 1.0)),
+    seed=st.integers(0, 99),
+)
+def test_shares_of_one_seed_are_nested_and_of_whole_groups(
+    sizes: list[int], shares: tuple[float, float], seed: int
+) -> None:
+    group = np.random.default_rng(1).permutation(np.repeat(np.arange(len(sizes)), sizes))
+    rows = 10 + np.arange(len(group))
+    small, large = (choose_share(rows, group, share, seed) for share in sorted(shares))
+    assert set(small.tolist()) <= set(large.tolist())
+    for share, chosen in zip(sorted(shares), (small, large), strict=True):
+        inside = np.isin(rows, chosen)
+        assert set(group[inside]).isdisjoint(group[~inside])
+        assert share * len(rows) <= len(chosen) + 1e-9
+        assert len(chosen) < share * len(rows) + max(sizes)
+        assert chosen.tolist() == sorted(chosen.tolist())
+
+
+@pytest.mark.parametrize("batch", [{"global_batch": 5}, {"batch_atoms": 60}])
+def test_a_share_of_the_graphs_takes_as_many_steps(graphs: Columns, batch: dict[str, int]) -> None:
+    graphs.group[:] = np.arange(18)
+    whole = order(graphs, **batch)
+    half = order(graphs, train_share=0.5, share_seed=4, **batch)
+    assert half.steps_per_epoch == whole.steps_per_epoch
+    assert half.graphs_per_step == whole.graphs_per_step
+    for epoch in range(3):
+        steps = half.steps(epoch)
+        assert np.unique(np.concatenate(steps), return_counts=True)[1].tolist() == [2] * 8
+    other = order(graphs, seed=77, train_share=0.5, share_seed=4, **batch)
+    assert other.sets[0].tolist() == half.sets[0].tolist(), "the seed of the share decides"
+    assert order(graphs, seed=4, train_share=0.5, **batch).sets[0].tolist() == half.sets[0].tolist()
+
+
+def test_every_data_set_gives_its_share() -> None:
+    ends = np.cumsum([30, 10])
+    every = Everything(40)
+    training = TrainConfig(global_batch=8, train_share=0.5)
+    found = BatchSampler.of(every, training, 1, [None, None], ends.tolist())
+    assert [len(rows) for rows in found.sets] == [15, 5]
+    assert found.draws == (30, 10)
+    drawn = np.concatenate(found.steps(0))
+    assert len(drawn) == 40
+    assert set(drawn.tolist()) == set(np.concatenate(found.sets).tolist())

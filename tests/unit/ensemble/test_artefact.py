@@ -223,6 +223,16 @@ def rename_level(values: dict, name: str) -> None:
         (lambda v: v["heads"]["energy"]["calibration"].update(a=-1.0), "calibration needs"),
         (lambda v: v["heads"]["energy"]["calibration"].update(a=float("nan")), "holds NaN"),
         (lambda v: v["heads"]["energy"]["calibration"].update(a=1e300), "calibration needs"),
+        (
+            lambda v: v["heads"]["energy"]["baseline"].update(mean=[0.0, 0.0]),
+            "the baseline needs 1 components",
+        ),
+        (
+            lambda v: v["heads"]["charge"]["baseline"].update(fractions={"H": [0.0]}),
+            "the baseline of an atom has no 'fractions'",
+        ),
+        (lambda v: v["heads"]["energy"]["baseline"].update(atoms={"Xx": [0.0]}), "Xx"),
+        (lambda v: v["heads"]["energy"]["baseline"].update(mean=[1e31]), "mean"),
         (lambda v: rename_level(v, "x"), "levels must be between 0 and 1"),
         (lambda v: rename_level(v, "5"), "levels must be between 0 and 1"),
         (lambda v: rename_level(v, "-1e9"), "levels must be between 0 and 1"),

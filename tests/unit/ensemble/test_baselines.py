@@ -9,7 +9,8 @@ from ase import Atoms
 from hydragnn_hpo.config.data_config import TargetConfig
 from hydragnn_hpo.data.columns import columns_of
 from hydragnn_hpo.data.structure import Place, Rules, graph_of
-from hydragnn_hpo.ensemble.baselines import fit_baseline
+from hydragnn_hpo.ensemble.artefact import BaselineEntry
+from hydragnn_hpo.ensemble.baselines import CompositionModel, fit_baseline
 
 TARGETS = {
     "total": TargetConfig(level="graph", unit="eV", optional=True),
@@ -77,3 +78,13 @@ def test_the_penalty_is_chosen_on_val(monkeypatch):
     alone = [error(penalty) for penalty in penalties]
     assert len(set(alone)) == 4
     assert error(*penalties) == min(alone)
+
+
+@pytest.mark.parametrize("target", ["total", "mean", "charge"])
+def test_an_ensemble_file_holds_a_baseline_that_predicts_the_same(target):
+    fitted = fit_baseline(target, [TRAIN], [TRAIN])
+    entry = BaselineEntry.model_validate_json(fitted.as_entry().model_dump_json())
+    assert set(entry.atoms) == {"H", "C", "O"}  # of 118 elements, those with labels
+    again = CompositionModel.from_entry(entry, is_node=target == "charge")
+    assert again.predict(TEST) == pytest.approx(fitted.predict(TEST), rel=1e-7)
+    assert again.weights.shape == fitted.weights.shape

@@ -2,12 +2,14 @@
 
 import csv
 import json
+import zipfile
 from collections.abc import Mapping
 
 import numpy as np
 import pytest
 from ase import Atoms
 from ase.io import write
+from sealed_zip import sealed
 from typer.testing import CliRunner
 
 from hydragnn_hpo.cli.command_line import app
@@ -135,6 +137,27 @@ def test_a_split_of_a_store_gives_the_scores_of_the_build(built_zip):
             own = key.removeprefix("test_") if key in ("test_mae", "test_rmse") else key
             if own in head and isinstance(value, float):
                 assert head[own] == pytest.approx(value, rel=1e-5, abs=1e-9), key
+        assert "elements_mae" in head
+    rules = {(each["rule"], each["head"]) for each in found["verdict"]}
+    assert {("mean", name) for name in found["heads"]} <= rules
+    assert ("elements", "energy") in rules
+
+
+def test_an_older_file_without_baselines_is_held_against_the_mean_alone(built_zip, tmp_path):
+    with zipfile.ZipFile(built_zip) as file:
+        entries = {name: file.read(name) for name in file.namelist()}
+    manifest = json.loads(entries["ensemble.json"])
+    assert manifest["heads"]["energy"].pop("baseline")["atoms"]
+    for head in manifest["heads"].values():
+        head.pop("baseline", None)
+    entries["ensemble.json"] = json.dumps(manifest).encode()
+    old = tmp_path / "old.zip"
+    old.write_bytes(sealed(entries))
+    found, _ = evaluated(built_zip.parent / "data/toy.bp", "--ensemble", old)
+    assert found["heads"]["energy"]["elements_mae"] is None
+    rules = {each["rule"] for each in found["verdict"]}
+    assert "mean" in rules
+    assert "elements" not in rules
 
 
 def test_a_file_with_a_card_gives_the_same_in_other_units(built_zip, store, tmp_path):

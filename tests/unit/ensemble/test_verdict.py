@@ -10,6 +10,7 @@ from hydragnn_hpo.ensemble.calibrate import Calibration
 from hydragnn_hpo.ensemble.uncertainty_scores import HeadOnLabels, random_ause
 from hydragnn_hpo.ensemble.verdict import (
     Comparison,
+    DataCurve,
     HeadEvidence,
     KindCoverage,
     Published,
@@ -20,6 +21,7 @@ from hydragnn_hpo.ensemble.verdict import (
     cover_kinds,
     find_kinds,
     judge,
+    make_data_curve,
 )
 
 GOOD = HeadEvidence(
@@ -71,13 +73,28 @@ def test_a_good_head_gets_good_news_only_and_every_sentence_has_its_reason():
 CASES = {
     "learned": ("mean", {"mae": 0.95}, "good", "95 % of the error"),
     "not_learned": ("mean", {"mae": 0.96}, "warning", "was not learned"),
+    "by_chance": ("mean", {"mean": Comparison(0.3, -1.9)}, "warning", "was not clearly learned"),
     "no_mean": ("mean", {"mean": None}, None, ""),
     "constant_target": ("mean", {"mean": Comparison(0.0, 0.0)}, None, ""),
     "structure": ("elements", {"elements": Comparison(0.4, -2.1)}, "good", "structure matters"),
     "composition": ("elements", {"elements": Comparison(0.4, -1.9)}, "warning", "does not clearly"),
+    "neither_learned": (
+        "elements",
+        {"mae": 0.97, "elements": Comparison(0.96, 0.5)},
+        None,
+        "",
+    ),
+    "composition_alone": (
+        "elements",
+        {"mae": 0.97, "elements": Comparison(0.5, 3.0)},
+        "warning",
+        "use the simpler model",
+    ),
     "vectors": ("elements", {"elements": None}, None, ""),
     "helps": ("single", {"single": Comparison(0.25, -2.1)}, "good", "by 20 % (0.25 eV)"),
-    "chance": ("single", {"single": Comparison(0.25, -1.9)}, "note", "cannot tell from chance"),
+    "chance": ("single", {"single": Comparison(0.25, -1.9)}, "note", "20 % better than its best"),
+    "alike": ("single", {"single": Comparison(0.2, 0.5)}, "note", "as good as its best trial"),
+    "unlearned_trial": ("single", {"mae": 0.97, "single": Comparison(0.98, -3.0)}, None, ""),
     "hurts": ("single", {"single": Comparison(0.16, 2.1)}, "warning", "25 % worse"),
     "one_trial": ("single", {"single": None}, None, ""),
     "ranks": ("ranking", {"spearman": 0.31}, "good", "may be used to pick"),
@@ -98,6 +115,44 @@ CASES = {
     "few_calibrated": ("groups", {"calibration_groups": 29}, "note", "calibrated on 29"),
     "better": ("published", {"mae": 0.3}, "good", "0 % above"),
     "worse": ("published", {"mae": 0.33}, "note", "10 % above the published 0.3 of a model"),
+    "data_helps": (
+        "data",
+        {"data": DataCurve((250, 500, 1000), (0.3, 0.25, 0.2), -4.0, 9, 9)},
+        "note",
+        "more data should help: from 500 to 1,000 training structures the error fell by 20 % "
+        "(+- 10 %), in the doubling before by 17 %",
+    ),
+    "data_helps_by_chance": (
+        "data",
+        {"data": DataCurve((250, 500, 1000), (0.3, 0.25, 0.2), -1.9, 9, 9)},
+        "note",
+        "cannot be told: from 500 to 1,000 training structures the error fell by 20 % (+- 21 %)",
+    ),
+    "one_lucky_seed": (  # 6 % in the last doubling, but 1 - sqrt(.94 / 1.02) = 4 % in the mean
+        "data",
+        {"data": DataCurve((250, 500, 1000), (1.02, 1.0, 0.94), -9.0, 9, 9)},
+        "note",
+        "more data alone should hardly help",
+    ),
+    "data_hardly_helps": (
+        "data",
+        {"data": DataCurve((250, 500, 1000), (0.3, 0.2, 0.196), -0.6, 9, 9)},
+        "note",
+        "hardly help: from 500 to 1,000 training structures the error fell by 2 % (+- 7 %)",
+    ),
+    "more_data_hurts": (
+        "data",
+        {"data": DataCurve((250, 500, 1000), (0.2, 0.2, 0.206), 2.0, 9, 9)},
+        "note",
+        "hardly help: from 500 to 1,000 training structures the error rose by 3 % (+- 3 %)",
+    ),
+    "flat_as_nothing_is_learned": (
+        "data",
+        {"mae": 0.97, "data": DataCurve((250, 500, 1000), (1.0, 1.0, 0.99), -0.5, 9, 9)},
+        None,
+        "",
+    ),
+    "no_curve": ("data", {"data": None}, None, ""),
     "unpublished": ("published", {"published": None}, None, ""),
 }
 
@@ -143,6 +198,39 @@ def test_groups_are_the_units_of_a_comparison():
     found = compare(errors, other, np.array([7, 7, 9]))
     assert found == pytest.approx((7 / 3, -1.0), rel=1e-5)
     assert compare(errors, other, np.array([7, 7, 7])) == pytest.approx((7 / 3, 0.0), rel=1e-5)
+
+
+def test_a_learning_curve_counts_groups_too():
+    quarter, half, full = np.array([4.0, 4.0, 4.0]), np.array([2.0, 3.0, 2.0]), np.ones(3)
+    fits = [(10, quarter), (20, half), (41, full)]
+    found = make_data_curve(fits, np.array([7, 7, 9]), epochs=3, full=9)
+    # Differences by group: -3 and -1; standard deviation sqrt(2), the sum of two has 2: z = -2.
+    assert found.maes == pytest.approx((4.0, 7 / 3, 1.0), rel=1e-5)
+    assert (found.structures, found.z) == ((10, 20, 41), pytest.approx(-2.0))
+    assert (found.epochs, found.full) == (3, 9)
+
+
+def test_an_error_without_a_unit_is_a_number():
+    assert "MAE 0.2, 20 %" in said("mean", unit="1")[1]
+    assert "has 0.4, the ensemble" in said("elements", unit="1")[1]
+
+
+def test_noise_is_called_noise_and_nothing_else_is_concluded():
+    random = np.random.default_rng(0)
+    truth, mean = random.normal(size=(120, 1)), 0.1 * random.normal(size=(120, 1))
+    sigma = np.ones((120, 1)) + 0.01 * random.random((120, 1))
+    known = Calibration(a=1.0, b=0.0, quantiles={"0.9": 1.645}, spread99=1.0, rows=99, groups=99)
+    predicted = HeadOnLabels(truth, mean, sigma, 0.0 * sigma, np.full(120, "all"))
+    others = {
+        "mean": np.zeros((120, 1)),
+        "elements": 0.1 * random.normal(size=(120, 1)),
+        "single": 0.15 * random.normal(size=(120, 1)),
+    }
+    head = HeadEvidence("x", "eV", data=DataCurve((25, 50, 100), (0.8, 0.79, 0.8), 0.3, 9, 9))
+    found = judge([collect_evidence(head, predicted, known, RowFacts(np.arange(120), {}, others))])
+    assert [v["rule"] for v in found] == ["mean", "ranking", "intervals"]
+    assert "was not learned" in found[0]["sentence"]
+    assert "do not pick" in found[1]["sentence"]
 
 
 def test_kinds_of_few_groups_have_no_coverage():
