@@ -54,7 +54,7 @@ $(READY): pyproject.toml constraints.txt
 	  echo "hydragnn-hpo needs Python >= 3.11, '$(PYTHON)' is not: name one, e.g. make PYTHON=python3.12." >&2; \
 	  exit 2; }
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet -c constraints.txt -e '.[chem,dev,docs,lmdb,mpi,parquet,ray,xtb]'
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[chem,dev,docs,fast,lmdb,mpi,parquet,ray,xtb]'
 	@touch $@
 
 clean:

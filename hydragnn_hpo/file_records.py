@@ -40,6 +40,8 @@ class FinishedResult(TypedDict):
     """Number of the model's parameters."""
     packages: NotRequired[dict[str, str]]
     """Version of the package of a user's conv, by package name; empty for built-in convs."""
+    kernels: NotRequired[str]
+    """Implementation of passes over the edges, ``eager`` or ``numba``, see ``model.kernels``."""
     width: NotRequired[int]
     """Number of ranks of the last attempt."""
     micro_batches: NotRequired[int]

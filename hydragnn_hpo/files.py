@@ -6,8 +6,9 @@ import hashlib
 import json
 import os
 import shutil
+import stat
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -234,3 +235,33 @@ def refuse_repeated(paths: Sequence[Path]) -> None:
             key = stat.st_dev, stat.st_ino
         if (first := known.setdefault(key, path)) is not path:
             raise ConfigError(f"{path}: is the same file as {first}; give it once.")
+
+
+def cache_folder(kind: str, environment: Mapping[str, str] = os.environ) -> Path:
+    """Return the user's folder of one kind of caches: below ``XDG_CACHE_HOME``, or ``~/.cache``."""
+    root = environment.get("XDG_CACHE_HOME")
+    return (Path(root) if root else Path.home() / ".cache") / "hydragnn-hpo" / kind
+
+
+def make_private(place: Path) -> bool:
+    """Create a folder that no other user can write to.
+
+    Returns:
+        Whether that succeeded; False also if the folder belongs to another user.
+    """
+    try:
+        place.mkdir(mode=0o700, parents=True, exist_ok=True)
+        place.chmod(0o700)
+    except OSError:
+        return False
+    return is_own(place)
+
+
+def is_own(path: Path) -> bool:
+    """Check whether a file or folder belongs to this user, and no other user can write to it."""
+    try:
+        status = path.lstat()  # status of a link itself, not of its target
+    except OSError:
+        return False
+    plain = stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)
+    return plain and status.st_uid == os.geteuid() and not status.st_mode & 0o022

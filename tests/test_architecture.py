@@ -119,7 +119,14 @@ def test_a_room_imports_its_own_floor_or_a_lower_one() -> None:
 
 
 FAMILIES = {
-    *("config.convs", "model.convs", "data.readers", "search.brains", "testing.checks"),
+    *(
+        "config.convs",
+        "model.convs",
+        "model.kernels",
+        "data.readers",
+        "search.brains",
+        "testing.checks",
+    ),
     *("ensemble.writers", "report.sections"),
 }
 """Folders of members of one kind, beside a plain dict; a room has no other folders in it."""

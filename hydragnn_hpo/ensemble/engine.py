@@ -162,8 +162,7 @@ def make_member(
     _check_fits(config, tensors, targets, where)
     dtype = DTYPES[config.training.precision]
     with torch.random.fork_rng(devices=[]):
-        learned = config.training.balance == "uncertainty"
-        model = MultiHeadGNN(config.model, config.heads, targets, learn_weights=learned).to(dtype)
+        model = _build_net(config, targets).to(dtype)
     try:
         model.load_state_dict(dict(tensors))
     except RuntimeError as error:
@@ -178,6 +177,13 @@ def make_member(
     return Member(config.trial, weights, model, config.model.cutoff, dtype, cap, signature)
 
 
+def _build_net(config: TrialConfig, targets: Targets) -> MultiHeadGNN:
+    """Build a trial's net, with the kernels that this machine has."""
+    plan = config.model.model_copy(update={"kernels": "auto"})
+    learned = config.training.balance == "uncertainty"
+    return MultiHeadGNN(plan, config.heads, targets, learn_weights=learned)
+
+
 def signature_of(config: TrialConfig, targets: Targets) -> str:
     """Describe as JSON what a trial's net computes, without weights and type.
 
@@ -187,7 +193,7 @@ def signature_of(config: TrialConfig, targets: Targets) -> str:
     if is_user_conv(config.model.conv):
         return ""
     parts = {
-        "model": config.model.model_dump(mode="json"),
+        "model": config.model.model_dump(mode="json", exclude={"kernels"}),
         "heads": {
             name: [
                 head.model_dump(mode="json", exclude={"weight", "loss", "beta"}),

@@ -18,7 +18,6 @@ import json
 import logging
 import os
 import platform
-import stat
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -36,6 +35,7 @@ from torch.func import functional_call, stack_module_state, vmap
 import hydragnn_hpo
 from hydragnn_hpo.data import Batch, GraphSet
 from hydragnn_hpo.ensemble.engine import Member, batches_by_key, key_of, member_batches, run_member
+from hydragnn_hpo.files import cache_folder, is_own, make_private
 from hydragnn_hpo.model import MultiHeadGNN
 
 Tensors = dict[str, Tensor]
@@ -398,36 +398,6 @@ _STACKABLE_SUMS = {
 """Replacements of torch operations that ``vmap`` cannot stack."""
 
 
-def cache_folder(environment: Mapping[str, str] = os.environ) -> Path:
-    """Return the folder of compiled nets: below ``XDG_CACHE_HOME``, or ``~/.cache``."""
-    root = environment.get("XDG_CACHE_HOME")
-    return (Path(root) if root else Path.home() / ".cache") / "hydragnn-hpo" / "compiled"
-
-
-def make_private(place: Path) -> bool:
-    """Create a folder that no other user can write to.
-
-    Returns:
-        Whether that succeeded; False also if the folder belongs to another user.
-    """
-    try:
-        place.mkdir(mode=0o700, parents=True, exist_ok=True)
-        place.chmod(0o700)
-    except OSError:
-        return False
-    return is_own(place)
-
-
-def is_own(path: Path) -> bool:
-    """Check whether a file or folder belongs to this user, and no other user can write to it."""
-    try:
-        status = path.lstat()  # status of a link itself, not of its target
-    except OSError:
-        return False
-    plain = stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)
-    return plain and status.st_uid == os.geteuid() and not status.st_mode & 0o022
-
-
 def cache_key(signature: str, tensors: Mapping[str, torch.Tensor]) -> str:
     """Return the cache key of a net: a hash of all that determines its code, without weights.
 
@@ -510,11 +480,11 @@ class CompiledEngine:
         Args:
             members: members in the order of the outputs.
             device: device of their nets.
-            place: folder of compiled nets; ``cache_folder()`` if None.
+            place: folder of compiled nets; ``files.cache_folder`` if None.
         """
         self.members = tuple(members)
         self.device = device
-        self.place = cache_folder() if place is None else place
+        self.place = cache_folder("compiled") if place is None else place
         self.ways: dict[str, str] = {}
         """Description of how each member runs, by trial; set at its first prediction."""
         self._nets: dict[str, Net | None] = {}

@@ -25,6 +25,7 @@ PRELOAD: tuple[str, ...] = (
     "torch._dynamo",
     "hydragnn_hpo.training.trial",
     "hydragnn_hpo.ensemble.build",
+    "hydragnn_hpo.model.kernels.preload",
 )
 """Modules that a fork server imports once, so that its forked ranks need not.
 

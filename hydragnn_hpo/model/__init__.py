@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         find_conv,
         variance_key,
     )
+    from hydragnn_hpo.model.kernels.passes import choose_kernels
     from hydragnn_hpo.model.layers import (
         AttentionPool,
         ShiftedSoftplus,
@@ -39,6 +40,7 @@ __all__ = [
     "as_pyg",
     "attach_strain",
     "check_options",
+    "choose_kernels",
     "find_conv",
     "forces_and_stress",
     "node_counts",

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from hydragnn_hpo.data import Batch
 from hydragnn_hpo.model import scatter
+from hydragnn_hpo.model.kernels import passes
 from hydragnn_hpo.model.scatter import Links, build_links, build_paired_links, build_sorted_links
 
 
@@ -169,8 +170,8 @@ class Edges:
         return scatter.sum_messages(messages, self.links)
 
     def filtered_sum(self, values: Tensor, filters: Tensor) -> Tensor:
-        """Sum ``filter_ij * value_j`` over neighbours j, [N, F], see ``scatter.filtered_sum``."""
-        return scatter.filtered_sum(values, filters, self.links)
+        """Sum ``filter_ij * value_j`` over neighbours j, [N, F], see ``passes.filtered_sum``."""
+        return passes.filtered_sum(values, filters, self.links)
 
     def filter_senders(self, values: Tensor, filters: Tensor) -> Tensor:
         """Return ``filter_ij * value_j`` of each edge, [E, F], see ``scatter.filter_senders``."""

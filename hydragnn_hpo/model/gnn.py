@@ -48,6 +48,7 @@ from hydragnn_hpo.model.conditioning import (
 from hydragnn_hpo.model.convs import CONVS
 from hydragnn_hpo.model.derivatives import ZBL, attach_strain, forces_and_stress
 from hydragnn_hpo.model.edges import BASES, Edges, make_edges, pair_vectors
+from hydragnn_hpo.model.kernels.passes import check_kernels, choose_kernels
 from hydragnn_hpo.model.layers import (
     POOLS,
     AttentionPool,
@@ -200,9 +201,10 @@ class Trunk(nn.Module):
             attributes: statistics of the attributes of the graphs, by name; None if unknown.
 
         Raises:
-            ConfigError: a user's conv cannot be imported, or its options are wrong.
+            ConfigError: a user's conv or numba cannot be imported, or the conv's options are wrong.
         """
         super().__init__()
+        self.kernels = check_kernels(config.kernels)
         features = config.features
         spec = describe_conv(config.conv)
         self.cutoff, self.has_vectors = config.cutoff, spec.vectors
@@ -235,6 +237,9 @@ class Trunk(nn.Module):
     def edges(self, batch: Batch) -> Edges:
         """Compute the geometry of a batch, which all layers share."""
         links, vectors = pair_vectors(batch)
+        kernels = choose_kernels(self.kernels, vectors.device.type, vectors.dtype)
+        if kernels != links.kernels:
+            links = replace(links, kernels=kernels)
         return make_edges(links, vectors, basis=self.basis, cutoff=self.cutoff)
 
     def forward(self, batch: Batch) -> TrunkFeatures:

@@ -1,4 +1,4 @@
-"""Scatter and gather: plain, filtered and weighted sums, maxima and minima over neighbours.
+"""Scatter and gather: plain and weighted sums, maxima and minima over neighbours.
 
 Sums can be differentiated twice, which the training of forces needs. Each private autograd function
 keeps only its inputs for the backward pass and computes its gradients by other functions of this
@@ -40,10 +40,12 @@ class Links:
     """Edges sorted by sender, [E]."""
     sender_starts: Tensor
     """Position in ``by_sender`` where the edges of each sender begin, and the end, [N + 1]."""
+    kernels: str = "eager"
+    """Implementation of passes over these edges, ``eager`` or ``numba``, see ``model.kernels``."""
 
     @property
     def arrays(self) -> tuple[Tensor, ...]:
-        """Return the fields in the order in which autograd functions take them.
+        """Return the tensors in the order in which autograd functions take them.
 
         Returns:
             Sender, receiver, order by receiver, receivers' starts, order by sender, senders'
@@ -102,11 +104,10 @@ def build_links(sender: Tensor, receiver: Tensor, num_nodes: int) -> Links:
         num_nodes: N.
     """
     nodes = torch.arange(num_nodes + 1, device=receiver.device)
-    ends: list[Tensor] = []
-    for index in (receiver, sender):
-        order = torch.argsort(index, stable=True)
-        ends += [order, torch.searchsorted(index.index_select(0, order), nodes)]
-    return Links(sender, receiver, *ends)
+    by_receiver, by_sender = (torch.argsort(end, stable=True) for end in (receiver, sender))
+    receiver_starts = torch.searchsorted(receiver.index_select(0, by_receiver), nodes)
+    sender_starts = torch.searchsorted(sender.index_select(0, by_sender), nodes)
+    return Links(sender, receiver, by_receiver, receiver_starts, by_sender, sender_starts)
 
 
 def gather_nodes(values: Tensor, links: Links, end: str) -> Tensor:
@@ -160,20 +161,6 @@ def multiply_by_filters(messages: Tensor, filters: Tensor) -> Tensor:
     if not messages.shape[0]:
         return messages * filters
     return (messages.view(-1, *filters.shape[:1], messages.shape[1]) * filters).view_as(messages)
-
-
-def filtered_sum(values: Tensor, filters: Tensor, links: Links) -> Tensor:
-    """Sum filtered neighbours: ``out_i = sum_j filter_ij * value_j``.
-
-    Args:
-        values: of the nodes, [N, F] or [N, C, F].
-        filters: of the edges, [E, F], or one for both edges of a pair, [E / 2, F].
-        links: sender and receiver of every edge.
-
-    Returns:
-        [N, F] or [N, C, F].
-    """
-    return apply_function(_FilteredSum, values, filters, *links.arrays)
 
 
 def outer_sum(messages: Tensor, components: Tensor, links: Links) -> Tensor:
@@ -371,84 +358,6 @@ class _FilterSenders(Function):
         return to_values, to_filters, *[None] * 6
 
 
-def _components(values: Tensor) -> tuple[Tensor, ...]:
-    """Split [N, C, F] into C tensors [N, F]: one component at a time fits into the CPU cache."""
-    return values.unbind(1) if values.dim() == 3 else (values,)
-
-
-class _FilteredSum(Function):
-    """``filtered_sum``."""
-
-    @staticmethod
-    def forward(ctx: Any, values: Tensor, filters: Tensor, *links: Tensor) -> Tensor:
-        """Filter the senders' rows and sum them at the receivers.
-
-        Args:
-            ctx: keeps the inputs for ``backward``.
-            values: of the nodes, [N, F] or [N, C, F].
-            filters: of pairs or edges, [P, F].
-            links: the six tensors of ``Links.arrays``.
-
-        Returns:
-            Of the shape of ``values``.
-        """
-        ctx.save_for_backward(values, filters, *links)
-        sender, _, order, starts, _, _ = links
-        sums = [
-            segment_sum(scale_rows(gather_rows(each, sender), filters), order, starts)
-            for each in _components(values)
-        ]
-        return torch.stack(sums, dim=1) if values.dim() == 3 else sums[0]
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Gradients:
-        values, filters, *links = ctx.saved_tensors
-        # Without a graph to build, both gradients share one gather of ``grad``.
-        if all(ctx.needs_input_grad[:2]) and not torch.is_grad_enabled():
-            return *_filtered_sum_gradients_fused(values, filters, grad, links), *[None] * 6
-        needed = ctx.needs_input_grad[:2]
-        return *filtered_sum_gradients(values, filters, grad, links, needed), *[None] * 6
-
-
-def filtered_sum_gradients(
-    values: Tensor,
-    filters: Tensor,
-    grad: Tensor,
-    links: Sequence[Tensor],
-    needed: Sequence[bool],
-) -> tuple[Tensor | None, Tensor | None]:
-    """Differentiate ``filtered_sum``, in a way that can be differentiated again.
-
-    Args:
-        values: its input, [N, F] or [N, C, F].
-        filters: its input, [P, F].
-        grad: gradient of its output, of the shape of ``values``.
-        links: the six tensors of ``Links.arrays``.
-        needed: whether the gradients of values and of filters are needed.
-
-    Returns:
-        Gradients of values and of filters, in their shapes; None where not needed.
-    """
-    to_values = to_filters = None
-    if needed[0]:
-        to_values = apply_function(_FilteredSum, grad, filters, *reverse_links(links))
-    if needed[1]:
-        to_filters = apply_function(_FilterGradient, values, grad, filters, *links)
-    return to_values, to_filters
-
-
-def _filtered_sum_gradients_fused(
-    values: Tensor, filters: Tensor, grad: Tensor, links: Sequence[Tensor]
-) -> tuple[Tensor, Tensor]:
-    """Differentiate ``filtered_sum``, with one gather of ``grad`` for both gradients."""
-    to_values, to_filters = [], torch.zeros_like(filters)
-    for value, grad_part in zip(_components(values), _components(grad), strict=True):
-        arrived = gather_rows(grad_part, links[1])
-        add_products(to_filters, gather_rows(value, links[0]), arrived)
-        to_values.append(segment_sum(scale_rows(arrived, filters), links[4], links[5]))
-    return torch.stack(to_values, dim=1) if values.dim() == 3 else to_values[0], to_filters
-
-
 def add_products(total: Tensor, rows: Tensor, others: Tensor) -> None:
     """Add products of two arrays of edges to an array of pairs, in place.
 
@@ -461,37 +370,6 @@ def add_products(total: Tensor, rows: Tensor, others: Tensor) -> None:
         pairs = zip(rows.view(-1, *total.shape), others.view(-1, *total.shape), strict=True)
         for half, other in pairs:
             total.addcmul_(half, other)
-
-
-class _FilterGradient(Function):
-    """Filter gradient of ``filtered_sum``: ``value_j * grad_i``, summed over edges of a pair."""
-
-    @staticmethod
-    def forward(ctx: Any, values: Tensor, grad: Tensor, like: Tensor, *links: Tensor) -> Tensor:
-        """Multiply values by gradients on each edge, and add both edges of a pair.
-
-        Args:
-            ctx: keeps the inputs for ``backward``.
-            values: of the nodes, [N, F] or [N, C, F].
-            grad: of the sum, of the shape of ``values``.
-            like: filters whose shape the result takes, [P, F].
-            links: the six tensors of ``Links.arrays``.
-
-        Returns:
-            [P, F].
-        """
-        ctx.save_for_backward(values, grad, *links)
-        total = torch.zeros_like(like)
-        for value, grad_part in zip(_components(values), _components(grad), strict=True):
-            add_products(total, gather_rows(value, links[0]), gather_rows(grad_part, links[1]))
-        return total
-
-    @staticmethod
-    def backward(ctx: Any, second: Tensor) -> Gradients:
-        values, grad, *links = ctx.saved_tensors
-        to_values = apply_function(_FilteredSum, grad, second, *reverse_links(links))
-        to_grad = apply_function(_FilteredSum, values, second, *links)
-        return to_values, to_grad, None, *[None] * 6
 
 
 class _OuterSum(Function):

@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -52,6 +52,8 @@ class ConvUnderTest:
     """Whether torch.export can trace it: no number of rows depends on values."""
     features: int
     """Channels per node."""
+    kernels: Literal["auto", "eager", "numba"] = "auto"
+    """Implementation of the passes over the edges, as in ``model.kernels``."""
 
     @cached_property
     def net(self) -> MultiHeadGNN:
@@ -75,6 +77,7 @@ class ConvUnderTest:
             layers=layers,
             cutoff=CUTOFF,
             basis_size=BASIS_SIZE,
+            kernels=self.kernels,
         )
 
     def build(
@@ -151,6 +154,7 @@ def make_conv_under_test(
     options: Mapping[str, Any] | Config | None = None,
     *,
     features: int = 16,
+    kernels: Literal["auto", "eager", "numba"] = "auto",
 ) -> ConvUnderTest:
     """Find a conv and check its options.
 
@@ -158,6 +162,7 @@ def make_conv_under_test(
         conv: a class, a name in ``CONVS``, or ``my_pkg.my_module:MyConv``.
         options: options of the conv; those left out take their defaults.
         features: channels per node.
+        kernels: implementation of the passes over the edges.
 
     Raises:
         ConfigError: there is no such conv, it is not a torch module, or an option is wrong.
@@ -176,6 +181,7 @@ def make_conv_under_test(
         forces=bool(getattr(spec, "forces", True)),
         exports=bool(getattr(conv_class, "exports", True)),
         features=features,
+        kernels=kernels,
     )
     if builtin_name is not None:
         _check_widths(subject, builtin_name)

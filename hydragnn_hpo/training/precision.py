@@ -13,6 +13,11 @@ DTYPES = {
 """Floating point type of the weights by ``training.precision``."""
 
 
+def message_dtype(precision: str) -> torch.dtype:
+    """Return the type of messages: bf16 under autocast, else that of the weights."""
+    return torch.bfloat16 if precision == "bf16" else DTYPES[precision]
+
+
 def set_matmul_precision(precision: str) -> None:
     """Set whether GPUs round the factors of fp32 products to 10 bits, only done with ``tf32``.
 

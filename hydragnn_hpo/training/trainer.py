@@ -22,7 +22,7 @@ from hydragnn_hpo.config import WIDTHS, HeadConfig, ParallelConfig, TrialConfig,
 from hydragnn_hpo.data import Batch, BatchSampler, Columns, GraphSet, Mixture, Prefetcher
 from hydragnn_hpo.errors import ConfigError, DataError, HydraError, StorageError, answer_of
 from hydragnn_hpo.files import read_json, write_json
-from hydragnn_hpo.model import MultiHeadGNN
+from hydragnn_hpo.model import MultiHeadGNN, choose_kernels
 from hydragnn_hpo.training import checkpoint
 from hydragnn_hpo.training.checkpoint_saver import CheckpointSaver, Origin, checkpoint_origin
 from hydragnn_hpo.training.ddp import Ranks, Signal, SyncPoints, allreduce_tensors
@@ -31,7 +31,7 @@ from hydragnn_hpo.training.evaluate import error_sums, make_feed
 from hydragnn_hpo.training.micro_batches import MicroBatches, fit_to_memory
 from hydragnn_hpo.training.optim import LearningRateSchedule, make_optimizer
 from hydragnn_hpo.training.parallel import ModelParallelism, ReplicatedModel, recompute_rounds
-from hydragnn_hpo.training.precision import DTYPES, set_matmul_precision
+from hydragnn_hpo.training.precision import DTYPES, message_dtype, set_matmul_precision
 from hydragnn_hpo.training.stepper import Stepper
 from hydragnn_hpo.training.timers import Stragglers, make_timers, summarize_epoch
 from hydragnn_hpo.training.train_state import AveragedWeights, Progress, TrainState
@@ -204,7 +204,8 @@ class Trainer:
 
     def _reset(self) -> None:
         """Build the objects that hold state of a run: guard, timers, stepper, saver."""
-        device = self.ranks.device
+        device, dtype = self.ranks.device, message_dtype(self.config.training.precision)
+        self.kernels = choose_kernels(self.config.model.kernels, device.type, dtype)
         self.guard, self.meter, self.stragglers = (
             DivergenceGuard(self.model, device),
             make_timers(device),

@@ -385,6 +385,7 @@ def _finish(trainer: Trainer, folder: Path, ended: Signal) -> None:
         "units": {n: trainer.graphs.stats["targets"][n]["unit"] for n in trainer.heads},
         "parameters": sum(p.numel() for p in trainer.model.parameters()),
         "packages": _packages(config.model.conv),
+        "kernels": trainer.kernels,
         "width": trainer.ranks.world,
         "micro_batches": micro_batches,
         "peak_bytes": peak,

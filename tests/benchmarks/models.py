@@ -16,7 +16,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -46,6 +46,8 @@ BATCH, CUTOFF = 32, 5.0
 FEATURES, LAYERS, BASIS = 64, 3, 16
 COMPILE_SECONDS = 120
 """A net that is not compiled by then counts as 0."""
+WITH_LOOPS = ("schnet", "painn", "pnaeq", "mace", "et", "alignn")
+"""Convs that send by passes of ``model.kernels``."""
 QUICK_SECONDS = 25
 """A quick run starts no measurement of forces after this time."""
 
@@ -126,11 +128,16 @@ def seconds(work: Callable[[], object]) -> float:
     return time.process_time() - started
 
 
-def our_net(conv: str, bench: Bench, forces: bool) -> tuple[MultiHeadGNN, dict[str, HeadConfig]]:
+def our_net(
+    conv: str, bench: Bench, forces: bool, kernels: str = "auto"
+) -> tuple[MultiHeadGNN, dict[str, HeadConfig]]:
     """Build our net with an energy, and forces as its derivative."""
     torch.manual_seed(0)
-    model = ModelConfig(
-        conv=conv, features=FEATURES, layers=LAYERS, cutoff=CUTOFF, basis_size=BASIS
+    model = ModelConfig.model_validate(
+        {
+            **{"conv": conv, "features": FEATURES, "layers": LAYERS, "cutoff": CUTOFF},
+            **{"basis_size": BASIS, "kernels": kernels},
+        }
     )
     spread = {"mean": bench.mean, "std": bench.std}
     unit = {"mean": 0.0, "std": 1.0}
@@ -163,7 +170,7 @@ def peer_net(conv: str, bench: Bench) -> "PeerNet":
 
 @dataclass(frozen=True)
 class Pair:
-    """Ours and the peer, each with its loss on a batch and its optimizer."""
+    """Ours and the peer, or ours with loops and without; each with its loss and its optimizer."""
 
     nets: tuple[nn.Module, nn.Module]
     losses: tuple[Callable[[int], Tensor], Callable[[int], Tensor]]
@@ -185,6 +192,21 @@ class Pair:
                 make_optimizer(net, TrainConfig()),
                 torch.optim.AdamW(peer.parameters(), lr=1e-3),
             ),
+        )
+
+    @classmethod
+    def of_kernels(cls, conv: str, bench: Bench, forces: bool) -> "Pair":
+        """Build our net twice, with compiled loops and with torch's operations."""
+        (loops, heads), (eager, _) = (
+            our_net(conv, bench, forces, kernels) for kernels in ("numba", "eager")
+        )
+        return cls(
+            (loops, eager),
+            (
+                lambda row: our_loss(loops, heads, bench.batches[row]),
+                lambda row: our_loss(eager, heads, bench.batches[row]),
+            ),
+            (make_optimizer(loops, TrainConfig()), make_optimizer(eager, TrainConfig())),
         )
 
     def step(self, side: int, row: int) -> float:
@@ -268,6 +290,17 @@ def measured_forces(conv: str, bench: Bench, budget: float) -> dict[str, float]:
         f"forces_over_pyg_{conv}": found["ratio"],
         f"cpu_graphs_forces_{conv}": BATCH / found["ours"],
     }
+
+
+def measured_kernels(conv: str, bench: Bench, budget: float) -> dict[str, float]:
+    """Measure our steps with compiled loops beside those with torch's operations."""
+    figures, plain = {}, replace(bench, layout_seconds=0.0)  # both sides lay out edges alike
+    for name, forces in (("kernels", False), ("kernels_forces", True)):
+        pair = Pair.of_kernels(conv, plain, forces)
+        for side in (0, 1):
+            pair.step(side, 0)  # compiles, or loads the loops
+        figures[f"{name}_over_eager_{conv}"] = pair.turns(plain, budget)["ratio"]
+    return figures
 
 
 def compiled(conv: str) -> float:
@@ -390,6 +423,8 @@ def main() -> None:
             print(f"{conv}: no time for forces")
             continue
         figures |= measured_forces(conv, bench, asked.seconds)
+    for conv in (conv for conv in convs if conv in WITH_LOOPS and not asked.quick):
+        figures |= measured_kernels(conv, bench, asked.seconds)
     if not asked.quick:
         figures |= {f"compiled_over_eager_{conv}": compiled_in_time(conv) for conv in convs}
     figures["train_over_pyg_median"] = statistics.median(

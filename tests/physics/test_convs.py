@@ -19,9 +19,18 @@ COMPILED = ("schnet", "painn")
 ASKED = [pytest.param(c, marks=pytest.mark.slow) if c in SLOW else c for c in CHECKS]
 
 
-@pytest.fixture(scope="module", params=list(CONVS))
+COMPILED_LOOPS = ("alignn", "et", "mace", "painn", "pnaeq", "schnet")
+"""Convs that send by the passes of ``model.kernels``; the others compute the same with any."""
+
+
+@pytest.fixture(
+    scope="module",
+    params=[*((conv, "eager") for conv in CONVS), *((conv, "numba") for conv in COMPILED_LOOPS)],
+    ids=lambda given: "-".join(given),
+)
 def subject(request):
-    return make_conv_under_test(request.param)
+    conv, kernels = request.param
+    return make_conv_under_test(conv, kernels=kernels)
 
 
 def test_every_conv_has_a_spec_and_every_spec_a_conv():

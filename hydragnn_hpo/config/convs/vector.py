@@ -120,7 +120,7 @@ def _painn_flops(d: Dimensions, o: Config, s: GraphSizes) -> float:
 
 def _painn_kept(d: Dimensions, o: Config, s: GraphSizes) -> float:
     f = d.features
-    return (s.pairs * sent_channels(d) + s.edges + s.nodes * 28) * f
+    return (s.pairs * sent_channels(d) + s.nodes * 28) * f
 
 
 PAINN = ConvSpec(PaiNNOptions, _painn_parameters, _painn_flops, _painn_kept, vectors=True)
@@ -147,7 +147,7 @@ def _pnaeq_flops(d: Dimensions, o: Config, s: GraphSizes) -> float:
 
 def _pnaeq_kept(d: Dimensions, o: Config, s: GraphSizes) -> float:
     f, views = d.features, AGGREGATIONS * aggregator_copies(o)
-    return (s.edges * 4 + s.pairs * sent_channels(d) + s.nodes * (views + 31)) * f
+    return (s.edges * 3 + s.pairs * sent_channels(d) + s.nodes * (views + 31)) * f
 
 
 PNAEQ = ConvSpec(PNAEqOptions, _pnaeq_parameters, _pnaeq_flops, _pnaeq_kept, vectors=True)
@@ -184,7 +184,7 @@ def _et_kept(d: Dimensions, o: Config, s: GraphSizes) -> float:
     assert isinstance(o, ETOptions)
     f, sent = d.features, sent_channels(d)
     pairs = (sent + 2) * f + 2 * d.basis_size
-    return s.pairs * pairs + s.edges * (f + 2 * o.heads) + s.nodes * 32 * f
+    return s.pairs * pairs + s.edges * 2 * o.heads + s.nodes * 32 * f
 
 
 ET = ConvSpec(ETOptions, _et_parameters, _et_flops, _et_kept, vectors=True, check=_et_check)

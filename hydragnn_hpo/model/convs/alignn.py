@@ -13,12 +13,12 @@ from torch.autograd import Function
 from hydragnn_hpo.config.convs import Dimensions
 from hydragnn_hpo.config.convs.angular import AlignnOptions, keeps_angles, sees_angles
 from hydragnn_hpo.model.edges import Edges, envelope
+from hydragnn_hpo.model.kernels.passes import filtered_sum
 from hydragnn_hpo.model.layers import mlp
 from hydragnn_hpo.model.scatter import (
     Gradients,
     Links,
     apply_function,
-    filtered_sum,
     gather_nodes,
     sum_ends,
     sum_messages,

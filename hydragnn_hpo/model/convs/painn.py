@@ -4,106 +4,15 @@ Shapes: N nodes, E edges, P pairs of edges, F features, K radial functions. Vect
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd import Function
 
 from hydragnn_hpo.config.convs import Dimensions
 from hydragnn_hpo.config.convs.vector import PaiNNOptions, sent_channels
 from hydragnn_hpo.model.edges import Edges
+from hydragnn_hpo.model.kernels.passes import directed_sum, vector_messages_sum
 from hydragnn_hpo.model.layers import ShiftedSoftplus, mlp
-from hydragnn_hpo.model.scatter import (
-    Gradients,
-    Links,
-    add_products,
-    apply_function,
-    filtered_sum_gradients,
-    gather_rows,
-    outer_sum_gradients,
-    scale_rows,
-    segment_sum,
-)
-
-
-def vector_messages_sum(
-    messages: Tensor, directions: Tensor, vectors: Tensor, filters: Tensor, links: Links
-) -> Tensor:
-    """Sum ``direction_ij x message_ij + filter_ij * vector_j`` over neighbours, [N, 3, F].
-
-    Both terms share one pass over the edges forward, and one backward, where each edge gathers the
-    gradient of its receiver.
-
-    Args:
-        messages: one row per edge, [E, F].
-        directions: unit vectors of the edges, [E, 3].
-        vectors: vectors of the nodes, [N, 3, F].
-        filters: one row per edge, [E, F], or one for both edges of a pair, [E / 2, F].
-        links: sender and receiver of every edge.
-
-    Returns:
-        Vectors of the nodes, [N, 3, F].
-    """
-    return apply_function(_VectorMessagesSum, messages, directions, vectors, filters, *links.arrays)
-
-
-class _VectorMessagesSum(Function):
-    """Autograd function of ``vector_messages_sum``."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        messages: Tensor,
-        directions: Tensor,
-        vectors: Tensor,
-        filters: Tensor,
-        *links: Tensor,
-    ) -> Tensor:
-        """Add both terms on the edges, one axis at a time, and sum them at the receivers.
-
-        Args:
-            ctx: keeps the inputs for ``backward``.
-            messages: one row per edge, [E, F].
-            directions: unit vectors of the edges, [E, 3].
-            vectors: vectors of the nodes, [N, 3, F].
-            filters: one row per edge or pair, [P, F].
-            links: the six tensors of ``Links.arrays``.
-
-        Returns:
-            [N, 3, F].
-        """
-        ctx.save_for_backward(messages, directions, vectors, filters, *links)
-        sender, _, order, starts, _, _ = links
-        sums = []
-        for axis, values in enumerate(vectors.unbind(1)):
-            rows = scale_rows(gather_rows(values, sender), filters)
-            rows.addcmul_(messages, directions[:, axis : axis + 1])
-            sums.append(segment_sum(rows, order, starts))
-        return torch.stack(sums, dim=1)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Gradients:
-        messages, directions, vectors, filters, *links = ctx.saved_tensors
-        sender, receiver, by_receiver, receiver_starts, by_sender, starts = links
-        needed = ctx.needs_input_grad
-        # The loop at the end gathers once for all gradients, but it is not differentiable and omits
-        # the gradient of the directions: it is the fast path of training without forces.
-        if torch.is_grad_enabled() or needed[1]:
-            ends = (receiver, by_receiver, receiver_starts)
-            first = outer_sum_gradients(messages, directions, grad, ends, needed[:2])
-            second = filtered_sum_gradients(vectors, filters, grad, links, needed[2:4])
-            return *first, *second, *[None] * 6
-        to_messages, to_filters = torch.zeros_like(messages), torch.zeros_like(filters)
-        to_vectors = []
-        for axis, (values, grad_axis) in enumerate(
-            zip(vectors.unbind(1), grad.unbind(1), strict=True)
-        ):
-            arrived = gather_rows(grad_axis, receiver)
-            to_messages.addcmul_(arrived, directions[:, axis : axis + 1])
-            add_products(to_filters, gather_rows(values, sender), arrived)
-            to_vectors.append(segment_sum(scale_rows(arrived, filters), by_sender, starts))
-        return to_messages, None, torch.stack(to_vectors, dim=1), to_filters, *[None] * 6
 
 
 def send_vectors(
@@ -126,13 +35,11 @@ def send_vectors(
 
     Source: Schuett et al. (2021), arXiv:2102.03150, eq. 8.
     """
-    messages = edges.filter_senders(nodes[0], filters[0])
+    given = (nodes[0], filters[0], edges.directions)
     if vectors is None:
-        return edges.outer_sum(messages, edges.directions)
+        return directed_sum(*given, edges.links)
     carried = vectors * nodes[1].unsqueeze(1)
-    return vectors + vector_messages_sum(
-        messages, edges.directions, carried, filters[1], edges.links
-    )
+    return vectors + vector_messages_sum(*given, carried, filters[1], edges.links)
 
 
 class RadialFilters(nn.Module):

@@ -20,9 +20,9 @@ from hydragnn_hpo.ensemble.traced_engines import (
     cache_key,
     check_same_output,
     group_by_signature,
-    is_own,
     run_eagerly,
 )
+from hydragnn_hpo.files import is_own
 from hydragnn_hpo.model.gnn import MultiHeadGNN
 from tests.unit.ensemble.conftest import toy_columns, trial_config
 

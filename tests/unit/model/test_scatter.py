@@ -1,12 +1,14 @@
 """Sums over neighbours equal a loop over edges, and so do their first and second gradients."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch.autograd import gradcheck, gradgradcheck
 
 from hydragnn_hpo.model import scatter
 from hydragnn_hpo.model.convs.et import attention_sum, edge_scores
-from hydragnn_hpo.model.convs.painn import vector_messages_sum
+from hydragnn_hpo.model.kernels.passes import directed_sum, filtered_sum, vector_messages_sum
 from hydragnn_hpo.model.scatter import segment_max, segment_min
 from hydragnn_hpo.model.tensor_product import coupled_sum
 from hydragnn_hpo.model.triplets import sort_triplet_weights, triplet_sum
@@ -98,9 +100,14 @@ def looped_weighted(values, weights, links):
     return torch.stack(out)
 
 
-def looped_arrows(messages, directions, vectors, filters, links):
-    heard = looped_outer(messages, directions, links)
-    return heard + looped_filtered(vectors, filters, links)
+def looped_directed(values, filters, directions, links):
+    messages = [values[s] * row(edge, filters) for edge, (s, _) in edges_of(links)]
+    return looped_outer(stacked(messages), directions, links)
+
+
+def looped_vectors(values, filters, directions, vectors, vector_filters, links):
+    sent = looped_directed(values, filters, directions, links)
+    return sent + looped_filtered(vectors, vector_filters, links)
 
 
 def looped_coupled(values, filters, mixing, links):
@@ -131,8 +138,8 @@ def looped_triplets(values, weights, links):
 SCALARS, VECTORS = (NODES, FEATURES), (NODES, COMPONENTS, FEATURES)
 BY_PAIR, BY_EDGE = "one row per pair", "one row per edge"
 SUMS = {
-    "filtered": (scatter.filtered_sum, looped_filtered, (SCALARS, (BY_PAIR, FEATURES))),
-    "filtered vectors": (scatter.filtered_sum, looped_filtered, (VECTORS, (BY_PAIR, FEATURES))),
+    "filtered": (filtered_sum, looped_filtered, (SCALARS, (BY_PAIR, FEATURES))),
+    "filtered vectors": (filtered_sum, looped_filtered, (VECTORS, (BY_PAIR, FEATURES))),
     "outer": (scatter.outer_sum, looped_outer, ((BY_EDGE, FEATURES), (BY_EDGE, COMPONENTS))),
     "ends": (scatter.sum_ends, looped_ends, (SCALARS, SCALARS, (BY_PAIR, FEATURES))),
     "ends alone": (
@@ -177,10 +184,15 @@ SUMS = {
         ((NODES, HEADS * FEATURES), (BY_PAIR, HEADS)),
     ),
     "weighted alike": (scatter.weighted_sum, looped_filtered, (SCALARS, (BY_PAIR, 1))),
-    "arrows": (
+    "directed": (
+        directed_sum,
+        looped_directed,
+        (SCALARS, (BY_PAIR, FEATURES), (BY_EDGE, 3)),
+    ),
+    "vectors": (
         vector_messages_sum,
-        looped_arrows,
-        ((BY_EDGE, FEATURES), (BY_EDGE, 3), (NODES, 3, FEATURES), (BY_PAIR, FEATURES)),
+        looped_vectors,
+        (SCALARS, (BY_PAIR, FEATURES), (BY_EDGE, 3), (NODES, 3, FEATURES), (BY_PAIR, FEATURES)),
     ),
     "coupled": (
         coupled_sum,
@@ -218,10 +230,15 @@ def drawn_for(layout, shapes):
     return [draw(sizes.get(s[0], s[0]), *s[1:], seed=seed) for seed, s in enumerate(shapes)]
 
 
-@pytest.mark.parametrize("name", SUMS)
-def test_sums_equal_a_loop_and_so_do_two_derivatives(layout, name):
+PASSES = ("filtered", "filtered vectors", "directed", "vectors")
+"""Sums that compiled loops know, too."""
+WAYS = [*((name, "eager") for name in SUMS), *((name, "numba") for name in PASSES)]
+
+
+@pytest.mark.parametrize(("name", "kernels"), WAYS)
+def test_sums_equal_a_loop_and_so_do_two_derivatives(layout, name, kernels):
     function, loop, shapes = SUMS[name]
-    inputs, links = drawn_for(layout, shapes), layout[0]
+    inputs, links = drawn_for(layout, shapes), replace(layout[0], kernels=kernels)
     if loop is not None:
         expected = loop(*inputs, links)
         torch.testing.assert_close(function(*inputs, links), expected, rtol=0, atol=1e-14)
@@ -229,11 +246,11 @@ def test_sums_equal_a_loop_and_so_do_two_derivatives(layout, name):
     assert gradgradcheck(lambda *given: function(*given, links).sin(), inputs)
 
 
-@pytest.mark.parametrize("name", SUMS)
-def test_slopes_are_the_same_whether_or_not_they_are_differentiated_again(layout, name):
+@pytest.mark.parametrize(("name", "kernels"), WAYS)
+def test_slopes_are_the_same_whether_or_not_they_are_differentiated_again(layout, name, kernels):
     """A gradient has a quick way and a differentiable one: checks of one miss the other."""
     function, _, shapes = SUMS[name]
-    inputs, links = drawn_for(layout, shapes), layout[0]
+    inputs, links = drawn_for(layout, shapes), replace(layout[0], kernels=kernels)
     weigh = draw(*function(*inputs, links).shape, seed=9).detach()
     quick, slow = (
         torch.autograd.grad((function(*inputs, links) * weigh).sum(), inputs, create_graph=again)
@@ -253,7 +270,7 @@ def test_only_the_inputs_are_kept_for_the_backward_pass():
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-        found = scatter.filtered_sum(values, filters, links)
+        found = filtered_sum(values, filters, links)
     known = (values, filters, *links.arrays)
     assert kept == {tensor.untyped_storage().data_ptr() for tensor in known}
     assert found.requires_grad

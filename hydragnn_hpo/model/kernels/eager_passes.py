@@ -1,0 +1,141 @@
+"""Forms of ``passes`` by torch's operations: the reference, and what torch traces.
+
+Rows of all edges are gathered one component at a time, which fits into the cache of a CPU, and
+summed by ``embedding_bag``. Derivatives that are needed together share what they gather.
+
+Shapes: N nodes, E edges, P rows of a filter (E, or E / 2 for one row per pair of edges),
+C components, F features.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hydragnn_hpo.model.scatter import add_products, gather_rows, scale_rows, segment_sum
+
+Arguments = Sequence[Any]
+"""Tensors that a form takes. One whose derivative is needed only gives its shape; the last one, of
+the shape of the sum, may then be None."""
+
+Slopes = list[Any]
+"""Derivative of a form by each of its arguments, a tensor; None where not needed."""
+
+FormSlopes = Callable[[Arguments, Sequence[Tensor], Sequence[bool]], Slopes]
+"""Implementation of a form: a function of its arguments, the six tensors of ``Links.arrays``, and
+whether the derivative by each argument is needed."""
+
+
+def filtered_slopes(
+    arguments: Arguments, links: Sequence[Tensor], needed: Sequence[bool]
+) -> Slopes:
+    """Differentiate ``sum filters_ij * values_j * grad_i``.
+
+    Args:
+        arguments: values, [N, F] or [N, C, F], filters, [P, F], grad, of the shape of the values.
+        links: the six tensors of ``Links.arrays``.
+        needed: whether the derivative by each argument is needed.
+    """
+    values, filters, grad = arguments
+    s, r, by_r, r_starts, by_s, s_starts = links
+    to_values, to_grad = [], []
+    to_filters = torch.zeros_like(filters) if needed[1] else None
+    for component in range(values.shape[1]) if values.dim() == 3 else (...,):
+        place = (slice(None), component)
+        if needed[0] or needed[1]:
+            arrived = gather_rows(grad[place], r)
+        if needed[1] or needed[2]:
+            sent = gather_rows(values[place], s)
+        if to_filters is not None:
+            add_products(to_filters, sent, arrived)
+        if needed[0]:
+            to_values.append(segment_sum(scale_rows(arrived, filters), by_s, s_starts))
+        if needed[2]:
+            to_grad.append(segment_sum(scale_rows(sent, filters), by_r, r_starts))
+    return [_join(to_values, values), to_filters, _join(to_grad, values)]
+
+
+def _join(sums: Sequence[Tensor], like: Tensor) -> Tensor | None:
+    """Join the components of a sum as those of ``like``; return None if there are none."""
+    if like.dim() == 2 or not sums:
+        return sums[0] if sums else None
+    return torch.stack(list(sums), dim=1)
+
+
+def directed_slopes(
+    arguments: Arguments, links: Sequence[Tensor], needed: Sequence[bool]
+) -> Slopes:
+    """Differentiate ``sum direction_ij x filters_ij * values_j * grad_i``.
+
+    Args:
+        arguments: values, [N, F], filters, [P, F], directions, [E, 3], grad, [N, 3, F].
+        links: the six tensors of ``Links.arrays``.
+        needed: whether the derivative by each argument is needed.
+    """
+    values, filters, directions, grad = arguments
+    s, r, by_r, r_starts, by_s, s_starts = links
+    axes = directions.split(1, dim=1)
+    slopes: list[Any] = [None] * 4
+    if needed[2] or needed[3]:
+        messages = scale_rows(gather_rows(values, s), filters)
+    if needed[3]:
+        slopes[3] = torch.stack(
+            [segment_sum(messages * axis, by_r, r_starts) for axis in axes], dim=1
+        )
+    if any(needed[:3]):
+        arrived = [gather_rows(each, r) for each in grad.unbind(1)]
+    if needed[2]:
+        slopes[2] = torch.stack([(messages * rows).sum(1) for rows in arrived], dim=1)
+    if needed[0] or needed[1]:
+        along = torch.zeros_like(arrived[0])
+        for axis, rows in zip(axes, arrived, strict=True):
+            along.addcmul_(axis, rows)
+    if needed[1]:
+        slopes[1] = torch.zeros_like(filters)
+        add_products(slopes[1], gather_rows(values, s), along)
+    if needed[0]:
+        slopes[0] = segment_sum(scale_rows(along, filters), by_s, s_starts)
+    return slopes
+
+
+def vectors_slopes(arguments: Arguments, links: Sequence[Tensor], needed: Sequence[bool]) -> Slopes:
+    """Differentiate the sum of the forms above, each edge gathering once for both.
+
+    Args:
+        arguments: values, [N, F], filters, [P, F], directions, [E, 3], vectors, [N, 3, F], their
+            filters, [P, F], grad, [N, 3, F].
+        links: the six tensors of ``Links.arrays``.
+        needed: whether the derivative by each argument is needed; by the last one, no other is.
+    """
+    values, filters, directions, vectors, vector_filters, grad = arguments
+    if needed[2]:
+        first = directed_slopes((*arguments[:3], grad), links, (*needed[:3], False))
+        second = filtered_slopes(arguments[3:], links, (*needed[3:5], False))
+        return [*first[:3], *second]
+    s, r, by_r, r_starts, by_s, s_starts = links
+    axes = zip(directions.split(1, dim=1), vectors.unbind(1), strict=True)
+    if needed[5]:
+        messages, sums = scale_rows(gather_rows(values, s), filters), []
+        for axis, each in axes:
+            rows = scale_rows(gather_rows(each, s), vector_filters)
+            sums.append(segment_sum(rows.addcmul_(messages, axis), by_r, r_starts))
+        return [None] * 5 + [torch.stack(sums, dim=1)]
+    along, to_vectors = grad.new_zeros(s.shape[0], values.shape[1]), []
+    to_filters, to_vector_filters = torch.zeros_like(filters), torch.zeros_like(filters)
+    for (axis, each), slope in zip(axes, grad.unbind(1), strict=True):
+        arrived = gather_rows(slope, r)
+        along.addcmul_(axis, arrived)
+        add_products(to_vector_filters, gather_rows(each, s), arrived)
+        to_vectors.append(segment_sum(scale_rows(arrived, vector_filters), by_s, s_starts))
+    add_products(to_filters, gather_rows(values, s), along)
+    to_values = segment_sum(scale_rows(along, filters), by_s, s_starts)
+    return [to_values, to_filters, None, torch.stack(to_vectors, dim=1), to_vector_filters, None]
+
+
+EAGER_FORMS: dict[str, FormSlopes] = {
+    "filtered": filtered_slopes,
+    "directed": directed_slopes,
+    "vectors": vectors_slopes,
+}
+"""Implementation of each form."""

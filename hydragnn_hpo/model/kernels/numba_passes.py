@@ -1,0 +1,170 @@
+"""Forms of ``passes`` as loops that numba compiles, for CPUs.
+
+Torch's operations write the products of all edges to memory and read them again to sum them. Loops
+that gather, multiply and sum edge by edge do not. Each loop has one thread and sums in
+a fixed order, so results repeat bit by bit on one machine (Law 5), and the sums of a node do not
+depend on the other graphs of a batch (Law 7).
+
+A loop is compiled at its first use, for one dtype, in about a second, and kept in a folder that
+only its user can write to, since loading it runs it (Law 10). The folder's name has a hash of the
+processor and numba's version. It holds one signature per loop, so that processes that compile at
+the same time write the same: numba's index of a function would mix up two signatures.
+"""
+
+import functools
+import hashlib
+import logging
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numba
+import torch
+from numba.core.registry import cpu_target
+from torch import Tensor
+
+from hydragnn_hpo.files import cache_folder, make_private
+from hydragnn_hpo.model.kernels.eager_passes import Arguments, FormSlopes, Slopes
+from hydragnn_hpo.model.kernels.numba_loops import LOOPS
+
+logger = logging.getLogger(__name__)
+
+_FASTMATH = {"contract", "reassoc", "nsz"}
+"""Freedoms of the compiler: fused multiply-adds, and sums over features in vector registers. NaN
+and infinity keep their meaning, since a diverged training is recognized by them."""
+
+
+@functools.cache
+def compile_loop(name: str, dtype: str) -> Callable[..., None]:
+    """Return a loop as machine code for one dtype, from the user's cache where it is there.
+
+    Args:
+        name: key of ``LOOPS``.
+        dtype: ``float32`` or ``float64``.
+    """
+    loop, words = LOOPS[name]
+    given = [_argument_type(word, getattr(numba.types, dtype)) for word in words.split()]
+    folder = _cache_of(dtype)
+    private = make_private(folder)
+    if not private:
+        logger.info("kernel %s is compiled in memory: no private folder %s.", name, folder)
+    settings: Any = numba.config
+    before, settings.CACHE_DIR = settings.CACHE_DIR, str(folder)
+    try:  # numba notes the folder of a function when it is decorated
+        compiled: Callable[..., None] = numba.njit(
+            numba.void(*given), cache=private, nogil=True, fastmath=_FASTMATH
+        )(loop)
+    finally:
+        settings.CACHE_DIR = before
+    return compiled
+
+
+def _argument_type(word: str, number: Any) -> Any:
+    """Return numba's type of an argument, see ``LOOPS``."""
+    types: Any = numba.types
+    whole = word[0] == "i"
+    array = types.Array(types.int64 if whole else number, 1 if whole else int(word[0]), "C")
+    return array if len(word) == 1 else types.UniTuple(array, len(word))
+
+
+@functools.cache
+def _cache_of(dtype: str) -> Path:
+    """Return the folder of this processor's loops for one dtype."""
+    parts = (*map(str, cpu_target.target_context.codegen().magic_tuple()), numba.__version__)
+    processor = hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
+    return cache_folder("kernels") / f"{processor}-{dtype}"
+
+
+def load_cached_loops() -> None:
+    """Load numba's registries and the loops in the cache, so that forked ranks have them in memory.
+
+    A loop that is not in the cache is left to the first rank that uses it.
+    """
+    cpu_target.typing_context.refresh()
+    cpu_target.target_context.refresh()
+    for dtype in ("float32", "float64"):
+        for name, (loop, _) in LOOPS.items():
+            if any(_cache_of(dtype).glob(f"*/numba_loops.{loop.__name__}-*.nbi")):
+                compile_loop(name, dtype)
+
+
+def run_loop(name: str, *inputs: Tensor | tuple[Tensor, ...]) -> None:
+    """Run a loop on tensors and tuples of them; its results must be contiguous."""
+    arrays = [
+        tuple(map(_as_array, each)) if isinstance(each, tuple) else _as_array(each)
+        for each in inputs
+    ]
+    last: Any = arrays[-1]
+    compile_loop(name, last.dtype.name)(*arrays)
+
+
+def _as_array(tensor: Tensor) -> Any:
+    return tensor.detach().contiguous().numpy()
+
+
+def filtered_loops(arguments: Arguments, links: Sequence[Tensor], needed: Sequence[bool]) -> Slopes:
+    """Differentiate the form of ``eager_passes.filtered_slopes``; see there."""
+    values, filters, grad = arguments
+    s, r, by_r, r_starts, by_s, s_starts = links
+    slopes: list[Any] = [None] * 3
+    rows = values.shape if values.dim() == 3 else (values.shape[0], 1, values.shape[1])
+    if needed[0]:
+        slopes[0] = _empty_like(values)
+        out = slopes[0].view(rows)
+        run_loop("filtered_by_node", grad.reshape(rows), filters, (r, by_s, s_starts), out)
+    if needed[1]:
+        slopes[1] = _empty_like(filters)
+        run_loop("filtered_by_pair", values.reshape(rows), grad.reshape(rows), (s, r), slopes[1])
+    if needed[2]:
+        slopes[2] = _empty_like(values)
+        out = slopes[2].view(rows)
+        run_loop("filtered_by_node", values.reshape(rows), filters, (s, by_r, r_starts), out)
+    return slopes
+
+
+def _empty_like(tensor: Tensor) -> Tensor:
+    return torch.empty_like(tensor, memory_format=torch.contiguous_format)
+
+
+def directed_loops(arguments: Arguments, links: Sequence[Tensor], needed: Sequence[bool]) -> Slopes:
+    """Differentiate the form of ``eager_passes.directed_slopes``; see there."""
+    values, filters, directions, grad = arguments
+    absent = (values.new_empty(0, 3, values.shape[1]), filters[:0])
+    given = (values, filters, directions, *absent, grad)
+    slopes = vectors_loops(given, links, (*needed[:3], False, False, needed[3]))
+    return [*slopes[:3], slopes[5]]
+
+
+def vectors_loops(arguments: Arguments, links: Sequence[Tensor], needed: Sequence[bool]) -> Slopes:
+    """Differentiate the form of ``eager_passes.vectors_slopes``; see there.
+
+    Args:
+        arguments: as there; without rows in the vectors and their filters, their term is left out.
+        links: the six tensors of ``Links.arrays``.
+        needed: whether the derivative by each argument is needed.
+    """
+    values, filters, directions, vectors, vector_filters, grad = arguments
+    s, r, by_r, r_starts, by_s, s_starts = links
+    slopes: list[Any] = [None] * 6
+    if needed[5]:
+        slopes[5] = values.new_empty(values.shape[0], 3, values.shape[1])
+        run_loop("vectors_by_receiver", *arguments[:5], (s, by_r, r_starts), slopes[5])
+    if needed[0] or needed[3]:
+        given = (filters, directions, vector_filters, grad, (r, by_s, s_starts))
+        slopes[0], slopes[3] = _empty_like(values), _empty_like(vectors)
+        run_loop("vectors_by_sender", *given, slopes[0], slopes[3])
+    if needed[1] or needed[4]:
+        slopes[1], slopes[4] = _empty_like(filters), _empty_like(vector_filters)
+        run_loop("vectors_by_pair", values, directions, vectors, grad, (s, r), slopes[1], slopes[4])
+    if needed[2]:
+        slopes[2] = _empty_like(directions)
+        run_loop("vectors_by_edge", values, filters, grad, (s, r), slopes[2])
+    return [slope if need else None for slope, need in zip(slopes, needed, strict=True)]
+
+
+NUMBA_FORMS: dict[str, FormSlopes] = {
+    "filtered": filtered_loops,
+    "directed": directed_loops,
+    "vectors": vectors_loops,
+}
+"""Implementation of each form."""

@@ -1,0 +1,243 @@
+"""Sums of messages over neighbours, multilinear in their factors, and all their derivatives.
+
+A message that is a product of node values, filters and directions makes a *form* together with the
+gradient of its sum: one number, linear in each of its arguments, such as
+
+    filtered(values, filters, grad) = sum over edges j -> i of  filters_ij * values_j * grad_i
+
+The sum of the messages is the derivative of the form by ``grad``, the gradients of training are its
+derivatives by the other arguments. And the derivative by one argument, multiplied by a tensor of
+its shape, is the form again, with this tensor as the argument. So derivatives of every order (the
+training of forces needs the second) are first derivatives of the same form, and ``_Derivative`` is
+the only autograd function: it keeps its inputs alone, and its ``backward`` calls itself.
+
+A form has an implementation by torch's operations (``eager_passes``), which is the reference and
+always there, and one by compiled loops (``numba_passes``) for fp32 and fp64 on a CPU.
+``Links.kernels`` chooses; what torch traces (``torch.compile``, ``torch.export``) are torch's
+operations.
+
+Shapes: N nodes, E edges, P rows of a filter (E, or E / 2 for one row per pair of edges),
+C components, F features.
+"""
+
+import functools
+import importlib
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd import Function
+
+from hydragnn_hpo.errors import ConfigError
+from hydragnn_hpo.model.kernels.eager_passes import EAGER_FORMS, Arguments, FormSlopes
+from hydragnn_hpo.model.layers import unify_dtypes, without_autocast
+from hydragnn_hpo.model.scatter import Gradients, Links
+
+logger = logging.getLogger(__name__)
+
+_COMPILED_TYPES = (torch.float32, torch.float64)
+"""Types of messages that compiled loops know."""
+
+_TERMS: dict[str, tuple[tuple[str, tuple[int, ...]], ...]] = {
+    "filtered": (("filtered", (0, 1, 2)),),
+    "directed": (("directed", (0, 1, 2, 3)),),
+    "vectors": (("directed", (0, 1, 2, 5)), ("filtered", (3, 4, 5))),
+}
+"""Terms that a form is the sum of: each a form, and its arguments among those of the sum."""
+
+
+@functools.cache
+def _numba_problem() -> str:
+    """Return why numba cannot be imported; an empty text if it can."""
+    try:
+        importlib.import_module("hydragnn_hpo.model.kernels.numba_passes")
+    except ImportError as error:
+        return str(error).strip().partition("\n")[0].rstrip(".")
+    return ""
+
+
+def check_kernels(setting: str) -> str:
+    """Check that the implementation that ``model.kernels`` names is there, and return the setting.
+
+    Raises:
+        ConfigError: ``numba`` is asked for and cannot be imported.
+    """
+    if setting == "numba" and (problem := _numba_problem()):
+        raise ConfigError(
+            f"model.kernels is 'numba', which cannot be imported ({problem}): install "
+            "'hydragnn-hpo[fast]', or set it to 'auto'."
+        )
+    return setting
+
+
+@functools.cache
+def _warn_of_eager(device: str, dtype: torch.dtype) -> None:
+    logger.warning(
+        "model.kernels = 'numba' knows fp32 and fp64 on CPUs: in %s on %s torch's operations run.",
+        str(dtype).removeprefix("torch."),
+        device,
+    )
+
+
+def choose_kernels(setting: str, device: str, dtype: torch.dtype) -> str:
+    """Return the implementation that passes over the edges use.
+
+    Args:
+        setting: ``model.kernels``.
+        device: type of the device, such as ``cpu``.
+        dtype: type of the messages.
+
+    Returns:
+        ``numba``, or ``eager`` where numba is not wanted, is not there, does not know device or
+        type, or torch traces the model.
+    """
+    if setting == "eager" or torch.compiler.is_compiling():
+        return "eager"
+    if device != "cpu" or dtype not in _COMPILED_TYPES:
+        if setting == "numba":
+            _warn_of_eager(device, dtype)
+        return "eager"
+    return "eager" if _numba_problem() else "numba"
+
+
+def filtered_sum(values: Tensor, filters: Tensor, links: Links) -> Tensor:
+    """Sum filtered neighbours: ``out_i = sum_j filter_ij * value_j``.
+
+    Args:
+        values: of the nodes, [N, F] or [N, C, F].
+        filters: of the edges, [E, F], or one for both edges of a pair, [E / 2, F].
+        links: sender and receiver of every edge.
+
+    Returns:
+        [N, F] or [N, C, F].
+    """
+    return _sum("filtered", (values, filters), links)
+
+
+def directed_sum(values: Tensor, filters: Tensor, directions: Tensor, links: Links) -> Tensor:
+    """Sum directions times filtered neighbours: ``out_i = sum_j direction_ij x filter_ij value_j``.
+
+    Args:
+        values: of the nodes, [N, F].
+        filters: of the edges, [E, F], or one for both edges of a pair, [E / 2, F].
+        directions: unit vectors of the edges, [E, 3].
+        links: sender and receiver of every edge.
+
+    Returns:
+        Vectors of the nodes, [N, 3, F].
+    """
+    return _sum("directed", (values, filters, directions), links)
+
+
+def vector_messages_sum(
+    values: Tensor,
+    filters: Tensor,
+    directions: Tensor,
+    vectors: Tensor,
+    vector_filters: Tensor,
+    links: Links,
+) -> Tensor:
+    """Return ``directed_sum(values, ...) + filtered_sum(vectors, ...)`` in one pass over the edges.
+
+    Args:
+        values: of the nodes, [N, F].
+        filters: of ``values``, per edge, [E, F], or for both edges of a pair, [E / 2, F].
+        directions: unit vectors of the edges, [E, 3].
+        vectors: of the nodes, [N, 3, F].
+        vector_filters: of ``vectors``, of the shape of ``filters``.
+        links: sender and receiver of every edge.
+
+    Returns:
+        Vectors of the nodes, [N, 3, F].
+    """
+    return _sum("vectors", (values, filters, directions, vectors, vector_filters), links)
+
+
+def _sum(form: str, inputs: Sequence[Tensor], links: Links) -> Tensor:
+    """Differentiate a form by its last argument, the gradient of the sum."""
+    given = unify_dtypes(inputs)
+    kernels = "numba" if links.kernels == "numba" and fits_numba(given) else "eager"
+    return _differentiate(form, len(given), kernels, (*given, None), links.arrays)
+
+
+def fits_numba(tensors: Sequence[Tensor]) -> bool:
+    """Check whether compiled loops can run on tensors: plain, on a CPU, and not being traced."""
+    if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack():
+        return False
+    dtype = tensors[0].dtype
+    return dtype in _COMPILED_TYPES and all(
+        t.dtype is dtype and t.device.type == "cpu" and type(t) in (Tensor, nn.Parameter)
+        for t in tensors
+    )
+
+
+def _find_slopes(form: str, kernels: str) -> FormSlopes:
+    """Return the implementation of a form; numba is imported at its first use."""
+    if kernels == "numba":
+        from hydragnn_hpo.model.kernels.numba_passes import NUMBA_FORMS
+
+        return NUMBA_FORMS[form]
+    return EAGER_FORMS[form]
+
+
+def _differentiate(
+    form: str, slot: int, kernels: str, arguments: Arguments, links: Sequence[Tensor]
+) -> Tensor:
+    """Differentiate a form by its argument number ``slot``, with any kernels, without autocast."""
+    with without_autocast(links[0]):
+        result: Tensor = _Derivative.apply(  # type: ignore[no-untyped-call]
+            form, slot, kernels, *arguments, *links
+        )
+    return result
+
+
+class _Derivative(Function):
+    """Derivative of a form by one of its arguments."""
+
+    @staticmethod
+    def forward(ctx: Any, form: str, slot: int, kernels: str, *tensors: Tensor) -> Tensor:
+        """Differentiate a form by one argument.
+
+        Args:
+            ctx: keeps the other arguments for ``backward``.
+            form: key of ``_TERMS``.
+            slot: number of the argument.
+            kernels: implementation, ``eager`` or ``numba``.
+            tensors: arguments, then the six tensors of ``Links.arrays``.
+
+        Returns:
+            Derivative of the shape of the argument.
+        """
+        arguments, links = tensors[:-6], tensors[-6:]
+        ctx.save_for_backward(*arguments[:slot], *arguments[slot + 1 :], *links)
+        ctx.plan = (form, slot, kernels)
+        needed = [place == slot for place in range(len(arguments))]
+        result: Tensor = _find_slopes(form, kernels)(arguments, links, needed)[slot]
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Gradients:
+        form, slot, kernels = ctx.plan
+        others, links = ctx.saved_tensors[:-6], ctx.saved_tensors[-6:]
+        arguments = (*others[:slot], grad, *others[slot:])
+        needed = [ctx.needs_input_grad[3 + p] and p != slot for p in range(len(arguments))]
+        if torch.is_grad_enabled():  # one function for each, to be differentiated again
+            slopes = [
+                _differentiate_term(form, place, kernels, arguments, links) if need else None
+                for place, need in enumerate(needed)
+            ]
+        else:  # derivatives share passes over the edges
+            with without_autocast(grad):
+                slopes = _find_slopes(form, kernels)(arguments, links, needed)
+        return None, None, None, *slopes, *[None] * 6
+
+
+def _differentiate_term(
+    form: str, slot: int, kernels: str, arguments: Arguments, links: Sequence[Tensor]
+) -> Tensor:
+    """Differentiate by an argument of which a form has one term."""
+    ((term, places),) = [each for each in _TERMS[form] if slot in each[1]]
+    chosen = [arguments[place] for place in places]
+    return _differentiate(term, places.index(slot), kernels, chosen, links)

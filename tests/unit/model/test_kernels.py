@@ -1,0 +1,262 @@
+"""Compiled loops give what torch's operations give, repeat bit by bit, and stay out of the way."""
+
+import os
+import stat
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from hydragnn_hpo.errors import ConfigError
+from hydragnn_hpo.model import scatter
+from hydragnn_hpo.model.kernels import numba_passes, passes
+
+NODES, WIDTH = 24, 19
+"""The width is no multiple of a vector register."""
+
+
+def random_links(seed, paired, nodes=NODES):
+    """Draw edges in blocks of nodes: images of oneself, repeated bonds, and nodes without any."""
+    draw = torch.Generator().manual_seed(seed)
+    first, second = torch.randint(0, nodes - 2, (2, 5 * nodes), generator=draw)
+    if not paired:
+        return scatter.build_links(first, second, nodes), len(first)
+    sender, receiver = torch.cat((first, second)), torch.cat((second, first))
+    order = torch.argsort(receiver, stable=True)
+    return scatter.build_paired_links(sender, receiver, order, nodes), len(first)
+
+
+def inputs_of(form, links, rows, dtype=torch.float64, seed=0):
+    draw = torch.Generator().manual_seed(seed)
+    nodes, edges = links.num_nodes, len(links.sender)
+    shapes = {
+        "filtered": [(nodes, WIDTH), (rows, WIDTH)],
+        "components": [(nodes, 4, WIDTH), (rows, WIDTH)],
+        "directed": [(nodes, WIDTH), (rows, WIDTH), (edges, 3)],
+        "vectors": [
+            *((nodes, WIDTH), (rows, WIDTH), (edges, 3)),
+            *((nodes, 3, WIDTH), (rows, WIDTH)),
+        ],
+    }[form]
+    return [torch.randn(shape, generator=draw, dtype=dtype).requires_grad_() for shape in shapes]
+
+
+SUMS = {
+    "filtered": passes.filtered_sum,
+    "components": passes.filtered_sum,
+    "directed": passes.directed_sum,
+    "vectors": passes.vector_messages_sum,
+}
+
+
+def everything(form, inputs, links, kernels):
+    """Return a sum, its first derivatives, and those of a function of the first derivatives."""
+    total = SUMS[form](*inputs, replace(links, kernels=kernels))
+    first = torch.autograd.grad(total.sin().sum(), inputs, create_graph=True)
+    second = torch.autograd.grad(sum(each.square().sum() for each in first), inputs)
+    quick = torch.autograd.grad(SUMS[form](*inputs, replace(links, kernels=kernels)).sum(), inputs)
+    return [total, *first, *second, *quick]
+
+
+@pytest.fixture
+def loops(monkeypatch):
+    """Names of the loops that run."""
+    names, run_loop = [], numba_passes.run_loop
+
+    def noted(name, *inputs):
+        names.append(name)
+        run_loop(name, *inputs)
+
+    monkeypatch.setattr(numba_passes, "run_loop", noted)
+    return names
+
+
+@pytest.mark.parametrize("paired", [True, False], ids=["paired", "one-way"])
+@pytest.mark.parametrize("form", SUMS)
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-4)], ids=["fp64", "fp32"]
+)
+def test_loops_equal_torch_to_the_second_derivative(form, paired, dtype, tolerance, loops):
+    for seed in range(3):
+        links, rows = random_links(seed, paired)
+        inputs = inputs_of(form, links, rows, dtype, seed)
+        expected = everything(form, inputs, links, "eager")
+        assert loops == [] or seed
+        for values, wanted in zip(everything(form, inputs, links, "numba"), expected, strict=True):
+            scale = float(wanted.detach().abs().max())
+            torch.testing.assert_close(values, wanted, rtol=0, atol=tolerance * scale)
+    assert loops
+
+
+@pytest.mark.parametrize("form", SUMS)
+def test_two_runs_are_equal_bit_by_bit(form):
+    links, rows = random_links(1, paired=True)
+    inputs = inputs_of(form, links, rows, torch.float32)
+    first, again = (everything(form, inputs, links, "numba") for _ in range(2))
+    assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
+
+
+def test_a_graph_gets_the_same_bits_alone_and_after_another():
+    links, rows = random_links(2, paired=True)
+    values, filters = inputs_of("filtered", links, rows, torch.float32)
+    alone = passes.filtered_sum(values, filters, replace(links, kernels="numba"))
+    ends = [torch.cat((end[:rows], end[:rows] + NODES)) for end in (links.sender, links.receiver)]
+    sender, receiver = torch.cat(ends), torch.cat(ends[::-1])
+    order = torch.argsort(receiver, stable=True)
+    both = scatter.build_paired_links(sender, receiver, order, 2 * NODES)
+    together = passes.filtered_sum(
+        torch.cat((values * 3.0, values)),
+        torch.cat((filters + 1.0, filters)),
+        replace(both, kernels="numba"),
+    )
+    assert torch.equal(together[NODES:], alone)
+
+
+def test_views_and_expanded_gradients_are_read_as_they_are():
+    links, rows = random_links(3, paired=True)
+    wide, filters = torch.randn(NODES, 2 * WIDTH), torch.randn(WIDTH, rows).t()
+    values = wide.chunk(2, dim=1)[1].requires_grad_()
+    slopes = [
+        torch.autograd.grad(
+            passes.filtered_sum(values, filters, replace(links, kernels=kernels)).sum(), values
+        )[0]
+        for kernels in ("numba", "eager")
+    ]
+    torch.testing.assert_close(*slopes)
+
+
+@pytest.mark.parametrize("case", ["bf16", "traced", "mode", "eager"])
+def test_what_loops_do_not_know_goes_through_torch(case, loops):
+    links, rows = random_links(4, paired=True)
+    links = replace(links, kernels="eager" if case == "eager" else "numba")
+    values, filters = (each.detach() for each in inputs_of("filtered", links, rows))
+    if case == "bf16":
+        assert passes.filtered_sum(values.bfloat16(), filters.bfloat16(), links).shape
+    elif case == "traced":
+        traced = make_fx(lambda given: passes.filtered_sum(given, filters, links))(values)
+        assert "embedding_bag" in traced.code
+    elif case == "mode":
+        from torch.utils.flop_counter import FlopCounterMode
+
+        with FlopCounterMode(display=False):
+            assert passes.filtered_sum(values, filters, links).shape
+    else:
+        assert passes.filtered_sum(values, filters, links).shape
+    assert loops == []
+
+
+@pytest.mark.parametrize(
+    ("setting", "device", "dtype", "chosen"),
+    [
+        ("auto", "cpu", torch.float32, "numba"),
+        ("numba", "cpu", torch.float64, "numba"),
+        ("eager", "cpu", torch.float32, "eager"),
+        ("auto", "cuda", torch.float32, "eager"),
+        ("numba", "cpu", torch.bfloat16, "eager"),
+    ],
+)
+def test_kernels_are_chosen_by_setting_device_and_type(setting, device, dtype, chosen):
+    assert passes.choose_kernels(setting, device, dtype) == chosen
+
+
+@pytest.fixture
+def no_numba(monkeypatch):
+    """Let numba not be importable, as where it is older than numpy."""
+    monkeypatch.setitem(sys.modules, "hydragnn_hpo.model.kernels.numba_passes", None)
+    passes._numba_problem.cache_clear()
+    yield
+    passes._numba_problem.cache_clear()
+
+
+def test_without_numba_auto_takes_torch_and_numba_is_refused(no_numba, make):
+    assert passes.choose_kernels("auto", "cpu", torch.float32) == "eager"
+    batch = make.batch(make.graph(*make.atoms(1)))
+    assert torch.isfinite(make.net({"gap": {}}, conv="painn")(batch)["gap"]).all()
+    with pytest.raises(ConfigError, match="install 'hydragnn-hpo\\[fast\\]', or set it to 'auto'"):
+        make.net({"gap": {}}, kernels="numba")
+
+
+def test_numba_is_said_not_to_be_used_once(caplog):
+    passes._warn_of_eager.cache_clear()
+    for _ in range(2):
+        passes.choose_kernels("numba", "cpu", torch.bfloat16)
+        passes.choose_kernels("auto", "cuda", torch.float32)
+    (said,) = caplog.messages
+    assert said.endswith("in bfloat16 on cpu torch's operations run.")
+
+
+@pytest.mark.parametrize("conv", ["schnet", "painn", "pnaeq", "et", "mace"])
+def test_forces_and_slopes_of_a_net_do_not_depend_on_the_kernels(conv, make, loops):
+    graphs = [make.graph(*make.atoms(seed)) for seed in (1, 2)]
+    graphs.append(make.graph(*make.atoms(3, count=1, periodic=False)))  # an isolated atom
+    batch, results = make.batch(*graphs), []
+    for kernels in ("eager", "numba"):
+        sizes = {"features": 16, "conv": conv, "kernels": kernels}
+        net = make.net({"energy": {}, "forces": {}}, **sizes).train()
+        out = net(batch)
+        loss = out["forces"].square().sum() + out["energy"].square().sum()
+        results.append([*out.values(), *torch.autograd.grad(loss, list(net.parameters()))])
+        assert bool(loops) == (kernels == "numba")
+    for values, wanted in zip(*results[::-1], strict=True):
+        scale = max(float(wanted.detach().abs().max()), 1e-3)
+        torch.testing.assert_close(values, wanted, rtol=0, atol=1e-10 * scale)
+
+
+ONE_SUM = """
+import os, sys, torch
+from dataclasses import replace
+from hydragnn_hpo.model import scatter
+from hydragnn_hpo.model.kernels import passes
+links = scatter.build_links(torch.tensor([0, 1]), torch.tensor([1, 0]), 2)
+out = passes.filtered_sum(torch.eye(2), torch.ones(2, 2), replace(links, kernels="numba"))
+assert out.tolist() == [[0.0, 1.0], [1.0, 0.0]], out
+assert len(os.listdir("/proc/self/task")) == 1, "a thread was started"
+"""
+
+
+def start(cache, code=ONE_SUM):
+    env = os.environ | {"XDG_CACHE_HOME": str(cache), "OMP_NUM_THREADS": "1"}
+    run = [sys.executable, "-W", "error", "-W", "ignore::DeprecationWarning", "-c", code]
+    return subprocess.Popen(run, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.mark.slow
+def test_two_processes_share_a_cache_that_only_the_user_can_write_to(tmp_path):
+    ends = [(p.communicate(timeout=300), p.returncode) for p in [start(tmp_path) for _ in "ab"]]
+    assert [(code, said[1]) for said, code in ends] == [(0, ""), (0, "")]
+    (folder,) = (tmp_path / "hydragnn-hpo" / "kernels").iterdir()
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    (index,) = folder.glob("*/*.nbi")
+    written = index.stat().st_mtime_ns
+    third = start(tmp_path)
+    assert third.communicate(timeout=300)[1] == ""
+    assert index.stat().st_mtime_ns == written, "it was compiled once more"
+
+
+@pytest.mark.slow
+def test_without_a_folder_of_ones_own_loops_are_compiled_in_memory(tmp_path):
+    blocked = tmp_path / "file"
+    blocked.write_text("not a folder")
+    alone = start(blocked)
+    assert alone.communicate(timeout=300)[1] == ""
+    assert alone.returncode == 0
+
+
+PRELOADED = """
+import os
+import hydragnn_hpo.model.kernels.preload
+from hydragnn_hpo.model.kernels import numba_passes
+assert len(os.listdir("/proc/self/task")) == 1, "a thread was started"
+print(numba_passes.compile_loop.cache_info().currsize)
+"""
+
+
+@pytest.mark.slow
+def test_a_fork_server_loads_what_is_cached_and_compiles_nothing(tmp_path):
+    empty = start(tmp_path, PRELOADED).communicate(timeout=300)
+    assert empty == ("0\n", "")
+    assert start(tmp_path).communicate(timeout=300)[1] == ""
+    assert start(tmp_path, PRELOADED).communicate(timeout=300) == ("1\n", "")
