@@ -39,9 +39,9 @@ reference: $(READY)
 docs: $(READY)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
 
-# For machines without a network, see launch/offline.md. EXTRAS='[chem]' adds an extra's wheels.
+# For machines without a network, see launch/offline.md. EXTRAS='[campaign,chem]' adds an extra's wheels.
 CONSTRAINTS ?= constraints.txt
-EXTRAS ?=
+EXTRAS ?= [campaign]
 WHEELS ?= wheelhouse
 PIP ?= $(PYTHON) -m pip
 
@@ -54,7 +54,7 @@ $(READY): pyproject.toml constraints.txt
 	  echo "hydragnn-hpo needs Python >= 3.11, '$(PYTHON)' is not: name one, e.g. make PYTHON=python3.12." >&2; \
 	  exit 2; }
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet -c constraints.txt -e '.[chem,dev,docs,fast,lmdb,mpi,parquet,ray,xtb]'
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[campaign,chem,dev,docs,fast,lmdb,mpi,parquet,pyg,ray,xtb]'
 	@touch $@
 
 clean:

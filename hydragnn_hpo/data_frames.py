@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from hydragnn_hpo.errors import ConfigError
+from hydragnn_hpo.optional_packages import explain_missing
 
 if TYPE_CHECKING:
     import numpy as np
@@ -28,14 +28,10 @@ def make_frame(
         types: pandas type by title, or ``DATES``; pandas chooses the others.
 
     Raises:
-        ConfigError: pandas is not installed.
+        MissingPackage: pandas is not installed.
     """
-    try:
+    with explain_missing():
         import pandas
-    except ImportError as error:
-        raise ConfigError(
-            "a table needs a package that is not installed: pip install pandas."
-        ) from error
     made = {}
     for title, values in columns.items():
         kind = (types or {}).get(title)

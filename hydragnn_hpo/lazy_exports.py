@@ -13,6 +13,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from hydragnn_hpo.optional_packages import explain_missing
+
 
 def lazy_exports(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return the functions with which a package imports its public names on first use.
@@ -39,7 +41,8 @@ def lazy_exports(package: str, file: str) -> tuple[Callable[[str], Any], Callabl
     def load(name: str) -> Any:
         if name.startswith("__") or name not in find_modules():
             raise AttributeError(f"module '{package}' has no attribute '{name}'")
-        value = getattr(importlib.import_module(modules[name]), name)
+        with explain_missing():
+            value = getattr(importlib.import_module(modules[name]), name)
         setattr(sys.modules[package], name, value)  # so __getattr__ is not called for it again
         return value
 

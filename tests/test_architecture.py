@@ -32,6 +32,7 @@ GROUND = {
         "journal_events",
         "file_records",
         "lazy_exports",
+        "optional_packages",
         "data_frames",
         "__init__",
     ),

@@ -11,7 +11,6 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 
 from hydragnn_hpo.campaign.backends import check_launcher
@@ -22,6 +21,7 @@ from hydragnn_hpo.config.convs.spec import is_user_conv
 from hydragnn_hpo.errors import ConfigError, HydraError
 from hydragnn_hpo.launching import check_software, site_of
 from hydragnn_hpo.layout import RunDir
+from hydragnn_hpo.optional_packages import OPTIONAL, require_package
 from hydragnn_hpo.search import check_objective
 
 IMPORT_SECONDS = 180.0
@@ -110,12 +110,11 @@ def _check_warm_start(campaign: CheckedCampaign) -> None:
 
 
 def _check_packages(campaign: CheckedCampaign) -> None:
-    wanted = any(made.training.tensorboard for made in campaign.trainings().values())
-    if wanted and find_spec("tensorboard") is None:
-        raise ConfigError(
-            "training.tensorboard needs a package that is not installed: "
-            "pip install 'hydragnn-hpo[tensorboard]', or drop it."
-        )
+    """Check that the packages of the brain and of TensorBoard's records are installed."""
+    if (brain := campaign.config.search.brain) in OPTIONAL:
+        require_package(brain, f"search.brain '{brain}'", ", or choose 'random' or 'sobol'")
+    if any(made.training.tensorboard for made in campaign.trainings().values()):
+        require_package("tensorboard", "training.tensorboard", ", or drop it")
 
 
 def _check_software(campaign: CheckedCampaign) -> None:

@@ -24,6 +24,16 @@ DeviceOption = Annotated[
     str, typer.Option(help="Where to predict: auto (a GPU if there is one), cpu, cuda:0.")
 ]
 
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Value in place of the campaign file's, such as trial.training.global_batch=32; "
+        "repeatable.",
+    ),
+]
+
 
 def parse_count(text: str) -> int:
     """Return a whole number from 5 to 1e12, which may be written as 1e9.

@@ -39,6 +39,7 @@ from hydragnn_hpo.cli.submit_command import pack, submit
 from hydragnn_hpo.cli.trial_command import trial
 from hydragnn_hpo.errors import HydraError
 from hydragnn_hpo.files import ADVICE
+from hydragnn_hpo.optional_packages import explain_import_error
 from hydragnn_hpo.sanitize import escape_controls, shorten_words
 
 app = typer.Typer(
@@ -121,6 +122,10 @@ def _run() -> int | str | None:
         return _report("memory ran out; take less at a time, or free some.", 1)
     except OSError as error:
         return _report_os_error(error)
+    except ModuleNotFoundError as error:
+        if (missing := explain_import_error(error)) is None:
+            raise
+        return _report(str(missing), missing.exit_code)
     return 0
 
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from hydragnn_hpo.cli.arguments import JsonOption, parse_count
+from hydragnn_hpo.cli.arguments import JsonOption, SetOption, parse_count
 from hydragnn_hpo.cli.progress import ProgressDisplay
 from hydragnn_hpo.cli.run_command import MachineOption
 
@@ -57,6 +57,7 @@ def plan(
     slots: SlotsOption = None,
     trials: TrialsOption = None,
     structures: StructuresOption = None,
+    settings: SetOption = None,
     failures: FailuresOption = 0.0,
     figure: FigureOption = None,
     as_json: JsonOption = False,
@@ -65,10 +66,12 @@ def plan(
     from hydragnn_hpo.cli import plan_report
     from hydragnn_hpo.errors import ConfigError
     from hydragnn_hpo.layout import RunDir
+    from hydragnn_hpo.pipeline import parse_settings
 
     if figure is not None and figure.suffix.lower() != ".png":
         raise ConfigError(f"--figure {figure}: is drawn as PNG; give it a name that ends in .png.")
-    request = plan_report.PlanRequest(machine, hosts, slots, trials, structures, failures)
+    changes = parse_settings(settings or ())
+    request = plan_report.PlanRequest(machine, hosts, slots, trials, structures, failures, changes)
     run = RunDir(Path(campaign))
     with ProgressDisplay("drawing trials", quiet=as_json) as display:
         if run.campaign.exists():

@@ -19,7 +19,6 @@ from hydragnn_hpo.campaign import (
     read_journal,
     rung_of,
     sample_configurations,
-    settle,
 )
 from hydragnn_hpo.cli.progress import ProgressDisplay
 from hydragnn_hpo.cli.words import count, duration, percent
@@ -29,14 +28,19 @@ from hydragnn_hpo.config import (
     TrialConfig,
     find_profile,
     load_config,
-    resolve_machine,
 )
 from hydragnn_hpo.errors import ConfigError, RunError
 from hydragnn_hpo.file_records import StoreStats
 from hydragnn_hpo.journal_events import EpochEvent, JournalEvent, SearchedValues
 from hydragnn_hpo.launching import detect_slots
 from hydragnn_hpo.layout import RunDir
-from hydragnn_hpo.pipeline import DataKnown, data_of_campaign, data_of_run
+from hydragnn_hpo.pipeline import (
+    Changes,
+    DataKnown,
+    data_of_campaign,
+    data_of_run,
+    load_campaign,
+)
 from hydragnn_hpo.placement import (
     Bar,
     CostModel,
@@ -91,6 +95,8 @@ class PlanRequest:
     trials: int | None = None
     structures: int | None = None
     failures: float = 0.0
+    changes: Changes = field(default_factory=dict)
+    """Values in place of the campaign file's."""
 
 
 @dataclass(frozen=True)
@@ -192,9 +198,7 @@ def read_campaign(campaign: str, request: PlanRequest) -> KnownCampaign:
         DataError: nothing is known about the data.
     """
     source = find_resource(campaign, "workflows")
-    config = settle(load_config(source, CampaignConfig), source)
-    machine = resolve_machine(config.machine, {"profile": request.machine}, source.parent)
-    config = config.model_copy(update={"machine": machine})
+    config = load_campaign(source, request.changes, profile=request.machine)
     run = RunDir(Path("runs") / config.name)
     data = data_of_campaign(config, source, run, request.structures)
     return KnownCampaign(config, data, _choose_machine(config, request))
@@ -211,8 +215,14 @@ def plan_run(
         display: shows the progress; None for nothing.
 
     Raises:
+        ConfigError: the settings of the campaign are to be changed.
         RunError: no trial was placed yet, or its journal is damaged.
     """
+    if request.changes:
+        raise ConfigError(
+            f"{run.path}: is a run, whose settings stay as they are: leave --set out, or plan its "
+            "campaign file."
+        )
     config = load_config(run.campaign, CampaignConfig)
     history = JournalHistory(read_journal(run.journal))
     events, state, ledger = history.events, history.state, history.ledger

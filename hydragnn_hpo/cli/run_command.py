@@ -6,14 +6,14 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypedDict
+from typing import TYPE_CHECKING, Annotated, TypeAlias, TypedDict
 
 import typer
 
-from hydragnn_hpo.cli.arguments import DryRunOption, JsonOption
+from hydragnn_hpo.cli.arguments import DryRunOption, JsonOption, SetOption
 from hydragnn_hpo.cli.words import energy
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from hydragnn_hpo.file_records import RunFigures, RunSummary
     from hydragnn_hpo.launching import Backend
     from hydragnn_hpo.layout import RunDir
+    from hydragnn_hpo.pipeline import Changes
 
 
 def _named_directory(text: str) -> Path:
@@ -73,6 +74,22 @@ PackOption = Annotated[
 ContainerOption = Annotated[
     str | None, typer.Option("--container", help="Container image in which ranks run.")
 ]
+TrialsOption = Annotated[
+    int | None,
+    typer.Option(min=1, max=10**6, help="Number of trials; by default as in the campaign file."),
+]
+SeedOption = Annotated[
+    int | None, typer.Option(help="Seed of the campaign; by default as in the campaign file.")
+]
+MinutesOption = Annotated[
+    float | None,
+    typer.Option(
+        min=1.0,
+        max=1e5,
+        help="Minutes for the whole campaign on this machine: chooses the numbers of trials, "
+        "epochs and members.",
+    ),
+]
 JoinOption = Annotated[
     bool,
     typer.Option(
@@ -86,6 +103,10 @@ JoinOption = Annotated[
 def run(
     campaign: Annotated[str, typer.Argument(help="Campaign file, or the name of a shipped one.")],
     run_dir: RunOption = None,
+    settings: SetOption = None,
+    trials: TrialsOption = None,
+    seed: SeedOption = None,
+    minutes: MinutesOption = None,
     slots: SlotsOption = None,
     backend: BackendOption = None,
     machine: MachineOption = None,
@@ -98,31 +119,92 @@ def run(
 ) -> None:
     """Run a campaign from data to one ensemble file; the same command resumes it."""
     from hydragnn_hpo import log
-    from hydragnn_hpo.campaign import open_run
-    from hydragnn_hpo.errors import ConfigError, StorageError
-    from hydragnn_hpo.launching import add_excluded, read_excluded
-    from hydragnn_hpo.pipeline import check_campaign_file, forget_run, load_campaign
+    from hydragnn_hpo.launching import read_excluded
+    from hydragnn_hpo.pipeline import check_campaign_file, parse_settings
     from hydragnn_hpo.resources import find_resource
 
     log.configure(level=logging.WARNING)
     source = find_resource(campaign, "workflows")
-    keys = {"slots": slots, "backend": backend, "profile": machine}
-    config = load_campaign(source, **keys, pack=pack, container=container)
+    changes = parse_settings(settings or (), trials, seed)
+    keys: MachineKeys = {"slots": slots, "backend": backend, "profile": machine}
+    keys |= {"pack": pack, "container": container}
+    config = _load(source, changes, keys, run_dir, minutes)
     target = run_dir or Path("runs") / config.name
     cards = check_campaign_file(config, source, target)
     to_exclude = read_excluded(exclude) if exclude else {}  # a dry run rejects bad files, too
     if dry_run:
         _print_start(_plan_start(config, cards, target), as_json)
         return
+    opened, result = _start(config, target, cards, to_exclude, join=join, quiet=as_json)
+    typer.echo(json.dumps(result)) if as_json else _print(opened, result)
+
+
+MachineKeys: TypeAlias = dict[str, str | int | None]
+"""Keys of ``[machine]`` from the command line; None keeps the campaign's value."""
+
+
+def _load(
+    source: Path, changes: "Changes", keys: MachineKeys, run_dir: Path | None, minutes: float | None
+) -> "CampaignConfig":
+    """Load a campaign as the options say; warn on stderr, and say there what fits into a time.
+
+    Args:
+        source: the campaign file.
+        changes: values in place of the file's.
+        keys: of ``[machine]``.
+        run_dir: the run directory; None for that of the campaign's name.
+        minutes: time that the campaign may take; None for any.
+    """
+    from hydragnn_hpo.layout import RunDir
+    from hydragnn_hpo.optional_packages import is_installed, missing_sentence
+    from hydragnn_hpo.pipeline import fit_to_time, load_campaign
+
+    if minutes is not None:
+        run = None if run_dir is None else RunDir(run_dir)
+        changes, why = fit_to_time(source, changes, minutes, run, **keys)
+        for sentence in why:
+            typer.echo(sentence, err=True)
+    if not is_installed("plotly"):
+        what = missing_sentence("plotly", "the report at its end", ", or run on without")
+        typer.echo(f"warning: {what}", err=True)
+    return load_campaign(source, changes, **keys)
+
+
+def _start(
+    config: "CampaignConfig",
+    target: Path,
+    cards: dict[Path, str],
+    to_exclude: "Mapping[str, str]",
+    *,
+    join: bool,
+    quiet: bool,
+) -> "tuple[RunDir, RunSummary]":
+    """Make or reopen the run directory, and run the campaign there to its end.
+
+    Args:
+        config: the campaign.
+        target: its run directory.
+        cards: name of each card, by the card's path.
+        to_exclude: hosts to exclude, each with a reason.
+        join: whether to share the campaign with other allocations.
+        quiet: whether to hide the progress.
+
+    Returns:
+        The run directory, and the content of ``summary.json``.
+    """
+    from hydragnn_hpo.campaign import open_run
+    from hydragnn_hpo.errors import ConfigError, StorageError
+    from hydragnn_hpo.launching import add_excluded
+    from hydragnn_hpo.pipeline import forget_run
+
     opened = open_run(config, target)
     add_excluded(opened.excluded, to_exclude)
     try:
-        result = (_join if join else run_alone)(config, opened, cards, as_json)
+        return opened, (_join if join else run_alone)(config, opened, cards, quiet)
     except (ConfigError, StorageError):
         if not join:  # else another allocation may be using the run directory
             forget_run(opened)
         raise
-    typer.echo(json.dumps(result)) if as_json else _print(opened, result)
 
 
 class PlannedStart(TypedDict):

@@ -37,6 +37,7 @@ from hydragnn_hpo.data.store_index import (
 from hydragnn_hpo.errors import DataError, StorageError
 from hydragnn_hpo.file_records import StoreStats
 from hydragnn_hpo.files import hash_file, storage, write_bytes, write_json, write_text
+from hydragnn_hpo.optional_packages import explain_missing
 
 _MARGIN = 1 << 18
 """Generous estimate of the bytes that ADIOS2 writes per part in addition to its columns."""
@@ -97,8 +98,9 @@ def _write(
     part: Path, windows: Iterable[Arrays], columns: Sequence[StoreColumn], sizes: NDArray[np.int64]
 ) -> NDArray[np.int64]:
     """Write the blocks and return their checksums, [W, columns]."""
-    import adios2
-    from adios2.bindings import Mode
+    with explain_missing():
+        import adios2
+        from adios2.bindings import Mode
 
     totals = dict(zip(PERS, sizes.sum(axis=0).tolist(), strict=True))
     checksums = np.zeros((len(sizes), len(columns)), dtype=np.int64)
@@ -248,7 +250,8 @@ class WindowReader:
     def _part(self, number: int) -> Any:
         """Return an open part; close the least recently used one where too many are open."""
         if number not in self._open:
-            import adios2
+            with explain_missing():
+                import adios2
 
             while len(self._open) >= _MOST_OPEN:
                 self._close(next(iter(self._open)))

@@ -5,11 +5,16 @@ from typing import TYPE_CHECKING
 from hydragnn_hpo.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
+    from hydragnn_hpo.pipeline.campaign_changes import (
+        Changes,
+        fit_to_time,
+        load_campaign,
+        parse_settings,
+    )
     from hydragnn_hpo.pipeline.campaign_runs import (
         RunDisplay,
         RunSettings,
         forget_run,
-        load_campaign,
         make_shutdown_request,
         run_campaign,
     )
@@ -34,6 +39,7 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "Changes",
     "DataKnown",
     "InitRequest",
     "InitResult",
@@ -46,12 +52,14 @@ __all__ = [
     "describe_search",
     "describe_split",
     "explain_units",
+    "fit_to_time",
     "forget_run",
     "init_from_card",
     "init_from_files",
     "is_card",
     "load_campaign",
     "make_shutdown_request",
+    "parse_settings",
     "parse_units",
     "run_campaign",
     "write_files",

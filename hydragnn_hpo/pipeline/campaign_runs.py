@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from pydantic import JsonValue
-
 from hydragnn_hpo.campaign import (
     Controller,
     JournalFold,
@@ -20,9 +18,8 @@ from hydragnn_hpo.campaign import (
     rank_trials,
     read_journal,
     read_state,
-    settle,
 )
-from hydragnn_hpo.config import CampaignConfig, parse_config, read_toml, resolve_machine
+from hydragnn_hpo.config import CampaignConfig
 from hydragnn_hpo.file_records import EnsembleTable, RunSummary
 from hydragnn_hpo.files import read_json, write_json
 from hydragnn_hpo.launching import Backend, in_batch_job
@@ -55,39 +52,6 @@ class RunSettings:
     """Called with the run directory if its report cannot be written, and why."""
     reseed: int = 0
     """How many of the best trials to train again with new seeds."""
-
-
-def load_campaign(
-    source: Path, changes: Mapping[str, JsonValue] | None = None, /, **machine: str | int | None
-) -> CampaignConfig:
-    """Read a campaign, with changes.
-
-    Args:
-        source: its file.
-        changes: values in place of the file's; a table changes those of its keys that it has.
-        machine: keys of ``[machine]``; None keeps the file's value.
-
-    Raises:
-        ConfigError: the file or a change is wrong.
-    """
-    values = _merge(read_toml(source), changes or {})
-    config = settle(parse_config(values, CampaignConfig, where=str(source)), source)
-    resolved = resolve_machine(config.machine, machine, source.parent)
-    return config.model_copy(update={"machine": resolved})
-
-
-def _merge(
-    values: Mapping[str, JsonValue], changes: Mapping[str, JsonValue]
-) -> dict[str, JsonValue]:
-    """Return values with changes, table by table."""
-    merged = dict(values)
-    for key, change in changes.items():
-        before = merged.get(key)
-        if isinstance(before, dict) and isinstance(change, dict):
-            merged[key] = _merge(before, change)
-        else:
-            merged[key] = change
-    return merged
 
 
 def make_shutdown_request() -> ShutdownRequest:

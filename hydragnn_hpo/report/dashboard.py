@@ -34,6 +34,7 @@ from hydragnn_hpo.errors import HydraError, RunError
 from hydragnn_hpo.http_service import listen, serve_on
 from hydragnn_hpo.layout import RunDir
 from hydragnn_hpo.leases import find_controller
+from hydragnn_hpo.optional_packages import require_package
 from hydragnn_hpo.report.facts import Facts, facts_of
 from hydragnn_hpo.report.html_report import make_sections, report_title
 from hydragnn_hpo.report.page import (
@@ -74,8 +75,9 @@ def serve_dashboard(run: RunDir, port: int, announce_link: Callable[[str, int], 
 
     Raises:
         RunError: the directory holds no campaign.
-        ConfigError: the port is taken.
+        ConfigError: the port is taken, or Plotly is not installed.
     """
+    require_package("plotly", "a dashboard")
     report = LiveReport(run, SECTIONS)
     with listen(ADDRESS, port) as opened:
         taken = opened.getsockname()[1]

@@ -25,6 +25,7 @@ from hydragnn_hpo import __version__
 from hydragnn_hpo.config import ParameterConfig, Scalar
 from hydragnn_hpo.errors import ConfigError, RunError, unknown
 from hydragnn_hpo.files import PART, storage, whole_file, whole_folder, write_bytes
+from hydragnn_hpo.optional_packages import explain_missing
 from hydragnn_hpo.report.best_config import write_best_config
 from hydragnn_hpo.report.export_tables import (
     TrialRow,
@@ -102,7 +103,7 @@ def write_parquet(facts: Facts, out: Path) -> ExportedFiles:
     Units are in the column titles, as in CSV, and in each field's metadata; the file's metadata
     names the campaign.
     """
-    with _needs("parquet", ", or take --to csv"):
+    with explain_missing("--to parquet", ", or take --to csv"):
         import pyarrow
         import pyarrow.parquet
     about = {"campaign": facts.config.name, "program": f"hydragnn-hpo {__version__}"}
@@ -185,8 +186,9 @@ def write_optuna(facts: Facts, out: Path) -> ExportedFiles:
     A trial that stopped at a rung is PRUNED, one that failed or was cancelled is FAIL, one that
     waits for its first start is WAITING.
     """
-    import optuna
-    from optuna.storages.journal import JournalFileBackend
+    with explain_missing("--to optuna"):
+        import optuna
+        from optuna.storages.journal import JournalFileBackend
 
     names, rows = goal_names(facts), trial_rows(facts)
     with _local_folder() as folder, silence_optuna():
@@ -265,7 +267,7 @@ def write_tensorboard(facts: Facts, out: Path) -> ExportedFiles:
     names them; ``result/...`` is the trial's result. The description of a curve states its unit.
     TensorBoard stores values as 32-bit floats.
     """
-    with _needs("tensorboard"):
+    with explain_missing("--to tensorboard"):
         from tensorboard.summary.writer.record_writer import RecordWriter
     make_writer: Any = RecordWriter
     rows = trial_rows(facts)
@@ -342,7 +344,7 @@ def write_mlflow(facts: Facts, out: Path) -> ExportedFiles:
     """
     rows = trial_rows(facts)
     with _local_folder() as folder, isolate_tracker(folder, {"MLFLOW_DISABLE_TELEMETRY": "true"}):
-        with _needs("mlflow"):
+        with explain_missing("--to mlflow"):
             from mlflow import MlflowClient
         uri = f"sqlite:///{folder / 'mlflow.db'}"
         client: Any = MlflowClient(tracking_uri=uri, registry_uri=uri)
@@ -416,7 +418,7 @@ def write_wandb(facts: Facts, out: Path) -> ExportedFiles:
         _local_folder() as folder,
         isolate_tracker(folder, _WANDB_VARIABLES | {"WANDB_DIR": str(folder)}),
     ):
-        with _needs("wandb"):
+        with explain_missing("--to wandb"):
             import wandb
         with whole_folder(out) as target:
             try:
@@ -604,19 +606,3 @@ def folder_names(names: Iterable[str]) -> dict[str, str]:
         taken.add(unique)
         by_trial[name] = unique
     return by_trial
-
-
-@contextlib.contextmanager
-def _needs(to: str, instead: str = "") -> Iterator[None]:
-    """Turn a failed import into an error that names the extra to install.
-
-    Raises:
-        ConfigError: the package is not installed.
-    """
-    try:
-        yield
-    except ImportError as error:
-        raise ConfigError(
-            f"--to {to} needs a package that is not installed: "
-            f"pip install 'hydragnn-hpo[{to}]'{instead}."
-        ) from error

@@ -8,6 +8,7 @@ from pathlib import Path
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.files import storage, write_text
 from hydragnn_hpo.layout import RunDir
+from hydragnn_hpo.optional_packages import explain_import_error, require_package
 from hydragnn_hpo.report.facts import Facts, read_facts
 from hydragnn_hpo.report.page import Title, render_page
 from hydragnn_hpo.report.page_blocks import Section, Text
@@ -25,6 +26,7 @@ def write_report(run: RunDir, out: Path | None = None) -> Path:
 
     Raises:
         ConfigError: ``out`` does not end in .html, so it might be a file of the run.
+        MissingPackage: Plotly is not installed, whose script draws the page.
         RunError: there is no campaign, or its journal is damaged.
         StorageError: the file cannot be written.
     """
@@ -32,6 +34,7 @@ def write_report(run: RunDir, out: Path | None = None) -> Path:
     if path.suffix != ".html":
         raise ConfigError(f"--out '{path}': the report is a page: name it NAME.html.")
     facts = read_facts(run)
+    require_package("plotly", "a report")
     with storage(path):
         path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, render_report(facts))
@@ -50,8 +53,9 @@ def make_sections(facts: Facts, sections: Mapping[str, MakeSection] = SECTIONS) 
         try:
             section = make(facts)
         except Exception as error:
-            logger.exception("section %s of the report could not be made", key)
-            section = error_section(key, error)
+            if (missing := explain_import_error(error)) is None:
+                logger.exception("section %s of the report could not be made", key)
+            section = error_section(key, missing or error)
         if section is not None:
             made.append(section)
     return made

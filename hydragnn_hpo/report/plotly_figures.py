@@ -3,15 +3,17 @@
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
-
-import plotly.graph_objects as go
+from typing import TYPE_CHECKING, Any
 
 from hydragnn_hpo.errors import ConfigError, RunError, unknown
+from hydragnn_hpo.optional_packages import explain_missing
 from hydragnn_hpo.report.charts import LIGHT, SERIES, Layout, PlotlyValue
 from hydragnn_hpo.report.facts import Facts
 from hydragnn_hpo.report.page_blocks import Block, Doubtful, Figure, Fold, Row
 from hydragnn_hpo.report.sections import SECTIONS
+
+if TYPE_CHECKING:
+    import plotly.graph_objects
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,9 @@ _COLOUR, _NO_COLOUR = re.compile("color", re.IGNORECASE), re.compile("text|name"
 """Keys of plotly whose values are colours, and keys below them whose values are not."""
 
 
-def make_plotly_figure(facts: Facts, name: str, of: str | None = None) -> go.Figure:
+def make_plotly_figure(
+    facts: Facts, name: str, of: str | None = None
+) -> "plotly.graph_objects.Figure":
     """Return a chart of the report as a plotly figure.
 
     Args:
@@ -59,7 +63,7 @@ def make_plotly_figure(facts: Facts, name: str, of: str | None = None) -> go.Fig
             takes the first.
 
     Raises:
-        ConfigError: there is no such name, or no chart of this.
+        ConfigError: there is no such name, or no chart of this, or Plotly is not installed.
         RunError: the run has nothing to show for it yet.
     """
     name, _, after = name.partition(".") if of is None else (name, "", of)
@@ -90,13 +94,16 @@ def _figures(blocks: Sequence[Block], doubt: str = "") -> Iterator[tuple[Figure,
             yield from _figures(block.blocks, why)
 
 
-def convert_figure(figure: Figure, doubt: str = "") -> go.Figure:
+def convert_figure(figure: Figure, doubt: str = "") -> "plotly.graph_objects.Figure":
     """Convert a chart of a page to a plotly figure in the colours of a light page.
 
     Args:
         figure: the chart.
         doubt: why it is not to be trusted, for its title; empty if it is.
     """
+    with explain_missing("a figure"):
+        import plotly.graph_objects
+
     title = f"{figure.title} - NOT TO BE TRUSTED: {doubt}" if doubt else figure.title
     shown: Layout = {
         "title": {"text": title},
@@ -106,7 +113,9 @@ def convert_figure(figure: Figure, doubt: str = "") -> go.Figure:
         "meta": {"caption": figure.caption},
     }
     traces = [_with_colours(trace) for trace in figure.data]
-    return go.Figure(data=traces, layout={**_with_colours(figure.layout), **shown})
+    return plotly.graph_objects.Figure(
+        data=traces, layout={**_with_colours(figure.layout), **shown}
+    )
 
 
 def _with_colours(value: PlotlyValue, inside: bool = False) -> Any:

@@ -7,7 +7,6 @@ failure is written as a result with a reason (Law 9).
 
 import errno
 import functools
-import importlib.util
 import logging
 import os
 import signal
@@ -56,6 +55,7 @@ from hydragnn_hpo.files import (
 )
 from hydragnn_hpo.layout import TrialDir
 from hydragnn_hpo.metrics_log import RecordWriter
+from hydragnn_hpo.optional_packages import require_package
 from hydragnn_hpo.rank_requests import Request, RequestReader
 from hydragnn_hpo.training.checkpoint_saver import prune_checkpoints
 from hydragnn_hpo.training.ddp import Ranks, Signal, check_mpi_ranks, join_ranks
@@ -408,13 +408,9 @@ def check_tensorboard(where: Path) -> None:
     """Check that the package ``tensorboard`` is installed; ``where`` begins the error message.
 
     Raises:
-        ConfigError: the package is missing.
+        MissingPackage: the package is missing.
     """
-    if importlib.util.find_spec("tensorboard") is None:
-        raise ConfigError(
-            f"{where}: training.tensorboard needs a package that is not installed: "
-            "pip install 'hydragnn-hpo[tensorboard]', or drop it."
-        )
+    require_package("tensorboard", f"{where}: training.tensorboard", ", or drop it")
 
 
 class TensorBoardWriter:

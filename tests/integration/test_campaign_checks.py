@@ -4,6 +4,8 @@ One bad campaign at least for each check of ``campaign.campaign_checks.CHECKS``;
 one sentence.
 """
 
+import sys
+
 import pytest
 
 from hydragnn_hpo.campaign import CHECKS, campaign_checks
@@ -54,6 +56,7 @@ BAD = {
     },
     "packages": {
         "tensorboard": ({"trial": {"training": {"tensorboard": True}}}, "[tensorboard]"),
+        "brain": ({"search": {"brain": "optuna"}}, "search.brain 'optuna' needs Optuna, which"),
     },
     "software": {
         "pack": ({"machine": {"pack": "p.tar.gz"}}, "machine.pack does not work"),
@@ -90,9 +93,8 @@ def desk(hpo, monkeypatch):
         (hpo.folder / f"users_{name}.py").write_text(code)
     monkeypatch.setenv("PYTHONPATH", str(hpo.folder))
     monkeypatch.syspath_prepend(str(hpo.folder))
-    found = campaign_checks.find_spec
-    spec = {"tensorboard": None}
-    monkeypatch.setattr(campaign_checks, "find_spec", lambda name: spec.get(name, found))
+    for name in ("tensorboard", "optuna"):
+        monkeypatch.setitem(sys.modules, name, None)
     forward = {"level": "graph", "unit": "eV", "key": "energy_like"}
     hpo.card(hpo.molecules(30), targets={"forward": forward})
     return hpo

@@ -26,7 +26,9 @@ def test_a_wheelhouse_is_enough(tmp_path):
     alone = {k: v for k, v in os.environ.items() if not k.startswith(("PIP_", "PYTHON"))}
     alone["PIP_CONFIG_FILE"] = os.devnull  # nor what this machine's own settings name
 
-    subprocess.run([*argv, "-c", ROOT / "constraints.txt", "hydragnn-hpo"], check=True, env=alone)
+    subprocess.run(
+        [*argv, "-c", ROOT / "constraints.txt", "hydragnn-hpo[campaign]"], check=True, env=alone
+    )
 
     def shown(*command: object) -> str:
         done = subprocess.run(command, env=alone, cwd=tmp_path, capture_output=True, text=True)

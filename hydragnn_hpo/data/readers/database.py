@@ -12,6 +12,7 @@ from ase.db import connect
 from hydragnn_hpo.data.readers.read_limits import read_limits
 from hydragnn_hpo.data.readers.source import Item, Reader, Source, make_or_catch
 from hydragnn_hpo.errors import ConfigError, DataError
+from hydragnn_hpo.optional_packages import explain_missing
 from hydragnn_hpo.sanitize import shorten
 
 LMDB = (".aselmdb", ".lmdb")
@@ -67,14 +68,9 @@ def _files(path: Path) -> list[Path]:
 def _open(path: Path) -> Any:
     if path.suffix.lower() not in LMDB:
         return connect(path)  # type: ignore[no-untyped-call]
-    try:
+    with explain_missing(f"{path}: an LMDB file"):
         import lmdb
         from ase_db_backends.aselmdb import LMDBDatabase
-    except ImportError as error:
-        raise ConfigError(
-            f"{path}: LMDB files need a package that is not installed ({error}): "
-            "pip install 'hydragnn-hpo[lmdb]'."
-        ) from error
     # Of a file that is no LMDB, the line below would leave an object whose ``__del__`` fails.
     lmdb.open(str(path), subdir=False, readonly=True, lock=False).close()
     return LMDBDatabase(str(path), readonly=True)

@@ -23,6 +23,7 @@ from hydragnn_hpo.data.readers.source import Item, Reader, Source, make_or_catch
 from hydragnn_hpo.data.readers.tensors import atoms_of
 from hydragnn_hpo.data.store_parts import remove_profile
 from hydragnn_hpo.errors import DataError
+from hydragnn_hpo.optional_packages import explain_missing
 
 SPLITS = {"trainset": "train", "valset": "val", "testset": "test"}
 """Names of splits by HydraGNN's labels, in the order in which labels are read."""
@@ -100,7 +101,8 @@ class _File:
     """An open ADIOS2 file of HydraGNN."""
 
     def __init__(self, path: Path) -> None:
-        import adios2
+        with explain_missing(f"{path}: a file of ADIOS2"):
+            import adios2
 
         self.path = path
         try:

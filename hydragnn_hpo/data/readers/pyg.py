@@ -14,6 +14,7 @@ from ase import Atoms
 from hydragnn_hpo.data.readers.source import Item, Reader, Source, make_or_catch
 from hydragnn_hpo.data.readers.tensors import atoms_of
 from hydragnn_hpo.errors import DataError
+from hydragnn_hpo.optional_packages import explain_missing
 
 
 def read_pyg(source: Source, start: int, stop: int | None) -> Iterator[Item]:
@@ -69,9 +70,11 @@ def _load(path: Path) -> list[Any]:
 @functools.lru_cache(maxsize=1)
 def _read_once(path: Path, stamp: tuple[int, int]) -> list[Any]:
     import torch
-    from torch_geometric import data as pyg
-    from torch_geometric.data.data import DataEdgeAttr, DataTensorAttr
-    from torch_geometric.data.storage import EdgeStorage, GlobalStorage, NodeStorage
+
+    with explain_missing(f"{path}: a list of PyG Data"):
+        from torch_geometric import data as pyg
+        from torch_geometric.data.data import DataEdgeAttr, DataTensorAttr
+        from torch_geometric.data.storage import EdgeStorage, GlobalStorage, NodeStorage
 
     safe = [pyg.Data, DataEdgeAttr, DataTensorAttr, EdgeStorage, GlobalStorage, NodeStorage]
     try:

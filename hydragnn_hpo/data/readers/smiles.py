@@ -22,6 +22,7 @@ from hydragnn_hpo.data.readers.source import (
     value_of,
 )
 from hydragnn_hpo.errors import ConfigError, DataError, unknown
+from hydragnn_hpo.optional_packages import explain_missing
 
 NAMES = ("smiles", "canonical_smiles", "isomeric_smiles")
 """Names of columns that hold SMILES."""
@@ -192,12 +193,8 @@ def _rdkit(path: Path) -> None:
     """Silence the log of RDKit.
 
     Raises:
-        ConfigError: RDKit is not installed.
+        MissingPackage: RDKit is not installed.
     """
-    try:
+    with explain_missing(f"{path}: a file of SMILES"):
         from rdkit import RDLogger
-    except ImportError as error:
-        raise ConfigError(
-            f"{path}: SMILES need RDKit, which is not installed: pip install 'hydragnn-hpo[chem]'."
-        ) from error
     RDLogger.DisableLog("rdApp.*")

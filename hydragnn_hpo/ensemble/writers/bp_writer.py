@@ -17,6 +17,7 @@ from hydragnn_hpo.data import Names, reserve_disk
 from hydragnn_hpo.ensemble.predict_output import PredictedRows, Share, Writer
 from hydragnn_hpo.errors import StorageError
 from hydragnn_hpo.files import whole_folder
+from hydragnn_hpo.optional_packages import explain_missing
 
 Arrays = dict[str, np.ndarray]
 """Array by name of the variable; the first dimension is structures, atoms or bytes."""
@@ -71,8 +72,9 @@ class BpWriter(Writer):
             kinds: type of each variable.
             shares: shares of all chunks, in order.
         """
-        import adios2
-        from adios2.bindings import Mode
+        with explain_missing(f"{folder}: a file of ADIOS2"):
+            import adios2
+            from adios2.bindings import Mode
 
         with adios2.Stream(str(folder), "w") as stream:
             stream.begin_step()

@@ -14,8 +14,8 @@ import numpy as np
 
 from hydragnn_hpo.data import offsets
 from hydragnn_hpo.ensemble.predict_output import OutputColumns, PredictedRows, Share, Writer
-from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.files import whole_file
+from hydragnn_hpo.optional_packages import explain_missing
 
 if TYPE_CHECKING:
     import pyarrow
@@ -33,17 +33,12 @@ class ParquetWriter(Writer):
         """Make the schema.
 
         Raises:
-            ConfigError: pyarrow is not installed.
+            MissingPackage: pyarrow is not installed.
         """
         super().__init__(layout)
-        try:
+        with explain_missing():
             import pyarrow
             import pyarrow.parquet
-        except ImportError as error:
-            raise ConfigError(
-                "Parquet needs a package that is not installed: "
-                "pip install 'hydragnn-hpo[parquet]'."
-            ) from error
         self._arrow: Any = pyarrow
         self._parquet: Any = pyarrow.parquet
         self._schema = self._make_schema()

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from hydragnn_hpo.config import Scalar, Space
+from hydragnn_hpo.optional_packages import explain_missing
 from hydragnn_hpo.search.brains.sampling import ProposalHistory, spread_points
 from hydragnn_hpo.search.constraints import Constraint
 from hydragnn_hpo.search.objective import Point, finite_or_none
@@ -183,7 +184,7 @@ class DeepHyperBrain:
         return self._encode(values), -objective
 
     def _make_search(self, seed: int) -> Any:
-        with _without_mpi():
+        with _without_mpi(), explain_missing():
             from deephyper.hpo import CBO, HpProblem
 
         problem = HpProblem()

@@ -15,6 +15,7 @@ from typing import Any
 
 from hydragnn_hpo.config import Scalar, Space
 from hydragnn_hpo.layout import derive_seed
+from hydragnn_hpo.optional_packages import explain_missing
 from hydragnn_hpo.search.brains.sampling import ProposalHistory, spread_points
 from hydragnn_hpo.search.constraints import Constraint
 from hydragnn_hpo.search.objective import Point, finite_or_none, rank_points
@@ -70,7 +71,8 @@ class OptunaBrain:
         self, space: Space, *, seed: int, initial: int, constraints: Sequence[Constraint] = ()
     ) -> None:
         """Start without results."""
-        import optuna
+        with explain_missing("search.brain 'optuna'"):
+            import optuna
 
         self._optuna: Any = optuna
         self._known, self._order = ProposalHistory(space, constraints), order_by_conditions(space)

@@ -1,10 +1,10 @@
 """A trial's directory in, its result and predictions out: one real rank on a tiny store."""
 
 import errno
-import importlib.util
 import json
 import os
 import signal
+import sys
 import time
 
 import numpy as np
@@ -314,9 +314,6 @@ def test_a_trial_shows_its_epochs_on_request(bench):
 
 def test_a_missing_package_is_said_before_anything_starts(bench, monkeypatch):
     bench.configure(tensorboard=True)
-    find = importlib.util.find_spec
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name, *_: None if name == "tensorboard" else find(name)
-    )
+    monkeypatch.setitem(sys.modules, "tensorboard", None)
     with pytest.raises(ConfigError, match=r"trial.toml: training.tensorboard .*hpo\[tensorboard\]"):
         load_trial(bench.trial)
