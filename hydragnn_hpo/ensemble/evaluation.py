@@ -11,10 +11,11 @@ from typing import NamedTuple, TypedDict
 
 import numpy as np
 
-from hydragnn_hpo.config import CardConfig, TargetConfig, parse_config
+from hydragnn_hpo.config import WIDTHS, CardConfig, TargetConfig, parse_config
 from hydragnn_hpo.data import Columns, Compositions, Rules, open_store
 from hydragnn_hpo.ensemble.artefact import HeadEntry, Manifest
 from hydragnn_hpo.ensemble.calibrate import By, Strata, size_strata
+from hydragnn_hpo.ensemble.descriptors import GRAPH, NODE
 from hydragnn_hpo.ensemble.engine import EDGES_PER_BATCH, pieces
 from hydragnn_hpo.ensemble.inference import Ensemble, compute_trust, head_prediction
 from hydragnn_hpo.ensemble.structure_batches import (
@@ -26,6 +27,7 @@ from hydragnn_hpo.ensemble.structure_batches import (
 from hydragnn_hpo.ensemble.uncertainty_scores import (
     HeadOnLabels,
     compute_curves,
+    compute_distance_figures,
     compute_figures,
     compute_strata_figures,
 )
@@ -37,7 +39,7 @@ from hydragnn_hpo.ensemble.verdict import (
     judge,
 )
 from hydragnn_hpo.errors import ConfigError, DataError, unknown
-from hydragnn_hpo.file_records import Curves, VerdictSentence
+from hydragnn_hpo.file_records import Curves, DistanceFigures, VerdictSentence
 from hydragnn_hpo.metrics_log import replace_nonfinite
 from hydragnn_hpo.units import inside
 
@@ -48,11 +50,15 @@ FAR = 20.0
 before their unit is doubted."""
 _Parts = list[list[np.ndarray]]
 """Of one head, batch after batch, the rows that have a label: truth, mean, [R, w]; spread, noise,
-[R, 1]; kind of structure, position of the structure, atom within it (0 for a structure), [R]."""
+[R, 1]; kind of structure, position of the structure, atom within it (0 for a structure), distance
+to the training set (NaN if not known), [R]."""
 
-HeadRecord = dict[str, str | float | dict[str, dict[str, float | None]] | Curves | None]
+HeadRecord = dict[
+    str, str | float | dict[str, dict[str, float | None]] | Curves | DistanceFigures | None
+]
 """One head in ``evaluation.json``: ``unit``, ``level``, every figure of ``compute_figures`` by its
-name (None for a missing value), ``strata`` (figures by kind of structure) and ``curves``."""
+name (None for a missing value), ``strata`` (figures by kind of structure), ``curves`` and
+``by_distance`` (None for files without the features of the training set)."""
 
 
 class EvaluationRecord(TypedDict):
@@ -246,6 +252,10 @@ class HeadEvaluation:
     """Atom of each row within its structure, [R]; 0 where a row is a structure."""
     evidence: HeadEvidence
     """What the verdict needs to know."""
+    distance: np.ndarray
+    """Distance of each row to the training set, [R]; NaN if not known."""
+    by_distance: DistanceFigures | None
+    """Errors against these distances; None if not known."""
 
     def as_plain(self) -> HeadRecord:
         """Return plain data for JSON."""
@@ -256,6 +266,7 @@ class HeadEvaluation:
                 **self.figures,
                 "strata": self.strata,
                 "curves": compute_curves(self.predicted, self.entry.calibration),
+                "by_distance": self.by_distance,
             }
         )
         return plain
@@ -386,14 +397,17 @@ def _predict(
         moments, columns = ensemble.moments(graphs, piece), graphs.take(piece)
         strata, counts = manifest.strata.names(columns), columns.num_nodes()
         atoms = np.arange(counts.sum()) - np.repeat(columns.node_offset[:-1], counts)
-        heads = {}
+        distances, heads = ensemble.training_distances(graphs, piece), {}
         for name, rows in parts.items():
             node = manifest.heads[name].level == "node"
             stratum = np.repeat(strata, counts) if node else strata
             graph = np.repeat(first + piece, counts) if node else first + piece
             mix, atom = moments[name], atoms if node else np.zeros_like(piece)
-            whole = (columns.targets[name], mix.mean, mix.spread, mix.noise, stratum, graph, atom)
-            rows.append([part[columns.masks[name]] for part in whole])
+            unknown_distance = np.full(len(graph), np.nan)
+            distance = distances.get(NODE if node else GRAPH, unknown_distance)
+            whole = (columns.targets[name], mix.mean, mix.spread, mix.noise, stratum)
+            mask = columns.masks[name]
+            rows.append([part[mask] for part in (*whole, graph, atom, distance)])
             heads[name] = head_prediction(manifest.heads[name], [mix])
         trust += compute_trust(manifest, columns, np.arange(len(piece)), heads)
     return trust
@@ -413,7 +427,7 @@ def _evaluate_head(
     """
     if not rows:
         return
-    *whole, graph, atom = (np.concatenate(part) for part in zip(*rows, strict=True))
+    *whole, graph, atom, distance = (np.concatenate(part) for part in zip(*rows, strict=True))
     predicted = HeadOnLabels(*whole)
     broken = ~np.isfinite(predicted.mean).all(axis=1)
     if broken.any():
@@ -423,6 +437,7 @@ def _evaluate_head(
             "'hydragnn-hpo predict'."
         )
         predicted, graph, atom = predicted.of(~broken), graph[~broken], atom[~broken]
+        distance = distance[~broken]
     if not len(predicted.truth):
         done.warnings.append(f"no structure has a label of '{name}'; give files with one.")
         return
@@ -430,15 +445,38 @@ def _evaluate_head(
     known, kinds = entry.calibration, structures.kinds
     figures = compute_figures(predicted, known, entry.mean)
     strata = {} if kinds is None else compute_strata_figures(predicted, known, kinds[graph])
-    every = structures.compositions
-    own = every.numbers[every.starts[graph] + atom] if entry.level == "node" else None
-    facts = RowFacts(
-        every.groups[graph],
-        find_kinds(every.numbers, every.sizes, graph, own),
-        {"mean": np.broadcast_to(entry.mean, predicted.truth.shape)},
-    )
+    facts = _describe_rows(entry, structures.compositions, graph, atom)
     evidence = collect_evidence(HeadEvidence(name, entry.unit), predicted, known, facts)
-    done.heads[name] = HeadEvaluation(entry, predicted, figures, strata, graph, atom, evidence)
+    by_distance = _compare_with_distance(predicted, distance, facts.group)
+    done.heads[name] = HeadEvaluation(
+        entry, predicted, figures, strata, graph, atom, evidence, distance, by_distance
+    )
+
+
+def _compare_with_distance(
+    predicted: HeadOnLabels, distance: np.ndarray, group: np.ndarray
+) -> DistanceFigures | None:
+    """Compare errors with distances to the training set, [R]; None if these are not known."""
+    if not np.isfinite(distance).all():
+        return None
+    return compute_distance_figures(np.abs(predicted.residual).mean(axis=1), distance, group)
+
+
+def _describe_rows(
+    entry: HeadEntry, every: Compositions, graph: np.ndarray, atom: np.ndarray
+) -> RowFacts:
+    """Describe the rows of a head: groups, kinds, and the simplest prediction.
+
+    Args:
+        entry: of the head in the manifest.
+        every: names, atoms and groups of all structures.
+        graph: structure of each row, [R].
+        atom: atom of each row within its structure, [R].
+    """
+    own = every.numbers[every.starts[graph] + atom] if entry.level == "node" else None
+    mean = np.full((len(graph), WIDTHS[entry.shape]), entry.mean)
+    kinds = find_kinds(every.numbers, every.sizes, graph, own)
+    return RowFacts(every.groups[graph], kinds, {"mean": mean})
 
 
 def _check_unit(done: Evaluation, name: str, entry: HeadEntry, predicted: HeadOnLabels) -> None:
