@@ -414,6 +414,19 @@ class VerdictSentence(TypedDict):
     """Threshold of the rule, and its reason."""
 
 
+class DistanceFigures(TypedDict):
+    """Errors of one head against the distance to the training set."""
+
+    spearman: float | None
+    """Rank correlation of |error| and distance; null if one of them is constant."""
+    spearman_error: float | None
+    """Its standard error, with groups of structures as the independent units; null for few."""
+    distance: list[float]
+    """Mean distance in bins of equal count and rising distance."""
+    mae: list[float]
+    """Mean absolute error in each bin, in the unit."""
+
+
 class EnsembleTable(TypedDict):
     """Facts about an ensemble: the answer of its job, and ``report/ensemble.json``."""
 

@@ -64,6 +64,7 @@ def make_ensemble(run: RunDir, state: State, card: CardConfig, *, seed: int) -> 
             f"{name}/truth": predicted.truth,
             f"{name}/sigma": sigma,
             f"{name}/raw_sigma": predicted.raw,
+            f"{name}/distance": np.exp(0.3 * np.random.default_rng(rows).normal(size=(rows, 1))),
         }
     trust = ["large spread of gap" if k % 50 == 7 else "ok" for k in range(GRAPHS)]
     arrays["trust"] = np.frombuffer("\n".join(trust).encode(), dtype=np.uint8)

@@ -32,9 +32,8 @@ def leaderboard_table(
     board: "Leaderboard", members: Mapping[str, float] | None = None
 ) -> "FittedTable":
     """Lay out trials, best first; members of the ensemble carry their weight."""
-    from hydragnn_hpo.cli.fitted_table import FittedTable
-
     from hydragnn_hpo.campaign import describe_origin
+    from hydragnn_hpo.cli.fitted_table import FittedTable
 
     goals = max((len(row.score) for row in board.rows if isinstance(row.score, tuple)), default=0)
     keys = _choose_keys(board)

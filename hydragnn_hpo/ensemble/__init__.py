@@ -59,7 +59,12 @@ if TYPE_CHECKING:
         refuse_to_replace,
     )
     from hydragnn_hpo.ensemble.torch_export import export_program
-    from hydragnn_hpo.ensemble.uncertainty_scores import compute_curves, flatten_values
+    from hydragnn_hpo.ensemble.uncertainty_scores import (
+        bins_of_equal_count,
+        compute_curves,
+        compute_distance_figures,
+        flatten_values,
+    )
 
 __all__ = [
     "AUTO",
@@ -90,10 +95,12 @@ __all__ = [
     "StructureFiles",
     "StructurePrediction",
     "Structures",
+    "bins_of_equal_count",
     "build_ensemble",
     "check_picks_format",
     "choose_members",
     "compute_curves",
+    "compute_distance_figures",
     "device_of",
     "evaluate_ensemble",
     "export_program",

@@ -53,6 +53,7 @@ from hydragnn_hpo.config import (
 from hydragnn_hpo.config.convs.spec import is_user_conv, package_of
 from hydragnn_hpo.ensemble.calibrate import Calibration, Strata
 from hydragnn_hpo.ensemble.calibration_data import CalibrationData, from_arrays
+from hydragnn_hpo.ensemble.descriptors import TrainingFeatures, features_from_arrays
 from hydragnn_hpo.errors import ConfigError, DataError
 from hydragnn_hpo.file_records import TargetStats
 from hydragnn_hpo.sanitize import find_unprintable, quote
@@ -76,6 +77,8 @@ MANIFEST, CARD, SUMS = "ensemble.json", "MODEL_CARD.md", "SHA256SUMS"
 """Entries with the manifest, the model card, and the checksum of every other entry."""
 CALIBRATION = "calibration.safetensors"
 """Entry with the members' predictions for the calibration split; may be missing."""
+FEATURES = "features.safetensors"
+"""Entry with a sample of the training set in the features of a member; may be missing."""
 STORED = ".safetensors"
 """Suffix of the entries that are not compressed."""
 
@@ -91,7 +94,7 @@ MAX_LIST = 4 * 2**20
 """Most bytes of the zip's central directory, which lists its entries."""
 
 _NAME = re.compile(
-    r"ensemble\.json|MODEL_CARD\.md|SHA256SUMS|calibration\.safetensors"
+    r"ensemble\.json|MODEL_CARD\.md|SHA256SUMS|(calibration|features)\.safetensors"
     r"|data/[\w-]{1,100}\.toml|members/[\w-]{1,100}\.(toml|safetensors)",
     re.ASCII,
 )
@@ -526,6 +529,8 @@ class ArtefactContent:
     calibration_data: CalibrationData | None = None
     """Predictions of the members for the calibration split, which pruning needs. None if the file
     holds none or was read only to predict."""
+    features: TrainingFeatures | None = None
+    """Sample of the training set; None if the file holds none, as older ones do."""
     identity: str = ""
     """SHA-256 of ``SHA256SUMS``, equal for equal content; empty if not read from a file."""
     sizes: dict[str, int] = field(default_factory=dict)
@@ -731,6 +736,7 @@ def read_artefact(path: Path, *, to_predict: bool = False) -> ArtefactContent:
             weights,
             {} if to_predict else cards,
             known,
+            _read_features(entries, configs),
             entries.identity,
             sizes=entries.sizes,
             sums=entries.sums,
@@ -805,7 +811,7 @@ def _read_manifest(entries: SafeZip) -> Manifest:
             f"{cure}."
         )
     manifest = _validate(entries, MANIFEST, values, Manifest)
-    wanted = {MANIFEST, CARD, SUMS, CALIBRATION, *manifest.data.card_files.values()}
+    wanted = {MANIFEST, CARD, SUMS, CALIBRATION, FEATURES, *manifest.data.card_files.values()}
     for member in manifest.members:
         wanted |= {member.config_file, member.weights_file}
     entries.refuse_others(wanted)
@@ -896,3 +902,13 @@ def _read_calibration(entries: SafeZip, manifest: Manifest) -> CalibrationData:
         return from_arrays(load_arrays(entries.read(CALIBRATION)), weights, widths)
     except _UNSOUND as error:
         reject(entries.path, f"'{CALIBRATION}' cannot be used ({str(error)[:200]})", error)
+
+
+def _read_features(entries: SafeZip, configs: Mapping[str, TrialConfig]) -> TrainingFeatures | None:
+    if FEATURES not in entries.sizes:
+        return None
+    widths = {trial: config.model.features for trial, config in configs.items()}
+    try:
+        return features_from_arrays(load_arrays(entries.read(FEATURES)), widths)
+    except _UNSOUND as error:
+        reject(entries.path, f"'{FEATURES}' cannot be used ({str(error)[:200]})", error)

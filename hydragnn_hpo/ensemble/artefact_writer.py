@@ -15,6 +15,7 @@ from hydragnn_hpo.config import CardConfig, Config, TrialConfig, to_toml
 from hydragnn_hpo.ensemble.artefact import (
     CALIBRATION,
     CARD,
+    FEATURES,
     MANIFEST,
     STORED,
     SUMS,
@@ -22,6 +23,7 @@ from hydragnn_hpo.ensemble.artefact import (
     Manifest,
 )
 from hydragnn_hpo.ensemble.calibration_data import to_arrays
+from hydragnn_hpo.ensemble.descriptors import features_to_arrays
 from hydragnn_hpo.files import whole_file
 from hydragnn_hpo.sanitize import sanitize_values
 
@@ -193,6 +195,8 @@ def _plain_entries(content: ArtefactContent) -> Iterator[tuple[str, bytes]]:
         yield f"data/{name}.toml", _to_bytes(_without_paths(card))
     if content.calibration_data is not None:
         yield CALIBRATION, save_arrays(to_arrays(content.calibration_data))
+    if content.features is not None:
+        yield FEATURES, save_arrays(features_to_arrays(content.features))
     for member in manifest.members:
         config = content.configs[member.trial]
         data = [entry.model_copy(update={"store": Path(entry.store).name}) for entry in config.data]

@@ -53,6 +53,7 @@ from hydragnn_hpo.ensemble.candidates import (
     open_build_context,
     read_stored_predictions,
 )
+from hydragnn_hpo.ensemble.descriptors import GRAPH, NODE, TrainingFeatures, sample_training_set
 from hydragnn_hpo.ensemble.engine import (
     EDGES_PER_BATCH,
     Member,
@@ -105,7 +106,7 @@ from hydragnn_hpo.file_records import (
     TargetStats,
 )
 from hydragnn_hpo.files import write_bytes, write_json
-from hydragnn_hpo.layout import RunDir
+from hydragnn_hpo.layout import RunDir, derive_seed
 from hydragnn_hpo.metrics_log import read_records, replace_nonfinite
 from hydragnn_hpo.model import variance_key
 from hydragnn_hpo.training import make_sampler, read_checkpoint
@@ -157,14 +158,15 @@ def build_ensemble(run: Path, device: str = "cpu") -> EnsembleTable:
     diversity = compare_members(context, choice.best)
     manifest = make_manifest(context, choice, calibrations, tested, diversity)
     trust = _trust_on_test(context, manifest, predictions, shares[choice.kept])
+    features = find_training_features(context, manifest, members.values())
     by_size = _size_curves(context, predictions, list(members))
-    table = _make_table(context, choice, manifest, diversity, tested.curves, by_size) | {
-        "verdict": verdict
-    }
+    table = _make_table(context, choice, manifest, diversity, tested.curves, by_size)
+    table["verdict"] = verdict
     text = np.frombuffer("\n".join(trust).encode(), dtype=np.uint8)
+    tested.arrays.update(_distances_on_test(context, features, members.values()))
     _write_report(context.run, table, tested.arrays | {"trust": text})
     weights = {context.candidates[c].trial: tensors[c] for c in tensors}
-    _write_ensemble(context, manifest, weights, data)
+    _write_ensemble(context, manifest, weights, data, features)
     return table
 
 
@@ -527,6 +529,42 @@ def _trust_on_test(
     return trust
 
 
+def find_training_features(
+    context: BuildContext, manifest: Manifest, members: Iterable[Member]
+) -> TrainingFeatures:
+    """Sample the training split in the features of the member with the largest weight.
+
+    Args:
+        context: data shared by all steps of the build.
+        manifest: manifest of the ensemble.
+        members: members of the ensemble, and perhaps others.
+    """
+    heaviest = max(manifest.members, key=lambda member: (member.weight, -member.objective)).trial
+    own = next(member for member in members if member.trial == heaviest)
+    levels = (GRAPH, NODE) if any(map(context.is_node, context.targets)) else (GRAPH,)
+    seed = derive_seed(context.campaign.seed, heaviest, "features")
+    return sample_training_set(own, context.graphs, levels, seed=seed)
+
+
+def _distances_on_test(
+    context: BuildContext, features: TrainingFeatures, members: Iterable[Member]
+) -> dict[str, np.ndarray]:
+    """Return the distance of each row of the test split to the training set, as arrays by name.
+
+    Args:
+        context: data shared by all steps of the build.
+        features: sample of the training set.
+        members: members of the ensemble, and perhaps others.
+    """
+    of_level = features.distances(members, context.graphs, context.graphs.indices_of("test"))
+    arrays = {}
+    for name in context.targets:
+        _, mask = context.truth(name, "test")
+        distance = of_level[NODE if context.is_node(name) else GRAPH]
+        arrays[f"{name}/distance"] = distance[mask][:, None]
+    return arrays
+
+
 def _mix(
     predictions: MemberPredictions, head: str, weights: np.ndarray, rows: np.ndarray
 ) -> Moments:
@@ -777,6 +815,7 @@ def _write_ensemble(
     manifest: Manifest,
     tensors: Mapping[str, dict[str, Tensor]],
     data: CalibrationData,
+    features: TrainingFeatures,
 ) -> None:
     names = {member.trial for member in manifest.members}
     content = ArtefactContent(
@@ -785,6 +824,7 @@ def _write_ensemble(
         weights={name: tensors[name] for name in names},
         cards={card.name: card for card in context.cards},
         calibration_data=data if data.values <= MOST_VALUES else None,
+        features=features,
     )
     write_artefact(context.run.ensemble, content)
 

@@ -17,6 +17,7 @@ from hydragnn_hpo.data import Columns, Compositions, Rules, open_store
 from hydragnn_hpo.ensemble.artefact import HeadEntry, Manifest
 from hydragnn_hpo.ensemble.baselines import CompositionModel
 from hydragnn_hpo.ensemble.calibrate import By, Strata, size_strata
+from hydragnn_hpo.ensemble.descriptors import GRAPH, NODE
 from hydragnn_hpo.ensemble.engine import EDGES_PER_BATCH, pieces
 from hydragnn_hpo.ensemble.inference import Ensemble, compute_trust, head_prediction
 from hydragnn_hpo.ensemble.structure_batches import (
@@ -28,6 +29,7 @@ from hydragnn_hpo.ensemble.structure_batches import (
 from hydragnn_hpo.ensemble.uncertainty_scores import (
     HeadOnLabels,
     compute_curves,
+    compute_distance_figures,
     compute_figures,
     compute_strata_figures,
 )
@@ -39,7 +41,7 @@ from hydragnn_hpo.ensemble.verdict import (
     judge,
 )
 from hydragnn_hpo.errors import ConfigError, DataError, unknown
-from hydragnn_hpo.file_records import Curves, VerdictSentence
+from hydragnn_hpo.file_records import Curves, DistanceFigures, VerdictSentence
 from hydragnn_hpo.metrics_log import replace_nonfinite
 from hydragnn_hpo.units import inside
 
@@ -51,12 +53,15 @@ before their unit is doubted."""
 _Parts = list[list[np.ndarray]]
 """Of one head, batch after batch, the rows that have a label: truth, mean, [R, w]; spread, noise,
 [R, 1]; kind of structure, [R]; prediction from the elements alone, [R, w], NaN without one;
-position of the structure, atom within it (0 for a structure), [R]."""
+position of the structure, atom within it (0 for a structure), distance to the training set (NaN if
+not known), [R]."""
 
-HeadRecord = dict[str, str | float | dict[str, dict[str, float | None]] | Curves | None]
+HeadRecord = dict[
+    str, str | float | dict[str, dict[str, float | None]] | Curves | DistanceFigures | None
+]
 """One head in ``evaluation.json``: ``unit``, ``level``, every figure of ``compute_figures`` by its
-name (None for a missing value), ``elements_mae``, ``strata`` (figures by kind of structure) and
-``curves``."""
+name (None for a missing value), ``elements_mae``, ``strata`` (figures by kind of structure),
+``curves`` and ``by_distance`` (None for files without the features of the training set)."""
 
 
 class EvaluationRecord(TypedDict):
@@ -250,6 +255,10 @@ class HeadEvaluation:
     """Atom of each row within its structure, [R]; 0 where a row is a structure."""
     evidence: HeadEvidence
     """What the verdict needs to know."""
+    distance: np.ndarray
+    """Distance of each row to the training set, [R]; NaN if not known."""
+    by_distance: DistanceFigures | None
+    """Errors against these distances; None if not known."""
 
     def as_plain(self) -> HeadRecord:
         """Return plain data for JSON."""
@@ -260,6 +269,7 @@ class HeadEvaluation:
                 **self.figures,
                 "strata": self.strata,
                 "curves": compute_curves(self.predicted, self.entry.calibration),
+                "by_distance": self.by_distance,
             }
         )
         return plain
@@ -390,14 +400,16 @@ def _predict(
         moments, columns = ensemble.moments(graphs, piece), graphs.take(piece)
         strata, counts = manifest.strata.names(columns), columns.num_nodes()
         atoms = np.arange(counts.sum()) - np.repeat(columns.node_offset[:-1], counts)
-        heads = {}
+        distances, heads = ensemble.training_distances(graphs, piece), {}
         for name, rows in parts.items():
             node = manifest.heads[name].level == "node"
             stratum = np.repeat(strata, counts) if node else strata
             graph = np.repeat(first + piece, counts) if node else first + piece
             mix, atom = moments[name], atoms if node else np.zeros_like(piece)
             own, elements = columns.targets[name], _predict_elements(manifest.heads[name], columns)
-            whole = (own, mix.mean, mix.spread, mix.noise, stratum, elements, graph, atom)
+            unknown_distance = np.full(len(graph), np.nan)
+            distance = distances.get(NODE if node else GRAPH, unknown_distance)
+            whole = (own, mix.mean, mix.spread, mix.noise, stratum, elements, graph, atom, distance)
             rows.append([part[columns.masks[name]] for part in whole])
             heads[name] = head_prediction(manifest.heads[name], [mix])
         trust += compute_trust(manifest, columns, np.arange(len(piece)), heads)
@@ -427,7 +439,7 @@ def _evaluate_head(
     """
     if not rows:
         return
-    *whole, elements, graph, atom = map(np.concatenate, zip(*rows, strict=True))
+    *whole, elements, graph, atom, distance = map(np.concatenate, zip(*rows, strict=True))
     predicted = HeadOnLabels(*whole)
     broken = ~np.isfinite(predicted.mean).all(axis=1)
     if broken.any():
@@ -437,7 +449,7 @@ def _evaluate_head(
             "'hydragnn-hpo predict'."
         )
         predicted, elements = predicted.of(~broken), elements[~broken]
-        graph, atom = graph[~broken], atom[~broken]
+        graph, atom, distance = graph[~broken], atom[~broken], distance[~broken]
     if not len(predicted.truth):
         done.warnings.append(f"no structure has a label of '{name}'; give files with one.")
         return
@@ -445,14 +457,47 @@ def _evaluate_head(
     known, kinds, every = entry.calibration, structures.kinds, structures.compositions
     figures = compute_figures(predicted, known, entry.mean)
     strata = {} if kinds is None else compute_strata_figures(predicted, known, kinds[graph])
+    facts = _describe_rows(entry, predicted, elements, every, graph=graph, atom=atom)
+    evidence = collect_evidence(HeadEvidence(name, entry.unit), predicted, known, facts)
+    figures["elements_mae"] = evidence.elements.mae if evidence.elements else math.nan
+    by_distance = _compare_with_distance(predicted, distance, facts.group)
+    done.heads[name] = HeadEvaluation(
+        entry, predicted, figures, strata, graph, atom, evidence, distance, by_distance
+    )
+
+
+def _compare_with_distance(
+    predicted: HeadOnLabels, distance: np.ndarray, group: np.ndarray
+) -> DistanceFigures | None:
+    """Compare errors with distances to the training set, [R]; None if these are not known."""
+    if not np.isfinite(distance).all():
+        return None
+    return compute_distance_figures(np.abs(predicted.residual).mean(axis=1), distance, group)
+
+
+def _describe_rows(
+    entry: HeadEntry,
+    predicted: HeadOnLabels,
+    elements: np.ndarray,
+    every: Compositions,
+    *,
+    graph: np.ndarray,
+    atom: np.ndarray,
+) -> RowFacts:
+    """Describe the rows of a head: groups, kinds, and the simplest predictions.
+
+    Args:
+        entry: of the head in the manifest.
+        predicted: its rows with labels.
+        elements: prediction from the elements alone, [R, w].
+        every: names, atoms and groups of all structures.
+        graph: structure of each row, [R].
+        atom: atom of each row within its structure, [R].
+    """
     own = every.numbers[every.starts[graph] + atom] if entry.level == "node" else None
     others = {"mean": np.broadcast_to(entry.mean, predicted.truth.shape)}
     others |= {"elements": elements} if entry.baseline else {}
-    kind = find_kinds(every.numbers, every.sizes, graph, own)
-    facts = RowFacts(every.groups[graph], kind, others)
-    evidence = collect_evidence(HeadEvidence(name, entry.unit), predicted, known, facts)
-    figures["elements_mae"] = evidence.elements.mae if evidence.elements else math.nan
-    done.heads[name] = HeadEvaluation(entry, predicted, figures, strata, graph, atom, evidence)
+    return RowFacts(every.groups[graph], find_kinds(every.numbers, every.sizes, graph, own), others)
 
 
 def _check_unit(done: Evaluation, name: str, entry: HeadEntry, predicted: HeadOnLabels) -> None:

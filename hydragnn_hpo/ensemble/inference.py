@@ -30,6 +30,7 @@ from hydragnn_hpo.ensemble.artefact import (
     read_artefact,
 )
 from hydragnn_hpo.ensemble.calibrate import Moments, graph_of_row, largest_per_graph
+from hydragnn_hpo.ensemble.descriptors import TrainingFeatures
 from hydragnn_hpo.ensemble.engine import (
     EDGES_PER_BATCH,
     EagerEngine,
@@ -211,6 +212,7 @@ class Ensemble:
         """
         self.manifest = manifest
         self.configs = dict(configs or {})
+        self.features: TrainingFeatures | None = None  # those of the file, see ``load``
         self.device = torch.device(device)
         self.members = tuple(sorted(members, key=lambda member: member.trial))
         for member in self.members:
@@ -253,8 +255,9 @@ class Ensemble:
                 where=str(path),
             )
             members.append(member if precision is None else member.in_precision(precision))
-        configs = content.configs
-        return cls(manifest, members, device, compiled=compiled, configs=configs)
+        ensemble = cls(manifest, members, device, compiled=compiled, configs=content.configs)
+        ensemble.features = content.features
+        return ensemble
 
     @property
     def cutoff(self) -> float:
@@ -389,6 +392,20 @@ class Ensemble:
                 if collect is not None:
                     collect[name].setdefault(member.trial, []).append(values)
         return moments
+
+    def training_distances(self, graphs: GraphSet, indices: np.ndarray) -> dict[str, np.ndarray]:
+        """Compute distances to the training set, see ``TrainingFeatures.distances``.
+
+        Args:
+            graphs: graphs with edges up to the ensemble's cutoff.
+            indices: positions of the graphs wanted, [G].
+
+        Returns:
+            Distances by level, [G] and [N]; empty if the training set is not known.
+        """
+        if self.features is None:
+            return {}
+        return self.features.distances(self.members, graphs, indices)
 
     def levels_known(self) -> tuple[int, ...]:
         """Return the levels that ``predict`` accepts.

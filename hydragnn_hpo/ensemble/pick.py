@@ -16,27 +16,26 @@ from pathlib import Path
 from typing import TypedDict
 
 import numpy as np
-import torch
 from ase import Atoms
 from ase.io import write as write_atoms
 
 from hydragnn_hpo.data import Columns, Graph, columns_of
 from hydragnn_hpo.ensemble.artefact import HeadEntry, Manifest
 from hydragnn_hpo.ensemble.calibrate import Calibration
+from hydragnn_hpo.ensemble.descriptors import GRAPH, standardize, stream_features
 from hydragnn_hpo.ensemble.energy_derivatives import (
     compute_derivatives,
     find_energy_head,
     find_forces_head,
 )
-from hydragnn_hpo.ensemble.engine import EDGES_PER_BATCH, member_batches, pieces
-from hydragnn_hpo.ensemble.inference import Ensemble, as_array
+from hydragnn_hpo.ensemble.engine import EDGES_PER_BATCH, pieces
+from hydragnn_hpo.ensemble.inference import Ensemble
 from hydragnn_hpo.ensemble.predict_output import EXTXYZ_SUFFIXES
 from hydragnn_hpo.ensemble.prediction import HeadPrediction
 from hydragnn_hpo.ensemble.structure_batches import Structures
 from hydragnn_hpo.errors import ConfigError, DataError, unknown
 from hydragnn_hpo.files import write_text
 from hydragnn_hpo.metrics_log import replace_nonfinite
-from hydragnn_hpo.model import pool_mean
 from hydragnn_hpo.units import inside
 
 SAME = 0.01
@@ -99,27 +98,6 @@ def farthest_first(points: np.ndarray, scores: np.ndarray, count: int) -> Divers
     return DiverseSelection(np.array(rows, dtype=np.int64), np.array(distances), duplicates)
 
 
-def standardize(features: np.ndarray) -> np.ndarray:
-    """Scale columns to mean 0 and equal variances whose sum is 1.
-
-    Two random points are then about 1.4 (the root of 2) apart.
-
-    Args:
-        features: features of M structures, [M, F].
-
-    Returns:
-        The scaled columns without constant ones, [M, D], D <= F; one column of 0 if all are
-        constant.
-    """
-    spread = features.std(axis=0)
-    varies = spread > 1e-9 * np.maximum(np.abs(features).max(axis=0, initial=0.0), 1e-30)
-    if not varies.any():
-        return np.zeros((len(features), 1))
-    kept = features[:, varies]
-    scaled: np.ndarray = (kept - kept.mean(axis=0)) / spread[varies] / np.sqrt(varies.sum())
-    return scaled
-
-
 def mean_distance(points: np.ndarray) -> float:
     """Return the mean distance over all pairs of points, [M, D]; 0 where there are no pairs."""
     if len(points) < 2:
@@ -128,7 +106,6 @@ def mean_distance(points: np.ndarray) -> float:
     return float(total) / (len(points) * (len(points) - 1) / 2)
 
 
-@torch.no_grad()
 def compute_descriptors(ensemble: Ensemble, graphs: Sequence[Graph]) -> np.ndarray:
     """Return a descriptor of each structure, [M, D]; similar structures have close descriptors.
 
@@ -139,10 +116,9 @@ def compute_descriptors(ensemble: Ensemble, graphs: Sequence[Graph]) -> np.ndarr
     rules = ensemble.rules
     columns = columns_of(graphs, {}, {"cutoff": rules.cutoff}, attributes=rules.attributes)
     features: dict[str, list[np.ndarray]] = {member.trial: [] for member in ensemble.members}
-    for piece in pieces(columns, np.arange(len(graphs)), EDGES_PER_BATCH):
-        for member, batch in member_batches(ensemble.members, columns, piece, ensemble.device):
-            pooled = pool_mean(member.model.trunk(batch).scalars, batch)
-            features[member.trial].append(as_array(pooled))
+    every = np.arange(len(graphs))
+    for member, of_batch in stream_features(ensemble.members, columns, every, ensemble.device):
+        features[member.trial].append(of_batch[GRAPH])
     each = [standardize(np.concatenate(parts)) for parts in features.values() if parts]
     if not each:
         return np.zeros((0, 1))

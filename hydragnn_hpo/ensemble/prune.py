@@ -5,7 +5,7 @@ members for the calibration split.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -114,7 +114,10 @@ def prune_members(
     checked = Manifest.model_validate(new.model_dump() | {"heads": heads})
     configs = {name: content.configs[name] for name in stay}
     kept = {name: content.weights[name] for name in stay}
-    return ArtefactContent(checked, configs, kept, content.cards, data.without(removed)), effects
+    smaller = ArtefactContent(checked, configs, kept, content.cards, data.without(removed))
+    features = content.features
+    known = features if features is not None and features.trial in stay else None
+    return replace(smaller, features=known), effects
 
 
 def _without_members(

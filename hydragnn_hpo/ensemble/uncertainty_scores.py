@@ -11,9 +11,11 @@ from dataclasses import dataclass
 
 import numpy as np
 from scipy.special import ndtr, ndtri
-from scipy.stats import spearmanr
+from scipy.stats import rankdata, spearmanr
 
 from hydragnn_hpo.ensemble.calibrate import GRID, LEVELS, Calibration
+from hydragnn_hpo.file_records import DistanceFigures
+from hydragnn_hpo.metrics_log import replace_nonfinite
 
 BINS = 10
 """Number of bins of equal count in which the error is compared with sigma. ENCE grows with this
@@ -21,6 +23,9 @@ number: compare only values computed with the same one."""
 
 SMALLEST_BIN = 10
 """Minimum number of values in a bin, if there are that many."""
+
+BLOCKS = 50
+"""Maximum number of blocks of groups that a jackknife leaves out, one at a time."""
 
 STEPS = 100
 """Maximum number of points of a sparsification curve in the report."""
@@ -106,11 +111,16 @@ def bin_by_sigma(error: np.ndarray, sigma: np.ndarray) -> tuple[np.ndarray, np.n
     Returns:
         Root mean square of sigma and of the error in each bin, at most ``BINS`` of each.
     """
-    bins = max(1, min(BINS, len(error) // SMALLEST_BIN))
-    parts = np.array_split(np.argsort(sigma, kind="stable"), bins)
+    parts = bins_of_equal_count(sigma)
     expected = np.array([np.sqrt(np.square(sigma[part]).mean()) for part in parts])
     observed = np.array([np.sqrt(np.square(error[part]).mean()) for part in parts])
     return expected, observed
+
+
+def bins_of_equal_count(values: np.ndarray) -> list[np.ndarray]:
+    """Return the positions of values, [n], in at most ``BINS`` bins of rising value."""
+    bins = max(1, min(BINS, len(values) // SMALLEST_BIN))
+    return np.array_split(np.argsort(values, kind="stable"), bins)
 
 
 def ence(error: np.ndarray, sigma: np.ndarray) -> float:
@@ -181,6 +191,54 @@ def spearman(error: np.ndarray, sigma: np.ndarray) -> float:
     if len(error) < 2 or np.ptp(sigma) == 0 or np.ptp(np.abs(error)) == 0:
         return float("nan")
     return float(spearmanr(np.abs(error), sigma).statistic)
+
+
+def spearman_error(error: np.ndarray, by: np.ndarray, group: np.ndarray) -> float:
+    """Return the standard error of ``spearman`` for groups that are the independent units.
+
+    It is that of a jackknife that leaves out blocks of whole groups, with the ranks of all values.
+
+    Args:
+        error: truth minus mean, [n].
+        by: the values that it is compared with, [n].
+        group: group of each value, [n].
+
+    Source: Efron and Tibshirani (1993), An Introduction to the Bootstrap, eq. 11.5.
+    """
+    _, place = np.unique(group, return_inverse=True)
+    block = place % BLOCKS
+    count = int(block.max(initial=-1)) + 1
+    if count < 3:
+        return float("nan")
+    x, y = (rankdata(values) - 0.5 * (len(values) + 1) for values in (np.abs(error), by))
+    sums = [np.bincount(block, of, minlength=count) for of in (x, y, x * x, y * y, x * y)]
+    n = len(x) - np.bincount(block, minlength=count)
+    mean_x, mean_y, xx, yy, xy = ((of.sum() - of) / np.maximum(n, 1) for of in sums)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        without = (xy - mean_x * mean_y) / np.sqrt((xx - mean_x**2) * (yy - mean_y**2))
+    return float(np.sqrt((count - 1) * without.var()))
+
+
+def compute_distance_figures(
+    error: np.ndarray, distance: np.ndarray, group: np.ndarray
+) -> DistanceFigures:
+    """Compare errors with distances to the training set.
+
+    Args:
+        error: absolute error of each row, [R].
+        distance: its distance, [R].
+        group: its group, [R].
+    """
+    bins = bins_of_equal_count(distance)
+    figures: DistanceFigures = replace_nonfinite(
+        {
+            "spearman": spearman(error, distance),
+            "spearman_error": spearman_error(error, distance, group),
+            "distance": [float(distance[part].mean()) for part in bins],
+            "mae": [float(np.abs(error[part]).mean()) for part in bins],
+        }
+    )
+    return figures
 
 
 def sparsification(error: np.ndarray, by: np.ndarray) -> np.ndarray:

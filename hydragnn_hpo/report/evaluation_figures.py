@@ -20,7 +20,7 @@ from hydragnn_hpo.report.export_formats import format_csv_cell
 from hydragnn_hpo.report.page_blocks import Cell
 from hydragnn_hpo.report.parity import POINTS, draw_intervals
 from hydragnn_hpo.report.periodic_table import COLUMNS, list_places
-from hydragnn_hpo.report.sections.structures import worst_cells
+from hydragnn_hpo.report.sections.structures import format_rank, worst_cells
 from hydragnn_hpo.report.structure_errors import LabelledHead, PartError, StructureErrors
 from hydragnn_hpo.report.style import (
     COLOURS,
@@ -42,7 +42,7 @@ SIZE = 4.6
 
 
 def write_evaluation(folder: Path, done: Evaluation, plain: dict[str, Any]) -> list[Path]:
-    """Write ``evaluation.json``, five PNG files for each head, and CSV tables of the errors.
+    """Write ``evaluation.json``, up to six PNG files for each head, and CSV tables of the errors.
 
     Args:
         folder: output folder; created if it does not exist.
@@ -59,6 +59,8 @@ def write_evaluation(folder: Path, done: Evaluation, plain: dict[str, Any]) -> l
     for name, head in done.heads.items():
         curves = compute_curves(head.predicted, head.entry.calibration)
         for kind, draw in FIGURES.items():
+            if draw is draw_distance and head.by_distance is None:
+                continue
             figure = make_figure(SIZE, SIZE)
             axis = figure.subplots()
             draw(axis, head, curves)
@@ -102,6 +104,7 @@ def structure_errors_of(done: Evaluation) -> StructureErrors:
             half=half,
             graph=head.graph,
             atom=head.atom,
+            distance=head.distance if head.by_distance else None,
         )
     return StructureErrors(done.compositions, done.split, heads, done.trust)
 
@@ -111,9 +114,10 @@ def list_error_rows(errors: StructureErrors) -> dict[str, list[Sequence[Cell]]]:
 
     Returns:
         Rows by name of the table, titles first: the worst predictions of each head, and errors by
-        element, size, composition and group.
+        element, size, composition, group and, where it is known, distance to the training set.
     """
-    columns = ("structure", "formula", "atom", "split", "truth", "mean", "half90", "error", "trust")
+    columns = ["structure", "formula", "atom", "split", "truth", "mean", "half90", "error"]
+    columns += ["distance", "trust"]
     worst: list[Sequence[Cell]] = [("head", "unit", "rank", *columns)]
     for name, head in errors.heads.items():
         for rank, row in enumerate(errors.worst(name, WORST), start=1):
@@ -126,6 +130,8 @@ def list_error_rows(errors: StructureErrors) -> dict[str, list[Sequence[Cell]]]:
         "composition": errors.by_formula,
         "group": errors.by_group,
     }
+    if any(head.distance is not None for head in errors.heads.values()):
+        parts["distance"] = errors.by_distance
     for kind, parts_of in parts.items():
         rows: list[Sequence[Cell]] = [
             ("head", "unit", kind, "mae", "share_of_error", "structures", "rows")
@@ -304,10 +310,37 @@ def draw_sparsification(axis: "Axes", head: HeadEvaluation, curves: Curves) -> N
     axis.legend(loc="best", fontsize=8, frameon=False)
 
 
+def draw_distance(axis: "Axes", head: HeadEvaluation, curves: Curves) -> None:
+    """Draw |error| against the distance to the training set, and the mean error in bins of it.
+
+    Args:
+        axis: the panel.
+        head: the evaluated head, whose distances are known.
+        curves: unused; all functions of ``FIGURES`` take the same arguments.
+    """
+    distance, figures = head.distance, head.by_distance
+    assert figures is not None
+    error = np.abs(head.predicted.residual).mean(axis=1)
+    smallest = max(1e-3 * float(np.quantile(error, 0.99)), np.finfo(float).tiny)
+    shown = sample_evenly(distance, 2 * POINTS)
+    raised = np.maximum(error[shown], smallest)
+    axis.scatter(distance[shown], raised, s=6, color=FAINT, alpha=0.35, linewidths=0)
+    axis.plot(
+        figures["distance"], figures["mae"], color=COLOURS[1], marker="o", linewidth=1.6,
+        label=f"mean of {len(figures['mae'])} bins",
+    )  # fmt: skip
+    axis.set(yscale="log", ylim=(0.7 * smallest, None))
+    axis.set_xlabel("distance to the training set (1 is usual)")
+    axis.set_ylabel(with_unit("|error|", head.entry.unit))
+    axis.legend(loc="lower right", fontsize=8, frameon=False)
+    write_note(axis, f"Spearman {format_rank(figures)}")
+
+
 FIGURES = {
     "parity": draw_parity,
     "calibration": draw_calibration,
     "error_over_sigma": draw_error,
     "sparsification": draw_sparsification,
+    "error_over_distance": draw_distance,
 }
 """Drawing function of each figure, by the end of the file's name."""

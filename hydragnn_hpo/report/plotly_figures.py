@@ -42,6 +42,7 @@ FIGURES: Mapping[str, FigurePlace] = {
     "error_against_sigma": FigurePlace("heads", "sigma[.](.+)"),
     "errors_by_element": FigurePlace("errors", "elements"),
     "errors_by_size": FigurePlace("errors", "sizes"),
+    "errors_by_distance": FigurePlace("errors", "distances"),
     "errors_by_composition": FigurePlace("errors", "formulas"),
     "ensemble_size": FigurePlace("members", "by_size[.](.+)"),
 }

@@ -13,6 +13,9 @@ from ase.data import chemical_symbols
 from numpy.typing import NDArray
 
 from hydragnn_hpo.data import Compositions
+from hydragnn_hpo.ensemble import bins_of_equal_count, compute_distance_figures
+from hydragnn_hpo.file_records import DistanceFigures
+from hydragnn_hpo.report.charts import Trace
 
 Floats = NDArray[np.float64]
 
@@ -37,6 +40,8 @@ class LabelledHead:
     """Structure of each row, [R]."""
     atom: NDArray[np.int64]
     """Atom of each row, counted from 0 within its structure, [R]; 0 where a row is a structure."""
+    distance: Floats | None = None
+    """Distance of each row to the training set in trunk features, [R]; None if not known."""
 
     @cached_property
     def error(self) -> Floats:
@@ -84,6 +89,24 @@ class StructureErrors:
         number = int(self.structures.numbers[self.structures.starts[graph] + atom])
         return f"{chemical_symbols[number]} {atom}"
 
+    def label_rows(self, head: str, rows: np.ndarray) -> Trace:
+        """Return what names the points of a chart.
+
+        Args:
+            head: name of the head.
+            rows: rows of the head, a point each.
+
+        Returns:
+            Structures that a click opens, ``text``, and lines under the pointer, ``hovertext``.
+        """
+        one, known = self.heads[head], self.structures
+        graphs, atoms = one.graph[rows].tolist(), one.atom[rows].tolist()
+        lines = []
+        for graph, atom in zip(graphs, atoms, strict=True):
+            at = f", atom {self.atom_label(graph, atom)}" if one.is_node else ""
+            lines.append(f"<b>{known.names[graph]}</b> {known.formulas[graph]}{at}")
+        return {"text": [known.names[graph] for graph in graphs], "hovertext": lines}
+
     def by_group(self, head: str) -> list[PartError]:
         """Return the error of each group of structures, the largest share first."""
         groups, first, place = np.unique(
@@ -116,6 +139,32 @@ class StructureErrors:
             for low, high in zip(lows, every.tolist(), strict=True)
         ]
         return self._parts(head, labels, place)
+
+    def distance_figures(self, head: str) -> DistanceFigures | None:
+        """Return the errors of a head against the distance to the training set, if it is known."""
+        one = self.heads[head]
+        if one.distance is None or not len(one.distance):
+            return None
+        group = self.structures.groups[one.graph]
+        return compute_distance_figures(one.error, one.distance, group)
+
+    def by_distance(self, head: str) -> list[PartError]:
+        """Return the error by range of distance to the training set; none if it is not known."""
+        one = self.heads[head]
+        if one.distance is None:
+            return []
+        total = float(one.error.sum()) or 1.0
+        return [
+            PartError(
+                f"{one.distance[rows[0]]:.3g} to {one.distance[rows[-1]]:.3g}",
+                float(one.error[rows].mean()),
+                len(np.unique(one.graph[rows])),
+                len(rows),
+                float(one.error[rows].sum() / total),
+            )
+            for rows in bins_of_equal_count(one.distance)
+            if len(rows)
+        ]
 
     def _parts(self, head: str, labels: Sequence[str], place: np.ndarray) -> list[PartError]:
         """Return the error of parts of the structures; parts without a label are left out.

@@ -14,7 +14,7 @@ def load_predictions(run: RunDir) -> dict[str, np.ndarray]:
     Returns:
         Arrays by ``HEAD/PART``, [rows, components], in the head's unit; parts are ``truth``,
         ``mean``, ``half90`` (half the 90 % interval), and, in newer runs, ``sigma`` and
-        ``raw_sigma`` (before calibration).
+        ``raw_sigma`` (before calibration) and ``distance`` (to the training set, [rows, 1]).
 
     Raises:
         RunError: there is no ensemble yet, or the file is damaged.

@@ -87,6 +87,7 @@ def _join(graphs: GraphSet, index: np.ndarray, arrays: Mapping[str, np.ndarray])
         rows = np.flatnonzero(np.concatenate(masks[name]))
         graph = compositions.graph_of_atom[rows] if is_node else rows
         truth, mean, half = (arrays[f"{name}/{part}"] for part in ("truth", "mean", "half90"))
+        distance = arrays.get(f"{name}/distance")
         if len(truth) != len(rows):
             raise ValueError(
                 f"'{name}' has {len(rows)} labels in the store, {len(truth)} in the report"
@@ -99,6 +100,7 @@ def _join(graphs: GraphSet, index: np.ndarray, arrays: Mapping[str, np.ndarray])
             half=half,
             graph=graph,
             atom=rows - compositions.starts[graph] if is_node else np.zeros_like(rows),
+            distance=None if distance is None else distance.ravel(),
         )
     text = arrays.get("trust", np.zeros(0, dtype=np.uint8)).tobytes().decode()
     trust = text.split("\n") if text else []

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -144,14 +145,18 @@ def make_heads(facts: Facts) -> Section | None:
     return Section("heads", "Predictions and their error bars", lead, tuple(blocks))
 
 
-def structure_names(facts: Facts, head: str) -> list[str] | None:
-    """Return the structure of each value of ``read_test_predictions``; None if not known."""
+def label_values(facts: Facts, head: str, values: np.ndarray) -> Trace:
+    """Return what names some values of ``read_test_predictions``; empty if it is not known.
+
+    Args:
+        facts: content of the run directory.
+        head: name of the head.
+        values: positions of the values.
+    """
     errors = facts.structure_errors
     if errors is None or head not in errors.heads:
-        return None
-    one = errors.heads[head]
-    graphs = np.repeat(one.graph, one.truth.shape[1]).tolist()
-    return [errors.structures.names[graph] for graph in graphs]
+        return {}
+    return errors.label_rows(head, values // errors.heads[head].truth.shape[1])
 
 
 def _parity(facts: Facts, name: str, parts: Arrays) -> Figure:
@@ -163,15 +168,14 @@ def _parity(facts: Facts, name: str, parts: Arrays) -> Figure:
         parts: its values.
     """
     assert facts.ensemble is not None
-    scores, structures = facts.ensemble["heads"][name], structure_names(facts, name)
+    scores = facts.ensemble["heads"][name]
     total, unit = len(parts["truth"]), scores["unit"]
     shown = sample_evenly(parts["truth"], POINTS)
     half = parts.get("half90", np.zeros(total))[shown]
     truth, mean = parts["truth"][shown], parts["mean"][shown]
     ends = parity_range(truth, mean, half)
-    inside = np.abs(truth - mean) <= half
+    inside, label = np.abs(truth - mean) <= half, partial(label_values, facts, name)
     values = np.stack([truth, mean, half])
-    names = None if structures is None else np.array([structures[k] for k in shown.tolist()])
     few = f"{len(shown)} of {total} values, evenly chosen. " if total > len(shown) else ""
     labels = with_unit("reference", unit), with_unit("predicted", unit)
     unit = "" if unit == "1" else f" {unit}"
@@ -181,8 +185,8 @@ def _parity(facts: Facts, name: str, parts: Arrays) -> Figure:
         caption=f"{few}{format_percent(scores['coverage90'])} of the 90 % intervals contain the "
         "reference; those that miss are red.",
         data=(
-            _points("inside the interval", values[:, inside], "c0", texts(names, inside)),
-            _points("outside", values[:, ~inside], "bad", texts(names, ~inside), least=0.6),
+            _points("inside the interval", values[:, inside], "c0", label(shown[inside])),
+            _points("outside", values[:, ~inside], "bad", label(shown[~inside]), least=0.6),
             _line("perfect", ends, ends, color="ink", width=1) | {"showlegend": False},
         ),
         layout=square_axes(labels, ends) | {"hovermode": "closest"},
@@ -190,16 +194,11 @@ def _parity(facts: Facts, name: str, parts: Arrays) -> Figure:
     )
 
 
-def texts(names: np.ndarray | None, rows: np.ndarray) -> list[str] | None:
-    """Return the names of some rows; None if names are not known."""
-    return None if names is None else [str(name) for name in names[rows]]
-
-
 def _points(
     label: str,
     values: np.ndarray,
     colour: str,
-    names: Sequence[str] | None,
+    labels: Trace,
     *,
     least: float = 0.0,
 ) -> Trace:
@@ -209,7 +208,7 @@ def _points(
         label: label in the legend.
         values: truth, mean and half the interval, [3, n].
         colour: colour of points and intervals.
-        names: structure of each point; None if not known.
+        labels: what names the points.
         least: minimum opacity.
     """
     truth, mean, half = values
@@ -221,15 +220,14 @@ def _points(
         error_y={"array": half, "thickness": 0.8, "width": 0, "color": colour},
         marker={"color": colour, "size": 5},
         opacity=max(least, float(np.clip(8.0 / np.sqrt(max(len(truth), 1)), 0.45, 0.8))),
-        **_named(names, "reference %{x:.4g}, predicted %{y:.4g}"),
+        **_named(labels, "reference %{x:.4g}, predicted %{y:.4g}"),
     )
 
 
-def _named(names: Sequence[str] | None, hover: str) -> Trace:
+def _named(labels: Trace, hover: str) -> Trace:
     """Return what the pointer shows at a point: its structure, if known, and values."""
-    if names is None:
-        return {"hovertemplate": f"{hover}<extra></extra>"}
-    return {"text": list(names), "hovertemplate": f"<b>%{{text}}</b><br>{hover}<extra></extra>"}
+    above = "%{hovertext}<br>" if labels else ""
+    return labels | {"hovertemplate": f"{above}{hover}<extra></extra>"}
 
 
 def _line(
@@ -278,7 +276,7 @@ def _errors(
     if "sigma" in parts:
         across = parts["sigma"]
         errors = np.abs(parts["truth"] - parts["mean"])
-        traces.append(_dots(across, errors, structure_names(facts, name)))
+        traces.append(_dots(facts, name, across, errors))
     ends = [0.9 * float(sigma.min()), 1.1 * float(sigma.max())]
     traces.append(_line("error = sigma", ends, ends, color="ink", width=1))
     binned = _line("RMSE of bins", bins["sigma"], bins["rms_error"], color="c1", width=2)
@@ -300,13 +298,14 @@ def _errors(
     )
 
 
-def _dots(sigma: np.ndarray, error: np.ndarray, structures: Sequence[str] | None) -> Trace:
+def _dots(facts: Facts, name: str, sigma: np.ndarray, error: np.ndarray) -> Trace:
     """Return errors against sigma; errors close to zero are raised to a lower limit.
 
     Args:
+        facts: content of the run directory.
+        name: name of the head.
         sigma: calibrated sigma of each value, [n].
         error: absolute error of each value, [n].
-        structures: structure of each value; None if not known.
     """
     least = max(1e-3 * float(np.quantile(error, 0.99)), 1e-12)
     shown = sample_evenly(sigma, POINTS)
@@ -316,10 +315,7 @@ def _dots(sigma: np.ndarray, error: np.ndarray, structures: Sequence[str] | None
         "markers",
         name="values",
         marker={"color": "c8", "size": 5, "opacity": 0.6},
-        **_named(
-            None if structures is None else [structures[k] for k in shown.tolist()],
-            "sigma %{x:.3g}, error %{y:.3g}",
-        ),
+        **_named(label_values(facts, name, shown), "sigma %{x:.3g}, error %{y:.3g}"),
     )
 
 

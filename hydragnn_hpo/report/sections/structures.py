@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from ase.data import chemical_symbols
 
+from hydragnn_hpo.file_records import DistanceFigures
 from hydragnn_hpo.report.charts import (
     RISING,
     Layout,
@@ -13,7 +14,9 @@ from hydragnn_hpo.report.charts import (
     axes,
     format_number,
     format_percent,
+    log_axis,
     readable_name,
+    scatter,
     titled_axis,
     with_unit,
 )
@@ -32,6 +35,7 @@ from hydragnn_hpo.report.page_blocks import (
 )
 from hydragnn_hpo.report.periodic_table import COLUMNS, list_places
 from hydragnn_hpo.report.structure_errors import LabelledHead, PartError, StructureErrors
+from hydragnn_hpo.report.test_predictions import sample_evenly
 from hydragnn_hpo.report.test_structures import choose_shown, pack_structures, read_columns
 
 ROWS, GROUPS = 8, 8
@@ -43,12 +47,15 @@ BARS = 12
 LISTED = 100
 """Maximum number of compositions in the table."""
 
-TO = "\N{NO-BREAK SPACE}to\N{NO-BREAK SPACE}"
-
 NO_DISTANCE = (
-    "Errors by distance to the training set are left out: a run does not store the features that "
-    "such a distance needs."
+    "Errors by distance to the training set are left out: this ensemble was built before distances "
+    "were kept. 'hydragnn-hpo ensemble build RUN' adds them."
 )
+
+POINTS = 1500
+"""Maximum number of points of a head in the chart of distances."""
+LEAST_DISTANCE = 0.01
+"""Distance to which smaller ones are raised in the chart, whose axes are logarithmic."""
 
 
 def make_worst(facts: Facts) -> Section | None:
@@ -84,6 +91,7 @@ def _worst_table(errors: StructureErrors, name: str) -> Table:
     columns |= {"formula": "formula", **({"atom": "atom"} if head.is_node else {})}
     columns |= {"truth": ("reference", unit), "mean": ("predicted", unit)}
     columns |= {"interval": ("90 % interval", unit), "error": ("error", unit)}
+    columns |= {"distance": "distance"} if head.distance is not None else {}
     columns |= {"trust": "trust"} if errors.trust else {}
     note = f"The {ROWS} largest errors of the {errors.split} split."
     rows = [
@@ -115,11 +123,10 @@ def worst_cells(errors: StructureErrors, name: str, row: int) -> dict[str, Cell]
         "split": errors.split,
         "truth": _components(truth),
         "mean": _components(mean),
-        "interval": (
-            f"{mean[0] - half:.3g}{TO}{mean[0] + half:.3g}" if len(mean) == 1 else f"+- {half:.3g}"
-        ),
+        "interval": f"+- {half:.3g}",
         "half90": half,
         "error": float(head.error[row]),
+        "distance": None if head.distance is None else float(head.distance[row]),
         "trust": readable_name(errors.trust[graph]) if errors.trust else None,
     }
 
@@ -195,38 +202,51 @@ def make_errors(facts: Facts) -> Section | None:
     formulas = {name: errors.by_formula(name) for name in heads}
     elements = {name: errors.by_element(name) for name in heads}
     by_element = {name: list(parts.values()) for name, parts in elements.items()}
-    blocks = (
-        _element_figure(heads, elements),
-        Row(
-            (
-                _part_figure("sizes", "Error by size", heads, sizes, "atoms"),
-                _part_figure("formulas", "Error by composition", heads, formulas, ""),
-            )
-        ),
-        Fold("The same as tables", (
-            _part_table("by_element", "element", heads, by_element),
-            _part_table("by_size", "atoms", heads, sizes),
-            _part_table("by_formula", "composition", heads, formulas),
-        )),
-        Text(NO_DISTANCE),
-    )  # fmt: skip
-    lead = "For which elements, sizes and compositions of the test split are predictions wrong?"
-    return Section("errors", "Where the errors are", lead, blocks)
+    distances = {name: errors.by_distance(name) for name in heads}
+    far = {name: figures for name in heads if (figures := errors.distance_figures(name))}
+    charts = [_part_figure("sizes", "Error by size", heads, sizes, "atoms")]
+    tables = [
+        _part_table("by_element", "element", heads, by_element),
+        _part_table("by_size", "atoms", heads, sizes),
+    ]
+    if far:
+        charts.append(_distance_figure(errors, far))
+        tables.append(_part_table("by_distance", "distance", heads, distances))
+    charts.append(_part_figure("formulas", "Error by composition", heads, formulas, ""))
+    tables.append(_part_table("by_formula", "composition", heads, formulas))
+    blocks: list[Block] = [_element_figure(heads, elements), Row(tuple(charts))]
+    blocks.append(Fold("The same as tables", tuple(tables)))
+    if not far:
+        blocks.append(Text(NO_DISTANCE))
+    lead = (
+        "For which elements, sizes and compositions of the test split are predictions wrong, and "
+        "are they worse far from the training set?"
+    )
+    return Section("errors", "Where the errors are", lead, tuple(blocks))
 
 
-def _menu(heads: Mapping[str, LabelledHead], *, before: int = 0, axis: str = "") -> list[Layout]:
-    """Return a menu that shows the trace of one head at a time; none for one head.
+def _menu(
+    heads: Mapping[str, LabelledHead],
+    *,
+    before: int = 0,
+    each: int = 1,
+    axis: str = "",
+    quantity: str = "MAE",
+) -> list[Layout]:
+    """Return a menu that shows the traces of one head at a time; none for one head.
 
     Args:
         heads: all heads, in the order of their traces.
         before: number of traces before these, which stay.
+        each: number of traces of each head.
         axis: key of the axis whose title names the unit; empty if no axis does.
+        quantity: what that title names.
     """
-    traces: list[PlotlyValue] = list(range(before, before + len(heads)))
+    traces: list[PlotlyValue] = list(range(before, before + each * len(heads)))
     buttons: list[Layout] = []
     for number, (name, head) in enumerate(heads.items()):
-        visible: Layout = {"visible": [k == number for k in range(len(heads))]}
-        title: Layout = {f"{axis}.title.text": with_unit("MAE", head.unit)} if axis else {}
+        visible: Layout = {"visible": [k == number for k in range(len(heads)) for _ in range(each)]}
+        title: Layout = {f"{axis}.title.text": with_unit(quantity, head.unit)} if axis else {}
         args: list[PlotlyValue] = [visible, title, traces]
         buttons.append({"label": readable_name(name), "method": "update", "args": args})
     return [{"buttons": buttons}] if len(heads) > 1 else []
@@ -355,6 +375,80 @@ def _part_figure(
         | {"updatemenus": _menu(heads, axis="yaxis"), "showlegend": False, "margin": {"t": 8}},
         height=260,
     )
+
+
+def _distance_figure(errors: StructureErrors, far: Mapping[str, DistanceFigures]) -> Figure:
+    """Draw errors against the distance to the training set, one head at a time.
+
+    Args:
+        errors: structures and predictions.
+        far: errors against distances, by head.
+    """
+    heads = {name: errors.heads[name] for name in far}
+    traces = [
+        trace | {"visible": number == 0}
+        for number, (name, figures) in enumerate(far.items())
+        for trace in _distance_traces(errors, name, figures)
+    ]
+    ranks = [f"{readable_name(name)} {format_rank(figures)}" for name, figures in far.items()]
+    across = np.concatenate([np.array(figures["distance"]) for figures in far.values()])
+    label = with_unit("|error|", next(iter(heads.values())).unit)
+    return Figure(
+        key="distances",
+        title="Error by distance to the training set",
+        caption="In features of the trunk; 1 is usual in the training set. Rank correlation of "
+        f"error and distance: {', '.join(ranks)}.",
+        data=tuple(traces),
+        layout=axes(
+            log_axis(np.maximum(across, LEAST_DISTANCE), "distance"),
+            titled_axis(label, type="log"),
+            hovermode="closest",
+            showlegend=False,
+            margin={"t": 8},
+            updatemenus=_menu(heads, each=2, axis="yaxis", quantity="|error|"),
+        ),
+        height=260,
+    )
+
+
+def _distance_traces(
+    errors: StructureErrors, name: str, figures: DistanceFigures
+) -> tuple[Trace, Trace]:
+    """Return the errors of one head against the distance, and their mean in bins.
+
+    Args:
+        errors: structures and predictions.
+        name: name of the head, whose distances are known.
+        figures: its errors in bins.
+    """
+    head = errors.heads[name]
+    assert head.distance is not None
+    shown = sample_evenly(head.distance, POINTS)
+    least = max(1e-3 * float(np.quantile(head.error, 0.99)), 1e-12)
+    points = scatter(
+        np.maximum(head.distance[shown], LEAST_DISTANCE),
+        np.maximum(head.error[shown], least),
+        "markers",
+        marker={"color": "c8", "size": 4, "opacity": 0.5},
+        hovertemplate="%{hovertext}<br>distance %{x:.3g}, error %{y:.3g}<extra></extra>",
+        **errors.label_rows(name, shown),
+    )
+    line = scatter(
+        np.array(figures["distance"]),
+        np.array(figures["mae"]),
+        "lines+markers",
+        line={"color": "c1", "width": 2},
+        hovertemplate="MAE %{y:.3g} at distance %{x:.3g}<extra></extra>",
+    )
+    return points, line
+
+
+def format_rank(figures: DistanceFigures) -> str:
+    """Return the rank correlation of error and distance, with its standard error."""
+    value, error = figures["spearman"], figures["spearman_error"]
+    if value is None:
+        return "-"
+    return f"{value:.2f}" + ("" if error is None else f" +- {error:.2f}")
 
 
 def _part_bars(head: LabelledHead, parts: Sequence[PartError]) -> Trace:

@@ -64,8 +64,12 @@ class Bomb:
 
 
 def first(entries: Entries, suffix: str) -> str:
-    own = [name for name in entries if not name.startswith(("data/", "calibration."))]
+    own = [name for name in entries if not name.startswith(("data/", "calibration.", "features."))]
     return next(name for name in own if name.endswith(suffix))
+
+
+def without_features(entries: Entries) -> Entries:
+    return {name: data for name, data in entries.items() if name != "features.safetensors"}
 
 
 def with_weights(entries: Entries, change: Callable[[dict[str, torch.Tensor]], object]) -> bytes:
@@ -139,7 +143,7 @@ FORGED: dict[str, tuple[Callable[[Entries], bytes], str]] = {
         "asks for 65536 of something",
     ),
     "many features": (
-        lambda e: with_text(e, b"features = 16", b"features = 10000"),
+        lambda e: with_text(without_features(e), b"features = 16", b"features = 10000"),
         "its configuration makes",
     ),
     "compressed weights": (with_everything_compressed, "is compressed or larger"),
@@ -301,6 +305,10 @@ def test_a_manifest_that_lies(entries, tmp_path, change, sentence):
 def test_what_predicting_does_not_need_is_judged_by_its_checksum_alone(entries, tmp_path):
     """Predicting compares the checksum of calibration data; ``info`` reads them."""
     path, name = tmp_path / "hostile.zip", "calibration.safetensors"
+    data = sealed({**entries, "features.safetensors": pickle.dumps(Bomb())})
+    assert "'features.safetensors' cannot be used" in refused(tmp_path, data)
+    path.write_bytes(sealed(without_features(entries)))
+    assert Ensemble.load(path).features is None
     path.write_bytes(sealed({**entries, name: pickle.dumps(Bomb())}))
     assert len(Ensemble.load(path).members) >= 4
     with pytest.raises(DataError, match="cannot be used"):

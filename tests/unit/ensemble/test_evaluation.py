@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from ase import Atoms
 from ase.io import write
+from safetensors.numpy import load_file
+from scipy.stats import spearmanr
 from sealed_zip import sealed
 from typer.testing import CliRunner
 
@@ -138,6 +140,12 @@ def test_a_split_of_a_store_gives_the_scores_of_the_build(built_zip):
             if own in head and isinstance(value, float):
                 assert head[own] == pytest.approx(value, rel=1e-5, abs=1e-9), key
         assert "elements_mae" in head
+        arrays = load_file(run / "report/test_predictions.safetensors")
+        distance = arrays[f"{name}/distance"][:, 0]
+        error = np.abs(arrays[f"{name}/truth"] - arrays[f"{name}/mean"])[:, 0]
+        rank = spearmanr(distance, error).statistic
+        assert head["by_distance"]["spearman"] == pytest.approx(rank, abs=0.01)
+        assert head["by_distance"]["distance"] == sorted(head["by_distance"]["distance"])
     rules = {(each["rule"], each["head"]) for each in found["verdict"]}
     assert {("mean", name) for name in found["heads"]} <= rules
     assert ("elements", "energy") in rules
@@ -230,7 +238,7 @@ def assert_tables_agree_with_the_errors(folder):
     plain = json.loads((folder / "evaluation.json").read_text())["heads"]
     read = {p.stem: list(csv.DictReader(p.read_text().splitlines())) for p in folder.glob("*.csv")}
     for name, head in plain.items():
-        for part in ("size", "composition", "group"):
+        for part in ("size", "composition", "group", "distance"):
             rows = [row for row in read[f"errors_by_{part}"] if row["head"] == name]
             counts = [int(row["rows"]) for row in rows]
             maes = [float(row["mae"]) for row in rows]
@@ -242,6 +250,7 @@ def assert_tables_agree_with_the_errors(folder):
         assert errors == sorted(errors, reverse=True)
         assert {row["split"] for row in worst} == {"test"}
         assert all(row["trust"] for row in worst)
+        assert all(float(row["distance"]) > 0 for row in worst)
         first = worst[0]
         gap = abs(float(first["truth"]) - float(first["mean"]))
         assert gap == pytest.approx(float(first["error"]))
@@ -257,9 +266,10 @@ def test_the_folder_holds_the_figures_and_the_terminal_a_table(built_zip, tmp_pa
     assert done.exit_code == 0, done.output
     assert "miscalibration, conformal" in done.stdout
     assert "organic" in done.stdout
-    kinds = ("parity", "calibration", "error_over_sigma", "sparsification", "errors")
+    kinds = ["parity", "calibration", "sparsification", "errors"]
+    kinds += ["error_over_sigma", "error_over_distance"]
     names = {f"{head}_{kind}.png" for head in ("energy", "charge") for kind in kinds}
-    parts = ("element", "size", "composition", "group")
+    parts = ("element", "size", "composition", "group", "distance")
     tables = {"worst_predictions.csv", *(f"errors_by_{part}.csv" for part in parts)}
     assert {path.name for path in folder.iterdir()} == names | tables | {"evaluation.json"}
     assert all((folder / name).stat().st_size > 8_000 for name in names)

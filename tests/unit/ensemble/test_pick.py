@@ -19,6 +19,7 @@ from hydragnn_hpo.data.structure import Place, graph_of
 from hydragnn_hpo.ensemble.artefact import HeadEntry
 from hydragnn_hpo.ensemble.calculator import EnsembleCalculator
 from hydragnn_hpo.ensemble.calibrate import Calibration, compute_moments
+from hydragnn_hpo.ensemble.descriptors import standardize
 from hydragnn_hpo.ensemble.inference import Ensemble
 from hydragnn_hpo.ensemble.pick import (
     DEVIATION,
@@ -33,7 +34,6 @@ from hydragnn_hpo.ensemble.pick import (
     pick_structures,
     score_head,
     score_structures,
-    standardize,
 )
 from hydragnn_hpo.ensemble.prediction import HeadPrediction
 from hydragnn_hpo.ensemble.structure_batches import Structures, columns_of_atoms

@@ -1,5 +1,6 @@
 """Scores against integrals, hand counts, and a toolbox that others wrote."""
 
+import math
 import warnings
 from dataclasses import replace
 
@@ -15,8 +16,11 @@ from hydragnn_hpo.ensemble.calibrate import GRID, Calibration, key
 from hydragnn_hpo.ensemble.uncertainty_scores import (
     HeadOnLabels,
     compute_curves,
+    compute_distance_figures,
     compute_figures,
     compute_strata_figures,
+    spearman,
+    spearman_error,
 )
 
 with warnings.catch_warnings():
@@ -217,3 +221,30 @@ def test_members_that_agree_have_no_raw_likelihood():
     assert figures["raw_nll"] == np.inf
     assert np.isfinite(figures["nll"])
     assert figures["raw_crps"] == pytest.approx(1.5)
+
+
+def test_the_error_of_a_rank_correlation_is_that_of_leaving_groups_out():
+    """Against a jackknife that ranks again, and Fisher's formula for independent values."""
+    random = np.random.default_rng(0)
+    by = random.normal(size=400)
+    error = np.abs(by + random.normal(size=400))
+    each = np.arange(400)
+    rho = spearman(error, by)
+    fisher = np.sqrt((1 + rho**2 / 2) / (400 - 3)) * (1 - rho**2)
+    assert spearman_error(error, by, each) == pytest.approx(fisher, rel=0.35)
+    for group in (each % 40, each // 10):
+        left = [spearman(error[group != k], by[group != k]) for k in range(40)]
+        slow = np.sqrt(39 / 40 * np.sum((np.array(left) - np.mean(left)) ** 2))
+        assert spearman_error(error, by, group) == pytest.approx(slow, rel=0.05)
+    ten = np.repeat(np.arange(40), 10)
+    alike = spearman_error(error[::10].repeat(10), by[::10].repeat(10), ten)
+    assert alike > 2.5 * spearman_error(error, by, each)  # 40 values, not 400
+    assert math.isnan(spearman_error(error, by, each % 2))
+
+
+def test_errors_against_distance_stand_in_bins_of_equal_count():
+    distance = np.arange(40.0)
+    figures = compute_distance_figures(2.0 * distance, distance, np.arange(40))
+    assert figures["spearman"] == pytest.approx(1.0)
+    assert figures["distance"] == [4.5, 14.5, 24.5, 34.5]
+    assert figures["mae"] == [9.0, 29.0, 49.0, 69.0]

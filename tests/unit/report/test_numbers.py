@@ -138,6 +138,12 @@ def assert_of_structures(facts, shown):
         hydrogen = of_atom[numbers == 1].mean()
         assert shown[f"errors.by_element.H.mae.{head}"] == pytest.approx(hydrogen)
         assert shown[f"errors.by_size.3.mae.{head}"] == pytest.approx(error.mean())
+        distance = arrays[f"{head}/distance"][:, 0]
+        assert shown[f"worst.rows.{head}.1.distance"] == distance[error.argmax()]
+        tenth = np.sort(distance)[: len(distance) // 10]
+        label = f"{tenth[0]:.3g} to {tenth[-1]:.3g}"
+        near = error[np.isin(distance, tenth)].mean()
+        assert shown[f"errors.by_distance.{label}.mae.{head}"] == pytest.approx(near)
 
 
 def assert_of_members(events, table, shown):

@@ -46,8 +46,8 @@ def test_the_worst_come_first_and_what_is_not_finite_is_left_out(errors):
 def test_a_row_says_everything_about_its_prediction(errors):
     assert worst_cells(errors, "gap", 2) == {
         **{"structure": "ch4:2", "formula": "CH4", "atom": None, "split": "test"},
-        **{"truth": 3.0, "mean": 0.0, "interval": "-0.5\xa0to\xa00.5", "half90": 0.5},
-        **{"error": 3.0, "trust": "ok"},
+        **{"truth": 3.0, "mean": 0.0, "interval": "+- 0.5", "half90": 0.5},
+        **{"error": 3.0, "distance": None, "trust": "ok"},
     }
     assert worst_cells(errors, "charge", 1)["atom"] == "H 2"
 
