@@ -28,7 +28,7 @@ PRIVATE_FILE, PRIVATE_FOLDER = 0o600, 0o700
 
 
 def limit_umask() -> None:
-    """Let no group and no others write what this process and its children create."""
+    """Take from group and others the right to write what this process and its children create."""
     os.umask(os.umask(0o022) | 0o022)
 
 

@@ -250,11 +250,14 @@ class StructureFiles:
                 return
 
     def locate(self, path: Path, number: int) -> tuple[Path, int]:
-        """Return the file of a structure, for errors, and its number in that file.
+        """Return where a structure lies, for errors.
 
         Args:
             path: the file or FILE@INDEX.
             number: number among the selected structures, from 0.
+
+        Returns:
+            Its file, and its number in that file, from 0.
         """
         selected = self._selected(path)
         return (path, number) if selected is None else (selected[0].file, selected[1][number])
