@@ -1,13 +1,17 @@
-"""Write files and folders completely or not at all (Law 3): temporary name, fsync, rename."""
+"""Write files and folders completely or not at all (Law 3): temporary name, fsync, rename.
+
+Others may read what is written as far as the umask lets them, and may never write it. What is
+``private``, such as keys, leases and checkpoints, this user alone may read.
+"""
 
 import contextlib
 import errno
 import hashlib
 import json
 import os
+import secrets
 import shutil
 import stat
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
@@ -16,6 +20,17 @@ from hydragnn_hpo.errors import ConfigError, HydraError, StorageError
 
 PART = ".part"
 """Suffix of the names of incomplete files and folders."""
+
+FILE_MODE, FOLDER_MODE = 0o644, 0o755
+"""Modes of results before the umask, which may take more away."""
+
+PRIVATE_FILE, PRIVATE_FOLDER = 0o600, 0o700
+"""Modes of what this user alone may read."""
+
+
+def limit_umask() -> None:
+    """Take from group and others the right to write what this process and its children create."""
+    os.umask(os.umask(0o022) | 0o022)
 
 
 TRANSIENT_ERRORS = frozenset(
@@ -92,27 +107,39 @@ def storage(path: Path) -> Iterator[None]:
         raise StorageError(f"{path}: cannot be written ({reason}); {advice}.") from error
 
 
-def write_bytes(path: Path, content: bytes) -> None:
+def write_bytes(path: Path, content: bytes, *, private: bool = False) -> None:
     """Write a file under a temporary name, fsync it, and rename it into place.
 
+    Args:
+        path: the file; an existing one is replaced.
+        content: all of it.
+        private: whether this user alone may read it.
+
     Raises:
         StorageError: the disk is full or the folder not writable; no partial file is left.
     """
-    write_pieces(path, (content,))
+    write_pieces(path, (content,), private=private)
 
 
-def write_pieces(path: Path, pieces: Iterable[bytes | memoryview]) -> None:
+def write_pieces(
+    path: Path, pieces: Iterable[bytes | memoryview], *, private: bool = False
+) -> None:
     """Write a file like ``write_bytes``, from pieces that need not be contiguous in memory.
 
+    Args:
+        path: the file.
+        pieces: its content.
+        private: whether this user alone may read it.
+
     Raises:
         StorageError: the disk is full or the folder not writable; no partial file is left.
     """
-    with whole_file(path) as file:
+    with whole_file(path, private=private) as file:
         file.writelines(pieces)
 
 
 @contextlib.contextmanager
-def whole_file(path: Path) -> Iterator[IO[bytes]]:
+def whole_file(path: Path, *, private: bool = False) -> Iterator[IO[bytes]]:
     """Open a temporary file for writing; fsync it and rename it to ``path`` if the block succeeds.
 
     Raises:
@@ -122,7 +149,9 @@ def whole_file(path: Path) -> Iterator[IO[bytes]]:
     if path.exists() and not (path.is_file() or path.is_dir()):
         raise StorageError(f"{path}: is no ordinary file; choose another place.")
     with storage(path):
-        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=PART, dir=path.parent)
+        name = _temporary_name(path)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        descriptor = os.open(name, flags, PRIVATE_FILE if private else FILE_MODE)
         try:
             with os.fdopen(descriptor, "wb") as file:
                 yield file
@@ -136,8 +165,18 @@ def whole_file(path: Path) -> Iterator[IO[bytes]]:
         sync(path.parent)
 
 
-def write_text(path: Path, content: str) -> None:
+def _temporary_name(path: Path) -> Path:
+    """Return a new name beside a path, which tells that what bears it is incomplete."""
+    return path.with_name(f".{path.name}.{secrets.token_hex(4)}{PART}")
+
+
+def write_text(path: Path, content: str, *, private: bool = False) -> None:
     """Write a UTF-8 text file completely or not at all.
+
+    Args:
+        path: the file.
+        content: its text.
+        private: whether this user alone may read it.
 
     Raises:
         StorageError: see ``write_bytes``; or the text contains a file name that is not UTF-8.
@@ -149,12 +188,22 @@ def write_text(path: Path, content: str) -> None:
         raise StorageError(
             f"{path}: cannot hold {wrong!r}, which is no UTF-8; choose another name."
         ) from None
-    write_bytes(path, encoded)
+    write_bytes(path, encoded, private=private)
 
 
-def write_json(path: Path, value: Any) -> None:
-    """Write a JSON file completely or not at all; raise ValueError for NaN and infinity."""
-    write_text(path, json.dumps(value, indent=1, allow_nan=False) + "\n")
+def write_json(path: Path, value: Any, *, private: bool = False) -> None:
+    """Write a JSON file completely or not at all.
+
+    Args:
+        path: the file.
+        value: its content.
+        private: whether this user alone may read it.
+
+    Raises:
+        ValueError: a number is not finite.
+        StorageError: see ``write_bytes``.
+    """
+    write_text(path, json.dumps(value, indent=1, allow_nan=False) + "\n", private=private)
 
 
 def read_json(path: Path) -> Any:
@@ -175,14 +224,19 @@ def read_json(path: Path) -> Any:
 
 
 @contextlib.contextmanager
-def whole_folder(target: Path) -> Iterator[Path]:
+def whole_folder(target: Path, *, private: bool = False) -> Iterator[Path]:
     """Create a temporary folder; rename it to ``target`` if the block succeeds.
 
     An existing ``target`` is replaced. After an error the temporary folder is removed.
+
+    Args:
+        target: the folder.
+        private: whether this user alone may enter it.
     """
     with storage(target):
         target.parent.mkdir(parents=True, exist_ok=True)
-        work = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=PART, dir=target.parent))
+        work = _temporary_name(target)
+        work.mkdir(mode=PRIVATE_FOLDER if private else FOLDER_MODE)
         try:
             yield work
             # Flush the content first: a crash after the renaming must not leave empty files.
@@ -190,9 +244,8 @@ def whole_folder(target: Path) -> Iterator[Path]:
                 sync(path)
             sync(work)
             if target.exists():
-                aside = Path(
-                    tempfile.mkdtemp(prefix=f".{target.name}.", suffix=PART, dir=target.parent)
-                )
+                aside = _temporary_name(target)
+                aside.mkdir(mode=PRIVATE_FOLDER)
                 os.rename(target, aside / "old")
                 os.rename(work, target)
                 shutil.rmtree(aside)

@@ -137,7 +137,7 @@ class AllocationLease:
                 "or end it first."
             )
         self._content = _describe_process()
-        write_text(self._path, self._content)
+        write_text(self._path, self._content, private=True)
         self._renewed = time.monotonic()
 
     def renew(self) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from hydragnn_hpo.files import storage
+from hydragnn_hpo.files import FILE_MODE, storage
 
 
 def replace_nonfinite(value: Any) -> Any:
@@ -31,10 +31,10 @@ class RecordWriter:
     """Appends records to a file, one line each."""
 
     def __init__(self, path: Path) -> None:
-        """Open the file for appending; it is created with mode 0600."""
+        """Open the file for appending."""
         self.path = path
         with storage(path):
-            self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, FILE_MODE)
 
     def write(self, record: str, time: float, **values: Any) -> None:
         """Append one record as one line, in a single write.

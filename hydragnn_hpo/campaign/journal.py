@@ -18,7 +18,7 @@ from typing import IO, Any, TypedDict, cast, get_args, get_type_hints
 import msgspec
 
 from hydragnn_hpo.errors import RunError
-from hydragnn_hpo.files import storage
+from hydragnn_hpo.files import FILE_MODE, storage
 from hydragnn_hpo.journal_events import JournalEvent
 from hydragnn_hpo.metrics_log import replace_nonfinite
 
@@ -319,7 +319,7 @@ class Journal:
         """Open the journal and cut off an incomplete last line.
 
         Args:
-            path: the file; created with mode 0600.
+            path: the file.
             epoch: the controller's epoch, written into every event.
             clock: returns seconds since the epoch.
             see: called with every event already in the file; none is kept in memory.
@@ -330,7 +330,7 @@ class Journal:
             see(event)
             end = offset
         with storage(path):
-            self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
+            self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, FILE_MODE)
             os.ftruncate(self._descriptor, end)
             os.lseek(self._descriptor, end, os.SEEK_SET)
         self._end, self._pending, self._synced = end, False, 0.0

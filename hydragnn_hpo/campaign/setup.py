@@ -3,6 +3,7 @@
 import itertools
 import os
 import platform
+import stat
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -31,7 +32,15 @@ from hydragnn_hpo.config import (
 )
 from hydragnn_hpo.errors import ConfigError, RunError, StorageError
 from hydragnn_hpo.file_records import StoreStats, TargetStats
-from hydragnn_hpo.files import PART, read_json, remove, remove_partial_files, storage, write_text
+from hydragnn_hpo.files import (
+    FOLDER_MODE,
+    PART,
+    read_json,
+    remove,
+    remove_partial_files,
+    storage,
+    write_text,
+)
 from hydragnn_hpo.journal_events import SearchedValues
 from hydragnn_hpo.layout import RunDir, derive_seed
 from hydragnn_hpo.resources import find_resource
@@ -52,7 +61,7 @@ MAY_CHANGE = ("machine",)
 
 
 def open_run(config: CampaignConfig, path: Path) -> RunDir:
-    """Make or reopen the directory of a campaign, mode 0700; several may do so at the same time.
+    """Make or reopen the directory of a campaign; several may do so at the same time.
 
     Raises:
         RunError: the directory holds another campaign, or something else.
@@ -63,7 +72,7 @@ def open_run(config: CampaignConfig, path: Path) -> RunDir:
     if run.campaign.exists():
         return run
     with storage(path):
-        path.mkdir(parents=True, mode=0o700, exist_ok=True)
+        path.mkdir(parents=True, mode=FOLDER_MODE, exist_ok=True)
     write_text(run.campaign, dump_config(config))
     return run
 
@@ -79,6 +88,11 @@ def check_run_directory(config: CampaignConfig, path: Path) -> None:
     if run.campaign.exists():
         _same_campaign(config, run)
         return
+    if path.is_dir() and path.stat().st_mode & stat.S_IWOTH:
+        raise RunError(
+            f"{path}: everybody can write into it; run 'chmod o-w {path}', or choose another "
+            "directory with --run."
+        )
     if path.exists() and (not path.is_dir() or any(_foreign(run, p) for p in path.iterdir())):
         raise RunError(
             f"{path}: is not empty and holds no campaign; choose another directory with --run."

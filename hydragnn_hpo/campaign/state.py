@@ -82,6 +82,8 @@ class Trial:
     epoch: int = 0
     objective: float | None = None
     """The trainer's objective: weighted validation MAE, each target in units of its spread."""
+    best_epoch: int | None = None
+    """Epoch of that objective; None if it is not known."""
     score: Point | None = None
     """The value it is ranked by: one number, or one for each goal of the campaign."""
     val_mae: dict[str, float | None] = field(default_factory=dict)
@@ -379,6 +381,7 @@ def _on_ended(state: State, event: EndedEvent) -> None:
     trial.requested_width = None  # it ended before the resize took effect
     trial.epoch = event.get("reached", trial.epoch)
     trial.objective, trial.val_mae = event.get("objective"), event.get("val_mae", {})
+    trial.best_epoch = event.get("best_epoch")
     score = event.get("score", trial.objective)
     trial.score = None if score is None else _point(score)
     if trial.score is not None:

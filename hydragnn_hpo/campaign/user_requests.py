@@ -91,7 +91,7 @@ def write_request(run: RunDir, kind: Kind, **values: Any) -> Path:
     with storage(run.requests):
         run.requests.mkdir(mode=0o700, exist_ok=True)
     path = run.requests / f"{time.time_ns():020d}-{secrets.token_hex(4)}.json"
-    write_json(path, request.model_dump(mode="json", exclude_defaults=True))
+    write_json(path, request.model_dump(mode="json", exclude_defaults=True), private=True)
     return path
 
 

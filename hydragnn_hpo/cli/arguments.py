@@ -57,13 +57,25 @@ def ensemble_file(path: Path) -> Path:
 
 
 def shipped_or_path(path: Path) -> Path:
-    """Resolve a shipped name such as ``workflows/molecules.xyz``; return other paths unchanged."""
+    """Resolve a shipped name such as ``workflows/molecules.xyz``, and say so on stderr.
+
+    A file of the user that has this name is taken before the shipped one. Other paths are returned
+    unchanged.
+    """
+    from hydragnn_hpo.data.readers.selection import split_index
     from hydragnn_hpo.errors import ConfigError
     from hydragnn_hpo.resources import resource_path
 
     if path.exists() or path.parts[:1] != ("workflows",):
         return path
+    name, index = split_index(path)
+    if name.exists():
+        return path
     try:
-        return resource_path(str(path))
+        shipped = resource_path(str(name))
     except ConfigError:
         return path
+    typer.echo(
+        f"{name}: not in this folder; the one that ships with hydragnn-hpo is read", err=True
+    )
+    return shipped.with_name(shipped.name + index)

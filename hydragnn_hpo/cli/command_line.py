@@ -38,7 +38,7 @@ from hydragnn_hpo.cli.status_command import status
 from hydragnn_hpo.cli.submit_command import pack, submit
 from hydragnn_hpo.cli.trial_command import trial
 from hydragnn_hpo.errors import HydraError
-from hydragnn_hpo.files import ADVICE
+from hydragnn_hpo.files import ADVICE, limit_umask
 from hydragnn_hpo.optional_packages import explain_import_error
 from hydragnn_hpo.sanitize import escape_controls, shorten_words
 
@@ -96,6 +96,7 @@ def _options(
 def main() -> None:
     """Run the command line; errors for a user are one sentence on stderr."""
     _open_closed_streams()
+    limit_umask()
     if isinstance(sys.stdout, io.TextIOWrapper):  # names in any letters, on any terminal
         sys.stdout.reconfigure(errors="backslashreplace")
     if not sys.warnoptions:  # warnings of libraries are for developers, who ask for them by -W

@@ -118,7 +118,7 @@ def evaluate(
     device: DeviceOption = "auto",
     as_json: JsonOption = False,
 ) -> None:
-    """Hold predictions and their error bars against labels: one table, JSON, figures."""
+    """Compare predictions and their error bars with labels: a table, JSON, figures."""
     from hydragnn_hpo.ensemble import Ensemble, device_of, is_store
     from hydragnn_hpo.ensemble import evaluate_ensemble as judge
 

@@ -412,7 +412,7 @@ def _course(forecast: Forecast) -> Iterator[str]:
     restarts = count(went.restarts, "restart")
     yield f"attempts     {_ranks(forecast.widths)}; {restarts} for a better width"
     name, seconds = forecast.longest
-    yield f"longest      {name}: {duration(seconds)} as wide as is efficient"
+    yield f"longest      {name}: {duration(seconds)} on as many ranks as are efficient"
     if forecast.machine.failures:
         yield f"failures     {count(went.failed_hosts, 'host')} lost"
 

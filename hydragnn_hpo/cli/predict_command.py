@@ -362,7 +362,7 @@ def _print_table(
         shown.append(some)
         if outcome.structures > ROWS:
             break
-    if shown:
+    if outcome.failed < outcome.structures:  # else there are errors only, which say more
         console().print(render_table(manifest, shown, ROWS))
 
 

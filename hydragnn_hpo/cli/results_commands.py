@@ -170,7 +170,7 @@ def _print_importance(analysis: "Importance") -> None:
     table = FittedTable(drop=("PED-ANOVA", "fANOVA", f"mean |SHAP|{unit}"), style=style)
     table.add_texts("parameter")
     table.add_numbers(f"mean |SHAP|{unit}", "SHAP", "fANOVA", "PED-ANOVA")
-    table.add_texts("least at")
+    table.add_texts("lowest at")
     for name, effect in analysis.effects.items():
         shares = (effect.shap_share, effect.fanova, effect.ped_anova)
         cells = ("-" if share is None else f"{100.0 * share:.0f} %" for share in shares)

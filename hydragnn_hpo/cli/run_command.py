@@ -2,7 +2,6 @@
 
 import json
 import logging
-import os
 import shlex
 import shutil
 import sys
@@ -389,8 +388,9 @@ def _print(opened: "RunDir", result: "RunSummary") -> None:
     if figure.exists():
         say(f"Figure: {figure}")
     say("Try next:", style="bold")
-    archive = shlex.quote(str(opened.ensemble))
-    say(f"  {_program()} predict {_example(opened)} --ensemble {archive}")
+    for command in next_commands(opened):
+        say(f"  {_program()} {command}")
+    say(f"  ({NEW_FILE}: a file with structures of yours)")
 
 
 def _program() -> str:
@@ -406,7 +406,7 @@ def _used(figures: "RunFigures") -> str:
     used = figures["utilization"] or 0.0
     text = (
         f"{figures['trials']} trials, {figures['attempts']} attempts "
-        f"({figures['wide_attempts']} of two ranks or more), slots {100 * used:.0f} % in training"
+        f"({figures['wide_attempts']} multi-process), slots {100 * used:.0f} % in training"
     )
     if joules := figures.get("energy_joules"):  # runs of earlier versions have no energy
         text += f", {energy(joules)} ({', '.join(figures['energy_parts'] or ())})"
@@ -416,32 +416,22 @@ def _used(figures: "RunFigures") -> str:
     return f"{text}; from placed to first step {warm:.2f} s warm, {cold:.1f} s cold."
 
 
-def _example(opened: "RunDir") -> str:
-    """Return an example input: the shipped molecules if the ensemble knows all their elements."""
-    import ase.io
+NEW_FILE = "NEW_FILE"
+"""Stands for structures of the user in a command that is proposed."""
 
+
+def next_commands(opened: "RunDir") -> list[str]:
+    """Return what to do with the ensemble of a run, as arguments of this program.
+
+    First comes the evaluation on the test split, where there is one store; then a prediction of
+    ``NEW_FILE``, never of structures that the ensemble was trained on.
+    """
     from hydragnn_hpo.ensemble import read_artefact
-    from hydragnn_hpo.resources import resource_path
 
-    file = "workflows/molecules.xyz"
-    frames = ase.io.read(resource_path(file), ":")
-    known = set(read_artefact(opened.ensemble).manifest.elements)
-    fits = all(known.issuperset(atoms.numbers.tolist()) for atoms in frames)
-    return file if fits else _own_file(opened)
-
-
-def _own_file(opened: "RunDir") -> str:
-    """Return a data file of the campaign as an example input of ``predict``."""
-    from hydragnn_hpo.campaign import find_cards
-    from hydragnn_hpo.config import CampaignConfig, load_config
-    from hydragnn_hpo.data import find_files
-    from hydragnn_hpo.errors import HydraError
-
-    try:
-        cards = find_cards(load_config(opened.campaign, CampaignConfig), opened.campaign)
-        path, card = next(iter(cards.items()))
-        words = [os.path.relpath(find_files(path)[0])]
-        words += ["--structure-column", card.structure_column] if card.structure_column else []
-        return shlex.join(words)
-    except HydraError:  # files were moved: the hint is optional, so do not fail
-        return "YOUR_STRUCTURES"
+    packages = read_artefact(opened.ensemble).manifest.packages
+    archive = ["--ensemble", str(opened.ensemble)]
+    archive += [word for package in packages for word in ("--trust", package)]
+    stores = sorted(opened.data.glob("*.bp"))
+    commands = [["ensemble", "evaluate", str(stores[0]), *archive]] if len(stores) == 1 else []
+    commands.append(["predict", NEW_FILE, *archive])
+    return [shlex.join(command) for command in commands]

@@ -184,7 +184,7 @@ def _rested(trial: Trial, rung: int) -> str:
     """Return a line with the result of a trial at a rung."""
     score = trial.rung_scores[rung]
     first = score[0] if isinstance(score, tuple) else score
-    return f"{trial.name} rested    {describe_trial(trial)} (epoch {rung}, objective {first:.4f})"
+    return f"{trial.name} rested    {describe_trial(trial)} (epoch {rung}, best {first:.4f})"
 
 
 def _changed(trial: Trial) -> str:
@@ -193,5 +193,6 @@ def _changed(trial: Trial) -> str:
     if trial.status == "running":
         return f"{what} ({count(trial.width, 'rank')}, to epoch {trial.until})"
     if trial.objective is not None:
-        return f"{what} (epoch {trial.epoch}, objective {trial.objective:.4f})"
+        at = "" if trial.best_epoch is None else f" at epoch {trial.best_epoch}"
+        return f"{what} (epoch {trial.epoch}, best {trial.objective:.4f}{at})"
     return f"{what} ({trial.reason})"

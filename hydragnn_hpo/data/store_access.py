@@ -272,7 +272,7 @@ def _write_with_room(target: Path, index: Index) -> None:
 
 def _write_stage(target: Path, index: Index) -> None:
     """Read a store and write its columns; the caller holds the stage's lock."""
-    with whole_folder(target) as folder:
+    with whole_folder(target, private=True) as folder:
         with contextlib.ExitStack() as stack, WindowReader(index) as reader:
             files = {
                 name: stack.enter_context(_open_reserved(folder / f"{name}.npy", dtype, shape))

@@ -63,7 +63,7 @@ by other means. It is not meant for deciding alone where an error does harm.
 
 {% if manifest.evaluation %}
 On the test split, whose structures took no part in training, search, selection or
-calibration and were looked at once:
+calibration and were evaluated once:
 
 | head | MAE | RMSE | MAE of best single | MAE of mean | inside 90 % |
 | --- | --- | --- | --- | --- | --- |

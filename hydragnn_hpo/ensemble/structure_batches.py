@@ -21,6 +21,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple, Self
 
@@ -249,21 +250,24 @@ class StructureFiles:
                 return
 
     def locate(self, path: Path, number: int) -> tuple[Path, int]:
-        """Return the file of a structure, for errors, and its number in that file.
+        """Return where a structure lies, for errors.
 
         Args:
             path: the file or FILE@INDEX.
             number: number among the selected structures, from 0.
+
+        Returns:
+            Its file, and its number in that file, from 0.
         """
         selected = self._selected(path)
         return (path, number) if selected is None else (selected[0].file, selected[1][number])
 
     def _selected(self, path: Path) -> tuple[Selection, range] | None:
         if path not in self._numbers:
-            self._numbers[path] = None
-            if (selection := find_selection(path)) is not None:
-                numbers = selection.resolve(lambda: self._length(selection))
-                self._numbers[path] = selection, numbers
+            selection, chosen = find_selection(path), None
+            if selection is not None:
+                chosen = selection, selection.resolve(partial(self._length, selection))
+            self._numbers[path] = chosen
         return self._numbers[path]
 
     def _length(self, selection: Selection) -> int:
@@ -303,11 +307,8 @@ class StructureFiles:
         """Count the structures of a file; None if that would take long."""
         if path == STDIN:
             return None
-        if (selected := self._selected(path)) is not None:
-            numbers, total = selected[1], self.count(selected[0].file)
-            if total is None or numbers.step < 0:  # a range that goes down begins within the file
-                return total and len(numbers)
-            return len(range(numbers.start, min(numbers.stop, total), numbers.step))
+        if find_selection(path) is not None:
+            return self._count_selected(path)
         source = self._source(path)
         reader = reader_of(source, None)
         if reader is READERS["extxyz"] and path.stat().st_size > _COUNTED_BYTES:
@@ -316,6 +317,17 @@ class StructureFiles:
             return reader.count(source)
         except DataError:
             return None
+
+    def _count_selected(self, path: Path) -> int | None:
+        try:
+            selected = self._selected(path)
+        except DataError:  # the reader says it in the place of the structure
+            return None
+        assert selected is not None, "asked for FILE@INDEX only"
+        numbers, total = selected[1], self.count(selected[0].file)
+        if total is None or numbers.step < 0:  # a range that goes down begins within the file
+            return total and len(numbers)
+        return len(range(numbers.start, min(numbers.stop, total), numbers.step))
 
     def count_small(self, path: Path) -> int:
         """Count the frames of a small text file; any other file counts as one structure."""

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import hydragnn_hpo
 from hydragnn_hpo.errors import ConfigError, HydraError, JobError, StorageError
+from hydragnn_hpo.files import limit_umask
 from hydragnn_hpo.launching import process_control
 from hydragnn_hpo.launching.batch_jobs import cancel_own_batch_job, in_batch_job
 from hydragnn_hpo.launching.counters import CounterProcess
@@ -644,6 +645,7 @@ def _tag_process(host: str) -> None:
 
 def main() -> None:
     """Run the agent of this host, after ending any that is left of an earlier start."""
+    limit_umask()
     arguments = _parse_arguments()
     if arguments.parent:
         process_control.die_with_parent(arguments.parent)

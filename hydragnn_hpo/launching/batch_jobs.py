@@ -367,8 +367,8 @@ class JobRecords:
         path = self.folder / name
         with storage(path):
             self.folder.mkdir(mode=0o700, exist_ok=True)
-            write_text(self.campaign_path(name), campaign)
-            write_text(path, script)
+            write_text(self.campaign_path(name), campaign, private=True)
+            write_text(path, script, private=True)
             path.chmod(0o700)
 
     def add(self, job: BatchJob) -> None:
@@ -377,7 +377,7 @@ class JobRecords:
 
     def record(self, job: str, fact: Literal["submitted", "began", "ended"], **values: Any) -> None:
         """Record a fact of a job."""
-        write_json(self._file(check_job_id(job), fact), values)
+        write_json(self._file(check_job_id(job), fact), values, private=True)
 
     def _file(self, job: str, fact: str) -> Path:
         return self.folder / f"{job}.{fact}.json"

@@ -300,10 +300,10 @@ def _launch(program: _Program, launcher: str, launch: LaunchSpec) -> int:
     """Start the ranks by ``srun`` or ``mpiexec``, renew their lease, and forward signals."""
     lease = program.folder / LEASE
     try:
-        write_text(lease, "")
+        write_text(lease, "", private=True)
         whole = (*launch.order.argv, *program.argv)
         order = msgspec.structs.replace(launch.order, argv=whole)
-        write_json(program.folder / ORDER, msgspec.to_builtins(order))
+        write_json(program.folder / ORDER, msgspec.to_builtins(order), private=True)
         ranks = [sys.executable, "-P", "-m", _LAUNCHED, str(program.folder)]
         start = _LAUNCHERS[launcher]
         argv, environment = start(launch, program.folder, _without_rank(program.environment))

@@ -5,7 +5,7 @@ import signal
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hydragnn_hpo.files import is_transient
+from hydragnn_hpo.files import FILE_MODE, is_transient
 from hydragnn_hpo.launching.jsonl_tail import JsonlTail, end_of
 from hydragnn_hpo.launching.protocol import JobEnded, KnownJob, StartJob
 
@@ -77,7 +77,7 @@ class JobProcess:
         """
         Path(self.start.log).parent.stat()
         try:
-            os.close(os.open(self.start.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600))
+            os.close(os.open(self.start.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, FILE_MODE))
         except OSError as error:
             if not is_transient(error):
                 raise

@@ -94,7 +94,7 @@ class ControllerAddress(msgspec.Struct, frozen=True):
         Raises:
             StorageError: the file cannot be written.
         """
-        write_text(address_file(run_dir), msgspec.json.encode(self).decode())
+        write_text(address_file(run_dir), msgspec.json.encode(self).decode(), private=True)
 
 
 def address_file(run_dir: Path) -> Path:
@@ -145,7 +145,7 @@ def find_keys(run_dir: Path) -> Keys:
         if not path.exists():
             server, agent = zmq.curve_keypair(), zmq.curve_keypair()
             made = Keys(*(key.decode() for key in (*server, *agent)))
-            write_text(path, msgspec.json.encode(made).decode())  # mode 0600, from mkstemp
+            write_text(path, msgspec.json.encode(made).decode(), private=True)
     return read_keys(run_dir)
 
 

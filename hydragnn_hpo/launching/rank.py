@@ -15,6 +15,7 @@ import traceback
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
+from hydragnn_hpo.files import FILE_MODE
 from hydragnn_hpo.launching import process_control
 from hydragnn_hpo.launching.protocol import ForkRanks, RankStart
 from hydragnn_hpo.leases import RankLease, watch_rank_lease
@@ -35,7 +36,7 @@ def reseed(text: str) -> None:
 
 def _redirect(log: str) -> None:
     """Append stdout and stderr to the log; connect stdin to ``/dev/null``."""
-    target = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    target = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, FILE_MODE)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.dup2(target, 1)

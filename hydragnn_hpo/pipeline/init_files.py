@@ -131,8 +131,9 @@ def init_from_files(
     with activity("reading structures"):
         inspection = inspect_files(paths, units, request.targets)
     places = [folder / f"{inspection.name}{end}.toml" for end in ("", "_search")]
-    card_path, campaign_path = map(_check_free, places)
+    card_path, campaign_path = places
     text = render_card(inspection, folder)
+    check_free({card_path: text, campaign_path: ""})
     card = _parse_card(text, card_path)
     hints = _make_hints(inspection)
     heads = choose_heads(card, request.targets, hints)
@@ -147,14 +148,13 @@ def init_from_files(
 
 
 def write_files(texts: Mapping[Path, str]) -> None:
-    """Write all files or none; overwrite none.
+    """Write all files or none; overwrite none but what a killed process left of the same files.
 
     Raises:
-        ConfigError: one exists.
+        ConfigError: one exists, see ``check_free``.
         StorageError: one cannot be written.
     """
-    for path in texts:
-        _check_free(path)
+    check_free(texts)
     written: list[Path] = []
     try:
         for path, text in texts.items():
@@ -168,12 +168,28 @@ def write_files(texts: Mapping[Path, str]) -> None:
         raise
 
 
-def _check_free(path: Path) -> Path:
-    if path.exists():
-        raise ConfigError(
-            f"{path}: is there already; remove it, or choose another place with --out."
-        )
-    return path
+def check_free(texts: Mapping[Path, str]) -> None:
+    """Check that files can be written without loss.
+
+    A process that is killed leaves the first of its files without the last one. The same command
+    then goes on: these files may be there if they hold just what is to be written.
+
+    Args:
+        texts: content by path, in the order of writing.
+
+    Raises:
+        ConfigError: the last file exists, or another one with other content.
+    """
+    last = list(texts)[-1]
+    for path, text in texts.items():
+        if path.exists() and (path == last or not _holds(path, text)):
+            raise ConfigError(
+                f"{path}: is there already; remove it, or choose another place with --out."
+            )
+
+
+def _holds(path: Path, text: str) -> bool:
+    return path.is_file() and path.read_bytes() == text.encode()
 
 
 def _parse_card(text: str, path: Path) -> CardConfig:

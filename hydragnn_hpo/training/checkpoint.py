@@ -78,7 +78,7 @@ def write_checkpoint(path: Path, tensors: Mapping[str, Tensor], state: Checkpoin
     Raises:
         StorageError: the disk is full or the folder not writable; the old file is kept.
     """
-    write_pieces(path, _pieces(tensors, state))
+    write_pieces(path, _pieces(tensors, state), private=True)
 
 
 def _pieces(tensors: Mapping[str, Tensor], state: CheckpointState) -> Iterator[bytes | memoryview]:

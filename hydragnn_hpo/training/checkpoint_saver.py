@@ -224,7 +224,7 @@ class CheckpointSaver:
         size = sharded.write_sharded(folder / name, tensors, self._group)
         # The pointer is written after all parts: a kill before that keeps the previous checkpoint.
         if self.ranks.first:
-            write_text(folder / POINTER, json.dumps({"folder": name, **state}))
+            write_text(folder / POINTER, json.dumps({"folder": name, **state}), private=True)
             (folder / LAST).unlink(missing_ok=True)
             prune_checkpoints(folder)
             self._record_checkpoint(state, size)

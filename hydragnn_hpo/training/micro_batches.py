@@ -165,7 +165,7 @@ class MicroBatches:
             return
         world = self.feed.ranks.data_world
         pieces = max(self.pieces, read_known_pieces(self.folder, world))
-        write_json(self.folder / KEPT, {"pieces": pieces, "shares": world})
+        write_json(self.folder / KEPT, {"pieces": pieces, "shares": world}, private=True)
 
 
 def read_known_pieces(folder: Path, world: int) -> int:

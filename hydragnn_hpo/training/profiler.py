@@ -12,7 +12,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from hydragnn_hpo.errors import ConfigError
-from hydragnn_hpo.files import write_bytes
+from hydragnn_hpo.files import FOLDER_MODE, write_bytes
 from hydragnn_hpo.training.ddp import Ranks
 
 logger = logging.getLogger(__name__)
@@ -129,7 +129,7 @@ class EpochProfiler:
 
     def _write(self, profiler: profile, epoch: int, steps: int) -> None:
         rank = self.ranks.rank
-        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self.folder.mkdir(parents=True, exist_ok=True, mode=FOLDER_MODE)
         path = self.folder / f"rank-{rank}-epoch-{epoch}.json"
         with tempfile.TemporaryDirectory(prefix=".trace-", dir=self.folder) as made:
             raw = Path(made) / path.name

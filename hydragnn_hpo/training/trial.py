@@ -45,6 +45,8 @@ from hydragnn_hpo.file_records import (
     TrialResult,
 )
 from hydragnn_hpo.files import (
+    FOLDER_MODE,
+    PRIVATE_FOLDER,
     is_transient,
     read_json,
     remove_partial_files,
@@ -139,7 +141,7 @@ def next_attempt(trial: TrialDir, config: TrialConfig) -> PlacementConfig:
     )
     folder = trial.attempt(placement.attempt)
     with storage(folder):
-        folder.mkdir(parents=True, mode=0o700)
+        folder.mkdir(parents=True, mode=FOLDER_MODE)
     write_text(folder / "placement.toml", dump_config(placement))
     return placement
 
@@ -319,7 +321,7 @@ def _run(
     units = {name: targets[name]["unit"] for name in trainer.heads}
     record("start", attempt=placement.attempt, world=ranks.world, units=units)
     if ranks.first:
-        trial.checkpoints.mkdir(exist_ok=True, mode=0o700)
+        trial.checkpoints.mkdir(exist_ok=True, mode=PRIVATE_FOLDER)
         remove_partial_files(trial.checkpoints)
         prune_checkpoints(trial.checkpoints)
     signals.seconds_needed, signals.record = lambda: trainer.seconds_to_end, record
@@ -508,7 +510,7 @@ def _write_failure(
     """Write the result of a failure; in a new attempt if the trial failed before one began."""
     folder = trial.attempt(attempt or max(trial.attempts(), default=0) + 1)
     try:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        folder.mkdir(parents=True, exist_ok=True, mode=FOLDER_MODE)
         result: FailedResult = {
             "status": "failed",
             "reason": reason,

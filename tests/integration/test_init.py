@@ -1,5 +1,7 @@
 """``init``: from a file that nobody described to a prediction, and what it refuses."""
 
+import subprocess
+import sys
 import tomllib
 
 import pytest
@@ -23,6 +25,35 @@ def test_nothing_is_overwritten_and_all_or_nothing_is_written(data, hpo):
     assert (said.code, (data / "my_chains.toml").exists()) == (2, False)
     assert "my_chains_search.toml: is there already" in said.err
     assert (data / "my_chains_search.toml").read_text() == "mine"
+
+
+def test_after_a_kill_between_its_files_the_same_command_goes_on(data, hpo):
+    """The kernel kills a process for lack of memory once the card is written."""
+    code = """
+import os, sys
+from pathlib import Path
+import hydragnn_hpo.pipeline.init_files as module
+write = module.write_text
+def write_and_die(path, text):
+    write(path, text)
+    os._exit(137)
+module.write_text = write_and_die
+sys.argv = ["hydragnn-hpo", "init", "my chains.extxyz"]
+from hydragnn_hpo.cli.command_line import main
+main()
+"""
+    ran = subprocess.run([sys.executable, "-c", code], cwd=data, capture_output=True, timeout=300)
+    assert ran.returncode == 137, ran.stderr
+    card = (data / "my_chains.toml").read_bytes()
+    assert not (data / "my_chains_search.toml").exists()
+    said = hpo.here("init", "my chains.extxyz")
+    assert said.code == 0, said.err
+    assert (data / "my_chains.toml").read_bytes() == card
+    (data / "my_chains_search.toml").unlink()
+    (data / "my_chains.toml").write_bytes(card + b"# mine\n")
+    said = hpo.here("init", "my chains.extxyz")
+    assert said.code == 2
+    assert "my_chains.toml: is there already" in said.err
 
 
 def test_dry_run_writes_nothing(data, hpo):

@@ -31,7 +31,41 @@ def test_a_file_is_written_whole(tmp_path):
     files.write_bytes(path, b"new" * 1000)
     assert path.read_bytes() == b"new" * 1000
     assert names(tmp_path) == ["a.json"]
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+@pytest.fixture
+def umask():
+    """Set the umask of this process; the old one comes back."""
+    before = os.umask(0)
+    yield os.umask
+    os.umask(before)
+
+
+@pytest.mark.parametrize(
+    ("mask", "file", "folder"),
+    [(0o022, 0o644, 0o755), (0o077, 0o600, 0o700), (0o027, 0o640, 0o750), (0, 0o644, 0o755)],
+)
+def test_results_follow_the_umask_and_are_never_written_by_others(
+    tmp_path, umask, mask, file, folder
+):
+    umask(mask)
+    files.write_text(tmp_path / "result", "x")
+    RecordWriter(tmp_path / "records").close()
+    files.write_text(tmp_path / "secret", "x", private=True)
+    with files.whole_folder(tmp_path / "results"):
+        pass
+    with files.whole_folder(tmp_path / "secrets", private=True):
+        pass
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()}
+    results = {"result": file, "records": file, "results": folder}
+    assert modes == results | {"secret": 0o600, "secrets": 0o700}
+
+
+def test_an_open_umask_is_limited_and_a_strict_one_stays(umask):
+    for mask, limited in ((0, 0o022), (0o002, 0o022), (0o077, 0o077), (0o027, 0o027)):
+        umask(mask)
+        files.limit_umask()
+        assert umask(0) == limited
 
 
 @pytest.mark.parametrize("step", ["fsync", "replace"])
@@ -147,7 +181,6 @@ def test_records_come_back_as_they_were(tmp_path):
         {"record": "epoch", "time": 1.5, "loss": finite, "word": "\n\u00e5"},
         {"record": "end", "time": 2.5},
     ]
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
 def test_a_torn_last_line_is_left_out(tmp_path):

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from hydragnn_hpo.config import SiteConfig
-from hydragnn_hpo.files import storage
+from hydragnn_hpo.files import FILE_MODE, storage
 from hydragnn_hpo.launching.environment import OWN, Software
 from hydragnn_hpo.launching.fleet import Fleet
 from hydragnn_hpo.launching.job import JOBS, PRELOAD
@@ -48,7 +48,7 @@ class LocalTransport:
         self.end(HERE)
         self._tags = {HOST: host_tag(call.tag, HERE), AGENT: secrets.token_hex(8)}
         with storage(self._log):
-            log = os.open(self._log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            log = os.open(self._log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, FILE_MODE)
         try:
             self._process = subprocess.Popen(
                 agent_argv(HERE, parent=os.getpid(), software=self._software),

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from hydragnn_hpo.cli.arguments import ensemble_file
+from hydragnn_hpo.cli.arguments import ensemble_file, shipped_or_path
 from hydragnn_hpo.cli.ensemble_command import _picks_table
 from hydragnn_hpo.cli.tables import console
 from hydragnn_hpo.ensemble import read_artefact
@@ -17,10 +17,20 @@ def test_brackets_in_the_name_of_a_structure_are_no_markup(capsys):
     assert "runs[/x]/a[red].xyz:7" in capsys.readouterr().out
 
 
-def test_the_shipped_ensemble_is_found_from_any_folder(tmp_path, monkeypatch):
+def test_the_shipped_ensemble_is_found_from_any_folder(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     named = Path("workflows/small_organics.zip")
     assert ensemble_file(named) == resource_path(str(named))
+    said = "not in this folder; the one that ships with hydragnn-hpo is read\n"
+    assert capsys.readouterr().err == f"{named}: {said}"
+    second = Path("workflows/molecules.xyz@1")
+    assert shipped_or_path(second) == resource_path("workflows/molecules.xyz").with_name(
+        "molecules.xyz@1"
+    )
+    assert capsys.readouterr().err == f"workflows/molecules.xyz: {said}"
+    Path("workflows").mkdir()
+    Path("workflows/molecules.xyz").touch()
+    assert shipped_or_path(second) == second, "a file of the user is taken first"
     missing = Path("workflows/no_such.zip")
     assert ensemble_file(missing) == missing
 

@@ -88,7 +88,7 @@ def test_what_a_person_reads():
         "slot-time      95 %  training and validation",
         "              5.0 %  idle, nothing is left to start",
         "attempts     8 x 1 rank; 1 restart for a better width",
-        "longest      t0000: 30.0 min as wide as is efficient",
+        "longest      t0000: 30.0 min on as many ranks as are efficient",
         "trust        prices follow what ran before",
     ]
 

@@ -12,8 +12,6 @@ from hydragnn_hpo.campaign.state import State, Trial, fold
 from hydragnn_hpo.campaign.status import rank_trials
 from hydragnn_hpo.cli import run_command
 from hydragnn_hpo.cli.tables import console, leaderboard_table, print_verdict
-from hydragnn_hpo.config.schema import to_toml
-from hydragnn_hpo.layout import RunDir
 from hydragnn_hpo.pipeline.campaign_runs import finish_run
 
 
@@ -57,23 +55,6 @@ def test_brackets_in_a_value_of_the_leaderboard_are_no_markup(capsys):
     assert "[red]a" in shown
     assert "goal 2" in shown
     assert "7.0000" in shown
-
-
-def test_the_next_command_names_a_file_that_is_there(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    card = {"name": "x", "files": [{"path": "my data.xyz"}]}
-    card["targets"] = {"e": {"level": "graph", "unit": "eV"}}
-    campaign = {"name": "c", "data": [{"card": str(tmp_path / "x.toml")}]}
-    campaign |= {"space": {"model.features": [8, 16]}, "search": {"trials": 6, "rungs": [1]}}
-    (tmp_path / "x.toml").write_text(to_toml(card))
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "campaign.toml").write_text(to_toml(campaign))
-    opened = RunDir(tmp_path / "run")
-    assert run_command._own_file(opened) == "YOUR_STRUCTURES"
-    (tmp_path / "my data.xyz").write_text("1\n\nH 0 0 0\n")
-    assert run_command._own_file(opened) == "'my data.xyz'"
-    (tmp_path / "x.toml").write_text(to_toml(card | {"structure_column": "my cif"}))
-    assert run_command._own_file(opened) == "'my data.xyz' --structure-column 'my cif'"
 
 
 def test_brackets_in_the_name_of_a_run_are_no_markup(tmp_path, capsys):

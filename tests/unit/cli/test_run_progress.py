@@ -18,7 +18,14 @@ EVENTS = [
     {"event": "proposed", "trial": "t0000", "values": {"model.conv": "egnn"}, "until": 4},
     {"event": "placed", "trial": "t0000", "attempt": 1, "width": 2, "slots": ["a:0", "a:1"]},
     {"event": "epoch", "trial": "t0000", "reached": 1, "seconds": 1.0, "width": 2, **SCORES},
-    {"event": "ended", "trial": "t0000", "outcome": "stopped", "objective": 0.5, "reached": 4},
+    {
+        "event": "ended",
+        "trial": "t0000",
+        "outcome": "stopped",
+        "reached": 4,
+        "objective": 0.5,
+        "best_epoch": 3,
+    },
     {"event": "promoted", "trials": ["t0000"], "until": 8},
     {"event": "placed", "trial": "t0000", "attempt": 2, "width": 1, "slots": ["a:0"]},
     {"event": "ended", "trial": "t0000", "outcome": "failed", "reason": "diverged"},
@@ -62,7 +69,7 @@ def test_plain_lines_tell_each_change_once(capsys):
     lines = [line.split(" s  ")[1] for line in capsys.readouterr().out.splitlines()]
     assert lines == [
         "t0000 running   egnn (2 ranks, to epoch 4)",
-        "t0000 stopped   egnn (epoch 4, objective 0.5000)",
+        "t0000 stopped   egnn (epoch 4, best 0.5000 at epoch 3)",
         "t0000 running   egnn (1 rank, to epoch 8)",
         "t0000 failed    egnn (diverged)",
     ]
@@ -77,7 +84,7 @@ def test_a_trial_that_rested_and_went_on_between_two_looks_is_told_of(capsys):
     lines = [line.split(" s  ")[1] for line in capsys.readouterr().out.splitlines()]
     assert lines == [
         "t0000 running   egnn (2 ranks, to epoch 4)",
-        "t0000 rested    egnn (epoch 4, objective 0.5000)",
+        "t0000 rested    egnn (epoch 4, best 0.5000)",
         "t0000 running   egnn (1 rank, to epoch 8)",
     ]
 

@@ -280,7 +280,9 @@ def test_an_index_beyond_the_end_is_a_sentence(tmp_path, model):
     write(tmp_path / "a.xyz", frames(3), format="extxyz")
     for index in ("3", "-4", "5:9", "2:1"):
         path = f"{tmp_path}/a.xyz@{index}"
-        ids, errors = ids_and_errors(reading_of(Path(path), model=model))
+        reading = reading_of(Path(path), model=model)
+        assert not reading.count()
+        ids, errors = ids_and_errors(reading)
         assert ids == [f"a.xyz@{index}"]
         assert errors[ids[0]] == (
             f"{path}: selects none of the 3 structures, which are numbered from 0 to 2; correct "
