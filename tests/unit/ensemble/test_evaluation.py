@@ -211,7 +211,7 @@ def test_figures_are_those_of_predict_with_a_slow_loop(built_zip, store, tmp_pat
             inside += low <= atoms.info["e_ref"] <= high
     assert found["structures"] == len(several)
     assert len(found["errors"]) == 1
-    assert f"structure {len(several) + 1}" in said_of_bad
+    assert f"new.extxyz@{len(several)}" in said_of_bad
     assert found["heads"]["energy"]["rows"] == len(several) - 1
     assert found["heads"]["charge"]["rows"] == charges
     assert found["heads"]["energy"]["mae"] == pytest.approx(np.mean(errors), rel=1e-5)
