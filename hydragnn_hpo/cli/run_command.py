@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias, TypedDict
 
 import typer
 
-from hydragnn_hpo.cli.arguments import DryRunOption, JsonOption, SetOption
+from hydragnn_hpo.cli.arguments import CampaignArgument, DryRunOption, JsonOption, SetOption
 from hydragnn_hpo.cli.words import energy
 
 if TYPE_CHECKING:
@@ -44,42 +44,67 @@ RunOption = Annotated[
 SlotsOption = Annotated[
     int | None,
     typer.Option(
-        min=1, max=10_000, help="Ranks per host at a time; by default as in the campaign file."
+        min=1,
+        max=10_000,
+        help="Ranks per host at a time; by default as in the campaign file.",
+        rich_help_panel="Machine",
     ),
 ]
 BackendOption = Annotated[
     str | None,
-    typer.Option(help="local, slurm, mpiexec or ray; by default as in the campaign file."),
+    typer.Option(
+        help="local, slurm, mpiexec or ray; by default as in the campaign file.",
+        rich_help_panel="Machine",
+    ),
 ]
 
 
 MachineOption = Annotated[
     str | None,
-    typer.Option("--machine", help="Machine profile: a shipped name or a path."),
+    typer.Option(
+        "--machine", help="Machine profile: a shipped name or a path.", rich_help_panel="Machine"
+    ),
 ]
 
 
 ExcludeOption = Annotated[
     Path | None,
-    typer.Option(help="File of hosts to exclude; they are added to the run's exclude.hosts."),
+    typer.Option(
+        help="File of hosts to exclude; they are added to the run's exclude.hosts.",
+        rich_help_panel="Machine",
+    ),
 ]
 
 
 PackOption = Annotated[
     str | None,
     typer.Option(
-        "--pack", help="Archive made by hydragnn-hpo pack, to unpack on each host's own disk."
+        "--pack",
+        help="Archive made by hydragnn-hpo pack, to unpack on each host's own disk.",
+        rich_help_panel="Machine",
     ),
 ]
 ContainerOption = Annotated[
-    str | None, typer.Option("--container", help="Container image in which ranks run.")
+    str | None,
+    typer.Option(
+        "--container", help="Container image in which ranks run.", rich_help_panel="Machine"
+    ),
 ]
 TrialsOption = Annotated[
     int | None,
-    typer.Option(min=1, max=10**6, help="Number of trials; by default as in the campaign file."),
+    typer.Option(
+        min=1,
+        max=10**6,
+        help="Number of trials; by default as in the campaign file.",
+        rich_help_panel="Changes of the campaign",
+    ),
 ]
 SeedOption = Annotated[
-    int | None, typer.Option(help="Seed of the campaign; by default as in the campaign file.")
+    int | None,
+    typer.Option(
+        help="Seed of the campaign; by default as in the campaign file.",
+        rich_help_panel="Changes of the campaign",
+    ),
 ]
 MinutesOption = Annotated[
     float | None,
@@ -88,6 +113,7 @@ MinutesOption = Annotated[
         max=1e5,
         help="Minutes for the whole campaign on this machine: chooses the numbers of trials, "
         "epochs and members.",
+        rich_help_panel="Changes of the campaign",
     ),
 ]
 JoinOption = Annotated[
@@ -96,12 +122,13 @@ JoinOption = Annotated[
         "--join",
         help="Share the campaign with other allocations: lend hosts to its controller, or, if "
         "there is none, become it.",
+        rich_help_panel="Machine",
     ),
 ]
 
 
 def run(
-    campaign: Annotated[str, typer.Argument(help="Campaign file, or the name of a shipped one.")],
+    campaign: CampaignArgument,
     run_dir: RunOption = None,
     settings: SetOption = None,
     trials: TrialsOption = None,
