@@ -147,7 +147,7 @@ def run(
     """Run a campaign from data to one ensemble file; the same command resumes it."""
     from hydragnn_hpo import log
     from hydragnn_hpo.launching import read_excluded
-    from hydragnn_hpo.pipeline import check_campaign_file, parse_settings
+    from hydragnn_hpo.pipeline import parse_settings
     from hydragnn_hpo.resources import find_resource
 
     log.configure(level=logging.WARNING)
@@ -155,9 +155,7 @@ def run(
     changes = parse_settings(settings or (), trials, seed)
     keys: MachineKeys = {"slots": slots, "backend": backend, "profile": machine}
     keys |= {"pack": pack, "container": container}
-    config = _load(source, changes, keys, run_dir, minutes)
-    target = run_dir or Path("runs") / config.name
-    cards = check_campaign_file(config, source, target)
+    config, target, cards = _load(source, changes, keys, run_dir, minutes)
     to_exclude = read_excluded(exclude) if exclude else {}  # a dry run rejects bad files, too
     if dry_run:
         _print_start(_plan_start(config, cards, target), as_json)
@@ -172,8 +170,8 @@ MachineKeys: TypeAlias = dict[str, str | int | None]
 
 def _load(
     source: Path, changes: "Changes", keys: MachineKeys, run_dir: Path | None, minutes: float | None
-) -> "CampaignConfig":
-    """Load a campaign as the options say; warn on stderr, and say there what fits into a time.
+) -> "tuple[CampaignConfig, Path, dict[Path, str]]":
+    """Load and check a campaign as the options say; print on stderr what fits into a time.
 
     Args:
         source: the campaign file.
@@ -181,20 +179,26 @@ def _load(
         keys: of ``[machine]``.
         run_dir: the run directory; None for that of the campaign's name.
         minutes: time that the campaign may take; None for any.
+
+    Returns:
+        The campaign, its run directory, and the name of each card by its path.
     """
     from hydragnn_hpo.layout import RunDir
     from hydragnn_hpo.optional_packages import is_installed, missing_sentence
-    from hydragnn_hpo.pipeline import fit_to_time, load_campaign
+    from hydragnn_hpo.pipeline import check_campaign_file, fit_to_time, load_campaign
 
     if minutes is not None:
         run = None if run_dir is None else RunDir(run_dir)
         changes, why = fit_to_time(source, changes, minutes, run, **keys)
         for sentence in why:
             typer.echo(sentence, err=True)
+    config = load_campaign(source, changes, **keys)
+    target = run_dir or Path("runs") / config.name
+    cards = check_campaign_file(config, source, target)
     if not is_installed("plotly"):
         what = missing_sentence("plotly", "the report at its end", ", or run on without")
         typer.echo(f"warning: {what}", err=True)
-    return load_campaign(source, changes, **keys)
+    return config, target, cards
 
 
 def _start(
