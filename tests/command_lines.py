@@ -55,6 +55,7 @@ VALID = {
     "trial": "trial {}/trial --dry-run",
     "check-layer": "check-layer --help",
     "reference": "reference learning_rate",
+    "info": "info",
     "dataset build": "dataset build {}/structures.toml --out {}/mine.bp",
     "dataset info": "dataset info {}/run/data/structures.bp",
     "dataset check": "dataset check {}/run/data/structures.bp",

@@ -1,18 +1,57 @@
 """Arguments that several commands share."""
 
 import contextlib
+import glob
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-RunArgument = Annotated[Path, typer.Argument(help="Run directory of a campaign.")]
+
+def complete_run(incomplete: str) -> list[str]:
+    """Return the run directories whose path begins with a text, for completion in a shell."""
+    near = [Path(name) for name in glob.glob(f"{glob.escape(incomplete)}*")]
+    inside = [folder for path in near if path.is_dir() for folder in path.iterdir()]
+    return sorted(str(path) for path in (*near, *inside) if (path / "campaign.toml").exists())
+
+
+def complete_campaign(incomplete: str) -> list[str]:
+    """Return the TOML files and shipped campaigns whose name begins with a text."""
+    from hydragnn_hpo.resources import resource_path
+
+    shipped = [path.stem for path in resource_path("workflows").glob("*.toml")]
+    files = glob.glob(f"{glob.escape(incomplete)}*.toml")
+    return sorted((*files, *(name for name in shipped if name.startswith(incomplete))))
+
+
+def complete_ensemble(incomplete: str) -> list[str]:
+    """Return the ZIP files and finished run directories whose path begins with a text."""
+    files = glob.glob(f"{glob.escape(incomplete)}*.zip")
+    runs = [name for name in complete_run(incomplete) if (Path(name) / "ensemble.zip").exists()]
+    return sorted((*files, *runs))
+
+
+CampaignArgument = Annotated[
+    str,
+    typer.Argument(
+        help="Campaign file, or the name of a shipped one.", autocompletion=complete_campaign
+    ),
+]
+RunArgument = Annotated[
+    Path, typer.Argument(help="Run directory of a campaign.", autocompletion=complete_run)
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 DryRunOption = Annotated[
     bool, typer.Option("--dry-run", help="Show what would be done; do nothing.")
 ]
-EnsembleArgument = Annotated[Path, typer.Argument(help="An ensemble.zip, or a run directory.")]
-EnsembleOption = Annotated[Path, typer.Option(help="An ensemble.zip, or a run directory.")]
+EnsembleArgument = Annotated[
+    Path,
+    typer.Argument(help="An ensemble.zip, or a run directory.", autocompletion=complete_ensemble),
+]
+EnsembleOption = Annotated[
+    Path,
+    typer.Option(help="An ensemble.zip, or a run directory.", autocompletion=complete_ensemble),
+]
 TrustOption = Annotated[
     list[str] | None,
     typer.Option(metavar="PACKAGE", help="A package whose convs may run; repeatable."),
@@ -31,6 +70,7 @@ SetOption = Annotated[
         metavar="KEY=VALUE",
         help="Value in place of the campaign file's, such as trial.training.global_batch=32; "
         "repeatable.",
+        rich_help_panel="Changes of the campaign",
     ),
 ]
 

@@ -10,6 +10,7 @@ import io
 import os
 import sys
 import warnings
+from collections.abc import Callable, Mapping
 from typing import Annotated, TextIO
 
 import typer
@@ -19,6 +20,8 @@ from hydragnn_hpo.cli import batch_command, dataset_command, ensemble_command, m
 from hydragnn_hpo.cli.check_layer_command import check_layer
 from hydragnn_hpo.cli.control_commands import add_trials, cancel, pause, retry, stop
 from hydragnn_hpo.cli.doctor_command import doctor
+from hydragnn_hpo.cli.examples import show_examples
+from hydragnn_hpo.cli.info_command import info
 from hydragnn_hpo.cli.init_command import init
 from hydragnn_hpo.cli.plan_command import plan
 from hydragnn_hpo.cli.predict_command import predict
@@ -42,40 +45,67 @@ from hydragnn_hpo.files import ADVICE, limit_umask
 from hydragnn_hpo.optional_packages import explain_import_error
 from hydragnn_hpo.sanitize import escape_controls, shorten_words
 
+COMMANDS: Mapping[str, Mapping[str, Callable[..., None]]] = {
+    "Start": {"init": init, "plan": plan, "run": run},
+    "Use the result": {"predict": predict, "serve": serve},
+    "Look at a campaign": {
+        "status": status,
+        "dashboard": dashboard,
+        "leaderboard": leaderboard,
+        "report": report,
+        "importance": importance,
+        "compare": compare,
+        "export": export,
+    },
+    "Steer a campaign": {
+        "stop": stop,
+        "pause": pause,
+        "retry": retry,
+        "cancel": cancel,
+        "add-trials": add_trials,
+    },
+    "Machines": {"doctor": doctor, "submit": submit, "rehearse": rehearse, "pack": pack},
+    "Develop, and get help": {
+        "trial": trial,
+        "check-layer": check_layer,
+        "reference": reference,
+        "info": info,
+    },
+}
+"""Commands by the group in which ``--help`` shows them."""
+
 app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    add_completion=False,
     help="From structures with properties to a trusted predictor.",
+    epilog=(
+        "First steps: hydragnn-hpo init my.extxyz, then hydragnn-hpo run my_search.toml. "
+        "The help of each command ends with examples."
+    ),
 )
-app.command()(init)
-app.command()(doctor)
-app.command()(plan)
-app.command()(rehearse)
-app.command()(run)
-app.command()(submit)
-app.command()(status)
-app.command()(dashboard)
-app.command()(stop)
-app.command()(pause)
-app.command()(retry)
-app.command()(cancel)
-app.command("add-trials")(add_trials)
-app.command()(leaderboard)
-app.command()(report)
-app.command()(importance)
-app.command()(compare)
-app.command()(export)
-app.command()(predict)
-app.command()(serve)
-app.command()(pack)
-app.command()(trial)
-app.command("check-layer")(check_layer)
-app.command()(reference)
-app.add_typer(dataset_command.app, name="dataset", help="Build and inspect graph stores.")
+for _panel, _commands in COMMANDS.items():
+    for _name, _command in _commands.items():
+        _epilog = show_examples(_name)
+        app.command(_name, rich_help_panel=_panel, epilog=_epilog)(_command)
+app.add_typer(
+    ensemble_command.app,
+    name="ensemble",
+    help="Build and inspect ensembles.",
+    rich_help_panel="Use the result",
+)
+app.add_typer(
+    dataset_command.app,
+    name="dataset",
+    help="Build and inspect graph stores.",
+    rich_help_panel="Data",
+)
+app.add_typer(
+    machine_command.app,
+    name="machine",
+    help="Inspect machine profiles.",
+    rich_help_panel="Machines",
+)
 app.add_typer(batch_command.app, name="batch", hidden=True)
-app.add_typer(ensemble_command.app, name="ensemble", help="Build and inspect ensembles.")
-app.add_typer(machine_command.app, name="machine", help="Inspect machine profiles.")
 
 
 def _version(wanted: bool) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hydragnn_hpo.cli.arguments import DryRunOption, JsonOption
+from hydragnn_hpo.cli.examples import show_examples
 
 if TYPE_CHECKING:
     from hydragnn_hpo.cli.fitted_table import FittedTable
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True)
 
 
-@app.command()
+@app.command(epilog=show_examples("dataset build"))
 def build(
     card: Annotated[
         str, typer.Argument(help="Card file, the name of a shipped card, or a structure file.")
@@ -92,7 +93,7 @@ def _choose_paths(
 FigureOption = Annotated[Path | None, typer.Option("--figure", help="Also draw a PNG.")]
 
 
-@app.command()
+@app.command(epilog=show_examples("dataset info"))
 def info(
     store: Annotated[Path, typer.Argument(help="Graph store (NAME.bp).")],
     figure: FigureOption = None,
@@ -114,7 +115,7 @@ def info(
     _print_blocks(overview_blocks(overview))
 
 
-@app.command()
+@app.command(epilog=show_examples("dataset check"))
 def check(
     store: Annotated[Path, typer.Argument(help="Graph store (NAME.bp).")],
     figure: FigureOption = None,

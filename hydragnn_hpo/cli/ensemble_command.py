@@ -22,6 +22,7 @@ from hydragnn_hpo.cli.arguments import (
     shipped_or_path,
 )
 from hydragnn_hpo.cli.ensemble_evaluate import evaluate
+from hydragnn_hpo.cli.examples import show_examples
 
 if TYPE_CHECKING:
     from hydragnn_hpo.campaign import State
@@ -492,4 +493,4 @@ def _picks_table(plain: "PickTable") -> "FittedTable":
 
 
 for verb in (build, evaluate, info, prune, pick, export):
-    app.command()(verb)
+    app.command(epilog=show_examples(f"ensemble {verb.__name__}"))(verb)

@@ -26,11 +26,15 @@ FilesArgument = Annotated[
         metavar="FILES_OR_CARD...",
     ),
 ]
-ConvOption = Annotated[list[str] | None, typer.Option(help="Search only this conv; repeatable.")]
+ConvOption = Annotated[
+    list[str] | None,
+    typer.Option(help="Search only this conv; repeatable.", rich_help_panel="Search"),
+]
 TargetOption = Annotated[
     list[str] | None,
     typer.Option(
-        help="Predict only this target, even one that looks like a mask or a copy; repeatable."
+        help="Predict only this target, even one that looks like a mask or a copy; repeatable.",
+        rich_help_panel="Search",
     ),
 ]
 UnitOption = Annotated[
@@ -43,6 +47,7 @@ MinutesOption = Annotated[
         min=1.0,
         max=1e5,
         help="Minutes for the whole campaign on this machine; 10 for data files if left out.",
+        rich_help_panel="Search",
     ),
 ]
 OutOption = Annotated[

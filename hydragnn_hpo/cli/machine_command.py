@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hydragnn_hpo.cli.arguments import JsonOption
+from hydragnn_hpo.cli.examples import show_examples
 
 if TYPE_CHECKING:
     from hydragnn_hpo.cli.fitted_table import FittedTable
@@ -22,7 +23,7 @@ HEADING = {"name", "description", "source", "checked", "extends"}
 app = typer.Typer(no_args_is_help=True)
 
 
-@app.command()
+@app.command(epilog=show_examples("machine show"))
 def show(
     name: Annotated[
         str | None,
@@ -57,7 +58,7 @@ def show(
             screen.print(line, highlight=False, markup=False)
 
 
-@app.command("list")
+@app.command("list", epilog=show_examples("machine list"))
 def list_(as_json: JsonOption = False) -> None:
     """List the shipped profiles."""
     from hydragnn_hpo.cli.tables import console

@@ -6,29 +6,47 @@ from typing import Annotated
 
 import typer
 
-from hydragnn_hpo.cli.arguments import JsonOption, SetOption, parse_count
+from hydragnn_hpo.cli.arguments import JsonOption, SetOption, complete_campaign, parse_count
 from hydragnn_hpo.cli.progress import ProgressDisplay
 from hydragnn_hpo.cli.run_command import MachineOption
 
 CampaignArgument = Annotated[
-    str, typer.Argument(help="Campaign file, the name of a shipped one, or a run directory.")
+    str,
+    typer.Argument(
+        help="Campaign file, the name of a shipped one, or a run directory.",
+        autocompletion=complete_campaign,
+    ),
 ]
 
 
 HostsOption = Annotated[
     int | None,
     typer.Option(
-        "--hosts", min=1, max=100_000, help="Number of hosts; all of the machine if left out."
+        "--hosts",
+        min=1,
+        max=100_000,
+        help="Number of hosts; all of the machine if left out.",
+        rich_help_panel="Machine",
     ),
 ]
 SlotsOption = Annotated[
     int | None,
-    typer.Option("--slots", min=1, max=10_000, help="Slots per host; the machine's if left out."),
+    typer.Option(
+        "--slots",
+        min=1,
+        max=10_000,
+        help="Slots per host; the machine's if left out.",
+        rich_help_panel="Machine",
+    ),
 ]
 TrialsOption = Annotated[
     int | None,
     typer.Option(
-        "--trials", min=1, max=100_000, help="Number of trials; the campaign's if left out."
+        "--trials",
+        min=1,
+        max=100_000,
+        help="Number of trials; the campaign's if left out.",
+        rich_help_panel="Changes of the campaign",
     ),
 ]
 StructuresOption = Annotated[
@@ -38,11 +56,18 @@ StructuresOption = Annotated[
         parser=parse_count,
         metavar="INTEGER",
         help="Number of structures from 5 to 1e12, if the data is not here.",
+        rich_help_panel="Changes of the campaign",
     ),
 ]
 FailuresOption = Annotated[
     float,
-    typer.Option("--failures", min=0.0, max=60.0, help="Expected failures per host and hour."),
+    typer.Option(
+        "--failures",
+        min=0.0,
+        max=60.0,
+        help="Expected failures per host and hour.",
+        rich_help_panel="Machine",
+    ),
 ]
 FigureOption = Annotated[
     Path | None,

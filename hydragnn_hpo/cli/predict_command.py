@@ -46,19 +46,33 @@ OutOption = Annotated[
     Path | None,
     typer.Option(
         help="NAME.csv, .parquet, .extxyz, .json, .jsonl or .bp to write; - writes CSV (with "
-        "--json: JSON lines) to standard output. A run that was killed goes on where it was."
+        "--json: JSON lines) to standard output. A run that was killed goes on where it was.",
+        rich_help_panel="Output",
     ),
 ]
 FormatOption = Annotated[
     str, typer.Option("--format", help="Format of standard input: a suffix, or ASE's name.")
 ]
-LevelsOption = Annotated[str, typer.Option(metavar="PERCENT,...", help="Intervals, as 50,95.")]
-MembersOption = Annotated[bool, typer.Option("--members", help="Also give each member's values.")]
+LevelsOption = Annotated[
+    str, typer.Option(metavar="PERCENT,...", help="Intervals, as 50,95.", rich_help_panel="Output")
+]
+MembersOption = Annotated[
+    bool,
+    typer.Option("--members", help="Also give each member's values.", rich_help_panel="Output"),
+]
 KeepOption = Annotated[
-    str, typer.Option(metavar="KEY,...", help="Keys of the input to take along.")
+    str,
+    typer.Option(
+        metavar="KEY,...", help="Keys of the input to take along.", rich_help_panel="Output"
+    ),
 ]
 CompileOption = Annotated[
-    bool, typer.Option("--compile", help="Run members as machine code, made once and kept.")
+    bool,
+    typer.Option(
+        "--compile",
+        help="Run members as machine code, made once and kept.",
+        rich_help_panel="Machine",
+    ),
 ]
 DevicesOption = Annotated[
     str,
@@ -66,19 +80,33 @@ DevicesOption = Annotated[
         "--device",
         help="Where to predict: auto (a GPU if there is one), cpu, cuda:0; several, as "
         "cuda:0,cuda:1, divide the members by what each costs. Not with --ranks.",
+        rich_help_panel="Machine",
     ),
 ]
 
 RanksOption = Annotated[
     int | None,
-    typer.Option(min=1, max=10_000, help="Ranks on each host; one per GPU or core with --backend."),
+    typer.Option(
+        min=1,
+        max=10_000,
+        help="Ranks on each host; one per GPU or core with --backend.",
+        rich_help_panel="Machine",
+    ),
 ]
-HostsOption = Annotated[int | None, typer.Option(min=1, help="Hosts to use; all there are.")]
+HostsOption = Annotated[
+    int | None, typer.Option(min=1, help="Hosts to use; all there are.", rich_help_panel="Machine")
+]
 BackendOption = Annotated[
-    str | None, typer.Option(help="local, slurm, mpiexec or ray: share the work over ranks.")
+    str | None,
+    typer.Option(
+        help="local, slurm, mpiexec or ray: share the work over ranks.", rich_help_panel="Machine"
+    ),
 ]
 MachineOption = Annotated[
-    str | None, typer.Option("--machine", help="Machine profile: a shipped name or a path.")
+    str | None,
+    typer.Option(
+        "--machine", help="Machine profile: a shipped name or a path.", rich_help_panel="Machine"
+    ),
 ]
 
 

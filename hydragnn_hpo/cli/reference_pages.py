@@ -381,4 +381,5 @@ def commands_page(program: Any) -> str:
     context = shown.context_class(shown, info_name="hydragnn-hpo")
     page = get_docs_for_click(obj=shown, ctx=context, name="hydragnn-hpo")
     _, heading, chapters = page.partition("## `")
+    chapters = re.sub(r"^(hydragnn-hpo .*)$", r"`\1`", chapters, flags=re.MULTILINE)
     return f"{COMMANDS}{heading}{chapters.strip()}\n"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hydragnn_hpo.cli.arguments import JsonOption
+from hydragnn_hpo.cli.arguments import CampaignArgument, JsonOption
 from hydragnn_hpo.cli.plan_command import HostsOption, SlotsOption, StructuresOption, TrialsOption
 from hydragnn_hpo.cli.run_command import MachineOption
 
@@ -19,9 +19,6 @@ if TYPE_CHECKING:
 _HOSTS_PER_KILL = 256.0
 """Hosts per kill and minute, unless ``--kills`` says otherwise."""
 
-CampaignArgument = Annotated[
-    str, typer.Argument(help="Campaign file, or the name of a shipped one.")
-]
 SpeedUpOption = Annotated[
     float | None,
     typer.Option(

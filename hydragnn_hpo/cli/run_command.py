@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias, TypedDict
 
 import typer
 
-from hydragnn_hpo.cli.arguments import DryRunOption, JsonOption, SetOption
+from hydragnn_hpo.cli.arguments import CampaignArgument, DryRunOption, JsonOption, SetOption
 from hydragnn_hpo.cli.words import energy
 
 if TYPE_CHECKING:
@@ -43,42 +43,67 @@ RunOption = Annotated[
 SlotsOption = Annotated[
     int | None,
     typer.Option(
-        min=1, max=10_000, help="Ranks per host at a time; by default as in the campaign file."
+        min=1,
+        max=10_000,
+        help="Ranks per host at a time; by default as in the campaign file.",
+        rich_help_panel="Machine",
     ),
 ]
 BackendOption = Annotated[
     str | None,
-    typer.Option(help="local, slurm, mpiexec or ray; by default as in the campaign file."),
+    typer.Option(
+        help="local, slurm, mpiexec or ray; by default as in the campaign file.",
+        rich_help_panel="Machine",
+    ),
 ]
 
 
 MachineOption = Annotated[
     str | None,
-    typer.Option("--machine", help="Machine profile: a shipped name or a path."),
+    typer.Option(
+        "--machine", help="Machine profile: a shipped name or a path.", rich_help_panel="Machine"
+    ),
 ]
 
 
 ExcludeOption = Annotated[
     Path | None,
-    typer.Option(help="File of hosts to exclude; they are added to the run's exclude.hosts."),
+    typer.Option(
+        help="File of hosts to exclude; they are added to the run's exclude.hosts.",
+        rich_help_panel="Machine",
+    ),
 ]
 
 
 PackOption = Annotated[
     str | None,
     typer.Option(
-        "--pack", help="Archive made by hydragnn-hpo pack, to unpack on each host's own disk."
+        "--pack",
+        help="Archive made by hydragnn-hpo pack, to unpack on each host's own disk.",
+        rich_help_panel="Machine",
     ),
 ]
 ContainerOption = Annotated[
-    str | None, typer.Option("--container", help="Container image in which ranks run.")
+    str | None,
+    typer.Option(
+        "--container", help="Container image in which ranks run.", rich_help_panel="Machine"
+    ),
 ]
 TrialsOption = Annotated[
     int | None,
-    typer.Option(min=1, max=10**6, help="Number of trials; by default as in the campaign file."),
+    typer.Option(
+        min=1,
+        max=10**6,
+        help="Number of trials; by default as in the campaign file.",
+        rich_help_panel="Changes of the campaign",
+    ),
 ]
 SeedOption = Annotated[
-    int | None, typer.Option(help="Seed of the campaign; by default as in the campaign file.")
+    int | None,
+    typer.Option(
+        help="Seed of the campaign; by default as in the campaign file.",
+        rich_help_panel="Changes of the campaign",
+    ),
 ]
 MinutesOption = Annotated[
     float | None,
@@ -87,6 +112,7 @@ MinutesOption = Annotated[
         max=1e5,
         help="Minutes for the whole campaign on this machine: chooses the numbers of trials, "
         "epochs and members.",
+        rich_help_panel="Changes of the campaign",
     ),
 ]
 JoinOption = Annotated[
@@ -95,12 +121,13 @@ JoinOption = Annotated[
         "--join",
         help="Share the campaign with other allocations: lend hosts to its controller, or, if "
         "there is none, become it.",
+        rich_help_panel="Machine",
     ),
 ]
 
 
 def run(
-    campaign: Annotated[str, typer.Argument(help="Campaign file, or the name of a shipped one.")],
+    campaign: CampaignArgument,
     run_dir: RunOption = None,
     settings: SetOption = None,
     trials: TrialsOption = None,
@@ -119,7 +146,7 @@ def run(
     """Run a campaign from data to one ensemble file; the same command resumes it."""
     from hydragnn_hpo import log
     from hydragnn_hpo.launching import read_excluded
-    from hydragnn_hpo.pipeline import check_campaign_file, parse_settings
+    from hydragnn_hpo.pipeline import parse_settings
     from hydragnn_hpo.resources import find_resource
 
     log.configure(level=logging.WARNING)
@@ -127,9 +154,7 @@ def run(
     changes = parse_settings(settings or (), trials, seed)
     keys: MachineKeys = {"slots": slots, "backend": backend, "profile": machine}
     keys |= {"pack": pack, "container": container}
-    config = _load(source, changes, keys, run_dir, minutes)
-    target = run_dir or Path("runs") / config.name
-    cards = check_campaign_file(config, source, target)
+    config, target, cards = _load(source, changes, keys, run_dir, minutes)
     to_exclude = read_excluded(exclude) if exclude else {}  # a dry run rejects bad files, too
     if dry_run:
         _print_start(_plan_start(config, cards, target), as_json)
@@ -144,8 +169,8 @@ MachineKeys: TypeAlias = dict[str, str | int | None]
 
 def _load(
     source: Path, changes: "Changes", keys: MachineKeys, run_dir: Path | None, minutes: float | None
-) -> "CampaignConfig":
-    """Load a campaign as the options say; warn on stderr, and say there what fits into a time.
+) -> "tuple[CampaignConfig, Path, dict[Path, str]]":
+    """Load and check a campaign as the options say; print on stderr what fits into a time.
 
     Args:
         source: the campaign file.
@@ -153,20 +178,26 @@ def _load(
         keys: of ``[machine]``.
         run_dir: the run directory; None for that of the campaign's name.
         minutes: time that the campaign may take; None for any.
+
+    Returns:
+        The campaign, its run directory, and the name of each card by its path.
     """
     from hydragnn_hpo.layout import RunDir
     from hydragnn_hpo.optional_packages import is_installed, missing_sentence
-    from hydragnn_hpo.pipeline import fit_to_time, load_campaign
+    from hydragnn_hpo.pipeline import check_campaign_file, fit_to_time, load_campaign
 
     if minutes is not None:
         run = None if run_dir is None else RunDir(run_dir)
         changes, why = fit_to_time(source, changes, minutes, run, **keys)
         for sentence in why:
             typer.echo(sentence, err=True)
+    config = load_campaign(source, changes, **keys)
+    target = run_dir or Path("runs") / config.name
+    cards = check_campaign_file(config, source, target)
     if not is_installed("plotly"):
         what = missing_sentence("plotly", "the report at its end", ", or run on without")
         typer.echo(f"warning: {what}", err=True)
-    return load_campaign(source, changes, **keys)
+    return config, target, cards
 
 
 def _start(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hydragnn_hpo.cli.arguments import DryRunOption, JsonOption
+from hydragnn_hpo.cli.arguments import CampaignArgument, DryRunOption, JsonOption
 from hydragnn_hpo.cli.run_command import ContainerOption, MachineOption, RunOption
 from hydragnn_hpo.errors import ConfigError, RunError
 from hydragnn_hpo.launching import (
@@ -31,32 +31,69 @@ if TYPE_CHECKING:
 CARRIED = ("HYDRAGNN_HPO_DATA", "HYDRAGNN_HPO_SCRATCH")
 """Environment of the submitting shell that jobs need, too; not every scheduler hands it on."""
 
-HostsOption = Annotated[int, typer.Option("--hosts", min=1, help="Hosts of each job.")]
-TimeOption = Annotated[str, typer.Option("--time", help="Wall-time of each job: H:MM or H:MM:SS.")]
-AccountOption = Annotated[str | None, typer.Option("--account", help="Account that is charged.")]
+HostsOption = Annotated[
+    int, typer.Option("--hosts", min=1, help="Hosts of each job.", rich_help_panel="Batch job")
+]
+TimeOption = Annotated[
+    str,
+    typer.Option(
+        "--time", help="Wall-time of each job: H:MM or H:MM:SS.", rich_help_panel="Batch job"
+    ),
+]
+AccountOption = Annotated[
+    str | None,
+    typer.Option("--account", help="Account that is charged.", rich_help_panel="Batch job"),
+]
 QueueOption = Annotated[
-    str | None, typer.Option("--queue", help="Queue, partition or QOS; the machine's if left out.")
+    str | None,
+    typer.Option(
+        "--queue",
+        help="Queue, partition or QOS; the machine's if left out.",
+        rich_help_panel="Batch job",
+    ),
 ]
 JobsOption = Annotated[
-    int, typer.Option("--jobs", min=1, help="Most jobs in a row, if one wall-time is too short.")
+    int,
+    typer.Option(
+        "--jobs",
+        min=1,
+        help="Most jobs in a row, if one wall-time is too short.",
+        rich_help_panel="Batch job",
+    ),
 ]
 AllocationsOption = Annotated[
-    int, typer.Option("--allocations", min=1, help="Jobs side by side, each with its own hosts.")
+    int,
+    typer.Option(
+        "--allocations",
+        min=1,
+        help="Jobs side by side, each with its own hosts.",
+        rich_help_panel="Batch job",
+    ),
 ]
 AfterOption = Annotated[
-    str | None, typer.Option("--after", help="Wait for the end of this batch job.")
+    str | None,
+    typer.Option(
+        "--after", help="Wait for the end of this batch job.", rich_help_panel="Batch job"
+    ),
 ]
 PackOption = Annotated[
     str | None,
     typer.Option(
-        "--pack", help="Software for the hosts' own disks: auto, an archive of pack, or none."
+        "--pack",
+        help="Software for the hosts' own disks: auto, an archive of pack, or none.",
+        rich_help_panel="Machine",
     ),
 ]
 ArchiveOption = Annotated[
     Path, typer.Option("--out", help="NAME.tar.gz, or NAME.tar.zst where zstd is at hand.")
 ]
 AgainOption = Annotated[
-    bool, typer.Option("--again", help="Submit although a job of the run is queued or running.")
+    bool,
+    typer.Option(
+        "--again",
+        help="Submit although a job of the run is queued or running.",
+        rich_help_panel="Batch job",
+    ),
 ]
 
 
@@ -74,7 +111,7 @@ class Submission:
 
 
 def submit(
-    campaign: Annotated[str, typer.Argument(help="Campaign file, or the name of a shipped one.")],
+    campaign: CampaignArgument,
     hosts: HostsOption,
     time_limit: TimeOption,
     machine: MachineOption = None,

@@ -27,6 +27,11 @@ Changes = Mapping[str, JsonValue]
 SIZES = {"search": ("trials", "initial", "rungs", "finalists"), "ensemble": ("members",)}
 """Keys of each table that say how much a campaign searches, and that a time decides."""
 
+NOT_SIZED = (
+    "--minutes sizes a search of one data set on this computer: set its size with --trials, and "
+    "see 'hydragnn-hpo plan'."
+)
+
 
 def load_campaign(
     source: Path, changes: Changes | None = None, /, **machine: str | int | None
@@ -139,7 +144,7 @@ def fit_to_time(
         changes: other changes.
         minutes: time for the whole campaign.
         run: its run directory; ``runs/NAME`` if left out.
-        machine: keys of ``[machine]``, as for ``load_campaign``.
+        machine: as for ``load_campaign``.
 
     Returns:
         All changes, those of ``SIZES`` too, and sentences that say why so much is searched.
@@ -151,19 +156,16 @@ def fit_to_time(
     config = load_campaign(source, changes, **machine)
     run = run or RunDir(Path("runs") / config.name)
     if run.campaign.exists():
-        why = f"{run.path}: keeps the size that it began with."
-        return merge_tables(changes, _read_sizes(run)), (why,)
+        kept = f"{run.path}: keeps the size that it began with."
+        return merge_tables(changes, _read_sizes(run)), (kept,)
     if config.machine.backend != "local" or len(config.data) != 1:
-        raise ConfigError(
-            f"{source}: --minutes sizes a search of one data set on this computer: set its size "
-            "with --trials, and see 'hydragnn-hpo plan'."
-        )
-    stats = data_of_campaign(config, source, run, None).stats
-    assert stats is not None  # only a campaign whose trials are a command has none
+        raise ConfigError(f"{source}: {NOT_SIZED}")
 
     def make(budget: SearchBudget) -> CampaignConfig:
         return load_campaign(source, merge_tables(changes, sizes_of(budget)), **machine)
 
+    stats = data_of_campaign(config, source, run, None).stats
+    assert stats is not None  # only a campaign whose trials are a command has none
     budget, _ = fit_budget(make, _describe_here(config), stats, (), 60.0 * minutes)
     return merge_tables(changes, sizes_of(budget)), budget.why
 

@@ -35,6 +35,7 @@ WRONG = {
     "pause": "pause run",
     "compare": "compare run nothing",
     "machine list": "machine list --sideways",
+    "info": "info --sideways",
     "machine show": "machine show nowhere",
     "add-trials": "add-trials nothing 1",
     "ensemble evaluate": "ensemble evaluate structures.extxyz broken.bp --ensemble ensemble.zip",

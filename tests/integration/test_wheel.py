@@ -147,7 +147,7 @@ def test_a_sentence_names_the_extra(core: Environment, words: str, needs: str, e
 
 
 @pytest.mark.parametrize(
-    "words", ["--help", "--version", "reference learning_rate", "machine list"]
+    "words", ["--help", "--version", "info", "reference learning_rate", "machine list"]
 )
 def test_what_asks_for_nothing_runs(core: Environment, words: str) -> None:
     assert core.run(*words.split()).stdout
