@@ -442,15 +442,15 @@ def _evaluate_head(
         done.warnings.append(f"no structure has a label of '{name}'; give files with one.")
         return
     _check_unit(done, name, entry, predicted)
+    head = HeadEvidence(name, entry.unit, entry.level == "node")
     known, kinds, every = entry.calibration, structures.kinds, structures.compositions
     figures = compute_figures(predicted, known, entry.mean)
     strata = {} if kinds is None else compute_strata_figures(predicted, known, kinds[graph])
-    own = every.numbers[every.starts[graph] + atom] if entry.level == "node" else None
+    own = every.numbers[every.starts[graph] + atom] if head.is_node else None
     others = {"mean": np.broadcast_to(entry.mean, predicted.truth.shape)}
     others |= {"elements": elements} if entry.baseline else {}
-    kind = find_kinds(every.numbers, every.sizes, graph, own)
-    facts = RowFacts(every.groups[graph], kind, others)
-    evidence = collect_evidence(HeadEvidence(name, entry.unit), predicted, known, facts)
+    row = RowFacts(every.groups[graph], find_kinds(every.numbers, every.sizes, graph, own), others)
+    evidence = collect_evidence(head, predicted, known, row)
     figures["elements_mae"] = evidence.elements.mae if evidence.elements else math.nan
     done.heads[name] = HeadEvaluation(entry, predicted, figures, strata, graph, atom, evidence)
 
