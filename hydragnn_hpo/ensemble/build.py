@@ -363,13 +363,14 @@ def evaluate_heads(
     indices = context.graphs.indices_of("test")
     result = TestResult({}, {"index": indices}, {}, [], fit_baselines(context))
     for name, target in context.targets.items():
+        published, node = _find_published(context, name), context.is_node(name)
         truth, mask = context.truth(name, "test")
         truth, single = truth[mask], predictions[name][0][mask]
         mixes = {m: _mix(predictions, name, w[name], mask) for m, w in weights.items()}
         mix, calibration = mixes[kept], calibrations[name]
-        stratum = context.strata.of_rows(context.graphs, indices, node=context.is_node(name))
+        stratum = context.strata.of_rows(context.graphs, indices, node=node)
         predicted = HeadOnLabels(truth, mix.mean, mix.spread, mix.noise, stratum[mask])
-        known = HeadEvidence(name, target["unit"], published=_find_published(context, name))
+        known = HeadEvidence(name, target["unit"], node, published=published)
         rows = _describe_rows(context, name, mask, single, result.baselines.get(name))
         known = collect_evidence(known, predicted, calibration, rows)
         result.evidence.append(known)

@@ -454,11 +454,12 @@ def _evaluate_head(
         done.warnings.append(f"no structure has a label of '{name}'; give files with one.")
         return
     _check_unit(done, name, entry, predicted)
+    head = HeadEvidence(name, entry.unit, entry.level == "node")
     known, kinds, every = entry.calibration, structures.kinds, structures.compositions
     figures = compute_figures(predicted, known, entry.mean)
     strata = {} if kinds is None else compute_strata_figures(predicted, known, kinds[graph])
     facts = _describe_rows(entry, predicted, elements, every, graph=graph, atom=atom)
-    evidence = collect_evidence(HeadEvidence(name, entry.unit), predicted, known, facts)
+    evidence = collect_evidence(head, predicted, known, facts)
     figures["elements_mae"] = evidence.elements.mae if evidence.elements else math.nan
     by_distance = _compare_with_distance(predicted, distance, facts.group)
     done.heads[name] = HeadEvaluation(

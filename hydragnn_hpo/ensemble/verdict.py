@@ -111,6 +111,8 @@ class HeadEvidence:
 
     name: str
     unit: str
+    is_node: bool = False
+    """Whether it has one value per atom."""
     mae: float = math.nan
     groups: int = 0
     """Groups of structures that the figures rest on."""
@@ -205,7 +207,7 @@ def find_kinds(
             belongs to every element that it contains.
 
     Returns:
-        Masks, [R], by symbol or range of sizes.
+        Masks, [R], by symbol or range of sizes; without ranges where there is only one.
     """
     if element is None:
         contains = np.zeros((len(sizes), len(chemical_symbols)), dtype=bool)
@@ -214,7 +216,8 @@ def find_kinds(
     else:
         kinds = {chemical_symbols[z]: element == z for z in np.unique(element)}
     of_size = size_strata(sizes).of_sizes(sizes)[graph]
-    return kinds | {str(name): of_size == name for name in np.unique(of_size)}
+    names = np.unique(of_size)
+    return kinds | {str(name): of_size == name for name in names if len(names) > 1}
 
 
 def make_data_curve(
@@ -352,23 +355,25 @@ def judge_elements(head: HeadEvidence) -> VerdictSentence | None:
     if head.elements is None or not head.elements.mae:
         return None
     other, z = head.elements
-    if not head.learned and head.mean and other > NOT_LEARNED * head.mean.mae:
-        return None  # neither has learned anything
+    if head.mean and other > NOT_LEARNED * head.mean.mae:
+        return None  # elements alone say no more than the mean
     because = f"threshold {CLEAR:g} standard errors of the difference"
-    known = f"a linear model of the composition alone has {_amount(other, head)}"
+    model = "the mean of each element" if head.is_node else "a linear model of the composition"
+    known = f"{model} alone has {_amount(other, head)}"
     if z > -CLEAR:
         return _say(
             "elements",
             "warning",
             f"{_title(head)}: geometry does not clearly help, as {known}, the ensemble "
-            f"{head.mae:.3g}. Train on more data, or use the simpler model.",
+            f"{head.mae:.3g}; train on more data, or use the simpler model.",
             head=head,
             because=because,
         )
     return _say(
         "elements",
         "good",
-        f"{_title(head)}: the structure matters, as {known}, the ensemble {head.mae:.3g}.",
+        f"{_title(head)}: more was learned than elements say, as {known}, the ensemble "
+        f"{head.mae:.3g}.",
         head=head,
         because=because,
     )

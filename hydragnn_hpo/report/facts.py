@@ -113,8 +113,12 @@ class Facts:
         return next((unit for end, unit in _ENDS.items() if wanted.endswith(end)), "")
 
     def scored_trials(self) -> list[tuple[TrialHistory, float]]:
-        """Return the scored trials with their score for the first goal, in order of proposal."""
-        ended = (t for t in self.trials.values() if t.trial.status in ("stopped", "completed"))
+        """Return the scored trials with their score for the first goal, in order of proposal.
+
+        Fits of the learning curve have other data or epochs, and are left out.
+        """
+        ranked = (t for t in self.trials.values() if t.trial.train_share is None)
+        ended = (t for t in ranked if t.trial.status in ("stopped", "completed"))
         scored = ((trial, first_goal(trial.trial.score)) for trial in ended)
         return [(trial, score) for trial, score in scored if score is not None]
 

@@ -27,7 +27,7 @@ from hydragnn_hpo.ensemble.verdict import (
 GOOD = HeadEvidence(
     "band_gap",
     "eV",
-    0.2,
+    mae=0.2,
     groups=100,
     spearman=0.5,
     ause=0.1,
@@ -76,7 +76,9 @@ CASES = {
     "by_chance": ("mean", {"mean": Comparison(0.3, -1.9)}, "warning", "was not clearly learned"),
     "no_mean": ("mean", {"mean": None}, None, ""),
     "constant_target": ("mean", {"mean": Comparison(0.0, 0.0)}, None, ""),
-    "structure": ("elements", {"elements": Comparison(0.4, -2.1)}, "good", "structure matters"),
+    "structure": ("elements", {"elements": Comparison(0.4, -2.1)}, "good", "more was learned"),
+    "atoms": ("elements", {"is_node": True}, "good", "as the mean of each element alone has 0.4"),
+    "elements_say_nothing": ("elements", {"elements": Comparison(1.2, -9.0)}, None, ""),
     "composition": ("elements", {"elements": Comparison(0.4, -1.9)}, "warning", "does not clearly"),
     "neither_learned": (
         "elements",
@@ -248,6 +250,7 @@ def test_a_structure_belongs_to_all_its_elements_and_an_atom_to_its_own():
         "C": [True, False],
         "O": [False, True],
     }
+    assert len(find_kinds(np.ones(6, int), np.array([3, 3]), np.arange(2))) == 1, "of one size"
     atoms = find_kinds(numbers, sizes, np.repeat([0, 1], sizes), numbers)
     assert atoms["H"].tolist() == [True, True, False, False, True, True, True, True]
     assert {k for k in atoms if len(k) > 2} == {k for k in graphs if len(k) > 2}

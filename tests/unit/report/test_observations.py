@@ -1,13 +1,15 @@
 """What trials say about accuracy, cost, memory and failures."""
 
 import math
+from types import SimpleNamespace
 
 import pytest
 from made_campaign import make_campaign
 
 from hydragnn_hpo.campaign.journal import encode
+from hydragnn_hpo.campaign.state import Trial
 from hydragnn_hpo.errors import ConfigError, RunError
-from hydragnn_hpo.report.facts import read_facts
+from hydragnn_hpo.report.facts import Facts, read_facts
 from hydragnn_hpo.report.observations import (
     TrialObservation,
     choose_targets,
@@ -144,3 +146,13 @@ def test_runs_are_pooled_over_one_space_and_the_same_data(tmp_path):
             event["data"] = "something else"
     with pytest.raises(ConfigError, match="saw other data"):
         pool_runs([one, other])
+
+
+def test_fits_of_the_learning_curve_are_not_among_the_scored_trials():
+    def trial(name, **more):
+        made = Trial(name, {}, 3, status="completed", score=0.5, **more)
+        return SimpleNamespace(name=name, trial=made)
+
+    trials = [trial("t0"), trial("t1", parent="t0"), trial("t2", parent="t0", train_share=0.5)]
+    facts = SimpleNamespace(trials={each.name: each for each in trials})
+    assert [each.name for each, _ in Facts.scored_trials(facts)] == ["t0", "t1"]
