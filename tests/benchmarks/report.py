@@ -33,6 +33,8 @@ from hydragnn_hpo.report.facts import read_facts
 from hydragnn_hpo.report.html_report import make_sections
 from hydragnn_hpo.report.page_blocks import Figure, flatten
 
+SCREEN = {"width": 1400, "height": 900}
+
 
 def build(run: Path, out: Path) -> dict[str, float]:
     """Write a report with the command; give seconds of the clock and of the processor."""
@@ -86,12 +88,14 @@ def paints(browser: Browser, page: Path, turns: int) -> list[float]:
 
 
 def looked_at(browser: Browser, page: Path) -> dict[str, float]:
-    """Scroll through a report; give what was drawn and what went wrong."""
-    with browser.page(page.as_uri()) as seen:
+    """Give the height of a report in screens; scroll through it: what is drawn, what goes wrong."""
+    with browser.page(page.as_uri(), SCREEN) as seen:
+        screens = seen.page.evaluate("document.documentElement.scrollHeight") / SCREEN["height"]
         begin = time.monotonic()
         charts = seen.draw_all()
         wrong = json.loads(seen.page.evaluate("JSON.stringify(report.errors)"))
         return {
+            "screens": screens,
             "charts": charts,
             "all_charts_seconds": time.monotonic() - begin,
             "requests": len(seen.requests),
@@ -107,6 +111,7 @@ def measure(browser: Browser, run: Path, folder: Path, turns: int) -> dict[str, 
     pairs = [(paints(browser, ours, 1)[0], paints(browser, theirs, 1)[0]) for _ in range(turns)]
     found["first_paint_ms"] = statistics.median(own for own, _ in pairs)
     found["peer_first_paint_ms"] = statistics.median(other for _, other in pairs)
+    found["first_paint_ratio"] = found["first_paint_ms"] / found["peer_first_paint_ms"]
     found["peer_megabytes"] = theirs.stat().st_size / 1e6
     return found | looked_at(browser, ours)
 

@@ -157,6 +157,69 @@ def test_keys_brush_and_order_the_axes(browser, url):
         kept(sum(by_conv.values()))
 
 
+def test_a_click_on_a_line_opens_its_trial(browser, url):
+    """The line below the pointer is found again from the drawn data: the best trial's, in a gap."""
+    with browser.page(url) as seen:
+        page = seen.page
+        chart, kept = lines_of(page)
+        kept(sum(scored_of(url).values()))
+        place = chart.locator(".lines svg").bounding_box()
+        first, second = (chart.locator("[data-axis]").nth(k) for k in (0, 1))
+        left, right = (of.locator("line").first.bounding_box()["x"] for of in (first, second))
+        for step in range(1, 40):
+            page.mouse.move((left + right) / 2, place["y"] + 64 + step * 9)
+            page.wait_for_timeout(40)
+            told = chart.locator(".brushed [role=status]").inner_text()
+            if "click to open" in told:
+                break
+        name = re.search(r"; (\S+): click", told)[1]
+        page.mouse.down()
+        page.mouse.up()
+        assert page.locator("#trial h2").inner_text() == f"Trial {name}"
+        page.keyboard.press("Escape")
+        page.mouse.click((left + right) / 2, place["y"] + 20)  # above all lines
+        assert not page.locator("#trial").is_visible()
+        assert seen.errors == []
+
+
+def test_few_selected_trials_are_listed_to_open(browser, url):
+    with browser.page(url) as seen:
+        page = seen.page
+        chart, _ = lines_of(page)
+        assert chart.locator(".kept button").count() == 0
+        last = chart.locator("[data-axis]").last
+        last.focus()
+        page.keyboard.press("ArrowUp")
+        for _ in range(16):
+            if 0 < int(chart.get_attribute("data-kept")) <= 12:
+                break
+            page.keyboard.press("ArrowUp")
+            page.wait_for_timeout(40)
+        few = int(chart.get_attribute("data-kept"))
+        assert 0 < few <= 12
+        names = chart.locator(".kept button")
+        assert names.count() == few
+        name = names.first.inner_text()
+        names.first.focus()
+        page.keyboard.press("Enter")
+        page.locator("#trial").wait_for()
+        assert page.locator("#trial h2").inner_text() == f"Trial {name}"
+        assert seen.errors == []
+
+
+def test_the_pointer_shows_name_and_formula(browser, url):
+    with browser.page(url) as seen:
+        figure = seen.page.locator("figure[data-key='heads.parity.charge']")
+        figure.scroll_into_view_if_needed()
+        point = figure.locator(".points path").nth(3)
+        point.wait_for()
+        place = point.bounding_box()
+        seen.page.mouse.move(place["x"] + place["width"] / 2, place["y"] + place["height"] / 2)
+        label = figure.locator(".hoverlayer .hovertext").first
+        label.wait_for()
+        assert re.search(r"made\.extxyz:\d+ \S+, atom [A-Z][a-z]? [012]", label.text_content())
+
+
 def test_numbers_are_there_without_scripts(browser, url):
     with browser.page(url, java_script_enabled=False) as seen:
         assert seen.page.locator("data[data-key]").count() > 100

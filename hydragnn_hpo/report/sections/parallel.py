@@ -43,7 +43,7 @@ _BRUSH_HELP = (
     "range to move it; click the axis outside the range to clear it. Ranges on several axes "
     "combine. Drag the name of an axis to move the axis. Keyboard: Tab selects an axis, up and "
     "down move its range, with Shift they widen or narrow it, Escape clears it, left and right "
-    "move the axis."
+    "move the axis. A click on a line opens its trial; few selected trials are listed by name."
 )
 
 ScoredTrials = Sequence[tuple[TrialHistory, float]]
@@ -96,7 +96,14 @@ def _make_figure(facts: Facts, every: ScoredTrials) -> Figure:
         caption=f"Lines of {drawn} {len(every)} trials with a score, "
         f"coloured by the {facts.goal_name()}: orange is good, grey is bad. A parameter that a "
         "trial does not have is drawn at 'not active'.",
-        data=({"type": "parcoords", "line": line, "dimensions": dimensions},),
+        data=(
+            {
+                "type": "parcoords",
+                "line": line,
+                "dimensions": dimensions,
+                "customdata": [trial.name for trial, _ in rows],
+            },
+        ),
         layout={},
         height=480,
     )

@@ -1,5 +1,5 @@
 /* Parallel coordinates on a canvas, from what plotly calls "parcoords": brushes for mouse, finger
-   and keys. plotly's own need WebGL and make code out of text, which the page's policy forbids. */
+   and keys, and a click on a line opens its trial. plotly's own need WebGL and make code out of text, which the page's policy forbids. */
 "use strict";
 (() => {
   const KINDS = { f4: Float32Array, f8: Float64Array, i1: Int8Array, u1: Uint8Array,
@@ -7,6 +7,8 @@
   const ROOM = 74;  // pixels between axes, at least
   const TOP = 64, BOTTOM = 16, LEFT = 64, RIGHT = 68;
   const STEP = 0.05;  // of an axis, for keys
+  const NEAR = 6;  // pixels from a line that still mean it
+  const FEW = 12;  // kept lines that are listed by name
   const clamp = (value, low, high) => Math.min(Math.max(value, low), high);
 
   function numbers(given) {
@@ -53,6 +55,7 @@
       this.height = chart.clientHeight;
       this.brushes = new Map();  // of an axis: [low, high] as shares of it
       this.waiting = false;
+      this.pointed = -1;  // the line below the pointer
       new ResizeObserver(() => {
         if (this.axes && chart.clientWidth !== this.seen) this.build();
       }).observe(chart);
@@ -63,6 +66,7 @@
       this.colour = colour;
       this.axes = trace.dimensions.map((d) => ({ label: d.label, names: d.ticktext ?? [],
         values: numbers(d.values), ticks: numbers(d.tickvals), range: d.range }));
+      this.names = trace.customdata ?? [];
       this.order ??= this.axes.map((_, k) => k);
       for (const [number, ends] of before ? this.brushes : []) {
         const [from, to] = [before[number].range, this.axes[number].range];
@@ -95,6 +99,8 @@
       const free = html("button", { type: "button", textContent: "let go of all" }, bar);
       free.addEventListener("click", () => { this.brushes.clear(); this.paint(); });
       this.free = free;
+      this.list = html("span", { className: "kept" }, bar);
+      this.listed = "";
       const gaps = Math.max(1, this.axes.length - 1);
       const width = Math.max(this.seen, LEFT + RIGHT + ROOM * gaps);
       const height = this.height - 40;
@@ -109,6 +115,9 @@
       this.context.scale(fine, fine);
       this.size = [width, height];
       this.svg = svg("svg", { width, height }, box);
+      this.svg.addEventListener("pointermove", (event) => this.point(this.nearest(event)));
+      this.svg.addEventListener("pointerleave", () => this.point(-1));
+      this.svg.addEventListener("click", (event) => this.openLine(this.nearest(event)));
       this.marks = new Map();
       this.order.forEach((axis, place) => this.axis(axis, place));
       this.paint();
@@ -179,9 +188,45 @@
     set(number, brush) {
       if (brush) this.brushes.set(number, brush);
       else this.brushes.delete(number);
+      this.paintSoon();
+    }
+
+    paintSoon() {
       if (this.waiting) return;
       this.waiting = true;
       requestAnimationFrame(() => { this.waiting = false; this.paint(); });
+    }
+
+    /* -- lines -- */
+
+    /* Return the kept line next to the pointer, or -1: on an axis the pointer means a brush. */
+    nearest(event) {
+      if (event.target !== this.svg) return -1;
+      const edge = this.svg.getBoundingClientRect();
+      const [x, y] = [event.clientX - edge.left, event.clientY - edge.top];
+      const place = Math.floor((x - LEFT) / this.step);
+      if (place < 0 || place > this.order.length - 2) return -1;
+      const part = (x - this.x(place)) / this.step;
+      const ends = [place, place + 1].map((of) => this.axes[this.order[of]]);
+      let best = -1, least = NEAR;
+      for (const line of this.ranked) {
+        if (!this.passes(line)) continue;
+        const [from, to] = ends.map((axis) => this.y(this.share(axis, axis.values[line])));
+        const apart = Math.abs(from + part * (to - from) - y) / Math.hypot(1, (to - from) / this.step);
+        if (apart <= least) [best, least] = [line, apart];
+      }
+      return best;
+    }
+
+    point(line) {
+      if (line === this.pointed) return;
+      this.pointed = line;
+      this.svg.style.cursor = line < 0 ? "" : "pointer";
+      this.paintSoon();
+    }
+
+    openLine(line) {
+      if (line >= 0 && this.names[line]) window.report.open(this.names[line]);
     }
 
     /* -- order of the axes -- */
@@ -234,7 +279,16 @@
         this.trace(line);
         context.stroke();
       }
-      this.showCount(kept.length);
+      if (kept.includes(this.pointed)) {
+        context.globalAlpha = 1;
+        context.strokeStyle = this.colour("ink");
+        context.lineWidth = 2.5;
+        context.beginPath();
+        this.trace(this.pointed);
+        context.stroke();
+        context.lineWidth = 1;
+      }
+      this.showCount(kept);
     }
 
     trace(line) {
@@ -247,9 +301,16 @@
     }
 
     showCount(kept) {
-      this.chart.dataset.kept = kept;
+      this.chart.dataset.kept = kept.length;
       this.free.hidden = !this.brushes.size;
-      this.counter.textContent = `${kept} of ${this.ranked.length} lines`;
+      const name = kept.includes(this.pointed) ? this.names[this.pointed] : "";
+      this.counter.textContent = `${kept.length} of ${this.ranked.length} lines${name && `; ${name}: click to open`}`;
+      const listed = this.brushes.size && kept.length <= FEW ? kept.map((line) => this.names[line]) : [];
+      if (listed.join() !== this.listed) {
+        this.listed = listed.join();
+        this.list.replaceChildren();
+        for (const trial of listed) html("button", { type: "button", className: "open", textContent: trial }, this.list);
+      }
       for (const [number, { group, mark }] of this.marks) {
         const brush = this.brushes.get(number);
         mark.setAttribute("visibility", brush ? "visible" : "hidden");
