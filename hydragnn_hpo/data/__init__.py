@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from hydragnn_hpo.data.mixture import Mixture, close, unite
     from hydragnn_hpo.data.properties import make_identifier
     from hydragnn_hpo.data.pyg_dataset import GraphStore, PygDataset
-    from hydragnn_hpo.data.quality import check_store
+    from hydragnn_hpo.data.quality import UnresolvedTwins, check_store, find_twins_of_models
     from hydragnn_hpo.data.store_access import open_store
     from hydragnn_hpo.data.store_builder import (
         BuildProgress,
@@ -61,6 +61,7 @@ __all__ = [
     "balance_load",
     "build_store",
     "build_with_ranks",
+    "UnresolvedTwins",
     "check_store",
     "close",
     "columns_of",
@@ -71,6 +72,7 @@ __all__ = [
     "find_edges",
     "find_file",
     "find_files",
+    "find_twins_of_models",
     "graph_of",
     "inspect_files",
     "make_batch",

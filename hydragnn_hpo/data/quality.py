@@ -8,8 +8,8 @@ Shapes: G graphs, N nodes, E edges.
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from pathlib import Path
 from typing import TypedDict
@@ -231,6 +231,13 @@ class NearTwins(Conflict):
     """Largest difference of their signatures, angstrom."""
     formula: str
     """Their formula, elements by atomic number."""
+
+
+class UnresolvedTwins(NearTwins):
+    """Near twins that are equal in all attributes that a model reads."""
+
+    told_apart_by: list[str]
+    """Attributes of the store in which they differ."""
 
 
 class ReportSettings(TypedDict):
@@ -562,6 +569,37 @@ def check_store(
             damage = [str(error)]
     damaged: DamageReport = {**settings, "damage": damage, "serious": True}
     return Findings(damaged, None, {})
+
+
+def find_twins_of_models(path: Path, attributes: Collection[str]) -> list[UnresolvedTwins]:
+    """List near twins that models cannot tell apart, because of the attributes that they read.
+
+    Args:
+        path: an intact store; all of it is read.
+        attributes: attributes that the models read; structures that differ in one are no twins.
+
+    Raises:
+        DataError: ``path`` is not a store, or it is damaged.
+    """
+    index = read_index(path)
+    stats = read_checked_stats(index)
+    scan = scan_store(index, stats)
+    seen = replace(scan, attributes={k: v for k, v in scan.attributes.items() if k in attributes})
+    compositions = composition_keys(scan.numbers, scan.num_nodes)
+    signatures, _ = _scan_windows(index, seen, compositions, lambda _: None)
+    spreads = {name: measure_spread(scan, name, Z_LIMIT) for name in stats["targets"]}
+    pairs = find_near_pairs(signatures, scan.num_nodes, TOLERANCE, NEAR)
+    return [
+        {
+            **twins,
+            "told_apart_by": [
+                name
+                for name, values in scan.attributes.items()
+                if len(np.unique(values[twins["rows"]])) > 1
+            ],
+        }
+        for twins in find_near_twins(seen, spreads, pairs)
+    ]
 
 
 def _find_damage(index: Index) -> list[str]:

@@ -7,6 +7,7 @@ Shapes: C candidates, M members (here: all candidates of any mix), R rows of a h
 """
 
 import errno
+import logging
 import math
 import os
 import subprocess
@@ -25,7 +26,7 @@ from hydragnn_hpo import __version__, log
 from hydragnn_hpo.campaign import read_software_versions
 from hydragnn_hpo.config import DISK_FULL, CardConfig, ModelConfig, find_published
 from hydragnn_hpo.config.convs.spec import is_user_conv, package_of, version_of
-from hydragnn_hpo.data import Columns
+from hydragnn_hpo.data import Columns, UnresolvedTwins, close, find_twins_of_models, open_store
 from hydragnn_hpo.ensemble.artefact import (
     Alike,
     ArtefactContent,
@@ -104,6 +105,7 @@ from hydragnn_hpo.file_records import (
     HeadScores,
     StoreStats,
     TargetStats,
+    TestTwins,
 )
 from hydragnn_hpo.files import write_bytes, write_json
 from hydragnn_hpo.layout import RunDir, derive_seed
@@ -111,11 +113,16 @@ from hydragnn_hpo.metrics_log import read_records, replace_nonfinite
 from hydragnn_hpo.model import variance_key
 from hydragnn_hpo.training import make_sampler, read_checkpoint
 
+logger = logging.getLogger(__name__)
+
 TEST_PREDICTIONS, TABLE = "test_predictions.safetensors", "ensemble.json"
 """Files of the report: values of every row of ``test``, and an ``EnsembleTable``."""
 
 PACKAGES = ("torch", "torch-geometric", "numpy", "scipy", "safetensors", "ase", "vesin")
 """Packages whose version can change the last digits of a result; the manifest records them."""
+
+MOST_SEARCHED, MOST_TWINS = 50_000, 200
+"""Maximum numbers of structures among which near twins are searched, and of pairs that are kept."""
 
 _PREFIXED = ("rows", "mae", "rmse")
 """Figures that get the prefix ``test_`` in the table."""
@@ -161,7 +168,7 @@ def build_ensemble(run: Path, device: str = "cpu") -> EnsembleTable:
     features = find_training_features(context, manifest, members.values())
     by_size = _size_curves(context, predictions, list(members))
     table = _make_table(context, choice, manifest, diversity, tested.curves, by_size)
-    table["verdict"] = verdict
+    table |= {"verdict": verdict, "test_twins": find_test_twins(context, manifest)}
     text = np.frombuffer("\n".join(trust).encode(), dtype=np.uint8)
     tested.arrays.update(_distances_on_test(context, features, members.values()))
     _write_report(context.run, table, tested.arrays | {"trust": text})
@@ -564,6 +571,65 @@ def _distances_on_test(
         distance = of_level[NODE if context.is_node(name) else GRAPH]
         arrays[f"{name}/distance"] = distance[mask][:, None]
     return arrays
+
+
+def find_test_twins(context: BuildContext, manifest: Manifest) -> list[TestTwins] | None:
+    """List the test structures with a near twin that no member can tell from them, worst first.
+
+    Args:
+        context: data shared by all steps of the build.
+        manifest: manifest of the ensemble.
+
+    Returns:
+        At most ``MOST_TWINS`` pairs; None if the stores hold more than ``MOST_SEARCHED`` graphs
+        or cannot be searched.
+    """
+    if context.graphs.num_graphs > MOST_SEARCHED:
+        return None
+    trials = {member.trial for member in manifest.members}
+    models = [one.config.model for one in context.candidates if one.trial in trials]
+    read = set.intersection(*(set(model.attributes) for model in models))
+    place = {int(row): k for k, row in enumerate(context.graphs.indices_of("test"))}
+    listed: list[TestTwins] = []
+    first, best = 0, context.candidates[0]
+    for entry in best.config.data:
+        store = best.folder.path / entry.store
+        try:
+            pairs = find_twins_of_models(store, read)
+        except HydraError as error:  # an ensemble does not need them
+            logger.warning("near twins are not searched: %s", error)
+            return None
+        for twins in pairs:
+            target, rows = entry.prefix + twins["target"], [first + row for row in twins["rows"]]
+            if target in context.targets and not place.keys().isdisjoint(rows):
+                listed.append(_place_in_test(twins, target, [place.get(row) for row in rows]))
+        graphs = open_store(store, access="windows")
+        first += graphs.num_graphs
+        close(graphs)
+    listed.sort(key=lambda twins: -twins["difference"] / max(twins["allowed"], 1e-300))
+    return listed[:MOST_TWINS]
+
+
+def _place_in_test(twins: UnresolvedTwins, target: str, places: Sequence[int | None]) -> TestTwins:
+    """Return a pair of which at least one structure is in the test split, that one first.
+
+    Args:
+        twins: the pair.
+        target: name of the target in the ensemble.
+        places: position of each structure in the test split; None outside of it.
+    """
+    ids = twins["ids"] if places[0] is not None else twins["ids"][::-1]
+    return {
+        "target": target,
+        "test": next(place for place in places if place is not None),
+        "ids": ids,
+        "formula": twins["formula"],
+        "distance": twins["distance"],
+        "difference": twins["difference"],
+        "allowed": twins["allowed"],
+        "unit": twins["unit"],
+        "told_apart_by": twins["told_apart_by"],
+    }
 
 
 def _mix(

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from ase.data import chemical_symbols
 
-from hydragnn_hpo.file_records import DistanceFigures
+from hydragnn_hpo.file_records import DistanceFigures, TestTwins
 from hydragnn_hpo.report.charts import (
     RISING,
     Layout,
@@ -67,6 +67,7 @@ def make_worst(facts: Facts) -> Section | None:
     for number, name in enumerate(list(errors.heads)[:HEADS]):
         tables = Row((_worst_table(errors, name), _group_table(errors, name)), leads=True)
         blocks.append(Fold(_head_title(errors, name), (tables,), is_open=number == 0))
+    blocks += _near_twins(facts, errors)
     shown = choose_shown(errors)
     blocks += _viewer_data(facts, errors, shown)
     lead = (
@@ -148,6 +149,68 @@ def _group_table(errors: StructureErrors, name: str) -> Table:
     rows = [(part.label, part.share, part.mae, part.structures) for part in parts[:GROUPS]]
     note = "Structures of one group, such as geometries of one molecule, are not independent."
     return make_table(f"groups.{name}", columns, rows, note)
+
+
+def _near_twins(facts: Facts, errors: StructureErrors) -> list[Block]:
+    """Return the test structures that no member can tell from a near twin; none if not known."""
+    assert facts.ensemble is not None
+    if "test_twins" not in facts.ensemble:
+        return []
+    twins = facts.ensemble["test_twins"]
+    if twins is None:
+        return [Text("Near twins were not searched: 'hydragnn-hpo dataset check STORE' does.")]
+    if not twins:
+        return [
+            Text("No test structure has a near twin with a target that geometry cannot explain.")
+        ]
+    columns = {
+        "rank": "#",
+        "structure": "test structure",
+        "other": "near twin",
+        "formula": "formula",
+        "target": "target",
+        "distance": ("apart", "angstrom"),
+        "difference": "difference",
+        "allowed": "geometry explains",
+        "unit": "unit",
+        "attributes": "told apart by",
+        "error": "error",
+    }
+    rows = [_twin_cells(errors, rank, one) for rank, one in enumerate(twins, start=1)]
+    note = (
+        "Structures of one composition and close geometry whose target differs by more than "
+        "geometry explains, the worst first. An attribute that tells them apart belongs into "
+        "model.attributes. Where there is none, spin, charge or another condition may be missing "
+        "from the card's [attributes]: without it no model can tell them apart."
+    )
+    title = f"Near twins of test structures that no member can tell apart: {len(twins)}"
+    return [Fold(title, (make_table("twins", columns, rows, note),))]
+
+
+def _twin_cells(errors: StructureErrors, rank: int, twins: TestTwins) -> list[Cell]:
+    """Return the row of a pair.
+
+    Args:
+        errors: structures and predictions.
+        rank: its place, from 1.
+        twins: the pair.
+    """
+    head = errors.heads.get(twins["target"])
+    error = None
+    if head is not None and (rows := np.flatnonzero(head.graph == twins["test"])).size:
+        error = float(head.error[rows].mean())
+    return [
+        str(rank),
+        *twins["ids"],
+        twins["formula"],
+        readable_name(twins["target"]),
+        twins["distance"],
+        twins["difference"],
+        twins["allowed"],
+        twins["unit"],
+        ", ".join(twins["told_apart_by"]) or None,
+        error,
+    ]
 
 
 def _viewer_data(facts: Facts, errors: StructureErrors, shown: Sequence[int]) -> list[Block]:

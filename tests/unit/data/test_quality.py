@@ -23,7 +23,7 @@ from hydragnn_hpo.data.duplicates import (
 )
 from hydragnn_hpo.data.graph_sizes import edge_lengths, size_stats
 from hydragnn_hpo.data.normalize import fit_target_stats
-from hydragnn_hpo.data.quality import check_store
+from hydragnn_hpo.data.quality import check_store, find_twins_of_models
 from hydragnn_hpo.data.store_summary import robust_center_and_scale
 from hydragnn_hpo.data.structure import Place, Rules, graph_of
 
@@ -339,6 +339,17 @@ def test_close_geometries_with_labels_far_apart_are_named_once(
 
 def test_an_attribute_tells_near_twins_apart(checked: Callable[..., Any]) -> None:
     assert checked(methylenes(spin=1.0), group="kind")["near_twins"] == []
+
+
+def test_models_that_read_no_attribute_have_near_twins(checked: Callable[..., Any]) -> None:
+    path = Path(checked(methylenes(spin=1.0), group="kind")["store"])
+    (twins,) = find_twins_of_models(path, ())
+    assert (twins["rows"], twins["told_apart_by"]) == ([5, 11], ["spin"])
+    assert twins["difference"] == pytest.approx(12.04 - 1.07)
+    assert find_twins_of_models(path, ("spin",)) == []
+    checked(methylenes(), group="kind")
+    (twins,) = find_twins_of_models(path, ())
+    assert twins["told_apart_by"] == []
 
 
 def test_targets_that_follow_the_geometry_are_no_near_twins(checked: Callable[..., Any]) -> None:

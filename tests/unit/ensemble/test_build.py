@@ -17,9 +17,11 @@ from hydragnn_hpo.config.schema import dump_config, load_config
 from hydragnn_hpo.config.trial_config import TrialConfig
 from hydragnn_hpo.data.columns import Columns
 from hydragnn_hpo.data.store_access import open_store
+from hydragnn_hpo.ensemble import build
 from hydragnn_hpo.ensemble.artefact import read_artefact
 from hydragnn_hpo.ensemble.build import build_ensemble, job_main
 from hydragnn_hpo.ensemble.calibrate import Calibration, calibrate
+from hydragnn_hpo.ensemble.candidates import open_build_context
 from hydragnn_hpo.ensemble.engine import Member
 from hydragnn_hpo.ensemble.inference import Ensemble
 from hydragnn_hpo.errors import HydraError, RunError
@@ -33,6 +35,7 @@ from hydragnn_hpo.file_records import (
     RankedTrial,
     SelectionScores,
 )
+from hydragnn_hpo.layout import RunDir
 from hydragnn_hpo.model.gnn import MultiHeadGNN, variance_key
 from hydragnn_hpo.training import checkpoint
 
@@ -285,3 +288,23 @@ def test_variances_that_members_predict_reach_sigma(make_run, predict_alone):
     )
     assert known.c == pytest.approx(again.c)
     assert known.quantiles["0.9"] == pytest.approx(again.quantiles["0.9"], rel=1e-4)
+
+
+def test_near_twins_stand_by_their_place_in_the_test_split(built_zip, monkeypatch):
+    """Three planted pairs: train and test, test and test, and one without a test structure."""
+    context = open_build_context(RunDir(built_zip.parent))
+    manifest = read_artefact(built_zip).manifest
+    train, test = (context.graphs.indices_of(split).tolist() for split in ("train", "test"))
+    base = {"target": "energy", "formula": "H2O", "distance": 0.1, "unit": "eV", "splits": []}
+    base |= {"allowed": 1.0, "told_apart_by": []}
+    pairs = [
+        base | {"rows": [train[0], test[3]], "ids": ["a", "b"], "difference": 2.0},
+        base | {"rows": [test[5], test[2]], "ids": ["c", "d"], "difference": 3.0},
+        base | {"rows": train[:2], "ids": ["e", "f"], "difference": 9.0},
+        base | {"rows": [train[0], test[0]], "ids": ["g", "h"], "target": "x", "difference": 9.0},
+    ]
+    monkeypatch.setattr(build, "find_twins_of_models", lambda path, read: pairs)
+    listed = build.find_test_twins(context, manifest)
+    assert [(one["test"], one["ids"]) for one in listed] == [(5, ["c", "d"]), (3, ["b", "a"])]
+    monkeypatch.setattr(build, "MOST_SEARCHED", 10)
+    assert build.find_test_twins(context, manifest) is None

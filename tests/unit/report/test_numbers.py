@@ -138,6 +138,9 @@ def assert_of_structures(facts, shown):
         hydrogen = of_atom[numbers == 1].mean()
         assert shown[f"errors.by_element.H.mae.{head}"] == pytest.approx(hydrogen)
         assert shown[f"errors.by_size.3.mae.{head}"] == pytest.approx(error.mean())
+        if head == "gap":
+            assert shown["worst.twins.1.error"] == pytest.approx(error[4])
+            assert shown["worst.twins.1.difference"] == 3.0
         distance = arrays[f"{head}/distance"][:, 0]
         assert shown[f"worst.rows.{head}.1.distance"] == distance[error.argmax()]
         tenth = np.sort(distance)[: len(distance) // 10]
