@@ -30,6 +30,7 @@ OPTIONAL: Mapping[str, OptionalPackage] = {
     "lmdb": OptionalPackage("lmdb", "lmdb", "an LMDB file"),
     "mlflow": OptionalPackage("MLflow", "mlflow", "an export to MLflow"),
     "mpi4py": OptionalPackage("mpi4py", "mpi", "work with MPI ranks"),
+    "numba": OptionalPackage("numba", "fast", "model.kernels 'numba'"),
     "optuna": OptionalPackage("Optuna", "search", "search.brain 'optuna' or an importance"),
     "pandas": OptionalPackage("pandas", "report", "a table"),
     "plotly": OptionalPackage("Plotly", "report", "a report, dashboard or figure"),
