@@ -192,7 +192,8 @@ def choose_curve_epochs(
         costs: epochs, and cost of one of them, of each trial of the search.
         own: cost of an epoch of the best trial.
     """
-    if config.command is not None or not own:
+    chosen = "train_share" in config.trial.get("training", {}) or TRAIN_SHARE in config.space
+    if config.command is not None or chosen or not own:
         return 0
     room = config.ensemble.learning_curve * math.fsum(n * cost for n, cost in costs) / own
     last = config.search.rungs[-1]
@@ -211,7 +212,7 @@ def choose_curve_fits(
         cost: returns the price of an epoch, by formula alone, so that it is the same in any run.
 
     Returns:
-        None before the search is over and its trials rest, and after a person ended it or asked
+        Empty before the search is over and its trials rest, and after a person ended it or asked
         for more of a finished campaign.
     """
     over = state.closed and not (state.ending or state.finished)
@@ -261,18 +262,27 @@ class LearningCurveFits:
         """
         self.config, self.event_store = config, event_store
         self.proposals, self.dispatch = proposals, dispatch
+        self._seen: tuple[object, ...] = ()
+        """What was there when the fits were last chosen: pricing thousands of trials is slow."""
+        self._missing: list[CurveFit] = []
 
     @property
     def missing(self) -> list[CurveFit]:
         """Return the fits that are to be proposed now."""
-        return choose_curve_fits(self.event_store.state, self.config, self._cost)
+        state = self.event_store.state
+        flags = (state.closed, state.ending, state.finished, state.reseed, len(state.curve))
+        seen = (*flags, len(state.trials), state.count("queued", "running"))
+        if seen != self._seen:
+            self._seen = seen
+            self._missing = choose_curve_fits(state, self.config, self._cost)
+        return self._missing
 
     def _cost(self, trial: Trial) -> float:
         return self.dispatch.price(trial).quote.seconds(1)
 
     def propose_missing(self) -> None:
         """Propose what is missing."""
-        for parent, share, epochs in self.missing:
+        for parent, share, epochs in list(self.missing):
             values = dict(self.event_store.state.trials[parent].values)
             values |= {
                 TRAIN_SHARE: share,

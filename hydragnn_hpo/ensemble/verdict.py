@@ -541,6 +541,8 @@ def judge_data(head: HeadEvidence) -> VerdictSentence | None:
     gain, both = 1 - last / before, 1 - math.sqrt(last / first)
     margin = CLEAR * abs(gain / curve.z) if curve.z else math.inf
     few, many = curve.structures[-2:]
+    if many < 1.5 * few:
+        return None  # a few large groups: it is no doubling
     way = f"{'fell' if gain >= 0 else 'rose'} by {100 * abs(gain):.0f} %"
     shown = f"from {few:,} to {many:,} training structures the error {way}"
     shown += f" (+- {100 * margin:.0f} %)" if math.isfinite(margin) else ""

@@ -256,11 +256,13 @@ def test_it_is_left_out_where_a_person_wants_the_end_or_has_it(flag):
     assert choose_curve_fits(state, trainings(), lambda trial: 1.0) == []
 
 
-def test_commands_have_no_learning_curve():
+def test_commands_and_campaigns_with_a_share_of_their_own_have_no_learning_curve():
     state, config = ended_search(**SEARCH), campaign()
     ensemble = config.ensemble.model_copy(update={"learning_curve": 1.0})
     config = config.model_copy(update={"ensemble": ensemble})
     assert choose_curve_fits(state, config, lambda trial: 1.0) == []
+    own = trainings().model_copy(update={"trial": {"training": {"train_share": 0.5}}})
+    assert choose_curve_fits(state, own, lambda trial: 1.0) == []
 
 
 def test_after_a_crash_the_fits_that_are_missing_follow_and_are_those_of_the_same_trial():

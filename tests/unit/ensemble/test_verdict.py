@@ -154,6 +154,12 @@ CASES = {
         None,
         "",
     ),
+    "large_groups": (
+        "data",
+        {"data": DataCurve((250, 700, 1000), (0.3, 0.25, 0.2), -4.0, 9, 9)},
+        None,
+        "",
+    ),
     "no_curve": ("data", {"data": None}, None, ""),
     "unpublished": ("published", {"published": None}, None, ""),
 }
