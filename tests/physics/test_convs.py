@@ -19,7 +19,7 @@ COMPILED = ("schnet", "painn")
 ASKED = [pytest.param(c, marks=pytest.mark.slow) if c in SLOW else c for c in CHECKS]
 
 
-COMPILED_LOOPS = ("alignn", "et", "mace", "painn", "pnaeq", "schnet")
+COMPILED_LOOPS = ("alignn", "et", "mace", "painn", "pna", "pnaeq", "pnaplus", "schnet")
 """Convs that send by the passes of ``model.kernels``; the others compute the same with any."""
 
 

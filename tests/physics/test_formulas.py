@@ -25,7 +25,8 @@ def conv(request):
 @pytest.fixture
 def config(conv, request):
     features, layers, basis = request.param
-    return ModelConfig(conv=conv, features=features, layers=layers, cutoff=CUTOFF, basis_size=basis)
+    sizes = {"features": features, "layers": layers, "cutoff": CUTOFF, "basis_size": basis}
+    return ModelConfig(conv=conv, kernels="eager", **sizes)  # loops keep less, GPUs have none
 
 
 def crystals(count):

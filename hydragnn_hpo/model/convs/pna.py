@@ -1,6 +1,6 @@
 """Principal neighbourhood aggregation: several statistics of messages, scaled by degree.
 
-Shapes: N nodes, E edges, F features.
+Shapes: N nodes, P pairs of edges, F features.
 """
 
 import math
@@ -12,7 +12,7 @@ from hydragnn_hpo.config import Config
 from hydragnn_hpo.config.convs import Dimensions
 from hydragnn_hpo.config.convs.scalar import AGGREGATIONS, PNAOptions, aggregator_copies
 from hydragnn_hpo.model.edges import Edges
-from hydragnn_hpo.model.scatter import segment_max, segment_min
+from hydragnn_hpo.model.kernels.aggregation import aggregate_messages
 
 SMALL = 0.25
 """Scale below which a spread is flattened to 0: the plain root of a variance would rise from 0 so
@@ -43,16 +43,30 @@ class Aggregation(nn.Module):
         self.mix = nn.Linear(AGGREGATIONS * self.copies * features, features)
         self.register_buffer("typical", torch.tensor(math.log(degree + 2.0)))
 
-    def forward(self, messages: Tensor, edges: Edges) -> Tensor:
-        """Aggregate messages, [E, F], at their receivers, [N, F]."""
-        weight = edges.envelope
-        weighted = messages * weight
-        degree = edges.sum_messages(weight)
-        mean = edges.sum_messages(weighted) / (1.0 + degree)
-        square = edges.sum_messages(weighted * messages) / (1.0 + degree)
+    def forward(
+        self,
+        received: Tensor,
+        sent: Tensor,
+        measured: Tensor | None,
+        filters: Tensor | None,
+        edges: Edges,
+    ) -> Tensor:
+        """Aggregate messages ``(received_i + sent_j + measured_ij) * filter_ij``, [N, F].
+
+        Args:
+            received: of the nodes, read at the receiver, [N, F].
+            sent: of the nodes, read at the sender, [N, F].
+            measured: of the pairs, [P, F]; None adds nothing.
+            filters: of the pairs, [P, F]; None for 1.
+            edges: geometry of the batch.
+        """
+        weights = edges.pair_envelope
+        sums, squares, largest, smallest = aggregate_messages(
+            received, sent, measured, filters, weights, edges.links
+        )
+        degree = edges.sum_messages(edges.envelope)
+        mean, square = sums / (1.0 + degree), squares / (1.0 + degree)
         spread = (square - mean.square() + SMALL**2).sqrt() - SMALL
-        largest = segment_max(weighted, edges.links)
-        smallest = segment_min(weighted, edges.links)
         statistics = torch.cat((mean, spread, largest, smallest), dim=-1)
         if self.copies > 1:
             amplify = torch.log(degree + 2.0) / self.typical
@@ -89,8 +103,6 @@ class PNAConv(nn.Module):
         Returns:
             The change of the scalars, [N, F], and None.
         """
-        messages = edges.sum_ends(
-            self.receive(scalars), self.send(scalars), self.measure(edges.pair_basis)
-        )
-        gathered = self.aggregate(messages, edges)
+        measured = self.measure(edges.pair_basis)
+        gathered = self.aggregate(self.receive(scalars), self.send(scalars), measured, None, edges)
         return self.update(torch.cat((scalars, gathered), dim=-1)), None

@@ -11,7 +11,6 @@ from hydragnn_hpo.model.convs.painn import RadialFilters, VectorUpdate, send_vec
 from hydragnn_hpo.model.convs.pna import Aggregation
 from hydragnn_hpo.model.edges import Edges
 from hydragnn_hpo.model.layers import mlp
-from hydragnn_hpo.model.scatter import multiply_by_filters
 
 
 class PNAEqConv(nn.Module):
@@ -46,9 +45,8 @@ class PNAEqConv(nn.Module):
         """
         to_vectors = self.filters(edges)
         scalar_values, *vector_values = self.send(scalars).chunk(self.sent, dim=-1)
-        messages = edges.sum_ends(self.receive(scalars), scalar_values)
-        messages = multiply_by_filters(messages, self.filter(edges.pair_basis))
-        gathered = self.aggregate(messages, edges)
+        filters, received = self.filter(edges.pair_basis), self.receive(scalars)
+        gathered = self.aggregate(received, scalar_values, None, filters, edges)
         vectors = send_vectors(state, vector_values, to_vectors, edges)
         change, vectors = self.update(scalars + gathered, vectors)
         return gathered + change, vectors

@@ -11,7 +11,6 @@ from hydragnn_hpo.config.convs.scalar import PNAPlusOptions
 from hydragnn_hpo.model.convs.pna import Aggregation
 from hydragnn_hpo.model.edges import Edges
 from hydragnn_hpo.model.layers import mlp
-from hydragnn_hpo.model.scatter import multiply_by_filters
 
 
 class PNAPlusConv(nn.Module):
@@ -43,10 +42,8 @@ class PNAPlusConv(nn.Module):
         Returns:
             The change of the scalars, [N, F], and None.
         """
-        messages = edges.sum_ends(
-            self.receive(scalars), self.send(scalars), self.measure(edges.pair_basis)
-        )
-        gathered = self.aggregate(
-            multiply_by_filters(messages, self.filter(edges.pair_basis)), edges
-        )
+        basis = edges.pair_basis
+        measured, filters = self.measure(basis), self.filter(basis)
+        ends = (self.receive(scalars), self.send(scalars))
+        gathered = self.aggregate(*ends, measured, filters, edges)
         return self.update(torch.cat((scalars, gathered), dim=-1)), None

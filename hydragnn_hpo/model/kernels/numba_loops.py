@@ -11,17 +11,23 @@ Arguments that many loops take:
   the position in this order where the edges of each node begin, and the end, [N + 1].
 - ``ends``: sender and receiver of each edge, [E] each.
 - ``vectors``, ``vector_filters``: [N, 3, F] and [P, F]; without rows, their term is left out.
+- ``factors``: of messages ``(received_i + sent_j + measured_ij) * filter_ij``, [N, F] and [P, F],
+  of which the last two may be without rows; ``weights``, [P, 1].
 - ``grad``: gradient of the sums.
 - ``out``, ``to_...``: results, the gradient of the argument of that name; they are overwritten.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from numba.extending import register_jitable
 
 Array = np.ndarray[Any, Any]
 Edges3 = tuple[Array, Array, Array]
 Ends = tuple[Array, Array]
+Factors = tuple[Array, Array, Array, Array]
+Results = tuple[Array, Array, Array]
 
 
 def _filtered_by_node(values: Array, filters: Array, edges: Edges3, out: Array) -> None:
@@ -178,13 +184,131 @@ def _vectors_by_edge(
         to_directions[e, 0], to_directions[e, 1], to_directions[e, 2] = x, y, z
 
 
-LOOPS = {
+def _message(factors: Factors, ends: tuple[int, int], p: int, row: Array) -> None:
+    """Make the message of an edge from its ends, sender and receiver, and its pair: a row, [F]."""
+    received, sent, measured, filters = factors
+    j, i = ends
+    for f in range(row.shape[0]):
+        row[f] = received[i, f] + sent[j, f]
+    if measured.shape[0]:
+        for f in range(row.shape[0]):
+            row[f] += measured[p, f]
+    if filters.shape[0]:
+        for f in range(row.shape[0]):
+            row[f] *= filters[p, f]
+
+
+def _aggregate(
+    factors: Factors, weights: Array, edges: Edges3, results: Results, row: Array
+) -> None:
+    """Aggregate weighted messages at the receivers in four ways.
+
+    ``results``, [N, 2, F] each: sums of ``weight * message`` and of ``weight * message ** 2``; the
+    largest and the smallest of 0 and ``weight * message``; for these two 1 over the number of
+    messages that reach them, and 0 where they are 0. ``row`` is space for a message, [F].
+    """
+    sender, order, starts = edges
+    sums, extremes, shares = results
+    pairs, width, zero, one = weights.shape[0], row.shape[0], row.dtype.type(0), row.dtype.type(1)
+    for n in range(sums.shape[0]):
+        for result in results:
+            for c in range(2):
+                for f in range(width):
+                    result[n, c, f] = zero
+        for k in range(starts[n], starts[n + 1]):
+            e = order[k]
+            p = e if e < pairs else e - pairs
+            make_message(factors, (sender[e], n), p, row)
+            for f in range(width):
+                value = weights[p, 0] * row[f]
+                sums[n, 0, f] += value
+                sums[n, 1, f] += value * row[f]
+                high, low = extremes[n, 0, f], extremes[n, 1, f]
+                ties, more = shares[n, 0, f], shares[n, 1, f]
+                shares[n, 0, f] = one if value > high else ties + (one if value == high else zero)
+                shares[n, 1, f] = one if value < low else more + (one if value == low else zero)
+                extremes[n, 0, f] = value if value > high else high
+                extremes[n, 1, f] = value if value < low else low
+        for c in range(2):
+            for f in range(width):
+                reached = extremes[n, c, f] != zero
+                shares[n, c, f] = one / shares[n, c, f] if reached else zero
+
+
+def _aggregate_slopes(
+    factors: Factors,
+    weights: Array,
+    ends: Ends,
+    reached: tuple[Array, Array],
+    to_factors: Factors,
+    to_weights: Array,
+    row: Array,
+) -> None:
+    """Differentiate ``_aggregate``, pair by pair; sums at nodes begin with 0.
+
+    ``reached``: the extremes, [N, 2, F], and the gradients of both sums, and of both extremes times
+    their shares, [N, 4, F]. ``row`` is space for a message, [F].
+    """
+    sender, receiver = ends
+    extremes, slopes = reached
+    pairs, width, zero = weights.shape[0], row.shape[0], row.dtype.type(0)
+    for p in range(pairs):
+        weight, total = weights[p, 0], zero
+        for way in range(sender.shape[0] // pairs):
+            j, i = sender[p + way * pairs], receiver[p + way * pairs]
+            make_message(factors, (j, i), p, row)
+            for f in range(width):
+                value = weight * row[f]
+                slope = slopes[i, 0, f] + slopes[i, 1, f] * row[f]
+                slope += slopes[i, 2, f] if value == extremes[i, 0, f] else zero
+                slope += slopes[i, 3, f] if value == extremes[i, 1, f] else zero
+                total += row[f] * slope
+                row[f] = weight * (slope + slopes[i, 1, f] * row[f])
+            add_message_slopes(factors, to_factors, (j, i), p, row)
+        to_weights[p, 0] = total
+
+
+def _message_slopes(
+    factors: Factors, to_factors: Factors, ends: tuple[int, int], p: int, row: Array
+) -> None:
+    """Add what the gradient of a message, a row, [F], gives to its factors; the row is changed."""
+    received, sent, measured, filters = factors
+    to_received, to_sent, to_measured, to_filters = to_factors
+    j, i = ends
+    if filters.shape[0]:
+        for f in range(row.shape[0]):
+            plain = received[i, f] + sent[j, f]
+            if measured.shape[0]:
+                plain += measured[p, f]
+            to_filters[p, f] += row[f] * plain
+            row[f] *= filters[p, f]
+    if measured.shape[0]:
+        for f in range(row.shape[0]):
+            to_measured[p, f] += row[f]
+    for f in range(row.shape[0]):
+        to_received[i, f] += row[f]
+        to_sent[j, f] += row[f]
+
+
+make_message: Any = register_jitable(_message)
+"""``_message`` as a part of compiled loops."""
+add_message_slopes: Any = register_jitable(_message_slopes)
+"""``_message_slopes`` as a part of compiled loops."""
+
+
+LOOPS: dict[str, tuple[Callable[..., None], str]] = {
     "filtered_by_node": (_filtered_by_node, "3 2 iii 3"),
     "filtered_by_pair": (_filtered_by_pair, "3 3 ii 2"),
     "vectors_by_receiver": (_vectors_by_receiver, "2 2 2 3 2 iii 3"),
     "vectors_by_sender": (_vectors_by_sender, "2 2 2 3 iii 2 3"),
     "vectors_by_pair": (_vectors_by_pair, "2 2 3 3 ii 2 2"),
     "vectors_by_edge": (_vectors_by_edge, "2 2 3 ii 2"),
+    "aggregate": (_aggregate, "2222 2 iii 333 1"),
+    "aggregate_slopes": (_aggregate_slopes, "2222 2 ii 33 2222 2 1"),
 }
 """Loop and its signature by name: one word per argument, several letters for a tuple. A digit is an
 array of floats with that many dimensions, ``i`` one of indices."""
+
+EXACT = ("aggregate", "aggregate_slopes")
+"""Loops whose products are rounded one by one: a message that is made again must have the same bits
+to be recognized as the largest."""

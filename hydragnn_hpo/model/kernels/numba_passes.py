@@ -25,7 +25,7 @@ from torch import Tensor
 
 from hydragnn_hpo.files import cache_folder, make_private
 from hydragnn_hpo.model.kernels.eager_passes import Arguments, FormSlopes, Slopes
-from hydragnn_hpo.model.kernels.numba_loops import LOOPS
+from hydragnn_hpo.model.kernels.numba_loops import EXACT, LOOPS
 
 logger = logging.getLogger(__name__)
 
@@ -48,11 +48,12 @@ def compile_loop(name: str, dtype: str) -> Callable[..., None]:
     private = make_private(folder)
     if not private:
         logger.info("kernel %s is compiled in memory: no private folder %s.", name, folder)
+    freedoms: Any = False if name in EXACT else _FASTMATH
     settings: Any = numba.config
     before, settings.CACHE_DIR = settings.CACHE_DIR, str(folder)
     try:  # numba notes the folder of a function when it is decorated
         compiled: Callable[..., None] = numba.njit(
-            numba.void(*given), cache=private, nogil=True, fastmath=_FASTMATH
+            numba.void(*given), cache=private, nogil=True, fastmath=freedoms
         )(loop)
     finally:
         settings.CACHE_DIR = before

@@ -13,6 +13,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.model import scatter
 from hydragnn_hpo.model.kernels import numba_passes, passes
+from hydragnn_hpo.model.kernels.aggregation import aggregate_messages
 
 NODES, WIDTH = 24, 19
 """The width is no multiple of a vector register."""
@@ -188,7 +189,7 @@ def test_numba_is_said_not_to_be_used_once(caplog):
     assert said.endswith("in bfloat16 on cpu torch's operations run.")
 
 
-@pytest.mark.parametrize("conv", ["schnet", "painn", "pnaeq", "et", "mace"])
+@pytest.mark.parametrize("conv", ["schnet", "painn", "pna", "pnaplus", "pnaeq", "et", "mace"])
 def test_forces_and_slopes_of_a_net_do_not_depend_on_the_kernels(conv, make, loops):
     graphs = [make.graph(*make.atoms(seed)) for seed in (1, 2)]
     graphs.append(make.graph(*make.atoms(3, count=1, periodic=False)))  # an isolated atom
@@ -203,6 +204,97 @@ def test_forces_and_slopes_of_a_net_do_not_depend_on_the_kernels(conv, make, loo
     for values, wanted in zip(*results[::-1], strict=True):
         scale = max(float(wanted.detach().abs().max()), 1e-3)
         torch.testing.assert_close(values, wanted, rtol=0, atol=1e-10 * scale)
+
+
+FACTORS = {"pna": (True, False), "pnaplus": (True, True), "pnaeq": (False, True)}
+"""Whether messages have a term of the pair, and a filter."""
+
+
+def factors_of(conv, links, rows, seed=0, like=torch.randn):
+    """Draw the inputs of ``aggregate_messages``; whole numbers make ties."""
+    draw = torch.Generator().manual_seed(seed)
+
+    def drawn(*shape, there=True):
+        numbers = like(shape, generator=draw, dtype=torch.float64)
+        return numbers.requires_grad_() if there else None
+
+    measures, filters = FACTORS[conv]
+    pair = (rows, WIDTH)
+    ends = drawn(links.num_nodes, WIDTH), drawn(links.num_nodes, WIDTH)
+    weights = torch.rand(rows, 1, generator=draw, dtype=torch.float64).requires_grad_()
+    return *ends, drawn(*pair, there=measures), drawn(*pair, there=filters), weights
+
+
+def looped_aggregates(received, sent, measured, filters, weights, links):
+    """Aggregate by a loop over edges, as the names say."""
+    rows = [[torch.zeros(WIDTH, dtype=torch.float64)] for _ in range(links.num_nodes)]
+    squares = torch.zeros(links.num_nodes, WIDTH, dtype=torch.float64)
+    ends = zip(links.sender.tolist(), links.receiver.tolist(), strict=True)
+    for edge, (j, i) in enumerate(ends):
+        pair = edge % len(weights)
+        message = received[i] + sent[j] + (0.0 if measured is None else measured[pair])
+        message = message * (1.0 if filters is None else filters[pair])
+        rows[i].append(weights[pair] * message)
+        squares[i] += weights[pair] * message**2
+    stacked = [torch.stack(row) for row in rows]
+    return (
+        torch.stack([row.sum(0) for row in stacked]),
+        squares,
+        *(torch.stack([way(row, dim=0) for row in stacked]) for way in (torch.amax, torch.amin)),
+    )
+
+
+def all_of_aggregates(inputs, links, kernels):
+    """Return the aggregates, first and second derivatives, and the quick first derivatives."""
+    given = [each for each in inputs if each is not None]
+    links = replace(links, kernels=kernels)
+    outputs = aggregate_messages(*inputs, links)
+    weigh = [(1.0 + k) * each.cos().detach() for k, each in enumerate(outputs)]
+    first = torch.autograd.grad(outputs, given, weigh, create_graph=True)
+    second = torch.autograd.grad(sum(each.square().sum() for each in first), given)
+    quick = torch.autograd.grad(aggregate_messages(*inputs, links), given, weigh)
+    return [*outputs, *first, *second, *quick]
+
+
+def whole(shape, generator, dtype):
+    return torch.randint(-2, 3, shape, generator=generator).to(dtype)
+
+
+@pytest.mark.parametrize("like", [torch.randn, whole], ids=["numbers", "ties"])
+@pytest.mark.parametrize("paired", [True, False], ids=["paired", "one-way"])
+@pytest.mark.parametrize("conv", FACTORS)
+def test_aggregates_equal_torch_and_a_loop(conv, paired, like, loops):
+    links, rows = random_links(5, paired)
+    inputs = factors_of(conv, links, rows, like=like)
+    expected = all_of_aggregates(inputs, links, "eager")
+    assert not loops
+    values = all_of_aggregates(inputs, links, "numba")
+    assert set(loops) == {"aggregate", "aggregate_slopes"}
+    assert all(torch.equal(a, b) for a, b in zip(values[:4], expected[:4], strict=True))
+    for each, wanted in zip(values, expected, strict=True):
+        scale = float(wanted.detach().abs().max())
+        torch.testing.assert_close(each, wanted, rtol=0, atol=1e-12 * scale)
+    for each, wanted in zip(values, looped_aggregates(*inputs, links), strict=False):
+        torch.testing.assert_close(each, wanted, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("paired", [True, False], ids=["paired", "one-way"])
+def test_aggregates_without_edges_are_zero_and_reach_all_inputs(paired):
+    none = torch.zeros(0, dtype=torch.long)
+    links = scatter.build_links(none, none, 3)
+    if paired:
+        links = scatter.build_paired_links(none, none, none, 3)
+    inputs = factors_of("pnaplus", links, 0)
+    for values in all_of_aggregates(inputs, links, "numba"):
+        assert not values.any()
+
+
+def test_aggregates_by_loops_pass_gradcheck():
+    links, rows = random_links(6, paired=True, nodes=4)
+    links = replace(links, kernels="numba")
+    inputs = [each[:, :3].detach().requires_grad_() for each in factors_of("pnaplus", links, rows)]
+    assert torch.autograd.gradcheck(lambda *given: aggregate_messages(*given, links), inputs)
+    assert torch.autograd.gradgradcheck(lambda *given: aggregate_messages(*given, links), inputs)
 
 
 ONE_SUM = """

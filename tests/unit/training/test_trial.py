@@ -50,6 +50,7 @@ def test_a_completed_trial(bench, columns):
     assert result["reason"] is None
     assert (result["epochs"], result["width"], result["trial"]) == (3, 1, "trial")
     assert result["units"] == {"energy": "eV", "charge": "e"}
+    assert result["kernels"] == "numba"
     told = [r for r in records_of(bench) if r["record"] == "epoch"]
     best = min(told, key=lambda r: r["objective"])
     assert result["best_epoch"] == best["epoch"]
