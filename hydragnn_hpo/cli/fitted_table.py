@@ -102,7 +102,10 @@ class FittedTable:
             shown.remove(place)
             left_out.append(self.columns[place].title.replace("\n", " "))
             room = options.max_width - self._border_width(console, options, shown)
-        widths = share_width([least[n] for n in shown], [most[n] for n in shown], room)
+        whole = [most[n] if self.columns[n].justify == "right" else least[n] for n in shown]
+        fits = sum(whole) <= room  # text gives way before numbers
+        narrowest = whole if fits else [least[n] for n in shown]
+        widths = share_width(narrowest, [most[n] for n in shown], room)
         table = self._build(shown, widths)
         notes = [self.caption] if self.caption else []
         if left_out:

@@ -23,6 +23,7 @@ from hydragnn_hpo.cli import (
     results_commands,
     tables,
 )
+from hydragnn_hpo.cli.fitted_table import FittedTable
 from hydragnn_hpo.config.machine import known_profiles, read_profile
 from hydragnn_hpo.ensemble import read_artefact
 from hydragnn_hpo.report.importance import Effect, Importance
@@ -210,3 +211,13 @@ def test_what_is_left_out_is_named(run):
     assert "left out" not in draw(table, 400)
     last = " ".join(draw(table, 60).splitlines()[-4:])
     assert "left out for lack of width: ranks, status" in " ".join(last.split())
+
+
+def test_text_is_wrapped_before_numbers_are():
+    table = FittedTable()
+    table.add_numbers("gap")
+    table.add_texts("trust")
+    table.add_row("3.903 +- 0.278  [3.422, 4.383]", "large spread of gap; large spread of charge")
+    drawn = draw(table, 60)
+    assert "3.903 +- 0.278  [3.422, 4.383]" in drawn
+    assert len(drawn.splitlines()) == 6  # the text takes two lines
