@@ -91,15 +91,24 @@ def _worst_table(errors: StructureErrors, name: str) -> Table:
     columns: dict[str, str | Sequence[str]] = {"rank": "#", "structure": "structure"}
     columns |= {"formula": "formula", **({"atom": "atom"} if head.is_node else {})}
     columns |= {"truth": ("reference", unit), "mean": ("predicted", unit)}
-    columns |= {"interval": ("90 % interval", unit), "error": ("error", unit)}
+    columns |= {"half90": ("90 % +-", unit), "error": ("error", unit)}
     columns |= {"distance": "distance"} if head.distance is not None else {}
     columns |= {"trust": "trust"} if errors.trust else {}
     note = f"The {ROWS} largest errors of the {errors.split} split."
-    rows = [
-        (str(rank), *(worst_cells(errors, name, row)[key] for key in columns if key != "rank"))
-        for rank, row in enumerate(errors.worst(name, ROWS), start=1)
-    ]
+    rows = []
+    for rank, row in enumerate(errors.worst(name, ROWS), start=1):
+        cells = worst_cells(errors, name, row)
+        short = {"rank": str(rank), "trust": _shorten_trust(str(cells["trust"]))}
+        rows.append([(cells | short)[key] for key in columns])
     return make_table(f"rows.{name}", columns, rows, note)
+
+
+def _shorten_trust(text: str) -> str:
+    """Count the targets with a large spread in the reasons not to trust, if they are several."""
+    reasons, begin = text.split("; "), "large spread of "
+    others = [reason for reason in reasons if not reason.startswith(begin)]
+    spread = len(reasons) - len(others)
+    return "; ".join([*others, f"{begin}{spread} targets"]) if spread > 1 else text
 
 
 def worst_cells(errors: StructureErrors, name: str, row: int) -> dict[str, Cell]:
@@ -124,7 +133,6 @@ def worst_cells(errors: StructureErrors, name: str, row: int) -> dict[str, Cell]
         "split": errors.split,
         "truth": _components(truth),
         "mean": _components(mean),
-        "interval": f"+- {half:.3g}",
         "half90": half,
         "error": float(head.error[row]),
         "distance": None if head.distance is None else float(head.distance[row]),

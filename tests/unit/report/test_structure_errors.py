@@ -9,6 +9,7 @@ import pytest
 from hydragnn_hpo.data.composition import Compositions, format_formula
 from hydragnn_hpo.report import test_structures as module
 from hydragnn_hpo.report.periodic_table import COLUMNS, list_places, place_of
+from hydragnn_hpo.report.sections import structures
 from hydragnn_hpo.report.sections.structures import worst_cells
 from hydragnn_hpo.report.structure_errors import LabelledHead, StructureErrors
 from hydragnn_hpo.report.test_structures import choose_shown, pack_structures
@@ -46,10 +47,20 @@ def test_the_worst_come_first_and_what_is_not_finite_is_left_out(errors):
 def test_a_row_says_everything_about_its_prediction(errors):
     assert worst_cells(errors, "gap", 2) == {
         **{"structure": "ch4:2", "formula": "CH4", "atom": None, "split": "test"},
-        **{"truth": 3.0, "mean": 0.0, "interval": "+- 0.5", "half90": 0.5},
+        **{"truth": 3.0, "mean": 0.0, "half90": 0.5},
         **{"error": 3.0, "distance": None, "trust": "ok"},
     }
     assert worst_cells(errors, "charge", 1)["atom"] == "H 2"
+
+
+def test_several_targets_with_a_large_spread_are_counted():
+    one = "unseen coordination of N; large spread of gap"
+    assert structures._shorten_trust(one) == one
+    several = f"{one}; large spread of charge"
+    assert (
+        structures._shorten_trust(several) == "unseen coordination of N; large spread of 2 targets"
+    )
+    assert structures._shorten_trust("ok") == "ok"
 
 
 def test_groups_and_compositions_share_the_error(errors):
