@@ -51,8 +51,8 @@ MOST_KINDS = 6
 
 MORE_DATA, MUCH_DATA = 0.05, 0.1
 """Relative gain of twice the training data from which more of it should help, in the last doubling
-and in the mean of two, so that one lucky seed does not decide; and the gain that two standard
-errors must exclude to say that it hardly helps."""
+and in the mean of two that both lower the error, so that one lucky seed does not decide; and the
+gain that two standard errors must exclude to say that it hardly helps."""
 
 GAIN = 0.02
 """Relative gain of the last part of a training or a search from which more of it should help."""
@@ -533,26 +533,29 @@ def judge_published(head: HeadEvidence) -> VerdictSentence | None:
     )
 
 
+def _change(gain: float) -> str:
+    return f"{'fell' if gain >= 0 else 'rose'} by {100 * abs(gain):.0f} %"
+
+
 def judge_data(head: HeadEvidence) -> VerdictSentence | None:
     """Judge from a learning curve whether more training data should help."""
     if head.data is None or not all(head.data.maes):
         return None
     curve, (first, before, last) = head.data, head.data.maes
-    gain, both = 1 - last / before, 1 - math.sqrt(last / first)
+    gain, earlier, both = 1 - last / before, 1 - before / first, 1 - math.sqrt(last / first)
     margin = CLEAR * abs(gain / curve.z) if curve.z else math.inf
     few, many = curve.structures[-2:]
     if many < 1.5 * few:
         return None  # a few large groups: it is no doubling
-    way = f"{'fell' if gain >= 0 else 'rose'} by {100 * abs(gain):.0f} %"
-    shown = f"from {few:,} to {many:,} training structures the error {way}"
+    shown = f"from {few:,} to {many:,} training structures the error {_change(gain)}"
     shown += f" (+- {100 * margin:.0f} %)" if math.isfinite(margin) else ""
+    shown += f", in the doubling before it {_change(earlier)}"
     because = (
         f"thresholds {100 * MORE_DATA:.0f} % and {CLEAR:g} standard errors (+-) for twice the "
         f"data, on sel; three fits of {curve.epochs} of {curve.full} epochs, of equally many steps"
     )
-    if min(gain, both) >= MORE_DATA and curve.z <= -CLEAR:
-        earlier = 100 * (1 - before / first)
-        sentence = f"more data should help: {shown}, in the doubling before by {earlier:.0f} %."
+    if min(gain, both) >= MORE_DATA and earlier > 0 and curve.z <= -CLEAR:
+        sentence = f"more data should help: {shown}."
     elif not head.learned:
         return None  # a curve that has not begun to fall says nothing about its end
     elif gain + margin < MUCH_DATA:

@@ -122,13 +122,20 @@ CASES = {
         {"data": DataCurve((250, 500, 1000), (0.3, 0.25, 0.2), -4.0, 9, 9)},
         "note",
         "more data should help: from 500 to 1,000 training structures the error fell by 20 % "
-        "(+- 10 %), in the doubling before by 17 %",
+        "(+- 10 %), in the doubling before it fell by 17 %.",
     ),
     "data_helps_by_chance": (
         "data",
         {"data": DataCurve((250, 500, 1000), (0.3, 0.25, 0.2), -1.9, 9, 9)},
         "note",
         "cannot be told: from 500 to 1,000 training structures the error fell by 20 % (+- 21 %)",
+    ),
+    "up_and_down": (
+        "data",
+        {"data": DataCurve((250, 500, 1000), (1.0, 1.05, 0.85), -3.0, 9, 9)},
+        "note",
+        "cannot be told: from 500 to 1,000 training structures the error fell by 19 % (+- 13 %), "
+        "in the doubling before it rose by 5 %.",
     ),
     "one_lucky_seed": (  # 6 % in the last doubling, but 1 - sqrt(.94 / 1.02) = 4 % in the mean
         "data",
