@@ -372,7 +372,7 @@ def judge_elements(head: HeadEvidence) -> VerdictSentence | None:
     return _say(
         "elements",
         "good",
-        f"{_title(head)}: more was learned than elements say, as {known}, the ensemble "
+        f"{_title(head)}: the ensemble knows more than the elements tell, as {known}, the ensemble "
         f"{head.mae:.3g}.",
         head=head,
         because=because,
