@@ -329,6 +329,16 @@ def test_two_processes_share_a_cache_that_only_the_user_can_write_to(tmp_path):
 
 
 @pytest.mark.slow
+def test_a_torn_cache_is_compiled_around(tmp_path):
+    assert start(tmp_path).communicate(timeout=300)[1] == ""
+    for torn in (tmp_path / "hydragnn-hpo" / "kernels").glob("*/*/*"):
+        torn.write_bytes(torn.read_bytes()[:50])
+    again = start(tmp_path)
+    assert "is not cached in" in again.communicate(timeout=300)[1]
+    assert again.returncode == 0
+
+
+@pytest.mark.slow
 def test_without_a_folder_of_ones_own_loops_are_compiled_in_memory(tmp_path):
     blocked = tmp_path / "file"
     blocked.write_text("not a folder")
