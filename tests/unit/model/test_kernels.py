@@ -189,7 +189,7 @@ def test_numba_is_said_not_to_be_used_once(caplog):
     assert said.endswith("in bfloat16 on cpu torch's operations run.")
 
 
-@pytest.mark.parametrize("conv", ["schnet", "painn", "pna", "pnaplus", "pnaeq", "et", "mace"])
+@pytest.mark.parametrize("conv", ["schnet", "painn", "pnaeq", "et", "mace"])
 def test_forces_and_slopes_of_a_net_do_not_depend_on_the_kernels(conv, make, loops):
     graphs = [make.graph(*make.atoms(seed)) for seed in (1, 2)]
     graphs.append(make.graph(*make.atoms(3, count=1, periodic=False)))  # an isolated atom
@@ -287,6 +287,33 @@ def test_aggregates_without_edges_are_zero_and_reach_all_inputs(paired):
     inputs = factors_of("pnaplus", links, 0)
     for values in all_of_aggregates(inputs, links, "numba"):
         assert not values.any()
+
+
+def test_an_input_of_aggregates_may_depend_on_another():
+    """Features of a later layer depend on the weights, which all layers share."""
+    links, rows = random_links(7, paired=True)
+    received, *others, weights = factors_of("pna", links, rows)
+    first, again = (
+        torch.autograd.grad(
+            aggregate_messages(
+                received * weights.sum(), *others, weights, replace(links, kernels=kernels)
+            )[0].sum(),
+            weights,
+            create_graph=True,
+        )[0]
+        for kernels in ("eager", "numba")
+    )
+    torch.testing.assert_close(first, again, rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("forces", [False, True])
+def test_training_on_forces_aggregates_by_torch(forces, make, loops):
+    names = ("energy", "forces") if forces else ("energy",)
+    net = make.net({name: {} for name in names}, conv="pna", kernels="numba").train()
+    net(make.batch(make.graph(*make.atoms(1))))
+    assert bool(loops) != forces
+    net.eval()(make.batch(make.graph(*make.atoms(1))))
+    assert loops
 
 
 def test_aggregates_by_loops_pass_gradcheck():
