@@ -42,18 +42,25 @@ def compile_loop(name: str, dtype: str) -> Callable[..., None]:
         name: key of ``LOOPS``.
         dtype: ``float32`` or ``float64``.
     """
+    folder = _cache_of(dtype)
+    if folder is not None and make_private(folder):
+        try:
+            return _compile(name, dtype, folder)
+        except Exception as error:  # a full disk, or a file that a crash left torn: of any class
+            logger.warning("kernel %s is not cached in %s: %s.", name, folder, error)
+    return _compile(name, dtype, None)
+
+
+def _compile(name: str, dtype: str, folder: Path | None) -> Callable[..., None]:
+    """Compile a loop, or load it from a folder; None for no cache."""
     loop, words = LOOPS[name]
     given = [_argument_type(word, getattr(numba.types, dtype)) for word in words.split()]
-    folder = _cache_of(dtype)
-    private = make_private(folder)
-    if not private:
-        logger.info("kernel %s is compiled in memory: no private folder %s.", name, folder)
     freedoms: Any = False if name in EXACT else _FASTMATH
     settings: Any = numba.config
-    before, settings.CACHE_DIR = settings.CACHE_DIR, str(folder)
+    before, settings.CACHE_DIR = settings.CACHE_DIR, str(folder or "")
     try:  # numba notes the folder of a function when it is decorated
         compiled: Callable[..., None] = numba.njit(
-            numba.void(*given), cache=private, nogil=True, fastmath=freedoms
+            numba.void(*given), cache=folder is not None, nogil=True, fastmath=freedoms
         )(loop)
     finally:
         settings.CACHE_DIR = before
@@ -69,11 +76,14 @@ def _argument_type(word: str, number: Any) -> Any:
 
 
 @functools.cache
-def _cache_of(dtype: str) -> Path:
-    """Return the folder of this processor's loops for one dtype."""
+def _cache_of(dtype: str) -> Path | None:
+    """Return the folder of this processor's loops for one dtype; None for a user without a home."""
     parts = (*map(str, cpu_target.target_context.codegen().magic_tuple()), numba.__version__)
     processor = hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
-    return cache_folder("kernels") / f"{processor}-{dtype}"
+    try:
+        return cache_folder("kernels") / f"{processor}-{dtype}"
+    except RuntimeError:
+        return None
 
 
 def load_cached_loops() -> None:
@@ -84,8 +94,11 @@ def load_cached_loops() -> None:
     cpu_target.typing_context.refresh()
     cpu_target.target_context.refresh()
     for dtype in ("float32", "float64"):
+        folder = _cache_of(dtype)
+        if folder is None:
+            return
         for name, (loop, _) in LOOPS.items():
-            if any(_cache_of(dtype).glob(f"*/numba_loops.{loop.__name__}-*.nbi")):
+            if any(folder.glob(f"*/numba_loops.{loop.__name__}-*.nbi")):
                 compile_loop(name, dtype)
 
 

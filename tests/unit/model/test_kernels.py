@@ -189,7 +189,7 @@ def test_numba_is_said_not_to_be_used_once(caplog):
     assert said.endswith("in bfloat16 on cpu torch's operations run.")
 
 
-@pytest.mark.parametrize("conv", ["schnet", "painn", "pna", "pnaplus", "pnaeq", "et", "mace"])
+@pytest.mark.parametrize("conv", ["schnet", "painn", "pnaeq", "et", "mace"])
 def test_forces_and_slopes_of_a_net_do_not_depend_on_the_kernels(conv, make, loops):
     graphs = [make.graph(*make.atoms(seed)) for seed in (1, 2)]
     graphs.append(make.graph(*make.atoms(3, count=1, periodic=False)))  # an isolated atom
@@ -289,6 +289,33 @@ def test_aggregates_without_edges_are_zero_and_reach_all_inputs(paired):
         assert not values.any()
 
 
+def test_an_input_of_aggregates_may_depend_on_another():
+    """Features of a later layer depend on the weights, which all layers share."""
+    links, rows = random_links(7, paired=True)
+    received, *others, weights = factors_of("pna", links, rows)
+    first, again = (
+        torch.autograd.grad(
+            aggregate_messages(
+                received * weights.sum(), *others, weights, replace(links, kernels=kernels)
+            )[0].sum(),
+            weights,
+            create_graph=True,
+        )[0]
+        for kernels in ("eager", "numba")
+    )
+    torch.testing.assert_close(first, again, rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("forces", [False, True])
+def test_training_on_forces_aggregates_by_torch(forces, make, loops):
+    names = ("energy", "forces") if forces else ("energy",)
+    net = make.net({name: {} for name in names}, conv="pna", kernels="numba").train()
+    net(make.batch(make.graph(*make.atoms(1))))
+    assert bool(loops) != forces
+    net.eval()(make.batch(make.graph(*make.atoms(1))))
+    assert loops
+
+
 def test_aggregates_by_loops_pass_gradcheck():
     links, rows = random_links(6, paired=True, nodes=4)
     links = replace(links, kernels="numba")
@@ -326,6 +353,16 @@ def test_two_processes_share_a_cache_that_only_the_user_can_write_to(tmp_path):
     third = start(tmp_path)
     assert third.communicate(timeout=300)[1] == ""
     assert index.stat().st_mtime_ns == written, "it was compiled once more"
+
+
+@pytest.mark.slow
+def test_a_torn_cache_is_compiled_around(tmp_path):
+    assert start(tmp_path).communicate(timeout=300)[1] == ""
+    for torn in (tmp_path / "hydragnn-hpo" / "kernels").glob("*/*/*"):
+        torn.write_bytes(torn.read_bytes()[:50])
+    again = start(tmp_path)
+    assert "is not cached in" in again.communicate(timeout=300)[1]
+    assert again.returncode == 0
 
 
 @pytest.mark.slow
