@@ -3,6 +3,7 @@
 import base64
 import random
 import string
+from dataclasses import replace
 
 from generators import CAMPAIGN, CARD, COMMAND_CAMPAIGN, ENSEMBLE, STRUCTURES, WITH, toml
 from sandbox import GOLDENS, Case, Files
@@ -77,7 +78,8 @@ def allocations(draw: Random) -> Case:
     files["bin/squeue"] = _answer(draw.choice([state, state, state, hosts]))
     files["bin/scontrol"] = _answer(draw.choice([*WORDS, "NodeAddr=127.0.0.1", "NodeAddr=x"]))
     files.setdefault("bin/srun", _program(draw))
-    return allocation(argv, environment, files | {"nodes": draw.choice(WORDS).encode()})
+    case = allocation(argv, environment, files | {"nodes": draw.choice(WORDS).encode()})
+    return replace(case, may_pause=case.may_pause or "|1970-01-01|" in state)
 
 
 def allocation(argv: tuple[str, ...], environment: dict[str, str], files: Files) -> Case:

@@ -29,7 +29,7 @@ from hydragnn_hpo.launching.process_control import find_orphans, run_tag  # noqa
 PARTS = {"rank": "hpo-rank", "agent": "hpo-agent", "fork server": "hpo-zygote"}
 TARGETS = ("controller", "rank", "rank", "agent", "fork server")
 MOMENTS = ("placed", "first_step", "epoch", "epoch", "epoch", "checkpoint", "checkpoint", "ended")
-SECONDS, LEASE = 120.0, 10.0
+SECONDS, LEASE = 330.0, 10.0
 WIDTH, EPOCHS = 2, 8
 
 PROFILE = """

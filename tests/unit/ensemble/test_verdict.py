@@ -76,7 +76,7 @@ CASES = {
     "by_chance": ("mean", {"mean": Comparison(0.3, -1.9)}, "warning", "was not clearly learned"),
     "no_mean": ("mean", {"mean": None}, None, ""),
     "constant_target": ("mean", {"mean": Comparison(0.0, 0.0)}, None, ""),
-    "structure": ("elements", {"elements": Comparison(0.4, -2.1)}, "good", "more was learned"),
+    "structure": ("elements", {"elements": Comparison(0.4, -2.1)}, "good", "knows more"),
     "atoms": ("elements", {"is_node": True}, "good", "as the mean of each element alone has 0.4"),
     "elements_say_nothing": ("elements", {"elements": Comparison(1.2, -9.0)}, None, ""),
     "composition": ("elements", {"elements": Comparison(0.4, -1.9)}, "warning", "does not clearly"),
