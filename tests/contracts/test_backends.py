@@ -228,7 +228,9 @@ def test_a_job_runs_in_ranks_that_know_their_place(stage):
         assert (seen["stdin"], seen["leader"], seen["signals"]) == ("", True, [True] * 3)
     expected = {f"{stream} of rank {rank}" for stream in ("out", "err") for rank in (0, 1)}
     assert set(job.log.read_text().splitlines()) == expected
-    assert job.log.stat().st_mode & 0o777 == 0o600
+    umask = os.umask(0)
+    os.umask(umask)
+    assert job.log.stat().st_mode & 0o777 == 0o666 & ~(umask | 0o022)
 
 
 @everywhere

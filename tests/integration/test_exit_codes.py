@@ -10,6 +10,7 @@ from command_lines import COMMANDS
 
 DONE = (
     "init structures.extxyz --out mine",
+    "info",
     "plan campaign.toml",
     "run campaign.toml --dry-run",
     "submit campaign.toml --machine frontier --hosts 2 --time 1:00 --account a --dry-run",

@@ -304,7 +304,7 @@ def test_a_bad_structure_is_one_sentence(hpo, name, content, says) -> None:
         assert done.code in (1, 2), done.err
         sentence, *rest = done.errors
         assert says in sentence, sentence
-        assert all("could be read; how many are missing" in more for more in rest), rest
+        assert all("could be read; " in more for more in rest), rest
         assert not Path("ran").exists()
     if Path("out.csv").exists():
         [_, row] = Path("out.csv").read_text().splitlines()

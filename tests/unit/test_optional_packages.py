@@ -73,7 +73,7 @@ def test_all_and_campaign_hold_what_they_say() -> None:
     extras = PROJECT["optional-dependencies"]
     (both,) = extras["all"]
     for_users = {each.extra for each in OPTIONAL.values()} - {""}
-    campaign = {"search", "report", "serve"}
+    campaign = {"search", "report", "serve", "fast"}
     assert (for_users - campaign) | {"campaign"} <= set(re.findall(r"[\w]+", both))
     assert set(re.findall(r"\w+", extras["campaign"][0].partition("[")[2])) == campaign
 

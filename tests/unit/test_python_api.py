@@ -157,7 +157,7 @@ def test_what_init_cannot_do_is_one_sentence(data, arguments, kind, sentence):
 
 
 def test_init_overwrites_nothing(campaign):
-    with pytest.raises(ConfigError, match="mine.toml: is there already"):
+    with pytest.raises(ConfigError, match="mine_search.toml: is there already"):
         hh.init("mine.extxyz", minutes=2)
 
 

@@ -200,7 +200,7 @@ def test_groups_and_published_splits_come_from_info() -> None:
     water.info.update(family="wet", fold=np.int64(0))
     made = grouped(water, "family", "fold")
     assert (made.group, made.published) == ("wet", "0")
-    assert grouped(water, "structure").group == "f:3"
+    assert grouped(water, "structure").group == "f:4"  # counted from 1, as splits of old
     with pytest.raises(DataError, match="has no 'tribe', which the card's split asks for"):
         grouped(water, "tribe")
 

@@ -263,6 +263,7 @@ def test_forces_are_calibrated_where_a_head_of_forces_was(built_zip):
         "unit": "eV/angstrom",
         "derived_from": "energy",
         "calibration": calibration,
+        "baseline": None,
     }
     for entry in values["members"]:
         entry["weights"]["forces"] = entry["weights"]["energy"]

@@ -73,10 +73,10 @@ def slow(monkeypatch):
     """Hold every file back until the gate is opened; tells what was asked for."""
     gate, asked, real = threading.Event(), [], checkpoint.write_pieces
 
-    def write(path, pieces):
+    def write(path, pieces, **how):
         asked.append(path.name)
         assert gate.wait(60)
-        real(path, pieces)
+        real(path, pieces, **how)
 
     monkeypatch.setattr(checkpoint, "write_pieces", write)
     yield gate, asked
@@ -145,7 +145,7 @@ def test_large_models_are_saved_more_rarely(train):
 def test_best_is_not_written_again_unless_it_changed(train, tmp_path, monkeypatch):
     asked, real = [], checkpoint.write_pieces
     monkeypatch.setattr(
-        checkpoint, "write_pieces", lambda p, c: (asked.append(p.stem), real(p, c))[1]
+        checkpoint, "write_pieces", lambda p, c, **how: (asked.append(p.stem), real(p, c, **how))[1]
     )
     course = iter([0.9, 0.95, 0.8, 0.85])
     monkeypatch.setattr("hydragnn_hpo.training.trainer.compute_objective", lambda *_: next(course))
@@ -170,7 +170,7 @@ def test_nothing_is_written_twice_at_one_step(train, tmp_path):
 def test_a_full_disk_is_told_at_the_next_checkpoint_or_at_the_end(
     train, tmp_path, monkeypatch, epochs
 ):
-    def full(path, pieces):
+    def full(path, pieces, **_):
         raise StorageError(f"{path}: cannot be written (No space left on device)")
 
     trainer = train(epochs=epochs, checkpoint_seconds=0.0)
@@ -183,7 +183,7 @@ def test_a_full_disk_is_told_at_the_next_checkpoint_or_at_the_end(
 
 
 def test_the_first_error_counts(train, tmp_path, monkeypatch, caplog):
-    def full(path, pieces):
+    def full(path, pieces, **_):
         raise StorageError("full")
 
     monkeypatch.setattr(checkpoint, "write_pieces", full)

@@ -213,11 +213,11 @@ def test_what_a_disk_refuses_the_thread_interrupts_the_trial(bench, monkeypatch,
     bench.configure(epochs=3, checkpoint_seconds=0.0)
     real = checkpoint.write_pieces
 
-    def refused(path, pieces):
+    def refused(path, pieces, **how):
         if path.name == f"{name}.safetensors":
             with storage(path):
                 raise OSError(error, os.strerror(error))
-        real(path, pieces)
+        real(path, pieces, **how)
 
     with monkeypatch.context() as patch:
         patch.setattr(module, "FILES_AWAY_SECONDS", 0.0)
