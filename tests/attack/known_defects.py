@@ -279,6 +279,9 @@ _KNOWN: dict[str, Callable[[], Case]] = {
     ),
     "damaged_result": lambda: command_result(b"{} {}"),
     "result_of_no_status": lambda: command_result(b'{"status": "fine", "objective": 1.0}'),
+    "equal_vast_objectives": lambda: command_result(
+        b'{"status": "completed", "objective": 9223372036854775808, "epochs": 2}'
+    ),
     # surroundings
     "no_output": lambda: line("leaderboard", "run", closed=(1,)),
     "no_output_of_init": lambda: line("init", "structures.extxyz", "--out", "new", closed=(1,)),

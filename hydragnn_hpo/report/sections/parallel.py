@@ -164,7 +164,7 @@ def _number_axis(name: str, values: np.ndarray) -> Trace:
     log, every = is_wide(values), np.unique(values)
     places = np.log10(values) if log else values
     low, high = float(places.min()), float(places.max())
-    high = high if high > low else low + 1.0
+    high = high if high > low else low + max(1.0, abs(low))
     ticks = _ticks(low, high, log=log)
     if len(every) <= MAX_TICKS:
         ticks = {math.log10(v) if log else v: f"{v:.4g}" for v in every.tolist()}
