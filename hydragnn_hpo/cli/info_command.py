@@ -110,7 +110,9 @@ def read_info() -> Info:
         "core": {name: _version(name) for name in CORE},
         "torch": _read_torch(),
         "extras": dict(sorted(extras.items())),
-        "optional": {module: _version(module) for module in there},
+        "optional": {
+            module: _version(module) or _version(OPTIONAL[module].name) for module in there
+        },
         "programs": [name for name in PROGRAMS if shutil.which(name)],
         "in_job": in_batch_job(os.environ),
     }

@@ -128,6 +128,7 @@ def test_info_says_what_is_there_and_what_is_not(
     assert facts["python"].endswith(platform.python_version())
     assert facts["core"]["torch"]
     assert facts["cores"] == len(os.sched_getaffinity(0))
+    assert all(facts["optional"].values()), "a version of each package that is there"
 
 
 @pytest.mark.parametrize("as_json", [False, True])
