@@ -173,7 +173,9 @@ class SmallDisk:
         self.libc = ctypes.CDLL(None, use_errno=True)
 
     def __enter__(self):
-        if self.libc.mount(b"none", self.folder, b"tmpfs", 0, f"size={self.size}".encode()):
+        if self.libc.mount(
+            b"none", self.folder, b"tmpfs", 0, f"size={self.size},mode=755".encode()
+        ):
             why = os.strerror(ctypes.get_errno())
             pytest.skip(f"no file system can be mounted here ({why}); root may.")
         return self

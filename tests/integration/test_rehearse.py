@@ -14,7 +14,8 @@ pytestmark = pytest.mark.slow
 @pytest.fixture
 def campaign(hpo):
     hpo.card()
-    return hpo.campaign(search={"trials": 24, "initial": 24, "rungs": [4, 12], "finalists": 4})
+    search = {"trials": 24, "initial": 24, "rungs": [4, 12], "finalists": 4}
+    return hpo.campaign(search=search, ensemble={"learning_curve": 0.0})
 
 
 HERE = ("--machine", "generic-slurm", "--structures", "100000", "--slots", "4")

@@ -220,7 +220,8 @@ class _Derivative(Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Gradients:
         form, slot, kernels = ctx.plan
-        others, links = ctx.saved_tensors[:-6], ctx.saved_tensors[-6:]
+        saved = ctx.saved_tensors  # once: where layers are recomputed, each asks for them anew
+        others, links = saved[:-6], saved[-6:]
         arguments = (*others[:slot], grad, *others[slot:])
         needed = [ctx.needs_input_grad[3 + p] and p != slot for p in range(len(arguments))]
         if torch.is_grad_enabled():  # one function for each, to be differentiated again
