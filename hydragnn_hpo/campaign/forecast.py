@@ -126,8 +126,9 @@ class Forecast:
 
     @property
     def trials(self) -> int:
-        """Trials that had something to do; fits of the learning curve belong to theirs."""
-        return len({work.name.partition("@")[0] for work in self.works})
+        """Trials that had something to do, without the fits of the learning curve."""
+        fits = tuple(f"@{share:g}" for share in CURVE_SHARES)
+        return sum(not name.endswith(fits) for name in {trial_of(w.name) for w in self.works})
 
     @property
     def host_hours(self) -> float:
