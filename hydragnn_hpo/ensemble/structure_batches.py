@@ -337,7 +337,7 @@ class StructureFiles:
     def holds_one(self, path: Path) -> bool:
         """Check whether a file holds at most one structure, also where it cannot be read.
 
-        FILE@INDEX counts as one: nobody knows how many of its structures there should be.
+        FILE@INDEX counts as one: how many structures it selects is not known before.
         """
         if find_selection(path) is not None:
             return True

@@ -220,7 +220,7 @@ class _Derivative(Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Gradients:
         form, slot, kernels = ctx.plan
-        saved = ctx.saved_tensors  # once: where layers are recomputed, each asks for them anew
+        saved = ctx.saved_tensors  # once: recomputation of layers allows no more
         others, links = saved[:-6], saved[-6:]
         arguments = (*others[:slot], grad, *others[slot:])
         needed = [ctx.needs_input_grad[3 + p] and p != slot for p in range(len(arguments))]
