@@ -123,12 +123,18 @@ class Forecast:
     simulated: SimulationResult
     works: tuple[SimulatedWork, ...]
     """All that was to be done."""
+    curve: frozenset[str] = frozenset()
+    """Names of the fits of the learning curve; they are not counted as trials."""
 
     @property
     def trials(self) -> int:
         """Trials that had something to do, without the fits of the learning curve."""
-        fits = tuple(f"@{share:g}" for share in CURVE_SHARES)
-        return sum(not name.endswith(fits) for name in {trial_of(w.name) for w in self.works})
+        return len({trial_of(work.name) for work in self.works} - self.curve)
+
+    @property
+    def curve_works(self) -> list[SimulatedWork]:
+        """What the fits of the learning curve had to do, one piece each."""
+        return [work for work in self.works if trial_of(work.name) in self.curve]
 
     @property
     def host_hours(self) -> float:
@@ -272,7 +278,7 @@ def forecast_campaign(
 
     simulated = simulate(works, _setting(config, machine, priced, works), promote=promote)
     every = (*works, *promotion.added)
-    return Forecast(machine, priced, refused, simulated, every)
+    return Forecast(machine, priced, refused, simulated, every, frozenset(promotion.curve))
 
 
 def _works(

@@ -18,6 +18,8 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "submit": (
         "hydragnn-hpo submit my_search.toml --machine frontier --hosts 64 --time 2:00 "
         "--account mat123 --dry-run",
+        "hydragnn-hpo submit my_search.toml --machine frontier --hosts 64 --time 2:00 "
+        "--account mat123 --set search.trials=400",
     ),
     "doctor": ("hydragnn-hpo doctor", "hydragnn-hpo doctor --machine frontier --hosts 4 --quick"),
     "pack": ("hydragnn-hpo pack --out environment.tar.gz",),

@@ -386,6 +386,12 @@ def report_lines(planned: PlanReport) -> Iterator[str]:
     )
     yield f"machine      {_describe_machine(forecast)}"
     yield f"data         {planned.data}"
+    if fits := forecast.curve_works:
+        seconds = math.fsum(work.useful for work in fits)
+        yield (
+            f"then         {count(len(fits), 'fit')} of the best trial for the learning curve, to "
+            f"epoch {rung_of(fits[0].name)}: {duration(seconds)} on one slot"
+        )
     yield from _course(forecast)
     for advice in advice_lines(forecast):
         yield f"advice       {advice}"
@@ -509,6 +515,8 @@ class ForecastJson(TypedDict):
     hosts: int
     slots_per_host: int
     trials: int
+    curve_fits: int
+    """Fits of the learning curve, which are not among the trials."""
     refused: int
     """Drawn configurations that are no valid trial."""
     makespan: float
@@ -583,6 +591,7 @@ def _plain(forecast: Forecast) -> ForecastJson:
         "hosts": machine.hosts,
         "slots_per_host": machine.slots_per_host,
         "trials": forecast.trials,
+        "curve_fits": len(forecast.curve_works),
         "refused": forecast.refused,
         "makespan": went.makespan,
         "host_hours": forecast.host_hours,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hydragnn_hpo.cli.arguments import CampaignArgument, DryRunOption, JsonOption
+from hydragnn_hpo.cli.arguments import CampaignArgument, DryRunOption, JsonOption, SetOption
 from hydragnn_hpo.cli.run_command import ContainerOption, MachineOption, RunOption
 from hydragnn_hpo.errors import ConfigError, RunError
 from hydragnn_hpo.launching import (
@@ -27,6 +27,7 @@ from hydragnn_hpo.launching import (
 
 if TYPE_CHECKING:
     from hydragnn_hpo.config import CampaignConfig, MachineConfig, ProfileConfig
+    from hydragnn_hpo.pipeline import Changes
 
 CARRIED = ("HYDRAGNN_HPO_DATA", "HYDRAGNN_HPO_SCRATCH")
 """Environment of the submitting shell that jobs need, too; not every scheduler hands it on."""
@@ -118,6 +119,7 @@ def submit(
     account: AccountOption = None,
     queue: QueueOption = None,
     run_dir: RunOption = None,
+    settings: SetOption = None,
     jobs: JobsOption = MAX_JOBS,
     allocations: AllocationsOption = 1,
     after: AfterOption = None,
@@ -129,8 +131,9 @@ def submit(
 ) -> None:
     """Queue a campaign as batch jobs that follow each other until it is finished."""
     from hydragnn_hpo.campaign import patient
+    from hydragnn_hpo.pipeline import parse_settings
 
-    submission = _read_campaign(campaign, machine, run_dir)
+    submission = _read_campaign(campaign, parse_settings(settings or ()), machine, run_dir)
     submission = _choose_software(submission, pack, container, hosts)
     if allocations > 1:  # ranks must outlive a lost controller until another allocation misses it
         submission = _replace_machine(submission, patient(submission.config.machine))
@@ -146,14 +149,23 @@ def submit(
     _print_report(submission, job, script, ids, as_json=as_json, dry_run=dry_run)
 
 
-def _read_campaign(campaign: str, machine: str | None, run_dir: Path | None) -> Submission:
-    """Read and check a campaign as ``run`` does."""
+def _read_campaign(
+    campaign: str, changes: "Changes", machine: str | None, run_dir: Path | None
+) -> Submission:
+    """Read and check a campaign as ``run`` does.
+
+    Args:
+        campaign: its file, or the name of a shipped one.
+        changes: values in place of the file's.
+        machine: name or path of a profile; None for the campaign's.
+        run_dir: the run directory; None for that of the campaign's name.
+    """
     from hydragnn_hpo.config import find_profile
     from hydragnn_hpo.pipeline import load_campaign
     from hydragnn_hpo.resources import find_resource
 
     source = find_resource(campaign, "workflows")
-    config = load_campaign(source, profile=machine)
+    config = load_campaign(source, changes, profile=machine)
     named = config.machine.profile
     if named is None:
         raise ConfigError(f"{source}: names no machine: say which with --machine.")

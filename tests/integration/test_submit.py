@@ -96,6 +96,19 @@ def test_what_is_submitted_stands_by_itself(hpo, run, slurm):
     assert "6 trials by random" in done.out
 
 
+def test_settings_change_what_is_submitted(hpo, run, slurm):
+    """As ``run`` reads them: the job's copy holds the change, and another key the file's value."""
+    assert submit(hpo, run, "--set", "search.trials=4").code == 0
+    (copy,) = (run / "jobs").glob("*.toml")
+    done = hpo.here("run", copy, "--run", run, "--machine", "workstation", "--dry-run")
+    assert "4 trials by random" in done.out, done.err
+
+    told = submit(hpo, run, "--again", "--set", "search.trails=4")
+    hpo.judge(told, ("unknown key 'search.trails'", "Did you mean 'trials'?"))
+    hpo.judge(submit(hpo, run, "--again", "--set", "trials"), ("--set trials", "KEY=VALUE"))
+    assert len(slurm.calls) == 1
+
+
 def test_a_dry_run_leaves_nothing(hpo, run, slurm):
     done = submit(hpo, run, "--dry-run", "--json")
     assert done.code == 0, done.err

@@ -221,6 +221,7 @@ def test_the_learning_curve_is_a_part_of_the_forecast():
         ensemble = config.ensemble.model_copy(update={"learning_curve": share})
         config = config.model_copy(update={"ensemble": ensemble})
         found = forecast_campaign(config, machine(), priced(9), **changes)
+        assert found.trials == 9
         return {work.name: work.seconds for work in found.works if work.name.count("@") == 2}
 
     found = works(1.0)
@@ -250,3 +251,5 @@ def test_the_learning_curve_of_a_run_is_not_forecast_twice():
     config = config.model_copy(update={"ensemble": ensemble})
     found = forecast_campaign(config, machine(), priced(2), state=started)
     assert sorted(work.name for work in found.works) == ["t0000@1", "t0001@7"]
+    assert found.trials == 1
+    assert [work.name for work in found.curve_works] == ["t0001@7"]

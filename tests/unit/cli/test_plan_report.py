@@ -93,6 +93,19 @@ def test_what_a_person_reads():
     ]
 
 
+def test_the_fits_of_the_learning_curve_have_a_line_of_their_own():
+    """Two of the eight pieces of work are fits, of half an hour each on one rank."""
+    found = replace(forecast(), curve=frozenset({"t0006", "t0007"}))
+    lines = list(report_lines(planned(found)))
+    assert lines[0] == "mine: 6 trials, epochs 1 -> 4, 2 finalists"
+    assert lines[3] == (
+        "then         2 fits of the best trial for the learning curve, to epoch 4: 60.0 min on one "
+        "slot"
+    )
+    told = report_plain(planned(found))["forecast"]
+    assert (told["trials"], told["curve_fits"]) == (6, 2)
+
+
 def test_many_widths_are_said_in_short():
     found = forecast()
     bars = tuple(
