@@ -396,7 +396,7 @@ def _near_twins(pairs: Sequence[Mapping[str, Any]], limit: int) -> list[str]:
     return [
         f"Near twins: {len(pairs)} pairs of close geometry have targets far apart. If they differ "
         "in spin, charge or another condition, give it as [attributes] in the card and name it in "
-        "model.attributes; else no model can tell them apart.",
+        "model.attributes; without it a model has only their small difference in geometry.",
         *_first(lines, limit),
     ]
 

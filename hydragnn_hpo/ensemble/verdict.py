@@ -471,6 +471,14 @@ def judge_intervals(head: HeadEvidence) -> VerdictSentence | None:
             head=head,
             because=because,
         )
+    if head.groups < FEW_GROUPS:
+        return _say(
+            "intervals",
+            "note",
+            f"{_title(head)}: {shown}, which {_of_groups(head.groups)} are too few to judge.",
+            head=head,
+            because=because,
+        )
     return _say(
         "intervals",
         "good",

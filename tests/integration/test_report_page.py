@@ -296,3 +296,24 @@ def test_a_wide_table_says_that_it_scrolls_on_a_phone(browser, url):
         assert frame.evaluate("f => f.scrollWidth > f.clientWidth && f.matches('.wider')")
         hint = "getComputedStyle(f.nextElementSibling, '::before').content"
         assert "more columns" in frame.evaluate(f"f => {hint}")
+
+
+def overlaps(first, second):
+    return first["left"] < second["right"] - 1 and second["left"] < first["right"] - 1
+
+
+def test_no_label_of_a_legend_reaches_the_next_symbol_on_a_phone(browser, url):
+    """Entries of one row: a text ends before the symbol of its neighbour begins."""
+    boxes = """figure => [...figure.querySelectorAll('.legend .traces')].map(entry =>
+        ['.legendtext', '.layers'].map(part => {
+            const {left, right, top} = entry.querySelector(part).getBoundingClientRect();
+            return {left, right, top: Math.round(entry.getBoundingClientRect().top)};
+        }))"""
+    with browser.page(url, PHONE) as seen:
+        seen.draw_all()
+        legends = [figure.evaluate(boxes) for figure in seen.page.locator("figure[data-key]").all()]
+        assert sum(len(entries) > 1 for entries in legends) >= 5
+        for entries in legends:
+            for text, _ in entries:
+                row = [symbol for _, symbol in entries if symbol["top"] == text["top"]]
+                assert not any(overlaps(text, symbol) for symbol in row)

@@ -92,10 +92,10 @@ SCORES_EXPLAINED = (
 )
 
 BY_SIZE: tuple[tuple[str, Literal["sel_mae", "test_mae"], str, Trace], ...] = (
-    ("top", "sel_mae", "the best K, on sel", {"color": "c0", "width": 2}),
-    ("greedy", "sel_mae", "greedy, on sel", {"color": "c2", "width": 2, "dash": "dash"}),
-    ("top", "test_mae", "the best K, on test", {"color": "c1", "width": 2}),
-    ("greedy", "test_mae", "greedy, on test", {"color": "c3", "width": 2, "dash": "dash"}),
+    ("top", "sel_mae", "best K, sel", {"color": "c0", "width": 2}),
+    ("greedy", "sel_mae", "greedy, sel", {"color": "c2", "width": 2, "dash": "dash"}),
+    ("top", "test_mae", "best K, test", {"color": "c1", "width": 2}),
+    ("greedy", "test_mae", "greedy, test", {"color": "c3", "width": 2, "dash": "dash"}),
 )
 """Lines of the error against K: method, split, label and style."""
 
@@ -185,7 +185,7 @@ def _parity(facts: Facts, name: str, parts: Arrays) -> Figure:
         caption=f"{few}{format_percent(scores['coverage90'])} of the 90 % intervals contain the "
         "reference; those that miss are red.",
         data=(
-            _points("inside the interval", values[:, inside], "c0", label(shown[inside])),
+            _points("inside", values[:, inside], "c0", label(shown[inside])),
             _points("outside", values[:, ~inside], "bad", label(shown[~inside]), least=0.6),
             _line("perfect", ends, ends, color="ink", width=1) | {"showlegend": False},
         ),
@@ -291,7 +291,7 @@ def _errors(
         data=tuple(traces),
         layout=axes(
             log_axis(across, with_unit("sigma, calibrated", unit)),
-            titled_axis(with_unit("|error|", unit), type="log"),
+            titled_axis(with_unit("|error|", unit), type="log", exponentformat="power"),
             legend=LEGEND,
         ),
         height=360,

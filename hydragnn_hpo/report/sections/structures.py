@@ -189,7 +189,8 @@ def _near_twins(facts: Facts, errors: StructureErrors) -> list[Block]:
         "Structures of one composition and close geometry whose target differs by more than "
         "geometry explains, the worst first. An attribute that tells them apart belongs into "
         "model.attributes. Where there is none, spin, charge or another condition may be missing "
-        "from the card's [attributes]: without it no model can tell them apart."
+        "from the card's [attributes]: without it a model has only their small difference in "
+        "geometry."
     )
     title = f"Near twins of test structures that no member can tell apart: {len(twins)}"
     return [Fold(title, (make_table("twins", columns, rows, note),))]
@@ -330,7 +331,7 @@ def _element_figure(
     places = list_places({number for parts in elements.values() for number in parts})
     rows = 1 + max(row for row, _, _ in places)
     style: Trace = {"type": "heatmap", "xgap": 2, "ygap": 2, "texttemplate": "%{text}"}
-    style["textfont"] = {"size": 11}
+    style["textfont"] = {"size": 10}
     traces: list[Trace] = [
         style
         | _element_cells(places, lambda number: (0.0, chemical_symbols[number], ""))
@@ -351,7 +352,7 @@ def _element_figure(
         layout=axes(across, down, margin={"l": 0, "b": 8, "t": 8})
         | {"updatemenus": _menu(heads, before=1)},
         height=40 + 54 * rows,
-        width=860,
+        width=960,
     )
 
 
@@ -472,7 +473,7 @@ def _distance_figure(errors: StructureErrors, far: Mapping[str, DistanceFigures]
         data=tuple(traces),
         layout=axes(
             log_axis(np.maximum(across, LEAST_DISTANCE), "distance"),
-            titled_axis(label, type="log"),
+            titled_axis(label, type="log", exponentformat="power"),
             hovermode="closest",
             showlegend=False,
             margin={"t": 8},
