@@ -21,6 +21,19 @@ def resource_path(name: str) -> Path:
     raise ConfigError(f"{name}: is not part of this installation; reinstall hydragnn-hpo.")
 
 
+def find_shipped(path: Path) -> Path | None:
+    """Return the shipped file that a path such as ``workflows/small_organics.zip`` names.
+
+    None where the user has a file of this path, or where nothing of this name ships.
+    """
+    if path.exists() or path.parts[:1] != ("workflows",):
+        return None
+    try:
+        return resource_path(str(path))
+    except ConfigError:
+        return None
+
+
 def find_resource(argument: str, folder: str) -> Path:
     """Resolve a user's argument: a path as it stands, else the name of a shipped file.
 

@@ -103,17 +103,11 @@ def shipped_or_path(path: Path) -> Path:
     unchanged.
     """
     from hydragnn_hpo.data.readers.selection import split_index
-    from hydragnn_hpo.errors import ConfigError
-    from hydragnn_hpo.resources import resource_path
+    from hydragnn_hpo.resources import find_shipped
 
-    if path.exists() or path.parts[:1] != ("workflows",):
-        return path
-    name, index = split_index(path)
-    if name.exists():
-        return path
-    try:
-        shipped = resource_path(str(name))
-    except ConfigError:
+    name, index = (path, "") if path.exists() else split_index(path)
+    shipped = find_shipped(name)
+    if shipped is None:
         return path
     typer.echo(
         f"{name}: not in this folder; the one that ships with hydragnn-hpo is read", err=True

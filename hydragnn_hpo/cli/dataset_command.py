@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -138,7 +139,8 @@ def check(
     from hydragnn_hpo.data import check_store
 
     _refuse_card(store)
-    with Console(stderr=True).status("reading") as line:
+    console = Console(stderr=True, force_terminal=sys.stderr.isatty())
+    with console.status("reading") as line:
         result = check_store(store, tolerance=tolerance, z_limit=z_limit, progress=line.update)
     if figure is not None and result.scan is not None:
         from hydragnn_hpo.data import describe_store

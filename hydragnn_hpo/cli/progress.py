@@ -28,7 +28,8 @@ class ProgressDisplay:
             TimeRemainingColumn,
         )  # fmt: skip
 
-        console = Console(stderr=True)
+        # Not rich's own guess: Jupyter sets FORCE_COLOR for what a cell starts, into a pipe.
+        console = Console(stderr=True, force_terminal=sys.stderr.isatty())
         columns = (
             TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
             TimeRemainingColumn(), TextColumn("{task.fields[note]}"),

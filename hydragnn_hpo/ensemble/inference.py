@@ -44,6 +44,7 @@ from hydragnn_hpo.ensemble.prediction import HeadPrediction, PredictedStructures
 from hydragnn_hpo.ensemble.structure_batches import columns_of_atoms, rules_for
 from hydragnn_hpo.errors import DataError
 from hydragnn_hpo.model import variance_key
+from hydragnn_hpo.resources import find_shipped
 
 _TIMINGS = 3
 """Number of timed runs per member; the shortest time counts."""
@@ -233,7 +234,8 @@ class Ensemble:
         """Read an ensemble file.
 
         Args:
-            path: the ``ensemble.zip``.
+            path: the ``ensemble.zip``; ``workflows/small_organics.zip`` is the shipped one, unless
+                there is a file of this name.
             device: torch device to predict on.
             precision: ``fp32`` or ``fp64`` for all members; None keeps each member's own.
             trust: packages whose convs may be imported, which runs their code.
@@ -243,7 +245,8 @@ class Ensemble:
         Raises:
             DataError: the file cannot be used; one sentence says why.
         """
-        content = read_artefact(Path(path), to_predict=True)
+        path = find_shipped(Path(path)) or Path(path)
+        content = read_artefact(path, to_predict=True)
         _check_trust(str(path), content, trust)
         manifest, members = content.manifest, []
         for entry in manifest.members:

@@ -40,6 +40,17 @@ def test_prices_and_simulation_of_a_plan_move(place: Any) -> None:
     assert simulated[-1][0] == simulated[-1][1] > 30, "with those that went on to a later rung"
 
 
+@pytest.mark.parametrize("line", ["plan campaign.toml", "dataset check run/data/structures.bp"])
+def test_colours_do_not_animate_a_pipe(
+    place: Any, monkeypatch: pytest.MonkeyPatch, line: str
+) -> None:
+    """Jupyter sets ``FORCE_COLOR`` for the commands of its cells, and stores what they write."""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    done = place.here(*line.split())
+    assert done.code == 0
+    assert "\x1b" not in done.err
+
+
 @pytest.mark.parametrize("line", ["plan campaign.toml", "plan run"])
 def test_json_shows_no_progress(place: Any, line: str) -> None:
     done = place.here(*line.split(), "--json")
