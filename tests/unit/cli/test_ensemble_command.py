@@ -38,6 +38,9 @@ def test_the_shipped_ensemble_is_found_from_any_folder(tmp_path, monkeypatch, ca
 def test_the_shipped_ensemble_is_small_and_made_by_the_shipped_campaign():
     path = resource_path("workflows/small_organics.zip")
     assert path.stat().st_size < 2 * 2**20
-    manifest = read_artefact(path).manifest
+    content = read_artefact(path)
+    manifest = content.manifest
     assert manifest.created_by.campaign == "quickstart"
+    assert all(head.baseline is not None for head in manifest.heads.values())
+    assert content.features is not None, "distances to the training set need them"
     assert set(manifest.data.card_files) == {"small_organics"}
