@@ -39,6 +39,13 @@ def test_every_page_has_a_name_of_its_own() -> None:
     assert len(set(NAMES)) == len(NAMES)
 
 
+def test_pages_can_be_followed_in_one_folder() -> None:
+    """``init`` never replaces a card, so no page may need one of a name that another one made."""
+    pages = {name: find_page(name).read_text() for name in NAMES}
+    stems = {n: set(re.findall(r"^\$ hydragnn-hpo init (\w+)", pages[n], re.M)) for n in NAMES}
+    assert sum(map(len, stems.values())) == len(set().union(*stems.values())) > 3
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_every_block_is_run_or_says_why_not(name: str) -> None:
     page = find_page(name).read_text()
