@@ -216,6 +216,8 @@ class StoreStats(SizeStats):
     """Number of eigenvectors of each graph's Laplacian in the store."""
     test_seen: NotRequired[int]
     """Test graphs whose group also occurs in another split; absent in merged statistics."""
+    groups: NotRequired[int]
+    """Groups of structures outside the test split; absent in an estimate and in older stores."""
     quarantined: NotRequired[int]
     """Number of invalid structures that were left out; absent in merged statistics."""
     checksum: NotRequired[str]
