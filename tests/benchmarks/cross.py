@@ -34,8 +34,8 @@ PEROVSKITES = "perovskites/castelli_multitarget_7572.extxyz.gz"
 TEST = 1000
 WAYS = ("split", "cross")
 TRIALS = {"split": 60, "cross": 36}
-"""With a quarter of the epochs on the first rung, in full trainings: 60 / 4 + 10 x 3 / 4 = 22.5, and
-36 / 4 + 2 x 3 / 4 + 2 x 5 x 1.2 = 22.5, as a fit on four of five folds has 1.2 times the steps."""
+"""With a quarter of the epochs on the first rung, in full trainings: 60 / 4 + 10 x 3 / 4 = 22.5,
+and 36 / 4 + 2 x 3 / 4 + 2 x 5 x 1.2 = 22.5: a fit on four of five folds has 1.2 times the steps."""
 FINALISTS = {"split": 10, "cross": 2}
 
 HEADS = ("e_form", "gap", "mu_b", "vbm", "cbm")
@@ -44,8 +44,18 @@ SETS: dict[str, dict[str, Any]] = {
     "castelli_500": {"labels": 500, "epochs": 32, "batch": 16, "seeds": 5, "heads": HEADS},
     "castelli_1000": {"labels": 1000, "epochs": 32, "batch": 32, "seeds": 5, "heads": HEADS},
     "castelli_multitarget": {"epochs": 24, "batch": 32, "seeds": 2, "heads": HEADS},
-    "magnetic_crystals": {"epochs": 24, "batch": 32, "seeds": 2, "heads": ("magnetization",)},
-    "magnetic_nodes": {"epochs": 24, "batch": 32, "seeds": 2, "heads": ("magmom",)},
+    "magnetic_crystals": {
+        "epochs": 24,
+        "batch": 32,
+        "seeds": 2,
+        "heads": ("e_form", "gap", "magmom_abs"),
+    },
+    "magnetic_nodes": {
+        "epochs": 24,
+        "batch": 32,
+        "seeds": 2,
+        "heads": ("abs_mag_per_atom", "magmom_abs"),
+    },
     "acetylacetone": {"epochs": 32, "batch": 16, "seeds": 2, "heads": ("energy", "forces")},
 }
 SLICES = tuple(name for name, what in SETS.items() if "labels" in what)
@@ -265,7 +275,7 @@ def read_rows() -> list[dict[str, Any]]:
 
 
 def compare_quick(rows: list[dict[str, Any]], seed: int, folder: Path) -> dict[str, float]:
-    """Run one of the smallest recorded cells anew, and return how far its errors are from its row."""
+    """Run a recorded cell of the smallest set anew, and return how far it is from its row."""
     known = [row for row in rows if row["set"] == "castelli_200"]
     row = random.Random(seed).choice(known)
     again = run_cell(row["set"], row["seed"], row["way"], folder)
