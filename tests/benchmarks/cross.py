@@ -57,7 +57,7 @@ SETS: dict[str, dict[str, Any]] = {
         "heads": ("abs_mag_per_atom", "magmom_abs"),
     },
     "acetylacetone": {"epochs": 32, "batch": 16, "seeds": 2, "heads": ("energy", "forces")},
-}
+}  # fmt: skip
 SLICES = tuple(name for name, what in SETS.items() if "labels" in what)
 
 CARD = """name = "{name}"
