@@ -183,15 +183,18 @@ def average_bags(heads: Sequence[ScoredHead], terms: Terms | None = None) -> np.
     return weights
 
 
-def judge_equal(heads: Sequence[ScoredHead]) -> np.ndarray:
-    """Return weights that are equal except where a candidate is clearly worse than the best, [C].
+def judge_good(heads: Sequence[ScoredHead]) -> np.ndarray:
+    """Return weights by the losses of the candidates, nearly equal for those that are as good, [C].
 
-    A candidate whose loss exceeds the best one's by z standard errors of their difference has the
-    weight exp(-z^2 / 2) before all are scaled to the sum 1. Groups of structures are the
-    independent units of the standard error.
+    The weight is the inverse square of the loss, times exp(-z^2 / 2) for a candidate whose loss
+    exceeds the best one's by z standard errors of their difference, before all are scaled to the
+    sum 1. So where groups are too few to tell candidates apart, one of twice the error still has a
+    quarter of the weight. Groups of structures are the independent units of the standard error.
 
     Args:
         heads: the heads on the selection split, [C, R, w] each.
+
+    Source: Bates & Granger (1969), Operational Research Quarterly 20, 451: inverse variances.
     """
     groups = np.unique(np.concatenate([head.group for head in heads]))
     parts = np.zeros((len(heads[0].predictions), len(groups)))  # of the loss, by group
@@ -210,6 +213,8 @@ def judge_equal(heads: Sequence[ScoredHead]) -> np.ndarray:
         weights[known] = np.exp(-((excess[known] / error[known]) ** 2) / 2.0)
     else:  # one group has no standard error
         weights[:] = 1.0
+    known = losses > 0.0
+    weights[known] *= np.square(losses[best] / losses[known])
     shares: np.ndarray = weights / weights.sum()
     return shares
 
@@ -217,11 +222,10 @@ def judge_equal(heads: Sequence[ScoredHead]) -> np.ndarray:
 def weigh_alone(heads: Sequence[ScoredHead], rounds: int) -> np.ndarray:
     """Return the weights of some candidates for one head, or of several heads that share them.
 
-    The average of greedy selections is shrunk towards equal weights of the candidates that are not
-    clearly worse than the best one: with G groups it counts G / (G + ``EQUAL_GROUPS``). Weights
-    below ``LEAST`` of an equal share are left out. If fewer than ``FLOOR`` members remain, the next
-    best ones take ``SPARE_SHARE`` each, so that there is a spread to calibrate, unless that would
-    raise the loss by more than ``SPARE_LOSS``.
+    The average of greedy selections is shrunk towards the weights of ``judge_good``: with G groups
+    it counts G / (G + ``EQUAL_GROUPS``). Weights below ``LEAST`` of an equal share are left out. If
+    fewer than ``FLOOR`` members remain, the next best ones take ``SPARE_SHARE`` each, so that there
+    is a spread to calibrate, unless that would raise the loss by more than ``SPARE_LOSS``.
 
     Args:
         heads: on the selection split, [C, R, w] each.
@@ -231,11 +235,11 @@ def weigh_alone(heads: Sequence[ScoredHead], rounds: int) -> np.ndarray:
         Weights, [C], summing to 1.
 
     Source: Diebold & Pauly (1990), The use of prior information in forecast combination,
-    International Journal of Forecasting 6, 503 (shrinkage towards equal weights).
+    International Journal of Forecasting 6, 503 (shrinkage towards prior weights).
     """
     groups = len(np.unique(np.concatenate([head.group for head in heads])))
     known = groups / (groups + EQUAL_GROUPS)
-    weights: np.ndarray = known * average_bags(heads, Terms(rounds)) + (1.0 - known) * judge_equal(
+    weights: np.ndarray = known * average_bags(heads, Terms(rounds)) + (1.0 - known) * judge_good(
         heads
     )
     weights = np.where(weights < LEAST / len(weights), 0.0, weights)

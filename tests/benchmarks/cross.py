@@ -23,7 +23,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import ase.io
 import numpy as np
 from record import add_smoke, dry_run, finish, lacks_data
 from safetensors.numpy import load_file
@@ -113,25 +112,30 @@ slots = {slots}
 """
 
 
+def read_frames() -> list[list[str]]:
+    """Return the perovskites as the lines of their frames: number of atoms, properties, atoms."""
+    frames = []
+    with gzip.open(Path(os.environ["HYDRAGNN_HPO_DATA"]) / PEROVSKITES, "rt") as lines:
+        for count in lines:
+            frames.append([count, *(next(lines) for _ in range(int(count) + 1))])
+    return frames
+
+
 def slice_card(name: str, labels: int, seed: int, folder: Path) -> Path:
-    """Write labels and test structures of other compositions, and the card that names them."""
-    source = Path(os.environ["HYDRAGNN_HPO_DATA"]) / PEROVSKITES
-    with gzip.open(source, "rt") as lines:
-        structures = ase.io.read(lines, ":", format="extxyz")
+    """Write labels, and test structures of other compositions, and the card that names them."""
     groups = collections.defaultdict(list)
-    for atoms in structures:
-        groups[atoms.get_chemical_formula()].append(atoms)
+    for frame in read_frames():
+        groups[tuple(sorted(line.split()[0] for line in frame[2:]))].append(frame)
     order = sorted(groups)
     random.Random(seed).shuffle(order)
-    chosen: list[Any] = []
-    for formula in order:
-        for atoms in groups[formula]:
-            atoms.info["part"] = "train" if len(chosen) < labels else "test"
-        chosen += groups[formula]
+    chosen: list[list[str]] = []
+    for elements in order:
+        part = "train" if len(chosen) < labels else "test"
+        chosen += [[f[0], f"{f[1].rstrip()} part={part}\n", *f[2:]] for f in groups[elements]]
         if len(chosen) >= labels + TEST:
             break
     file, card = folder / f"{name}_{seed}.extxyz", folder / f"{name}_{seed}.toml"
-    ase.io.write(file, chosen, format="extxyz")
+    file.write_text("".join(line for frame in chosen for line in frame))
     card.write_text(CARD.format(name=f"{name}_{seed}", file=file))
     return card
 
