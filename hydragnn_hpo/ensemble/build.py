@@ -691,7 +691,12 @@ def make_manifest(
     shortest = min(model.cutoff for model in models)
     return Manifest(
         package=__version__,
-        created_by=CreatedBy(campaign=campaign.name, seed=campaign.seed, method=choice.kept),
+        created_by=CreatedBy(
+            campaign=campaign.name,
+            seed=campaign.seed,
+            method=choice.kept,
+            folds=context.folds if isinstance(context, CrossContext) else None,
+        ),
         data=describe_data(context.cards, stats),
         elements=tuple(sorted(int(z) for z in stats["elements"])),
         members=tuple(_member(choice, net) for net in nets),

@@ -3,6 +3,7 @@
 import json
 import logging
 import shutil
+import zipfile
 
 import numpy as np
 import pytest
@@ -116,6 +117,10 @@ def test_each_structure_is_judged_by_the_nets_that_have_not_seen_it(cross_run):
     assert (calibration.rows, calibration.groups) == (len(free), len(free))
     single = predictions_of(run, "t0010")
     assert table["leaderboard"][0]["trial"] == "t0001", "fits are not ranked"
+    assert manifest.created_by.folds == FOLDS
+    with zipfile.ZipFile(run / "ensemble.zip") as file:
+        page = file.read("MODEL_CARD.md").decode()
+    assert f"by the members that have not seen it ({FOLDS} folds)" in " ".join(page.split())
     assert single["val/index"].tolist() == np.flatnonzero(fold == 0).tolist()
 
 
