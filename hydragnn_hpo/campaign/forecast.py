@@ -84,7 +84,13 @@ class PricedTrial:
     """Price of its configuration on all folds but one; None where no ensemble is cross-fitted."""
 
     def work(self, start: float, until: int, *, fold: int | None = None) -> SimulatedWork:
-        """Return what it does from one epoch to another, or does again without a fold."""
+        """Return what it does from one epoch to another, or does again without a fold.
+
+        Args:
+            start: epoch from which it trains.
+            until: epoch up to which it trains.
+            fold: the fold that it leaves out; None in the search.
+        """
         price = self.price if fold is None or self.fold is None else self.fold
         predicted = price.tasks_seconds(until - start)
         return SimulatedWork(

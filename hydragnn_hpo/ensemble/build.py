@@ -164,15 +164,7 @@ def build_ensemble(run: Path, device: str = "cpu") -> EnsembleTable:
     shares = share_weights(choice, nets)
     predictions = predict_split(context, members, "cal", device)
     check_members(context, nets, predictions)
-    data = None
-    if isinstance(context, CrossContext):
-        calibrations = calibrate_folds(context, choice.kept, nets, predictions)
-    else:
-        data = collect_calibration_data(context, predictions, nets, shares[choice.kept])
-        calibrations = {
-            name: data.calibrate_head(name, _by_trial(context, weights), context.scale(name))
-            for name, weights in choice.best.items()
-        }
+    calibrations, data = calibrate_heads(context, choice, nets, predictions)
     predictions = predict_split(context, members, "test", device)
     tested = evaluate_heads(context, predictions, shares, calibrations, choice.kept)
     verdict = judge(add_data_curves(context, tested.evidence), collect_search_evidence(context))
@@ -310,6 +302,34 @@ def check_members(
                     f"{context.targets[name]['unit']}): remove the trial's last attempt and run "
                     "the campaign again."
                 )
+
+
+def calibrate_heads(
+    context: BuildContext,
+    choice: MemberSelection,
+    nets: Sequence[Net],
+    predictions: MemberPredictions,
+) -> tuple[dict[str, Calibration], CalibrationData | None]:
+    """Calibrate every head on structures that trained none of what predicts them.
+
+    Args:
+        context: data shared by all steps of the build.
+        choice: the selected members and their weights.
+        nets: the M members.
+        predictions: their predictions for ``cal``.
+
+    Returns:
+        Calibrations by head; what pruning needs, None where members were trained on folds.
+    """
+    if isinstance(context, CrossContext):
+        return calibrate_folds(context, choice.kept, nets, predictions), None
+    shares = share_weights(choice, nets)[choice.kept]
+    data = collect_calibration_data(context, predictions, nets, shares)
+    calibrations = {
+        name: data.calibrate_head(name, _by_trial(context, weights), context.scale(name))
+        for name, weights in choice.best.items()
+    }
+    return calibrations, data
 
 
 def collect_calibration_data(
@@ -683,23 +703,17 @@ def make_manifest(
         tested: scores on the test split and baselines, by head.
         diversity: diversity of the members on ``sel``, by head.
     """
-    stats, campaign = context.graphs.stats, context.campaign
+    stats = context.graphs.stats
     members = np.flatnonzero(members_in_any(list(choice.best.values()))).tolist()
-    nets = list_nets(context, members)
     models = [context.candidates[c].config.model for c in members]
     # Counting within the shortest cutoff stays possible after any member is pruned.
     shortest = min(model.cutoff for model in models)
     return Manifest(
         package=__version__,
-        created_by=CreatedBy(
-            campaign=campaign.name,
-            seed=campaign.seed,
-            method=choice.kept,
-            folds=context.folds if isinstance(context, CrossContext) else None,
-        ),
+        created_by=_describe_origin(context, choice),
         data=describe_data(context.cards, stats),
         elements=tuple(sorted(int(z) for z in stats["elements"])),
-        members=tuple(_member(choice, net) for net in nets),
+        members=tuple(_member(choice, net) for net in list_nets(context, members)),
         heads={
             name: _head(target, calibrations[name], tested.baselines.get(name))
             for name, target in context.targets.items()
@@ -708,10 +722,19 @@ def make_manifest(
         diversity={name: _alike(of_head) for name, of_head in diversity.items()},
         software=read_software_versions(PACKAGES),
         commit=read_commit(),
-        licence=campaign.ensemble.licence,
+        licence=context.campaign.ensemble.licence,
         strata=context.strata,
         coordination=measure_coordination(_pieces(context, "train"), shortest),
         **_needs(context, models),
+    )
+
+
+def _describe_origin(context: BuildContext, choice: MemberSelection) -> CreatedBy:
+    return CreatedBy(
+        campaign=context.campaign.name,
+        seed=context.campaign.seed,
+        method=choice.kept,
+        folds=context.folds if isinstance(context, CrossContext) else None,
     )
 
 

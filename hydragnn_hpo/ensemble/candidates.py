@@ -63,7 +63,11 @@ class Candidate:
 
     @property
     def nets(self) -> tuple["Candidate", ...]:
-        """Return the trainings that predict: its fits, best objective first, or itself."""
+        """The trainings that predict.
+
+        Returns:
+            Its fits, best objective first, or itself.
+        """
         order = sorted(self.fits, key=lambda fit: (fit.objective, fit.trial))
         return tuple(order) or (self,)
 
@@ -330,7 +334,11 @@ class BuildContext:
 
     @property
     def judged(self) -> tuple[str, ...]:
-        """Return the splits on which members are weighted."""
+        """The splits on which members are weighted.
+
+        Returns:
+            Their names.
+        """
         return ("val", "sel")
 
     def rows_of(self, split: str) -> np.ndarray:
@@ -396,7 +404,11 @@ class CrossContext(BuildContext):
 
     @property
     def judged(self) -> tuple[str, ...]:
-        """Return the one split on which configurations are weighted."""
+        """The one split on which configurations are weighted.
+
+        Returns:
+            Its name.
+        """
         return ("sel",)
 
     @property
@@ -417,7 +429,11 @@ class CrossContext(BuildContext):
         return super().rows_of(split)
 
     def unseen_by(self, net: "Net") -> tuple[str, np.ndarray]:
-        """Return the graphs of the fold that a net has not seen, see ``BuildContext``."""
+        """Return the graphs to check a net on: those of its fold.
+
+        Returns:
+            As ``BuildContext.unseen_by``.
+        """
         return "val", np.flatnonzero(self.fold == net.fold)
 
     def fold_of_row(self, name: str) -> np.ndarray:

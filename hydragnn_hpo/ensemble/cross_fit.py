@@ -88,40 +88,55 @@ def _calibrate_head(
         weights: of the configurations: those of the ensemble, and those for each fold.
     """
     truth, mask = context.truth(name, "cal")
-    fold, folds = context.fold_of_row(name)[mask], context.folds
-    tables = _by_configuration(context, nets, predictions[name][:, mask])
+    fold = context.fold_of_row(name)[mask]
+    table = _by_configuration(context, nets, predictions[name][:, mask])
     noises = predictions.get(variance_key(name))
-    noise_tables = None
+    noise_table = None
     if noises is not None:
-        noise_tables = _by_configuration(context, nets, noises[:, mask])
-    mean, variance = np.empty_like(truth[mask]), np.empty((len(fold), 1))
-    noise = np.zeros((len(fold), 1))
-    for number in range(folds):
-        rows, share = fold == number, weights[1][number][name]
-        unseen = None if noise_tables is None else noise_tables[:, number, rows]
-        moments = compute_moments(tables[:, number, rows], share, unseen)
+        noise_table = _by_configuration(context, nets, noises[:, mask])
+    shares = [weights[1][number][name] for number in range(context.folds)]
+    mean, variance, noise = _predict_unseen(table, noise_table, fold, shares)
+    seen = fold[None, :] != np.arange(context.folds)[:, None]
+    final, rows = weights[0][name], context.rows_of("cal")
+    stratum = context.strata.of_rows(context.graphs, rows, node=context.is_node(name))
+    known = OutOfFold(
+        residual=truth[mask] - mean,
+        variance=variance,
+        noise=noise,
+        group=context.group_of_row(name, "cal")[mask],
+        graph=context.graph_of_row(name, "cal")[mask],
+        stratum=stratum[mask],
+    )
+    design = CrossDesign(final, context.folds, estimate_seed_share(table, final, seen))
+    return calibrate_cross(known, design, len(rows), context.scale(name))
+
+
+def _predict_unseen(
+    table: np.ndarray, noises: np.ndarray | None, fold: np.ndarray, shares: Sequence[np.ndarray]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Mix, for each row, the nets that have not seen it.
+
+    Args:
+        table: predictions, [C, K, R, w].
+        noises: variances that nets predict, [C, K, R, 1]; None if none does.
+        fold: fold of each row, [R].
+        shares: weights of the configurations in each fold, [C] each.
+
+    Returns:
+        Mean, [R, w]; unbiased variance of one net, 0 with a single one, and mean of the predicted
+        variances, [R, 1] each.
+    """
+    mean = np.empty(table.shape[2:])
+    variance, noise = np.zeros((len(fold), 1)), np.zeros((len(fold), 1))
+    for number, share in enumerate(shares):
+        rows = fold == number
+        unseen = None if noises is None else noises[:, number, rows]
+        moments = compute_moments(table[:, number, rows], share, unseen)
         left = 1.0 - float(np.square(share).sum())
         mean[rows], noise[rows] = moments.mean, moments.noise
-        variance[rows] = np.square(moments.spread) / left if left > 1e-9 else 0.0
-    seen = fold[None, :] != np.arange(folds)[:, None]
-    final = weights[0][name]
-    indices = context.rows_of("cal")
-    graph = context.graph_of_row(name, "cal")[mask]
-    return calibrate_cross(
-        OutOfFold(
-            residual=truth[mask] - mean,
-            variance=variance,
-            noise=noise if noise_tables is not None else 0.0,
-            group=context.group_of_row(name, "cal")[mask],
-            graph=graph,
-            stratum=context.strata.of_rows(context.graphs, indices, node=context.is_node(name))[
-                mask
-            ],
-        ),
-        CrossDesign(final, folds, estimate_seed_share(tables, final, seen)),
-        len(indices),
-        context.scale(name),
-    )
+        if left > 1e-9:
+            variance[rows] = np.square(moments.spread) / left
+    return mean, variance, noise
 
 
 def _by_configuration(

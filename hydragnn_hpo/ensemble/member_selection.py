@@ -536,6 +536,9 @@ def weigh_candidates(
         context: data shared by all steps of the build.
         known: heads by name on the rows to weight by, with predictions of all candidates.
         costs: cost of one structure with each candidate, [C].
+
+    Returns:
+        Weights of the candidates, [C], by method and head.
     """
     config, objectives = context.campaign.ensemble, [c.objective for c in context.candidates]
     terms, scored = Terms(config.rounds, config.price, costs), list(known.values())
