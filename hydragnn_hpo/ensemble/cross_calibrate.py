@@ -30,6 +30,10 @@ from hydragnn_hpo.ensemble.calibrate import (
     largest_per_graph,
 )
 
+MOST_DOF = 8.0
+"""Most degrees of freedom of a prior. Nets never err equally on all structures, but the scatter of
+a few structures, each measured by two nets, may look so by chance."""
+
 _LEAST_DOF = 3.0
 """Fewest degrees of freedom that a posterior is taken to have."""
 _TINY = 1e-12
@@ -44,8 +48,8 @@ class SpreadPrior:
     """
 
     dof: float
-    """Degrees of freedom: how much the prior weighs beside a measurement; infinite where all
-    structures have the same variance."""
+    """Degrees of freedom: how much the prior weighs beside a measurement; infinite where nets agree
+    on all structures."""
     variance: float
     """Typical variance, in the unit squared."""
 
@@ -82,9 +86,7 @@ def fit_spread_prior(measured: np.ndarray, dof: float, weight: np.ndarray) -> Sp
     logs = np.log(np.maximum(measured, _TINY * mean)) - psi(dof / 2) + math.log(dof / 2)
     centre = float(weight @ logs)
     excess = float(weight @ np.square(logs - centre)) - float(polygamma(1, dof / 2))
-    if excess <= 1e-6:
-        return SpreadPrior(math.inf, mean)
-    half = _invert_trigamma(excess)
+    half = _invert_trigamma(max(excess, float(polygamma(1, MOST_DOF / 2))))
     return SpreadPrior(2 * half, math.exp(centre + float(psi(half)) - math.log(half)))
 
 
@@ -156,16 +158,20 @@ class CrossDesign:
         return self.concentration * self.within
 
     def few_dof(self, width: int) -> float:
-        """Return the degrees of freedom of the spread of C nets; ``width`` is that of a row."""
-        return width * (1.0 / self.concentration - 1.0)
+        """Return the degrees of freedom of the spread of C nets; ``width`` is that of a row.
+
+        The spread is a quadratic form of the nets with the matrix A = diag(w) - w w^T, which has
+        tr(A)^2 / tr(A^2) of them: C - 1 for equal weights, 1 for any two nets.
+
+        Source: Satterthwaite (1946), Biometrics Bull. 2, 110.
+        """
+        matrix = np.diag(self.weights) - np.outer(self.weights, self.weights)
+        square = float(np.square(matrix).sum())
+        return width * float(np.trace(matrix)) ** 2 / square if square > 1e-18 else 0.0
 
     def all_dof(self, width: int) -> float:
-        """Return the degrees of freedom of the spread of all nets; ``width`` is that of a row.
-
-        Source: Satterthwaite (1946), Biometrics Bull. 2, 110, for a sum of variances.
-        """
-        configurations = 1.0 / self.concentration
-        dofs = (configurations - 1.0, configurations * (self.folds - 1))
+        """Return the degrees of freedom of the spread of all nets; ``width`` is that of a row."""
+        dofs = (self.few_dof(1), (self.folds - 1) / self.concentration)
         parts = zip((self.between, self.within), dofs, strict=True)
         inverse = sum(part**2 / dof for part, dof in parts if dof > 1e-9)
         return width * self.spread**2 / inverse if inverse > 0.0 else 0.0
@@ -202,6 +208,7 @@ def calibrate_cross(
         scale=scale,
         noise=known.noise,
         stratum=known.stratum,
+        least=design.concentration,  # the mean of the C nets errs as much by them alone
     )
     mean = float(weight @ shrunk) / float(weight.sum())
     return _transfer(fitted, design, prior, mean=mean, width=width)
@@ -228,7 +235,7 @@ def _transfer(
     """
     a, concentration = fitted.a, design.concentration
     gain = design.gain / concentration
-    # The residuals of C nets hold S t^2: the fit has put it into a, or else into b.
+    # The residuals of C nets hold S t^2: the fit has put it into a, or where it cannot, into b.
     slope = a - gain * min(a, concentration)
     left = gain * max(concentration - a, 0.0) * mean
     constant = max(fitted.b - left, fitted.b / design.folds)

@@ -19,7 +19,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
@@ -164,23 +163,21 @@ def write_campaign(name: str, seed: int, way: str, folder: Path) -> Path:
 
 
 def run_cell(name: str, seed: int, way: str, folder: Path) -> dict[str, Any]:
-    """Run the campaign of a cell, and return its row."""
-    campaign, out = write_campaign(name, seed, way, folder), folder / f"{name}_{seed}_{way}"
-    command = [sys.executable, "-m", "hydragnn_hpo", "run", str(campaign), "--run", str(out)]
-    started = time.monotonic()
+    """Run the campaign of a cell, or build the ensemble of its finished run, and return its row."""
+    out = folder / f"{name}_{seed}_{way}"
+    words = ["ensemble", "build", str(out)]
+    if not (out / "summary.json").exists():
+        words = ["run", str(write_campaign(name, seed, way, folder)), "--run", str(out)]
+    command = [sys.executable, "-m", "hydragnn_hpo", *words]
     subprocess.run(command, check=True, stdout=sys.stderr)
-    summary = json.loads((out / "summary.json").read_text())
-    figures = summary["figures"]
+    heads = json.loads((out / "report/ensemble.json").read_text())["heads"]
+    figures = json.loads((out / "summary.json").read_text())["figures"]
     return {
         "set": name,
         "seed": seed,
         "way": way,
-        "seconds": round(time.monotonic() - started, 1),
         "slot_seconds": round(figures.get("slot_seconds", 0.0), 1),
-        "heads": {
-            head: judge_head(out, head, scores)
-            for head, scores in summary["ensemble"]["heads"].items()
-        },
+        "heads": {head: judge_head(out, head, scores) for head, scores in heads.items()},
     }
 
 
@@ -296,13 +293,15 @@ def main() -> None:
     parser.add_argument("--pick", type=int, default=1, help="seed that chooses the quick cell")
     parser.add_argument("--sets", nargs="+", choices=SETS, default=list(SETS))
     parser.add_argument("--seeds", type=int, help="most seeds of a set")
+    parser.add_argument("--runs", type=Path, help="keep the runs here, and build anew from those")
     add_smoke(parser)
     options = parser.parse_args()
     if lacks_data(__file__):
         return None
     rows = read_rows()
     with tempfile.TemporaryDirectory() as scratch:
-        folder = Path(scratch)
+        folder = Path(scratch) if options.runs is None else options.runs.resolve()
+        folder.mkdir(exist_ok=True)
         if options.smoke:
             dry_run(write_campaign("castelli_200", 1, "cross", folder))
             return finish(__file__, {"cells": len(rows)}, keep=False)

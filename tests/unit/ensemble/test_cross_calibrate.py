@@ -8,6 +8,7 @@ from scipy.special import polygamma
 
 from hydragnn_hpo.ensemble.calibrate import calibrate, compute_moments
 from hydragnn_hpo.ensemble.cross_calibrate import (
+    MOST_DOF,
     CrossDesign,
     OutOfFold,
     _invert_trigamma,
@@ -107,13 +108,37 @@ def test_the_prior_of_variances_is_found(dof):
         assert shrunk[rows].mean() == pytest.approx(variance[rows].mean(), rel=0.06)
 
 
-def test_equal_variances_are_recognized():
+def test_a_prior_never_holds_that_all_structures_are_alike():
     rng = np.random.default_rng(4)
     measured = rng.chisquare(3, 50_000) / 3 * 0.5
-    prior = fit_spread_prior(measured, 3.0, np.ones(50_000))
-    assert prior.dof > 100
-    assert prior.variance == pytest.approx(0.5, rel=0.02)
-    assert fit_spread_prior(np.zeros(5), 3.0, np.ones(5)).variance == 0.0
+    assert fit_spread_prior(measured, 3.0, np.ones(50_000)).dof == pytest.approx(MOST_DOF)
+    none = fit_spread_prior(np.zeros(5), 3.0, np.ones(5))
+    assert (none.variance, none.share(3.0)) == (0.0, (0.0, 0.0))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_few_structures_still_give_a_sigma_that_follows_the_spread(seed):
+    """With 150 structures the relation of two nets' spread to their errors is lost in noise."""
+    rng = np.random.default_rng(seed)
+    settings = {"configurations": 2, "folds": 5, "share": 0.7, "noise": 0.5}
+    weights = np.full(2, 0.5)
+    predictions, truth, _ = draw(rng, 150, **settings)
+    known, _ = out_of_fold(predictions, truth, weights)
+    fitted = calibrate_cross(known, CrossDesign(weights, 5, 0.7), 150, 1.0)
+    assert fitted.a > 0.0
+    predictions, truth, _ = draw(rng, 20_000, **settings)
+    moments = compute_moments(predictions.reshape(-1, *truth.shape), np.full(10, 0.1))
+    inside = np.abs(truth - moments.mean) <= fitted.half_width(fitted.sigma(moments.spread))
+    assert float(inside.mean()) == pytest.approx(0.9, abs=0.08)
+
+
+@pytest.mark.parametrize(
+    ("weights", "dof"), [((0.5, 0.5), 1.0), ((0.8, 0.2), 1.0), ((0.25,) * 4, 3.0), ((1.0,), 0.0)]
+)
+def test_any_two_nets_have_one_degree_of_freedom(weights, dof):
+    design = CrossDesign(np.array(weights), 5, 0.5)
+    assert design.few_dof(1) == pytest.approx(dof)
+    assert design.few_dof(3) == pytest.approx(3 * dof)
 
 
 def test_the_inverse_of_the_trigamma_function():
