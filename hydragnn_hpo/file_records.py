@@ -461,6 +461,9 @@ class EnsembleTable(TypedDict):
     """Selection method: ``top`` or ``greedy``."""
     why: str
     """Why this method was used: a sentence for a person."""
+    folds: NotRequired[int | None]
+    """Folds that the members were trained on, and judged out of; null for members trained on the
+    training split and judged on ``sel``; absent in the tables of earlier versions."""
     members: list[EnsembleMember]
     """The members."""
     heads: dict[str, HeadScores]

@@ -865,6 +865,7 @@ def _make_table(
         "path": str(context.run.ensemble),
         "method": choice.kept,
         "why": choice.why,
+        "folds": manifest.created_by.folds,
         "members": [_member_row(member) for member in manifest.members],
         "heads": cast("dict[str, HeadScores]", manifest.evaluation),
         "selection": choice.selection,

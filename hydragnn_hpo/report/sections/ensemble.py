@@ -93,10 +93,10 @@ SCORES_EXPLAINED = (
 )
 
 BY_SIZE: tuple[tuple[str, Literal["sel_mae", "test_mae"], str, Trace], ...] = (
-    ("top", "sel_mae", "the best K, on sel", {"color": "c0", "width": 2}),
-    ("greedy", "sel_mae", "greedy, on sel", {"color": "c2", "width": 2, "dash": "dash"}),
-    ("top", "test_mae", "the best K, on test", {"color": "c1", "width": 2}),
-    ("greedy", "test_mae", "greedy, on test", {"color": "c3", "width": 2, "dash": "dash"}),
+    ("top", "sel_mae", "the best K, selection", {"color": "c0", "width": 2}),
+    ("greedy", "sel_mae", "greedy, selection", {"color": "c2", "width": 2, "dash": "dash"}),
+    ("top", "test_mae", "the best K, test", {"color": "c1", "width": 2}),
+    ("greedy", "test_mae", "greedy, test", {"color": "c3", "width": 2, "dash": "dash"}),
 )
 """Lines of the error against K: method, split, label and style."""
 
@@ -333,7 +333,8 @@ def make_members(facts: Facts) -> Section | None:
     if table is None:
         lead = "The configuration of the best trial so far."
         return Section("members", "The best model", lead, (best,))
-    kept = "the K best" if table["method"] == "top" else "weights by errors on val and sel"
+    judged = "out of fold" if table.get("folds") else "on val and sel"
+    kept = "the K best" if table["method"] == "top" else f"weights by errors {judged}"
     text = Text(f"Members of the ensemble: {kept}, because {table['why']}.")
     errors = (_member_errors(table), _diversity(table))
     blocks: list[Block] = [Row((best, _members(facts, table))), text]
