@@ -216,6 +216,8 @@ class StoreStats(SizeStats):
     """Number of eigenvectors of each graph's Laplacian in the store."""
     test_seen: NotRequired[int]
     """Test graphs whose group also occurs in another split; absent in merged statistics."""
+    groups: NotRequired[int]
+    """Groups of structures outside the test split; absent in an estimate and in older stores."""
     quarantined: NotRequired[int]
     """Number of invalid structures that were left out; absent in merged statistics."""
     checksum: NotRequired[str]
@@ -459,6 +461,9 @@ class EnsembleTable(TypedDict):
     """Selection method: ``top`` or ``greedy``."""
     why: str
     """Why this method was used: a sentence for a person."""
+    folds: NotRequired[int | None]
+    """Folds that the members were trained on, and judged out of; null for members trained on the
+    training split and judged on ``sel``; absent in the tables of earlier versions."""
     members: list[EnsembleMember]
     """The members."""
     heads: dict[str, HeadScores]

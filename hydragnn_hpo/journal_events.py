@@ -138,7 +138,8 @@ class ProposedEvent(_TrialEvent):
     """Epochs at the end of its first rung; for a trial with a parent, of its whole training."""
     parent: NotRequired[str]
     """Trial whose values it repeats with another seed; absent in trials of the search itself. A fit
-    of the learning curve also has the value ``training.train_share``, which its parent lacks."""
+    of the learning curve also has the value ``training.train_share``, and a fit of a cross-fitted
+    ensemble ``training.fold``, which its parent lacks."""
 
 
 class PlacedEvent(_TrialEvent):

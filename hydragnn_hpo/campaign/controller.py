@@ -18,6 +18,7 @@ from hydragnn_hpo.campaign.backends import TETHERED
 from hydragnn_hpo.campaign.dispatch import Dispatch, HostHealth
 from hydragnn_hpo.campaign.energy_accounting import EnergyMeter
 from hydragnn_hpo.campaign.event_store import EventStore
+from hydragnn_hpo.campaign.fold_fits import FoldFits
 from hydragnn_hpo.campaign.journal import read_journal, steady_time
 from hydragnn_hpo.campaign.promotion import LearningCurveFits, Promoter, Replicates
 from hydragnn_hpo.campaign.proposals import Proposals
@@ -117,6 +118,7 @@ class Controller:
         self.promoter = Promoter(config.search, event_store)
         self.replicates = Replicates(config.ensemble.reseed, event_store, self.proposals)
         self.learning_curve = LearningCurveFits(config, event_store, self.proposals, self.dispatch)
+        self.fold_fits = FoldFits(config, event_store, self.proposals, work)
         self.host_health = HostHealth(event_store, self.dispatch)
         self.energy_meter = EnergyMeter(event_store, lambda: self.backend.slots)
         self.request_handler = RequestHandler(run, event_store, self.attempts)
@@ -310,6 +312,7 @@ class Controller:
         self.promoter.promote(exhausted=self.proposals.exhausted)
         self.replicates.propose_missing()
         self.learning_curve.propose_missing()
+        self.fold_fits.propose_missing()
         for trial in self._trials_to_yield():
             self.attempts.ask(trial, "walltime")
         self._place()
@@ -452,7 +455,8 @@ class Controller:
             return False
         if not state.ranked():
             raise JobError(f"no trial has a result: {explain_no_result(self.state)}; see status.")
-        return not self.replicates.missing and not self.learning_curve.missing
+        extra = (self.replicates, self.learning_curve, self.fold_fits)
+        return not any(each.missing for each in extra)
 
     def _end_trials(self, reason: str) -> None:
         """Checkpoint and end the trials; log errors only, as the reason is reported already."""

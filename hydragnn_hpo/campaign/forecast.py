@@ -48,6 +48,10 @@ CHECKPOINT_SECONDS = 60.0
 """Assumed between the checkpoints of a command."""
 
 
+FOLDED = "@fold"
+"""Follows the name of a trial whose values are trained again without a fold, and precedes it."""
+
+
 @dataclass(frozen=True)
 class ForecastMachine:
     """The machine that a forecast assumes."""
@@ -76,13 +80,22 @@ class PricedTrial:
     truth: float
     """What its times are multiplied by, which the planner does not know."""
     checkpoint_seconds: float
+    fold: Price | None = None
+    """Price of its configuration on all folds but one; None where no ensemble is cross-fitted."""
 
-    def work(self, start: float, until: int) -> SimulatedWork:
-        """Return what it does from one epoch to another."""
-        predicted = self.price.tasks_seconds(until - start)
+    def work(self, start: float, until: int, *, fold: int | None = None) -> SimulatedWork:
+        """Return what it does from one epoch to another, or does again without a fold.
+
+        Args:
+            start: epoch from which it trains.
+            until: epoch up to which it trains.
+            fold: the fold that it leaves out; None in the search.
+        """
+        price = self.price if fold is None or self.fold is None else self.fold
+        predicted = price.tasks_seconds(until - start)
         return SimulatedWork(
-            name=f"{self.name}@{until}",
-            widths=self.price.widths,
+            name=f"{self.name}@{until}" if fold is None else f"{self.name}{FOLDED}{fold}@{until}",
+            widths=price.widths,
             seconds=tuple(self.truth * seconds for seconds in predicted),
             predicted=predicted,
             lanes=self.lanes,
@@ -125,16 +138,23 @@ class Forecast:
     """All that was to be done."""
     curve: frozenset[str] = frozenset()
     """Names of the fits of the learning curve; they are not counted as trials."""
+    folds: frozenset[str] = frozenset()
+    """Names of the fits on folds; they are not counted as trials."""
 
     @property
     def trials(self) -> int:
-        """Trials that had something to do, without the fits of the learning curve."""
-        return len({trial_of(work.name) for work in self.works} - self.curve)
+        """Trials that had something to do, without fits of the learning curve and on folds."""
+        return len({trial_of(work.name) for work in self.works} - self.curve - self.folds)
 
     @property
     def curve_works(self) -> list[SimulatedWork]:
         """What the fits of the learning curve had to do, one piece each."""
         return [work for work in self.works if trial_of(work.name) in self.curve]
+
+    @property
+    def fold_works(self) -> list[SimulatedWork]:
+        """What the fits of a cross-fitted ensemble had to do, one piece each."""
+        return [work for work in self.works if trial_of(work.name) in self.folds]
 
     @property
     def host_hours(self) -> float:
@@ -239,8 +259,17 @@ class TrialPricer:
             widths = (command.width,) if command else (1,)
             price, label = self.costs.price_values(values, widths), "command"
         spread = 0.0 if price.measured else ERROR
-        truth = draw_error(self.config.seed, name, spread)
-        return PricedTrial(name, label, price, self._lanes(price), truth, every)
+        truth, lanes = draw_error(self.config.seed, name, spread), self._lanes(price)
+        fold = self._price_fold(trial) if isinstance(trial, TrialConfig) else None
+        return PricedTrial(name, label, price, lanes, truth, every, fold)
+
+    def _price_fold(self, trial: TrialConfig) -> Price | None:
+        """Price a trial on all folds but one; None where no ensemble is cross-fitted."""
+        ensemble = self.config.ensemble
+        if ensemble.fit == "split":
+            return None
+        training = trial.training.model_copy(update={"fold": 0, "folds": ensemble.folds})
+        return self.costs.price(trial.model_copy(update={"training": training}))
 
     def _lanes(self, price: Price) -> int:
         """Return the slots that each rank takes, as ``Dispatch`` does."""
@@ -278,7 +307,8 @@ def forecast_campaign(
 
     simulated = simulate(works, _setting(config, machine, priced, works), promote=promote)
     every = (*works, *promotion.added)
-    return Forecast(machine, priced, refused, simulated, every, frozenset(promotion.curve))
+    repeats = frozenset(promotion.curve), frozenset(promotion.folds)
+    return Forecast(machine, priced, refused, simulated, every, *repeats)
 
 
 def _works(
@@ -362,15 +392,17 @@ class PromotionSimulation:
         self.results = [list(state.results.get(rung, [])) for rung in self.search.rungs]
         self.reseeds = 0 if state.ending else max(config.ensemble.reseed, state.reseed)
         self.reseeded = dict(state.reseeded)
-        self.curve = set(state.curve.values())
+        self.curve, self.folds = set(state.curve.values()), set(state.folds.values())
         self.no_curve = state.ending or state.finished or bool(state.curve or state.reseed)
+        cross = config.ensemble.fit == "cross"
+        self.no_folds = not cross or state.ending or state.finished or bool(state.folds)
         self.promoted = [set(state.promoted.get(rung, set())) for rung in self.search.rungs]
 
     def ended(self, work: str, now: float) -> Iterator[SimulatedWork]:
         """Yield the work that follows when a piece of work has ended."""
         name, _, until = work.rpartition("@")
         self.left -= 1
-        if name in self.reseeded.values() or name in self.curve:
+        if name in self.reseeded.values() or name in self.curve or name in self.folds:
             return
         rung = self.search.rungs.index(int(until))
         self.results[rung].append(RungResult(name, self._objective(name)))
@@ -385,6 +417,7 @@ class PromotionSimulation:
         if not promotions and self.left == 0:
             yield from self._train_again()
             yield from self._measure_learning_curve()
+            yield from self._fit_folds()
 
     def _train_again(self) -> Iterator[SimulatedWork]:
         """Train the best again with new seeds, as ``Replicates`` does when all rest."""
@@ -415,6 +448,20 @@ class PromotionSimulation:
             self.left += 1
             self.added.append(replace(self.trials[best].work(0, epochs), name=f"{name}@{epochs}"))
             yield self.added[-1]
+
+    def _fit_folds(self) -> Iterator[SimulatedWork]:
+        """Train the best configurations on folds, as ``FoldFits`` does when all rest."""
+        done = [(r.objective, r.trial) for r in self.results[-1] if r.objective is not None]
+        if self.no_folds or not done:
+            return
+        self.no_folds, ensemble = True, self.config.ensemble
+        for _, name in sorted(done)[: ensemble.configurations]:
+            for fold in range(ensemble.folds):
+                work = self.trials[name].work(0, self.search.rungs[-1], fold=fold)
+                self.folds.add(trial_of(work.name))
+                self.left += 1
+                self.added.append(work)
+                yield work
 
     def _cost(self, name: str) -> float:
         return self.trials[name].price.epoch_seconds(1)

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 from hydragnn_hpo.campaign.forecast import (
     Forecast,
@@ -51,6 +51,19 @@ PLANNED = 0.8
 DRAWS = 24
 """Configurations by which a budget is priced."""
 
+CONFIGURATIONS, FOLDS = 2, 5
+"""Configurations and folds of a cross-fitted ensemble."""
+
+FOLD_EPOCHS = 1.2
+"""Structures of an epoch on four of five folds, over those of the usual training split of 60 %."""
+
+CROSS_TRIALS = 16
+"""Fewest trials of a search that leaves the rest of its time to fits on folds."""
+
+LEAST_GROWTH = 1.05
+"""Fewest structures that a fit on folds learns from, over those of the training split, for which
+it is worth its time: with tens of thousands the training split is most of the data."""
+
 REDUCTION = 0.75
 """Factor by which trials are cut where the simulation takes too long."""
 
@@ -72,6 +85,8 @@ class SearchBudget:
     """Steps that are called an epoch; a pass over the data if left out."""
     convs: tuple[str, ...] | None = None
     """Convs to search; all that fit if left out."""
+    fit: Literal["split", "cross"] = "split"
+    """How the members are trained, see ``EnsembleConfig.fit``."""
     why: tuple[str, ...] = ()
     """Reasons, for comments."""
 
@@ -90,6 +105,7 @@ def fit_budget(
 
     The nets are as large, and trained for as long, as leaves ``TARGET_TRIALS`` trials. What does
     not fit is given up in this order: epochs, size of nets, whole passes over the data, trials.
+    The ensemble is cross-fitted where that leaves ``CROSS_TRIALS`` trials of this thoroughness.
 
     Args:
         render: makes a campaign of a budget.
@@ -111,7 +127,20 @@ def fit_budget(
         if options[-1][0] >= TARGET_TRIALS:
             break
     trials, budget = _choose_budget(options)
+    if _gains_from_folds(stats) and budget.steps is None:
+        crossed = replace(budget, fit="cross")
+        fitted = set_trials(crossed, count_trials(crossed, wanted, mean, machine.slots))
+        if fitted.trials >= CROSS_TRIALS:
+            found = _reduce_trials(render, machine, stats, fitted, PLANNED * seconds)
+            if found[0].trials >= CROSS_TRIALS:
+                return found
     return _reduce_trials(render, machine, stats, set_trials(budget, trials), PLANNED * seconds)
+
+
+def _gains_from_folds(stats: StoreStats) -> bool:
+    """Check whether a fit on folds learns from more structures than the training split has."""
+    free = sum(count for split, count in stats["splits"].items() if split != "test")
+    return (1.0 - 1.0 / FOLDS) * free >= LEAST_GROWTH * stats["splits"]["train"]
 
 
 def list_budgets(training: int, able: Sequence[str]) -> Iterator[SearchBudget]:
@@ -160,13 +189,13 @@ def choose_batches(training: int) -> tuple[int, ...]:
 def set_trials(budget: SearchBudget, trials: int) -> SearchBudget:
     """Set a number of trials, and the convs and finalists that go with it."""
     trials = max(MIN_TRIALS, min(MAX_TRIALS, trials))
-    finalists = max(6, min(12, trials // 3))
+    finalists = CONFIGURATIONS if budget.fit == "cross" else max(6, min(12, trials // 3))
     return replace(
         budget,
         trials=trials,
         initial=max(4, trials // 4),
         finalists=finalists,
-        members=min(6, finalists),
+        members=6 if budget.fit == "cross" else min(6, finalists),
         convs=select_convs(budget.convs or (), min(MAX_CONVS, max(3, trials // TRIALS_PER_CONV))),
     )
 
@@ -186,14 +215,17 @@ def count_trials(budget: SearchBudget, seconds: float, epoch_seconds: float, slo
     """Return the number of trials that fit into a time.
 
     Args:
-        budget: only its rungs count.
+        budget: only its rungs count, and how its members are trained.
         seconds: that the search may take.
         epoch_seconds: of one trial on one slot, on average.
         slots: that work side by side.
     """
     first, last = budget.rungs
-    each = (first + (last - first) / 3.0) * epoch_seconds
-    return int(seconds * slots / max(each, 1e-9))
+    epochs = seconds * slots / max(epoch_seconds, 1e-9)
+    if budget.fit == "cross":
+        fits = CONFIGURATIONS * (FOLDS * FOLD_EPOCHS * last + last - first)
+        return max(0, int((epochs - fits) / first))
+    return int(epochs / (first + (last - first) / 3.0))
 
 
 def _choose_budget(options: Sequence[tuple[int, SearchBudget]]) -> tuple[int, SearchBudget]:
@@ -249,6 +281,11 @@ def _explain_budget(
         f"{budget.trials} trials on {slots} of this machine: about {minutes:.0f} minutes by first "
         "prices, which may be off by a factor of 2 until something ran ('plan' tells more)."
     )
+    if budget.fit == "cross":
+        return size, (
+            f"The {CONFIGURATIONS} best are trained again on {FOLDS} folds, so that every label "
+            f"but those of test trains: {budget.rungs[1]} passes each."
+        )
     if budget.steps is None:
         return size, (
             f"{training:,} structures to train on: {budget.rungs[1]} passes over them, after "

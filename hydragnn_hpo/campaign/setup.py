@@ -55,9 +55,12 @@ from hydragnn_hpo.search import (
 )
 
 MAY_CHANGE = ("machine",)
-"""Parts of a campaign that may differ when it goes on: they never change a result. So may
-``ensemble.reseed`` and ``ensemble.learning_curve``, which add trials after the last, and
-``search.objective`` as long as every result holds what it names."""
+"""Parts of a campaign that may differ when it goes on: they never change a result. So may what adds
+trials after the last, ``_ADDED``, and ``search.objective`` as long as every result holds what it
+names."""
+
+_ADDED = ("reseed", "learning_curve", "fit", "configurations", "folds")
+"""Settings of ``[ensemble]`` that add trials after the last."""
 
 
 def open_run(config: CampaignConfig, path: Path) -> RunDir:
@@ -132,7 +135,7 @@ def _same_campaign(config: CampaignConfig, run: RunDir) -> None:
     ours = config.model_dump(mode="json")
     for part in MAY_CHANGE:
         there.pop(part), ours.pop(part)
-    for key in ("reseed", "learning_curve"):
+    for key in _ADDED:
         there["ensemble"].pop(key), ours["ensemble"].pop(key)
     for entry in (*there["data"], *ours["data"]):  # a campaign may move together with its cards
         entry["card"] = Path(entry["card"]).name

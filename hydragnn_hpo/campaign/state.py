@@ -41,6 +41,9 @@ TrialStatus = Literal["queued", "running", "stopped", "completed", "failed", "ca
 TRAIN_SHARE = "training.train_share"
 """Key that a fit of the learning curve has beside the values of its parent."""
 
+FOLD = "training.fold"
+"""Key that a fit of a cross-fitted ensemble has beside the values of its parent."""
+
 RULES = ("median", "curve")
 """Reasons set by a stopping rule; a trial stopped for one of them is not promoted."""
 
@@ -69,6 +72,8 @@ class Trial:
     """The trial that it repeats with another seed; such a replicate is not part of the search."""
     train_share: float | None = None
     """Share of the training data, for a fit of the learning curve; it has a parent, too."""
+    fold: int | None = None
+    """Fold left out, for a fit of a cross-fitted ensemble; it has a parent, too."""
     status: TrialStatus = "queued"
     reason: str | None = None
     message: str | None = None
@@ -114,6 +119,11 @@ class Trial:
     """Slot-seconds in which ``energy`` was counted."""
     predicted: float | None = None
     """Seconds per epoch, predicted when its present attempt was placed."""
+
+    @property
+    def is_ranked(self) -> bool:
+        """Whether its score compares with those of the search: it learned from the same data."""
+        return self.train_share is None and self.fold is None
 
     @property
     def conv(self) -> str:
@@ -203,6 +213,8 @@ class State:
         """Name of each trial's replicate with a new seed, by the original trial's name."""
         self.curve: dict[float, str] = {}
         """Names of the fits of the learning curve by their share of the training data."""
+        self.folds: dict[tuple[str, int], str] = {}
+        """Names of the fits of a cross-fitted ensemble, by their parent and the fold left out."""
         self.hosts = Hosts()
         self.energy = EnergyUse()
         self.results: defaultdict[int, list[RungResult]] = defaultdict(list)
@@ -234,8 +246,13 @@ class State:
 
     @property
     def searched(self) -> int:
-        """Number of trials proposed by the search, without replicates and learning curve."""
-        return len(self.trials) - len(self.reseeded) - len(self.curve)
+        """Number of trials proposed by the search, without those that repeat one of them."""
+        return len(self.trials) - self.repeated
+
+    @property
+    def repeated(self) -> int:
+        """Number of replicates, fits of the learning curve, and fits on folds."""
+        return len(self.reseeded) + len(self.curve) + len(self.folds)
 
     def is_searching(self, trials: int) -> bool:
         """Check whether trials of the search are still to be proposed.
@@ -257,10 +274,10 @@ class State:
     def ranked(self) -> list[Trial]:
         """Return the trials with a score, highest rung first and then best score first.
 
-        Fits of the learning curve have other data or epochs, and are not ranked.
+        Fits of the learning curve and on folds have other data, and are not ranked.
         """
         at_rest = self.with_status("stopped", "completed")
-        done = [(t, t.score) for t in at_rest if t.score is not None and t.train_share is None]
+        done = [(t, t.score) for t in at_rest if t.score is not None and t.is_ranked]
         done.sort(key=lambda pair: pair[0].name)
         best = [done[place][0] for place in rank_points([score for _, score in done])]
         return sorted(best, key=lambda trial: -trial.until)
@@ -321,6 +338,9 @@ def _on_proposed(state: State, event: ProposedEvent) -> None:
         if TRAIN_SHARE in values and TRAIN_SHARE not in state.trials[parent].values:
             trial.train_share = float(values[TRAIN_SHARE])
             state.curve[trial.train_share] = name
+        elif FOLD in values and FOLD not in state.trials[parent].values:
+            trial.fold = int(values[FOLD])
+            state.folds[parent, trial.fold] = name
         else:
             state.reseeded[parent] = name
         state.finished = False

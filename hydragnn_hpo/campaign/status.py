@@ -13,7 +13,7 @@ from typing import Any, cast
 from hydragnn_hpo.campaign.accounting import SlotLedger, Utilization
 from hydragnn_hpo.campaign.event_store import read_state
 from hydragnn_hpo.campaign.journal import read_journal
-from hydragnn_hpo.campaign.state import TRAIN_SHARE, EnergyUse, State, Trial
+from hydragnn_hpo.campaign.state import FOLD, TRAIN_SHARE, EnergyUse, State, Trial
 from hydragnn_hpo.config import SearchConfig
 from hydragnn_hpo.file_records import LeaderboardEntry, LeaderboardTable
 from hydragnn_hpo.journal_events import SearchedValues
@@ -148,7 +148,7 @@ def build_status(
         rows: most running trials to list one by one.
     """
     return Status(
-        budget=trials + state.added + len(state.reseeded) + len(state.curve),
+        budget=trials + state.added + state.repeated,
         counts=dict(Counter(trial.status for trial in state.trials.values())),
         phase=_phase(state, rungs, trials),
         running=running_trials(state, rows, now),
@@ -181,7 +181,9 @@ def describe_trial(trial: Trial) -> str:
 
 def describe_origin(parent: str, values: SearchedValues) -> str:
     """Name how a trial with a parent follows from it."""
-    share = values.get(TRAIN_SHARE)
+    share, fold = values.get(TRAIN_SHARE), values.get(FOLD)
+    if fold is not None:
+        return f"without fold {fold}, as {parent}"
     if share is None:
         return f"reseed of {parent}"
     return f"{100 * float(share):.0f} % of the data, as {parent}"
@@ -203,6 +205,8 @@ def _phase(state: State, rungs: Sequence[int], trials: int) -> str:
     late = [t for t in state.with_status("queued", "running") if t.parent]
     if late and all(t.train_share for t in late):
         return "measuring whether more data would help"
+    if any(t.fold is not None for t in late):
+        return "training the best configurations on folds"
     if late:
         return "training the best again with new seeds"
     last = rungs[-1]
@@ -259,7 +263,7 @@ def _rungs(state: State, rungs: Sequence[int]) -> tuple[RungCounts, ...]:
 def _best(state: State) -> Trial | None:
     """Return the best of the trials that have come furthest, by the first goal."""
     at_rest = state.with_status("stopped", "completed")
-    done = [t for t in at_rest if t.score is not None and t.train_share is None]
+    done = [t for t in at_rest if t.score is not None and t.is_ranked]
     return min(done, key=lambda t: (-t.until, t.score, t.name), default=None)
 
 

@@ -69,9 +69,9 @@ UnseenOption = Annotated[
 ]
 
 METHODS = {
-    "top": "the K best on val",
+    "top": "the K best",
     "greedy": "weighted by errors",
-    "single": "best single on val",
+    "single": "the best alone",
 }
 """Words for the mixes of a build, by their name in its table."""
 ROWS = 20
@@ -354,12 +354,12 @@ def _print_build(table: "EnsembleTable") -> None:
 
 
 def selection_table(table: "EnsembleTable") -> "FittedTable":
-    """Lay out how each selection method does on ``sel``, and which is kept."""
+    """Lay out how each selection method does on ``sel`` or out of fold, and which is kept."""
     from hydragnn_hpo.cli.fitted_table import FittedTable
 
     heads = {name: head["unit"] for name, head in table["heads"].items()}
     errors = [f"{name.replace('_', ' ')} [{unit}]" for name, unit in heads.items()]
-    title = "Selection: errors on sel (the test split has no say)"
+    title = f"Selection: errors {_where_judged(table)} (the test split has no say)"
     out = FittedTable(title, drop=("MFLOP/graph", "members", *errors[::-1]))
     out.add_texts("members chosen")
     out.add_numbers("members", "MFLOP/graph", "loss", *errors)
@@ -376,11 +376,15 @@ def selection_table(table: "EnsembleTable") -> "FittedTable":
     return out
 
 
+def _where_judged(table: "EnsembleTable") -> str:
+    return "out of fold" if table.get("folds") else "on sel"
+
+
 def diversity_table(table: "EnsembleTable") -> "FittedTable":
-    """Lay out how alike members err on ``sel``, and what mixing them gains."""
+    """Lay out how alike members err, and what mixing them gains."""
     from hydragnn_hpo.cli.fitted_table import FittedTable
 
-    out = FittedTable("Diversity of the members (on sel)", drop=("members",))
+    out = FittedTable(f"Diversity of the members ({_where_judged(table)})", drop=("members",))
     out.add_texts("head")
     columns = ("members", "correlation of errors", "member RMSE", "RMSE of the mix", "gained")
     out.add_numbers(*columns)

@@ -386,16 +386,26 @@ def report_lines(planned: PlanReport) -> Iterator[str]:
     )
     yield f"machine      {_describe_machine(forecast)}"
     yield f"data         {planned.data}"
-    if fits := forecast.curve_works:
-        seconds = math.fsum(work.useful for work in fits)
-        yield (
-            f"then         {count(len(fits), 'fit')} of the best trial for the learning curve, to "
-            f"epoch {rung_of(fits[0].name)}: {duration(seconds)} on one slot"
-        )
+    yield from _describe_fits(forecast)
     yield from _course(forecast)
     for advice in advice_lines(forecast):
         yield f"advice       {advice}"
     yield f"trust        {_trust(forecast)}"
+
+
+def _describe_fits(forecast: Forecast) -> Iterator[str]:
+    """Yield a line for each kind of fits that follow the search."""
+    kinds = (
+        (forecast.curve_works, "of the best trial for the learning curve"),
+        (forecast.fold_works, "of the best configurations on folds"),
+    )
+    for fits, what in kinds:
+        if fits:
+            seconds = math.fsum(work.useful for work in fits)
+            yield (
+                f"then         {count(len(fits), 'fit')} {what}, to "
+                f"epoch {rung_of(fits[0].name)}: {duration(seconds)} on one slot"
+            )
 
 
 def _describe_machine(forecast: Forecast) -> str:
@@ -517,6 +527,8 @@ class ForecastJson(TypedDict):
     trials: int
     curve_fits: int
     """Fits of the learning curve, which are not among the trials."""
+    fold_fits: int
+    """Fits of a cross-fitted ensemble, which are not among the trials."""
     refused: int
     """Drawn configurations that are no valid trial."""
     makespan: float
@@ -592,6 +604,7 @@ def _plain(forecast: Forecast) -> ForecastJson:
         "slots_per_host": machine.slots_per_host,
         "trials": forecast.trials,
         "curve_fits": len(forecast.curve_works),
+        "fold_fits": len(forecast.fold_works),
         "refused": forecast.refused,
         "makespan": went.makespan,
         "host_hours": forecast.host_hours,

@@ -23,6 +23,18 @@ class CampaignDataConfig(MixedConfig):
 class EnsembleConfig(Config):
     """How the best trials become one ensemble. Read by ``ensemble.build``."""
 
+    fit: Literal["split", "cross"] = "split"
+    """Structures that members learn from. ``split``: the trials of the search are the members,
+    trained on the training split; ``sel`` weights and ``cal`` calibrates them. ``cross``: the best
+    configurations train again on folds of all structures but those of ``test``, and each net is
+    weighted and calibrated on the fold that it has not seen, so that every label trains."""
+
+    configurations: Annotated[int, Field(gt=0, le=100)] = 2
+    """Best configurations that ``cross`` trains on each fold."""
+
+    folds: Annotated[int, Field(ge=2, le=100)] = 5
+    """Folds of ``cross``; fewer where there are fewer groups of structures."""
+
     members: Annotated[int, Field(gt=0, le=1000)] = 6
     """Largest number of members; ``top`` takes as many."""
 
@@ -157,6 +169,18 @@ class CampaignConfig(Config):
 
     command: CommandConfig | None = None
     """A command to run as a trial in place of a training."""
+
+    @model_validator(mode="after")
+    def _folds_go_alone(self) -> Self:
+        cross = self.ensemble.fit == "cross"
+        if cross and self.ensemble.reseed:
+            raise ValueError(
+                "ensemble.fit = 'cross' trains the best again on folds, ensemble.reseed on the "
+                "training split: drop one."
+            )
+        if cross and self.command is not None:
+            raise ValueError("ensemble.fit = 'cross' is for trainings of ours: drop it.")
+        return self
 
     @model_validator(mode="before")
     @classmethod

@@ -419,7 +419,7 @@ def unite_stats(
     if len(stats) == 1 and not entries[0].prefix:
         return stats[0]
     cutoff = min(each["cutoff"] for each in stats)
-    return {
+    united: StoreStats = {
         "name": "+".join(str(each.get("name", "")) for each in stats),
         "title": "; ".join(str(each.get("title", "")) for each in stats),
         "num_graphs": sum(each["num_graphs"] for each in stats),
@@ -439,6 +439,9 @@ def unite_stats(
         "targets": unite_targets([each["targets"] for each in stats], entries, shared),
         "checksum": "-".join(str(each.get("checksum", "")) for each in stats),
     }
+    if all("groups" in each for each in stats):
+        united["groups"] = sum(each["groups"] for each in stats)
+    return united
 
 
 def _attributes(stats: Sequence["StoreStats"]) -> dict[str, "AttributeStats"]:

@@ -120,6 +120,17 @@ class TrainConfig(Config):
     """Seed of the order in which ``train_share`` takes groups: with one seed, a smaller share is
     part of a larger one. That of the trial if left out."""
 
+    fold: NonNegativeInt | None = None
+    """Fold of the labelled structures to leave out: train on all others but the test split, keep
+    the last epoch, and predict this fold. Statistics of targets are those of the other folds;
+    ``patience`` has no split to look at and does nothing."""
+
+    folds: Annotated[int, Field(ge=2, le=100)] = 5
+    """Number of folds, of whole groups, that ``fold`` is one of."""
+
+    fold_seed: NonNegativeInt = 0
+    """Seed of the assignment of groups to folds."""
+
     shuffle_buffer: Count = 65536
     """Number of training graphs that are shuffled at once. In larger data sets the windows of the
     store are shuffled, and then the graphs of as many windows as hold this number."""
@@ -235,6 +246,23 @@ class TrainConfig(Config):
             raise ValueError(
                 "freeze_trunk keeps a trunk that has learned nothing: name a checkpoint in "
                 "start_from, or drop it."
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _a_fold_is_one_of_the_folds(self) -> Self:
+        if self.fold is None:
+            return self
+        if self.fold >= self.folds:
+            raise ValueError(
+                f"fold is {self.fold} of {self.folds} folds, which count from 0: lower it, or "
+                "raise folds."
+            )
+        if self.train_share is not None:
+            raise ValueError("fold and train_share exclude each other: keep one.")
+        if self.schedule == "plateau":
+            raise ValueError(
+                "fold leaves no validation split for schedule = 'plateau': take 'cosine'."
             )
         return self
 

@@ -229,19 +229,27 @@ def compute_epoch_size(
         DataError: a set has no training graphs.
     """
     alone: SetSize = {"train": stats["splits"]["train"], "train_nodes": stats["train_nodes"]}
-    sets = stats.get("sets") or [alone]
-    counts = [one["train"] for one in sets]
+    sets, growth = stats.get("sets") or [alone], _compute_growth(stats, training)
+    counts = [round(growth * one["train"]) for one in sets]
     drawn = count_draws(counts, ratios, training) or counts
     parts = zip(sets, counts, drawn, strict=True)
-    nodes = sum(one["train_nodes"] * seen / count for one, count, seen in parts)
+    nodes = sum(growth * one["train_nodes"] * seen / count for one, count, seen in parts)
     if training.global_batch is not None:
         steps = math.ceil(sum(drawn) / training.global_batch)
     else:
         nodes_count = training.budget[0] == "nodes"
-        total = stats["train_nodes"] if nodes_count else stats["train_edges"]
+        total = growth * (stats["train_nodes"] if nodes_count else stats["train_edges"])
         largest = stats["nodes" if nodes_count else "edges"]["max"]
         steps = budget_steps(training, total=int(total), largest=int(largest))
     return EpochSize(sum(drawn), nodes, steps)
+
+
+def _compute_growth(stats: "StoreStats", training: TrainConfig) -> float:
+    """Return how many graphs a trial trains on for each of the train split: all but its fold."""
+    if training.fold is None:
+        return 1.0
+    free = sum(count for split, count in stats["splits"].items() if split != "test")
+    return (1.0 - 1.0 / training.folds) * free / max(stats["splits"]["train"], 1)
 
 
 def budget_steps(training: TrainConfig, *, total: int, largest: int) -> int:

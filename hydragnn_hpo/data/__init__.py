@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from hydragnn_hpo.data.composition import Compositions
     from hydragnn_hpo.data.convert_pieces import read_piece
     from hydragnn_hpo.data.file_inspection import DataFile, Inspection, inspect_files
+    from hydragnn_hpo.data.folds import NONE, deal_folds, leave_fold_out
     from hydragnn_hpo.data.graph_sizes import size_stats
     from hydragnn_hpo.data.mixture import Mixture, close, unite
     from hydragnn_hpo.data.properties import make_identifier
@@ -50,6 +51,7 @@ __all__ = [
     "GraphStore",
     "Inspection",
     "Mixture",
+    "NONE",
     "Names",
     "Piece",
     "Place",
@@ -66,6 +68,7 @@ __all__ = [
     "close",
     "columns_of",
     "compute_laplacian_encodings",
+    "deal_folds",
     "describe_store",
     "edge_vectors",
     "find_communicator",
@@ -75,6 +78,7 @@ __all__ = [
     "find_twins_of_models",
     "graph_of",
     "inspect_files",
+    "leave_fold_out",
     "make_batch",
     "make_identifier",
     "make_source",

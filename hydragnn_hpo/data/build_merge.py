@@ -62,6 +62,7 @@ class StatsWithoutSizes(TypedDict):
     title: str
     splits: dict[str, int]
     test_seen: int
+    groups: int
     quarantined: int
     targets: dict[str, TargetStats]
     attributes: dict[str, AttributeStats]
@@ -118,6 +119,7 @@ def merge_pieces(plan: BuildPlan, records: Sequence[Record], work: Path, out: Pa
         "title": plan.card.title,
         "splits": dict(zip(SPLITS, counts.tolist(), strict=True)),
         "test_seen": _count_test_leakage(light),
+        "groups": len(np.unique(light.group[split != SPLITS.index("test")])),
         "quarantined": len(bad),
         "targets": fit_target_stats(light, plan.card.targets),
         "attributes": fit_attribute_stats(light),

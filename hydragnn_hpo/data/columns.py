@@ -8,7 +8,7 @@ Shapes: G graphs, N nodes, E edges (of all graphs together).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol, cast, overload
 
 import numpy as np
@@ -530,6 +530,54 @@ def count_rows(arrays: Arrays) -> NDArray[np.int64]:
     """Count graphs, nodes, edges and characters, in the order of ``PERS``, [4]."""
     rows = [arrays[name].shape[0] for name in ("num_nodes", "numbers", "edges", "id_text")]
     return np.array(rows, dtype=np.int64)
+
+
+def join_columns(
+    parts: Sequence[Columns], *, attributes: Sequence[str], laplacian: bool, stats: StoreStats
+) -> Columns:
+    """Join graphs with the same targets end to end; ``windows`` are dropped.
+
+    Args:
+        parts: the graphs, at least one part.
+        attributes: names of the attributes to keep, which all parts have.
+        laplacian: whether to keep the positional encodings, which all parts have in one width.
+        stats: statistics of the whole.
+    """
+    translations = [p.edge_translation for p in parts if p.edge_translation is not None]
+    names = [part.ids.text for part in parts], [np.diff(part.ids.offset) for part in parts]
+    levels = parts[0].levels
+
+    def end_to_end(name: str) -> NDArray[Any]:
+        return np.concatenate([getattr(part, name) for part in parts])
+
+    def end_to_end_of(name: str, key: str) -> NDArray[Any]:
+        return np.concatenate([getattr(part, name)[key] for part in parts])
+
+    return Columns(
+        **{name: end_to_end(name) for name in ("numbers", "positions", "cell", "pbc")},
+        **{name: end_to_end(name) for name in ("edges", "edge_shift", "split", "group")},
+        node_offset=offsets(np.concatenate([part.num_nodes() for part in parts])),
+        edge_offset=offsets(np.concatenate([part.num_edges() for part in parts])),
+        targets={name: end_to_end_of("targets", name) for name in levels},
+        masks={name: end_to_end_of("masks", name) for name in levels},
+        levels=levels,
+        ids=Names(np.concatenate(names[0]), offsets(np.concatenate(names[1]))),
+        attributes={name: end_to_end_of("attributes", name) for name in attributes},
+        laplacian=end_to_end("laplacian") if laplacian else None,
+        edge_translation=np.concatenate(translations) if len(translations) == len(parts) else None,
+        stats=stats,
+    )
+
+
+def without_edges(columns: Columns) -> Columns:
+    """Return columns without edges, which statistics of targets do not need."""
+    return replace(
+        columns,
+        edges=columns.edges[:0].copy(),  # a view would keep them all in memory
+        edge_shift=columns.edge_shift[:0].copy(),
+        edge_offset=np.zeros_like(columns.edge_offset),
+        edge_translation=None,
+    )
 
 
 class GraphSet(Protocol):

@@ -6,14 +6,19 @@ Shapes: G graphs, N nodes, of all sets together.
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hydragnn_hpo.config import WIDTHS, MixedConfig, TargetConfig, unite_stats
-from hydragnn_hpo.data.columns import Columns, GraphSet, Names, offsets, rows_of_split
-from hydragnn_hpo.data.normalize import fit_target_stats
+from hydragnn_hpo.config import WIDTHS, MixedConfig, unite_stats
+from hydragnn_hpo.data.columns import (
+    Columns,
+    GraphSet,
+    join_columns,
+    rows_of_split,
+    without_edges,
+)
+from hydragnn_hpo.data.normalize import refit_target_stats
 from hydragnn_hpo.file_records import StoreStats, TargetStats
 
 _PIECE = 512
@@ -154,69 +159,22 @@ class Mixture:
         return replace(columns, targets=targets, masks=masks, levels=self.levels, group=group)
 
     def _join(self, parts: Sequence[Columns]) -> Columns:
-        translations = [p.edge_translation for p in parts if p.edge_translation is not None]
-        all_have_them = len(translations) == len(parts)
-        names = [part.ids.text for part in parts], [np.diff(part.ids.offset) for part in parts]
-
-        def end_to_end(name: str) -> NDArray[Any]:
-            return np.concatenate([getattr(part, name) for part in parts])
-
-        def end_to_end_of(name: str, key: str) -> NDArray[Any]:
-            return np.concatenate([getattr(part, name)[key] for part in parts])
-
-        return Columns(
-            **{name: end_to_end(name) for name in ("numbers", "positions", "cell", "pbc")},
-            **{name: end_to_end(name) for name in ("edges", "edge_shift", "split", "group")},
-            node_offset=offsets(np.concatenate([part.num_nodes() for part in parts])),
-            edge_offset=offsets(np.concatenate([part.num_edges() for part in parts])),
-            targets={name: end_to_end_of("targets", name) for name in self.levels},
-            masks={name: end_to_end_of("masks", name) for name in self.levels},
-            levels=self.levels,
-            ids=Names(np.concatenate(names[0]), offsets(np.concatenate(names[1]))),
-            attributes={name: end_to_end_of("attributes", name) for name in self._attributes},
-            laplacian=end_to_end("laplacian") if self._has_laplacian else None,
-            edge_translation=np.concatenate(translations) if all_have_them else None,
+        return join_columns(
+            parts,
+            attributes=self._attributes,
+            laplacian=self._has_laplacian,
             stats=self._taken_stats,
         )
 
     def _refit(self, name: str) -> TargetStats:
         """Compute the statistics of a shared target over the train splits of all sets."""
-        stats = self.stats["targets"][name]
         train = self.indices_of("train")
         cuts = range(0, len(train), _PIECE)
-        light = self._join([_without_edges(self.take(train[i : i + _PIECE])) for i in cuts])
-        target = TargetConfig.model_construct(  # without checks: its unit is not that of its kind
-            unit="1",  # values in a store have the units of this package
-            level=stats["level"],
-            shape=stats["shape"],
-            energy=stats.get("energy"),
-            derived_from=stats.get("derived_from"),
-        )
-        fitted = fit_target_stats(light, {name: target})[name]
-        return {
-            **stats,
-            "mean": fitted["mean"],
-            "std": fitted["std"],
-            "min": fitted["min"],
-            "max": fitted["max"],
-            "count": fitted["count"],
-            "mad": fitted["mad"],
-            "elements": fitted["elements"],
-        }
+        light = self._join([without_edges(self.take(train[i : i + _PIECE])) for i in cuts])
+        return refit_target_stats(light, name, self.stats["targets"][name])
 
 
 def _own_name(name: str, prefix: str, graphs: GraphSet) -> str | None:
     """Return the name of a target in its own set; None where the set lacks it."""
     own = name.removeprefix(prefix) if name.startswith(prefix) else None
     return own if own in graphs.levels else None
-
-
-def _without_edges(columns: Columns) -> Columns:
-    """Return columns without edges, which statistics of targets do not need."""
-    return replace(
-        columns,
-        edges=columns.edges[:0].copy(),  # a view would keep them all in memory
-        edge_shift=columns.edge_shift[:0].copy(),
-        edge_offset=np.zeros_like(columns.edge_offset),
-        edge_translation=None,
-    )

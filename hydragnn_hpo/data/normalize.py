@@ -171,6 +171,37 @@ def fit_target_stats(
     return {name: _describe(columns, name, target) for name, target in targets.items()}
 
 
+def refit_target_stats(columns: Columns, name: str, stats: TargetStats) -> TargetStats:
+    """Describe a target that has statistics by its values in another train split.
+
+    Args:
+        columns: graphs of all splits; positions and edges may be missing.
+        name: name of the target.
+        stats: its present statistics, of which those that do not depend on values are kept.
+
+    Raises:
+        DataError: the target has no value in the training split.
+    """
+    target = TargetConfig.model_construct(  # without checks: its unit is not that of its kind
+        unit="1",  # values in a store have the units of this package
+        level=stats["level"],
+        shape=stats["shape"],
+        energy=stats.get("energy"),
+        derived_from=stats.get("derived_from"),
+    )
+    fitted = fit_target_stats(columns, {name: target})[name]
+    return {
+        **stats,
+        "mean": fitted["mean"],
+        "std": fitted["std"],
+        "min": fitted["min"],
+        "max": fitted["max"],
+        "count": fitted["count"],
+        "mad": fitted["mad"],
+        "elements": fitted["elements"],
+    }
+
+
 def fit_attribute_stats(columns: Columns) -> dict[str, AttributeStats]:
     """Compute mean and spread of each attribute on the train split.
 

@@ -56,7 +56,7 @@ def assign_splits(
     shares = np.array(config.shares)
     if fixed.any():
         shares[TEST] = 0.0
-    rows = _group_rows(np.asarray(groups)[~fixed])
+    rows = group_rows(np.asarray(groups)[~fixed])
     wanted = int((shares > 0).sum())
     if len(rows) < wanted:
         raise DataError(
@@ -64,7 +64,7 @@ def assign_splits(
             "add structures or choose another split.group."
         )
     free = np.flatnonzero(~fixed)
-    result[free] = _deal_groups(rows, shares / shares.sum(), config.seed, len(free))
+    result[free] = deal_groups(rows, shares / shares.sum(), config.seed, len(free))
     return result
 
 
@@ -81,14 +81,14 @@ def _mark_published(
     return fixed
 
 
-def _group_rows(groups: NDArray[Any]) -> list[NDArray[np.int64]]:
+def group_rows(groups: NDArray[Any]) -> list[NDArray[np.int64]]:
     """Return the rows of each group, groups in alphabetical order."""
     _, place, counts = np.unique(groups, return_inverse=True, return_counts=True)
     order = np.argsort(place, kind="stable").astype(np.int64)
     return np.split(order, np.cumsum(counts)[:-1])
 
 
-def _deal_groups(
+def deal_groups(
     rows: Sequence[NDArray[np.int64]], shares: NDArray[np.float64], seed: int, total: int
 ) -> NDArray[np.int8]:
     """Assign each shuffled group to the split that lacks the most rows; fill all with a share.

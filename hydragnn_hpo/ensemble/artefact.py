@@ -127,6 +127,9 @@ class CreatedBy(Config):
     method: Literal["greedy", "top"]
     """How the members were chosen."""
 
+    folds: Annotated[int, Field(ge=2)] | None = None
+    """Folds that the members were trained and calibrated on; None: on the splits of the data."""
+
 
 class Provenance(Config):
     """The data that an ensemble was trained on."""

@@ -99,8 +99,11 @@ of structure by itself, and not for foreign ones.
 
 ## How its intervals were made
 
-Per head, on {{ data.splits["cal"] ~ " " if data.splits.get("cal") }}structures kept for nothing \
-else (the split `cal`): sigma^2 =
+Per head, on {% if manifest.created_by.folds %}all structures outside of `test`, each as predicted \
+by the members that have not seen it ({{ manifest.created_by.folds }} folds), and carried over to \
+all members\
+{% else %}{{ data.splits["cal"] ~ " " if data.splits.get("cal") }}structures kept for nothing \
+else (the split `cal`){% endif %}: sigma^2 =
 a s^2 + c v + b, where s is the spread of the members' predictions and v the variance they predict
 for themselves, fitted by likelihood; then conformal quantiles, so that mean -+ quantile x sigma
 covers its share of the values of a *new* group. Structures that were kept together when the data

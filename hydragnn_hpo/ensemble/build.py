@@ -49,11 +49,16 @@ from hydragnn_hpo.ensemble.calibration_data import (
 )
 from hydragnn_hpo.ensemble.candidates import (
     BuildContext,
+    CrossContext,
+    Net,
+    average_nets,
     find_curve_fits,
     list_leaderboard,
+    list_nets,
     open_build_context,
     read_stored_predictions,
 )
+from hydragnn_hpo.ensemble.cross_fit import calibrate_folds
 from hydragnn_hpo.ensemble.descriptors import GRAPH, NODE, TrainingFeatures, sample_training_set
 from hydragnn_hpo.ensemble.engine import (
     EDGES_PER_BATCH,
@@ -70,13 +75,16 @@ from hydragnn_hpo.ensemble.inference import (
 )
 from hydragnn_hpo.ensemble.member_selection import (
     MemberSelection,
+    Method,
     ScoredHead,
+    Weights,
     compare_members,
     compute_errors,
     compute_size_curves,
     make_scored_heads,
     members_in_any,
     select_members,
+    share_weights,
 )
 from hydragnn_hpo.ensemble.uncertainty_scores import (
     HeadOnLabels,
@@ -111,7 +119,7 @@ from hydragnn_hpo.files import write_bytes, write_json
 from hydragnn_hpo.layout import RunDir, derive_seed
 from hydragnn_hpo.metrics_log import read_records, replace_nonfinite
 from hydragnn_hpo.model import variance_key
-from hydragnn_hpo.training import make_sampler, read_checkpoint
+from hydragnn_hpo.training import make_sampler, open_graphs, read_checkpoint
 
 logger = logging.getLogger(__name__)
 
@@ -149,31 +157,28 @@ def build_ensemble(run: Path, device: str = "cpu") -> EnsembleTable:
     """
     context = open_build_context(RunDir(run))
     choice = select_members(context)
-    tensors = {c: read_checkpoint(context.candidates[c].folder.best)[0] for c in choice.needed}
-    members = {c: make_candidate_member(context, c, tensors[c]) for c in tensors}
-    shares = choice.shares(list(members))
+    cross = isinstance(context, CrossContext)
+    nets = list_nets(context, range(len(context.candidates)) if cross else choice.needed)
+    tensors = {net.trial: read_checkpoint(net.trained.folder.best)[0] for net in nets}
+    members = [make_candidate_member(context, net, tensors[net.trial]) for net in nets]
+    shares = share_weights(choice, nets)
     predictions = predict_split(context, members, "cal", device)
-    check_members(context, members, predictions)
-    data = collect_calibration_data(context, predictions, list(members), shares[choice.kept])
-    calibrations = {
-        name: data.calibrate_head(name, _by_trial(context, weights), context.scale(name))
-        for name, weights in choice.best.items()
-    }
+    check_members(context, nets, predictions)
+    calibrations, data = calibrate_heads(context, choice, nets, predictions)
     predictions = predict_split(context, members, "test", device)
     tested = evaluate_heads(context, predictions, shares, calibrations, choice.kept)
     verdict = judge(add_data_curves(context, tested.evidence), collect_search_evidence(context))
     diversity = compare_members(context, choice.best)
     manifest = make_manifest(context, choice, calibrations, tested, diversity)
     trust = _trust_on_test(context, manifest, predictions, shares[choice.kept])
-    features = find_training_features(context, manifest, members.values())
-    by_size = _size_curves(context, predictions, list(members))
+    features = find_training_features(context, manifest, members)
+    by_size = _size_curves(context, predictions, nets)
     table = _make_table(context, choice, manifest, diversity, tested.curves, by_size)
     table |= {"verdict": verdict, "test_twins": find_test_twins(context, manifest)}
     text = np.frombuffer("\n".join(trust).encode(), dtype=np.uint8)
-    tested.arrays.update(_distances_on_test(context, features, members.values()))
+    tested.arrays.update(_distances_on_test(context, features, members))
     _write_report(context.run, table, tested.arrays | {"trust": text})
-    weights = {context.candidates[c].trial: tensors[c] for c in tensors}
-    _write_ensemble(context, manifest, weights, data, features)
+    _write_ensemble(context, manifest, tensors, data, features)
     return table
 
 
@@ -218,33 +223,30 @@ def job_main(spec: BuildSpec) -> int:
     return 0
 
 
-def make_candidate_member(
-    context: BuildContext, candidate: int, tensors: Mapping[str, Tensor]
-) -> Member:
-    """Build a candidate's net from its weights, as a member with weight 1 in every head.
+def make_candidate_member(context: BuildContext, net: Net, tensors: Mapping[str, Tensor]) -> Member:
+    """Build a net from its weights, as a member with weight 1 in every head.
 
     Args:
         context: data shared by all steps of the build.
-        candidate: position of the candidate.
-        tensors: weights and buffers of its net by name.
+        net: the net.
+        tensors: its weights and buffers by name.
 
     Raises:
         DataError: configuration, heads and weights do not fit.
     """
-    chosen = context.candidates[candidate]
-    where, alone = str(chosen.folder.best), dict.fromkeys(context.targets, 1.0)
-    return make_member(chosen.config, tensors, context.targets, weights=alone, where=where)
+    where, alone = str(net.trained.folder.best), dict.fromkeys(context.targets, 1.0)
+    return make_member(net.trained.config, tensors, context.targets, weights=alone, where=where)
 
 
 @torch.no_grad()
 def predict_split(
-    context: BuildContext, by_candidate: Mapping[int, Member], split: str, device: str
+    context: BuildContext, members: Sequence[Member], split: str, device: str
 ) -> MemberPredictions:
     """Predict a split with each member separately.
 
     Args:
         context: data shared by all steps of the build.
-        by_candidate: M members by position of the candidate; moved to ``device``.
+        members: M members; moved to ``device``.
         split: name of the split.
         device: torch device to predict on.
 
@@ -252,8 +254,8 @@ def predict_split(
         Predictions and variances in fp64, in the order of the members. If only some members predict
         a variance, that of the others is 0.
     """
-    place, members = torch.device(device), list(by_candidate.values())
-    graphs, indices = context.graphs, context.graphs.indices_of(split)
+    place = torch.device(device)
+    graphs, indices = context.graphs, context.rows_of(split)
     for member in members:
         member.model.to(place)
     parts: list[dict[str, list[np.ndarray]]] = [{} for _ in members]
@@ -272,37 +274,68 @@ def predict_split(
 
 
 def check_members(
-    context: BuildContext, members: Mapping[int, Member], predictions: MemberPredictions
+    context: BuildContext, nets: Sequence[Net], predictions: MemberPredictions
 ) -> None:
     """Check that weights and stored predictions belong to the same epoch.
 
     Args:
         context: data shared by all steps of the build.
-        members: by position of the candidate.
+        nets: M nets.
         predictions: their predictions for ``cal``, in the same order.
 
     Raises:
-        RunError: a member's weights do not reproduce the stored predictions for ``cal``.
+        RunError: the weights of a net do not reproduce what is stored of ``cal``, or of its fold.
     """
-    for row, candidate in enumerate(members):
-        stored = read_stored_predictions(context.candidates[candidate], "cal", context.graphs)
+    all_rows = context.rows_of("cal")
+    for row, net in enumerate(nets):
+        split, rows = context.unseen_by(net)
+        stored = read_stored_predictions(net.trained, split, rows)
+        kept = np.isin(all_rows, rows)
         for name in context.targets:
-            before = stored[name]
-            gap = np.abs(predictions[name][row] - before).max(initial=0.0)
+            before, chosen = stored[name], kept[context.graph_of_row(name, "cal")]
+            gap = np.abs(predictions[name][row][chosen] - before).max(initial=0.0)
             # Devices round differently, in proportion to the size of the predictions.
             if not gap <= 1e-3 * context.scale(name) + 1e-5 * np.abs(before).max(initial=0.0):
                 raise RunError(
-                    f"{context.candidates[candidate].folder.best}: does not repeat the predictions "
+                    f"{net.trained.folder.best}: does not repeat the predictions "
                     f"of '{name}' beside the trial's result (they differ by {gap:.3g} "
                     f"{context.targets[name]['unit']}): remove the trial's last attempt and run "
                     "the campaign again."
                 )
 
 
+def calibrate_heads(
+    context: BuildContext,
+    choice: MemberSelection,
+    nets: Sequence[Net],
+    predictions: MemberPredictions,
+) -> tuple[dict[str, Calibration], CalibrationData | None]:
+    """Calibrate every head on structures that trained none of what predicts them.
+
+    Args:
+        context: data shared by all steps of the build.
+        choice: the selected members and their weights.
+        nets: the M members.
+        predictions: their predictions for ``cal``.
+
+    Returns:
+        Calibrations by head; what pruning needs, None where members were trained on folds.
+    """
+    if isinstance(context, CrossContext):
+        return calibrate_folds(context, choice.kept, nets, predictions), None
+    shares = share_weights(choice, nets)[choice.kept]
+    data = collect_calibration_data(context, predictions, nets, shares)
+    calibrations = {
+        name: data.calibrate_head(name, _by_trial(context, weights), context.scale(name))
+        for name, weights in choice.best.items()
+    }
+    return calibrations, data
+
+
 def collect_calibration_data(
     context: BuildContext,
     predictions: MemberPredictions,
-    candidates: Sequence[int],
+    nets: Sequence[Net],
     weights: Mapping[str, np.ndarray],
 ) -> CalibrationData:
     """Collect the predictions for ``cal`` of the members with weight in the kept mix.
@@ -310,14 +343,14 @@ def collect_calibration_data(
     Args:
         context: data shared by all steps of the build.
         predictions: predictions of the M members for ``cal``.
-        candidates: positions of the members among the candidates, [M].
+        nets: the M members.
         weights: shares of the members in the kept mix by head, [M].
     """
-    indices, heads = context.graphs.indices_of("cal"), {}
+    indices, heads = context.rows_of("cal"), {}
     for name in context.targets:
         truth, mask = context.truth(name, "cal")
         rows = np.flatnonzero(weights[name]).tolist()
-        chosen = {context.candidates[candidates[row]].trial: row for row in rows}
+        chosen = {nets[row].trial: row for row in rows}
         noise = predictions.get(variance_key(name))
         heads[name] = HeadCalibrationData(
             truth=np.where(mask[:, None], truth, 0.0),
@@ -354,9 +387,9 @@ class TestResult(NamedTuple):
 def evaluate_heads(
     context: BuildContext,
     predictions: MemberPredictions,
-    weights: Mapping[str, Mapping[str, np.ndarray]],
+    weights: Mapping[Method, Weights],
     calibrations: Mapping[str, Calibration],
-    kept: str,
+    kept: Method,
 ) -> TestResult:
     """Score each head on the test split.
 
@@ -367,7 +400,7 @@ def evaluate_heads(
         calibrations: calibrations of the kept mix, by head.
         kept: the method whose mix is the ensemble.
     """
-    indices = context.graphs.indices_of("test")
+    indices = context.rows_of("test")
     result = TestResult({}, {"index": indices}, {}, [], fit_baselines(context))
     for name, target in context.targets.items():
         published, node = _find_published(context, name), context.is_node(name)
@@ -443,8 +476,11 @@ def add_data_curves(context: BuildContext, heads: Iterable[HeadEvidence]) -> lis
     fits, added = find_curve_fits(context.run), list[HeadEvidence]()
     if not fits:
         return list(heads)
-    sets = [make_sampler(fit.config, context.graphs).sets for fit in fits]
-    stored = [read_stored_predictions(fit, "sel", context.graphs) for fit in fits]
+    full = context.candidates[0].config.training.epochs
+    graphs = open_graphs(fits[0].folder, fits[0].config)  # with the splits of the search
+    context = BuildContext(context.run, context.campaign, context.cards, graphs, fits)
+    sets = [make_sampler(fit.config, graphs).sets for fit in fits]
+    stored = [read_stored_predictions(fit, "sel", context.rows_of("sel")) for fit in fits]
     for head in heads:
         truth, mask = context.truth(head.name, "sel")
         errors = [np.abs(one[head.name] - truth).mean(axis=1)[mask] for one in stored]
@@ -452,7 +488,7 @@ def add_data_curves(context: BuildContext, heads: Iterable[HeadEvidence]) -> lis
             [(sum(map(len, rows)), error) for rows, error in zip(sets, errors, strict=True)],
             context.group_of_row(head.name, "sel")[mask],
             epochs=fits[0].config.training.epochs,
-            full=context.candidates[0].config.training.epochs,
+            full=full,
         )
         added.append(replace(head, data=curve))
     return added
@@ -523,7 +559,7 @@ def _trust_on_test(
         predictions: predictions of the M members for ``test``.
         weights: shares of the members in the kept mix by head, [M].
     """
-    indices, trust = context.graphs.indices_of("test"), list[str]()
+    indices, trust = context.rows_of("test"), list[str]()
     ends = np.concatenate(([0], np.cumsum(context.graphs.num_nodes()[indices])))
     for first in range(0, len(indices), GRAPHS_TOGETHER):
         columns = context.graphs.take(indices[first : first + GRAPHS_TOGETHER])
@@ -564,7 +600,7 @@ def _distances_on_test(
         features: sample of the training set.
         members: members of the ensemble, and perhaps others.
     """
-    of_level = features.distances(members, context.graphs, context.graphs.indices_of("test"))
+    of_level = features.distances(members, context.graphs, context.rows_of("test"))
     arrays = {}
     for name in context.targets:
         _, mask = context.truth(name, "test")
@@ -587,9 +623,11 @@ def find_test_twins(context: BuildContext, manifest: Manifest) -> list[TestTwins
     if context.graphs.num_graphs > MOST_SEARCHED:
         return None
     trials = {member.trial for member in manifest.members}
-    models = [one.config.model for one in context.candidates if one.trial in trials]
+    models = [
+        net.config.model for one in context.candidates for net in one.nets if net.trial in trials
+    ]
     read = set.intersection(*(set(model.attributes) for model in models))
-    place = {int(row): k for k, row in enumerate(context.graphs.indices_of("test"))}
+    place = {int(row): k for k, row in enumerate(context.rows_of("test"))}
     listed: list[TestTwins] = []
     first, best = 0, context.candidates[0]
     for entry in best.config.data:
@@ -665,17 +703,17 @@ def make_manifest(
         tested: scores on the test split and baselines, by head.
         diversity: diversity of the members on ``sel``, by head.
     """
-    stats, campaign = context.graphs.stats, context.campaign
+    stats = context.graphs.stats
     members = np.flatnonzero(members_in_any(list(choice.best.values()))).tolist()
     models = [context.candidates[c].config.model for c in members]
     # Counting within the shortest cutoff stays possible after any member is pruned.
     shortest = min(model.cutoff for model in models)
     return Manifest(
         package=__version__,
-        created_by=CreatedBy(campaign=campaign.name, seed=campaign.seed, method=choice.kept),
+        created_by=_describe_origin(context, choice),
         data=describe_data(context.cards, stats),
         elements=tuple(sorted(int(z) for z in stats["elements"])),
-        members=tuple(_member(context, choice, c) for c in members),
+        members=tuple(_member(choice, net) for net in list_nets(context, members)),
         heads={
             name: _head(target, calibrations[name], tested.baselines.get(name))
             for name, target in context.targets.items()
@@ -684,10 +722,19 @@ def make_manifest(
         diversity={name: _alike(of_head) for name, of_head in diversity.items()},
         software=read_software_versions(PACKAGES),
         commit=read_commit(),
-        licence=campaign.ensemble.licence,
+        licence=context.campaign.ensemble.licence,
         strata=context.strata,
         coordination=measure_coordination(_pieces(context, "train"), shortest),
         **_needs(context, models),
+    )
+
+
+def _describe_origin(context: BuildContext, choice: MemberSelection) -> CreatedBy:
+    return CreatedBy(
+        campaign=context.campaign.name,
+        seed=context.campaign.seed,
+        method=choice.kept,
+        folds=context.folds if isinstance(context, CrossContext) else None,
     )
 
 
@@ -698,14 +745,13 @@ def _needs(context: BuildContext, models: Sequence[ModelConfig]) -> MemberNeeds:
     return describe_needs(models, attributes, packages)
 
 
-def _member(context: BuildContext, choice: MemberSelection, candidate: int) -> MemberEntry:
-    chosen = context.candidates[candidate]
-    shares = {head: float(weights[candidate]) for head, weights in choice.best.items()}
+def _member(choice: MemberSelection, net: Net) -> MemberEntry:
+    shares = {head: net.share * float(w[net.candidate]) for head, w in choice.best.items()}
     return MemberEntry(
-        trial=chosen.trial,
+        trial=net.trial,
         weights={head: share for head, share in shares.items() if share > 0},
-        objective=chosen.objective,
-        val_mae=chosen.val_mae,
+        objective=net.trained.objective,
+        val_mae=net.trained.val_mae,
     )
 
 
@@ -755,7 +801,7 @@ def measure_coordination(pieces_of_split: Iterable[Columns], cutoff: float) -> C
 
 
 def _pieces(context: BuildContext, split: str) -> Iterable[Columns]:
-    indices = context.graphs.indices_of(split)
+    indices = context.rows_of(split)
     for first in range(0, len(indices), GRAPHS_TOGETHER):
         yield context.graphs.take(indices[first : first + GRAPHS_TOGETHER])
 
@@ -819,6 +865,7 @@ def _make_table(
         "path": str(context.run.ensemble),
         "method": choice.kept,
         "why": choice.why,
+        "folds": manifest.created_by.folds,
         "members": [_member_row(member) for member in manifest.members],
         "heads": cast("dict[str, HeadScores]", manifest.evaluation),
         "selection": choice.selection,
@@ -851,20 +898,21 @@ def _candidate_errors(context: BuildContext) -> list[CandidateErrors]:
 
 
 def _size_curves(
-    context: BuildContext, predictions: MemberPredictions, candidates: list[int]
+    context: BuildContext, predictions: MemberPredictions, nets: Sequence[Net]
 ) -> dict[str, list[EnsembleSize]]:
     """Compute the errors of each ensemble size on ``sel`` and ``test``.
 
     Args:
         context: data shared by all steps of the build.
         predictions: predictions of the M members for ``test``; no other model predicts it (Law 6).
-        candidates: positions of the members among the candidates, [M].
+        nets: the M members.
     """
-    test = {}
+    candidates, test = list(dict.fromkeys(net.candidate for net in nets)), {}
     for name in context.targets:
         truth, mask = context.truth(name, "test")
         group = context.group_of_row(name, "test")[mask]
-        test[name] = ScoredHead(predictions[name][:, mask], truth[mask], 1.0, group)
+        means = average_nets(predictions[name], nets)
+        test[name] = ScoredHead(means[:, mask], truth[mask], 1.0, group)
     objectives = [candidate.objective for candidate in context.candidates]
     trials = [candidate.trial for candidate in context.candidates]
     heads = make_scored_heads(context)
@@ -881,16 +929,21 @@ def _write_ensemble(
     context: BuildContext,
     manifest: Manifest,
     tensors: Mapping[str, dict[str, Tensor]],
-    data: CalibrationData,
+    data: CalibrationData | None,
     features: TrainingFeatures,
 ) -> None:
     names = {member.trial for member in manifest.members}
     content = ArtefactContent(
         manifest=manifest,
-        configs={one.trial: one.config for one in context.candidates if one.trial in names},
+        configs={
+            net.trial: net.config
+            for candidate in context.candidates
+            for net in candidate.nets
+            if net.trial in names
+        },
         weights={name: tensors[name] for name in names},
         cards={card.name: card for card in context.cards},
-        calibration_data=data if data.values <= MOST_VALUES else None,
+        calibration_data=data if data is not None and data.values <= MOST_VALUES else None,
         features=features,
     )
     write_artefact(context.run.ensemble, content)

@@ -316,7 +316,12 @@ def _quantile(rising: np.ndarray, covered: np.ndarray, level: float, groups: int
 
 
 def fit_variance(
-    known: np.ndarray, square: np.ndarray, weight: np.ndarray, floor: float
+    known: np.ndarray,
+    square: np.ndarray,
+    weight: np.ndarray,
+    floor: float,
+    *,
+    least: Sequence[float] | None = None,
 ) -> tuple[np.ndarray, float]:
     """Fit sigma^2 = known f + b by weighted Gaussian likelihood, f >= 0 and b >= ``floor``.
 
@@ -326,6 +331,7 @@ def fit_variance(
         square: squared residuals, in the unit squared, [n].
         weight: weight of each value, [n], > 0.
         floor: smallest b, in the unit squared, > 0.
+        least: smallest factors, [p]; 0 if None.
 
     Returns:
         The factors f, [p], and b. The factor of a constant variance is 0. With few values, or if
@@ -340,8 +346,10 @@ def fit_variance(
         return factors, constant
     x, y = known[:, used] / unit[used], square / constant  # of order 1, for the optimizer
     low = max(floor / constant, 1e-9)
-    bounds = [(0.0, 1e6)] * len(used) + [(low, 1e6)]
-    best, lowest = np.r_[np.zeros(len(used)), 1.0], 0.5 * float(weight @ y)
+    first = np.zeros(len(unit)) if least is None else np.asarray(least, np.float64)
+    lows = np.minimum(first[used] * unit[used] / constant, 1.0)
+    bounds = [*((float(least_factor), 1e6) for least_factor in lows), (low, 1e6)]
+    best, lowest = np.r_[lows, 1.0], math.inf if lows.any() else 0.5 * float(weight @ y)
     for start in (*_starts(len(used)), np.r_[unit[used] / constant, low]):
         fit = minimize(
             _cost, start, args=(x, y, weight), jac=True, bounds=bounds, method="L-BFGS-B"
@@ -454,6 +462,7 @@ def calibrate(
     scale: float,
     noise: np.ndarray | float = 0.0,
     stratum: np.ndarray | str = "all",
+    least: float = 0.0,
 ) -> Calibration:
     """Fit the affine map to sigma^2 by Gaussian likelihood, then conformal quantiles.
 
@@ -468,12 +477,14 @@ def calibrate(
         scale: the target's standard deviation, in the unit; keeps b > 0 if all residuals are 0.
         noise: mean of the variances that members predict, [R, 1], in the unit squared.
         stratum: name of each row's kind of structure, [R], if kinds have their own intervals.
+        least: smallest factor of the squared spread.
     """
     width, kinds = residual.shape[1], np.broadcast_to(stratum, group.shape)
     variances = np.concatenate((np.square(spread), np.broadcast_to(noise, spread.shape)), axis=1)
     weight, groups = group_weights(each := np.repeat(group, width))
     squares, floor = np.square(residual).ravel(), (1e-6 * scale) ** 2
-    factors, b = fit_variance(np.repeat(variances, width, axis=0), squares, weight, floor)
+    known = np.repeat(variances, width, axis=0)
+    factors, b = fit_variance(known, squares, weight, floor, least=(least, 0.0))
     scores = (np.abs(residual) / np.sqrt(variances @ factors + b)[:, None]).ravel()
     return Calibration(
         a=float(factors[0]),

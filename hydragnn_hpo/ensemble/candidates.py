@@ -3,10 +3,13 @@
 Shapes: C candidates, R rows of a head (graphs, or nodes of a node-level head), w components.
 """
 
+import logging
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import TypeGuard
 
 import numpy as np
 from safetensors import SafetensorError
@@ -22,7 +25,7 @@ from hydragnn_hpo.config import (
     forward_flops,
     load_config,
 )
-from hydragnn_hpo.data import GraphSet
+from hydragnn_hpo.data import NONE, GraphSet, deal_folds
 from hydragnn_hpo.ensemble.calibrate import GRAPHS_TOGETHER, Strata, graph_of_row, size_strata
 from hydragnn_hpo.errors import RunError
 from hydragnn_hpo.file_records import RankedTrial, StoreStats, TargetStats
@@ -31,10 +34,15 @@ from hydragnn_hpo.layout import RunDir, TrialDir
 from hydragnn_hpo.placement import mean_neighbors, mean_triplets
 from hydragnn_hpo.training import open_graphs
 
+logger = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True)
 class Candidate:
-    """A trial that completed or was stopped at a rung, and so may become a member."""
+    """A trial that completed or was stopped at a rung, and so may become a member.
+
+    In a cross-fitted ensemble a candidate is a configuration; its nets are its fits on folds.
+    """
 
     trial: str
     """Name of the trial."""
@@ -50,6 +58,18 @@ class Candidate:
     """Validation MAE by head, in the head's unit."""
     predictions: Path
     """File with its predictions on val, sel and cal."""
+    fits: tuple["Candidate", ...] = ()
+    """Trainings of its configuration on all folds but one, by fold; empty without folds."""
+
+    @property
+    def nets(self) -> tuple["Candidate", ...]:
+        """The trainings that predict.
+
+        Returns:
+            Its fits, best objective first, or itself.
+        """
+        order = sorted(self.fits, key=lambda fit: (fit.objective, fit.trial))
+        return tuple(order) or (self,)
 
 
 @dataclass(frozen=True)
@@ -106,9 +126,10 @@ def _read_results(run: RunDir) -> list[_TrialResult]:
 
 
 def _read_searched(run: RunDir) -> list[_TrialResult]:
-    """Read the results of all trials but the fits of the learning curve, see ``_read_results``."""
-    curve = set(read_state(run).curve.values())
-    return [result for result in _read_results(run) if result.folder.path.name not in curve]
+    """Read the results of all trials that are ranked, see ``_read_results``."""
+    state = read_state(run)
+    others = {*state.curve.values(), *state.folds.values()}
+    return [result for result in _read_results(run) if result.folder.path.name not in others]
 
 
 def find_curve_fits(run: RunDir) -> list[Candidate]:
@@ -140,7 +161,7 @@ def _as_candidate(result: _TrialResult) -> Candidate:
 def list_leaderboard(run: RunDir) -> list[RankedTrial]:
     """List every trial with a result, best validation objective first.
 
-    Fits of the learning curve are left out: they have other data or epochs.
+    Fits of the learning curve and on folds are left out: they have other data or epochs.
     """
     return [
         {
@@ -179,6 +200,34 @@ def find_candidates(run: RunDir) -> list[Candidate]:
     )
 
 
+def find_configurations(run: RunDir) -> list[Candidate]:
+    """Return the configurations that were trained on every fold, best out-of-fold objective first.
+
+    The objective and errors of one are the means over its folds.
+
+    Returns:
+        Empty where there is none, as after a campaign that was ended early.
+    """
+    state, results = read_state(run), {r.folder.path.name: r for r in _read_results(run)}
+    configurations = []
+    for parent in dict.fromkeys(parent for parent, _ in state.folds):
+        names = [name for (of, _), name in sorted(state.folds.items()) if of == parent]
+        fits = [_as_candidate(results[n]) for n in names if _is_complete(results.get(n))]
+        if parent not in results or not fits or len(fits) < fits[0].config.training.folds:
+            continue
+        mae = {
+            name: float(np.mean([fit.val_mae[name] for fit in fits])) for name in fits[0].val_mae
+        }
+        whole = replace(_as_candidate(results[parent]), fits=tuple(fits), val_mae=mae)
+        objective = float(np.mean([fit.objective for fit in fits]))
+        configurations.append(replace(whole, objective=objective))
+    return sorted(configurations, key=lambda one: (one.objective, one.trial))
+
+
+def _is_complete(result: _TrialResult | None) -> TypeGuard[_TrialResult]:
+    return result is not None and result.status == "completed" and result.objective is not None
+
+
 def _check_heads(run: RunDir, candidates: list[Candidate]) -> None:
     first = set(candidates[0].config.heads)
     for other in candidates[1:]:
@@ -190,14 +239,14 @@ def _check_heads(run: RunDir, candidates: list[Candidate]) -> None:
 
 
 def read_stored_predictions(
-    candidate: Candidate, split: str, graphs: GraphSet
+    candidate: Candidate, split: str, rows: np.ndarray
 ) -> dict[str, np.ndarray]:
     """Read the predictions that a trial stored when it ended.
 
     Args:
         candidate: the trial.
         split: ``val``, ``sel`` or ``cal``.
-        graphs: the store that the trial was trained on; its split must not have changed since.
+        rows: positions in the store of the graphs that it must be about, [G].
 
     Returns:
         Predictions by head, [R, w] in fp64, in the head's unit.
@@ -211,7 +260,7 @@ def read_stored_predictions(
     except (OSError, SafetensorError) as error:
         raise RunError(f"{path}: cannot be read ({error}); run the campaign again.") from error
     index = arrays.get(f"{split}/index")
-    if index is None or not np.array_equal(index, graphs.indices_of(split)):
+    if index is None or not np.array_equal(index, rows):
         raise RunError(
             f"{path}: is about other structures than the store's split '{split}'; "
             "the store was changed after the trial: start a new run directory."
@@ -280,8 +329,30 @@ class BuildContext:
         Raises:
             RunError: a file is missing or damaged, or holds predictions for other structures.
         """
-        each = [read_stored_predictions(c, split, self.graphs) for c in self.candidates]
+        each = [read_stored_predictions(c, split, self.rows_of(split)) for c in self.candidates]
         return {name: np.stack([one[name] for one in each]) for name in self.targets}
+
+    @property
+    def judged(self) -> tuple[str, ...]:
+        """The splits on which members are weighted.
+
+        Returns:
+            Their names.
+        """
+        return ("val", "sel")
+
+    def rows_of(self, split: str) -> np.ndarray:
+        """Return the positions of a split's graphs in the store, ascending, [G]."""
+        rows: np.ndarray = self.graphs.indices_of(split)
+        return rows
+
+    def unseen_by(self, net: "Net") -> tuple[str, np.ndarray]:
+        """Return the graphs to check a net on.
+
+        Returns:
+            The name under which it stored its predictions, and positions in the store, [G].
+        """
+        return "cal", self.rows_of("cal")
 
     def truth(self, name: str, split: str) -> tuple[np.ndarray, np.ndarray]:
         """Read a target on a split.
@@ -292,7 +363,7 @@ class BuildContext:
         Raises:
             RunError: no row has a label.
         """
-        values, mask = read_truth(self.graphs, name, self.graphs.indices_of(split))
+        values, mask = read_truth(self.graphs, name, self.rows_of(split))
         if not mask.any():
             raise RunError(
                 f"{self.run.path}: no structure of the split '{split}' has the target '{name}': "
@@ -306,11 +377,11 @@ class BuildContext:
 
     def graph_of_row(self, name: str, split: str) -> np.ndarray:
         """Return the position in a split of each row's structure, [R]."""
-        return graph_of_row(self.graphs, self.graphs.indices_of(split), node=self.is_node(name))
+        return graph_of_row(self.graphs, self.rows_of(split), node=self.is_node(name))
 
     def group_of_row(self, name: str, split: str) -> np.ndarray:
         """Return the group of each row's structure in a split, [R]."""
-        group = self.graphs.group[self.graphs.indices_of(split)]
+        group = self.graphs.group[self.rows_of(split)]
         rows: np.ndarray = group[self.graph_of_row(name, split)]
         return rows
 
@@ -319,8 +390,132 @@ class BuildContext:
         """The rule for kinds of structures with their own intervals; it does not use targets."""
         by = self.campaign.ensemble.intervals
         if by == "size":
-            return size_strata(self.graphs.num_nodes()[self.graphs.indices_of("cal")])
+            return size_strata(self.graphs.num_nodes()[self.rows_of("cal")])
         return Strata(by)
+
+
+@dataclass(frozen=True)
+class CrossContext(BuildContext):
+    """Data of a build whose candidates are configurations that were trained on folds.
+
+    ``sel`` and ``cal`` are all structures outside the test split, each as predicted by the nets
+    that have not seen it; ``val`` is fold 0, and ``train`` the other folds.
+    """
+
+    @property
+    def judged(self) -> tuple[str, ...]:
+        """The one split on which configurations are weighted.
+
+        Returns:
+            Its name.
+        """
+        return ("sel",)
+
+    @property
+    def folds(self) -> int:
+        """Return the number of folds, K."""
+        return self.candidates[0].fits[0].config.training.folds
+
+    @cached_property
+    def fold(self) -> np.ndarray:
+        """Fold of each graph of the store, or ``NONE``, [G]."""
+        training = self.candidates[0].fits[0].config.training
+        return deal_folds(self.graphs, training.folds, training.fold_seed)
+
+    def rows_of(self, split: str) -> np.ndarray:
+        """Return the positions of a split's graphs in the store, ascending, [G]."""
+        if split in ("sel", "cal"):
+            return np.flatnonzero(self.fold != NONE)
+        return super().rows_of(split)
+
+    def unseen_by(self, net: "Net") -> tuple[str, np.ndarray]:
+        """Return the graphs to check a net on: those of its fold.
+
+        Returns:
+            As ``BuildContext.unseen_by``.
+        """
+        return "val", np.flatnonzero(self.fold == net.fold)
+
+    def fold_of_row(self, name: str) -> np.ndarray:
+        """Return the fold of each row of a head outside the test split, [R]."""
+        rows: np.ndarray = self.fold[self.rows_of("cal")][self.graph_of_row(name, "cal")]
+        return rows
+
+    @cached_property
+    def _out_of_fold(self) -> dict[str, np.ndarray]:
+        """Stored predictions of the configurations for what their nets did not see, [C, R, w]."""
+        of_head: dict[str, list[np.ndarray]] = {name: [] for name in self.targets}
+        for candidate in self.candidates:
+            stored = [
+                read_stored_predictions(fit, "val", np.flatnonzero(self.fold == fold))
+                for fold, fit in enumerate(candidate.fits)
+            ]
+            for name, whole in of_head.items():
+                fold = self.fold_of_row(name)
+                values = np.empty((len(fold), stored[0][name].shape[1]))
+                for number, one in enumerate(stored):
+                    values[fold == number] = one[name]
+                whole.append(values)
+        return {name: np.stack(whole) for name, whole in of_head.items()}
+
+    def stored(self, split: str) -> dict[str, np.ndarray]:
+        """Read the stored out-of-fold predictions of all configurations.
+
+        Returns:
+            By head, [C, R, w] in fp64, in the head's unit, for ``sel`` and ``cal`` alike.
+
+        Raises:
+            RunError: a file is missing or damaged, or holds predictions for other structures.
+        """
+        return self._out_of_fold
+
+
+@dataclass(frozen=True)
+class Net:
+    """A training whose weights may go into the ensemble."""
+
+    candidate: int
+    """Position of its candidate."""
+    trained: Candidate
+    """The trial that was trained: the candidate itself, or one of its fits on folds."""
+    share: float
+    """Part of the candidate's weight that it has."""
+    fold: int | None
+    """Fold that it has not seen; None where it was trained on the training split."""
+
+    @property
+    def trial(self) -> str:
+        """Return the name of its trial."""
+        return self.trained.trial
+
+
+def list_nets(context: BuildContext, candidates: Sequence[int]) -> list[Net]:
+    """List the nets of some candidates, the best of each candidate first.
+
+    Args:
+        context: data shared by all steps of the build.
+        candidates: positions of the candidates.
+    """
+    nets = []
+    for candidate in candidates:
+        trained = context.candidates[candidate].nets
+        nets += [Net(candidate, t, 1.0 / len(trained), t.config.training.fold) for t in trained]
+    return nets
+
+
+def average_nets(predictions: np.ndarray, nets: Sequence[Net]) -> np.ndarray:
+    """Average the predictions of the nets of each candidate.
+
+    Args:
+        predictions: predictions of the nets, [M, R, w].
+        nets: the M nets, those of one candidate one after another.
+
+    Returns:
+        One row for each candidate that has a net, in the order of the nets, [candidates, R, w].
+    """
+    of_net = np.array([net.candidate for net in nets])
+    order = dict.fromkeys(of_net.tolist())
+    return np.stack([predictions[of_net == candidate].mean(axis=0) for candidate in order])
 
 
 def open_build_context(run: RunDir) -> BuildContext:
@@ -330,12 +525,21 @@ def open_build_context(run: RunDir) -> BuildContext:
         HydraError: a file cannot be read, or no trial may become a member.
     """
     campaign = load_config(run.campaign, CampaignConfig)
-    candidates = find_candidates(run)
-    first = candidates[0]
+    cross = campaign.ensemble.fit == "cross"
+    configurations = find_configurations(run) if cross else []
+    if cross and not configurations:
+        logger.warning(
+            "%s: no configuration was trained on every fold, so the ensemble is made of the "
+            "trials of the search: run the campaign to its end.",
+            run.path,
+        )
+    candidates = configurations or find_candidates(run)
+    first = candidates[0].fits[0] if configurations else candidates[0]
     graphs = open_graphs(first.folder, first.config)
     stores = [first.folder.path / entry.store for entry in first.config.data]
     cards = tuple(load_config(store / "card.toml", CardConfig) for store in stores)
-    return BuildContext(run, campaign, cards, graphs, candidates)
+    kind = CrossContext if configurations else BuildContext
+    return kind(run, campaign, cards, graphs, candidates)
 
 
 def flops_per_graph(model: ModelConfig, stats: StoreStats) -> float:

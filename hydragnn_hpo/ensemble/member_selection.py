@@ -13,7 +13,7 @@ from typing import Literal
 
 import numpy as np
 
-from hydragnn_hpo.ensemble.candidates import BuildContext, flops_per_graph
+from hydragnn_hpo.ensemble.candidates import BuildContext, Net, flops_per_graph
 from hydragnn_hpo.ensemble.uncertainty_scores import mae
 from hydragnn_hpo.file_records import ChosenMember, EnsembleSize, HeadDiversity, SelectionScores
 
@@ -183,15 +183,18 @@ def average_bags(heads: Sequence[ScoredHead], terms: Terms | None = None) -> np.
     return weights
 
 
-def judge_equal(heads: Sequence[ScoredHead]) -> np.ndarray:
-    """Return weights that are equal except where a candidate is clearly worse than the best, [C].
+def judge_good(heads: Sequence[ScoredHead]) -> np.ndarray:
+    """Return weights by the losses of the candidates, nearly equal for those that are as good, [C].
 
-    A candidate whose loss exceeds the best one's by z standard errors of their difference has the
-    weight exp(-z^2 / 2) before all are scaled to the sum 1. Groups of structures are the
-    independent units of the standard error.
+    The weight is the inverse square of the loss, times exp(-z^2 / 2) for a candidate whose loss
+    exceeds the best one's by z standard errors of their difference, before all are scaled to the
+    sum 1. So where groups are too few to tell candidates apart, one of twice the error still has a
+    quarter of the weight. Groups of structures are the independent units of the standard error.
 
     Args:
         heads: the heads on the selection split, [C, R, w] each.
+
+    Source: Bates & Granger (1969), Operational Research Quarterly 20, 451: inverse variances.
     """
     groups = np.unique(np.concatenate([head.group for head in heads]))
     parts = np.zeros((len(heads[0].predictions), len(groups)))  # of the loss, by group
@@ -210,6 +213,8 @@ def judge_equal(heads: Sequence[ScoredHead]) -> np.ndarray:
         weights[known] = np.exp(-((excess[known] / error[known]) ** 2) / 2.0)
     else:  # one group has no standard error
         weights[:] = 1.0
+    known = losses > 0.0
+    weights[known] *= np.square(losses[best] / losses[known])
     shares: np.ndarray = weights / weights.sum()
     return shares
 
@@ -217,11 +222,10 @@ def judge_equal(heads: Sequence[ScoredHead]) -> np.ndarray:
 def weigh_alone(heads: Sequence[ScoredHead], rounds: int) -> np.ndarray:
     """Return the weights of some candidates for one head, or of several heads that share them.
 
-    The average of greedy selections is shrunk towards equal weights of the candidates that are not
-    clearly worse than the best one: with G groups it counts G / (G + ``EQUAL_GROUPS``). Weights
-    below ``LEAST`` of an equal share are left out. If fewer than ``FLOOR`` members remain, the next
-    best ones take ``SPARE_SHARE`` each, so that there is a spread to calibrate, unless that would
-    raise the loss by more than ``SPARE_LOSS``.
+    The average of greedy selections is shrunk towards the weights of ``judge_good``: with G groups
+    it counts G / (G + ``EQUAL_GROUPS``). Weights below ``LEAST`` of an equal share are left out. If
+    fewer than ``FLOOR`` members remain, the next best ones take ``SPARE_SHARE`` each, so that there
+    is a spread to calibrate, unless that would raise the loss by more than ``SPARE_LOSS``.
 
     Args:
         heads: on the selection split, [C, R, w] each.
@@ -231,11 +235,11 @@ def weigh_alone(heads: Sequence[ScoredHead], rounds: int) -> np.ndarray:
         Weights, [C], summing to 1.
 
     Source: Diebold & Pauly (1990), The use of prior information in forecast combination,
-    International Journal of Forecasting 6, 503 (shrinkage towards equal weights).
+    International Journal of Forecasting 6, 503 (shrinkage towards prior weights).
     """
     groups = len(np.unique(np.concatenate([head.group for head in heads])))
     known = groups / (groups + EQUAL_GROUPS)
-    weights: np.ndarray = known * average_bags(heads, Terms(rounds)) + (1.0 - known) * judge_equal(
+    weights: np.ndarray = known * average_bags(heads, Terms(rounds)) + (1.0 - known) * judge_good(
         heads
     )
     weights = np.where(weights < LEAST / len(weights), 0.0, weights)
@@ -480,19 +484,22 @@ class MemberSelection:
             int(c) for c in np.flatnonzero(members_in_any(every) | (np.arange(len(every[0])) == 0))
         ]
 
-    def shares(self, rows: Sequence[int]) -> dict[str, Weights]:
-        """Return the weights of some candidates.
 
-        Args:
-            rows: the M candidates, in the order wanted.
+def share_weights(choice: MemberSelection, nets: Sequence[Net]) -> dict[Method, Weights]:
+    """Share the weights of candidates among their nets.
 
-        Returns:
-            Weights by method and head, [M] each.
-        """
-        return {
-            method: {name: share[list(rows)] for name, share in by_head.items()}
-            for method, by_head in self.weights.items()
-        }
+    Args:
+        choice: the candidates and their weights.
+        nets: M nets of these candidates, in the order wanted.
+
+    Returns:
+        Weights by method and head, [M] each.
+    """
+    rows, parts = [net.candidate for net in nets], np.array([net.share for net in nets])
+    return {
+        method: {name: share[rows] * parts for name, share in by_head.items()}
+        for method, by_head in choice.weights.items()
+    }
 
 
 def members_in_any(weights: Sequence[np.ndarray]) -> np.ndarray:
@@ -507,29 +514,50 @@ def select_members(context: BuildContext) -> MemberSelection:
     Raises:
         RunError: a candidate's predictions cannot be read, or a split lacks a target.
     """
-    config, known = context.campaign.ensemble, make_scored_heads(context, ("val", "sel"))
+    config, known = context.campaign.ensemble, make_scored_heads(context, context.judged)
     costs = [flops_per_graph(c.config.model, context.graphs.stats) for c in context.candidates]
-    objectives = [c.objective for c in context.candidates]
-    terms, scored = Terms(config.rounds, config.price, costs), list(known.values())
-    mixed = weigh_members(scored, terms, config.members, per_head=config.per_head)
-    weights: dict[Method, Weights] = {
-        "top": dict.fromkeys(known, select_top_k(objectives, config.members)),
-        "greedy": dict(zip(known, mixed, strict=True)),
-    }
-    kept, why = choose_method(config.method, min(len(np.unique(h.group)) for h in scored))
+    weights = weigh_candidates(context, known, costs)
+    kept, why = choose_method(
+        config.method, min(len(np.unique(h.group)) for h in known.values()), context.judged
+    )
     mixes: dict[str, Weights] = {method: mix for method, mix in weights.items()}
-    mixes["single"] = dict.fromkeys(known, np.eye(len(objectives))[0])
+    mixes["single"] = dict.fromkeys(known, np.eye(len(costs))[0])
     heads = make_scored_heads(context)
     selection = {name: _score_mix(context, heads, mix, costs) for name, mix in mixes.items()}
     return MemberSelection(kept, why, weights, selection)
 
 
-def choose_method(wanted: Literal["auto", "top", "greedy"], groups: int) -> tuple[Method, str]:
+def weigh_candidates(
+    context: BuildContext, known: Mapping[str, ScoredHead], costs: Sequence[float]
+) -> dict[Method, Weights]:
+    """Weight the candidates by both methods.
+
+    Args:
+        context: data shared by all steps of the build.
+        known: heads by name on the rows to weight by, with predictions of all candidates.
+        costs: cost of one structure with each candidate, [C].
+
+    Returns:
+        Weights of the candidates, [C], by method and head.
+    """
+    config, objectives = context.campaign.ensemble, [c.objective for c in context.candidates]
+    terms, scored = Terms(config.rounds, config.price, costs), list(known.values())
+    mixed = weigh_members(scored, terms, config.members, per_head=config.per_head)
+    return {
+        "top": dict.fromkeys(known, select_top_k(objectives, config.members)),
+        "greedy": dict(zip(known, mixed, strict=True)),
+    }
+
+
+def choose_method(
+    wanted: Literal["auto", "top", "greedy"], groups: int, splits: Sequence[str] = ("val", "sel")
+) -> tuple[Method, str]:
     """Choose the method that is kept.
 
     Args:
         wanted: ``auto``, ``top`` or ``greedy``, from the campaign.
-        groups: independent groups in ``val`` and ``sel`` with a label of the rarest target.
+        groups: independent groups in those splits with a label of the rarest target.
+        splits: those that weights are chosen on; one alone means all folds.
 
     Returns:
         The method, and the reason as part of a sentence.
@@ -537,8 +565,9 @@ def choose_method(wanted: Literal["auto", "top", "greedy"], groups: int) -> tupl
     if wanted != "auto":
         return wanted, f"the campaign says ensemble.method = '{wanted}'"
     known = groups / (groups + EQUAL_GROUPS)
+    where = " and ".join(splits) if len(splits) > 1 else "the folds"
     why = (
-        f"val and sel hold {groups} independent groups, so their errors count {known:.0%} in the "
+        f"{where} hold {groups} independent groups, so their errors count {known:.0%} in the "
         "weights, and equality of the good members the rest"
     )
     return "greedy", why

@@ -21,8 +21,9 @@ from hydragnn_hpo.ensemble.calibration_data import CalibrationData
 from hydragnn_hpo.errors import ConfigError, unknown
 
 _NO_CALIBRATION_DATA = (
-    "does not hold what its members said about the calibration split, so fewer "
-    "members cannot be given honest intervals: rebuild it from its run, with [ensemble] members."
+    "does not hold what its members said about the calibration split, so fewer members cannot be "
+    "given honest intervals: rebuild it from its run, with fewer [ensemble] members, or fewer "
+    "configurations if it is cross-fitted."
 )
 
 

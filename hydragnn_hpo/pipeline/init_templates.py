@@ -257,9 +257,17 @@ rungs = {{ budget.rungs | toml }}
 {% if budget.finalists is not none %}
 finalists = {{ budget.finalists }}
 {% endif %}
+{% if budget.fit == "cross" %}
+promotion = "together"
+{% endif %}
 
 [ensemble]
+{% if budget.fit == "cross" %}
+# the finalists train again on folds of all labels but those of test
+fit = "cross"
+{% else %}
 members = {{ budget.members }}
+{% endif %}
 """
 
 

@@ -117,7 +117,7 @@ class Facts:
 
         Fits of the learning curve have other data or epochs, and are left out.
         """
-        ranked = (t for t in self.trials.values() if t.trial.train_share is None)
+        ranked = (t for t in self.trials.values() if t.trial.is_ranked)
         ended = (t for t in ranked if t.trial.status in ("stopped", "completed"))
         scored = ((trial, first_goal(trial.trial.score)) for trial in ended)
         return [(trial, score) for trial, score in scored if score is not None]

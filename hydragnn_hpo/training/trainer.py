@@ -283,7 +283,8 @@ class Trainer:
     @property
     def out_of_patience(self) -> bool:
         """Whether the objective has not improved for ``patience`` epochs."""
-        patience = self.config.training.patience
+        training = self.config.training
+        patience = None if training.fold is not None else training.patience
         return patience is not None and self.progress.epoch - self.progress.best_epoch >= patience
 
     def _epoch(self, folder: Path | None) -> tuple[Signal, bool]:
@@ -424,7 +425,8 @@ class Trainer:
         progress.lost = self.guard.check_objective(
             objective, mae, std=std, best=best, lost=progress.lost, epoch=progress.epoch
         )
-        if objective < progress.best_objective:
+        left_out = self.config.training.fold is not None  # what is left out may choose no epoch
+        if left_out or objective < progress.best_objective:
             progress.best_objective, progress.best_epoch = objective, progress.epoch
             progress.best_val = mae
             if self.average:

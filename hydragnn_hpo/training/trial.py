@@ -36,7 +36,7 @@ from hydragnn_hpo.config import (
     parse_config,
 )
 from hydragnn_hpo.config.convs.spec import is_user_conv, package_of, version_of
-from hydragnn_hpo.data import GraphSet, close, open_store, unite
+from hydragnn_hpo.data import GraphSet, close, leave_fold_out, open_store, unite
 from hydragnn_hpo.errors import ConfigError, DataError, HydraError, StorageError
 from hydragnn_hpo.file_records import (
     FailedResult,
@@ -73,7 +73,8 @@ from hydragnn_hpo.walltime import WallTime
 logger = logging.getLogger(__name__)
 
 PREDICTED = ("val", "sel", "cal")
-"""Splits that a trial predicts; only the final ensemble uses the test split (Law 6)."""
+"""Splits that a trial predicts, or of them those that are not empty; only the final ensemble uses
+the test split (Law 6)."""
 
 
 class StopSignals:
@@ -183,11 +184,11 @@ def _resolve_start_from(config: TrialConfig, trial: TrialDir) -> TrialConfig:
 
 
 def open_graphs(trial: TrialDir, config: TrialConfig) -> GraphSet:
-    """Open the stores of a trial, as one data set.
+    """Open the stores of a trial, as one data set, with the splits that it trains by.
 
     Raises:
         ConfigError: the data sets cannot be combined, or a store cannot be distributed over ranks.
-        DataError: a store is damaged or missing.
+        DataError: a store is damaged or missing, or has fewer groups than folds.
     """
     if any(entry.access == "distributed" for entry in config.data):
         check_mpi_ranks(trial.config)
@@ -197,9 +198,10 @@ def open_graphs(trial: TrialDir, config: TrialConfig) -> GraphSet:
         for entry in config.data
     ]
     try:
-        return unite(sets, config.data, config.shared)
+        graphs = unite(sets, config.data, config.shared)
     except ConfigError as error:
         raise ConfigError(f"{trial.config}: {error}") from error
+    return leave_fold_out(graphs, config.training)
 
 
 class TrainSpec(TypedDict):
@@ -365,6 +367,8 @@ def _finish(trainer: Trainer, folder: Path, ended: Signal) -> None:
     arrays = {}
     for split in PREDICTED:
         indices = trainer.graphs.indices_of(split)
+        if not len(indices):  # where a fold is left out, it alone is predicted, as val
+            continue
         arrays[f"{split}/index"] = indices
         for name, values in predict_split(trainer.model, trainer.feed, indices).items():
             arrays[f"{split}/{name}"] = values

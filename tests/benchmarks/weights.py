@@ -19,7 +19,7 @@ import numpy as np
 from record import add_smoke, finish
 
 from hydragnn_hpo.ensemble.build import make_candidate_member, predict_split
-from hydragnn_hpo.ensemble.candidates import open_build_context
+from hydragnn_hpo.ensemble.candidates import list_nets, open_build_context
 from hydragnn_hpo.ensemble.member_selection import ScoredHead, Terms, select_top_k, weigh_members
 from hydragnn_hpo.layout import RunDir
 from hydragnn_hpo.training import read_checkpoint
@@ -40,10 +40,10 @@ def record(name: str, run: Path) -> None:
     """Store the errors of all candidates of a run; ``test`` is predicted for this alone."""
     context = open_build_context(RunDir(run))
     candidates = context.candidates
-    members = {
-        c: make_candidate_member(context, c, read_checkpoint(one.folder.best)[0])
-        for c, one in enumerate(candidates)
-    }
+    members = [
+        make_candidate_member(context, net, read_checkpoint(net.trained.folder.best)[0])
+        for net in list_nets(context, range(len(candidates)))
+    ]
     arrays = {"objective": np.array([one.objective for one in candidates])}
     for split in SPLITS:
         test = split == "test"

@@ -86,9 +86,10 @@ SCORES: Mapping[ScoreName, str | tuple[str, str]] = {
 """Column by the name of a score in ``ensemble.json``; without a unit it is in the head's unit."""
 
 SCORES_EXPLAINED = (
-    "Raw: the members' spread alone. Calibrated: a Gaussian whose sigma was fitted on the "
-    "calibration split. Conformal: the intervals that predictions carry. ENCE and miscalibration "
-    "area are 0 for a perfect sigma; errors, CRPS and widths are in the unit of the target."
+    "Raw: the members' spread alone. Calibrated: a Gaussian whose sigma was fitted on structures "
+    "that trained none of what predicted them. Conformal: the intervals that predictions carry. "
+    "ENCE and miscalibration area are 0 for a perfect sigma; errors, CRPS and widths are in the "
+    "unit of the target."
 )
 
 BY_SIZE: tuple[tuple[str, Literal["sel_mae", "test_mae"], str, Trace], ...] = (
@@ -332,7 +333,8 @@ def make_members(facts: Facts) -> Section | None:
     if table is None:
         lead = "The configuration of the best trial so far."
         return Section("members", "The best model", lead, (best,))
-    kept = "the K best" if table["method"] == "top" else "weights by errors on val and sel"
+    judged = "out of fold" if table.get("folds") else "on val and sel"
+    kept = "the K best" if table["method"] == "top" else f"weights by errors {judged}"
     text = Text(f"Members of the ensemble: {kept}, because {table['why']}.")
     errors = (_member_errors(table), _diversity(table))
     blocks: list[Block] = [Row((best, _members(facts, table))), text]

@@ -1,6 +1,7 @@
 """A forecast runs the campaign's own trials, prices and rules on a simulated machine."""
 
 import tomllib
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -231,6 +232,35 @@ def test_the_learning_curve_is_a_part_of_the_forecast():
     assert works(0.1) == works(0.0) == {}
     assert len(set(works(9.0).values())) == 1
     assert set(works(9.0).values()) == {(90.0,)}, "no more than the full budget"
+
+
+def test_fits_on_folds_are_a_part_of_the_forecast():
+    """Two of three finalists in three folds; a fit costs what its own price says."""
+    config = campaign(promotion="together", finalists=3)
+    ensemble = config.ensemble.model_copy(
+        update={"fit": "cross", "configurations": 2, "folds": 3, "learning_curve": 0.0}
+    )
+    config = config.model_copy(update={"ensemble": ensemble})
+    trials = {name: replace(each, fold=FixedPrice(12.0)) for name, each in priced(9).items()}
+    found = forecast_campaign(config, machine(), trials)
+    fits = {work.name: work.seconds for work in found.works if "@fold" in work.name}
+    last = config.search.rungs[-1]
+    assert sorted(name.partition("@")[2] for name in fits) == sorted(
+        f"fold{fold}@{last}" for fold in (0, 1, 2) for _ in range(2)
+    )
+    assert set(fits.values()) == {(12.0 * last,)}
+    assert found.trials == 9
+    started = fold(
+        [
+            {"event": "proposed", "trial": "t0000", "values": {}, "until": 1},
+            {
+                "event": "proposed", "trial": "t0001", "values": {"training.fold": 0},
+                "until": last, "parent": "t0000",
+            },
+        ]
+    )  # fmt: skip
+    again = forecast_campaign(config, machine(), priced(2), state=started)
+    assert not [work.name for work in again.works if "@fold" in work.name]
 
 
 def test_the_learning_curve_of_a_run_is_not_forecast_twice():

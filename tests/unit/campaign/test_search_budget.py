@@ -7,10 +7,12 @@ import pytest
 from hydragnn_hpo.campaign.forecast import ForecastMachine
 from hydragnn_hpo.campaign.search_budget import (
     BATCHES,
+    CROSS_TRIALS,
     MAX_TRIALS,
     MIN_TRIALS,
     TIERS,
     SearchBudget,
+    _gains_from_folds,
     choose_batches,
     choose_epochs,
     count_trials,
@@ -87,6 +89,30 @@ def test_an_epoch_has_at_least_six_steps():
 def test_trials_for_a_time_by_hand():
     # 10 epochs of all and 30 more of a third: 20 epochs a trial, 2 s each; 2 slots, 400 s
     assert count_trials(SearchBudget(rungs=(10, 40)), 400.0, 2.0, 2) == 20
+
+
+def test_trials_beside_fits_on_folds_by_hand():
+    # ten fits of 1.2 x 40 epochs, two of 30 more: 540 of 1600 epochs; 10 for each trial
+    budget = SearchBudget(rungs=(10, 40), fit="cross")
+    assert count_trials(budget, 1600.0, 2.0, 2) == 106
+    assert count_trials(budget, 400.0, 2.0, 2) == 0
+
+
+def test_labels_train_on_folds_where_the_time_is_enough_and_they_are_scarce():
+    kinds = {}
+    for count, minutes in ((300, 240), (300, 5), (200_000, 240)):
+        budget, seen = fitted(count, minutes)
+        config = make(budget)
+        kinds[count, minutes] = config.ensemble.fit
+        folds = [work for work in seen.works if "@fold" in work.name]
+        assert len(folds) == (10 if config.ensemble.fit == "cross" else 0)
+        if folds:
+            assert (config.search.promotion, config.search.finalists) == ("together", 2)
+            assert budget.trials >= CROSS_TRIALS
+            assert "every label" in budget.why[1]
+    assert kinds == {(300, 240): "cross", (300, 5): "split", (200_000, 240): "split"}
+    many = dict(zip(SPLITS, (9200, 200, 200, 200, 200), strict=True))
+    assert not _gains_from_folds({**stats(10_000), "splits": many}), "train is most of the data"
 
 
 def test_scopes_go_from_thorough_to_little():

@@ -79,6 +79,27 @@ def test_an_epoch_by_hand(values, graphs, nodes, steps, per_step):
     assert found.graphs_per_step == per_step
 
 
+def test_a_fit_on_folds_goes_through_all_but_one_of_them():
+    """90 + 60 graphs outside test in 3 folds: 100 of them in a training, 10 / 9 of train."""
+    splits = {"train": 90, "val": 20, "sel": 20, "cal": 20, "test": 50}
+    found = compute_epoch_size({**STATS, "splits": splits}, training(fold=1, folds=3), [None])
+    assert (found.graphs, found.steps) == (100, 4)
+    assert found.nodes == pytest.approx(1000 * 10 / 9)
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        ({"fold": 5}, "fold is 5 of 5 folds, which count from 0"),
+        ({"fold": 1, "train_share": 0.5}, "fold and train_share exclude each other"),
+        ({"fold": 1, "schedule": "plateau"}, "no validation split for schedule = 'plateau'"),
+    ],
+)
+def test_a_fold_is_one_of_the_folds_and_leaves_no_validation(values, says):
+    with pytest.raises(ConfigError, match=says):
+        parse_config(values, TrainConfig, "made")
+
+
 @pytest.mark.parametrize(
     ("values", "says"),
     [

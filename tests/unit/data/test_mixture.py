@@ -17,9 +17,9 @@ from hydragnn_hpo.config.data_config import (
     unite_targets,
 )
 from hydragnn_hpo.data.batch import make_batch
-from hydragnn_hpo.data.columns import Columns
+from hydragnn_hpo.data.columns import Columns, without_edges
 from hydragnn_hpo.data.graph_sizes import size_stats
-from hydragnn_hpo.data.mixture import Mixture, _without_edges, unite
+from hydragnn_hpo.data.mixture import Mixture, unite
 from hydragnn_hpo.data.normalize import fit_target_stats
 from hydragnn_hpo.errors import ConfigError
 
@@ -128,7 +128,7 @@ def test_shared_targets_are_described_as_if_built_together(columns: Columns) -> 
 
 
 def test_what_describes_a_target_holds_no_edges(columns: Columns) -> None:
-    light = _without_edges(columns)
+    light = without_edges(columns)
     assert light.edges.shape == (0, 2)
     assert light.edges.base is light.edge_shift.base is None, "a view would keep all edges"
 

@@ -28,7 +28,7 @@ from hydragnn_hpo.ensemble.member_selection import (
     compute_errors,
     compute_size_curves,
     greedy_order,
-    judge_equal,
+    judge_good,
     loss,
     make_scored_heads,
     select_greedy,
@@ -119,11 +119,23 @@ def one_head(errors: np.ndarray, group: np.ndarray | None = None) -> ScoredHead:
 def test_a_candidate_is_as_good_as_the_best_by_its_standard_errors():
     # Losses 1 and 1.5; the differences 0.4, 0.6 by group have the standard error 0.1: z = 5.
     head = one_head(np.array([[1.0, 1.0, 1.0, 1.0], [1.3, 1.5, 1.6, 1.6]]), np.array([0, 0, 1, 1]))
-    np.testing.assert_allclose(judge_equal([head])[1], 1 / (1 + np.exp(12.5)), rtol=1e-9)
+    other = np.exp(-12.5) / 1.5**2  # times the inverse square of the losses
+    np.testing.assert_allclose(judge_good([head])[1], other / (1 + other), rtol=1e-9)
     always_worse = one_head(np.array([[1.0, 2.0], [1.5, 2.5], [1.0, 2.0]]))
-    np.testing.assert_allclose(judge_equal([always_worse]), [0.5, 0, 0.5])
+    np.testing.assert_allclose(judge_good([always_worse]), [0.5, 0, 0.5])
     in_one_group = one_head(np.array([[1.0, 2.0], [1.5, 9.0]]), np.array([7, 7]))
-    np.testing.assert_allclose(judge_equal([in_one_group]), [0.5, 0.5])
+    # No standard error in one group; losses 1.5 and 5.25 remain.
+    np.testing.assert_allclose(judge_good([in_one_group]), [12.25 / 13.25, 1 / 13.25])
+    perfect = one_head(np.array([[0.0, 0.0], [0.0, 0.0], [1.0, 1.0]]))
+    np.testing.assert_allclose(judge_good([perfect]), [0.5, 0.5, 0.0])
+
+
+def test_a_member_of_nearly_twice_the_error_never_has_an_equal_weight():
+    """Errors .058 and .108 in eight groups that scatter too much to tell them apart: z = .46."""
+    good = [0.4, *[0.064 / 7] * 7]
+    weak = [*[0.02] * 7, 0.724]
+    weights = weigh_alone([one_head(np.array([good, weak]))], rounds=12)
+    assert weights[1] < 0.3
 
 
 @pytest.mark.parametrize("groups", [12, 40, 1000])

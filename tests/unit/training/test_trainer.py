@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 import torch
 
+from hydragnn_hpo.config.trial_config import TrainConfig
+from hydragnn_hpo.data.folds import leave_fold_out
 from hydragnn_hpo.errors import ConfigError, DataError
 from hydragnn_hpo.training import checkpoint, ddp, parallel
 from hydragnn_hpo.training import trainer as module
@@ -71,6 +73,21 @@ def test_best_epoch_is_kept_not_the_last(train, tmp_path, ema):
     assert state["progress"]["best_epoch"] == best
     for name, value in trainer.model.state_dict().items():
         assert torch.equal(tensors[name], value), name
+
+
+def test_what_a_fold_says_chooses_no_epoch_and_ends_nothing(train, columns, tmp_path):
+    settings = {"learning_rate": 0.2, "epochs": 6, "schedule": "constant", "seed": 1}
+    grouped = replace(columns, group=np.arange(40, dtype=np.int32))
+    left = leave_fold_out(grouped, TrainConfig(fold=0, folds=3))
+    trainer = train(columns=left, fold=0, folds=3, patience=1, **settings)
+    trainer.run(6, go, tmp_path)
+    told = [r["objective"] for r in epochs(trainer)]
+    assert np.argmin(told) < 5, "choose settings whose last epoch is not the best one"
+    assert (trainer.progress.epoch, trainer.progress.best_epoch) == (6, 6)
+    assert trainer.progress.best_objective == told[-1]
+    last = weights(trainer).clone()
+    trainer.load_best_weights()
+    assert torch.equal(weights(trainer), last)
 
 
 def test_patience_ends_the_training(train, monkeypatch):

@@ -1,0 +1,191 @@
+"""An ensemble of nets that were trained on folds: from a run to the zip, against hand sums."""
+
+import json
+import logging
+import shutil
+import zipfile
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import load_file, save_file
+from unit.ensemble.conftest import MODELS, campaign_text, predict_one, trial_config
+
+from hydragnn_hpo.campaign.state import State
+from hydragnn_hpo.config.schema import dump_config
+from hydragnn_hpo.data.folds import NONE, deal_folds, leave_fold_out
+from hydragnn_hpo.data.store_access import open_store
+from hydragnn_hpo.ensemble import candidates as candidates_module
+from hydragnn_hpo.ensemble.artefact import read_artefact
+from hydragnn_hpo.ensemble.build import build_ensemble
+from hydragnn_hpo.ensemble.candidates import open_build_context
+from hydragnn_hpo.ensemble.engine import Member
+from hydragnn_hpo.ensemble.inference import Ensemble
+from hydragnn_hpo.ensemble.prune import prune_members
+from hydragnn_hpo.errors import ConfigError, RunError
+from hydragnn_hpo.layout import RunDir
+from hydragnn_hpo.model.gnn import MultiHeadGNN
+from hydragnn_hpo.training import checkpoint
+from hydragnn_hpo.training.precision import DTYPES
+
+FOLDS, PARENTS = 3, ("t0001", "t0004")
+
+
+@pytest.fixture
+def cross_run(tmp_path, finished, monkeypatch):
+    """The finished run, and two of its configurations on each of three folds, with random nets."""
+
+    def make(missing=(), **ensemble):
+        run = tmp_path / "run"
+        shutil.copytree(finished, run)
+        (run / "campaign.toml").write_text(campaign_text(fit="cross", folds=FOLDS, **ensemble))
+        state = State()
+        store = open_store(run / "data/toy.bp")
+        for parent in MODELS:
+            event = {"event": "proposed", "trial": parent, "values": {}, "until": 2}
+            state.apply(event)
+        for number, (parent, fold) in enumerate((p, f) for p in PARENTS for f in range(FOLDS)):
+            name = f"t{10 + number:04d}"
+            values = {"training.fold": fold}
+            event = {"event": "proposed", "trial": name, "values": values, "until": 2}
+            state.apply({**event, "parent": parent})
+            if name not in missing:
+                write_fit(run, store, name, parent, fold)
+        monkeypatch.setattr(candidates_module, "read_state", lambda _: state)
+        return run
+
+    return make
+
+
+def write_fit(run, store, name, parent, fold):
+    """A trial directory as a training without a fold leaves it; the weights are random."""
+    config = trial_config(parent, 100 + int(name[1:]))
+    training = config.training.model_copy(update={"fold": fold, "folds": FOLDS, "fold_seed": 4})
+    config = config.model_copy(update={"trial": name, "training": training})
+    folder = run / "trials" / name
+    (folder / "attempts/001").mkdir(parents=True)
+    (folder / "checkpoints").mkdir()
+    (folder / "trial.toml").write_text(dump_config(config))
+    graphs = leave_fold_out(store, training)
+    torch.manual_seed(config.seed)
+    dtype = DTYPES[training.precision]
+    model = MultiHeadGNN(config.model, config.heads, graphs.stats["targets"]).to(dtype)
+    checkpoint.write_checkpoint(folder / "checkpoints/best.safetensors", model.state_dict(), {})
+    rows = graphs.indices_of("val")
+    member = Member(name, 1.0, model.eval(), config.model.cutoff, dtype)
+    arrays = {f"val/{head}": v for head, v in predict_one(member, graphs, rows).items()}
+    save_file({"val/index": rows, **arrays}, folder / "attempts/001/predictions.safetensors")
+    error = 0.5 + 0.01 * int(name[1:])
+    result = {
+        "status": "completed",
+        "objective": error,
+        "val_mae": {"energy": error, "charge": error},
+        "epochs": 2,
+    }
+    (folder / "attempts/001/result.json").write_text(json.dumps(result))
+
+
+def predictions_of(run, name):
+    return load_file(run / "trials" / name / "attempts/001/predictions.safetensors")
+
+
+def test_each_structure_is_judged_by_the_nets_that_have_not_seen_it(cross_run):
+    run = cross_run(method="top")
+    table = build_ensemble(run)
+    store = open_store(run / "data/toy.bp")
+    fold = deal_folds(store, FOLDS, 4)
+    free = np.flatnonzero(fold != NONE)
+    truth = store.targets["energy"][free]
+    of_parent = []
+    for first in (10, 13):
+        values = np.full((store.num_graphs, 1), np.nan)
+        for number in range(FOLDS):
+            stored = predictions_of(run, f"t{first + number:04d}")
+            values[stored["val/index"]] = stored["val/energy"]
+        of_parent.append(values[free])
+    mean = np.mean(of_parent, axis=0)
+    assert table["selection"]["top"]["sel_mae"]["energy"] == pytest.approx(
+        float(np.abs(mean - truth).mean())
+    )
+    rows = {row["trial"]: row["sel_mae"]["energy"] for row in table["candidates"]}
+    assert rows == {
+        parent: pytest.approx(float(np.abs(own - truth).mean()))
+        for parent, own in zip(PARENTS, of_parent, strict=True)
+    }
+    manifest = read_artefact(run / "ensemble.zip").manifest
+    calibration = manifest.heads["energy"].calibration
+    assert (calibration.rows, calibration.groups) == (len(free), len(free))
+    single = predictions_of(run, "t0010")
+    assert table["leaderboard"][0]["trial"] == "t0001", "fits are not ranked"
+    assert manifest.created_by.folds == FOLDS
+    with zipfile.ZipFile(run / "ensemble.zip") as file:
+        page = file.read("MODEL_CARD.md").decode()
+    assert f"by the members that have not seen it ({FOLDS} folds)" in " ".join(page.split())
+    assert single["val/index"].tolist() == np.flatnonzero(fold == 0).tolist()
+
+
+def test_all_nets_predict_and_those_of_a_configuration_share_its_weight(cross_run):
+    run = cross_run()
+    table = build_ensemble(run)
+    assert {member["trial"] for member in table["members"]} == {f"t{n:04d}" for n in range(10, 16)}
+    store = open_store(run / "data/toy.bp")
+    test = store.indices_of("test")
+    answer = Ensemble.load(run / "ensemble.zip").predict(store, test)
+    for head in ("energy", "charge"):
+        shares = [member["weights"].get(head, 0.0) for member in table["members"]]
+        assert sum(shares) == pytest.approx(1.0)
+        assert len(set(shares[:FOLDS])) == 1
+        assert len(set(shares[FOLDS:])) == 1
+        truth = store.take(test).targets[head]
+        error = float(np.abs(answer.heads[head].mean - truth).mean())
+        assert table["heads"][head]["test_mae"] == pytest.approx(error, rel=1e-5)
+    assert answer.heads["energy"].std.min() > 0
+
+
+def test_the_best_single_member_is_the_one_of_lowest_error_out_of_fold(cross_run, monkeypatch):
+    run = cross_run()
+    table = build_ensemble(run)
+    store = open_store(run / "data/toy.bp")
+    test = store.indices_of("test")
+    context = open_build_context(RunDir(run))
+    net = context.candidates[0].nets[0]
+    assert net.trial == "t0010"
+    tensors, _ = checkpoint.read_checkpoint(net.folder.best)
+    model = MultiHeadGNN(net.config.model, net.config.heads, context.targets)
+    model.load_state_dict(tensors)
+    member = Member("x", 1.0, model.eval(), net.config.model.cutoff, torch.float32)
+    alone = predict_one(member, store, test)["energy"]
+    error = float(np.abs(alone - store.take(test).targets["energy"]).mean())
+    assert table["heads"]["energy"]["single_mae"] == pytest.approx(error, rel=1e-5)
+
+
+def test_weights_that_do_not_repeat_what_was_stored_are_refused(cross_run):
+    run = cross_run()
+    path = run / "trials/t0012/checkpoints/best.safetensors"
+    shutil.copy(run / "trials/t0011/checkpoints/best.safetensors", path)
+    with pytest.raises(RunError, match=r"t0012/checkpoints/best.*does not repeat the predictions"):
+        build_ensemble(run)
+
+
+def test_a_configuration_without_a_fold_is_left_out(cross_run):
+    run = cross_run(missing=("t0014",))
+    context = open_build_context(RunDir(run))
+    assert [candidate.trial for candidate in context.candidates] == ["t0001"]
+    members = {member["trial"] for member in build_ensemble(run)["members"]}
+    assert members == {"t0010", "t0011", "t0012"}
+
+
+def test_without_folds_the_trials_of_the_search_are_the_members(cross_run, caplog):
+    run = cross_run(missing=("t0011", "t0014"))
+    with caplog.at_level(logging.WARNING):
+        table = build_ensemble(run)
+    assert {member["trial"] for member in table["members"]} <= set(MODELS)
+    assert "no configuration was trained on every fold" in caplog.text
+
+
+def test_a_cross_fitted_ensemble_is_not_pruned(cross_run):
+    run = cross_run()
+    build_ensemble(run)
+    content = read_artefact(run / "ensemble.zip")
+    with pytest.raises(ConfigError, match="cannot be given honest intervals"):
+        prune_members(content, ["t0010"], where="ensemble.zip")
