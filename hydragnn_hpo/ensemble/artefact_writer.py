@@ -94,8 +94,8 @@ others.
 {{ head.unit }} (mean {{ head.mean | number }}, standard deviation {{ head.std | number }}); \
 values beyond are guesses.
 {% endfor %}
-- Intervals hold on the average over structures like those it learned from, not for every kind \
-of structure by itself, and not for foreign ones.
+- Intervals hold on the average over structures like those it learned from, and for elements and \
+kinds with intervals of their own as far as `cal` had enough of them; not for foreign structures.
 
 ## How its intervals were made
 
@@ -113,6 +113,11 @@ was split, and the atoms of one structure, are one group.
 | `{{ name }}` | {{ fit.a | number }} | {{ fit.c | number }} | {{ fit.b | number }} | \
 {% for level in ("0.5", "0.8", "0.9", "0.95") %}{{ fit.quantiles.get(level) | number }} | \
 {% endfor %}{{ fit.groups }} | {{ fit.rows }} |
+{% endfor %}
+{% for name, head in heads.items() if head.calibration.tables %}
+
+Quantiles of their own in `{{ name }}`: \
+{{ head.calibration.tables | map("cell") | join(", ") }}.
 {% endfor %}
 
 ## What it learned from

@@ -314,6 +314,8 @@ def collect_calibration_data(
         weights: shares of the members in the kept mix by head, [M].
     """
     indices, heads = context.graphs.indices_of("cal"), {}
+    by_element = context.strata.atoms == "element"
+    numbers = np.concatenate([piece.numbers for piece in _pieces(context, "cal")])
     for name in context.targets:
         truth, mask = context.truth(name, "cal")
         rows = np.flatnonzero(weights[name]).tolist()
@@ -325,6 +327,7 @@ def collect_calibration_data(
             graph=context.graph_of_row(name, "cal"),
             predictions={trial: predictions[name][row] for trial, row in chosen.items()},
             variances={} if noise is None else {trial: noise[row] for trial, row in chosen.items()},
+            element=numbers if by_element and context.is_node(name) else None,
         )
     kind = context.strata.of_rows(context.graphs, indices, node=False)
     return CalibrationData(np.asarray(context.graphs.group[indices]), kind, heads)

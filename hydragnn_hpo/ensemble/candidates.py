@@ -23,7 +23,13 @@ from hydragnn_hpo.config import (
     load_config,
 )
 from hydragnn_hpo.data import GraphSet
-from hydragnn_hpo.ensemble.calibrate import GRAPHS_TOGETHER, Strata, graph_of_row, size_strata
+from hydragnn_hpo.ensemble.calibrate import (
+    GRAPHS_TOGETHER,
+    Strata,
+    choose_strata,
+    graph_of_row,
+    size_strata,
+)
 from hydragnn_hpo.errors import RunError
 from hydragnn_hpo.file_records import RankedTrial, StoreStats, TargetStats
 from hydragnn_hpo.files import read_json
@@ -316,10 +322,14 @@ class BuildContext:
 
     @cached_property
     def strata(self) -> Strata:
-        """The rule for kinds of structures with their own intervals; it does not use targets."""
-        by = self.campaign.ensemble.intervals
+        """The rule for strata with their own intervals; it does not use targets."""
+        by, indices = self.campaign.ensemble.intervals, self.graphs.indices_of("cal")
+        if by == "auto":
+            return choose_strata(self.graphs, indices)
+        if by == "element":
+            return Strata(atoms="element")
         if by == "size":
-            return size_strata(self.graphs.num_nodes()[self.graphs.indices_of("cal")])
+            return size_strata(self.graphs.num_nodes()[indices])
         return Strata(by)
 
 

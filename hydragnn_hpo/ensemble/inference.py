@@ -67,7 +67,7 @@ def head_prediction(
         parts: moments of the batches in order, R rows in all.
         levels: interval levels besides 90, in percent.
         members: predictions of each member per batch, by trial; None if not requested.
-        stratum: name of each row's kind of structure, [R]; None if all kinds share their quantiles.
+        stratum: name of each row's stratum, [R]; None if all share their quantiles.
     """
     mean = _stack([part.mean for part in parts], WIDTHS[head.shape])
     spread = _stack([part.spread for part in parts], 1)
@@ -301,10 +301,10 @@ class Ensemble:
         for piece in pieces(columns, indices, edges_per_batch):
             for name, moments in self.moments(columns, piece, values if members else None).items():
                 parts[name].append(moments)
-        kinds = self._kinds(columns, indices)
+        strata = self._strata(columns, indices)
         heads = {
             name: head_prediction(
-                head, parts[name], levels=levels, members=values[name], stratum=kinds[name]
+                head, parts[name], levels=levels, members=values[name], stratum=strata[name]
             )
             for name, head in self.manifest.heads.items()
         }
@@ -361,14 +361,15 @@ class Ensemble:
         several = [structures] if isinstance(structures, Atoms) else structures
         return columns_of_atoms(several, self.rules)
 
-    def _kinds(self, graphs: GraphSet, indices: np.ndarray) -> dict[str, np.ndarray | None]:
-        """Return the kind of each row's structure by head, [R]; None if kinds share quantiles."""
-        kinds: dict[str, np.ndarray | None] = dict.fromkeys(self.manifest.heads)
-        for name, head in self.manifest.heads.items():
-            if head.calibration.tables:
-                node, strata = head.level == "node", self.manifest.strata
-                kinds[name] = strata.of_rows(graphs, indices, node=node)
-        return kinds
+    def _strata(self, graphs: GraphSet, indices: np.ndarray) -> dict[str, np.ndarray | None]:
+        """Return the stratum of each row by head, [R]; None if all share their quantiles."""
+        rule = self.manifest.strata
+        return {
+            name: rule.of_rows(graphs, indices, node=head.level == "node")
+            if head.calibration.tables
+            else None
+            for name, head in self.manifest.heads.items()
+        }
 
     def moments(
         self, graphs: GraphSet, indices: np.ndarray, collect: dict[str, MemberValues] | None = None

@@ -105,6 +105,10 @@ class ProgramDescription(TypedDict):
     """Entries of the dictionary that the program returns."""
     intervals: dict[str, float]
     """Quantile by level: an interval is mean -+ quantile * std."""
+    strata: dict[str, dict[str, float]]
+    """Quantiles by stratum, then by level, which replace ``intervals`` in that stratum."""
+    stratum: str
+    """What the stratum of a row is."""
     members: list[str]
     """Trials of the members."""
     data: dict[str, JsonValue]
@@ -344,6 +348,8 @@ def describe_program(
         "inputs": describe_inputs(manifest, program.names),
         "outputs": describe_outputs(head),
         "intervals": head.calibration.quantiles,
+        "strata": head.calibration.tables,
+        "stratum": manifest.strata.describe(node=head.level == "node"),
         "members": [member.trial for member in program.members],
         "data": manifest.data.model_dump(mode="json"),
         "device": "cpu",

@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 import pytest
 import torch
+from ase.data import atomic_numbers, chemical_symbols
 from safetensors.numpy import load_file, save_file
 from stores import write_store
 
@@ -234,6 +235,28 @@ def test_kinds_of_structures_come_from_the_campaign(make_run):
     cal = open_store(run / "data/toy.bp")
     sizes = np.sort(cal.num_nodes()[cal.indices_of("cal")])
     assert set(strata.edges) <= set(sizes.tolist())
+
+
+def test_elements_have_intervals_of_their_own_by_default(make_run):
+    run = make_run(trials=2)
+    build_ensemble(run)
+    manifest = read_artefact(run / "ensemble.zip").manifest
+    store = open_store(run / "data/toy.bp")
+    cal = store.take(store.indices_of("cal"))
+    charge, energy = (manifest.heads[name].calibration for name in ("charge", "energy"))
+    assert set(charge.tables) == {chemical_symbols[z] for z in np.unique(cal.numbers)}
+    assert set(energy.tables) == set(manifest.strata.names(cal).tolist())
+    assert manifest.strata.by == "chemistry"
+    prediction = Ensemble.load(run / "ensemble.zip").predict(store, store.indices_of("test"))
+    test = store.take(store.indices_of("test"))
+    half = prediction["charge"].hi90 - prediction["charge"].mean
+    factor = (half / prediction["charge"].std)[:, 0]
+    for symbol, table in charge.tables.items():
+        own = factor[test.numbers == atomic_numbers[symbol]]
+        assert own == pytest.approx(np.full(len(own), table["0.9"]))
+    scores = json.loads((run / "report/ensemble.json").read_text())["heads"]["charge"]
+    inside = np.abs(test.targets["charge"] - prediction["charge"].mean) <= half
+    assert scores["coverage90"] == pytest.approx(inside.mean())
 
 
 def predict_variances(run: Path, trials: list[str], predict_alone: Callable[..., dict]) -> None:
