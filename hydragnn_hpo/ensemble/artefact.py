@@ -279,6 +279,10 @@ class HeadEntry(Config):
     calibration: Calibration
     """Converts the members' spread to sigma and intervals."""
 
+    elements: tuple[Element, ...] | None = None
+    """Atomic numbers with a label in training: of labelled atoms, or in labelled structures;
+    predictions for others are missing. None in files of earlier versions, which predict all."""
+
     baseline: BaselineEntry | None = None
     """Prediction from the elements alone, see ``baselines``; None for vectors per atom, and in
     files of earlier versions."""
@@ -421,6 +425,8 @@ class Manifest(Config):
     @model_validator(mode="after")
     def _lists_ascend(self) -> Self:
         lists = {"elements": self.elements, "data.atoms": self.data.atoms or (1, 1)}
+        own = {f"heads.{name}.elements": head.elements for name, head in self.heads.items()}
+        lists |= {name: elements for name, elements in own.items() if elements is not None}
         if self.coordination is not None:
             ranges = self.coordination.ranges.items()
             lists |= {f"coordination.ranges.{symbol}": limits for symbol, limits in ranges}

@@ -82,8 +82,12 @@ was looked at. Evaluate it on labelled structures of your own: `hydragnn-hpo ens
 
 ## What it cannot do
 
-- Elements: {{ elements | join(", ") }}. Predictions for structures with others are marked, and \
-should not be believed.
+- Elements: {{ elements | join(", ") }}. Predictions for others are missing or marked, and should \
+not be believed.
+{% for name, symbols in labelled.items() %}
+- `{{ name }}` is predicted for {{ symbols | join(", ") }} alone: no other element has a label \
+in training.
+{% endfor %}
 - Atoms further apart than {{ "%g" | format(manifest.cutoff) }} angstrom are seen only through \
 others.
 {% if data.atoms %}
@@ -245,6 +249,11 @@ def render_model_card(manifest: Manifest, configs: Mapping[str, TrialConfig]) ->
         made=made,
         members=manifest.members,
         elements=[chemical_symbols[z] for z in manifest.elements],
+        labelled={
+            name: [chemical_symbols[z] for z in head.elements]
+            for name, head in manifest.heads.items()
+            if head.elements not in (None, manifest.elements)
+        },
         facts=_data_facts(manifest),
         method={"greedy": "weighted by errors", "top": "the best by validation"}[made.method],
         software=versions + ([f"commit {manifest.commit}"] if manifest.commit else []),

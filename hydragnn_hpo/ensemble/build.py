@@ -53,6 +53,7 @@ from hydragnn_hpo.ensemble.candidates import (
     list_leaderboard,
     open_build_context,
     read_stored_predictions,
+    read_truth,
 )
 from hydragnn_hpo.ensemble.descriptors import GRAPH, NODE, TrainingFeatures, sample_training_set
 from hydragnn_hpo.ensemble.engine import (
@@ -65,6 +66,7 @@ from hydragnn_hpo.ensemble.engine import (
 from hydragnn_hpo.ensemble.inference import (
     as_array,
     compute_trust,
+    find_unlabelled,
     head_prediction,
     neighbor_counts,
 )
@@ -345,7 +347,8 @@ class TestResult(NamedTuple):
     scores: dict[str, HeadScores]
     """By head."""
     arrays: dict[str, np.ndarray]
-    """Those of ``_head_arrays``, and ``index``, the positions of the split's graphs, [G]."""
+    """Those of ``_head_arrays``; ``HEAD/rows``, the positions of these rows among all graphs or
+    nodes of the split, [R]; and ``index``, the positions of the split's graphs, [G]."""
     curves: dict[str, Curves]
     """By head."""
     evidence: list[HeadEvidence]
@@ -392,6 +395,7 @@ def evaluate_heads(
         }
         result.curves[name] = replace_nonfinite(compute_curves(predicted, calibration))
         result.arrays.update(_head_arrays(name, predicted, calibration))
+        result.arrays[f"{name}/rows"] = np.flatnonzero(mask)
     return result
 
 
@@ -535,8 +539,9 @@ def _trust_on_test(
         for name, shares in weights.items():
             a, b = (ends[first], ends[last]) if context.is_node(name) else (first, last)
             mix = _mix(predictions, name, shares, np.arange(a, b))
-            heads[name] = head_prediction(manifest.heads[name], [mix])
-        trust += compute_trust(manifest, columns, np.arange(columns.num_graphs), heads)
+            hidden = find_unlabelled(manifest.heads[name], columns)
+            heads[name] = head_prediction(manifest.heads[name], [mix], missing=hidden)
+        trust += compute_trust(manifest, columns, heads)
     return trust
 
 
@@ -680,8 +685,8 @@ def make_manifest(
         elements=tuple(sorted(int(z) for z in stats["elements"])),
         members=tuple(_member(context, choice, c) for c in members),
         heads={
-            name: _head(target, calibrations[name], tested.baselines.get(name))
-            for name, target in context.targets.items()
+            name: _head(context, name, calibrations[name], tested.baselines.get(name))
+            for name in context.targets
         },
         evaluation={name: {**scores} for name, scores in tested.scores.items()},
         diversity={name: _alike(of_head) for name, of_head in diversity.items()},
@@ -713,8 +718,9 @@ def _member(context: BuildContext, choice: MemberSelection, candidate: int) -> M
 
 
 def _head(
-    target: TargetStats, calibration: Calibration, baseline: CompositionModel | None
+    context: BuildContext, name: str, calibration: Calibration, baseline: CompositionModel | None
 ) -> HeadEntry:
+    target = context.targets[name]
     return HeadEntry(
         level=target["level"],
         shape=target["shape"],
@@ -728,6 +734,7 @@ def _head(
         highest=target.get("max"),
         calibration=calibration,
         baseline=None if baseline is None else baseline.as_entry(),
+        elements=context.labelled_elements[name],
     )
 
 
@@ -912,5 +919,12 @@ def list_warnings(context: BuildContext, manifest: Manifest) -> list[str]:
             warnings.append(
                 f"head '{name}' was calibrated on {head.calibration.groups} groups, too few for a "
                 "guaranteed 90 % interval (it takes 9): raise the share of cal."
+            )
+        _, labelled = read_truth(context.graphs, name, context.graphs.indices_of("test"))
+        left_out = int(labelled.sum() - context.truth(name, "test")[1].sum())
+        if left_out:
+            warnings.append(
+                f"head '{name}' leaves out {left_out} of {int(labelled.sum())} labels of the test "
+                "split, whose elements have no label in train: label structures with them."
             )
     return warnings

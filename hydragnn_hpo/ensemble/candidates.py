@@ -4,6 +4,7 @@ Shapes: C candidates, R rows of a head (graphs, or nodes of a node-level head), 
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -30,6 +31,7 @@ from hydragnn_hpo.ensemble.calibrate import (
     graph_of_row,
     size_strata,
 )
+from hydragnn_hpo.ensemble.inference import contain_others
 from hydragnn_hpo.errors import RunError
 from hydragnn_hpo.file_records import RankedTrial, StoreStats, TargetStats
 from hydragnn_hpo.files import read_json
@@ -227,13 +229,16 @@ def read_stored_predictions(
     }
 
 
-def read_truth(graphs: GraphSet, target: str, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def read_truth(
+    graphs: GraphSet, target: str, indices: np.ndarray, elements: Sequence[int] | None = None
+) -> tuple[np.ndarray, np.ndarray]:
     """Read a target of some graphs of a store, ``GRAPHS_TOGETHER`` graphs at a time.
 
     Args:
         graphs: the store.
         target: name of the target.
         indices: positions of the graphs in the store, [G].
+        elements: rows with others are masked; None for all elements.
 
     Returns:
         The values, [R, w] in fp64, in the target's unit; and a mask of the rows with a label, [R].
@@ -242,7 +247,10 @@ def read_truth(graphs: GraphSet, target: str, indices: np.ndarray) -> tuple[np.n
     for first in range(0, max(len(indices), 1), GRAPHS_TOGETHER):
         columns = graphs.take(indices[first : first + GRAPHS_TOGETHER])
         values.append(columns.targets[target])
-        masks.append(columns.masks[target])
+        mask, node = columns.masks[target], columns.levels[target] == "node"
+        if elements is not None:
+            mask = mask & ~contain_others(columns, elements, node=node)
+        masks.append(mask)
     return np.concatenate(values), np.concatenate(masks)
 
 
@@ -289,20 +297,43 @@ class BuildContext:
         each = [read_stored_predictions(c, split, self.graphs) for c in self.candidates]
         return {name: np.stack([one[name] for one in each]) for name in self.targets}
 
+    @cached_property
+    def labelled_elements(self) -> dict[str, tuple[int, ...]]:
+        """The elements with a label in training: of labelled atoms, or in labelled structures.
+
+        Returns:
+            Atomic numbers by head, ascending. Derivatives have those of their energy, too.
+        """
+        seen = {name: np.zeros(128, dtype=bool) for name in self.targets}
+        indices = self.graphs.indices_of("train")
+        for first in range(0, len(indices), GRAPHS_TOGETHER):
+            columns = self.graphs.take(indices[first : first + GRAPHS_TOGETHER])
+            for name, elements in seen.items():
+                mask = columns.masks[name]
+                atoms = mask if self.is_node(name) else np.repeat(mask, columns.num_nodes())
+                elements[columns.numbers[atoms]] = True
+        for name, target in self.targets.items():
+            if (energy := target.get("derived_from")) in seen:
+                seen[name] |= seen[str(energy)]
+        return {name: tuple(np.flatnonzero(some).tolist()) for name, some in seen.items()}
+
     def truth(self, name: str, split: str) -> tuple[np.ndarray, np.ndarray]:
         """Read a target on a split.
 
         Returns:
-            The values, [R, w] in the target's unit, and a mask of the rows with a label, [R].
+            The values, [R, w] in the target's unit, and a mask, [R], of the rows with a label that
+            the ensemble predicts: those whose elements have a label in training.
 
         Raises:
             RunError: no row has a label.
         """
-        values, mask = read_truth(self.graphs, name, self.graphs.indices_of(split))
+        elements = self.labelled_elements[name]
+        values, mask = read_truth(self.graphs, name, self.graphs.indices_of(split), elements)
         if not mask.any():
             raise RunError(
-                f"{self.run.path}: no structure of the split '{split}' has the target '{name}': "
-                "raise its share in the card's [split], or drop the head."
+                f"{self.run.path}: no structure of the split '{split}' has the target '{name}' for "
+                "an element with a label in train: raise its share in the card's [split], or drop "
+                "the head."
             )
         return values, mask
 

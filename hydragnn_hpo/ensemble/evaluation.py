@@ -19,7 +19,12 @@ from hydragnn_hpo.ensemble.baselines import CompositionModel
 from hydragnn_hpo.ensemble.calibrate import SYMBOLS, By, Strata, size_strata
 from hydragnn_hpo.ensemble.descriptors import GRAPH, NODE
 from hydragnn_hpo.ensemble.engine import EDGES_PER_BATCH, pieces
-from hydragnn_hpo.ensemble.inference import Ensemble, compute_trust, head_prediction
+from hydragnn_hpo.ensemble.inference import (
+    Ensemble,
+    compute_trust,
+    find_unlabelled,
+    head_prediction,
+)
 from hydragnn_hpo.ensemble.structure_batches import (
     ChunkReader,
     StructureFiles,
@@ -429,10 +434,12 @@ def _predict(
             own, elements = columns.targets[name], _predict_elements(manifest.heads[name], columns)
             unknown_distance = np.full(len(graph), np.nan)
             distance = distances.get(NODE if node else GRAPH, unknown_distance)
-            whole = (own, mix.mean, mix.spread, mix.noise, stratum, elements, graph, atom, distance)
+            hidden = find_unlabelled(manifest.heads[name], columns)
+            head = heads[name] = head_prediction(manifest.heads[name], [mix], missing=hidden)
+            predicted = (own, head.mean, head.std_epistemic, mix.noise, stratum)
+            whole = (*predicted, elements, graph, atom, distance)
             rows.append([part[columns.masks[name]] for part in whole])
-            heads[name] = head_prediction(manifest.heads[name], [mix])
-        trust += compute_trust(manifest, columns, np.arange(len(piece)), heads)
+        trust += compute_trust(manifest, columns, heads)
     return trust
 
 
@@ -464,8 +471,8 @@ def _evaluate_head(
     broken = ~np.isfinite(predicted.mean).all(axis=1)
     if broken.any():
         done.warnings.append(
-            f"'{name}' of {len(np.unique(graph[broken]))} structures is not finite and left out; "
-            "look at them with 'hydragnn-hpo predict'."
+            f"'{name}' of {len(np.unique(graph[broken]))} structures is missing or not finite, and "
+            "left out; look at the reasons with 'hydragnn-hpo predict'."
         )
         predicted, elements = predicted.of(~broken), elements[~broken]
         graph, atom, distance = graph[~broken], atom[~broken], distance[~broken]

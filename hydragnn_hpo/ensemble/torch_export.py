@@ -98,7 +98,7 @@ class ProgramDescription(TypedDict):
     edges: str
     """Instructions to make the edges."""
     elements: list[int]
-    """Atomic numbers in the training data."""
+    """Atomic numbers with a label of the head in the training data; give no others."""
     inputs: list[TensorDescription]
     """Inputs in their order."""
     outputs: list[TensorDescription]
@@ -344,7 +344,7 @@ def describe_program(
         "energy": head.energy,
         "cutoff": manifest.cutoff,
         "edges": EDGES_TEXT,
-        "elements": list(manifest.elements),
+        "elements": list(manifest.elements if head.elements is None else head.elements),
         "inputs": describe_inputs(manifest, program.names),
         "outputs": describe_outputs(head),
         "intervals": head.calibration.quantiles,
