@@ -276,6 +276,10 @@ class HeadEntry(Config):
     highest: Amount | None = None
     """Largest value on the training split, in the unit, over all components."""
 
+    bounds: tuple[Amount | None, Amount | None] | None = None
+    """Smallest and largest possible value, in the unit: means and intervals end there. None, or
+    None for one of them, where the card sets none."""
+
     calibration: Calibration
     """Converts the members' spread to sigma and intervals."""
 
@@ -297,6 +301,15 @@ class HeadEntry(Config):
         if (factor, name) != (1.0, value):
             raise ValueError(f"predictions are in {name}, not in {value}: mend the unit.")
         return value
+
+    @model_validator(mode="after")
+    def _bounds_fit(self) -> Self:
+        low, high = self.bounds or (None, None)
+        if self.bounds is not None and (self.shape != "scalar" or self.energy is not None):
+            raise ValueError("'bounds' are of scalars that are no energies; get it again.")
+        if low is not None and high is not None and low >= high:
+            raise ValueError(f"'bounds' are {low:g} and {high:g}, not in order; get it again.")
+        return self
 
     @model_validator(mode="after")
     def _baseline_fits(self) -> Self:

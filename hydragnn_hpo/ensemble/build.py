@@ -24,7 +24,7 @@ from torch import Tensor
 
 from hydragnn_hpo import __version__, log
 from hydragnn_hpo.campaign import read_software_versions
-from hydragnn_hpo.config import DISK_FULL, CardConfig, ModelConfig, find_published
+from hydragnn_hpo.config import DISK_FULL, Bounds, CardConfig, ModelConfig, find_published
 from hydragnn_hpo.config.convs.spec import is_user_conv, package_of, version_of
 from hydragnn_hpo.data import Columns, UnresolvedTwins, close, find_twins_of_models, open_store
 from hydragnn_hpo.ensemble.artefact import (
@@ -41,7 +41,13 @@ from hydragnn_hpo.ensemble.artefact import (
 )
 from hydragnn_hpo.ensemble.artefact_writer import write_artefact
 from hydragnn_hpo.ensemble.baselines import CompositionModel, fit_baseline
-from hydragnn_hpo.ensemble.calibrate import GRAPHS_TOGETHER, Calibration, Moments, compute_moments
+from hydragnn_hpo.ensemble.calibrate import (
+    GRAPHS_TOGETHER,
+    Calibration,
+    Moments,
+    clip_to_bounds,
+    compute_moments,
+)
 from hydragnn_hpo.ensemble.calibration_data import (
     MOST_VALUES,
     CalibrationData,
@@ -157,10 +163,7 @@ def build_ensemble(run: Path, device: str = "cpu") -> EnsembleTable:
     predictions = predict_split(context, members, "cal", device)
     check_members(context, members, predictions)
     data = collect_calibration_data(context, predictions, list(members), shares[choice.kept])
-    calibrations = {
-        name: data.calibrate_head(name, _by_trial(context, weights), context.scale(name))
-        for name, weights in choice.best.items()
-    }
+    calibrations = _calibrate_heads(context, data, choice)
     predictions = predict_split(context, members, "test", device)
     tested = evaluate_heads(context, predictions, shares, calibrations, choice.kept)
     verdict = judge(add_data_curves(context, tested.evidence), collect_search_evidence(context))
@@ -335,6 +338,18 @@ def collect_calibration_data(
     return CalibrationData(np.asarray(context.graphs.group[indices]), kind, heads)
 
 
+def _calibrate_heads(
+    context: BuildContext, data: CalibrationData, choice: MemberSelection
+) -> dict[str, Calibration]:
+    """Calibrate each head of the kept mix on ``cal``."""
+    return {
+        name: data.calibrate_head(
+            name, _by_trial(context, weights), context.scale(name), context.bounds(name)
+        )
+        for name, weights in choice.best.items()
+    }
+
+
 def _by_trial(context: BuildContext, weights: np.ndarray) -> dict[str, float]:
     """Return the weights of candidates, [C], by trial; candidates without weight are left out."""
     pairs = zip(context.candidates, weights, strict=True)
@@ -347,8 +362,7 @@ class TestResult(NamedTuple):
     scores: dict[str, HeadScores]
     """By head."""
     arrays: dict[str, np.ndarray]
-    """Those of ``_head_arrays``; ``HEAD/rows``, the positions of these rows among all graphs or
-    nodes of the split, [R]; and ``index``, the positions of the split's graphs, [G]."""
+    """Those of ``_head_arrays``, and ``index``, the positions of the split's graphs, [G]."""
     curves: dict[str, Curves]
     """By head."""
     evidence: list[HeadEvidence]
@@ -376,14 +390,15 @@ def evaluate_heads(
     indices = context.graphs.indices_of("test")
     result = TestResult({}, {"index": indices}, {}, [], fit_baselines(context))
     for name, target in context.targets.items():
-        published, node = _find_published(context, name), context.is_node(name)
+        node = context.is_node(name)
         truth, mask = context.truth(name, "test")
-        truth, single = truth[mask], predictions[name][0][mask]
-        mixes = {m: _mix(predictions, name, w[name], mask) for m, w in weights.items()}
+        truth, bounds = truth[mask], context.bounds(name)
+        single = clip_to_bounds(predictions[name][0][mask], bounds)
+        mixes = {m: _mix(predictions, name, w[name], mask, bounds) for m, w in weights.items()}
         mix, calibration = mixes[kept], calibrations[name]
         stratum = context.strata.of_rows(context.graphs, indices, node=node)
         predicted = HeadOnLabels(truth, mix.mean, mix.spread, mix.noise, stratum[mask])
-        known = HeadEvidence(name, target["unit"], node, published=published)
+        known = HeadEvidence(name, target["unit"], node, published=_find_published(context, name))
         rows = _describe_rows(context, name, mask, single, result.baselines.get(name))
         known = collect_evidence(known, predicted, calibration, rows)
         result.evidence.append(known)
@@ -394,8 +409,7 @@ def evaluate_heads(
             "test_mae_greedy": mae(mixes["greedy"].mean, truth),
         }
         result.curves[name] = replace_nonfinite(compute_curves(predicted, calibration))
-        result.arrays.update(_head_arrays(name, predicted, calibration))
-        result.arrays[f"{name}/rows"] = np.flatnonzero(mask)
+        result.arrays.update(_head_arrays(name, predicted, calibration, mask))
     return result
 
 
@@ -498,13 +512,20 @@ def _head_scores(
 
 
 def _head_arrays(
-    name: str, predicted: HeadOnLabels, calibration: Calibration
+    name: str, predicted: HeadOnLabels, calibration: Calibration, mask: np.ndarray
 ) -> dict[str, np.ndarray]:
     """Return the values of each row that the report's figures need.
 
+    Args:
+        name: name of the head.
+        predicted: the head on the test split.
+        calibration: calibration of the head.
+        mask: these rows among all graphs or nodes of the split.
+
     Returns:
         By name, in the head's unit: ``truth`` and ``mean``, [R, w]; half the width of the 90 %
-        interval, calibrated sigma, and sigma without calibration, [R, 1] each.
+        interval, calibrated sigma, and sigma without calibration, [R, 1] each; ``rows``, the
+        positions of the rows among all graphs or nodes of the split, [R].
     """
     sigma = predicted.sigma(calibration)
     return {
@@ -513,6 +534,7 @@ def _head_arrays(
         f"{name}/half90": calibration.half_width(sigma, 0.9, predicted.stratum),
         f"{name}/sigma": sigma,
         f"{name}/raw_sigma": predicted.raw,
+        f"{name}/rows": np.flatnonzero(mask),
     }
 
 
@@ -538,7 +560,7 @@ def _trust_on_test(
         heads = {}
         for name, shares in weights.items():
             a, b = (ends[first], ends[last]) if context.is_node(name) else (first, last)
-            mix = _mix(predictions, name, shares, np.arange(a, b))
+            mix = _mix(predictions, name, shares, np.arange(a, b), context.bounds(name))
             hidden = find_unlabelled(manifest.heads[name], columns)
             heads[name] = head_prediction(manifest.heads[name], [mix], missing=hidden)
         trust += compute_trust(manifest, columns, heads)
@@ -641,7 +663,11 @@ def _place_in_test(twins: UnresolvedTwins, target: str, places: Sequence[int | N
 
 
 def _mix(
-    predictions: MemberPredictions, head: str, weights: np.ndarray, rows: np.ndarray
+    predictions: MemberPredictions,
+    head: str,
+    weights: np.ndarray,
+    rows: np.ndarray,
+    bounds: Bounds | None,
 ) -> Moments:
     """Mix the members' predictions of some rows of a head; members of weight 0 are left out.
 
@@ -650,10 +676,11 @@ def _mix(
         head: name of the head.
         weights: weights of the members, [M].
         rows: the rows wanted, as a mask [R] or as positions.
+        bounds: of the mean, in the unit.
     """
     noise = predictions.get(variance_key(head))
     return compute_moments(
-        predictions[head][:, rows], weights, None if noise is None else noise[:, rows]
+        predictions[head][:, rows], weights, None if noise is None else noise[:, rows], bounds
     )
 
 
@@ -732,6 +759,7 @@ def _head(
         std=target["std"],
         lowest=target.get("min"),
         highest=target.get("max"),
+        bounds=target.get("bounds"),
         calibration=calibration,
         baseline=None if baseline is None else baseline.as_entry(),
         elements=context.labelled_elements[name],

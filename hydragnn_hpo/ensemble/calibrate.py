@@ -17,6 +17,7 @@ from ase.data import atomic_numbers, chemical_symbols
 from scipy.optimize import brentq, minimize
 from scipy.special import ndtri
 
+from hydragnn_hpo.config import Bounds
 from hydragnn_hpo.data import Columns, GraphSet
 
 By = Literal["all", "size", "chemistry"]
@@ -57,14 +58,25 @@ _FEW = 10
 """With fewer values than this only a constant variance is fitted."""
 
 
+def clip_to_bounds(values: np.ndarray, bounds: Bounds | None) -> np.ndarray:
+    """Return values of which those outside of the bounds are moved to the bound.
+
+    Args:
+        values: in the unit of the bounds, any shape.
+        bounds: None leaves them as they are.
+    """
+    return values if bounds is None else np.clip(values, *bounds)
+
+
 class Moments:
     """Weighted mean and variance over members that are added one by one, in fp64.
 
     Source: West (1979), Comm. ACM 22, 532, eqs. for weighted data.
     """
 
-    def __init__(self) -> None:
-        """Start without members."""
+    def __init__(self, bounds: Bounds | None = None) -> None:
+        """Start without members; the mean stays within ``bounds``, in the unit."""
+        self._bounds = bounds
         self._weight = 0.0
         self._mean: np.ndarray = np.zeros(())
         self._squares: np.ndarray = np.zeros(())
@@ -89,8 +101,8 @@ class Moments:
 
     @property
     def mean(self) -> np.ndarray:
-        """The weighted mean, [R, w]."""
-        return self._mean
+        """The weighted mean within the bounds, [R, w]."""
+        return clip_to_bounds(self._mean, self._bounds)
 
     @property
     def variance(self) -> np.ndarray:
@@ -117,6 +129,7 @@ def compute_moments(
     predictions: Sequence[np.ndarray] | np.ndarray,
     weights: Iterable[float],
     noises: Sequence[np.ndarray] | np.ndarray | None = None,
+    bounds: Bounds | None = None,
 ) -> Moments:
     """Return the moments of members' predictions; members of weight 0 are left out.
 
@@ -124,8 +137,9 @@ def compute_moments(
         predictions: predictions of the M members, [R, w] each.
         weights: weights of the M members, >= 0.
         noises: variances that members predict for their own errors, [R, 1] each; 0 if None.
+        bounds: of the mean, in the unit.
     """
-    moments = Moments()
+    moments = Moments(bounds)
     each = [None] * len(predictions) if noises is None else noises
     for values, weight, noise in zip(predictions, weights, each, strict=True):
         if weight > 0:

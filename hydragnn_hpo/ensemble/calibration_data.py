@@ -11,6 +11,7 @@ from functools import partial
 
 import numpy as np
 
+from hydragnn_hpo.config import Bounds
 from hydragnn_hpo.ensemble.calibrate import (
     SYMBOLS,
     Calibration,
@@ -82,22 +83,37 @@ class CalibrationData:
         }
         return CalibrationData(self.group, self.kind, heads)
 
-    def moments(self, name: str, weights: Mapping[str, float]) -> Moments:
-        """Return the moments of one head, [R, w]; ``weights`` are by trial, > 0."""
-        head, moments = self.heads[name], Moments()
+    def moments(
+        self, name: str, weights: Mapping[str, float], bounds: Bounds | None = None
+    ) -> Moments:
+        """Return the moments of one head, [R, w].
+
+        Args:
+            name: of the head.
+            weights: of the members that take part, by trial, > 0.
+            bounds: of the mean, in the unit.
+        """
+        head, moments = self.heads[name], Moments(bounds)
         for trial, weight in weights.items():
             moments.add(head.predictions[trial], weight, head.variances.get(trial))
         return moments
 
-    def calibrate_head(self, name: str, weights: Mapping[str, float], scale: float) -> Calibration:
+    def calibrate_head(
+        self,
+        name: str,
+        weights: Mapping[str, float],
+        scale: float,
+        bounds: Bounds | None = None,
+    ) -> Calibration:
         """Calibrate one head for some weights, as ``ensemble build`` does.
 
         Args:
             name: of the head.
             weights: of the members that take part, by trial, > 0.
             scale: the target's standard deviation on the training split, in the unit.
+            bounds: of the mean, in the unit.
         """
-        head, moments = self.heads[name], self.moments(name, weights)
+        head, moments = self.heads[name], self.moments(name, weights, bounds)
         by_element = head.element is not None
         stratum = SYMBOLS[head.element] if by_element else self.kind[head.graph]
         return calibrate(

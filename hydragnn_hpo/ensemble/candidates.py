@@ -15,6 +15,7 @@ from safetensors.numpy import load_file
 
 from hydragnn_hpo.campaign import CURVE_SHARES, read_state
 from hydragnn_hpo.config import (
+    Bounds,
     CampaignConfig,
     CardConfig,
     ModelConfig,
@@ -284,6 +285,11 @@ class BuildContext:
         It is the target's standard deviation on the training split, in the unit; 1 for a constant.
         """
         return float(self.targets[name]["std"]) or 1.0
+
+    def bounds(self, name: str) -> Bounds | None:
+        """Return smallest and largest possible value of a head, in the unit; None without any."""
+        ends = self.targets[name].get("bounds")
+        return None if ends is None else (ends[0], ends[1])
 
     def stored(self, split: str) -> dict[str, np.ndarray]:
         """Read the stored predictions of all candidates for ``val``, ``sel`` or ``cal``.

@@ -29,7 +29,7 @@ from hydragnn_hpo.ensemble.artefact import (
     Manifest,
     read_artefact,
 )
-from hydragnn_hpo.ensemble.calibrate import Moments, largest_per_graph
+from hydragnn_hpo.ensemble.calibrate import Moments, clip_to_bounds, largest_per_graph
 from hydragnn_hpo.ensemble.descriptors import TrainingFeatures
 from hydragnn_hpo.ensemble.engine import (
     EDGES_PER_BATCH,
@@ -85,11 +85,22 @@ def head_prediction(
         mean,
         sigma,
         spread,
-        mean - half,
-        mean + half,
-        bounds={level: (mean - width, mean + width) for level, width in wide.items()},
+        *_interval(mean, half, head),
+        bounds={level: _interval(mean, width, head) for level, width in wide.items()},
         members=own,
     )
+
+
+def _interval(mean: np.ndarray, half: np.ndarray, head: HeadEntry) -> tuple[np.ndarray, np.ndarray]:
+    """Return the ends of intervals within the bounds of a head, [R, w] each.
+
+    Args:
+        mean: middle of the intervals, [R, w].
+        half: half their width, [R, 1].
+        head: manifest entry with the bounds.
+    """
+    low, high = (clip_to_bounds(end, head.bounds) for end in (mean - half, mean + half))
+    return low, high
 
 
 def _stack(parts: Sequence[np.ndarray], width: int) -> np.ndarray:
@@ -409,7 +420,7 @@ class Ensemble:
         Returns:
             Moments by head (mean, spread, predicted variance), R rows each.
         """
-        moments = {name: Moments() for name in self.manifest.heads}
+        moments = {name: Moments(head.bounds) for name, head in self.manifest.heads.items()}
         for member, heads in self.engine.predict(graphs, indices):
             for name, weight in member.weights.items():
                 noise = heads.get(variance_key(name))

@@ -105,6 +105,8 @@ class ProgramDescription(TypedDict):
     """Entries of the dictionary that the program returns."""
     intervals: dict[str, float]
     """Quantile by level: an interval is mean -+ quantile * std."""
+    bounds: tuple[float | None, float | None] | None
+    """Smallest and largest possible value, in the unit: mean and intervals end there."""
     strata: dict[str, dict[str, float]]
     """Quantiles by stratum, then by level, which replace ``intervals`` in that stratum."""
     stratum: str
@@ -220,6 +222,8 @@ class EnsembleProgram(nn.Module):
             name: _moments([output[name] for output in outputs], weights) for name in outputs[0]
         }
         mean, variance = moments["value"]
+        if self.head.bounds is not None:
+            mean = mean.clamp(*self.head.bounds)
         spread = variance.mean(dim=1, keepdim=True).sqrt()
         noise = moments["noise"][0] if "noise" in moments else 0.0
         fit = self.head.calibration
@@ -348,6 +352,7 @@ def describe_program(
         "inputs": describe_inputs(manifest, program.names),
         "outputs": describe_outputs(head),
         "intervals": head.calibration.quantiles,
+        "bounds": head.bounds,
         "strata": head.calibration.tables,
         "stratum": manifest.strata.describe(node=head.level == "node"),
         "members": [member.trial for member in program.members],

@@ -327,6 +327,59 @@ def test_a_structure_with_an_element_that_no_label_has_is_missing(built_zip):
     assert np.isfinite(ensemble.predict([known, strange])["energy"].mean).all()
 
 
+def bound_charges(run: Path, low: float, high: float) -> None:
+    """Give the charge bounds, in the card and the store."""
+    store = run / "data/toy.bp"
+    columns, card = open_store(store), load_config(store / "card.toml", CardConfig)
+    assert isinstance(columns, Columns)
+    charge = card.targets["charge"].model_copy(update={"min": low, "max": high})
+    card = card.model_copy(update={"targets": {**card.targets, "charge": charge}})
+    stats = {name: value for name, value in columns.stats.items() if name != "checksum"}
+    stats["targets"] = {
+        **stats["targets"],
+        "charge": {**stats["targets"]["charge"], "bounds": [low, high]},
+    }
+    shutil.rmtree(store)
+    write_store(store, [columns], stats, card)
+
+
+def test_predictions_and_intervals_end_at_the_bounds(make_run):
+    run = make_run(trials=3)
+    free = build_ensemble(run)["heads"]["charge"]
+    before = Ensemble.load(run / "ensemble.zip")
+    store = open_store(run / "data/toy.bp")
+    indices = store.indices_of("test")
+    raw = before.predict(store, indices)["charge"].mean
+    low, high = (float(end) for end in np.quantile(raw, (0.3, 0.7)))
+    bound_charges(run, low, high)
+    scores = build_ensemble(run)["heads"]["charge"]
+    assert scores["test_mae"] != free["test_mae"]
+
+    content = read_artefact(run / "ensemble.zip")
+    entry = content.manifest.heads["charge"]
+    assert entry.bounds == (low, high)
+    assert content.manifest.heads["energy"].bounds is None
+    ensemble = Ensemble.load(run / "ensemble.zip")
+    store = open_store(run / "data/toy.bp")
+    charge = ensemble.predict(store, indices, levels=(50,))["charge"]
+    np.testing.assert_array_equal(charge.mean, np.clip(raw, low, high))
+    sigma = entry.calibration.sigma(charge.std_epistemic)
+    strata = content.manifest.strata.of_rows(store, indices, node=True)
+    half = entry.calibration.half_width(sigma, 0.9, strata)
+    np.testing.assert_allclose(charge.lo90, np.clip(charge.mean - half, low, high))
+    np.testing.assert_allclose(charge.hi90, np.clip(charge.mean + half, low, high))
+    for values in charge.bounds[50]:
+        assert ((low <= values) & (values <= high)).all()
+    assert scores["test_mae"] == pytest.approx(
+        np.abs(charge.mean - store.take(indices).targets["charge"]).mean()
+    )
+    assert content.calibration_data is not None
+    again = content.calibration_data.calibrate_head(
+        "charge", content.manifest.shares("charge"), entry.std, entry.bounds
+    )
+    assert again.quantiles == pytest.approx(entry.calibration.quantiles)
+
+
 def predict_variances(run: Path, trials: list[str], predict_alone: Callable[..., dict]) -> None:
     """Return the energy heads of some trials a variance; stored predictions lack it, as ever."""
     columns = open_store(run / "data/toy.bp")
