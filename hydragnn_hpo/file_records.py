@@ -165,6 +165,8 @@ class TargetStats(TypedDict):
     """Name of the energy whose derivative this is; set for forces and stress."""
     description: NotRequired[str]
     """Description of the property, from the card."""
+    bounds: NotRequired[tuple[float | None, float | None] | None]
+    """Smallest and largest possible value, in the unit; null where the card sets neither."""
     mean: NotRequired[float]
     """Mean, in the unit; this and the fields below are absent before the store is built."""
     std: NotRequired[float]

@@ -98,9 +98,9 @@ def _number(value: float) -> str:
 
 
 class Kinds(Enum):
-    """Kinds of structures that the figures are shown for."""
+    """Kinds of structures or atoms that the figures are shown for."""
 
-    ALL, SIZE, CHEMISTRY = "all", "size", "chemistry"
+    ALL, ELEMENT, SIZE, CHEMISTRY = "all", "element", "size", "chemistry"
 
 
 def evaluate(
@@ -109,7 +109,9 @@ def evaluate(
     card: CardOption = None,
     target: TargetOption = None,
     split: Annotated[str, typer.Option(help="Of a store: the split to evaluate on.")] = "test",
-    by: Annotated[Kinds, typer.Option(help="Kinds of structures to show apart.")] = Kinds.ALL,
+    by: Annotated[
+        Kinds, typer.Option(help="Kinds of structures, or of atoms, to show apart.")
+    ] = Kinds.ALL,
     out: Annotated[
         Path | None, typer.Option(help="Folder for evaluation.json and the figures.")
     ] = None,

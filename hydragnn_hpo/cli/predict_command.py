@@ -1,5 +1,6 @@
 """``hydragnn-hpo predict``: properties with error bars for any structures."""
 
+import math
 import os
 import sys
 import tempfile
@@ -496,7 +497,8 @@ def _table_lines(rows: "PredictedRows", heads: list[str]) -> Iterable[list[str]]
         for head in heads:
             p = rows.prediction.heads[head]
             mean, std = p.mean[row, 0], p.std[row, 0]
-            cells.append(f"{mean:.3f} +- {std:.3f}  [{p.lo90[row, 0]:.3f}, {p.hi90[row, 0]:.3f}]")
+            shown = f"{mean:.3f} +- {std:.3f}  [{p.lo90[row, 0]:.3f}, {p.hi90[row, 0]:.3f}]"
+            cells.append("missing" if math.isnan(mean) else shown)
         yield [name, *cells, rows.prediction.trust[row]]
 
 

@@ -63,10 +63,12 @@ class EnsembleConfig(Config):
     """Relative increase of the loss that greedy selection accepts to halve the
     operations per structure: 0.01 accepts 1 % more. Above 0 it prefers cheap members."""
 
-    intervals: Literal["all", "size", "chemistry"] = "all"
-    """Which structures share error intervals. ``all``: one set of intervals for all. ``size``: one
-    for each third by number of atoms. ``chemistry``: one for each kind of anions among the
-    elements. Kinds with few groups in ``cal`` use the intervals of ``all``."""
+    intervals: Literal["auto", "all", "element", "size", "chemistry"] = "auto"
+    """What has error intervals of its own, drawn towards those of all where ``cal`` has few groups
+    of it. ``element``: each element, for targets of atoms. ``size``: each third of the structures
+    by number of atoms. ``chemistry``: each kind of anions among a structure's elements. ``auto``:
+    elements for targets of atoms; for others ``chemistry``, or ``size`` where more than 90 % of
+    the structures in ``cal`` are of one kind. ``all``: nothing."""
 
     licence: str = ""
     """Licence of the ensemble itself, such as ``CC-BY-4.0``; that of the data is in its card."""

@@ -38,6 +38,9 @@ STORE_VERSION = 3
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_]*$")]
 Vector = tuple[float, float, float]
+End = Annotated[float, Field(ge=-1e30, le=1e30)]
+Bounds = tuple[float | None, float | None]
+"""Smallest and largest possible value of a target, in its unit; None for an end without a bound."""
 
 
 def _known_unit(value: str) -> str:
@@ -208,6 +211,13 @@ class TargetConfig(Config):
     """Whether structures (or atoms) may lack it: absent, an empty cell or NaN. They are ignored for
     this target."""
 
+    min: End | None = None
+    """Smallest possible value, in the file's unit (``per_atom``: of the quotient), as 0 for gaps:
+    labels below it are refused; predictions and intervals end there. Not for vectors, energies."""
+
+    max: End | None = None
+    """Largest possible value, likewise."""
+
     published: tuple[PublishedConfig, ...] = ()
     """Published errors for comparison, perhaps on other structures: see their source."""
 
@@ -237,6 +247,30 @@ class TargetConfig(Config):
             )
         check_kind(self)
         return self
+
+    @model_validator(mode="after")
+    def _bounds_suit(self) -> Self:
+        if self.bounds is None:
+            return self
+        if self.shape != "scalar" or self.energy is not None:
+            raise ValueError(
+                "min and max bound scalars that are no energies (an energy cut off has no forces): "
+                "drop them."
+            )
+        if self.min is not None and self.max is not None and self.min >= self.max:
+            raise ValueError(f"min is {self.min:g} and max {self.max:g}: raise max above min.")
+        return self
+
+    @property
+    def bounds(self) -> Bounds | None:
+        """Smallest and largest possible value in the unit used inside; None without either.
+
+        Returns:
+            Both, None for one that is not set.
+        """
+        factor = inside(self.unit)[0]
+        low, high = (None if end is None else end * factor for end in (self.min, self.max))
+        return None if low is None and high is None else (low, high)
 
     @property
     def width(self) -> int:
@@ -380,7 +414,7 @@ class CardConfig(Config):
         return self
 
 
-AGREE = ("level", "shape", "unit", "energy", "derived_from")
+AGREE = ("level", "shape", "unit", "energy", "derived_from", "bounds")
 """What must be the same where data sets share a target."""
 
 
@@ -480,7 +514,8 @@ def targets_of(card: CardConfig) -> dict[str, "TargetStats"]:
     targets: dict[str, TargetStats] = {}
     for name, target in card.targets.items():
         unit = inside(target.unit)[1]
-        known = {**target.model_dump(), "unit": f"{unit}/atom" if target.per_atom else unit}
+        known = target.model_dump(exclude={"min", "max"})  # not those of its values
+        known |= {"unit": f"{unit}/atom" if target.per_atom else unit, "bounds": target.bounds}
         targets[name] = cast("TargetStats", known)
     return targets
 

@@ -228,7 +228,7 @@ def _describe(columns: Columns, name: str, target: TargetConfig) -> TargetStats:
         )
     mean = float(values.mean()) if target.shape == "scalar" else 0.0
     spread = float(np.sqrt(np.square(values - mean).mean()))
-    return {
+    stats: TargetStats = {
         "level": target.level,
         "shape": target.shape,
         "unit": _unit(target),
@@ -243,6 +243,9 @@ def _describe(columns: Columns, name: str, target: TargetConfig) -> TargetStats:
         "mad": float(np.abs(values - mean).mean()),
         "elements": fit_element_baseline(columns, name, target, mean),
     }
+    if target.bounds is not None:
+        stats["bounds"] = target.bounds
+    return stats
 
 
 def _unit(target: TargetConfig) -> str:

@@ -380,14 +380,14 @@ def target_of(
     Args:
         atoms: the structure.
         name: name of the target; its key in the file unless ``target`` names another.
-        target: level, shape and unit in the file.
+        target: level, shape, unit in the file, and bounds.
         place: where the structure comes from, for errors.
 
     Returns:
         Value of the target, [width] or [N, width]; None where an optional target is missing.
 
     Raises:
-        DataError: the value is missing, not a number, not finite, or of the wrong shape.
+        DataError: the value is missing, no finite number, of the wrong shape, or out of bounds.
     """
     key = target.key or name
     raw = _lookup(atoms, key, target.level)
@@ -406,9 +406,9 @@ def target_of(
         raise place.error(f"has '{key}' = {_shorten(raw)}, which is no number", "mend it") from None
     value = _to_shape(value, len(atoms), key, target, place)
     _check_values(value, key, target, place)
-    if np.isnan(value).all():
-        return None
-    return value * inside(target.unit)[0] / (len(atoms) if target.per_atom else 1)
+    value = value * inside(target.unit)[0] / (len(atoms) if target.per_atom else 1)
+    _check_bounds(value, key, target, place)
+    return None if np.isnan(value).all() else value
 
 
 def _check_values(value: NDArray[np.float64], key: str, target: TargetConfig, place: Place) -> None:
@@ -424,6 +424,21 @@ def _check_values(value: NDArray[np.float64], key: str, target: TargetConfig, pl
     if np.isfinite(first):
         where, cure = f"{where}, more than {LARGEST:g}", "mend it, or give it in a larger unit"
     raise place.error(f"has '{key}' = {first:g}{where}", cure)
+
+
+def _check_bounds(value: NDArray[np.float64], key: str, target: TargetConfig, place: Place) -> None:
+    """Refuse values beyond the bounds of their target; all are in the unit used inside."""
+    values, (low, high) = value.ravel(), target.bounds or (None, None)
+    for end, bound, sign in (("min", low, -1.0), ("max", high, 1.0)):
+        beyond = [] if bound is None else np.flatnonzero(sign * values > sign * bound).tolist()
+        if beyond:
+            row = beyond[0]
+            where = f" at atom {row + 1}" if target.level == "node" else ""
+            limit, shown = getattr(target, end), values[row] / inside(target.unit)[0]
+            raise place.error(
+                f"has '{key}' = {shown:g}{where}, beyond the {end} = {limit:g} of its target",
+                f"mend it, or correct the target's {end} in the card",
+            )
 
 
 def attributes_of(atoms: Atoms, place: Place, rules: Rules) -> dict[str, float]:

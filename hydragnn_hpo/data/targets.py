@@ -123,6 +123,7 @@ _USUAL_UNITS = (
 """Patterns of names, their usual unit, and what they name; more specific patterns first."""
 
 # All of these match names after ``normalize_name``.
+_GAP = re.compile(r"((homo_?lumo|direct|indirect|pbe|hse|mbj|opt\w*)_)?(band_?)?gap(_m?ev)?")
 _PER_ATOM = re.compile(r"(per_?atom|_pa|peratom)($|_)")
 
 _ENERGY = re.compile(
@@ -330,6 +331,7 @@ class TargetProposal:
     energy: str | None = None
     derived_from: str | None = None
     optional: bool = False
+    min: float | None = None
     extensive: bool = False
     """Whether the property grows with the structure and is not an energy."""
     head: bool = True
@@ -568,6 +570,7 @@ class _Proposer:
             shape="scalar",
             unit=self._unit(prop),
             spread=_describe_spread(prop),
+            min=0.0 if _is_gap(prop) else None,
         )
         if prop.is_forces:
             return self._propose_forces(replace(start, shape="vector"))
@@ -768,6 +771,12 @@ def _explain_repeat(name: str, way: Relation, factor: float) -> str:
         return f"has the same numbers as {name}"
     atoms = {"multiple": "", "total": " times the number of atoms", "per atom": " per atom"}[way]
     return f"is {name}{atoms}{times}: one quantity, and {name} is the target"
+
+
+def _is_gap(prop: Property) -> bool:
+    """Check whether a property is a gap by its name, and nowhere below 0."""
+    named = _GAP.fullmatch(normalize_name(prop.name)) is not None
+    return named and prop.width == 1 and not bool((prop.values < 0.0).any())
 
 
 def _describe_spread(prop: Property) -> str:

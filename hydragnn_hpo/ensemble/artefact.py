@@ -279,8 +279,16 @@ class HeadEntry(Config):
     highest: Amount | None = None
     """Largest value on the training split, in the unit, over all components."""
 
+    bounds: tuple[Amount | None, Amount | None] | None = None
+    """Smallest and largest possible value, in the unit: means and intervals end there. None, or
+    None for one of them, where the card sets none."""
+
     calibration: Calibration
     """Converts the members' spread to sigma and intervals."""
+
+    elements: tuple[Element, ...] | None = None
+    """Atomic numbers with a label in training: of labelled atoms, or in labelled structures;
+    predictions for others are missing. None in files of earlier versions, which predict all."""
 
     baseline: BaselineEntry | None = None
     """Prediction from the elements alone, see ``baselines``; None for vectors per atom, and in
@@ -296,6 +304,15 @@ class HeadEntry(Config):
         if (factor, name) != (1.0, value):
             raise ValueError(f"predictions are in {name}, not in {value}: mend the unit.")
         return value
+
+    @model_validator(mode="after")
+    def _bounds_fit(self) -> Self:
+        low, high = self.bounds or (None, None)
+        if self.bounds is not None and (self.shape != "scalar" or self.energy is not None):
+            raise ValueError("'bounds' are of scalars that are no energies; get it again.")
+        if low is not None and high is not None and low >= high:
+            raise ValueError(f"'bounds' are {low:g} and {high:g}, not in order; get it again.")
+        return self
 
     @model_validator(mode="after")
     def _baseline_fits(self) -> Self:
@@ -424,6 +441,8 @@ class Manifest(Config):
     @model_validator(mode="after")
     def _lists_ascend(self) -> Self:
         lists = {"elements": self.elements, "data.atoms": self.data.atoms or (1, 1)}
+        own = {f"heads.{name}.elements": head.elements for name, head in self.heads.items()}
+        lists |= {name: elements for name, elements in own.items() if elements is not None}
         if self.coordination is not None:
             ranges = self.coordination.ranges.items()
             lists |= {f"coordination.ranges.{symbol}": limits for symbol, limits in ranges}

@@ -82,8 +82,12 @@ was looked at. Evaluate it on labelled structures of your own: `hydragnn-hpo ens
 
 ## What it cannot do
 
-- Elements: {{ elements | join(", ") }}. Predictions for structures with others are marked, and \
-should not be believed.
+- Elements: {{ elements | join(", ") }}. Predictions for others are missing or marked, and should \
+not be believed.
+{% for name, symbols in labelled.items() %}
+- `{{ name }}` is predicted for {{ symbols | join(", ") }} alone: no other element has a label \
+in training.
+{% endfor %}
 - Atoms further apart than {{ "%g" | format(manifest.cutoff) }} angstrom are seen only through \
 others.
 {% if data.atoms %}
@@ -94,8 +98,8 @@ others.
 {{ head.unit }} (mean {{ head.mean | number }}, standard deviation {{ head.std | number }}); \
 values beyond are guesses.
 {% endfor %}
-- Intervals hold on the average over structures like those it learned from, not for every kind \
-of structure by itself, and not for foreign ones.
+- Intervals hold on the average over structures like those it learned from, and for elements and \
+kinds with intervals of their own as far as `cal` had enough of them; not for foreign structures.
 
 ## How its intervals were made
 
@@ -116,6 +120,11 @@ was split, and the atoms of one structure, are one group.
 | `{{ name }}` | {{ fit.a | number }} | {{ fit.c | number }} | {{ fit.b | number }} | \
 {% for level in ("0.5", "0.8", "0.9", "0.95") %}{{ fit.quantiles.get(level) | number }} | \
 {% endfor %}{{ fit.groups }} | {{ fit.rows }} |
+{% endfor %}
+{% for name, head in heads.items() if head.calibration.tables %}
+
+Quantiles of their own in `{{ name }}`: \
+{{ head.calibration.tables | map("cell") | join(", ") }}.
 {% endfor %}
 
 ## What it learned from
@@ -243,6 +252,11 @@ def render_model_card(manifest: Manifest, configs: Mapping[str, TrialConfig]) ->
         made=made,
         members=manifest.members,
         elements=[chemical_symbols[z] for z in manifest.elements],
+        labelled={
+            name: [chemical_symbols[z] for z in head.elements]
+            for name, head in manifest.heads.items()
+            if head.elements not in (None, manifest.elements)
+        },
         facts=_data_facts(manifest),
         method={"greedy": "weighted by errors", "top": "the best by validation"}[made.method],
         software=versions + ([f"commit {manifest.commit}"] if manifest.commit else []),

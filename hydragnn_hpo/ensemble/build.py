@@ -24,7 +24,7 @@ from torch import Tensor
 
 from hydragnn_hpo import __version__, log
 from hydragnn_hpo.campaign import read_software_versions
-from hydragnn_hpo.config import DISK_FULL, CardConfig, ModelConfig, find_published
+from hydragnn_hpo.config import DISK_FULL, Bounds, CardConfig, ModelConfig, find_published
 from hydragnn_hpo.config.convs.spec import is_user_conv, package_of, version_of
 from hydragnn_hpo.data import Columns, UnresolvedTwins, close, find_twins_of_models, open_store
 from hydragnn_hpo.ensemble.artefact import (
@@ -41,7 +41,13 @@ from hydragnn_hpo.ensemble.artefact import (
 )
 from hydragnn_hpo.ensemble.artefact_writer import write_artefact
 from hydragnn_hpo.ensemble.baselines import CompositionModel, fit_baseline
-from hydragnn_hpo.ensemble.calibrate import GRAPHS_TOGETHER, Calibration, Moments, compute_moments
+from hydragnn_hpo.ensemble.calibrate import (
+    GRAPHS_TOGETHER,
+    Calibration,
+    Moments,
+    clip_to_bounds,
+    compute_moments,
+)
 from hydragnn_hpo.ensemble.calibration_data import (
     MOST_VALUES,
     CalibrationData,
@@ -57,6 +63,7 @@ from hydragnn_hpo.ensemble.candidates import (
     list_nets,
     open_build_context,
     read_stored_predictions,
+    read_truth,
 )
 from hydragnn_hpo.ensemble.cross_fit import calibrate_folds
 from hydragnn_hpo.ensemble.descriptors import GRAPH, NODE, TrainingFeatures, sample_training_set
@@ -70,6 +77,7 @@ from hydragnn_hpo.ensemble.engine import (
 from hydragnn_hpo.ensemble.inference import (
     as_array,
     compute_trust,
+    find_unlabelled,
     head_prediction,
     neighbor_counts,
 )
@@ -326,7 +334,9 @@ def calibrate_heads(
     shares = share_weights(choice, nets)[choice.kept]
     data = collect_calibration_data(context, predictions, nets, shares)
     calibrations = {
-        name: data.calibrate_head(name, _by_trial(context, weights), context.scale(name))
+        name: data.calibrate_head(
+            name, _by_trial(context, weights), context.scale(name), context.bounds(name)
+        )
         for name, weights in choice.best.items()
     }
     return calibrations, data
@@ -347,6 +357,8 @@ def collect_calibration_data(
         weights: shares of the members in the kept mix by head, [M].
     """
     indices, heads = context.rows_of("cal"), {}
+    by_element = context.strata.atoms == "element"
+    numbers = np.concatenate([piece.numbers for piece in _pieces(context, "cal")])
     for name in context.targets:
         truth, mask = context.truth(name, "cal")
         rows = np.flatnonzero(weights[name]).tolist()
@@ -358,6 +370,7 @@ def collect_calibration_data(
             graph=context.graph_of_row(name, "cal"),
             predictions={trial: predictions[name][row] for trial, row in chosen.items()},
             variances={} if noise is None else {trial: noise[row] for trial, row in chosen.items()},
+            element=numbers if by_element and context.is_node(name) else None,
         )
     kind = context.strata.of_rows(context.graphs, indices, node=False)
     return CalibrationData(np.asarray(context.graphs.group[indices]), kind, heads)
@@ -403,14 +416,15 @@ def evaluate_heads(
     indices = context.rows_of("test")
     result = TestResult({}, {"index": indices}, {}, [], fit_baselines(context))
     for name, target in context.targets.items():
-        published, node = _find_published(context, name), context.is_node(name)
+        node = context.is_node(name)
         truth, mask = context.truth(name, "test")
-        truth, single = truth[mask], predictions[name][0][mask]
-        mixes = {m: _mix(predictions, name, w[name], mask) for m, w in weights.items()}
+        truth, bounds = truth[mask], context.bounds(name)
+        single = clip_to_bounds(predictions[name][0][mask], bounds)
+        mixes = {m: _mix(predictions, name, w[name], mask, bounds) for m, w in weights.items()}
         mix, calibration = mixes[kept], calibrations[name]
         stratum = context.strata.of_rows(context.graphs, indices, node=node)
         predicted = HeadOnLabels(truth, mix.mean, mix.spread, mix.noise, stratum[mask])
-        known = HeadEvidence(name, target["unit"], node, published=published)
+        known = HeadEvidence(name, target["unit"], node, published=_find_published(context, name))
         rows = _describe_rows(context, name, mask, single, result.baselines.get(name))
         known = collect_evidence(known, predicted, calibration, rows)
         result.evidence.append(known)
@@ -421,7 +435,7 @@ def evaluate_heads(
             "test_mae_greedy": mae(mixes["greedy"].mean, truth),
         }
         result.curves[name] = replace_nonfinite(compute_curves(predicted, calibration))
-        result.arrays.update(_head_arrays(name, predicted, calibration))
+        result.arrays.update(_head_arrays(name, predicted, calibration, mask))
     return result
 
 
@@ -527,13 +541,20 @@ def _head_scores(
 
 
 def _head_arrays(
-    name: str, predicted: HeadOnLabels, calibration: Calibration
+    name: str, predicted: HeadOnLabels, calibration: Calibration, mask: np.ndarray
 ) -> dict[str, np.ndarray]:
     """Return the values of each row that the report's figures need.
 
+    Args:
+        name: name of the head.
+        predicted: the head on the test split.
+        calibration: calibration of the head.
+        mask: these rows among all graphs or nodes of the split.
+
     Returns:
         By name, in the head's unit: ``truth`` and ``mean``, [R, w]; half the width of the 90 %
-        interval, calibrated sigma, and sigma without calibration, [R, 1] each.
+        interval, calibrated sigma, and sigma without calibration, [R, 1] each; ``rows``, the
+        positions of the rows among all graphs or nodes of the split, [R].
     """
     sigma = predicted.sigma(calibration)
     return {
@@ -542,6 +563,7 @@ def _head_arrays(
         f"{name}/half90": calibration.half_width(sigma, 0.9, predicted.stratum),
         f"{name}/sigma": sigma,
         f"{name}/raw_sigma": predicted.raw,
+        f"{name}/rows": np.flatnonzero(mask),
     }
 
 
@@ -567,9 +589,10 @@ def _trust_on_test(
         heads = {}
         for name, shares in weights.items():
             a, b = (ends[first], ends[last]) if context.is_node(name) else (first, last)
-            mix = _mix(predictions, name, shares, np.arange(a, b))
-            heads[name] = head_prediction(manifest.heads[name], [mix])
-        trust += compute_trust(manifest, columns, np.arange(columns.num_graphs), heads)
+            mix = _mix(predictions, name, shares, np.arange(a, b), context.bounds(name))
+            hidden = find_unlabelled(manifest.heads[name], columns)
+            heads[name] = head_prediction(manifest.heads[name], [mix], missing=hidden)
+        trust += compute_trust(manifest, columns, heads)
     return trust
 
 
@@ -671,7 +694,11 @@ def _place_in_test(twins: UnresolvedTwins, target: str, places: Sequence[int | N
 
 
 def _mix(
-    predictions: MemberPredictions, head: str, weights: np.ndarray, rows: np.ndarray
+    predictions: MemberPredictions,
+    head: str,
+    weights: np.ndarray,
+    rows: np.ndarray,
+    bounds: Bounds | None,
 ) -> Moments:
     """Mix the members' predictions of some rows of a head; members of weight 0 are left out.
 
@@ -680,10 +707,11 @@ def _mix(
         head: name of the head.
         weights: weights of the members, [M].
         rows: the rows wanted, as a mask [R] or as positions.
+        bounds: of the mean, in the unit.
     """
     noise = predictions.get(variance_key(head))
     return compute_moments(
-        predictions[head][:, rows], weights, None if noise is None else noise[:, rows]
+        predictions[head][:, rows], weights, None if noise is None else noise[:, rows], bounds
     )
 
 
@@ -715,8 +743,8 @@ def make_manifest(
         elements=tuple(sorted(int(z) for z in stats["elements"])),
         members=tuple(_member(choice, net) for net in list_nets(context, members)),
         heads={
-            name: _head(target, calibrations[name], tested.baselines.get(name))
-            for name, target in context.targets.items()
+            name: _head(context, name, calibrations[name], tested.baselines.get(name))
+            for name in context.targets
         },
         evaluation={name: {**scores} for name, scores in tested.scores.items()},
         diversity={name: _alike(of_head) for name, of_head in diversity.items()},
@@ -756,8 +784,9 @@ def _member(choice: MemberSelection, net: Net) -> MemberEntry:
 
 
 def _head(
-    target: TargetStats, calibration: Calibration, baseline: CompositionModel | None
+    context: BuildContext, name: str, calibration: Calibration, baseline: CompositionModel | None
 ) -> HeadEntry:
+    target = context.targets[name]
     return HeadEntry(
         level=target["level"],
         shape=target["shape"],
@@ -769,8 +798,10 @@ def _head(
         std=target["std"],
         lowest=target.get("min"),
         highest=target.get("max"),
+        bounds=target.get("bounds"),
         calibration=calibration,
         baseline=None if baseline is None else baseline.as_entry(),
+        elements=context.labelled_elements[name],
     )
 
 
@@ -962,5 +993,12 @@ def list_warnings(context: BuildContext, manifest: Manifest) -> list[str]:
             warnings.append(
                 f"head '{name}' was calibrated on {head.calibration.groups} groups, too few for a "
                 "guaranteed 90 % interval (it takes 9): raise the share of cal."
+            )
+        _, labelled = read_truth(context.graphs, name, context.rows_of("test"))
+        left_out = int(labelled.sum() - context.truth(name, "test")[1].sum())
+        if left_out:
+            warnings.append(
+                f"head '{name}' leaves out {left_out} of {int(labelled.sum())} labels of the test "
+                "split, whose elements have no label in train: label structures with them."
             )
     return warnings

@@ -232,7 +232,7 @@ class EnsembleCalculator(Calculator):
         prediction = head_prediction(head, [derivatives.energy])
         # a standard deviation scales with the number of atoms, as the energy does
         factor = float(columns.num_nodes()[0]) if head.energy == "per_atom" else 1.0
-        (trust,) = compute_trust(self.ensemble.manifest, columns, only, {self.target: prediction})
+        (trust,) = compute_trust(self.ensemble.manifest, columns, {self.target: prediction})
         return {
             "energy": factor * float(prediction.mean[0, 0]),
             "free_energy": factor * float(prediction.mean[0, 0]),

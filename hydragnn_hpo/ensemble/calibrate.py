@@ -1,26 +1,27 @@
 """Compute mean, calibrated sigma and conformal intervals from the members' predictions.
 
 Mean and spread are accumulated member by member. Sigma and the quantiles that turn it into
-intervals are fitted on the calibration split; kinds of structures (``Strata``) may have quantiles
-of their own.
+intervals are fitted on the calibration split; kinds of structures and elements (``Strata``) have
+quantiles of their own, drawn towards those of all where they have few groups.
 
-Shapes: G graphs, R rows of a head (graphs or nodes), w its components, n values.
+Shapes: G graphs, R rows of a head (graphs or nodes), w its components, n values, S strata.
 """
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
-from ase.data import atomic_numbers
-from scipy.optimize import minimize
+from ase.data import atomic_numbers, chemical_symbols
+from scipy.optimize import brentq, minimize
 from scipy.special import ndtri
 
+from hydragnn_hpo.config import Bounds
 from hydragnn_hpo.data import Columns, GraphSet
 
 By = Literal["all", "size", "chemistry"]
-"""Property that defines kinds of structures: none, the number of atoms, or the elements."""
+"""Property that defines kinds of structures: none, the number of atoms, or the anions."""
 
 LEVELS = (0.5, 0.8, 0.9, 0.95)
 """Nominal coverages of the reported intervals."""
@@ -28,12 +29,20 @@ LEVELS = (0.5, 0.8, 0.9, 0.95)
 GRID = tuple(round(0.05 * step, 2) for step in range(1, 20))
 """Nominal coverages with a quantile, 0.05 to 0.95; include ``LEVELS`` and suffice for a curve."""
 
-FEWEST = 50
-"""Fewest independent groups for which a kind of structures gets its own intervals. The standard
-deviation of coverage is then about 0.04 (Beta law of split conformal at 90 %)."""
+PRIOR_GROUPS = 50
+"""Groups of its own at which a stratum's scores weigh as much as those of all. Coverage from n own
+groups has the variance l (1 - l) / n at the level l (Beta law of split conformal), that from the
+rescaled scores of all the variance d^2 of the strata's shapes. The best weight of the own scores is
+n / (n + l (1 - l) / d^2): 50 at 90 % for d = 0.042."""
+
+SYMBOLS = np.array(chemical_symbols)
+"""Chemical symbols by atomic number."""
 
 GRAPHS_TOGETHER = 1024
 """Graphs read from a store at once; their edges take most of the memory."""
+
+ONE_KIND = 0.9
+"""Share of one chemistry from which structures are divided by size instead."""
 
 _FAMILIES = {
     "oxygen": ("O",),
@@ -49,14 +58,25 @@ _FEW = 10
 """With fewer values than this only a constant variance is fitted."""
 
 
+def clip_to_bounds(values: np.ndarray, bounds: Bounds | None) -> np.ndarray:
+    """Return values of which those outside of the bounds are moved to the bound.
+
+    Args:
+        values: in the unit of the bounds, any shape.
+        bounds: None leaves them as they are.
+    """
+    return values if bounds is None else np.clip(values, *bounds)
+
+
 class Moments:
     """Weighted mean and variance over members that are added one by one, in fp64.
 
     Source: West (1979), Comm. ACM 22, 532, eqs. for weighted data.
     """
 
-    def __init__(self) -> None:
-        """Start without members."""
+    def __init__(self, bounds: Bounds | None = None) -> None:
+        """Start without members; the mean stays within ``bounds``, in the unit."""
+        self._bounds = bounds
         self._weight = 0.0
         self._mean: np.ndarray = np.zeros(())
         self._squares: np.ndarray = np.zeros(())
@@ -81,8 +101,8 @@ class Moments:
 
     @property
     def mean(self) -> np.ndarray:
-        """The weighted mean, [R, w]."""
-        return self._mean
+        """The weighted mean within the bounds, [R, w]."""
+        return clip_to_bounds(self._mean, self._bounds)
 
     @property
     def variance(self) -> np.ndarray:
@@ -109,6 +129,7 @@ def compute_moments(
     predictions: Sequence[np.ndarray] | np.ndarray,
     weights: Iterable[float],
     noises: Sequence[np.ndarray] | np.ndarray | None = None,
+    bounds: Bounds | None = None,
 ) -> Moments:
     """Return the moments of members' predictions; members of weight 0 are left out.
 
@@ -116,8 +137,9 @@ def compute_moments(
         predictions: predictions of the M members, [R, w] each.
         weights: weights of the M members, >= 0.
         noises: variances that members predict for their own errors, [R, 1] each; 0 if None.
+        bounds: of the mean, in the unit.
     """
-    moments = Moments()
+    moments = Moments(bounds)
     each = [None] * len(predictions) if noises is None else noises
     for values, weight, noise in zip(predictions, weights, each, strict=True):
         if weight > 0:
@@ -133,6 +155,8 @@ class Strata:
     """``all``: there is one kind; ``size``: by number of atoms; ``chemistry``: by anions."""
     edges: tuple[int, ...] = ()
     """For ``size``: most atoms of each kind except the last, which has no limit; ascending."""
+    atoms: Literal["structure", "element"] = "structure"
+    """Stratum of a row of a node-level head: the kind of its structure, or its atom's element."""
 
     def names(self, columns: Columns) -> np.ndarray:
         """Return the name of each structure's kind, [G]."""
@@ -142,20 +166,44 @@ class Strata:
             return _chemistries(columns)
         return np.full(columns.num_graphs, "all")
 
+    def names_of_rows(self, columns: Columns, *, node: bool) -> np.ndarray:
+        """Return the name of each row's stratum, [R].
+
+        Args:
+            columns: some graphs.
+            node: True for one row per node, False for one row per graph.
+        """
+        if node and self.atoms == "element":
+            return SYMBOLS[columns.numbers]
+        names = self.names(columns)
+        return np.repeat(names, columns.num_nodes()) if node else names
+
     def of_rows(self, graphs: GraphSet, indices: np.ndarray, *, node: bool) -> np.ndarray:
-        """Return the name of the kind of each row's structure, [R].
+        """Return the name of each row's stratum, [R].
 
         Args:
             graphs: graphs of a store, or in memory.
             indices: positions of the graphs wanted, [G].
             node: True for one row per node, False for one row per graph.
         """
-        names = [
-            self.names(graphs.take(indices[first : first + GRAPHS_TOGETHER]))
-            for first in range(0, max(len(indices), 1), GRAPHS_TOGETHER)
-        ]
-        whole = np.concatenate(names)
-        return np.repeat(whole, graphs.num_nodes()[indices]) if node else whole
+        firsts = range(0, max(len(indices), 1), GRAPHS_TOGETHER)
+        parts = (graphs.take(indices[first : first + GRAPHS_TOGETHER]) for first in firsts)
+        return np.concatenate([self.names_of_rows(part, node=node) for part in parts])
+
+    def describe(self, *, node: bool) -> str:
+        """Return in words what the stratum of a row is.
+
+        Args:
+            node: True for one row per node, False for one row per graph.
+        """
+        if node and self.atoms == "element":
+            return "the symbol of the atom's element"
+        kinds = {
+            "all": "all: there is one",
+            "size": "number of atoms of the structure",
+            "chemistry": "anions of the structure",
+        }
+        return kinds[self.by]
 
     def of_sizes(self, atoms: np.ndarray) -> np.ndarray:
         """Return the name of each structure's kind by its number of atoms, [G]."""
@@ -174,6 +222,23 @@ def size_strata(atoms: np.ndarray) -> Strata:
     thirds = np.quantile(atoms, (1 / 3, 2 / 3), method="inverted_cdf").astype(int)
     edges = sorted(set(thirds.tolist()) - {int(atoms.max())})
     return Strata("size", tuple(edges))
+
+
+def choose_strata(graphs: GraphSet, indices: np.ndarray) -> Strata:
+    """Return strata that suit some structures: elements of atoms, and kinds of structures.
+
+    The kinds are those of ``chemistry`` if the most frequent of them has at most ``ONE_KIND`` of
+    the structures, else thirds by size.
+
+    Args:
+        graphs: graphs of a store, or in memory.
+        indices: positions of the structures to calibrate on, [G]; at least one.
+    """
+    chemistry = Strata("chemistry", atoms="element")
+    _, counts = np.unique(chemistry.of_rows(graphs, indices, node=False), return_counts=True)
+    if counts.max() <= ONE_KIND * len(indices):
+        return chemistry
+    return replace(size_strata(graphs.num_nodes()[indices]), atoms="element")
 
 
 def _chemistries(columns: Columns) -> np.ndarray:
@@ -278,26 +343,124 @@ def conformal_quantiles(scores: np.ndarray, group: np.ndarray) -> dict[str, floa
 def conformal_tables(
     scores: np.ndarray, group: np.ndarray, stratum: np.ndarray
 ) -> dict[str, dict[str, float]]:
-    """Compute separate quantiles for each kind of structures with enough groups.
+    """Compute separate quantiles for each stratum, drawn towards those of all.
+
+    Divided by the scales of their strata (``_Scales``), scores differ in shape alone. A stratum's
+    quantiles are its scale times those of a mix of its own n groups, of all groups weighing as
+    much as ``PRIOR_GROUPS`` (or as there are), and of one infinite group. With many groups they
+    tend to those of the stratum alone, whose coverage is guaranteed. The scale that divides a
+    score does not know the score's group, as that of a new group does not, so the coverage of all
+    strata together stays the one of the level.
 
     Args:
         scores: |residual| over sigma, [n].
         group: number of each value's group, [n].
-        stratum: name of each value's kind of structure, [n].
+        stratum: name of each value's stratum, [n].
 
     Returns:
-        Result of ``conformal_quantiles`` by kind. A kind with fewer than ``FEWEST`` groups is
-        missing and uses the overall quantiles. Empty if there is only one kind.
+        Quantile by level, by stratum. Empty if there is only one stratum.
 
-    Source: Vovk, Lindsay, Nouretdinov, Gammerman (2003), Mondrian confidence machine.
+    Source: Vovk et al. (2003), Mondrian confidence machine; ``PRIOR_GROUPS`` derives the weight.
     """
-    tables: dict[str, dict[str, float]] = {}
-    names = np.unique(stratum).tolist()
-    for name in names if len(names) > 1 else ():
-        here = stratum == name
-        if len(np.unique(group[here])) >= FEWEST:
-            tables[str(name)] = conformal_quantiles(scores[here], group[here])
+    names, place = np.unique(stratum, return_inverse=True)
+    if len(names) < 2:
+        return {}
+    scales = _Scales(scores, group, place)
+    scores = scores / scales.without_own_group()
+    order = np.argsort(scores, kind="stable")
+    rising, own, place = scores[order], scales.weights[order], place[order]
+    weight, groups = group_weights(group)
+    prior = min(PRIOR_GROUPS, groups)
+    of_all = np.cumsum(weight[order]) * (prior / groups)
+    tables = {}
+    for stratum_place, (name, scale) in enumerate(zip(names, scales.of_strata(), strict=True)):
+        covered = of_all + np.cumsum(np.where(place == stratum_place, own, 0.0))
+        count = int(scales.groups[stratum_place]) + prior
+        tables[str(name)] = {
+            key(level): float(scale) * _quantile(rising, covered, level, count) for level in GRID
+        }
     return tables
+
+
+class _Scales:
+    """Scale of the scores of each stratum, drawn towards the mean of all in logarithms.
+
+    The mean score m of a stratum with n groups has the variance c^2 / n in logarithms, where c is
+    the coefficient of variation of the means of groups, alike for all strata. The true values are
+    taken to be normal about a common mean with the variance t^2, and the estimate is then
+    mean + t^2 / (t^2 + c^2 / n) (log m - mean). t^2 makes the weighted squares of the deviations
+    equal to their expectation, S - 1.
+
+    Source: Efron, Morris (1975), J. Am. Stat. Assoc. 70, 311 (shrinkage); Paule, Mandel (1982),
+    J. Res. Natl. Bur. Stand. 87, 377 (t^2).
+    """
+
+    def __init__(self, scores: np.ndarray, group: np.ndarray, place: np.ndarray) -> None:
+        """Estimate the common mean and the variances.
+
+        Args:
+            scores: |residual| over sigma, [n].
+            group: number of each value's group, [n].
+            place: number of each value's stratum, from 0, [n].
+        """
+        pairs, pair = np.unique(np.stack((place, group)), axis=1, return_inverse=True)
+        self._pair, stratum = pair.reshape(-1), pairs[0]
+        sizes = np.bincount(self._pair)
+        self.weights = 1.0 / sizes[self._pair]
+        """Weight of each value, [n]: those of a pair sum to 1."""
+        means = np.bincount(self._pair, scores) / sizes
+        self._stratum, self._own_means = stratum, means
+        self.groups = np.bincount(stratum)
+        """Number of groups of each stratum, [S]."""
+        self._smallest = max(1e-6 * float(means.mean()), 1e-300)  # has a logarithm
+        self._means = np.bincount(stratum, means) / self.groups
+        ratio = means / np.maximum(self._means, self._smallest)[stratum]
+        freedom = max(len(means) - len(self.groups), 1)
+        self._variance = max(float(np.square(ratio - 1.0).sum()) / freedom, 1e-12)
+        logs, variances = self._logs(self._means), self._variance / self.groups
+        self._between = _variance_between(logs, variances)
+        self._middle = float(np.average(logs, weights=1.0 / (variances + self._between)))
+
+    def of_strata(self) -> np.ndarray:
+        """Return the scale of each stratum, > 0, [S]."""
+        return self._shrink(self._means, self.groups)
+
+    def without_own_group(self) -> np.ndarray:
+        """Return for each value the scale of its stratum without its group, > 0, [n].
+
+        A stratum that has no other group takes the common mean.
+        """
+        groups = self.groups[self._stratum]
+        others = groups * self._means[self._stratum] - self._own_means
+        return self._shrink(others / np.maximum(groups - 1, 1), groups - 1)[self._pair]
+
+    def _shrink(self, means: np.ndarray, groups: np.ndarray) -> np.ndarray:
+        # B = t^2 / (t^2 + c^2 / n), written so that n = 0 gives 0
+        share = groups * self._between / (groups * self._between + self._variance)
+        scale: np.ndarray = np.exp(self._middle + share * (self._logs(means) - self._middle))
+        return scale
+
+    def _logs(self, means: np.ndarray) -> np.ndarray:
+        logs: np.ndarray = np.log(np.maximum(means, self._smallest))
+        return logs
+
+
+def _variance_between(values: np.ndarray, variances: np.ndarray) -> float:
+    """Return the variance of true values about their mean by Paule and Mandel, >= 0.
+
+    Args:
+        values: estimates, [S].
+        variances: variance of each estimate about its true value, > 0, [S].
+    """
+
+    def excess(between: float) -> float:
+        weight = 1.0 / (variances + between)
+        deviation = values - np.average(values, weights=weight)
+        return float(weight @ np.square(deviation)) - (len(values) - 1)
+
+    if excess(0.0) <= 0.0:
+        return 0.0
+    return float(brentq(excess, 0.0, np.square(np.ptp(values)) * len(values)))
 
 
 def _quantile(rising: np.ndarray, covered: np.ndarray, level: float, groups: int) -> float:
@@ -307,7 +470,7 @@ def _quantile(rising: np.ndarray, covered: np.ndarray, level: float, groups: int
         rising: sorted scores, [n].
         covered: cumulative weight of the scores, [n]; the last element is ``groups``.
         level: share of a new group to cover.
-        groups: number of groups.
+        groups: number of groups, or the sum of their weights.
     """
     place = int(np.searchsorted(covered, (groups + 1) * level - 1e-9))
     if place >= len(rising):
@@ -406,7 +569,7 @@ class Calibration:
     c: float = 0.0
     """Factor of the variance v that members predict for their own errors, >= 0."""
     tables: dict[str, dict[str, float]] = field(default_factory=dict)
-    """Quantiles by kind of structures, then by level; only kinds that have their own."""
+    """Quantiles by stratum, then by level; strata that are missing use ``quantiles``."""
 
     def sigma(self, spread: np.ndarray, noise: np.ndarray | float = 0.0) -> np.ndarray:
         """Return the calibrated standard deviation, in the unit, shaped like ``spread``.
@@ -426,8 +589,8 @@ class Calibration:
         Args:
             sigma: calibrated standard deviation, [R, 1].
             level: share to cover; it needs a quantile.
-            stratum: name of each row's kind of structure, [R]; if None, every row uses the
-                overall quantiles.
+            stratum: name of each row's stratum, [R]; if None, every row uses the overall
+                quantiles.
 
         Raises:
             KeyError: the level has no quantile.
@@ -476,7 +639,7 @@ def calibrate(
         largest: largest spread of each calibration structure, in the unit, [G].
         scale: the target's standard deviation, in the unit; keeps b > 0 if all residuals are 0.
         noise: mean of the variances that members predict, [R, 1], in the unit squared.
-        stratum: name of each row's kind of structure, [R], if kinds have their own intervals.
+        stratum: name of each row's stratum, [R], if strata have their own intervals.
         least: smallest factor of the squared spread.
     """
     width, kinds = residual.shape[1], np.broadcast_to(stratum, group.shape)

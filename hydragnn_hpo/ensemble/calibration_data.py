@@ -11,7 +11,14 @@ from functools import partial
 
 import numpy as np
 
-from hydragnn_hpo.ensemble.calibrate import Calibration, Moments, calibrate, largest_per_graph
+from hydragnn_hpo.config import Bounds
+from hydragnn_hpo.ensemble.calibrate import (
+    SYMBOLS,
+    Calibration,
+    Moments,
+    calibrate,
+    largest_per_graph,
+)
 from hydragnn_hpo.sanitize import escape_controls
 
 _KIND = "structures/kind/"
@@ -39,6 +46,8 @@ class HeadCalibrationData:
     variances: Mapping[str, np.ndarray] = field(default_factory=dict)
     """Variance of its own errors that a member predicts, by trial, [R, 1], in the unit squared;
     members that predict none are missing."""
+    element: np.ndarray | None = None
+    """Atomic number of each row's atom, [R], where elements have intervals of their own."""
 
 
 @dataclass(frozen=True)
@@ -68,27 +77,45 @@ class CalibrationData:
                 head.graph,
                 {trial: a for trial, a in head.predictions.items() if trial not in removed},
                 {trial: a for trial, a in head.variances.items() if trial not in removed},
+                head.element,
             )
             for name, head in self.heads.items()
         }
         return CalibrationData(self.group, self.kind, heads)
 
-    def moments(self, name: str, weights: Mapping[str, float]) -> Moments:
-        """Return the moments of one head, [R, w]; ``weights`` are by trial, > 0."""
-        head, moments = self.heads[name], Moments()
+    def moments(
+        self, name: str, weights: Mapping[str, float], bounds: Bounds | None = None
+    ) -> Moments:
+        """Return the moments of one head, [R, w].
+
+        Args:
+            name: of the head.
+            weights: of the members that take part, by trial, > 0.
+            bounds: of the mean, in the unit.
+        """
+        head, moments = self.heads[name], Moments(bounds)
         for trial, weight in weights.items():
             moments.add(head.predictions[trial], weight, head.variances.get(trial))
         return moments
 
-    def calibrate_head(self, name: str, weights: Mapping[str, float], scale: float) -> Calibration:
+    def calibrate_head(
+        self,
+        name: str,
+        weights: Mapping[str, float],
+        scale: float,
+        bounds: Bounds | None = None,
+    ) -> Calibration:
         """Calibrate one head for some weights, as ``ensemble build`` does.
 
         Args:
             name: of the head.
             weights: of the members that take part, by trial, > 0.
             scale: the target's standard deviation on the training split, in the unit.
+            bounds: of the mean, in the unit.
         """
-        head, moments = self.heads[name], self.moments(name, weights)
+        head, moments = self.heads[name], self.moments(name, weights, bounds)
+        by_element = head.element is not None
+        stratum = SYMBOLS[head.element] if by_element else self.kind[head.graph]
         return calibrate(
             (head.truth - moments.mean)[head.mask],
             moments.spread[head.mask],
@@ -96,7 +123,7 @@ class CalibrationData:
             largest=largest_per_graph(moments.spread[:, 0], head.graph, len(self.group)),
             scale=scale,
             noise=moments.noise[head.mask],
-            stratum=self.kind[head.graph][head.mask],
+            stratum=stratum[head.mask],
         )
 
 
@@ -115,6 +142,8 @@ def to_arrays(data: CalibrationData) -> dict[str, np.ndarray]:
             f"{name}/mask": head.mask.astype(np.uint8),
             f"{name}/graph": head.graph.astype(np.int64),
         }
+        if head.element is not None:
+            arrays[f"{name}/element"] = head.element.astype(np.uint8)
         arrays |= {f"{name}/said/{trial}": _to_fp32(a) for trial, a in head.predictions.items()}
         arrays |= {f"{name}/variance/{trial}": _to_fp32(a) for trial, a in head.variances.items()}
     return arrays
@@ -145,13 +174,17 @@ def from_arrays(
         mask = take(f"{name}/mask", (rows,), "u").astype(bool)
         if not mask.any():
             raise ValueError(f"'{name}' has no row with a truth")
-        own = {t: f"{name}/variance/{t}" for t in shares}
+        own, elements = {t: f"{name}/variance/{t}" for t in shares}, f"{name}/element"
+        element = take(elements, (rows,), "u") if elements in left else None
+        if element is not None and not (element < len(SYMBOLS)).all():
+            raise ValueError(f"'{elements}' names elements that do not exist")
         heads[name] = HeadCalibrationData(
             truth=take(f"{name}/truth", shape, "f"),
             mask=mask,
             graph=graph,
             predictions={t: take(f"{name}/said/{t}", shape, "f") for t in shares},
             variances={t: take(k, (rows, 1), "f") for t, k in own.items() if k in left},
+            element=element,
         )
     if left:
         raise ValueError(f"'{min(left)}' is about nothing in the ensemble")

@@ -17,6 +17,7 @@ from safetensors.numpy import load_file
 
 from hydragnn_hpo.campaign import CURVE_SHARES, read_state
 from hydragnn_hpo.config import (
+    Bounds,
     CampaignConfig,
     CardConfig,
     ModelConfig,
@@ -26,7 +27,14 @@ from hydragnn_hpo.config import (
     load_config,
 )
 from hydragnn_hpo.data import NONE, GraphSet, deal_folds
-from hydragnn_hpo.ensemble.calibrate import GRAPHS_TOGETHER, Strata, graph_of_row, size_strata
+from hydragnn_hpo.ensemble.calibrate import (
+    GRAPHS_TOGETHER,
+    Strata,
+    choose_strata,
+    graph_of_row,
+    size_strata,
+)
+from hydragnn_hpo.ensemble.inference import contain_others
 from hydragnn_hpo.errors import RunError
 from hydragnn_hpo.file_records import RankedTrial, StoreStats, TargetStats
 from hydragnn_hpo.files import read_json
@@ -270,13 +278,16 @@ def read_stored_predictions(
     }
 
 
-def read_truth(graphs: GraphSet, target: str, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def read_truth(
+    graphs: GraphSet, target: str, indices: np.ndarray, elements: Sequence[int] | None = None
+) -> tuple[np.ndarray, np.ndarray]:
     """Read a target of some graphs of a store, ``GRAPHS_TOGETHER`` graphs at a time.
 
     Args:
         graphs: the store.
         target: name of the target.
         indices: positions of the graphs in the store, [G].
+        elements: rows with others are masked; None for all elements.
 
     Returns:
         The values, [R, w] in fp64, in the target's unit; and a mask of the rows with a label, [R].
@@ -285,7 +296,10 @@ def read_truth(graphs: GraphSet, target: str, indices: np.ndarray) -> tuple[np.n
     for first in range(0, max(len(indices), 1), GRAPHS_TOGETHER):
         columns = graphs.take(indices[first : first + GRAPHS_TOGETHER])
         values.append(columns.targets[target])
-        masks.append(columns.masks[target])
+        mask, node = columns.masks[target], columns.levels[target] == "node"
+        if elements is not None:
+            mask = mask & ~contain_others(columns, elements, node=node)
+        masks.append(mask)
     return np.concatenate(values), np.concatenate(masks)
 
 
@@ -320,6 +334,11 @@ class BuildContext:
         """
         return float(self.targets[name]["std"]) or 1.0
 
+    def bounds(self, name: str) -> Bounds | None:
+        """Return smallest and largest possible value of a head, in the unit; None without any."""
+        ends = self.targets[name].get("bounds")
+        return None if ends is None else (ends[0], ends[1])
+
     def stored(self, split: str) -> dict[str, np.ndarray]:
         """Read the stored predictions of all candidates for ``val``, ``sel`` or ``cal``.
 
@@ -346,6 +365,11 @@ class BuildContext:
         rows: np.ndarray = self.graphs.indices_of(split)
         return rows
 
+    @property
+    def learned_rows(self) -> np.ndarray:
+        """Positions in the store of the graphs that some net was trained on, ascending, [G]."""
+        return self.rows_of("train")
+
     def unseen_by(self, net: "Net") -> tuple[str, np.ndarray]:
         """Return the graphs to check a net on.
 
@@ -354,20 +378,43 @@ class BuildContext:
         """
         return "cal", self.rows_of("cal")
 
+    @cached_property
+    def labelled_elements(self) -> dict[str, tuple[int, ...]]:
+        """The elements with a label in training: of labelled atoms, or in labelled structures.
+
+        Returns:
+            Atomic numbers by head, ascending. Derivatives have those of their energy, too.
+        """
+        seen = {name: np.zeros(128, dtype=bool) for name in self.targets}
+        indices = self.learned_rows
+        for first in range(0, len(indices), GRAPHS_TOGETHER):
+            columns = self.graphs.take(indices[first : first + GRAPHS_TOGETHER])
+            for name, elements in seen.items():
+                mask = columns.masks[name]
+                atoms = mask if self.is_node(name) else np.repeat(mask, columns.num_nodes())
+                elements[columns.numbers[atoms]] = True
+        for name, target in self.targets.items():
+            if (energy := target.get("derived_from")) in seen:
+                seen[name] |= seen[str(energy)]
+        return {name: tuple(np.flatnonzero(some).tolist()) for name, some in seen.items()}
+
     def truth(self, name: str, split: str) -> tuple[np.ndarray, np.ndarray]:
         """Read a target on a split.
 
         Returns:
-            The values, [R, w] in the target's unit, and a mask of the rows with a label, [R].
+            The values, [R, w] in the target's unit, and a mask, [R], of the rows with a label that
+            the ensemble predicts: those whose elements have a label in training.
 
         Raises:
             RunError: no row has a label.
         """
-        values, mask = read_truth(self.graphs, name, self.rows_of(split))
+        elements = self.labelled_elements[name]
+        values, mask = read_truth(self.graphs, name, self.rows_of(split), elements)
         if not mask.any():
             raise RunError(
-                f"{self.run.path}: no structure of the split '{split}' has the target '{name}': "
-                "raise its share in the card's [split], or drop the head."
+                f"{self.run.path}: no structure of the split '{split}' has the target '{name}' for "
+                "an element with a label in train: raise its share in the card's [split], or drop "
+                "the head."
             )
         return values, mask
 
@@ -387,10 +434,14 @@ class BuildContext:
 
     @cached_property
     def strata(self) -> Strata:
-        """The rule for kinds of structures with their own intervals; it does not use targets."""
-        by = self.campaign.ensemble.intervals
+        """The rule for strata with their own intervals; it does not use targets."""
+        by, indices = self.campaign.ensemble.intervals, self.rows_of("cal")
+        if by == "auto":
+            return choose_strata(self.graphs, indices)
+        if by == "element":
+            return Strata(atoms="element")
         if by == "size":
-            return size_strata(self.graphs.num_nodes()[self.rows_of("cal")])
+            return size_strata(self.graphs.num_nodes()[indices])
         return Strata(by)
 
 
@@ -427,6 +478,11 @@ class CrossContext(BuildContext):
         if split in ("sel", "cal"):
             return np.flatnonzero(self.fold != NONE)
         return super().rows_of(split)
+
+    @property
+    def learned_rows(self) -> np.ndarray:
+        """Positions in the store of the graphs of all folds, ascending, [G]."""
+        return self.rows_of("cal")
 
     def unseen_by(self, net: "Net") -> tuple[str, np.ndarray]:
         """Return the graphs to check a net on: those of its fold.

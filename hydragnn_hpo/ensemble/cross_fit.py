@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from hydragnn_hpo.ensemble.calibrate import Calibration, compute_moments
+from hydragnn_hpo.ensemble.calibrate import Calibration, clip_to_bounds, compute_moments
 from hydragnn_hpo.ensemble.candidates import CrossContext, Net, flops_per_graph
 from hydragnn_hpo.ensemble.cross_calibrate import (
     CrossDesign,
@@ -100,7 +100,7 @@ def _calibrate_head(
     final, rows = weights[0][name], context.rows_of("cal")
     stratum = context.strata.of_rows(context.graphs, rows, node=context.is_node(name))
     known = OutOfFold(
-        residual=truth[mask] - mean,
+        residual=truth[mask] - clip_to_bounds(mean, context.bounds(name)),
         variance=variance,
         noise=noise,
         group=context.group_of_row(name, "cal")[mask],

@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import NamedTuple, TypedDict
+from typing import Literal, NamedTuple, TypedDict
 
 import numpy as np
 
@@ -16,10 +16,15 @@ from hydragnn_hpo.config import WIDTHS, CardConfig, TargetConfig, parse_config
 from hydragnn_hpo.data import Columns, Compositions, Rules, open_store
 from hydragnn_hpo.ensemble.artefact import HeadEntry, Manifest
 from hydragnn_hpo.ensemble.baselines import CompositionModel
-from hydragnn_hpo.ensemble.calibrate import By, Strata, size_strata
+from hydragnn_hpo.ensemble.calibrate import SYMBOLS, By, Strata, size_strata
 from hydragnn_hpo.ensemble.descriptors import GRAPH, NODE
 from hydragnn_hpo.ensemble.engine import EDGES_PER_BATCH, pieces
-from hydragnn_hpo.ensemble.inference import Ensemble, compute_trust, head_prediction
+from hydragnn_hpo.ensemble.inference import (
+    Ensemble,
+    compute_trust,
+    find_unlabelled,
+    head_prediction,
+)
 from hydragnn_hpo.ensemble.structure_batches import (
     ChunkReader,
     StructureFiles,
@@ -311,7 +316,10 @@ class Evaluation:
 
 
 def evaluate_ensemble(
-    ensemble: Ensemble, labelled: Iterable[LabelledStructures], heads: Iterable[str], by: By = "all"
+    ensemble: Ensemble,
+    labelled: Iterable[LabelledStructures],
+    heads: Iterable[str],
+    by: By | Literal["element"] = "all",
 ) -> Evaluation:
     """Predict labelled structures and compare the predictions with the labels.
 
@@ -321,7 +329,7 @@ def evaluate_ensemble(
         ensemble: predicts them.
         labelled: structures, some at a time.
         heads: names of the heads that have labels.
-        by: kinds of structures that get figures of their own.
+        by: what gets figures of its own: kinds of structures, or elements (heads of atoms alone).
 
     Raises:
         DataError: no structure has a label.
@@ -351,7 +359,24 @@ class _StructureFacts(NamedTuple):
     compositions: Compositions
     """Names, atoms and groups."""
     kinds: np.ndarray | None
-    """Kind of each structure, [G]; None if no kinds were wanted."""
+    """Kind of each structure, [G]; None if no kinds were wanted, or those of ``by_element``."""
+    by_element: bool
+    """True if the element of an atom is its kind."""
+
+    def kinds_of_rows(
+        self, graph: np.ndarray, atom: np.ndarray, *, node: bool
+    ) -> np.ndarray | None:
+        """Return the kind of each row of a head, [R]; None if it has none.
+
+        Args:
+            graph: structure of each row, [R].
+            atom: atom of each row within its structure, [R].
+            node: True for a head of atoms.
+        """
+        if self.by_element:
+            every = self.compositions
+            return SYMBOLS[every.numbers[every.starts[graph] + atom]] if node else None
+        return None if self.kinds is None else self.kinds[graph]
 
 
 class _Structures:
@@ -368,7 +393,7 @@ class _Structures:
         self._compositions.append(replace(Compositions.of(some.columns), groups=groups))
         self._chemistry.append(Strata("chemistry").names(some.columns))
 
-    def facts(self, by: By) -> _StructureFacts:
+    def facts(self, by: By | Literal["element"]) -> _StructureFacts:
         """Return the facts of all; a single group says nothing, so each is then its own."""
         every = Compositions.join(self._compositions)
         sizes, kinds = every.sizes, None
@@ -378,7 +403,7 @@ class _Structures:
             kinds = np.concatenate(self._chemistry)
         if len(np.unique(every.groups)) < 2:
             every = replace(every, groups=np.arange(len(sizes)))
-        return _StructureFacts(every, kinds)
+        return _StructureFacts(every, kinds, by == "element")
 
 
 def _predict(
@@ -398,21 +423,23 @@ def _predict(
     trust, manifest = list[str](), ensemble.manifest
     for piece in pieces(graphs, np.arange(graphs.num_graphs), EDGES_PER_BATCH):
         moments, columns = ensemble.moments(graphs, piece), graphs.take(piece)
-        strata, counts = manifest.strata.names(columns), columns.num_nodes()
+        counts = columns.num_nodes()
         atoms = np.arange(counts.sum()) - np.repeat(columns.node_offset[:-1], counts)
         distances, heads = ensemble.training_distances(graphs, piece), {}
         for name, rows in parts.items():
             node = manifest.heads[name].level == "node"
-            stratum = np.repeat(strata, counts) if node else strata
+            stratum = manifest.strata.names_of_rows(columns, node=node)
             graph = np.repeat(first + piece, counts) if node else first + piece
             mix, atom = moments[name], atoms if node else np.zeros_like(piece)
             own, elements = columns.targets[name], _predict_elements(manifest.heads[name], columns)
             unknown_distance = np.full(len(graph), np.nan)
             distance = distances.get(NODE if node else GRAPH, unknown_distance)
-            whole = (own, mix.mean, mix.spread, mix.noise, stratum, elements, graph, atom, distance)
+            hidden = find_unlabelled(manifest.heads[name], columns)
+            head = heads[name] = head_prediction(manifest.heads[name], [mix], missing=hidden)
+            predicted = (own, head.mean, head.std_epistemic, mix.noise, stratum)
+            whole = (*predicted, elements, graph, atom, distance)
             rows.append([part[columns.masks[name]] for part in whole])
-            heads[name] = head_prediction(manifest.heads[name], [mix])
-        trust += compute_trust(manifest, columns, np.arange(len(piece)), heads)
+        trust += compute_trust(manifest, columns, heads)
     return trust
 
 
@@ -443,10 +470,9 @@ def _evaluate_head(
     predicted = HeadOnLabels(*whole)
     broken = ~np.isfinite(predicted.mean).all(axis=1)
     if broken.any():
-        count = len(np.unique(graph[broken]))
         done.warnings.append(
-            f"'{name}' of {count} structures is not finite and left out; look at them with "
-            "'hydragnn-hpo predict'."
+            f"'{name}' of {len(np.unique(graph[broken]))} structures is missing or not finite, and "
+            "left out; look at the reasons with 'hydragnn-hpo predict'."
         )
         predicted, elements = predicted.of(~broken), elements[~broken]
         graph, atom, distance = graph[~broken], atom[~broken], distance[~broken]
@@ -455,9 +481,10 @@ def _evaluate_head(
         return
     _check_unit(done, name, entry, predicted)
     head = HeadEvidence(name, entry.unit, entry.level == "node")
-    known, kinds, every = entry.calibration, structures.kinds, structures.compositions
+    known, every = entry.calibration, structures.compositions
     figures = compute_figures(predicted, known, entry.mean)
-    strata = {} if kinds is None else compute_strata_figures(predicted, known, kinds[graph])
+    kinds = structures.kinds_of_rows(graph, atom, node=entry.level == "node")
+    strata = {} if kinds is None else compute_strata_figures(predicted, known, kinds)
     facts = _describe_rows(entry, predicted, elements, every, graph=graph, atom=atom)
     evidence = collect_evidence(head, predicted, known, facts)
     figures["elements_mae"] = evidence.elements.mae if evidence.elements else math.nan

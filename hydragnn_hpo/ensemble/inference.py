@@ -29,7 +29,7 @@ from hydragnn_hpo.ensemble.artefact import (
     Manifest,
     read_artefact,
 )
-from hydragnn_hpo.ensemble.calibrate import Moments, graph_of_row, largest_per_graph
+from hydragnn_hpo.ensemble.calibrate import Moments, clip_to_bounds, largest_per_graph
 from hydragnn_hpo.ensemble.descriptors import TrainingFeatures
 from hydragnn_hpo.ensemble.engine import (
     EDGES_PER_BATCH,
@@ -60,6 +60,7 @@ def head_prediction(
     levels: Sequence[int] = (),
     members: Mapping[str, Sequence[np.ndarray]] | None = None,
     stratum: np.ndarray | None = None,
+    missing: np.ndarray | None = None,
 ) -> HeadPrediction:
     """Turn the moments of all batches into mean, sigma and intervals of one head.
 
@@ -68,10 +69,15 @@ def head_prediction(
         parts: moments of the batches in order, R rows in all.
         levels: interval levels besides 90, in percent.
         members: predictions of each member per batch, by trial; None if not requested.
-        stratum: name of each row's kind of structure, [R]; None if all kinds share their quantiles.
+        stratum: name of each row's stratum, [R]; None if all share their quantiles.
+        missing: mask of the rows that become NaN, [R], see ``find_unlabelled``; None for no row.
     """
     mean = _stack([part.mean for part in parts], WIDTHS[head.shape])
     spread = _stack([part.spread for part in parts], 1)
+    own = {name: np.concatenate(some) for name, some in (members or {}).items() if some}
+    if missing is not None:
+        for values in (mean, spread, *own.values()):
+            values[missing] = np.nan
     noise = _stack([part.noise for part in parts], 1)
     sigma = head.calibration.sigma(spread, noise)
     half = head.calibration.half_width(sigma, 0.9, stratum)
@@ -80,40 +86,73 @@ def head_prediction(
         mean,
         sigma,
         spread,
-        mean - half,
-        mean + half,
-        bounds={level: (mean - width, mean + width) for level, width in wide.items()},
-        members={name: np.concatenate(some) for name, some in (members or {}).items() if some},
+        *_interval(mean, half, head),
+        bounds={level: _interval(mean, width, head) for level, width in wide.items()},
+        members=own,
     )
+
+
+def _interval(mean: np.ndarray, half: np.ndarray, head: HeadEntry) -> tuple[np.ndarray, np.ndarray]:
+    """Return the ends of intervals within the bounds of a head, [R, w] each.
+
+    Args:
+        mean: middle of the intervals, [R, w].
+        half: half their width, [R, 1].
+        head: manifest entry with the bounds.
+    """
+    low, high = (clip_to_bounds(end, head.bounds) for end in (mean - half, mean + half))
+    return low, high
 
 
 def _stack(parts: Sequence[np.ndarray], width: int) -> np.ndarray:
     return np.concatenate(parts) if parts else np.zeros((0, width))
 
 
+def find_unlabelled(head: HeadEntry, columns: Columns) -> np.ndarray:
+    """Check which rows of a head have an element that has no label of it in training, [R].
+
+    A row is an atom, or a structure that contains such an atom.
+    """
+    if head.elements is None:
+        return np.zeros(len(columns.numbers) if head.level == "node" else columns.num_graphs, bool)
+    return contain_others(columns, head.elements, node=head.level == "node")
+
+
+def contain_others(columns: Columns, elements: Sequence[int], *, node: bool) -> np.ndarray:
+    """Check which rows have another element than those given, [R].
+
+    Args:
+        columns: some graphs.
+        elements: atomic numbers.
+        node: True for one row per node, False for one row per graph.
+    """
+    others = ~np.isin(columns.numbers, elements)
+    if node:
+        return others
+    graph = np.repeat(np.arange(columns.num_graphs), columns.num_nodes())
+    rows: np.ndarray = np.bincount(graph[others], minlength=columns.num_graphs) > 0
+    return rows
+
+
 def compute_trust(
-    manifest: Manifest,
-    columns: Columns,
-    indices: np.ndarray,
-    heads: Mapping[str, HeadPrediction],
+    manifest: Manifest, here: Columns, heads: Mapping[str, HeadPrediction]
 ) -> tuple[str, ...]:
     """Find reasons to distrust the predictions of each structure.
 
-    Reasons are an element or a number of neighbours absent from the training data, a prediction
-    that is not finite, and a spread above that of 99 % of the calibration structures.
+    Reasons are an element or a number of neighbours absent from the training data, an element
+    without a label of a head, a prediction that is not finite, and a spread above that of 99 % of
+    the calibration structures.
 
     Args:
         manifest: calibration of the heads, elements and coordination of the training data.
-        columns: graphs that include these structures.
-        indices: positions of the structures in ``columns``, [G].
+        here: the structures.
         heads: predictions for these structures, by head.
 
     Returns:
         For each structure ``ok``, or the reasons joined by semicolons, [G].
     """
-    reasons: list[list[str]] = [[] for _ in indices]
-    here = columns.take(indices)
-    graph_of_node = np.repeat(np.arange(len(indices)), here.num_nodes())
+    reasons: list[list[str]] = [[] for _ in range(here.num_graphs)]
+    graph_of_node = np.repeat(np.arange(here.num_graphs), here.num_nodes())
     unseen = ~np.isin(here.numbers, manifest.elements)
     for row, number in _pairs(graph_of_node[unseen], here.numbers[unseen]):
         reasons[row].append(f"unseen element {chemical_symbols[number]}")
@@ -122,15 +161,21 @@ def compute_trust(
         for row, number in _pairs(graph_of_node[outside], here.numbers[outside]):
             reasons[row].append(f"unseen coordination of {chemical_symbols[number]}")
     for name, head in heads.items():
-        entry = manifest.heads[name]
-        graph = graph_of_row(columns, indices, node=entry.level == "node")
-        for row, reason in _reasons_of_head(name, entry, head, graph, len(indices)):
+        entry, hidden = manifest.heads[name], np.zeros(len(head.mean), bool)
+        if entry.elements is not None:
+            hidden = find_unlabelled(entry, here)
+            lacking = np.isin(here.numbers, manifest.elements)
+            lacking &= ~np.isin(here.numbers, entry.elements)
+            for row, number in _pairs(graph_of_node[lacking], here.numbers[lacking]):
+                reasons[row].append(f"no label of {name} for {chemical_symbols[number]}")
+        graph = graph_of_node if entry.level == "node" else np.arange(here.num_graphs)
+        for row, reason in _reasons_of_head(name, entry, head, graph, hidden):
             reasons[row].append(reason)
     return tuple("; ".join(reason) or "ok" for reason in reasons)
 
 
 def _reasons_of_head(
-    name: str, entry: HeadEntry, head: HeadPrediction, graph: np.ndarray, graphs: int
+    name: str, entry: HeadEntry, head: HeadPrediction, graph: np.ndarray, hidden: np.ndarray
 ) -> Iterator[tuple[int, str]]:
     """Yield each structure whose prediction of one head is to be distrusted, and the reason.
 
@@ -139,13 +184,14 @@ def _reasons_of_head(
         entry: manifest entry of the head.
         head: prediction of the head, R rows.
         graph: position of each row's structure, [R].
-        graphs: number of structures.
+        hidden: mask of the rows whose elements have no label, [R]; they have their own reason.
     """
-    broken = ~np.isfinite(head.mean).all(axis=1)
+    broken = ~np.isfinite(head.mean).all(axis=1) & ~hidden
     for row in np.unique(graph[broken]).tolist():
         yield row, f"{name} is not finite"
     limit = entry.calibration.spread99 * (1 + 1e-9)  # tolerates rounding
-    largest = largest_per_graph(head.std_epistemic[:, 0], graph, graphs)
+    spread, count = np.where(hidden, 0.0, head.std_epistemic[:, 0]), int(graph.max(initial=-1)) + 1
+    largest = largest_per_graph(spread, graph, count)
     for row in np.flatnonzero(largest > limit).tolist():
         yield row, f"large spread of {name}"
 
@@ -281,6 +327,7 @@ class Ensemble:
         edges_per_batch: int = EDGES_PER_BATCH,
         levels: Sequence[int] = (),
         members: bool = False,
+        unlabelled: bool = False,
     ) -> Prediction:
         """Predict every head for some structures.
 
@@ -291,27 +338,26 @@ class Ensemble:
             edges_per_batch: approximate edges plus nodes of a batch, which bounds its memory.
             levels: interval levels besides 90, in percent, see ``levels_known``.
             members: True also returns the predictions of each member.
+            unlabelled: True also predicts rows that ``find_unlabelled`` lets be missing.
 
         Raises:
             DataError: a structure cannot become a graph, or the store's edges are too short.
         """
         columns = self._columns(structures)
-        if indices is None:
-            indices = np.arange(columns.num_graphs)
-        indices = np.asarray(indices, dtype=np.int64)
+        indices = np.arange(columns.num_graphs) if indices is None else np.asarray(indices)
         parts: dict[str, list[Moments]] = {name: [] for name in self.manifest.heads}
         values: dict[str, MemberValues] = {name: {} for name in self.manifest.heads}
         for piece in pieces(columns, indices, edges_per_batch):
             for name, moments in self.moments(columns, piece, values if members else None).items():
                 parts[name].append(moments)
-        kinds = self._kinds(columns, indices)
-        heads = {
-            name: head_prediction(
-                head, parts[name], levels=levels, members=values[name], stratum=kinds[name]
+        here, heads = columns.take(indices), {}
+        for name, head in self.manifest.heads.items():
+            strata = self.manifest.strata.names_of_rows(here, node=head.level == "node")
+            rows = None if unlabelled else find_unlabelled(head, here)
+            heads[name] = head_prediction(
+                head, parts[name], levels=levels, members=values[name], stratum=strata, missing=rows
             )
-            for name, head in self.manifest.heads.items()
-        }
-        trust = compute_trust(self.manifest, columns, indices, heads)
+        trust = compute_trust(self.manifest, here, heads)
         return Prediction(heads, trust, self._describe(structures, columns, indices))
 
     def _describe(
@@ -364,15 +410,6 @@ class Ensemble:
         several = [structures] if isinstance(structures, Atoms) else structures
         return columns_of_atoms(several, self.rules)
 
-    def _kinds(self, graphs: GraphSet, indices: np.ndarray) -> dict[str, np.ndarray | None]:
-        """Return the kind of each row's structure by head, [R]; None if kinds share quantiles."""
-        kinds: dict[str, np.ndarray | None] = dict.fromkeys(self.manifest.heads)
-        for name, head in self.manifest.heads.items():
-            if head.calibration.tables:
-                node, strata = head.level == "node", self.manifest.strata
-                kinds[name] = strata.of_rows(graphs, indices, node=node)
-        return kinds
-
     def moments(
         self, graphs: GraphSet, indices: np.ndarray, collect: dict[str, MemberValues] | None = None
     ) -> dict[str, Moments]:
@@ -386,7 +423,7 @@ class Ensemble:
         Returns:
             Moments by head (mean, spread, predicted variance), R rows each.
         """
-        moments = {name: Moments() for name in self.manifest.heads}
+        moments = {name: Moments(head.bounds) for name, head in self.manifest.heads.items()}
         for member, heads in self.engine.predict(graphs, indices):
             for name, weight in member.weights.items():
                 noise = heads.get(variance_key(name))

@@ -413,7 +413,7 @@ def _find_candidates(
         columns = structures.columns
         if not columns.num_graphs:
             continue
-        prediction = ranking.ensemble.predict(columns)
+        prediction = ranking.ensemble.predict(columns, unlabelled=True)
         scores, deviation = ranking.scores(columns, prediction.heads)
         good = _is_candidate(ranking, columns, scores, deviation, counts)
         names = [n for place, n in enumerate(structures.ids) if place not in structures.errors]

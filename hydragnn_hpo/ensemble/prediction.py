@@ -284,6 +284,8 @@ def _known_head(name: str, heads: Mapping[str, HeadPrediction]) -> str:
 def _describe_head(name: str, head: HeadPrediction, unit: str) -> str:
     """Return a value with its standard deviation, or the number of rows, in words."""
     shown = "" if unit == "1" else f" {unit}"
+    if np.isnan(head.mean).all():
+        return f"{name} missing"
     if head.mean.shape == (1, 1):
         mean, std = float(head.mean[0, 0]), float(head.std[0, 0])
         return f"{name} {mean:.5g} +- {std:.2g}{shown}"

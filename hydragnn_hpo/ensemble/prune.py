@@ -11,12 +11,12 @@ import numpy as np
 
 from hydragnn_hpo.ensemble.artefact import (
     ArtefactContent,
+    HeadEntry,
     Manifest,
     MemberEntry,
     Pruned,
     describe_needs,
 )
-from hydragnn_hpo.ensemble.calibrate import Calibration
 from hydragnn_hpo.ensemble.calibration_data import CalibrationData
 from hydragnn_hpo.errors import ConfigError, unknown
 
@@ -106,11 +106,11 @@ def prune_members(
     new = _without_members(content, stay, removed)
     heads, effects = {}, {}
     for name, head in old.heads.items():
-        fit = data.calibrate_head(name, new.shares(name), head.std or 1.0)
+        fit = data.calibrate_head(name, new.shares(name), head.std or 1.0, head.bounds)
         heads[name] = head.model_copy(update={"calibration": fit})
-        before = _quality(data, name, old.shares(name), head.calibration)
+        before = _quality(data, name, old.shares(name), head)
         effects[name] = PruneEffect(
-            head.unit, *before, *_quality(data, name, new.shares(name), fit)
+            head.unit, *before, *_quality(data, name, new.shares(name), heads[name])
         )
     checked = Manifest.model_validate(new.model_dump() | {"heads": heads})
     configs = {name: content.configs[name] for name in stay}
@@ -165,7 +165,7 @@ def _share_weights(old: Manifest, stay: set[str]) -> list[MemberEntry]:
 
 
 def _quality(
-    data: CalibrationData, name: str, weights: dict[str, float], fit: Calibration
+    data: CalibrationData, name: str, weights: dict[str, float], entry: HeadEntry
 ) -> tuple[float, float]:
     """Measure the weighted mean of members for one head on the calibration split.
 
@@ -173,12 +173,13 @@ def _quality(
         data: predictions of the members.
         name: name of the head.
         weights: weights of the members, by trial.
-        fit: calibration of their weighted mean.
+        entry: bounds of the head, and the calibration of their weighted mean.
 
     Returns:
         The mean absolute error, and the mean width of the 90 % interval, in the head's unit.
     """
-    head, moments = data.heads[name], data.moments(name, weights)
+    head, moments = data.heads[name], data.moments(name, weights, entry.bounds)
     error = np.abs(moments.mean - head.truth)[head.mask]
+    fit = entry.calibration
     half = fit.half_width(fit.sigma(moments.spread, moments.noise))
     return float(error.mean()), float(2.0 * half[head.mask].mean())

@@ -98,13 +98,19 @@ class ProgramDescription(TypedDict):
     edges: str
     """Instructions to make the edges."""
     elements: list[int]
-    """Atomic numbers in the training data."""
+    """Atomic numbers with a label of the head in the training data; give no others."""
     inputs: list[TensorDescription]
     """Inputs in their order."""
     outputs: list[TensorDescription]
     """Entries of the dictionary that the program returns."""
     intervals: dict[str, float]
     """Quantile by level: an interval is mean -+ quantile * std."""
+    bounds: tuple[float | None, float | None] | None
+    """Smallest and largest possible value, in the unit: mean and intervals end there."""
+    strata: dict[str, dict[str, float]]
+    """Quantiles by stratum, then by level, which replace ``intervals`` in that stratum."""
+    stratum: str
+    """What the stratum of a row is."""
     members: list[str]
     """Trials of the members."""
     data: dict[str, JsonValue]
@@ -216,6 +222,8 @@ class EnsembleProgram(nn.Module):
             name: _moments([output[name] for output in outputs], weights) for name in outputs[0]
         }
         mean, variance = moments["value"]
+        if self.head.bounds is not None:
+            mean = mean.clamp(*self.head.bounds)
         spread = variance.mean(dim=1, keepdim=True).sqrt()
         noise = moments["noise"][0] if "noise" in moments else 0.0
         fit = self.head.calibration
@@ -340,10 +348,13 @@ def describe_program(
         "energy": head.energy,
         "cutoff": manifest.cutoff,
         "edges": EDGES_TEXT,
-        "elements": list(manifest.elements),
+        "elements": list(manifest.elements if head.elements is None else head.elements),
         "inputs": describe_inputs(manifest, program.names),
         "outputs": describe_outputs(head),
         "intervals": head.calibration.quantiles,
+        "bounds": head.bounds,
+        "strata": head.calibration.tables,
+        "stratum": manifest.strata.describe(node=head.level == "node"),
         "members": [member.trial for member in program.members],
         "data": manifest.data.model_dump(mode="json"),
         "device": "cpu",

@@ -67,6 +67,10 @@ energy = {{ target.energy | toml }}
 {% if target.derived_from is not none %}
 derived_from = {{ target.derived_from | toml }}
 {% endif %}
+{% if target.min is not none %}
+# a gap is never negative: predictions and intervals end there
+min = {{ target.min | toml }}
+{% endif %}
 {% if target.optional %}
 optional = true
 {% endif %}

@@ -84,14 +84,13 @@ def _join(graphs: GraphSet, index: np.ndarray, arrays: Mapping[str, np.ndarray])
     heads = {}
     for name in names:
         is_node = graphs.levels[name] == "node"
-        rows = np.flatnonzero(np.concatenate(masks[name]))
+        # reports of earlier versions hold all labels, and not their rows
+        rows = arrays.get(f"{name}/rows", np.flatnonzero(np.concatenate(masks[name])))
         graph = compositions.graph_of_atom[rows] if is_node else rows
         truth, mean, half = (arrays[f"{name}/{part}"] for part in ("truth", "mean", "half90"))
         distance = arrays.get(f"{name}/distance")
         if len(truth) != len(rows):
-            raise ValueError(
-                f"'{name}' has {len(rows)} labels in the store, {len(truth)} in the report"
-            )
+            raise ValueError(f"'{name}' has {len(rows)} labels, and {len(truth)} in the report")
         heads[name] = LabelledHead(
             unit=str(graphs.stats["targets"][name]["unit"]),
             is_node=is_node,

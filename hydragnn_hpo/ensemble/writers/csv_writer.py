@@ -3,6 +3,7 @@
 import csv
 import io
 import itertools
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -71,7 +72,7 @@ class CsvWriter(Writer):
             if row is None:
                 yield [_inert(name), *empty, "", _inert(str(error)), *tail]
             else:
-                cells = [f"{value:.10g}" for array in columns for value in array[row].tolist()]
+                cells = [_number(value) for array in columns for value in array[row].tolist()]
                 yield [_inert(name), *cells, prediction.trust[row], "", *tail]
 
     def _atoms(self, rows: PredictedRows) -> Iterator[list[str]]:
@@ -85,8 +86,13 @@ class CsvWriter(Writer):
         for row, place in enumerate(rows.good()):
             name = _inert(rows.structures.ids[place])
             for atom, z in enumerate(numbers[row].tolist()):
-                cells = [f"{v:.10g}" for head in heads for v in head[row][atom].tolist()]
+                cells = [_number(v) for head in heads for v in head[row][atom].tolist()]
                 yield [name, str(atom), chemical_symbols[z], *cells]
+
+
+def _number(value: float) -> str:
+    """Return ten digits of a number, or nothing for one that is missing."""
+    return "" if math.isnan(value) else f"{value:.10g}"
 
 
 def _cell(value: str | int | float) -> str:

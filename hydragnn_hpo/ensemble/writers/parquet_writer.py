@@ -95,7 +95,7 @@ class ParquetWriter(Writer):
             values = layout.values(name, rows.prediction.heads[name])
             for title, column in zip(layout.titles(name), values.T, strict=True):
                 spread = column[where] if len(column) else np.zeros(total)
-                table[title] = arrow.array(spread, mask=bad)
+                table[title] = arrow.array(spread, mask=bad | np.isnan(spread))
         counts = np.zeros(total, dtype=np.int64)
         counts[~bad] = rows.num_nodes
         starts = arrow.array(offsets(counts).astype(np.int32))
@@ -104,7 +104,7 @@ class ParquetWriter(Writer):
             values = layout.values(name, rows.prediction.heads[name])
             lists |= dict(zip(layout.titles(name), values.T, strict=True))
         for title, column in lists.items():
-            flat = arrow.array(np.ascontiguousarray(column))
+            flat = arrow.array(np.ascontiguousarray(column), from_pandas=True)  # NaN: null
             table[title] = arrow.ListArray.from_arrays(starts, flat, mask=arrow.array(bad))
         trust = iter(rows.prediction.trust)
         table["trust"] = [None if wrong else next(trust) for wrong in bad]

@@ -162,3 +162,54 @@ FORCES = {"level": "node", "shape": "vector", "unit": "eV/angstrom", "derived_fr
 def test_a_target_that_does_not_hang_together_is_refused(target: dict, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         parse_config({**CARD, "targets": {**CARD["targets"], "f": target}}, CardConfig, "c")
+
+
+GAP = {"level": "graph", "unit": "meV", "min": 0.0, "max": 9000.0}
+
+
+def test_labels_beyond_their_bounds_are_refused_in_the_unit_of_the_file():
+    target = TargetConfig(**GAP)
+    assert target.bounds == (0.0, 9.0)
+    assert value(water(gap=0.0), gap=target) == 0.0
+    assert value(water(gap=9000.0), gap=target) == 9.0
+    with pytest.raises(DataError, match="has 'gap' = -2, beyond the min = 0 of its target") as low:
+        value(water(gap=-2.0), gap=target)
+    assert "mend it, or correct the target's min in the card" in str(low.value)
+    with pytest.raises(DataError, match="has 'gap' = 9001, beyond the max = 9000"):
+        value(water(gap=9001.0), gap=target)
+    atoms = water()
+    atoms.arrays["q"] = np.array([0.5, np.nan, -0.5])
+    charge = TargetConfig(level="node", unit="e", min=-0.4, optional=True)
+    with pytest.raises(DataError, match="'q' = -0.5 at atom 3, beyond the min"):
+        value(atoms, q=charge)
+    assert value(atoms, q=charge.model_copy(update={"min": -0.5})).shape == (3, 1)
+
+
+def test_bounds_of_a_quotient_are_those_of_the_quotient():
+    target = TargetConfig(level="graph", unit="eV", per_atom=True, max=1.0)
+    assert value(water(x=3.0), x=target) == 1.0
+    with pytest.raises(DataError, match="beyond the max = 1"):
+        value(water(x=3.3), x=target)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        ({"min": 2.0, "max": 2.0}, "raise max above min"),
+        ({"min": 0.0, "energy": "total"}, "bound scalars that are no energies"),
+        ({"min": 0.0, "shape": "vector", "unit": "angstrom"}, "bound scalars that are no energies"),
+    ],
+)
+def test_bounds_that_mean_nothing_are_refused(wrong, sentence):
+    with pytest.raises(ConfigError, match=sentence):
+        parse_config({"level": "graph", "unit": "eV", **wrong}, TargetConfig, where="card")
+
+
+def test_bounds_are_kept_in_the_statistics():
+    target = TargetConfig(**GAP)
+    graphs = [graph_of(water(gap=g), PLACE, Rules(4.0, 0.1, {"gap": target})) for g in (1.0, 5.0)]
+    columns = columns_of(graphs, {"gap": target})
+    columns.split[:] = 0
+    stats = fit_target_stats(columns, {"gap": target})["gap"]
+    assert stats["bounds"] == (0.0, 9.0)
+    assert (stats["min"], stats["max"]) == pytest.approx((0.001, 0.005))

@@ -456,3 +456,22 @@ def test_a_warning_quotes_the_values_of_the_file():
     (said,) = made.warnings
     assert "1 of 150 values far from all others per atom (as -777" in said
     assert f"the median is {middle:.4g})" in said
+
+
+@pytest.mark.parametrize(
+    ("name", "lowest", "bound"),
+    [
+        ("band_gap", 0.0, 0.0),
+        ("Band gap (eV)", 0.1, 0.0),
+        ("homo_lumo_gap", 0.0, 0.0),
+        ("gap", -0.1, None),
+        ("gap_error", 0.0, None),
+        ("singlet_triplet_gap", 0.0, None),
+        ("energy", 0.0, None),
+    ],
+)
+def test_gaps_alone_are_never_negative(name, lowest, bound):
+    values = lowest + np.random.default_rng(0).random(30)
+    values[0] = lowest
+    targets, _ = look_at(with_info(values, name))
+    assert targets[name].min == bound

@@ -9,6 +9,8 @@ import msgspec
 import numpy as np
 import pytest
 import torch
+from ase.build import molecule
+from ase.data import atomic_numbers, chemical_symbols
 from safetensors.numpy import load_file, save_file
 from stores import write_store
 
@@ -234,6 +236,148 @@ def test_kinds_of_structures_come_from_the_campaign(make_run):
     cal = open_store(run / "data/toy.bp")
     sizes = np.sort(cal.num_nodes()[cal.indices_of("cal")])
     assert set(strata.edges) <= set(sizes.tolist())
+
+
+def test_elements_have_intervals_of_their_own_by_default(make_run):
+    run = make_run(trials=2)
+    build_ensemble(run)
+    manifest = read_artefact(run / "ensemble.zip").manifest
+    store = open_store(run / "data/toy.bp")
+    cal = store.take(store.indices_of("cal"))
+    charge, energy = (manifest.heads[name].calibration for name in ("charge", "energy"))
+    assert set(charge.tables) == {chemical_symbols[z] for z in np.unique(cal.numbers)}
+    assert set(energy.tables) == set(manifest.strata.names(cal).tolist())
+    assert manifest.strata.by == "chemistry"
+    prediction = Ensemble.load(run / "ensemble.zip").predict(store, store.indices_of("test"))
+    test = store.take(store.indices_of("test"))
+    half = prediction["charge"].hi90 - prediction["charge"].mean
+    factor = (half / prediction["charge"].std)[:, 0]
+    for symbol, table in charge.tables.items():
+        own = factor[test.numbers == atomic_numbers[symbol]]
+        assert own == pytest.approx(np.full(len(own), table["0.9"]))
+    scores = json.loads((run / "report/ensemble.json").read_text())["heads"]["charge"]
+    inside = np.abs(test.targets["charge"] - prediction["charge"].mean) <= half
+    assert scores["coverage90"] == pytest.approx(inside.mean())
+
+
+def hide_charges(run: Path, element: int, *splits: str) -> None:
+    """Remove the charges of an element from some splits."""
+    store = run / "data/toy.bp"
+    columns = open_store(store)
+    assert isinstance(columns, Columns)
+    card = load_config(store / "card.toml", CardConfig)
+    chosen = np.isin(columns.split, [SPLITS.index(name) for name in splits])
+    hidden = np.repeat(chosen, columns.num_nodes()) & (columns.numbers == element)
+    columns.masks["charge"] = columns.masks["charge"] & ~hidden
+    shutil.rmtree(store)
+    stats = {name: value for name, value in columns.stats.items() if name != "checksum"}
+    write_store(store, [columns], stats, card)
+
+
+def test_elements_without_a_label_in_training_are_left_out_and_missing(make_run):
+    run = make_run(trials=2)
+    hide_charges(run, 8, "train")
+    table = build_ensemble(run)
+    store = open_store(run / "data/toy.bp")
+    indices = store.indices_of("test")
+    test = store.take(indices)
+    oxygen = test.numbers == 8
+    assert oxygen.any()
+
+    manifest = read_artefact(run / "ensemble.zip").manifest
+    assert manifest.heads["charge"].elements == (1, 6, 7)
+    assert manifest.heads["energy"].elements == (1, 6, 7, 8)
+    assert "O" not in manifest.heads["charge"].calibration.tables
+    rows = load_file(run / "report/test_predictions.safetensors")["charge/rows"]
+    assert rows.tolist() == np.flatnonzero(~oxygen).tolist()
+    assert table["heads"]["charge"]["test_rows"] == (~oxygen).sum()
+    (warning,) = (text for text in table["warnings"] if "leaves out" in text)
+    assert f"leaves out {oxygen.sum()} of {len(oxygen)} labels" in warning
+
+    ensemble = Ensemble.load(run / "ensemble.zip")
+    prediction = ensemble.predict(store, indices, levels=(50,), members=True)
+    charge = prediction["charge"]
+    for values in (charge.mean, charge.std, charge.lo90, charge.hi90, *charge.members.values()):
+        assert np.isnan(values[oxygen]).all()
+        assert np.isfinite(values[~oxygen]).all()
+    assert np.isnan(charge.bounds[50][0][oxygen]).all()
+    assert np.isfinite(prediction["energy"].mean).all()
+    for row, trust in enumerate(prediction.trust):
+        has_oxygen = oxygen[test.node_offset[row] : test.node_offset[row + 1]].any()
+        assert ("no label of charge for O" in trust) == has_oxygen
+        assert "not finite" not in trust
+    assert np.isfinite(ensemble.predict(store, indices, unlabelled=True)["charge"].mean).all()
+
+
+def test_a_structure_with_an_element_that_no_label_has_is_missing(built_zip):
+    ensemble = Ensemble.load(built_zip)
+    known, strange = molecule("H2O"), molecule("SH2")
+    prediction = ensemble.predict([known, strange])
+    assert np.isfinite(prediction["energy"].mean[0])
+    assert np.isnan(prediction["energy"].mean[1])
+    assert np.isnan(prediction["charge"].mean[:, 0]).tolist() == [False] * 3 + [True, False, False]
+    assert "unseen element S" in prediction.trust[1]
+    assert "unseen element" not in prediction.trust[0]
+    assert "energy missing" in repr(prediction[1])
+    heads = {
+        name: head.model_copy(update={"elements": None})
+        for name, head in ensemble.manifest.heads.items()
+    }
+    ensemble.manifest = ensemble.manifest.model_copy(update={"heads": heads})
+    assert np.isfinite(ensemble.predict([known, strange])["energy"].mean).all()
+
+
+def bound_charges(run: Path, low: float, high: float) -> None:
+    """Give the charge bounds, in the card and the store."""
+    store = run / "data/toy.bp"
+    columns, card = open_store(store), load_config(store / "card.toml", CardConfig)
+    assert isinstance(columns, Columns)
+    charge = card.targets["charge"].model_copy(update={"min": low, "max": high})
+    card = card.model_copy(update={"targets": {**card.targets, "charge": charge}})
+    stats = {name: value for name, value in columns.stats.items() if name != "checksum"}
+    stats["targets"] = {
+        **stats["targets"],
+        "charge": {**stats["targets"]["charge"], "bounds": [low, high]},
+    }
+    shutil.rmtree(store)
+    write_store(store, [columns], stats, card)
+
+
+def test_predictions_and_intervals_end_at_the_bounds(make_run):
+    run = make_run(trials=3)
+    free = build_ensemble(run)["heads"]["charge"]
+    before = Ensemble.load(run / "ensemble.zip")
+    store = open_store(run / "data/toy.bp")
+    indices = store.indices_of("test")
+    raw = before.predict(store, indices)["charge"].mean
+    low, high = (float(end) for end in np.quantile(raw, (0.3, 0.7)))
+    bound_charges(run, low, high)
+    scores = build_ensemble(run)["heads"]["charge"]
+    assert scores["test_mae"] != free["test_mae"]
+
+    content = read_artefact(run / "ensemble.zip")
+    entry = content.manifest.heads["charge"]
+    assert entry.bounds == (low, high)
+    assert content.manifest.heads["energy"].bounds is None
+    ensemble = Ensemble.load(run / "ensemble.zip")
+    store = open_store(run / "data/toy.bp")
+    charge = ensemble.predict(store, indices, levels=(50,))["charge"]
+    np.testing.assert_array_equal(charge.mean, np.clip(raw, low, high))
+    sigma = entry.calibration.sigma(charge.std_epistemic)
+    strata = content.manifest.strata.of_rows(store, indices, node=True)
+    half = entry.calibration.half_width(sigma, 0.9, strata)
+    np.testing.assert_allclose(charge.lo90, np.clip(charge.mean - half, low, high))
+    np.testing.assert_allclose(charge.hi90, np.clip(charge.mean + half, low, high))
+    for values in charge.bounds[50]:
+        assert ((low <= values) & (values <= high)).all()
+    assert scores["test_mae"] == pytest.approx(
+        np.abs(charge.mean - store.take(indices).targets["charge"]).mean()
+    )
+    assert content.calibration_data is not None
+    again = content.calibration_data.calibrate_head(
+        "charge", content.manifest.shares("charge"), entry.std, entry.bounds
+    )
+    assert again.quantiles == pytest.approx(entry.calibration.quantiles)
 
 
 def predict_variances(run: Path, trials: list[str], predict_alone: Callable[..., dict]) -> None:

@@ -1,5 +1,6 @@
 """The affine map and its intervals: known parameters come back, kinds have their own."""
 
+import math
 import warnings
 
 import numpy as np
@@ -10,14 +11,16 @@ from hypothesis import strategies as st
 
 from hydragnn_hpo.data.columns import Columns
 from hydragnn_hpo.ensemble.calibrate import (
-    FEWEST,
     LEVELS,
+    PRIOR_GROUPS,
     Calibration,
     Strata,
     calibrate,
+    choose_strata,
     compute_moments,
     conformal_quantiles,
     conformal_rank,
+    conformal_tables,
     fit_variance,
     group_weights,
     key,
@@ -244,24 +247,183 @@ def test_each_kind_is_covered_by_intervals_of_its_own():
     assert alike[kind == "large"].mean() < 0.85
 
 
-def test_a_kind_with_few_groups_takes_the_intervals_of_all():
-    residual, kind = two_kinds(2, 800, few=FEWEST - 1)
+def slow_tables(
+    scores: np.ndarray, group: np.ndarray, stratum: np.ndarray
+) -> dict[str, dict[str, float]]:
+    """Compute ``conformal_tables`` with loops, and the variance of scales by bisection."""
+    means = {
+        name: {
+            g: scores[(stratum == name) & (group == g)].mean() for g in set(group[stratum == name])
+        }
+        for name in sorted(set(stratum))
+    }
+    centre = {name: np.mean(list(of.values())) for name, of in means.items()}
+    squares = [(m / centre[name] - 1) ** 2 for name, of in means.items() for m in of.values()]
+    relative = sum(squares) / (len(squares) - len(means))
+    logs = {name: math.log(centre[name]) for name in means}
+
+    def middle(between: float) -> tuple[float, float]:
+        weight = {name: 1 / (relative / len(of) + between) for name, of in means.items()}
+        at = sum(weight[n] * logs[n] for n in logs) / sum(weight.values())
+        return at, sum(weight[n] * (logs[n] - at) ** 2 for n in logs)
+
+    low, high = 0.0, 100.0
+    for _ in range(200):
+        half = (low + high) / 2
+        low, high = (half, high) if middle(half)[1] > len(means) - 1 else (low, half)
+    between, (at, _) = low, middle(low)
+
+    def scale(values: list[float]) -> float:
+        if not values:
+            return math.exp(at)
+        share = between / (between + relative / len(values))
+        return math.exp(at + share * (math.log(np.mean(values)) - at))
+
+    rescaled = np.array(
+        [
+            score / scale([m for g, m in means[name].items() if g != own])
+            for score, own, name in zip(scores, group, stratum, strict=True)
+        ]
+    )
+    every, tables = len(set(group)), {}
+    prior = min(PRIOR_GROUPS, every)
+    for name, of in means.items():
+        weight = np.array(
+            [
+                prior / every / (group == g).sum()
+                + (stratum[row] == name) / ((group == g) & (stratum == name)).sum().clip(1)
+                for row, g in enumerate(group)
+            ]
+        )
+        order = np.argsort(rescaled)
+        reached = np.cumsum(weight[order])
+        tables[name] = {
+            key(level): scale(list(of.values()))
+            * rescaled[order][reached >= (len(of) + prior + 1) * level - 1e-9][0]
+            for level in LEVELS
+        }
+    return tables
+
+
+def test_tables_are_those_of_a_slow_implementation():
+    rng = np.random.default_rng(0)
+    group, stratum = rng.integers(0, 60, 400), np.array(["H", "C", "Fe"])[rng.integers(0, 3, 400)]
+    rare = group < 4  # Zn is in four groups alone
+    stratum[rare & (rng.random(400) < 0.5)] = "Zn"
+    factor = np.select([stratum == "H", stratum == "Fe"], [0.5, 3.0], 1.0)
+    scores = factor * np.abs(rng.standard_t(5, 400))
+    tables = conformal_tables(scores, group, stratum)
+    slow = slow_tables(scores, group, stratum)
+    assert set(tables) == {"H", "C", "Fe", "Zn"}
+    for name, table in slow.items():
+        assert {level: tables[name][level] for level in table} == pytest.approx(table, rel=1e-6)
+
+
+ELEMENTS = {
+    "H": (0.5, 0.45),
+    "C": (1.0, 0.35),
+    "O": (1.3, 0.15),
+    "Fe": (2.5, 0.04),
+    "Zn": (2.0, 0.01),
+}
+"""Scale of the errors of an element, and its share of the atoms."""
+
+
+def atoms_of(seed: int, groups: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return errors, groups and elements of atoms, ten in each group, of up to three elements."""
+    rng = np.random.default_rng(seed)
+    scales, shares = np.array(list(ELEMENTS.values())).T
+    own = np.array([rng.choice(len(shares), 3, p=shares) for _ in range(groups)])
+    element = own[np.arange(groups)[:, None], rng.integers(0, 3, (groups, 10))].ravel()
+    residual = rng.normal(size=10 * groups) * scales[element]
+    return residual[:, None], np.repeat(np.arange(groups), 10), np.array(list(ELEMENTS))[element]
+
+
+def coverages(groups: int, draws: int) -> tuple[dict[str, float], dict[str, float], float]:
+    """Return the mean coverage of each element by its own and by all intervals, and of all."""
+    residual, group, element = atoms_of(10_000, 5000)
+    apart, alike = [], []
+    for seed in range(draws):
+        error, own, kind = atoms_of(seed, groups)
+        known = fitted(error, kind=kind, group=own)
+        sigma = known.sigma(np.zeros((len(element), 1)))
+        apart.append(np.abs(residual) <= known.half_width(sigma, 0.9, element))
+        alike.append(np.abs(residual) <= known.half_width(sigma))
+    weight, _ = group_weights(group)
+    marginal = float(weight @ np.mean(apart, axis=0)[:, 0] / weight.sum())
+    by_element = [
+        {name: float(np.mean(np.array(some)[:, element == name])) for name in ELEMENTS}
+        for some in (apart, alike)
+    ]
+    return by_element[0], by_element[1], marginal
+
+
+def test_each_element_is_covered_where_all_together_are_not():
+    own, of_all, marginal = coverages(groups=300, draws=8)
+    for name, share in own.items():
+        assert 0.87 <= share <= 0.93, name
+    for name in ("H", "O", "Fe", "Zn"):
+        assert not 0.87 <= of_all[name] <= 0.93, name
+    assert of_all["Fe"] < 0.6
+    assert marginal == pytest.approx(0.9, abs=0.01)
+
+
+def test_rare_elements_borrow_from_all_and_coverage_stays():
+    """With 40 groups Zn is in one or two, and in none of some draws."""
+    own, of_all, marginal = coverages(groups=40, draws=25)
+    assert own["Fe"] > of_all["Fe"] + 0.15
+    assert own["Zn"] > of_all["Zn"]
+    assert 0.89 <= marginal <= 0.93  # one more group of 40 is assumed to be endless
+
+
+def test_strata_that_are_alike_share_their_intervals():
+    rng = np.random.default_rng(4)
+    scores = np.abs(rng.normal(size=3000))
+    stratum = np.array(["a", "b", "c", "d"])[rng.integers(0, 4, 3000)]
+    stratum = stratum.astype("U4")
+    stratum[:3] = "rare"
+    tables = conformal_tables(scores, np.arange(3000), stratum)
+    pooled = conformal_quantiles(scores, np.arange(3000))["0.9"]
+    assert [tables[name]["0.9"] for name in "abcd"] == pytest.approx([pooled] * 4, rel=0.05)
+    assert tables["rare"]["0.9"] == pytest.approx(pooled, rel=0.1)
+
+
+def test_components_of_vectors_are_covered_by_element():
+    error, group, element = atoms_of(0, 300)
+    rng = np.random.default_rng(0)
+    vectors = np.abs(error) * rng.normal(size=(len(error), 3))
+    known = fitted(vectors[:1500], kind=element[:1500], group=group[:1500])
+    sigma = known.sigma(np.zeros((1500, 1)))
+    inside = np.abs(vectors[1500:]) <= known.half_width(sigma, 0.9, element[1500:])
+    for name in ("H", "C", "O", "Fe"):
+        assert 0.85 <= inside[element[1500:] == name].mean() <= 0.95, name
+
+
+def test_a_stratum_never_seen_uses_the_intervals_of_all():
+    residual, kind = two_kinds(2, 800)
     known = fitted(residual, kind=kind)
-    assert set(known.tables) == {"small", "large"}
-    sigma = np.ones((2, 1))
-    half = known.half_width(sigma, 0.8, np.array(["rare", "never seen"]))
-    assert half.ravel().tolist() == [known.quantiles["0.8"]] * 2
-    residual, kind = two_kinds(2, 800, few=FEWEST)
-    assert "rare" in fitted(residual, kind=kind).tables
+    half = known.half_width(np.ones((1, 1)), 0.8, np.array(["never seen"]))
+    assert half.item() == known.quantiles["0.8"]
 
 
 def test_groups_count_not_values():
-    """200 values of one kind, but only 40 groups of it."""
-    residual, kind = two_kinds(3, 1000)
-    kind[:], kind[:200] = "many", "copies"
-    group = np.arange(1000)
-    group[:200] //= 5
-    assert set(fitted(residual, kind=kind, group=group).tables) == {"many"}
+    """200 values of one kind are copies of 2 groups: its wide errors hardly count."""
+    rng = np.random.default_rng(3)
+    scores, group = np.abs(rng.normal(size=1000)), np.arange(1000)
+    kind = np.where(group < 200, "copies", "many")
+    scores[:200] *= 3.0
+    as_groups = conformal_tables(scores, group, kind)["copies"]["0.9"]
+    as_copies = conformal_tables(scores, np.where(group < 200, group % 2, group), kind)
+    assert as_copies["copies"]["0.9"] < 0.9 * as_groups
+
+
+@pytest.mark.parametrize("scores", [np.zeros(40), np.r_[np.zeros(20), np.ones(20)]])
+def test_exact_predictions_have_finite_intervals(scores):
+    kind = np.repeat(["exact", "other"], 20)
+    tables = conformal_tables(scores, np.arange(40), kind)
+    values = np.array([list(table.values()) for table in tables.values()])
+    assert np.isfinite(values).all()
+    assert (np.diff(values, axis=1) >= 0).all()
 
 
 def columns(*formulas: str) -> Columns:
@@ -309,6 +471,20 @@ def test_sizes_are_cut_in_thirds():
 def test_structures_of_one_size_are_one_kind():
     strata = size_strata(np.full(30, 5))
     assert strata.of_sizes(np.array([5, 9])).tolist() == ["1 or more atoms"] * 2
+
+
+def test_strata_are_chosen_from_elements_and_sizes():
+    minerals = columns("MgO", "NaCl", "FeS2", "CuAu")
+    chosen = choose_strata(minerals, np.arange(4))
+    assert chosen == Strata("chemistry", atoms="element")
+    assert chosen.of_rows(minerals, np.array([1, 2]), node=True).tolist() == [
+        *("Na", "Cl"),
+        *("Fe", "S", "S"),
+    ]
+    kinds = chosen.of_rows(minerals, np.array([1, 2]), node=False).tolist()
+    assert kinds == ["halogen", "chalcogen"]
+    molecules = columns("CH4", "C2H6", "C3H8", "CH4O")
+    assert choose_strata(molecules, np.arange(4)) == Strata("size", (6, 8), "element")
 
 
 MEMBERS, ROWS, WIDTH = 7, 5, 3

@@ -7,6 +7,7 @@ import pytest
 import torch
 from ase import Atoms
 from ase.build import bulk, molecule
+from ase.data import chemical_symbols
 
 from hydragnn_hpo.data.batch import make_batch
 from hydragnn_hpo.data.store_access import open_store
@@ -153,8 +154,12 @@ def test_the_mean_is_that_of_the_members_and_its_intervals_are_the_calibrated_on
         sigma = np.sqrt(known.a * head.std_epistemic**2 + known.b)
         np.testing.assert_allclose(head.std, sigma, atol=1e-14)
         assert set(head.bounds) == {50, 95}
+        some, node = columns.take(indices), name == "charge"
+        kinds = ensemble.manifest.strata.names(some)
+        strata = [chemical_symbols[z] for z in some.numbers] if node else kinds
         for level, (low, high) in (head.bounds | {90: (head.lo90, head.hi90)}).items():
-            half = known.quantiles[f"{level / 100:g}"] * sigma
+            own = [known.tables.get(kind, known.quantiles)[f"{level / 100:g}"] for kind in strata]
+            half = np.array(own)[:, None] * sigma
             np.testing.assert_allclose(high - head.mean, half, atol=1e-12)
             np.testing.assert_allclose(head.mean - low, half, atol=1e-12)
         assert list(head.members) == [member.trial for member in ensemble.members]

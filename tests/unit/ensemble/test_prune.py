@@ -38,6 +38,9 @@ def test_the_calibration_data_repeats_the_calibration_of_the_build(content):
             (head.calibration.a, head.calibration.b, head.calibration.c), rel=1e-9, abs=1e-15
         )
         assert again.quantiles == pytest.approx(head.calibration.quantiles, rel=1e-9)
+        assert set(again.tables) == set(head.calibration.tables)
+        for stratum, table in head.calibration.tables.items():
+            assert again.tables[stratum] == pytest.approx(table, rel=1e-9)
         assert again.spread99 == pytest.approx(head.calibration.spread99, rel=1e-9)
         assert (again.rows, again.groups) == (head.calibration.rows, head.calibration.groups)
 
@@ -164,6 +167,10 @@ def test_calibration_data_comes_back_as_it_went_in(content):
     for name, head in data.heads.items():
         for trial, values in head.predictions.items():
             np.testing.assert_array_equal(again.heads[name].predictions[trial], values)
+        assert (again.heads[name].element is None) == (name == "energy")
+    np.testing.assert_array_equal(again.heads["charge"].element, data.heads["charge"].element)
+    del arrays["charge/element"]  # a file of an earlier version
+    assert from_arrays(arrays, weights, dict.fromkeys(weights, 1)).heads["charge"].element is None
     assert {a.dtype for k, a in arrays.items() if "/said/" in k} <= {
         np.dtype("f4"),
         np.dtype("f8"),
@@ -180,8 +187,10 @@ def test_calibration_data_comes_back_as_it_went_in(content):
         (lambda a: a["energy/graph"].fill(-1), "structures that are not there"),
         (lambda a: a["charge/mask"].fill(0), "no row with a truth"),
         (lambda a: a.update({"other": np.zeros(3)}), "about nothing in the ensemble"),
-        (lambda a: a["structures/kind/all"].fill(2), "one kind each"),
-        (lambda a: a.pop("structures/kind/all"), "one kind each"),
+        (lambda a: a["structures/kind/oxygen"].fill(2), "one kind each"),
+        (lambda a: a.pop("structures/kind/oxygen"), "one kind each"),
+        (lambda a: a["charge/element"].fill(200), "elements that do not exist"),
+        (lambda a: a.update({"charge/element": a["charge/element"][:3]}), "wrong shape"),
     ],
 )
 def test_calibration_data_that_lies(content, change, sentence):

@@ -123,6 +123,18 @@ def test_one_edge_list_and_a_ghost_serve_all_members(built_zip, target, name):
     assert_same(program(*inputs(STRUCTURES[name], ensemble.cutoff)), ensemble, target, name)
 
 
+def test_the_mean_of_a_program_ends_at_the_bounds(built_zip):
+    ensemble = some_of(built_zip, "t0001", "t0002")
+    name, head = next(iter(STRUCTURES)), ensemble.manifest.heads["charge"]
+    free = EnsembleProgram(ensemble.members, "charge", head)
+    given = inputs(STRUCTURES[name], ensemble.cutoff)
+    middle = float(free(*given)["mean"].median())
+    for bounds in ((middle, None), (None, middle)):
+        bounded = head.model_copy(update={"bounds": bounds})
+        mean = EnsembleProgram(ensemble.members, "charge", bounded)(*given)["mean"]
+        assert torch.equal(mean, free(*given)["mean"].clamp(*bounds))
+
+
 ALONE = """
 import json, sys
 sys.modules["hydragnn_hpo"] = None

@@ -3,6 +3,7 @@
 import csv
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -216,3 +217,42 @@ def test_a_value_that_is_not_finite_is_null_in_json(manifest, two_batches):
 def test_an_unknown_format_is_refused(manifest):
     with pytest.raises(ConfigError, match=r"new.pdf: cannot tell the format; end it in .csv"):
         make_writer(Path("new.pdf"), OutputColumns(manifest))
+
+
+def with_missing(batch: Any) -> Any:
+    """Let the energy of the first structure and the charge of the first atom be missing."""
+    heads = dict(batch.prediction.heads)
+    for name in ("energy", "charge"):
+        mean = heads[name].mean.copy()
+        mean[0] = np.nan
+        heads[name] = replace(heads[name], mean=mean)
+    return replace(batch, prediction=replace(batch.prediction, heads=heads))
+
+
+def test_what_is_missing_is_empty_null_or_nan(manifest, two_batches, tmp_path):
+    batches = [with_missing(two_batches[0])]
+
+    def write_as(suffix: str) -> Path:
+        writer = make_writer(tmp_path / f"out{suffix}", OutputColumns(manifest))
+        share = writer.part(batches)
+        return writer.join(lambda: iter([share]), tmp_path / f"out{suffix}")[0]
+
+    first = rows(write_as(".csv"))[0]
+    assert (first["energy"], first["energy_std"]) == ("", "-2.75")
+    assert rows(tmp_path / "out.nodes.csv")[0]["charge"] == ""
+    entry = json.loads(write_as(".jsonl").read_text().splitlines()[1])
+    assert entry["heads"]["energy"]["mean"] is None
+    assert entry["heads"]["charge"]["mean"] == [None, 1.5, 2.5]
+    atoms = read(write_as(".extxyz"), 0)
+    assert np.isnan(atoms.info["predicted_energy"])
+    assert np.isnan(atoms.arrays["predicted_charge"]).tolist() == [True, False, False]
+
+
+def test_what_is_missing_is_null_in_parquet(manifest, two_batches, tmp_path):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    writer = make_writer(tmp_path / "out.parquet", OutputColumns(manifest))
+    share = writer.part([with_missing(two_batches[0])])
+    writer.join(lambda: iter([share]), tmp_path / "out.parquet")
+    found = parquet.read_table(tmp_path / "out.parquet").to_pydict()
+    assert found["energy"] == [None, None, -2.0]
+    assert found["charge"] == [[None, 1.5, 2.5], None, [3.5]]
