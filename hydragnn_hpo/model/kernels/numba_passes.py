@@ -25,9 +25,14 @@ from torch import Tensor
 
 from hydragnn_hpo.files import cache_folder, make_private
 from hydragnn_hpo.model.kernels.eager_passes import Arguments, FormSlopes, Slopes
-from hydragnn_hpo.model.kernels.numba_loops import EXACT, LOOPS
+from hydragnn_hpo.model.kernels.edge_loops import LOOPS as EDGE_LOOPS
+from hydragnn_hpo.model.kernels.numba_loops import EXACT
+from hydragnn_hpo.model.kernels.numba_loops import LOOPS as PRODUCT_LOOPS
 
 logger = logging.getLogger(__name__)
+
+LOOPS = {**PRODUCT_LOOPS, **EDGE_LOOPS}
+"""All loops and their signatures."""
 
 _FASTMATH = {"contract", "reassoc", "nsz"}
 """Freedoms of the compiler: fused multiply-adds, and sums over features in vector registers. NaN
@@ -60,7 +65,11 @@ def _compile(name: str, dtype: str, folder: Path | None) -> Callable[..., None]:
     before, settings.CACHE_DIR = settings.CACHE_DIR, str(folder or "")
     try:  # numba notes the folder of a function when it is decorated
         compiled: Callable[..., None] = numba.njit(
-            numba.void(*given), cache=folder is not None, nogil=True, fastmath=freedoms
+            numba.void(*given),
+            cache=folder is not None,
+            nogil=True,
+            fastmath=freedoms,
+            error_model="numpy",
         )(loop)
     finally:
         settings.CACHE_DIR = before
@@ -98,7 +107,8 @@ def load_cached_loops() -> None:
         if folder is None:
             return
         for name, (loop, _) in LOOPS.items():
-            if any(folder.glob(f"*/numba_loops.{loop.__name__}-*.nbi")):
+            file = loop.__module__.rpartition(".")[2]
+            if any(folder.glob(f"*/{file}.{loop.__name__}-*.nbi")):
                 compile_loop(name, dtype)
 
 
