@@ -46,14 +46,17 @@ def activate_ends(call: EdgeCall) -> Tensor:
     """Activate for each edge the sum of both ends and the pair, [E, F]."""
     received, sent, measured = call.inputs
     joint = sum_ends(received, sent, measured, call.links)
-    if not call.option:
-        return F.silu(joint)
-    bent: Tensor = _LeakySiLU.apply(joint, call.option)  # type: ignore[no-untyped-call]
+    return leaky_silu(joint, call.option) if call.option else F.silu(joint)
+
+
+def leaky_silu(x: Tensor, slope: float) -> Tensor:
+    """Return ``slope * x + (1 - slope) * silu(x)``, of which only x is kept for the gradient."""
+    bent: Tensor = _LeakySiLU.apply(x, slope)  # type: ignore[no-untyped-call]
     return bent
 
 
 class _LeakySiLU(Function):
-    """``slope * x + (1 - slope) * silu(x)``; saves only x for the backward pass."""
+    """``leaky_silu``."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, slope: float) -> Tensor:

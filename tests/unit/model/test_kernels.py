@@ -28,6 +28,9 @@ def inputs_of(form, links, rows, dtype=torch.float64, seed=0):
             *((nodes, WIDTH), (rows, WIDTH), (edges, 3)),
             *((nodes, 3, WIDTH), (rows, WIDTH)),
         ],
+        "weighted": [(nodes, 4 * WIDTH), (rows, 4)],
+        "attended": [(nodes, 4 * WIDTH), (rows, 4 * WIDTH), (edges, 4)],
+        "scores": [(nodes, 4 * WIDTH), (nodes, 4 * WIDTH), (rows, 4 * WIDTH)],
     }[form]
     return [torch.randn(shape, generator=draw, dtype=dtype).requires_grad_() for shape in shapes]
 
@@ -37,6 +40,9 @@ SUMS = {
     "components": passes.filtered_sum,
     "directed": passes.directed_sum,
     "vectors": passes.vector_messages_sum,
+    "weighted": passes.weighted_sum,
+    "attended": passes.attention_sum,
+    "scores": lambda *given: passes.edge_scores(*given, heads=4),
 }
 
 
@@ -176,7 +182,7 @@ def test_numba_is_said_not_to_be_used_once(caplog):
     assert said.endswith("in bfloat16 on cpu torch's operations run.")
 
 
-@pytest.mark.parametrize("conv", ["schnet", "painn", "pnaeq", "et", "mace", "egnn", "cgcnn"])
+@pytest.mark.parametrize("conv", ["schnet", "painn", "pnaeq", "et", "mace", "egnn", "cgcnn", "gat"])
 def test_forces_and_slopes_of_a_net_do_not_depend_on_the_kernels(conv, make, loops):
     graphs = [make.graph(*make.atoms(seed)) for seed in (1, 2)]
     graphs.append(make.graph(*make.atoms(3, count=1, periodic=False)))  # an isolated atom
