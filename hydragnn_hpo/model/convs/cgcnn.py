@@ -3,12 +3,12 @@
 Shapes: N nodes, E edges, P pairs of edges, F features, K radial functions.
 """
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hydragnn_hpo.config.convs import Dimensions
 from hydragnn_hpo.config.convs.scalar import CGCNNOptions
 from hydragnn_hpo.model.edges import Edges
+from hydragnn_hpo.model.kernels.edge_functions import gated_product_sum
 
 
 class CGCNNConv(nn.Module):
@@ -23,7 +23,7 @@ class CGCNNConv(nn.Module):
         """Build one layer."""
         super().__init__()
         features = dimensions.features
-        self.activation = F.softplus if options.activation == "softplus" else F.silu
+        self.activation = options.activation
         self.receive = nn.Linear(features, 2 * features)
         self.send = nn.Linear(features, 2 * features, bias=False)
         self.measure = nn.Linear(dimensions.basis_size, 2 * features, bias=False)
@@ -39,9 +39,9 @@ class CGCNNConv(nn.Module):
         Returns:
             The change of the scalars, [N, F], and None.
         """
-        joint = edges.sum_ends(
-            self.receive(scalars), self.send(scalars), self.measure(edges.pair_basis)
+        ends = self.receive(scalars), self.send(scalars)
+        measured = self.measure(edges.pair_basis)
+        gathered = gated_product_sum(
+            *ends, measured, edges.pair_envelope, edges.links, activation=self.activation
         )
-        gate, content = joint.chunk(2, dim=-1)
-        messages = gate.sigmoid() * self.activation(content)
-        return edges.outer_sum(messages, edges.envelope).squeeze(1), None
+        return gathered, None

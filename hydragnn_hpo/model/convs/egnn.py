@@ -4,12 +4,12 @@ Shapes: N nodes, E edges, F features, K radial functions.
 """
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hydragnn_hpo.config.convs import Dimensions
 from hydragnn_hpo.config.convs.scalar import EGNNOptions
 from hydragnn_hpo.model.edges import Edges
+from hydragnn_hpo.model.kernels.edge_functions import activate_ends, gated_linear_sum
 from hydragnn_hpo.model.layers import mlp
 
 
@@ -43,14 +43,9 @@ class EGNNConv(nn.Module):
         Returns:
             The change of the scalars, [N, F], and None.
         """
-        joint = edges.sum_ends(
-            self.receive(scalars), self.send(scalars), self.measure(edges.pair_basis)
+        ends = self.receive(scalars), self.send(scalars)
+        hidden = activate_ends(*ends, self.measure(edges.pair_basis), edges.links)
+        gathered = gated_linear_sum(
+            hidden, self.message, self.gate, edges.pair_envelope, edges.links
         )
-        messages = F.silu(self.message(F.silu(joint)))
-        weight = edges.envelope
-        if self.gate is not None:
-            # A product with one row is several times faster than one with one column.
-            score = self.gate.weight @ messages.t() + self.gate.bias
-            weight = weight * score.t().sigmoid()
-        gathered = edges.sum_messages(messages * weight)
         return self.update(torch.cat((scalars, gathered), dim=-1)), None

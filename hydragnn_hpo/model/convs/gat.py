@@ -3,17 +3,17 @@
 Shapes: N nodes, E edges, P pairs of edges, F features, K radial functions, H heads.
 """
 
-from typing import Any
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.autograd import Function
 
 from hydragnn_hpo.config.convs import Dimensions
 from hydragnn_hpo.config.convs.scalar import GATOptions
 from hydragnn_hpo.model.edges import Edges
-from hydragnn_hpo.model.scatter import Gradients, segment_max, weighted_sum
+from hydragnn_hpo.model.kernels.eager_edge_functions import leaky_silu
+from hydragnn_hpo.model.kernels.edge_functions import activate_ends
+from hydragnn_hpo.model.kernels.passes import weighted_sum
+from hydragnn_hpo.model.scatter import segment_max
 
 
 class GATConv(nn.Module):
@@ -52,9 +52,10 @@ class GATConv(nn.Module):
         """
         sent, received = self.send(scalars), self.receive(scalars)
         by_head = self._by_head()
-        own = _scores(received + sent, by_head, self.slope)
-        joint = edges.sum_ends(received, sent, self.measure(edges.pair_basis))
-        lead = _scores(joint, by_head, self.slope) - edges.at_receiver(own)
+        own = _scores(leaky_silu(received + sent, self.slope), by_head)
+        measured = self.measure(edges.pair_basis)
+        joint = activate_ends(received, sent, measured, edges.links, slope=self.slope)
+        lead = _scores(joint, by_head) - edges.at_receiver(own)
         # The largest exponent is subtracted, as in any softmax, so that none overflows.
         top = segment_max(lead.detach(), edges.links)
         weights = (lead - edges.at_receiver(top)).exp() * edges.envelope
@@ -73,38 +74,7 @@ class GATConv(nn.Module):
         return values.repeat_interleave(self.bias.shape[0] // self.heads, dim=1)
 
 
-def _scores(joint: Tensor, by_head: Tensor, slope: float) -> Tensor:
-    """Return the score of each head, [E, H], from summed features of both ends, [E, F]."""
-    bent: Tensor = _LeakyScores.apply(joint, slope)  # type: ignore[no-untyped-call]
+def _scores(joint: Tensor, by_head: Tensor) -> Tensor:
+    """Return the score of each head, [E, H], from activated features of both ends, [E, F]."""
     # A product with few rows is four times faster than one with few columns.
-    return (by_head @ bent.t()).t().contiguous()
-
-
-class _LeakyScores(Function):
-    """``slope * x + (1 - slope) * silu(x)``; saves only x for the backward pass."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, slope: float) -> Tensor:
-        """Blend x and its SiLU.
-
-        Args:
-            ctx: keeps the inputs for ``backward``.
-            x: summed features of both ends, [E, F].
-            slope: share of x, 0 to 1.
-
-        Returns:
-            [E, F].
-        """
-        ctx.save_for_backward(x)
-        ctx.slope = slope
-        return F.silu(x).lerp_(x, slope)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Gradients:
-        (x,) = ctx.saved_tensors
-        if torch.is_grad_enabled():
-            gate = x.sigmoid()
-            gradient = grad * (gate * (1.0 + x * (1.0 - gate)))
-        else:
-            gradient = torch.ops.aten.silu_backward(grad, x)
-        return gradient.lerp_(grad, ctx.slope), None
+    return (by_head @ joint.t()).t().contiguous()

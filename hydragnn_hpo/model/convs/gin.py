@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from hydragnn_hpo.config.convs import Dimensions
 from hydragnn_hpo.config.convs.scalar import GINOptions
 from hydragnn_hpo.model.edges import Edges
+from hydragnn_hpo.model.kernels.passes import weighted_sum
 from hydragnn_hpo.model.layers import mlp
-from hydragnn_hpo.model.scatter import weighted_sum
 
 
 class GINConv(nn.Module):

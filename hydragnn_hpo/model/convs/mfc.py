@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from hydragnn_hpo.config.convs import Dimensions
 from hydragnn_hpo.config.convs.scalar import MFCOptions
 from hydragnn_hpo.model.edges import Edges
-from hydragnn_hpo.model.scatter import weighted_sum
+from hydragnn_hpo.model.kernels.passes import weighted_sum
 
 
 class DegreeGroups(NamedTuple):

@@ -133,9 +133,101 @@ def vectors_slopes(arguments: Arguments, links: Sequence[Tensor], needed: Sequen
     return [to_values, to_filters, None, torch.stack(to_vectors, dim=1), to_vector_filters, None]
 
 
+def weighted_slopes(
+    arguments: Arguments, links: Sequence[Tensor], needed: Sequence[bool]
+) -> Slopes:
+    """Differentiate ``sum weights_ij * values_j * grad_i``, with one weight for each head.
+
+    Args:
+        arguments: values, [N, F], weights, [P, H], grad, [N, F].
+        links: the six tensors of ``Links.arrays``.
+        needed: whether the derivative by each argument is needed.
+    """
+    values, weights, grad = arguments
+    s, r, by_r, r_starts, by_s, s_starts = links
+    slopes: list[Any] = [None] * 3
+    if needed[0]:
+        slopes[0] = _sum_weighted(grad, weights, (r, by_s, s_starts))
+    if needed[1]:
+        rows = gather_rows(values, s).mul_(gather_rows(grad, r))
+        slopes[1] = _sum_ways(_sum_heads(rows, weights.shape[1]), weights)
+    if needed[2]:
+        slopes[2] = _sum_weighted(values, weights, (s, by_r, r_starts))
+    return slopes
+
+
+def _sum_weighted(values: Tensor, weights: Tensor, edges: Sequence[Tensor]) -> Tensor:
+    """Sum rows of the other end by the weights of each head, which ``embedding_bag`` knows.
+
+    ``edges``: the node at the other end of each edge, the edges sorted, and where a node's begin.
+    """
+    other, order, starts = edges
+    shape = (starts.shape[0] - 1, values.shape[1])
+    if not order.shape[0]:
+        return values.new_zeros(shape)
+    index = other.index_select(0, order)
+    both = torch.cat((weights,) * (order.shape[0] // weights.shape[0]))
+    by_head = both.t().index_select(1, order)
+    heads = values.reshape(values.shape[0], weights.shape[1], -1).transpose(0, 1).contiguous()
+    sums = [
+        torch.embedding_bag(head, index, starts, False, 0, False, weight, True)[0]
+        for head, weight in zip(heads, by_head, strict=True)
+    ]
+    return sums[0] if len(sums) == 1 else torch.cat(sums, dim=1)
+
+
+def _sum_heads(rows: Tensor, heads: int) -> Tensor:
+    """Sum the features of each head: [E, F] to [E, H]."""
+    ones = rows.new_ones(rows.shape[1] // heads)
+    return rows.view(-1, len(ones)).mv(ones).view(-1, heads)
+
+
+def _sum_ways(rows: Tensor, like: Tensor) -> Tensor:
+    """Sum the rows of both edges of a pair, if ``like`` has one row for them."""
+    if rows.shape[0] == like.shape[0]:
+        return rows
+    return rows.view(-1, *like.shape).sum(0)
+
+
+def attended_slopes(
+    arguments: Arguments, links: Sequence[Tensor], needed: Sequence[bool]
+) -> Slopes:
+    """Differentiate ``sum weights_ij * filters_ij * values_j * grad_i``, one weight for each head.
+
+    Args:
+        arguments: values, [N, F], filters, [P, F], weights, [E, H], grad, [N, F].
+        links: the six tensors of ``Links.arrays``.
+        needed: whether the derivative by each argument is needed.
+    """
+    values, filters, weights, grad = arguments
+    s, r, by_r, r_starts, by_s, s_starts = links
+
+    def scale(rows: Tensor) -> Tensor:
+        by_head = rows.view(*weights.shape, rows.shape[1] // weights.shape[1])
+        by_head.mul_(weights.unsqueeze(2))
+        return rows
+
+    slopes: list[Any] = [None] * 4
+    if needed[0]:
+        rows = scale(scale_rows(gather_rows(grad, r), filters))
+        slopes[0] = segment_sum(rows, by_s, s_starts)
+    if needed[1] or needed[2]:
+        rows = gather_rows(values, s).mul_(gather_rows(grad, r))
+    if needed[1]:
+        slopes[1] = _sum_ways(scale(rows.clone() if needed[2] else rows), filters)
+    if needed[2]:
+        slopes[2] = _sum_heads(scale_rows(rows, filters), weights.shape[1])
+    if needed[3]:
+        rows = scale(scale_rows(gather_rows(values, s), filters))
+        slopes[3] = segment_sum(rows, by_r, r_starts)
+    return slopes
+
+
 EAGER_FORMS: dict[str, FormSlopes] = {
     "filtered": filtered_slopes,
     "directed": directed_slopes,
     "vectors": vectors_slopes,
+    "weighted": weighted_slopes,
+    "attended": attended_slopes,
 }
 """Implementation of each form."""

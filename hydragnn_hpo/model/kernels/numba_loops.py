@@ -3,7 +3,8 @@
 They are plain Python with numpy arrays; only ``numba_passes`` calls them, compiled.
 
 Shapes: N nodes, E edges, P rows of a filter (E, or E / 2 for one row per pair of edges: edge e has
-row e or e - P), C components, F features. Arrays are contiguous and of one dtype, indices int64.
+row e or e - P), C components, F features, H heads of D features. Arrays are contiguous and of one
+dtype, indices int64.
 
 Arguments that many loops take:
 
@@ -184,6 +185,66 @@ def _vectors_by_edge(
         to_directions[e, 0], to_directions[e, 1], to_directions[e, 2] = x, y, z
 
 
+def _attended_by_node(
+    values: Array, filters: Array, weights: Array, edges: Edges3, out: Array
+) -> None:
+    """Sum weighted and filtered rows, [N, H, D], of the nodes at the other end.
+
+    Filters without rows are 1. The weights, [Q, H], are of pairs or edges, as the filters are.
+    """
+    pairs, rows, (other, order, starts) = filters.shape[0], weights.shape[0], edges
+    for n in range(out.shape[0]):
+        for h in range(out.shape[1]):
+            for f in range(out.shape[2]):
+                out[n, h, f] = 0.0
+        for k in range(starts[n], starts[n + 1]):
+            e = order[k]
+            j, q = other[e], e if e < rows else e - rows
+            p = e if e < pairs else e - pairs
+            for h in range(out.shape[1]):
+                weight = weights[q, h]
+                if pairs:
+                    for f in range(out.shape[2]):
+                        out[n, h, f] += weight * values[j, h, f] * filters[p, h, f]
+                else:
+                    for f in range(out.shape[2]):
+                        out[n, h, f] += weight * values[j, h, f]
+
+
+def _attended_by_pair(received: Array, sent: Array, weights: Array, ends: Ends, out: Array) -> None:
+    """Multiply the rows of both ends, [N, H, D], and sum weighted products by pair, [P, H, D]."""
+    pairs, rows, (sender, receiver) = out.shape[0], weights.shape[0], ends
+    for p in range(pairs):
+        for h in range(out.shape[1]):
+            for f in range(out.shape[2]):
+                out[p, h, f] = 0.0
+        for e in range(p, sender.shape[0], pairs):
+            j, i, q = sender[e], receiver[e], e if e < rows else e - rows
+            for h in range(out.shape[1]):
+                for f in range(out.shape[2]):
+                    out[p, h, f] += weights[q, h] * received[i, h, f] * sent[j, h, f]
+
+
+def _attended_by_edge(received: Array, sent: Array, filters: Array, ends: Ends, out: Array) -> None:
+    """Multiply the rows of both ends and filters, and sum over each head's features, [Q, H].
+
+    Filters without rows are 1. Q counts edges, or pairs, of which both edges are summed.
+    """
+    pairs, rows, (sender, receiver) = filters.shape[0], out.shape[0], ends
+    for q in range(rows):
+        for h in range(out.shape[1]):
+            total = out.dtype.type(0)
+            for e in range(q, sender.shape[0], rows):
+                j, i, p = sender[e], receiver[e], e if e < pairs else e - pairs
+                if pairs:
+                    for f in range(sent.shape[2]):
+                        total += received[i, h, f] * sent[j, h, f] * filters[p, h, f]
+                else:
+                    for f in range(sent.shape[2]):
+                        total += received[i, h, f] * sent[j, h, f]
+            out[q, h] = total
+
+
 def _message(factors: Factors, ends: tuple[int, int], p: int, row: Array) -> None:
     """Make the message of an edge from its ends, sender and receiver, and its pair: a row, [F]."""
     received, sent, measured, filters = factors
@@ -303,6 +364,9 @@ LOOPS: dict[str, tuple[Callable[..., None], str]] = {
     "vectors_by_sender": (_vectors_by_sender, "2 2 2 3 iii 2 3"),
     "vectors_by_pair": (_vectors_by_pair, "2 2 3 3 ii 2 2"),
     "vectors_by_edge": (_vectors_by_edge, "2 2 3 ii 2"),
+    "attended_by_node": (_attended_by_node, "3 3 2 iii 3"),
+    "attended_by_pair": (_attended_by_pair, "3 3 2 ii 3"),
+    "attended_by_edge": (_attended_by_edge, "3 3 3 ii 2"),
     "aggregate": (_aggregate, "2222 2 iii 333 1"),
     "aggregate_slopes": (_aggregate_slopes, "2222 2 ii 33 2222 2 1"),
 }

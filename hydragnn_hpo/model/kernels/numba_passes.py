@@ -25,9 +25,14 @@ from torch import Tensor
 
 from hydragnn_hpo.files import cache_folder, make_private
 from hydragnn_hpo.model.kernels.eager_passes import Arguments, FormSlopes, Slopes
-from hydragnn_hpo.model.kernels.numba_loops import EXACT, LOOPS
+from hydragnn_hpo.model.kernels.edge_loops import LOOPS as EDGE_LOOPS
+from hydragnn_hpo.model.kernels.numba_loops import EXACT
+from hydragnn_hpo.model.kernels.numba_loops import LOOPS as PRODUCT_LOOPS
 
 logger = logging.getLogger(__name__)
+
+LOOPS = {**PRODUCT_LOOPS, **EDGE_LOOPS}
+"""All loops and their signatures."""
 
 _FASTMATH = {"contract", "reassoc", "nsz"}
 """Freedoms of the compiler: fused multiply-adds, and sums over features in vector registers. NaN
@@ -60,7 +65,11 @@ def _compile(name: str, dtype: str, folder: Path | None) -> Callable[..., None]:
     before, settings.CACHE_DIR = settings.CACHE_DIR, str(folder or "")
     try:  # numba notes the folder of a function when it is decorated
         compiled: Callable[..., None] = numba.njit(
-            numba.void(*given), cache=folder is not None, nogil=True, fastmath=freedoms
+            numba.void(*given),
+            cache=folder is not None,
+            nogil=True,
+            fastmath=freedoms,
+            error_model="numpy",
         )(loop)
     finally:
         settings.CACHE_DIR = before
@@ -98,7 +107,8 @@ def load_cached_loops() -> None:
         if folder is None:
             return
         for name, (loop, _) in LOOPS.items():
-            if any(folder.glob(f"*/numba_loops.{loop.__name__}-*.nbi")):
+            file = loop.__module__.rpartition(".")[2]
+            if any(folder.glob(f"*/{file}.{loop.__name__}-*.nbi")):
                 compile_loop(name, dtype)
 
 
@@ -176,9 +186,53 @@ def vectors_loops(arguments: Arguments, links: Sequence[Tensor], needed: Sequenc
     return [slope if need else None for slope, need in zip(slopes, needed, strict=True)]
 
 
+def weighted_loops(arguments: Arguments, links: Sequence[Tensor], needed: Sequence[bool]) -> Slopes:
+    """Differentiate the form of ``eager_passes.weighted_slopes``; see there."""
+    values, weights, grad = arguments
+    given = (values, values[:0], weights, grad)
+    slopes = attended_loops(given, links, (needed[0], False, *needed[1:]))
+    return [slopes[0], *slopes[2:]]
+
+
+def attended_loops(arguments: Arguments, links: Sequence[Tensor], needed: Sequence[bool]) -> Slopes:
+    """Differentiate the form of ``eager_passes.attended_slopes``; see there.
+
+    Args:
+        arguments: as there; filters without rows are 1, and weights may be of pairs.
+        links: the six tensors of ``Links.arrays``.
+        needed: whether the derivative by each argument is needed.
+    """
+    values, filters, weights, grad = arguments
+    s, r, by_r, r_starts, by_s, s_starts = links
+    slopes: list[Any] = [None] * 4
+
+    def by_head(rows: Tensor) -> Tensor:
+        return rows.reshape(rows.shape[0], weights.shape[1], rows.shape[1] // weights.shape[1])
+
+    if needed[0]:
+        slopes[0] = _empty_like(values)
+        edges = (by_head(filters), weights, (r, by_s, s_starts))
+        run_loop("attended_by_node", by_head(grad), *edges, by_head(slopes[0]))
+    if needed[1]:
+        slopes[1] = _empty_like(filters)
+        ends = (by_head(grad), by_head(values))
+        run_loop("attended_by_pair", *ends, weights, (s, r), by_head(slopes[1]))
+    if needed[2]:
+        slopes[2] = _empty_like(weights)
+        ends = (by_head(grad), by_head(values))
+        run_loop("attended_by_edge", *ends, by_head(filters), (s, r), slopes[2])
+    if needed[3]:
+        slopes[3] = _empty_like(values)
+        edges = (by_head(filters), weights, (s, by_r, r_starts))
+        run_loop("attended_by_node", by_head(values), *edges, by_head(slopes[3]))
+    return slopes
+
+
 NUMBA_FORMS: dict[str, FormSlopes] = {
     "filtered": filtered_loops,
     "directed": directed_loops,
     "vectors": vectors_loops,
+    "weighted": weighted_loops,
+    "attended": attended_loops,
 }
 """Implementation of each form."""

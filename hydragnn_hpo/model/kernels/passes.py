@@ -24,6 +24,7 @@ import functools
 import importlib
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -44,6 +45,8 @@ _TERMS: dict[str, tuple[tuple[str, tuple[int, ...]], ...]] = {
     "filtered": (("filtered", (0, 1, 2)),),
     "directed": (("directed", (0, 1, 2, 3)),),
     "vectors": (("directed", (0, 1, 2, 5)), ("filtered", (3, 4, 5))),
+    "weighted": (("weighted", (0, 1, 2)),),
+    "attended": (("attended", (0, 1, 2, 3)),),
 }
 """Terms that a form is the sum of: each a form, and its arguments among those of the sum."""
 
@@ -153,6 +156,52 @@ def vector_messages_sum(
         Vectors of the nodes, [N, 3, F].
     """
     return _sum("vectors", (values, filters, directions, vectors, vector_filters), links)
+
+
+def weighted_sum(values: Tensor, weights: Tensor, links: Links) -> Tensor:
+    """Sum neighbours by weights of the edges: ``out_i = sum_j weight_ij * value_j``.
+
+    Args:
+        values: of the nodes, [N, F]; head h owns the h-th of H equal parts of the channels.
+        weights: of the edges, [E, H], or one for both edges of a pair, [P, H].
+        links: sender and receiver of every edge.
+
+    Returns:
+        [N, F].
+    """
+    if weights.shape[1] == 1:  # torch's own kernel is as quick as a loop
+        links = replace(links, kernels="eager")
+    return _sum("weighted", (values, weights), links)
+
+
+def attention_sum(values: Tensor, filters: Tensor, weights: Tensor, links: Links) -> Tensor:
+    """Sum attended neighbours: ``out_i = sum_j weight_ij filter_ij value_j``, [N, F].
+
+    Args:
+        values: of the nodes, [N, F]; head h owns the h-th of H equal parts of the channels.
+        filters: of the edges, [E, F], or one for both edges of a pair, [E / 2, F].
+        weights: attention weight of each edge and head, [E, H].
+        links: sender and receiver of every edge.
+    """
+    return _sum("attended", (values, filters, weights), links)
+
+
+def edge_scores(
+    received: Tensor, sent: Tensor, filters: Tensor, links: Links, heads: int
+) -> Tensor:
+    """Return the attention scores of edges, ``sum_f received_i sent_j filter_ij``, [E, H].
+
+    Args:
+        received: queries of the nodes, read at the receiver, [N, F].
+        sent: keys of the nodes, read at the sender, [N, F].
+        filters: of the edges, [E, F], or one for both edges of a pair, [E / 2, F].
+        links: sender and receiver of every edge.
+        heads: number of heads, H; each sums over its own part of the features.
+    """
+    received, sent, filters = given = unify_dtypes((received, sent, filters))
+    kernels = "numba" if links.kernels == "numba" and fits_numba(given) else "eager"
+    shape = received.new_empty(1).expand(links.sender.shape[0], heads)
+    return _differentiate("attended", 2, kernels, (sent, filters, shape, received), links.arrays)
 
 
 def _sum(form: str, inputs: Sequence[Tensor], links: Links) -> Tensor:

@@ -8,26 +8,13 @@ from dataclasses import replace
 
 import pytest
 import torch
+from random_links import NODES, WIDTH, random_links
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.model import scatter
 from hydragnn_hpo.model.kernels import numba_passes, passes
 from hydragnn_hpo.model.kernels.aggregation import aggregate_messages
-
-NODES, WIDTH = 24, 19
-"""The width is no multiple of a vector register."""
-
-
-def random_links(seed, paired, nodes=NODES):
-    """Draw edges in blocks of nodes: images of oneself, repeated bonds, and nodes without any."""
-    draw = torch.Generator().manual_seed(seed)
-    first, second = torch.randint(0, nodes - 2, (2, 5 * nodes), generator=draw)
-    if not paired:
-        return scatter.build_links(first, second, nodes), len(first)
-    sender, receiver = torch.cat((first, second)), torch.cat((second, first))
-    order = torch.argsort(receiver, stable=True)
-    return scatter.build_paired_links(sender, receiver, order, nodes), len(first)
 
 
 def inputs_of(form, links, rows, dtype=torch.float64, seed=0):
@@ -41,6 +28,9 @@ def inputs_of(form, links, rows, dtype=torch.float64, seed=0):
             *((nodes, WIDTH), (rows, WIDTH), (edges, 3)),
             *((nodes, 3, WIDTH), (rows, WIDTH)),
         ],
+        "weighted": [(nodes, 4 * WIDTH), (rows, 4)],
+        "attended": [(nodes, 4 * WIDTH), (rows, 4 * WIDTH), (edges, 4)],
+        "scores": [(nodes, 4 * WIDTH), (nodes, 4 * WIDTH), (rows, 4 * WIDTH)],
     }[form]
     return [torch.randn(shape, generator=draw, dtype=dtype).requires_grad_() for shape in shapes]
 
@@ -50,6 +40,9 @@ SUMS = {
     "components": passes.filtered_sum,
     "directed": passes.directed_sum,
     "vectors": passes.vector_messages_sum,
+    "weighted": passes.weighted_sum,
+    "attended": passes.attention_sum,
+    "scores": lambda *given: passes.edge_scores(*given, heads=4),
 }
 
 
@@ -189,7 +182,7 @@ def test_numba_is_said_not_to_be_used_once(caplog):
     assert said.endswith("in bfloat16 on cpu torch's operations run.")
 
 
-@pytest.mark.parametrize("conv", ["schnet", "painn", "pnaeq", "et", "mace"])
+@pytest.mark.parametrize("conv", ["schnet", "painn", "pnaeq", "et", "mace", "egnn", "cgcnn", "gat"])
 def test_forces_and_slopes_of_a_net_do_not_depend_on_the_kernels(conv, make, loops):
     graphs = [make.graph(*make.atoms(seed)) for seed in (1, 2)]
     graphs.append(make.graph(*make.atoms(3, count=1, periodic=False)))  # an isolated atom

@@ -7,8 +7,14 @@ import torch
 from torch.autograd import gradcheck, gradgradcheck
 
 from hydragnn_hpo.model import scatter
-from hydragnn_hpo.model.convs.et import attention_sum, edge_scores
-from hydragnn_hpo.model.kernels.passes import directed_sum, filtered_sum, vector_messages_sum
+from hydragnn_hpo.model.kernels.passes import (
+    attention_sum,
+    directed_sum,
+    edge_scores,
+    filtered_sum,
+    vector_messages_sum,
+    weighted_sum,
+)
 from hydragnn_hpo.model.scatter import segment_max, segment_min
 from hydragnn_hpo.model.tensor_product import coupled_sum
 from hydragnn_hpo.model.triplets import sort_triplet_weights, triplet_sum
@@ -179,11 +185,11 @@ SUMS = {
         (VECTORS,),
     ),
     "weighted": (
-        scatter.weighted_sum,
+        weighted_sum,
         looped_weighted,
         ((NODES, HEADS * FEATURES), (BY_PAIR, HEADS)),
     ),
-    "weighted alike": (scatter.weighted_sum, looped_filtered, (SCALARS, (BY_PAIR, 1))),
+    "weighted alike": (weighted_sum, looped_filtered, (SCALARS, (BY_PAIR, 1))),
     "directed": (
         directed_sum,
         looped_directed,

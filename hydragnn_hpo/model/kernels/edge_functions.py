@@ -1,0 +1,233 @@
+"""Functions of edges with an activation: their sums over neighbours, and derivatives twice.
+
+A message that passes through an activation is no form (``passes``), but its derivatives have one
+pattern, too. A function has a gradient, its *slopes*, and the slopes times given tensors have
+again a gradient, its *curvature*, which training on forces needs. Compiled loops make all three
+from the inputs: an activation is made again, edge by edge, where it is needed, so that none is
+written to memory. ``_Slopes`` and ``_Value`` are the autograd functions of all of them.
+
+Torch's operations are the reference. They run where ``Links.kernels`` wants no loops, and where
+loops know nothing: gradients of the slopes of parameters, and third derivatives.
+
+Shapes: N nodes, E edges, P pairs or edges (E / 2 or E), F features. The activation of edges is
+``slope * x + (1 - slope) * silu(x)``, which is SiLU for 0.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.autograd import Function
+
+from hydragnn_hpo.model.kernels.eager_edge_functions import (
+    EAGER_FUNCTIONS,
+    EdgeCall,
+    EdgeLoops,
+    Inputs,
+    sum_activated,
+)
+from hydragnn_hpo.model.kernels.passes import fits_numba
+from hydragnn_hpo.model.layers import without_autocast
+from hydragnn_hpo.model.scatter import Gradients, Links
+
+
+def activate_ends(
+    received: Tensor, sent: Tensor, measured: Tensor, links: Links, slope: float = 0.0
+) -> Tensor:
+    """Activate for each edge the sum of values of both ends and of its pair, [E, F].
+
+    Args:
+        received: of the nodes, read at the receiver, [N, F].
+        sent: of the nodes, read at the sender, [N, F].
+        measured: of the pairs, [P, F].
+        links: sender and receiver of every edge.
+        slope: of the activation far below zero, 0 to 1.
+    """
+    return _apply("bent_ends", (received, sent, measured), links, slope)
+
+
+def gated_linear_sum(
+    hidden: Tensor, last: nn.Linear, gate: nn.Linear | None, weights: Tensor, links: Links
+) -> Tensor:
+    """Sum ``weight * sigmoid(gate(message)) * message``, where ``message = silu(last(hidden))``.
+
+    Args:
+        hidden: of the edges, [E, F].
+        last: map of F to F features.
+        gate: map of F features to 1; None for no gate.
+        weights: of the pairs, [P, 1].
+        links: sender and receiver of every edge.
+
+    Returns:
+        Sums of the receivers, [N, F].
+    """
+    parts = () if gate is None else (gate.weight, gate.bias)
+    if _use_loops((hidden, weights, last.bias, *parts), links):
+        product = F.linear(hidden, last.weight)
+        return _apply("gated_sum", (product, weights, last.bias, *parts), links)
+    return sum_activated(last(hidden), weights, parts, links)
+
+
+def gated_product_sum(
+    received: Tensor,
+    sent: Tensor,
+    measured: Tensor,
+    weights: Tensor,
+    links: Links,
+    activation: str = "softplus",
+) -> Tensor:
+    """Sum ``weight * sigmoid(gate) * activation(content)``, both of both ends and the pair.
+
+    Args:
+        received: of the nodes, read at the receiver: gate, then content, [N, 2 F].
+        sent: of the nodes, read at the sender, [N, 2 F].
+        measured: of the pairs, [P, 2 F].
+        weights: of the pairs, [P, 1].
+        links: sender and receiver of every edge.
+        activation: ``softplus`` or ``silu``.
+
+    Returns:
+        Sums of the receivers, [N, F].
+    """
+    inputs = (received, sent, measured, weights)
+    return _apply("product_sum", inputs, links, float(activation == "softplus"))
+
+
+def _use_loops(inputs: Inputs, links: Links) -> bool:
+    return links.kernels == "numba" and fits_numba(inputs)
+
+
+def _apply(name: str, inputs: Inputs, links: Links, option: float = 0.0) -> Tensor:
+    if not _use_loops(inputs, links):
+        return EAGER_FUNCTIONS[name](EdgeCall(inputs, links, option))
+    with without_autocast(inputs[0]):
+        result: Tensor = _Value.apply(  # type: ignore[no-untyped-call]
+            name, option, *inputs, *links.arrays
+        )
+    return result
+
+
+def _find_loops(name: str) -> EdgeLoops:
+    """Return the loops of a function; numba is imported at its first use."""
+    from hydragnn_hpo.model.kernels.numba_edge_functions import EDGE_LOOPS
+
+    return EDGE_LOOPS[name]
+
+
+def _make_call(tensors: Sequence[Any], option: float) -> EdgeCall:
+    """Return the call of a function, given its inputs and then its links."""
+    return EdgeCall(tensors[:-6], Links(*tensors[-6:]), option)
+
+
+class _Value(Function):
+    """A function of edges by compiled loops."""
+
+    @staticmethod
+    def forward(ctx: Any, name: str, option: float, *tensors: Tensor) -> Tensor:
+        """Compute the function.
+
+        Args:
+            ctx: keeps the inputs for ``backward``.
+            name: of the function.
+            option: see ``EdgeCall``.
+            tensors: inputs, then the six tensors of ``Links.arrays``.
+
+        Returns:
+            The value.
+        """
+        ctx.save_for_backward(*tensors)
+        ctx.plan = (name, option)
+        return _find_loops(name).value(_make_call(tensors, option))
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Gradients:
+        (name, option), saved = ctx.plan, ctx.saved_tensors
+        with without_autocast(grad):
+            if torch.is_grad_enabled():
+                slopes = _Slopes.apply(  # type: ignore[no-untyped-call]
+                    name, option, *saved[:-6], grad, *saved[-6:]
+                )
+            else:
+                slopes = _find_loops(name).slopes(_make_call(saved, option), grad)
+        return None, None, *_choose(slopes, ctx.needs_input_grad[2:-6]), *[None] * 6
+
+
+def _choose(slopes: Sequence[Tensor], needed: Sequence[bool]) -> Gradients:
+    """Return the slopes that are needed, and None for others."""
+    return tuple(slope if need else None for slope, need in zip(slopes, needed, strict=True))
+
+
+class _Slopes(Function):
+    """Gradients of a function of edges by compiled loops."""
+
+    @staticmethod
+    def forward(ctx: Any, name: str, option: float, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """Compute the gradients of all inputs of a function.
+
+        Args:
+            ctx: keeps the inputs for ``backward``.
+            name: of the function.
+            option: see ``EdgeCall``.
+            tensors: inputs, the gradient of the value, then the six tensors of ``Links.arrays``.
+
+        Returns:
+            As many tensors as there are inputs.
+        """
+        ctx.save_for_backward(*tensors)
+        ctx.set_materialize_grads(False)
+        ctx.plan = (name, option)
+        call = _make_call((*tensors[:-7], *tensors[-6:]), option)
+        return tuple(_find_loops(name).slopes(call, tensors[-7]))
+
+    @staticmethod
+    def backward(ctx: Any, *seconds: Tensor | None) -> Gradients:
+        (name, option), saved = ctx.plan, ctx.saved_tensors
+        call, grad = _make_call((*saved[:-7], *saved[-6:]), option), saved[-7]
+        loops = _find_loops(name)
+        known = all(each is None or k in loops.smooth for k, each in enumerate(seconds))
+        slopes: Sequence[Tensor]
+        with without_autocast(grad):
+            if known and not torch.is_grad_enabled():
+                given = [(seconds[k], call.inputs[k]) for k in loops.smooth]
+                whole = [torch.zeros_like(x) if each is None else each for each, x in given]
+                slopes = loops.curvature(call, (grad, *whole))
+            else:
+                slopes = _differentiate_eagerly(name, call, (grad, *seconds))
+        return None, None, *_choose(slopes, ctx.needs_input_grad[2:-6]), *[None] * 6
+
+
+def _differentiate_eagerly(
+    name: str, call: EdgeCall, grads: Sequence[Tensor | None]
+) -> Sequence[Tensor]:
+    """Differentiate slopes by torch's operations.
+
+    Args:
+        name: of the function.
+        call: its inputs, links and option.
+        grads: the gradient of the value, then those of the slopes; None for 0.
+
+    Returns:
+        Gradients of the inputs and of the gradient of the value; they can be differentiated again
+        where gradients are on.
+    """
+    again, seconds = torch.is_grad_enabled(), grads[1:]
+
+    def alias(tensor: Any) -> Tensor:
+        """Make an input that depends on no other one, as features of a layer do on weights."""
+        same: Tensor = tensor.view_as(tensor) if again else tensor.detach()
+        return same if same.requires_grad else same.requires_grad_()
+
+    with torch.enable_grad():
+        *inputs, grad = map(alias, (*call.inputs, grads[0]))
+        value = EAGER_FUNCTIONS[name](call._replace(inputs=inputs))
+        first = torch.autograd.grad(value, inputs, grad, create_graph=True, materialize_grads=True)
+        known = [k for k, each in enumerate(seconds) if each is not None and first[k].requires_grad]
+        return torch.autograd.grad(
+            [first[k] for k in known],
+            (*inputs, grad),
+            [seconds[k] for k in known],
+            create_graph=again,
+            materialize_grads=True,
+        )

@@ -1,0 +1,135 @@
+"""Functions of ``edge_functions`` as loops that numba compiles, for CPUs.
+
+Shapes: N nodes, E edges, P pairs or edges (E / 2 or E), F features.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from hydragnn_hpo.model.kernels import numba_passes
+from hydragnn_hpo.model.kernels.eager_edge_functions import EdgeCall, EdgeLoops, Inputs
+
+
+def _zeros_like(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Return contiguous zeros, to which loops add."""
+    return [torch.zeros_like(each, memory_format=torch.contiguous_format) for each in tensors]
+
+
+def _empty_like(tensor: Tensor) -> Tensor:
+    return torch.empty_like(tensor, memory_format=torch.contiguous_format)
+
+
+def _given_ends(call: EdgeCall) -> tuple[Tensor | tuple[Tensor, ...], ...]:
+    """Return terms, slope and ends, the first arguments of the loops of ``bent_ends``."""
+    slope = call.inputs[0].new_tensor([call.option])
+    return tuple(call.inputs), slope, (call.links.sender, call.links.receiver)
+
+
+def bent_ends(call: EdgeCall) -> Tensor:
+    """Activate the sum of both ends and the pair, see ``edge_functions.activate_ends``."""
+    received = call.inputs[0]
+    out = received.new_empty(call.links.sender.shape[0], received.shape[1])
+    numba_passes.run_loop("bent_ends", *_given_ends(call), out)
+    return out
+
+
+def bent_ends_slopes(call: EdgeCall, grad: Tensor) -> list[Tensor]:
+    """Differentiate ``bent_ends`` by both ends and the pair, given the gradient, [E, F]."""
+    slopes, row = _zeros_like(call.inputs), grad.new_empty(1, grad.shape[1])
+    numba_passes.run_loop("bent_ends_slopes", *_given_ends(call), grad, tuple(slopes), row)
+    return slopes
+
+
+def bent_ends_curvature(call: EdgeCall, grads: Inputs) -> list[Tensor]:
+    """Differentiate ``bent_ends_slopes``, given its gradient and those of all its results."""
+    (grad, *seconds), slopes = grads, _zeros_like(call.inputs)
+    to_grad, rows = _empty_like(grad), grad.new_empty(2, grad.shape[1])
+    given = (*_given_ends(call), grad, tuple(seconds))
+    numba_passes.run_loop("bent_ends_curvature", *given, tuple(slopes), to_grad, rows)
+    return [*slopes, to_grad]
+
+
+def _flatten(parameters: Inputs) -> tuple[Tensor, ...]:
+    """Return bias, weights of the gate and its bias as vectors, zeros and none where no gate is."""
+    bias, *gate = (each.view(-1) for each in parameters)
+    return (bias, *gate) if gate else (bias, torch.zeros_like(bias), bias[:0])
+
+
+def gated_sum(call: EdgeCall) -> Tensor:
+    """Sum gated messages, see ``edge_functions.gated_linear_sum``."""
+    product, weights, *parameters = call.inputs
+    nodes, width = call.links.num_nodes, product.shape[1]
+    out, row = product.new_zeros(nodes, width), product.new_empty(1, width)
+    given = (product, _flatten(parameters), weights, call.links.receiver)
+    numba_passes.run_loop("gated_sum", *given, out, row)
+    return out
+
+
+def gated_sum_slopes(call: EdgeCall, grad: Tensor) -> list[Tensor]:
+    """Differentiate ``gated_sum`` by all inputs, given the gradient, [N, F]."""
+    product, weights, *parameters = call.inputs
+    to_product, rows = _empty_like(product), grad.new_empty(2, grad.shape[1])
+    to_weights, *to_parameters = _zeros_like(call.inputs[1:])
+    given = (product, _flatten(parameters), weights, call.links.receiver, grad)
+    results = (to_product, _flatten(to_parameters), to_weights)
+    numba_passes.run_loop("gated_sum_slopes", *given, *results, rows)
+    return [to_product, to_weights, *to_parameters]
+
+
+def gated_sum_curvature(call: EdgeCall, grads: Inputs) -> list[Tensor]:
+    """Differentiate ``gated_sum_slopes``, given its gradient and those of its first results."""
+    (product, weights, *parameters), (grad, *seconds) = call.inputs, grads
+    to_product, rows = _empty_like(product), grad.new_empty(4, grad.shape[1])
+    to_weights, *to_parameters, to_grad = _zeros_like((*call.inputs[1:], grad))
+    given = ((product, weights, grad), _flatten(parameters), call.links.receiver, tuple(seconds))
+    results = ((to_product, to_weights, to_grad), _flatten(to_parameters))
+    numba_passes.run_loop("gated_sum_curvature", *given, *results, rows)
+    return [to_product, to_weights, *to_parameters, to_grad]
+
+
+def _halve(terms: Inputs) -> tuple[Tensor, ...]:
+    """View terms of gates and contents, [N, 2 F], as [N, 2, F]."""
+    return tuple(each.reshape(each.shape[0], 2, each.shape[1] // 2) for each in terms)
+
+
+def _given_products(call: EdgeCall) -> tuple[Tensor | tuple[Tensor, ...], ...]:
+    """Return terms, weights, flag and ends, the first arguments of the loops of products."""
+    *terms, weights = call.inputs
+    flag, ends = weights.new_empty(int(call.option)), (call.links.sender, call.links.receiver)
+    return _halve(terms), weights, flag, ends
+
+
+def product_sum(call: EdgeCall) -> Tensor:
+    """Sum products of gates and contents, see ``edge_functions.gated_product_sum``."""
+    nodes, double = call.inputs[0].shape
+    out, rows = (call.inputs[0].new_zeros(count, double // 2) for count in (nodes, 6))
+    numba_passes.run_loop("product_sum", *_given_products(call), out, rows)
+    return out
+
+
+def product_sum_slopes(call: EdgeCall, grad: Tensor) -> list[Tensor]:
+    """Differentiate ``product_sum`` by all inputs, given the gradient, [N, F]."""
+    *to_terms, to_weights = slopes = _zeros_like(call.inputs)
+    results = (_halve(to_terms), to_weights, grad.new_empty(6, grad.shape[1]))
+    numba_passes.run_loop("product_sum_slopes", *_given_products(call), grad, *results)
+    return slopes
+
+
+def product_sum_curvature(call: EdgeCall, grads: Inputs) -> list[Tensor]:
+    """Differentiate ``product_sum_slopes``, given its gradient and those of all its results."""
+    grad, *seconds, second_weights = grads
+    *to_terms, to_weights, to_grad = slopes = _zeros_like((*call.inputs, grad))
+    given = (*_given_products(call), grad, _halve(seconds), second_weights)
+    results = (_halve(to_terms), to_weights, to_grad, grad.new_empty(8, grad.shape[1]))
+    numba_passes.run_loop("product_sum_curvature", *given, *results)
+    return slopes
+
+
+EDGE_LOOPS: dict[str, EdgeLoops] = {
+    "bent_ends": EdgeLoops(bent_ends, bent_ends_slopes, bent_ends_curvature, (0, 1, 2)),
+    "gated_sum": EdgeLoops(gated_sum, gated_sum_slopes, gated_sum_curvature, (0, 1)),
+    "product_sum": EdgeLoops(product_sum, product_sum_slopes, product_sum_curvature, (0, 1, 2, 3)),
+}
+"""Implementation of each function."""

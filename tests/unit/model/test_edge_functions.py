@@ -1,0 +1,305 @@
+"""Functions of edges give by loops what torch gives, to the second derivative and bit by bit."""
+
+from dataclasses import replace
+
+import numba
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from random_links import NODES, WIDTH, random_links
+from torch import nn
+
+from hydragnn_hpo.model import scatter
+from hydragnn_hpo.model.kernels import edge_loops, numba_passes
+from hydragnn_hpo.model.kernels.eager_edge_functions import EAGER_FUNCTIONS
+from hydragnn_hpo.model.kernels.edge_functions import (
+    activate_ends,
+    gated_linear_sum,
+    gated_product_sum,
+)
+from hydragnn_hpo.model.kernels.numba_edge_functions import EDGE_LOOPS
+
+
+def gated(hidden, weights, matrix, bias, *gate_and_links):
+    """Call ``gated_linear_sum`` with the parameters as inputs."""
+    *gate, links = gate_and_links
+    last, score = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 1)
+    for layer, values in ((last, (matrix, bias)), (score, gate)):
+        for name, value in zip(("weight", "bias"), values, strict=False):
+            del layer._parameters[name]
+            setattr(layer, name, value)
+    return gated_linear_sum(hidden, last, score if gate else None, weights, links)
+
+
+def ends_of(links, rows):
+    """Yield number, receiver, sender and pair of each edge."""
+    ends = zip(links.receiver.tolist(), links.sender.tolist(), strict=True)
+    return [(edge, i, j, edge % rows) for edge, (i, j) in enumerate(ends)]
+
+
+def sum_rows(rows, links, like):
+    totals = [torch.zeros_like(like[0])] * links.num_nodes
+    for (_, i, _, _), row in zip(ends_of(links, 1), rows, strict=True):
+        totals[i] = totals[i] + row
+    return torch.stack(totals)
+
+
+def looped_ends(received, sent, measured, links, slope):
+    rows = [received[i] + sent[j] + measured[p] for _, i, j, p in ends_of(links, len(measured))]
+    return torch.stack([slope * x + (1 - slope) * x * torch.sigmoid(x) for x in rows])
+
+
+def looped_gated(hidden, weights, matrix, bias, *gate_and_links):
+    *gate, links = gate_and_links
+    rows = []
+    for edge, _, _, p in ends_of(links, len(weights)):
+        row = matrix @ hidden[edge] + bias
+        row = row * torch.sigmoid(row)
+        rows.append(row * weights[p] * (torch.sigmoid(gate[0] @ row + gate[1]) if gate else 1.0))
+    return sum_rows(rows, links, hidden)
+
+
+def looped_products(received, sent, measured, weights, links, activate):
+    rows = []
+    for _, i, j, p in ends_of(links, len(weights)):
+        gate, content = (received[i] + sent[j] + measured[p]).chunk(2)
+        rows.append(torch.sigmoid(gate) * activate(content) * weights[p])
+    return sum_rows(rows, links, received[:, :WIDTH])
+
+
+N, E, P = "nodes", "edges", "pairs"
+TERMS, DOUBLE = (
+    [(N, WIDTH), (N, WIDTH), (P, WIDTH)],
+    [(N, 2 * WIDTH), (N, 2 * WIDTH), (P, 2 * WIDTH)],
+)
+LINEAR = [(E, WIDTH), (P, 1), (WIDTH, WIDTH), (WIDTH,)]
+CASES = {
+    "ends": (activate_ends, lambda *given: looped_ends(*given, 0.0), TERMS),
+    "leaky ends": (
+        lambda *given: activate_ends(*given, slope=0.2),
+        lambda *given: looped_ends(*given, 0.2),
+        TERMS,
+    ),
+    "gated": (gated, looped_gated, [*LINEAR, (1, WIDTH), (1,)]),
+    "no gate": (gated, looped_gated, LINEAR),
+    "softplus": (
+        gated_product_sum,
+        lambda *given: looped_products(*given, F.softplus),
+        [*DOUBLE, (P, 1)],
+    ),
+    "silu": (
+        lambda *given: gated_product_sum(*given, activation="silu"),
+        lambda *given: looped_products(*given, F.silu),
+        [*DOUBLE, (P, 1)],
+    ),
+}
+"""Function, the same by a loop over edges, and shapes of its inputs."""
+SMOOTH = {"gated": 2, "no gate": 2}
+"""Number of inputs, the first ones, that depend on positions where not all do."""
+
+
+def draw(case, layout, dtype=torch.float64, scale=1.0):
+    links, rows = layout
+    sizes = {N: links.num_nodes, E: len(links.sender), P: rows}
+    draws, shapes = torch.Generator().manual_seed(3), CASES[case][2]
+    sized = [(sizes.get(shape[0], shape[0]), *shape[1:]) for shape in shapes]
+    return [
+        (scale * torch.randn(shape, generator=draws, dtype=dtype)).requires_grad_()
+        for shape in sized
+    ]
+
+
+def differentiate(function, inputs, links, smooth):
+    """Return the value, first derivatives, and those of a function of the first ``smooth``."""
+    value = function(*inputs, links)
+    slope = value.detach().cos()
+    quick = torch.autograd.grad(value, inputs, slope, retain_graph=True)
+    first = torch.autograd.grad(value, inputs[:smooth], slope, create_graph=True)
+    loss = sum(each.square().sum() for each in first) + value.sum()
+    return [value, *quick, *first, *torch.autograd.grad(loss, inputs)]
+
+
+@pytest.fixture
+def loops(monkeypatch):
+    """Names of the loops that run."""
+    names, run_loop = [], numba_passes.run_loop
+
+    def noted(name, *inputs):
+        names.append(name)
+        run_loop(name, *inputs)
+
+    monkeypatch.setattr(numba_passes, "run_loop", noted)
+    return names
+
+
+@pytest.mark.parametrize("paired", [True, False], ids=["paired", "one-way"])
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 2e-5)], ids=["fp64", "fp32"]
+)
+def test_loops_equal_torch_to_the_second_derivative(case, paired, dtype, tolerance, loops):
+    layout = random_links(1, paired)
+    inputs = draw(case, layout, dtype)
+    for smooth in {SMOOTH.get(case, len(inputs)), len(inputs)}:
+        given = (CASES[case][0], inputs)
+        expected = differentiate(*given, replace(layout[0], kernels="eager"), smooth)
+        assert not loops
+        values = differentiate(*given, replace(layout[0], kernels="numba"), smooth)
+        assert any(name.endswith("_curvature") for name in loops) == (
+            smooth == SMOOTH.get(case, len(inputs))
+        )
+        loops.clear()
+        for each, wanted in zip(values, expected, strict=True):
+            scale = float(wanted.detach().abs().max())
+            torch.testing.assert_close(each, wanted, rtol=0, atol=tolerance * scale)
+
+
+@pytest.mark.parametrize("kernels", ["eager", "numba"])
+@pytest.mark.parametrize("paired", [True, False], ids=["paired", "one-way"])
+@pytest.mark.parametrize("case", CASES)
+def test_functions_equal_a_loop_over_edges(case, paired, kernels):
+    layout = random_links(2, paired, nodes=12)
+    function, slow, _ = CASES[case]
+    inputs = draw(case, layout, scale=4.0)  # softplus is cut at 20
+    links = replace(layout[0], kernels=kernels)
+    torch.testing.assert_close(
+        function(*inputs, links), slow(*inputs, links), rtol=1e-12, atol=1e-12
+    )
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_loops_pass_gradgradcheck(case):
+    layout = random_links(3, True, nodes=4)
+    links = replace(layout[0], kernels="numba")
+    inputs = draw(case, layout)
+    smooth = SMOOTH.get(case, len(inputs))
+    fixed = [each.detach() for each in inputs[smooth:]]
+    assert torch.autograd.gradgradcheck(
+        lambda *given: CASES[case][0](*given, *fixed, links)[:, :2], inputs[:smooth], fast_mode=True
+    )
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_third_derivatives_are_those_of_torch(case):
+    layout, thirds = random_links(4, True, nodes=6), []
+    for kernels in ("eager", "numba"):
+        inputs, links = draw(case, layout), replace(layout[0], kernels=kernels)
+        order = CASES[case][0](*inputs, links).sin().sum()
+        for _ in range(2):
+            slopes = torch.autograd.grad(order, inputs, create_graph=True)
+            order = sum(each.square().sum() for each in slopes)
+        thirds.append(torch.autograd.grad(order, inputs))
+    for each, wanted in zip(*thirds, strict=True):
+        scale = float(wanted.abs().max())
+        torch.testing.assert_close(each, wanted, rtol=0, atol=1e-11 * scale)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_two_runs_are_equal_bit_by_bit(case):
+    layout = random_links(5, True)
+    inputs, links = draw(case, layout, torch.float32), replace(layout[0], kernels="numba")
+    first, again = (
+        differentiate(CASES[case][0], inputs, links, SMOOTH.get(case, len(inputs))) for _ in "ab"
+    )
+    assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_graph_gets_the_same_bits_alone_and_after_another(case):
+    """Law 7, for the value and for what reaches nodes and pairs by both derivatives."""
+    links, rows = random_links(6, True)
+    ends = [torch.cat((end[:rows], end[:rows] + NODES)) for end in (links.sender, links.receiver)]
+    sender, receiver = torch.cat(ends), torch.cat(ends[::-1])
+    order = torch.argsort(receiver, stable=True)
+    both = scatter.build_paired_links(sender, receiver, order, 2 * NODES)
+    inputs = draw(case, (links, rows), torch.float32)
+    doubled = [
+        _double(each, shape, rows) for each, shape in zip(inputs, CASES[case][2], strict=True)
+    ]
+    smooth = SMOOTH.get(case, len(inputs))
+    alone, together = (
+        differentiate(CASES[case][0], given, replace(each, kernels="numba"), smooth)
+        for given, each in ((inputs, links), (doubled, both))
+    )
+    value = (E if "ends" in case else N, WIDTH)
+    shapes = [value, *CASES[case][2], *CASES[case][2][:smooth], *CASES[case][2]]
+    for a, b, shape in zip(alone, together, shapes, strict=True):
+        if shape[0] in (N, P, E):
+            assert torch.equal(_second_graph(b, shape, rows), a)
+
+
+def _double(values, shape, rows):
+    """Put other numbers of a graph of the same shape before those of a graph."""
+    values = values.detach()
+    if shape[0] == E:
+        ways = values.view(2, rows, -1)
+        values = torch.cat((ways * 3.0, ways), dim=1).reshape(4 * rows, -1)
+    elif shape[0] in (N, P):
+        values = torch.cat((values + 1.0, values))
+    return values.requires_grad_()
+
+
+def _second_graph(values, shape, rows):
+    if shape[0] == E:
+        return values.view(2, 2 * rows, -1)[:, rows:].reshape(2 * rows, -1)
+    return values[len(values) // 2 :]
+
+
+@pytest.mark.parametrize("paired", [True, False], ids=["paired", "one-way"])
+@pytest.mark.parametrize("case", CASES)
+def test_without_edges_sums_are_zero_and_all_inputs_get_gradients(case, paired):
+    none = torch.zeros(0, dtype=torch.long)
+    links = scatter.build_links(none, none, 3)
+    if paired:
+        links = scatter.build_paired_links(none, none, none, 3)
+    inputs = draw(case, (links, 0))
+    smooth = SMOOTH.get(case, len(inputs))
+    for values in differentiate(CASES[case][0], inputs, replace(links, kernels="numba"), smooth):
+        assert not values.any()
+
+
+def test_an_input_may_depend_on_another():
+    """Features of a later layer depend on the weights, which all layers share."""
+    layout, slopes = random_links(7, True), []
+    received, *others, weights = draw("softplus", layout)
+    for kernels in ("eager", "numba"):
+        links = replace(layout[0], kernels=kernels)
+        value = gated_product_sum(received * weights.sum(), *others, weights, links).sum()
+        (slope,) = torch.autograd.grad(value, weights, create_graph=True)
+        slopes += [slope, torch.autograd.grad(slope.square().sum(), weights)[0]]
+    for a, b in zip(slopes[:2], slopes[2:], strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-11, atol=0)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_exponentials_are_exact_to_two_bits(dtype):
+    """Of numpy in twice the precision, or as much as there is, to two units in the last place."""
+
+    @numba.njit(error_model="numpy")
+    def run(x, out):
+        for k in range(len(x)):
+            out[0, k] = edge_loops.exponential(x[k])
+            out[1, k] = edge_loops.softplus(x[k], x.dtype.type(1))[0]
+
+    x = np.linspace(-80.0, 80.0, 100_001).astype(dtype)
+    out = np.empty((2, len(x)), dtype)
+    run(x, out)
+    wide = x.astype(np.longdouble)
+    for values, wanted in zip(out, (np.exp(wide), np.log1p(np.exp(wide))), strict=True):
+        wanted = np.where((wide > 20) & (values == x), wide, wanted)  # as torch cuts softplus
+        assert float(np.max(np.abs(values / wanted - 1))) < 2 * np.finfo(dtype).eps
+    beyond = np.array([np.nan, np.inf, -np.inf, 1000.0], dtype)
+    run(beyond, out[:, :4])
+    assert np.isnan(out[:, 0]).all()
+    assert out[0, 2] < 1e-37 < 1e37 < out[0, 1] == out[0, 3]
+
+
+def test_dispatch_modes_and_bf16_go_through_torch(loops):
+    layout = random_links(8, True)
+    inputs = [each.detach() for each in draw("softplus", layout)]
+    links = replace(layout[0], kernels="numba")
+    assert gated_product_sum(*(each.bfloat16() for each in inputs), links).dtype is torch.bfloat16
+    assert gated_product_sum(*inputs, layout[0]).shape
+    assert not loops
+    assert EAGER_FUNCTIONS.keys() == EDGE_LOOPS.keys()
