@@ -46,7 +46,7 @@ BATCH, CUTOFF = 32, 5.0
 FEATURES, LAYERS, BASIS = 64, 3, 16
 COMPILE_SECONDS = 120
 """A net that is not compiled by then counts as 0."""
-WITH_LOOPS = ("pna", "pnaplus", "schnet", "painn", "pnaeq", "mace", "et", "alignn")
+WITH_LOOPS = ("pna", "pnaplus", "schnet", "painn", "pnaeq", "mace", "et", "alignn", "dimenetpp")
 """Convs that send by passes of ``model.kernels``."""
 QUICK_SECONDS = 25
 """A quick run starts no measurement of forces after this time."""

@@ -24,10 +24,13 @@ from numba.core.registry import cpu_target
 from torch import Tensor
 
 from hydragnn_hpo.files import cache_folder, make_private
+from hydragnn_hpo.model.kernels.coupling_loops import COUPLING_LOOPS
 from hydragnn_hpo.model.kernels.eager_passes import Arguments, FormSlopes, Slopes
 from hydragnn_hpo.model.kernels.numba_loops import EXACT, LOOPS
 
 logger = logging.getLogger(__name__)
+
+_ALL_LOOPS = LOOPS | COUPLING_LOOPS
 
 _FASTMATH = {"contract", "reassoc", "nsz"}
 """Freedoms of the compiler: fused multiply-adds, and sums over features in vector registers. NaN
@@ -39,7 +42,7 @@ def compile_loop(name: str, dtype: str) -> Callable[..., None]:
     """Return a loop as machine code for one dtype, from the user's cache where it is there.
 
     Args:
-        name: key of ``LOOPS``.
+        name: key of ``LOOPS`` or ``COUPLING_LOOPS``.
         dtype: ``float32`` or ``float64``.
     """
     folder = _cache_of(dtype)
@@ -53,7 +56,7 @@ def compile_loop(name: str, dtype: str) -> Callable[..., None]:
 
 def _compile(name: str, dtype: str, folder: Path | None) -> Callable[..., None]:
     """Compile a loop, or load it from a folder; None for no cache."""
-    loop, words = LOOPS[name]
+    loop, words = _ALL_LOOPS[name]
     given = [_argument_type(word, getattr(numba.types, dtype)) for word in words.split()]
     freedoms: Any = False if name in EXACT else _FASTMATH
     settings: Any = numba.config
@@ -97,8 +100,9 @@ def load_cached_loops() -> None:
         folder = _cache_of(dtype)
         if folder is None:
             return
-        for name, (loop, _) in LOOPS.items():
-            if any(folder.glob(f"*/numba_loops.{loop.__name__}-*.nbi")):
+        for name, (loop, _) in _ALL_LOOPS.items():
+            module = loop.__module__.rpartition(".")[2]
+            if any(folder.glob(f"*/{module}.{loop.__name__}-*.nbi")):
                 compile_loop(name, dtype)
 
 
@@ -176,9 +180,53 @@ def vectors_loops(arguments: Arguments, links: Sequence[Tensor], needed: Sequenc
     return [slope if need else None for slope, need in zip(slopes, needed, strict=True)]
 
 
+def coupled_loops(arguments: Arguments, links: Sequence[Tensor], needed: Sequence[bool]) -> Slopes:
+    """Differentiate the form of ``eager_passes.coupled_slopes``; see there."""
+    values, filters, mixing, grad = arguments
+    s, r, by_r, r_starts, by_s, s_starts = links
+    num_sums, num_values = mixing.shape[1:]
+    matrices, slopes = mixing.flatten(1), list[Any]([None] * 4)
+    if needed[0]:
+        slopes[0], steps = _empty_like(values), torch.tensor((1, num_values))
+        edges = (r, by_s, s_starts)
+        run_loop("coupled_by_node", grad, filters, matrices, steps, edges, slopes[0])
+    if needed[1]:
+        slopes[1] = _empty_like(filters)
+        run_loop("coupled_by_pair", values, grad, matrices, (s, r), slopes[1])
+    if needed[2]:
+        slopes[2] = _empty_like(mixing)
+        run_loop("coupled_by_edge", values, filters, grad, (s, r), slopes[2].flatten(1))
+    if needed[3]:
+        slopes[3] = values.new_empty(values.shape[0], num_sums, values.shape[2])
+        edges, steps = (s, by_r, r_starts), torch.tensor((num_values, 1))
+        run_loop("coupled_by_node", values, filters, matrices, steps, edges, slopes[3])
+    return slopes
+
+
+def triplets_loops(arguments: Arguments, links: Sequence[Tensor], needed: Sequence[bool]) -> Slopes:
+    """Differentiate the form of ``eager_passes.triplets_slopes``; see there."""
+    messages, filters, weights, grad = arguments
+    first, second, by_second, starts, by_first, first_starts = links
+    slopes: list[Any] = [None] * 4
+    if needed[0] or needed[1]:
+        slopes[0], slopes[1] = _empty_like(messages), _empty_like(filters)
+        edges, rows = (second, by_first, first_starts), filters.new_empty(filters.shape[::2])
+        given = (messages, filters, weights, grad, edges)
+        run_loop("triplets_by_first", *given, slopes[0], slopes[1], rows)
+    if needed[2]:
+        slopes[2] = _empty_like(weights)
+        run_loop("triplets_by_triplet", messages, filters, grad, (first, second), slopes[2])
+    if needed[3]:
+        slopes[3], edges = _empty_like(messages), (first, by_second, starts)
+        run_loop("triplets_by_second", messages, filters, weights, edges, slopes[3])
+    return [slope if need else None for slope, need in zip(slopes, needed, strict=True)]
+
+
 NUMBA_FORMS: dict[str, FormSlopes] = {
     "filtered": filtered_loops,
     "directed": directed_loops,
     "vectors": vectors_loops,
+    "coupled": coupled_loops,
+    "triplets": triplets_loops,
 }
 """Implementation of each form."""
