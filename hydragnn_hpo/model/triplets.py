@@ -1,4 +1,4 @@
-"""Triplets of a batch: find them, expand their angles and lengths, and compute weighted sums.
+"""Triplets of a batch: find them, and expand their angles and lengths.
 
 A triplet is a pair of edges k -> j and j -> i: the first enters the node j that the second leaves.
 
@@ -8,7 +8,6 @@ of each; n rows of any kind.
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -16,12 +15,11 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq
 from scipy.special import spherical_jn
 from torch import Tensor, nn
-from torch.autograd import Function
 
 from hydragnn_hpo.config.convs.angular import chebyshev_terms
 from hydragnn_hpo.model.edges import Edges
 from hydragnn_hpo.model.layers import apply_without_autocast
-from hydragnn_hpo.model.scatter import Gradients, Links, apply_function, gather_nodes
+from hydragnn_hpo.model.scatter import Links, gather_nodes
 
 
 def legendre(cosines: Tensor, size: int) -> Tensor:
@@ -169,6 +167,7 @@ def _triplet_links(edges: Edges, short: Tensor) -> Links:
         receiver_starts=_segment_starts(second, total),
         by_sender=by_first,
         sender_starts=_segment_starts(first.index_select(0, by_first), total),
+        kernels=edges.links.kernels,
     )
 
 
@@ -190,207 +189,3 @@ def _is_reverse_edge(edges: Edges, first: Tensor, second: Tensor) -> Tensor:
     vector_sum = vectors.index_select(0, first) + vectors.index_select(0, second)
     same_node = edges.sender.index_select(0, first) == edges.receiver.index_select(0, second)
     return same_node & (vector_sum.square().sum(-1) < 1e-4)
-
-
-@dataclass(frozen=True, eq=False)
-class TripletWeights:
-    """Weights of triplets and the edges they join, laid out for ``triplet_sum``.
-
-    Each triplet counts once per angular function. Indices are int64.
-    """
-
-    weights: Tensor
-    """Weight of each triplet and angular function, [T, S]."""
-    by_first_weights: Tensor
-    """The same weights in the order of ``by_first``, without a gradient, [S, T]."""
-    rows: Tensor
-    """Row of the flat values, [S * E, F], that each triplet and function reads, [T * S]."""
-    seconds: Tensor
-    """Second edge of each triplet, ascending, [T]."""
-    starts: Tensor
-    """Where each second edge begins in ``seconds``, and the end, [E + 1]."""
-    by_first: Tensor
-    """Triplets in the order of their first edge, [T]."""
-    first_starts: Tensor
-    """Where each first edge begins in ``by_first``, and the end, [E + 1]."""
-
-    @property
-    def arrays(self) -> tuple[Tensor, ...]:
-        """Return the fields in the order in which the autograd functions take them.
-
-        Returns:
-            Weights, weights by first edge, rows, second edges, their starts, triplets by first
-            edge, and the starts of the first edges.
-        """
-        return (
-            self.weights,
-            self.by_first_weights,
-            self.rows,
-            self.seconds,
-            self.starts,
-            self.by_first,
-            self.first_starts,
-        )
-
-
-def sort_triplet_weights(links: Links, weights: Tensor) -> TripletWeights:
-    """Lay out the weights of triplets, [T, S], for ``triplet_sum``; all layers share the result."""
-    step = torch.arange(weights.shape[1], device=weights.device) * links.num_nodes
-    return TripletWeights(
-        weights=weights,
-        by_first_weights=_transpose_weights(weights.detach(), links.by_sender),
-        rows=(links.sender.unsqueeze(1) + step).view(-1),
-        seconds=links.receiver,
-        starts=links.receiver_starts,
-        by_first=links.by_sender,
-        first_starts=links.sender_starts,
-    )
-
-
-def _transpose_weights(weights: Tensor, by_first: Tensor) -> Tensor:
-    return weights.index_select(0, by_first).t().contiguous()
-
-
-def triplet_sum(values: Tensor, weights: TripletWeights) -> Tensor:
-    """Sum over triplets and angular functions: ``out_ji = sum_k sum_s weight_kji,s value_s,kj``.
-
-    Neither this sum nor its gradients of any order allocate an array of T * F numbers.
-
-    Args:
-        values: values of the first edges, for each angular function, [S, E, F].
-        weights: weights of the triplets, with the edges that each of them joins.
-
-    Returns:
-        Sums at the second edges, [E, F].
-    """
-    return apply_function(_TripletSum, values, *weights.arrays)
-
-
-def _weighted_rows_sum(values: Tensor, rows: Tensor, starts: Tensor, weights: Tensor) -> Tensor:
-    """Sum weighted rows of each segment, [n, F]."""
-    if not rows.numel():
-        return values.new_zeros(starts.shape[0] - 1, values.shape[1])
-    sums: Tensor = torch.embedding_bag(
-        values.contiguous(), rows, starts, False, 0, False, weights.contiguous(), True
-    )[0]
-    return sums
-
-
-class _TripletSum(Function):
-    """Autograd function of ``triplet_sum``: the form below, differentiated by ``grad``.
-
-    This function and the next two are the derivatives of the trilinear form
-    ``sum_t,s weight_ts <value_s,kj(t), grad_ji(t)>`` over triplets t, so each has the other two as
-    its gradients.
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any, values: Tensor, weights: Tensor, by_first_weights: Tensor, *layout: Tensor
-    ) -> Tensor:
-        """Sum weighted values over the triplets and functions of each second edge.
-
-        Args:
-            ctx: keeps the inputs for ``backward``.
-            values: values of the first edges, [S, E, F].
-            weights: weights of the triplets, [T, S].
-            by_first_weights: the same weights by first edge, [S, T].
-            layout: ``TripletWeights.arrays`` from ``rows`` on.
-
-        Returns:
-            [E, F].
-        """
-        ctx.save_for_backward(values, weights, by_first_weights, *layout)
-        rows, _, starts, _, _ = layout
-        flat = values.reshape(-1, values.shape[2])
-        return _weighted_rows_sum(flat, rows, starts * values.shape[0], weights.reshape(-1))
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Gradients:
-        values, weights, by_first_weights, *layout = ctx.saved_tensors
-        to_values = to_weights = None
-        if ctx.needs_input_grad[0]:
-            to_values = apply_function(
-                _TripletValueGradient, grad, weights, by_first_weights, *layout
-            )
-        if ctx.needs_input_grad[1]:
-            to_weights = apply_function(_TripletWeightGradient, values, grad, *layout)
-        return to_values, to_weights, *[None] * 6
-
-
-class _TripletValueGradient(Function):
-    """The trilinear form of ``_TripletSum``, differentiated by the values."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, grad: Tensor, weights: Tensor, by_first_weights: Tensor, *layout: Tensor
-    ) -> Tensor:
-        """Sum weighted gradients over the triplets of each first edge.
-
-        Args:
-            ctx: keeps the inputs for ``backward``.
-            grad: gradient at the second edges, [E, F].
-            weights: weights of the triplets, [T, S].
-            by_first_weights: the same weights by first edge, [S, T].
-            layout: ``TripletWeights.arrays`` from ``rows`` on.
-
-        Returns:
-            [S, E, F].
-        """
-        ctx.save_for_backward(grad, weights, by_first_weights, *layout)
-        _, seconds, _, by_first, starts = layout
-        back = seconds.index_select(0, by_first)
-        return torch.stack(
-            [_weighted_rows_sum(grad, back, starts, each) for each in by_first_weights]
-        )
-
-    @staticmethod
-    def backward(ctx: Any, second: Tensor) -> Gradients:
-        grad, weights, by_first_weights, *layout = ctx.saved_tensors
-        to_grad = to_weights = None
-        if ctx.needs_input_grad[0]:
-            to_grad = apply_function(_TripletSum, second, weights, by_first_weights, *layout)
-        if ctx.needs_input_grad[1]:
-            to_weights = apply_function(_TripletWeightGradient, second, grad, *layout)
-        return to_grad, to_weights, *[None] * 6
-
-
-class _TripletWeightGradient(Function):
-    """The trilinear form of ``_TripletSum``, differentiated by the weights."""
-
-    @staticmethod
-    def forward(ctx: Any, values: Tensor, grad: Tensor, *layout: Tensor) -> Tensor:
-        """Multiply values of the first edge by gradients of the second, and sum over channels.
-
-        Args:
-            ctx: keeps the inputs for ``backward``.
-            values: values of the first edges, [S, E, F].
-            grad: gradient at the second edges, [E, F].
-            layout: ``TripletWeights.arrays`` from ``rows`` on.
-
-        Returns:
-            [T, S].
-        """
-        ctx.save_for_backward(values, grad, *layout)
-        rows, seconds, starts, _, _ = layout
-        size = values.shape[0]
-        if not rows.numel():
-            return values.new_zeros(0, size)
-        flat = values.reshape(-1, values.shape[2])
-        gradient: Tensor = torch.ops.aten._embedding_bag_per_sample_weights_backward(
-            grad.contiguous(), flat, rows, starts * size, seconds.repeat_interleave(size), 0
-        )
-        return gradient.view(-1, size)
-
-    @staticmethod
-    def backward(ctx: Any, second: Tensor) -> Gradients:
-        values, grad, *layout = ctx.saved_tensors
-        by_first_weights = _transpose_weights(second.detach(), layout[3])
-        to_values = to_grad = None
-        if ctx.needs_input_grad[0]:
-            to_values = apply_function(
-                _TripletValueGradient, grad, second, by_first_weights, *layout
-            )
-        if ctx.needs_input_grad[1]:
-            to_grad = apply_function(_TripletSum, values, second, by_first_weights, *layout)
-        return to_values, to_grad, *[None] * 5

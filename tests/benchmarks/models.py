@@ -47,7 +47,7 @@ FEATURES, LAYERS, BASIS = 64, 3, 16
 COMPILE_SECONDS = 120
 """A net that is not compiled by then counts as 0."""
 WITH_LOOPS = (
-    *("gat", "cgcnn", "pna", "pnaplus", "schnet", "egnn"),
+    *("gat", "cgcnn", "pna", "pnaplus", "schnet", "dimenetpp", "egnn"),
     *("painn", "pnaeq", "mace", "et", "alignn"),
 )
 """Convs that send by passes of ``model.kernels``."""

@@ -103,13 +103,13 @@ def _dimenetpp_kept(d: Dimensions, o: Config, s: GraphSizes) -> float:
     assert isinstance(o, DimeNetPPOptions)
     f, k, w, b = d.features, d.basis_size, o.int_emb, o.basis_emb
     skips, orders = o.before_skip + o.after_skip, o.num_spherical
-    kept = s.edges * ((8 + 4 * skips) * f + 3 * w + orders * w)
+    kept = s.edges * ((8 + 4 * skips) * f + 3 * w)
     kept += s.pairs * (2 * f + b + orders * w)
     kept += s.nodes * (2 * f + (1 + 2 * o.out_layers) * o.out_emb)
     if d.layer > 0:
         return kept
     kept += s.pairs * (k + 2 * f + orders * o.num_radial) + s.edges * (2 * f + 12)
-    return kept + s.triplets * (4 * orders + 4)
+    return kept + s.triplets * (orders + 8)  # weights, and the links as int64
 
 
 def _dimenetpp_reach(options: Config) -> float | None:

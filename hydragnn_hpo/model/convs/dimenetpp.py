@@ -13,15 +13,9 @@ from torch import Tensor, nn
 from hydragnn_hpo.config.convs import Dimensions
 from hydragnn_hpo.config.convs.angular import DimeNetPPOptions
 from hydragnn_hpo.model.edges import Edges, envelope
-from hydragnn_hpo.model.scatter import multiply_by_filters, sum_ends
-from hydragnn_hpo.model.triplets import (
-    SphericalBessel,
-    TripletWeights,
-    find_triplets,
-    legendre,
-    sort_triplet_weights,
-    triplet_sum,
-)
+from hydragnn_hpo.model.kernels.passes import triplet_sum
+from hydragnn_hpo.model.scatter import Links, multiply_by_filters, sum_ends
+from hydragnn_hpo.model.triplets import SphericalBessel, find_triplets, legendre
 
 
 class DimeNetAngles(NamedTuple):
@@ -31,8 +25,10 @@ class DimeNetAngles(NamedTuple):
     """Functions of each pair's length, multiplied by ``envelope``, [S, P, R]."""
     envelope: Tensor
     """Weight of an edge in its angles, falling smoothly to 0 at the angle cutoff, [P, 1]."""
-    weights: TripletWeights
-    """Functions of the angles, [T, S], and the two edges of each triplet."""
+    angular: Tensor
+    """Functions of the angles, [T, S]."""
+    links: Links
+    """The two edges of each triplet."""
 
 
 class DirectedState(NamedTuple):
@@ -78,9 +74,7 @@ class AngularSum(nn.Module):
     def forward(self, messages: Tensor, angles: DimeNetAngles) -> Tensor:
         """Sum over the triplets of each edge: messages [E, W] to [E, W]."""
         filters = torch.bmm(angles.radial, self.first @ self.second)
-        values = filters.unsqueeze(1) * _halves(messages, filters.shape[1])
-        values = values.view(filters.shape[0], *messages.shape)
-        return triplet_sum(values, angles.weights)
+        return triplet_sum(messages, filters, angles.angular, angles.links)
 
 
 class DimeNetPPConv(nn.Module):
@@ -159,7 +153,8 @@ class DimeNetPPConv(nn.Module):
         return DimeNetAngles(
             radial=self.bessel(edges.pair_lengths) * weight,
             envelope=weight,
-            weights=sort_triplet_weights(triplets.links, legendre(triplets.cosines, orders)),
+            angular=legendre(triplets.cosines, orders),
+            links=triplets.links,
         )
 
 
@@ -169,11 +164,6 @@ def _init_xavier(module: nn.Module) -> None:
         nn.init.xavier_normal_(module.weight)
         if module.bias is not None:
             nn.init.zeros_(module.bias)
-
-
-def _halves(rows: Tensor, count: int) -> Tensor:
-    """Split rows of edges, [E, F], by the direction in a pair: [2, P, F], or [1, E, F] unpaired."""
-    return rows.view(max(1, rows.shape[0] // max(1, count)), count, rows.shape[1])
 
 
 def _output_block(features: int, options: DimeNetPPOptions) -> nn.Sequential:

@@ -11,11 +11,8 @@ from torch import Tensor, nn
 from hydragnn_hpo.config.convs import Dimensions
 from hydragnn_hpo.config.convs.vector import MACEOptions, Path, Plan, pairs, start
 from hydragnn_hpo.model.edges import Edges
-from hydragnn_hpo.model.tensor_product import (
-    coupled_sum,
-    coupling_coefficients,
-    spherical_harmonics,
-)
+from hydragnn_hpo.model.kernels.passes import coupled_sum
+from hydragnn_hpo.model.tensor_product import coupling_coefficients, spherical_harmonics
 
 
 class MACEConv(nn.Module):

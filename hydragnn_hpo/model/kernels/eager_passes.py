@@ -223,11 +223,124 @@ def attended_slopes(
     return slopes
 
 
+def coupled_slopes(arguments: Arguments, links: Sequence[Tensor], needed: Sequence[bool]) -> Slopes:
+    """Differentiate ``sum filters_ij * (mixing_ij values_j) * grad_i``.
+
+    Args:
+        arguments: values, [N, A, F], filters, [P, F], mixing, [E, B, A], grad, [N, B, F].
+        links: the six tensors of ``Links.arrays``.
+        needed: whether the derivative by each argument is needed.
+    """
+    values, filters, mixing, grad = arguments
+    s, r, by_r, r_starts, by_s, s_starts = links
+    slopes: list[Any] = [None] * 4
+    back = mixing.transpose(1, 2)
+    if needed[0]:
+        slopes[0] = _sum_coupled(grad, filters, back, (r, by_s, s_starts))
+    if needed[1] and mixing.shape[2] <= mixing.shape[1]:
+        slopes[1] = _sum_components(_mix_at_edges(grad, r, back), gather_rows(values, s), filters)
+    elif needed[1]:
+        slopes[1] = _sum_components(_mix_at_edges(values, s, mixing), gather_rows(grad, r), filters)
+    if needed[2]:
+        rows = _scale_components(gather_rows(values, s), filters)
+        slopes[2] = torch.bmm(gather_rows(grad, r), rows.transpose(1, 2))
+    if needed[3]:
+        slopes[3] = _sum_coupled(values, filters, mixing, (s, by_r, r_starts))
+    return slopes
+
+
+def _sum_coupled(
+    values: Tensor, filters: Tensor, mixing: Tensor, edges: tuple[Tensor, Tensor, Tensor]
+) -> Tensor:
+    """Sum values that edges mix and filter, [N, A, F] to [N, B, F].
+
+    Components are mixed before or after the sum over neighbours, whichever has fewer of them.
+
+    Args:
+        values: of the nodes at the other end, [N, A, F].
+        filters: of the pairs, [P, F].
+        mixing: of the edges, [E, B, A].
+        edges: the other end of each edge, edges sorted by the end that sums, and their starts.
+    """
+    (other, order, starts), (num_sums, num_sent) = edges, mixing.shape[1:]
+    if num_sent > num_sums:
+        rows = _scale_components(_mix_at_edges(values, other, mixing), filters)
+        return segment_sum(rows, order, starts)
+    rows = _scale_components(gather_rows(values, other), filters).flatten(0, 1)
+    index = (order.unsqueeze(1) * num_sent + torch.arange(num_sent, device=order.device)).flatten()
+    weights = mixing.index_select(0, order).transpose(0, 1).flatten(1).contiguous()
+    sums = [segment_sum(rows, index, starts * num_sent, each) for each in weights]
+    return torch.stack(sums, dim=1)
+
+
+def _mix_at_edges(values: Tensor, nodes: Tensor, mixing: Tensor) -> Tensor:
+    """Mix a node's components at each of its edges: [N, A, F] to [E, B, F]."""
+    edges, num_sums, num_sent = mixing.shape
+    if num_sums == num_sent == 1:
+        return gather_rows(values, nodes).mul_(mixing)
+    columns = torch.arange(num_sent, device=nodes.device)
+    index = (nodes.unsqueeze(1) * num_sent + columns).unsqueeze(1).expand(-1, num_sums, -1)
+    starts = torch.arange(0, edges * num_sums * num_sent + 1, num_sent, device=nodes.device)
+    flat = values.reshape(-1, values.shape[2])
+    mixed = segment_sum(flat, index.flatten(), starts, mixing.flatten())
+    return mixed.view(edges, num_sums, values.shape[2])
+
+
+def _scale_components(rows: Tensor, filters: Tensor) -> Tensor:
+    """Multiply rows of edges, [E, A, F], in place by filters, [P, F], and return them."""
+    if rows.shape[0]:
+        rows.view(-1, filters.shape[0], *rows.shape[1:]).mul_(filters.unsqueeze(1))
+    return rows
+
+
+def _sum_components(rows: Tensor, others: Tensor, like: Tensor) -> Tensor:
+    """Multiply rows of edges, [E, A, F], and sum over components and pairs, [P, F]."""
+    products = rows.mul_(others)
+    sums = products.sum(1) if products.shape[1] > 1 else products.squeeze(1)
+    return sums if sums.shape == like.shape else sums.view(-1, *like.shape).sum(0)
+
+
+def triplets_slopes(
+    arguments: Arguments, links: Sequence[Tensor], needed: Sequence[bool]
+) -> Slopes:
+    """Differentiate ``sum_ts weight_ts * filter_s,kj * message_kj * grad_ji`` over triplets t.
+
+    No array of T * F numbers is allocated.
+
+    Args:
+        arguments: messages, [E, F], filters, [S, P, F], weights, [T, S], grad, [E, F].
+        links: the six tensors of ``Links.arrays`` of triplets, sorted by their second edge.
+        needed: whether the derivative by each argument is needed.
+    """
+    messages, filters, weights, grad = arguments
+    first, second, _, starts, by_first, first_starts = links
+    (size, pairs, width), slopes, edges = filters.shape, list[Any]([None] * 4), messages.shape[0]
+    halves = (max(1, edges // max(1, pairs)), pairs, width)
+    if needed[2] or needed[3]:
+        values = (filters.unsqueeze(1) * messages.view(halves)).view(-1, width)
+        rows = (first.unsqueeze(1) + torch.arange(size, device=first.device) * edges).flatten()
+    if needed[3]:
+        slopes[3] = segment_sum(values, rows, starts * size, weights.flatten())
+    if needed[2]:
+        slopes[2] = torch.ops.aten._embedding_bag_per_sample_weights_backward(
+            grad.contiguous(), values, rows, starts * size, second.repeat_interleave(size), 0
+        ).view_as(weights)
+    if needed[0] or needed[1]:
+        back, by_function = second.index_select(0, by_first), weights.index_select(0, by_first).t()
+        arrived = [segment_sum(grad, back, first_starts, e.contiguous()) for e in by_function]
+        sums = torch.stack(arrived).view(size, *halves)
+        slopes[0] = (sums * filters.unsqueeze(1)).sum(0).view_as(messages)
+        slopes[1] = (sums * messages.view(halves)).sum(1)
+    return [slope if need else None for slope, need in zip(slopes, needed, strict=True)]
+
+
 EAGER_FORMS: dict[str, FormSlopes] = {
     "filtered": filtered_slopes,
     "directed": directed_slopes,
     "vectors": vectors_slopes,
     "weighted": weighted_slopes,
     "attended": attended_slopes,
+    "coupled": coupled_slopes,
+    "triplets": triplets_slopes,
 }
 """Implementation of each form."""

@@ -24,6 +24,7 @@ from numba.core.registry import cpu_target
 from torch import Tensor
 
 from hydragnn_hpo.files import cache_folder, make_private
+from hydragnn_hpo.model.kernels.coupling_loops import COUPLING_LOOPS
 from hydragnn_hpo.model.kernels.eager_passes import Arguments, FormSlopes, Slopes
 from hydragnn_hpo.model.kernels.edge_loops import LOOPS as EDGE_LOOPS
 from hydragnn_hpo.model.kernels.numba_loops import EXACT
@@ -31,7 +32,7 @@ from hydragnn_hpo.model.kernels.numba_loops import LOOPS as PRODUCT_LOOPS
 
 logger = logging.getLogger(__name__)
 
-LOOPS = {**PRODUCT_LOOPS, **EDGE_LOOPS}
+LOOPS = {**PRODUCT_LOOPS, **COUPLING_LOOPS, **EDGE_LOOPS}
 """All loops and their signatures."""
 
 _FASTMATH = {"contract", "reassoc", "nsz"}
@@ -44,7 +45,7 @@ def compile_loop(name: str, dtype: str) -> Callable[..., None]:
     """Return a loop as machine code for one dtype, from the user's cache where it is there.
 
     Args:
-        name: key of ``LOOPS``.
+        name: key of ``LOOPS`` or ``COUPLING_LOOPS``.
         dtype: ``float32`` or ``float64``.
     """
     folder = _cache_of(dtype)
@@ -228,11 +229,55 @@ def attended_loops(arguments: Arguments, links: Sequence[Tensor], needed: Sequen
     return slopes
 
 
+def coupled_loops(arguments: Arguments, links: Sequence[Tensor], needed: Sequence[bool]) -> Slopes:
+    """Differentiate the form of ``eager_passes.coupled_slopes``; see there."""
+    values, filters, mixing, grad = arguments
+    s, r, by_r, r_starts, by_s, s_starts = links
+    num_sums, num_values = mixing.shape[1:]
+    matrices, slopes = mixing.flatten(1), list[Any]([None] * 4)
+    if needed[0]:
+        slopes[0], steps = _empty_like(values), torch.tensor((1, num_values))
+        edges = (r, by_s, s_starts)
+        run_loop("coupled_by_node", grad, filters, matrices, steps, edges, slopes[0])
+    if needed[1]:
+        slopes[1] = _empty_like(filters)
+        run_loop("coupled_by_pair", values, grad, matrices, (s, r), slopes[1])
+    if needed[2]:
+        slopes[2] = _empty_like(mixing)
+        run_loop("coupled_by_edge", values, filters, grad, (s, r), slopes[2].flatten(1))
+    if needed[3]:
+        slopes[3] = values.new_empty(values.shape[0], num_sums, values.shape[2])
+        edges, steps = (s, by_r, r_starts), torch.tensor((num_values, 1))
+        run_loop("coupled_by_node", values, filters, matrices, steps, edges, slopes[3])
+    return slopes
+
+
+def triplets_loops(arguments: Arguments, links: Sequence[Tensor], needed: Sequence[bool]) -> Slopes:
+    """Differentiate the form of ``eager_passes.triplets_slopes``; see there."""
+    messages, filters, weights, grad = arguments
+    first, second, by_second, starts, by_first, first_starts = links
+    slopes: list[Any] = [None] * 4
+    if needed[0] or needed[1]:
+        slopes[0], slopes[1] = _empty_like(messages), _empty_like(filters)
+        edges, rows = (second, by_first, first_starts), filters.new_empty(filters.shape[::2])
+        given = (messages, filters, weights, grad, edges)
+        run_loop("triplets_by_first", *given, slopes[0], slopes[1], rows)
+    if needed[2]:
+        slopes[2] = _empty_like(weights)
+        run_loop("triplets_by_triplet", messages, filters, grad, (first, second), slopes[2])
+    if needed[3]:
+        slopes[3], edges = _empty_like(messages), (first, by_second, starts)
+        run_loop("triplets_by_second", messages, filters, weights, edges, slopes[3])
+    return [slope if need else None for slope, need in zip(slopes, needed, strict=True)]
+
+
 NUMBA_FORMS: dict[str, FormSlopes] = {
     "filtered": filtered_loops,
     "directed": directed_loops,
     "vectors": vectors_loops,
     "weighted": weighted_loops,
     "attended": attended_loops,
+    "coupled": coupled_loops,
+    "triplets": triplets_loops,
 }
 """Implementation of each form."""

@@ -47,6 +47,8 @@ _TERMS: dict[str, tuple[tuple[str, tuple[int, ...]], ...]] = {
     "vectors": (("directed", (0, 1, 2, 5)), ("filtered", (3, 4, 5))),
     "weighted": (("weighted", (0, 1, 2)),),
     "attended": (("attended", (0, 1, 2, 3)),),
+    "coupled": (("coupled", (0, 1, 2, 3)),),
+    "triplets": (("triplets", (0, 1, 2, 3)),),
 }
 """Terms that a form is the sum of: each a form, and its arguments among those of the sum."""
 
@@ -202,6 +204,38 @@ def edge_scores(
     kernels = "numba" if links.kernels == "numba" and fits_numba(given) else "eager"
     shape = received.new_empty(1).expand(links.sender.shape[0], heads)
     return _differentiate("attended", 2, kernels, (sent, filters, shape, received), links.arrays)
+
+
+def coupled_sum(values: Tensor, filters: Tensor, mixing: Tensor, links: Links) -> Tensor:
+    """Sum coupled neighbours: ``out_i[b] = sum_j filter_ij sum_a mixing_ij[b, a] value_j[a]``.
+
+    Args:
+        values: of the nodes, [N, A, F].
+        filters: of the edges, [E, F], or one for both edges of a pair, [E / 2, F].
+        mixing: one matrix per edge, from components of the sender to those of the sum, [E, B, A].
+        links: sender and receiver of every edge.
+
+    Returns:
+        Sums at the nodes, [N, B, F].
+    """
+    return _sum("coupled", (values, filters, mixing), links)
+
+
+def triplet_sum(messages: Tensor, filters: Tensor, weights: Tensor, links: Links) -> Tensor:
+    """Sum over triplets: ``out_ji = sum_k message_kj * sum_s weight_kji,s filter_s,kj``.
+
+    Args:
+        messages: of the edges, [E, F].
+        filters: of the edges, for each function of the angle, [S, E, F], or one for both edges of
+            a pair, [S, E / 2, F].
+        weights: functions of the angles, [T, S].
+        links: first edge (the sender) and second edge (the receiver) of every triplet, sorted by
+            the second.
+
+    Returns:
+        Sums at the second edges, [E, F].
+    """
+    return _sum("triplets", (messages, filters, weights), links)
 
 
 def _sum(form: str, inputs: Sequence[Tensor], links: Links) -> Tensor:

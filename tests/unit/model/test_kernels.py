@@ -31,6 +31,9 @@ def inputs_of(form, links, rows, dtype=torch.float64, seed=0):
         "weighted": [(nodes, 4 * WIDTH), (rows, 4)],
         "attended": [(nodes, 4 * WIDTH), (rows, 4 * WIDTH), (edges, 4)],
         "scores": [(nodes, 4 * WIDTH), (nodes, 4 * WIDTH), (rows, 4 * WIDTH)],
+        "coupled": [(nodes, 3, WIDTH), (rows, WIDTH), (edges, 6, 3)],
+        "coupled to fewer": [(nodes, 5, WIDTH), (rows, WIDTH), (edges, 2, 5)],
+        "triplets": [(nodes, WIDTH), (7, nodes // 2 if rows < edges else nodes, WIDTH), (edges, 7)],
     }[form]
     return [torch.randn(shape, generator=draw, dtype=dtype).requires_grad_() for shape in shapes]
 
@@ -43,6 +46,9 @@ SUMS = {
     "weighted": passes.weighted_sum,
     "attended": passes.attention_sum,
     "scores": lambda *given: passes.edge_scores(*given, heads=4),
+    "coupled": passes.coupled_sum,
+    "coupled to fewer": passes.coupled_sum,
+    "triplets": passes.triplet_sum,
 }
 
 
@@ -77,6 +83,9 @@ def test_loops_equal_torch_to_the_second_derivative(form, paired, dtype, toleran
     for seed in range(3):
         links, rows = random_links(seed, paired)
         inputs = inputs_of(form, links, rows, dtype, seed)
+        if form == "triplets":  # their nodes are edges, in pairs or not; sorted by the second
+            ends = (end[links.by_receiver] for end in (links.sender, links.receiver))
+            links = scatter.build_links(*ends, NODES)
         expected = everything(form, inputs, links, "eager")
         assert loops == [] or seed
         for values, wanted in zip(everything(form, inputs, links, "numba"), expected, strict=True):
@@ -182,7 +191,10 @@ def test_numba_is_said_not_to_be_used_once(caplog):
     assert said.endswith("in bfloat16 on cpu torch's operations run.")
 
 
-@pytest.mark.parametrize("conv", ["schnet", "painn", "pnaeq", "et", "mace", "egnn", "cgcnn", "gat"])
+@pytest.mark.parametrize(
+    "conv",
+    ["schnet", "painn", "pnaeq", "et", "mace", "dimenetpp", "egnn", "cgcnn", "gat"],
+)
 def test_forces_and_slopes_of_a_net_do_not_depend_on_the_kernels(conv, make, loops):
     graphs = [make.graph(*make.atoms(seed)) for seed in (1, 2)]
     graphs.append(make.graph(*make.atoms(3, count=1, periodic=False)))  # an isolated atom

@@ -9,15 +9,15 @@ from torch.autograd import gradcheck, gradgradcheck
 from hydragnn_hpo.model import scatter
 from hydragnn_hpo.model.kernels.passes import (
     attention_sum,
+    coupled_sum,
     directed_sum,
     edge_scores,
     filtered_sum,
+    triplet_sum,
     vector_messages_sum,
     weighted_sum,
 )
 from hydragnn_hpo.model.scatter import segment_max, segment_min
-from hydragnn_hpo.model.tensor_product import coupled_sum
-from hydragnn_hpo.model.triplets import sort_triplet_weights, triplet_sum
 
 NODES, FEATURES, COMPONENTS, HEADS = 5, 2, 3, 2
 BONDS = [(0, 1), (2, 0), (0, 3), (1, 3), (2, 2), (2, 2), (0, 1)]
@@ -126,18 +126,15 @@ def looped_coupled(values, filters, mixing, links):
 
 def sorted_by_receiver(links):
     ends = (end[links.by_receiver] for end in (links.sender, links.receiver))
-    return scatter.build_links(*ends, NODES)
+    return replace(scatter.build_links(*ends, NODES), kernels=links.kernels)
 
 
-def summed_triplets(values, weights, links):
+def looped_triplets(messages, filters, weights, links):
     """Sum with nodes in the role of edges, and edges in that of triplets."""
-    return triplet_sum(values, sort_triplet_weights(sorted_by_receiver(links), weights))
-
-
-def looped_triplets(values, weights, links):
-    out = [torch.zeros_like(values[0, 0]) for _ in range(NODES)]
+    out = [torch.zeros_like(messages[0]) for _ in range(NODES)]
     for triplet, (first, second) in edges_of(sorted_by_receiver(links)):
-        out[second] = out[second] + weights[triplet] @ values[:, first]
+        factor = weights[triplet] @ filters[:, first % filters.shape[1]]
+        out[second] = out[second] + factor * messages[first]
     return torch.stack(out)
 
 
@@ -216,9 +213,11 @@ SUMS = {
         ((NODES, 1, FEATURES), (BY_PAIR, FEATURES), (BY_EDGE, 1, 1)),
     ),
     "triplets": (
-        summed_triplets,
+        lambda messages, filters, weights, links: triplet_sum(
+            messages, filters, weights, sorted_by_receiver(links)
+        ),
         looped_triplets,
-        ((COMPONENTS, NODES, FEATURES), (BY_EDGE, COMPONENTS)),
+        (SCALARS, (4, NODES, FEATURES), (BY_EDGE, 4)),
     ),
     # What these two give is seen in the layer that uses them.
     "scores": (
@@ -236,7 +235,10 @@ def drawn_for(layout, shapes):
     return [draw(sizes.get(s[0], s[0]), *s[1:], seed=seed) for seed, s in enumerate(shapes)]
 
 
-PASSES = ("filtered", "filtered vectors", "directed", "vectors")
+PASSES = (
+    *("filtered", "filtered vectors", "directed", "vectors"),
+    *("coupled", "coupled to fewer", "coupled scalars", "triplets"),
+)
 """Sums that compiled loops know, too."""
 WAYS = [*((name, "eager") for name in SUMS), *((name, "numba") for name in PASSES)]
 
