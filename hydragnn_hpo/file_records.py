@@ -41,7 +41,7 @@ class FinishedResult(TypedDict):
     packages: NotRequired[dict[str, str]]
     """Version of the package of a user's conv, by package name; empty for built-in convs."""
     kernels: NotRequired[str]
-    """Implementation of passes over the edges, ``eager`` or ``numba``, see ``model.kernels``."""
+    """Implementation of passes over the edges, see ``model.kernels``; never ``auto``."""
     width: NotRequired[int]
     """Number of ranks of the last attempt."""
     micro_batches: NotRequired[int]

@@ -42,6 +42,7 @@ OPTIONAL: Mapping[str, OptionalPackage] = {
     "starlette": OptionalPackage("Starlette", "serve", "a dashboard or a service over HTTP"),
     "tblite": OptionalPackage("tblite", "xtb", "a calculation with GFN2-xTB"),
     "tensorboard": OptionalPackage("TensorBoard", "tensorboard", "a record for TensorBoard"),
+    "triton": OptionalPackage("Triton", "dev", "model.kernels 'triton'"),
     "torch_geometric": OptionalPackage("PyTorch Geometric", "pyg", "data or a layer of PyG"),
     "uvicorn": OptionalPackage("uvicorn", "serve", "a dashboard or a service over HTTP"),
     "wandb": OptionalPackage("wandb", "wandb", "an export to Weights & Biases"),

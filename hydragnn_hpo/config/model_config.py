@@ -137,10 +137,11 @@ class ModelConfig(Config):
     """``zbl``: add the screened repulsion of nuclei to energies, so that atoms closer than any in
     the data repel each other."""
 
-    kernels: Literal["auto", "eager", "numba"] = "auto"
+    kernels: Literal["auto", "eager", "numba", "triton"] = "auto"
     """Implementation of the passes over the edges. ``eager``: torch's operations. ``numba``: loops
-    compiled for the CPU (extra ``fast``), in fp32 and fp64; all else runs as with ``eager``.
-    ``auto``: ``numba`` where it is installed. Results differ in rounding only."""
+    compiled for the CPU (extra ``fast``), in fp32 and fp64. ``triton``: loops compiled for CUDA and
+    ROCm devices (torch for these brings Triton). What loops do not know runs as with ``eager``.
+    ``auto``: the loops of the device, where they are installed. Results differ in rounding only."""
 
     options: dict[str, Any] = Field(default_factory=dict)
     """Options of the conv; those left out take their defaults."""

@@ -201,7 +201,7 @@ class Trunk(nn.Module):
             attributes: statistics of the attributes of the graphs, by name; None if unknown.
 
         Raises:
-            ConfigError: a user's conv or numba cannot be imported, or the conv's options are wrong.
+            ConfigError: a user's conv or kernels cannot be imported, or options are wrong.
         """
         super().__init__()
         self.kernels = check_kernels(config.kernels)

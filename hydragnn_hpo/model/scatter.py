@@ -41,7 +41,7 @@ class Links:
     sender_starts: Tensor
     """Position in ``by_sender`` where the edges of each sender begin, and the end, [N + 1]."""
     kernels: str = "eager"
-    """Implementation of passes over these edges, ``eager`` or ``numba``, see ``model.kernels``."""
+    """Implementation of passes over these edges, see ``model.kernels``; never ``auto``."""
 
     @property
     def arrays(self) -> tuple[Tensor, ...]:

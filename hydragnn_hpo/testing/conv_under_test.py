@@ -52,7 +52,7 @@ class ConvUnderTest:
     """Whether torch.export can trace it: no number of rows depends on values."""
     features: int
     """Channels per node."""
-    kernels: Literal["auto", "eager", "numba"] = "auto"
+    kernels: Literal["auto", "eager", "numba", "triton"] = "auto"
     """Implementation of the passes over the edges, as in ``model.kernels``."""
 
     @cached_property
@@ -154,7 +154,7 @@ def make_conv_under_test(
     options: Mapping[str, Any] | Config | None = None,
     *,
     features: int = 16,
-    kernels: Literal["auto", "eager", "numba"] = "auto",
+    kernels: Literal["auto", "eager", "numba", "triton"] = "auto",
 ) -> ConvUnderTest:
     """Find a conv and check its options.
 

@@ -8,6 +8,7 @@ operations: extremes are not multilinear, so there is no form (``passes``) to sh
 Shapes: N nodes, E edges, P pairs or edges (E / 2 or E), F features.
 """
 
+import functools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from hydragnn_hpo.model.kernels.passes import fits_numba
+from hydragnn_hpo.model.kernels.passes import usable_kernels
 from hydragnn_hpo.model.scatter import (
     Gradients,
     Links,
@@ -66,9 +67,10 @@ def aggregate_messages(
         absent if filters is None else filters,
         weights,
     )
-    if links.kernels == "numba" and fits_numba(inputs):
+    kernels = usable_kernels(links.kernels, inputs)
+    if kernels != "eager":
         outputs: tuple[Tensor, ...] = _Aggregate.apply(  # type: ignore[no-untyped-call]
-            *inputs, *links.arrays
+            kernels, *inputs, *links.arrays
         )
         return Aggregates(*outputs)
     return _aggregate_eagerly(inputs, links)
@@ -96,35 +98,47 @@ class _Aggregate(Function):
     """``aggregate_messages`` by compiled loops."""
 
     @staticmethod
-    def forward(ctx: Any, *tensors: Tensor) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, kernels: str, *tensors: Tensor) -> tuple[Tensor, ...]:
         """Aggregate messages.
 
         Args:
             ctx: keeps the inputs and the extremes for ``backward``.
+            kernels: implementation, ``numba`` or ``triton``.
             tensors: the five inputs, then the six tensors of ``Links.arrays``.
 
         Returns:
             The four aggregates.
         """
-        from hydragnn_hpo.model.kernels.numba_passes import run_loop
+        inputs, links = tensors[:5], tensors[5:]
+        if kernels == "triton":
+            from hydragnn_hpo.model.kernels.triton_passes import aggregate_by_triton
 
-        factors, weights, (sender, _, order, starts, _, _) = tensors[:4], tensors[4], tensors[5:]
-        nodes, width = factors[0].shape
-        results = sums, extremes, shares = weights.new_empty(3, nodes, 2, width).unbind()
-        row = weights.new_empty(width)
-        run_loop("aggregate", factors, weights, (sender, order, starts), results, row)
+            results = aggregate_by_triton(inputs, links)
+        else:
+            results = _aggregate_by_numba(inputs, links)
+        sums, extremes, shares = results
+        ctx.kernels = kernels
         ctx.save_for_backward(*tensors, extremes, shares)
-        return tuple(each.contiguous() for each in (*sums.unbind(1), *extremes.unbind(1)))
+        dtype = functools.reduce(torch.promote_types, [each.dtype for each in inputs])
+        outputs = (*sums.unbind(1), *extremes.unbind(1))
+        return tuple(each.to(dtype).contiguous() for each in outputs)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Gradients:
         *tensors, extremes, shares = ctx.saved_tensors
         inputs, links = tensors[:5], Links(*tensors[5:])
-        needed = ctx.needs_input_grad[:5]
+        needed = ctx.needs_input_grad[1:6]
         if not torch.is_grad_enabled():
-            slopes = torch.stack(grads, dim=1)
+            slopes = torch.stack(grads, dim=1).to(shares.dtype)
             slopes[:, 2:] *= shares
-            return *_slopes_by_loop(inputs, links, (extremes, slopes)), *[None] * 6
+            reached = (extremes, slopes)
+            if ctx.kernels == "triton":
+                from hydragnn_hpo.model.kernels.triton_passes import aggregate_slopes_by_triton
+
+                to_inputs = aggregate_slopes_by_triton(inputs, links.arrays, reached, needed)
+            else:
+                to_inputs = _slopes_by_numba(inputs, links, reached)
+            return None, *to_inputs, *[None] * 6
         # Aliases: an input may depend on another one, as features of a later layer do on weights.
         inputs = [each.view_as(each) for each in inputs]
         outputs = _aggregate_eagerly(inputs, links)
@@ -132,10 +146,22 @@ class _Aggregate(Function):
         again = iter(
             torch.autograd.grad(outputs, wanted, grads, create_graph=True, materialize_grads=True)
         )
-        return *(next(again) if need else None for need in needed), *[None] * 6
+        return None, *(next(again) if need else None for need in needed), *[None] * 6
 
 
-def _slopes_by_loop(
+def _aggregate_by_numba(inputs: Sequence[Tensor], links: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """Return sums, extremes, and shares of the messages that reach these, [N, 2, F] each."""
+    from hydragnn_hpo.model.kernels.numba_passes import run_loop
+
+    factors, weights, (sender, _, order, starts, _, _) = tuple(inputs[:4]), inputs[4], links
+    nodes, width = factors[0].shape
+    results = weights.new_empty(3, nodes, 2, width).unbind()
+    row = weights.new_empty(width)
+    run_loop("aggregate", factors, weights, (sender, order, starts), results, row)
+    return results
+
+
+def _slopes_by_numba(
     inputs: Sequence[Tensor], links: Links, reached: tuple[Tensor, Tensor]
 ) -> list[Tensor]:
     """Differentiate the aggregates by the five inputs.

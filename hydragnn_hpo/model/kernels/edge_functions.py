@@ -28,7 +28,7 @@ from hydragnn_hpo.model.kernels.eager_edge_functions import (
     Inputs,
     sum_activated,
 )
-from hydragnn_hpo.model.kernels.passes import fits_numba
+from hydragnn_hpo.model.kernels.passes import usable_kernels
 from hydragnn_hpo.model.layers import without_autocast
 from hydragnn_hpo.model.scatter import Gradients, Links
 
@@ -96,7 +96,7 @@ def gated_product_sum(
 
 
 def _use_loops(inputs: Inputs, links: Links) -> bool:
-    return links.kernels == "numba" and fits_numba(inputs)
+    return usable_kernels(links.kernels, inputs) == "numba"
 
 
 def _apply(name: str, inputs: Inputs, links: Links, option: float = 0.0) -> Tensor:

@@ -12,7 +12,8 @@ training of forces needs the second) are first derivatives of the same form, and
 the only autograd function: it keeps its inputs alone, and its ``backward`` calls itself.
 
 A form has an implementation by torch's operations (``eager_passes``), which is the reference and
-always there, and one by compiled loops (``numba_passes``) for fp32 and fp64 on a CPU.
+always there, and two by compiled loops: ``numba_passes`` for fp32 and fp64 on a CPU,
+``triton_passes`` for these and fp16 and bf16 on CUDA and ROCm devices.
 ``Links.kernels`` chooses; what torch traces (``torch.compile``, ``torch.export``) are torch's
 operations.
 
@@ -23,6 +24,8 @@ C components, F features.
 import functools
 import importlib
 import logging
+import os
+import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -38,8 +41,11 @@ from hydragnn_hpo.model.scatter import Gradients, Links
 
 logger = logging.getLogger(__name__)
 
-_COMPILED_TYPES = (torch.float32, torch.float64)
-"""Types of messages that compiled loops know."""
+_COMPILED_TYPES = {
+    "numba": (torch.float32, torch.float64),
+    "triton": (torch.float32, torch.float64, torch.bfloat16, torch.float16),
+}
+"""Types of messages that the loops of an implementation know."""
 
 _TERMS: dict[str, tuple[tuple[str, tuple[int, ...]], ...]] = {
     "filtered": (("filtered", (0, 1, 2)),),
@@ -54,12 +60,16 @@ _TERMS: dict[str, tuple[tuple[str, tuple[int, ...]], ...]] = {
 
 
 @functools.cache
-def _numba_problem() -> str:
-    """Return why numba cannot be imported; an empty text if it can."""
+def _import_problem(kernels: str) -> str:
+    """Return why numba or Triton cannot be used; an empty text if it can."""
     try:
-        importlib.import_module("hydragnn_hpo.model.kernels.numba_passes")
+        importlib.import_module(f"hydragnn_hpo.model.kernels.{kernels}_passes")
     except ImportError as error:
         return str(error).strip().partition("\n")[0].rstrip(".")
+    if kernels == "triton" and not any(
+        map(shutil.which, (os.environ.get("CC", ""), "gcc", "clang"))
+    ):
+        return "it needs a C compiler, and there is neither gcc nor clang"
     return ""
 
 
@@ -67,23 +77,42 @@ def check_kernels(setting: str) -> str:
     """Check that the implementation that ``model.kernels`` names is there, and return the setting.
 
     Raises:
-        ConfigError: ``numba`` is asked for and cannot be imported.
+        ConfigError: ``numba`` or ``triton`` is asked for and cannot be used.
     """
-    if setting == "numba" and (problem := _numba_problem()):
+    if setting in _COMPILED_TYPES and (problem := _import_problem(setting)):
+        package = "hydragnn-hpo[fast]" if setting == "numba" else "triton"
         raise ConfigError(
-            f"model.kernels is 'numba', which cannot be imported ({problem}): install "
-            "'hydragnn-hpo[fast]', or set it to 'auto'."
+            f"model.kernels is '{setting}', which cannot be used ({problem}): install "
+            f"'{package}', or set it to 'auto'."
         )
     return setting
 
 
 @functools.cache
-def _warn_of_eager(device: str, dtype: torch.dtype) -> None:
+def _warn_of_eager(kernels: str, device: str, dtype: torch.dtype) -> None:
     logger.warning(
-        "model.kernels = 'numba' knows fp32 and fp64 on CPUs: in %s on %s torch's operations run.",
+        "model.kernels = '%s' knows %s: in %s on %s torch's operations run.",
+        kernels,
+        "fp32 and fp64 on CPUs" if kernels == "numba" else "CUDA and ROCm devices",
         str(dtype).removeprefix("torch."),
         device,
     )
+
+
+def _knows(kernels: str, device: str, dtype: torch.dtype) -> bool:
+    """Check whether an implementation by loops knows a type of device and of messages."""
+    if dtype not in _COMPILED_TYPES[kernels]:
+        return False
+    if kernels == "numba":
+        return device == "cpu"
+    return device == "cuda" or (device == "cpu" and _triton_interprets())
+
+
+@functools.cache
+def _triton_interprets() -> bool:
+    from hydragnn_hpo.model.kernels.triton_passes import interprets
+
+    return interprets()
 
 
 def choose_kernels(setting: str, device: str, dtype: torch.dtype) -> str:
@@ -91,20 +120,23 @@ def choose_kernels(setting: str, device: str, dtype: torch.dtype) -> str:
 
     Args:
         setting: ``model.kernels``.
-        device: type of the device, such as ``cpu``.
+        device: type of the device, such as ``cpu``; ROCm's is ``cuda``, too.
         dtype: type of the messages.
 
     Returns:
-        ``numba``, or ``eager`` where numba is not wanted, is not there, does not know device or
-        type, or torch traces the model.
+        ``numba`` or ``triton``; ``eager`` where it is not wanted, is not there, does not know
+        device or type, or torch traces the model.
     """
     if setting == "eager" or torch.compiler.is_compiling():
         return "eager"
-    if device != "cpu" or dtype not in _COMPILED_TYPES:
-        if setting == "numba":
-            _warn_of_eager(device, dtype)
+    kernels = {"cpu": "numba", "cuda": "triton"}.get(device) if setting == "auto" else setting
+    if kernels is None or _import_problem(kernels):
         return "eager"
-    return "eager" if _numba_problem() else "numba"
+    if _knows(kernels, device, dtype):
+        return kernels
+    if setting == kernels:
+        _warn_of_eager(kernels, device, dtype)
+    return "eager"
 
 
 def filtered_sum(values: Tensor, filters: Tensor, links: Links) -> Tensor:
@@ -201,7 +233,7 @@ def edge_scores(
         heads: number of heads, H; each sums over its own part of the features.
     """
     received, sent, filters = given = unify_dtypes((received, sent, filters))
-    kernels = "numba" if links.kernels == "numba" and fits_numba(given) else "eager"
+    kernels = usable_kernels(links.kernels, given)
     shape = received.new_empty(1).expand(links.sender.shape[0], heads)
     return _differentiate("attended", 2, kernels, (sent, filters, shape, received), links.arrays)
 
@@ -241,23 +273,36 @@ def triplet_sum(messages: Tensor, filters: Tensor, weights: Tensor, links: Links
 def _sum(form: str, inputs: Sequence[Tensor], links: Links) -> Tensor:
     """Differentiate a form by its last argument, the gradient of the sum."""
     given = unify_dtypes(inputs)
-    kernels = "numba" if links.kernels == "numba" and fits_numba(given) else "eager"
+    kernels = usable_kernels(links.kernels, given)
     return _differentiate(form, len(given), kernels, (*given, None), links.arrays)
 
 
-def fits_numba(tensors: Sequence[Tensor]) -> bool:
-    """Check whether compiled loops can run on tensors: plain, on a CPU, and not being traced."""
-    if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack():
-        return False
-    dtype = tensors[0].dtype
-    return dtype in _COMPILED_TYPES and all(
-        t.dtype is dtype and t.device.type == "cpu" and type(t) in (Tensor, nn.Parameter)
+def usable_kernels(kernels: str, tensors: Sequence[Tensor]) -> str:
+    """Return the implementation that runs on tensors: ``kernels``, or ``eager`` where it cannot.
+
+    Loops take tensors of one device, plain and not being traced; those of numba, of one type.
+    """
+    if kernels == "eager" or torch.compiler.is_compiling():
+        return "eager"
+    if torch._C._len_torch_dispatch_stack():
+        return "eager"
+    device, dtype = tensors[0].device, tensors[0].dtype
+    fits = all(
+        t.device == device
+        and type(t) in (Tensor, nn.Parameter)
+        and (t.dtype is dtype or kernels == "triton")
+        and _knows(kernels, device.type, t.dtype)
         for t in tensors
     )
+    return kernels if fits else "eager"
 
 
 def _find_slopes(form: str, kernels: str) -> FormSlopes:
-    """Return the implementation of a form; numba is imported at its first use."""
+    """Return the implementation of a form; numba and Triton are imported at their first use."""
+    if kernels == "triton":
+        from hydragnn_hpo.model.kernels.triton_passes import TRITON_FORMS
+
+        return TRITON_FORMS.get(form) or EAGER_FORMS[form]
     if kernels == "numba":
         from hydragnn_hpo.model.kernels.numba_passes import NUMBA_FORMS
 
@@ -287,7 +332,7 @@ class _Derivative(Function):
             ctx: keeps the other arguments for ``backward``.
             form: key of ``_TERMS``.
             slot: number of the argument.
-            kernels: implementation, ``eager`` or ``numba``.
+            kernels: implementation, ``eager``, ``numba`` or ``triton``.
             tensors: arguments, then the six tensors of ``Links.arrays``.
 
         Returns:

@@ -1,11 +1,18 @@
-"""Load numba and its cached loops when imported: fork servers do, so that their ranks need not.
+"""Load numba, its cached loops, and Triton when imported: fork servers do, so that ranks need not.
 
-Nothing is compiled, and nothing runs. Without numba it does nothing.
+Nothing is compiled, nothing runs, and no device is asked anything. What is not installed is left
+out, and so is Triton where torch is built for CPUs alone.
 """
 
 import contextlib
+
+import torch
 
 with contextlib.suppress(ImportError):
     from hydragnn_hpo.model.kernels.numba_passes import load_cached_loops
 
     load_cached_loops()
+
+if torch.version.cuda or torch.version.hip:
+    with contextlib.suppress(ImportError):
+        import hydragnn_hpo.model.kernels.triton_passes  # noqa: F401

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from random_links import NODES, WIDTH, random_links
+from kernel_cases import NODES, WIDTH, random_links
 from torch import nn
 
 from hydragnn_hpo.model import scatter

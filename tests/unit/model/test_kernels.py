@@ -8,57 +8,24 @@ from dataclasses import replace
 
 import pytest
 import torch
-from random_links import NODES, WIDTH, random_links
+from kernel_cases import (
+    FACTORS,
+    NODES,
+    SUMS,
+    WIDTH,
+    all_of_aggregates,
+    everything,
+    factors_of,
+    inputs_of,
+    random_links,
+    whole,
+)
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.model import scatter
 from hydragnn_hpo.model.kernels import numba_passes, passes
 from hydragnn_hpo.model.kernels.aggregation import aggregate_messages
-
-
-def inputs_of(form, links, rows, dtype=torch.float64, seed=0):
-    draw = torch.Generator().manual_seed(seed)
-    nodes, edges = links.num_nodes, len(links.sender)
-    shapes = {
-        "filtered": [(nodes, WIDTH), (rows, WIDTH)],
-        "components": [(nodes, 4, WIDTH), (rows, WIDTH)],
-        "directed": [(nodes, WIDTH), (rows, WIDTH), (edges, 3)],
-        "vectors": [
-            *((nodes, WIDTH), (rows, WIDTH), (edges, 3)),
-            *((nodes, 3, WIDTH), (rows, WIDTH)),
-        ],
-        "weighted": [(nodes, 4 * WIDTH), (rows, 4)],
-        "attended": [(nodes, 4 * WIDTH), (rows, 4 * WIDTH), (edges, 4)],
-        "scores": [(nodes, 4 * WIDTH), (nodes, 4 * WIDTH), (rows, 4 * WIDTH)],
-        "coupled": [(nodes, 3, WIDTH), (rows, WIDTH), (edges, 6, 3)],
-        "coupled to fewer": [(nodes, 5, WIDTH), (rows, WIDTH), (edges, 2, 5)],
-        "triplets": [(nodes, WIDTH), (7, nodes // 2 if rows < edges else nodes, WIDTH), (edges, 7)],
-    }[form]
-    return [torch.randn(shape, generator=draw, dtype=dtype).requires_grad_() for shape in shapes]
-
-
-SUMS = {
-    "filtered": passes.filtered_sum,
-    "components": passes.filtered_sum,
-    "directed": passes.directed_sum,
-    "vectors": passes.vector_messages_sum,
-    "weighted": passes.weighted_sum,
-    "attended": passes.attention_sum,
-    "scores": lambda *given: passes.edge_scores(*given, heads=4),
-    "coupled": passes.coupled_sum,
-    "coupled to fewer": passes.coupled_sum,
-    "triplets": passes.triplet_sum,
-}
-
-
-def everything(form, inputs, links, kernels):
-    """Return a sum, its first derivatives, and those of a function of the first derivatives."""
-    total = SUMS[form](*inputs, replace(links, kernels=kernels))
-    first = torch.autograd.grad(total.sin().sum(), inputs, create_graph=True)
-    second = torch.autograd.grad(sum(each.square().sum() for each in first), inputs)
-    quick = torch.autograd.grad(SUMS[form](*inputs, replace(links, kernels=kernels)).sum(), inputs)
-    return [total, *first, *second, *quick]
 
 
 @pytest.fixture
@@ -169,9 +136,9 @@ def test_kernels_are_chosen_by_setting_device_and_type(setting, device, dtype, c
 def no_numba(monkeypatch):
     """Let numba not be importable, as where it is older than numpy."""
     monkeypatch.setitem(sys.modules, "hydragnn_hpo.model.kernels.numba_passes", None)
-    passes._numba_problem.cache_clear()
+    passes._import_problem.cache_clear()
     yield
-    passes._numba_problem.cache_clear()
+    passes._import_problem.cache_clear()
 
 
 def test_without_numba_auto_takes_torch_and_numba_is_refused(no_numba, make):
@@ -211,25 +178,6 @@ def test_forces_and_slopes_of_a_net_do_not_depend_on_the_kernels(conv, make, loo
         torch.testing.assert_close(values, wanted, rtol=0, atol=1e-10 * scale)
 
 
-FACTORS = {"pna": (True, False), "pnaplus": (True, True), "pnaeq": (False, True)}
-"""Whether messages have a term of the pair, and a filter."""
-
-
-def factors_of(conv, links, rows, seed=0, like=torch.randn):
-    """Draw the inputs of ``aggregate_messages``; whole numbers make ties."""
-    draw = torch.Generator().manual_seed(seed)
-
-    def drawn(*shape, there=True):
-        numbers = like(shape, generator=draw, dtype=torch.float64)
-        return numbers.requires_grad_() if there else None
-
-    measures, filters = FACTORS[conv]
-    pair = (rows, WIDTH)
-    ends = drawn(links.num_nodes, WIDTH), drawn(links.num_nodes, WIDTH)
-    weights = torch.rand(rows, 1, generator=draw, dtype=torch.float64).requires_grad_()
-    return *ends, drawn(*pair, there=measures), drawn(*pair, there=filters), weights
-
-
 def looped_aggregates(received, sent, measured, filters, weights, links):
     """Aggregate by a loop over edges, as the names say."""
     rows = [[torch.zeros(WIDTH, dtype=torch.float64)] for _ in range(links.num_nodes)]
@@ -247,22 +195,6 @@ def looped_aggregates(received, sent, measured, filters, weights, links):
         squares,
         *(torch.stack([way(row, dim=0) for row in stacked]) for way in (torch.amax, torch.amin)),
     )
-
-
-def all_of_aggregates(inputs, links, kernels):
-    """Return the aggregates, first and second derivatives, and the quick first derivatives."""
-    given = [each for each in inputs if each is not None]
-    links = replace(links, kernels=kernels)
-    outputs = aggregate_messages(*inputs, links)
-    weigh = [(1.0 + k) * each.cos().detach() for k, each in enumerate(outputs)]
-    first = torch.autograd.grad(outputs, given, weigh, create_graph=True)
-    second = torch.autograd.grad(sum(each.square().sum() for each in first), given)
-    quick = torch.autograd.grad(aggregate_messages(*inputs, links), given, weigh)
-    return [*outputs, *first, *second, *quick]
-
-
-def whole(shape, generator, dtype):
-    return torch.randint(-2, 3, shape, generator=generator).to(dtype)
 
 
 @pytest.mark.parametrize("like", [torch.randn, whole], ids=["numbers", "ties"])

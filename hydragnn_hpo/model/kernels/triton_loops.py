@@ -1,0 +1,428 @@
+"""Loops over edges that Triton compiles for GPUs: the innermost code of ``triton_passes``.
+
+A program sums the edges of one node, or computes some pairs, for one block of features. It takes
+edges in tiles, adds up each row of a tile, and sums the rows at the end, in an order that depends
+on the edges of the node alone. There are no atomics. So results repeat bit by bit (Law 5), and the
+sums of a node do not depend on the other graphs of a batch (Law 7). Numbers are read in their own
+type, computed in ``COMPUTE``, fp32 or fp64, and rounded once where they are written.
+
+Shapes: N nodes, E edges, P rows of a filter (E, or E / 2 for one row per pair of edges: edge e has
+row e or e - P), C components, F features. Arrays are contiguous, indices int64.
+
+Arguments that many loops take:
+
+- ``other``: the node at the other end of each edge, [E].
+- ``order``: edges sorted by the end that sums, [E]; ``starts``: the position in this order where
+  the edges of each node begin, and the end, [N + 1].
+- ``sender``, ``receiver``: ends of each edge, [E].
+- ``vectors``, ``vector_filters``: [N, 3, F] and [P, F]; unread unless ``CARRIES``.
+- ``received``, ``sent``, ``measured``, ``filters``: of messages ``(received_i + sent_j +
+  measured_ij) * filter_ij``, [N, F] and [P, F]; the last two are unread unless ``MEASURED`` and
+  ``FILTERED``; ``weights``, [P, 1].
+- ``grad``: gradient of the sums; ``extremes`` and ``slopes``: what reached the aggregates, see
+  ``aggregation``, [N, 2, F] and [N, 4, F].
+- ``out``, ``to_...``: results, the gradient of the argument of that name; they are overwritten.
+- ``pairs``: P; ``WAYS``: E / P; ``TILE_...``: sizes of a tile, powers of two.
+"""
+
+# ruff: noqa: N803  # names of constants that loops are compiled for are in capitals, as Triton's are
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def _edges_of_tile(
+    order: tl.tensor, places: tl.tensor, last: tl.tensor, pairs: tl.tensor
+) -> tl.tuple:
+    """Return edges, their pairs, and whether each place of a tile holds one, [TILE_E] each."""
+    there = places < last
+    edge = tl.load(order + places, mask=there, other=0)
+    return edge, tl.where(edge < pairs, edge, edge - pairs), there
+
+
+@triton.jit
+def _rows(
+    array: tl.tensor,
+    rows: tl.tensor,
+    f: tl.tensor,
+    mask: tl.tensor,
+    F: tl.constexpr,
+    COMPUTE: tl.constexpr,
+) -> tl.tensor:
+    """Read a block of features of some rows, [TILE_E, TILE_F]."""
+    places = array + rows[:, None] * F + f[None, :]
+    return tl.load(places, mask=mask, other=0.0).to(COMPUTE)
+
+
+@triton.jit
+def _column(
+    array: tl.tensor, places: tl.tensor, there: tl.tensor, COMPUTE: tl.constexpr
+) -> tl.tensor:
+    """Read one number of each edge of a tile, [TILE_E, 1]."""
+    return tl.load(array + places, mask=there, other=0.0).to(COMPUTE)[:, None]
+
+
+@triton.jit(do_not_specialize=["pairs"])
+def _filtered_by_node(
+    values: tl.tensor, filters: tl.tensor, other: tl.tensor, order: tl.tensor,
+    starts: tl.tensor, out: tl.tensor, pairs: tl.tensor,
+    C: tl.constexpr, F: tl.constexpr, TILE_E: tl.constexpr, TILE_C: tl.constexpr,
+    TILE_F: tl.constexpr, COMPUTE: tl.constexpr,
+) -> None:  # fmt: skip
+    """Sum the filtered rows, [N, C, F], of the nodes at the other end."""
+    node = tl.program_id(0).to(tl.int64)
+    f = tl.program_id(1) * TILE_F + tl.arange(0, TILE_F)
+    c = tl.arange(0, TILE_C)
+    places = c[:, None] * F + f[None, :]
+    inside = (c < C)[:, None] & (f < F)[None, :]
+    total = tl.zeros((TILE_E, TILE_C, TILE_F), COMPUTE)
+    last = tl.load(starts + node + 1)
+    for first in range(tl.load(starts + node), last, TILE_E):
+        edge, pair, there = _edges_of_tile(order, first + tl.arange(0, TILE_E), last, pairs)
+        j = tl.load(other + edge, mask=there, other=0)
+        factor = _rows(filters, pair, f, there[:, None] & (f < F)[None, :], F, COMPUTE)
+        rows = values + j[:, None, None] * (C * F) + places[None, :, :]
+        value = tl.load(rows, mask=there[:, None, None] & inside[None, :, :], other=0.0)
+        total += value.to(COMPUTE) * factor[:, None, :]
+    tl.store(out + node * (C * F) + places, tl.sum(total, 0), mask=inside)
+
+
+@triton.jit(do_not_specialize=["pairs"])
+def _filtered_by_pair(
+    sent: tl.tensor, received: tl.tensor, sender: tl.tensor, receiver: tl.tensor,
+    out: tl.tensor, pairs: tl.tensor,
+    C: tl.constexpr, F: tl.constexpr, WAYS: tl.constexpr, TILE_E: tl.constexpr,
+    TILE_F: tl.constexpr, COMPUTE: tl.constexpr,
+) -> None:  # fmt: skip
+    """Multiply the rows of both ends, [N, C, F], and sum by pair over components, [P, F]."""
+    pair = tl.program_id(0).to(tl.int64) * TILE_E + tl.arange(0, TILE_E)
+    f = tl.program_id(1) * TILE_F + tl.arange(0, TILE_F)
+    there = pair < pairs
+    mask = there[:, None] & (f < F)[None, :]
+    total = tl.zeros((TILE_E, TILE_F), COMPUTE)
+    for way in tl.static_range(WAYS):
+        j = tl.load(sender + pair + way * pairs, mask=there, other=0)
+        i = tl.load(receiver + pair + way * pairs, mask=there, other=0)
+        for c in range(C):
+            first = _rows(sent, j * C + c, f, mask, F, COMPUTE)
+            total += first * _rows(received, i * C + c, f, mask, F, COMPUTE)
+    tl.store(out + pair[:, None] * F + f[None, :], total, mask=mask)
+
+
+@triton.jit(do_not_specialize=["pairs"])
+def _vectors_by_receiver(
+    values: tl.tensor, filters: tl.tensor, directions: tl.tensor, vectors: tl.tensor,
+    vector_filters: tl.tensor, sender: tl.tensor, order: tl.tensor, starts: tl.tensor,
+    out: tl.tensor, pairs: tl.tensor,
+    F: tl.constexpr, CARRIES: tl.constexpr, TILE_E: tl.constexpr, TILE_F: tl.constexpr,
+    COMPUTE: tl.constexpr,
+) -> None:  # fmt: skip
+    """Sum ``direction x (filter * value) + vector_filter * vector`` at the receivers."""
+    node = tl.program_id(0).to(tl.int64)
+    f = tl.program_id(1) * TILE_F + tl.arange(0, TILE_F)
+    x = tl.zeros((TILE_E, TILE_F), COMPUTE)
+    y, z = x, x
+    last = tl.load(starts + node + 1)
+    for first in range(tl.load(starts + node), last, TILE_E):
+        edge, pair, there = _edges_of_tile(order, first + tl.arange(0, TILE_E), last, pairs)
+        mask = there[:, None] & (f < F)[None, :]
+        j = tl.load(sender + edge, mask=there, other=0)
+        message = _rows(values, j, f, mask, F, COMPUTE) * _rows(filters, pair, f, mask, F, COMPUTE)
+        x += _column(directions, edge * 3, there, COMPUTE) * message
+        y += _column(directions, edge * 3 + 1, there, COMPUTE) * message
+        z += _column(directions, edge * 3 + 2, there, COMPUTE) * message
+        if CARRIES:
+            factor = _rows(vector_filters, pair, f, mask, F, COMPUTE)
+            x += factor * _rows(vectors, j * 3, f, mask, F, COMPUTE)
+            y += factor * _rows(vectors, j * 3 + 1, f, mask, F, COMPUTE)
+            z += factor * _rows(vectors, j * 3 + 2, f, mask, F, COMPUTE)
+    row = out + node * (3 * F) + f
+    tl.store(row, tl.sum(x, 0), mask=f < F)
+    tl.store(row + F, tl.sum(y, 0), mask=f < F)
+    tl.store(row + 2 * F, tl.sum(z, 0), mask=f < F)
+
+
+@triton.jit
+def _along(
+    directions: tl.tensor,
+    edge: tl.tensor,
+    there: tl.tensor,
+    vector: tl.tuple,
+    COMPUTE: tl.constexpr,
+) -> tl.tensor:
+    """Return the part of vectors that is along the directions of edges, [TILE_E, TILE_F]."""
+    x, y, z = vector
+    along = _column(directions, edge * 3, there, COMPUTE) * x
+    along += _column(directions, edge * 3 + 1, there, COMPUTE) * y
+    return along + _column(directions, edge * 3 + 2, there, COMPUTE) * z
+
+
+@triton.jit(do_not_specialize=["pairs"])
+def _vectors_by_sender(
+    filters: tl.tensor, directions: tl.tensor, vector_filters: tl.tensor, grad: tl.tensor,
+    receiver: tl.tensor, order: tl.tensor, starts: tl.tensor, to_values: tl.tensor,
+    to_vectors: tl.tensor, pairs: tl.tensor,
+    F: tl.constexpr, CARRIES: tl.constexpr, TILE_E: tl.constexpr, TILE_F: tl.constexpr,
+    COMPUTE: tl.constexpr,
+) -> None:  # fmt: skip
+    """Differentiate ``_vectors_by_receiver`` by the rows of the senders."""
+    node = tl.program_id(0).to(tl.int64)
+    f = tl.program_id(1) * TILE_F + tl.arange(0, TILE_F)
+    total = tl.zeros((TILE_E, TILE_F), COMPUTE)
+    u, v, w = total, total, total
+    last = tl.load(starts + node + 1)
+    for first in range(tl.load(starts + node), last, TILE_E):
+        edge, pair, there = _edges_of_tile(order, first + tl.arange(0, TILE_E), last, pairs)
+        mask = there[:, None] & (f < F)[None, :]
+        i = tl.load(receiver + edge, mask=there, other=0)
+        x = _rows(grad, i * 3, f, mask, F, COMPUTE)
+        y = _rows(grad, i * 3 + 1, f, mask, F, COMPUTE)
+        z = _rows(grad, i * 3 + 2, f, mask, F, COMPUTE)
+        along = _along(directions, edge, there, (x, y, z), COMPUTE)
+        total += along * _rows(filters, pair, f, mask, F, COMPUTE)
+        if CARRIES:
+            factor = _rows(vector_filters, pair, f, mask, F, COMPUTE)
+            u += factor * x
+            v += factor * y
+            w += factor * z
+    tl.store(to_values + node * F + f, tl.sum(total, 0), mask=f < F)
+    if CARRIES:
+        row = to_vectors + node * (3 * F) + f
+        tl.store(row, tl.sum(u, 0), mask=f < F)
+        tl.store(row + F, tl.sum(v, 0), mask=f < F)
+        tl.store(row + 2 * F, tl.sum(w, 0), mask=f < F)
+
+
+@triton.jit(do_not_specialize=["pairs"])
+def _vectors_by_pair(
+    values: tl.tensor, directions: tl.tensor, vectors: tl.tensor, grad: tl.tensor,
+    sender: tl.tensor, receiver: tl.tensor, to_filters: tl.tensor,
+    to_vector_filters: tl.tensor, pairs: tl.tensor,
+    F: tl.constexpr, WAYS: tl.constexpr, CARRIES: tl.constexpr, TILE_E: tl.constexpr,
+    TILE_F: tl.constexpr, COMPUTE: tl.constexpr,
+) -> None:  # fmt: skip
+    """Differentiate ``_vectors_by_receiver`` by the filters."""
+    pair = tl.program_id(0).to(tl.int64) * TILE_E + tl.arange(0, TILE_E)
+    f = tl.program_id(1) * TILE_F + tl.arange(0, TILE_F)
+    there = pair < pairs
+    mask = there[:, None] & (f < F)[None, :]
+    total = tl.zeros((TILE_E, TILE_F), COMPUTE)
+    carried = total
+    for way in tl.static_range(WAYS):
+        edge = pair + way * pairs
+        j = tl.load(sender + edge, mask=there, other=0)
+        i = tl.load(receiver + edge, mask=there, other=0)
+        x = _rows(grad, i * 3, f, mask, F, COMPUTE)
+        y = _rows(grad, i * 3 + 1, f, mask, F, COMPUTE)
+        z = _rows(grad, i * 3 + 2, f, mask, F, COMPUTE)
+        along = _along(directions, edge, there, (x, y, z), COMPUTE)
+        total += along * _rows(values, j, f, mask, F, COMPUTE)
+        if CARRIES:
+            carried += x * _rows(vectors, j * 3, f, mask, F, COMPUTE)
+            carried += y * _rows(vectors, j * 3 + 1, f, mask, F, COMPUTE)
+            carried += z * _rows(vectors, j * 3 + 2, f, mask, F, COMPUTE)
+    places = pair[:, None] * F + f[None, :]
+    tl.store(to_filters + places, total, mask=mask)
+    if CARRIES:
+        tl.store(to_vector_filters + places, carried, mask=mask)
+
+
+@triton.jit(do_not_specialize=["pairs", "edges"])
+def _vectors_by_edge(
+    values: tl.tensor, filters: tl.tensor, grad: tl.tensor, sender: tl.tensor,
+    receiver: tl.tensor, to_directions: tl.tensor, pairs: tl.tensor, edges: tl.tensor,
+    F: tl.constexpr, TILE_E: tl.constexpr, TILE_F: tl.constexpr, COMPUTE: tl.constexpr,
+) -> None:  # fmt: skip
+    """Differentiate ``_vectors_by_receiver`` by the directions."""
+    edge = tl.program_id(0).to(tl.int64) * TILE_E + tl.arange(0, TILE_E)
+    there = edge < edges
+    pair = tl.where(edge < pairs, edge, edge - pairs)
+    j = tl.load(sender + edge, mask=there, other=0)
+    i = tl.load(receiver + edge, mask=there, other=0)
+    x = tl.zeros((TILE_E, TILE_F), COMPUTE)
+    y, z = x, x
+    for first in range(0, F, TILE_F):
+        f = first + tl.arange(0, TILE_F)
+        mask = there[:, None] & (f < F)[None, :]
+        message = _rows(values, j, f, mask, F, COMPUTE) * _rows(filters, pair, f, mask, F, COMPUTE)
+        x += message * _rows(grad, i * 3, f, mask, F, COMPUTE)
+        y += message * _rows(grad, i * 3 + 1, f, mask, F, COMPUTE)
+        z += message * _rows(grad, i * 3 + 2, f, mask, F, COMPUTE)
+    row = to_directions + edge * 3
+    tl.store(row, tl.sum(x, 1), mask=there)
+    tl.store(row + 1, tl.sum(y, 1), mask=there)
+    tl.store(row + 2, tl.sum(z, 1), mask=there)
+
+
+@triton.jit
+def _messages(
+    factors: tl.tuple, ends: tl.tuple, f: tl.tensor, mask: tl.tensor,
+    F: tl.constexpr, MEASURED: tl.constexpr, FILTERED: tl.constexpr, COMPUTE: tl.constexpr,
+) -> tl.tuple:  # fmt: skip
+    """Return messages before their filters, and the filters, [TILE_E, TILE_F] each."""
+    received, sent, measured, filters = factors
+    i, j, pair = ends
+    plain = _rows(received, i, f, mask, F, COMPUTE) + _rows(sent, j, f, mask, F, COMPUTE)
+    if MEASURED:
+        plain += _rows(measured, pair, f, mask, F, COMPUTE)
+    factor = tl.zeros_like(plain) + 1.0
+    if FILTERED:
+        factor = _rows(filters, pair, f, mask, F, COMPUTE)
+    return plain, factor
+
+
+@triton.jit
+def _slopes_of_messages(
+    message: tl.tensor, weight: tl.tensor, reached: tl.tuple, i: tl.tensor, f: tl.tensor,
+    mask: tl.tensor,
+    F: tl.constexpr, COMPUTE: tl.constexpr,
+) -> tl.tuple:  # fmt: skip
+    """Return the gradients of the weights, before their sum over features, and of the messages."""
+    extremes, slopes = reached
+    value = weight * message
+    of_square = _rows(slopes, i * 4 + 1, f, mask, F, COMPUTE)
+    slope = _rows(slopes, i * 4, f, mask, F, COMPUTE) + of_square * message
+    at_high = value == _rows(extremes, i * 2, f, mask, F, COMPUTE)
+    slope += tl.where(at_high, _rows(slopes, i * 4 + 2, f, mask, F, COMPUTE), 0.0)
+    at_low = value == _rows(extremes, i * 2 + 1, f, mask, F, COMPUTE)
+    slope += tl.where(at_low, _rows(slopes, i * 4 + 3, f, mask, F, COMPUTE), 0.0)
+    return message * slope, weight * (slope + of_square * message)
+
+
+@triton.jit(do_not_specialize=["pairs"])
+def _aggregate(
+    received: tl.tensor, sent: tl.tensor, measured: tl.tensor, filters: tl.tensor,
+    weights: tl.tensor, sender: tl.tensor, order: tl.tensor, starts: tl.tensor,
+    sums: tl.tensor, extremes: tl.tensor, shares: tl.tensor, pairs: tl.tensor,
+    F: tl.constexpr, MEASURED: tl.constexpr, FILTERED: tl.constexpr, TILE_E: tl.constexpr,
+    TILE_F: tl.constexpr, COMPUTE: tl.constexpr,
+) -> None:  # fmt: skip
+    """Aggregate weighted messages at the receivers in four ways, see ``numba_loops._aggregate``."""
+    node = tl.program_id(0).to(tl.int64)
+    f = tl.program_id(1) * TILE_F + tl.arange(0, TILE_F)
+    total = tl.zeros((TILE_E, TILE_F), COMPUTE)
+    squares, high, low, ties_high, ties_low = total, total, total, total, total
+    last = tl.load(starts + node + 1)
+    for first in range(tl.load(starts + node), last, TILE_E):
+        edge, pair, there = _edges_of_tile(order, first + tl.arange(0, TILE_E), last, pairs)
+        mask = there[:, None] & (f < F)[None, :]
+        j = tl.load(sender + edge, mask=there, other=0)
+        i = tl.zeros_like(j) + node
+        factors, ends = (received, sent, measured, filters), (i, j, pair)
+        plain, factor = _messages(factors, ends, f, mask, F, MEASURED, FILTERED, COMPUTE)
+        message = plain * factor
+        value = _column(weights, pair, there, COMPUTE) * message
+        total += value
+        squares += value * message
+        ties_high = tl.where(value > high, 1.0, tl.where(value == high, ties_high + 1.0, ties_high))
+        ties_low = tl.where(value < low, 1.0, tl.where(value == low, ties_low + 1.0, ties_low))
+        high = tl.where(value > high, value, high)
+        low = tl.where(value < low, value, low)
+    row, mask = node * (2 * F) + f, f < F
+    tl.store(sums + row, tl.sum(total, 0), mask=mask)
+    tl.store(sums + row + F, tl.sum(squares, 0), mask=mask)
+    largest, smallest = tl.max(high, 0), tl.min(low, 0)
+    tl.store(extremes + row, largest, mask=mask)
+    tl.store(extremes + row + F, smallest, mask=mask)
+    ties = tl.sum(tl.where(high == largest[None, :], ties_high, 0.0), 0)
+    tl.store(shares + row, tl.where(largest > 0.0, 1.0 / tl.maximum(ties, 1.0), 0.0), mask=mask)
+    ties = tl.sum(tl.where(low == smallest[None, :], ties_low, 0.0), 0)
+    tl.store(
+        shares + row + F, tl.where(smallest < 0.0, 1.0 / tl.maximum(ties, 1.0), 0.0), mask=mask
+    )
+
+
+@triton.jit(do_not_specialize=["pairs"])
+def _aggregate_slopes_by_node(
+    received: tl.tensor, sent: tl.tensor, measured: tl.tensor, filters: tl.tensor,
+    weights: tl.tensor, other: tl.tensor, order: tl.tensor, starts: tl.tensor,
+    extremes: tl.tensor, slopes: tl.tensor, out: tl.tensor, pairs: tl.tensor,
+    F: tl.constexpr, MEASURED: tl.constexpr, FILTERED: tl.constexpr, RECEIVES: tl.constexpr,
+    TILE_E: tl.constexpr, TILE_F: tl.constexpr, COMPUTE: tl.constexpr,
+) -> None:  # fmt: skip
+    """Differentiate ``_aggregate`` by ``received`` if ``RECEIVES``, else by ``sent``."""
+    node = tl.program_id(0).to(tl.int64)
+    f = tl.program_id(1) * TILE_F + tl.arange(0, TILE_F)
+    total = tl.zeros((TILE_E, TILE_F), COMPUTE)
+    last = tl.load(starts + node + 1)
+    for first in range(tl.load(starts + node), last, TILE_E):
+        edge, pair, there = _edges_of_tile(order, first + tl.arange(0, TILE_E), last, pairs)
+        mask = there[:, None] & (f < F)[None, :]
+        j = tl.load(other + edge, mask=there, other=0)
+        i = tl.zeros_like(j) + node
+        if not RECEIVES:
+            i, j = j, i
+        factors, ends = (received, sent, measured, filters), (i, j, pair)
+        plain, factor = _messages(factors, ends, f, mask, F, MEASURED, FILTERED, COMPUTE)
+        weight = _column(weights, pair, there, COMPUTE)
+        reached = (extremes, slopes)
+        _, slope = _slopes_of_messages(plain * factor, weight, reached, i, f, mask, F, COMPUTE)
+        total += slope * factor
+    tl.store(out + node * F + f, tl.sum(total, 0), mask=f < F)
+
+
+@triton.jit(do_not_specialize=["pairs"])
+def _aggregate_slopes_by_pair(
+    received: tl.tensor, sent: tl.tensor, measured: tl.tensor, filters: tl.tensor,
+    weights: tl.tensor, sender: tl.tensor, receiver: tl.tensor, extremes: tl.tensor,
+    slopes: tl.tensor, to_measured: tl.tensor, to_filters: tl.tensor, to_weights: tl.tensor,
+    pairs: tl.tensor,
+    F: tl.constexpr, MEASURED: tl.constexpr, FILTERED: tl.constexpr, WAYS: tl.constexpr,
+    TILE_E: tl.constexpr, TILE_F: tl.constexpr, COMPUTE: tl.constexpr,
+) -> None:  # fmt: skip
+    """Differentiate ``_aggregate`` by the arguments of pairs."""
+    pair = tl.program_id(0).to(tl.int64) * TILE_E + tl.arange(0, TILE_E)
+    there = pair < pairs
+    weight = _column(weights, pair, there, COMPUTE)
+    of_weight = tl.zeros((TILE_E, TILE_F), COMPUTE)
+    for first in range(0, F, TILE_F):
+        f = first + tl.arange(0, TILE_F)
+        mask = there[:, None] & (f < F)[None, :]
+        of_measured = tl.zeros((TILE_E, TILE_F), COMPUTE)
+        of_filter = of_measured
+        for way in tl.static_range(WAYS):
+            j = tl.load(sender + pair + way * pairs, mask=there, other=0)
+            i = tl.load(receiver + pair + way * pairs, mask=there, other=0)
+            factors, ends = (received, sent, measured, filters), (i, j, pair)
+            plain, factor = _messages(factors, ends, f, mask, F, MEASURED, FILTERED, COMPUTE)
+            reached = (extremes, slopes)
+            each, slope = _slopes_of_messages(
+                plain * factor, weight, reached, i, f, mask, F, COMPUTE
+            )
+            of_weight += each
+            of_measured += slope * factor
+            of_filter += slope * plain
+        places = pair[:, None] * F + f[None, :]
+        if MEASURED:
+            tl.store(to_measured + places, of_measured, mask=mask)
+        if FILTERED:
+            tl.store(to_filters + places, of_filter, mask=mask)
+    tl.store(to_weights + pair, tl.sum(of_weight, 1), mask=there)
+
+
+LOOPS = {
+    "filtered_by_node": _filtered_by_node,
+    "filtered_by_pair": _filtered_by_pair,
+    "vectors_by_receiver": _vectors_by_receiver,
+    "vectors_by_sender": _vectors_by_sender,
+    "vectors_by_pair": _vectors_by_pair,
+    "vectors_by_edge": _vectors_by_edge,
+    "aggregate": _aggregate,
+    "aggregate_slopes_by_node": _aggregate_slopes_by_node,
+    "aggregate_slopes_by_pair": _aggregate_slopes_by_pair,
+}
+"""Loop by name."""
+
+BY_NODE = (
+    *("filtered_by_node", "vectors_by_receiver", "vectors_by_sender"),
+    *("aggregate", "aggregate_slopes_by_node"),
+)
+"""Loops that have a program for each node; the others have one for each tile of pairs or edges."""
+
+ALL_FEATURES = ("vectors_by_edge", "aggregate_slopes_by_pair")
+"""Loops that sum over features, so that a program takes all of them."""
+
+EXACT = ("aggregate", "aggregate_slopes_by_node", "aggregate_slopes_by_pair")
+"""Loops whose products are rounded one by one: a message that is made again must have the same bits
+to be recognized as the largest."""

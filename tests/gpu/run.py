@@ -1,0 +1,113 @@
+"""Run one part of the suite for GPUs, unattended, and write down each check as soon as it ends.
+
+    python tests/gpu/run.py PART --out FOLDER             # on the first GPU
+    python tests/gpu/run.py PART --out FOLDER --dry-run   # on the CPU, as small as it can be
+
+Writes ``FOLDER/CARD-PART.json`` and prints a table; the exit code is 1 if a check failed. Checks
+that would begin after 7 minutes are left out and noted as such, so that a part ends within 8.
+"""
+
+import argparse
+import importlib
+import json
+import math
+import os
+import re
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+TESTS = Path(__file__).parents[1]
+PARTS = {
+    "correctness": "card_correctness",
+    "training": "card_training",
+    "speed": "card_speed",
+}
+"""Module of each part, in the order of their worth."""
+
+SECONDS = 420.0
+
+
+@dataclass
+class Report:
+    """Checks of one part on one device."""
+
+    path: Path
+    card: str
+    small: bool
+    seconds: float = SECONDS
+    rows: dict[str, dict[str, Any]] = field(default_factory=dict)
+    started: float = field(default_factory=time.monotonic)
+
+    def check(self, name: str, work: Callable[[], float], most: float | None = None) -> None:
+        """Note the number that ``work`` returns; above ``most`` or not finite, it fails.
+
+        Args:
+            name: of the check.
+            work: measures one number.
+            most: largest number that passes; None for a measurement, which only has to be finite.
+        """
+        begun = time.monotonic()
+        row: dict[str, Any] = {"most": most}
+        if begun - self.started > self.seconds:
+            self.rows[name] = row | {"ended": "left out"}
+            return
+        try:
+            row["value"] = float(f"{float(work()):.4g}")
+            good = math.isfinite(row["value"]) and (most is None or row["value"] <= most)
+            row["ended"] = "passed" if good else "failed"
+        except Exception as error:  # noted: the other checks go on
+            traceback.print_exc()
+            row |= {"ended": "failed", "error": f"{type(error).__name__}: {error}"[:500]}
+        row["seconds"] = round(time.monotonic() - begun, 2)
+        self.rows[name] = row
+        print(f"{row['ended']:8} {row.get('value', '-'):>10}  {name}", flush=True)
+        self.write()
+
+    def write(self) -> None:
+        """Write what there is, whole."""
+        text = json.dumps({"card": self.card, "dry_run": self.small, "checks": self.rows}, indent=1)
+        new = self.path.with_suffix(".new")
+        new.write_text(text + "\n")
+        new.replace(self.path)
+
+    @property
+    def failed(self) -> list[str]:
+        """Names of the checks that failed."""
+        return [name for name, row in self.rows.items() if row["ended"] == "failed"]
+
+
+def main() -> int:
+    """Run a part; see above."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("part", choices=PARTS)
+    parser.add_argument("--out", type=Path, required=True, help="folder of the results")
+    parser.add_argument("--dry-run", action="store_true", help="on the CPU, as small as it can be")
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="begin no check after these")
+    asked = parser.parse_args()
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    sys.path[:0] = [str(TESTS / each) for each in ("", "benchmarks", "integration")]
+    sys.path.insert(0, str(TESTS.parent))
+    import torch
+
+    if not asked.dry_run and not torch.cuda.is_available():
+        print("this machine has no GPU: add --dry-run to try a part on the CPU.", file=sys.stderr)
+        return 2
+    device = torch.device("cpu" if asked.dry_run else "cuda:0")
+    torch.set_num_threads(1)
+    card = "cpu" if asked.dry_run else torch.cuda.get_device_name(device)
+    short = re.sub(r"[^a-z0-9]+", "-", card.lower()).strip("-")
+    asked.out.mkdir(parents=True, exist_ok=True)
+    report = Report(asked.out / f"{short}-{asked.part}.json", card, asked.dry_run, asked.seconds)
+    importlib.import_module(PARTS[asked.part]).run(report, device)
+    report.write()
+    print(f"{len(report.rows)} checks on {card}, failed: {', '.join(report.failed) or 'none'}")
+    return 1 if report.failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,72 @@
+"""Each part of the suite for GPUs runs dry on a CPU, with no more packages than its README says."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+RUN = Path(__file__).parents[1] / "gpu" / "run.py"
+ABSENT = ("adios2", "deephyper", "matplotlib", "mpi4py", "msgspec", "optuna", "ray", "rich", "zmq")
+"""Packages that neither the GPU machine nor the wheels carried to it have."""
+
+
+def run_part(part, tmp_path, *more, code=""):
+    """Run a part in a Python without these packages, which executes ``code`` when it starts."""
+    lines = ["import sys", *(f"sys.modules[{name!r}] = None" for name in ABSENT), code]
+    (tmp_path / "sitecustomize.py").write_text("\n".join(lines) + "\n")
+    path = os.pathsep.join((str(tmp_path), str(RUN.parents[2])))
+    return subprocess.run(
+        [sys.executable, str(RUN), part, "--out", str(tmp_path / "out"), *more],
+        env=os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
+        capture_output=True, text=True, timeout=600,
+    )  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", ["correctness", "training", "speed"])
+def test_a_part_runs_dry(part, tmp_path):
+    done = run_part(part, tmp_path, "--dry-run")
+    assert done.returncode == 0, done.stdout + done.stderr
+    (written,) = (tmp_path / "out").iterdir()
+    result = json.loads(written.read_text())
+    assert (result["card"], result["dry_run"]) == ("cpu", True)
+    assert len(result["checks"]) > 5
+    assert {each["ended"] for each in result["checks"].values()} == {"passed"}
+
+
+BROKEN = """
+from hydragnn_hpo.model.kernels import eager_passes
+right = eager_passes.EAGER_FORMS["filtered"]
+def wrong(arguments, links, needed):
+    slopes = right(arguments, links, needed)
+    return [None if each is None else 1.001 * each for each in slopes]
+eager_passes.EAGER_FORMS["filtered"] = wrong
+"""
+
+
+@pytest.mark.slow
+def test_a_wrong_kernel_is_named_and_fails_the_part(tmp_path):
+    done = run_part("correctness", tmp_path, "--dry-run", "--seconds", "5", code=BROKEN)
+    assert done.returncode == 1
+    result = json.loads((tmp_path / "out" / "cpu-correctness.json").read_text())
+    failed = {name for name, row in result["checks"].items() if row["ended"] == "failed"}
+    assert "kernel filtered float64" in failed
+    assert "kernel directed float64" not in failed
+
+
+def test_checks_that_would_begin_too_late_are_left_out(tmp_path):
+    done = run_part("training", tmp_path, "--dry-run", "--seconds", "0")
+    assert done.returncode == 0, done.stderr
+    result = json.loads((tmp_path / "out" / "cpu-training.json").read_text())
+    assert {each["ended"] for each in result["checks"].values()} == {"left out"}
+
+
+def test_without_a_gpu_the_sentence_says_what_to_do(tmp_path):
+    if Path("/dev/nvidiactl").exists():
+        pytest.skip("this machine has a GPU.")
+    done = run_part("training", tmp_path)
+    assert done.returncode == 2
+    assert done.stderr == ("this machine has no GPU: add --dry-run to try a part on the CPU.\n")

@@ -1,0 +1,107 @@
+"""Random edges, inputs and derivatives for tests of all implementations of ``model.kernels``.
+
+Each function that takes ``kernels`` computes by that implementation.
+"""
+
+from dataclasses import replace
+
+import torch
+
+from hydragnn_hpo.model import scatter
+from hydragnn_hpo.model.kernels import passes
+from hydragnn_hpo.model.kernels.aggregation import aggregate_messages
+
+NODES, WIDTH = 24, 19
+"""The width is no multiple of a vector register."""
+
+
+def random_links(seed, paired, nodes=NODES):
+    """Draw edges in blocks of nodes: images of oneself, repeated bonds, and nodes without any."""
+    draw = torch.Generator().manual_seed(seed)
+    first, second = torch.randint(0, nodes - 2, (2, 5 * nodes), generator=draw)
+    if not paired:
+        return scatter.build_links(first, second, nodes), len(first)
+    sender, receiver = torch.cat((first, second)), torch.cat((second, first))
+    order = torch.argsort(receiver, stable=True)
+    return scatter.build_paired_links(sender, receiver, order, nodes), len(first)
+
+
+def inputs_of(form, links, rows, dtype=torch.float64, seed=0):
+    draw = torch.Generator().manual_seed(seed)
+    nodes, edges = links.num_nodes, len(links.sender)
+    shapes = {
+        "filtered": [(nodes, WIDTH), (rows, WIDTH)],
+        "components": [(nodes, 4, WIDTH), (rows, WIDTH)],
+        "directed": [(nodes, WIDTH), (rows, WIDTH), (edges, 3)],
+        "vectors": [
+            *((nodes, WIDTH), (rows, WIDTH), (edges, 3)),
+            *((nodes, 3, WIDTH), (rows, WIDTH)),
+        ],
+        "weighted": [(nodes, 4 * WIDTH), (rows, 4)],
+        "attended": [(nodes, 4 * WIDTH), (rows, 4 * WIDTH), (edges, 4)],
+        "scores": [(nodes, 4 * WIDTH), (nodes, 4 * WIDTH), (rows, 4 * WIDTH)],
+        "coupled": [(nodes, 3, WIDTH), (rows, WIDTH), (edges, 6, 3)],
+        "coupled to fewer": [(nodes, 5, WIDTH), (rows, WIDTH), (edges, 2, 5)],
+        "triplets": [(nodes, WIDTH), (7, nodes // 2 if rows < edges else nodes, WIDTH), (edges, 7)],
+    }[form]
+    return [torch.randn(shape, generator=draw, dtype=dtype).requires_grad_() for shape in shapes]
+
+
+SUMS = {
+    "filtered": passes.filtered_sum,
+    "components": passes.filtered_sum,
+    "directed": passes.directed_sum,
+    "vectors": passes.vector_messages_sum,
+    "weighted": passes.weighted_sum,
+    "attended": passes.attention_sum,
+    "scores": lambda *given: passes.edge_scores(*given, heads=4),
+    "coupled": passes.coupled_sum,
+    "coupled to fewer": passes.coupled_sum,
+    "triplets": passes.triplet_sum,
+}
+TRITON_SUMS = ("filtered", "components", "directed", "vectors")
+"""Those of them that Triton has loops for."""
+
+
+def everything(form, inputs, links, kernels):
+    """Return a sum, its derivatives, those of a function of these, and the quick derivatives."""
+    total = SUMS[form](*inputs, replace(links, kernels=kernels))
+    first = torch.autograd.grad(total.sin().sum(), inputs, create_graph=True)
+    second = torch.autograd.grad(sum(each.square().sum() for each in first), inputs)
+    quick = torch.autograd.grad(SUMS[form](*inputs, replace(links, kernels=kernels)).sum(), inputs)
+    return [total, *first, *second, *quick]
+
+
+FACTORS = {"pna": (True, False), "pnaplus": (True, True), "pnaeq": (False, True)}
+"""Whether messages have a term of the pair, and a filter."""
+
+
+def factors_of(conv, links, rows, seed=0, like=torch.randn):
+    """Draw the inputs of ``aggregate_messages``; whole numbers make ties."""
+    draw = torch.Generator().manual_seed(seed)
+
+    def drawn(*shape, there=True):
+        numbers = like(shape, generator=draw, dtype=torch.float64)
+        return numbers.requires_grad_() if there else None
+
+    measures, filters = FACTORS[conv]
+    pair = (rows, WIDTH)
+    ends = drawn(links.num_nodes, WIDTH), drawn(links.num_nodes, WIDTH)
+    weights = torch.rand(rows, 1, generator=draw, dtype=torch.float64).requires_grad_()
+    return *ends, drawn(*pair, there=measures), drawn(*pair, there=filters), weights
+
+
+def all_of_aggregates(inputs, links, kernels):
+    """Return the aggregates, first and second derivatives, and the quick first derivatives."""
+    given = [each for each in inputs if each is not None]
+    links = replace(links, kernels=kernels)
+    outputs = aggregate_messages(*inputs, links)
+    weigh = [(1.0 + k) * each.cos().detach() for k, each in enumerate(outputs)]
+    first = torch.autograd.grad(outputs, given, weigh, create_graph=True)
+    second = torch.autograd.grad(sum(each.square().sum() for each in first), given)
+    quick = torch.autograd.grad(aggregate_messages(*inputs, links), given, weigh)
+    return [*outputs, *first, *second, *quick]
+
+
+def whole(shape, generator, dtype):
+    return torch.randint(-2, 3, shape, generator=generator).to(dtype)

@@ -1,0 +1,201 @@
+"""Loops of Triton give what torch does, interpreted on this CPU, and compile for GPUs."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+
+import kernel_binaries
+import pytest
+import torch
+from kernel_cases import (
+    FACTORS,
+    TRITON_SUMS,
+    all_of_aggregates,
+    everything,
+    factors_of,
+    inputs_of,
+    random_links,
+    whole,
+)
+
+from hydragnn_hpo.errors import ConfigError
+from hydragnn_hpo.model import scatter
+from hydragnn_hpo.model.kernels import passes
+
+triton = pytest.importorskip("triton", reason="Triton is not installed: pip install triton.")
+from hydragnn_hpo.model.kernels import triton_loops, triton_passes  # noqa: E402
+
+needs_interpreter = pytest.mark.skipif(
+    not triton_passes.interprets(), reason="Triton compiles its loops where there is a GPU."
+)
+
+
+@pytest.fixture
+def loops(monkeypatch):
+    """Names and constants of the loops that run, in small tiles: nodes have several."""
+    launches, run_loop = [], triton_passes.run_loop
+
+    def noted(name, arrays, numbers, rows, **constants):
+        launches.append((name, constants))
+        run_loop(name, arrays, numbers, rows, **constants)
+
+    monkeypatch.setattr(triton_passes, "run_loop", noted)
+    monkeypatch.setattr(triton_passes, "_ROWS", 8)
+    monkeypatch.setattr(triton_passes, "_FEATURES", 16)  # two blocks for rows of 19
+    return launches
+
+
+@pytest.fixture
+def compiles(monkeypatch):
+    """Let Triton not interpret its loops, as without ``TRITON_INTERPRET``."""
+    monkeypatch.setattr(passes, "_triton_interprets", lambda: False)
+    passes._warn_of_eager.cache_clear()
+
+
+def assert_near(values, expected, tolerance):
+    for each, wanted in zip(values, expected, strict=True):
+        scale = float(wanted.detach().abs().max())
+        torch.testing.assert_close(each, wanted, rtol=0, atol=tolerance * scale)
+
+
+@needs_interpreter
+@pytest.mark.parametrize("paired", [True, False], ids=["paired", "one-way"])
+@pytest.mark.parametrize("form", TRITON_SUMS)
+def test_forms_equal_torch_to_the_second_derivative(form, paired, loops):
+    links, rows = random_links(1, paired, nodes=5)
+    inputs = inputs_of(form, links, rows)
+    expected = everything(form, inputs, links, "eager")
+    assert_near(everything(form, inputs, links, "triton"), expected, 1e-12)
+    assert {constants["COMPUTE"] for _, constants in loops} == {triton.language.float64}
+
+
+@needs_interpreter
+def test_fp32_is_summed_in_fp32(loops):
+    links, rows = random_links(1, True, nodes=5)
+    inputs = inputs_of("directed", links, rows, torch.float32)
+    expected = everything("directed", inputs, links, "eager")
+    assert_near(everything("directed", inputs, links, "triton"), expected, 1e-5)
+    assert {constants["COMPUTE"] for _, constants in loops} == {triton.language.float32}
+
+
+@needs_interpreter
+@pytest.mark.parametrize("like", [torch.randn, whole], ids=["numbers", "ties"])
+@pytest.mark.parametrize("conv", FACTORS)
+def test_aggregates_equal_torch_to_the_second_derivative(conv, like, loops):
+    links, rows = random_links(5, conv != "pnaplus", nodes=5)
+    inputs = factors_of(conv, links, rows, like=like)
+    expected = all_of_aggregates(inputs, links, "eager")
+    assert_near(all_of_aggregates(inputs, links, "triton"), expected, 1e-12)
+    assert {name for name, _ in loops} == {
+        *("aggregate", "aggregate_slopes_by_node", "aggregate_slopes_by_pair"),
+    }
+
+
+@needs_interpreter
+def test_no_edges_sum_to_zero(loops):
+    links, rows = random_links(0, paired=False, nodes=3)
+    none = links.sender[:0]
+    links = replace(
+        links, sender=none, receiver=none, by_receiver=none, by_sender=none,
+        receiver_starts=torch.zeros(4, dtype=torch.long),
+        sender_starts=torch.zeros(4, dtype=torch.long),
+    )  # fmt: skip
+    for form in TRITON_SUMS:
+        values = everything(form, inputs_of(form, links, 0), links, "triton")
+        assert not any(each.any() for each in values)
+    assert not any(each.any() for each in all_of_aggregates(
+        factors_of("pnaplus", links, 0), links, "triton"))  # fmt: skip
+
+
+@needs_interpreter
+def test_a_graph_gets_the_same_bits_alone_and_after_another(loops):
+    links, rows = random_links(2, paired=False, nodes=5)
+    values, filters = inputs_of("filtered", links, rows, torch.float32)
+    alone = passes.filtered_sum(values, filters, replace(links, kernels="triton"))
+    ends = (torch.cat((end[:9], end + 5)) for end in (links.sender, links.receiver))
+    both = replace(scatter.build_links(*ends, 10), kernels="triton")
+    together = passes.filtered_sum(
+        torch.cat((values * 3.0, values)), torch.cat((filters[:9] + 1.0, filters)), both
+    )
+    assert torch.equal(together[5:], alone)
+
+
+@needs_interpreter
+@pytest.mark.parametrize("conv", ["painn", "pna"])
+def test_forces_and_slopes_of_a_net_do_not_depend_on_the_kernels(conv, make, loops):
+    graphs = [make.graph(*make.atoms(1, count=4))]
+    graphs.append(make.graph(*make.atoms(3, count=1, periodic=False)))  # an isolated atom
+    batch, results = make.batch(*graphs), []
+    for kernels in ("eager", "triton"):
+        sizes = {"features": 8, "layers": 1, "conv": conv, "kernels": kernels}
+        net = make.net({"energy": {}, "forces": {}}, **sizes)
+        out = net(batch)
+        loss = out["forces"].square().sum() + out["energy"].square().sum()
+        results.append([*out.values(), *torch.autograd.grad(loss, list(net.parameters()))])
+        assert bool(loops) == (kernels == "triton")
+    for values, wanted in zip(*results[::-1], strict=True):
+        scale = max(float(wanted.detach().abs().max()), 1e-3)
+        torch.testing.assert_close(values, wanted, rtol=0, atol=1e-10 * scale)
+
+
+@pytest.mark.parametrize(
+    ("setting", "device", "dtype", "chosen"),
+    [
+        ("auto", "cuda", torch.float32, "triton"),
+        ("auto", "cuda", torch.bfloat16, "triton"),
+        ("auto", "cpu", torch.float32, "numba"),
+        ("auto", "xpu", torch.float32, "eager"),
+        ("triton", "cuda", torch.float64, "triton"),
+        ("triton", "cpu", torch.float32, "eager"),
+        ("eager", "cuda", torch.float32, "eager"),
+        ("numba", "cuda", torch.float32, "eager"),
+    ],
+)
+def test_kernels_are_chosen_by_setting_device_and_type(setting, device, dtype, chosen, compiles):
+    assert passes.choose_kernels(setting, device, dtype) == chosen
+
+
+def test_where_triton_cannot_run_torch_does_and_that_is_said_once(loops, compiles, caplog):
+    links, rows = random_links(4, paired=True)
+    values, filters = inputs_of("filtered", links, rows)
+    for _ in range(2):
+        links = replace(links, kernels=passes.choose_kernels("triton", "cpu", torch.float64))
+        passes.filtered_sum(values, filters, links)
+    assert loops == []
+    (said,) = caplog.messages
+    assert "knows CUDA and ROCm devices: in float64 on cpu torch's operations run" in said
+
+
+@pytest.mark.parametrize("missing", ["triton", "compiler"])
+def test_without_triton_or_a_compiler_auto_takes_torch_and_triton_is_refused(missing, monkeypatch):
+    if missing == "triton":
+        monkeypatch.setitem(sys.modules, "hydragnn_hpo.model.kernels.triton_passes", None)
+    else:
+        monkeypatch.setenv("PATH", "")
+        monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setattr(passes, "_import_problem", passes._import_problem.__wrapped__)
+    assert passes.choose_kernels("auto", "cuda", torch.float32) == "eager"
+    with pytest.raises(ConfigError, match="install .*, or set it to 'auto'"):
+        passes.check_kernels("triton")
+
+
+BINARIES = [("cubin", "float32"), ("cubin", "bfloat16"), ("hsaco", "float64")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("binary", "dtype"), BINARIES)
+def test_every_loop_compiles_for_gpus_that_are_not_here(binary, dtype, tmp_path):
+    command = [sys.executable, "-W", "error", "-W", "ignore::DeprecationWarning"]
+    env = os.environ | {"TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)}
+    done = subprocess.run(
+        [*command, kernel_binaries.__file__, binary, dtype],
+        env=env, capture_output=True, text=True, timeout=600,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    made = [json.loads(line) for line in done.stdout.splitlines()]
+    assert {each["loop"] for each in made} == set(triton_loops.LOOPS)
+    for each in made:
+        assert each["bytes"] > 1000, each
+        assert not each["atomics"], f"{each['loop']} adds in an order that differs between runs"
