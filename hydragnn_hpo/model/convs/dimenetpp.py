@@ -7,13 +7,13 @@ functions, R radial functions of each, W width of a message in the sum over angl
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hydragnn_hpo.config.convs import Dimensions
 from hydragnn_hpo.config.convs.angular import DimeNetPPOptions
 from hydragnn_hpo.model.edges import Edges, envelope
 from hydragnn_hpo.model.kernels.passes import triplet_sum
+from hydragnn_hpo.model.layers import silu
 from hydragnn_hpo.model.scatter import Links, multiply_by_filters, sum_ends
 from hydragnn_hpo.model.triplets import SphericalBessel, find_triplets, legendre
 
@@ -50,7 +50,7 @@ class Residual(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map rows of edges, [E, F] to [E, F]."""
-        return x + F.silu(self.second(F.silu(self.first(x))))
+        return x + silu(self.second(silu(self.first(x))))
 
 
 class AngularSum(nn.Module):
@@ -131,15 +131,15 @@ class DimeNetPPConv(nn.Module):
         ends = self.receive(scalars), self.send(scalars)
         if state is None:
             assert self.measure is not None
-            messages = F.silu(edges.sum_ends(*ends, self.measure(edges.pair_basis)))
+            messages = silu(edges.sum_ends(*ends, self.measure(edges.pair_basis)))
             angles, own = self._angles(edges), self.own(messages)
         else:
             messages, angles = state
             own = sum_ends(*ends, self.own(messages), edges.links)
-        filtered = multiply_by_filters(F.silu(self.other(messages)), self.filter(edges.pair_basis))
-        angular = self.angular(F.silu(self.down(filtered)), angles)
-        joint = F.silu(own) + F.silu(self.up(multiply_by_filters(angular, angles.envelope)))
-        messages = self.after(F.silu(self.mix(self.before(joint))) + messages)
+        filtered = multiply_by_filters(silu(self.other(messages)), self.filter(edges.pair_basis))
+        angular = self.angular(silu(self.down(filtered)), angles)
+        joint = silu(own) + silu(self.up(multiply_by_filters(angular, angles.envelope)))
+        messages = self.after(silu(self.mix(self.before(joint))) + messages)
         gate = self.gate(edges.pair_basis) * edges.pair_envelope
         return self.out(edges.sum_messages(multiply_by_filters(messages, gate))), DirectedState(
             messages, angles
