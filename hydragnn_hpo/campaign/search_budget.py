@@ -119,22 +119,28 @@ def fit_budget(
     """
     wanted = max(PLANNED * seconds - OVERHEAD, PLANNED * seconds / 3.0)
     options: list[tuple[int, SearchBudget]] = []
+    crossed: SearchBudget | None = None
     for budget in list_budgets(stats["splits"]["train"], able):
         priced = _price_draws(render(set_trials(budget, TARGET_TRIALS)), machine, stats)
         each = sum(one.price.epoch_seconds(1) for one in priced.values())
-        mean = each / len(priced) if priced else float("inf")
-        options.append((count_trials(budget, wanted, mean, machine.slots), budget))
+        slot_epochs = wanted * machine.slots * len(priced) / max(each, 1e-9)
+        options.append((count_trials(budget, slot_epochs), budget))
         if options[-1][0] >= TARGET_TRIALS:
+            crossed = _cross_fit(budget, slot_epochs) if _gains_from_folds(stats) else None
             break
+    if crossed is not None:
+        fitted = _reduce_trials(render, machine, stats, crossed, PLANNED * seconds)
+        if fitted[0].trials >= CROSS_TRIALS:
+            return fitted
     trials, budget = _choose_budget(options)
-    if _gains_from_folds(stats) and budget.steps is None:
-        crossed = replace(budget, fit="cross")
-        fitted = set_trials(crossed, count_trials(crossed, wanted, mean, machine.slots))
-        if fitted.trials >= CROSS_TRIALS:
-            found = _reduce_trials(render, machine, stats, fitted, PLANNED * seconds)
-            if found[0].trials >= CROSS_TRIALS:
-                return found
     return _reduce_trials(render, machine, stats, set_trials(budget, trials), PLANNED * seconds)
+
+
+def _cross_fit(budget: SearchBudget, epochs: float) -> SearchBudget | None:
+    """Return a budget with fits on folds; None where they leave too little to search."""
+    crossed = replace(budget, fit="cross")
+    trials = count_trials(crossed, epochs)
+    return set_trials(crossed, trials) if not budget.steps and trials >= CROSS_TRIALS else None
 
 
 def _gains_from_folds(stats: StoreStats) -> bool:
@@ -211,17 +217,9 @@ def select_convs(able: Sequence[str], most: int) -> tuple[str, ...]:
     return tuple(name for name in able if name in kept)
 
 
-def count_trials(budget: SearchBudget, seconds: float, epoch_seconds: float, slots: int) -> int:
-    """Return the number of trials that fit into a time.
-
-    Args:
-        budget: only its rungs count, and how its members are trained.
-        seconds: that the search may take.
-        epoch_seconds: of one trial on one slot, on average.
-        slots: that work side by side.
-    """
+def count_trials(budget: SearchBudget, epochs: float) -> int:
+    """Return the number of trials that fit into a number of epochs of a mean trial on one slot."""
     first, last = budget.rungs
-    epochs = seconds * slots / max(epoch_seconds, 1e-9)
     if budget.fit == "cross":
         fits = CONFIGURATIONS * (FOLDS * FOLD_EPOCHS * last + last - first)
         return max(0, int((epochs - fits) / first))

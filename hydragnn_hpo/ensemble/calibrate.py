@@ -483,8 +483,7 @@ def fit_variance(
     square: np.ndarray,
     weight: np.ndarray,
     floor: float,
-    *,
-    least: Sequence[float] | None = None,
+    least: np.ndarray | float = 0.0,
 ) -> tuple[np.ndarray, float]:
     """Fit sigma^2 = known f + b by weighted Gaussian likelihood, f >= 0 and b >= ``floor``.
 
@@ -494,7 +493,7 @@ def fit_variance(
         square: squared residuals, in the unit squared, [n].
         weight: weight of each value, [n], > 0.
         floor: smallest b, in the unit squared, > 0.
-        least: smallest factors, [p]; 0 if None.
+        least: smallest factors, [p], or one for all.
 
     Returns:
         The factors f, [p], and b. The factor of a constant variance is 0. With few values, or if
@@ -509,14 +508,11 @@ def fit_variance(
         return factors, constant
     x, y = known[:, used] / unit[used], square / constant  # of order 1, for the optimizer
     low = max(floor / constant, 1e-9)
-    first = np.zeros(len(unit)) if least is None else np.asarray(least, np.float64)
-    lows = np.minimum(first[used] * unit[used] / constant, 1.0)
+    lows = np.minimum(np.broadcast_to(least, unit.shape)[used] * unit[used] / constant, 1.0)
     bounds = [*((float(least_factor), 1e6) for least_factor in lows), (low, 1e6)]
     best, lowest = np.r_[lows, 1.0], math.inf if lows.any() else 0.5 * float(weight @ y)
     for start in (*_starts(len(used)), np.r_[unit[used] / constant, low]):
-        fit = minimize(
-            _cost, start, args=(x, y, weight), jac=True, bounds=bounds, method="L-BFGS-B"
-        )
+        fit = minimize(_cost, start, (x, y, weight), "L-BFGS-B", jac=True, bounds=bounds)
         if np.isfinite(fit.fun) and fit.fun < lowest - 1e-12:
             best, lowest = fit.x, float(fit.fun)
     factors[used] = best[:-1] * constant / unit[used]
@@ -646,16 +642,10 @@ def calibrate(
     variances = np.concatenate((np.square(spread), np.broadcast_to(noise, spread.shape)), axis=1)
     weight, groups = group_weights(each := np.repeat(group, width))
     squares, floor = np.square(residual).ravel(), (1e-6 * scale) ** 2
-    known = np.repeat(variances, width, axis=0)
-    factors, b = fit_variance(known, squares, weight, floor, least=(least, 0.0))
+    known, lows = np.repeat(variances, width, axis=0), np.array((least, 0.0))
+    factors, b = fit_variance(known, squares, weight, floor, lows)
     scores = (np.abs(residual) / np.sqrt(variances @ factors + b)[:, None]).ravel()
-    return Calibration(
-        a=float(factors[0]),
-        b=b,
-        quantiles=conformal_quantiles(scores, each),
-        spread99=float(np.quantile(largest, 0.99)),
-        rows=residual.size,
-        groups=groups,
-        c=float(factors[1]),
-        tables=conformal_tables(scores, each, np.repeat(kinds, width)),
-    )
+    quantiles = conformal_quantiles(scores, each)
+    tables = conformal_tables(scores, each, np.repeat(kinds, width))
+    (a, c), spread99 = factors.tolist(), float(np.quantile(largest, 0.99))
+    return Calibration(a, b, quantiles, spread99, residual.size, groups, c, tables)

@@ -53,7 +53,7 @@ def compile_loop(name: str, dtype: str) -> Callable[..., None]:
         try:
             return _compile(name, dtype, folder)
         except Exception as error:  # a full disk, or a file that a crash left torn: of any class
-            logger.warning("kernel %s is not cached in %s: %s.", name, folder, error)
+            logger.info("kernel %s is not cached in %s: %s.", name, folder, error)
     return _compile(name, dtype, None)
 
 

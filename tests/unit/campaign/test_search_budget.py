@@ -87,15 +87,15 @@ def test_an_epoch_has_at_least_six_steps():
 
 
 def test_trials_for_a_time_by_hand():
-    # 10 epochs of all and 30 more of a third: 20 epochs a trial, 2 s each; 2 slots, 400 s
-    assert count_trials(SearchBudget(rungs=(10, 40)), 400.0, 2.0, 2) == 20
+    # 10 epochs of all and 30 more of a third: 20 epochs a trial
+    assert count_trials(SearchBudget(rungs=(10, 40)), 400.0) == 20
 
 
 def test_trials_beside_fits_on_folds_by_hand():
     # ten fits of 1.2 x 40 epochs, two of 30 more: 540 of 1600 epochs; 10 for each trial
     budget = SearchBudget(rungs=(10, 40), fit="cross")
-    assert count_trials(budget, 1600.0, 2.0, 2) == 106
-    assert count_trials(budget, 400.0, 2.0, 2) == 0
+    assert count_trials(budget, 1600.0) == 106
+    assert count_trials(budget, 400.0) == 0
 
 
 def test_labels_train_on_folds_where_the_time_is_enough_and_they_are_scarce():
