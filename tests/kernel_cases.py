@@ -26,6 +26,18 @@ def random_links(seed, paired, nodes=NODES):
     return scatter.build_paired_links(sender, receiver, order, nodes), len(first)
 
 
+def links_of(form, seed, paired):
+    """Draw the links of a sum, and return the rows of its filters, too.
+
+    The ends of triplets are edges, and the triplets are sorted by the second.
+    """
+    links, rows = random_links(seed, paired)
+    if form == "triplets":
+        ends = (end[links.by_receiver] for end in (links.sender, links.receiver))
+        links = scatter.build_links(*ends, NODES)
+    return links, rows
+
+
 def inputs_of(form, links, rows, dtype=torch.float64, seed=0):
     draw = torch.Generator().manual_seed(seed)
     nodes, edges = links.num_nodes, len(links.sender)

@@ -17,6 +17,7 @@ from kernel_cases import (
     everything,
     factors_of,
     inputs_of,
+    links_of,
     random_links,
     whole,
 )
@@ -48,11 +49,8 @@ def loops(monkeypatch):
 )
 def test_loops_equal_torch_to_the_second_derivative(form, paired, dtype, tolerance, loops):
     for seed in range(3):
-        links, rows = random_links(seed, paired)
+        links, rows = links_of(form, seed, paired)
         inputs = inputs_of(form, links, rows, dtype, seed)
-        if form == "triplets":  # their nodes are edges, in pairs or not; sorted by the second
-            ends = (end[links.by_receiver] for end in (links.sender, links.receiver))
-            links = scatter.build_links(*ends, NODES)
         expected = everything(form, inputs, links, "eager")
         assert loops == [] or seed
         for values, wanted in zip(everything(form, inputs, links, "numba"), expected, strict=True):
@@ -63,7 +61,7 @@ def test_loops_equal_torch_to_the_second_derivative(form, paired, dtype, toleran
 
 @pytest.mark.parametrize("form", SUMS)
 def test_two_runs_are_equal_bit_by_bit(form):
-    links, rows = random_links(1, paired=True)
+    links, rows = links_of(form, 1, paired=True)
     inputs = inputs_of(form, links, rows, torch.float32)
     first, again = (everything(form, inputs, links, "numba") for _ in range(2))
     assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
