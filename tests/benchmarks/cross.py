@@ -188,11 +188,16 @@ def judge_head(out: Path, head: str, scores: dict[str, float]) -> dict[str, Any]
     kept = ("test_mae", "single_mae", "test_mae_top_k", "spearman", "raw_coverage90")
     row = {key: scores[key] for key in kept if key in scores}
     row |= {"rows": int(inside.size), "inside": int(inside.sum())}
-    return row | {"elements": count_by_element(out, head, inside)}
+    return row | {"elements": count_by_element(out, head, arrays[f"{head}/rows"], inside)}
 
 
-def count_by_element(out: Path, head: str, inside: np.ndarray) -> dict[str, list[float]]:
-    """Return groups of structures by element, and the share of them that the intervals hold."""
+def count_by_element(
+    out: Path, head: str, known: np.ndarray, inside: np.ndarray
+) -> dict[str, list[float]]:
+    """Return groups of structures by element, and the share of them that the intervals hold.
+
+    ``known`` are the rows of the head, among all of the test split, that ``inside`` is about.
+    """
     from ase.data import chemical_symbols
 
     from hydragnn_hpo.data import open_store
@@ -202,10 +207,9 @@ def count_by_element(out: Path, head: str, inside: np.ndarray) -> dict[str, list
     rows = graphs.indices_of("test")
     columns, group = graphs.take(rows), graphs.group[rows]
     owner = np.repeat(np.arange(len(rows)), columns.num_nodes())
-    mask = columns.masks[head]
     node = columns.levels[head] == "node"
-    position = np.full(len(mask), -1)
-    position[mask] = np.arange(int(mask.sum()))
+    position = np.full(len(columns.masks[head]), -1)
+    position[known] = np.arange(len(known))
     table: dict[str, dict[int, list[float]]] = collections.defaultdict(
         lambda: collections.defaultdict(list)
     )
