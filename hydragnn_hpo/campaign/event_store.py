@@ -28,7 +28,7 @@ class JournalFold:
         self.ledger = SlotLedger() if ledger is None else ledger
         """Slot-seconds by cause."""
         self.best_so_far: list[float] = []
-        """Best score by the first goal, after each result."""
+        """Best score by the first goal, after each result of a trial that is ranked."""
         self._widths: list[int] = []
         self._first_steps: list[float] = []
         self._imports: list[float] = []
@@ -51,11 +51,14 @@ class JournalFold:
                 self._restarts[str(event.get("reason"))] += 1
             case "ended" if event["outcome"] in ("completed", "stopped"):
                 score = first_goal(event.get("score", event.get("objective")))
-                if score is not None and math.isfinite(score):
+                ranked = self.state.trials[event["trial"]].is_ranked
+                if ranked and score is not None and math.isfinite(score):
                     best = self.best_so_far
                     best.append(min(score, best[-1]) if best else score)
             case "objective_changed":
-                points = [first_goal(p) for by in event["scores"].values() for p in by.values()]
+                trials = self.state.trials
+                scores = [by for name, by in event["scores"].items() if trials[name].is_ranked]
+                points = [first_goal(point) for by in scores for point in by.values()]
                 finite = [point for point in points if point is not None]
                 self.best_so_far = list(itertools.accumulate(finite, min))
 

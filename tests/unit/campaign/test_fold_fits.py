@@ -8,6 +8,7 @@ from unit.campaign.stub_campaign import campaign
 from unit.campaign.test_promotion import ended_search, trainings
 
 from hydragnn_hpo.campaign.accounting import SlotLedger
+from hydragnn_hpo.campaign.event_store import JournalFold
 from hydragnn_hpo.campaign.fold_fits import FoldFits, choose_epochs, choose_fold_fits
 from hydragnn_hpo.campaign.promotion import choose_curve_fits, choose_replicates
 from hydragnn_hpo.campaign.status import build_status, describe_trial, rank_trials
@@ -101,6 +102,26 @@ def test_they_are_no_part_of_the_search_nor_of_the_leaderboard():
     assert describe_trial(state.trials["t5"]).startswith("without fold 1, as t1: ")
     standing = build_status(state, SlotLedger(), trials=4, rungs=[2, 8])
     assert (standing.budget, standing.best.name) == (7, "t2")
+
+
+def test_what_they_reach_is_not_shown_as_the_best_of_the_search():
+    reckoning = JournalFold()
+    for name, values, score in (("t0", {}, 0.4), ("t1", {"training.fold": 0}, 0.1)):
+        parts = [
+            {"event": "proposed", "values": values, "until": 2}
+            | ({"parent": "t0"} if values else {}),
+            {"event": "placed", "attempt": 1, "width": 1, "slots": ["h:0"]},
+            {
+                "event": "ended",
+                "attempt": 1,
+                "outcome": "completed",
+                "reason": None,
+                "score": score,
+            },
+        ]
+        for time, part in enumerate(parts):
+            reckoning.apply({"trial": name, "time": float(time), "epoch": 1, **part})
+    assert reckoning.best_so_far == [0.4]
 
 
 def test_they_do_not_wait_for_the_learning_curve():
