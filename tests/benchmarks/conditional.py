@@ -67,7 +67,7 @@ def measure(name: str) -> tuple[dict[str, float], dict[str, dict[str, float]]]:
         count = len(np.unique(group[own]))
         if count >= FEWEST_GROUPS:
             low, high = binom.interval(0.99, count, 0.9)
-            row = {"groups": count, "atoms": int(own.sum())}
+            row: dict[str, float] = {"groups": count, "atoms": int(own.sum())}
             for way, hit in inside.items():
                 share = float(hit[own].mean())
                 row |= {way: round(share, 4), f"{way}_outside": not low <= share * count <= high}

@@ -257,7 +257,7 @@ def summarize(rows: list[dict[str, Any]]) -> dict[str, float]:
 
 def pool_coverage(heads: list[dict[str, Any]]) -> float:
     """Return the share of values that 90 % intervals hold, over cells and heads."""
-    return sum(h["inside"] for h in heads) / max(sum(h["rows"] for h in heads), 1)
+    return float(sum(h["inside"] for h in heads) / max(sum(h["rows"] for h in heads), 1))
 
 
 def count_outside(heads: list[dict[str, Any]]) -> float:
@@ -266,7 +266,7 @@ def count_outside(heads: list[dict[str, Any]]) -> float:
     for head in heads:
         for symbol, (count, share) in head["elements"].items():
             groups[symbol] += int(count)
-            hits[symbol] += count * share  # type: ignore[assignment]
+            hits[symbol] += count * share
     outside = 0
     for symbol, count in groups.items():
         low, high = binom.interval(0.99, count, 0.9)
