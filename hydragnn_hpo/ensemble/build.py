@@ -154,7 +154,8 @@ MemberPredictions = dict[str, np.ndarray]
 def build_ensemble(run: Path, device: str = "cpu") -> EnsembleTable:
     """Build ``RUN/ensemble.zip``, and write the data of the report's figures.
 
-    The test split is predicted once, after everything is selected and calibrated (Law 6).
+    The test split is predicted once, after everything is selected, and its labels are read after
+    everything is calibrated (Law 6).
 
     Args:
         run: the run directory.
@@ -170,10 +171,10 @@ def build_ensemble(run: Path, device: str = "cpu") -> EnsembleTable:
     tensors = {net.trial: read_checkpoint(net.trained.folder.best)[0] for net in nets}
     members = [make_candidate_member(context, net, tensors[net.trial]) for net in nets]
     shares = share_weights(choice, nets)
-    predictions = predict_split(context, members, "cal", device)
-    check_members(context, nets, predictions)
-    calibrations, data = calibrate_heads(context, choice, nets, predictions)
+    learned = predict_split(context, members, "cal", device)
+    check_members(context, nets, learned)
     predictions = predict_split(context, members, "test", device)
+    calibrations, data = calibrate_heads(context, choice, nets, (learned, predictions))
     tested = evaluate_heads(context, predictions, shares, calibrations, choice.kept)
     verdict = judge(add_data_curves(context, tested.evidence), collect_search_evidence(context))
     diversity = compare_members(context, choice.best)
@@ -316,7 +317,7 @@ def calibrate_heads(
     context: BuildContext,
     choice: MemberSelection,
     nets: Sequence[Net],
-    predictions: MemberPredictions,
+    of_splits: tuple[MemberPredictions, MemberPredictions],
 ) -> tuple[dict[str, Calibration], CalibrationData | None]:
     """Calibrate every head on structures that trained none of what predicts them.
 
@@ -324,13 +325,14 @@ def calibrate_heads(
         context: data shared by all steps of the build.
         choice: the selected members and their weights.
         nets: the M members.
-        predictions: their predictions for ``cal``.
+        of_splits: their predictions for ``cal`` and for ``test``, whose labels are not read.
 
     Returns:
         Calibrations by head; what pruning needs, None where members were trained on folds.
     """
+    predictions, unseen = of_splits
     if isinstance(context, CrossContext):
-        return calibrate_folds(context, choice.kept, nets, predictions), None
+        return calibrate_folds(context, choice.kept, nets, predictions, unseen), None
     shares = share_weights(choice, nets)[choice.kept]
     data = collect_calibration_data(context, predictions, nets, shares)
     calibrations = {

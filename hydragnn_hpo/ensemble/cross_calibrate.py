@@ -1,14 +1,16 @@
 """Calibrate a cross-fitted ensemble: from few nets that did not see a structure to all nets.
 
 C configurations were trained without each of K folds. A structure of a fold is predicted by the C
-nets that have not seen it, a new structure by all K x C nets. With t^2(x) the variance of one net
-at x, of which the share r is that of its data and seed and the rest that of its configuration, and
-with weights w of the configurations, S = sum of w^2, the expected squared spread about the mean is
+nets that have not seen it, a new structure by all K x C nets. With t^2(x) the variance at x between
+nets of one fold, weights w of the configurations and S = sum of w^2, the squared spread is
 
-    of the C nets:          (1 - S) t^2
-    of all K x C nets:      g t^2,   g = (1 - S) (1 - r) + (1 - S / K) r
+    of the C nets of a fold about their mean m_k:   (1 - S) t^2
+    of all K x C nets about their mean m:           (1 - S) t^2 + V,   V = mean of (m_k - m)^2
 
-and the mean of all nets varies less than that of the C nets, by  S r (1 - 1/K) t^2.
+and by the same identity the mean of all nets errs less than that of the C nets, by V in the mean
+square. V is mostly due to the structures of which each fold trains, which its C nets share, so
+their spread does not show it, and nets that have seen a structure agree on it. V is therefore
+measured on structures that no net has seen: those of the test split, without their labels.
 
 The spread of two or three nets is a bad measurement of t^2. It is shrunk towards its typical value
 as much as its scatter says, so that the factor fitted to it also holds for the better measurement
@@ -121,6 +123,41 @@ class OutOfFold:
 
 
 @dataclass(frozen=True)
+class NetVariances:
+    """How nets differ on structures that none of them has seen, means over these structures.
+
+    The three parts of a two-way analysis of variance, which add up to the squared spread of all
+    nets about their mean.
+    """
+
+    folds: float
+    """Squared spread V of the means of the folds, in the unit squared."""
+    configurations: float
+    """Squared spread of the means of the configurations, in the unit squared."""
+    rest: float
+    """Squared spread that neither explains, in the unit squared."""
+
+
+def measure_variances(predictions: np.ndarray, weights: np.ndarray) -> NetVariances:
+    """Measure how nets differ on structures that none of them has seen; labels are not needed.
+
+    Args:
+        predictions: of the nets, [C, K, R, w], in the unit.
+        weights: of the configurations, [C], summing to 1.
+    """
+    means = np.tensordot(weights, predictions, 1)  # [K, R, w]
+    within = np.tensordot(weights, np.square(predictions - means), 1)
+    configurations = predictions.mean(axis=1)
+    middle = means.mean(axis=0)
+    persistent = float(np.tensordot(weights, np.square(configurations - middle), 1).mean())
+    return NetVariances(
+        folds=float(means.var(axis=0).mean()),
+        configurations=persistent,
+        rest=max(float(within.mean()) - persistent, 0.0),
+    )
+
+
+@dataclass(frozen=True)
 class CrossDesign:
     """How the nets of a cross-fitted ensemble go together."""
 
@@ -128,34 +165,23 @@ class CrossDesign:
     """Weights of the configurations, [C], summing to 1."""
     folds: int
     """Number of folds, K."""
-    seed_share: float
-    """Share r of a net's variance that comes from its data and seed, 0 to 1."""
+    variances: NetVariances
+    """How the nets differ on structures that none of them has seen."""
+
+    @property
+    def few(self) -> float:
+        """Squared spread of the C nets of a fold, in the unit squared."""
+        return self.variances.configurations + self.variances.rest
+
+    @property
+    def growth(self) -> float:
+        """Squared spread of all nets over that of the C nets of a fold; needs ``few`` > 0."""
+        return 1.0 + self.variances.folds / self.few
 
     @property
     def concentration(self) -> float:
         """Sum S of the squared weights: 1 / C for equal ones, 1 for a single configuration."""
         return float(np.square(self.weights).sum())
-
-    @property
-    def between(self) -> float:
-        """Squared spread of the configurations' means over the variance of a net."""
-        r = self.seed_share
-        return (1.0 - self.concentration) * (1.0 - r + r / self.folds)
-
-    @property
-    def within(self) -> float:
-        """Squared spread of the nets of a configuration over the variance of a net."""
-        return self.seed_share * (1.0 - 1.0 / self.folds)
-
-    @property
-    def spread(self) -> float:
-        """Squared spread g of all nets over the variance of a net."""
-        return self.between + self.within
-
-    @property
-    def gain(self) -> float:
-        """How much less the mean of all nets varies than that of C nets, over that of a net."""
-        return self.concentration * self.within
 
     def few_dof(self, width: int) -> float:
         """Return the degrees of freedom of the spread of C nets; ``width`` is that of a row.
@@ -171,10 +197,15 @@ class CrossDesign:
 
     def all_dof(self, width: int) -> float:
         """Return the degrees of freedom of the spread of all nets; ``width`` is that of a row."""
-        dofs = (self.few_dof(1), (self.folds - 1) / self.concentration)
-        parts = zip((self.between, self.within), dofs, strict=True)
+        few, others = self.few_dof(1), self.folds - 1
+        parts = (
+            (self.variances.configurations, few),
+            (self.variances.folds, others),
+            (self.variances.rest, few * others),
+        )
         inverse = sum(part**2 / dof for part, dof in parts if dof > 1e-9)
-        return width * self.spread**2 / inverse if inverse > 0.0 else 0.0
+        total = sum(part for part, _ in parts)
+        return width * total**2 / inverse if inverse > 0.0 else 0.0
 
 
 def calibrate_cross(
@@ -184,7 +215,7 @@ def calibrate_cross(
 
     Args:
         known: labelled rows of the head, as nets that have not seen them predict them.
-        design: weights of the configurations and number of folds.
+        design: weights of the configurations, number of folds, and how nets differ.
         graphs: number of structures, G.
         scale: the target's standard deviation, in the unit; keeps b > 0 if all residuals are 0.
 
@@ -200,18 +231,33 @@ def calibrate_cross(
         shrunk = factor * measured + constant
     else:  # one net says nothing about its variance
         prior, shrunk = SpreadPrior(math.inf, 0.0), np.zeros_like(measured)
+    left = 1.0 - design.concentration
+    usable = dof > 1e-9 and design.few > 0.0
+    all_spread = design.growth * left * shrunk if usable else shrunk + design.variances.folds
     fitted = calibrate(
         known.residual,
         np.sqrt(shrunk)[:, None],
         group=known.group,
-        largest=_largest(np.sqrt(design.spread * shrunk), known.graph, graphs),
+        largest=_largest(np.sqrt(all_spread), known.graph, graphs),
         scale=scale,
         noise=known.noise,
         stratum=known.stratum,
         least=design.concentration,  # the mean of the C nets errs as much by them alone
     )
-    mean = float(weight @ shrunk) / float(weight.sum())
-    return _transfer(fitted, design, prior, mean=mean, width=width)
+    sigma = fitted.sigma(np.sqrt(shrunk)[:, None], known.noise)[:, 0]
+    typical = float(weight @ np.square(sigma)) / float(weight.sum())
+    here = float(weight @ shrunk) / float(weight.sum())
+    gained = design.variances.folds
+    if usable:  # folds differ as much more on these structures as their nets do
+        gained *= left * here / design.few
+    # The mean over the folds has at least its share of the variance; quantiles stay as they are.
+    kept = max(1.0 - gained / typical, 1.0 / design.folds)
+    a, b, c = (kept * each for each in (fitted.a, fitted.b, fitted.c))
+    if not usable:
+        return replace(fitted, a=0.0, b=b + a * here, c=c)
+    factor, added = prior.share(design.all_dof(width))
+    # t^2 from the spread of all nets, which is ``growth * left`` times as large
+    return replace(fitted, a=a * factor / (design.growth * left), b=b + a * added, c=c)
 
 
 def _largest(spread: np.ndarray, graph: np.ndarray, graphs: int) -> np.ndarray:
@@ -219,61 +265,3 @@ def _largest(spread: np.ndarray, graph: np.ndarray, graphs: int) -> np.ndarray:
     largest = largest_per_graph(spread, graph, graphs)
     known: np.ndarray = largest[np.isfinite(largest)]
     return known
-
-
-def _transfer(
-    fitted: Calibration, design: CrossDesign, prior: SpreadPrior, *, mean: float, width: int
-) -> Calibration:
-    """Return the calibration for the spread of all nets.
-
-    Args:
-        fitted: calibration for the shrunk variance of a net, and the mean of C nets.
-        design: weights of the configurations and number of folds.
-        prior: what variances were shrunk towards.
-        mean: mean of the shrunk variances, in the unit squared.
-        width: components of a row.
-    """
-    a, concentration = fitted.a, design.concentration
-    gain = design.gain / concentration
-    # The residuals of C nets hold S t^2: the fit has put it into a, or where it cannot, into b.
-    slope = a - gain * min(a, concentration)
-    left = gain * max(concentration - a, 0.0) * mean
-    constant = max(fitted.b - left, fitted.b / design.folds)
-    factor, added = prior.share(design.all_dof(width)) if design.spread else (0.0, mean)
-    return replace(
-        fitted,
-        a=slope * factor / design.spread if factor else 0.0,
-        b=constant + slope * added,
-    )
-
-
-def estimate_seed_share(predictions: np.ndarray, weights: np.ndarray, seen: np.ndarray) -> float:
-    """Estimate which share of a net's variance comes from its data and seed.
-
-    The nets that have seen a structure are compared: those of one configuration differ by data and
-    seed, the means of the configurations by what is left. It is assumed that having seen the
-    structure makes both smaller by the same factor.
-
-    Args:
-        predictions: of the nets, [C, K, R, w], in the unit.
-        weights: of the configurations, [C], summing to 1.
-        seen: which nets of a configuration were trained on each row, [K, R]; the same number for
-            each row.
-
-    Returns:
-        Between 0 and 1; 0.5 with fewer than two nets to compare, 1 for one configuration.
-    """
-    count = int(seen[:, 0].sum())
-    if np.count_nonzero(weights) < 2:
-        return 1.0
-    if count < 2:
-        return 0.5
-    chosen = np.argsort(~seen, axis=0, kind="stable")[:count]  # [count, R]
-    nets = np.take_along_axis(predictions, chosen[None, :, :, None], axis=1)
-    within = float(np.tensordot(weights, nets.var(axis=1, ddof=1), 1).mean())
-    means = nets.mean(axis=1)
-    middle = np.tensordot(weights, means, 1)
-    spread = float(np.tensordot(weights, np.square(means - middle), 1).mean())
-    between = spread / (1.0 - float(np.square(weights).sum())) - within / count
-    total = within + max(between, 0.0)
-    return within / total if total > 0.0 else 0.5

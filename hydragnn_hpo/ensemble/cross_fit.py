@@ -13,7 +13,7 @@ from hydragnn_hpo.ensemble.cross_calibrate import (
     CrossDesign,
     OutOfFold,
     calibrate_cross,
-    estimate_seed_share,
+    measure_variances,
 )
 from hydragnn_hpo.ensemble.member_selection import (
     Method,
@@ -30,6 +30,7 @@ def calibrate_folds(
     method: Method,
     nets: Sequence[Net],
     predictions: Mapping[str, np.ndarray],
+    unseen: Mapping[str, np.ndarray],
 ) -> dict[str, Calibration]:
     """Calibrate every head on all structures outside the test split.
 
@@ -42,6 +43,8 @@ def calibrate_folds(
         nets: the M nets of all configurations.
         predictions: their predictions for these structures, [M, R, w], by head, and variances,
             [M, R, 1], by ``variance_key(head)``.
+        unseen: their predictions for structures that no net has seen, the test split, by head;
+            labels are not read.
 
     Returns:
         By head, for the spread of all nets.
@@ -54,7 +57,7 @@ def calibrate_folds(
         for fold in range(context.folds)
     ]
     return {
-        name: _calibrate_head(context, name, nets, predictions, (final, by_fold))
+        name: _calibrate_head(context, name, nets, (predictions, unseen), (final, by_fold))
         for name in context.targets
     }
 
@@ -75,7 +78,7 @@ def _calibrate_head(
     context: CrossContext,
     name: str,
     nets: Sequence[Net],
-    predictions: Mapping[str, np.ndarray],
+    of_splits: tuple[Mapping[str, np.ndarray], Mapping[str, np.ndarray]],
     weights: tuple[Weights, Sequence[Weights]],
 ) -> Calibration:
     """Calibrate one head.
@@ -84,9 +87,10 @@ def _calibrate_head(
         context: data shared by all steps of the build.
         name: of the head.
         nets: the M nets.
-        predictions: as in ``calibrate_folds``.
+        of_splits: ``predictions`` and ``unseen`` as in ``calibrate_folds``.
         weights: of the configurations: those of the ensemble, and those for each fold.
     """
+    predictions, unseen = of_splits
     truth, mask = context.truth(name, "cal")
     fold = context.fold_of_row(name)[mask]
     table = _by_configuration(context, nets, predictions[name][:, mask])
@@ -96,7 +100,6 @@ def _calibrate_head(
         noise_table = _by_configuration(context, nets, noises[:, mask])
     shares = [weights[1][number][name] for number in range(context.folds)]
     mean, variance, noise = _predict_unseen(table, noise_table, fold, shares)
-    seen = fold[None, :] != np.arange(context.folds)[:, None]
     final, rows = weights[0][name], context.rows_of("cal")
     stratum = context.strata.of_rows(context.graphs, rows, node=context.is_node(name))
     known = OutOfFold(
@@ -107,7 +110,10 @@ def _calibrate_head(
         graph=context.graph_of_row(name, "cal")[mask],
         stratum=stratum[mask],
     )
-    design = CrossDesign(final, context.folds, estimate_seed_share(table, final, seen))
+    _, wanted = context.truth(name, "test")  # where there are labels, not what they are
+    others = _by_configuration(context, nets, unseen[name][:, wanted])
+    variances = measure_variances(others, final)
+    design = CrossDesign(final, context.folds, variances)
     return calibrate_cross(known, design, len(rows), context.scale(name))
 
 

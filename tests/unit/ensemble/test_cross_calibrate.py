@@ -10,24 +10,35 @@ from hydragnn_hpo.ensemble.calibrate import calibrate, compute_moments
 from hydragnn_hpo.ensemble.cross_calibrate import (
     MOST_DOF,
     CrossDesign,
+    NetVariances,
     OutOfFold,
     _invert_trigamma,
     calibrate_cross,
-    estimate_seed_share,
     fit_spread_prior,
+    measure_variances,
 )
 
 FREEDOM = 6
 
 
-def draw(rng, count, *, configurations, folds, share, noise):
-    """Predictions, [C, K, n, 1], truth, [n, 1], and the variance of each net at each structure."""
+def draw(rng, count, *, configurations, folds, share, noise, data=0.0):
+    """Predictions, [C, K, n, 1], truth, [n, 1], and the variance of each net at each structure.
+
+    ``share`` of it is due to the seed of a net, the rest to its configuration; ``data`` times as
+    much more is due to the structures of its fold, alike for the nets of a fold.
+    """
     variance = FREEDOM / rng.chisquare(FREEDOM, count)
     each = np.sqrt(variance)[:, None]
     own = rng.normal(size=(configurations, 1, count, 1)) * math.sqrt(1 - share)
     seed = rng.normal(size=(configurations, folds, count, 1)) * math.sqrt(share)
+    fold = rng.normal(size=(1, folds, count, 1)) * math.sqrt(data)
     common = 0.3 * rng.normal(size=(count, 1))
-    return each * (own + seed + common), noise * rng.normal(size=(count, 1)), variance
+    return each * (own + seed + fold + common), noise * rng.normal(size=(count, 1)), variance
+
+
+def design_of(predictions, weights):
+    """The design whose variances are measured on these predictions."""
+    return CrossDesign(weights, predictions.shape[1], measure_variances(predictions, weights))
 
 
 def out_of_fold(predictions, truth, weights):
@@ -36,21 +47,33 @@ def out_of_fold(predictions, truth, weights):
     left = 1.0 - np.square(weights).sum()
     rows = np.arange(len(truth))
     measured = np.square(moments.spread) / left if left > 0 else np.zeros_like(truth)
-    known = OutOfFold(truth - moments.mean, measured, 0.0, rows, rows, np.full(len(rows), "all"))
+    none, kinds = np.zeros((len(rows), 1)), np.full(len(rows), "all")
+    known = OutOfFold(truth - moments.mean, measured, none, rows, rows, kinds)
     return known, moments
 
 
 @pytest.mark.parametrize(
-    ("configurations", "folds", "share", "noise"),
-    [(2, 5, 0.5, 0.5), (3, 5, 0.7, 0.1), (2, 5, 0.0, 0.5), (2, 2, 0.7, 0.5), (4, 10, 0.7, 0.1)],
+    ("configurations", "folds", "share", "data", "noise"),
+    [
+        (2, 5, 0.5, 0.0, 0.5),
+        (3, 5, 0.7, 0.0, 0.1),
+        (2, 5, 0.0, 0.0, 0.5),
+        (2, 2, 0.7, 0.5, 0.5),
+        (4, 10, 0.7, 0.0, 0.1),
+        (2, 5, 0.7, 2.0, 0.5),
+        (2, 5, 0.5, 1.0, 2.0),
+        (1, 5, 1.0, 1.0, 1.0),
+    ],
 )
-def test_intervals_of_all_nets_cover_what_they_claim(configurations, folds, share, noise):
+def test_intervals_of_all_nets_cover_what_they_claim(configurations, folds, share, data, noise):
     rng = np.random.default_rng(0)
     settings = {"configurations": configurations, "folds": folds, "share": share, "noise": noise}
+    settings["data"] = data
     weights = np.full(configurations, 1.0 / configurations)
     predictions, truth, _ = draw(rng, 4000, **settings)
     known, few = out_of_fold(predictions, truth, weights)
-    fitted = calibrate_cross(known, CrossDesign(weights, folds, share), 4000, 1.0)
+    design = design_of(draw(rng, 1000, **settings)[0], weights)
+    fitted = calibrate_cross(known, design, 4000, 1.0)
     naive = calibrate(
         known.residual, few.spread, group=known.group, largest=few.spread[:, 0], scale=1.0
     )
@@ -67,30 +90,35 @@ def test_intervals_of_all_nets_cover_what_they_claim(configurations, folds, shar
         assert fitted.half_width(sigma).mean() < without.mean()
 
 
-def test_the_spread_of_all_nets_is_what_the_design_says():
+def test_the_parts_of_the_variance_are_what_was_drawn():
     rng = np.random.default_rng(1)
-    weights = np.array([0.7, 0.3])
-    design = CrossDesign(weights, 5, 0.6)
+    weights, share, data, folds = np.array([0.7, 0.3]), 0.6, 0.5, 5
     predictions, truth, variance = draw(
-        rng, 200_000, configurations=2, folds=5, share=0.6, noise=0.0
+        rng, 200_000, configurations=2, folds=folds, share=share, noise=0.0, data=data
     )
+    parts = measure_variances(predictions, weights)
+    each, squares = float(variance.mean()), float(np.square(weights).sum())
+    others = 1 - 1 / folds
+    assert parts.folds == pytest.approx((data + squares * share) * others * each, rel=0.02)
+    persistent = (1 - squares) * (1 - share + share / folds) * each
+    assert parts.configurations == pytest.approx(persistent, rel=0.02)
+    assert parts.rest == pytest.approx((1 - squares) * share * others * each, rel=0.02)
     moments = compute_moments(predictions.reshape(-1, *truth.shape), np.repeat(weights / 5, 5))
-    known, few = out_of_fold(predictions, truth, weights)
-    assert float(moments.variance.mean() / variance.mean()) == pytest.approx(
-        design.spread, rel=0.02
-    )
-    assert float(known.variance.mean() / variance.mean()) == pytest.approx(1.0, rel=0.02)
-    less = float((np.square(few.mean) - np.square(moments.mean)).mean() / variance.mean())
-    assert less == pytest.approx(design.gain, rel=0.05)
+    total = parts.folds + parts.configurations + parts.rest
+    assert float(moments.variance.mean()) == pytest.approx(total, rel=1e-9)
+    of_folds = np.tensordot(weights, predictions, 1)
+    less = float((np.square(of_folds).mean(axis=0) - np.square(moments.mean)).mean())
+    assert less == pytest.approx(parts.folds, rel=1e-9)  # errors against the truth, 0
 
 
 def test_one_configuration_has_a_constant_sigma():
     rng = np.random.default_rng(2)
     predictions, truth, _ = draw(rng, 500, configurations=1, folds=5, share=1.0, noise=1.0)
     known, _ = out_of_fold(predictions, truth, np.ones(1))
-    fitted = calibrate_cross(known, CrossDesign(np.ones(1), 5, 1.0), 500, 1.0)
+    fitted = calibrate_cross(known, design_of(predictions, np.ones(1)), 500, 1.0)
     assert fitted.a == 0.0
-    assert fitted.b == pytest.approx(float(np.square(known.residual).mean()), rel=1e-6)
+    less = float(predictions[0].var(axis=0).mean())
+    assert fitted.b == pytest.approx(float(np.square(known.residual).mean()) - less, rel=1e-6)
 
 
 @pytest.mark.parametrize("dof", [1.0, 9.0])
@@ -124,7 +152,7 @@ def test_few_structures_still_give_a_sigma_that_follows_the_spread(seed):
     weights = np.full(2, 0.5)
     predictions, truth, _ = draw(rng, 150, **settings)
     known, _ = out_of_fold(predictions, truth, weights)
-    fitted = calibrate_cross(known, CrossDesign(weights, 5, 0.7), 150, 1.0)
+    fitted = calibrate_cross(known, design_of(draw(rng, 50, **settings)[0], weights), 150, 1.0)
     assert fitted.a > 0.0
     predictions, truth, _ = draw(rng, 20_000, **settings)
     moments = compute_moments(predictions.reshape(-1, *truth.shape), np.full(10, 0.1))
@@ -136,7 +164,7 @@ def test_few_structures_still_give_a_sigma_that_follows_the_spread(seed):
     ("weights", "dof"), [((0.5, 0.5), 1.0), ((0.8, 0.2), 1.0), ((0.25,) * 4, 3.0), ((1.0,), 0.0)]
 )
 def test_any_two_nets_have_one_degree_of_freedom(weights, dof):
-    design = CrossDesign(np.array(weights), 5, 0.5)
+    design = CrossDesign(np.array(weights), 5, NetVariances(1.0, 1.0, 1.0))
     assert design.few_dof(1) == pytest.approx(dof)
     assert design.few_dof(3) == pytest.approx(3 * dof)
 
@@ -144,16 +172,3 @@ def test_any_two_nets_have_one_degree_of_freedom(weights, dof):
 def test_the_inverse_of_the_trigamma_function():
     for value in (1e-4, 0.3, 1.0, math.pi**2 / 6, 50.0):
         assert float(polygamma(1, _invert_trigamma(value))) == pytest.approx(value, rel=1e-8)
-
-
-@pytest.mark.parametrize("share", [0.0, 0.4, 1.0])
-def test_what_a_seed_does_is_told_from_what_a_configuration_does(share):
-    rng = np.random.default_rng(5)
-    predictions, _, _ = draw(rng, 50_000, configurations=3, folds=5, share=share, noise=0.0)
-    seen = np.arange(5)[:, None] != rng.integers(0, 5, 50_000)[None, :]
-    weights = np.array([0.5, 0.3, 0.2])
-    assert estimate_seed_share(predictions, weights, seen) == pytest.approx(share, abs=0.03)
-    assert estimate_seed_share(predictions[:1], np.ones(1), seen) == 1.0
-    two = seen[:2]
-    two = np.stack([two[0], ~two[0]])
-    assert estimate_seed_share(predictions[:, :2], weights, two) == 0.5
