@@ -38,6 +38,8 @@ a few structures, each measured by two nets, may look so by chance."""
 
 _LEAST_DOF = 3.0
 """Fewest degrees of freedom that a posterior is taken to have."""
+UNUSUAL = 0.05
+"""Share of structures, those of the largest variances, that are left out of means of variances."""
 _TINY = 1e-12
 """Smallest squared spread, as a share of the mean one: two nets can agree by chance."""
 
@@ -124,37 +126,52 @@ class OutOfFold:
 
 @dataclass(frozen=True)
 class NetVariances:
-    """How nets differ on structures that none of them has seen, means over these structures.
+    """How nets differ on structures that none of them has seen.
 
-    The three parts of a two-way analysis of variance, which add up to the squared spread of all
-    nets about their mean.
+    The first three are the parts of a two-way analysis of variance, as shares of the squared spread
+    of all nets about their mean.
     """
 
     folds: float
-    """Squared spread V of the means of the folds, in the unit squared."""
+    """Share of the spread of the means of the folds."""
     configurations: float
-    """Squared spread of the means of the configurations, in the unit squared."""
+    """Share of the spread of the means of the configurations."""
     rest: float
-    """Squared spread that neither explains, in the unit squared."""
+    """Share that neither explains."""
+    typical: float
+    """Typical squared spread of the means of the folds, in the unit squared."""
 
 
 def measure_variances(predictions: np.ndarray, weights: np.ndarray) -> NetVariances:
     """Measure how nets differ on structures that none of them has seen; labels are not needed.
+
+    The structures on which nets are furthest apart are left out: a few that are like nothing in the
+    training data would outweigh all others.
 
     Args:
         predictions: of the nets, [C, K, R, w], in the unit.
         weights: of the configurations, [C], summing to 1.
     """
     means = np.tensordot(weights, predictions, 1)  # [K, R, w]
-    within = np.tensordot(weights, np.square(predictions - means), 1)
-    configurations = predictions.mean(axis=1)
-    middle = means.mean(axis=0)
-    persistent = float(np.tensordot(weights, np.square(configurations - middle), 1).mean())
+    within = np.tensordot(weights, np.square(predictions - means), 1).mean(axis=(0, 2))
+    configurations, middle = predictions.mean(axis=1), means.mean(axis=0)
+    persistent = np.tensordot(weights, np.square(configurations - middle), 1).mean(axis=-1)
+    folds = means.var(axis=0).mean(axis=-1)
+    usual = are_usual(folds + within)
+    total = max(float((folds + within)[usual].mean()), np.finfo(float).tiny)
+    share, others = (float(part[usual].mean()) / total for part in (folds, persistent))
     return NetVariances(
-        folds=float(means.var(axis=0).mean()),
-        configurations=persistent,
-        rest=max(float(within.mean()) - persistent, 0.0),
+        folds=share,
+        configurations=others,
+        rest=max(1.0 - share - others, 0.0),
+        typical=float(folds[usual].mean()),
     )
+
+
+def are_usual(variance: np.ndarray) -> np.ndarray:
+    """Return which values are not among the ``UNUSUAL`` largest, at least one, [n]."""
+    usual: np.ndarray = variance <= np.quantile(variance, 1.0 - UNUSUAL)
+    return usual
 
 
 @dataclass(frozen=True)
@@ -170,7 +187,7 @@ class CrossDesign:
 
     @property
     def few(self) -> float:
-        """Squared spread of the C nets of a fold, in the unit squared."""
+        """Share of the spread of all nets that the C nets of a fold have, too."""
         return self.variances.configurations + self.variances.rest
 
     @property
@@ -233,31 +250,27 @@ def calibrate_cross(
         prior, shrunk = SpreadPrior(math.inf, 0.0), np.zeros_like(measured)
     left = 1.0 - design.concentration
     usable = dof > 1e-9 and design.few > 0.0
-    all_spread = design.growth * left * shrunk if usable else shrunk + design.variances.folds
+    growth = design.growth * left if usable else math.inf
+    folds = (growth - left) * shrunk if usable else np.full_like(shrunk, design.variances.typical)
     fitted = calibrate(
         known.residual,
         np.sqrt(shrunk)[:, None],
         group=known.group,
-        largest=_largest(np.sqrt(all_spread), known.graph, graphs),
+        largest=_largest(np.sqrt(left * shrunk + folds), known.graph, graphs),
         scale=scale,
         noise=known.noise,
         stratum=known.stratum,
         least=design.concentration,  # the mean of the C nets errs as much by them alone
     )
     sigma = fitted.sigma(np.sqrt(shrunk)[:, None], known.noise)[:, 0]
-    typical = float(weight @ np.square(sigma)) / float(weight.sum())
-    here = float(weight @ shrunk) / float(weight.sum())
-    gained = design.variances.folds
-    if usable:  # folds differ as much more on these structures as their nets do
-        gained *= left * here / design.few
+    usual = weight * are_usual(sigma)
+    gained = float(usual @ folds) / float(usual @ np.square(sigma))
     # The mean over the folds has at least its share of the variance; quantiles stay as they are.
-    kept = max(1.0 - gained / typical, 1.0 / design.folds)
+    kept = max(1.0 - gained, 1.0 / design.folds)
     a, b, c = (kept * each for each in (fitted.a, fitted.b, fitted.c))
-    if not usable:
-        return replace(fitted, a=0.0, b=b + a * here, c=c)
-    factor, added = prior.share(design.all_dof(width))
-    # t^2 from the spread of all nets, which is ``growth * left`` times as large
-    return replace(fitted, a=a * factor / (design.growth * left), b=b + a * added, c=c)
+    factor, added = prior.share(design.all_dof(width)) if usable else (0.0, float(shrunk.mean()))
+    # t^2 from the spread of all nets, which is ``growth`` times as large
+    return replace(fitted, a=a * factor / growth, b=b + a * added, c=c)
 
 
 def _largest(spread: np.ndarray, graph: np.ndarray, graphs: int) -> np.ndarray:

@@ -82,7 +82,8 @@ def test_intervals_of_all_nets_cover_what_they_claim(configurations, folds, shar
     moments = compute_moments(predictions.reshape(-1, *truth.shape), shares)
     sigma, errors = fitted.sigma(moments.spread), np.abs(truth - moments.mean)
     covered = float((errors <= fitted.half_width(sigma)).mean())
-    assert covered == pytest.approx(0.9, abs=0.015)
+    # One net per fold says nothing of structures: the typical gain is a careful one.
+    assert covered == pytest.approx(0.9, abs=0.015 if configurations > 1 else 0.035)
     assert float(np.square(errors / sigma).mean()) == pytest.approx(1.0, abs=0.15)
     without = naive.half_width(naive.sigma(moments.spread))
     if share:
@@ -93,22 +94,51 @@ def test_intervals_of_all_nets_cover_what_they_claim(configurations, folds, shar
 def test_the_parts_of_the_variance_are_what_was_drawn():
     rng = np.random.default_rng(1)
     weights, share, data, folds = np.array([0.7, 0.3]), 0.6, 0.5, 5
-    predictions, truth, variance = draw(
-        rng, 200_000, configurations=2, folds=folds, share=share, noise=0.0, data=data
+    predictions, _, _ = draw(
+        rng, 100_000, configurations=2, folds=folds, share=share, noise=0.0, data=data
     )
     parts = measure_variances(predictions, weights)
-    each, squares = float(variance.mean()), float(np.square(weights).sum())
+    squares = float(np.square(weights).sum())
     others = 1 - 1 / folds
-    assert parts.folds == pytest.approx((data + squares * share) * others * each, rel=0.02)
-    persistent = (1 - squares) * (1 - share + share / folds) * each
-    assert parts.configurations == pytest.approx(persistent, rel=0.02)
-    assert parts.rest == pytest.approx((1 - squares) * share * others * each, rel=0.02)
-    moments = compute_moments(predictions.reshape(-1, *truth.shape), np.repeat(weights / 5, 5))
-    total = parts.folds + parts.configurations + parts.rest
-    assert float(moments.variance.mean()) == pytest.approx(total, rel=1e-9)
+    expected = np.array(
+        [
+            (data + squares * share) * others,
+            (1 - squares) * (1 - share + share / folds),
+            (1 - squares) * share * others,
+        ]
+    )
+    shares = np.array([parts.folds, parts.configurations, parts.rest])
+    assert shares == pytest.approx(expected / expected.sum(), abs=0.015)
+    assert shares.sum() == pytest.approx(1.0)
+
+
+def test_the_mean_of_all_nets_errs_less_by_the_spread_of_the_folds():
+    rng = np.random.default_rng(6)
+    weights = np.array([0.7, 0.3])
+    predictions, truth, _ = draw(
+        rng, 500, configurations=2, folds=5, share=0.6, noise=1.0, data=1.0
+    )
     of_folds = np.tensordot(weights, predictions, 1)
-    less = float((np.square(of_folds).mean(axis=0) - np.square(moments.mean)).mean())
-    assert less == pytest.approx(parts.folds, rel=1e-9)  # errors against the truth, 0
+    better = np.square(truth - of_folds.mean(axis=0))
+    less = np.square(truth - of_folds).mean(axis=0) - better
+    assert less == pytest.approx(of_folds.var(axis=0), rel=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_one_structure_far_from_all_others_changes_no_interval(seed):
+    """Nets differ by hundreds on it: with means over structures intervals held a tenth."""
+    rng = np.random.default_rng(seed)
+    settings = {"configurations": 2, "folds": 5, "share": 0.7, "noise": 0.5, "data": 1.0}
+    weights = np.full(2, 0.5)
+    predictions, truth, _ = draw(rng, 1000, **settings)
+    known, _ = out_of_fold(predictions, truth, weights)
+    others = draw(rng, 200, **settings)[0]
+    others[..., 0, :] *= 300.0
+    fitted = calibrate_cross(known, design_of(others, weights), 1000, 1.0)
+    predictions, truth, _ = draw(rng, 20_000, **settings)
+    moments = compute_moments(predictions.reshape(-1, *truth.shape), np.full(10, 0.1))
+    inside = np.abs(truth - moments.mean) <= fitted.half_width(fitted.sigma(moments.spread))
+    assert float(inside.mean()) == pytest.approx(0.9, abs=0.04)
 
 
 def test_one_configuration_has_a_constant_sigma():
@@ -117,8 +147,9 @@ def test_one_configuration_has_a_constant_sigma():
     known, _ = out_of_fold(predictions, truth, np.ones(1))
     fitted = calibrate_cross(known, design_of(predictions, np.ones(1)), 500, 1.0)
     assert fitted.a == 0.0
-    less = float(predictions[0].var(axis=0).mean())
+    less = measure_variances(predictions, np.ones(1)).typical
     assert fitted.b == pytest.approx(float(np.square(known.residual).mean()) - less, rel=1e-6)
+    assert less == pytest.approx(0.8 * 1.5, rel=0.3), "(1 - 1/K) times the mean variance, trimmed"
 
 
 @pytest.mark.parametrize("dof", [1.0, 9.0])
@@ -164,7 +195,7 @@ def test_few_structures_still_give_a_sigma_that_follows_the_spread(seed):
     ("weights", "dof"), [((0.5, 0.5), 1.0), ((0.8, 0.2), 1.0), ((0.25,) * 4, 3.0), ((1.0,), 0.0)]
 )
 def test_any_two_nets_have_one_degree_of_freedom(weights, dof):
-    design = CrossDesign(np.array(weights), 5, NetVariances(1.0, 1.0, 1.0))
+    design = CrossDesign(np.array(weights), 5, NetVariances(0.4, 0.3, 0.3, 1.0))
     assert design.few_dof(1) == pytest.approx(dof)
     assert design.few_dof(3) == pytest.approx(3 * dof)
 
