@@ -16,6 +16,7 @@ from hydragnn_hpo.campaign.rescoring import compute_scores
 from hydragnn_hpo.campaign.state import fold
 from hydragnn_hpo.config import (
     STORE_VERSION,
+    Access,
     CampaignConfig,
     CardConfig,
     Scalar,
@@ -230,6 +231,8 @@ class StoreEntry(TypedDict):
     """Put before the names of its targets."""
     ratio: float | None
     """Share of the graphs that are drawn from it; None for every graph once per epoch."""
+    access: Access
+    """How ranks read its graphs."""
 
 
 def stores_of(config: CampaignConfig, names: Sequence[str]) -> list[StoreEntry]:
@@ -240,7 +243,12 @@ def stores_of(config: CampaignConfig, names: Sequence[str]) -> list[StoreEntry]:
         names: of the cards, and so of the stores.
     """
     return [
-        {"store": f"../../data/{name}.bp", "prefix": entry.prefix, "ratio": entry.ratio}
+        {
+            "store": f"../../data/{name}.bp",
+            "prefix": entry.prefix,
+            "ratio": entry.ratio,
+            "access": entry.access,
+        }
         for name, entry in zip(names, config.data, strict=True)
     ]
 
