@@ -186,9 +186,17 @@ def check_stores(run: RunDir, names: Iterable[str]) -> None:
         if version != STORE_VERSION:
             raise RunError(
                 f"{store}: is a graph store of version {version}, this program reads "
-                f"{STORE_VERSION}: finish the run with the hydragnn-hpo that began it, or choose "
-                "another directory with --run."
+                f"{STORE_VERSION}: finish the run with {_first_program(run)}, which began it, or "
+                "choose another directory with --run."
             )
+
+
+def _first_program(run: RunDir) -> str:
+    """Return name and version of the program that began a run, from its journal."""
+    for event in read_journal(run.journal):
+        if event["event"] == "opened" and "hydragnn-hpo" in event["software"]:
+            return f"hydragnn-hpo {event['software']['hydragnn-hpo']}"
+    return "the hydragnn-hpo"
 
 
 def _differences(old: Any, new: Any, path: tuple[str, ...]) -> Iterator[tuple[str, Any, Any]]:
