@@ -4,8 +4,9 @@ import logging
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Literal
 
-from hydragnn_hpo.config import CampaignConfig, MachineConfig
+from hydragnn_hpo.config import CampaignConfig, MachineConfig, ProfileConfig
 from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.launching import (
     JOBS,
@@ -14,11 +15,13 @@ from hydragnn_hpo.launching import (
     Transport,
     check_software,
     end_orphans,
+    find_mpiexec,
     overruled,
     run_tag,
     site_of,
     software_here,
 )
+from hydragnn_hpo.optional_packages import require_package
 
 logger = logging.getLogger(__name__)
 
@@ -49,14 +52,41 @@ def make_backend(config: CampaignConfig, run: Path) -> Backend:
     return backend_on(config.machine, run, preload_of(config))
 
 
+def spreads_stores(config: CampaignConfig) -> bool:
+    """Check whether the ranks of a training share the graphs of a data set by MPI."""
+    return any(entry.access == "distributed" for entry in config.data)
+
+
+def launcher_of(config: CampaignConfig) -> Literal["srun", "mpiexec"] | None:
+    """Return what starts the ranks of a trial, so that they find MPI; None for the agents."""
+    if config.command is not None:
+        return config.command.launcher
+    if not spreads_stores(config):
+        return None
+    return "srun" if config.machine.backend == "slurm" else "mpiexec"
+
+
+def start_profile(profile: ProfileConfig, config: CampaignConfig) -> ProfileConfig:
+    """Return the profile with the time that starts take in a campaign.
+
+    A rank that a launcher starts imports everything itself, in about as long as a zygote.
+    """
+    if not spreads_stores(config):
+        return profile
+    names, cold = ("start_seconds", "restart_seconds"), profile.cold_start_seconds
+    return profile.model_copy(update={name: getattr(profile, name) + cold for name in names})
+
+
 def check_launcher(config: CampaignConfig) -> None:
-    """Check that a command's launcher works with the campaign's backend.
+    """Check that the launcher of the trials' ranks works with the campaign's backend.
 
     Raises:
         ConfigError: it does not.
     """
-    launcher = config.command.launcher if config.command else None
+    launcher = launcher_of(config)
     backend = config.machine.backend
+    if config.command is None and launcher is not None:
+        _check_mpi(config.machine)
     if launcher == "srun" and backend != "slurm":
         raise ConfigError(
             f"command.launcher is 'srun', but machine.backend is '{backend}': set it to 'slurm', "
@@ -67,6 +97,20 @@ def check_launcher(config: CampaignConfig) -> None:
             "command.launcher is 'mpiexec', but machine.backend is 'ray', which names no hosts: "
             "set it to 'slurm', 'mpiexec' or 'local'."
         )
+
+
+def _check_mpi(machine: MachineConfig) -> None:
+    """Check that ranks of trainings find each other by MPI; a container brings its own."""
+    if machine.backend == "ray":
+        raise ConfigError(
+            "data.access is 'distributed', but machine.backend is 'ray', which has no MPI: choose "
+            "access 'stage' or 'windows', or another backend."
+        )
+    if machine.container is None:
+        remedy = ", or choose access 'stage' or 'windows'"
+        require_package("mpi4py", "data.access 'distributed'", remedy)
+        if machine.backend != "slurm":
+            find_mpiexec()
 
 
 def backend_on(machine: MachineConfig, run: Path, preload: tuple[str, ...] = PRELOAD) -> Backend:

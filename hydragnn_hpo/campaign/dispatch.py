@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from hydragnn_hpo.campaign.backends import start_profile
 from hydragnn_hpo.campaign.event_store import EventStore
 from hydragnn_hpo.campaign.state import State, Trial
 from hydragnn_hpo.campaign.trial_kind import TrialKind
@@ -129,6 +130,7 @@ class Dispatch:
             self.profile = choose_profile(slots, self.profile, self.config.machine.lanes)
         else:
             self.profile = fill_profile(self.profile, slots, self.config.machine.lanes)
+        self.profile = start_profile(self.profile, self.config)
         self.costs = CostModel(stats, self.profile, max_width=self.config.machine.max_width)
         for path in self.config.search.warm_start:
             if (earlier := RunDir(Path(path)).costs).exists():

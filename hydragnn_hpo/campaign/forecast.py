@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+from hydragnn_hpo.campaign.backends import start_profile
 from hydragnn_hpo.campaign.promotion import CURVE_SHARES, choose_curve_epochs, choose_promotions
 from hydragnn_hpo.campaign.state import State
 from hydragnn_hpo.config import CampaignConfig, ProfileConfig, TrialConfig
@@ -338,7 +339,7 @@ def _setting(
     works: Sequence[SimulatedWork],
 ) -> SimulationSettings:
     """Describe the machine and the campaign's habits to the simulation."""
-    profile, search = machine.profile, config.search
+    profile, search = start_profile(machine.profile, config), config.search
     first = search.rungs[0]
     every = [each.checkpoint_seconds for each in priced.values()]
     quarter = max(search.initial, math.ceil(len(priced) / 4))

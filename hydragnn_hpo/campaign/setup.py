@@ -16,6 +16,7 @@ from hydragnn_hpo.campaign.rescoring import compute_scores
 from hydragnn_hpo.campaign.state import fold
 from hydragnn_hpo.config import (
     STORE_VERSION,
+    Access,
     CampaignConfig,
     CardConfig,
     Scalar,
@@ -185,9 +186,17 @@ def check_stores(run: RunDir, names: Iterable[str]) -> None:
         if version != STORE_VERSION:
             raise RunError(
                 f"{store}: is a graph store of version {version}, this program reads "
-                f"{STORE_VERSION}: finish the run with the hydragnn-hpo that began it, or choose "
-                "another directory with --run."
+                f"{STORE_VERSION}: finish the run with {_first_program(run)}, which began it, or "
+                "choose another directory with --run."
             )
+
+
+def _first_program(run: RunDir) -> str:
+    """Return name and version of the program that began a run, from its journal."""
+    for event in read_journal(run.journal):
+        if event["event"] == "opened" and "hydragnn-hpo" in event["software"]:
+            return f"hydragnn-hpo {event['software']['hydragnn-hpo']}"
+    return "the hydragnn-hpo"
 
 
 def _differences(old: Any, new: Any, path: tuple[str, ...]) -> Iterator[tuple[str, Any, Any]]:
@@ -230,6 +239,8 @@ class StoreEntry(TypedDict):
     """Put before the names of its targets."""
     ratio: float | None
     """Share of the graphs that are drawn from it; None for every graph once per epoch."""
+    access: Access
+    """How ranks read its graphs."""
 
 
 def stores_of(config: CampaignConfig, names: Sequence[str]) -> list[StoreEntry]:
@@ -240,7 +251,12 @@ def stores_of(config: CampaignConfig, names: Sequence[str]) -> list[StoreEntry]:
         names: of the cards, and so of the stores.
     """
     return [
-        {"store": f"../../data/{name}.bp", "prefix": entry.prefix, "ratio": entry.ratio}
+        {
+            "store": f"../../data/{name}.bp",
+            "prefix": entry.prefix,
+            "ratio": entry.ratio,
+            "access": entry.access,
+        }
         for name, entry in zip(names, config.data, strict=True)
     ]
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
+from hydragnn_hpo.campaign.backends import launcher_of, spreads_stores
 from hydragnn_hpo.campaign.data_changes import (
     StoreVerifier,
     check_description,
@@ -201,6 +202,64 @@ class TrainingTrials:
         return read_outcome(attempt)
 
 
+class MpiTrainings(TrainingTrials):
+    """Trainings whose ranks are started by ``srun`` or ``mpiexec``, so that MPI connects them."""
+
+    kind = "command"
+
+    def choose_rank_slots(self, slots: tuple[Slot, ...]) -> tuple[Slot, ...]:
+        """Return the slot of the rank that starts the launcher.
+
+        Returns:
+            The first slot.
+        """
+        return slots[:1]
+
+    def make_spec(
+        self, trial: TrialDir, *, attempt: int, epochs: int, slots: tuple[Slot, ...]
+    ) -> dict[str, Any]:
+        """Return the command that trains, and how it is started on each slot.
+
+        Args:
+            trial: the trial's folder.
+            attempt: number of the attempt.
+            epochs: it is to reach.
+            slots: it holds.
+
+        Returns:
+            See ``launching.spec_of``.
+        """
+        train = ("-m", "mpi4py", "-m", "hydragnn_hpo", "trial", "{trial}")
+        argv = ("{python}", "-P", *train, "--attempt", str(attempt))
+        return spec_of(
+            CommandConfig(argv=argv, launcher=launcher_of(self.config)),
+            trial,
+            attempt=attempt,
+            epochs=epochs,
+            slots=slots,
+            machine=self.config.machine,
+        )
+
+    def read_end(self, attempt: EndedAttempt, *, until: int) -> AttemptOutcome:
+        """Read how an attempt ended, from the exit code of the rank that failed first.
+
+        A training leaves a result where it exits with 1, so that without one it was not started.
+
+        Args:
+            attempt: what is known of it.
+            until: epoch up to which it was to go.
+        """
+        codes = [_training_code(code) for code in attempt.codes]
+        if codes == [1] and not (attempt.folder / "result.json").exists():
+            return _failed("bug", f"was not started: {last_lines(attempt.folder / 'log')}")
+        return read_outcome(replace(attempt, codes=codes))
+
+
+def _training_code(code: int) -> int:
+    """Return a launched rank's exit code as that of a forked one: a signal is negative."""
+    return 128 - code if 128 < code < 128 + signal.NSIG else code
+
+
 def make_trial_kind(config: CampaignConfig, run: RunDir, cards: Mapping[Path, str]) -> TrialKind:
     """Choose the kind of trials that the campaign asks for.
 
@@ -211,7 +270,8 @@ def make_trial_kind(config: CampaignConfig, run: RunDir, cards: Mapping[Path, st
     """
     if config.command is not None:
         return CommandTrials(config, config.command)
-    return TrainingTrials(config, run, cards)
+    kind = MpiTrainings if spreads_stores(config) else TrainingTrials
+    return kind(config, run, cards)
 
 
 FROM_OUTSIDE = (

@@ -40,6 +40,11 @@ EpochsOption = Annotated[
     str | None, typer.Option("--profile-epochs", help="Trace these epochs, from 1: 2,5.")
 ]
 
+AttemptOption = Annotated[
+    int | None,
+    typer.Option("--attempt", min=1, hidden=True, help="Run the attempt that a campaign placed."),
+]
+
 
 def trial(
     directory: Annotated[
@@ -54,6 +59,7 @@ def trial(
     profile_epochs: EpochsOption = None,
     io: IoOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="With --io: print JSON.")] = False,
+    attempt: AttemptOption = None,
 ) -> None:
     """Train one trial to its full budget, alone or under torchrun, srun or mpiexec."""
     from hydragnn_hpo.config import TrialConfig, dump_config, load_config
@@ -78,7 +84,7 @@ def trial(
         _measure(place, io, as_json=as_json)
     wanted = profile or profile_ranks is not None or profile_epochs is not None
     plan = _plan(config, profile_ranks, profile_epochs) if wanted else None
-    _train(place, plan)
+    _train(place, plan, attempt)
 
 
 def _load_relocated(file: Path) -> "TrialConfig":
@@ -123,11 +129,13 @@ def _plan(config: "TrialConfig", ranks: str | None, epochs: str | None) -> "Prof
     return ProfilePlan.of(ranks, epochs, world=world, last=config.training.epochs)
 
 
-def _train(place: "TrialDir", plan: "ProfilePlan | None") -> NoReturn:
+def _train(place: "TrialDir", plan: "ProfilePlan | None", attempt: int | None) -> NoReturn:
     from hydragnn_hpo.config import INTERRUPTED
-    from hydragnn_hpo.training import run_by_hand
+    from hydragnn_hpo.training import run_by_hand, run_placed
 
-    code, sentence = run_by_hand(place, plan)
+    code, sentence = (
+        run_by_hand(place, plan) if attempt is None else (run_placed(place, attempt), "")
+    )
     if sentence:
         typer.echo(sentence, err=code != 0)
     _leave(code, in_order=code in (0, INTERRUPTED))

@@ -418,6 +418,10 @@ AGREE = ("level", "shape", "unit", "energy", "derived_from", "bounds")
 """What must be the same where data sets share a target."""
 
 
+Access = Literal["auto", "stage", "windows", "distributed"]
+"""How graphs are read: staged on a host, in windows from disk, or in the memory of all hosts."""
+
+
 class MixedConfig(Config):
     """Role of a data set in a training. Read by ``data.batch_sampler``, ``data.mixture``."""
 
@@ -427,6 +431,12 @@ class MixedConfig(Config):
 
     prefix: Annotated[str, Field(pattern=r"^([A-Za-z][A-Za-z0-9_]*)?$")] = ""
     """Put before the names of this set's targets."""
+
+    access: Access = "auto"
+    """How ranks read the graphs, which does not change results. ``stage``: from a copy on a disk of
+    each host. ``windows``: in pieces, from the store itself. ``distributed``: from the memory of
+    the trial's hosts, each of which holds a part; this needs MPI. ``auto``: as ``stage``, or as
+    ``windows`` where there is no room."""
 
 
 def mean_degree(stats: Mapping[str, Any], cutoff: float) -> float:

@@ -291,9 +291,6 @@ class TrainConfig(Config):
         return "edges", self.batch_edges
 
 
-Access = Literal["auto", "stage", "windows", "distributed"]
-"""How graphs are read: staged on a host, in windows from disk, or in the memory of all hosts."""
-
 INTERRUPTED = 3
 """Exit code of a rank that stopped on request and left a checkpoint."""
 
@@ -328,9 +325,6 @@ class TrialDataConfig(MixedConfig):
 
     store: str
     """Path of the graph store, absolute or relative to the trial's directory."""
-
-    access: Access = "auto"
-    """How graphs are read; this does not change results, see ``data.store_access``."""
 
 
 def check_ratios(entries: Sequence[MixedConfig]) -> None:

@@ -825,9 +825,11 @@ def _read_manifest(entries: SafeZip) -> Manifest:
     if not isinstance(version, int) or isinstance(version, bool) or version < 1:
         reject(path, f"'{MANIFEST}' does not say its format")
     if version != FORMAT:
-        cure = "install a newer one"
+        maker = values.get("package")
+        known = isinstance(maker, str) and re.fullmatch(r"[0-9A-Za-z.+-]{1,40}", maker)
+        cure = f"install hydragnn-hpo {maker}, which wrote it" if known else "install another one"
         if version < FORMAT:
-            cure = "build it again from its run (hydragnn-hpo ensemble build RUN)"
+            cure += ", or build it again from its run (hydragnn-hpo ensemble build RUN)"
         raise DataError(
             f"{path}: has format {version}, this version of hydragnn-hpo reads format {FORMAT}: "
             f"{cure}."

@@ -77,7 +77,7 @@ if TYPE_CHECKING:
     )
     from hydragnn_hpo.launching.stub_agents import SpeedUp, StubPlan, StubTransport
     from hydragnn_hpo.launching.transports.local import LocalBackend
-    from hydragnn_hpo.launching.transports.mpiexec import mpiexec_transport
+    from hydragnn_hpo.launching.transports.mpiexec import find_mpiexec, mpiexec_transport
     from hydragnn_hpo.launching.transports.ray import RayBackend
     from hydragnn_hpo.launching.transports.slurm import slurm_transport
     from hydragnn_hpo.launching.transports.transport import AgentCall, Transport
@@ -132,6 +132,7 @@ __all__ = [
     "find_devices",
     "find_job_hosts",
     "find_outliers",
+    "find_mpiexec",
     "find_own_job",
     "in_batch_job",
     "layout_of",

@@ -32,6 +32,7 @@ from hydragnn_hpo.launching.rank_environment import JOB, make_rank_starts, visib
 from hydragnn_hpo.launching.slurm_allocation import step_environment
 from hydragnn_hpo.launching.transports.mpiexec import find_mpiexec, mpiexec_argv, write_host_file
 from hydragnn_hpo.layout import TrialDir
+from hydragnn_hpo.rank_requests import Request, RequestReader
 from hydragnn_hpo.resources import resource_path
 
 HOSTS = "HYDRAGNN_HPO_HOSTS"
@@ -311,9 +312,9 @@ def _launch(program: _Program, launcher: str, launch: LaunchSpec) -> int:
         sys.stderr.write(f"{error}\n")
         return 1
 
-    def pass_on(number: int) -> None:
+    def pass_on(order: int | Request) -> None:
         with contextlib.suppress(OSError), lease.open("a") as file:
-            file.write(f"{number}\n")
+            file.write(f"{order}\n")
 
     _listen(program, pass_on)
     process = subprocess.Popen(
@@ -324,24 +325,33 @@ def _launch(program: _Program, launcher: str, launch: LaunchSpec) -> int:
         start_new_session=True,  # else it dies with our process group, and its ranks live on
     )
     try:
-        return _keep(process, program, lease, launch.order.lease_seconds)
+        return _keep(process, program, lease, launch.order.lease_seconds, pass_on)
     finally:
         lease.unlink(missing_ok=True)
 
 
 def _keep(
-    process: "subprocess.Popen[bytes]", program: _Program, lease: Path, lease_seconds: float
+    process: "subprocess.Popen[bytes]",
+    program: _Program,
+    lease: Path,
+    lease_seconds: float,
+    pass_on: Callable[[Request], None],
 ) -> int:
-    """Renew the lease of the ranks until their launcher has ended; return its exit code.
+    """Renew the lease of the ranks until their launcher has ended.
 
     Args:
         process: the launcher.
         program: the command of the ranks.
         lease: the file whose age the ranks watch.
         lease_seconds: how long ranks live after a renewal.
+        pass_on: sends a request of the controller to rank 0.
+
+    Returns:
+        The exit code of the rank that failed first, or of the launcher.
     """
     deadline = time.monotonic() + (program.timeout or float("inf"))
     failed, peers_end = None, math.inf
+    requests, passed_on = RequestReader(), None
     while (now := time.monotonic()) < deadline:
         if failed is None and not program.signals:  # a requested end takes its time
             failed = _read_failure(lease.with_name(FAILED))
@@ -349,10 +359,14 @@ def _keep(
         if failed is not None and now > peers_end:
             sys.stderr.write("a rank failed and others waited for it: they were ended.\n")
             return _end_peers(process, lease, failed)
+        if (request := requests.read()) is not None and request != passed_on:
+            passed_on = request
+            pass_on(request)
         with contextlib.suppress(OSError):
             os.utime(lease)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            return process.wait(min(1.0, lease_seconds / _RENEWALS))
+            code = process.wait(min(1.0, lease_seconds / _RENEWALS))
+            return code and (_read_failure(lease.with_name(FAILED)) or code)
     with contextlib.suppress(OSError), lease.open("a") as file:
         file.write(f"{int(signal.SIGTERM)}\n")
     return _end_late(process, program.timeout)

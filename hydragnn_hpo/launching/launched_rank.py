@@ -5,7 +5,7 @@ applies the settings of its rank (cores, device, environment, private folders), 
 command. It ends the command once FOLDER/launch.lease is no longer renewed: launchers take minutes
 to detect a lost host, and a killed launcher may leave its ranks behind. The lines of that file are
 the signals to send to the command; they do not go through the launchers, which handle signals
-differently (SIGUSR2 ends hydra's ``mpiexec``).
+differently (SIGUSR2 ends hydra's ``mpiexec``). Other lines are requests, see ``rank_requests``.
 """
 
 import contextlib
@@ -32,6 +32,7 @@ from hydragnn_hpo.launching.scratch_folders import (
     remove_folders,
 )
 from hydragnn_hpo.leases import RANK_LEASE_LAPSED, StampWatch
+from hydragnn_hpo.rank_requests import REQUESTS
 
 ORDER, LEASE, FAILED = "launch.json", "launch.lease", "launch.failed"
 """Files in an attempt's folder; the first rank that fails writes its exit code to ``FAILED``."""
@@ -63,12 +64,16 @@ class LaunchedRank:
         self._rank = self._order.ranks[rank]
         self._lease = StampWatch(folder / LEASE, self._order.lease_seconds, time.monotonic())
         self._passed_on = 0
+        self._requests: int | None = None
+        """Descriptor of the pipe to the command of rank 0."""
 
     def run(self) -> int:
         """Run the command to its end; return its exit code, or 128 plus the number of a signal."""
         folders: list[Path] = []
         try:
             folders = self._take_slot()
+            if self._rank.rank == 0:
+                self._open_requests()
             process = subprocess.Popen(
                 process_control.tethered(self._order.argv),
                 stdin=subprocess.DEVNULL,
@@ -110,6 +115,12 @@ class LaunchedRank:
                 os.sched_setaffinity(0, self._rank.cores)
         return folders
 
+    def _open_requests(self) -> None:
+        """Open the pipe from which the command reads requests."""
+        reading, self._requests = os.pipe()
+        os.set_inheritable(reading, True)
+        os.environ[REQUESTS] = str(reading)
+
     def _follow(self, process: "subprocess.Popen[bytes]") -> int:
         """Wait for the command, forward signals, and kill it when the lease expires."""
         for wanted in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
@@ -122,8 +133,7 @@ class LaunchedRank:
                 process.kill()
                 process.wait()
                 return RANK_LEASE_LAPSED
-            for number in self._new_signals():
-                process.send_signal(number)
+            self._pass_on(process)
 
     def _renew(self) -> bool:
         """Check whether the lease still holds."""
@@ -136,15 +146,20 @@ class LaunchedRank:
             pass
         return now < self._lease.until
 
-    def _new_signals(self) -> list[int]:
-        """Return the numbers of the signals requested since the last call."""
+    def _pass_on(self, process: "subprocess.Popen[bytes]") -> None:
+        """Send the command the signals and requests that are new since the last call."""
         try:
             lines = (self._folder / LEASE).read_text().split()
         except OSError:
-            return []
+            return
         new = lines[self._passed_on :]
         self._passed_on = len(lines)
-        return [int(line) for line in new if line.isdigit()]
+        for line in new:
+            if line.isdigit():
+                process.send_signal(int(line))
+            elif self._requests is not None:
+                with contextlib.suppress(OSError):  # the command has closed its end
+                    os.write(self._requests, f"{line}\n".encode())
 
 
 def main(folder: str) -> None:

@@ -84,6 +84,8 @@ class Workload:
     parameters: int
     graph_bytes: float
     """Bytes of GPU memory that the mean graph takes in a forward and backward pass."""
+    held_bytes: float = 0.0
+    """Bytes of the graphs that all ranks together hold in memory, see ``data.access``."""
 
     @property
     def graphs_per_step(self) -> float:
@@ -116,7 +118,27 @@ def epoch_workload(config: TrialConfig, stats: StoreStats) -> Workload:
         steps=sizes.steps * passes * (config.training.micro_batches or 1),
         parameters=count_parameters(model, config.heads, targets) if targets else 0,
         graph_bytes=taken / sizes.graphs,
+        held_bytes=count_held_bytes(config, stats),
     )
+
+
+NODE_BYTES, EDGE_BYTES = 26.0, 26.0
+"""Bytes in memory of a node (element and position) and of an edge (its ends, shift and
+translation)."""
+
+
+def count_held_bytes(config: TrialConfig, stats: StoreStats) -> float:
+    """Return the bytes of the data sets whose graphs the ranks hold together; 0 without any.
+
+    Of several data sets each counts by its share of the training nodes.
+    """
+    spread = [entry.access == "distributed" for entry in config.data]
+    if not any(spread):
+        return 0.0
+    sizes = [float(one["train_nodes"]) for one in stats.get("sets", ())] or [1.0]
+    held = math.fsum(size for size, here in zip(sizes, spread, strict=True) if here)
+    total = NODE_BYTES * stats["nodes"]["total"] + EDGE_BYTES * stats["edges"]["total"]
+    return total * held / max(math.fsum(sizes), 1.0)
 
 
 def count_epoch(config: TrialConfig, stats: StoreStats) -> EpochCounts:
@@ -388,6 +410,8 @@ def estimate_bytes(work: Workload, profile: ProfileConfig, width: int) -> float:
     ranks, cpu = RankLayout.of(work, profile, width), profile.device == "cpu"
     heap = HEAP if cpu else 1.0
     fixed = 1e9 * profile.process_gb + state_bytes(work, ranks, cpu=cpu)
+    if cpu:
+        fixed += work.held_bytes / width
     share = imbalance(work, ranks.data) * work.graphs_per_step / ranks.data
     one = heap * work.graph_bytes * min(work.largest, max(share, 1.0))
     step = max(heap * work.graph_bytes * share / (work.config.training.micro_batches or 1), one)

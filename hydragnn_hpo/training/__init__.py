@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from hydragnn_hpo.training.precision import DTYPES
     from hydragnn_hpo.training.profiler import ProfilePlan
     from hydragnn_hpo.training.trainer import check_model, make_sampler
-    from hydragnn_hpo.training.trial import open_graphs, run_by_hand
+    from hydragnn_hpo.training.trial import open_graphs, run_by_hand, run_placed
 
 __all__ = [
     "DTYPES",
@@ -25,6 +25,7 @@ __all__ = [
     "open_graphs",
     "read_checkpoint",
     "run_by_hand",
+    "run_placed",
 ]
 
 if not TYPE_CHECKING:

@@ -242,9 +242,11 @@ def make_rank_table(ranks: Ranks, values: Tensor) -> Tensor:
 def adopt_mpi_environment() -> None:
     """Set torchrun's environment variables from MPI, unless another launcher has set them.
 
-    This does nothing unless ``mpi4py`` is already imported, as by ``python -m mpi4py``.
+    This does nothing unless ``mpi4py`` is already imported, as by ``python -m mpi4py``. What a
+    campaign has set for a rank that it starts by MPI is kept; the ranks find out where they meet.
     """
-    if "mpi4py" not in sys.modules or "WORLD_SIZE" in os.environ:
+    placed = "HYDRAGNN_HPO_JOB" in os.environ and "MASTER_ADDR" not in os.environ
+    if "mpi4py" not in sys.modules or ("WORLD_SIZE" in os.environ and not placed):
         return
     from mpi4py import MPI
 
@@ -260,14 +262,16 @@ def adopt_mpi_environment() -> None:
             port = probe.getsockname()[1]
         rendezvous = ("127.0.0.1" if one_host else socket.gethostname(), port)
     address, port = comm.bcast(rendezvous)
-    os.environ.update(
-        RANK=str(comm.rank),
-        WORLD_SIZE=str(comm.size),
-        LOCAL_RANK=str(local.rank),
-        LOCAL_WORLD_SIZE=str(local.size),
-        MASTER_ADDR=address,
-        MASTER_PORT=str(port),
-    )
+    found_out = {
+        "RANK": comm.rank,
+        "WORLD_SIZE": comm.size,
+        "LOCAL_RANK": local.rank,
+        "LOCAL_WORLD_SIZE": local.size,
+        "MASTER_ADDR": address,
+        "MASTER_PORT": port,
+    }
+    for name, value in found_out.items():
+        os.environ.setdefault(name, str(value))
     local.Free()
 
 

@@ -229,6 +229,16 @@ def rank_main(spec: TrainSpec) -> int:
     return _run_rank(trial, attempt, meeting)
 
 
+def run_placed(trial: TrialDir, attempt: int) -> int:
+    """Run one rank of an attempt that a campaign placed and srun or mpiexec started.
+
+    Returns:
+        The rank's exit code, as of ``rank_main``.
+    """
+    one_host = os.environ.get("LOCAL_WORLD_SIZE") == os.environ.get("WORLD_SIZE")
+    return rank_main({"trial_dir": str(trial.path), "attempt": attempt, "one_host": one_host})
+
+
 def run_by_hand(trial: TrialDir, profile: ProfilePlan | None = None) -> tuple[int, str]:
     """Run one rank of a new attempt over all epochs, under torchrun or as a single process.
 

@@ -265,6 +265,29 @@ def test_ranks_of_a_launcher_take_the_slots_of_their_trial(calm):
         assert seen["OMP_NUM_THREADS"] == str(len(slot.cores))
 
 
+OBEDIENT = """
+import pathlib, sys, time
+from hydragnn_hpo.rank_requests import RequestReader
+reader = RequestReader()
+pathlib.Path("ready").touch()
+while (request := reader.read()) is None:
+    time.sleep(0.05)
+pathlib.Path("request").write_text(request)
+sys.exit(6)
+"""
+
+
+@by_mpiexec
+def test_a_request_reaches_the_first_rank_of_a_launcher_and_its_code_comes_back(calm):
+    calm.start(OBEDIENT, launcher="mpiexec")
+    calm.until("ready")
+
+    calm.backend.ask(calm.job, "stop")
+
+    assert calm.wait("ended")["codes"] == [6]
+    assert (calm.folder / "request").read_text() == "stop"
+
+
 @by_mpiexec
 def test_ranks_of_a_launcher_end_once_nobody_renews_their_lease(stage):
     """The warm rank is killed and can end no process; mpiexec leaves its ranks behind."""

@@ -2,16 +2,21 @@
 
 (Artefacts of other formats: ``unit/ensemble/artefact``.)
 ``goldens/run`` was left by Ctrl-C: one trial in its first epoch, the others at the first rung.
+``goldens/finished.zip`` is a run of 2026-11-22 (commit 0b4552fb), without checkpoints and pages.
 """
 
 import json
 import shutil
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from ase.io import read
 from comparing import golden_text
+
+from hydragnn_hpo import Ensemble
 
 GOLDENS = Path(__file__).parents[1] / "goldens"
 REACHED = GOLDENS / "run-reached.json"
@@ -78,7 +83,7 @@ def other_store(run: Path) -> str:
     path = run / "data" / "structures.bp" / "index.json"
     content = json.loads(path.read_text())
     path.write_text(json.dumps(content | {"version": content["version"] + 1}))
-    return "is a graph store of version 4, this program reads 3: finish the run with"
+    return "of version 4, this program reads 3: finish the run with hydragnn-hpo 0.1.0, which began"
 
 
 def other_campaign(run: Path) -> str:
@@ -98,3 +103,50 @@ def test_a_run_of_another_format_is_refused_in_a_sentence(
     assert "Traceback" not in done.err
     assert says in done.err
     assert (run / "events.jsonl").read_bytes() == before
+
+
+@pytest.fixture
+def finished(hpo: Any) -> Path:
+    """A finished run of an earlier version, in the folder of its card and structures."""
+    with zipfile.ZipFile(GOLDENS / "finished.zip") as archive:
+        archive.extractall(hpo.folder)
+    return Path(hpo.folder / "run")
+
+
+@pytest.mark.parametrize("data", ["store", "file"])
+def test_an_ensemble_of_an_earlier_version_errs_as_much_as_when_it_was_made(
+    hpo: Any, finished: Path, data: str
+) -> None:
+    """The file holds the structures of all splits, so that only their number is known there."""
+    then = json.loads((finished / "summary.json").read_text())["ensemble"]["heads"]
+    what = {
+        "store": ("run/data/tiny.bp", "--split", "test"),
+        "file": ("tiny.extxyz", "--card", "tiny.toml"),
+    }
+    now = hpo.json("ensemble", "evaluate", *what[data], "--ensemble", "run")
+    assert now["structures"] == (4 if data == "store" else 40)
+    assert now["heads"].keys() == then.keys()
+    if data == "store":
+        for name, head in then.items():
+            assert now["heads"][name]["mae"] == pytest.approx(head["test_mae"], rel=1e-5)
+            assert now["heads"][name]["rows"] == head["test_rows"]
+
+
+def test_commands_that_look_at_a_finished_run_still_do(hpo: Any, finished: Path) -> None:
+    status = hpo.json("status", "run")
+    assert (status["trials"], status["completed"]) == (2, 2)
+    rows = hpo.json("leaderboard", "run")["trials"]
+    results = [finished / "trials" / row["trial"] / "attempts/001/result.json" for row in rows]
+    assert [row["objective"] for row in rows] == [
+        json.loads(path.read_text())["objective"] for path in results
+    ]
+    assert hpo.here("report", "run").code == 0
+    assert (finished / "report" / "report.html").stat().st_size > 10**5
+    predicted = hpo.json("predict", "tiny.extxyz", "--ensemble", "run")["structures"]
+    assert len(predicted) == 40
+    loaded = Ensemble.load(finished / "ensemble.zip", device="cpu").predict(
+        read(hpo.folder / "tiny.extxyz", ":3")
+    )
+    for one, row in zip(loaded, predicted, strict=False):
+        mean = one.heads["energy_like"].mean.item()
+        assert mean == pytest.approx(row["heads"]["energy_like"]["mean"], rel=1e-5)

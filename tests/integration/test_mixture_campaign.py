@@ -1,7 +1,16 @@
 """A campaign on two data sets: one trunk, heads of both, one ensemble."""
 
+import json
+import sys
+from pathlib import Path
+
 import pytest
 from ase.io import read, write
+
+MPIEXEC = Path(sys.executable).parent / "mpiexec"
+by_mpiexec = pytest.mark.skipif(
+    not MPIEXEC.exists(), reason="mpiexec is not here: install the extra [mpi]."
+)
 
 
 def second_card(hpo):
@@ -64,3 +73,49 @@ def test_data_sets_that_do_not_go_together_are_refused(hpo, changes, says):
     data = [{**card, **change} for card, change in zip(cards, changes, strict=True)]
     hpo.refused("run", hpo.campaign(data=data), "--run", hpo.folder / "run", says=says)
     assert not (hpo.folder / "run").exists()
+
+
+SLOW = """
+extends = "workstation"
+name = "slow"
+slots_per_host = 1
+flops_per_second = 1e5
+bytes_per_second = 1e5
+"""
+"""A machine on which even a tiny training is worth two ranks."""
+
+
+def losses(hpo, *access):
+    """Train one trial of two data sets on two hosts of a slot each; return its epochs' losses."""
+    (hpo.folder / "nodes").write_text("h1\nh2\n")
+    (hpo.folder / "slow.toml").write_text(SLOW)
+    first, second = [{"access": one} for one in access]
+    campaign = hpo.campaign(
+        data=[{"card": "tiny.toml"} | first, {"card": "other.toml", "prefix": "other_"} | second],
+        trial={"heads": {"other_energy_like": {}}},
+        search={"brain": "random", "trials": 1, "initial": 1, "finalists": 1, "rungs": [2]},
+        ensemble={"members": 1, "learning_curve": 0.0},
+        machine={"backend": "mpiexec", "slots": 1, "interface": "lo", "profile": "slow.toml"},
+    )
+    run = hpo.folder / "-".join(access)
+    hosts = {"PBS_NODEFILE": str(hpo.folder / "nodes"), "HYDRA_LAUNCHER": "fork"}
+    hosts["HYDRAGNN_HPO_RANKS_PER_HOST"] = "1"
+    done = hpo("run", campaign, "--run", run, **hosts, seconds=500)
+    assert done.code == 0, done.err
+    trial = run / "trials" / "t0000" / "attempts" / "001"
+    result = json.loads((trial / "result.json").read_text())
+    assert (result["status"], result["width"]) == ("completed", 2)
+    records = map(json.loads, (trial / "metrics.jsonl").read_text().splitlines())
+    epochs = [one for one in records if one["record"] == "epoch"]
+    assert len(epochs) == 2
+    return [(one["loss"], one["val_mae"], one["objective"]) for one in epochs]
+
+
+@pytest.mark.slow
+@by_mpiexec
+def test_each_access_gives_the_same_losses_on_two_hosts(hpo):
+    hpo.card(hpo.molecules(60))
+    second_card(hpo)
+    forked = losses(hpo, "stage", "windows")
+    assert losses(hpo, "windows", "distributed") == forked
+    assert losses(hpo, "distributed", "stage") == forked

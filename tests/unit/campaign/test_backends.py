@@ -2,8 +2,10 @@
 
 import pytest
 
-from hydragnn_hpo.campaign.backends import make_backend
+from hydragnn_hpo import optional_packages
+from hydragnn_hpo.campaign.backends import make_backend, start_profile
 from hydragnn_hpo.config.campaign_config import CampaignConfig
+from hydragnn_hpo.config.machine import find_profile
 from hydragnn_hpo.errors import ConfigError
 
 
@@ -25,3 +27,31 @@ def test_a_launcher_that_cannot_start_ranks_there_is_refused(tmp_path, launcher,
     }
     with pytest.raises(ConfigError, match=says):
         make_backend(CampaignConfig.model_validate(values), tmp_path)
+
+
+def campaign(access, backend="local"):
+    values = {
+        "name": "shared",
+        "data": {"card": "one.toml", "access": access},
+        "space": {"model.layers": [1, 2]},
+        "search": {"brain": "random", "trials": 6, "rungs": [2, 4], "finalists": 3},
+        "machine": {"backend": backend},
+    }
+    return CampaignConfig.model_validate(values)
+
+
+def test_a_store_is_not_spread_where_ranks_have_no_mpi(tmp_path, monkeypatch):
+    with pytest.raises(ConfigError, match="machine.backend is 'ray', which has no MPI: choose"):
+        make_backend(campaign("distributed", "ray"), tmp_path)
+    monkeypatch.setattr(optional_packages, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"data.access 'distributed' needs .*mpi4py.*'windows'"):
+        make_backend(campaign("distributed"), tmp_path)
+
+
+def test_launched_ranks_import_everything_at_each_start():
+    here = find_profile("workstation")
+    assert start_profile(here, campaign("stage")) == here
+    launched = start_profile(here, campaign("distributed"))
+    assert launched.start_seconds == here.start_seconds + here.cold_start_seconds
+    assert launched.restart_seconds == here.restart_seconds + here.cold_start_seconds
+    assert launched.cold_start_seconds == here.cold_start_seconds

@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from hydragnn_hpo.campaign.outcome import EndedAttempt
-from hydragnn_hpo.campaign.trial_kind import CommandTrials
+from hydragnn_hpo.campaign.trial_kind import CommandTrials, MpiTrainings, make_trial_kind
 from hydragnn_hpo.config.campaign_config import CampaignConfig
 from hydragnn_hpo.config.schema import parse_config
 from hydragnn_hpo.launching.job import Slot
+from hydragnn_hpo.layout import RunDir, TrialDir
 
 SLOTS = tuple(Slot("here", index, (index,), "cpu") for index in range(2))
 
@@ -166,3 +167,57 @@ def test_a_command_that_lost_a_host_is_no_bug_whatever_its_code(tmp_path, codes,
 def test_an_end_without_a_result_is_what_led_to_it(tmp_path, how, outcome, reason):
     found = ended(tmp_path, **how)
     assert (found["outcome"], found["reason"]) == (outcome, reason)
+
+
+def trainings(tmp_path, *access, backend="mpiexec"):
+    values = {
+        "name": "mixed",
+        "data": [{"card": f"{number}.toml", "access": one} for number, one in enumerate(access)],
+        "space": {"model.layers": [1, 2]},
+        "search": {"brain": "random", "trials": 1, "finalists": 1, "rungs": [2, 6]},
+        "machine": {"backend": backend, "interface": "lo"},
+    }
+    config = parse_config(values, CampaignConfig, where="c.toml")
+    cards = {Path(entry.card): Path(entry.card).stem for entry in config.data}
+    return make_trial_kind(config, RunDir(tmp_path), cards)
+
+
+@pytest.mark.parametrize(("backend", "launcher"), [("mpiexec", "mpiexec"), ("slurm", "srun")])
+def test_ranks_that_share_graphs_are_started_by_a_launcher(tmp_path, backend, launcher):
+    work = trainings(tmp_path, "stage", "distributed", backend=backend)
+    assert isinstance(work, MpiTrainings)
+    assert work.choose_rank_slots(SLOTS) == SLOTS[:1]
+    spec = work.make_spec(TrialDir(tmp_path / "t0"), attempt=3, epochs=6, slots=SLOTS)
+    assert spec["command"]["launcher"] == launcher
+    trial = ["-m", "hydragnn_hpo", "trial", "{trial}", "--attempt", "3"]
+    assert spec["command"]["argv"] == ["{python}", "-P", "-m", "mpi4py", *trial]
+    assert [rank["environment"]["RANK"] for rank in spec["launch"]["order"]["ranks"]] == ["0", "1"]
+
+
+def test_ranks_that_share_nothing_are_forked(tmp_path):
+    work = trainings(tmp_path, "stage", "windows")
+    assert (work.kind, work.choose_rank_slots(SLOTS)) == ("train", SLOTS)
+    assert [entry["access"] for entry in work._stores] == ["stage", "windows"]
+
+
+@pytest.mark.parametrize(
+    ("code", "outcome", "reason"),
+    [
+        (3, "interrupted", "walltime"),
+        (5, "interrupted", "disk_full"),
+        (6, "interrupted", "resized"),
+        (75, "interrupted", "host_lost"),
+        (139, "interrupted", "crashed"),
+        (265, "failed", "out_of_memory"),
+        (1, "failed", "bug"),
+    ],
+)
+def test_the_code_of_a_launched_training_means_what_that_of_a_forked_one_means(
+    tmp_path, code, outcome, reason
+):
+    (tmp_path / "log").write_text("mpiexec: no such host\n")
+    work = trainings(tmp_path, "distributed")
+    end = work.read_end(EndedAttempt(tmp_path, (code,), first=0), until=6)
+    assert (end["outcome"], end["reason"]) == (outcome, reason)
+    if code == 1:
+        assert end["message"] == "was not started: mpiexec: no such host"

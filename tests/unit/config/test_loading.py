@@ -116,7 +116,7 @@ WRONG = [
     (CardConfig, {**card(level="graph", unit="eV"), "files": [{"path": "a"}, {"pth": "b"}]},
      "'files.1.path' is missing; add it."),
     (CampaignConfig, {**CAMPAIGN, "data": [{"card": "a", "crad": "b"}]},
-     "unknown key 'data.0.crad'. Did you mean 'card'? Known: card, prefix, ratio."),
+     "unknown key 'data.0.crad'. Did you mean 'card'? Known: access, card, prefix, ratio."),
     (CampaignConfig, {**CAMPAIGN, "space": {"model.features": {"lwo": 1, "high": 2}}},
      "unknown key 'space.model.features.lwo'. Did you mean 'low'?"),
     (CampaignConfig, {**CAMPAIGN, "command": {"argv": ["x"], "widht": 1}},

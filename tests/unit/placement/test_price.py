@@ -23,6 +23,7 @@ from hydragnn_hpo.placement.price import (
     TOUCHED,
     RankLayout,
     all_reduce_seconds,
+    count_held_bytes,
     epoch_workload,
     estimate_bytes,
     estimate_seconds,
@@ -318,3 +319,26 @@ def test_what_is_sent_in_a_step(machine, stats, make_trial):
     assert sent(2, tensor=2)[0] == pytest.approx(
         start + EXPOSED_SHARDED * carry / 2 + 4 * 2 * (start + nodes)
     )
+
+
+def test_graphs_that_ranks_hold_together_count_by_parts(machine, stats, make_trial):
+    """1000 nodes of 26 bytes and 10,000 edges of 26: a third of them, then all."""
+    stats = {**stats, "nodes": {**stats["nodes"], "total": 1000}}
+    stats["edges"] = {"mean": 100.0, "min": 100, "max": 100, "total": 10_000}
+    stats["sets"] = [{"train": 30, "train_nodes": 200}, {"train": 60, "train_nodes": 400}]
+    whole = 26 * 1000 + 26 * 10_000
+
+    def read_by(*access):
+        data = tuple(TrialDataConfig(store="x", access=one) for one in access)
+        return make_trial().model_copy(update={"data": data})
+
+    assert count_held_bytes(read_by("stage", "windows"), stats) == 0
+    assert count_held_bytes(read_by("distributed", "stage"), stats) == pytest.approx(whole / 3)
+    assert count_held_bytes(read_by("distributed", "distributed"), stats) == whole
+    held = epoch_workload(read_by("distributed", "distributed"), stats)
+    work = epoch_workload(read_by("stage", "stage"), stats)
+    cpu = machine.model_copy(update={"device": "cpu"})
+    for width in (1, 2, 4):
+        more = estimate_bytes(held, cpu, width) - estimate_bytes(work, cpu, width)
+        assert more == pytest.approx(whole / width)
+        assert estimate_bytes(held, machine, width) == estimate_bytes(work, machine, width)
