@@ -11,7 +11,7 @@ import json
 import re
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -283,6 +283,10 @@ class HeadEntry(Config):
     """Smallest and largest possible value, in the unit: means and intervals end there. None, or
     None for one of them, where the card sets none."""
 
+    sum: Amount | Name | None = None
+    """What the values of a structure's atoms sum to: a number in the unit, or the name of an
+    attribute; None where the card sets none, and in files of earlier versions."""
+
     calibration: Calibration
     """Converts the members' spread to sigma and intervals."""
 
@@ -312,6 +316,13 @@ class HeadEntry(Config):
             raise ValueError("'bounds' are of scalars that are no energies; get it again.")
         if low is not None and high is not None and low >= high:
             raise ValueError(f"'bounds' are {low:g} and {high:g}, not in order; get it again.")
+        return self
+
+    @model_validator(mode="after")
+    def _sum_fits(self) -> Self:
+        kind = (self.level, self.shape, self.bounds)
+        if self.sum is not None and kind != ("node", "scalar", None):
+            raise ValueError("'sum' is of scalars of atoms without 'bounds'; get it again.")
         return self
 
     @model_validator(mode="after")
@@ -439,6 +450,16 @@ class Manifest(Config):
         return self
 
     @model_validator(mode="after")
+    def _sums_have_their_attribute(self) -> Self:
+        for name, head in self.heads.items():
+            if isinstance(head.sum, str) and head.sum not in self.attributes:
+                raise ValueError(
+                    f"'heads.{name}.sum' names {quote(head.sum)}, which is no attribute of the "
+                    "file; get it again."
+                )
+        return self
+
+    @model_validator(mode="after")
     def _lists_ascend(self) -> Self:
         lists = {"elements": self.elements, "data.atoms": self.data.atoms or (1, 1)}
         own = {f"heads.{name}.elements": head.elements for name, head in self.heads.items()}
@@ -468,7 +489,7 @@ class Manifest(Config):
         """Return the statistics of the targets that a net's constructor needs.
 
         Returns:
-            By head, with ``level shape unit energy derived_from mean std``.
+            By head, with ``level shape unit energy derived_from mean std sum``.
         """
         return {
             name: {
@@ -479,6 +500,7 @@ class Manifest(Config):
                 "derived_from": head.derived_from,
                 "mean": head.mean,
                 "std": head.std,
+                "sum": head.sum,
             }
             for name, head in self.heads.items()
         }
@@ -515,6 +537,8 @@ class MemberNeeds(TypedDict):
 
 def describe_needs(
     models: Sequence[ModelConfig],
+    sums: Iterable[float | str | None],
+    *,
     attributes: Mapping[str, AttributeConfig],
     packages: Mapping[str, str],
 ) -> MemberNeeds:
@@ -522,10 +546,12 @@ def describe_needs(
 
     Args:
         models: configurations of the members' nets, at least one.
+        sums: what values of targets sum to, see ``HeadEntry.sum``; names are of attributes.
         attributes: all known properties in the data, by name.
         packages: versions of packages with users' convs, by name; extra ones are ignored.
     """
     names = {name for model in models for name in model.attributes}
+    names |= {total for total in sums if isinstance(total, str)}
     codes = [model.encoding_size for model in models if model.encoding == "laplacian"]
     own = {package_of(model.conv) for model in models if is_user_conv(model.conv)}
     return {

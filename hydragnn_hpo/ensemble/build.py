@@ -770,7 +770,8 @@ def _needs(context: BuildContext, models: Sequence[ModelConfig]) -> MemberNeeds:
     attributes = {name: a for card in context.cards for name, a in card.attributes.items()}
     own = sorted({model.conv for model in models if is_user_conv(model.conv)})
     packages = {package_of(name): version_of(name) for name in own}
-    return describe_needs(models, attributes, packages)
+    sums = [target.get("sum") for target in context.targets.values()]
+    return describe_needs(models, sums, attributes=attributes, packages=packages)
 
 
 def _member(choice: MemberSelection, net: Net) -> MemberEntry:
@@ -799,6 +800,7 @@ def _head(
         lowest=target.get("min"),
         highest=target.get("max"),
         bounds=target.get("bounds"),
+        sum=target.get("sum"),
         calibration=calibration,
         baseline=None if baseline is None else baseline.as_entry(),
         elements=context.labelled_elements[name],

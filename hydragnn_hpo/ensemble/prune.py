@@ -139,7 +139,12 @@ def _without_members(
             "evaluation": {},
             "diversity": {},
             "pruned": (*old.pruned, Pruned(parent=content.identity, removed=removed)),
-            **describe_needs(models, old.attributes, old.packages),
+            **describe_needs(
+                models,
+                [head.sum for head in old.heads.values()],
+                attributes=old.attributes,
+                packages=old.packages,
+            ),
         }
     )
 
