@@ -204,8 +204,7 @@ def graph_of(atoms: Atoms, place: Place, rules: Rules) -> Graph:
         name: target_of(atoms, name, target, place) for name, target in rules.targets.items()
     }
     attributes = attributes_of(atoms, place, rules)
-    for name, target in rules.targets.items():
-        _check_sum(targets[name], name, target, attributes, place)
+    _check_sums(targets, attributes, place, rules)
     published = None if rules.published is None else str(_info(atoms, rules.published, place))
     return Graph(
         id=place.id,
@@ -219,10 +218,12 @@ def graph_of(atoms: Atoms, place: Place, rules: Rules) -> Graph:
         group=_group(atoms, place, rules.group),
         published=published,
         attributes=attributes,
-        laplacian=compute_laplacian_encodings(len(atoms), edges, rules.laplacian)
-        if rules.laplacian
-        else None,
+        laplacian=_encode(len(atoms), edges, rules.laplacian),
     )
+
+
+def _encode(num_nodes: int, edges: NDArray[np.int32], count: int) -> NDArray[np.float32] | None:
+    return compute_laplacian_encodings(num_nodes, edges, count) if count else None
 
 
 def _geometry(
@@ -442,6 +443,24 @@ def _check_bounds(value: NDArray[np.float64], key: str, target: TargetConfig, pl
                 f"has '{key}' = {shown:g}{where}, beyond the {end} = {limit:g} of its target",
                 f"mend it, or correct the target's {end} in the card",
             )
+
+
+def _check_sums(
+    targets: Mapping[str, NDArray[np.float64] | None],
+    attributes: Mapping[str, float],
+    place: Place,
+    rules: Rules,
+) -> None:
+    """Refuse labels that miss the sum of their target, see ``_check_sum``.
+
+    Args:
+        targets: labels by target; None where a structure has none.
+        attributes: attributes of the structure, in the units used inside.
+        place: where the structure comes from, for errors.
+        rules: the targets with their sums.
+    """
+    for name, target in rules.targets.items():
+        _check_sum(targets[name], name, target, attributes, place)
 
 
 def _check_sum(

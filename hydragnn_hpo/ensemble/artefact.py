@@ -54,6 +54,7 @@ from hydragnn_hpo.config.convs.spec import is_user_conv, package_of
 from hydragnn_hpo.ensemble.calibrate import Calibration, Strata
 from hydragnn_hpo.ensemble.calibration_data import CalibrationData, from_arrays
 from hydragnn_hpo.ensemble.descriptors import TrainingFeatures, features_from_arrays
+from hydragnn_hpo.ensemble.local_descriptors import LocalModels
 from hydragnn_hpo.errors import ConfigError, DataError
 from hydragnn_hpo.file_records import TargetStats
 from hydragnn_hpo.sanitize import find_unprintable, quote
@@ -79,6 +80,8 @@ CALIBRATION = "calibration.safetensors"
 """Entry with the members' predictions for the calibration split; may be missing."""
 FEATURES = "features.safetensors"
 """Entry with a sample of the training set in the features of a member; may be missing."""
+LOCAL = "local_descriptors.safetensors"
+"""Entry with the predictions from local descriptors; may be missing."""
 STORED = ".safetensors"
 """Suffix of the entries that are not compressed."""
 
@@ -94,7 +97,8 @@ MAX_LIST = 4 * 2**20
 """Most bytes of the zip's central directory, which lists its entries."""
 
 _NAME = re.compile(
-    r"ensemble\.json|MODEL_CARD\.md|SHA256SUMS|(calibration|features)\.safetensors"
+    r"ensemble\.json|MODEL_CARD\.md|SHA256SUMS|(calibration|features|local_descriptors)"
+    r"\.safetensors"
     r"|data/[\w-]{1,100}\.toml|members/[\w-]{1,100}\.(toml|safetensors)",
     re.ASCII,
 )
@@ -579,6 +583,8 @@ class ArtefactContent:
     holds none or was read only to predict."""
     features: TrainingFeatures | None = None
     """Sample of the training set; None if the file holds none, as older ones do."""
+    local: LocalModels | None = None
+    """Predictions from local descriptors, for comparison; None if the file holds none."""
     identity: str = ""
     """SHA-256 of ``SHA256SUMS``, equal for equal content; empty if not read from a file."""
     sizes: dict[str, int] = field(default_factory=dict)
@@ -655,6 +661,15 @@ class SafeZip:
             while piece := stream.read(_PIECE):
                 digest.update(piece)
         self._check(name, digest.hexdigest())
+
+    def check_any(self, name: str) -> None:
+        """Verify the checksum of an entry that may be missing.
+
+        Raises:
+            DataError: the entry is damaged.
+        """
+        if name in self.sizes:
+            self.check(name)
 
     def refuse_others(self, wanted: set[str]) -> None:
         """Reject the file if it holds entries other than those in ``wanted``.
@@ -762,8 +777,7 @@ def read_artefact(path: Path, *, to_predict: bool = False) -> ArtefactContent:
     """
     with open_safe_zip(path) as entries:
         manifest = _read_manifest(entries)
-        if CARD in entries.sizes:
-            entries.check(CARD)
+        entries.check_any(CARD)
         configs = {m.trial: _read_config(entries, m, manifest) for m in manifest.members}
         cards: dict[str, CardConfig] = {}
         for name, file in manifest.data.card_files.items():
@@ -785,6 +799,7 @@ def read_artefact(path: Path, *, to_predict: bool = False) -> ArtefactContent:
             {} if to_predict else cards,
             known,
             _read_features(entries, configs),
+            _read_local(entries, manifest),
             entries.identity,
             sizes=entries.sizes,
             sums=entries.sums,
@@ -859,7 +874,8 @@ def _read_manifest(entries: SafeZip) -> Manifest:
             f"{cure}."
         )
     manifest = _validate(entries, MANIFEST, values, Manifest)
-    wanted = {MANIFEST, CARD, SUMS, CALIBRATION, FEATURES, *manifest.data.card_files.values()}
+    wanted = {MANIFEST, CARD, SUMS, CALIBRATION, FEATURES, LOCAL}
+    wanted |= {*manifest.data.card_files.values()}
     for member in manifest.members:
         wanted |= {member.config_file, member.weights_file}
     entries.refuse_others(wanted)
@@ -960,3 +976,20 @@ def _read_features(entries: SafeZip, configs: Mapping[str, TrialConfig]) -> Trai
         return features_from_arrays(load_arrays(entries.read(FEATURES)), widths)
     except _UNSOUND as error:
         reject(entries.path, f"'{FEATURES}' cannot be used ({str(error)[:200]})", error)
+
+
+def _read_local(entries: SafeZip, manifest: Manifest) -> LocalModels | None:
+    if LOCAL not in entries.sizes:
+        return None
+    try:
+        models = LocalModels.from_arrays(load_arrays(entries.read(LOCAL)))
+    except _UNSOUND as error:
+        reject(entries.path, f"'{LOCAL}' cannot be used ({str(error)[:200]})", error)
+    for name, model in models.heads.items():
+        head = manifest.heads.get(name)
+        wanted = None if head is None else (head.level == "node", WIDTHS[head.shape])
+        if (model.pool == "none", model.weights.shape[2]) != wanted:
+            reject(entries.path, f"'{LOCAL}' predicts {quote(name)}, which is no such head")
+    if models.basis.cutoff > manifest.cutoff:
+        reject(entries.path, f"'{LOCAL}' has a longer cutoff than all members")
+    return models

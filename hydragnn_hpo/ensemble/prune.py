@@ -118,7 +118,7 @@ def prune_members(
     smaller = ArtefactContent(checked, configs, kept, content.cards, data.without(removed))
     features = content.features
     known = features if features is not None and features.trial in stay else None
-    return replace(smaller, features=known), effects
+    return replace(smaller, features=known, local=content.local), effects
 
 
 def _without_members(
