@@ -167,6 +167,12 @@ class TargetStats(TypedDict):
     """Description of the property, from the card."""
     bounds: NotRequired[tuple[float | None, float | None] | None]
     """Smallest and largest possible value, in the unit; null where the card sets neither."""
+    sum: NotRequired[float | str | None]
+    """What the values of a structure sum to: a number in the unit, or the name of an attribute;
+    null or absent where the card sets none."""
+    sum_miss: NotRequired[float]
+    """Most by which the labels of a structure that has all miss their ``sum``, in the unit; absent
+    without ``sum``, and before the store is built."""
     mean: NotRequired[float]
     """Mean, in the unit; this and the fields below are absent before the store is built."""
     std: NotRequired[float]
@@ -267,6 +273,9 @@ class HeadScores(TypedDict):
     elements_mae: NotRequired[float | None]
     """MAE of predicting from the elements alone, see ``ensemble.baselines``, in the unit; null for
     vectors per atom."""
+    descriptor_mae: NotRequired[float | None]
+    """MAE of a regression on local descriptors, see ``ensemble.local_descriptors``, in the unit;
+    null for vectors and tensors."""
     mean_baseline_mae: float | None
     """MAE of predicting the mean of the training data, in the unit."""
     ratio_to_mean: float | None

@@ -3,7 +3,7 @@
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -54,11 +54,23 @@ def build(
     if stats is None:
         typer.echo(f"would read {', '.join(files)} and write {target}")
         return
-    typer.echo(json.dumps(stats) if as_json else _summarize(target, stats))
-    if not as_json and (bad := stats["quarantined"]):
+    typer.echo(json.dumps(stats) if as_json else "\n".join(_describe_build(target, stats)))
+
+
+def _describe_build(store: Path, stats: Mapping[str, Any]) -> Iterator[str]:
+    """Yield lines on a new store: its sizes, what was set aside, and known sums of targets."""
+    yield _summarize(store, stats)
+    if bad := stats["quarantined"]:
         total, verb = bad + stats["num_graphs"], "was" if bad == 1 else "were"
-        listing = target / "quarantine.jsonl"
-        typer.echo(f"{bad} of {total} structures {verb} set aside, see {listing}")
+        yield f"{bad} of {total} structures {verb} set aside, see {store / 'quarantine.jsonl'}"
+    for name, target in stats["targets"].items():
+        if "sum_miss" in target:
+            total, unit = target["sum"], target["unit"]
+            words = f"'{total}'" if isinstance(total, str) else f"{total:g} {unit}"
+            yield (
+                f"{name} sums to {words} in each structure; labels of all atoms of a structure "
+                f"miss it by {target['sum_miss']:.2g} {unit} at most"
+            )
 
 
 def _choose_paths(

@@ -30,6 +30,7 @@ _PLAIN = (
     ("rmse", "RMSE"),
     ("mean_baseline_mae", "MAE of mean"),
     ("elements_mae", "MAE by elements"),
+    ("descriptor_mae", "MAE by local descriptors"),
 )
 _BESIDE = (
     ("nll", "NLL"),

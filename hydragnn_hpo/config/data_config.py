@@ -218,6 +218,15 @@ class TargetConfig(Config):
     max: End | None = None
     """Largest possible value, likewise."""
 
+    sum: End | Name | None = None
+    """For a number per atom: what its values in a structure sum to, as a number in the file's unit
+    (0 for partial charges of neutral molecules) or as the name of an attribute (the total charge).
+    Predictions sum to it exactly."""
+
+    sum_tolerance: PositiveFloat = 0.01
+    """Most by which labels of a structure may miss their ``sum``, in the file's unit; those that do
+    worse count as bad. Not checked where some labels of a structure are missing."""
+
     published: tuple[PublishedConfig, ...] = ()
     """Published errors for comparison, perhaps on other structures: see their source."""
 
@@ -260,6 +269,27 @@ class TargetConfig(Config):
         if self.min is not None and self.max is not None and self.min >= self.max:
             raise ValueError(f"min is {self.min:g} and max {self.max:g}: raise max above min.")
         return self
+
+    @model_validator(mode="after")
+    def _sum_suits(self) -> Self:
+        if self.sum is None:
+            return self
+        if (self.level, self.shape) != ("node", "scalar"):
+            raise ValueError(
+                f"sum is for a number per atom, this is a {self.shape} per "
+                f"{'atom' if self.level == 'node' else 'structure'}: drop sum."
+            )
+        if self.bounds is not None:
+            raise ValueError(
+                "sum and min or max exclude each other, as values cut off at a bound no longer sum "
+                "to it: drop one of the two."
+            )
+        return self
+
+    @property
+    def total(self) -> float | str | None:
+        """The ``sum`` with a number in the unit used inside."""
+        return self.sum * inside(self.unit)[0] if isinstance(self.sum, float) else self.sum
 
     @property
     def bounds(self) -> Bounds | None:
@@ -413,8 +443,26 @@ class CardConfig(Config):
         check_derivatives(self.targets)
         return self
 
+    @model_validator(mode="after")
+    def _sums_have_their_attribute(self) -> Self:
+        for name, target in self.targets.items():
+            if not isinstance(target.sum, str):
+                continue
+            if target.sum not in self.attributes:
+                raise ValueError(
+                    f"targets.{name}.sum is '{target.sum}', which is no attribute of the card: add "
+                    f"attributes.{target.sum}, or write a number."
+                )
+            unit = self.attributes[target.sum].unit
+            if inside(unit)[1] != inside(target.unit)[1]:
+                raise ValueError(
+                    f"targets.{name}.sum is '{target.sum}', an attribute in {unit}, and the target "
+                    f"is in {target.unit}: give attributes.{target.sum} a unit such as that."
+                )
+        return self
 
-AGREE = ("level", "shape", "unit", "energy", "derived_from", "bounds")
+
+AGREE = ("level", "shape", "unit", "energy", "derived_from", "bounds", "sum")
 """What must be the same where data sets share a target."""
 
 
@@ -524,8 +572,10 @@ def targets_of(card: CardConfig) -> dict[str, "TargetStats"]:
     targets: dict[str, TargetStats] = {}
     for name, target in card.targets.items():
         unit = inside(target.unit)[1]
-        known = target.model_dump(exclude={"min", "max"})  # not those of its values
+        own = {"min", "max", "sum", "sum_tolerance"}  # not those of its values, or in other units
+        known = target.model_dump(exclude=own)
         known |= {"unit": f"{unit}/atom" if target.per_atom else unit, "bounds": target.bounds}
+        known["sum"] = target.total
         targets[name] = cast("TargetStats", known)
     return targets
 

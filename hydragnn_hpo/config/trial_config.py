@@ -507,6 +507,13 @@ class TrialHeads(Config):
             )
 
     def _inputs_exist(self) -> None:
+        totals = {name: self.targets[name].get("sum") for name in self.heads}
+        for name, total in totals.items():
+            if isinstance(total, str) and total not in (self.attributes or {total: None}):
+                raise ValueError(
+                    f"head '{name}' sums to the attribute '{total}', which not all data sets have: "
+                    "add it to their cards, or drop the head."
+                )
         for name in self.model.attributes:
             if self.attributes is not None and name not in self.attributes:
                 known = ", ".join(sorted(self.attributes)) or "none"

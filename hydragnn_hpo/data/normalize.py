@@ -245,7 +245,26 @@ def _describe(columns: Columns, name: str, target: TargetConfig) -> TargetStats:
     }
     if target.bounds is not None:
         stats["bounds"] = target.bounds
+    if target.total is not None:
+        stats["sum"] = target.total
+        stats["sum_miss"] = _measure_sum_miss(columns, name, target.total)
     return stats
+
+
+def _measure_sum_miss(columns: Columns, name: str, total: float | str) -> float:
+    """Return the most by which the labels of a graph miss their sum; 0 where none has all labels.
+
+    Args:
+        columns: graphs of all splits.
+        name: name of the target, a scalar of nodes.
+        total: the sum, a number or the name of an attribute.
+    """
+    size, nodes = columns.num_graphs, columns.num_nodes()
+    graph = np.repeat(np.arange(size), nodes)
+    whole = _sums(graph, columns.masks[name].astype(np.float64), size) == nodes
+    wanted = columns.attributes[total] if isinstance(total, str) else total
+    misses = np.abs(_sums(graph, columns.targets[name][:, 0], size) - wanted)
+    return float(misses[whole].max(initial=0.0))
 
 
 def _unit(target: TargetConfig) -> str:

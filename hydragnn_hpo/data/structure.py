@@ -203,6 +203,8 @@ def graph_of(atoms: Atoms, place: Place, rules: Rules) -> Graph:
     targets = {
         name: target_of(atoms, name, target, place) for name, target in rules.targets.items()
     }
+    attributes = attributes_of(atoms, place, rules)
+    _check_sums(targets, attributes, place, rules)
     published = None if rules.published is None else str(_info(atoms, rules.published, place))
     return Graph(
         id=place.id,
@@ -215,11 +217,13 @@ def graph_of(atoms: Atoms, place: Place, rules: Rules) -> Graph:
         targets={name: value for name, value in targets.items() if value is not None},
         group=_group(atoms, place, rules.group),
         published=published,
-        attributes=attributes_of(atoms, place, rules),
-        laplacian=compute_laplacian_encodings(len(atoms), edges, rules.laplacian)
-        if rules.laplacian
-        else None,
+        attributes=attributes,
+        laplacian=_encode(len(atoms), edges, rules.laplacian),
     )
+
+
+def _encode(num_nodes: int, edges: NDArray[np.int32], count: int) -> NDArray[np.float32] | None:
+    return compute_laplacian_encodings(num_nodes, edges, count) if count else None
 
 
 def _geometry(
@@ -439,6 +443,54 @@ def _check_bounds(value: NDArray[np.float64], key: str, target: TargetConfig, pl
                 f"has '{key}' = {shown:g}{where}, beyond the {end} = {limit:g} of its target",
                 f"mend it, or correct the target's {end} in the card",
             )
+
+
+def _check_sums(
+    targets: Mapping[str, NDArray[np.float64] | None],
+    attributes: Mapping[str, float],
+    place: Place,
+    rules: Rules,
+) -> None:
+    """Refuse labels that miss the sum of their target, see ``_check_sum``.
+
+    Args:
+        targets: labels by target; None where a structure has none.
+        attributes: attributes of the structure, in the units used inside.
+        place: where the structure comes from, for errors.
+        rules: the targets with their sums.
+    """
+    for name, target in rules.targets.items():
+        _check_sum(targets[name], name, target, attributes, place)
+
+
+def _check_sum(
+    value: NDArray[np.float64] | None,
+    name: str,
+    target: TargetConfig,
+    attributes: Mapping[str, float],
+    place: Place,
+) -> None:
+    """Refuse labels of all atoms that miss the sum of their target by more than its tolerance.
+
+    Args:
+        value: the labels in the unit used inside, [N, 1], NaN where missing; None without any.
+        name: name of the target.
+        target: its sum, tolerance and unit.
+        attributes: attributes of the structure, in the units used inside.
+        place: where the structure comes from, for errors.
+    """
+    if target.total is None or value is None or np.isnan(value).any():
+        return
+    total = attributes[target.total] if isinstance(target.total, str) else target.total
+    factor = inside(target.unit)[0]
+    summed, wanted = float(value.sum()) / factor, total / factor
+    if abs(summed - wanted) > target.sum_tolerance:
+        raise place.error(
+            f"has '{target.key or name}' that sum to {summed:.6g} {target.unit} and miss the sum "
+            f"{wanted:g} of target '{name}' by {abs(summed - wanted):.3g}, more than "
+            f"sum_tolerance = {target.sum_tolerance:g}",
+            "mend them, or correct sum or sum_tolerance in the card",
+        )
 
 
 def attributes_of(atoms: Atoms, place: Place, rules: Rules) -> dict[str, float]:

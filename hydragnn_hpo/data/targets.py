@@ -33,6 +33,10 @@ MAX_HEADS = 8
 UNKNOWN = "?"
 """Unit in a card that the user has to replace; ``CardConfig`` refuses it."""
 
+MOST_SUM_MISS = 0.01
+"""Most by which values of atoms may miss a whole number as their common sum, and by which the sum
+may be missed as a share of the sum of their magnitudes."""
+
 MIN_FITTED = 12
 """Smallest number of structures for a regression."""
 
@@ -332,6 +336,7 @@ class TargetProposal:
     derived_from: str | None = None
     optional: bool = False
     min: float | None = None
+    sum: float | None = None
     extensive: bool = False
     """Whether the property grows with the structure and is not an energy."""
     head: bool = True
@@ -581,7 +586,7 @@ class _Proposer:
         if prop.is_mark:
             return replace(start, why=(MARK,), head=False)
         if prop.width == 1:
-            return start
+            return replace(start, sum=_find_common_sum(prop))
         why = ("a vector of its own: only convs that see directions can predict it",)
         return replace(start, shape="vector", why=why, head=False)
 
@@ -777,6 +782,25 @@ def _is_gap(prop: Property) -> bool:
     """Check whether a property is a gap by its name, and nowhere below 0."""
     named = _GAP.fullmatch(normalize_name(prop.name)) is not None
     return named and prop.width == 1 and not bool((prop.values < 0.0).any())
+
+
+def _find_common_sum(prop: Property) -> float | None:
+    """Return the whole number to which the values of every structure sum, as charges do to 0.
+
+    Returns:
+        None where there is none, where values are missing or all equal, and where structures are
+        too few.
+    """
+    if not prop.known.all() or prop.present < MIN_FITTED or prop.constant:
+        return None
+    values = prop.values[:, 0]
+    sums = np.bincount(prop.structure, weights=values)
+    sizes = np.bincount(prop.structure, weights=np.abs(values))
+    has_it = np.isin(np.arange(len(sums)), prop.structure)
+    total = round(float(sums[has_it].mean()))
+    allowed = MOST_SUM_MISS * np.minimum(1.0, sizes[has_it].mean())
+    fits = bool((np.abs(sums[has_it] - total) <= allowed).all())
+    return float(total) if fits else None
 
 
 def _describe_spread(prop: Property) -> str:

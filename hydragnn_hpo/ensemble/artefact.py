@@ -11,7 +11,7 @@ import json
 import re
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -54,6 +54,7 @@ from hydragnn_hpo.config.convs.spec import is_user_conv, package_of
 from hydragnn_hpo.ensemble.calibrate import Calibration, Strata
 from hydragnn_hpo.ensemble.calibration_data import CalibrationData, from_arrays
 from hydragnn_hpo.ensemble.descriptors import TrainingFeatures, features_from_arrays
+from hydragnn_hpo.ensemble.local_descriptors import LocalModels
 from hydragnn_hpo.errors import ConfigError, DataError
 from hydragnn_hpo.file_records import TargetStats
 from hydragnn_hpo.sanitize import find_unprintable, quote
@@ -79,6 +80,8 @@ CALIBRATION = "calibration.safetensors"
 """Entry with the members' predictions for the calibration split; may be missing."""
 FEATURES = "features.safetensors"
 """Entry with a sample of the training set in the features of a member; may be missing."""
+LOCAL = "local_descriptors.safetensors"
+"""Entry with the predictions from local descriptors; may be missing."""
 STORED = ".safetensors"
 """Suffix of the entries that are not compressed."""
 
@@ -94,7 +97,8 @@ MAX_LIST = 4 * 2**20
 """Most bytes of the zip's central directory, which lists its entries."""
 
 _NAME = re.compile(
-    r"ensemble\.json|MODEL_CARD\.md|SHA256SUMS|(calibration|features)\.safetensors"
+    r"ensemble\.json|MODEL_CARD\.md|SHA256SUMS|(calibration|features|local_descriptors)"
+    r"\.safetensors"
     r"|data/[\w-]{1,100}\.toml|members/[\w-]{1,100}\.(toml|safetensors)",
     re.ASCII,
 )
@@ -283,6 +287,10 @@ class HeadEntry(Config):
     """Smallest and largest possible value, in the unit: means and intervals end there. None, or
     None for one of them, where the card sets none."""
 
+    sum: Amount | Name | None = None
+    """What the values of a structure's atoms sum to: a number in the unit, or the name of an
+    attribute; None where the card sets none, and in files of earlier versions."""
+
     calibration: Calibration
     """Converts the members' spread to sigma and intervals."""
 
@@ -312,6 +320,13 @@ class HeadEntry(Config):
             raise ValueError("'bounds' are of scalars that are no energies; get it again.")
         if low is not None and high is not None and low >= high:
             raise ValueError(f"'bounds' are {low:g} and {high:g}, not in order; get it again.")
+        return self
+
+    @model_validator(mode="after")
+    def _sum_fits(self) -> Self:
+        kind = (self.level, self.shape, self.bounds)
+        if self.sum is not None and kind != ("node", "scalar", None):
+            raise ValueError("'sum' is of scalars of atoms without 'bounds'; get it again.")
         return self
 
     @model_validator(mode="after")
@@ -439,6 +454,16 @@ class Manifest(Config):
         return self
 
     @model_validator(mode="after")
+    def _sums_have_their_attribute(self) -> Self:
+        for name, head in self.heads.items():
+            if isinstance(head.sum, str) and head.sum not in self.attributes:
+                raise ValueError(
+                    f"'heads.{name}.sum' names {quote(head.sum)}, which is no attribute of the "
+                    "file; get it again."
+                )
+        return self
+
+    @model_validator(mode="after")
     def _lists_ascend(self) -> Self:
         lists = {"elements": self.elements, "data.atoms": self.data.atoms or (1, 1)}
         own = {f"heads.{name}.elements": head.elements for name, head in self.heads.items()}
@@ -468,7 +493,7 @@ class Manifest(Config):
         """Return the statistics of the targets that a net's constructor needs.
 
         Returns:
-            By head, with ``level shape unit energy derived_from mean std``.
+            By head, with ``level shape unit energy derived_from mean std sum``.
         """
         return {
             name: {
@@ -479,6 +504,7 @@ class Manifest(Config):
                 "derived_from": head.derived_from,
                 "mean": head.mean,
                 "std": head.std,
+                "sum": head.sum,
             }
             for name, head in self.heads.items()
         }
@@ -515,6 +541,8 @@ class MemberNeeds(TypedDict):
 
 def describe_needs(
     models: Sequence[ModelConfig],
+    sums: Iterable[float | str | None],
+    *,
     attributes: Mapping[str, AttributeConfig],
     packages: Mapping[str, str],
 ) -> MemberNeeds:
@@ -522,10 +550,12 @@ def describe_needs(
 
     Args:
         models: configurations of the members' nets, at least one.
+        sums: what values of targets sum to, see ``HeadEntry.sum``; names are of attributes.
         attributes: all known properties in the data, by name.
         packages: versions of packages with users' convs, by name; extra ones are ignored.
     """
     names = {name for model in models for name in model.attributes}
+    names |= {total for total in sums if isinstance(total, str)}
     codes = [model.encoding_size for model in models if model.encoding == "laplacian"]
     own = {package_of(model.conv) for model in models if is_user_conv(model.conv)}
     return {
@@ -553,6 +583,8 @@ class ArtefactContent:
     holds none or was read only to predict."""
     features: TrainingFeatures | None = None
     """Sample of the training set; None if the file holds none, as older ones do."""
+    local: LocalModels | None = None
+    """Predictions from local descriptors, for comparison; None if the file holds none."""
     identity: str = ""
     """SHA-256 of ``SHA256SUMS``, equal for equal content; empty if not read from a file."""
     sizes: dict[str, int] = field(default_factory=dict)
@@ -629,6 +661,15 @@ class SafeZip:
             while piece := stream.read(_PIECE):
                 digest.update(piece)
         self._check(name, digest.hexdigest())
+
+    def check_any(self, name: str) -> None:
+        """Verify the checksum of an entry that may be missing.
+
+        Raises:
+            DataError: the entry is damaged.
+        """
+        if name in self.sizes:
+            self.check(name)
 
     def refuse_others(self, wanted: set[str]) -> None:
         """Reject the file if it holds entries other than those in ``wanted``.
@@ -736,8 +777,7 @@ def read_artefact(path: Path, *, to_predict: bool = False) -> ArtefactContent:
     """
     with open_safe_zip(path) as entries:
         manifest = _read_manifest(entries)
-        if CARD in entries.sizes:
-            entries.check(CARD)
+        entries.check_any(CARD)
         configs = {m.trial: _read_config(entries, m, manifest) for m in manifest.members}
         cards: dict[str, CardConfig] = {}
         for name, file in manifest.data.card_files.items():
@@ -759,6 +799,7 @@ def read_artefact(path: Path, *, to_predict: bool = False) -> ArtefactContent:
             {} if to_predict else cards,
             known,
             _read_features(entries, configs),
+            _read_local(entries, manifest),
             entries.identity,
             sizes=entries.sizes,
             sums=entries.sums,
@@ -835,7 +876,8 @@ def _read_manifest(entries: SafeZip) -> Manifest:
             f"{cure}."
         )
     manifest = _validate(entries, MANIFEST, values, Manifest)
-    wanted = {MANIFEST, CARD, SUMS, CALIBRATION, FEATURES, *manifest.data.card_files.values()}
+    wanted = {MANIFEST, CARD, SUMS, CALIBRATION, FEATURES, LOCAL}
+    wanted |= {*manifest.data.card_files.values()}
     for member in manifest.members:
         wanted |= {member.config_file, member.weights_file}
     entries.refuse_others(wanted)
@@ -936,3 +978,20 @@ def _read_features(entries: SafeZip, configs: Mapping[str, TrialConfig]) -> Trai
         return features_from_arrays(load_arrays(entries.read(FEATURES)), widths)
     except _UNSOUND as error:
         reject(entries.path, f"'{FEATURES}' cannot be used ({str(error)[:200]})", error)
+
+
+def _read_local(entries: SafeZip, manifest: Manifest) -> LocalModels | None:
+    if LOCAL not in entries.sizes:
+        return None
+    try:
+        models = LocalModels.from_arrays(load_arrays(entries.read(LOCAL)))
+    except _UNSOUND as error:
+        reject(entries.path, f"'{LOCAL}' cannot be used ({str(error)[:200]})", error)
+    for name, model in models.heads.items():
+        head = manifest.heads.get(name)
+        wanted = None if head is None else (head.level == "node", WIDTHS[head.shape])
+        if (model.pool == "none", model.weights.shape[2]) != wanted:
+            reject(entries.path, f"'{LOCAL}' predicts {quote(name)}, which is no such head")
+    if models.basis.cutoff > manifest.cutoff:
+        reject(entries.path, f"'{LOCAL}' has a longer cutoff than all members")
+    return models

@@ -16,6 +16,7 @@ from hydragnn_hpo.ensemble.artefact import (
     CALIBRATION,
     CARD,
     FEATURES,
+    LOCAL,
     MANIFEST,
     STORED,
     SUMS,
@@ -209,6 +210,8 @@ def _plain_entries(content: ArtefactContent) -> Iterator[tuple[str, bytes]]:
         yield CALIBRATION, save_arrays(to_arrays(content.calibration_data))
     if content.features is not None:
         yield FEATURES, save_arrays(features_to_arrays(content.features))
+    if content.local is not None:
+        yield LOCAL, save_arrays(content.local.as_arrays())
     for member in manifest.members:
         config = content.configs[member.trial]
         data = [entry.model_copy(update={"store": Path(entry.store).name}) for entry in config.data]

@@ -81,6 +81,7 @@ from hydragnn_hpo.ensemble.inference import (
     head_prediction,
     neighbor_counts,
 )
+from hydragnn_hpo.ensemble.local_descriptors import MOST_ATOMS, LocalModels, fit_local_models
 from hydragnn_hpo.ensemble.member_selection import (
     MemberSelection,
     Method,
@@ -187,7 +188,7 @@ def build_ensemble(run: Path, device: str = "cpu") -> EnsembleTable:
     text = np.frombuffer("\n".join(trust).encode(), dtype=np.uint8)
     tested.arrays.update(_distances_on_test(context, features, members))
     _write_report(context.run, table, tested.arrays | {"trust": text})
-    _write_ensemble(context, manifest, tensors, data, features)
+    _write_ensemble(context, manifest, tensors, data, (features, tested.local))
     return table
 
 
@@ -397,6 +398,8 @@ class TestResult(NamedTuple):
     """What the verdict needs to know of each head."""
     baselines: dict[str, CompositionModel]
     """Predictions from the elements alone, by head; vectors per atom have none."""
+    local: LocalModels | None
+    """Predictions from local descriptors, of scalar heads; None without any."""
 
 
 def evaluate_heads(
@@ -416,10 +419,9 @@ def evaluate_heads(
         kept: the method whose mix is the ensemble.
     """
     indices = context.rows_of("test")
-    result = TestResult({}, {"index": indices}, {}, [], fit_baselines(context))
+    result = TestResult({}, {"index": indices}, {}, [], *fit_simpler_models(context))
     for name, target in context.targets.items():
-        node = context.is_node(name)
-        truth, mask = context.truth(name, "test")
+        (truth, mask), node = context.truth(name, "test"), context.is_node(name)
         truth, bounds = truth[mask], context.bounds(name)
         single = clip_to_bounds(predictions[name][0][mask], bounds)
         mixes = {m: _mix(predictions, name, w[name], mask, bounds) for m, w in weights.items()}
@@ -427,12 +429,13 @@ def evaluate_heads(
         stratum = context.strata.of_rows(context.graphs, indices, node=node)
         predicted = HeadOnLabels(truth, mix.mean, mix.spread, mix.noise, stratum[mask])
         known = HeadEvidence(name, target["unit"], node, published=_find_published(context, name))
-        rows = _describe_rows(context, name, mask, single, result.baselines.get(name))
+        rows = _describe_rows(context, name, mask, single, result)
         known = collect_evidence(known, predicted, calibration, rows)
         result.evidence.append(known)
         result.scores[name] = _head_scores(predicted, calibration, target) | {
             "single_mae": mae(single, truth),
             "elements_mae": known.elements.mae if known.elements else None,
+            "descriptor_mae": known.descriptor.mae if known.descriptor else None,
             "test_mae_top_k": mae(mixes["top"].mean, truth),
             "test_mae_greedy": mae(mixes["greedy"].mean, truth),
         }
@@ -454,12 +457,49 @@ def fit_baselines(context: BuildContext) -> dict[str, CompositionModel]:
     return {name: fit for name, fit in fits.items() if fit is not None}
 
 
+def fit_simpler_models(
+    context: BuildContext,
+) -> tuple[dict[str, CompositionModel], LocalModels | None]:
+    """Fit the predictions that an ensemble is compared with.
+
+    Returns:
+        Those from the elements alone, by head, and those from local descriptors.
+    """
+    baselines = fit_baselines(context)
+    return baselines, fit_local_baseline(context, baselines)
+
+
+def fit_local_baseline(
+    context: BuildContext, baselines: Mapping[str, CompositionModel]
+) -> LocalModels | None:
+    """Fit the predictions from local descriptors, on a sample of a large training split.
+
+    Args:
+        context: data shared by all steps of the build.
+        baselines: predictions from the elements alone, by head.
+
+    Returns:
+        None without a scalar head.
+    """
+    seed = derive_seed(context.campaign.seed, "ensemble", "local descriptors")
+    rows = context.rows_of("train")
+    rows = rows[np.random.default_rng(seed).permutation(len(rows))]
+    chosen = np.cumsum(context.graphs.num_nodes()[rows]) <= MOST_ATOMS
+    return fit_local_models(
+        context.targets,
+        baselines,
+        train=_pieces_of(context, np.sort(rows[chosen])),
+        val=_pieces(context, "val"),
+        cutoff=min(candidate.config.model.cutoff for candidate in context.candidates),
+    )
+
+
 def _describe_rows(
     context: BuildContext,
     name: str,
     mask: np.ndarray,
     single: np.ndarray,
-    baseline: CompositionModel | None,
+    result: TestResult,
 ) -> RowFacts:
     """Describe the rows of a head on the test split: groups, kinds, and simpler predictions.
 
@@ -468,19 +508,25 @@ def _describe_rows(
         name: name of the head.
         mask: the rows that have a label, among all.
         single: predictions of the best candidate for those rows, [R, w].
-        baseline: prediction from the elements alone; None where the head has none.
+        result: has the predictions from the elements and from local descriptors.
     """
-    numbers, sizes, by_elements = list[np.ndarray](), list[np.ndarray](), list[np.ndarray]()
+    numbers, sizes = list[np.ndarray](), list[np.ndarray]()
+    by_elements, by_descriptor = list[np.ndarray](), list[np.ndarray]()
+    baseline, local = result.baselines.get(name), result.local
     for piece in _pieces(context, "test"):
         numbers.append(np.asarray(piece.numbers))
         sizes.append(piece.num_nodes())
         if baseline is not None:
             by_elements.append(baseline.predict(piece))
+            if local is not None and name in local.heads:
+                by_descriptor.append(local.predict(name, piece, baseline))
     elements, graph = np.concatenate(numbers), context.graph_of_row(name, "test")[mask]
     own = elements[mask] if context.is_node(name) else None
     others = {"mean": np.broadcast_to(float(context.targets[name]["mean"]), single.shape)}
     if by_elements:
         others["elements"] = np.concatenate(by_elements)[mask]
+    if by_descriptor:
+        others["descriptor"] = np.concatenate(by_descriptor)[mask]
     if len(context.candidates) > 1:
         others["single"] = single
     kinds = find_kinds(elements, np.concatenate(sizes), graph, own)
@@ -772,7 +818,8 @@ def _needs(context: BuildContext, models: Sequence[ModelConfig]) -> MemberNeeds:
     attributes = {name: a for card in context.cards for name, a in card.attributes.items()}
     own = sorted({model.conv for model in models if is_user_conv(model.conv)})
     packages = {package_of(name): version_of(name) for name in own}
-    return describe_needs(models, attributes, packages)
+    sums = [target.get("sum") for target in context.targets.values()]
+    return describe_needs(models, sums, attributes=attributes, packages=packages)
 
 
 def _member(choice: MemberSelection, net: Net) -> MemberEntry:
@@ -801,6 +848,7 @@ def _head(
         lowest=target.get("min"),
         highest=target.get("max"),
         bounds=target.get("bounds"),
+        sum=target.get("sum"),
         calibration=calibration,
         baseline=None if baseline is None else baseline.as_entry(),
         elements=context.labelled_elements[name],
@@ -834,7 +882,10 @@ def measure_coordination(pieces_of_split: Iterable[Columns], cutoff: float) -> C
 
 
 def _pieces(context: BuildContext, split: str) -> Iterable[Columns]:
-    indices = context.rows_of(split)
+    return _pieces_of(context, context.rows_of(split))
+
+
+def _pieces_of(context: BuildContext, indices: np.ndarray) -> Iterable[Columns]:
     for first in range(0, len(indices), GRAPHS_TOGETHER):
         yield context.graphs.take(indices[first : first + GRAPHS_TOGETHER])
 
@@ -963,7 +1014,7 @@ def _write_ensemble(
     manifest: Manifest,
     tensors: Mapping[str, dict[str, Tensor]],
     data: CalibrationData | None,
-    features: TrainingFeatures,
+    extras: tuple[TrainingFeatures, LocalModels | None],
 ) -> None:
     names = {member.trial for member in manifest.members}
     content = ArtefactContent(
@@ -977,7 +1028,8 @@ def _write_ensemble(
         weights={name: tensors[name] for name in names},
         cards={card.name: card for card in context.cards},
         calibration_data=data if data is not None and data.values <= MOST_VALUES else None,
-        features=features,
+        features=extras[0],
+        local=extras[1],
     )
     write_artefact(context.run.ensemble, content)
 

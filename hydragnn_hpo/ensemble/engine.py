@@ -202,6 +202,7 @@ def signature_of(config: TrialConfig, targets: Targets) -> str:
                     "shape": targets[name].get("shape"),
                     "energy": targets[name].get("energy"),
                     "derived_from": targets[name].get("derived_from"),
+                    "sum": targets[name].get("sum"),
                 },
             ]
             for name, head in config.heads.items()

@@ -39,6 +39,7 @@ from hydragnn_hpo.ensemble.uncertainty_scores import (
     compute_strata_figures,
 )
 from hydragnn_hpo.ensemble.verdict import (
+    Comparison,
     HeadEvidence,
     RowFacts,
     collect_evidence,
@@ -57,16 +58,17 @@ FAR = 20.0
 before their unit is doubted."""
 _Parts = list[list[np.ndarray]]
 """Of one head, batch after batch, the rows that have a label: truth, mean, [R, w]; spread, noise,
-[R, 1]; kind of structure, [R]; prediction from the elements alone, [R, w], NaN without one;
-position of the structure, atom within it (0 for a structure), distance to the training set (NaN if
-not known), [R]."""
+[R, 1]; kind of structure, [R]; predictions from the elements alone and from local descriptors,
+[R, w], NaN without one; position of the structure, atom within it (0 for a structure), distance to
+the training set (NaN if not known), [R]."""
 
 HeadRecord = dict[
     str, str | float | dict[str, dict[str, float | None]] | Curves | DistanceFigures | None
 ]
 """One head in ``evaluation.json``: ``unit``, ``level``, every figure of ``compute_figures`` by its
-name (None for a missing value), ``elements_mae``, ``strata`` (figures by kind of structure),
-``curves`` and ``by_distance`` (None for files without the features of the training set)."""
+name (None for a missing value), ``elements_mae``, ``descriptor_mae``, ``strata`` (figures by kind
+of structure), ``curves`` and ``by_distance`` (None for files without the features of the training
+set)."""
 
 
 class EvaluationRecord(TypedDict):
@@ -431,25 +433,39 @@ def _predict(
             stratum = manifest.strata.names_of_rows(columns, node=node)
             graph = np.repeat(first + piece, counts) if node else first + piece
             mix, atom = moments[name], atoms if node else np.zeros_like(piece)
-            own, elements = columns.targets[name], _predict_elements(manifest.heads[name], columns)
+            own, simpler = columns.targets[name], _predict_simply(ensemble, name, columns)
             unknown_distance = np.full(len(graph), np.nan)
             distance = distances.get(NODE if node else GRAPH, unknown_distance)
             hidden = find_unlabelled(manifest.heads[name], columns)
             head = heads[name] = head_prediction(manifest.heads[name], [mix], missing=hidden)
             predicted = (own, head.mean, head.std_epistemic, mix.noise, stratum)
-            whole = (*predicted, elements, graph, atom, distance)
+            whole = (*predicted, *simpler, graph, atom, distance)
             rows.append([part[columns.masks[name]] for part in whole])
         trust += compute_trust(manifest, columns, heads)
     return trust
 
 
-def _predict_elements(entry: HeadEntry, columns: Columns) -> np.ndarray:
-    """Predict all rows of a head from the elements alone, [R, w]; NaN without a baseline."""
+def _predict_simply(ensemble: Ensemble, name: str, columns: Columns) -> Iterator[np.ndarray]:
+    """Yield the predictions of a head from the elements alone and from local descriptors.
+
+    Args:
+        ensemble: has both.
+        name: name of the head.
+        columns: graphs with edges up to the ensemble's cutoff.
+
+    Returns:
+        Values of all rows, [R, w]; NaN where the file has no such prediction.
+    """
+    entry, local = ensemble.manifest.heads[name], ensemble.local
     node = entry.level == "node"
-    if entry.baseline is None:
-        rows = len(columns.numbers) if node else columns.num_graphs
-        return np.full((rows, WIDTHS[entry.shape]), np.nan)
-    return CompositionModel.from_entry(entry.baseline, is_node=node).predict(columns)
+    rows = len(columns.numbers) if node else columns.num_graphs
+    elements = descriptor = np.full((rows, WIDTHS[entry.shape]), np.nan)
+    if entry.baseline is not None:
+        baseline = CompositionModel.from_entry(entry.baseline, is_node=node)
+        elements = baseline.predict(columns)
+        if local is not None and name in local.heads:
+            descriptor = local.predict(name, columns, baseline)
+    yield from (elements, descriptor)
 
 
 def _evaluate_head(
@@ -466,32 +482,41 @@ def _evaluate_head(
     """
     if not rows:
         return
-    *whole, elements, graph, atom, distance = map(np.concatenate, zip(*rows, strict=True))
-    predicted = HeadOnLabels(*whole)
+    *whole, elements, descriptor, graph, atom, distance = _join_parts(rows)
+    predicted, simpler = HeadOnLabels(*whole), {"elements": elements, "descriptor": descriptor}
     broken = ~np.isfinite(predicted.mean).all(axis=1)
     if broken.any():
         done.warnings.append(
             f"'{name}' of {len(np.unique(graph[broken]))} structures is missing or not finite, and "
             "left out; look at the reasons with 'hydragnn-hpo predict'."
         )
-        predicted, elements = predicted.of(~broken), elements[~broken]
+        predicted, simpler = predicted.of(~broken), {k: v[~broken] for k, v in simpler.items()}
         graph, atom, distance = graph[~broken], atom[~broken], distance[~broken]
     if not len(predicted.truth):
         done.warnings.append(f"no structure has a label of '{name}'; give files with one.")
         return
     _check_unit(done, name, entry, predicted)
-    head = HeadEvidence(name, entry.unit, entry.level == "node")
-    known, every = entry.calibration, structures.compositions
+    node, known, every = entry.level == "node", entry.calibration, structures.compositions
     figures = compute_figures(predicted, known, entry.mean)
-    kinds = structures.kinds_of_rows(graph, atom, node=entry.level == "node")
+    kinds = structures.kinds_of_rows(graph, atom, node=node)
     strata = {} if kinds is None else compute_strata_figures(predicted, known, kinds)
-    facts = _describe_rows(entry, predicted, elements, every, graph=graph, atom=atom)
-    evidence = collect_evidence(head, predicted, known, facts)
-    figures["elements_mae"] = evidence.elements.mae if evidence.elements else math.nan
+    facts = _describe_rows(entry, predicted, simpler, every, graph=graph, atom=atom)
+    evidence = collect_evidence(HeadEvidence(name, entry.unit, node), predicted, known, facts)
+    figures["elements_mae"] = _mae_of(evidence.elements)
+    figures["descriptor_mae"] = _mae_of(evidence.descriptor)
     by_distance = _compare_with_distance(predicted, distance, facts.group)
     done.heads[name] = HeadEvaluation(
         entry, predicted, figures, strata, graph, atom, evidence, distance, by_distance
     )
+
+
+def _join_parts(rows: _Parts) -> Iterator[np.ndarray]:
+    """Yield each part of the rows of a head, all batches together."""
+    yield from map(np.concatenate, zip(*rows, strict=True))
+
+
+def _mae_of(other: Comparison | None) -> float:
+    return math.nan if other is None else other.mae
 
 
 def _compare_with_distance(
@@ -506,7 +531,7 @@ def _compare_with_distance(
 def _describe_rows(
     entry: HeadEntry,
     predicted: HeadOnLabels,
-    elements: np.ndarray,
+    simpler: Mapping[str, np.ndarray],
     every: Compositions,
     *,
     graph: np.ndarray,
@@ -517,14 +542,14 @@ def _describe_rows(
     Args:
         entry: of the head in the manifest.
         predicted: its rows with labels.
-        elements: prediction from the elements alone, [R, w].
+        simpler: predictions of other models, [R, w]; NaN where the file has none.
         every: names, atoms and groups of all structures.
         graph: structure of each row, [R].
         atom: atom of each row within its structure, [R].
     """
     own = every.numbers[every.starts[graph] + atom] if entry.level == "node" else None
     others = {"mean": np.broadcast_to(entry.mean, predicted.truth.shape)}
-    others |= {"elements": elements} if entry.baseline else {}
+    others |= {key: values for key, values in simpler.items() if np.isfinite(values).all()}
     return RowFacts(every.groups[graph], find_kinds(every.numbers, every.sizes, graph, own), others)
 
 

@@ -40,6 +40,7 @@ from hydragnn_hpo.ensemble.engine import (
     make_member,
     pieces,
 )
+from hydragnn_hpo.ensemble.local_descriptors import LocalModels
 from hydragnn_hpo.ensemble.prediction import HeadPrediction, PredictedStructures, Prediction
 from hydragnn_hpo.ensemble.structure_batches import columns_of_atoms, rules_for
 from hydragnn_hpo.errors import DataError
@@ -260,6 +261,7 @@ class Ensemble:
         self.manifest = manifest
         self.configs = dict(configs or {})
         self.features: TrainingFeatures | None = None  # those of the file, see ``load``
+        self.local: LocalModels | None = None  # likewise
         self.device = torch.device(device)
         self.members = tuple(sorted(members, key=lambda member: member.trial))
         for member in self.members:
@@ -305,7 +307,7 @@ class Ensemble:
             )
             members.append(member if precision is None else member.in_precision(precision))
         ensemble = cls(manifest, members, device, compiled=compiled, configs=content.configs)
-        ensemble.features = content.features
+        ensemble.features, ensemble.local = content.features, content.local
         return ensemble
 
     @property

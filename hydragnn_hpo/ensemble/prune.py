@@ -118,7 +118,7 @@ def prune_members(
     smaller = ArtefactContent(checked, configs, kept, content.cards, data.without(removed))
     features = content.features
     known = features if features is not None and features.trial in stay else None
-    return replace(smaller, features=known), effects
+    return replace(smaller, features=known, local=content.local), effects
 
 
 def _without_members(
@@ -139,7 +139,12 @@ def _without_members(
             "evaluation": {},
             "diversity": {},
             "pruned": (*old.pruned, Pruned(parent=content.identity, removed=removed)),
-            **describe_needs(models, old.attributes, old.packages),
+            **describe_needs(
+                models,
+                [head.sum for head in old.heads.values()],
+                attributes=old.attributes,
+                packages=old.packages,
+            ),
         }
     )
 

@@ -173,7 +173,7 @@ class EnsembleProgram(nn.Module):
         self.nets = nn.ModuleList(member.model for member in self.members)
         self.target, self.head = target, head
         self.names = tuple(
-            sorted({name for member in self.members for name in attribute_names(member)})
+            sorted({name for one in self.members for name in one.model.attribute_names(target)})
         )
 
     def forward(
@@ -263,16 +263,6 @@ class EnsembleProgram(nn.Module):
         if noise is not None:
             output["noise"] = noise[:rows]
         return {name: value.double() for name, value in output.items()}
-
-
-def attribute_names(member: Member) -> tuple[str, ...]:
-    """List the attributes that a member reads.
-
-    Returns:
-        Names in the order in which the net reads them.
-    """
-    attributes = member.model.trunk.known
-    return () if attributes is None else attributes.names
 
 
 def add_ghost_atom(given: Batch, cutoff: float, dtype: torch.dtype) -> Batch:

@@ -128,6 +128,8 @@ class HeadEvidence:
     """Against predicting the mean of the training data."""
     elements: Comparison | None = None
     """Against ``baselines.CompositionModel``."""
+    descriptor: Comparison | None = None
+    """Against ``local_descriptors.LocalModels``."""
     single: Comparison | None = None
     """Against the trial of lowest validation objective, alone."""
     kinds: tuple[KindCoverage, ...] = ()
@@ -245,8 +247,8 @@ class RowFacts:
     kinds: Mapping[str, np.ndarray]
     """Masks of ``find_kinds``, [R] each."""
     others: Mapping[str, np.ndarray]
-    """Predictions of other predictors, [R, w]: ``mean`` of the training data, ``elements``, and the
-    best trial, ``single``."""
+    """Predictions of other predictors, [R, w]: ``mean`` of the training data, ``elements``,
+    ``descriptor``, and the best trial, ``single``."""
 
 
 def collect_evidence(
@@ -281,6 +283,7 @@ def collect_evidence(
         kinds=cover_kinds(inside, rows.group, rows.kinds),
         mean=rivals.get("mean"),
         elements=rivals.get("elements"),
+        descriptor=rivals.get("descriptor"),
         single=rivals.get("single"),
     )
 
@@ -374,6 +377,34 @@ def judge_elements(head: HeadEvidence) -> VerdictSentence | None:
         "good",
         f"{_title(head)}: the ensemble knows more than the elements tell, as {known}, the ensemble "
         f"{head.mae:.3g}.",
+        head=head,
+        because=because,
+    )
+
+
+def judge_descriptor(head: HeadEvidence) -> VerdictSentence | None:
+    """Compare the error with that of a regression on local descriptors."""
+    if head.descriptor is None or not head.descriptor.mae:
+        return None
+    other, z = head.descriptor
+    if head.mean and other > NOT_LEARNED * head.mean.mae:
+        return None  # the descriptors say no more than the mean
+    because = f"threshold {CLEAR:g} standard errors of the difference"
+    known = f"a regression on local descriptors has {_amount(other, head)}"
+    if z > -CLEAR:
+        return _say(
+            "descriptor",
+            "warning",
+            f"{_title(head)}: the ensemble does not clearly know more than local descriptors "
+            f"tell, as {known}, the ensemble {head.mae:.3g}; train longer, or use more data.",
+            head=head,
+            because=because,
+        )
+    return _say(
+        "descriptor",
+        "good",
+        f"{_title(head)}: the ensemble knows more than local descriptors tell, as {known}, the "
+        f"ensemble {head.mae:.3g}.",
         head=head,
         because=because,
     )
@@ -629,6 +660,7 @@ def judge_members(search: SearchEvidence) -> VerdictSentence | None:
 HEAD_RULES: tuple[Callable[[HeadEvidence], VerdictSentence | None], ...] = (
     judge_mean,
     judge_elements,
+    judge_descriptor,
     judge_published,
     judge_single,
     judge_ranking,

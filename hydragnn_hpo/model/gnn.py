@@ -342,6 +342,30 @@ class TargetBaseline(nn.Module):
         return torch.addcmul(self.mean.double() + shift, numbers.double(), self.std.double())
 
 
+class SumConstraint(nn.Module):
+    """Shift the values of a structure's atoms, all by the same amount, so that they sum to a total.
+
+    This is the smallest change, in the sum of squares, that fulfils the constraint; it has no
+    parameters, and is part of the net: losses and gradients are those of the shifted values. A
+    weighted mean of members that fulfil it fulfils it, too. The variance that a head predicts is
+    fitted to the errors of the shifted values, and needs no shift.
+    """
+
+    def __init__(self, total: float | str) -> None:
+        """Store the total: a number in the target's unit, or the name of an attribute."""
+        super().__init__()
+        self.total = total
+
+    def forward(self, values: Tensor, batch: Batch) -> Tensor:
+        """Return the shifted values in the target's unit, fp64, [N, 1]."""
+        sums, counts = pool_sum(values, batch), node_counts(values, batch)
+        if isinstance(self.total, str):
+            missing = batch.attributes[self.total].double().unsqueeze(-1) - sums
+        else:
+            missing = self.total - sums
+        return values + (missing / counts).index_select(0, batch.graph_of_node)
+
+
 SMALLEST_VARIANCE = 1e-6
 """Floor of a predicted variance, in squared units of the target's spread."""
 
@@ -560,6 +584,7 @@ class MultiHeadGNN(nn.Module):
         self.shared, self.whole = build_branch_mlps(model, graph), nn.Identity()
         self.branches = {name: branch_key(head) for name, head in graph.items()}
         self.heads, self.baselines = nn.ModuleDict(), nn.ModuleDict()
+        self.sums = nn.ModuleDict()
         for name, head in heads.items():
             self._add_head(name, targets[name], head, model, degree)
         self.repulsion = ZBL() if model.repulsion == "zbl" else None
@@ -578,6 +603,8 @@ class MultiHeadGNN(nn.Module):
         """Build a target's baseline, and its head unless the target is a derivative."""
         _check_head_name(self.heads, name)
         self.baselines[name] = TargetBaseline(target, head)
+        if target.get("sum") is not None:
+            self.sums[name] = SumConstraint(target["sum"])
         if name not in self.energies:
             plan = HeadPlan(model, head, target.get("energy") == "total", degree)
             self.heads[name] = HEADS[target["level"], target["shape"]](plan)
@@ -624,6 +651,8 @@ class MultiHeadGNN(nn.Module):
             shared = self.shared[branch] if branch in self.shared else self.whole  # noqa: SIM401
             output = self.heads[name](features, batch, shared)
             predictions[name] = self.baselines[name](output.mean, batch)
+            if name in self.sums:
+                predictions[name] = self.sums[name](predictions[name], batch)
             if self.repulsion is not None and self.kinds[name]:
                 predictions[name] = predictions[name] + self._repulsion_energy(
                     name, features, batch
@@ -637,6 +666,16 @@ class MultiHeadGNN(nn.Module):
         assert self.repulsion is not None
         gather = pool_sum if self.kinds[name] == "total" else pool_mean
         return gather(self.repulsion(batch, features.edges).double(), batch)
+
+    def attribute_names(self, target: str) -> tuple[str, ...]:
+        """List the attributes that a prediction of one target needs.
+
+        Returns:
+            Their names: those that the trunk reads, in its order, then that of the target's sum.
+        """
+        trunk = () if self.trunk.known is None else self.trunk.known.names
+        total = self.sums[target].total if target in self.sums else None
+        return tuple(dict.fromkeys((*trunk, total) if isinstance(total, str) else trunk))
 
     def std(self, name: str) -> Tensor:
         """Return a target's standard deviation around its baseline, in its own unit, a scalar."""

@@ -71,6 +71,10 @@ derived_from = {{ target.derived_from | toml }}
 # a gap is never negative: predictions and intervals end there
 min = {{ target.min | toml }}
 {% endif %}
+{% if target.sum is not none %}
+# so it is in each structure that was read: predictions sum to it exactly
+sum = {{ target.sum | toml }}
+{% endif %}
 {% if target.optional %}
 optional = true
 {% endif %}

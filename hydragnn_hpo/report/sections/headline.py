@@ -123,6 +123,7 @@ def _heads(facts: Facts, heads: Mapping[str, HeadScores]) -> Table:
         "unit": "unit",
         "ensemble": "ensemble, test MAE",
         "single": "best single member",
+        "descriptor": "local descriptors",
         "elements": "elements alone",
         "baseline": "predict the mean",
         "ratio": ("ensemble / mean", "%"),
@@ -132,8 +133,9 @@ def _heads(facts: Facts, heads: Mapping[str, HeadScores]) -> Table:
         columns |= {"published": "published MAE", "by": "published by"}
     rows, sources = [], []
     for name, head in heads.items():
-        errors = head["test_mae"], head.get("single_mae"), head.get("elements_mae")
+        errors = head["test_mae"], head.get("single_mae")
         row: list[Cell] = [readable_name(name), head["unit"], *errors]
+        row += [head.get("descriptor_mae"), head.get("elements_mae")]
         row += [head.get("mean_baseline_mae"), head.get("ratio_to_mean"), head.get("coverage90")]
         if any(published.values()):
             known = published[name]

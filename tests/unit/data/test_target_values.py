@@ -213,3 +213,56 @@ def test_bounds_are_kept_in_the_statistics():
     stats = fit_target_stats(columns, {"gap": target})["gap"]
     assert stats["bounds"] == (0.0, 9.0)
     assert (stats["min"], stats["max"]) == pytest.approx((0.001, 0.005))
+
+
+CHARGE = TargetConfig(level="node", unit="e", sum=0.0)
+
+
+@pytest.mark.parametrize(
+    ("target", "charges", "says"),
+    [
+        (CHARGE, [-0.8, 0.4, 0.3], r"sum to -0.1 e and miss the sum 0 of target 'q' by 0.1, more"),
+        (CHARGE.model_copy(update={"sum": 1.0}), [-0.8, 0.4, 0.4], "miss the sum 1 .* by 1, more"),
+        (CHARGE.model_copy(update={"sum": "total"}), [0.0, 0.4, 0.4], "miss the sum -1 .* by 1.8"),
+        (CHARGE.model_copy(update={"sum_tolerance": 1e-3}), [-0.8, 0.4, 0.402], "by 0.002, more"),
+    ],
+)
+def test_labels_that_miss_their_sum_are_refused(
+    target: TargetConfig, charges: list[float], says: str
+) -> None:
+    atoms = water(total=-1)
+    atoms.arrays["q"] = np.array(charges)
+    rules = Rules(4.0, 0.1, {"q": target}, attributes={"total": AttributeConfig(unit="e")})
+    with pytest.raises(DataError, match=says):
+        graph_of(atoms, PLACE, rules)
+
+
+def test_a_sum_is_measured_in_the_unit_used_inside_and_needs_all_labels() -> None:
+    target = TargetConfig(level="node", unit="meV", sum=2000.0, sum_tolerance=3.0, optional=True)
+    graphs = []
+    for values in ([500.0, 700.0, 802.0], [1.0, np.nan, 1.0], [2000.0, -1.0, 2.0]):
+        atoms = water()
+        atoms.arrays["q"] = np.array(values)
+        graphs.append(graph_of(atoms, PLACE, Rules(4.0, 0.1, {"q": target})))
+    columns = columns_of(graphs, {"q": target})
+    columns.split[:] = 0
+    stats = fit_target_stats(columns, {"q": target})["q"]
+    assert stats["sum"] == pytest.approx(2.0)
+    assert stats["sum_miss"] == pytest.approx(0.002)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"sum": 0.0, "level": "graph"}, "sum is for a number per atom"),
+        ({"sum": 0.0, "shape": "vector"}, "sum is for a number per atom"),
+        ({"sum": 0.0, "min": 0.0}, "sum and min or max exclude each other"),
+        ({"sum": "total"}, "targets.q.sum is 'total', which is no attribute of the card"),
+        ({"sum": "spin"}, "targets.q.sum is 'spin', an attribute in 1, and the target is in e"),
+    ],
+)
+def test_a_sum_that_cannot_hold_is_refused(change: dict, says: str) -> None:
+    target = {"level": "node", "unit": "e"} | change
+    card = CARD | {"targets": {"q": target}, "attributes": {"spin": {}}}
+    with pytest.raises(ConfigError, match=says):
+        parse_config(card, CardConfig, where="card")

@@ -475,3 +475,31 @@ def test_gaps_alone_are_never_negative(name, lowest, bound):
     values[0] = lowest
     targets, _ = look_at(with_info(values, name))
     assert targets[name].min == bound
+
+
+def charged(total, error=0.0, count=20):
+    """Water and methane with random charges that sum to a total for each structure."""
+    random = np.random.default_rng(8)
+    structures = [molecule("H2O" if number % 2 else "CH4") for number in range(count)]
+    for number, atoms in enumerate(structures):
+        charges = random.normal(0, 0.3, len(atoms))
+        wanted = total(number) + error * (number == 0)
+        atoms.arrays["q"] = charges - (charges.sum() - wanted) / len(atoms)
+    return structures
+
+
+@pytest.mark.parametrize(
+    ("structures", "expected"),
+    [
+        (charged(lambda number: 0.0), 0.0),
+        (charged(lambda number: -1.0, error=0.004), -1.0),
+        (charged(lambda number: 0.0, error=0.05), None),
+        (charged(lambda number: 0.5), None),
+        (charged(lambda number: number % 2), None),
+        (charged(lambda number: 0.0, count=8), None),
+    ],
+    ids=["neutral", "anions", "one is off", "no whole number", "two totals", "few"],
+)
+def test_a_common_sum_of_atoms_is_proposed(structures, expected):
+    targets, _ = look_at(structures)
+    assert targets["q"].sum == expected

@@ -14,12 +14,12 @@ from safetensors.numpy import save_file
 from stores import write_store
 
 from hydragnn_hpo.config.campaign_config import CampaignConfig
-from hydragnn_hpo.config.data_config import SPLITS, CardConfig
+from hydragnn_hpo.config.data_config import SPLITS, AttributeConfig, CardConfig
 from hydragnn_hpo.config.schema import dump_config, parse_config
 from hydragnn_hpo.config.trial_config import TrialConfig
 from hydragnn_hpo.data.columns import Columns, columns_of
 from hydragnn_hpo.data.graph_sizes import size_stats
-from hydragnn_hpo.data.normalize import fit_target_stats
+from hydragnn_hpo.data.normalize import fit_attribute_stats, fit_target_stats
 from hydragnn_hpo.data.store_access import open_store
 from hydragnn_hpo.data.structure import Place, Rules, graph_of
 from hydragnn_hpo.ensemble.build import build_ensemble
@@ -176,6 +176,34 @@ def built_zip(tmp_path_factory, finished, scratch):
     with scratch():
         build_ensemble(run)
     return run / "ensemble.zip"
+
+
+@pytest.fixture(scope="session")
+def summed_run(tmp_path_factory, scratch):
+    """A run of three trials whose charges sum to -1, 0 or 1, the attribute ``total``, and its
+    ensemble, for tests that only read."""
+    run = tmp_path_factory.mktemp("summed") / "run"
+    columns, card = toy_columns()
+    charge = card.targets["charge"].model_copy(update={"sum": "total"})
+    attributes = {"total": AttributeConfig(unit="e")}
+    targets = {**card.targets, "charge": charge}
+    card = card.model_copy(update={"targets": targets, "attributes": attributes})
+    columns.attributes["total"] = np.arange(columns.num_graphs) % 3 - 1.0
+    nodes = columns.num_nodes()
+    surplus = np.add.reduceat(columns.targets["charge"][:, 0], columns.node_offset[:-1])
+    surplus -= columns.attributes["total"]
+    columns.targets["charge"] -= np.repeat(surplus / nodes, nodes)[:, None]
+    columns.stats["targets"] = fit_target_stats(columns, card.targets)
+    columns.stats["attributes"] = fit_attribute_stats(columns)
+    (run / "data").mkdir(parents=True)
+    write_store(run / "data/toy.bp", [columns], columns.stats, card)
+    (run / "campaign.toml").write_text(campaign_text(method="top"))
+    with scratch():
+        opened = open_store(run / "data/toy.bp")
+        for number, trial in enumerate(list(MODELS)[:3]):
+            write_trial(run, opened, trial, number)
+        build_ensemble(run)
+    return run
 
 
 def write_trial(run: Path, columns: Columns, trial: str, number: int) -> None:

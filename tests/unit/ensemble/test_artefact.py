@@ -64,7 +64,8 @@ class Bomb:
 
 
 def first(entries: Entries, suffix: str) -> str:
-    own = [name for name in entries if not name.startswith(("data/", "calibration.", "features."))]
+    others = ("data/", "calibration.", "features.", "local_descriptors.")
+    own = [name for name in entries if not name.startswith(others)]
     return next(name for name in own if name.endswith(suffix))
 
 
@@ -314,6 +315,8 @@ def test_what_predicting_does_not_need_is_judged_by_its_checksum_alone(entries, 
     path, name = tmp_path / "hostile.zip", "calibration.safetensors"
     data = sealed({**entries, "features.safetensors": pickle.dumps(Bomb())})
     assert "'features.safetensors' cannot be used" in refused(tmp_path, data)
+    data = sealed({**entries, "local_descriptors.safetensors": pickle.dumps(Bomb())})
+    assert "'local_descriptors.safetensors' cannot be used" in refused(tmp_path, data)
     path.write_bytes(sealed(without_features(entries)))
     assert Ensemble.load(path).features is None
     path.write_bytes(sealed({**entries, name: pickle.dumps(Bomb())}))

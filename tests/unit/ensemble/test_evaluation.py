@@ -139,7 +139,8 @@ def test_a_split_of_a_store_gives_the_scores_of_the_build(built_zip):
             own = key.removeprefix("test_") if key in ("test_mae", "test_rmse") else key
             if own in head and isinstance(value, float):
                 assert head[own] == pytest.approx(value, rel=1e-5, abs=1e-9), key
-        assert "elements_mae" in head
+        assert head["elements_mae"] is not None
+        assert head["descriptor_mae"] == pytest.approx(table[name]["descriptor_mae"], rel=1e-4)
         arrays = load_file(run / "report/test_predictions.safetensors")
         distance = arrays[f"{name}/distance"][:, 0]
         error = np.abs(arrays[f"{name}/truth"] - arrays[f"{name}/mean"])[:, 0]
@@ -149,6 +150,7 @@ def test_a_split_of_a_store_gives_the_scores_of_the_build(built_zip):
     rules = {(each["rule"], each["head"]) for each in found["verdict"]}
     assert {("mean", name) for name in found["heads"]} <= rules
     assert ("elements", "energy") in rules
+    assert ("descriptor", "charge") in rules
 
 
 def test_an_older_file_without_baselines_is_held_against_the_mean_alone(built_zip, tmp_path):
@@ -159,13 +161,14 @@ def test_an_older_file_without_baselines_is_held_against_the_mean_alone(built_zi
     for head in manifest["heads"].values():
         head.pop("baseline", None)
     entries["ensemble.json"] = json.dumps(manifest).encode()
+    entries.pop("local_descriptors.safetensors")
     old = tmp_path / "old.zip"
     old.write_bytes(sealed(entries))
     found, _ = evaluated(built_zip.parent / "data/toy.bp", "--ensemble", old)
     assert found["heads"]["energy"]["elements_mae"] is None
     rules = {each["rule"] for each in found["verdict"]}
     assert "mean" in rules
-    assert "elements" not in rules
+    assert not {"elements", "descriptor"} & rules
 
 
 def test_a_file_with_a_card_gives_the_same_in_other_units(built_zip, store, tmp_path):

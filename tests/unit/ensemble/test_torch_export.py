@@ -279,6 +279,23 @@ def test_attributes_are_inputs(built_zip):
     assert abs(other["mean"][0] - said["mean"][0]) > 1e-6
 
 
+def test_a_total_that_values_sum_to_is_an_input(summed_run):
+    ensemble = Ensemble.load(summed_run / "ensemble.zip")
+    structures = [molecule("CH3OH"), molecule("H2O"), molecule("NH3")]
+    totals = [1.0, 0.0, -1.0]
+    for atoms, total in zip(structures, totals, strict=True):
+        atoms.info["total"] = total
+    energy = EnsembleProgram(ensemble.members, "energy", ensemble.manifest.heads["energy"])
+    assert energy.names == ()
+    program = trace_program(ensemble, "charge").module()
+    given = inputs(structures, ensemble.cutoff)
+    said = program(*given, torch.tensor(totals, dtype=torch.float64))["mean"]
+    expected = ensemble.predict(structures)["charge"].mean
+    np.testing.assert_allclose(said.numpy(), expected, rtol=0, atol=1e-6)
+    summed = torch.zeros(3, dtype=torch.float64).index_add(0, given[4], said.flatten())
+    assert summed.tolist() == pytest.approx(totals, abs=1e-12)
+
+
 class Guesser(torch.nn.Module):
     """A user's conv that looks at values."""
 

@@ -1,5 +1,6 @@
 """Pooling, units and what a head starts from, by hand."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -14,6 +15,7 @@ from hydragnn_hpo.model.gnn import (
     GraphHead,
     HeadPlan,
     MultiHeadGNN,
+    SumConstraint,
     TargetBaseline,
     TrunkFeatures,
 )
@@ -155,3 +157,41 @@ def test_the_controller_knows_all_names_that_torch_keeps():
     """It never imports torch, so the names stand in a list."""
     kept = {name for name in dir(nn.ModuleDict()) if not name.startswith("_")}
     assert kept <= KEPT_BY_TORCH
+
+
+def test_values_are_shifted_equally_to_their_sum():
+    values = torch.tensor([[1.0], [2.0], [6.0], [4.0]], dtype=torch.float64)
+    batch = batch_of([1, 8, 1], [6])
+    assert SumConstraint(0.0)(values, batch).flatten().tolist() == [-2.0, -1.0, 3.0, 0.0]
+    known = replace(batch, attributes={"total": torch.tensor([12.0, -1.0])})
+    assert SumConstraint("total")(values, known).flatten().tolist() == [2.0, 3.0, 7.0, -1.0]
+
+
+def constrained_net(total):
+    torch.manual_seed(0)
+    described = {"charge": target("node") | {"sum": total}}
+    model = ModelConfig(conv="schnet", features=8, layers=1)
+    return MultiHeadGNN(model, {"charge": HeadConfig()}, described).double()
+
+
+def slopes(net, batch):
+    net.zero_grad()
+    (net(batch)["charge"] ** 2).sum().backward()
+    return [p.grad.clone() for p in net.parameters() if p.grad is not None]
+
+
+def test_gradients_pass_through_a_sum_and_add_up_over_ranks():
+    net, free = constrained_net(1.0), constrained_net(None)
+    graphs = ([1, 8, 1], [6], [7, 7], [26, 8])
+    whole = slopes(net, double_batch(*graphs))
+    shares = [slopes(net, double_batch(*graphs[:1])), slopes(net, double_batch(*graphs[1:]))]
+    for got, *parts in zip(whole, *shares, strict=True):
+        torch.testing.assert_close(got, sum(parts), rtol=1e-12, atol=1e-12)
+    pairs = zip(whole, slopes(free, double_batch(*graphs)), strict=True)
+    assert max(float((a - b).abs().max()) for a, b in pairs) > 1e-3
+
+
+def double_batch(*graphs):
+    batch = batch_of(*graphs)
+    shift = batch.edge_shift.double()
+    return replace(batch, positions=batch.positions.double(), edge_shift=shift)
