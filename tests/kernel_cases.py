@@ -11,19 +11,26 @@ from hydragnn_hpo.model import scatter
 from hydragnn_hpo.model.kernels import passes
 from hydragnn_hpo.model.kernels.aggregation import aggregate_messages
 
+LAYOUTS = {"paired": True, "one-way": False, "some one-way": "some"}
+"""What ``random_links`` takes, by name."""
 NODES, WIDTH = 24, 19
 """The width is no multiple of a vector register."""
 
 
 def random_links(seed, paired, nodes=NODES):
-    """Draw edges in blocks of nodes: images of oneself, repeated bonds, and nodes without any."""
+    """Draw edges: images of oneself, repeated bonds, and nodes without any.
+
+    ``paired``: whether they are in pairs; ``"some"`` leaves some of these without the reverse.
+    """
     draw = torch.Generator().manual_seed(seed)
     first, second = torch.randint(0, nodes - 2, (2, 5 * nodes), generator=draw)
     if not paired:
         return scatter.build_links(first, second, nodes), len(first)
-    sender, receiver = torch.cat((first, second)), torch.cat((second, first))
+    lone = nodes if paired == "some" else 0
+    rest = len(first) - lone
+    sender, receiver = torch.cat((first, second[:rest])), torch.cat((second, first[:rest]))
     order = torch.argsort(receiver, stable=True)
-    return scatter.build_paired_links(sender, receiver, order, nodes), len(first)
+    return scatter.build_paired_links(sender, receiver, order, nodes, lone), len(first)
 
 
 def links_of(form, seed, paired):
@@ -54,7 +61,7 @@ def inputs_of(form, links, rows, dtype=torch.float64, seed=0):
         "scores": [(nodes, 4 * WIDTH), (nodes, 4 * WIDTH), (rows, 4 * WIDTH)],
         "coupled": [(nodes, 3, WIDTH), (rows, WIDTH), (edges, 6, 3)],
         "coupled to fewer": [(nodes, 5, WIDTH), (rows, WIDTH), (edges, 2, 5)],
-        "triplets": [(nodes, WIDTH), (7, nodes // 2 if rows < edges else nodes, WIDTH), (edges, 7)],
+        "triplets": [(nodes, WIDTH), (7, nodes * rows // edges, WIDTH), (edges, 7)],
     }[form]
     return [torch.randn(shape, generator=draw, dtype=dtype).requires_grad_() for shape in shapes]
 

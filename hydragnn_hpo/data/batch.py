@@ -7,7 +7,7 @@ import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -59,10 +59,22 @@ def cap_neighbors(
     return kept
 
 
+class EdgePairs(NamedTuple):
+    """Layout of edges that puts an edge and its reverse P rows apart."""
+
+    layout: IntArray
+    """Edges in the order of the layout, [E]: row p + P is the reverse of row p. The last of the
+    first P edges have no reverse."""
+    order: IntArray
+    """Position in the layout of each edge, in the given order, [E]: the inverse of ``layout``."""
+    num_lone: int
+    """Number of edges without a reverse; P is half of the sum of this and E."""
+
+
 def pair_edges(
     edge_index: IntArray, shift: NDArray[np.floating], num_nodes: int
-) -> IntArray | None:
-    """Pair every edge with its reverse, in time linear in the number of edges.
+) -> EdgePairs | None:
+    """Pair every edge with its reverse, in time linear in the number of edges if each has one.
 
     Args:
         edge_index: sender and receiver, sorted by receiver, sender and integer shift, [2, E].
@@ -70,32 +82,102 @@ def pair_edges(
         num_nodes: number of nodes, N.
 
     Returns:
-        Two permutations, [2, E]. The first is a layout of the edges in two halves: position p of
-        the second half holds the reverse of the edge at position p of the first half. The second
-        is its inverse: the position in the layout of each edge, in the given order. None where
-        edges are not sorted by receiver, or one lacks its reverse, as is possible in graphs that
-        this package has not built.
+        The layout; None where edges are not sorted by receiver, as is possible in graphs that this
+        package has not built.
     """
     sender, receiver = edge_index
-    if len(sender) % 2 or (np.diff(receiver) < 0).any():
+    if (np.diff(receiver) < 0).any():
         return None
+    first, second = _pair_by_position(edge_index, num_nodes)
+    rest = np.abs(shift.take(first, axis=0) + shift.take(second, axis=0))
+    sums = rest.max(axis=1, initial=0.0) < PAIR_TOLERANCE
+    if not sums.all():
+        first, second = first[sums], second[sums]
+    lone = np.zeros(0, dtype=np.int64)
+    if 2 * len(first) < len(sender):
+        left = np.ones(len(sender), dtype=np.bool_)
+        left[first] = left[second] = False
+        rows = np.flatnonzero(left)
+        more, reverse = _pair_by_shift(edge_index[:, rows], shift[rows])
+        left[rows[more]] = left[rows[reverse]] = False
+        lone = np.flatnonzero(left)
+        first = np.concatenate((first, rows[more]))
+        second = np.concatenate((second, rows[reverse]))
+    layout = np.concatenate((first, lone, second))
+    order = np.empty_like(layout)
+    order[layout] = np.arange(len(layout))
+    return EdgePairs(layout, order, len(lone))
+
+
+def _pair_by_position(edge_index: IntArray, num_nodes: int) -> tuple[IntArray, IntArray]:
+    """Pair the edges between two nodes with those back, where there are as many.
+
+    Images of one pair are sorted by shift; their reverses have negative shifts, in reverse order.
+
+    Args:
+        edge_index: sender and receiver, sorted by receiver, sender and integer shift, [2, E].
+        num_nodes: number of nodes, N.
+
+    Returns:
+        Edges, and as many others that are their reverses if the shifts fit.
+    """
+    sender, receiver = edge_index
     ahead = np.flatnonzero(receiver > sender)
-    behind = np.flatnonzero(receiver < sender)
     loops = np.flatnonzero(receiver == sender)
-    if len(ahead) != len(behind) or len(loops) % 2:
-        return None
-    reverse = _sort_by_sender(sender, receiver, behind, num_nodes)
+    reverse = _sort_by_sender(sender, receiver, np.flatnonzero(receiver < sender), num_nodes)
     keys = receiver[ahead] * num_nodes + sender[ahead]
-    # Images of one pair are sorted by shift; their reverses have negative shifts, in reverse order.
+    back = sender[reverse] * num_nodes + receiver[reverse]
+    if not np.array_equal(keys, back):
+        ahead, reverse = ahead[_as_many(keys, back)], reverse[_as_many(back, keys)]
+        keys = receiver[ahead] * num_nodes + sender[ahead]
     reverse = reverse[_reverse_equal_runs(keys)]
     mirror = _reverse_equal_runs(sender[loops])
     half = mirror > np.arange(len(loops))
-    layout = np.concatenate((ahead, loops[half], reverse, loops[mirror[half]]))
-    if not _is_paired(edge_index, shift, layout):
-        return None
-    order = np.empty_like(layout)
-    order[layout] = np.arange(len(layout))
-    return np.stack((layout, order))
+    first = np.concatenate((ahead, loops[half]))
+    return first, np.concatenate((reverse, loops[mirror[half]]))
+
+
+def _as_many(keys: IntArray, others: IntArray) -> NDArray[np.bool_]:
+    """Check which keys are as often among others as among themselves; both are sorted."""
+    counts = [
+        np.searchsorted(each, keys, side="right") - np.searchsorted(each, keys)
+        for each in (keys, others)
+    ]
+    same: NDArray[np.bool_] = counts[0] == counts[1]
+    return same
+
+
+def _pair_by_shift(edge_index: IntArray, shift: NDArray[np.floating]) -> tuple[IntArray, IntArray]:
+    """Pair edges with their reverses by their shifts, rounded to the tolerance.
+
+    Args:
+        edge_index: sender and receiver, in any order, [2, E].
+        shift: shifts of the receivers in angstrom, [E, 3].
+
+    Returns:
+        Edges, and their reverses.
+    """
+    sender, receiver = edge_index
+    steps = np.rint(shift / PAIR_TOLERANCE).astype(np.int64)
+    # Edges that come back are turned round: those to a lower node, or of a node to its own image
+    # in a negative direction, which the first step other than 0 decides.
+    x, y, z = steps.T
+    way = np.where(x, x, np.where(y, y, z))
+    back = np.where(receiver == sender, way < 0, receiver < sender)
+    steps[back] *= -1
+    lower, upper = np.minimum(sender, receiver), np.maximum(sender, receiver)
+    order = np.lexsort((back, *steps.T, upper, lower))
+    bonds = np.column_stack((lower, upper, steps))[order]
+    changes = (bonds[1:] != bonds[:-1]).any(axis=1)
+    bond = np.concatenate(([0], np.cumsum(changes)))[: len(order)]
+    # Equal edges are told apart by their number among those of one bond and way.
+    key = 2 * bond + back[order]
+    number = np.arange(len(order)) - np.searchsorted(key, key)
+    codes, ways = bond * (len(order) + 1) + number, back[order]
+    _, there, here = np.intersect1d(
+        codes[~ways], codes[ways], assume_unique=True, return_indices=True
+    )
+    return order[~ways][there], order[ways][here]
 
 
 def _sort_by_sender(
@@ -125,18 +207,6 @@ def _reverse_equal_runs(keys: IntArray) -> IntArray:
     lengths = np.diff(starts)
     mirrored: IntArray = np.repeat(starts[:-1] + starts[1:] - 1, lengths) - places
     return mirrored
-
-
-def _is_paired(edge_index: IntArray, shift: NDArray[np.floating], layout: IntArray) -> bool:
-    """Check whether a layout has all edges, and its second half reverses the first row by row."""
-    if len(layout) != edge_index.shape[1]:
-        return False
-    first, second = np.split(layout, 2)
-    reverse = edge_index.take(second, axis=1)[::-1]
-    if not np.array_equal(edge_index.take(first, axis=1), reverse):
-        return False
-    rest = np.abs(shift.take(first, axis=0) + shift.take(second, axis=0))
-    return bool(rest.max(initial=0.0) < PAIR_TOLERANCE)
 
 
 @dataclass(frozen=True, eq=False)
@@ -181,15 +251,25 @@ class Batch:
     """Lattice vectors as rows in angstrom, [G, 3, 3]; 0 where there is no lattice."""
 
     pairs: Tensor | None = None
-    """Layout of the edges in pairs and its inverse, [2, E], see ``pair_edges``; None where it was
-    not requested, or an edge lacks its reverse."""
+    """Layout of the edges in pairs and its inverse, [2, E], see ``EdgePairs``; None where it was
+    not requested, or edges are not sorted by receiver."""
 
     order: Tensor | None = None
     """Permutation that sorts the edges by receiver, [E], where the edges themselves are laid out
-    in pairs (row p + E / 2 reverses row p); ``pairs`` is None then."""
+    in pairs (row p + P reverses row p); ``pairs`` is None then."""
 
     starts: Tensor | None = None
     """First edge of each node in ``order``, and the end, [N + 1]; None without ``order``."""
+
+    num_lone: int = 0
+    """Number of edges without a reverse, where edges are in pairs."""
+
+    @property
+    def num_pairs(self) -> int:
+        """Number of pairs, P, where an edge without a reverse is one; E without a layout."""
+        edges = self.edge_index.shape[1]
+        laid = self.pairs is not None or self.order is not None
+        return (edges + self.num_lone) // 2 if laid else edges
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> "Batch":
         """Return the same batch on a device.
@@ -246,14 +326,23 @@ def make_batch(
         positions=torch.from_numpy(positions).to(dtype),
         edge_index=torch.from_numpy(edge_index),
         edge_shift=torch.from_numpy(shift),
-        pairs=_tensor_of_pairs(edge_index, shift, len(positions)) if pairs else None,
         graph_of_node=torch.from_numpy(np.repeat(np.arange(len(rows)), nodes.counts)),
         num_graphs=len(rows),
         graph_index=torch.from_numpy(rows.copy()),
         targets=values,
         masks=masks,
     )
+    batch = _lay_out_pairs(batch) if pairs else batch
     return _add_conditions(batch, columns, inside, nodes)
+
+
+def _lay_out_pairs(batch: Batch) -> Batch:
+    """Add the layout of the edges in pairs, where there is one."""
+    laid = pair_edges(batch.edge_index.numpy(), batch.edge_shift.numpy(), len(batch.numbers))
+    if laid is None:
+        return batch
+    pairs = torch.from_numpy(np.stack((laid.layout, laid.order)))
+    return replace(batch, pairs=pairs, num_lone=laid.num_lone)
 
 
 def _add_conditions(batch: Batch, columns: Columns, rows: NDArray[np.int64], nodes: Runs) -> Batch:
@@ -331,13 +420,6 @@ def _shift(columns: Columns, rows: NDArray[np.int64], runs: Runs, fp64: bool) ->
         return runs.of(columns.edge_translation)
     shifts, ends = runs.of(columns.edge_shift, np.float64), runs.starts.tolist()
     return translations(shifts, columns.cell[rows], ends).astype(np.float64 if fp64 else np.float32)
-
-
-def _tensor_of_pairs(
-    edge_index: NDArray[np.int64], shift: NDArray[Any], num_nodes: int
-) -> Tensor | None:
-    layout = pair_edges(edge_index, shift, num_nodes)
-    return None if layout is None else torch.from_numpy(layout)
 
 
 def _reaches_beyond(columns: Columns, cutoff: float | None) -> bool:

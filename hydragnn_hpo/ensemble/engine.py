@@ -3,7 +3,8 @@
 Graphs are gathered once at the longest cutoff, with their edges in pairs: edge k leads from a to b
 and edge k + P from b to a. Batches of shorter cutoffs are subsets of that batch.
 
-Shapes: G graphs, N nodes, E edges, P pairs (E / 2), R rows of a head, w its components.
+Shapes: G graphs, N nodes, E edges, P pairs (an edge without a reverse is one), R rows of a head,
+w its components.
 """
 
 import json
@@ -62,10 +63,10 @@ def arrange_in_pairs(batch: Batch) -> Batch:
 
 def squared_lengths(batch: Batch) -> Tensor:
     """Return the squared length of each pair of a batch in pairs, in angstrom squared, [P]."""
-    half = batch.edge_index.shape[1] // 2
-    sender, receiver = batch.edge_index[:, :half]
+    pairs = batch.num_pairs
+    sender, receiver = batch.edge_index[:, :pairs]
     ends = (batch.positions.index_select(0, end) for end in (receiver, sender))
-    vectors = torch.sub(*ends) + batch.edge_shift[:half]
+    vectors = torch.sub(*ends) + batch.edge_shift[:pairs]
     return vectors.square().sum(1)
 
 
@@ -86,8 +87,10 @@ def cut_to_cutoff(batch: Batch, squared: Tensor, cutoff: float) -> Batch:
     kept = near.nonzero().squeeze(1)
     if len(kept) == len(near):
         return batch
-    both = torch.cat((near, near))
-    rows = torch.cat((kept, kept + len(near)))
+    rest = batch.edge_index.shape[1] - len(near)
+    both = torch.cat((near, near[:rest]))
+    again = kept[kept < rest]
+    rows = torch.cat((kept, again + len(near)))
     place = both.cumsum(0) - 1  # new index of each kept edge
     stays = both.index_select(0, batch.order)
     # number of kept edges before each position: new start of each node's edges
@@ -98,6 +101,7 @@ def cut_to_cutoff(batch: Batch, squared: Tensor, cutoff: float) -> Batch:
         edge_shift=batch.edge_shift.index_select(0, rows),
         order=place.index_select(0, batch.order[stays]),
         starts=passed.index_select(0, batch.starts),
+        num_lone=len(kept) - len(again),
     )
 
 

@@ -130,12 +130,12 @@ def small_weights(model: MultiHeadGNN) -> Tensors:
 def to_tensors(batch: Batch) -> Tensors | None:
     """Return the tensors of a batch by name; None if traced code cannot process the batch.
 
-    Traced code needs edges in pairs, and at least two graphs, nodes and pairs: torch treats sizes 0
-    and 1 as constants.
+    Traced code needs edges in pairs, each with its reverse, and at least two graphs, nodes and
+    pairs: torch treats sizes 0 and 1 as constants.
     """
     half = batch.edge_index.shape[1] // 2
     few = min(batch.num_graphs, len(batch.numbers), half)
-    if batch.order is None or batch.starts is None or few < 2:
+    if batch.order is None or batch.starts is None or batch.num_lone or few < 2:
         return None
     tensors = {
         "numbers": batch.numbers,

@@ -1,7 +1,8 @@
 """Edges of a batch: lengths and directions, the smooth cutoff (Law 8), and radial functions.
 
-A pair is the two directed edges of one bond, in rows p and P + p. Values that depend on the length
-alone are computed once per pair. In a batch without pairs every edge is its own pair: P = E.
+A pair is the two directed edges of one bond, in rows p and P + p, or one edge without a reverse, in
+one of the last rows before P. Values that depend on the length alone are computed once per pair. In
+a batch without pairs every edge is its own pair: P = E.
 
 Shapes: N nodes, E edges, P pairs of edges, F features, K radial functions.
 """
@@ -116,8 +117,8 @@ class Edges:
 
     @property
     def paired(self) -> bool:
-        """Whether rows p and P + p are the two edges of one bond."""
-        return self.pair_lengths.shape[0] * 2 == self.sender.shape[0]
+        """Whether rows p and P + p are the two edges of one bond, where both are there."""
+        return self.pair_lengths.shape[0] < self.sender.shape[0]
 
     @property
     def lengths(self) -> Tensor:
@@ -145,7 +146,7 @@ class Edges:
 
     def expand_pairs(self, values: Tensor) -> Tensor:
         """Repeat values of pairs for both of their edges: [P, ...] to [E, ...]."""
-        return torch.cat((values, values)) if self.paired else values
+        return scatter.expand_pairs(values, self.sender.shape[0])
 
     def at_sender(self, values: Tensor) -> Tensor:
         """Gather for each edge the row of its sender: [N, ...] to [E, ...]."""
@@ -193,8 +194,9 @@ def make_edges(links: Links, vectors: Tensor, *, basis: nn.Module | None, cutoff
     """
     lengths = torch.linalg.vector_norm(vectors, dim=-1)
     directions = vectors / lengths.clamp(min=1e-6).unsqueeze(-1)
-    if links.sender.shape[0] > lengths.shape[0]:
-        directions = torch.cat((directions, -directions))
+    rest = links.sender.shape[0] - lengths.shape[0]
+    if rest:
+        directions = torch.cat((directions, -directions[:rest]))
     return Edges(
         links=links,
         directions=directions,
@@ -212,21 +214,19 @@ def pair_vectors(batch: Batch) -> tuple[Links, Tensor]:
     Returns:
         Links of all edges, and vectors from sender to receiver in angstrom, [P, 3].
     """
-    num_nodes = batch.positions.shape[0]
+    num_nodes, num_lone, count = batch.positions.shape[0], batch.num_lone, batch.num_pairs
     sender, receiver = batch.edge_index
+    shift = batch.edge_shift
     if batch.order is not None and batch.starts is not None:
-        links, rows = build_sorted_links(sender, receiver, batch.order, batch.starts), None
+        links = build_sorted_links(sender, receiver, batch.order, batch.starts, num_lone)
+        shift = shift[:count]
     elif batch.pairs is None:
-        links, rows = build_links(sender, receiver, num_nodes), None
+        links = build_links(sender, receiver, num_nodes)
     else:
         first, order = batch.pairs
-        rows = first[: first.shape[0] // 2]
         sender, receiver = batch.edge_index.index_select(1, first)  # 7 times quicker than [first]
-        links = build_paired_links(sender, receiver, order, num_nodes)
-    shift = batch.edge_shift if rows is None else batch.edge_shift.index_select(0, rows)
-    if batch.order is not None:
-        shift = shift[: shift.shape[0] // 2]
-    count = shift.shape[0]
+        links = build_paired_links(sender, receiver, order, num_nodes, num_lone)
+        shift = shift.index_select(0, first[:count])
     ends = (links.receiver[:count], links.sender[:count])
     to, start = (batch.positions.index_select(0, end) for end in ends)
     return links, to - start + shift

@@ -5,8 +5,8 @@ keeps only its inputs for the backward pass and computes its gradients by other 
 file, so that the gradients can be differentiated again. Its last arguments are the six tensors of
 ``Links.arrays``, or some of them.
 
-Shapes: N nodes, E edges, P rows of a filter (E, or E / 2 for one row per pair of edges),
-F features, C components, H heads. Indices are int64.
+Shapes: N nodes, E edges, P rows of a filter (one for both edges of a pair and each edge without a
+reverse: edge e has row e or e - P; or E), F features, C components, H heads. Indices are int64.
 """
 
 from collections.abc import Sequence
@@ -66,33 +66,67 @@ class Links:
         return self.receiver_starts.shape[0] - 1
 
 
-def build_paired_links(sender: Tensor, receiver: Tensor, order: Tensor, num_nodes: int) -> Links:
-    """Return the links of edges in pairs: edge p + E / 2 is the reverse of edge p.
+def build_paired_links(
+    sender: Tensor, receiver: Tensor, order: Tensor, num_nodes: int, num_lone: int = 0
+) -> Links:
+    """Return the links of edges in pairs, see ``build_sorted_links``.
 
     Args:
         sender: node that sends, in pairs, [E].
         receiver: node that receives, in pairs, [E].
         order: edges sorted by receiver, [E].
         num_nodes: N.
+        num_lone: number of edges without a reverse.
     """
     nodes = torch.arange(num_nodes + 1, device=receiver.device)
     starts = torch.searchsorted(receiver.index_select(0, order), nodes)
-    return build_sorted_links(sender, receiver, order, starts)
+    return build_sorted_links(sender, receiver, order, starts, num_lone)
 
 
-def build_sorted_links(sender: Tensor, receiver: Tensor, order: Tensor, starts: Tensor) -> Links:
+def build_sorted_links(
+    sender: Tensor, receiver: Tensor, order: Tensor, starts: Tensor, num_lone: int = 0
+) -> Links:
     """Return the links of edges in pairs, given their order by receiver.
+
+    Edge p + P is the reverse of edge p; the last of the first P edges have none.
 
     Args:
         sender: node that sends, in pairs, [E].
         receiver: node that receives, in pairs, [E].
         order: edges sorted by receiver, [E].
         starts: position in ``order`` where the edges of each receiver begin, and the end, [N + 1].
+        num_lone: number of edges without a reverse.
     """
-    half = order.shape[0] // 2
+    pairs = (order.shape[0] + num_lone) // 2
     # A node's outgoing edges are the reverses of its incoming ones, so both orders share starts.
-    reverse_order = torch.where(order < half, order + half, order - half)
-    return Links(sender, receiver, order, starts, reverse_order, starts)
+    reverse_order = torch.where(order < pairs, order + pairs, order - pairs)
+    if not num_lone:
+        return Links(sender, receiver, order, starts, reverse_order, starts)
+    reverse_order = reverse_order[reverse_order < order.shape[0]]
+    by_sender = _insert_lone(sender, reverse_order, pairs, num_lone)
+    nodes = torch.arange(starts.shape[0], device=starts.device)
+    sender_starts = torch.searchsorted(sender.index_select(0, by_sender), nodes)
+    return Links(sender, receiver, order, starts, by_sender, sender_starts)
+
+
+def _insert_lone(sender: Tensor, ordered: Tensor, pairs: int, num_lone: int) -> Tensor:
+    """Return all edges sorted by sender, those of a node that have no reverse behind the others.
+
+    So the order of a node's edges does not depend on the other graphs of a batch (Law 7).
+
+    Args:
+        sender: node that sends, [E].
+        ordered: edges that have a reverse, sorted by sender.
+        pairs: P; the last of the first P edges have no reverse.
+        num_lone: number of these.
+    """
+    lone = sender[pairs - num_lone : pairs].argsort(stable=True) + (pairs - num_lone)
+    before = torch.searchsorted(sender[ordered], sender[lone], right=True)
+    places = before + torch.arange(num_lone, device=sender.device)
+    taken = torch.zeros_like(sender, dtype=torch.bool).index_fill(0, places, True)
+    by_sender = torch.empty_like(sender)
+    by_sender[places], by_sender[~taken] = lone, ordered
+    return by_sender
 
 
 def build_links(sender: Tensor, receiver: Tensor, num_nodes: int) -> Links:
@@ -138,7 +172,7 @@ def sum_ends(receiver: Tensor, sender: Tensor, pair: Tensor | None, links: Links
     Args:
         receiver: ``a``, values of nodes, added to the edges that they receive, [N, F].
         sender: ``b``, values of nodes, added to the edges that they send, [N, F].
-        pair: ``c``, one row per pair, [E / 2, F], or per edge, [E, F]; None adds nothing.
+        pair: ``c``, of the pairs, [P, F]; None adds nothing.
         links: sender and receiver of every edge.
     """
     pair = receiver.new_zeros(0, receiver.shape[1]) if pair is None else pair
@@ -150,17 +184,47 @@ def filter_senders(values: Tensor, filters: Tensor, links: Links) -> Tensor:
 
     Args:
         values: of the nodes, [N, F].
-        filters: of the edges, [E, F], or one for both edges of a pair, [E / 2, F].
+        filters: of the pairs, [P, F].
         links: sender and receiver of every edge.
     """
     return apply_function(_FilterSenders, values, filters, *links.arrays)
 
 
 def multiply_by_filters(messages: Tensor, filters: Tensor) -> Tensor:
-    """Multiply messages of edges, [E, F], by filters of pairs, [E / 2, F], or of edges, [E, F]."""
-    if not messages.shape[0]:
-        return messages * filters
-    return (messages.view(-1, *filters.shape[:1], messages.shape[1]) * filters).view_as(messages)
+    """Multiply messages of edges, [E, F], by filters of pairs, [P, F]."""
+    products = [rows * filter_rows for rows, filter_rows in split_ways(messages, filters)]
+    return products[0] if len(products) == 1 else torch.cat(products)
+
+
+def split_ways(rows: Tensor, values: Tensor) -> list[tuple[Tensor, Tensor]]:
+    """Split rows of edges by the two ways of a pair, each part with the values of its pairs.
+
+    Args:
+        rows: of the edges, [E, ...].
+        values: of the pairs, [P, ...].
+
+    Returns:
+        Views of the first P rows and all values, and of the other rows and the values of their
+        pairs, if there are any.
+    """
+    pairs, rest = values.shape[0], rows.shape[0] - values.shape[0]
+    first = (rows if rest == 0 else rows[:pairs], values)
+    return [first] if rest == 0 else [first, (rows[pairs:], values[:rest])]
+
+
+def expand_pairs(values: Tensor, edges: int) -> Tensor:
+    """Repeat values of pairs, [P, ...], for both of their edges, [E, ...]; ``edges`` is E."""
+    rest = edges - values.shape[0]
+    return values if rest == 0 else torch.cat((values, values[:rest]))
+
+
+def sum_pairs(rows: Tensor, pairs: int) -> Tensor:
+    """Sum rows of edges, [E, ...], over both edges of a pair, [P, ...]; ``pairs`` is P."""
+    rest = rows.shape[0] - pairs
+    if rest == 0:
+        return rows
+    sums = rows[:rest] + rows[pairs:]
+    return sums if rest == pairs else torch.cat((sums, rows[rest:pairs]))
 
 
 def outer_sum(messages: Tensor, components: Tensor, links: Links) -> Tensor:
@@ -298,10 +362,11 @@ class _SumEnds(Function):
             [E, F].
         """
         ctx.save_for_backward(*links)
-        ctx.shape = pair.shape
+        ctx.pairs = pair.shape[0]
         rows = gather_rows(receiver, links[1]).add_(gather_rows(sender, links[0]))
         if pair.shape[0]:
-            rows.view(-1, *pair.shape).add_(pair)
+            for part, values in split_ways(rows, pair):
+                part.add_(values)
         return rows
 
     @staticmethod
@@ -313,15 +378,14 @@ class _SumEnds(Function):
         if ctx.needs_input_grad[1]:
             to_sender = apply_function(_SumMessages, grad, s, by_s, s_starts)
         if ctx.needs_input_grad[2]:
-            halves = grad.view(-1, *ctx.shape) if ctx.shape[0] else grad.new_zeros(1, *ctx.shape)
-            to_pair = halves[0] + halves[1] if halves.shape[0] == 2 else halves.sum(0)
+            to_pair = sum_pairs(grad, ctx.pairs) if ctx.pairs else grad[:0]
         return to_receiver, to_sender, to_pair, *[None] * 6
 
 
 def scale_rows(rows: Tensor, filters: Tensor) -> Tensor:
-    """Multiply rows of edges, [E, F], in place by filters, [P, F], and return them."""
-    if rows.shape[0]:
-        rows.view(-1, *filters.shape).mul_(filters)
+    """Multiply rows of edges, [E, ...], in place by filters, [P, ...], and return them."""
+    for part, values in split_ways(rows, filters):
+        part.mul_(values)
     return rows
 
 
@@ -354,7 +418,7 @@ class _FilterSenders(Function):
             )
         if ctx.needs_input_grad[1]:
             product = grad * apply_function(_GatherNodes, values, s, by_s, s_starts)
-            to_filters = product.view(-1, *filters.shape).sum(0) if grad.shape[0] else filters * 0.0
+            to_filters = sum_pairs(product, filters.shape[0])
         return to_values, to_filters, *[None] * 6
 
 
@@ -366,10 +430,9 @@ def add_products(total: Tensor, rows: Tensor, others: Tensor) -> None:
         rows: of the edges, [E, F].
         others: of the edges, [E, F].
     """
-    if rows.shape[0]:
-        pairs = zip(rows.view(-1, *total.shape), others.view(-1, *total.shape), strict=True)
-        for half, other in pairs:
-            total.addcmul_(half, other)
+    ways = zip(split_ways(rows, total), split_ways(others, total), strict=True)
+    for (part, sums), (other, _) in ways:
+        sums.addcmul_(part, other)
 
 
 class _OuterSum(Function):

@@ -183,8 +183,8 @@ def _is_reverse_edge(edges: Edges, first: Tensor, second: Tensor) -> Tensor:
     0.01 angstrom. Rounding is far below that, and two images of one node are angstroms apart.
     """
     if edges.paired:
-        half = edges.pair_lengths.shape[0]
-        return (first + half) % max(2 * half, 1) == second
+        pairs = edges.pair_lengths.shape[0]
+        return torch.where(first < pairs, first + pairs, first - pairs) == second
     vectors = edges.directions * edges.lengths.unsqueeze(-1)
     vector_sum = vectors.index_select(0, first) + vectors.index_select(0, second)
     same_node = edges.sender.index_select(0, first) == edges.receiver.index_select(0, second)

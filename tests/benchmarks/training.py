@@ -152,7 +152,8 @@ def as_ours(batch: Any) -> Batch:
         targets={"energy": batch.y},
         masks={"energy": torch.ones(count, dtype=torch.bool)},
         graph_index=torch.arange(count),
-        pairs=None if layout is None else torch.from_numpy(layout),
+        pairs=None if layout is None else torch.from_numpy(np.stack(layout[:2])),
+        num_lone=0 if layout is None else layout.num_lone,
     )
 
 

@@ -1,6 +1,6 @@
 """Equivariant transformer: attention along the edges without a softmax, with a vector channel.
 
-Shapes: N nodes, E edges, P rows of a filter (E, or E / 2 for one row per pair of edges),
+Shapes: N nodes, E edges, P rows of a filter (see ``scatter``),
 F features, H heads; head h owns the h-th of H equal parts of the features.
 """
 

@@ -5,7 +5,7 @@ times. Compiled loops make each message once, where it is reduced, and make it a
 gradients: no array of edges is kept. A second derivative (training on forces) goes through torch's
 operations: extremes are not multilinear, so there is no form (``passes``) to share.
 
-Shapes: N nodes, E edges, P pairs or edges (E / 2 or E), F features.
+Shapes: N nodes, E edges, P pairs, see ``scatter``, F features.
 """
 
 import functools
@@ -20,6 +20,7 @@ from hydragnn_hpo.model.kernels.passes import usable_kernels
 from hydragnn_hpo.model.scatter import (
     Gradients,
     Links,
+    expand_pairs,
     multiply_by_filters,
     segment_max,
     segment_min,
@@ -83,9 +84,7 @@ def _aggregate_eagerly(inputs: Sequence[Tensor], links: Links) -> Aggregates:
     messages = sum_ends(received, sent, measured if measured.shape[0] or empty else None, links)
     if filters.shape[0] or empty:
         messages = multiply_by_filters(messages, filters)
-    edges, pairs = messages.shape[0], weights.shape[0]
-    weight = torch.cat((weights, weights)) if edges > pairs else weights
-    weighted = messages * weight
+    weighted = messages * expand_pairs(weights, messages.shape[0])
     return Aggregates(
         sum_messages(weighted, links),
         sum_messages(weighted * messages, links),

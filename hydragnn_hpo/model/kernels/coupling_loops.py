@@ -3,9 +3,9 @@
 Loops over edges serve every table of paths: a path couples components of the sender to components
 of the sum, and the matrices of the edges hold products of its coefficients and the harmonics.
 
-Shapes: N nodes, E edges, P rows of a filter (E, or E / 2 for one row per pair of edges),
-A components of a node's values, B components of a sum, T triplets, S functions of an angle,
-F features. Arrays are contiguous and of one dtype, indices int64.
+Shapes: N nodes, E edges, P rows of a filter (see ``numba_loops``), A components of a node's values,
+B components of a sum, T triplets, S functions of an angle, F features. Arrays are contiguous and of
+one dtype, indices int64.
 
 Arguments that several loops take:
 
@@ -66,8 +66,7 @@ def _coupled_by_pair(values: Array, grad: Array, mixing: Array, ends: Ends, out:
     for p in range(pairs):
         for f in range(out.shape[1]):
             out[p, f] = 0.0
-        for way in range(sender.shape[0] // pairs):
-            e = p + way * pairs
+        for e in range(p, sender.shape[0], pairs):
             j, i = sender[e], receiver[e]
             for b in range(grad.shape[1]):
                 for a in range(0, count - 2, 3):

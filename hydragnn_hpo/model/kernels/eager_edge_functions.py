@@ -1,6 +1,6 @@
 """Functions of ``edge_functions`` by torch's operations: the reference, and what torch traces.
 
-Shapes: N nodes, E edges, P pairs or edges (E / 2 or E), F features.
+Shapes: N nodes, E edges, P pairs, see ``scatter``, F features.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,7 +11,14 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import Function
 
-from hydragnn_hpo.model.scatter import Gradients, Links, outer_sum, sum_ends, sum_messages
+from hydragnn_hpo.model.scatter import (
+    Gradients,
+    Links,
+    expand_pairs,
+    outer_sum,
+    sum_ends,
+    sum_messages,
+)
 
 Inputs = Sequence[Tensor]
 """Tensors in the order in which a function takes them."""
@@ -103,7 +110,7 @@ def sum_activated(product: Tensor, weights: Tensor, gate: Inputs, links: Links) 
     Returns:
         [N, F].
     """
-    messages, weight = F.silu(product), _expand_pairs(weights, links)
+    messages, weight = F.silu(product), expand_pairs(weights, product.shape[0])
     if gate:
         # A product with one row is several times faster than one with one column.
         score = gate[0] @ messages.t() + gate[1]
@@ -111,17 +118,12 @@ def sum_activated(product: Tensor, weights: Tensor, gate: Inputs, links: Links) 
     return sum_messages(messages * weight, links)
 
 
-def _expand_pairs(values: Tensor, links: Links) -> Tensor:
-    """Repeat values of pairs for both of their edges: [P, ...] to [E, ...]."""
-    return torch.cat((values, values)) if links.sender.shape[0] > values.shape[0] else values
-
-
 def sum_products(call: EdgeCall) -> Tensor:
     """Sum products of gates and contents, [N, F], by softplus if there is an option."""
     (received, sent, measured, weights), links = call.inputs, call.links
     gate, content = sum_ends(received, sent, measured, links).chunk(2, dim=-1)
     messages = gate.sigmoid() * (F.softplus if call.option else F.silu)(content)
-    return outer_sum(messages, _expand_pairs(weights, links), links).squeeze(1)
+    return outer_sum(messages, expand_pairs(weights, messages.shape[0]), links).squeeze(1)
 
 
 EAGER_FUNCTIONS: dict[str, Callable[[EdgeCall], Tensor]] = {

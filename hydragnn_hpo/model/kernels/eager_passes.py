@@ -3,8 +3,7 @@
 Rows of all edges are gathered one component at a time, which fits into the cache of a CPU, and
 summed by ``embedding_bag``. Derivatives that are needed together share what they gather.
 
-Shapes: N nodes, E edges, P rows of a filter (E, or E / 2 for one row per pair of edges),
-C components, F features.
+Shapes: N nodes, E edges, P rows of a filter (see ``scatter``), C components, F features.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,7 +12,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hydragnn_hpo.model.scatter import add_products, gather_rows, scale_rows, segment_sum
+from hydragnn_hpo.model.scatter import (
+    add_products,
+    expand_pairs,
+    gather_rows,
+    scale_rows,
+    segment_sum,
+    sum_pairs,
+)
 
 Arguments = Sequence[Any]
 """Tensors that a form takes. One whose derivative is needed only gives its shape; the last one, of
@@ -150,7 +156,7 @@ def weighted_slopes(
         slopes[0] = _sum_weighted(grad, weights, (r, by_s, s_starts))
     if needed[1]:
         rows = gather_rows(values, s).mul_(gather_rows(grad, r))
-        slopes[1] = _sum_ways(_sum_heads(rows, weights.shape[1]), weights)
+        slopes[1] = sum_pairs(_sum_heads(rows, weights.shape[1]), weights.shape[0])
     if needed[2]:
         slopes[2] = _sum_weighted(values, weights, (s, by_r, r_starts))
     return slopes
@@ -166,8 +172,7 @@ def _sum_weighted(values: Tensor, weights: Tensor, edges: Sequence[Tensor]) -> T
     if not order.shape[0]:
         return values.new_zeros(shape)
     index = other.index_select(0, order)
-    both = torch.cat((weights,) * (order.shape[0] // weights.shape[0]))
-    by_head = both.t().index_select(1, order)
+    by_head = expand_pairs(weights, order.shape[0]).t().index_select(1, order)
     heads = values.reshape(values.shape[0], weights.shape[1], -1).transpose(0, 1).contiguous()
     sums = [
         torch.embedding_bag(head, index, starts, False, 0, False, weight, True)[0]
@@ -180,13 +185,6 @@ def _sum_heads(rows: Tensor, heads: int) -> Tensor:
     """Sum the features of each head: [E, F] to [E, H]."""
     ones = rows.new_ones(rows.shape[1] // heads)
     return rows.view(-1, len(ones)).mv(ones).view(-1, heads)
-
-
-def _sum_ways(rows: Tensor, like: Tensor) -> Tensor:
-    """Sum the rows of both edges of a pair, if ``like`` has one row for them."""
-    if rows.shape[0] == like.shape[0]:
-        return rows
-    return rows.view(-1, *like.shape).sum(0)
 
 
 def attended_slopes(
@@ -214,7 +212,7 @@ def attended_slopes(
     if needed[1] or needed[2]:
         rows = gather_rows(values, s).mul_(gather_rows(grad, r))
     if needed[1]:
-        slopes[1] = _sum_ways(scale(rows.clone() if needed[2] else rows), filters)
+        slopes[1] = sum_pairs(scale(rows.clone() if needed[2] else rows), filters.shape[0])
     if needed[2]:
         slopes[2] = _sum_heads(scale_rows(rows, filters), weights.shape[1])
     if needed[3]:
@@ -242,7 +240,7 @@ def coupled_slopes(arguments: Arguments, links: Sequence[Tensor], needed: Sequen
     elif needed[1]:
         slopes[1] = _sum_components(_mix_at_edges(values, s, mixing), gather_rows(grad, r), filters)
     if needed[2]:
-        rows = _scale_components(gather_rows(values, s), filters)
+        rows = scale_rows(gather_rows(values, s), filters.unsqueeze(1))
         slopes[2] = torch.bmm(gather_rows(grad, r), rows.transpose(1, 2))
     if needed[3]:
         slopes[3] = _sum_coupled(values, filters, mixing, (s, by_r, r_starts))
@@ -264,9 +262,9 @@ def _sum_coupled(
     """
     (other, order, starts), (num_sums, num_sent) = edges, mixing.shape[1:]
     if num_sent > num_sums:
-        rows = _scale_components(_mix_at_edges(values, other, mixing), filters)
+        rows = scale_rows(_mix_at_edges(values, other, mixing), filters.unsqueeze(1))
         return segment_sum(rows, order, starts)
-    rows = _scale_components(gather_rows(values, other), filters).flatten(0, 1)
+    rows = scale_rows(gather_rows(values, other), filters.unsqueeze(1)).flatten(0, 1)
     index = (order.unsqueeze(1) * num_sent + torch.arange(num_sent, device=order.device)).flatten()
     weights = mixing.index_select(0, order).transpose(0, 1).flatten(1).contiguous()
     sums = [segment_sum(rows, index, starts * num_sent, each) for each in weights]
@@ -286,18 +284,11 @@ def _mix_at_edges(values: Tensor, nodes: Tensor, mixing: Tensor) -> Tensor:
     return mixed.view(edges, num_sums, values.shape[2])
 
 
-def _scale_components(rows: Tensor, filters: Tensor) -> Tensor:
-    """Multiply rows of edges, [E, A, F], in place by filters, [P, F], and return them."""
-    if rows.shape[0]:
-        rows.view(-1, filters.shape[0], *rows.shape[1:]).mul_(filters.unsqueeze(1))
-    return rows
-
-
 def _sum_components(rows: Tensor, others: Tensor, like: Tensor) -> Tensor:
     """Multiply rows of edges, [E, A, F], and sum over components and pairs, [P, F]."""
     products = rows.mul_(others)
     sums = products.sum(1) if products.shape[1] > 1 else products.squeeze(1)
-    return sums if sums.shape == like.shape else sums.view(-1, *like.shape).sum(0)
+    return sum_pairs(sums, like.shape[0])
 
 
 def triplets_slopes(
@@ -315,9 +306,11 @@ def triplets_slopes(
     messages, filters, weights, grad = arguments
     first, second, _, starts, by_first, first_starts = links
     (size, pairs, width), slopes, edges = filters.shape, list[Any]([None] * 4), messages.shape[0]
-    halves = (max(1, edges // max(1, pairs)), pairs, width)
+    by_pair = filters.transpose(0, 1)
     if needed[2] or needed[3]:
-        values = (filters.unsqueeze(1) * messages.view(halves)).view(-1, width)
+        values = messages.repeat(size, 1, 1)
+        scale_rows(values.transpose(0, 1), by_pair)
+        values = values.view(-1, width)
         rows = (first.unsqueeze(1) + torch.arange(size, device=first.device) * edges).flatten()
     if needed[3]:
         slopes[3] = segment_sum(values, rows, starts * size, weights.flatten())
@@ -328,9 +321,10 @@ def triplets_slopes(
     if needed[0] or needed[1]:
         back, by_function = second.index_select(0, by_first), weights.index_select(0, by_first).t()
         arrived = [segment_sum(grad, back, first_starts, e.contiguous()) for e in by_function]
-        sums = torch.stack(arrived).view(size, *halves)
-        slopes[0] = (sums * filters.unsqueeze(1)).sum(0).view_as(messages)
-        slopes[1] = (sums * messages.view(halves)).sum(1)
+        sums = torch.stack(arrived).transpose(0, 1)
+        products = sum_pairs(sums * messages.unsqueeze(1), pairs)
+        slopes[1] = products.transpose(0, 1).contiguous()
+        slopes[0] = scale_rows(sums, by_pair).sum(1)
     return [slope if need else None for slope, need in zip(slopes, needed, strict=True)]
 
 

@@ -9,7 +9,7 @@ written to memory. ``_Slopes`` and ``_Value`` are the autograd functions of all 
 Torch's operations are the reference. They run where ``Links.kernels`` wants no loops, and where
 loops know nothing: gradients of the slopes of parameters, and third derivatives.
 
-Shapes: N nodes, E edges, P pairs or edges (E / 2 or E), F features. The activation of edges is
+Shapes: N nodes, E edges, P pairs, see ``scatter``, F features. The activation of edges is
 ``slope * x + (1 - slope) * silu(x)``, which is SiLU for 0.
 """
 

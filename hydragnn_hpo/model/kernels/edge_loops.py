@@ -2,7 +2,7 @@
 
 They are plain Python with numpy arrays; only ``numba_passes`` calls them, compiled.
 
-Shapes: N nodes, E edges, P pairs (E, or E / 2: edge e has row e or e - P), F features. Arrays are
+Shapes: N nodes, E edges, P pairs (edge e has row e or e - P), F features. Arrays are
 contiguous and of one dtype, indices int64. An inner loop reads rows in place and makes what it can
 in one expression: views of rows and loops over few features cost more than the arithmetic. Only
 division without a check for zero can be vectorized (``numba_passes`` sees to it).

@@ -1,6 +1,6 @@
 """Functions of ``edge_functions`` as loops that numba compiles, for CPUs.
 
-Shapes: N nodes, E edges, P pairs or edges (E / 2 or E), F features.
+Shapes: N nodes, E edges, P pairs, see ``scatter``, F features.
 """
 
 from collections.abc import Sequence

@@ -2,9 +2,9 @@
 
 They are plain Python with numpy arrays; only ``numba_passes`` calls them, compiled.
 
-Shapes: N nodes, E edges, P rows of a filter (E, or E / 2 for one row per pair of edges: edge e has
-row e or e - P), C components, F features, H heads of D features. Arrays are contiguous and of one
-dtype, indices int64.
+Shapes: N nodes, E edges, P rows of a filter (one for both edges of a pair and each edge without a
+reverse: edge e has row e or e - P; or E), C components, F features, H heads of D features. Arrays
+are contiguous and of one dtype, indices int64.
 
 Arguments that many loops take:
 
@@ -53,8 +53,8 @@ def _filtered_by_pair(sent: Array, received: Array, ends: Ends, out: Array) -> N
     for p in range(pairs):
         for f in range(out.shape[1]):
             out[p, f] = 0.0
-        for way in range(sender.shape[0] // pairs):
-            j, i = sender[p + way * pairs], receiver[p + way * pairs]
+        for e in range(p, sender.shape[0], pairs):
+            j, i = sender[e], receiver[e]
             for c in range(sent.shape[1]):
                 for f in range(out.shape[1]):
                     out[p, f] += sent[j, c, f] * received[i, c, f]
@@ -147,8 +147,7 @@ def _vectors_by_pair(
         if carries:
             for f in range(width):
                 to_vector_filters[p, f] = 0.0
-        for way in range(sender.shape[0] // pairs):
-            e = p + way * pairs
+        for e in range(p, sender.shape[0], pairs):
             j, i = sender[e], receiver[e]
             x, y, z = directions[e, 0], directions[e, 1], directions[e, 2]
             for f in range(width):
@@ -315,8 +314,8 @@ def _aggregate_slopes(
     pairs, width, zero = weights.shape[0], row.shape[0], row.dtype.type(0)
     for p in range(pairs):
         weight, total = weights[p, 0], zero
-        for way in range(sender.shape[0] // pairs):
-            j, i = sender[p + way * pairs], receiver[p + way * pairs]
+        for e in range(p, sender.shape[0], pairs):
+            j, i = sender[e], receiver[e]
             make_message(factors, (j, i), p, row)
             for f in range(width):
                 value = weight * row[f]

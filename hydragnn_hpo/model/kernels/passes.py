@@ -17,8 +17,7 @@ always there, and two by compiled loops: ``numba_passes`` for fp32 and fp64 on a
 ``Links.kernels`` chooses; what torch traces (``torch.compile``, ``torch.export``) are torch's
 operations.
 
-Shapes: N nodes, E edges, P rows of a filter (E, or E / 2 for one row per pair of edges),
-C components, F features.
+Shapes: N nodes, E edges, P rows of a filter (see ``scatter``), C components, F features.
 """
 
 import functools
@@ -144,7 +143,7 @@ def filtered_sum(values: Tensor, filters: Tensor, links: Links) -> Tensor:
 
     Args:
         values: of the nodes, [N, F] or [N, C, F].
-        filters: of the edges, [E, F], or one for both edges of a pair, [E / 2, F].
+        filters: of the pairs, [P, F].
         links: sender and receiver of every edge.
 
     Returns:
@@ -158,7 +157,7 @@ def directed_sum(values: Tensor, filters: Tensor, directions: Tensor, links: Lin
 
     Args:
         values: of the nodes, [N, F].
-        filters: of the edges, [E, F], or one for both edges of a pair, [E / 2, F].
+        filters: of the pairs, [P, F].
         directions: unit vectors of the edges, [E, 3].
         links: sender and receiver of every edge.
 
@@ -180,7 +179,7 @@ def vector_messages_sum(
 
     Args:
         values: of the nodes, [N, F].
-        filters: of ``values``, per edge, [E, F], or for both edges of a pair, [E / 2, F].
+        filters: of ``values``, of the pairs, [P, F].
         directions: unit vectors of the edges, [E, 3].
         vectors: of the nodes, [N, 3, F].
         vector_filters: of ``vectors``, of the shape of ``filters``.
@@ -197,7 +196,7 @@ def weighted_sum(values: Tensor, weights: Tensor, links: Links) -> Tensor:
 
     Args:
         values: of the nodes, [N, F]; head h owns the h-th of H equal parts of the channels.
-        weights: of the edges, [E, H], or one for both edges of a pair, [P, H].
+        weights: of the pairs, [P, H].
         links: sender and receiver of every edge.
 
     Returns:
@@ -213,7 +212,7 @@ def attention_sum(values: Tensor, filters: Tensor, weights: Tensor, links: Links
 
     Args:
         values: of the nodes, [N, F]; head h owns the h-th of H equal parts of the channels.
-        filters: of the edges, [E, F], or one for both edges of a pair, [E / 2, F].
+        filters: of the pairs, [P, F].
         weights: attention weight of each edge and head, [E, H].
         links: sender and receiver of every edge.
     """
@@ -228,7 +227,7 @@ def edge_scores(
     Args:
         received: queries of the nodes, read at the receiver, [N, F].
         sent: keys of the nodes, read at the sender, [N, F].
-        filters: of the edges, [E, F], or one for both edges of a pair, [E / 2, F].
+        filters: of the pairs, [P, F].
         links: sender and receiver of every edge.
         heads: number of heads, H; each sums over its own part of the features.
     """
@@ -243,7 +242,7 @@ def coupled_sum(values: Tensor, filters: Tensor, mixing: Tensor, links: Links) -
 
     Args:
         values: of the nodes, [N, A, F].
-        filters: of the edges, [E, F], or one for both edges of a pair, [E / 2, F].
+        filters: of the pairs, [P, F].
         mixing: one matrix per edge, from components of the sender to those of the sum, [E, B, A].
         links: sender and receiver of every edge.
 
@@ -258,8 +257,7 @@ def triplet_sum(messages: Tensor, filters: Tensor, weights: Tensor, links: Links
 
     Args:
         messages: of the edges, [E, F].
-        filters: of the edges, for each function of the angle, [S, E, F], or one for both edges of
-            a pair, [S, E / 2, F].
+        filters: of the pairs, for each function of the angle, [S, P, F].
         weights: functions of the angles, [T, S].
         links: first edge (the sender) and second edge (the receiver) of every triplet, sorted by
             the second.

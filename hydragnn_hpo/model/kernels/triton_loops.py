@@ -6,8 +6,8 @@ on the edges of the node alone. There are no atomics. So results repeat bit by b
 sums of a node do not depend on the other graphs of a batch (Law 7). Numbers are read in their own
 type, computed in ``COMPUTE``, fp32 or fp64, and rounded once where they are written.
 
-Shapes: N nodes, E edges, P rows of a filter (E, or E / 2 for one row per pair of edges: edge e has
-row e or e - P), C components, F features. Arrays are contiguous, indices int64.
+Shapes: N nodes, E edges, P rows of a filter (see ``numba_loops``: edge e has row e or e - P), C
+components, F features. Arrays are contiguous, indices int64.
 
 Arguments that many loops take:
 
@@ -22,7 +22,8 @@ Arguments that many loops take:
 - ``grad``: gradient of the sums; ``extremes`` and ``slopes``: what reached the aggregates, see
   ``aggregation``, [N, 2, F] and [N, 4, F].
 - ``out``, ``to_...``: results, the gradient of the argument of that name; they are overwritten.
-- ``pairs``: P; ``WAYS``: E / P; ``TILE_...``: sizes of a tile, powers of two.
+- ``pairs``: P; ``edges``: E; ``WAYS``: 1 if P = E, else 2; ``TILE_...``: sizes of a tile, powers
+  of two.
 """
 
 # ruff: noqa: N803  # names of constants that loops are compiled for are in capitals, as Triton's are
@@ -88,10 +89,10 @@ def _filtered_by_node(
     tl.store(out + node * (C * F) + places, tl.sum(total, 0), mask=inside)
 
 
-@triton.jit(do_not_specialize=["pairs"])
+@triton.jit(do_not_specialize=["pairs", "edges"])
 def _filtered_by_pair(
     sent: tl.tensor, received: tl.tensor, sender: tl.tensor, receiver: tl.tensor,
-    out: tl.tensor, pairs: tl.tensor,
+    out: tl.tensor, pairs: tl.tensor, edges: tl.tensor,
     C: tl.constexpr, F: tl.constexpr, WAYS: tl.constexpr, TILE_E: tl.constexpr,
     TILE_F: tl.constexpr, COMPUTE: tl.constexpr,
 ) -> None:  # fmt: skip
@@ -102,11 +103,14 @@ def _filtered_by_pair(
     mask = there[:, None] & (f < F)[None, :]
     total = tl.zeros((TILE_E, TILE_F), COMPUTE)
     for way in tl.static_range(WAYS):
-        j = tl.load(sender + pair + way * pairs, mask=there, other=0)
-        i = tl.load(receiver + pair + way * pairs, mask=there, other=0)
+        edge = pair + way * pairs
+        here = there & (edge < edges)
+        known = here[:, None] & (f < F)[None, :]
+        j = tl.load(sender + edge, mask=here, other=0)
+        i = tl.load(receiver + edge, mask=here, other=0)
         for c in range(C):
-            first = _rows(sent, j * C + c, f, mask, F, COMPUTE)
-            total += first * _rows(received, i * C + c, f, mask, F, COMPUTE)
+            first = _rows(sent, j * C + c, f, known, F, COMPUTE)
+            total += first * _rows(received, i * C + c, f, known, F, COMPUTE)
     tl.store(out + pair[:, None] * F + f[None, :], total, mask=mask)
 
 
@@ -194,11 +198,11 @@ def _vectors_by_sender(
         tl.store(row + 2 * F, tl.sum(w, 0), mask=f < F)
 
 
-@triton.jit(do_not_specialize=["pairs"])
+@triton.jit(do_not_specialize=["pairs", "edges"])
 def _vectors_by_pair(
     values: tl.tensor, directions: tl.tensor, vectors: tl.tensor, grad: tl.tensor,
     sender: tl.tensor, receiver: tl.tensor, to_filters: tl.tensor,
-    to_vector_filters: tl.tensor, pairs: tl.tensor,
+    to_vector_filters: tl.tensor, pairs: tl.tensor, edges: tl.tensor,
     F: tl.constexpr, WAYS: tl.constexpr, CARRIES: tl.constexpr, TILE_E: tl.constexpr,
     TILE_F: tl.constexpr, COMPUTE: tl.constexpr,
 ) -> None:  # fmt: skip
@@ -211,17 +215,19 @@ def _vectors_by_pair(
     carried = total
     for way in tl.static_range(WAYS):
         edge = pair + way * pairs
-        j = tl.load(sender + edge, mask=there, other=0)
-        i = tl.load(receiver + edge, mask=there, other=0)
-        x = _rows(grad, i * 3, f, mask, F, COMPUTE)
-        y = _rows(grad, i * 3 + 1, f, mask, F, COMPUTE)
-        z = _rows(grad, i * 3 + 2, f, mask, F, COMPUTE)
-        along = _along(directions, edge, there, (x, y, z), COMPUTE)
-        total += along * _rows(values, j, f, mask, F, COMPUTE)
+        here = there & (edge < edges)
+        known = here[:, None] & (f < F)[None, :]
+        j = tl.load(sender + edge, mask=here, other=0)
+        i = tl.load(receiver + edge, mask=here, other=0)
+        x = _rows(grad, i * 3, f, known, F, COMPUTE)
+        y = _rows(grad, i * 3 + 1, f, known, F, COMPUTE)
+        z = _rows(grad, i * 3 + 2, f, known, F, COMPUTE)
+        along = _along(directions, edge, here, (x, y, z), COMPUTE)
+        total += along * _rows(values, j, f, known, F, COMPUTE)
         if CARRIES:
-            carried += x * _rows(vectors, j * 3, f, mask, F, COMPUTE)
-            carried += y * _rows(vectors, j * 3 + 1, f, mask, F, COMPUTE)
-            carried += z * _rows(vectors, j * 3 + 2, f, mask, F, COMPUTE)
+            carried += x * _rows(vectors, j * 3, f, known, F, COMPUTE)
+            carried += y * _rows(vectors, j * 3 + 1, f, known, F, COMPUTE)
+            carried += z * _rows(vectors, j * 3 + 2, f, known, F, COMPUTE)
     places = pair[:, None] * F + f[None, :]
     tl.store(to_filters + places, total, mask=mask)
     if CARRIES:
@@ -362,12 +368,12 @@ def _aggregate_slopes_by_node(
     tl.store(out + node * F + f, tl.sum(total, 0), mask=f < F)
 
 
-@triton.jit(do_not_specialize=["pairs"])
+@triton.jit(do_not_specialize=["pairs", "edges"])
 def _aggregate_slopes_by_pair(
     received: tl.tensor, sent: tl.tensor, measured: tl.tensor, filters: tl.tensor,
     weights: tl.tensor, sender: tl.tensor, receiver: tl.tensor, extremes: tl.tensor,
     slopes: tl.tensor, to_measured: tl.tensor, to_filters: tl.tensor, to_weights: tl.tensor,
-    pairs: tl.tensor,
+    pairs: tl.tensor, edges: tl.tensor,
     F: tl.constexpr, MEASURED: tl.constexpr, FILTERED: tl.constexpr, WAYS: tl.constexpr,
     TILE_E: tl.constexpr, TILE_F: tl.constexpr, COMPUTE: tl.constexpr,
 ) -> None:  # fmt: skip
@@ -382,13 +388,16 @@ def _aggregate_slopes_by_pair(
         of_measured = tl.zeros((TILE_E, TILE_F), COMPUTE)
         of_filter = of_measured
         for way in tl.static_range(WAYS):
-            j = tl.load(sender + pair + way * pairs, mask=there, other=0)
-            i = tl.load(receiver + pair + way * pairs, mask=there, other=0)
+            edge = pair + way * pairs
+            here = there & (edge < edges)
+            known = here[:, None] & (f < F)[None, :]
+            j = tl.load(sender + edge, mask=here, other=0)
+            i = tl.load(receiver + edge, mask=here, other=0)
             factors, ends = (received, sent, measured, filters), (i, j, pair)
-            plain, factor = _messages(factors, ends, f, mask, F, MEASURED, FILTERED, COMPUTE)
+            plain, factor = _messages(factors, ends, f, known, F, MEASURED, FILTERED, COMPUTE)
             reached = (extremes, slopes)
             each, slope = _slopes_of_messages(
-                plain * factor, weight, reached, i, f, mask, F, COMPUTE
+                plain * factor, weight, reached, i, f, known, F, COMPUTE
             )
             of_weight += each
             of_measured += slope * factor

@@ -82,8 +82,8 @@ def _empty_like(tensor: Tensor) -> Tensor:
     return torch.empty_like(tensor, memory_format=torch.contiguous_format)
 
 
-def _ways(edges: Tensor, pairs: int) -> int:
-    return edges.shape[0] // max(pairs, 1)
+def _ways(edges: int, pairs: int) -> int:
+    return 2 if edges > pairs else 1
 
 
 def filtered_by_triton(
@@ -104,8 +104,8 @@ def filtered_by_triton(
     if needed[1]:
         slopes[1] = _empty_like(filters)
         arrays = values, grad, s, r, slopes[1]
-        constants["WAYS"] = _ways(s, pairs)
-        run_loop("filtered_by_pair", arrays, [pairs], pairs, **constants)
+        constants["WAYS"], sizes = _ways(len(s), pairs), [pairs, len(s)]
+        run_loop("filtered_by_pair", arrays, sizes, pairs, **constants)
     if needed[2]:
         slopes[2] = _empty_like(values)
         arrays = values, filters, s, by_r, r_starts, slopes[2]
@@ -153,8 +153,8 @@ def vectors_by_triton(
     if needed[1] or needed[4]:
         slopes[1], slopes[4] = _empty_like(filters), _empty_like(vector_filters)
         arrays = values, directions, vectors, grad, s, r, slopes[1], slopes[4]
-        ways = _ways(s, pairs)
-        run_loop("vectors_by_pair", arrays, [pairs], pairs, **carrying, WAYS=ways)
+        ways = _ways(len(s), pairs)
+        run_loop("vectors_by_pair", arrays, [pairs, len(s)], pairs, **carrying, WAYS=ways)
     if needed[2]:
         slopes[2] = _empty_like(directions)
         arrays = values, filters, grad, s, r, slopes[2]
@@ -226,6 +226,7 @@ def aggregate_slopes_by_triton(
             settings = constants | {"RECEIVES": slot == 0}
             run_loop("aggregate_slopes_by_node", arrays, [pairs], nodes, **settings)
     if any(needed[2:]):
-        arrays, ways = (*inputs, s, r, *reached, *slopes[2:]), _ways(s, pairs)
-        run_loop("aggregate_slopes_by_pair", arrays, [pairs], pairs, **constants, WAYS=ways)
+        arrays, sizes = (*inputs, s, r, *reached, *slopes[2:]), [pairs, len(s)]
+        settings = constants | {"WAYS": _ways(len(s), pairs)}
+        run_loop("aggregate_slopes_by_pair", arrays, sizes, pairs, **settings)
     return [slope if need else None for slope, need in zip(slopes, needed, strict=True)]

@@ -174,8 +174,9 @@ def reverse_of(edge_index, shift):
 
 def check(edge_index, shift, num_nodes):
     assert pair_edges(edge_index, shift.astype(np.float32), num_nodes) is not None
-    layout, order = pair_edges(edge_index, shift, num_nodes)
+    layout, order, num_lone = pair_edges(edge_index, shift, num_nodes)
     count = edge_index.shape[1]
+    assert num_lone == 0
     assert sorted(layout) == list(range(count))
     first, second = np.split(layout, 2)
     np.testing.assert_array_equal(second, reverse_of(edge_index, shift)[first])
@@ -211,30 +212,70 @@ def test_graphs_of_a_batch_stand_one_after_the_other():
 
 
 def test_no_edges_are_no_pairs_of_none():
-    layout = pair_edges(np.zeros((2, 0), np.int64), np.zeros((0, 3)), 3)
-    assert layout is not None
-    assert layout.shape == (2, 0)
-    assert pair_edges(np.zeros((2, 0), np.int64), np.zeros((0, 3)), 0).shape == (2, 0)
+    for nodes in (3, 0):
+        layout, order, num_lone = pair_edges(np.zeros((2, 0), np.int64), np.zeros((0, 3)), nodes)
+        assert (len(layout), len(order), num_lone) == (0, 0, 0)
+
+
+def count_lone(edge_index, shift):
+    """Count edges without a reverse, taking edges one by one."""
+    waiting = []
+    for (sender, receiver), step in zip(edge_index.T.tolist(), shift, strict=True):
+        fits = [(r, s) == (sender, receiver) and abs(d + step).max() < 1e-6 for s, r, d in waiting]
+        if any(fits):
+            waiting.pop(fits.index(True))
+        else:
+            waiting.append((sender, receiver, step))
+    return len(waiting)
+
+
+def check_some(edge_index, shift, num_nodes):
+    """Check a layout of edges of which some have no reverse; return how many have none."""
+    layout, order, num_lone = pair_edges(edge_index, shift, num_nodes)
+    count = edge_index.shape[1]
+    assert sorted(layout) == list(range(count))
+    np.testing.assert_array_equal(layout[order], np.arange(count))
+    assert num_lone == count_lone(edge_index, shift)
+    pairs = (count + num_lone) // 2
+    first, second = layout[: pairs - num_lone], layout[pairs:]
+    np.testing.assert_array_equal(edge_index[:, second], edge_index[::-1, first])
+    np.testing.assert_allclose(shift[second], -shift[first], rtol=0, atol=1e-6)
+    return num_lone
 
 
 @pytest.mark.parametrize(
-    ("edges", "shift"),
+    ("edges", "shift", "lone"),
     [
-        ([(0, 1)], [0.0]),
-        ([(0, 1), (2, 1)], [0.0, 0.0]),
-        ([(1, 0), (1, 0), (0, 1)], [0.0, 0.0, 0.0]),
-        ([(1, 0), (2, 0), (0, 1), (0, 1)], [0.0] * 4),
-        ([(1, 0), (0, 1)], [1.0, 1.0]),
-        ([(1, 0), (1, 0), (0, 1), (0, 1)], [-1.0, 2.0, -2.0, 3.0]),
-        ([(0, 0), (0, 0)], [1.0, 1.0]),
-        ([(0, 0)], [1.0]),
-        ([(0, 0), (1, 1)], [1.0, -1.0]),
+        ([(0, 1)], [0.0], 1),
+        ([(0, 1), (2, 1)], [0.0, 0.0], 2),
+        ([(1, 0), (1, 0), (0, 1)], [0.0, 0.0, 0.0], 1),
+        ([(1, 0), (2, 0), (0, 1), (0, 1)], [0.0] * 4, 2),
+        ([(1, 0), (0, 1)], [1.0, 1.0], 2),
+        ([(1, 0), (1, 0), (0, 1), (0, 1)], [-1.0, 2.0, -2.0, 3.0], 2),
+        ([(0, 0), (0, 0)], [1.0, 1.0], 2),
+        ([(0, 0)], [1.0], 1),
+        ([(0, 0), (1, 1)], [1.0, -1.0], 2),
+        ([(0, 0), (0, 0), (0, 0)], [-2.0, 1.0, 2.0], 1),
     ],
-    ids=["odd", "other nodes", "three", "twice", "shifts", "some shifts", "loops", "loop", "two"],
+    ids=[
+        *("odd", "other nodes", "three", "twice", "shifts", "some shifts"),
+        *("loops", "loop", "two", "a loop between"),
+    ],
 )
-def test_edges_that_are_no_pairs_give_none(edges, shift):
+def test_edges_without_a_reverse_are_counted_and_close_the_first_half(edges, shift, lone):
     shifts = np.outer(shift, [1.0, 0.0, 0.0])
-    assert pair_edges(np.array(edges, dtype=np.int64).T, shifts, 3) is None
+    assert check_some(np.array(edges, dtype=np.int64).T, shifts, 3) == lone
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("share", [0.02, 0.4, 1.0])
+def test_edges_left_out_at_random_cost_the_others_no_reverse(seed, share):
+    random = np.random.default_rng(seed)
+    edge_index, shift, _ = neighbours(4, SMALL, 4.5, seed)
+    kept = random.random(len(shift)) >= share
+    if share < 1.0:
+        kept[random.integers(len(shift))] = False
+    check_some(edge_index[:, kept], shift[kept], 4)
 
 
 def test_edges_not_sorted_by_receiver_give_none():

@@ -10,6 +10,7 @@ import pytest
 import torch
 from kernel_cases import (
     FACTORS,
+    LAYOUTS,
     NODES,
     SUMS,
     WIDTH,
@@ -42,7 +43,7 @@ def loops(monkeypatch):
     return names
 
 
-@pytest.mark.parametrize("paired", [True, False], ids=["paired", "one-way"])
+@pytest.mark.parametrize("paired", LAYOUTS.values(), ids=LAYOUTS)
 @pytest.mark.parametrize("form", SUMS)
 @pytest.mark.parametrize(
     ("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-4)], ids=["fp64", "fp32"]
@@ -195,7 +196,7 @@ def looped_aggregates(received, sent, measured, filters, weights, links):
 
 
 @pytest.mark.parametrize("like", [torch.randn, whole], ids=["numbers", "ties"])
-@pytest.mark.parametrize("paired", [True, False], ids=["paired", "one-way"])
+@pytest.mark.parametrize("paired", LAYOUTS.values(), ids=LAYOUTS)
 @pytest.mark.parametrize("conv", FACTORS)
 def test_aggregates_equal_torch_and_a_loop(conv, paired, like, loops):
     links, rows = random_links(5, paired)

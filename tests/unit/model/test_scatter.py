@@ -25,12 +25,12 @@ BONDS = [(0, 1), (2, 0), (0, 3), (1, 3), (2, 2), (2, 2), (0, 1)]
 joined twice, and node 4 is alone."""
 
 
-def paired(bonds):
-    """Lay out each bond and its reverse as data.pairs does."""
+def paired(bonds, lone=0):
+    """Lay out each bond and its reverse, which the last ``lone`` ones lack, as data.pairs does."""
     first = torch.tensor(bonds, dtype=torch.long).view(-1, 2)
-    sender, receiver = torch.cat((first, first.flip(1))).unbind(1)
+    sender, receiver = torch.cat((first, first.flip(1)[: len(bonds) - lone])).unbind(1)
     order = torch.argsort(receiver, stable=True)
-    return scatter.build_paired_links(sender, receiver, order, NODES), len(bonds)
+    return scatter.build_paired_links(sender, receiver, order, NODES, lone), len(bonds)
 
 
 def single(bonds):
@@ -44,6 +44,8 @@ def single(bonds):
 
 LAYOUTS = {
     "paired": lambda: paired(BONDS),
+    "some paired": lambda: paired(BONDS, lone=3),
+    "none paired": lambda: paired(BONDS, lone=len(BONDS)),
     "single": lambda: single(BONDS),
     "one bond": lambda: paired(BONDS[:1]),
     "no pairs": lambda: paired([]),

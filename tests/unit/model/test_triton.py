@@ -11,6 +11,7 @@ import pytest
 import torch
 from kernel_cases import (
     FACTORS,
+    LAYOUTS,
     TRITON_SUMS,
     all_of_aggregates,
     everything,
@@ -61,7 +62,7 @@ def assert_near(values, expected, tolerance):
 
 
 @needs_interpreter
-@pytest.mark.parametrize("paired", [True, False], ids=["paired", "one-way"])
+@pytest.mark.parametrize("paired", LAYOUTS.values(), ids=LAYOUTS)
 @pytest.mark.parametrize("form", TRITON_SUMS)
 def test_forms_equal_torch_to_the_second_derivative(form, paired, loops):
     links, rows = random_links(1, paired, nodes=5)
