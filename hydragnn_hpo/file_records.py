@@ -156,7 +156,7 @@ class TargetStats(TypedDict):
     level: Literal["graph", "node"]
     """One value per structure, or one per atom."""
     shape: Literal["scalar", "vector", "tensor"]
-    """A number, three components, or the nine components of a stress."""
+    """A number, three components, or the nine components of a tensor, row by row."""
     unit: str
     """Internal unit; ends with ``/atom`` if the value is per atom."""
     energy: NotRequired[Literal["total", "per_atom"] | None]
@@ -167,8 +167,13 @@ class TargetStats(TypedDict):
     """Description of the property, from the card."""
     bounds: NotRequired[tuple[float | None, float | None] | None]
     """Smallest and largest possible value, in the unit; null where the card sets neither."""
+    origin: NotRequired[Literal["mass", "geometry", "none"] | None]
+    """Origin of a vector or tensor of structures, as in the card; null for other targets."""
+    charge: NotRequired[str | None]
+    """Attribute with the total charge, for dipoles; null where the card names none."""
     mean: NotRequired[float]
-    """Mean, in the unit; this and the fields below are absent before the store is built."""
+    """Mean, in the unit (of a tensor's diagonal, 0 for vectors and stress); this and the fields
+    below are absent before the store is built."""
     std: NotRequired[float]
     """Standard deviation, in the unit; 1 if all values are equal."""
     min: NotRequired[float]

@@ -182,6 +182,39 @@ def check_derivatives(targets: Mapping[str, TargetKind]) -> None:
             )
 
 
+def has_origin(level: str | None, shape: str | None, derived_from: str | None) -> bool:
+    """Check whether a target is a vector or tensor of structures that is no derivative.
+
+    Args:
+        level: its level.
+        shape: its shape.
+        derived_from: the energy whose derivative it is.
+    """
+    return level == "graph" and shape in ("vector", "tensor") and not derived_from
+
+
+def _check_origin(target: "TargetConfig") -> None:
+    """Refuse an origin or a charge of targets that have none."""
+    if target.origin is not None and not has_origin(
+        target.level, target.shape, target.derived_from
+    ):
+        raise ValueError(
+            "origin is for vectors and tensors of structures that are no derivatives: drop it."
+        )
+    if target.charge is None:
+        return
+    if target.shape != "vector" or target.origin in (None, "none"):
+        raise ValueError(
+            "charge is for dipoles, vectors of structures with an origin: drop it, or correct "
+            "level, shape and origin."
+        )
+    if inside(target.unit)[1] != "e*angstrom":
+        raise ValueError(
+            f"charge is for dipoles in e*angstrom, e*bohr or debye, found {target.unit}: correct "
+            "the unit, or drop charge."
+        )
+
+
 class TargetConfig(Config):
     """One property to learn. Read by ``data.build_plan`` and by the heads."""
 
@@ -192,7 +225,8 @@ class TargetConfig(Config):
     """One value per structure, or one per atom."""
 
     shape: Literal["scalar", "vector", "tensor"] = "scalar"
-    """A number, three components that turn with the structure, or a symmetric 3 x 3 tensor."""
+    """A number, three components that turn with the structure, or a 3 x 3 tensor: symmetric for a
+    structure (3 x 3, 9 or, in ASE's order xx yy zz yz xz xy, 6 numbers), any for an atom."""
 
     unit: str
     """Unit in the file; values are converted to eV, angstrom, e or muB when they are read."""
@@ -206,6 +240,15 @@ class TargetConfig(Config):
     derived_from: str | None = None
     """The total energy this is a derivative of: forces (a vector per atom, minus the gradient) or
     stress (a tensor per structure, positive when tensile, as in ASE)."""
+
+    origin: Literal["mass", "geometry", "none"] | None = None
+    """For vectors and tensors of structures, as dipoles. The centre of ``mass`` (if left out) or of
+    ``geometry`` is the point about which dipoles of charged structures are given; others do not
+    depend on it. Heads read positions, so that structures must not be periodic. ``none``: heads
+    read vectors of atoms alone, whose mean is predicted, not their sum."""
+
+    charge: Name | None = None
+    """Attribute with the total charge in e, for dipoles of charged structures; 0 if left out."""
 
     optional: bool = False
     """Whether structures (or atoms) may lack it: absent, an empty cell or NaN. They are ignored for
@@ -229,6 +272,15 @@ class TargetConfig(Config):
     def _unit_is_known(cls, value: str) -> str:
         return _known_unit(value)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _origin_is_known(cls, values: Any) -> Any:
+        if not isinstance(values, Mapping) or values.get("origin") is not None:
+            return values
+        if has_origin(values.get("level"), values.get("shape"), values.get("derived_from")):
+            return {**values, "origin": "mass"}
+        return values
+
     @model_validator(mode="after")
     def _hangs_together(self) -> Self:
         if self.per_atom and (self.level != "graph" or self.energy is not None):
@@ -241,11 +293,8 @@ class TargetConfig(Config):
                 f"per_atom would make the unit {divided}, which is not known: drop it, or write "
                 "the quotients into the file."
             )
-        if self.shape == "tensor" and self.derived_from is None:
-            raise ValueError(
-                "a tensor is only known as stress: set derived_from, or another shape."
-            )
         check_kind(self)
+        _check_origin(self)
         return self
 
     @model_validator(mode="after")
@@ -411,10 +460,16 @@ class CardConfig(Config):
                     'with energy = "total": correct the name, or set energy there.'
                 )
         check_derivatives(self.targets)
+        for name, target in self.targets.items():
+            if target.charge is not None and target.charge not in self.attributes:
+                raise ValueError(
+                    f"targets.{name}.charge is '{target.charge}', which is no attribute: add "
+                    f"attributes.{target.charge}, or correct the name."
+                )
         return self
 
 
-AGREE = ("level", "shape", "unit", "energy", "derived_from", "bounds")
+AGREE = ("level", "shape", "unit", "energy", "derived_from", "bounds", "origin", "charge")
 """What must be the same where data sets share a target."""
 
 

@@ -1,7 +1,7 @@
 """The multi-headed GNN without torch. Built by ``model.gnn``."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import (
     Field,
@@ -218,15 +218,27 @@ def is_by_gradient(head: HeadConfig, target: Target) -> bool:
     return bool(target.get("derived_from")) and head.gradient is not False
 
 
-def reads_state(head: HeadConfig, target: Target) -> bool:
-    """Check whether a head needs the trunk's last state, for vectors or a conv of its own."""
-    direct_vector = target["shape"] == "vector" and not is_by_gradient(head, target)
-    return direct_vector or (head.kind == "conv" and target["level"] == "node")
+def is_directed(head: HeadConfig, target: Target) -> bool:
+    """Check whether a head predicts a vector or tensor that is no derivative of an energy."""
+    return target["shape"] in ("vector", "tensor") and not is_by_gradient(head, target)
+
+
+def reads_state(head: HeadConfig, target: Target, vectors: bool) -> bool:
+    """Check whether a head needs the trunk's last state, for vectors or a conv of its own.
+
+    Args:
+        head: the head.
+        target: level, shape and ``derived_from`` of its target.
+        vectors: whether the state of the trunk's conv holds vectors.
+    """
+    return (vectors and is_directed(head, target)) or (
+        head.kind == "conv" and target["level"] == "node"
+    )
 
 
 def is_graph_scalar(head: HeadConfig, target: Target) -> bool:
     """Check whether a head predicts a number per structure, and so uses the shared MLP."""
-    return bool(target["level"] == "graph") and not is_by_gradient(head, target)
+    return (target["level"], target["shape"]) == ("graph", "scalar")
 
 
 def mlp_widths(features: int, head: HeadConfig) -> tuple[int, ...]:
@@ -243,6 +255,38 @@ def head_conv_dimensions(model: ModelConfig, degree: float = 12.0) -> Dimensions
     """Return the dimensions of a node head's own conv: those of a further, last layer."""
     deeper = model.model_copy(update={"layers": model.layers + 1})
     return deeper.dimensions(False, degree)[-1]
+
+
+TENSOR_CHANNELS = 8
+"""Products of two mixed vectors that a tensor sums over."""
+
+
+class DirectedChannels(NamedTuple):
+    """Sizes of the layers of a head for vectors or tensors."""
+
+    mixed: int
+    """Vectors of each atom that are mixed from those of the trunk."""
+    weights: int
+    """Weights of each atom's vectors or products of two vectors, and of the unit tensor."""
+
+
+def count_channels(target: Target, vectors: bool) -> DirectedChannels:
+    """Count the channels of a head for vectors or tensors, see ``model.gnn``.
+
+    Args:
+        target: level, shape and origin.
+        vectors: whether the conv carries vectors.
+    """
+    positions = reads_positions(target)
+    if target["shape"] == "vector":
+        return DirectedChannels(int(vectors), vectors + positions)
+    products = TENSOR_CHANNELS * vectors + (1 + vectors) * positions
+    return DirectedChannels((2 * TENSOR_CHANNELS + positions) * vectors, products + 1)
+
+
+def reads_positions(target: Target) -> bool:
+    """Check whether the head of a target reads positions: molecules alone have unique ones."""
+    return target.get("origin") in ("mass", "geometry")
 
 
 _NORMS = {"layer": 2, "rms": 1, "graph": 3, "none": 0}
@@ -263,9 +307,10 @@ def head_parameters(model: ModelConfig, head: HeadConfig, target: Target) -> int
     f = model.features
     if is_by_gradient(head, target):
         return 0
-    if target["shape"] == "vector":
-        gate = chain(f, f, 2 if head.has_variance else 1)
-        return linear(f, 1, bias=False) + gate
+    if is_directed(head, target):
+        channels = count_channels(target, model.spec.vectors)
+        mix = linear(f, channels.mixed, bias=False) if channels.mixed else 0
+        return mix + chain(f, f, channels.weights + head.has_variance)
     if target["level"] == "node":
         own = head_conv_dimensions(model)
         conv = model.spec.parameters(own, model.conv_options) if head.kind == "conv" else 0
@@ -311,7 +356,8 @@ def count_parameters(
         targets: level, shape and ``derived_from`` of the targets, by name.
     """
     pairs = [(head, targets[name]) for name, head in heads.items()]
-    total = trunk_parameters(model, any(reads_state(*pair) for pair in pairs))
+    vectors = model.spec.vectors
+    total = trunk_parameters(model, any(reads_state(*pair, vectors) for pair in pairs))
     graph = [head for head, target in pairs if is_graph_scalar(head, target)]
     branches = {head.branch for head in graph}
     shared = chain(*[model.features] * (model.shared_layers + 1))

@@ -153,9 +153,11 @@ def fit_target_stats(
 ) -> dict[str, TargetStats]:
     """Describe every target by its values in the train split, in the units of this package.
 
-    A scalar has its mean and standard deviation. A vector or tensor has mean 0 and, as ``std``,
+    A scalar has its mean and standard deviation. A vector or stress has mean 0 and, as ``std``,
     the root mean square of its components: a shift, or a factor per component, would not rotate
-    with the structure. A constant target has ``std`` 1, so that division by it is safe.
+    with the structure. Other tensors have the mean of their diagonal, times the unit tensor, and
+    the root mean square of the rest. A constant target has ``std`` 1, so that division by it is
+    safe.
 
     Args:
         columns: graphs of all splits; positions and edges may be missing.
@@ -226,8 +228,9 @@ def _describe(columns: Columns, name: str, target: TargetConfig) -> TargetStats:
             f"target '{name}' has no value in the training split: drop it from the card, or "
             "add structures that have it."
         )
-    mean = float(values.mean()) if target.shape == "scalar" else 0.0
-    spread = float(np.sqrt(np.square(values - mean).mean()))
+    mean = _mean_of(values, target)
+    values, raw = values - expand_mean(mean, target.shape), values
+    spread = float(np.sqrt(np.square(values).mean()))
     stats: TargetStats = {
         "level": target.level,
         "shape": target.shape,
@@ -237,15 +240,35 @@ def _describe(columns: Columns, name: str, target: TargetConfig) -> TargetStats:
         "description": target.description,
         "mean": mean,
         "std": spread if spread > 1e-12 * max(1.0, abs(mean)) else 1.0,
-        "min": float(values.min()),
-        "max": float(values.max()),
+        "min": float(raw.min()),
+        "max": float(raw.max()),
         "count": len(values),
-        "mad": float(np.abs(values - mean).mean()),
+        "mad": float(np.abs(values).mean()),
         "elements": fit_element_baseline(columns, name, target, mean),
     }
     if target.bounds is not None:
         stats["bounds"] = target.bounds
+    for key in ("origin", "charge"):
+        if getattr(target, key) is not None:
+            stats[key] = getattr(target, key)
     return stats
+
+
+def _mean_of(values: Array, target: TargetConfig) -> float:
+    """Return the mean of a scalar or of a tensor's diagonal; 0 for vectors and stress."""
+    if target.shape == "vector" or target.derived_from is not None:
+        return 0.0
+    return float(values[:, ::4].mean())
+
+
+def expand_mean(mean: float, shape: str) -> Array:
+    """Return a target's mean by component, [1 or 9]: of a tensor times the unit tensor.
+
+    Args:
+        mean: ``mean`` of its statistics.
+        shape: its shape.
+    """
+    return mean * np.eye(3).reshape(-1) if shape == "tensor" else np.array([mean])
 
 
 def _unit(target: TargetConfig) -> str:

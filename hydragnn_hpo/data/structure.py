@@ -404,11 +404,21 @@ def target_of(
         value = np.asarray(_refuse_underscores(raw), dtype=np.float64)
     except (TypeError, ValueError):
         raise place.error(f"has '{key}' = {_shorten(raw)}, which is no number", "mend it") from None
+    _check_periodicity(atoms, key, target, place)
     value = _to_shape(value, len(atoms), key, target, place)
     _check_values(value, key, target, place)
     value = value * inside(target.unit)[0] / (len(atoms) if target.per_atom else 1)
     _check_bounds(value, key, target, place)
     return None if np.isnan(value).all() else value
+
+
+def _check_periodicity(atoms: Atoms, key: str, target: TargetConfig, place: Place) -> None:
+    """Refuse periodic structures with a label whose head reads positions."""
+    if target.origin in ("mass", "geometry") and atoms.pbc.any():
+        raise place.error(
+            f"is periodic, where positions and so the '{key}' of their head are not unique",
+            'remove it, or set origin = "none" for the target in the card',
+        )
 
 
 def _check_values(value: NDArray[np.float64], key: str, target: TargetConfig, place: Place) -> None:
@@ -509,7 +519,7 @@ def _to_shape(
 ) -> NDArray[np.float64]:
     """Return the value as [width] or [N, width]."""
     if target.shape == "tensor":
-        value = _flat_tensor(value)
+        value = _flat_tensor(value, target, key, place)
     shape = (target.width,) if target.level == "graph" else (num_atoms, target.width)
     allowed = {shape, shape[:-1]} if target.width == 1 else {shape}
     if value.shape not in allowed:
@@ -524,13 +534,43 @@ _VOIGT = np.array([[0, 5, 4], [5, 1, 3], [4, 3, 2]])
 """Position of each component of a 3 x 3 stress in ASE's order (xx, yy, zz, yz, xz, xy)."""
 
 
-def _flat_tensor(value: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Flatten a stress, in ASE's order [6] or as a matrix [3, 3], row by row to [9].
+ASYMMETRY = 0.01
+"""Largest difference of two components that a symmetric tensor has equal, as a share of its largest
+component: numbers from finite differences differ that much, and are averaged."""
+
+
+def _flat_tensor(
+    value: NDArray[np.float64], target: TargetConfig, key: str, place: Place
+) -> NDArray[np.float64]:
+    """Flatten tensors row by row, [9] or [N, 9], of matrices, or 6 components in ASE's order.
 
     A value of another shape is returned as it is, for ``_to_shape`` to refuse.
+
+    Args:
+        value: one tensor, [6], [9] or [3, 3], or those of atoms, [N, 9] or [N, 3, 3].
+        target: its level and kind.
+        key: its name in the file.
+        place: where it comes from, for errors.
+
+    Raises:
+        DataError: a tensor of a structure is not symmetric.
     """
+    if target.level == "node":
+        return value.reshape(len(value), 9) if value.shape[1:] == (3, 3) else value
     full = value[_VOIGT] if value.shape == (6,) else value
-    return np.asarray(full, dtype=np.float64).reshape(-1) if full.shape == (3, 3) else value
+    if full.size != 9:
+        return value
+    full = full.reshape(3, 3)
+    if target.derived_from is None:
+        away = np.abs(full - full.T).max()
+        if away > ASYMMETRY * np.abs(full).max():
+            raise place.error(
+                f"has '{key}', a tensor of a structure, with components that differ from those of "
+                f"its transpose by {away:.3g}",
+                "give symmetric tensors, or leave the target out",
+            )
+        full = 0.5 * (full + full.T)
+    return np.asarray(full, dtype=np.float64).reshape(-1)
 
 
 def _group(atoms: Atoms, place: Place, group: str) -> str:

@@ -95,6 +95,7 @@ _SUFFIXES = {
     "kbar": r"k_?bar",
     "1/cm": r"cm_?1|1_cm|inverse_cm",
     "muB": r"mu_?b",
+    "debye": r"debye",
     "ppm": r"ppm",
     "angstrom": r"ang(strom)?s?",
     "bohr": r"bohr",
@@ -116,7 +117,9 @@ _USUAL_UNITS = (
     (_LEVELS, "eV", "levels and gaps of electrons"),
     (r"hull", "eV/atom", "energies above the hull"),
     (r"(magmom|magneti[sz]ation|moment|spin_density|(^|_)mag($|_))", "muB", "magnetic moments"),
-    (r"charge|mulliken|hirshfeld|bader|(^|_)q($|_)", "e", "charges"),
+    (r"dipole", "e*angstrom", "dipoles"),
+    (r"dielectric|permittivit", "1", "dielectric tensors"),
+    (r"charge|(^|_)born($|_)|mulliken|hirshfeld|bader|(^|_)q($|_)", "e", "charges"),
     (r"phdos|phonon|frequenc|wavenumber", "1/cm", "frequencies of vibrations"),
     (r"temperature|(^|_)t[cm]($|_)|melting", "K", "temperatures"),
 )
@@ -332,6 +335,7 @@ class TargetProposal:
     derived_from: str | None = None
     optional: bool = False
     min: float | None = None
+    origin: Literal["mass", "none"] | None = None
     extensive: bool = False
     """Whether the property grows with the structure and is not an energy."""
     head: bool = True
@@ -576,14 +580,32 @@ class _Proposer:
             return self._propose_forces(replace(start, shape="vector"))
         if prop.is_stress:
             return self._propose_stress(replace(start, shape="tensor"))
+        if prop.shape is not None and not prop.is_mark:
+            return self._propose_directed(start, prop, prop.shape)
         if prop.level == "graph":
             return self._propose_scalar(start, prop)
         if prop.is_mark:
             return replace(start, why=(MARK,), head=False)
-        if prop.width == 1:
-            return start
-        why = ("a vector of its own: only convs that see directions can predict it",)
-        return replace(start, shape="vector", why=why, head=False)
+        return start
+
+    def _propose_directed(
+        self, start: TargetProposal, prop: Property, shape: Literal["vector", "tensor"]
+    ) -> TargetProposal:
+        """Propose a vector or tensor that is no derivative of an energy.
+
+        Args:
+            start: the target so far.
+            prop: the property.
+            shape: its shape.
+        """
+        periodic = any(atoms.pbc.any() for atoms in self.structures)
+        origin: Literal["mass", "none"] | None = None
+        why = f"a {shape} of its own: only convs that carry vectors can predict it"
+        if prop.level == "graph":
+            origin = "none" if periodic else "mass"
+            if not periodic:
+                why = f"a {shape} of molecules, from charges, positions and vectors of atoms"
+        return replace(start, shape=shape, origin=origin, why=(why,), head=False)
 
     def _unit(self, prop: Property, *, per_atom: bool = False) -> UnitGuess:
         if prop.name in self.units:

@@ -253,7 +253,7 @@ class HeadEntry(Config):
     """One value per structure, or one per atom."""
 
     shape: Literal["scalar", "vector", "tensor"]
-    """A number, 3 components, or the 9 components of a stress."""
+    """A number, 3 components, or the 9 components of a tensor, row by row."""
 
     unit: str
     """Unit of predictions and errors."""
@@ -264,11 +264,17 @@ class HeadEntry(Config):
     derived_from: str | None = None
     """Name of the energy whose derivative this target is; None for other targets."""
 
+    origin: Literal["mass", "geometry", "none"] | None = None
+    """Origin of a vector or tensor of structures, as in the card; None for other targets."""
+
+    charge: str | None = None
+    """Attribute with the total charge, for dipoles; None where the card names none."""
+
     description: str = ""
     """What the property is."""
 
     mean: Amount
-    """Mean on the training split, in the unit."""
+    """Mean on the training split, in the unit; of a tensor's diagonal, 0 for vectors and stress."""
 
     std: Annotated[float, Field(ge=0.0, le=1e30)]
     """Standard deviation on the training split, in the unit."""
@@ -468,7 +474,7 @@ class Manifest(Config):
         """Return the statistics of the targets that a net's constructor needs.
 
         Returns:
-            By head, with ``level shape unit energy derived_from mean std``.
+            By head, with ``level shape unit energy derived_from origin charge mean std``.
         """
         return {
             name: {
@@ -477,6 +483,8 @@ class Manifest(Config):
                 "unit": head.unit,
                 "energy": head.energy,
                 "derived_from": head.derived_from,
+                "origin": head.origin,
+                "charge": head.charge,
                 "mean": head.mean,
                 "std": head.std,
             }

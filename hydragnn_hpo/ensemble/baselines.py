@@ -84,14 +84,14 @@ def fit_baseline(
         val: graphs of the validation split, in pieces; they choose the penalty.
 
     Returns:
-        The baseline; None for vectors per atom, and where nothing is labelled.
+        The baseline; None for vectors, tensors per atom, and where nothing is labelled.
     """
     normal = moment = sums = total = np.zeros(())
     count, is_node = 0, False
     for piece in train:
         is_node, mask = piece.levels[target] == "node", piece.masks[target]
         values, features = piece.targets[target][mask], _features(piece, node=is_node)[mask]
-        if is_node and values.shape[1] > 1:
+        if values.shape[1] == 3 or (is_node and values.shape[1] > 1):
             return None
         normal, moment = normal + features.T @ features, moment + features.T @ values
         sums, total = sums + features.sum(axis=0), total + values.sum(axis=0)

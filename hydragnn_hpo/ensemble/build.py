@@ -26,7 +26,14 @@ from hydragnn_hpo import __version__, log
 from hydragnn_hpo.campaign import read_software_versions
 from hydragnn_hpo.config import DISK_FULL, Bounds, CardConfig, ModelConfig, find_published
 from hydragnn_hpo.config.convs.spec import is_user_conv, package_of, version_of
-from hydragnn_hpo.data import Columns, UnresolvedTwins, close, find_twins_of_models, open_store
+from hydragnn_hpo.data import (
+    Columns,
+    UnresolvedTwins,
+    close,
+    expand_mean,
+    find_twins_of_models,
+    open_store,
+)
 from hydragnn_hpo.ensemble.artefact import (
     Alike,
     ArtefactContent,
@@ -476,7 +483,9 @@ def _describe_rows(
             by_elements.append(baseline.predict(piece))
     elements, graph = np.concatenate(numbers), context.graph_of_row(name, "test")[mask]
     own = elements[mask] if context.is_node(name) else None
-    others = {"mean": np.broadcast_to(float(context.targets[name]["mean"]), single.shape)}
+    target = context.targets[name]
+    mean = expand_mean(float(target["mean"]), target["shape"])
+    others = {"mean": np.broadcast_to(mean, single.shape)}
     if by_elements:
         others["elements"] = np.concatenate(by_elements)[mask]
     if len(context.candidates) > 1:
@@ -534,7 +543,8 @@ def _head_scores(
     predicted: HeadOnLabels, calibration: Calibration, target: TargetStats
 ) -> HeadScores:
     """Return the figures of a head under the names of the table, and its unit."""
-    figures = compute_figures(predicted, calibration, float(target["mean"]))
+    mean = expand_mean(float(target["mean"]), target["shape"])
+    figures = compute_figures(predicted, calibration, mean)
     renamed = {f"test_{k}" if k in _PREFIXED else k: v for k, v in figures.items()}
     scores: HeadScores = replace_nonfinite({"unit": target["unit"], **renamed})
     return scores
@@ -793,6 +803,8 @@ def _head(
         unit=target["unit"],
         energy=target.get("energy"),
         derived_from=target.get("derived_from"),
+        origin=target.get("origin"),
+        charge=target.get("charge"),
         description=target.get("description", ""),
         mean=target["mean"],
         std=target["std"],

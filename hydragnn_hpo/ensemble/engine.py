@@ -202,6 +202,8 @@ def signature_of(config: TrialConfig, targets: Targets) -> str:
                     "shape": targets[name].get("shape"),
                     "energy": targets[name].get("energy"),
                     "derived_from": targets[name].get("derived_from"),
+                    "origin": targets[name].get("origin"),
+                    "charge": targets[name].get("charge"),
                 },
             ]
             for name, head in config.heads.items()

@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple, TypedDict
 import numpy as np
 
 from hydragnn_hpo.config import WIDTHS, CardConfig, TargetConfig, parse_config
-from hydragnn_hpo.data import Columns, Compositions, Rules, open_store
+from hydragnn_hpo.data import Columns, Compositions, Rules, expand_mean, open_store
 from hydragnn_hpo.ensemble.artefact import HeadEntry, Manifest
 from hydragnn_hpo.ensemble.baselines import CompositionModel
 from hydragnn_hpo.ensemble.calibrate import SYMBOLS, By, Strata, size_strata
@@ -134,6 +134,8 @@ def parse_label_options(manifest: Manifest, options: Iterable[str]) -> dict[str,
             "unit": unit or entry.unit,
             "energy": entry.energy,
             "derived_from": entry.derived_from,
+            "origin": entry.origin,
+            "charge": entry.charge,
         }
         labels[head] = parse_config(label, TargetConfig, where=f"--target '{option}'")
     return _check_labels(manifest, labels, "--target")
@@ -482,7 +484,7 @@ def _evaluate_head(
     _check_unit(done, name, entry, predicted)
     head = HeadEvidence(name, entry.unit, entry.level == "node")
     known, every = entry.calibration, structures.compositions
-    figures = compute_figures(predicted, known, entry.mean)
+    figures = compute_figures(predicted, known, expand_mean(entry.mean, entry.shape))
     kinds = structures.kinds_of_rows(graph, atom, node=entry.level == "node")
     strata = {} if kinds is None else compute_strata_figures(predicted, known, kinds)
     facts = _describe_rows(entry, predicted, elements, every, graph=graph, atom=atom)
@@ -523,14 +525,15 @@ def _describe_rows(
         atom: atom of each row within its structure, [R].
     """
     own = every.numbers[every.starts[graph] + atom] if entry.level == "node" else None
-    others = {"mean": np.broadcast_to(entry.mean, predicted.truth.shape)}
+    mean = expand_mean(entry.mean, entry.shape)
+    others = {"mean": np.broadcast_to(mean, predicted.truth.shape)}
     others |= {"elements": elements} if entry.baseline else {}
     return RowFacts(every.groups[graph], find_kinds(every.numbers, every.sizes, graph, own), others)
 
 
 def _check_unit(done: Evaluation, name: str, entry: HeadEntry, predicted: HeadOnLabels) -> None:
     """Add a warning where labels are so far from the training data that their unit is doubtful."""
-    away = abs(float(np.median(predicted.truth)) - entry.mean)
+    away = abs(float(np.median(predicted.truth - expand_mean(entry.mean, entry.shape))))
     if entry.std > 0 and away > FAR * entry.std:
         done.warnings.append(
             f"labels of '{name}' lie {away / entry.std:.3g} standard deviations of the training "

@@ -19,7 +19,7 @@ from ase import Atoms
 from ase.data import atomic_numbers, chemical_symbols
 from torch import Tensor
 
-from hydragnn_hpo.config import WIDTHS, TrialConfig
+from hydragnn_hpo.config import WIDTHS, TrialConfig, reads_positions
 from hydragnn_hpo.config.convs.spec import is_user_conv, package_of, version_of
 from hydragnn_hpo.data import Columns, GraphSet, Rules, offsets
 from hydragnn_hpo.ensemble.artefact import (
@@ -111,11 +111,17 @@ def _stack(parts: Sequence[np.ndarray], width: int) -> np.ndarray:
 def find_unlabelled(head: HeadEntry, columns: Columns) -> np.ndarray:
     """Check which rows of a head have an element that has no label of it in training, [R].
 
-    A row is an atom, or a structure that contains such an atom.
+    A row is an atom, or a structure that contains such an atom. Periodic structures have no
+    prediction of a head that reads positions, which are not unique there.
     """
-    if head.elements is None:
-        return np.zeros(len(columns.numbers) if head.level == "node" else columns.num_graphs, bool)
-    return contain_others(columns, head.elements, node=head.level == "node")
+    hidden = np.zeros(len(columns.numbers) if head.level == "node" else columns.num_graphs, bool)
+    if head.elements is not None:
+        hidden = contain_others(columns, head.elements, node=head.level == "node")
+    return hidden | columns.pbc.any(axis=1) if _reads_positions(head) else hidden
+
+
+def _reads_positions(head: HeadEntry) -> bool:
+    return reads_positions({"origin": head.origin})
 
 
 def contain_others(columns: Columns, elements: Sequence[int], *, node: bool) -> np.ndarray:
@@ -139,9 +145,9 @@ def compute_trust(
 ) -> tuple[str, ...]:
     """Find reasons to distrust the predictions of each structure.
 
-    Reasons are an element or a number of neighbours absent from the training data, an element
-    without a label of a head, a prediction that is not finite, and a spread above that of 99 % of
-    the calibration structures.
+    Reasons are a head that periodic structures do not have, an element or a number of neighbours
+    absent from the training data, an element without a label of a head, a prediction that is not
+    finite, and a spread above that of 99 % of the calibration structures.
 
     Args:
         manifest: calibration of the heads, elements and coordination of the training data.
@@ -161,9 +167,11 @@ def compute_trust(
         for row, number in _pairs(graph_of_node[outside], here.numbers[outside]):
             reasons[row].append(f"unseen coordination of {chemical_symbols[number]}")
     for name, head in heads.items():
-        entry, hidden = manifest.heads[name], np.zeros(len(head.mean), bool)
+        entry, hidden = manifest.heads[name], find_unlabelled(manifest.heads[name], here)
+        if _reads_positions(entry):
+            for row in np.flatnonzero(here.pbc.any(axis=1)).tolist():
+                reasons[row].append(f"no {name} of periodic structures")
         if entry.elements is not None:
-            hidden = find_unlabelled(entry, here)
             lacking = np.isin(here.numbers, manifest.elements)
             lacking &= ~np.isin(here.numbers, entry.elements)
             for row, number in _pairs(graph_of_node[lacking], here.numbers[lacking]):

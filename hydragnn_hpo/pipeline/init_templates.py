@@ -67,6 +67,10 @@ energy = {{ target.energy | toml }}
 {% if target.derived_from is not none %}
 derived_from = {{ target.derived_from | toml }}
 {% endif %}
+{% if target.origin is not none %}
+# mass: of molecules, from positions; none: of crystals, from vectors of atoms alone
+origin = {{ target.origin | toml }}
+{% endif %}
 {% if target.min is not none %}
 # a gap is never negative: predictions and intervals end there
 min = {{ target.min | toml }}
@@ -376,15 +380,18 @@ def choose_convs(
             raise ConfigError(unknown("conv", name, CONV_SPECS))
         if name not in able:
             raise ConfigError(
-                f"conv '{name}' cannot predict all of {', '.join(heads)} (forces, or vectors of "
-                f"atoms): choose from {', '.join(able)}, or name fewer targets."
+                f"conv '{name}' cannot predict all of {', '.join(heads)} (forces, or vectors "
+                f"and tensors): choose from {', '.join(able)}, or name fewer targets."
             )
     return tuple(convs or able)
 
 
 def _can_predict(spec: ConvSpec, targets: Sequence[TargetConfig]) -> bool:
     derived = any(target.derived_from for target in targets)
-    vectors = any(t.shape == "vector" and not t.derived_from for t in targets)
+    vectors = any(
+        t.shape != "scalar" and not t.derived_from and t.origin not in ("mass", "geometry")
+        for t in targets
+    )
     return (spec.forces or not derived) and (spec.vectors or not vectors)
 
 

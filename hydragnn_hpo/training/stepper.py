@@ -61,10 +61,11 @@ def head_sums(
     """Sum each head's loss over the rows of a batch that have its target.
 
     Predictions (fp64) and targets are subtracted before the small difference is rounded to the
-    dtype of the model.
+    dtype of the model. Vectors and tensors that are no derivatives have the loss of the root mean
+    square over their components, which does not depend on the axes.
 
     Args:
-        model: provides the standard deviation of each target.
+        model: provides the standard deviation of each target, and which ones are no derivatives.
         predictions: predictions by target, [R, w], and variances by ``variance_key``, [R, 1].
         batch: holds targets, [R, w], and masks of the rows that have them, [R].
         heads: settings by target, which name its loss.
@@ -82,6 +83,9 @@ def head_sums(
             variance = (predictions[variance_key(name)] / unit.double() ** 2).to(std.dtype)
             loss = gaussian_nll(error, variance, head.beta if head.loss == "beta_nll" else 0.0)
         else:
+            if name in model.directed:
+                norm = torch.linalg.vector_norm(error, dim=-1, keepdim=True)
+                error = (norm / error.shape[-1] ** 0.5).expand_as(error)
             loss = LOSSES[head.loss](error)
         sums[name] = (loss * batch.masks[name].unsqueeze(-1)).sum()
     return sums

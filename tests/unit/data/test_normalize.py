@@ -42,6 +42,23 @@ def test_other_splits_do_not_matter(divided: Columns) -> None:
     assert fit_target_stats(divided, TARGETS) == before
 
 
+def test_tensors_have_the_mean_of_their_diagonal(divided: Columns) -> None:
+    tensors = (
+        np.random.default_rng(2).normal(size=(divided.num_graphs, 9)) + 3.0 * np.eye(3).ravel()
+    )
+    divided.targets["alpha"] = tensors
+    divided.masks["alpha"] = np.ones(divided.num_graphs, bool)
+    alpha = TargetConfig(level="graph", shape="tensor", unit="angstrom^3")
+    stats = fit_target_stats(divided, {"alpha": alpha})["alpha"]
+    train = tensors[divided.split == 0]
+    mean = np.mean([np.trace(each.reshape(3, 3)) / 3 for each in train])
+    rest = train - mean * np.eye(3).ravel()
+    assert stats["mean"] == pytest.approx(mean)
+    assert stats["std"] == pytest.approx(np.sqrt((rest**2).mean()))
+    assert stats["mad"] == pytest.approx(np.abs(rest).mean())
+    assert stats["origin"] == "mass"
+
+
 def test_vectors_keep_their_direction(divided: Columns) -> None:
     stats = fit_target_stats(divided, TARGETS)["push"]
     train = divided.masks["push"] & np.repeat(divided.split == 0, divided.num_nodes())

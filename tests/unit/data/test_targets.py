@@ -202,6 +202,30 @@ def test_numbers_per_atom():
     assert "7 numbers for each atom" in dict(made.left_out)["many"]
 
 
+def test_vectors_and_tensors_of_structures_are_recognised():
+    random = np.random.default_rng(4)
+    structures = [molecule(name) for name in ("H2O", "NH3", "CO", "CH4", "HCN") * 6]
+    for atoms in structures:
+        dipole, alpha = random.normal(size=3), random.normal(size=(3, 3))
+        atoms.calc = SinglePointCalculator(atoms, dipole=dipole)
+        atoms.info |= {"polarizability": alpha + alpha.T, "odd": alpha, "cell_lengths": dipole + 9}
+        atoms.arrays["born_charges"] = random.normal(size=(len(atoms), 9))
+    targets, made = look_at(structures)
+    kinds = {
+        name: (target.level, target.shape, target.origin, target.unit.name, target.head)
+        for name, target in targets.items()
+    }
+    assert kinds == {
+        "dipole": ("graph", "vector", "mass", "e*angstrom", False),
+        "polarizability": ("graph", "tensor", "mass", "1", False),
+        "born_charges": ("node", "tensor", None, "e", False),
+    }
+    assert "has 9 numbers for each structure" in dict(made.left_out)["odd"]
+    assert "has 3 numbers for each structure" in dict(made.left_out)["cell_lengths"]
+    crystals, _ = look_at(with_info([random.normal(size=3) for _ in range(30)], "polarization"))
+    assert crystals["polarization"].origin == "none"
+
+
 def test_what_grows_and_is_no_energy_is_pooled_as_a_sum():
     structures = [a.copy() for a in metals(40)]
     values = [10.0 * len(atoms) for atoms in structures]

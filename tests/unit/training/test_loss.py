@@ -11,8 +11,8 @@ from hydragnn_hpo.training.stepper import combine_losses, head_sums
 
 
 class Stub:
-    def __init__(self, **std):
-        self.spread = std
+    def __init__(self, directed=(), **std):
+        self.spread, self.directed = std, directed
 
     def std(self, name):
         return torch.tensor(self.spread[name])
@@ -43,6 +43,19 @@ VECTORS = [[2.0, -4.0, 6.0], [7.0, 7.0, 7.0]], [[0.0] * 3] * 2, [True, False]
 )
 def test_losses_by_hand(loss, given, expected):
     assert sums_of(loss, *given) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("loss", "expected"), [("mae", 5.0), ("mse", 25.0), ("huber", 4.5)])
+def test_the_loss_of_vectors_that_are_no_derivatives_does_not_depend_on_the_axes(loss, expected):
+    """In standard deviations the vector is 5 * sqrt(3) long: 5 for each of 3 components."""
+    length = 10.0 * math.sqrt(3.0)
+    for vector in ([length, 0.0, 0.0], [0.0, 0.6 * length, -0.8 * length]):
+        batch = SimpleNamespace(
+            targets={"x": torch.tensor([[0.0] * 3])}, masks={"x": torch.tensor([True])}
+        )
+        heads, model = {"x": HeadConfig(loss=loss)}, Stub(directed={"x"}, x=2.0)
+        sums = head_sums(model, {"x": torch.tensor([vector])}, batch, heads)
+        assert sums["x"].item() == pytest.approx(3 * expected)
 
 
 def test_errors_in_the_targets_own_unit():
