@@ -168,9 +168,8 @@ def compute_trust(
             reasons[row].append(f"unseen coordination of {chemical_symbols[number]}")
     for name, head in heads.items():
         entry, hidden = manifest.heads[name], find_unlabelled(manifest.heads[name], here)
-        if _reads_positions(entry):
-            for row in np.flatnonzero(here.pbc.any(axis=1)).tolist():
-                reasons[row].append(f"no {name} of periodic structures")
+        for row in np.flatnonzero(here.pbc.any(axis=1)) if _reads_positions(entry) else ():
+            reasons[row].append(f"no {name} of periodic structures")
         if entry.elements is not None:
             lacking = np.isin(here.numbers, manifest.elements)
             lacking &= ~np.isin(here.numbers, entry.elements)
