@@ -374,8 +374,7 @@ def target_of(
 ) -> NDArray[np.float64] | None:
     """Read a target of a structure, converted to the units of this package.
 
-    The value is looked up in ``atoms.info`` (graph level) or ``atoms.arrays`` (node level), then in
-    the results of the calculator, where ASE puts ``energy``, ``forces`` and ``magmoms``.
+    It is in ``info`` (graph level), ``arrays`` (node level), or the results of the calculator.
 
     Args:
         atoms: the structure.
