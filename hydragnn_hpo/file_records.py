@@ -150,13 +150,25 @@ class ElementBaseline(TypedDict):
     """Standard deviation of the residuals."""
 
 
+class SpectrumAxis(TypedDict):
+    """Axis of a spectrum, see ``AxisConfig``."""
+
+    first: float
+    last: float
+    unit: str
+
+
 class TargetStats(TypedDict):
     """A target of a data set: its description in the card, and its values in the train split."""
 
     level: Literal["graph", "node"]
     """One value per structure, or one per atom."""
-    shape: Literal["scalar", "vector", "tensor"]
-    """A number, three components, or the nine components of a stress."""
+    shape: Literal["scalar", "vector", "tensor", "spectrum"]
+    """A number, three components, the nine components of a stress, or a spectrum."""
+    size: NotRequired[int | None]
+    """Number of values of a spectrum; null for other shapes."""
+    axis: NotRequired[SpectrumAxis | None]
+    """Axis of a spectrum; null where the card gives none."""
     unit: str
     """Internal unit; ends with ``/atom`` if the value is per atom."""
     energy: NotRequired[Literal["total", "per_atom"] | None]
@@ -169,6 +181,8 @@ class TargetStats(TypedDict):
     """Smallest and largest possible value, in the unit; null where the card sets neither."""
     mean: NotRequired[float]
     """Mean, in the unit; this and the fields below are absent before the store is built."""
+    means: NotRequired[list[float]]
+    """Mean of each value of a spectrum, in the unit; absent for other shapes."""
     std: NotRequired[float]
     """Standard deviation, in the unit; 1 if all values are equal."""
     min: NotRequired[float]

@@ -84,7 +84,51 @@ class FileConfig(Config):
 
 
 WIDTHS = {"scalar": 1, "vector": 3, "tensor": 9}
-"""Components of a target, by its shape."""
+"""Components of a target, by its shape; those of a spectrum differ, see ``count_components``."""
+
+INVARIANT = ("scalar", "spectrum")
+"""Shapes whose values stay the same when the structure turns."""
+
+MOST_VALUES_OF_SPECTRUM = 4096
+"""Largest number of values of a spectrum."""
+
+
+def count_components(target: Mapping[str, object]) -> int:
+    """Return the number of components of a target.
+
+    Args:
+        target: ``shape``, and the ``size`` of a spectrum.
+    """
+    shape = str(target["shape"])
+    return cast("int", target["size"]) if shape == "spectrum" else WIDTHS[shape]
+
+
+class AxisConfig(Config):
+    """Axis of a spectrum, for plots and tables. Read by ``report.sections``."""
+
+    first: End
+    """Position of the first value."""
+
+    last: End
+    """Position of the last value; the others lie between them at equal distances."""
+
+    unit: Annotated[str, Field(pattern=r"^[ -~]{1,20}$")] = "1"
+    """Unit of the positions, as text: it is shown and not converted."""
+
+    @model_validator(mode="after")
+    def _has_a_length(self) -> Self:
+        if self.first == self.last:
+            raise ValueError(f"axis starts and ends at {self.first:g}: correct first or last.")
+        return self
+
+    def points(self, size: int) -> list[float]:
+        """Return the positions of all values of a spectrum of ``size`` values.
+
+        Returns:
+            Positions in the axis' unit.
+        """
+        step = (self.last - self.first) / max(size - 1, 1)
+        return [self.first + step * place for place in range(size)]
 
 
 class PublishedConfig(Config):
@@ -109,7 +153,7 @@ class TargetKind(Protocol):
 
     @property
     def shape(self) -> str:
-        """``scalar``, ``vector`` or ``tensor``."""
+        """``scalar``, ``vector``, ``tensor`` or ``spectrum``."""
 
     @property
     def unit(self) -> str:
@@ -191,8 +235,15 @@ class TargetConfig(Config):
     level: Literal["graph", "node"]
     """One value per structure, or one per atom."""
 
-    shape: Literal["scalar", "vector", "tensor"] = "scalar"
-    """A number, three components that turn with the structure, or a symmetric 3 x 3 tensor."""
+    shape: Literal["scalar", "vector", "tensor", "spectrum"] = "scalar"
+    """A number, three components that turn with the structure, a symmetric 3 x 3 tensor, or a
+    spectrum: several numbers that do not turn, such as a density of states."""
+
+    size: Annotated[int, Field(ge=2, le=MOST_VALUES_OF_SPECTRUM)] | None = None
+    """Number of values of a spectrum, the same in all structures."""
+
+    axis: AxisConfig | None = None
+    """Axis of a spectrum, for plots and tables."""
 
     unit: str
     """Unit in the file; values are converted to eV, angstrom, e or muB when they are read."""
@@ -213,7 +264,8 @@ class TargetConfig(Config):
 
     min: End | None = None
     """Smallest possible value, in the file's unit (``per_atom``: of the quotient), as 0 for gaps:
-    labels below it are refused; predictions and intervals end there. Not for vectors, energies."""
+    labels below it are refused; predictions and intervals end there. Not for vectors, energies.
+    For a spectrum it bounds each value."""
 
     max: End | None = None
     """Largest possible value, likewise."""
@@ -249,13 +301,25 @@ class TargetConfig(Config):
         return self
 
     @model_validator(mode="after")
+    def _spectrum_has_a_size(self) -> Self:
+        if self.shape == "spectrum" and self.size is None:
+            raise ValueError("shape is 'spectrum' without a size: add its number of values, size.")
+        for key in ("size", "axis"):
+            if self.shape != "spectrum" and getattr(self, key) is not None:
+                raise ValueError(
+                    f'{key} belongs to shape = "spectrum", this is a {self.shape}: drop {key}, or '
+                    "correct shape."
+                )
+        return self
+
+    @model_validator(mode="after")
     def _bounds_suit(self) -> Self:
         if self.bounds is None:
             return self
-        if self.shape != "scalar" or self.energy is not None:
+        if self.shape not in INVARIANT or self.energy is not None:
             raise ValueError(
-                "min and max bound scalars that are no energies (an energy cut off has no forces): "
-                "drop them."
+                "min and max bound scalars that are no energies (an energy cut off has no forces), "
+                "and spectra: drop them."
             )
         if self.min is not None and self.max is not None and self.min >= self.max:
             raise ValueError(f"min is {self.min:g} and max {self.max:g}: raise max above min.")
@@ -275,7 +339,7 @@ class TargetConfig(Config):
     @property
     def width(self) -> int:
         """Number of components."""
-        return WIDTHS[self.shape]
+        return count_components({"shape": self.shape, "size": self.size})
 
 
 def find_published(targets: Iterable[TargetConfig]) -> PublishedConfig | None:
@@ -414,7 +478,7 @@ class CardConfig(Config):
         return self
 
 
-AGREE = ("level", "shape", "unit", "energy", "derived_from", "bounds")
+AGREE = ("level", "shape", "size", "unit", "energy", "derived_from", "bounds")
 """What must be the same where data sets share a target."""
 
 
@@ -541,7 +605,7 @@ def check_stored_targets(targets: Mapping[str, "TargetStats"], file: Path) -> No
             raise DataError(f"{reason}; correct the card, then build the store again.") from error
 
 
-_KIND = ("level", "shape", "unit", "energy", "derived_from")
+_KIND = ("level", "shape", "size", "unit", "energy", "derived_from")
 """What decides which units a target may have."""
 
 
@@ -622,7 +686,15 @@ def _pooled(several: Sequence["TargetStats"]) -> "TargetStats":
         return weighted / total
 
     mean = mean_of([target["mean"] for target in several])
-    squares = [target["std"] ** 2 + (target["mean"] - mean) ** 2 for target in several]
+    centres = [target.get("means") or [target["mean"]] for target in several]
+    means = [mean_of(column) for column in zip(*centres, strict=True)]
+    squares = [
+        target["std"] ** 2
+        + math.fsum((a - b) ** 2 for a, b in zip(own, means, strict=True)) / len(own)
+        for target, own in zip(several, centres, strict=True)
+    ]
+    if first.get("means"):
+        first = {**first, "means": means}
     return {
         **first,
         "mean": mean,

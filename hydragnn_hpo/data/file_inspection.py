@@ -399,7 +399,7 @@ def _find_unusable(
     # Units and derivatives do not matter here, and a unit may be one that only the user knows.
     targets = {
         t.name: TargetConfig.model_construct(
-            key=t.key, level=t.level, shape=t.shape, unit="1", optional=t.optional
+            key=t.key, level=t.level, shape=t.shape, size=t.size, unit="1", optional=t.optional
         )
         for t in proposals.targets
     }

@@ -4,14 +4,15 @@ Shapes: G graphs, N nodes.
 """
 
 from collections.abc import Mapping
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hydragnn_hpo.config import MAX_ELEMENT, TargetConfig
+from hydragnn_hpo.config import INVARIANT, MAX_ELEMENT, TargetConfig
 from hydragnn_hpo.data.columns import Columns
 from hydragnn_hpo.errors import DataError
-from hydragnn_hpo.file_records import AttributeStats, ElementBaseline, TargetStats
+from hydragnn_hpo.file_records import AttributeStats, ElementBaseline, SpectrumAxis, TargetStats
 from hydragnn_hpo.units import inside
 
 RIDGE = 0.1
@@ -40,7 +41,7 @@ def fit_element_baseline(
 
     Returns:
         Coefficient by atomic number, constant, and standard deviation of the residuals, in the
-        target's unit; None for vectors and tensors.
+        target's unit; None for vectors, tensors and spectra.
     """
     if target.width != 1:
         return None
@@ -155,7 +156,8 @@ def fit_target_stats(
 
     A scalar has its mean and standard deviation. A vector or tensor has mean 0 and, as ``std``,
     the root mean square of its components: a shift, or a factor per component, would not rotate
-    with the structure. A constant target has ``std`` 1, so that division by it is safe.
+    with the structure. A spectrum has a mean of each value, and one ``std`` about these means. A
+    constant target has ``std`` 1, so that division by it is safe.
 
     Args:
         columns: graphs of all splits; positions and edges may be missing.
@@ -186,10 +188,13 @@ def refit_target_stats(columns: Columns, name: str, stats: TargetStats) -> Targe
         unit="1",  # values in a store have the units of this package
         level=stats["level"],
         shape=stats["shape"],
+        size=stats.get("size"),
         energy=stats.get("energy"),
         derived_from=stats.get("derived_from"),
     )
     fitted = fit_target_stats(columns, {name: target})[name]
+    if "means" in fitted:
+        stats = {**stats, "means": fitted["means"]}
     return {
         **stats,
         "mean": fitted["mean"],
@@ -226,8 +231,9 @@ def _describe(columns: Columns, name: str, target: TargetConfig) -> TargetStats:
             f"target '{name}' has no value in the training split: drop it from the card, or "
             "add structures that have it."
         )
-    mean = float(values.mean()) if target.shape == "scalar" else 0.0
-    spread = float(np.sqrt(np.square(values - mean).mean()))
+    mean = float(values.mean()) if target.shape in INVARIANT else 0.0
+    means = values.mean(axis=0) if target.shape == "spectrum" else mean
+    spread = float(np.sqrt(np.square(values - means).mean()))
     stats: TargetStats = {
         "level": target.level,
         "shape": target.shape,
@@ -240,11 +246,15 @@ def _describe(columns: Columns, name: str, target: TargetConfig) -> TargetStats:
         "min": float(values.min()),
         "max": float(values.max()),
         "count": len(values),
-        "mad": float(np.abs(values - mean).mean()),
+        "mad": float(np.abs(values - means).mean()),
         "elements": fit_element_baseline(columns, name, target, mean),
     }
     if target.bounds is not None:
         stats["bounds"] = target.bounds
+    if target.shape == "spectrum":
+        stats["size"], stats["means"] = target.size, np.asarray(means).tolist()
+        if target.axis is not None:
+            stats["axis"] = cast("SpectrumAxis", target.axis.model_dump())
     return stats
 
 

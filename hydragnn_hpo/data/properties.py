@@ -26,6 +26,9 @@ MIN_STRUCTURES = 5
 RELATIVE_TOLERANCE = 1e-12
 """Relative spread up to which values count as equal, because it may be rounding."""
 
+_TENSOR_WIDTHS = (6, 9)
+"""Numbers of values of a symmetric and of a full 3 x 3 tensor, which turn with the structure."""
+
 _GRAPH_RESULTS = {"stress", "dipole", "energy", "free_energy", "magmom"}
 """Results of ASE's calculators at graph level, whatever their length."""
 
@@ -138,6 +141,11 @@ class Property:
         """Whether the property has the name and shape of a stress."""
         named = "stress" in normalize_name(self.name)
         return self.level == "graph" and self.width in (6, 9) and named
+
+    @property
+    def is_spectrum(self) -> bool:
+        """Whether the property has so many numbers that they are no vector, stress or tensor."""
+        return self.width > 3 and self.width not in _TENSOR_WIDTHS and not self.is_stress
 
     @property
     def is_attribute(self) -> bool:
@@ -280,10 +288,12 @@ def explain_rejection(prop: Property) -> str | None:
         return "is what a calculation started from"
     if prop.scalar and _is_counter(prop):
         return "numbers or sorts the structures"
-    if prop.level == "graph" and prop.width > 1 and not prop.is_stress:
-        return f"has {prop.width} numbers for each structure, a head predicts one"
-    if prop.level == "node" and prop.width not in (1, 3):
-        return f"has {prop.width} numbers for each atom, a head predicts one or a vector"
+    if not prop.scalar and not prop.is_spectrum and not prop.is_stress:
+        if prop.level == "graph":
+            return f"has {prop.width} numbers for each structure, a head predicts one or a spectrum"
+        if prop.width not in (1, 3):
+            what = "one, a vector or a spectrum"
+            return f"has {prop.width} numbers for each atom, a head predicts {what}"
     if prop.present < MIN_STRUCTURES:
         return f"only {prop.present} structures have it"
     return None

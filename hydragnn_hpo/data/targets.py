@@ -325,9 +325,10 @@ class TargetProposal:
     key: str
     """Name in the file."""
     level: Level
-    shape: Literal["scalar", "vector", "tensor"]
+    shape: Literal["scalar", "vector", "tensor", "spectrum"]
     unit: UnitGuess
     """Unit in the file."""
+    size: int | None = None
     energy: str | None = None
     derived_from: str | None = None
     optional: bool = False
@@ -576,6 +577,13 @@ class _Proposer:
             return self._propose_forces(replace(start, shape="vector"))
         if prop.is_stress:
             return self._propose_stress(replace(start, shape="tensor"))
+        if prop.is_spectrum:
+            kind = "structure" if prop.level == "graph" else "atom"
+            why = (
+                f"{prop.width} numbers in each {kind}: taken for a spectrum, whose values do not "
+                "turn with the structure; drop it if they do",
+            )
+            return replace(start, shape="spectrum", size=prop.width, why=why)
         if prop.level == "graph":
             return self._propose_scalar(start, prop)
         if prop.is_mark:

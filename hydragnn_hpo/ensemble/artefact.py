@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn, Self, TypedDict, TypeVar
 
+import numpy as np
 import torch
 from annotated_types import Len
 from ase.data import chemical_symbols
@@ -35,8 +36,10 @@ from torch import Tensor
 
 from hydragnn_hpo.config import (
     AGREE,
-    WIDTHS,
+    INVARIANT,
+    MOST_VALUES_OF_SPECTRUM,
     AttributeConfig,
+    AxisConfig,
     CardConfig,
     Config,
     Cutoff,
@@ -46,6 +49,7 @@ from hydragnn_hpo.config import (
     check_derivatives,
     check_kind,
     check_plain,
+    count_components,
     parse_config,
     parse_toml,
     targets_of,
@@ -70,8 +74,8 @@ Symbol = Annotated[str, Field(pattern=f"^({'|'.join(chemical_symbols[1:])})$")]
 Count = Annotated[int, Field(ge=0, le=10**6)]
 Amount = Annotated[float, Field(ge=-1e30, le=1e30)]
 """A value in its unit; data hold no larger ones, see ``data.structure``."""
-Components = Annotated[tuple[Amount, ...], Len(1, 9)]
-"""A number, or one for each component of a vector or tensor."""
+Components = Annotated[tuple[Amount, ...], Len(1, MOST_VALUES_OF_SPECTRUM)]
+"""A number, or one for each component of a vector, tensor or spectrum."""
 
 MANIFEST, CARD, SUMS = "ensemble.json", "MODEL_CARD.md", "SHA256SUMS"
 """Entries with the manifest, the model card, and the checksum of every other entry."""
@@ -252,8 +256,14 @@ class HeadEntry(Config):
     level: Literal["graph", "node"]
     """One value per structure, or one per atom."""
 
-    shape: Literal["scalar", "vector", "tensor"]
-    """A number, 3 components, or the 9 components of a stress."""
+    shape: Literal["scalar", "vector", "tensor", "spectrum"]
+    """A number, 3 components, the 9 components of a stress, or the values of a spectrum."""
+
+    size: Annotated[int, Field(ge=2, le=MOST_VALUES_OF_SPECTRUM)] | None = None
+    """Number of values of a spectrum; None for other shapes."""
+
+    axis: AxisConfig | None = None
+    """Axis of a spectrum; None where the card gives none."""
 
     unit: str
     """Unit of predictions and errors."""
@@ -269,6 +279,10 @@ class HeadEntry(Config):
 
     mean: Amount
     """Mean on the training split, in the unit."""
+
+    means: Components | None = None
+    """Mean of each value of a spectrum on the training split, in the unit; None for other
+    shapes."""
 
     std: Annotated[float, Field(ge=0.0, le=1e30)]
     """Standard deviation on the training split, in the unit."""
@@ -294,6 +308,25 @@ class HeadEntry(Config):
     """Prediction from the elements alone, see ``baselines``; None for vectors per atom, and in
     files of earlier versions."""
 
+    @property
+    def width(self) -> int:
+        """Number of components."""
+        return count_components({"shape": self.shape, "size": self.size})
+
+    @property
+    def center(self) -> np.ndarray:
+        """Mean on the training split by component, in the unit, [w] or [1]."""
+        return np.array((self.mean,) if self.means is None else self.means)
+
+    @model_validator(mode="after")
+    def _spectrum_has_means(self) -> Self:
+        if self.shape == "spectrum":
+            if self.size is None or self.means is None or len(self.means) != self.size:
+                raise ValueError("a spectrum needs 'size' and as many 'means'; get it again.")
+        elif self.size is not None or self.axis is not None or self.means is not None:
+            raise ValueError("'size', 'axis' and 'means' are of spectra; get it again.")
+        return self
+
     @field_validator("unit")
     @classmethod
     def _unit_is_internal(cls, value: str) -> str:
@@ -308,8 +341,10 @@ class HeadEntry(Config):
     @model_validator(mode="after")
     def _bounds_fit(self) -> Self:
         low, high = self.bounds or (None, None)
-        if self.bounds is not None and (self.shape != "scalar" or self.energy is not None):
-            raise ValueError("'bounds' are of scalars that are no energies; get it again.")
+        if self.bounds is not None and (self.shape not in INVARIANT or self.energy is not None):
+            raise ValueError(
+                "'bounds' are of spectra, and of scalars that are no energies; get it again."
+            )
         if low is not None and high is not None and low >= high:
             raise ValueError(f"'bounds' are {low:g} and {high:g}, not in order; get it again.")
         return self
@@ -320,8 +355,8 @@ class HeadEntry(Config):
             return self
         weights = (*self.baseline.atoms.values(), *self.baseline.fractions.values())
         widths = {len(weight) for weight in (self.baseline.mean, *weights)}
-        if widths != {WIDTHS[self.shape]}:
-            raise ValueError(f"the baseline needs {WIDTHS[self.shape]} components; get it again.")
+        if widths != {self.width}:
+            raise ValueError(f"the baseline needs {self.width} components; get it again.")
         if self.level == "node" and self.baseline.fractions:
             raise ValueError("the baseline of an atom has no 'fractions'; get it again.")
         return self
@@ -468,12 +503,13 @@ class Manifest(Config):
         """Return the statistics of the targets that a net's constructor needs.
 
         Returns:
-            By head, with ``level shape unit energy derived_from mean std``.
+            By head, with ``level shape size unit energy derived_from mean std``.
         """
         return {
             name: {
                 "level": head.level,
                 "shape": head.shape,
+                "size": head.size,
                 "unit": head.unit,
                 "energy": head.energy,
                 "derived_from": head.derived_from,
@@ -919,7 +955,7 @@ def _whole_numbers(value: Any) -> Iterator[int]:
 
 def _read_calibration(entries: SafeZip, manifest: Manifest) -> CalibrationData:
     weights = {name: manifest.shares(name) for name in manifest.heads}
-    widths = {name: WIDTHS[head.shape] for name, head in manifest.heads.items()}
+    widths = {name: head.width for name, head in manifest.heads.items()}
     try:
         return from_arrays(load_arrays(entries.read(CALIBRATION)), weights, widths)
     except _UNSOUND as error:

@@ -476,7 +476,7 @@ def _describe_rows(
             by_elements.append(baseline.predict(piece))
     elements, graph = np.concatenate(numbers), context.graph_of_row(name, "test")[mask]
     own = elements[mask] if context.is_node(name) else None
-    others = {"mean": np.broadcast_to(float(context.targets[name]["mean"]), single.shape)}
+    others = {"mean": np.broadcast_to(_center(context.targets[name]), single.shape)}
     if by_elements:
         others["elements"] = np.concatenate(by_elements)[mask]
     if len(context.candidates) > 1:
@@ -530,11 +530,16 @@ def collect_search_evidence(context: BuildContext) -> SearchEvidence:
     )
 
 
+def _center(target: TargetStats) -> np.ndarray:
+    """Return the mean of a target on the training split by component, in the unit, [w] or [1]."""
+    return np.array(target.get("means") or [target["mean"]])
+
+
 def _head_scores(
     predicted: HeadOnLabels, calibration: Calibration, target: TargetStats
 ) -> HeadScores:
     """Return the figures of a head under the names of the table, and its unit."""
-    figures = compute_figures(predicted, calibration, float(target["mean"]))
+    figures = compute_figures(predicted, calibration, _center(target))
     renamed = {f"test_{k}" if k in _PREFIXED else k: v for k, v in figures.items()}
     scores: HeadScores = replace_nonfinite({"unit": target["unit"], **renamed})
     return scores
@@ -790,6 +795,9 @@ def _head(
     return HeadEntry(
         level=target["level"],
         shape=target["shape"],
+        size=target.get("size"),
+        axis=target.get("axis"),
+        means=target.get("means"),
         unit=target["unit"],
         energy=target.get("energy"),
         derived_from=target.get("derived_from"),

@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple, TypedDict
 
 import numpy as np
 
-from hydragnn_hpo.config import WIDTHS, CardConfig, TargetConfig, parse_config
+from hydragnn_hpo.config import CardConfig, TargetConfig, parse_config
 from hydragnn_hpo.data import Columns, Compositions, Rules, open_store
 from hydragnn_hpo.ensemble.artefact import HeadEntry, Manifest
 from hydragnn_hpo.ensemble.baselines import CompositionModel
@@ -131,6 +131,7 @@ def parse_label_options(manifest: Manifest, options: Iterable[str]) -> dict[str,
             "key": key,
             "level": entry.level,
             "shape": entry.shape,
+            "size": entry.size,
             "unit": unit or entry.unit,
             "energy": entry.energy,
             "derived_from": entry.derived_from,
@@ -158,6 +159,7 @@ def _check_labels(
         pairs = {
             "level": (label.level, head.level),
             "shape": (label.shape, head.shape),
+            "size": (str(label.size), str(head.size)),
             "unit": (unit, head.unit),
             "energy": (label.energy or "none", head.energy or "none"),
         }
@@ -448,7 +450,7 @@ def _predict_elements(entry: HeadEntry, columns: Columns) -> np.ndarray:
     node = entry.level == "node"
     if entry.baseline is None:
         rows = len(columns.numbers) if node else columns.num_graphs
-        return np.full((rows, WIDTHS[entry.shape]), np.nan)
+        return np.full((rows, entry.width), np.nan)
     return CompositionModel.from_entry(entry.baseline, is_node=node).predict(columns)
 
 
@@ -482,7 +484,7 @@ def _evaluate_head(
     _check_unit(done, name, entry, predicted)
     head = HeadEvidence(name, entry.unit, entry.level == "node")
     known, every = entry.calibration, structures.compositions
-    figures = compute_figures(predicted, known, entry.mean)
+    figures = compute_figures(predicted, known, entry.center)
     kinds = structures.kinds_of_rows(graph, atom, node=entry.level == "node")
     strata = {} if kinds is None else compute_strata_figures(predicted, known, kinds)
     facts = _describe_rows(entry, predicted, elements, every, graph=graph, atom=atom)
@@ -523,7 +525,7 @@ def _describe_rows(
         atom: atom of each row within its structure, [R].
     """
     own = every.numbers[every.starts[graph] + atom] if entry.level == "node" else None
-    others = {"mean": np.broadcast_to(entry.mean, predicted.truth.shape)}
+    others = {"mean": np.broadcast_to(entry.center, predicted.truth.shape)}
     others |= {"elements": elements} if entry.baseline else {}
     return RowFacts(every.groups[graph], find_kinds(every.numbers, every.sizes, graph, own), others)
 

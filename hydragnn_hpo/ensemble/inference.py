@@ -19,7 +19,7 @@ from ase import Atoms
 from ase.data import atomic_numbers, chemical_symbols
 from torch import Tensor
 
-from hydragnn_hpo.config import WIDTHS, TrialConfig
+from hydragnn_hpo.config import TrialConfig
 from hydragnn_hpo.config.convs.spec import is_user_conv, package_of, version_of
 from hydragnn_hpo.data import Columns, GraphSet, Rules, offsets
 from hydragnn_hpo.ensemble.artefact import (
@@ -72,7 +72,7 @@ def head_prediction(
         stratum: name of each row's stratum, [R]; None if all share their quantiles.
         missing: mask of the rows that become NaN, [R], see ``find_unlabelled``; None for no row.
     """
-    mean = _stack([part.mean for part in parts], WIDTHS[head.shape])
+    mean = _stack([part.mean for part in parts], head.width)
     spread = _stack([part.spread for part in parts], 1)
     own = {name: np.concatenate(some) for name, some in (members or {}).items() if some}
     if missing is not None:

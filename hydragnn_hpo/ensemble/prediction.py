@@ -1,8 +1,9 @@
 """Predictions: by head, by structure, as tables.
 
 The columns of a head ``t`` are ``t``, ``t_std``, ``t_std_epistemic``, ``t_lo90`` and ``t_hi90``
-(or of other levels); a vector has ``t_x``, ``t_y``, ``t_z`` and so on, but one ``t_std``. The value
-of one member is ``t_TRIAL``. Names carry no unit, so that a script works for any ensemble.
+(or of other levels); a vector has ``t_x``, ``t_y``, ``t_z`` and so on, a spectrum ``t_0``, ``t_1``
+and so on, but one ``t_std``. The value of one member is ``t_TRIAL``. Names carry no unit, so that a
+script works for any ensemble.
 
 Shapes: G graphs, N nodes, R rows of a head (G or N), w components.
 """
@@ -28,7 +29,7 @@ AXES = {
     "vector": ("_x", "_y", "_z"),
     "tensor": tuple(f"_{a}{b}" for a in "xyz" for b in "xyz"),
 }
-"""Suffixes of the columns of components, by the shape of a head."""
+"""Suffixes of the columns of components, by the shape of a head; see ``name_components``."""
 
 TABLES = {"structures": "graph", "atoms": "node"}
 """Level of the heads in each table of ``Prediction.to_frame``."""
@@ -46,7 +47,11 @@ class PredictedHead(Protocol):
 
     @property
     def shape(self) -> str:
-        """A key of ``AXES``."""
+        """A key of ``AXES``, or ``spectrum``."""
+
+    @property
+    def width(self) -> int:
+        """Number of components."""
 
     @property
     def unit(self) -> str:
@@ -60,7 +65,7 @@ class HeadPrediction:
     mean: np.ndarray
     """Mean of the members, [R, w]."""
     std: np.ndarray
-    """Calibrated standard deviation, [R, 1]; one for all components of a vector."""
+    """Calibrated standard deviation, [R, 1]; one for all components of a vector or spectrum."""
     std_epistemic: np.ndarray
     """Spread of the members without calibration, [R, 1]."""
     lo90: np.ndarray
@@ -100,18 +105,29 @@ class HeadPrediction:
         return np.hstack([self.mean, self.std, self.std_epistemic, *ends, *own])
 
 
+def name_components(head: PredictedHead) -> tuple[str, ...]:
+    """Return the suffixes of the columns of a head's components.
+
+    Returns:
+        One for each component; those of a spectrum are numbers, counted from 0.
+    """
+    if head.shape == "spectrum":
+        return tuple(f"_{place}" for place in range(head.width))
+    return AXES[head.shape]
+
+
 def head_titles(
-    name: str, shape: str, levels: Sequence[int] = (90,), trials: Sequence[str] = ()
+    name: str, head: PredictedHead, levels: Sequence[int] = (90,), trials: Sequence[str] = ()
 ) -> list[str]:
     """Return the titles of all columns of a head.
 
     Args:
         name: name of the head.
-        shape: its shape, a key of ``AXES``.
+        head: its shape.
         levels: levels of the intervals, in percent, ascending.
         trials: members that have columns of their own.
     """
-    axes = AXES[shape]
+    axes = name_components(head)
     bounds = [f"_{end}{level}" for level in levels for end in ("lo", "hi")]
     ends = [bound + axis for bound in bounds for axis in axes]
     own = [f"_{trial}{axis}" for trial in trials for axis in axes]
@@ -243,7 +259,7 @@ class Prediction:
         """Return the titles of a head's columns, and their values, [R, columns]."""
         values = self.heads[name]
         levels, trials = sorted({90, *values.bounds}), sorted(values.members)
-        return head_titles(name, head.shape, levels, trials), values.columns(levels, trials)
+        return head_titles(name, head, levels, trials), values.columns(levels, trials)
 
     def _structures(self) -> PredictedStructures:
         assert self.structures is not None, "made without its structures"

@@ -311,14 +311,15 @@ class HeadOnLabels:
 
 
 def compute_figures(
-    predicted: HeadOnLabels, calibration: Calibration, baseline: float
+    predicted: HeadOnLabels, calibration: Calibration, baseline: np.ndarray | float
 ) -> dict[str, float]:
     """Compute every figure of one head.
 
     Args:
         predicted: one head on labelled structures.
         calibration: calibration of the head.
-        baseline: mean of the training data, in the unit; a constant that a model must beat.
+        baseline: mean of the training data, in the unit, one number or [w]; a constant that a
+            model must beat.
 
     Returns:
         ``rows mae rmse``; the Gaussian scores of the calibrated sigma; ``area_conformal``, and

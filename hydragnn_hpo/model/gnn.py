@@ -19,6 +19,8 @@ from hydragnn_hpo.config import (
     Config,
     HeadConfig,
     ModelConfig,
+    Target,
+    count_components,
     head_conv_dimensions,
     is_by_gradient,
     is_graph_scalar,
@@ -313,14 +315,14 @@ class TargetBaseline(nn.Module):
 
     ``elements`` has one value per chemical element. The values of a graph's nodes are averaged
     (summed for total energies), as in a linear regression over the composition. ``std``, ``mean``
-    and ``elements`` are in the target's unit.
+    (for a spectrum one of each value, [w]) and ``elements`` are in the target's unit.
     """
 
     mean: Tensor
     std: Tensor
     elements: Tensor
 
-    def __init__(self, target: Mapping[str, Any], head: HeadConfig) -> None:
+    def __init__(self, target: Target, head: HeadConfig) -> None:
         """Store the target's statistics as fp32 buffers; ``elements`` is 0 unless it is fitted."""
         super().__init__()
         self.level, self.total = target["level"], target.get("energy") == "total"
@@ -328,7 +330,7 @@ class TargetBaseline(nn.Module):
         by_number = fitted["by_number"] if fitted else [0.0] * (MAX_ELEMENT + 1)
         self.register_buffer("elements", torch.tensor(by_number, dtype=torch.float32))
         start = fitted or target
-        self.register_buffer("mean", torch.tensor(float(start["mean"])))
+        self.register_buffer("mean", _centre(target, start))
         self.register_buffer("std", torch.tensor(float(start["std"]) or 1.0))
 
     def forward(self, numbers: Tensor, batch: Batch) -> Tensor:
@@ -342,6 +344,19 @@ class TargetBaseline(nn.Module):
         return torch.addcmul(self.mean.double() + shift, numbers.double(), self.std.double())
 
 
+def _centre(target: Target, start: Target) -> Tensor:
+    """Return the mean of a target, a scalar, or [w] for a spectrum.
+
+    Args:
+        target: shape and statistics; without ``means`` those of a spectrum are loaded later.
+        start: the statistics to take the mean from: of the target, or of its elements.
+    """
+    if target.get("shape") != "spectrum":
+        return torch.tensor(float(start["mean"]))
+    zeros = [0.0] * count_components(target)
+    return torch.tensor(target.get("means") or zeros, dtype=torch.float32)
+
+
 SMALLEST_VARIANCE = 1e-6
 """Floor of a predicted variance, in squared units of the target's spread."""
 
@@ -353,7 +368,7 @@ class HeadOutput:
     mean: Tensor
     """The prediction, [R, w]."""
     variance: Tensor | None = None
-    """Its variance, [R, 1], one for all components of a vector; None if not predicted."""
+    """Its variance, [R, 1], one for all components; None if not predicted."""
 
 
 @dataclass(frozen=True)
@@ -364,23 +379,26 @@ class HeadPlan:
     """Settings of the trunk."""
     head: HeadConfig
     """Settings of the head."""
-    total: bool
-    """Whether the contributions of nodes are summed; otherwise they are averaged."""
+    target: Target
+    """Level, shape, size and kind of energy of the target."""
     degree: float
     """Mean number of neighbours within the cutoff in the training data."""
 
 
-def _split_output(numbers: Tensor, batch: Batch | None = None, power: int = 0) -> HeadOutput:
+def _split_output(
+    numbers: Tensor, width: int = 1, *, batch: Batch | None = None, power: int = 0
+) -> HeadOutput:
     """Split columns into prediction and variance, and sum contributions of nodes.
 
     The variance of a sum of independent contributions is the sum of their variances.
 
     Args:
-        numbers: prediction, and logit of the variance if the head has one, [R, 1] or [R, 2].
+        numbers: prediction, and logit of the variance if the head has one, [R, w] or [R, w + 1].
+        width: components of the prediction, w.
         batch: batch of these nodes, whose rows are summed by graph; None to sum nothing.
         power: 1 to divide the sums by the number of nodes, 0 to leave them.
     """
-    mean, raw = numbers[:, :1], numbers[:, 1:]
+    mean, raw = numbers[:, :width], numbers[:, width:]
     variance = F.softplus(raw) if raw.shape[1] else None
     if batch is not None:
         scale = node_counts(mean, batch) ** power
@@ -390,15 +408,17 @@ def _split_output(numbers: Tensor, batch: Batch | None = None, power: int = 0) -
 
 
 class GraphHead(nn.Module):
-    """Predicts one number per graph: an MLP of pooled features, or pooled outputs of an MLP."""
+    """Predicts numbers per graph: an MLP of pooled features, or pooled outputs of an MLP."""
 
     def __init__(self, plan: HeadPlan) -> None:
         """Build the MLP."""
         super().__init__()
         model, head = plan.model, plan.head
-        first, *rest = mlp_widths(model.features, head)
+        first, *rest = mlp_widths(model.features, head, plan.target)
+        self.width = count_components(plan.target)
         self.fused = len(model.attributes) if model.conditioning == "fuse" else 0
-        self.contributes, self.power = head.pool == "contributions", 0 if plan.total else 1
+        is_total = plan.target.get("energy") == "total"  # the contributions of nodes are summed
+        self.contributes, self.power = head.pool == "contributions", 0 if is_total else 1
         self.pool = (
             AttentionPool(model.features)
             if head.pool == "attention"
@@ -407,7 +427,7 @@ class GraphHead(nn.Module):
         self.mlp = mlp((first + self.fused, *rest))
 
     def forward(self, features: TrunkFeatures, batch: Batch, shared: nn.Module) -> HeadOutput:
-        """Predict one number per graph, [G, 1].
+        """Predict a number per graph and component, [G, w].
 
         Args:
             features: output of the trunk.
@@ -419,10 +439,10 @@ class GraphHead(nn.Module):
             numbers = apply_with_float32_output(
                 self.mlp, self._concatenate(shared(features.scalars), attributes)
             )
-            return _split_output(numbers, batch, self.power)
+            return _split_output(numbers, self.width, batch=batch, power=self.power)
         pooled = shared(self.pool(features.scalars, batch))
         joined = self._concatenate(pooled, self._fused_attributes(features, None))
-        return _split_output(apply_with_float32_output(self.mlp, joined))
+        return _split_output(apply_with_float32_output(self.mlp, joined), self.width)
 
     def _fused_attributes(self, features: TrunkFeatures, rows: Tensor | None) -> Tensor | None:
         if not self.fused or features.attributes is None:
@@ -435,7 +455,7 @@ class GraphHead(nn.Module):
 
 
 class NodeHead(nn.Module):
-    """Predicts one number per node from its features, optionally after another conv."""
+    """Predicts numbers per node from its features, optionally after another conv."""
 
     def __init__(self, plan: HeadPlan) -> None:
         """Build the MLP, and the conv if the head has one."""
@@ -446,10 +466,11 @@ class NodeHead(nn.Module):
             place = head_conv_dimensions(model, plan.degree)
             self.conv = find_conv(model.conv)(place, options_of(model))
             self.norm = build_norm(model.norm, model.features)
-        self.mlp = mlp(mlp_widths(model.features, plan.head))
+        self.mlp = mlp(mlp_widths(model.features, plan.head, plan.target))
+        self.width = count_components(plan.target)
 
     def forward(self, features: TrunkFeatures, batch: Batch, shared: nn.Module) -> HeadOutput:
-        """Predict one number per node, [N, 1].
+        """Predict a number per node and component, [N, w].
 
         Args:
             features: output of the trunk.
@@ -460,7 +481,7 @@ class NodeHead(nn.Module):
         if self.conv is not None and self.norm is not None:
             change, _ = self.conv(self.norm(scalars, batch), features.state, features.edges)
             scalars = scalars + change
-        return _split_output(apply_with_float32_output(self.mlp, scalars))
+        return _split_output(apply_with_float32_output(self.mlp, scalars), self.width)
 
 
 class NodeVectorHead(nn.Module):
@@ -488,7 +509,9 @@ class NodeVectorHead(nn.Module):
 
 HEADS: dict[tuple[str, str], type[nn.Module]] = {
     ("graph", "scalar"): GraphHead,
+    ("graph", "spectrum"): GraphHead,
     ("node", "scalar"): NodeHead,
+    ("node", "spectrum"): NodeHead,
     ("node", "vector"): NodeVectorHead,
 }
 """Heads by level and shape of the target."""
@@ -508,7 +531,7 @@ def branch_key(head: HeadConfig) -> str:
     return f"branch_{head.branch}"
 
 
-Targets = Mapping[str, Mapping[str, Any]]
+Targets = Mapping[str, Target]
 """Statistics of targets by name: ``TargetStats`` of a store, or the part of it that an ensemble
 stores (without baselines per element, which are among its weights)."""
 
@@ -570,7 +593,7 @@ class MultiHeadGNN(nn.Module):
     def _add_head(
         self,
         name: str,
-        target: Mapping[str, Any],
+        target: Target,
         head: HeadConfig,
         model: ModelConfig,
         degree: float,
@@ -579,7 +602,7 @@ class MultiHeadGNN(nn.Module):
         _check_head_name(self.heads, name)
         self.baselines[name] = TargetBaseline(target, head)
         if name not in self.energies:
-            plan = HeadPlan(model, head, target.get("energy") == "total", degree)
+            plan = HeadPlan(model, head, target, degree)
             self.heads[name] = HEADS[target["level"], target["shape"]](plan)
 
     def forward(self, batch: Batch, only: Collection[str] | None = None) -> dict[str, Tensor]:
@@ -587,7 +610,8 @@ class MultiHeadGNN(nn.Module):
 
         Returns:
             Predictions by target, [G, w] or [N, w], in the target's unit: fp64, but forces and
-            stress in the dtype of the positions. The width w is 1, 3 for vectors, 9 for stress.
+            stress in the dtype of the positions. The width w is 1, 3 for vectors, 9 for stress,
+            and the number of values of a spectrum.
             The variance of a head that has one is under ``variance_key(target)``, [G, 1] or
             [N, 1], fp64, in the unit squared.
         """

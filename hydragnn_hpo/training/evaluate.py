@@ -1,6 +1,7 @@
 """Errors and predictions over a whole split: sums over ranks, no padding, no double counts.
 
-Shapes: G graphs, N nodes, T targets, w components of a target (1, 3 for vectors, 9 for stress).
+Shapes: G graphs, N nodes, T targets, w components of a target (1, 3 for vectors, 9 for stress,
+the values of a spectrum).
 """
 
 from collections.abc import Iterator
@@ -10,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hydragnn_hpo.config import WIDTHS, TrialConfig
+from hydragnn_hpo.config import TrialConfig, count_components
 from hydragnn_hpo.data import Batch, GraphSet, balance_load, make_batch, predict_graph_costs
 from hydragnn_hpo.model import MultiHeadGNN
 from hydragnn_hpo.training.ddp import Ranks
@@ -217,7 +218,7 @@ def _rows_of_target(
 ) -> Tensor:
     """Return the array of a target in ``out``, created as zeros, fp64, [graphs or nodes, w]."""
     if name not in out:
-        width = WIDTHS[feed.graphs.stats["targets"][name]["shape"]]
+        width = count_components(feed.graphs.stats["targets"][name])
         rows = nodes if _per_node(feed, name) else graphs
         out[name] = torch.zeros(rows, width, dtype=torch.float64)
     return out[name]

@@ -51,6 +51,14 @@ def gaussian_nll(error: Tensor, variance: Tensor, beta: float) -> Tensor:
     return likelihood * variance.detach() ** beta if beta else likelihood
 
 
+def running_sums(error: Tensor) -> Tensor:
+    """Return the sums of a spectrum's errors up to each value, over the number of values, [R, w].
+
+    Their mean absolute value is the area between the cumulated curves on an axis of length 1.
+    """
+    return error.cumsum(dim=-1) / error.shape[-1]
+
+
 def head_sums(
     model: MultiHeadGNN,
     predictions: Mapping[str, Tensor],
@@ -82,7 +90,7 @@ def head_sums(
             variance = (predictions[variance_key(name)] / unit.double() ** 2).to(std.dtype)
             loss = gaussian_nll(error, variance, head.beta if head.loss == "beta_nll" else 0.0)
         else:
-            loss = LOSSES[head.loss](error)
+            loss = LOSSES[head.loss](running_sums(error) if head.cumulative else error)
         sums[name] = (loss * batch.masks[name].unsqueeze(-1)).sum()
     return sums
 

@@ -29,6 +29,7 @@ from hydragnn_hpo.report.charts import (
     with_unit,
 )
 from hydragnn_hpo.report.facts import Facts
+from hydragnn_hpo.report.head_figures import draw_head
 from hydragnn_hpo.report.page_blocks import (
     Block,
     Cell,
@@ -128,7 +129,8 @@ def make_heads(facts: Facts) -> Section | None:
         for name in shown
         if name in curves
     )
-    blocks: list[Block] = [Row(charts) for charts in (parities, calibrations) if charts]
+    own = tuple(figure for name in shown for figure in draw_head(facts, name))
+    blocks: list[Block] = [Row(charts) for charts in (parities, own, calibrations) if charts]
     more: list[Block] = [table, Text(SCORES_EXPLAINED), *([Row(errors)] if errors else [])]
     if not curves:
         text = (

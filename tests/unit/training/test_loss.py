@@ -45,6 +45,23 @@ def test_losses_by_hand(loss, given, expected):
     assert sums_of(loss, *given) == pytest.approx(expected)
 
 
+def test_a_displaced_peak_costs_its_distance():
+    """A unit peak that is two of four places away: two running sums of 1, over four values."""
+    peak, displaced = [[0.0, 1.0, 0.0, 0.0]], [[0.0, 0.0, 0.0, 1.0]]
+    batch = SimpleNamespace(targets={"x": torch.tensor(peak)}, masks={"x": torch.tensor([True])})
+    costs = {
+        cumulative: head_sums(
+            Stub(x=2.0),
+            {"x": torch.tensor(displaced)},
+            batch,
+            {"x": HeadConfig(loss="mae", cumulative=cumulative)},
+            "unit",
+        )["x"].item()
+        for cumulative in (False, True)
+    }
+    assert costs == {False: 2.0, True: pytest.approx(2 / 4)}
+
+
 def test_errors_in_the_targets_own_unit():
     assert sums_of("mae", *NUMBERS, balance="unit") == pytest.approx(1.0 + 6.0)
 
