@@ -5,6 +5,7 @@ code that reads a file written by a user must check it. ``journal_events`` has t
 ``events.jsonl``.
 """
 
+from collections.abc import Sequence
 from typing import Literal, NotRequired, TypedDict
 
 from hydragnn_hpo.journal_events import SearchedValues
@@ -163,8 +164,10 @@ class TargetStats(TypedDict):
 
     level: Literal["graph", "node"]
     """One value per structure, or one per atom."""
-    shape: Literal["scalar", "vector", "tensor", "spectrum"]
-    """A number, three components, the nine components of a stress, or a spectrum."""
+    shape: Literal["scalar", "vector", "tensor", "spectrum", "class"]
+    """A number, three components, the nine components of a stress, a spectrum, or a class."""
+    classes: NotRequired[Sequence[str] | None]
+    """Names of the classes, each of which has a probability; null for other shapes."""
     size: NotRequired[int | None]
     """Number of values of a spectrum; null for other shapes."""
     axis: NotRequired[SpectrumAxis | None]
@@ -182,9 +185,11 @@ class TargetStats(TypedDict):
     mean: NotRequired[float]
     """Mean, in the unit; this and the fields below are absent before the store is built."""
     means: NotRequired[list[float]]
-    """Mean of each value of a spectrum, in the unit; absent for other shapes."""
+    """Mean of each value of a spectrum, in the unit, or frequency of each class; absent for other
+    shapes."""
     std: NotRequired[float]
-    """Standard deviation, in the unit; 1 if all values are equal."""
+    """Standard deviation, in the unit; for a class the log-loss of the frequencies, in nats; 1 if
+    all values are equal."""
     min: NotRequired[float]
     """Smallest value, in the unit; for a vector, over its components."""
     max: NotRequired[float]

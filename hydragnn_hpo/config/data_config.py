@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, Self, cast
 
 from annotated_types import Len
 from pydantic import (
+    BeforeValidator,
     Field,
     NonNegativeInt,
     PositiveFloat,
@@ -84,9 +85,9 @@ class FileConfig(Config):
 
 
 WIDTHS = {"scalar": 1, "vector": 3, "tensor": 9}
-"""Components of a target, by its shape; those of a spectrum differ, see ``count_components``."""
+"""Components of a target, by its shape; spectra and classes differ, see ``count_components``."""
 
-INVARIANT = ("scalar", "spectrum")
+INVARIANT = ("scalar", "spectrum", "class")
 """Shapes whose values stay the same when the structure turns."""
 
 MOST_VALUES_OF_SPECTRUM = 4096
@@ -97,10 +98,21 @@ def count_components(target: Mapping[str, object]) -> int:
     """Return the number of components of a target.
 
     Args:
-        target: ``shape``, and the ``size`` of a spectrum.
+        target: ``shape``, the ``size`` of a spectrum, and ``classes``, which have a probability
+            each.
     """
     shape = str(target["shape"])
+    if shape == "class":
+        return len(cast("Sequence[str]", target["classes"]))
     return cast("int", target["size"]) if shape == "spectrum" else WIDTHS[shape]
+
+
+def _name_class(value: Any) -> Any:
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+ClassName = Annotated[str, Field(pattern=r"^[ -~]{1,60}$"), BeforeValidator(_name_class)]
+"""Name of a class: printable, up to 60 characters; whole numbers become text."""
 
 
 class AxisConfig(Config):
@@ -153,7 +165,7 @@ class TargetKind(Protocol):
 
     @property
     def shape(self) -> str:
-        """``scalar``, ``vector``, ``tensor`` or ``spectrum``."""
+        """``scalar``, ``vector``, ``tensor``, ``spectrum`` or ``class``."""
 
     @property
     def unit(self) -> str:
@@ -191,6 +203,8 @@ def check_kind(target: TargetKind) -> None:
         wanted, words = _ENERGIES[target.energy]
         if inner != wanted:
             raise ValueError(f'energy = "{target.energy}" has unit {target.unit}: write {words}.')
+    if target.shape == "class" and inner != "1":
+        raise ValueError(f"a class has no unit, found {target.unit}: drop it.")
     if target.shape == "vector" and inner in ("eV", "eV/atom") and target.derived_from is None:
         raise ValueError(
             f"a vector has no energy as its unit, found {target.unit}: write an energy per length, "
@@ -235,9 +249,10 @@ class TargetConfig(Config):
     level: Literal["graph", "node"]
     """One value per structure, or one per atom."""
 
-    shape: Literal["scalar", "vector", "tensor", "spectrum"] = "scalar"
-    """A number, three components that turn with the structure, a symmetric 3 x 3 tensor, or a
-    spectrum: several numbers that do not turn, such as a density of states."""
+    shape: Literal["scalar", "vector", "tensor", "spectrum", "class"] = "scalar"
+    """A number, three components that turn with the structure, a symmetric 3 x 3 tensor, a
+    spectrum (several numbers that do not turn, such as a density of states), or one of several
+    classes."""
 
     size: Annotated[int, Field(ge=2, le=MOST_VALUES_OF_SPECTRUM)] | None = None
     """Number of values of a spectrum, the same in all structures."""
@@ -245,8 +260,12 @@ class TargetConfig(Config):
     axis: AxisConfig | None = None
     """Axis of a spectrum, for plots and tables."""
 
+    classes: Annotated[tuple[ClassName, ...], Len(2, 100)] | None = None
+    """Names of the classes as they stand in the file, text or whole numbers."""
+
     unit: str
-    """Unit in the file; values are converted to eV, angstrom, e or muB when they are read."""
+    """Unit in the file; values are converted to eV, angstrom, e or muB when they are read. Classes
+    have none."""
 
     energy: Literal["total", "per_atom"] | None = None
     """Set for energies: an ASE calculator multiplies ``per_atom`` by the number of atoms."""
@@ -280,6 +299,31 @@ class TargetConfig(Config):
     @classmethod
     def _unit_is_known(cls, value: str) -> str:
         return _known_unit(value)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _classes_need_no_unit(cls, values: Any) -> Any:
+        if isinstance(values, Mapping) and values.get("shape") == "class":
+            return {"unit": "1", **values}
+        return values
+
+    @model_validator(mode="after")
+    def _classes_are_named(self) -> Self:
+        if self.shape != "class":
+            if self.classes is not None:
+                raise ValueError(
+                    f'classes belong to shape = "class", this is a {self.shape}: drop classes, or '
+                    "correct shape."
+                )
+            return self
+        if self.classes is None:
+            raise ValueError("shape is 'class' without classes: add their names, classes.")
+        twice = next((c for c in self.classes if self.classes.count(c) > 1), None)
+        if twice is not None:
+            raise ValueError(f"classes name '{twice}' twice: name each once.")
+        if self.per_atom:
+            raise ValueError("per_atom divides numbers, this is a class: drop per_atom.")
+        return self
 
     @model_validator(mode="after")
     def _hangs_together(self) -> Self:
@@ -316,7 +360,7 @@ class TargetConfig(Config):
     def _bounds_suit(self) -> Self:
         if self.bounds is None:
             return self
-        if self.shape not in INVARIANT or self.energy is not None:
+        if self.shape not in ("scalar", "spectrum") or self.energy is not None:
             raise ValueError(
                 "min and max bound scalars that are no energies (an energy cut off has no forces), "
                 "and spectra: drop them."
@@ -339,7 +383,12 @@ class TargetConfig(Config):
     @property
     def width(self) -> int:
         """Number of components."""
-        return count_components({"shape": self.shape, "size": self.size})
+        return count_components({"shape": self.shape, "size": self.size, "classes": self.classes})
+
+
+def class_entropy(frequencies: Iterable[float]) -> float:
+    """Return the log-loss in nats of always predicting the frequencies of the classes."""
+    return -math.fsum(share * math.log(share) for share in frequencies if share > 0.0)
 
 
 def find_published(targets: Iterable[TargetConfig]) -> PublishedConfig | None:
@@ -478,7 +527,7 @@ class CardConfig(Config):
         return self
 
 
-AGREE = ("level", "shape", "size", "unit", "energy", "derived_from", "bounds")
+AGREE = ("level", "shape", "size", "classes", "unit", "energy", "derived_from", "bounds")
 """What must be the same where data sets share a target."""
 
 
@@ -605,7 +654,7 @@ def check_stored_targets(targets: Mapping[str, "TargetStats"], file: Path) -> No
             raise DataError(f"{reason}; correct the card, then build the store again.") from error
 
 
-_KIND = ("level", "shape", "size", "unit", "energy", "derived_from")
+_KIND = ("level", "shape", "size", "classes", "unit", "energy", "derived_from")
 """What decides which units a target may have."""
 
 
@@ -695,10 +744,13 @@ def _pooled(several: Sequence["TargetStats"]) -> "TargetStats":
     ]
     if first.get("means"):
         first = {**first, "means": means}
+    spread = math.sqrt(mean_of(squares))
+    if first["shape"] == "class":
+        spread = class_entropy(means)
     return {
         **first,
         "mean": mean,
-        "std": math.sqrt(mean_of(squares)) or 1.0,
+        "std": spread or 1.0,
         "min": min(target["min"] for target in several),
         "max": max(target["max"] for target in several),
         "mad": mean_of([target["mad"] for target in several]),

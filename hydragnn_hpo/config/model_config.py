@@ -38,7 +38,8 @@ class HeadConfig(Config):
 
     loss: Literal["mae", "mse", "huber", "nll", "beta_nll"] = "huber"
     """Loss in units of the target's standard deviation; ``huber`` is linear for errors above 1.
-    With ``nll`` (Gaussian) and ``beta_nll`` the head also predicts a variance."""
+    With ``nll`` (Gaussian) and ``beta_nll`` the head also predicts a variance. Classes always have
+    the cross-entropy: leave it out there."""
 
     beta: NonNegativeFloat = 0.5
     """For ``beta_nll``: each error is weighted by its variance to this power, from 0 (the plain
@@ -52,8 +53,8 @@ class HeadConfig(Config):
     Process. 32, 328."""
 
     kind: Literal["mlp", "conv"] = "mlp"
-    """``conv``: the head has its own round of message passing before its MLP (scalars and spectra
-    of atoms only)."""
+    """``conv``: the head has its own round of message passing before its MLP (scalars, spectra
+    and classes of atoms only)."""
 
     layers: Annotated[int, Field(gt=0, le=MAX_LAYERS)] = 2
     """Linear maps from node features to the prediction."""

@@ -462,10 +462,16 @@ class TrialHeads(Config):
             direct = target["level"] == "node" and target["shape"] in INVARIANT
             if head.kind == "conv" and not direct:
                 raise ValueError(
-                    f"head '{name}': kind = \"conv\" is for scalars and spectra of atoms: drop it."
+                    f"head '{name}': kind = \"conv\" is for scalars, spectra and classes of atoms: "
+                    "drop it."
                 )
             if head.cumulative:
                 self._cumulative_fits(name, head)
+            if target["shape"] == "class" and head.loss != HeadConfig.model_fields["loss"].default:
+                raise ValueError(
+                    f"head '{name}' has loss = '{head.loss}', classes always have the "
+                    "cross-entropy: drop loss."
+                )
         self._inputs_exist()
         return self
 

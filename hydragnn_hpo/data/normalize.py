@@ -9,7 +9,7 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from hydragnn_hpo.config import INVARIANT, MAX_ELEMENT, TargetConfig
+from hydragnn_hpo.config import INVARIANT, MAX_ELEMENT, TargetConfig, class_entropy
 from hydragnn_hpo.data.columns import Columns
 from hydragnn_hpo.errors import DataError
 from hydragnn_hpo.file_records import AttributeStats, ElementBaseline, SpectrumAxis, TargetStats
@@ -157,7 +157,8 @@ def fit_target_stats(
     A scalar has its mean and standard deviation. A vector or tensor has mean 0 and, as ``std``,
     the root mean square of its components: a shift, or a factor per component, would not rotate
     with the structure. A spectrum has a mean of each value, and one ``std`` about these means. A
-    constant target has ``std`` 1, so that division by it is safe.
+    constant target has ``std`` 1, so that division by it is safe. Classes have their frequencies,
+    and as ``std`` and ``mad`` the log-loss in nats of always predicting these.
 
     Args:
         columns: graphs of all splits; positions and edges may be missing.
@@ -189,6 +190,7 @@ def refit_target_stats(columns: Columns, name: str, stats: TargetStats) -> Targe
         level=stats["level"],
         shape=stats["shape"],
         size=stats.get("size"),
+        classes=tuple(stats.get("classes") or ()) or None,
         energy=stats.get("energy"),
         derived_from=stats.get("derived_from"),
     )
@@ -232,7 +234,7 @@ def _describe(columns: Columns, name: str, target: TargetConfig) -> TargetStats:
             "add structures that have it."
         )
     mean = float(values.mean()) if target.shape in INVARIANT else 0.0
-    means = values.mean(axis=0) if target.shape == "spectrum" else mean
+    means = values.mean(axis=0) if target.shape in ("spectrum", "class") else mean
     spread = float(np.sqrt(np.square(values - means).mean()))
     stats: TargetStats = {
         "level": target.level,
@@ -251,6 +253,10 @@ def _describe(columns: Columns, name: str, target: TargetConfig) -> TargetStats:
     }
     if target.bounds is not None:
         stats["bounds"] = target.bounds
+    if target.classes is not None:
+        stats["classes"], stats["means"] = list(target.classes), np.asarray(means).tolist()
+        stats["std"] = class_entropy(stats["means"]) or 1.0
+        stats["mad"] = stats["std"]
     if target.shape == "spectrum":
         stats["size"], stats["means"] = target.size, np.asarray(means).tolist()
         if target.axis is not None:

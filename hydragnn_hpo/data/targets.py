@@ -4,6 +4,7 @@ Shapes: G structures, Z kinds of elements.
 """
 
 import re
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from os.path import commonprefix
@@ -23,9 +24,12 @@ from hydragnn_hpo.data.properties import (
     make_identifier,
     normalize_name,
 )
-from hydragnn_hpo.data.structure import LARGEST
+from hydragnn_hpo.data.structure import LARGEST, MISSING_CLASSES, name_class
 from hydragnn_hpo.sanitize import escape_line
 from hydragnn_hpo.units import inside
+
+MOST_CLASSES, MIN_OF_CLASS = 10, 5
+"""Largest number of texts that are taken for classes, and fewest structures of each."""
 
 MAX_HEADS = 8
 """Largest number of targets that get a head in the first campaign."""
@@ -325,10 +329,11 @@ class TargetProposal:
     key: str
     """Name in the file."""
     level: Level
-    shape: Literal["scalar", "vector", "tensor", "spectrum"]
+    shape: Literal["scalar", "vector", "tensor", "spectrum", "class"]
     unit: UnitGuess
     """Unit in the file."""
     size: int | None = None
+    classes: tuple[str, ...] | None = None
     energy: str | None = None
     derived_from: str | None = None
     optional: bool = False
@@ -652,6 +657,15 @@ class _Proposer:
             why.append("grows with the structure")
         if len(np.unique(values)) == 2:
             why.append("has two values only: learned as a number, 'near which of the two'")
+            if (classes := _find_two_classes(values)) and energy is None and unit.sure == "unknown":
+                why[-1] = (
+                    "has two whole values only: taken for two classes; for a number drop shape and "
+                    "classes"
+                )
+                head = not prop.is_mark
+                if prop.is_mark:
+                    why.append(MARK)
+                return _make_class(start, classes, tuple(why), head=head)
         if prop.is_mark:
             why.append(MARK)
         if without_head:
@@ -750,6 +764,61 @@ class _Proposer:
                 f"{np.median(values):.4g}): a marker for missing values? 'dataset "
                 "check' names them."
             )
+
+
+def _find_two_classes(values: Array) -> tuple[str, ...]:
+    """Return the names of two whole values as classes; none where they are not whole."""
+    if not (values == np.round(values)).all():
+        return ()
+    return tuple(name_class(value) for value in np.unique(values).tolist())
+
+
+NO_UNIT = UnitGuess("1", "said", "classes have none")
+
+
+def _make_class(
+    start: TargetProposal, classes: tuple[str, ...], why: tuple[str, ...], *, head: bool
+) -> TargetProposal:
+    """Return a target of several classes.
+
+    Args:
+        start: name, key and level.
+        classes: names of the classes.
+        why: reasons, for comments in the card.
+        head: whether the first campaign predicts it.
+    """
+    return replace(start, shape="class", classes=classes, unit=NO_UNIT, why=why, head=head)
+
+
+def propose_classes(
+    texts: Mapping[str, Counter[str]], structures: int, taken: Collection[str]
+) -> list[TargetProposal]:
+    """Propose to make properties that are text with few values targets of classes.
+
+    Args:
+        texts: for each property the number of structures with each text.
+        structures: number of structures.
+        taken: names of targets that there are already.
+    """
+    proposals, names = list[TargetProposal](), set(taken)
+    for key, counts in texts.items():
+        known = {text.strip(): n for text, n in counts.items() if text not in MISSING_CLASSES}
+        frequent = len(known) <= MOST_CLASSES and min(known.values(), default=0) >= MIN_OF_CLASS
+        if (
+            len(known) < 2
+            or not frequent
+            or not all(t.isascii() and t.isprintable() for t in known)
+        ):
+            continue
+        name = make_identifier(key, "target", names)
+        names.add(name)
+        shown = ", ".join(f"{escape_line(text)[:40]} ({n})" for text, n in sorted(known.items()))
+        start = TargetProposal(name, key, "graph", "class", NO_UNIT, spread=shown)
+        why = f"text with {len(known)} values: taken for classes; drop the target if they are none"
+        proposal = _make_class(start, tuple(sorted(known)), (why,), head=True)
+        missing = sum(known.values()) < structures
+        proposals.append(replace(proposal, optional=missing))
+    return proposals
 
 
 def _derive(start: TargetProposal, energy: TargetProposal, *why: str) -> TargetProposal | str:

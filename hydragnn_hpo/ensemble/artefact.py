@@ -36,11 +36,11 @@ from torch import Tensor
 
 from hydragnn_hpo.config import (
     AGREE,
-    INVARIANT,
     MOST_VALUES_OF_SPECTRUM,
     AttributeConfig,
     AxisConfig,
     CardConfig,
+    ClassName,
     Config,
     Cutoff,
     ModelConfig,
@@ -256,14 +256,18 @@ class HeadEntry(Config):
     level: Literal["graph", "node"]
     """One value per structure, or one per atom."""
 
-    shape: Literal["scalar", "vector", "tensor", "spectrum"]
-    """A number, 3 components, the 9 components of a stress, or the values of a spectrum."""
+    shape: Literal["scalar", "vector", "tensor", "spectrum", "class"]
+    """A number, 3 components, the 9 components of a stress, the values of a spectrum, or the
+    probabilities of classes."""
 
     size: Annotated[int, Field(ge=2, le=MOST_VALUES_OF_SPECTRUM)] | None = None
     """Number of values of a spectrum; None for other shapes."""
 
     axis: AxisConfig | None = None
     """Axis of a spectrum; None where the card gives none."""
+
+    classes: Annotated[tuple[ClassName, ...], Len(2, 100)] | None = None
+    """Names of the classes, whose probabilities are predicted; None for other shapes."""
 
     unit: str
     """Unit of predictions and errors."""
@@ -281,8 +285,8 @@ class HeadEntry(Config):
     """Mean on the training split, in the unit."""
 
     means: Components | None = None
-    """Mean of each value of a spectrum on the training split, in the unit; None for other
-    shapes."""
+    """Mean of each value of a spectrum on the training split, in the unit, or frequency of each
+    class; None for other shapes."""
 
     std: Annotated[float, Field(ge=0.0, le=1e30)]
     """Standard deviation on the training split, in the unit."""
@@ -311,7 +315,7 @@ class HeadEntry(Config):
     @property
     def width(self) -> int:
         """Number of components."""
-        return count_components({"shape": self.shape, "size": self.size})
+        return count_components({"shape": self.shape, "size": self.size, "classes": self.classes})
 
     @property
     def center(self) -> np.ndarray:
@@ -323,8 +327,16 @@ class HeadEntry(Config):
         if self.shape == "spectrum":
             if self.size is None or self.means is None or len(self.means) != self.size:
                 raise ValueError("a spectrum needs 'size' and as many 'means'; get it again.")
-        elif self.size is not None or self.axis is not None or self.means is not None:
-            raise ValueError("'size', 'axis' and 'means' are of spectra; get it again.")
+        elif self.size is not None or self.axis is not None:
+            raise ValueError("'size' and 'axis' are of spectra; get it again.")
+        elif self.shape == "class":
+            known, tempered = len(self.means or ()), self.calibration.temperature is not None
+            if self.classes is None or known != len(self.classes) or not tempered:
+                raise ValueError(
+                    "a class needs 'classes', as many 'means', and a temperature; get it again."
+                )
+        elif self.classes is not None or self.means is not None:
+            raise ValueError("'classes' and 'means' are of other shapes; get it again.")
         return self
 
     @field_validator("unit")
@@ -341,7 +353,8 @@ class HeadEntry(Config):
     @model_validator(mode="after")
     def _bounds_fit(self) -> Self:
         low, high = self.bounds or (None, None)
-        if self.bounds is not None and (self.shape not in INVARIANT or self.energy is not None):
+        bounded = self.shape in ("scalar", "spectrum") and self.energy is None
+        if self.bounds is not None and not bounded:
             raise ValueError(
                 "'bounds' are of spectra, and of scalars that are no energies; get it again."
             )
@@ -365,6 +378,10 @@ class HeadEntry(Config):
     def _calibration_is_sound(self) -> Self:
         check_kind(self)
         fit = self.calibration
+        if (fit.temperature is not None) != (self.shape == "class"):
+            raise ValueError("a temperature is of classes alone; get it again.")
+        if fit.temperature is not None and not 0.0 < fit.temperature <= 1e3:
+            raise ValueError("the temperature is not between 0 and 1000; get it again.")
         if not (0 < fit.b <= 1e60 and all(0 <= v <= 1e60 for v in (fit.a, fit.c, fit.spread99))):
             raise ValueError(
                 "the calibration needs 0 < b, no other number below 0 or endless; get it again."
@@ -503,13 +520,14 @@ class Manifest(Config):
         """Return the statistics of the targets that a net's constructor needs.
 
         Returns:
-            By head, with ``level shape size unit energy derived_from mean std``.
+            By head, with ``level shape size classes unit energy derived_from mean std``.
         """
         return {
             name: {
                 "level": head.level,
                 "shape": head.shape,
                 "size": head.size,
+                "classes": head.classes,
                 "unit": head.unit,
                 "energy": head.energy,
                 "derived_from": head.derived_from,

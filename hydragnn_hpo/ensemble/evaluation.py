@@ -132,12 +132,17 @@ def parse_label_options(manifest: Manifest, options: Iterable[str]) -> dict[str,
             "level": entry.level,
             "shape": entry.shape,
             "size": entry.size,
+            "classes": entry.classes,
             "unit": unit or entry.unit,
             "energy": entry.energy,
             "derived_from": entry.derived_from,
         }
         labels[head] = parse_config(label, TargetConfig, where=f"--target '{option}'")
     return _check_labels(manifest, labels, "--target")
+
+
+def _list_classes(target: TargetConfig | HeadEntry) -> str:
+    return ", ".join(target.classes or ()) or "none"
 
 
 def _check_labels(
@@ -160,6 +165,7 @@ def _check_labels(
             "level": (label.level, head.level),
             "shape": (label.shape, head.shape),
             "size": (str(label.size), str(head.size)),
+            "classes": (_list_classes(label), _list_classes(head)),
             "unit": (unit, head.unit),
             "energy": (label.energy or "none", head.energy or "none"),
         }
@@ -481,7 +487,8 @@ def _evaluate_head(
     if not len(predicted.truth):
         done.warnings.append(f"no structure has a label of '{name}'; give files with one.")
         return
-    _check_unit(done, name, entry, predicted)
+    if entry.shape != "class":
+        _check_unit(done, name, entry, predicted)
     head = HeadEvidence(name, entry.unit, entry.level == "node")
     known, every = entry.calibration, structures.compositions
     figures = compute_figures(predicted, known, entry.center)

@@ -2,8 +2,9 @@
 
 The columns of a head ``t`` are ``t``, ``t_std``, ``t_std_epistemic``, ``t_lo90`` and ``t_hi90``
 (or of other levels); a vector has ``t_x``, ``t_y``, ``t_z`` and so on, a spectrum ``t_0``, ``t_1``
-and so on, but one ``t_std``. The value of one member is ``t_TRIAL``. Names carry no unit, so that a
-script works for any ensemble.
+and so on, but one ``t_std``. Classes ``a`` and ``b`` have probabilities ``t_a`` and ``t_b``;
+``t_hi90_a`` is 1 if the 90 % set holds ``a``, ``t_lo90_a`` if it holds no other. The value of one
+member is ``t_TRIAL``. Names carry no unit, so that a script works for any ensemble.
 
 Shapes: G graphs, N nodes, R rows of a head (G or N), w components.
 """
@@ -47,7 +48,11 @@ class PredictedHead(Protocol):
 
     @property
     def shape(self) -> str:
-        """A key of ``AXES``, or ``spectrum``."""
+        """A key of ``AXES``, ``spectrum`` or ``class``."""
+
+    @property
+    def classes(self) -> tuple[str, ...] | None:
+        """Names of the classes; None for other shapes."""
 
     @property
     def width(self) -> int:
@@ -109,11 +114,21 @@ def name_components(head: PredictedHead) -> tuple[str, ...]:
     """Return the suffixes of the columns of a head's components.
 
     Returns:
-        One for each component; those of a spectrum are numbers, counted from 0.
+        One for each component; those of a spectrum are numbers, counted from 0, those of classes
+        their names.
     """
+    if head.classes is not None:
+        return tuple(f"_{name}" for name in head.classes)
     if head.shape == "spectrum":
         return tuple(f"_{place}" for place in range(head.width))
     return AXES[head.shape]
+
+
+def name_most_probable(head: "HeadPrediction", classes: Sequence[str]) -> list[str]:
+    """Return the name of the most probable class of each row; empty where it is missing."""
+    known = np.isfinite(head.mean).all(axis=1)
+    places = np.where(np.isnan(head.mean), 0.0, head.mean).argmax(axis=1)
+    return [classes[place] if k else "" for place, k in zip(places, known.tolist(), strict=True)]
 
 
 def head_titles(
@@ -176,12 +191,19 @@ class StructurePrediction:
     """``ok``, or the reasons to distrust the prediction."""
     units: Mapping[str, str]
     """Unit by head."""
+    classes: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Names of the classes, by head; only of heads that predict classes."""
 
     def __getitem__(self, head: str) -> HeadPrediction:
         return self.heads[_known_head(head, self.heads)]
 
     def __repr__(self) -> str:
-        parts = [_describe_head(name, of, self.units[name]) for name, of in self.heads.items()]
+        parts = [
+            _describe_class(name, of, self.classes[name])
+            if name in self.classes
+            else _describe_head(name, of, self.units[name])
+            for name, of in self.heads.items()
+        ]
         return f"{self.name}: {'; '.join(parts)}; trust: {self.trust}"
 
 
@@ -222,6 +244,7 @@ class Prediction:
             heads={name: each.rows(rows[name]) for name, each in self.heads.items()},
             trust=self.trust[row],
             units={name: head.unit for name, head in of.heads.items()},
+            classes={name: head.classes for name, head in of.heads.items() if head.classes},
         )
 
     def to_frame(self, table: str = "structures") -> "pandas.DataFrame":
@@ -248,6 +271,8 @@ class Prediction:
         units: dict[str, str] = {}
         for name, head in of.heads.items():
             if head.level == level:
+                if head.classes is not None:
+                    columns[name] = name_most_probable(self.heads[name], head.classes)
                 titles, values = self._table_of(name, head)
                 columns |= dict(zip(titles, values.T, strict=True))
                 units |= dict.fromkeys(titles, head.unit)
@@ -295,6 +320,14 @@ def _known_head(name: str, heads: Mapping[str, HeadPrediction]) -> str:
     if name not in heads:
         raise ConfigError(unknown("head", name, heads))
     return name
+
+
+def _describe_class(name: str, head: HeadPrediction, classes: Sequence[str]) -> str:
+    """Return the most probable class with its probability, or the number of rows, in words."""
+    if len(head.mean) != 1:
+        return f"{name} of {len(head.mean)} rows"
+    [most] = name_most_probable(head, classes)
+    return f"{name} {most} ({head.mean.max():.2f})" if most else f"{name} missing"
 
 
 def _describe_head(name: str, head: HeadPrediction, unit: str) -> str:

@@ -81,6 +81,7 @@ class HeadInfo(TypedDict):
     shape: str
     size: NotRequired[int]
     axis: NotRequired[dict[str, JsonValue]]
+    classes: NotRequired[Sequence[str]]
     unit: str
     description: str
 
@@ -705,7 +706,7 @@ class PredictWorker:
 
 def describe_ensemble(manifest: Manifest) -> EnsembleInfo:
     """Return the heads, training data and test scores of an ensemble."""
-    shown = {"level", "shape", "size", "axis", "unit", "description"}
+    shown = {"level", "shape", "size", "axis", "classes", "unit", "description"}
     plain: EnsembleInfo = replace_nonfinite(
         {
             "package": manifest.package,

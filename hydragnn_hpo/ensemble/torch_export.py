@@ -412,6 +412,11 @@ def check_exportable(ensemble: Ensemble, target: str) -> None:
     """
     if target not in ensemble.manifest.heads:
         raise ConfigError(unknown("target", target, ensemble.manifest.heads))
+    if ensemble.manifest.heads[target].shape == "class":
+        raise ConfigError(
+            f"target '{target}' is a class, whose sets a program does not make: predict it with "
+            "'hydragnn-hpo predict', or export another target."
+        )
     for member in ensemble.members:
         reason = explain_untraceable(member, target) if target in member.weights else None
         if reason is not None:

@@ -345,16 +345,34 @@ class TargetBaseline(nn.Module):
 
 
 def _centre(target: Target, start: Target) -> Tensor:
-    """Return the mean of a target, a scalar, or [w] for a spectrum.
+    """Return the mean of a target, a scalar, or [w] for a spectrum or frequencies of classes.
 
     Args:
         target: shape and statistics; without ``means`` those of a spectrum are loaded later.
         start: the statistics to take the mean from: of the target, or of its elements.
     """
-    if target.get("shape") != "spectrum":
+    if target.get("shape") not in ("spectrum", "class"):
         return torch.tensor(float(start["mean"]))
     zeros = [0.0] * count_components(target)
     return torch.tensor(target.get("means") or zeros, dtype=torch.float32)
+
+
+SMALLEST_FREQUENCY = 1e-4
+"""Smallest frequency of a class from which its head starts."""
+
+
+class ClassBaseline(TargetBaseline):
+    """Convert a head's output to probabilities: softmax of ``number + log(frequency)``."""
+
+    def __init__(self, target: Target, head: HeadConfig) -> None:
+        """Store the logarithms of the frequencies in place of the mean; the scale is 1."""
+        super().__init__(target, head)
+        self.mean = self.mean.clamp(min=SMALLEST_FREQUENCY).log()
+        self.std = torch.ones_like(self.std)
+
+    def forward(self, numbers: Tensor, batch: Batch) -> Tensor:
+        """Return the probability of each class, fp64, [R, w]."""
+        return torch.softmax(super().forward(numbers, batch), dim=-1)
 
 
 SMALLEST_VARIANCE = 1e-6
@@ -510,8 +528,10 @@ class NodeVectorHead(nn.Module):
 HEADS: dict[tuple[str, str], type[nn.Module]] = {
     ("graph", "scalar"): GraphHead,
     ("graph", "spectrum"): GraphHead,
+    ("graph", "class"): GraphHead,
     ("node", "scalar"): NodeHead,
     ("node", "spectrum"): NodeHead,
+    ("node", "class"): NodeHead,
     ("node", "vector"): NodeVectorHead,
 }
 """Heads by level and shape of the target."""
@@ -587,6 +607,7 @@ class MultiHeadGNN(nn.Module):
             self._add_head(name, targets[name], head, model, degree)
         self.repulsion = ZBL() if model.repulsion == "zbl" else None
         self.kinds = {name: str(targets[name].get("energy") or "") for name in heads}
+        self.classes = frozenset(n for n in heads if targets[n]["shape"] == "class")
         self.tensors = frozenset(n for n in heads if targets[n]["shape"] == "tensor")
         self.log_variances = nn.Parameter(torch.zeros(len(heads))) if learn_weights else None
 
@@ -600,7 +621,8 @@ class MultiHeadGNN(nn.Module):
     ) -> None:
         """Build a target's baseline, and its head unless the target is a derivative."""
         _check_head_name(self.heads, name)
-        self.baselines[name] = TargetBaseline(target, head)
+        is_class = target["shape"] == "class"
+        self.baselines[name] = (ClassBaseline if is_class else TargetBaseline)(target, head)
         if name not in self.energies:
             plan = HeadPlan(model, head, target, degree)
             self.heads[name] = HEADS[target["level"], target["shape"]](plan)
@@ -611,7 +633,7 @@ class MultiHeadGNN(nn.Module):
         Returns:
             Predictions by target, [G, w] or [N, w], in the target's unit: fp64, but forces and
             stress in the dtype of the positions. The width w is 1, 3 for vectors, 9 for stress,
-            and the number of values of a spectrum.
+            the number of values of a spectrum, and that of classes, which have probabilities.
             The variance of a head that has one is under ``variance_key(target)``, [G, 1] or
             [N, 1], fp64, in the unit squared.
         """

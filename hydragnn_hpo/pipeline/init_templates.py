@@ -66,8 +66,12 @@ shape = {{ target.shape | toml }}
 size = {{ target.size | toml }}
 # axis = {first = 0.0, last = 10.0, unit = "eV"}
 {% endif %}
+{% if target.classes is not none %}
+classes = {{ target.classes | toml }}
+{% else %}
 {{ (certainty[target.unit.sure] ~ ": " ~ target.unit.why) | comment }}
 unit = {{ target.unit.name | toml }}
+{% endif %}
 {% if target.unit.name == unknown_unit %}
 # write one of: eV, meV, Hartree, Rydberg, kcal/mol, kJ/mol
 {% endif %}

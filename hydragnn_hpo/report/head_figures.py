@@ -1,21 +1,25 @@
-"""Figures of the report for single kinds of targets: spectra along their axis.
+"""Figures of the report for single kinds of targets: spectra along their axis, classes.
 
 Shapes: R rows of a head with a label, w components.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from hydragnn_hpo.config import AxisConfig, Bounds, TargetConfig
+from hydragnn_hpo.file_records import Curves
 from hydragnn_hpo.report.charts import (
     LEGEND,
     PlotlyValue,
     Trace,
     axes,
     format_number,
+    format_percent,
     readable_name,
     scatter,
+    square_axes,
     with_unit,
 )
 from hydragnn_hpo.report.facts import Facts
@@ -41,9 +45,13 @@ def draw_head(facts: Facts, name: str) -> tuple[Figure, ...]:
         name: name of the head.
 
     Returns:
-        For a spectrum the test predictions of median and of largest error; else none.
+        For a spectrum the test predictions of median and of largest error; for a class the
+        reliability of its probabilities, and the confusion of the classes; else none.
     """
     target, errors = find_target(facts, name), facts.structure_errors
+    curves: Curves = facts.ensemble.get("curves", {}).get(name, {}) if facts.ensemble else {}
+    if target is not None and target.classes is not None and "reliability" in curves:
+        return _draw_reliability(name, curves), _draw_confusion(name, curves, target.classes)
     if target is None or errors is None or name not in errors.heads:
         return ()
     head = errors.heads[name]
@@ -53,6 +61,54 @@ def draw_head(facts: Facts, name: str) -> tuple[Figure, ...]:
     chosen = {"median": int(order[len(order) // 2]), "largest": int(order[-1])}
     return tuple(
         _draw_spectrum(facts, name, target, row=row, which=which) for which, row in chosen.items()
+    )
+
+
+def _draw_reliability(name: str, curves: Curves) -> Figure:
+    """Draw how often the most probable class is true against its probability."""
+    bins = curves["reliability"]
+    rows = int(np.array(bins["count"], float).sum())
+    ends = np.array([0.0, 1.0])
+    confidence, right = (np.array(bins[key], float) for key in ("confidence", "right"))
+    line: PlotlyValue = {"width": 1, "color": "ink"}
+    return Figure(
+        key=f"reliability.{name}",
+        title=f"{readable_name(name)}: reliability",
+        caption=f"{rows} test values in bins of rising probability of the most probable class; "
+        "the diagonal is perfect.",
+        data=(
+            scatter(ends, ends, "lines", name="perfect", line=line, showlegend=False),
+            scatter(confidence, right, "lines+markers", name="test", marker={"color": "c0"}),
+        ),
+        layout=square_axes(("probability", "share that is right"), (0.0, 1.0)),
+        height=330,
+    )
+
+
+def _draw_confusion(name: str, curves: Curves, classes: Sequence[str]) -> Figure:
+    """Draw the number of test values of each true class by the predicted one."""
+    counts = np.array([curves["confusion"][str(number)] for number in range(len(classes))], float)
+    right = np.trace(counts) / max(float(counts.sum()), 1.0)
+    return Figure(
+        key=f"confusion.{name}",
+        title=f"{readable_name(name)}: {format_percent(float(right))} right",
+        caption="Number of test values of each class by the most probable class.",
+        data=(
+            {
+                "type": "heatmap",
+                "x": list(classes),
+                "y": list(classes),
+                "z": counts.tolist(),
+                "texttemplate": "%{z:.0f}",
+                "colorscale": "Blues",
+                "showscale": False,
+            },
+        ),
+        layout=axes(
+            {"title": {"text": "predicted"}, "type": "category"},
+            {"title": {"text": "reference"}, "type": "category", "autorange": "reversed"},
+        ),
+        height=330,
     )
 
 

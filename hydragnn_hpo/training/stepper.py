@@ -51,6 +51,17 @@ def gaussian_nll(error: Tensor, variance: Tensor, beta: float) -> Tensor:
     return likelihood * variance.detach() ** beta if beta else likelihood
 
 
+def cross_entropy(probability: Tensor, truth: Tensor) -> Tensor:
+    """Return minus the logarithm of the probability of the true class, in nats, [R, 1].
+
+    Args:
+        probability: of each class, fp64, [R, w].
+        truth: 1 for the true class, 0 for others; a row of zeros has no label, [R, w].
+    """
+    chosen = (probability * truth).sum(dim=-1, keepdim=True)
+    return -chosen.clamp(min=1e-300).log()
+
+
 def running_sums(error: Tensor) -> Tensor:
     """Return the sums of a spectrum's errors up to each value, over the number of values, [R, w].
 
@@ -84,6 +95,10 @@ def head_sums(
     sums = {}
     for name, head in heads.items():
         std = model.std(name)
+        if name in model.classes:
+            losses = cross_entropy(predictions[name], batch.targets[name]).to(std.dtype)
+            sums[name] = (losses * batch.masks[name].unsqueeze(-1)).sum()
+            continue
         unit = torch.ones_like(std) if balance == "unit" else std
         error = (predictions[name] - batch.targets[name]).to(std.dtype) / unit
         if head.has_variance:

@@ -512,7 +512,8 @@ class Trainer:
 
 
 def _counts(graphs: GraphSet, name: str) -> np.ndarray:
-    """Return the number of known components of a target in each graph, [G]."""
-    width = count_components(graphs.stats["targets"][name])
+    """Return the number of known components of a target in each graph, [G]; 1 for a class."""
+    target = graphs.stats["targets"][name]
+    width = 1 if target["shape"] == "class" else count_components(target)
     counted: np.ndarray = graphs.known(name) * width
     return counted

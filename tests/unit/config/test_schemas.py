@@ -174,8 +174,8 @@ STRESS = {"level": "graph", "shape": "tensor", "derived_from": "energy"}
         (FORCES, {"loss": "nll"}, {}, "head 'it' is a gradient and has no variance of its own"),
         (FORCES, {"gradient": False}, {"conv": "egnn"}, "conv 'egnn' carries no vectors"),
         (ENERGY, {"gradient": True}, {}, "head 'it' is no derivative of an energy: drop gradient"),
-        (ENERGY, {"kind": "conv"}, {}, "head 'it': kind = \"conv\" is for scalars and spectra of"),
-        (DOS, {"kind": "conv"}, {}, "head 'it': kind = \"conv\" is for scalars and spectra of"),
+        (ENERGY, {"kind": "conv"}, {}, "head 'it': kind = \"conv\" is for scalars, spectra and"),
+        (DOS, {"kind": "conv"}, {}, "head 'it': kind = \"conv\" is for scalars, spectra and"),
         (
             ENERGY,
             {"cumulative": True},

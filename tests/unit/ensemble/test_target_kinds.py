@@ -20,13 +20,17 @@ from hydragnn_hpo.data.graph_sizes import size_stats
 from hydragnn_hpo.data.normalize import fit_target_stats
 from hydragnn_hpo.data.store_access import open_store
 from hydragnn_hpo.data.structure import Place, Rules, graph_of
+from hydragnn_hpo.ensemble.artefact import read_artefact
 from hydragnn_hpo.ensemble.build import build_ensemble
 from hydragnn_hpo.ensemble.engine import Member
 from hydragnn_hpo.ensemble.inference import Ensemble
 from hydragnn_hpo.ensemble.predict_output import OutputColumns, make_rows
+from hydragnn_hpo.ensemble.prune import prune_members
 from hydragnn_hpo.ensemble.serve import describe_ensemble
 from hydragnn_hpo.ensemble.structure_batches import Structures, columns_of_atoms
+from hydragnn_hpo.ensemble.torch_export import check_exportable
 from hydragnn_hpo.ensemble.writers import WRITERS
+from hydragnn_hpo.errors import ConfigError
 from hydragnn_hpo.layout import RunDir
 from hydragnn_hpo.model.gnn import MultiHeadGNN
 from hydragnn_hpo.report.facts import read_facts
@@ -42,10 +46,12 @@ CARD = {
             "axis": {"first": -1, "last": 4, "unit": "eV"}, "optional": True,
         },
         "local": {"level": "node", "shape": "spectrum", "size": 4, "unit": "1"},
+        "phase": {"level": "graph", "shape": "class", "classes": ["big one", "small"]},
+        "site": {"level": "node", "shape": "class", "classes": [0, 1, 2], "optional": True},
     },
     "graphs": {"cutoff": 4.0},
 }  # fmt: skip
-HEADS = {"dos": {"cumulative": True}, "local": {}}
+HEADS = {"dos": {"cumulative": True}, "local": {}, "phase": {}, "site": {}}
 TRIALS = {"t0001": "schnet", "t0002": "painn", "t0003": "egnn"}
 
 
@@ -58,6 +64,8 @@ def labelled(count, seed=0):
         bins = np.histogram(distances[distances > 0], bins=6, range=(0.5, 5.0))[0]
         if number % 6:
             atoms.info["dos"] = bins / len(atoms)
+        atoms.info["phase"] = "big one" if distances.mean() > 1.6 else "small"
+        atoms.arrays["site"] = np.where(atoms.numbers == 1, np.nan, atoms.numbers % 3)
         atoms.arrays["local"] = np.outer(atoms.numbers / 8.0, [1.0, 2.0, 0.0, -1.0])
     return structures
 
@@ -165,6 +173,67 @@ def test_predictions_of_spectra_lie_within_bounds(ensemble):
     np.testing.assert_array_equal(frame["dos_lo90_2"], dos.lo90[:, 2])
     atoms = prediction.to_frame("atoms")
     assert {"local_0", "local_3", "local_std", "local_hi90_3"} <= set(atoms.columns)
+
+
+def test_classes_have_frequencies_and_a_temperature(run, ensemble):
+    phase = ensemble.manifest.heads["phase"]
+    store = open_store(run / "data/kinds.bp")
+    train = store.take(store.indices_of("train"))
+    np.testing.assert_allclose(phase.means, train.targets["phase"].mean(axis=0))
+    assert phase.classes == ("big one", "small")
+    assert phase.std == pytest.approx(-sum(p * np.log(p) for p in phase.means))
+    assert phase.calibration.temperature > 0
+    site = ensemble.manifest.heads["site"]
+    assert (site.width, site.elements) == (3, (6, 7, 8))
+    scores = ensemble.manifest.evaluation["phase"]
+    truth = load_file(run / "report/test_predictions.safetensors")["phase/truth"]
+    expected = -np.log(np.array(phase.means))[truth.argmax(axis=1)].mean()
+    assert scores["mean_baseline_mae"] == pytest.approx(expected)
+    assert 0.0 <= scores["ece"] <= scores["accuracy"] <= 1.0
+
+
+def test_probabilities_are_averaged_then_tempered(ensemble):
+    structures = labelled(5, seed=9)
+    prediction = ensemble.predict(structures, members=True)
+    phase, entry = prediction["phase"], ensemble.manifest.heads["phase"]
+    shares = ensemble.manifest.shares("phase")
+    mean = sum(shares[trial] * values for trial, values in phase.members.items())
+    powers = mean ** (1.0 / entry.calibration.temperature)
+    np.testing.assert_allclose(phase.mean, powers / powers.sum(axis=1, keepdims=True), rtol=1e-9)
+    assert (phase.hi90.sum(axis=1) >= 1).all()
+    frame = prediction.to_frame()
+    most = [entry.classes[place] for place in phase.mean.argmax(axis=1)]
+    assert list(frame["phase"]) == most
+    assert {"phase_big one", "phase_small", "phase_hi90_small"} <= set(frame.columns)
+    assert f"phase {most[0]} ({phase.mean[0].max():.2f})" in repr(prediction[0])
+    hydrogen = np.concatenate([atoms.numbers for atoms in structures]) == 1
+    assert np.isnan(prediction["site"].mean[hydrogen]).all()
+    assert np.isfinite(prediction["site"].mean[~hydrogen]).all()
+
+
+def test_a_class_is_pruned_and_calibrated_again(run):
+    content = read_artefact(run / "ensemble.zip")
+    stay = [member.trial for member in content.manifest.members][:2]
+    smaller, effects = prune_members(content, stay, where="here")
+    assert smaller.manifest.heads["phase"].calibration.temperature is not None
+    assert 1.0 <= effects["phase"].width90_after <= 2.0
+
+
+def test_a_class_is_not_exported(ensemble):
+    with pytest.raises(ConfigError, match="target 'phase' is a class"):
+        check_exportable(ensemble, "phase")
+
+
+def test_the_report_draws_reliability_and_confusion(run):
+    facts = read_facts(RunDir(run))
+    reliability, confusion = draw_head(facts, "phase")
+    assert (reliability.key, confusion.key) == ("reliability.phase", "confusion.phase")
+    arrays = load_file(run / "report/test_predictions.safetensors")
+    truth, mean = arrays["phase/truth"], arrays["phase/mean"]
+    counts = [
+        [int((truth[:, a] * (mean.argmax(axis=1) == b)).sum()) for b in (0, 1)] for a in (0, 1)
+    ]
+    assert confusion.data[0]["z"] == counts
 
 
 def written(ensemble, structures, suffix, out):

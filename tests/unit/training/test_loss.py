@@ -11,8 +11,8 @@ from hydragnn_hpo.training.stepper import combine_losses, head_sums
 
 
 class Stub:
-    def __init__(self, **std):
-        self.spread = std
+    def __init__(self, classes=(), **std):
+        self.spread, self.classes = std, classes
 
     def std(self, name):
         return torch.tensor(self.spread[name])
@@ -60,6 +60,16 @@ def test_a_displaced_peak_costs_its_distance():
         for cumulative in (False, True)
     }
     assert costs == {False: 2.0, True: pytest.approx(2 / 4)}
+
+
+def test_classes_have_the_cross_entropy_of_labelled_rows():
+    said = torch.tensor([[0.5, 0.5], [0.2, 0.8], [0.9, 0.1]], dtype=torch.float64)
+    batch = SimpleNamespace(
+        targets={"x": torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 0.0]])},
+        masks={"x": torch.tensor([True, True, False])},
+    )
+    sums = head_sums(Stub(classes=("x",), x=2.0), {"x": said}, batch, {"x": HeadConfig()})
+    assert sums["x"].item() == pytest.approx(math.log(2.0) - math.log(0.8))
 
 
 def test_errors_in_the_targets_own_unit():
