@@ -5,6 +5,7 @@ code that reads a file written by a user must check it. ``journal_events`` has t
 ``events.jsonl``.
 """
 
+from collections.abc import Sequence
 from typing import Literal, NotRequired, TypedDict
 
 from hydragnn_hpo.journal_events import SearchedValues
@@ -150,13 +151,28 @@ class ElementBaseline(TypedDict):
     """Standard deviation of the residuals."""
 
 
+class SpectrumAxis(TypedDict):
+    """Axis of a spectrum, see ``AxisConfig``."""
+
+    first: float
+    last: float
+    unit: str
+
+
 class TargetStats(TypedDict):
     """A target of a data set: its description in the card, and its values in the train split."""
 
     level: Literal["graph", "node"]
     """One value per structure, or one per atom."""
-    shape: Literal["scalar", "vector", "tensor"]
-    """A number, three components, or the nine components of a tensor, row by row."""
+    shape: Literal["scalar", "vector", "tensor", "spectrum", "class"]
+    """A number, three components, the nine components of a tensor, row by row, a spectrum, or a
+    class."""
+    classes: NotRequired[Sequence[str] | None]
+    """Names of the classes, each of which has a probability; null for other shapes."""
+    size: NotRequired[int | None]
+    """Number of values of a spectrum; null for other shapes."""
+    axis: NotRequired[SpectrumAxis | None]
+    """Axis of a spectrum; null where the card gives none."""
     unit: str
     """Internal unit; ends with ``/atom`` if the value is per atom."""
     energy: NotRequired[Literal["total", "per_atom"] | None]
@@ -174,8 +190,12 @@ class TargetStats(TypedDict):
     mean: NotRequired[float]
     """Mean, in the unit (of a tensor's diagonal, 0 for vectors and stress); this and the fields
     below are absent before the store is built."""
+    means: NotRequired[list[float]]
+    """Mean of each value of a spectrum, in the unit, or frequency of each class; absent for other
+    shapes."""
     std: NotRequired[float]
-    """Standard deviation, in the unit; 1 if all values are equal."""
+    """Standard deviation, in the unit; for a class the log-loss of the frequencies, in nats; 1 if
+    all values are equal."""
     min: NotRequired[float]
     """Smallest value, in the unit; for a vector, over its components."""
     max: NotRequired[float]

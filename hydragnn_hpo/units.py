@@ -52,6 +52,8 @@ def _conversions() -> dict[str, tuple[float, str]]:
         table[f"{energy}/atom"] = (factor, "eV/atom")
         for length, scale in _LENGTH.items():
             table[f"{energy}/{length}"] = (factor / scale, "eV/angstrom")
+        if "/" not in energy:  # densities of states
+            table[f"1/{energy}"] = (1.0 / factor, "1/eV")
     table["muB/atom"] = (1.0, "muB/atom")
     return table
 

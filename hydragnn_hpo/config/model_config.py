@@ -22,6 +22,7 @@ from hydragnn_hpo.config.convs.spec import (
     is_user_conv,
     linear,
 )
+from hydragnn_hpo.config.data_config import INVARIANT, count_components
 from hydragnn_hpo.config.schema import Config, Cutoff, validation_sentence
 from hydragnn_hpo.errors import unknown
 
@@ -37,16 +38,23 @@ class HeadConfig(Config):
 
     loss: Literal["mae", "mse", "huber", "nll", "beta_nll"] = "huber"
     """Loss in units of the target's standard deviation; ``huber`` is linear for errors above 1.
-    With ``nll`` (Gaussian) and ``beta_nll`` the head also predicts a variance."""
+    With ``nll`` (Gaussian) and ``beta_nll`` the head also predicts a variance. Classes always have
+    the cross-entropy: leave it out there."""
 
     beta: NonNegativeFloat = 0.5
     """For ``beta_nll``: each error is weighted by its variance to this power, from 0 (the plain
     likelihood) to 1 (as in a mean square error).
     Source: Seitzer et al. (2022), arXiv:2203.09168."""
 
+    cumulative: bool = False
+    """For spectra: apply the loss to running sums along the axis, divided by the number of values,
+    so that a peak costs more the further it is displaced. With ``mae`` this is the earth mover's
+    distance of two spectra of equal area; source: Werman et al. (1985), Comput. Vis. Graph. Image
+    Process. 32, 328."""
+
     kind: Literal["mlp", "conv"] = "mlp"
-    """``conv``: the head has its own round of message passing before its MLP (node-level scalars
-    only)."""
+    """``conv``: the head has its own round of message passing before its MLP (scalars, spectra
+    and classes of atoms only)."""
 
     layers: Annotated[int, Field(gt=0, le=MAX_LAYERS)] = 2
     """Linear maps from node features to the prediction."""
@@ -210,7 +218,7 @@ class ModelConfig(Config):
 
 
 Target = Mapping[str, Any]
-"""``level``, ``shape`` and ``derived_from`` of a target; further keys are not read."""
+"""``level``, ``shape``, ``size`` and ``derived_from`` of a target; further keys are not read."""
 
 
 def is_by_gradient(head: HeadConfig, target: Target) -> bool:
@@ -237,17 +245,26 @@ def reads_state(head: HeadConfig, target: Target, vectors: bool) -> bool:
 
 
 def is_graph_scalar(head: HeadConfig, target: Target) -> bool:
-    """Check whether a head predicts a number per structure, and so uses the shared MLP."""
-    return (target["level"], target["shape"]) == ("graph", "scalar")
+    """Check whether a head predicts numbers per structure that do not turn with it.
+
+    These heads use the shared MLP.
+    """
+    return target["level"] == "graph" and target["shape"] in INVARIANT
 
 
-def mlp_widths(features: int, head: HeadConfig) -> tuple[int, ...]:
+def mlp_widths(features: int, head: HeadConfig, target: Target) -> tuple[int, ...]:
     """Return the widths of a head's own MLP.
 
+    Args:
+        features: channels per node of the trunk.
+        head: the head.
+        target: shape and size of its target.
+
     Returns:
-        Channels of the input, of each hidden layer and of the output: 1, or 2 with a variance.
+        Channels of the input, of each hidden layer and of the output: one for each component, and
+        one more with a variance.
     """
-    outputs = 2 if head.has_variance else 1
+    outputs = count_components(target) + head.has_variance
     return (features, *[head.hidden or features] * (head.layers - 1), outputs)
 
 
@@ -314,10 +331,10 @@ def head_parameters(model: ModelConfig, head: HeadConfig, target: Target) -> int
     if target["level"] == "node":
         own = head_conv_dimensions(model)
         conv = model.spec.parameters(own, model.conv_options) if head.kind == "conv" else 0
-        return conv + (norm_parameters(model) if conv else 0) + chain(*mlp_widths(f, head))
+        return conv + (norm_parameters(model) if conv else 0) + chain(*mlp_widths(f, head, target))
     fused = len(model.attributes) if model.conditioning == "fuse" else 0
     score = linear(f, 1) if head.pool == "attention" else 0
-    first, *rest = mlp_widths(f, head)
+    first, *rest = mlp_widths(f, head, target)
     return score + chain(first + fused, *rest)
 
 

@@ -16,7 +16,7 @@ from pydantic import (
 
 from hydragnn_hpo.config.convs import CONV_SPECS
 from hydragnn_hpo.config.convs.spec import check_installed, is_user_conv
-from hydragnn_hpo.config.data_config import MixedConfig, Name
+from hydragnn_hpo.config.data_config import INVARIANT, MixedConfig, Name
 from hydragnn_hpo.config.model_config import (
     HeadConfig,
     ModelConfig,
@@ -465,9 +465,18 @@ class TrialHeads(Config):
                 )
             if is_directed(head, target):
                 self._vector_fits(name)
-            if head.kind == "conv" and (target["level"], target["shape"]) != ("node", "scalar"):
+            direct = target["level"] == "node" and target["shape"] in INVARIANT
+            if head.kind == "conv" and not direct:
                 raise ValueError(
-                    f"head '{name}': kind = \"conv\" is for scalars of atoms: drop it."
+                    f"head '{name}': kind = \"conv\" is for scalars, spectra and classes of atoms: "
+                    "drop it."
+                )
+            if head.cumulative:
+                self._cumulative_fits(name, head)
+            if target["shape"] == "class" and head.loss != HeadConfig.model_fields["loss"].default:
+                raise ValueError(
+                    f"head '{name}' has loss = '{head.loss}', classes always have the "
+                    "cross-entropy: drop loss."
                 )
         self._inputs_exist()
         return self
@@ -506,6 +515,18 @@ class TrialHeads(Config):
             raise ValueError(
                 f"head '{name}' predicts {what}, conv '{self.model.conv}' does not look at "
                 f"distances: use {able}, or drop the head."
+            )
+
+    def _cumulative_fits(self, name: str, head: HeadConfig) -> None:
+        if self.targets[name]["shape"] != "spectrum":
+            raise ValueError(
+                f"head '{name}' has cumulative = true, which is for spectra, and predicts a "
+                f"{self.targets[name]['shape']}: drop it."
+            )
+        if head.has_variance:
+            raise ValueError(
+                f"head '{name}' has cumulative = true and loss = '{head.loss}', whose variance is "
+                "that of single values: let its loss be mae, mse or huber."
             )
 
     def _vector_fits(self, name: str) -> None:

@@ -26,6 +26,9 @@ MIN_STRUCTURES = 5
 RELATIVE_TOLERANCE = 1e-12
 """Relative spread up to which values count as equal, because it may be rounding."""
 
+_TENSOR_WIDTHS = (6, 9)
+"""Numbers of values of a symmetric and of a full 3 x 3 tensor, which turn with the structure."""
+
 _GRAPH_RESULTS = {"stress", "dipole", "energy", "free_energy", "magmom"}
 """Results of ASE's calculators at graph level, whatever their length."""
 
@@ -143,13 +146,16 @@ class Property:
         return self.level == "graph" and self.width in (6, 9) and named
 
     @property
-    def shape(self) -> Literal["vector", "tensor"] | None:
-        """The shape of a property of 3 or 9 numbers; None for others, and for names of another.
+    def shape(self) -> Literal["vector", "tensor", "spectrum"] | None:
+        """The shape of a property of several numbers; None for others, and for names of another.
 
-        Nine numbers of a structure are a tensor where they are symmetric.
+        Nine numbers of a structure are a tensor where they are symmetric. Numbers that are too
+        many for a vector, and not as many as those of a tensor, are a spectrum.
         """
         if self.width == 3 and (self.level == "node" or _VECTORS.search(normalize_name(self.name))):
             return "vector"
+        if self.width > 3 and self.width not in _TENSOR_WIDTHS:
+            return "spectrum"
         if self.width != 9 or self.level == "node":
             return "tensor" if self.width == 9 else None
         tensors = self.values[self.known].reshape(-1, 3, 3)
@@ -301,7 +307,8 @@ def explain_rejection(prop: Property) -> str | None:
     if prop.width > 1 and not (prop.is_stress or prop.shape):
         what = "structure" if prop.level == "graph" else "atom"
         return (
-            f"has {prop.width} numbers for each {what}, a head predicts one, a vector or a tensor"
+            f"has {prop.width} numbers for each {what}, a head predicts one, a vector, a tensor or "
+            "a spectrum"
         )
     if prop.present < MIN_STRUCTURES:
         return f"only {prop.present} structures have it"

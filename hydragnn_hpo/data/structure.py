@@ -5,7 +5,7 @@ Shapes: N nodes, E edges, k encodings.
 
 import difflib
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -400,6 +400,8 @@ def target_of(
             "add it, correct the target's key, or set optional = true in the card",
         )
     try:
+        if target.classes is not None:
+            raw = _encode_classes(raw, key, target.classes, place)
         value = np.asarray(_refuse_underscores(raw), dtype=np.float64)
     except (TypeError, ValueError):
         raise place.error(f"has '{key}' = {_shorten(raw)}, which is no number", "mend it") from None
@@ -418,6 +420,52 @@ def _check_periodicity(atoms: Atoms, key: str, target: TargetConfig, place: Plac
             f"is periodic, where positions and so the '{key}' of their head are not unique",
             'remove it, or set origin = "none" for the target in the card',
         )
+
+
+def _encode_classes(
+    raw: Any, key: str, classes: Sequence[str], place: Place
+) -> NDArray[np.float64]:
+    """Return 1 for the class of a structure or atom and 0 for the others; NaN where it is missing.
+
+    Args:
+        raw: name of the class, [], or of the class of each atom, [N].
+        key: its name in the file.
+        classes: names of the C classes.
+        place: where the structure comes from, for errors.
+
+    Returns:
+        [C] or [N, C].
+    """
+    names = np.array([name_class(each) for each in np.ravel(raw).tolist()])
+    missing = np.isin(names, MISSING_CLASSES)
+    encoded: NDArray[np.float64] = (names[:, None] == np.array(classes)).astype(np.float64)
+    unknown = np.flatnonzero(~missing & (encoded.sum(axis=1) == 0))
+    if len(unknown):
+        listed = ", ".join(classes[:8]) + (", ..." if len(classes) > 8 else "")
+        raise place.error(
+            f"has '{key}' = {_shorten(str(names[unknown[0]]))}, which is no class of its target "
+            f"({listed})",
+            "mend it, or add it to the classes in the card",
+        )
+    encoded[missing] = np.nan
+    return encoded.reshape((*np.shape(raw), len(classes)))
+
+
+MISSING_CLASSES = ("", "nan", "None")
+"""What stands for a class that is not known."""
+
+
+def name_class(value: Any) -> str:
+    """Return the name of a class as a card has it: whole numbers without a point, T and F as 1, 0.
+
+    >>> name_class(2.0), name_class(True), name_class(" metal ")
+    ('2', '1', 'metal')
+    """
+    if isinstance(value, bool | int):
+        return str(int(value))
+    if isinstance(value, float) and value == int(value if np.isfinite(value) else 0.5):
+        return str(int(value))
+    return str(value).strip()
 
 
 def _check_values(value: NDArray[np.float64], key: str, target: TargetConfig, place: Place) -> None:

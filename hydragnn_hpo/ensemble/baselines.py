@@ -74,7 +74,7 @@ def _round(values: np.ndarray) -> tuple[float, ...]:
 
 
 def fit_baseline(
-    target: str, train: Iterable[Columns], val: Iterable[Columns]
+    target: str, train: Iterable[Columns], val: Iterable[Columns], *, is_invariant: bool = False
 ) -> CompositionModel | None:
     """Fit the baseline of a target.
 
@@ -82,6 +82,7 @@ def fit_baseline(
         target: name of the target.
         train: graphs of the training split, in pieces.
         val: graphs of the validation split, in pieces; they choose the penalty.
+        is_invariant: whether several components stay the same when the structure turns.
 
     Returns:
         The baseline; None for vectors, tensors per atom, and where nothing is labelled.
@@ -91,7 +92,8 @@ def fit_baseline(
     for piece in train:
         is_node, mask = piece.levels[target] == "node", piece.masks[target]
         values, features = piece.targets[target][mask], _features(piece, node=is_node)[mask]
-        if values.shape[1] == 3 or (is_node and values.shape[1] > 1):
+        turns = values.shape[1] == 3 or (is_node and values.shape[1] > 1)
+        if turns and not is_invariant:
             return None
         normal, moment = normal + features.T @ features, moment + features.T @ values
         sums, total = sums + features.sum(axis=0), total + values.sum(axis=0)

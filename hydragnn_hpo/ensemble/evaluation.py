@@ -12,8 +12,8 @@ from typing import Literal, NamedTuple, TypedDict
 
 import numpy as np
 
-from hydragnn_hpo.config import WIDTHS, CardConfig, TargetConfig, parse_config
-from hydragnn_hpo.data import Columns, Compositions, Rules, expand_mean, open_store
+from hydragnn_hpo.config import CardConfig, TargetConfig, parse_config
+from hydragnn_hpo.data import Columns, Compositions, Rules, open_store
 from hydragnn_hpo.ensemble.artefact import HeadEntry, Manifest
 from hydragnn_hpo.ensemble.baselines import CompositionModel
 from hydragnn_hpo.ensemble.calibrate import SYMBOLS, By, Strata, size_strata
@@ -131,6 +131,8 @@ def parse_label_options(manifest: Manifest, options: Iterable[str]) -> dict[str,
             "key": key,
             "level": entry.level,
             "shape": entry.shape,
+            "size": entry.size,
+            "classes": entry.classes,
             "unit": unit or entry.unit,
             "energy": entry.energy,
             "derived_from": entry.derived_from,
@@ -139,6 +141,10 @@ def parse_label_options(manifest: Manifest, options: Iterable[str]) -> dict[str,
         }
         labels[head] = parse_config(label, TargetConfig, where=f"--target '{option}'")
     return _check_labels(manifest, labels, "--target")
+
+
+def _list_classes(target: TargetConfig | HeadEntry) -> str:
+    return ", ".join(target.classes or ()) or "none"
 
 
 def _check_labels(
@@ -160,6 +166,8 @@ def _check_labels(
         pairs = {
             "level": (label.level, head.level),
             "shape": (label.shape, head.shape),
+            "size": (str(label.size), str(head.size)),
+            "classes": (_list_classes(label), _list_classes(head)),
             "unit": (unit, head.unit),
             "energy": (label.energy or "none", head.energy or "none"),
         }
@@ -450,7 +458,7 @@ def _predict_elements(entry: HeadEntry, columns: Columns) -> np.ndarray:
     node = entry.level == "node"
     if entry.baseline is None:
         rows = len(columns.numbers) if node else columns.num_graphs
-        return np.full((rows, WIDTHS[entry.shape]), np.nan)
+        return np.full((rows, entry.width), np.nan)
     return CompositionModel.from_entry(entry.baseline, is_node=node).predict(columns)
 
 
@@ -481,10 +489,11 @@ def _evaluate_head(
     if not len(predicted.truth):
         done.warnings.append(f"no structure has a label of '{name}'; give files with one.")
         return
-    _check_unit(done, name, entry, predicted)
+    if entry.shape != "class":
+        _check_unit(done, name, entry, predicted)
     head = HeadEvidence(name, entry.unit, entry.level == "node")
     known, every = entry.calibration, structures.compositions
-    figures = compute_figures(predicted, known, expand_mean(entry.mean, entry.shape))
+    figures = compute_figures(predicted, known, entry.center)
     kinds = structures.kinds_of_rows(graph, atom, node=entry.level == "node")
     strata = {} if kinds is None else compute_strata_figures(predicted, known, kinds)
     facts = _describe_rows(entry, predicted, elements, every, graph=graph, atom=atom)
@@ -525,15 +534,14 @@ def _describe_rows(
         atom: atom of each row within its structure, [R].
     """
     own = every.numbers[every.starts[graph] + atom] if entry.level == "node" else None
-    mean = expand_mean(entry.mean, entry.shape)
-    others = {"mean": np.broadcast_to(mean, predicted.truth.shape)}
+    others = {"mean": np.broadcast_to(entry.center, predicted.truth.shape)}
     others |= {"elements": elements} if entry.baseline else {}
     return RowFacts(every.groups[graph], find_kinds(every.numbers, every.sizes, graph, own), others)
 
 
 def _check_unit(done: Evaluation, name: str, entry: HeadEntry, predicted: HeadOnLabels) -> None:
     """Add a warning where labels are so far from the training data that their unit is doubtful."""
-    away = abs(float(np.median(predicted.truth - expand_mean(entry.mean, entry.shape))))
+    away = abs(float(np.median(predicted.truth - entry.center)))
     if entry.std > 0 and away > FAR * entry.std:
         done.warnings.append(
             f"labels of '{name}' lie {away / entry.std:.3g} standard deviations of the training "

@@ -21,7 +21,9 @@ from hydragnn_hpo.config import (
     Config,
     HeadConfig,
     ModelConfig,
+    Target,
     count_channels,
+    count_components,
     head_conv_dimensions,
     is_by_gradient,
     is_directed,
@@ -322,14 +324,14 @@ class TargetBaseline(nn.Module):
 
     ``elements`` has one value per chemical element. The values of a graph's nodes are averaged
     (summed for total energies), as in a linear regression over the composition. ``std``, ``mean``
-    and ``elements`` are in the target's unit.
+    (for a spectrum one of each value, [w]) and ``elements`` are in the target's unit.
     """
 
     mean: Tensor
     std: Tensor
     elements: Tensor
 
-    def __init__(self, target: Mapping[str, Any], head: HeadConfig) -> None:
+    def __init__(self, target: Target, head: HeadConfig) -> None:
         """Store the target's statistics as fp32 buffers; ``elements`` is 0 unless it is fitted."""
         super().__init__()
         self.level, self.total = target["level"], target.get("energy") == "total"
@@ -339,7 +341,7 @@ class TargetBaseline(nn.Module):
         by_number = fitted["by_number"] if fitted else [0.0] * (MAX_ELEMENT + 1)
         self.register_buffer("elements", torch.tensor(by_number, dtype=torch.float32))
         start = fitted or target
-        self.register_buffer("mean", torch.tensor(float(start["mean"])))
+        self.register_buffer("mean", _centre(target, start))
         self.register_buffer("std", torch.tensor(float(start["std"]) or 1.0))
 
     def forward(self, numbers: Tensor, batch: Batch) -> Tensor:
@@ -371,6 +373,37 @@ def _charge_moment(batch: Batch, charge: str) -> Tensor:
     return batch.attributes[charge].double().unsqueeze(-1) * (pool_mean(positions, batch) - heavy)
 
 
+def _centre(target: Target, start: Target) -> Tensor:
+    """Return the mean of a target, a scalar, or [w] for a spectrum or frequencies of classes.
+
+    Args:
+        target: shape and statistics; without ``means`` those of a spectrum are loaded later.
+        start: the statistics to take the mean from: of the target, or of its elements.
+    """
+    if target.get("shape") not in ("spectrum", "class"):
+        return torch.tensor(float(start["mean"]))
+    zeros = [0.0] * count_components(target)
+    return torch.tensor(target.get("means") or zeros, dtype=torch.float32)
+
+
+SMALLEST_FREQUENCY = 1e-4
+"""Smallest frequency of a class from which its head starts."""
+
+
+class ClassBaseline(TargetBaseline):
+    """Convert a head's output to probabilities: softmax of ``number + log(frequency)``."""
+
+    def __init__(self, target: Target, head: HeadConfig) -> None:
+        """Store the logarithms of the frequencies in place of the mean; the scale is 1."""
+        super().__init__(target, head)
+        self.mean = self.mean.clamp(min=SMALLEST_FREQUENCY).log()
+        self.std = torch.ones_like(self.std)
+
+    def forward(self, numbers: Tensor, batch: Batch) -> Tensor:
+        """Return the probability of each class, fp64, [R, w]."""
+        return torch.softmax(super().forward(numbers, batch), dim=-1)
+
+
 SMALLEST_VARIANCE = 1e-6
 """Floor of a predicted variance, in squared units of the target's spread."""
 
@@ -393,16 +426,14 @@ class HeadPlan:
     """Settings of the trunk."""
     head: HeadConfig
     """Settings of the head."""
-    target: Mapping[str, Any]
-    """Level, shape, origin and kind of energy of the target."""
-    total: bool
-    """Whether the contributions of nodes are summed; otherwise they are averaged."""
+    target: Target
+    """Level, shape, size, origin and kind of energy of the target."""
     degree: float
     """Mean number of neighbours within the cutoff in the training data."""
 
 
 def _split_output(
-    numbers: Tensor, batch: Batch | None = None, power: int = 0, width: int = 1
+    numbers: Tensor, width: int = 1, *, batch: Batch | None = None, power: int = 0
 ) -> HeadOutput:
     """Split columns into prediction and variance, and sum contributions of nodes.
 
@@ -410,9 +441,9 @@ def _split_output(
 
     Args:
         numbers: prediction, and logit of the variance if the head has one, [R, w] or [R, w + 1].
+        width: components of the prediction, w.
         batch: batch of these nodes, whose rows are summed by graph; None to sum nothing.
         power: 1 to divide the sums by the number of nodes, 0 to leave them.
-        width: components w of the prediction.
     """
     mean, raw = numbers[:, :width], numbers[:, width:]
     variance = F.softplus(raw) if raw.shape[1] else None
@@ -424,15 +455,17 @@ def _split_output(
 
 
 class GraphHead(nn.Module):
-    """Predicts one number per graph: an MLP of pooled features, or pooled outputs of an MLP."""
+    """Predicts numbers per graph: an MLP of pooled features, or pooled outputs of an MLP."""
 
     def __init__(self, plan: HeadPlan) -> None:
         """Build the MLP."""
         super().__init__()
         model, head = plan.model, plan.head
-        first, *rest = mlp_widths(model.features, head)
+        first, *rest = mlp_widths(model.features, head, plan.target)
+        self.width = count_components(plan.target)
         self.fused = len(model.attributes) if model.conditioning == "fuse" else 0
-        self.contributes, self.power = head.pool == "contributions", 0 if plan.total else 1
+        is_total = plan.target.get("energy") == "total"  # the contributions of nodes are summed
+        self.contributes, self.power = head.pool == "contributions", 0 if is_total else 1
         self.pool = (
             AttentionPool(model.features)
             if head.pool == "attention"
@@ -441,7 +474,7 @@ class GraphHead(nn.Module):
         self.mlp = mlp((first + self.fused, *rest))
 
     def forward(self, features: TrunkFeatures, batch: Batch, shared: nn.Module) -> HeadOutput:
-        """Predict one number per graph, [G, 1].
+        """Predict a number per graph and component, [G, w].
 
         Args:
             features: output of the trunk.
@@ -453,10 +486,10 @@ class GraphHead(nn.Module):
             numbers = apply_with_float32_output(
                 self.mlp, self._concatenate(shared(features.scalars), attributes)
             )
-            return _split_output(numbers, batch, self.power)
+            return _split_output(numbers, self.width, batch=batch, power=self.power)
         pooled = shared(self.pool(features.scalars, batch))
         joined = self._concatenate(pooled, self._fused_attributes(features, None))
-        return _split_output(apply_with_float32_output(self.mlp, joined))
+        return _split_output(apply_with_float32_output(self.mlp, joined), self.width)
 
     def _fused_attributes(self, features: TrunkFeatures, rows: Tensor | None) -> Tensor | None:
         if not self.fused or features.attributes is None:
@@ -469,7 +502,7 @@ class GraphHead(nn.Module):
 
 
 class NodeHead(nn.Module):
-    """Predicts one number per node from its features, optionally after another conv."""
+    """Predicts numbers per node from its features, optionally after another conv."""
 
     def __init__(self, plan: HeadPlan) -> None:
         """Build the MLP, and the conv if the head has one."""
@@ -480,10 +513,11 @@ class NodeHead(nn.Module):
             place = head_conv_dimensions(model, plan.degree)
             self.conv = find_conv(model.conv)(place, options_of(model))
             self.norm = build_norm(model.norm, model.features)
-        self.mlp = mlp(mlp_widths(model.features, plan.head))
+        self.mlp = mlp(mlp_widths(model.features, plan.head, plan.target))
+        self.width = count_components(plan.target)
 
     def forward(self, features: TrunkFeatures, batch: Batch, shared: nn.Module) -> HeadOutput:
-        """Predict one number per node, [N, 1].
+        """Predict a number per node and component, [N, w].
 
         Args:
             features: output of the trunk.
@@ -494,7 +528,7 @@ class NodeHead(nn.Module):
         if self.conv is not None and self.norm is not None:
             change, _ = self.conv(self.norm(scalars, batch), features.state, features.edges)
             scalars = scalars + change
-        return _split_output(apply_with_float32_output(self.mlp, scalars))
+        return _split_output(apply_with_float32_output(self.mlp, scalars), self.width)
 
 
 class NodeVectorHead(nn.Module):
@@ -563,7 +597,7 @@ class GraphVectorHead(nn.Module):
             arrows.append(apply_without_autocast(self.mix, features.vectors))
         moments = (torch.cat(arrows, dim=-1) * weights.unsqueeze(1)).sum(-1)
         power = 0 if self.positions else 1
-        return _split_output(torch.cat((moments, logit), dim=1), batch, power, width=3)
+        return _split_output(torch.cat((moments, logit), dim=1), 3, batch=batch, power=power)
 
 
 class TensorHead(nn.Module):
@@ -608,8 +642,8 @@ class TensorHead(nn.Module):
         tensors = (products + unit * weights[:, :1].unsqueeze(-1)).flatten(1)
         joined = torch.cat((tensors, logit), dim=1)
         if not self.per_graph:
-            return _split_output(joined, width=9)
-        return _split_output(joined, batch, 0 if self.positions else 1, width=9)
+            return _split_output(joined, 9)
+        return _split_output(joined, 9, batch=batch, power=0 if self.positions else 1)
 
     def _factors(self, features: TrunkFeatures, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return both factors of the products, [N, 3, K] each."""
@@ -628,9 +662,13 @@ class TensorHead(nn.Module):
 
 HEADS: dict[tuple[str, str], type[nn.Module]] = {
     ("graph", "scalar"): GraphHead,
+    ("graph", "spectrum"): GraphHead,
+    ("graph", "class"): GraphHead,
     ("graph", "vector"): GraphVectorHead,
     ("graph", "tensor"): TensorHead,
     ("node", "scalar"): NodeHead,
+    ("node", "spectrum"): NodeHead,
+    ("node", "class"): NodeHead,
     ("node", "vector"): NodeVectorHead,
     ("node", "tensor"): TensorHead,
 }
@@ -651,7 +689,7 @@ def branch_key(head: HeadConfig) -> str:
     return f"branch_{head.branch}"
 
 
-Targets = Mapping[str, Mapping[str, Any]]
+Targets = Mapping[str, Target]
 """Statistics of targets by name: ``TargetStats`` of a store, or the part of it that an ensemble
 stores (without baselines per element, which are among its weights)."""
 
@@ -708,22 +746,24 @@ class MultiHeadGNN(nn.Module):
         self.repulsion = ZBL() if model.repulsion == "zbl" else None
         self.kinds = {name: str(targets[name].get("energy") or "") for name in heads}
         self.directed = frozenset(n for n, h in heads.items() if is_directed(h, targets[n]))
+        self.classes = frozenset(n for n in heads if targets[n]["shape"] == "class")
         self.tensors = frozenset(n for n in heads if targets[n]["shape"] == "tensor")
         self.log_variances = nn.Parameter(torch.zeros(len(heads))) if learn_weights else None
 
     def _add_head(
         self,
         name: str,
-        target: Mapping[str, Any],
+        target: Target,
         head: HeadConfig,
         model: ModelConfig,
         degree: float,
     ) -> None:
         """Build a target's baseline, and its head unless the target is a derivative."""
         _check_head_name(self.heads, name)
-        self.baselines[name] = TargetBaseline(target, head)
+        is_class = target["shape"] == "class"
+        self.baselines[name] = (ClassBaseline if is_class else TargetBaseline)(target, head)
         if name not in self.energies:
-            plan = HeadPlan(model, head, target, target.get("energy") == "total", degree)
+            plan = HeadPlan(model, head, target, degree)
             self.heads[name] = HEADS[target["level"], target["shape"]](plan)
 
     def forward(self, batch: Batch, only: Collection[str] | None = None) -> dict[str, Tensor]:
@@ -731,7 +771,8 @@ class MultiHeadGNN(nn.Module):
 
         Returns:
             Predictions by target, [G, w] or [N, w], in the target's unit: fp64, but forces and
-            stress in the dtype of the positions. The width w is 1, 3 for vectors, 9 for tensors.
+            stress in the dtype of the positions. The width w is 1, 3 for vectors, 9 for tensors,
+            the number of values of a spectrum, and that of classes, which have probabilities.
             The variance of a head that has one is under ``variance_key(target)``, [G, 1] or
             [N, 1], fp64, in the unit squared.
         """

@@ -7,7 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from hydragnn_hpo.campaign import SearchBudget
-from hydragnn_hpo.config import CardConfig, ParameterConfig, TargetConfig, render_toml
+from hydragnn_hpo.config import (
+    INVARIANT,
+    CardConfig,
+    ParameterConfig,
+    TargetConfig,
+    render_toml,
+)
 from hydragnn_hpo.config.convs import CONV_SPECS, ConvSpec, search_ranges
 from hydragnn_hpo.data import UNKNOWN, DataFile, Inspection, make_identifier
 from hydragnn_hpo.errors import ConfigError, unknown
@@ -56,8 +62,16 @@ level = {{ target.level | toml }}
 {% if target.shape != "scalar" %}
 shape = {{ target.shape | toml }}
 {% endif %}
+{% if target.size is not none %}
+size = {{ target.size | toml }}
+# axis = {first = 0.0, last = 10.0, unit = "eV"}
+{% endif %}
+{% if target.classes is not none %}
+classes = {{ target.classes | toml }}
+{% else %}
 {{ (certainty[target.unit.sure] ~ ": " ~ target.unit.why) | comment }}
 unit = {{ target.unit.name | toml }}
+{% endif %}
 {% if target.unit.name == unknown_unit %}
 # write one of: eV, meV, Hartree, Rydberg, kcal/mol, kJ/mol
 {% endif %}
@@ -347,7 +361,7 @@ def choose_heads(
         ConfigError: a target is unknown.
     """
     # Nearly every conv can predict these; vectors of their own are left to the user.
-    usual = tuple(n for n, t in card.targets.items() if t.shape == "scalar" or t.derived_from)
+    usual = tuple(n for n, t in card.targets.items() if t.shape in INVARIANT or t.derived_from)
     first = tuple(name for name in usual if not hints or name not in hints.aside)
     heads = tuple(targets or first or usual or card.targets)
     for name in heads:

@@ -186,6 +186,7 @@ def test_heads_fit_the_targets_of_the_store():
 
 ENERGY = {"level": "graph", "shape": "scalar", "energy": "total"}
 FORCES = {"level": "node", "shape": "vector", "derived_from": "energy"}
+DOS = {"level": "graph", "shape": "spectrum", "size": 8}
 STRESS = {"level": "graph", "shape": "tensor", "derived_from": "energy"}
 
 
@@ -203,7 +204,20 @@ STRESS = {"level": "graph", "shape": "tensor", "derived_from": "energy"}
         (FORCES, {"loss": "nll"}, {}, "head 'it' is a gradient and has no variance of its own"),
         (FORCES, {"gradient": False}, {"conv": "egnn"}, "conv 'egnn' carries no vectors"),
         (ENERGY, {"gradient": True}, {}, "head 'it' is no derivative of an energy: drop gradient"),
-        (ENERGY, {"kind": "conv"}, {}, "head 'it': kind = \"conv\" is for scalars of atoms"),
+        (ENERGY, {"kind": "conv"}, {}, "head 'it': kind = \"conv\" is for scalars, spectra and"),
+        (DOS, {"kind": "conv"}, {}, "head 'it': kind = \"conv\" is for scalars, spectra and"),
+        (
+            ENERGY,
+            {"cumulative": True},
+            {},
+            "head 'it' has cumulative .* predicts a scalar",
+        ),
+        (
+            DOS,
+            {"cumulative": True, "loss": "nll"},
+            {},
+            "head 'it' has cumul.* whose variance",
+        ),
         (ENERGY, {}, {"attributes": ["spin"]}, "model.attributes names 'spin', .* Known: charge."),
         (ENERGY, {}, {"encoding": "laplacian"}, "encoding_size is 8, the store holds 3 Laplacian"),
     ],

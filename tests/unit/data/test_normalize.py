@@ -7,7 +7,12 @@ import pytest
 
 from hydragnn_hpo.config.data_config import TargetConfig
 from hydragnn_hpo.data.columns import Columns, Graph, columns_of
-from hydragnn_hpo.data.normalize import RIDGE, fit_element_baseline, fit_target_stats
+from hydragnn_hpo.data.normalize import (
+    RIDGE,
+    fit_element_baseline,
+    fit_target_stats,
+    refit_target_stats,
+)
 from hydragnn_hpo.errors import DataError
 
 TARGETS = {
@@ -178,3 +183,28 @@ def test_one_composition_alone_needs_no_numbers():
     found = fit_element_baseline(same, "x", TOTAL, train_mean(same, TOTAL))
     assert found["by_number"] == [0.0] * 119
     assert found["mean"] == pytest.approx(train_mean(same, TOTAL))
+
+
+def test_each_value_of_a_spectrum_is_centred(divided: Columns) -> None:
+    """By hand: two rows in train, [0, 2, 10] and [2, 2, 16]."""
+    spectrum = TargetConfig(
+        level="graph", shape="spectrum", size=3, unit="1", axis={"first": 0, "last": 4}
+    )
+    values = np.full((divided.num_graphs, 3), 99.0)
+    values[:2] = [[0.0, 2.0, 10.0], [2.0, 2.0, 16.0]]
+    columns = replace(
+        divided,
+        split=np.where(np.arange(divided.num_graphs) < 2, 0, 1).astype(np.int8),
+        targets={"dos": values},
+        masks={"dos": np.ones(divided.num_graphs, dtype=bool)},
+        levels={"dos": "graph"},
+    )
+    stats = fit_target_stats(columns, {"dos": spectrum})["dos"]
+    assert stats["means"] == [1.0, 2.0, 13.0]
+    assert stats["mean"] == pytest.approx(32 / 6)
+    assert stats["std"] == pytest.approx(((1 + 1 + 9 + 9) / 6) ** 0.5)
+    assert stats["mad"] == pytest.approx((1 + 1 + 3 + 3) / 6)
+    assert (stats["size"], stats["elements"]) == (3, None)
+    assert stats["axis"] == {"first": 0.0, "last": 4.0, "unit": "1"}
+    again = refit_target_stats(columns, "dos", {**stats, "means": [0.0] * 3, "std": 7.0})
+    assert again == stats

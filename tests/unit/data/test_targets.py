@@ -195,11 +195,11 @@ def test_numbers_per_atom():
     for atoms in structures:
         atoms.arrays["magmom"] = np.linspace(-1, 1, len(atoms)) + len(atoms)
         atoms.arrays["push"] = atoms.positions * 2.0
-        atoms.arrays["many"] = np.ones((len(atoms), 7)) * len(atoms)
+        atoms.arrays["many"] = np.ones((len(atoms), 6)) * len(atoms)
     targets, made = look_at(structures)
     assert (targets["magmom"].level, targets["magmom"].unit.name) == ("node", "muB")
     assert (targets["push"].shape, targets["push"].head) == ("vector", False)
-    assert "7 numbers for each atom" in dict(made.left_out)["many"]
+    assert "6 numbers for each atom" in dict(made.left_out)["many"]
 
 
 def test_vectors_and_tensors_of_structures_are_recognised():
@@ -499,3 +499,27 @@ def test_gaps_alone_are_never_negative(name, lowest, bound):
     values[0] = lowest
     targets, _ = look_at(with_info(values, name))
     assert targets[name].min == bound
+
+
+@pytest.mark.parametrize(
+    ("count", "says"), [(5, None), (12, None), (2, "one or a spectrum"), (9, "one or a spectrum")]
+)
+def test_many_numbers_of_equal_count_are_a_spectrum(count, says):
+    values = list(np.random.default_rng(count).uniform(0.0, 1.0, (30, count)))
+    targets, made = look_at(with_info(values, "dos"))
+    if says is None:
+        dos = targets["dos"]
+        assert (dos.level, dos.shape, dos.size, dos.head) == ("graph", "spectrum", count, True)
+        assert f"{count} numbers in each structure" in dos.why[0]
+    else:
+        assert says in dict(made.left_out)["dos"]
+
+
+def test_many_numbers_of_each_atom_are_a_spectrum():
+    structures = metals()
+    for atoms in structures:
+        atoms.arrays["local"] = np.random.default_rng(len(atoms)).normal(size=(len(atoms), 7))
+    targets, _ = look_at(structures)
+    assert (targets["local"].level, targets["local"].shape, targets["local"].size) == (
+        "node", "spectrum", 7,
+    )  # fmt: skip
