@@ -5,6 +5,7 @@ code that reads a file written by a user must check it. ``journal_events`` has t
 ``events.jsonl``.
 """
 
+from collections.abc import Sequence
 from typing import Literal, NotRequired, TypedDict
 
 from hydragnn_hpo.journal_events import SearchedValues
@@ -150,13 +151,28 @@ class ElementBaseline(TypedDict):
     """Standard deviation of the residuals."""
 
 
+class SpectrumAxis(TypedDict):
+    """Axis of a spectrum, see ``AxisConfig``."""
+
+    first: float
+    last: float
+    unit: str
+
+
 class TargetStats(TypedDict):
     """A target of a data set: its description in the card, and its values in the train split."""
 
     level: Literal["graph", "node"]
     """One value per structure, or one per atom."""
-    shape: Literal["scalar", "vector", "tensor"]
-    """A number, three components, or the nine components of a stress."""
+    shape: Literal["scalar", "vector", "tensor", "spectrum", "class"]
+    """A number, three components, the nine components of a tensor, row by row, a spectrum, or a
+    class."""
+    classes: NotRequired[Sequence[str] | None]
+    """Names of the classes, each of which has a probability; null for other shapes."""
+    size: NotRequired[int | None]
+    """Number of values of a spectrum; null for other shapes."""
+    axis: NotRequired[SpectrumAxis | None]
+    """Axis of a spectrum; null where the card gives none."""
     unit: str
     """Internal unit; ends with ``/atom`` if the value is per atom."""
     energy: NotRequired[Literal["total", "per_atom"] | None]
@@ -173,10 +189,19 @@ class TargetStats(TypedDict):
     sum_miss: NotRequired[float]
     """Most by which the labels of a structure that has all miss their ``sum``, in the unit; absent
     without ``sum``, and before the store is built."""
+    origin: NotRequired[Literal["mass", "geometry", "none"] | None]
+    """Origin of a vector or tensor of structures, as in the card; null for other targets."""
+    charge: NotRequired[str | None]
+    """Attribute with the total charge, for dipoles; null where the card names none."""
     mean: NotRequired[float]
-    """Mean, in the unit; this and the fields below are absent before the store is built."""
+    """Mean, in the unit (of a tensor's diagonal, 0 for vectors and stress); this and the fields
+    below are absent before the store is built."""
+    means: NotRequired[list[float]]
+    """Mean of each value of a spectrum, in the unit, or frequency of each class; absent for other
+    shapes."""
     std: NotRequired[float]
-    """Standard deviation, in the unit; 1 if all values are equal."""
+    """Standard deviation, in the unit; for a class the log-loss of the frequencies, in nats; 1 if
+    all values are equal."""
     min: NotRequired[float]
     """Smallest value, in the unit; for a vector, over its components."""
     max: NotRequired[float]

@@ -16,6 +16,9 @@ _ENERGY = {
 _LENGTH = {"angstrom": 1.0, "bohr": 0.529177210903, "nm": 10.0}
 _CHARGE = {"e": 1.0}
 _MAGNETIC = {"muB": 1.0}
+_DIPOLE = {"e*angstrom": 1.0, "e*bohr": 0.529177210903, "debye": 0.20819433442462576}
+_VOLUME = {"angstrom^3": 1.0, "bohr^3": 0.148184711472898}
+"""For polarizabilities, in units of volume."""
 _PURE = {"1": 1.0}
 _PPM = {"ppm": 1.0}
 """Parts per million, of shieldings and chemical shifts of nuclei."""
@@ -33,10 +36,13 @@ _TEMPERATURE = {"K": 1.0}
 def _conversions() -> dict[str, tuple[float, str]]:
     """Return each unit that a card may name -> its factor and the internal unit."""
     table: dict[str, tuple[float, str]] = {}
-    bases = ("eV", "angstrom", "e", "muB", "1", "ppm", "1/cm", "GPa", "eV/angstrom^3", "K")
+    bases = (
+        *("eV", "angstrom", "e", "muB", "1", "ppm"),
+        *("1/cm", "GPa", "eV/angstrom^3", "K", "e*angstrom", "angstrom^3"),
+    )
     families = (
         *(_ENERGY, _LENGTH, _CHARGE, _MAGNETIC, _PURE, _PPM),
-        *(_INVERSE_LENGTH, _PRESSURE, _STRESS, _TEMPERATURE),
+        *(_INVERSE_LENGTH, _PRESSURE, _STRESS, _TEMPERATURE, _DIPOLE, _VOLUME),
     )
     for base, family in zip(bases, families, strict=True):
         for name, factor in family.items():
@@ -46,6 +52,8 @@ def _conversions() -> dict[str, tuple[float, str]]:
         table[f"{energy}/atom"] = (factor, "eV/atom")
         for length, scale in _LENGTH.items():
             table[f"{energy}/{length}"] = (factor / scale, "eV/angstrom")
+        if "/" not in energy:  # densities of states
+            table[f"1/{energy}"] = (1.0 / factor, "1/eV")
     table["muB/atom"] = (1.0, "muB/atom")
     return table
 

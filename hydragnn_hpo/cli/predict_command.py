@@ -481,7 +481,9 @@ def render_table(manifest: "Manifest", some: "Iterable[PredictedRows]", most: in
         table.add_row(*line)
     notes = []
     if len(graph) < len(manifest.heads):
-        notes.append("values per atom: add --out NAME.csv or --out NAME.extxyz")
+        shapes = {head.shape for _, head in heads}
+        what = "values per atom, and spectra" if "spectrum" in shapes else "values per atom"
+        notes.append(f"{what}: add --out NAME.csv or --out NAME.extxyz")
     if len(lines) > most:
         notes.append(f"the first {most}; all of them with --out NAME.csv")
     table.caption = "\n".join(notes)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, Self, cast
 
 from annotated_types import Len
 from pydantic import (
+    BeforeValidator,
     Field,
     NonNegativeInt,
     PositiveFloat,
@@ -84,7 +85,62 @@ class FileConfig(Config):
 
 
 WIDTHS = {"scalar": 1, "vector": 3, "tensor": 9}
-"""Components of a target, by its shape."""
+"""Components of a target, by its shape; spectra and classes differ, see ``count_components``."""
+
+INVARIANT = ("scalar", "spectrum", "class")
+"""Shapes whose values stay the same when the structure turns."""
+
+MOST_VALUES_OF_SPECTRUM = 4096
+"""Largest number of values of a spectrum."""
+
+
+def count_components(target: Mapping[str, object]) -> int:
+    """Return the number of components of a target.
+
+    Args:
+        target: ``shape``, the ``size`` of a spectrum, and ``classes``, which have a probability
+            each.
+    """
+    shape = str(target["shape"])
+    if shape == "class":
+        return len(cast("Sequence[str]", target["classes"]))
+    return cast("int", target["size"]) if shape == "spectrum" else WIDTHS[shape]
+
+
+def _name_class(value: Any) -> Any:
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+ClassName = Annotated[str, Field(pattern=r"^[ -~]{1,60}$"), BeforeValidator(_name_class)]
+"""Name of a class: printable, up to 60 characters; whole numbers become text."""
+
+
+class AxisConfig(Config):
+    """Axis of a spectrum, for plots and tables. Read by ``report.sections``."""
+
+    first: End
+    """Position of the first value."""
+
+    last: End
+    """Position of the last value; the others lie between them at equal distances."""
+
+    unit: Annotated[str, Field(pattern=r"^[ -~]{1,20}$")] = "1"
+    """Unit of the positions, as text: it is shown and not converted."""
+
+    @model_validator(mode="after")
+    def _has_a_length(self) -> Self:
+        if self.first == self.last:
+            raise ValueError(f"axis starts and ends at {self.first:g}: correct first or last.")
+        return self
+
+    def points(self, size: int) -> list[float]:
+        """Return the positions of all values of a spectrum of ``size`` values.
+
+        Returns:
+            Positions in the axis' unit.
+        """
+        step = (self.last - self.first) / max(size - 1, 1)
+        return [self.first + step * place for place in range(size)]
 
 
 class PublishedConfig(Config):
@@ -109,7 +165,7 @@ class TargetKind(Protocol):
 
     @property
     def shape(self) -> str:
-        """``scalar``, ``vector`` or ``tensor``."""
+        """``scalar``, ``vector``, ``tensor``, ``spectrum`` or ``class``."""
 
     @property
     def unit(self) -> str:
@@ -147,6 +203,8 @@ def check_kind(target: TargetKind) -> None:
         wanted, words = _ENERGIES[target.energy]
         if inner != wanted:
             raise ValueError(f'energy = "{target.energy}" has unit {target.unit}: write {words}.')
+    if target.shape == "class" and inner != "1":
+        raise ValueError(f"a class has no unit, found {target.unit}: drop it.")
     if target.shape == "vector" and inner in ("eV", "eV/atom") and target.derived_from is None:
         raise ValueError(
             f"a vector has no energy as its unit, found {target.unit}: write an energy per length, "
@@ -182,6 +240,39 @@ def check_derivatives(targets: Mapping[str, TargetKind]) -> None:
             )
 
 
+def has_origin(level: str | None, shape: str | None, derived_from: str | None) -> bool:
+    """Check whether a target is a vector or tensor of structures that is no derivative.
+
+    Args:
+        level: its level.
+        shape: its shape.
+        derived_from: the energy whose derivative it is.
+    """
+    return level == "graph" and shape in ("vector", "tensor") and not derived_from
+
+
+def _check_origin(target: "TargetConfig") -> None:
+    """Refuse an origin or a charge of targets that have none."""
+    if target.origin is not None and not has_origin(
+        target.level, target.shape, target.derived_from
+    ):
+        raise ValueError(
+            "origin is for vectors and tensors of structures that are no derivatives: drop it."
+        )
+    if target.charge is None:
+        return
+    if target.shape != "vector" or target.origin in (None, "none"):
+        raise ValueError(
+            "charge is for dipoles, vectors of structures with an origin: drop it, or correct "
+            "level, shape and origin."
+        )
+    if inside(target.unit)[1] != "e*angstrom":
+        raise ValueError(
+            f"charge is for dipoles in e*angstrom, e*bohr or debye, found {target.unit}: correct "
+            "the unit, or drop charge."
+        )
+
+
 class TargetConfig(Config):
     """One property to learn. Read by ``data.build_plan`` and by the heads."""
 
@@ -191,11 +282,24 @@ class TargetConfig(Config):
     level: Literal["graph", "node"]
     """One value per structure, or one per atom."""
 
-    shape: Literal["scalar", "vector", "tensor"] = "scalar"
-    """A number, three components that turn with the structure, or a symmetric 3 x 3 tensor."""
+    shape: Literal["scalar", "vector", "tensor", "spectrum", "class"] = "scalar"
+    """A number, three components that turn with the structure, a 3 x 3 tensor (symmetric for a
+    structure: 3 x 3, 9 or, in ASE's order xx yy zz yz xz xy, 6 numbers; any for an atom), a
+    spectrum (several numbers that do not turn, such as a density of states), or one of several
+    classes."""
+
+    size: Annotated[int, Field(ge=2, le=MOST_VALUES_OF_SPECTRUM)] | None = None
+    """Number of values of a spectrum, the same in all structures."""
+
+    axis: AxisConfig | None = None
+    """Axis of a spectrum, for plots and tables."""
+
+    classes: Annotated[tuple[ClassName, ...], Len(2, 100)] | None = None
+    """Names of the classes as they stand in the file, text or whole numbers."""
 
     unit: str
-    """Unit in the file; values are converted to eV, angstrom, e or muB when they are read."""
+    """Unit in the file; values are converted to eV, angstrom, e or muB when they are read. Classes
+    have none."""
 
     energy: Literal["total", "per_atom"] | None = None
     """Set for energies: an ASE calculator multiplies ``per_atom`` by the number of atoms."""
@@ -207,13 +311,23 @@ class TargetConfig(Config):
     """The total energy this is a derivative of: forces (a vector per atom, minus the gradient) or
     stress (a tensor per structure, positive when tensile, as in ASE)."""
 
+    origin: Literal["mass", "geometry", "none"] | None = None
+    """For vectors and tensors of structures, as dipoles. The centre of ``mass`` (if left out) or of
+    ``geometry`` is the point about which dipoles of charged structures are given; others do not
+    depend on it. Heads read positions, so that structures must not be periodic. ``none``: heads
+    read vectors of atoms alone, whose mean is predicted, not their sum."""
+
+    charge: Name | None = None
+    """Attribute with the total charge in e, for dipoles of charged structures; 0 if left out."""
+
     optional: bool = False
     """Whether structures (or atoms) may lack it: absent, an empty cell or NaN. They are ignored for
     this target."""
 
     min: End | None = None
     """Smallest possible value, in the file's unit (``per_atom``: of the quotient), as 0 for gaps:
-    labels below it are refused; predictions and intervals end there. Not for vectors, energies."""
+    labels below it are refused; predictions and intervals end there. Not for vectors, energies.
+    For a spectrum it bounds each value."""
 
     max: End | None = None
     """Largest possible value, likewise."""
@@ -238,6 +352,40 @@ class TargetConfig(Config):
     def _unit_is_known(cls, value: str) -> str:
         return _known_unit(value)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _origin_is_known(cls, values: Any) -> Any:
+        if not isinstance(values, Mapping) or values.get("origin") is not None:
+            return values
+        if has_origin(values.get("level"), values.get("shape"), values.get("derived_from")):
+            return {**values, "origin": "mass"}
+        return values
+
+    @model_validator(mode="before")
+    @classmethod
+    def _classes_need_no_unit(cls, values: Any) -> Any:
+        if isinstance(values, Mapping) and values.get("shape") == "class":
+            return {"unit": "1", **values}
+        return values
+
+    @model_validator(mode="after")
+    def _classes_are_named(self) -> Self:
+        if self.shape != "class":
+            if self.classes is not None:
+                raise ValueError(
+                    f'classes belong to shape = "class", this is a {self.shape}: drop classes, or '
+                    "correct shape."
+                )
+            return self
+        if self.classes is None:
+            raise ValueError("shape is 'class' without classes: add their names, classes.")
+        twice = next((c for c in self.classes if self.classes.count(c) > 1), None)
+        if twice is not None:
+            raise ValueError(f"classes name '{twice}' twice: name each once.")
+        if self.per_atom:
+            raise ValueError("per_atom divides numbers, this is a class: drop per_atom.")
+        return self
+
     @model_validator(mode="after")
     def _hangs_together(self) -> Self:
         if self.per_atom and (self.level != "graph" or self.energy is not None):
@@ -250,21 +398,30 @@ class TargetConfig(Config):
                 f"per_atom would make the unit {divided}, which is not known: drop it, or write "
                 "the quotients into the file."
             )
-        if self.shape == "tensor" and self.derived_from is None:
-            raise ValueError(
-                "a tensor is only known as stress: set derived_from, or another shape."
-            )
         check_kind(self)
+        _check_origin(self)
+        return self
+
+    @model_validator(mode="after")
+    def _spectrum_has_a_size(self) -> Self:
+        if self.shape == "spectrum" and self.size is None:
+            raise ValueError("shape is 'spectrum' without a size: add its number of values, size.")
+        for key in ("size", "axis"):
+            if self.shape != "spectrum" and getattr(self, key) is not None:
+                raise ValueError(
+                    f'{key} belongs to shape = "spectrum", this is a {self.shape}: drop {key}, or '
+                    "correct shape."
+                )
         return self
 
     @model_validator(mode="after")
     def _bounds_suit(self) -> Self:
         if self.bounds is None:
             return self
-        if self.shape != "scalar" or self.energy is not None:
+        if self.shape not in ("scalar", "spectrum") or self.energy is not None:
             raise ValueError(
-                "min and max bound scalars that are no energies (an energy cut off has no forces): "
-                "drop them."
+                "min and max bound scalars that are no energies (an energy cut off has no forces), "
+                "and spectra: drop them."
             )
         if self.min is not None and self.max is not None and self.min >= self.max:
             raise ValueError(f"min is {self.min:g} and max {self.max:g}: raise max above min.")
@@ -305,7 +462,12 @@ class TargetConfig(Config):
     @property
     def width(self) -> int:
         """Number of components."""
-        return WIDTHS[self.shape]
+        return count_components({"shape": self.shape, "size": self.size, "classes": self.classes})
+
+
+def class_entropy(frequencies: Iterable[float]) -> float:
+    """Return the log-loss in nats of always predicting the frequencies of the classes."""
+    return -math.fsum(share * math.log(share) for share in frequencies if share > 0.0)
 
 
 def find_published(targets: Iterable[TargetConfig]) -> PublishedConfig | None:
@@ -441,6 +603,12 @@ class CardConfig(Config):
                     'with energy = "total": correct the name, or set energy there.'
                 )
         check_derivatives(self.targets)
+        for name, target in self.targets.items():
+            if target.charge is not None and target.charge not in self.attributes:
+                raise ValueError(
+                    f"targets.{name}.charge is '{target.charge}', which is no attribute: add "
+                    f"attributes.{target.charge}, or correct the name."
+                )
         return self
 
     @model_validator(mode="after")
@@ -462,7 +630,10 @@ class CardConfig(Config):
         return self
 
 
-AGREE = ("level", "shape", "unit", "energy", "derived_from", "bounds", "sum")
+AGREE = (
+    *("level", "shape", "size", "classes", "unit", "energy", "derived_from", "bounds", "sum"),
+    *("origin", "charge"),
+)
 """What must be the same where data sets share a target."""
 
 
@@ -601,7 +772,7 @@ def check_stored_targets(targets: Mapping[str, "TargetStats"], file: Path) -> No
             raise DataError(f"{reason}; correct the card, then build the store again.") from error
 
 
-_KIND = ("level", "shape", "unit", "energy", "derived_from")
+_KIND = ("level", "shape", "size", "classes", "unit", "energy", "derived_from")
 """What decides which units a target may have."""
 
 
@@ -682,11 +853,22 @@ def _pooled(several: Sequence["TargetStats"]) -> "TargetStats":
         return weighted / total
 
     mean = mean_of([target["mean"] for target in several])
-    squares = [target["std"] ** 2 + (target["mean"] - mean) ** 2 for target in several]
+    centres = [target.get("means") or [target["mean"]] for target in several]
+    means = [mean_of(column) for column in zip(*centres, strict=True)]
+    squares = [
+        target["std"] ** 2
+        + math.fsum((a - b) ** 2 for a, b in zip(own, means, strict=True)) / len(own)
+        for target, own in zip(several, centres, strict=True)
+    ]
+    if first.get("means"):
+        first = {**first, "means": means}
+    spread = math.sqrt(mean_of(squares))
+    if first["shape"] == "class":
+        spread = class_entropy(means)
     return {
         **first,
         "mean": mean,
-        "std": math.sqrt(mean_of(squares)) or 1.0,
+        "std": spread or 1.0,
         "min": min(target["min"] for target in several),
         "max": max(target["max"] for target in several),
         "mad": mean_of([target["mad"] for target in several]),

@@ -1,7 +1,7 @@
 """The multi-headed GNN without torch. Built by ``model.gnn``."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import (
     Field,
@@ -22,6 +22,7 @@ from hydragnn_hpo.config.convs.spec import (
     is_user_conv,
     linear,
 )
+from hydragnn_hpo.config.data_config import INVARIANT, count_components
 from hydragnn_hpo.config.schema import Config, Cutoff, validation_sentence
 from hydragnn_hpo.errors import unknown
 
@@ -37,16 +38,23 @@ class HeadConfig(Config):
 
     loss: Literal["mae", "mse", "huber", "nll", "beta_nll"] = "huber"
     """Loss in units of the target's standard deviation; ``huber`` is linear for errors above 1.
-    With ``nll`` (Gaussian) and ``beta_nll`` the head also predicts a variance."""
+    With ``nll`` (Gaussian) and ``beta_nll`` the head also predicts a variance. Classes always have
+    the cross-entropy: leave it out there."""
 
     beta: NonNegativeFloat = 0.5
     """For ``beta_nll``: each error is weighted by its variance to this power, from 0 (the plain
     likelihood) to 1 (as in a mean square error).
     Source: Seitzer et al. (2022), arXiv:2203.09168."""
 
+    cumulative: bool = False
+    """For spectra: apply the loss to running sums along the axis, divided by the number of values,
+    so that a peak costs more the further it is displaced. With ``mae`` this is the earth mover's
+    distance of two spectra of equal area; source: Werman et al. (1985), Comput. Vis. Graph. Image
+    Process. 32, 328."""
+
     kind: Literal["mlp", "conv"] = "mlp"
-    """``conv``: the head has its own round of message passing before its MLP (node-level scalars
-    only)."""
+    """``conv``: the head has its own round of message passing before its MLP (scalars, spectra
+    and classes of atoms only)."""
 
     layers: Annotated[int, Field(gt=0, le=MAX_LAYERS)] = 2
     """Linear maps from node features to the prediction."""
@@ -210,7 +218,7 @@ class ModelConfig(Config):
 
 
 Target = Mapping[str, Any]
-"""``level``, ``shape`` and ``derived_from`` of a target; further keys are not read."""
+"""``level``, ``shape``, ``size`` and ``derived_from`` of a target; further keys are not read."""
 
 
 def is_by_gradient(head: HeadConfig, target: Target) -> bool:
@@ -218,24 +226,45 @@ def is_by_gradient(head: HeadConfig, target: Target) -> bool:
     return bool(target.get("derived_from")) and head.gradient is not False
 
 
-def reads_state(head: HeadConfig, target: Target) -> bool:
-    """Check whether a head needs the trunk's last state, for vectors or a conv of its own."""
-    direct_vector = target["shape"] == "vector" and not is_by_gradient(head, target)
-    return direct_vector or (head.kind == "conv" and target["level"] == "node")
+def is_directed(head: HeadConfig, target: Target) -> bool:
+    """Check whether a head predicts a vector or tensor that is no derivative of an energy."""
+    return target["shape"] in ("vector", "tensor") and not is_by_gradient(head, target)
+
+
+def reads_state(head: HeadConfig, target: Target, vectors: bool) -> bool:
+    """Check whether a head needs the trunk's last state, for vectors or a conv of its own.
+
+    Args:
+        head: the head.
+        target: level, shape and ``derived_from`` of its target.
+        vectors: whether the state of the trunk's conv holds vectors.
+    """
+    return (vectors and is_directed(head, target)) or (
+        head.kind == "conv" and target["level"] == "node"
+    )
 
 
 def is_graph_scalar(head: HeadConfig, target: Target) -> bool:
-    """Check whether a head predicts a number per structure, and so uses the shared MLP."""
-    return bool(target["level"] == "graph") and not is_by_gradient(head, target)
+    """Check whether a head predicts numbers per structure that do not turn with it.
+
+    These heads use the shared MLP.
+    """
+    return target["level"] == "graph" and target["shape"] in INVARIANT
 
 
-def mlp_widths(features: int, head: HeadConfig) -> tuple[int, ...]:
+def mlp_widths(features: int, head: HeadConfig, target: Target) -> tuple[int, ...]:
     """Return the widths of a head's own MLP.
 
+    Args:
+        features: channels per node of the trunk.
+        head: the head.
+        target: shape and size of its target.
+
     Returns:
-        Channels of the input, of each hidden layer and of the output: 1, or 2 with a variance.
+        Channels of the input, of each hidden layer and of the output: one for each component, and
+        one more with a variance.
     """
-    outputs = 2 if head.has_variance else 1
+    outputs = count_components(target) + head.has_variance
     return (features, *[head.hidden or features] * (head.layers - 1), outputs)
 
 
@@ -243,6 +272,38 @@ def head_conv_dimensions(model: ModelConfig, degree: float = 12.0) -> Dimensions
     """Return the dimensions of a node head's own conv: those of a further, last layer."""
     deeper = model.model_copy(update={"layers": model.layers + 1})
     return deeper.dimensions(False, degree)[-1]
+
+
+TENSOR_CHANNELS = 8
+"""Products of two mixed vectors that a tensor sums over."""
+
+
+class DirectedChannels(NamedTuple):
+    """Sizes of the layers of a head for vectors or tensors."""
+
+    mixed: int
+    """Vectors of each atom that are mixed from those of the trunk."""
+    weights: int
+    """Weights of each atom's vectors or products of two vectors, and of the unit tensor."""
+
+
+def count_channels(target: Target, vectors: bool) -> DirectedChannels:
+    """Count the channels of a head for vectors or tensors, see ``model.gnn``.
+
+    Args:
+        target: level, shape and origin.
+        vectors: whether the conv carries vectors.
+    """
+    positions = reads_positions(target)
+    if target["shape"] == "vector":
+        return DirectedChannels(int(vectors), vectors + positions)
+    products = TENSOR_CHANNELS * vectors + (1 + vectors) * positions
+    return DirectedChannels((2 * TENSOR_CHANNELS + positions) * vectors, products + 1)
+
+
+def reads_positions(target: Target) -> bool:
+    """Check whether the head of a target reads positions: molecules alone have unique ones."""
+    return target.get("origin") in ("mass", "geometry")
 
 
 _NORMS = {"layer": 2, "rms": 1, "graph": 3, "none": 0}
@@ -263,16 +324,17 @@ def head_parameters(model: ModelConfig, head: HeadConfig, target: Target) -> int
     f = model.features
     if is_by_gradient(head, target):
         return 0
-    if target["shape"] == "vector":
-        gate = chain(f, f, 2 if head.has_variance else 1)
-        return linear(f, 1, bias=False) + gate
+    if is_directed(head, target):
+        channels = count_channels(target, model.spec.vectors)
+        mix = linear(f, channels.mixed, bias=False) if channels.mixed else 0
+        return mix + chain(f, f, channels.weights + head.has_variance)
     if target["level"] == "node":
         own = head_conv_dimensions(model)
         conv = model.spec.parameters(own, model.conv_options) if head.kind == "conv" else 0
-        return conv + (norm_parameters(model) if conv else 0) + chain(*mlp_widths(f, head))
+        return conv + (norm_parameters(model) if conv else 0) + chain(*mlp_widths(f, head, target))
     fused = len(model.attributes) if model.conditioning == "fuse" else 0
     score = linear(f, 1) if head.pool == "attention" else 0
-    first, *rest = mlp_widths(f, head)
+    first, *rest = mlp_widths(f, head, target)
     return score + chain(first + fused, *rest)
 
 
@@ -311,7 +373,8 @@ def count_parameters(
         targets: level, shape and ``derived_from`` of the targets, by name.
     """
     pairs = [(head, targets[name]) for name, head in heads.items()]
-    total = trunk_parameters(model, any(reads_state(*pair) for pair in pairs))
+    vectors = model.spec.vectors
+    total = trunk_parameters(model, any(reads_state(*pair, vectors) for pair in pairs))
     graph = [head for head, target in pairs if is_graph_scalar(head, target)]
     branches = {head.branch for head in graph}
     shared = chain(*[model.features] * (model.shared_layers + 1))

@@ -16,8 +16,14 @@ from pydantic import (
 
 from hydragnn_hpo.config.convs import CONV_SPECS
 from hydragnn_hpo.config.convs.spec import check_installed, is_user_conv
-from hydragnn_hpo.config.data_config import MixedConfig, Name
-from hydragnn_hpo.config.model_config import HeadConfig, ModelConfig, is_by_gradient
+from hydragnn_hpo.config.data_config import INVARIANT, MixedConfig, Name
+from hydragnn_hpo.config.model_config import (
+    HeadConfig,
+    ModelConfig,
+    is_by_gradient,
+    is_directed,
+    reads_positions,
+)
 from hydragnn_hpo.config.schema import Config, Tables
 from hydragnn_hpo.config.search_config import Epochs
 from hydragnn_hpo.errors import unknown
@@ -451,11 +457,20 @@ class TrialHeads(Config):
                     f"head '{name}' is no derivative of an energy: drop gradient, or set "
                     "derived_from in the card."
                 )
-            if target["shape"] == "vector" and not is_by_gradient(head, target):
+            if is_directed(head, target):
                 self._vector_fits(name)
-            if head.kind == "conv" and (target["level"], target["shape"]) != ("node", "scalar"):
+            direct = target["level"] == "node" and target["shape"] in INVARIANT
+            if head.kind == "conv" and not direct:
                 raise ValueError(
-                    f"head '{name}': kind = \"conv\" is for scalars of atoms: drop it."
+                    f"head '{name}': kind = \"conv\" is for scalars, spectra and classes of atoms: "
+                    "drop it."
+                )
+            if head.cumulative:
+                self._cumulative_fits(name, head)
+            if target["shape"] == "class" and head.loss != HeadConfig.model_fields["loss"].default:
+                raise ValueError(
+                    f"head '{name}' has loss = '{head.loss}', classes always have the "
+                    "cross-entropy: drop loss."
                 )
         self._inputs_exist()
         return self
@@ -496,14 +511,32 @@ class TrialHeads(Config):
                 f"distances: use {able}, or drop the head."
             )
 
-    def _vector_fits(self, name: str) -> None:
-        if self.targets[name]["level"] != "node":
-            raise ValueError(f"head '{name}': vectors per structure cannot be predicted; drop it.")
-        if not self.model.spec.vectors:
-            able = ", ".join(sorted(key for key, spec in CONV_SPECS.items() if spec.vectors))
+    def _cumulative_fits(self, name: str, head: HeadConfig) -> None:
+        if self.targets[name]["shape"] != "spectrum":
             raise ValueError(
-                f"head '{name}' predicts a vector per atom, conv '{self.model.conv}' carries "
-                f"no vectors: use {able}, or drop the head."
+                f"head '{name}' has cumulative = true, which is for spectra, and predicts a "
+                f"{self.targets[name]['shape']}: drop it."
+            )
+        if head.has_variance:
+            raise ValueError(
+                f"head '{name}' has cumulative = true and loss = '{head.loss}', whose variance is "
+                "that of single values: let its loss be mae, mse or huber."
+            )
+
+    def _vector_fits(self, name: str) -> None:
+        target = self.targets[name]
+        charge = target.get("charge")
+        if charge is not None and charge not in self.model.attributes:
+            raise ValueError(
+                f"head '{name}' predicts dipoles of structures with the charge '{charge}', which "
+                f"the model does not read: add '{charge}' to model.attributes."
+            )
+        if not self.model.spec.vectors and not reads_positions(target):
+            able = ", ".join(sorted(key for key, spec in CONV_SPECS.items() if spec.vectors))
+            place = "an atom" if target["level"] == "node" else "a structure without an origin"
+            raise ValueError(
+                f"head '{name}' predicts a {target['shape']} of {place}, conv "
+                f"'{self.model.conv}' carries no vectors: use {able}, or drop the head."
             )
 
     def _inputs_exist(self) -> None:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from hydragnn_hpo.data.folds import NONE, deal_folds, leave_fold_out
     from hydragnn_hpo.data.graph_sizes import size_stats
     from hydragnn_hpo.data.mixture import Mixture, close, unite
+    from hydragnn_hpo.data.normalize import expand_mean
     from hydragnn_hpo.data.properties import make_identifier
     from hydragnn_hpo.data.pyg_dataset import GraphStore, PygDataset
     from hydragnn_hpo.data.quality import UnresolvedTwins, check_store, find_twins_of_models
@@ -71,6 +72,7 @@ __all__ = [
     "deal_folds",
     "describe_store",
     "edge_vectors",
+    "expand_mean",
     "find_communicator",
     "find_edges",
     "find_file",

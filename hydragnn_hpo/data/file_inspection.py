@@ -42,7 +42,7 @@ from hydragnn_hpo.data.readers.table import KNOWN, read_head
 from hydragnn_hpo.data.readers.text_folder import holds_cfg
 from hydragnn_hpo.data.splits import MIN_STRUCTURES, SplitProposal, propose_split
 from hydragnn_hpo.data.structure import Place, Rules, edge_vectors, graph_of
-from hydragnn_hpo.data.targets import TargetProposals, propose_targets
+from hydragnn_hpo.data.targets import TargetProposals, propose_classes, propose_targets
 from hydragnn_hpo.errors import ConfigError, DataError, unknown
 from hydragnn_hpo.file_records import SizeStats
 from hydragnn_hpo.files import refuse_repeated
@@ -343,11 +343,16 @@ def inspect_files(
     _check_size(paths[0], sample, ())
     table = collect_properties(sample.structures)
     proposals = _propose(files, sample, table, units or {}, wanted)
-    _check_targets(paths[0], files, proposals, table)
     geometry = summarize_geometry(sample.structures, sample.names)
     split = _propose_split(sample, geometry, table)
     id_key = _find_id_key(table, len(sample.structures))
-    used = {id_key, split.published, *dict(proposals.left_out), *table.numbers}
+    used = {id_key, split.published, split.group, *dict(proposals.left_out), *table.numbers}
+    texts = {key: counts for key, counts in table.texts.items() if key not in used}
+    classes = propose_classes(texts, len(sample.structures), {t.name for t in proposals.targets})
+    if not classes:
+        _check_targets(paths[0], files, proposals, table)
+    proposals = replace(proposals, targets=(*proposals.targets, *classes))
+    used |= {target.key for target in classes}
     set_aside = _find_unusable(paths[0], sample, proposals, geometry)
     warnings = [*_warn_of_files(skipped), *geometry.warnings]
     warnings += [*_warn_of_structures(sample, geometry, set_aside), *proposals.warnings]
@@ -399,7 +404,13 @@ def _find_unusable(
     # Units and derivatives do not matter here, and a unit may be one that only the user knows.
     targets = {
         t.name: TargetConfig.model_construct(
-            key=t.key, level=t.level, shape=t.shape, unit="1", optional=t.optional
+            key=t.key,
+            level=t.level,
+            shape=t.shape,
+            size=t.size,
+            classes=t.classes,
+            unit="1",
+            optional=t.optional,
         )
         for t in proposals.targets
     }

@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from hydragnn_hpo.config import WIDTHS, MixedConfig, unite_stats
+from hydragnn_hpo.config import MixedConfig, count_components, unite_stats
 from hydragnn_hpo.data.columns import (
     Columns,
     GraphSet,
@@ -152,7 +152,7 @@ class Mixture:
         for name, level in self.levels.items():
             own = _own_name(name, self.prefixes[number], columns)
             count = columns.num_graphs if level == "graph" else len(columns.numbers)
-            width = WIDTHS[self.stats["targets"][name]["shape"]]
+            width = count_components(self.stats["targets"][name])
             targets[name] = np.full((count, width), np.nan) if own is None else columns.targets[own]
             masks[name] = np.zeros(count, dtype=bool) if own is None else columns.masks[own]
         group = (columns.group + self.first_group[number]).astype(np.int32)

@@ -3,15 +3,16 @@
 Shapes: G graphs, N nodes.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hydragnn_hpo.config import MAX_ELEMENT, TargetConfig
+from hydragnn_hpo.config import MAX_ELEMENT, TargetConfig, class_entropy
 from hydragnn_hpo.data.columns import Columns
 from hydragnn_hpo.errors import DataError
-from hydragnn_hpo.file_records import AttributeStats, ElementBaseline, TargetStats
+from hydragnn_hpo.file_records import AttributeStats, ElementBaseline, SpectrumAxis, TargetStats
 from hydragnn_hpo.units import inside
 
 RIDGE = 0.1
@@ -40,7 +41,7 @@ def fit_element_baseline(
 
     Returns:
         Coefficient by atomic number, constant, and standard deviation of the residuals, in the
-        target's unit; None for vectors and tensors.
+        target's unit; None for vectors, tensors and spectra.
     """
     if target.width != 1:
         return None
@@ -153,9 +154,12 @@ def fit_target_stats(
 ) -> dict[str, TargetStats]:
     """Describe every target by its values in the train split, in the units of this package.
 
-    A scalar has its mean and standard deviation. A vector or tensor has mean 0 and, as ``std``,
+    A scalar has its mean and standard deviation. A vector or stress has mean 0 and, as ``std``,
     the root mean square of its components: a shift, or a factor per component, would not rotate
-    with the structure. A constant target has ``std`` 1, so that division by it is safe.
+    with the structure. Other tensors have the mean of their diagonal, times the unit tensor, and
+    the root mean square of the rest. A spectrum has a mean of each value, and one ``std`` about
+    these means. A constant target has ``std`` 1, so that division by it is safe. Classes have their
+    frequencies, and as ``std`` and ``mad`` the log-loss in nats of always predicting these.
 
     Args:
         columns: graphs of all splits; positions and edges may be missing.
@@ -186,10 +190,14 @@ def refit_target_stats(columns: Columns, name: str, stats: TargetStats) -> Targe
         unit="1",  # values in a store have the units of this package
         level=stats["level"],
         shape=stats["shape"],
+        size=stats.get("size"),
+        classes=tuple(stats.get("classes") or ()) or None,
         energy=stats.get("energy"),
         derived_from=stats.get("derived_from"),
     )
     fitted = fit_target_stats(columns, {name: target})[name]
+    if "means" in fitted:
+        stats = {**stats, "means": fitted["means"]}
     return {
         **stats,
         "mean": fitted["mean"],
@@ -226,8 +234,9 @@ def _describe(columns: Columns, name: str, target: TargetConfig) -> TargetStats:
             f"target '{name}' has no value in the training split: drop it from the card, or "
             "add structures that have it."
         )
-    mean = float(values.mean()) if target.shape == "scalar" else 0.0
-    spread = float(np.sqrt(np.square(values - mean).mean()))
+    mean, means = _mean_of(values, target), _means_of(values, target)
+    away = values - expand_mean(mean, target.shape, means)
+    spread = float(np.sqrt(np.square(away).mean()))
     stats: TargetStats = {
         "level": target.level,
         "shape": target.shape,
@@ -240,15 +249,62 @@ def _describe(columns: Columns, name: str, target: TargetConfig) -> TargetStats:
         "min": float(values.min()),
         "max": float(values.max()),
         "count": len(values),
-        "mad": float(np.abs(values - mean).mean()),
+        "mad": float(np.abs(away).mean()),
         "elements": fit_element_baseline(columns, name, target, mean),
     }
+    if means is not None:
+        stats["means"] = means
+    if means is not None and target.shape == "class":
+        stats["std"] = stats["mad"] = class_entropy(means) or 1.0
+    _copy_settings(target, stats)
+    if target.total is not None:
+        stats["sum_miss"] = _measure_sum_miss(columns, name, target.total)
+    return stats
+
+
+def _copy_settings(target: TargetConfig, stats: TargetStats) -> None:
+    """Add the optional settings of a target to its statistics, where they are set."""
     if target.bounds is not None:
         stats["bounds"] = target.bounds
     if target.total is not None:
         stats["sum"] = target.total
-        stats["sum_miss"] = _measure_sum_miss(columns, name, target.total)
-    return stats
+    if target.origin is not None:
+        stats["origin"] = target.origin
+    if target.charge is not None:
+        stats["charge"] = target.charge
+    if target.classes is not None:
+        stats["classes"] = list(target.classes)
+    if target.size is not None:
+        stats["size"] = target.size
+    if target.axis is not None:
+        stats["axis"] = cast("SpectrumAxis", target.axis.model_dump())
+
+
+def _mean_of(values: Array, target: TargetConfig) -> float:
+    """Return the mean of all values, or of a tensor's diagonal; 0 for vectors and stress."""
+    if target.shape == "vector" or target.derived_from is not None:
+        return 0.0
+    return float((values[:, ::4] if target.shape == "tensor" else values).mean())
+
+
+def _means_of(values: Array, target: TargetConfig) -> list[float] | None:
+    """Return the mean of each value of a spectrum, or frequency of each class; None for others."""
+    if target.shape not in ("spectrum", "class"):
+        return None
+    return [float(mean) for mean in values.mean(axis=0)]
+
+
+def expand_mean(mean: float, shape: str, means: Sequence[float] | None = None) -> Array:
+    """Return a target's mean by component, [1 or w]: of a tensor times the unit tensor.
+
+    Args:
+        mean: ``mean`` of its statistics.
+        shape: its shape.
+        means: ``means`` of its statistics, of spectra and classes.
+    """
+    if means is not None:
+        return np.array(means)
+    return mean * np.eye(3).reshape(-1) if shape == "tensor" else np.array([mean])
 
 
 def _measure_sum_miss(columns: Columns, name: str, total: float | str) -> float:

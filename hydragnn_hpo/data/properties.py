@@ -26,6 +26,9 @@ MIN_STRUCTURES = 5
 RELATIVE_TOLERANCE = 1e-12
 """Relative spread up to which values count as equal, because it may be rounding."""
 
+_TENSOR_WIDTHS = (6, 9)
+"""Numbers of values of a symmetric and of a full 3 x 3 tensor, which turn with the structure."""
+
 _GRAPH_RESULTS = {"stress", "dipole", "energy", "free_energy", "magmom"}
 """Results of ASE's calculators at graph level, whatever their length."""
 
@@ -53,6 +56,9 @@ _TAGS = re.compile(r"(^|_)tags?$")
 _MARKS = re.compile(r"^(is|has|in|use)_")
 """Names of properties that select atoms or structures if they are 0 or 1, that sort them if they
 are whole numbers, and that mark them if they are 0 or 1; matched after ``normalize_name``."""
+
+_VECTORS = re.compile(r"dipole|polari[sz]ation($|_)|(^|_)vector($|_)")
+"""Names of three numbers of a structure that are a vector; matched after ``normalize_name``."""
 
 _ATTRIBUTES = {"charge", "total_charge", "net_charge", "spin", "multiplicity", "spin_multiplicity"}
 
@@ -138,6 +144,24 @@ class Property:
         """Whether the property has the name and shape of a stress."""
         named = "stress" in normalize_name(self.name)
         return self.level == "graph" and self.width in (6, 9) and named
+
+    @property
+    def shape(self) -> Literal["vector", "tensor", "spectrum"] | None:
+        """The shape of a property of several numbers; None for others, and for names of another.
+
+        Nine numbers of a structure are a tensor where they are symmetric. Numbers that are too
+        many for a vector, and not as many as those of a tensor, are a spectrum.
+        """
+        if self.width == 3 and (self.level == "node" or _VECTORS.search(normalize_name(self.name))):
+            return "vector"
+        if self.width > 3 and self.width not in _TENSOR_WIDTHS:
+            return "spectrum"
+        if self.width != 9 or self.level == "node":
+            return "tensor" if self.width == 9 else None
+        tensors = self.values[self.known].reshape(-1, 3, 3)
+        largest = np.abs(tensors).max(initial=0.0)
+        away = np.abs(tensors - tensors.transpose(0, 2, 1)).max(initial=0.0)
+        return "tensor" if away <= 0.01 * largest else None
 
     @property
     def is_attribute(self) -> bool:
@@ -280,10 +304,12 @@ def explain_rejection(prop: Property) -> str | None:
         return "is what a calculation started from"
     if prop.scalar and _is_counter(prop):
         return "numbers or sorts the structures"
-    if prop.level == "graph" and prop.width > 1 and not prop.is_stress:
-        return f"has {prop.width} numbers for each structure, a head predicts one"
-    if prop.level == "node" and prop.width not in (1, 3):
-        return f"has {prop.width} numbers for each atom, a head predicts one or a vector"
+    if prop.width > 1 and not (prop.is_stress or prop.shape):
+        what = "structure" if prop.level == "graph" else "atom"
+        return (
+            f"has {prop.width} numbers for each {what}, a head predicts one, a vector, a tensor or "
+            "a spectrum"
+        )
     if prop.present < MIN_STRUCTURES:
         return f"only {prop.present} structures have it"
     return None

@@ -5,7 +5,7 @@ Shapes: N nodes, E edges, k encodings.
 
 import difflib
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -378,8 +378,7 @@ def target_of(
 ) -> NDArray[np.float64] | None:
     """Read a target of a structure, converted to the units of this package.
 
-    The value is looked up in ``atoms.info`` (graph level) or ``atoms.arrays`` (node level), then in
-    the results of the calculator, where ASE puts ``energy``, ``forces`` and ``magmoms``.
+    It is in ``info`` (graph level), ``arrays`` (node level), or the results of the calculator.
 
     Args:
         atoms: the structure.
@@ -405,14 +404,72 @@ def target_of(
             "add it, correct the target's key, or set optional = true in the card",
         )
     try:
+        if target.classes is not None:
+            raw = _encode_classes(raw, key, target.classes, place)
         value = np.asarray(_refuse_underscores(raw), dtype=np.float64)
     except (TypeError, ValueError):
         raise place.error(f"has '{key}' = {_shorten(raw)}, which is no number", "mend it") from None
+    _check_periodicity(atoms, key, target, place)
     value = _to_shape(value, len(atoms), key, target, place)
     _check_values(value, key, target, place)
     value = value * inside(target.unit)[0] / (len(atoms) if target.per_atom else 1)
     _check_bounds(value, key, target, place)
     return None if np.isnan(value).all() else value
+
+
+def _check_periodicity(atoms: Atoms, key: str, target: TargetConfig, place: Place) -> None:
+    """Refuse periodic structures with a label whose head reads positions."""
+    if target.origin in ("mass", "geometry") and atoms.pbc.any():
+        raise place.error(
+            f"is periodic, where positions and so the '{key}' of their head are not unique",
+            'remove it, or set origin = "none" for the target in the card',
+        )
+
+
+def _encode_classes(
+    raw: Any, key: str, classes: Sequence[str], place: Place
+) -> NDArray[np.float64]:
+    """Return 1 for the class of a structure or atom and 0 for the others; NaN where it is missing.
+
+    Args:
+        raw: name of the class, [], or of the class of each atom, [N].
+        key: its name in the file.
+        classes: names of the C classes.
+        place: where the structure comes from, for errors.
+
+    Returns:
+        [C] or [N, C].
+    """
+    names = np.array([name_class(each) for each in np.ravel(raw).tolist()])
+    missing = np.isin(names, MISSING_CLASSES)
+    encoded: NDArray[np.float64] = (names[:, None] == np.array(classes)).astype(np.float64)
+    unknown = np.flatnonzero(~missing & (encoded.sum(axis=1) == 0))
+    if len(unknown):
+        listed = ", ".join(classes[:8]) + (", ..." if len(classes) > 8 else "")
+        raise place.error(
+            f"has '{key}' = {_shorten(str(names[unknown[0]]))}, which is no class of its target "
+            f"({listed})",
+            "mend it, or add it to the classes in the card",
+        )
+    encoded[missing] = np.nan
+    return encoded.reshape((*np.shape(raw), len(classes)))
+
+
+MISSING_CLASSES = ("", "nan", "None")
+"""What stands for a class that is not known."""
+
+
+def name_class(value: Any) -> str:
+    """Return the name of a class as a card has it: whole numbers without a point, T and F as 1, 0.
+
+    >>> name_class(2.0), name_class(True), name_class(" metal ")
+    ('2', '1', 'metal')
+    """
+    if isinstance(value, bool | int):
+        return str(int(value))
+    if isinstance(value, float) and value == int(value if np.isfinite(value) else 0.5):
+        return str(int(value))
+    return str(value).strip()
 
 
 def _check_values(value: NDArray[np.float64], key: str, target: TargetConfig, place: Place) -> None:
@@ -561,7 +618,7 @@ def _to_shape(
 ) -> NDArray[np.float64]:
     """Return the value as [width] or [N, width]."""
     if target.shape == "tensor":
-        value = _flat_tensor(value)
+        value = _flat_tensor(value, target, key, place)
     shape = (target.width,) if target.level == "graph" else (num_atoms, target.width)
     allowed = {shape, shape[:-1]} if target.width == 1 else {shape}
     if value.shape not in allowed:
@@ -576,13 +633,43 @@ _VOIGT = np.array([[0, 5, 4], [5, 1, 3], [4, 3, 2]])
 """Position of each component of a 3 x 3 stress in ASE's order (xx, yy, zz, yz, xz, xy)."""
 
 
-def _flat_tensor(value: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Flatten a stress, in ASE's order [6] or as a matrix [3, 3], row by row to [9].
+ASYMMETRY = 0.01
+"""Largest difference of two components that a symmetric tensor has equal, as a share of its largest
+component: numbers from finite differences differ that much, and are averaged."""
+
+
+def _flat_tensor(
+    value: NDArray[np.float64], target: TargetConfig, key: str, place: Place
+) -> NDArray[np.float64]:
+    """Flatten tensors row by row, [9] or [N, 9], of matrices, or 6 components in ASE's order.
 
     A value of another shape is returned as it is, for ``_to_shape`` to refuse.
+
+    Args:
+        value: one tensor, [6], [9] or [3, 3], or those of atoms, [N, 9] or [N, 3, 3].
+        target: its level and kind.
+        key: its name in the file.
+        place: where it comes from, for errors.
+
+    Raises:
+        DataError: a tensor of a structure is not symmetric.
     """
+    if target.level == "node":
+        return value.reshape(len(value), 9) if value.shape[1:] == (3, 3) else value
     full = value[_VOIGT] if value.shape == (6,) else value
-    return np.asarray(full, dtype=np.float64).reshape(-1) if full.shape == (3, 3) else value
+    if full.size != 9:
+        return value
+    full = full.reshape(3, 3)
+    if target.derived_from is None:
+        away = np.abs(full - full.T).max()
+        if away > ASYMMETRY * np.abs(full).max():
+            raise place.error(
+                f"has '{key}', a tensor of a structure, with components that differ from those of "
+                f"its transpose by {away:.3g}",
+                "give symmetric tensors, or leave the target out",
+            )
+        full = 0.5 * (full + full.T)
+    return np.asarray(full, dtype=np.float64).reshape(-1)
 
 
 def _group(atoms: Atoms, place: Place, group: str) -> str:

@@ -4,6 +4,7 @@ Shapes: G structures, Z kinds of elements.
 """
 
 import re
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from os.path import commonprefix
@@ -23,9 +24,12 @@ from hydragnn_hpo.data.properties import (
     make_identifier,
     normalize_name,
 )
-from hydragnn_hpo.data.structure import LARGEST
+from hydragnn_hpo.data.structure import LARGEST, MISSING_CLASSES, name_class
 from hydragnn_hpo.sanitize import escape_line
 from hydragnn_hpo.units import inside
+
+MOST_CLASSES, MIN_OF_CLASS = 10, 5
+"""Largest number of texts that are taken for classes, and fewest structures of each."""
 
 MAX_HEADS = 8
 """Largest number of targets that get a head in the first campaign."""
@@ -99,6 +103,7 @@ _SUFFIXES = {
     "kbar": r"k_?bar",
     "1/cm": r"cm_?1|1_cm|inverse_cm",
     "muB": r"mu_?b",
+    "debye": r"debye",
     "ppm": r"ppm",
     "angstrom": r"ang(strom)?s?",
     "bohr": r"bohr",
@@ -120,7 +125,9 @@ _USUAL_UNITS = (
     (_LEVELS, "eV", "levels and gaps of electrons"),
     (r"hull", "eV/atom", "energies above the hull"),
     (r"(magmom|magneti[sz]ation|moment|spin_density|(^|_)mag($|_))", "muB", "magnetic moments"),
-    (r"charge|mulliken|hirshfeld|bader|(^|_)q($|_)", "e", "charges"),
+    (r"dipole", "e*angstrom", "dipoles"),
+    (r"dielectric|permittivit", "1", "dielectric tensors"),
+    (r"charge|(^|_)born($|_)|mulliken|hirshfeld|bader|(^|_)q($|_)", "e", "charges"),
     (r"phdos|phonon|frequenc|wavenumber", "1/cm", "frequencies of vibrations"),
     (r"temperature|(^|_)t[cm]($|_)|melting", "K", "temperatures"),
 )
@@ -329,14 +336,17 @@ class TargetProposal:
     key: str
     """Name in the file."""
     level: Level
-    shape: Literal["scalar", "vector", "tensor"]
+    shape: Literal["scalar", "vector", "tensor", "spectrum", "class"]
     unit: UnitGuess
     """Unit in the file."""
+    size: int | None = None
+    classes: tuple[str, ...] | None = None
     energy: str | None = None
     derived_from: str | None = None
     optional: bool = False
     min: float | None = None
     sum: float | None = None
+    origin: Literal["mass", "none"] | None = None
     extensive: bool = False
     """Whether the property grows with the structure and is not an energy."""
     head: bool = True
@@ -581,14 +591,33 @@ class _Proposer:
             return self._propose_forces(replace(start, shape="vector"))
         if prop.is_stress:
             return self._propose_stress(replace(start, shape="tensor"))
+        if prop.shape == "spectrum":
+            kind = "structure" if prop.level == "graph" else "atom"
+            why = (
+                f"{prop.width} numbers in each {kind}: taken for a spectrum, whose values do not "
+                "turn with the structure; drop it if they do",
+            )
+            return replace(start, shape="spectrum", size=prop.width, why=why)
+        if prop.shape is not None and not prop.is_mark:
+            return self._propose_directed(start, prop.shape)
         if prop.level == "graph":
             return self._propose_scalar(start, prop)
         if prop.is_mark:
             return replace(start, why=(MARK,), head=False)
-        if prop.width == 1:
-            return replace(start, sum=_find_common_sum(prop))
-        why = ("a vector of its own: only convs that see directions can predict it",)
-        return replace(start, shape="vector", why=why, head=False)
+        return replace(start, sum=_find_common_sum(prop)) if prop.width == 1 else start
+
+    def _propose_directed(
+        self, start: TargetProposal, shape: Literal["vector", "tensor"]
+    ) -> TargetProposal:
+        """Propose a vector or tensor that is no derivative of an energy."""
+        periodic = any(atoms.pbc.any() for atoms in self.structures)
+        origin: Literal["mass", "none"] | None = None
+        why = f"a {shape} of its own: only convs that carry vectors can predict it"
+        if start.level == "graph":
+            origin = "none" if periodic else "mass"
+            if not periodic:
+                why = f"a {shape} of molecules, from charges, positions and vectors of atoms"
+        return replace(start, shape=shape, origin=origin, why=(why,), head=False)
 
     def _unit(self, prop: Property, *, per_atom: bool = False) -> UnitGuess:
         if prop.name in self.units:
@@ -648,6 +677,8 @@ class _Proposer:
         if extensive:
             why.append("grows with the structure")
         if len(np.unique(values)) == 2:
+            if (classes := _find_two_classes(values)) and energy is None and unit.sure == "unknown":
+                return _make_two_classes(start, classes, why, is_mark=prop.is_mark)
             why.append("has two values only: learned as a number, 'near which of the two'")
         if prop.is_mark:
             why.append(MARK)
@@ -747,6 +778,77 @@ class _Proposer:
                 f"{np.median(values):.4g}): a marker for missing values? 'dataset "
                 "check' names them."
             )
+
+
+def _find_two_classes(values: Array) -> tuple[str, ...]:
+    """Return the names of two whole values as classes; none where they are not whole."""
+    if not (values == np.round(values)).all():
+        return ()
+    return tuple(name_class(value) for value in np.unique(values).tolist())
+
+
+NO_UNIT = UnitGuess("1", "said", "classes have none")
+
+
+def _make_two_classes(
+    start: TargetProposal, classes: tuple[str, ...], why: Sequence[str], *, is_mark: bool
+) -> TargetProposal:
+    """Return the proposal for two whole numbers, which are taken for classes.
+
+    Args:
+        start: the target so far.
+        classes: names of the two classes.
+        why: reasons so far.
+        is_mark: whether they may mark something, so that no head predicts them at first.
+    """
+    taken = "has two whole values only: taken for two classes; for a number drop shape and classes"
+    reasons = (*why, taken, MARK) if is_mark else (*why, taken)
+    return _make_class(start, classes, reasons, head=not is_mark)
+
+
+def _make_class(
+    start: TargetProposal, classes: tuple[str, ...], why: tuple[str, ...], *, head: bool
+) -> TargetProposal:
+    """Return a target of several classes.
+
+    Args:
+        start: name, key and level.
+        classes: names of the classes.
+        why: reasons, for comments in the card.
+        head: whether the first campaign predicts it.
+    """
+    return replace(start, shape="class", classes=classes, unit=NO_UNIT, why=why, head=head)
+
+
+def propose_classes(
+    texts: Mapping[str, Counter[str]], structures: int, taken: Collection[str]
+) -> list[TargetProposal]:
+    """Propose to make properties that are text with few values targets of classes.
+
+    Args:
+        texts: for each property the number of structures with each text.
+        structures: number of structures.
+        taken: names of targets that there are already.
+    """
+    proposals, names = list[TargetProposal](), set(taken)
+    for key, counts in texts.items():
+        known = {text.strip(): n for text, n in counts.items() if text not in MISSING_CLASSES}
+        frequent = len(known) <= MOST_CLASSES and min(known.values(), default=0) >= MIN_OF_CLASS
+        if (
+            len(known) < 2
+            or not frequent
+            or not all(t.isascii() and t.isprintable() for t in known)
+        ):
+            continue
+        name = make_identifier(key, "target", names)
+        names.add(name)
+        shown = ", ".join(f"{escape_line(text)[:40]} ({n})" for text, n in sorted(known.items()))
+        start = TargetProposal(name, key, "graph", "class", NO_UNIT, spread=shown)
+        why = f"text with {len(known)} values: taken for classes; drop the target if they are none"
+        proposal = _make_class(start, tuple(sorted(known)), (why,), head=True)
+        missing = sum(known.values()) < structures
+        proposals.append(replace(proposal, optional=missing))
+    return proposals
 
 
 def _derive(start: TargetProposal, energy: TargetProposal, *why: str) -> TargetProposal | str:

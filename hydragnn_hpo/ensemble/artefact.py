@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn, Self, TypedDict, TypeVar
 
+import numpy as np
 import torch
 from annotated_types import Len
 from ase.data import chemical_symbols
@@ -35,9 +36,11 @@ from torch import Tensor
 
 from hydragnn_hpo.config import (
     AGREE,
-    WIDTHS,
+    MOST_VALUES_OF_SPECTRUM,
     AttributeConfig,
+    AxisConfig,
     CardConfig,
+    ClassName,
     Config,
     Cutoff,
     ModelConfig,
@@ -46,11 +49,13 @@ from hydragnn_hpo.config import (
     check_derivatives,
     check_kind,
     check_plain,
+    count_components,
     parse_config,
     parse_toml,
     targets_of,
 )
 from hydragnn_hpo.config.convs.spec import is_user_conv, package_of
+from hydragnn_hpo.data import expand_mean
 from hydragnn_hpo.ensemble.calibrate import Calibration, Strata
 from hydragnn_hpo.ensemble.calibration_data import CalibrationData, from_arrays
 from hydragnn_hpo.ensemble.descriptors import TrainingFeatures, features_from_arrays
@@ -71,8 +76,8 @@ Symbol = Annotated[str, Field(pattern=f"^({'|'.join(chemical_symbols[1:])})$")]
 Count = Annotated[int, Field(ge=0, le=10**6)]
 Amount = Annotated[float, Field(ge=-1e30, le=1e30)]
 """A value in its unit; data hold no larger ones, see ``data.structure``."""
-Components = Annotated[tuple[Amount, ...], Len(1, 9)]
-"""A number, or one for each component of a vector or tensor."""
+Components = Annotated[tuple[Amount, ...], Len(1, MOST_VALUES_OF_SPECTRUM)]
+"""A number, or one for each component of a vector, tensor or spectrum."""
 
 MANIFEST, CARD, SUMS = "ensemble.json", "MODEL_CARD.md", "SHA256SUMS"
 """Entries with the manifest, the model card, and the checksum of every other entry."""
@@ -256,8 +261,18 @@ class HeadEntry(Config):
     level: Literal["graph", "node"]
     """One value per structure, or one per atom."""
 
-    shape: Literal["scalar", "vector", "tensor"]
-    """A number, 3 components, or the 9 components of a stress."""
+    shape: Literal["scalar", "vector", "tensor", "spectrum", "class"]
+    """A number, 3 components, the 9 components of a tensor, row by row, the values of a spectrum,
+    or the probabilities of classes."""
+
+    size: Annotated[int, Field(ge=2, le=MOST_VALUES_OF_SPECTRUM)] | None = None
+    """Number of values of a spectrum; None for other shapes."""
+
+    axis: AxisConfig | None = None
+    """Axis of a spectrum; None where the card gives none."""
+
+    classes: Annotated[tuple[ClassName, ...], Len(2, 100)] | None = None
+    """Names of the classes, whose probabilities are predicted; None for other shapes."""
 
     unit: str
     """Unit of predictions and errors."""
@@ -268,11 +283,21 @@ class HeadEntry(Config):
     derived_from: str | None = None
     """Name of the energy whose derivative this target is; None for other targets."""
 
+    origin: Literal["mass", "geometry", "none"] | None = None
+    """Origin of a vector or tensor of structures, as in the card; None for other targets."""
+
+    charge: str | None = None
+    """Attribute with the total charge, for dipoles; None where the card names none."""
+
     description: str = ""
     """What the property is."""
 
     mean: Amount
-    """Mean on the training split, in the unit."""
+    """Mean on the training split, in the unit; of a tensor's diagonal, 0 for vectors and stress."""
+
+    means: Components | None = None
+    """Mean of each value of a spectrum on the training split, in the unit, or frequency of each
+    class; None for other shapes."""
 
     std: Annotated[float, Field(ge=0.0, le=1e30)]
     """Standard deviation on the training split, in the unit."""
@@ -302,6 +327,33 @@ class HeadEntry(Config):
     """Prediction from the elements alone, see ``baselines``; None for vectors per atom, and in
     files of earlier versions."""
 
+    @property
+    def width(self) -> int:
+        """Number of components."""
+        return count_components({"shape": self.shape, "size": self.size, "classes": self.classes})
+
+    @property
+    def center(self) -> np.ndarray:
+        """Mean on the training split by component, in the unit, [w] or [1]."""
+        return expand_mean(self.mean, self.shape, self.means)
+
+    @model_validator(mode="after")
+    def _spectrum_has_means(self) -> Self:
+        if self.shape == "spectrum":
+            if self.size is None or self.means is None or len(self.means) != self.size:
+                raise ValueError("a spectrum needs 'size' and as many 'means'; get it again.")
+        elif self.size is not None or self.axis is not None:
+            raise ValueError("'size' and 'axis' are of spectra; get it again.")
+        elif self.shape == "class":
+            known, tempered = len(self.means or ()), self.calibration.temperature is not None
+            if self.classes is None or known != len(self.classes) or not tempered:
+                raise ValueError(
+                    "a class needs 'classes', as many 'means', and a temperature; get it again."
+                )
+        elif self.classes is not None or self.means is not None:
+            raise ValueError("'classes' and 'means' are of other shapes; get it again.")
+        return self
+
     @field_validator("unit")
     @classmethod
     def _unit_is_internal(cls, value: str) -> str:
@@ -316,8 +368,11 @@ class HeadEntry(Config):
     @model_validator(mode="after")
     def _bounds_fit(self) -> Self:
         low, high = self.bounds or (None, None)
-        if self.bounds is not None and (self.shape != "scalar" or self.energy is not None):
-            raise ValueError("'bounds' are of scalars that are no energies; get it again.")
+        bounded = self.shape in ("scalar", "spectrum") and self.energy is None
+        if self.bounds is not None and not bounded:
+            raise ValueError(
+                "'bounds' are of spectra, and of scalars that are no energies; get it again."
+            )
         if low is not None and high is not None and low >= high:
             raise ValueError(f"'bounds' are {low:g} and {high:g}, not in order; get it again.")
         return self
@@ -335,8 +390,8 @@ class HeadEntry(Config):
             return self
         weights = (*self.baseline.atoms.values(), *self.baseline.fractions.values())
         widths = {len(weight) for weight in (self.baseline.mean, *weights)}
-        if widths != {WIDTHS[self.shape]}:
-            raise ValueError(f"the baseline needs {WIDTHS[self.shape]} components; get it again.")
+        if widths != {self.width}:
+            raise ValueError(f"the baseline needs {self.width} components; get it again.")
         if self.level == "node" and self.baseline.fractions:
             raise ValueError("the baseline of an atom has no 'fractions'; get it again.")
         return self
@@ -345,6 +400,10 @@ class HeadEntry(Config):
     def _calibration_is_sound(self) -> Self:
         check_kind(self)
         fit = self.calibration
+        if (fit.temperature is not None) != (self.shape == "class"):
+            raise ValueError("a temperature is of classes alone; get it again.")
+        if fit.temperature is not None and not 0.0 < fit.temperature <= 1e3:
+            raise ValueError("the temperature is not between 0 and 1000; get it again.")
         if not (0 < fit.b <= 1e60 and all(0 <= v <= 1e60 for v in (fit.a, fit.c, fit.spread99))):
             raise ValueError(
                 "the calibration needs 0 < b, no other number below 0 or endless; get it again."
@@ -493,15 +552,20 @@ class Manifest(Config):
         """Return the statistics of the targets that a net's constructor needs.
 
         Returns:
-            By head, with ``level shape unit energy derived_from mean std sum``.
+            By head, with ``level shape size classes unit energy derived_from origin charge mean
+            std sum``.
         """
         return {
             name: {
                 "level": head.level,
                 "shape": head.shape,
+                "size": head.size,
+                "classes": head.classes,
                 "unit": head.unit,
                 "energy": head.energy,
                 "derived_from": head.derived_from,
+                "origin": head.origin,
+                "charge": head.charge,
                 "mean": head.mean,
                 "std": head.std,
                 "sum": head.sum,
@@ -963,7 +1027,7 @@ def _whole_numbers(value: Any) -> Iterator[int]:
 
 def _read_calibration(entries: SafeZip, manifest: Manifest) -> CalibrationData:
     weights = {name: manifest.shares(name) for name in manifest.heads}
-    widths = {name: WIDTHS[head.shape] for name, head in manifest.heads.items()}
+    widths = {name: head.width for name, head in manifest.heads.items()}
     try:
         return from_arrays(load_arrays(entries.read(CALIBRATION)), weights, widths)
     except _UNSOUND as error:
@@ -989,7 +1053,7 @@ def _read_local(entries: SafeZip, manifest: Manifest) -> LocalModels | None:
         reject(entries.path, f"'{LOCAL}' cannot be used ({str(error)[:200]})", error)
     for name, model in models.heads.items():
         head = manifest.heads.get(name)
-        wanted = None if head is None else (head.level == "node", WIDTHS[head.shape])
+        wanted = None if head is None else (head.level == "node", head.width)
         if (model.pool == "none", model.weights.shape[2]) != wanted:
             reject(entries.path, f"'{LOCAL}' predicts {quote(name)}, which is no such head")
     if models.basis.cutoff > manifest.cutoff:

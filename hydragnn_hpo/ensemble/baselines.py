@@ -74,7 +74,7 @@ def _round(values: np.ndarray) -> tuple[float, ...]:
 
 
 def fit_baseline(
-    target: str, train: Iterable[Columns], val: Iterable[Columns]
+    target: str, train: Iterable[Columns], val: Iterable[Columns], *, is_invariant: bool = False
 ) -> CompositionModel | None:
     """Fit the baseline of a target.
 
@@ -82,16 +82,18 @@ def fit_baseline(
         target: name of the target.
         train: graphs of the training split, in pieces.
         val: graphs of the validation split, in pieces; they choose the penalty.
+        is_invariant: whether several components stay the same when the structure turns.
 
     Returns:
-        The baseline; None for vectors per atom, and where nothing is labelled.
+        The baseline; None for vectors, tensors per atom, and where nothing is labelled.
     """
     normal = moment = sums = total = np.zeros(())
     count, is_node = 0, False
     for piece in train:
         is_node, mask = piece.levels[target] == "node", piece.masks[target]
         values, features = piece.targets[target][mask], _features(piece, node=is_node)[mask]
-        if is_node and values.shape[1] > 1:
+        turns = values.shape[1] == 3 or (is_node and values.shape[1] > 1)
+        if turns and not is_invariant:
             return None
         normal, moment = normal + features.T @ features, moment + features.T @ values
         sums, total = sums + features.sum(axis=0), total + values.sum(axis=0)

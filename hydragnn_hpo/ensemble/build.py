@@ -24,9 +24,23 @@ from torch import Tensor
 
 from hydragnn_hpo import __version__, log
 from hydragnn_hpo.campaign import read_software_versions
-from hydragnn_hpo.config import DISK_FULL, Bounds, CardConfig, ModelConfig, find_published
+from hydragnn_hpo.config import (
+    DISK_FULL,
+    INVARIANT,
+    Bounds,
+    CardConfig,
+    ModelConfig,
+    find_published,
+)
 from hydragnn_hpo.config.convs.spec import is_user_conv, package_of, version_of
-from hydragnn_hpo.data import Columns, UnresolvedTwins, close, find_twins_of_models, open_store
+from hydragnn_hpo.data import (
+    Columns,
+    UnresolvedTwins,
+    close,
+    expand_mean,
+    find_twins_of_models,
+    open_store,
+)
 from hydragnn_hpo.ensemble.artefact import (
     Alike,
     ArtefactContent,
@@ -65,6 +79,7 @@ from hydragnn_hpo.ensemble.candidates import (
     read_stored_predictions,
     read_truth,
 )
+from hydragnn_hpo.ensemble.class_probabilities import class_std, log_losses, temper
 from hydragnn_hpo.ensemble.cross_fit import calibrate_folds
 from hydragnn_hpo.ensemble.descriptors import GRAPH, NODE, TrainingFeatures, sample_training_set
 from hydragnn_hpo.ensemble.engine import (
@@ -338,7 +353,11 @@ def calibrate_heads(
     data = collect_calibration_data(context, predictions, nets, shares)
     calibrations = {
         name: data.calibrate_head(
-            name, _by_trial(context, weights), context.scale(name), context.bounds(name)
+            name,
+            _by_trial(context, weights),
+            context.scale(name),
+            context.bounds(name),
+            is_class=context.is_class(name),
         )
         for name, weights in choice.best.items()
     }
@@ -427,21 +446,38 @@ def evaluate_heads(
         mixes = {m: _mix(predictions, name, w[name], mask, bounds) for m, w in weights.items()}
         mix, calibration = mixes[kept], calibrations[name]
         stratum = context.strata.of_rows(context.graphs, indices, node=node)
-        predicted = HeadOnLabels(truth, mix.mean, mix.spread, mix.noise, stratum[mask])
+        mean = mix.mean
+        if calibration.temperature is not None:
+            mean = temper(mean, calibration.temperature)
+        predicted = HeadOnLabels(truth, mean, mix.spread, mix.noise, stratum[mask])
         known = HeadEvidence(name, target["unit"], node, published=_find_published(context, name))
         rows = _describe_rows(context, name, mask, single, result)
         known = collect_evidence(known, predicted, calibration, rows)
         result.evidence.append(known)
         result.scores[name] = _head_scores(predicted, calibration, target) | {
-            "single_mae": mae(single, truth),
+            "single_mae": _error(context, name, single, truth),
             "elements_mae": known.elements.mae if known.elements else None,
             "descriptor_mae": known.descriptor.mae if known.descriptor else None,
-            "test_mae_top_k": mae(mixes["top"].mean, truth),
-            "test_mae_greedy": mae(mixes["greedy"].mean, truth),
+            "test_mae_top_k": _error(context, name, mixes["top"].mean, truth),
+            "test_mae_greedy": _error(context, name, mixes["greedy"].mean, truth),
         }
         result.curves[name] = replace_nonfinite(compute_curves(predicted, calibration))
         result.arrays.update(_head_arrays(name, predicted, calibration, mask))
     return result
+
+
+def _error(context: BuildContext, name: str, mean: np.ndarray, truth: np.ndarray) -> float:
+    """Return the MAE of a head, or the log-loss of a class in nats.
+
+    Args:
+        context: data shared by all steps of the build.
+        name: name of the head.
+        mean: predictions, [R, w].
+        truth: labels, [R, w].
+    """
+    if context.is_class(name):
+        return float(log_losses(mean, truth).mean())
+    return mae(mean, truth)
 
 
 def fit_baselines(context: BuildContext) -> dict[str, CompositionModel]:
@@ -451,8 +487,13 @@ def fit_baselines(context: BuildContext) -> dict[str, CompositionModel]:
         The baseline of each head; vectors per atom have none.
     """
     fits = {
-        name: fit_baseline(name, _pieces(context, "train"), _pieces(context, "val"))
-        for name in context.targets
+        name: fit_baseline(
+            name,
+            _pieces(context, "train"),
+            _pieces(context, "val"),
+            is_invariant=target["shape"] in INVARIANT,
+        )
+        for name, target in context.targets.items()
     }
     return {name: fit for name, fit in fits.items() if fit is not None}
 
@@ -522,7 +563,7 @@ def _describe_rows(
                 by_descriptor.append(local.predict(name, piece, baseline))
     elements, graph = np.concatenate(numbers), context.graph_of_row(name, "test")[mask]
     own = elements[mask] if context.is_node(name) else None
-    others = {"mean": np.broadcast_to(float(context.targets[name]["mean"]), single.shape)}
+    others = {"mean": np.broadcast_to(_center(context.targets[name]), single.shape)}
     if by_elements:
         others["elements"] = np.concatenate(by_elements)[mask]
     if by_descriptor:
@@ -545,7 +586,8 @@ def add_data_curves(context: BuildContext, heads: Iterable[HeadEvidence]) -> lis
     stored = [read_stored_predictions(fit, "sel", context.rows_of("sel")) for fit in fits]
     for head in heads:
         truth, mask = context.truth(head.name, "sel")
-        errors = [np.abs(one[head.name] - truth).mean(axis=1)[mask] for one in stored]
+        scored = ScoredHead(truth, truth, 1.0, mask, context.is_class(head.name))
+        errors = [scored.errors(one[head.name])[mask] for one in stored]
         curve = make_data_curve(
             [(sum(map(len, rows)), error) for rows, error in zip(sets, errors, strict=True)],
             context.group_of_row(head.name, "sel")[mask],
@@ -578,11 +620,16 @@ def collect_search_evidence(context: BuildContext) -> SearchEvidence:
     )
 
 
+def _center(target: TargetStats) -> np.ndarray:
+    """Return the mean of a target on the training split by component, in the unit, [w] or [1]."""
+    return expand_mean(target["mean"], target["shape"], target.get("means"))
+
+
 def _head_scores(
     predicted: HeadOnLabels, calibration: Calibration, target: TargetStats
 ) -> HeadScores:
     """Return the figures of a head under the names of the table, and its unit."""
-    figures = compute_figures(predicted, calibration, float(target["mean"]))
+    figures = compute_figures(predicted, calibration, _center(target))
     renamed = {f"test_{k}" if k in _PREFIXED else k: v for k, v in figures.items()}
     scores: HeadScores = replace_nonfinite({"unit": target["unit"], **renamed})
     return scores
@@ -605,10 +652,13 @@ def _head_arrays(
         positions of the rows among all graphs or nodes of the split, [R].
     """
     sigma = predicted.sigma(calibration)
+    half = calibration.half_width(sigma, 0.9, predicted.stratum)
+    if calibration.temperature is not None:
+        sigma, half = class_std(predicted.mean), np.zeros_like(half)
     return {
         f"{name}/truth": predicted.truth,
         f"{name}/mean": predicted.mean,
-        f"{name}/half90": calibration.half_width(sigma, 0.9, predicted.stratum),
+        f"{name}/half90": half,
         f"{name}/sigma": sigma,
         f"{name}/raw_sigma": predicted.raw,
         f"{name}/rows": np.flatnonzero(mask),
@@ -839,9 +889,15 @@ def _head(
     return HeadEntry(
         level=target["level"],
         shape=target["shape"],
+        size=target.get("size"),
+        axis=target.get("axis"),
+        classes=target.get("classes"),
+        means=target.get("means"),
         unit=target["unit"],
         energy=target.get("energy"),
         derived_from=target.get("derived_from"),
+        origin=target.get("origin"),
+        charge=target.get("charge"),
         description=target.get("description", ""),
         mean=target["mean"],
         std=target["std"],
@@ -996,7 +1052,8 @@ def _size_curves(
         truth, mask = context.truth(name, "test")
         group = context.group_of_row(name, "test")[mask]
         means = average_nets(predictions[name], nets)
-        test[name] = ScoredHead(means[:, mask], truth[mask], 1.0, group)
+        is_class = context.is_class(name)
+        test[name] = ScoredHead(means[:, mask], truth[mask], 1.0, group, is_class)
     objectives = [candidate.objective for candidate in context.candidates]
     trials = [candidate.trial for candidate in context.candidates]
     heads = make_scored_heads(context)

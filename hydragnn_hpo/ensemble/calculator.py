@@ -6,7 +6,7 @@ Shapes: N nodes, E edges.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, TypedDict
+from typing import Literal, TypedDict, cast
 
 import ase.io
 import numpy as np
@@ -43,6 +43,16 @@ SPREADS = {
 """Spreads that ``StopAtSpread`` can watch: key of the results, unit, and phrase for the error."""
 
 
+RESPONSES = {
+    ("graph", "vector", "e*angstrom"): ("dipole", (3,)),
+    ("graph", "tensor", "1"): ("dielectric_tensor", (3, 3)),
+    ("graph", "tensor", "angstrom^3"): ("polarizability", (3, 3)),
+    ("node", "tensor", "e"): ("born_effective_charges", (-1, 3, 3)),
+}
+"""Results of heads for vectors and tensors, by level, shape and unit, and the shape of the array.
+ASE has no property for a polarizability, which is in ``results`` alone."""
+
+
 class CalculatorResults(TypedDict, total=False):
     """The ``results`` of an ``EnsembleCalculator``; "raw" is the members' spread, not calibrated.
 
@@ -75,6 +85,15 @@ class CalculatorResults(TypedDict, total=False):
     """Voigt order, eV/angstrom^3, [6]; only for fully periodic structures."""
     stress_std: np.ndarray
     """Raw spread, eV/angstrom^3, [6]; only for fully periodic structures."""
+    dipole: np.ndarray
+    """Dipole, e*angstrom, [3]; this and the following only if requested, and the ensemble has a
+    single head of its kind."""
+    dielectric_tensor: np.ndarray
+    """Dielectric tensor, [3, 3]."""
+    polarizability: np.ndarray
+    """Polarizability, angstrom^3, [3, 3]."""
+    born_effective_charges: np.ndarray
+    """Born charges, e, [N, 3, 3]."""
 
 
 @dataclass(eq=False)
@@ -163,6 +182,7 @@ class EnsembleCalculator(Calculator):
         *("energy", "free_energy", "forces", "stress"),
         *("energy_std", "energy_std_epistemic", "stress_std", "trust"),
         *("forces_std", "forces_std_norm", "forces_std_epistemic", "forces_max_std"),
+        *(name for name, _ in RESPONSES.values()),
     ]
 
     def __init__(
@@ -201,11 +221,11 @@ class EnsembleCalculator(Calculator):
         properties: Sequence[str] = ("energy",),
         system_changes: Sequence[str] = tuple(all_changes),
     ) -> None:
-        """Compute all ``CalculatorResults`` of a structure, whatever ``properties`` names.
+        """Compute ``CalculatorResults`` of a structure: energy, forces, stress, and what is named.
 
         Args:
             atoms: the structure; that of the last call if None.
-            properties: unused; all are computed.
+            properties: dipole and tensors are computed if named here, others always.
             system_changes: unused; the Verlet list compares the structures.
 
         Raises:
@@ -222,6 +242,7 @@ class EnsembleCalculator(Calculator):
             **self._energies(columns, only, derivatives),
             **self._forces(derivatives),
             **(_stress(derivatives) if self.atoms.pbc.all() else {}),
+            **self._responses(columns, properties),
         }
 
     def _energies(
@@ -240,6 +261,26 @@ class EnsembleCalculator(Calculator):
             "energy_std_epistemic": factor * float(prediction.std_epistemic[0, 0]),
             "trust": trust,
         }
+
+    def _responses(self, columns: Columns, properties: Sequence[str]) -> CalculatorResults:
+        """Return dipole and tensors that are requested and that one head alone predicts."""
+        heads = self.ensemble.manifest.heads
+        kinds = [RESPONSES.get((h.level, h.shape, h.unit), ("", ())) for h in heads.values()]
+        wanted = {
+            name: (result, shape)
+            for name, (result, shape) in zip(heads, kinds, strict=True)
+            if result in properties and [kind[0] for kind in kinds].count(result) == 1
+        }
+        if not wanted:
+            return {}
+        predicted = self.ensemble.predict(columns).heads
+        return cast(
+            "CalculatorResults",
+            {
+                result: predicted[name].mean.reshape(shape)
+                for name, (result, shape) in wanted.items()
+            },
+        )
 
     def _forces(self, derivatives: EnergyDerivatives) -> CalculatorResults:
         spread = np.sqrt(derivatives.forces.variance)

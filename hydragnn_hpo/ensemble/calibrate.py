@@ -566,6 +566,9 @@ class Calibration:
     """Factor of the variance v that members predict for their own errors, >= 0."""
     tables: dict[str, dict[str, float]] = field(default_factory=dict)
     """Quantiles by stratum, then by level; strata that are missing use ``quantiles``."""
+    temperature: float | None = None
+    """Temperature of the probabilities of classes, see ``class_probabilities``; the quantiles are
+    then thresholds of 1 - p. None for numbers."""
 
     def sigma(self, spread: np.ndarray, noise: np.ndarray | float = 0.0) -> np.ndarray:
         """Return the calibrated standard deviation, in the unit, shaped like ``spread``.

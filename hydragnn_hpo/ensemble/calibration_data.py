@@ -19,6 +19,7 @@ from hydragnn_hpo.ensemble.calibrate import (
     calibrate,
     largest_per_graph,
 )
+from hydragnn_hpo.ensemble.class_probabilities import calibrate_classes
 from hydragnn_hpo.sanitize import escape_controls
 
 _KIND = "structures/kind/"
@@ -104,6 +105,8 @@ class CalibrationData:
         weights: Mapping[str, float],
         scale: float,
         bounds: Bounds | None = None,
+        *,
+        is_class: bool = False,
     ) -> Calibration:
         """Calibrate one head for some weights, as ``ensemble build`` does.
 
@@ -112,10 +115,19 @@ class CalibrationData:
             weights: of the members that take part, by trial, > 0.
             scale: the target's standard deviation on the training split, in the unit.
             bounds: of the mean, in the unit.
+            is_class: whether predictions are probabilities of classes.
         """
         head, moments = self.heads[name], self.moments(name, weights, bounds)
         by_element = head.element is not None
         stratum = SYMBOLS[head.element] if by_element else self.kind[head.graph]
+        if is_class:
+            return calibrate_classes(
+                moments.mean[head.mask],
+                head.truth[head.mask],
+                group=self.group[head.graph][head.mask],
+                largest=largest_per_graph(moments.spread[:, 0], head.graph, len(self.group)),
+                stratum=stratum[head.mask],
+            )
         return calibrate(
             (head.truth - moments.mean)[head.mask],
             moments.spread[head.mask],

@@ -422,6 +422,10 @@ class BuildContext:
         """Check whether a target has one value per node."""
         return bool(self.targets[name]["level"] == "node")
 
+    def is_class(self, name: str) -> bool:
+        """Check whether a target is one of several classes."""
+        return bool(self.targets[name]["shape"] == "class")
+
     def graph_of_row(self, name: str, split: str) -> np.ndarray:
         """Return the position in a split of each row's structure, [R]."""
         return graph_of_row(self.graphs, self.rows_of(split), node=self.is_node(name))

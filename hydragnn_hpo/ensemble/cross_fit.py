@@ -9,6 +9,7 @@ import numpy as np
 
 from hydragnn_hpo.ensemble.calibrate import Calibration, clip_to_bounds, compute_moments
 from hydragnn_hpo.ensemble.candidates import CrossContext, Net, flops_per_graph
+from hydragnn_hpo.ensemble.class_probabilities import calibrate_classes
 from hydragnn_hpo.ensemble.cross_calibrate import (
     CrossDesign,
     OutOfFold,
@@ -102,6 +103,14 @@ def _calibrate_head(
     mean, variance, noise = _predict_unseen(table, noise_table, fold, shares)
     final, rows = weights[0][name], context.rows_of("cal")
     stratum = context.strata.of_rows(context.graphs, rows, node=context.is_node(name))
+    if context.is_class(name):
+        return calibrate_classes(
+            mean,
+            truth[mask],
+            group=context.group_of_row(name, "cal")[mask],
+            largest=np.sqrt(variance[:, 0]),
+            stratum=stratum[mask],
+        )
     known = OutOfFold(
         residual=truth[mask] - clip_to_bounds(mean, context.bounds(name)),
         variance=variance,

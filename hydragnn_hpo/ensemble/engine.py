@@ -204,9 +204,13 @@ def signature_of(config: TrialConfig, targets: Targets) -> str:
                 {
                     "level": targets[name].get("level"),
                     "shape": targets[name].get("shape"),
+                    "size": targets[name].get("size"),
+                    "classes": targets[name].get("classes"),
                     "energy": targets[name].get("energy"),
                     "derived_from": targets[name].get("derived_from"),
                     "sum": targets[name].get("sum"),
+                    "origin": targets[name].get("origin"),
+                    "charge": targets[name].get("charge"),
                 },
             ]
             for name, head in config.heads.items()

@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple, TypedDict
 
 import numpy as np
 
-from hydragnn_hpo.config import WIDTHS, CardConfig, TargetConfig, parse_config
+from hydragnn_hpo.config import CardConfig, TargetConfig, parse_config
 from hydragnn_hpo.data import Columns, Compositions, Rules, open_store
 from hydragnn_hpo.ensemble.artefact import HeadEntry, Manifest
 from hydragnn_hpo.ensemble.baselines import CompositionModel
@@ -133,12 +133,20 @@ def parse_label_options(manifest: Manifest, options: Iterable[str]) -> dict[str,
             "key": key,
             "level": entry.level,
             "shape": entry.shape,
+            "size": entry.size,
+            "classes": entry.classes,
             "unit": unit or entry.unit,
             "energy": entry.energy,
             "derived_from": entry.derived_from,
+            "origin": entry.origin,
+            "charge": entry.charge,
         }
         labels[head] = parse_config(label, TargetConfig, where=f"--target '{option}'")
     return _check_labels(manifest, labels, "--target")
+
+
+def _list_classes(target: TargetConfig | HeadEntry) -> str:
+    return ", ".join(target.classes or ()) or "none"
 
 
 def _check_labels(
@@ -160,6 +168,8 @@ def _check_labels(
         pairs = {
             "level": (label.level, head.level),
             "shape": (label.shape, head.shape),
+            "size": (str(label.size), str(head.size)),
+            "classes": (_list_classes(label), _list_classes(head)),
             "unit": (unit, head.unit),
             "energy": (label.energy or "none", head.energy or "none"),
         }
@@ -459,7 +469,7 @@ def _predict_simply(ensemble: Ensemble, name: str, columns: Columns) -> Iterator
     entry, local = ensemble.manifest.heads[name], ensemble.local
     node = entry.level == "node"
     rows = len(columns.numbers) if node else columns.num_graphs
-    elements = descriptor = np.full((rows, WIDTHS[entry.shape]), np.nan)
+    elements = descriptor = np.full((rows, entry.width), np.nan)
     if entry.baseline is not None:
         baseline = CompositionModel.from_entry(entry.baseline, is_node=node)
         elements = baseline.predict(columns)
@@ -495,9 +505,10 @@ def _evaluate_head(
     if not len(predicted.truth):
         done.warnings.append(f"no structure has a label of '{name}'; give files with one.")
         return
-    _check_unit(done, name, entry, predicted)
+    if entry.shape != "class":
+        _check_unit(done, name, entry, predicted)
     node, known, every = entry.level == "node", entry.calibration, structures.compositions
-    figures = compute_figures(predicted, known, entry.mean)
+    figures = compute_figures(predicted, known, entry.center)
     kinds = structures.kinds_of_rows(graph, atom, node=node)
     strata = {} if kinds is None else compute_strata_figures(predicted, known, kinds)
     facts = _describe_rows(entry, predicted, simpler, every, graph=graph, atom=atom)
@@ -548,14 +559,14 @@ def _describe_rows(
         atom: atom of each row within its structure, [R].
     """
     own = every.numbers[every.starts[graph] + atom] if entry.level == "node" else None
-    others = {"mean": np.broadcast_to(entry.mean, predicted.truth.shape)}
+    others = {"mean": np.broadcast_to(entry.center, predicted.truth.shape)}
     others |= {key: values for key, values in simpler.items() if np.isfinite(values).all()}
     return RowFacts(every.groups[graph], find_kinds(every.numbers, every.sizes, graph, own), others)
 
 
 def _check_unit(done: Evaluation, name: str, entry: HeadEntry, predicted: HeadOnLabels) -> None:
     """Add a warning where labels are so far from the training data that their unit is doubtful."""
-    away = abs(float(np.median(predicted.truth)) - entry.mean)
+    away = abs(float(np.median(predicted.truth - entry.center)))
     if entry.std > 0 and away > FAR * entry.std:
         done.warnings.append(
             f"labels of '{name}' lie {away / entry.std:.3g} standard deviations of the training "

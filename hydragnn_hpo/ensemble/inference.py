@@ -19,7 +19,7 @@ from ase import Atoms
 from ase.data import atomic_numbers, chemical_symbols
 from torch import Tensor
 
-from hydragnn_hpo.config import WIDTHS, TrialConfig
+from hydragnn_hpo.config import TrialConfig, reads_positions
 from hydragnn_hpo.config.convs.spec import is_user_conv, package_of, version_of
 from hydragnn_hpo.data import Columns, GraphSet, Rules, offsets
 from hydragnn_hpo.ensemble.artefact import (
@@ -30,6 +30,7 @@ from hydragnn_hpo.ensemble.artefact import (
     read_artefact,
 )
 from hydragnn_hpo.ensemble.calibrate import Moments, clip_to_bounds, largest_per_graph
+from hydragnn_hpo.ensemble.class_probabilities import class_sets, class_std, temper
 from hydragnn_hpo.ensemble.descriptors import TrainingFeatures
 from hydragnn_hpo.ensemble.engine import (
     EDGES_PER_BATCH,
@@ -73,12 +74,14 @@ def head_prediction(
         stratum: name of each row's stratum, [R]; None if all share their quantiles.
         missing: mask of the rows that become NaN, [R], see ``find_unlabelled``; None for no row.
     """
-    mean = _stack([part.mean for part in parts], WIDTHS[head.shape])
+    mean = _stack([part.mean for part in parts], head.width)
     spread = _stack([part.spread for part in parts], 1)
     own = {name: np.concatenate(some) for name, some in (members or {}).items() if some}
     if missing is not None:
         for values in (mean, spread, *own.values()):
             values[missing] = np.nan
+    if head.calibration.temperature is not None:
+        return _class_prediction(head, mean, spread, levels=levels, members=own, stratum=stratum)
     noise = _stack([part.noise for part in parts], 1)
     sigma = head.calibration.sigma(spread, noise)
     half = head.calibration.half_width(sigma, 0.9, stratum)
@@ -90,6 +93,38 @@ def head_prediction(
         *_interval(mean, half, head),
         bounds={level: _interval(mean, width, head) for level, width in wide.items()},
         members=own,
+    )
+
+
+def _class_prediction(
+    head: HeadEntry,
+    mean: np.ndarray,
+    spread: np.ndarray,
+    *,
+    levels: Sequence[int],
+    members: Mapping[str, np.ndarray],
+    stratum: np.ndarray | None,
+) -> HeadPrediction:
+    """Return probabilities of classes, and sets of classes as intervals, see ``class_sets``.
+
+    Args:
+        head: manifest entry with the temperature.
+        mean: mean of the members' probabilities, [R, C].
+        spread: spread of the members, [R, 1].
+        levels: levels of sets besides 90, in percent.
+        members: probabilities of each member, by trial.
+        stratum: name of each row's stratum, [R]; None if all share their thresholds.
+    """
+    fit = head.calibration
+    assert fit.temperature is not None
+    probability = temper(mean, fit.temperature)
+    return HeadPrediction(
+        probability,
+        class_std(probability),
+        spread,
+        *class_sets(probability, fit, 0.9, stratum),
+        bounds={level: class_sets(probability, fit, level / 100, stratum) for level in levels},
+        members=members,
     )
 
 
@@ -112,11 +147,17 @@ def _stack(parts: Sequence[np.ndarray], width: int) -> np.ndarray:
 def find_unlabelled(head: HeadEntry, columns: Columns) -> np.ndarray:
     """Check which rows of a head have an element that has no label of it in training, [R].
 
-    A row is an atom, or a structure that contains such an atom.
+    A row is an atom, or a structure that contains such an atom. Periodic structures have no
+    prediction of a head that reads positions, which are not unique there.
     """
-    if head.elements is None:
-        return np.zeros(len(columns.numbers) if head.level == "node" else columns.num_graphs, bool)
-    return contain_others(columns, head.elements, node=head.level == "node")
+    hidden = np.zeros(len(columns.numbers) if head.level == "node" else columns.num_graphs, bool)
+    if head.elements is not None:
+        hidden = contain_others(columns, head.elements, node=head.level == "node")
+    return hidden | columns.pbc.any(axis=1) if _reads_positions(head) else hidden
+
+
+def _reads_positions(head: HeadEntry) -> bool:
+    return reads_positions({"origin": head.origin})
 
 
 def contain_others(columns: Columns, elements: Sequence[int], *, node: bool) -> np.ndarray:
@@ -140,9 +181,9 @@ def compute_trust(
 ) -> tuple[str, ...]:
     """Find reasons to distrust the predictions of each structure.
 
-    Reasons are an element or a number of neighbours absent from the training data, an element
-    without a label of a head, a prediction that is not finite, and a spread above that of 99 % of
-    the calibration structures.
+    Reasons are a head that periodic structures do not have, an element or a number of neighbours
+    absent from the training data, an element without a label of a head, a prediction that is not
+    finite, and a spread above that of 99 % of the calibration structures.
 
     Args:
         manifest: calibration of the heads, elements and coordination of the training data.
@@ -162,9 +203,11 @@ def compute_trust(
         for row, number in _pairs(graph_of_node[outside], here.numbers[outside]):
             reasons[row].append(f"unseen coordination of {chemical_symbols[number]}")
     for name, head in heads.items():
-        entry, hidden = manifest.heads[name], np.zeros(len(head.mean), bool)
+        entry, hidden = manifest.heads[name], find_unlabelled(manifest.heads[name], here)
+        periodic = here.pbc.any(axis=1) & _reads_positions(entry)
+        for row in np.flatnonzero(periodic).tolist():
+            reasons[row].append(f"no {name} of periodic structures")
         if entry.elements is not None:
-            hidden = find_unlabelled(entry, here)
             lacking = np.isin(here.numbers, manifest.elements)
             lacking &= ~np.isin(here.numbers, entry.elements)
             for row, number in _pairs(graph_of_node[lacking], here.numbers[lacking]):

@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 
 from hydragnn_hpo.ensemble.candidates import BuildContext, Net, flops_per_graph
-from hydragnn_hpo.ensemble.uncertainty_scores import mae
+from hydragnn_hpo.ensemble.class_probabilities import log_losses
 from hydragnn_hpo.file_records import ChosenMember, EnsembleSize, HeadDiversity, SelectionScores
 
 FLOOR = 4
@@ -59,6 +59,19 @@ class ScoredHead:
     """Share of the head in the loss, divided by the target's standard deviation, 1 / unit."""
     group: np.ndarray
     """Group of structures that each row belongs to, [R]."""
+    is_class: bool = False
+    """Whether predictions are probabilities of classes, whose error is the log-loss."""
+
+    def errors(self, predictions: np.ndarray) -> np.ndarray:
+        """Return the error of each row, in the unit, [..., R].
+
+        Args:
+            predictions: [..., R, w].
+        """
+        if self.is_class:
+            return log_losses(predictions, self.truth)
+        errors: np.ndarray = np.abs(predictions - self.truth).mean(axis=-1)
+        return errors
 
     def take(self, rows: np.ndarray | slice, candidates: np.ndarray | slice) -> "ScoredHead":
         """Return some rows and candidates of the head."""
@@ -83,7 +96,7 @@ class Terms:
 def loss(heads: Sequence[ScoredHead], weights: np.ndarray) -> float:
     """Return the weighted MAE of a mix, in standard deviations; ``weights`` [C] sum to 1."""
     return sum(
-        head.weight * float(np.abs(np.tensordot(weights, head.predictions, 1) - head.truth).mean())
+        head.weight * float(head.errors(np.tensordot(weights, head.predictions, 1)).mean())
         for head in heads
     )
 
@@ -200,7 +213,7 @@ def judge_good(heads: Sequence[ScoredHead]) -> np.ndarray:
     parts = np.zeros((len(heads[0].predictions), len(groups)))  # of the loss, by group
     for head in heads:
         place = np.searchsorted(groups, head.group)
-        errors = np.abs(head.predictions - head.truth).mean(axis=-1) / len(place)
+        errors = head.errors(head.predictions) / len(place)
         for part, error in zip(parts, errors, strict=True):
             part += head.weight * np.bincount(place, error, len(groups))
     losses = parts.sum(axis=1)
@@ -378,7 +391,7 @@ def compute_errors(heads: Mapping[str, ScoredHead], rows: Sequence[int]) -> dict
     """
     members = list(rows)
     return {
-        name: mae(head.predictions[members].mean(axis=0), head.truth)
+        name: float(head.errors(head.predictions[members].mean(axis=0)).mean())
         for name, head in heads.items()
     }
 
@@ -395,7 +408,7 @@ def _loss_with(
     """
     candidate, draws = draw
     return sum(
-        head.weight * float(np.abs((s + head.predictions[candidate]) / draws - head.truth).mean())
+        head.weight * float(head.errors((s + head.predictions[candidate]) / draws).mean())
         for s, head in zip(sums, heads, strict=True)
     )
 
@@ -627,6 +640,7 @@ def make_scored_heads(
             np.concatenate(truths),
             shares[name] / sum(shares.values()) / context.scale(name),
             np.concatenate(groups),
+            context.is_class(name),
         )
     return heads
 
@@ -642,7 +656,7 @@ def _score_mix(
     return {
         "sel_loss": sum(loss([head], weights[name]) for name, head in heads.items()),
         "sel_mae": {
-            name: mae(np.tensordot(weights[name], head.predictions, 1), head.truth)
+            name: float(head.errors(np.tensordot(weights[name], head.predictions, 1)).mean())
             for name, head in heads.items()
         },
         "flops_per_graph": float(np.asarray(costs)[members].sum()),

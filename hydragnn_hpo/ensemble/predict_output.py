@@ -132,7 +132,7 @@ class OutputColumns:
 
     def titles(self, name: str) -> list[str]:
         """Return the titles of all columns of a head."""
-        return head_titles(name, self.manifest.heads[name].shape, self.levels, self.trials(name))
+        return head_titles(name, self.manifest.heads[name], self.levels, self.trials(name))
 
     def values(self, name: str, head: HeadPrediction) -> np.ndarray:
         """Return all columns of a head, in the order of ``titles``, [R, columns]."""

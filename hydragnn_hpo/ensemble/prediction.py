@@ -1,8 +1,10 @@
 """Predictions: by head, by structure, as tables.
 
 The columns of a head ``t`` are ``t``, ``t_std``, ``t_std_epistemic``, ``t_lo90`` and ``t_hi90``
-(or of other levels); a vector has ``t_x``, ``t_y``, ``t_z`` and so on, but one ``t_std``. The value
-of one member is ``t_TRIAL``. Names carry no unit, so that a script works for any ensemble.
+(or of other levels); a vector has ``t_x``, ``t_y``, ``t_z`` and so on, a spectrum ``t_0``, ``t_1``
+and so on, but one ``t_std``. Classes ``a`` and ``b`` have probabilities ``t_a`` and ``t_b``;
+``t_hi90_a`` is 1 if the 90 % set holds ``a``, ``t_lo90_a`` if it holds no other. The value of one
+member is ``t_TRIAL``. Names carry no unit, so that a script works for any ensemble.
 
 Shapes: G graphs, N nodes, R rows of a head (G or N), w components.
 """
@@ -28,7 +30,7 @@ AXES = {
     "vector": ("_x", "_y", "_z"),
     "tensor": tuple(f"_{a}{b}" for a in "xyz" for b in "xyz"),
 }
-"""Suffixes of the columns of components, by the shape of a head."""
+"""Suffixes of the columns of components, by the shape of a head; see ``name_components``."""
 
 TABLES = {"structures": "graph", "atoms": "node"}
 """Level of the heads in each table of ``Prediction.to_frame``."""
@@ -46,7 +48,15 @@ class PredictedHead(Protocol):
 
     @property
     def shape(self) -> str:
-        """A key of ``AXES``."""
+        """A key of ``AXES``, ``spectrum`` or ``class``."""
+
+    @property
+    def classes(self) -> tuple[str, ...] | None:
+        """Names of the classes; None for other shapes."""
+
+    @property
+    def width(self) -> int:
+        """Number of components."""
 
     @property
     def unit(self) -> str:
@@ -60,7 +70,7 @@ class HeadPrediction:
     mean: np.ndarray
     """Mean of the members, [R, w]."""
     std: np.ndarray
-    """Calibrated standard deviation, [R, 1]; one for all components of a vector."""
+    """Calibrated standard deviation, [R, 1]; one for all components of a vector or spectrum."""
     std_epistemic: np.ndarray
     """Spread of the members without calibration, [R, 1]."""
     lo90: np.ndarray
@@ -100,18 +110,39 @@ class HeadPrediction:
         return np.hstack([self.mean, self.std, self.std_epistemic, *ends, *own])
 
 
+def name_components(head: PredictedHead) -> tuple[str, ...]:
+    """Return the suffixes of the columns of a head's components.
+
+    Returns:
+        One for each component; those of a spectrum are numbers, counted from 0, those of classes
+        their names.
+    """
+    if head.classes is not None:
+        return tuple(f"_{name}" for name in head.classes)
+    if head.shape == "spectrum":
+        return tuple(f"_{place}" for place in range(head.width))
+    return AXES[head.shape]
+
+
+def name_most_probable(head: "HeadPrediction", classes: Sequence[str]) -> list[str]:
+    """Return the name of the most probable class of each row; empty where it is missing."""
+    known = np.isfinite(head.mean).all(axis=1)
+    places = np.where(np.isnan(head.mean), 0.0, head.mean).argmax(axis=1)
+    return [classes[place] if k else "" for place, k in zip(places, known.tolist(), strict=True)]
+
+
 def head_titles(
-    name: str, shape: str, levels: Sequence[int] = (90,), trials: Sequence[str] = ()
+    name: str, head: PredictedHead, levels: Sequence[int] = (90,), trials: Sequence[str] = ()
 ) -> list[str]:
     """Return the titles of all columns of a head.
 
     Args:
         name: name of the head.
-        shape: its shape, a key of ``AXES``.
+        head: its shape.
         levels: levels of the intervals, in percent, ascending.
         trials: members that have columns of their own.
     """
-    axes = AXES[shape]
+    axes = name_components(head)
     bounds = [f"_{end}{level}" for level in levels for end in ("lo", "hi")]
     ends = [bound + axis for bound in bounds for axis in axes]
     own = [f"_{trial}{axis}" for trial in trials for axis in axes]
@@ -160,12 +191,19 @@ class StructurePrediction:
     """``ok``, or the reasons to distrust the prediction."""
     units: Mapping[str, str]
     """Unit by head."""
+    classes: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Names of the classes, by head; only of heads that predict classes."""
 
     def __getitem__(self, head: str) -> HeadPrediction:
         return self.heads[_known_head(head, self.heads)]
 
     def __repr__(self) -> str:
-        parts = [_describe_head(name, of, self.units[name]) for name, of in self.heads.items()]
+        parts = [
+            _describe_class(name, of, self.classes[name])
+            if name in self.classes
+            else _describe_head(name, of, self.units[name])
+            for name, of in self.heads.items()
+        ]
         return f"{self.name}: {'; '.join(parts)}; trust: {self.trust}"
 
 
@@ -206,6 +244,7 @@ class Prediction:
             heads={name: each.rows(rows[name]) for name, each in self.heads.items()},
             trust=self.trust[row],
             units={name: head.unit for name, head in of.heads.items()},
+            classes={name: head.classes for name, head in of.heads.items() if head.classes},
         )
 
     def to_frame(self, table: str = "structures") -> "pandas.DataFrame":
@@ -232,6 +271,8 @@ class Prediction:
         units: dict[str, str] = {}
         for name, head in of.heads.items():
             if head.level == level:
+                if head.classes is not None:
+                    columns[name] = name_most_probable(self.heads[name], head.classes)
                 titles, values = self._table_of(name, head)
                 columns |= dict(zip(titles, values.T, strict=True))
                 units |= dict.fromkeys(titles, head.unit)
@@ -243,7 +284,7 @@ class Prediction:
         """Return the titles of a head's columns, and their values, [R, columns]."""
         values = self.heads[name]
         levels, trials = sorted({90, *values.bounds}), sorted(values.members)
-        return head_titles(name, head.shape, levels, trials), values.columns(levels, trials)
+        return head_titles(name, head, levels, trials), values.columns(levels, trials)
 
     def _structures(self) -> PredictedStructures:
         assert self.structures is not None, "made without its structures"
@@ -279,6 +320,14 @@ def _known_head(name: str, heads: Mapping[str, HeadPrediction]) -> str:
     if name not in heads:
         raise ConfigError(unknown("head", name, heads))
     return name
+
+
+def _describe_class(name: str, head: HeadPrediction, classes: Sequence[str]) -> str:
+    """Return the most probable class with its probability, or the number of rows, in words."""
+    if len(head.mean) != 1:
+        return f"{name} of {len(head.mean)} rows"
+    [most] = name_most_probable(head, classes)
+    return f"{name} {most} ({head.mean.max():.2f})" if most else f"{name} missing"
 
 
 def _describe_head(name: str, head: HeadPrediction, unit: str) -> str:

@@ -18,6 +18,7 @@ from hydragnn_hpo.ensemble.artefact import (
     describe_needs,
 )
 from hydragnn_hpo.ensemble.calibration_data import CalibrationData
+from hydragnn_hpo.ensemble.class_probabilities import class_sets, log_losses, temper
 from hydragnn_hpo.errors import ConfigError, unknown
 
 _NO_CALIBRATION_DATA = (
@@ -106,7 +107,9 @@ def prune_members(
     new = _without_members(content, stay, removed)
     heads, effects = {}, {}
     for name, head in old.heads.items():
-        fit = data.calibrate_head(name, new.shares(name), head.std or 1.0, head.bounds)
+        fit = data.calibrate_head(
+            name, new.shares(name), head.std or 1.0, head.bounds, is_class=head.shape == "class"
+        )
         heads[name] = head.model_copy(update={"calibration": fit})
         before = _quality(data, name, old.shares(name), head)
         effects[name] = PruneEffect(
@@ -181,10 +184,15 @@ def _quality(
         entry: bounds of the head, and the calibration of their weighted mean.
 
     Returns:
-        The mean absolute error, and the mean width of the 90 % interval, in the head's unit.
+        The mean absolute error, and the mean width of the 90 % interval, in the head's unit; for a
+        class the log-loss in nats, and the mean number of classes in the 90 % set.
     """
     head, moments = data.heads[name], data.moments(name, weights, entry.bounds)
-    error = np.abs(moments.mean - head.truth)[head.mask]
     fit = entry.calibration
+    if fit.temperature is not None:
+        probability = temper(moments.mean[head.mask], fit.temperature)
+        sizes = class_sets(probability, fit)[1].sum(axis=1)
+        return float(log_losses(probability, head.truth[head.mask]).mean()), float(sizes.mean())
+    error = np.abs(moments.mean - head.truth)[head.mask]
     half = fit.half_width(fit.sigma(moments.spread, moments.noise))
     return float(error.mean()), float(2.0 * half[head.mask].mean())

@@ -18,7 +18,7 @@ from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Self, TypedDict
+from typing import Annotated, Any, NotRequired, Self, TypedDict
 
 import numpy as np
 from annotated_types import Len
@@ -79,6 +79,9 @@ class HeadInfo(TypedDict):
 
     level: str
     shape: str
+    size: NotRequired[int]
+    axis: NotRequired[dict[str, JsonValue]]
+    classes: NotRequired[Sequence[str]]
     unit: str
     description: str
 
@@ -703,13 +706,14 @@ class PredictWorker:
 
 def describe_ensemble(manifest: Manifest) -> EnsembleInfo:
     """Return the heads, training data and test scores of an ensemble."""
-    shown = {"level", "shape", "unit", "description"}
+    shown = {"level", "shape", "size", "axis", "classes", "unit", "description"}
     plain: EnsembleInfo = replace_nonfinite(
         {
             "package": manifest.package,
             "data": manifest.data.model_dump(mode="json"),
             "heads": {
-                name: head.model_dump(include=shown) for name, head in manifest.heads.items()
+                name: head.model_dump(include=shown, exclude_none=True)
+                for name, head in manifest.heads.items()
             },
             "elements": list(manifest.elements),
             "cutoff": manifest.cutoff,

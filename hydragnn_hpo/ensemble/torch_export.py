@@ -18,7 +18,6 @@ from torch.export import Dim, ExportedProgram
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from hydragnn_hpo import __version__
-from hydragnn_hpo.config import WIDTHS
 from hydragnn_hpo.data import Batch
 from hydragnn_hpo.ensemble.artefact import HeadEntry, Manifest
 from hydragnn_hpo.ensemble.energy_derivatives import differentiate
@@ -372,7 +371,7 @@ def describe_inputs(manifest: Manifest, names: tuple[str, ...]) -> list[TensorDe
 
 def describe_outputs(head: HeadEntry) -> list[TensorDescription]:
     """Describe the entries of the dictionary that a program returns; all are fp64."""
-    rows, width, unit = "G" if head.level == "graph" else "N", WIDTHS[head.shape], head.unit
+    rows, width, unit = "G" if head.level == "graph" else "N", head.width, head.unit
     interval = "calibrated standard deviation; mean -+ intervals['0.9'] * std covers 90 %"
     entries: list[tuple[str, Shape, str, str]] = [
         ("mean", [rows, width], unit, "mean of the members"),
@@ -403,6 +402,11 @@ def check_exportable(ensemble: Ensemble, target: str) -> None:
     """
     if target not in ensemble.manifest.heads:
         raise ConfigError(unknown("target", target, ensemble.manifest.heads))
+    if ensemble.manifest.heads[target].shape == "class":
+        raise ConfigError(
+            f"target '{target}' is a class, whose sets a program does not make: predict it with "
+            "'hydragnn-hpo predict', or export another target."
+        )
     for member in ensemble.members:
         reason = explain_untraceable(member, target) if target in member.weights else None
         if reason is not None:

@@ -14,6 +14,12 @@ from scipy.special import ndtr, ndtri
 from scipy.stats import rankdata, spearmanr
 
 from hydragnn_hpo.ensemble.calibrate import GRID, LEVELS, Calibration
+from hydragnn_hpo.ensemble.class_probabilities import (
+    bin_by_confidence,
+    class_sets,
+    count_confusions,
+    score_classes,
+)
 from hydragnn_hpo.file_records import DistanceFigures
 from hydragnn_hpo.metrics_log import replace_nonfinite
 
@@ -311,21 +317,25 @@ class HeadOnLabels:
 
 
 def compute_figures(
-    predicted: HeadOnLabels, calibration: Calibration, baseline: float
+    predicted: HeadOnLabels, calibration: Calibration, baseline: np.ndarray | float
 ) -> dict[str, float]:
     """Compute every figure of one head.
 
     Args:
         predicted: one head on labelled structures.
         calibration: calibration of the head.
-        baseline: mean of the training data, in the unit; a constant that a model must beat.
+        baseline: mean of the training data, in the unit, one number, [1] or [w]; a model must beat
+            it.
 
     Returns:
         ``rows mae rmse``; the Gaussian scores of the calibrated sigma; ``area_conformal``, and
         ``coverage50 width50`` and so on of the conformal intervals; the same of the raw spread as
         ``raw_nll`` and so on, its intervals Gaussian; ``mean_baseline_mae ratio_to_mean``. A
-        figure without a value (a rank correlation of constants) is NaN or infinite.
+        figure without a value (a rank correlation of constants) is NaN or infinite. For classes
+        those of ``score_classes``, and coverage and mean size (``width90``) of the sets.
     """
+    if calibration.temperature is not None:
+        return _class_figures(predicted, calibration, baseline)
     error, sigma, raw = predicted.residual, predicted.sigma(calibration), predicted.raw
     half = {q: calibration.half_width(sigma, q, predicted.stratum) for q in LEVELS}
     wide = {q: float(ndtri(0.5 + q / 2)) * raw for q in LEVELS}
@@ -341,6 +351,20 @@ def compute_figures(
         "mean_baseline_mae": error_of_mean,
     }
     figures["ratio_to_mean"] = figures["mae"] / error_of_mean if error_of_mean else 0.0
+    return figures
+
+
+def _class_figures(
+    predicted: HeadOnLabels, calibration: Calibration, baseline: np.ndarray | float
+) -> dict[str, float]:
+    """Compute every figure of a class, see ``compute_figures``."""
+    frequencies = np.broadcast_to(baseline, predicted.truth.shape[1:])
+    figures = score_classes(predicted.mean, predicted.truth, frequencies)
+    for level in LEVELS:
+        inside = class_sets(predicted.mean, calibration, level, predicted.stratum)[1]
+        held = (inside * predicted.truth).sum(axis=1)
+        figures[f"coverage{100 * level:.0f}"] = float(held.mean())
+        figures[f"width{100 * level:.0f}"] = float(inside.sum(axis=1).mean())
     return figures
 
 
@@ -361,6 +385,10 @@ def compute_strata_figures(
     out = {}
     for name in np.unique(kinds).tolist():
         part = predicted.of(kinds == name)
+        if calibration.temperature is not None:
+            frequencies = part.truth.mean(axis=0)
+            out[str(name)] = _class_figures(part, calibration, frequencies)
+            continue
         sigma = part.sigma(calibration)
         half = {q: calibration.half_width(sigma, q, part.stratum) for q in LEVELS}
         out[str(name)] = {
@@ -409,6 +437,8 @@ def compute_curves(
         ``sparsification``: share of values ``taken``, and the relative MAE of the others when the
         largest ``sigma``, or the largest errors (``oracle``), are removed first.
     """
+    if calibration.temperature is not None:
+        return _class_curves(predicted, calibration)
     residual = predicted.residual
     error, sigma = flatten_values(residual, predicted.sigma(calibration))
     raw, grid = flatten_values(residual, predicted.raw)[1], np.array(GRID)
@@ -434,6 +464,38 @@ def compute_curves(
     return {
         curve: {name: values.tolist() for name, values in parts.items()}
         for curve, parts in curves.items()
+    }
+
+
+def _class_curves(
+    predicted: HeadOnLabels, calibration: Calibration
+) -> dict[str, dict[str, list[float]]]:
+    """Compute the curves of a class.
+
+    Returns:
+        ``reliability``: mean ``confidence``, share ``right`` and ``count`` of rows, by bin;
+        ``confusion``: a row of counts of predicted classes by the number of the true class;
+        ``conformal``: ``level`` of the sets, share ``covered``.
+    """
+    confidence, right, count = bin_by_confidence(predicted.mean, predicted.truth)
+    confusion = count_confusions(predicted.mean, predicted.truth)
+    levels = calibration.levels
+    covered = [
+        float(
+            (class_sets(predicted.mean, calibration, q, predicted.stratum)[1] * predicted.truth)
+            .sum(axis=1)
+            .mean()
+        )
+        for q in levels
+    ]
+    return {
+        "reliability": {
+            "confidence": confidence.tolist(),
+            "right": right.tolist(),
+            "count": count.tolist(),
+        },
+        "confusion": {str(number): row.tolist() for number, row in enumerate(confusion)},
+        "conformal": {"level": list(levels), "covered": covered},
     }
 
 

@@ -10,12 +10,13 @@ Shapes: R rows of a head that have the label, w components, Q groups of structur
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from ase.data import chemical_symbols
 
 from hydragnn_hpo.ensemble.calibrate import Calibration, size_strata
+from hydragnn_hpo.ensemble.class_probabilities import as_probabilities, class_sets, log_losses
 from hydragnn_hpo.ensemble.uncertainty_scores import (
     HeadOnLabels,
     ause,
@@ -113,6 +114,8 @@ class HeadEvidence:
     unit: str
     is_node: bool = False
     """Whether it has one value per atom."""
+    score: Literal["MAE", "log-loss"] = "MAE"
+    """What its error is: the log-loss in nats for classes."""
     mae: float = math.nan
     groups: int = 0
     """Groups of structures that the figures rest on."""
@@ -135,6 +138,22 @@ class HeadEvidence:
     kinds: tuple[KindCoverage, ...] = ()
     published: Published | None = None
     data: DataCurve | None = None
+
+    @property
+    def is_class(self) -> bool:
+        """Whether it predicts classes."""
+        return self.score == "log-loss"
+
+    @property
+    def constant(self) -> str:
+        """The simplest prediction, in words."""
+        what = "frequencies of the classes" if self.is_class else "mean"
+        return f"always predicting the {what}"
+
+    @property
+    def regions(self) -> str:
+        """What covers a value: intervals, or sets of classes."""
+        return "sets" if self.is_class else "intervals"
 
     @property
     def learned(self) -> bool:
@@ -262,6 +281,8 @@ def collect_evidence(
         calibration: calibration of the head.
         rows: what else is known of each row.
     """
+    if calibration.temperature is not None:
+        return _collect_class_evidence(head, predicted, calibration, rows)
     residual, sigma = predicted.residual, predicted.sigma(calibration)
     error, of_value = flatten_values(residual, sigma)
     half = calibration.half_width(sigma, 0.9, predicted.stratum)
@@ -284,6 +305,31 @@ def collect_evidence(
         mean=rivals.get("mean"),
         elements=rivals.get("elements"),
         descriptor=rivals.get("descriptor"),
+        single=rivals.get("single"),
+    )
+
+
+def _collect_class_evidence(
+    head: HeadEvidence, predicted: HeadOnLabels, calibration: Calibration, rows: RowFacts
+) -> HeadEvidence:
+    """Complete the evidence of a class: its errors are log-losses, its intervals sets."""
+    own = log_losses(predicted.mean, predicted.truth)
+    rivals = {
+        key: compare(own, log_losses(as_probabilities(other), predicted.truth), rows.group)
+        for key, other in rows.others.items()
+    }
+    sets = class_sets(predicted.mean, calibration, 0.9, predicted.stratum)[1]
+    inside = (sets * predicted.truth).sum(axis=1)
+    return replace(
+        head,
+        score="log-loss",
+        mae=float(own.mean()),
+        groups=len(np.unique(rows.group)),
+        inside=float(inside.mean()),
+        calibration_groups=calibration.groups,
+        kinds=cover_kinds(inside, rows.group, rows.kinds),
+        mean=rivals.get("mean"),
+        elements=rivals.get("elements"),
         single=rivals.get("single"),
     )
 
@@ -323,13 +369,13 @@ def judge_mean(head: HeadEvidence) -> VerdictSentence | None:
         return None
     ratio = head.mae / head.mean.mae
     because = f"threshold {NOT_LEARNED}: a constant predicts as well"
-    error = f"MAE {_amount(head.mae, head)}"
+    error = f"{head.score} {_amount(head.mae, head)}"
     if ratio > NOT_LEARNED:
         return _say(
             "mean",
             "warning",
             f"{_title(head)} was not learned: {error} is {100 * ratio:.0f} % of the error of "
-            "always predicting the mean. Check whether it depends on the structure alone.",
+            f"{head.constant}. Check whether it depends on the structure alone.",
             head=head,
             because=because,
         )
@@ -338,7 +384,7 @@ def judge_mean(head: HeadEvidence) -> VerdictSentence | None:
             "mean",
             "warning",
             f"{_title(head)} was not clearly learned: {error} is {100 * ratio:.0f} % of the error "
-            f"of always predicting the mean, which {_of_groups(head.groups)} cannot tell from "
+            f"of {head.constant}, which {_of_groups(head.groups)} cannot tell from "
             "chance. Label more structures.",
             head=head,
             because=f"threshold {CLEAR:g} standard errors of the difference",
@@ -346,7 +392,7 @@ def judge_mean(head: HeadEvidence) -> VerdictSentence | None:
     return _say(
         "mean",
         "good",
-        f"{_title(head)}: {error}, {100 * ratio:.0f} % of the error of always predicting the mean "
+        f"{_title(head)}: {error}, {100 * ratio:.0f} % of the error of {head.constant} "
         f"({_of_groups(head.groups)}).",
         head=head,
         because=because,
@@ -484,7 +530,7 @@ def judge_intervals(head: HeadEvidence) -> VerdictSentence | None:
         return None
     band = BAND * math.sqrt(0.9 * 0.1 / head.groups)
     because = f"a binomial band of 95 % around 90 % for that many groups: +- {100 * band:.0f} %"
-    shown = f"the 90 % intervals hold {100 * head.inside:.0f} % of the values"
+    shown = f"the 90 % {head.regions} hold {100 * head.inside:.0f} % of the values"
     if head.inside < 0.9 - band:
         return _say(
             "intervals",
@@ -533,7 +579,7 @@ def judge_kinds(head: HeadEvidence) -> VerdictSentence | None:
     return _say(
         "kinds",
         "warning",
-        f"{_title(head)}: the 90 % intervals are too narrow for {named}{more}.",
+        f"{_title(head)}: the 90 % {head.regions} are too narrow for {named}{more}.",
         head=head,
         because=f"a binomial band of 99 % around 90 %; kinds of at least {FEW_OF_KIND} groups",
     )
@@ -548,8 +594,8 @@ def judge_groups(head: HeadEvidence) -> VerdictSentence | None:
     return _say(
         "groups",
         "note",
-        f"{_title(head)} was tested on {_of_groups(head.groups)}{calibrated}: errors and intervals "
-        "are rough; label more structures for test and cal.",
+        f"{_title(head)} was tested on {_of_groups(head.groups)}{calibrated}: errors and "
+        f"{head.regions} are rough; label more structures for test and cal.",
         head=head,
         because=f"threshold {FEW_GROUPS} groups: the standard error of a mean is about a fifth",
     )
@@ -565,8 +611,9 @@ def judge_published(head: HeadEvidence) -> VerdictSentence | None:
     return _say(
         "published",
         "good" if ratio <= 1 else "note",
-        f"{_title(head)}: MAE {_amount(head.mae, head)}, {100 * abs(1 - ratio):.0f} % {way} the "
-        f"published {mae:.3g} of {by}; compare the splits before you quote this.",
+        f"{_title(head)}: {head.score} {_amount(head.mae, head)}, "
+        f"{100 * abs(1 - ratio):.0f} % {way} the published {mae:.3g} of {by}; "
+        "compare the splits before you quote this.",
         head=head,
         because="the smallest error that the card names",
     )

@@ -11,19 +11,26 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
+from ase.data import atomic_masses
 from pydantic import ValidationError
 from torch import Tensor, nn
 
 from hydragnn_hpo.config import (
     MAX_ELEMENT,
+    TENSOR_CHANNELS,
     Config,
     HeadConfig,
     ModelConfig,
+    Target,
+    count_channels,
+    count_components,
     head_conv_dimensions,
     is_by_gradient,
+    is_directed,
     is_graph_scalar,
     mean_degree,
     mlp_widths,
+    reads_positions,
     reads_state,
     validation_sentence,
 )
@@ -311,24 +318,30 @@ class Trunk(nn.Module):
 class TargetBaseline(nn.Module):
     """Convert a head's output to the target's unit: ``number * std + mean + elements``.
 
+    The mean of a tensor is that of its diagonal, times the unit tensor. A dipole with a total
+    charge Q about the centre of mass also has Q times the vector from there to the centre of
+    geometry, about which heads predict it.
+
     ``elements`` has one value per chemical element. The values of a graph's nodes are averaged
     (summed for total energies), as in a linear regression over the composition. ``std``, ``mean``
-    and ``elements`` are in the target's unit.
+    (for a spectrum one of each value, [w]) and ``elements`` are in the target's unit.
     """
 
     mean: Tensor
     std: Tensor
     elements: Tensor
 
-    def __init__(self, target: Mapping[str, Any], head: HeadConfig) -> None:
+    def __init__(self, target: Target, head: HeadConfig) -> None:
         """Store the target's statistics as fp32 buffers; ``elements`` is 0 unless it is fitted."""
         super().__init__()
         self.level, self.total = target["level"], target.get("energy") == "total"
+        self.is_tensor = target["shape"] == "tensor"
+        self.charge = target.get("charge") if target.get("origin") == "mass" else None
         fitted = target.get("elements") if head.baseline == "elements" else None
         by_number = fitted["by_number"] if fitted else [0.0] * (MAX_ELEMENT + 1)
         self.register_buffer("elements", torch.tensor(by_number, dtype=torch.float32))
         start = fitted or target
-        self.register_buffer("mean", torch.tensor(float(start["mean"])))
+        self.register_buffer("mean", _centre(target, start))
         self.register_buffer("std", torch.tensor(float(start["std"]) or 1.0))
 
     def forward(self, numbers: Tensor, batch: Batch) -> Tensor:
@@ -339,7 +352,56 @@ class TargetBaseline(nn.Module):
         shift = self.elements.double()[batch.numbers].unsqueeze(-1)
         if self.level == "graph":
             shift = (pool_sum if self.total else pool_mean)(shift, batch)
-        return torch.addcmul(self.mean.double() + shift, numbers.double(), self.std.double())
+        mean = self.mean.double()
+        if self.is_tensor:
+            mean = mean * torch.eye(3, dtype=mean.dtype, device=mean.device).reshape(-1)
+        if self.charge is not None:
+            shift = shift + _charge_moment(batch, self.charge)
+        return torch.addcmul(mean + shift, numbers.double(), self.std.double())
+
+
+def _charge_moment(batch: Batch, charge: str) -> Tensor:
+    """Return the dipole of a total charge at the centre of geometry about that of mass, [G, 3].
+
+    Args:
+        batch: the graphs.
+        charge: name of the attribute with the total charge in e.
+    """
+    positions = batch.positions.double()
+    masses = positions.new_tensor(atomic_masses[: MAX_ELEMENT + 1])[batch.numbers].unsqueeze(-1)
+    heavy = pool_sum(masses * positions, batch) / pool_sum(masses, batch).clamp(min=1e-6)
+    return batch.attributes[charge].double().unsqueeze(-1) * (pool_mean(positions, batch) - heavy)
+
+
+def _centre(target: Target, start: Target) -> Tensor:
+    """Return the mean of a target, a scalar, or [w] for a spectrum or frequencies of classes.
+
+    Args:
+        target: shape and statistics; without ``means`` those of a spectrum are loaded later.
+        start: the statistics to take the mean from: of the target, or of its elements.
+    """
+    if target.get("shape") not in ("spectrum", "class"):
+        return torch.tensor(float(start["mean"]))
+    zeros = [0.0] * count_components(target)
+    return torch.tensor(target.get("means") or zeros, dtype=torch.float32)
+
+
+SMALLEST_FREQUENCY = 1e-4
+"""Smallest frequency of a class from which its head starts."""
+
+
+class ClassBaseline(TargetBaseline):
+    """Convert a head's output to probabilities: softmax of ``number + log(frequency)``."""
+
+    def __init__(self, target: Target, head: HeadConfig) -> None:
+        """Store the logarithms of the frequencies in place of the mean; the scale is 1."""
+        super().__init__(target, head)
+        self.mean = self.mean.clamp(min=SMALLEST_FREQUENCY).log()
+        self.std = torch.ones_like(self.std)
+
+    def forward(self, numbers: Tensor, batch: Batch) -> Tensor:
+        """Return the probability of each class, fp64, [R, w]."""
+        return torch.softmax(super().forward(numbers, batch), dim=-1)
 
 
 class SumConstraint(nn.Module):
@@ -377,7 +439,7 @@ class HeadOutput:
     mean: Tensor
     """The prediction, [R, w]."""
     variance: Tensor | None = None
-    """Its variance, [R, 1], one for all components of a vector; None if not predicted."""
+    """Its variance, [R, 1], one for all components; None if not predicted."""
 
 
 @dataclass(frozen=True)
@@ -388,23 +450,26 @@ class HeadPlan:
     """Settings of the trunk."""
     head: HeadConfig
     """Settings of the head."""
-    total: bool
-    """Whether the contributions of nodes are summed; otherwise they are averaged."""
+    target: Target
+    """Level, shape, size, origin and kind of energy of the target."""
     degree: float
     """Mean number of neighbours within the cutoff in the training data."""
 
 
-def _split_output(numbers: Tensor, batch: Batch | None = None, power: int = 0) -> HeadOutput:
+def _split_output(
+    numbers: Tensor, width: int = 1, *, batch: Batch | None = None, power: int = 0
+) -> HeadOutput:
     """Split columns into prediction and variance, and sum contributions of nodes.
 
     The variance of a sum of independent contributions is the sum of their variances.
 
     Args:
-        numbers: prediction, and logit of the variance if the head has one, [R, 1] or [R, 2].
+        numbers: prediction, and logit of the variance if the head has one, [R, w] or [R, w + 1].
+        width: components of the prediction, w.
         batch: batch of these nodes, whose rows are summed by graph; None to sum nothing.
         power: 1 to divide the sums by the number of nodes, 0 to leave them.
     """
-    mean, raw = numbers[:, :1], numbers[:, 1:]
+    mean, raw = numbers[:, :width], numbers[:, width:]
     variance = F.softplus(raw) if raw.shape[1] else None
     if batch is not None:
         scale = node_counts(mean, batch) ** power
@@ -414,15 +479,17 @@ def _split_output(numbers: Tensor, batch: Batch | None = None, power: int = 0) -
 
 
 class GraphHead(nn.Module):
-    """Predicts one number per graph: an MLP of pooled features, or pooled outputs of an MLP."""
+    """Predicts numbers per graph: an MLP of pooled features, or pooled outputs of an MLP."""
 
     def __init__(self, plan: HeadPlan) -> None:
         """Build the MLP."""
         super().__init__()
         model, head = plan.model, plan.head
-        first, *rest = mlp_widths(model.features, head)
+        first, *rest = mlp_widths(model.features, head, plan.target)
+        self.width = count_components(plan.target)
         self.fused = len(model.attributes) if model.conditioning == "fuse" else 0
-        self.contributes, self.power = head.pool == "contributions", 0 if plan.total else 1
+        is_total = plan.target.get("energy") == "total"  # the contributions of nodes are summed
+        self.contributes, self.power = head.pool == "contributions", 0 if is_total else 1
         self.pool = (
             AttentionPool(model.features)
             if head.pool == "attention"
@@ -431,7 +498,7 @@ class GraphHead(nn.Module):
         self.mlp = mlp((first + self.fused, *rest))
 
     def forward(self, features: TrunkFeatures, batch: Batch, shared: nn.Module) -> HeadOutput:
-        """Predict one number per graph, [G, 1].
+        """Predict a number per graph and component, [G, w].
 
         Args:
             features: output of the trunk.
@@ -443,10 +510,10 @@ class GraphHead(nn.Module):
             numbers = apply_with_float32_output(
                 self.mlp, self._concatenate(shared(features.scalars), attributes)
             )
-            return _split_output(numbers, batch, self.power)
+            return _split_output(numbers, self.width, batch=batch, power=self.power)
         pooled = shared(self.pool(features.scalars, batch))
         joined = self._concatenate(pooled, self._fused_attributes(features, None))
-        return _split_output(apply_with_float32_output(self.mlp, joined))
+        return _split_output(apply_with_float32_output(self.mlp, joined), self.width)
 
     def _fused_attributes(self, features: TrunkFeatures, rows: Tensor | None) -> Tensor | None:
         if not self.fused or features.attributes is None:
@@ -459,7 +526,7 @@ class GraphHead(nn.Module):
 
 
 class NodeHead(nn.Module):
-    """Predicts one number per node from its features, optionally after another conv."""
+    """Predicts numbers per node from its features, optionally after another conv."""
 
     def __init__(self, plan: HeadPlan) -> None:
         """Build the MLP, and the conv if the head has one."""
@@ -470,10 +537,11 @@ class NodeHead(nn.Module):
             place = head_conv_dimensions(model, plan.degree)
             self.conv = find_conv(model.conv)(place, options_of(model))
             self.norm = build_norm(model.norm, model.features)
-        self.mlp = mlp(mlp_widths(model.features, plan.head))
+        self.mlp = mlp(mlp_widths(model.features, plan.head, plan.target))
+        self.width = count_components(plan.target)
 
     def forward(self, features: TrunkFeatures, batch: Batch, shared: nn.Module) -> HeadOutput:
-        """Predict one number per node, [N, 1].
+        """Predict a number per node and component, [N, w].
 
         Args:
             features: output of the trunk.
@@ -484,7 +552,7 @@ class NodeHead(nn.Module):
         if self.conv is not None and self.norm is not None:
             change, _ = self.conv(self.norm(scalars, batch), features.state, features.edges)
             scalars = scalars + change
-        return _split_output(apply_with_float32_output(self.mlp, scalars))
+        return _split_output(apply_with_float32_output(self.mlp, scalars), self.width)
 
 
 class NodeVectorHead(nn.Module):
@@ -510,10 +578,123 @@ class NodeVectorHead(nn.Module):
         return HeadOutput(mixed * gate.mean, gate.variance)
 
 
+def _center_positions(batch: Batch) -> Tensor:
+    """Return positions from the centre of geometry of their graph, in angstrom, [N, 3]."""
+    centres = pool_mean(batch.positions, batch).index_select(0, batch.graph_of_node)
+    return batch.positions - centres
+
+
+class GraphVectorHead(nn.Module):
+    """Predicts one vector per graph: charges times positions, plus vectors of the nodes.
+
+    Positions are measured from the centre of geometry, as if an equal part of their sum were taken
+    from all charges. A trunk without vectors has charges alone; without an origin there are vectors
+    alone, which are averaged over the nodes.
+
+    Source: Schuett et al. (2021), arXiv:2102.03150, eq. 15.
+    """
+
+    def __init__(self, plan: HeadPlan) -> None:
+        """Build the mix of channels, and the perceptron for charges and gates."""
+        super().__init__()
+        features, vectors = plan.model.features, describe_conv(plan.model.conv).vectors
+        self.positions = reads_positions(plan.target)
+        self.channels = count_channels(plan.target, vectors)
+        self.mix = nn.Linear(features, 1, bias=False) if vectors else None
+        outputs = self.channels.weights + plan.head.has_variance
+        self.mlp = mlp((features, features, outputs))
+
+    def forward(self, features: TrunkFeatures, batch: Batch, shared: nn.Module) -> HeadOutput:
+        """Predict one vector per graph, [G, 3].
+
+        Args:
+            features: output of the trunk; its vectors rotate with the structure.
+            batch: batch of these nodes.
+            shared: not used; only scalars of graphs share layers.
+        """
+        numbers = apply_with_float32_output(self.mlp, features.scalars)
+        weights, logit = numbers.tensor_split((self.channels.weights,), dim=1)
+        arrows = []
+        if self.positions:
+            arrows.append(_center_positions(batch).unsqueeze(-1))
+        if self.mix is not None:
+            arrows.append(apply_without_autocast(self.mix, features.vectors))
+        moments = (torch.cat(arrows, dim=-1) * weights.unsqueeze(1)).sum(-1)
+        power = 0 if self.positions else 1
+        return _split_output(torch.cat((moments, logit), dim=1), 3, batch=batch, power=power)
+
+
+class TensorHead(nn.Module):
+    """Predicts a tensor per graph or node: products of two vectors, plus a multiple of the unit.
+
+    Vectors are mixed channels of the trunk and, with an origin, positions from the centre of
+    geometry in units of the cutoff; a trunk without vectors has these alone. Tensors of graphs are
+    symmetric, their products have no trace, and they are summed over the nodes with an origin, else
+    averaged.
+
+    Source: Schuett et al. (2021), arXiv:2102.03150, eq. 16.
+    """
+
+    def __init__(self, plan: HeadPlan) -> None:
+        """Build the mix of channels, and the perceptron for the weights of the products."""
+        super().__init__()
+        features, vectors = plan.model.features, describe_conv(plan.model.conv).vectors
+        self.per_graph, self.cutoff = plan.target["level"] == "graph", plan.model.cutoff
+        self.positions = reads_positions(plan.target)
+        self.channels = count_channels(plan.target, vectors)
+        self.mix = nn.Linear(features, self.channels.mixed, bias=False) if vectors else None
+        outputs = self.channels.weights + plan.head.has_variance
+        self.mlp = mlp((features, features, outputs))
+
+    def forward(self, features: TrunkFeatures, batch: Batch, shared: nn.Module) -> HeadOutput:
+        """Predict one tensor per graph or node, row by row, [G, 9] or [N, 9].
+
+        Args:
+            features: output of the trunk; its vectors rotate with the structure.
+            batch: batch of these nodes.
+            shared: not used; only scalars of graphs share layers.
+        """
+        numbers = apply_with_float32_output(self.mlp, features.scalars)
+        weights, logit = numbers.tensor_split((self.channels.weights,), dim=1)
+        left, right = self._factors(features, batch)
+        products = (left * weights[:, 1:].unsqueeze(1)) @ right.transpose(1, 2)
+        unit = torch.eye(3, dtype=products.dtype, device=products.device)
+        if self.per_graph:
+            products = 0.5 * (products + products.transpose(1, 2))
+            trace = products.diagonal(dim1=1, dim2=2).sum(-1)
+            products = products - unit * (trace / 3.0).view(-1, 1, 1)
+        tensors = (products + unit * weights[:, :1].unsqueeze(-1)).flatten(1)
+        joined = torch.cat((tensors, logit), dim=1)
+        if not self.per_graph:
+            return _split_output(joined, 9)
+        return _split_output(joined, 9, batch=batch, power=0 if self.positions else 1)
+
+    def _factors(self, features: TrunkFeatures, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Return both factors of the products, [N, 3, K] each."""
+        left, right = [], []
+        if self.mix is not None:
+            mixed = apply_without_autocast(self.mix, features.vectors)
+            left.append(mixed[..., :TENSOR_CHANNELS])
+            right.append(mixed[..., TENSOR_CHANNELS:])
+        if self.positions:
+            arms = _center_positions(batch).unsqueeze(-1) / self.cutoff
+            # With vectors, positions are multiplied by the last of them, and by themselves.
+            left += [arms] * (1 if self.mix is None else 2)
+            right.append(arms)
+        return torch.cat(left, dim=-1), torch.cat(right, dim=-1)
+
+
 HEADS: dict[tuple[str, str], type[nn.Module]] = {
     ("graph", "scalar"): GraphHead,
+    ("graph", "spectrum"): GraphHead,
+    ("graph", "class"): GraphHead,
+    ("graph", "vector"): GraphVectorHead,
+    ("graph", "tensor"): TensorHead,
     ("node", "scalar"): NodeHead,
+    ("node", "spectrum"): NodeHead,
+    ("node", "class"): NodeHead,
     ("node", "vector"): NodeVectorHead,
+    ("node", "tensor"): TensorHead,
 }
 """Heads by level and shape of the target."""
 
@@ -532,7 +713,7 @@ def branch_key(head: HeadConfig) -> str:
     return f"branch_{head.branch}"
 
 
-Targets = Mapping[str, Mapping[str, Any]]
+Targets = Mapping[str, Target]
 """Statistics of targets by name: ``TargetStats`` of a store, or the part of it that an ensemble
 stores (without baselines per element, which are among its weights)."""
 
@@ -576,7 +757,7 @@ class MultiHeadGNN(nn.Module):
         """
         super().__init__()
         self.energies = _energies_of_derivatives(model, heads, targets)
-        state = any(reads_state(head, targets[name]) for name, head in heads.items())
+        state = _is_state_read(model, heads, targets)
         degree = mean_degree(stats, model.cutoff) if stats and "degree" in stats else 12.0
         attributes = stats.get("attributes") if stats else None
         self.trunk = Trunk(model, state_is_read=state, degree=degree, attributes=attributes)
@@ -589,24 +770,27 @@ class MultiHeadGNN(nn.Module):
             self._add_head(name, targets[name], head, model, degree)
         self.repulsion = ZBL() if model.repulsion == "zbl" else None
         self.kinds = {name: str(targets[name].get("energy") or "") for name in heads}
+        self.directed = frozenset(n for n, h in heads.items() if is_directed(h, targets[n]))
+        self.classes = frozenset(n for n in heads if targets[n]["shape"] == "class")
         self.tensors = frozenset(n for n in heads if targets[n]["shape"] == "tensor")
         self.log_variances = nn.Parameter(torch.zeros(len(heads))) if learn_weights else None
 
     def _add_head(
         self,
         name: str,
-        target: Mapping[str, Any],
+        target: Target,
         head: HeadConfig,
         model: ModelConfig,
         degree: float,
     ) -> None:
         """Build a target's baseline, and its head unless the target is a derivative."""
         _check_head_name(self.heads, name)
-        self.baselines[name] = TargetBaseline(target, head)
+        is_class = target["shape"] == "class"
+        self.baselines[name] = (ClassBaseline if is_class else TargetBaseline)(target, head)
         if target.get("sum") is not None:
             self.sums[name] = SumConstraint(target["sum"])
         if name not in self.energies:
-            plan = HeadPlan(model, head, target.get("energy") == "total", degree)
+            plan = HeadPlan(model, head, target, degree)
             self.heads[name] = HEADS[target["level"], target["shape"]](plan)
 
     def forward(self, batch: Batch, only: Collection[str] | None = None) -> dict[str, Tensor]:
@@ -614,7 +798,8 @@ class MultiHeadGNN(nn.Module):
 
         Returns:
             Predictions by target, [G, w] or [N, w], in the target's unit: fp64, but forces and
-            stress in the dtype of the positions. The width w is 1, 3 for vectors, 9 for stress.
+            stress in the dtype of the positions. The width w is 1, 3 for vectors, 9 for tensors,
+            the number of values of a spectrum, and that of classes, which have probabilities.
             The variance of a head that has one is under ``variance_key(target)``, [G, 1] or
             [N, 1], fp64, in the unit squared.
         """
@@ -683,6 +868,11 @@ class MultiHeadGNN(nn.Module):
         return spread
 
 
+def _is_state_read(model: ModelConfig, heads: Mapping[str, HeadConfig], targets: Targets) -> bool:
+    vectors = describe_conv(model.conv).vectors
+    return any(reads_state(head, targets[name], vectors) for name, head in heads.items())
+
+
 def _energies_of_derivatives(
     model: ModelConfig, heads: Mapping[str, HeadConfig], targets: Targets
 ) -> dict[str, str]:
@@ -695,12 +885,16 @@ def _energies_of_derivatives(
         n: targets[n]["derived_from"] for n, h in heads.items() if is_by_gradient(h, targets[n])
     }
     vectors = [
-        name for name in heads if targets[name]["shape"] == "vector" and name not in energies
+        name
+        for name, head in heads.items()
+        if is_directed(head, targets[name]) and not reads_positions(targets[name])
     ]
     if vectors and not describe_conv(model.conv).vectors:
+        target = targets[vectors[0]]
         raise ConfigError(
-            f"head '{vectors[0]}' predicts a vector per atom, conv '{model.conv}' carries no "
-            "vectors: choose another conv, or drop the head."
+            f"head '{vectors[0]}' predicts a {target['shape']} per "
+            f"{'atom' if target['level'] == 'node' else 'structure'} from vectors of atoms, conv "
+            f"'{model.conv}' carries none: choose another conv, or drop the head."
         )
     if energies and not describe_conv(model.conv).forces:
         raise ConfigError(

@@ -196,7 +196,8 @@ def _parse_card(text: str, path: Path) -> CardConfig:
     """Parse the rendered card; a unit that only the user knows counts as eV for the prices."""
     values: dict[str, Any] = tomllib.loads(text)
     for target in values["targets"].values():
-        target["unit"] = "eV" if target["unit"] == UNKNOWN else target["unit"]
+        if target.get("unit") == UNKNOWN:
+            target["unit"] = "eV"
     return parse_config(values, CardConfig, where=str(path))
 
 

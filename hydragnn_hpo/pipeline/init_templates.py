@@ -7,7 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from hydragnn_hpo.campaign import SearchBudget
-from hydragnn_hpo.config import CardConfig, ParameterConfig, TargetConfig, render_toml
+from hydragnn_hpo.config import (
+    INVARIANT,
+    CardConfig,
+    ParameterConfig,
+    TargetConfig,
+    render_toml,
+)
 from hydragnn_hpo.config.convs import CONV_SPECS, ConvSpec, search_ranges
 from hydragnn_hpo.data import UNKNOWN, DataFile, Inspection, make_identifier
 from hydragnn_hpo.errors import ConfigError, unknown
@@ -56,8 +62,16 @@ level = {{ target.level | toml }}
 {% if target.shape != "scalar" %}
 shape = {{ target.shape | toml }}
 {% endif %}
+{% if target.size is not none %}
+size = {{ target.size | toml }}
+# axis = {first = 0.0, last = 10.0, unit = "eV"}
+{% endif %}
+{% if target.classes is not none %}
+classes = {{ target.classes | toml }}
+{% else %}
 {{ (certainty[target.unit.sure] ~ ": " ~ target.unit.why) | comment }}
 unit = {{ target.unit.name | toml }}
+{% endif %}
 {% if target.unit.name == unknown_unit %}
 # write one of: eV, meV, Hartree, Rydberg, kcal/mol, kJ/mol
 {% endif %}
@@ -66,6 +80,10 @@ energy = {{ target.energy | toml }}
 {% endif %}
 {% if target.derived_from is not none %}
 derived_from = {{ target.derived_from | toml }}
+{% endif %}
+{% if target.origin is not none %}
+# mass: of molecules, from positions; none: of crystals, from vectors of atoms alone
+origin = {{ target.origin | toml }}
 {% endif %}
 {% if target.min is not none %}
 # a gap is never negative: predictions and intervals end there
@@ -347,7 +365,7 @@ def choose_heads(
         ConfigError: a target is unknown.
     """
     # Nearly every conv can predict these; vectors of their own are left to the user.
-    usual = tuple(n for n, t in card.targets.items() if t.shape == "scalar" or t.derived_from)
+    usual = tuple(n for n, t in card.targets.items() if t.shape in INVARIANT or t.derived_from)
     first = tuple(name for name in usual if not hints or name not in hints.aside)
     heads = tuple(targets or first or usual or card.targets)
     for name in heads:
@@ -380,15 +398,18 @@ def choose_convs(
             raise ConfigError(unknown("conv", name, CONV_SPECS))
         if name not in able:
             raise ConfigError(
-                f"conv '{name}' cannot predict all of {', '.join(heads)} (forces, or vectors of "
-                f"atoms): choose from {', '.join(able)}, or name fewer targets."
+                f"conv '{name}' cannot predict all of {', '.join(heads)} (forces, or vectors "
+                f"and tensors): choose from {', '.join(able)}, or name fewer targets."
             )
     return tuple(convs or able)
 
 
 def _can_predict(spec: ConvSpec, targets: Sequence[TargetConfig]) -> bool:
     derived = any(target.derived_from for target in targets)
-    vectors = any(t.shape == "vector" and not t.derived_from for t in targets)
+    vectors = any(
+        t.shape != "scalar" and not t.derived_from and t.origin not in ("mass", "geometry")
+        for t in targets
+    )
     return (spec.forces or not derived) and (spec.vectors or not vectors)
 
 

@@ -61,6 +61,8 @@ def write_evaluation(folder: Path, done: Evaluation, plain: dict[str, Any]) -> l
         for kind, draw in FIGURES.items():
             if draw is draw_distance and head.by_distance is None:
                 continue
+            if head.entry.shape == "class" and draw is not draw_distance:
+                continue  # the others compare numbers with intervals
             figure = make_figure(SIZE, SIZE)
             axis = figure.subplots()
             draw(axis, head, curves)

@@ -30,8 +30,11 @@ TARGETS: dict[str, TargetStats] = {
     "energy": {"level": "graph", "shape": "scalar", "unit": "1", "mean": 0.0, "std": 1.0},
     "charge": {"level": "node", "shape": "scalar", "unit": "1", "mean": 0.0, "std": 1.0},
     "arrow": {"level": "node", "shape": "vector", "unit": "1", "mean": 0.0, "std": 1.0},
+    "born": {"level": "node", "shape": "tensor", "unit": "1", "mean": 0.3, "std": 1.0},
+    "polarization": {"level": "graph", "shape": "vector", "unit": "1", "mean": 0.0, "std": 1.0},
+    "dielectric": {"level": "graph", "shape": "tensor", "unit": "1", "mean": 0.3, "std": 1.0},
 }
-"""Targets of the nets; ``arrow`` only where the conv carries vectors."""
+"""Targets of the nets; vectors and tensors only where the conv carries vectors."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,7 +108,8 @@ class ConvUnderTest:
             torch.manual_seed(seed)
             net = MultiHeadGNN(config, heads, {name: TARGETS[name] for name in names})
             torch.manual_seed(seed)  # again: the replaced conv drew any number of values
-            places = config.dimensions("arrow" in names)
+            directed = any(TARGETS[name]["shape"] != "scalar" for name in names)
+            places = config.dimensions(directed)
             net.trunk.convs = nn.ModuleList(self.conv(each, self.options) for each in places)
             with torch.no_grad():
                 for parameter in net.parameters():
@@ -117,7 +121,7 @@ class ConvUnderTest:
         """Predict the targets of structures in one batch, in fp64.
 
         Returns:
-            Predictions by target: [G, 1], or [N, 1 or 3] for all G structures with N atoms.
+            Predictions by target: [G, w] or [N, w] for all G structures with N atoms, row by row.
         """
         return predict_all(self.net, batch_structures(structures))
 
@@ -126,7 +130,7 @@ def predict_all(net: MultiHeadGNN, batch: Batch) -> dict[str, Tensor]:
     """Predict all targets without gradients.
 
     Returns:
-        Predictions by target: [G, 1] per graph, or [N, 1 or 3] per node.
+        Predictions by target: [G, w] per graph, or [N, w] per node.
     """
     with torch.no_grad():
         predictions: dict[str, Tensor] = net(batch)

@@ -1,6 +1,7 @@
 """Errors and predictions over a whole split: sums over ranks, no padding, no double counts.
 
-Shapes: G graphs, N nodes, T targets, w components of a target (1, 3 for vectors, 9 for stress).
+Shapes: G graphs, N nodes, T targets, w components of a target (1, 3 for vectors, 9 for stress,
+the values of a spectrum).
 """
 
 from collections.abc import Iterator
@@ -10,12 +11,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hydragnn_hpo.config import WIDTHS, TrialConfig
+from hydragnn_hpo.config import TrialConfig, count_components
 from hydragnn_hpo.data import Batch, GraphSet, balance_load, make_batch, predict_graph_costs
 from hydragnn_hpo.model import MultiHeadGNN
 from hydragnn_hpo.training.ddp import Ranks
 from hydragnn_hpo.training.memory import is_out_of_memory, release_memory
 from hydragnn_hpo.training.precision import DTYPES, compute_dtype
+from hydragnn_hpo.training.stepper import cross_entropy
 
 EDGES_PER_BATCH = 40_000
 """Approximate number of edges in a batch for evaluation."""
@@ -153,6 +155,8 @@ def _predict_in_halves(
 def error_sums(model: MultiHeadGNN, feed: BatchFeed, indices: np.ndarray) -> Tensor:
     """Sum absolute errors and count components of each target over this rank's share.
 
+    A class counts as one component, with its log-loss in nats as the error.
+
     Args:
         model: in evaluation mode.
         feed: makes the batches.
@@ -166,7 +170,11 @@ def error_sums(model: MultiHeadGNN, feed: BatchFeed, indices: np.ndarray) -> Ten
     for batch, predictions in predict_share(model, feed, indices):
         for row, name in enumerate(feed.targets):
             mask = batch.masks[name].unsqueeze(-1)
-            error = (predictions[name].double() - batch.targets[name].double()).abs() * mask
+            given, truth = predictions[name].double(), batch.targets[name].double()
+            if name in model.classes:
+                error = cross_entropy(given, truth) * mask
+            else:
+                error = (given - truth).abs() * mask
             sums[row, 0] += error.sum()
             sums[row, 1] += mask.sum() * error.shape[1]
     return sums if feed.ranks.represents_share else torch.zeros_like(sums)
@@ -217,7 +225,7 @@ def _rows_of_target(
 ) -> Tensor:
     """Return the array of a target in ``out``, created as zeros, fp64, [graphs or nodes, w]."""
     if name not in out:
-        width = WIDTHS[feed.graphs.stats["targets"][name]["shape"]]
+        width = count_components(feed.graphs.stats["targets"][name])
         rows = nodes if _per_node(feed, name) else graphs
         out[name] = torch.zeros(rows, width, dtype=torch.float64)
     return out[name]

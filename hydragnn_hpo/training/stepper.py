@@ -51,6 +51,25 @@ def gaussian_nll(error: Tensor, variance: Tensor, beta: float) -> Tensor:
     return likelihood * variance.detach() ** beta if beta else likelihood
 
 
+def cross_entropy(probability: Tensor, truth: Tensor) -> Tensor:
+    """Return minus the logarithm of the probability of the true class, in nats, [R, 1].
+
+    Args:
+        probability: of each class, fp64, [R, w].
+        truth: 1 for the true class, 0 for others; a row of zeros has no label, [R, w].
+    """
+    chosen = (probability * truth).sum(dim=-1, keepdim=True)
+    return -chosen.clamp(min=1e-300).log()
+
+
+def running_sums(error: Tensor) -> Tensor:
+    """Return the sums of a spectrum's errors up to each value, over the number of values, [R, w].
+
+    Their mean absolute value is the area between the cumulated curves on an axis of length 1.
+    """
+    return error.cumsum(dim=-1) / error.shape[-1]
+
+
 def head_sums(
     model: MultiHeadGNN,
     predictions: Mapping[str, Tensor],
@@ -61,10 +80,11 @@ def head_sums(
     """Sum each head's loss over the rows of a batch that have its target.
 
     Predictions (fp64) and targets are subtracted before the small difference is rounded to the
-    dtype of the model.
+    dtype of the model. Vectors and tensors that are no derivatives have the loss of the root mean
+    square over their components, which does not depend on the axes.
 
     Args:
-        model: provides the standard deviation of each target.
+        model: provides the standard deviation of each target, and which ones are no derivatives.
         predictions: predictions by target, [R, w], and variances by ``variance_key``, [R, 1].
         batch: holds targets, [R, w], and masks of the rows that have them, [R].
         heads: settings by target, which name its loss.
@@ -76,13 +96,20 @@ def head_sums(
     sums = {}
     for name, head in heads.items():
         std = model.std(name)
+        if name in model.classes:
+            losses = cross_entropy(predictions[name], batch.targets[name]).to(std.dtype)
+            sums[name] = (losses * batch.masks[name].unsqueeze(-1)).sum()
+            continue
         unit = torch.ones_like(std) if balance == "unit" else std
         error = (predictions[name] - batch.targets[name]).to(std.dtype) / unit
         if head.has_variance:
             variance = (predictions[variance_key(name)] / unit.double() ** 2).to(std.dtype)
             loss = gaussian_nll(error, variance, head.beta if head.loss == "beta_nll" else 0.0)
         else:
-            loss = LOSSES[head.loss](error)
+            if name in model.directed:
+                norm = torch.linalg.vector_norm(error, dim=-1, keepdim=True)
+                error = (norm / error.shape[-1] ** 0.5).expand_as(error)
+            loss = LOSSES[head.loss](running_sums(error) if head.cumulative else error)
         sums[name] = (loss * batch.masks[name].unsqueeze(-1)).sum()
     return sums
 

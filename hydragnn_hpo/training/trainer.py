@@ -18,7 +18,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hydragnn_hpo.config import WIDTHS, HeadConfig, ParallelConfig, TrialConfig, parse_config
+from hydragnn_hpo.config import (
+    HeadConfig,
+    ParallelConfig,
+    TrialConfig,
+    count_components,
+    parse_config,
+)
 from hydragnn_hpo.data import Batch, BatchSampler, Columns, GraphSet, Mixture, Prefetcher
 from hydragnn_hpo.errors import ConfigError, DataError, HydraError, StorageError, answer_of
 from hydragnn_hpo.files import read_json, write_json
@@ -506,7 +512,8 @@ class Trainer:
 
 
 def _counts(graphs: GraphSet, name: str) -> np.ndarray:
-    """Return the number of known components of a target in each graph, [G]."""
-    width = WIDTHS[graphs.stats["targets"][name]["shape"]]
+    """Return the number of known components of a target in each graph, [G]; 1 for a class."""
+    target = graphs.stats["targets"][name]
+    width = 1 if target["shape"] == "class" else count_components(target)
     counted: np.ndarray = graphs.known(name) * width
     return counted

@@ -217,7 +217,7 @@ def test_a_hint_for_an_unknown_name():
         ("Hartree/bohr", "eV/angstrom"), ("meV/nm", "eV/angstrom"), ("meV/atom", "eV/atom"),
         ("kcal/mol/angstrom", "eV/angstrom"), ("e", "e"), ("muB", "muB"), ("1", "1"),
         ("muB/atom", "muB/atom"), ("1/cm", "1/cm"), ("GPa", "GPa"), ("log10(GPa)", "log10(GPa)"),
-        ("kbar", "GPa"), ("ppm", "ppm"),
+        ("kbar", "GPa"), ("ppm", "ppm"), ("1/Hartree", "1/eV"), ("1/meV", "1/eV"),
     ],
 )  # fmt: skip
 def test_factors_against_ase(unit, ours):
@@ -229,6 +229,7 @@ def test_factors_against_ase(unit, ours):
         "Hartree/bohr": table["Hartree"] / table["Bohr"], "meV/nm": 1e-3 / table["nm"],
         "meV/atom": 1e-3, "kcal/mol/angstrom": table["kcal"] / table["mol"],
         "kbar": 1e3 * table["bar"] / table["GPa"],
+        "1/Hartree": 1 / table["Hartree"], "1/meV": 1e3,
     }  # fmt: skip
     factor, name = inside(unit)
     assert name == ours

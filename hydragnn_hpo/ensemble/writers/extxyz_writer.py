@@ -20,7 +20,7 @@ from hydragnn_hpo.ensemble.predict_output import (
     Writer,
     split_nodes,
 )
-from hydragnn_hpo.ensemble.prediction import AXES
+from hydragnn_hpo.ensemble.prediction import name_components
 from hydragnn_hpo.ensemble.structure_batches import KeptValues
 
 RESERVED = {*all_properties, "charge", "magmom", "id", "trust", "units", "pos", "positions"}
@@ -73,7 +73,7 @@ class ExtxyzWriter(Writer):
         """Return the quantities of a head (mean, std, ends of intervals, ...), one block each."""
         layout, head = self.layout, rows.prediction.heads[name]
         values = layout.values(name, head)
-        axes, titles = AXES[layout.manifest.heads[name].shape], layout.titles(name)
+        axes, titles = name_components(layout.manifest.heads[name]), layout.titles(name)
         blocks, first = [], 0
         while first < len(titles):
             title = titles[first].removesuffix(axes[0])

@@ -29,6 +29,7 @@ from hydragnn_hpo.report.charts import (
     with_unit,
 )
 from hydragnn_hpo.report.facts import Facts
+from hydragnn_hpo.report.head_figures import draw_head
 from hydragnn_hpo.report.page_blocks import (
     Block,
     Cell,
@@ -121,14 +122,16 @@ def make_heads(facts: Facts) -> Section | None:
     columns: dict[str, str | Sequence[str]] = {"head": "target", "unit": "unit"}
     columns |= {str(score): title for score, title in SCORES.items()}
     table = make_table("scores", columns, rows, "The ensemble on the test split.")
-    parities = tuple(_parity(facts, name, arrays[name]) for name in shown if name in arrays)
-    calibrations = tuple(_calibration(name, curves[name]) for name in shown if name in curves)
+    numbers = [name for name in shown if "reliability" not in curves.get(name, {})]
+    parities = tuple(_parity(facts, name, arrays[name]) for name in numbers if name in arrays)
+    calibrations = tuple(_calibration(name, curves[name]) for name in numbers if name in curves)
     errors = tuple(
         _errors(facts, name, curves[name]["bins"], arrays.get(name, {}))
-        for name in shown
+        for name in numbers
         if name in curves
     )
-    blocks: list[Block] = [Row(charts) for charts in (parities, calibrations) if charts]
+    own = tuple(figure for name in shown for figure in draw_head(facts, name))
+    blocks: list[Block] = [Row(charts) for charts in (parities, own, calibrations) if charts]
     more: list[Block] = [table, Text(SCORES_EXPLAINED), *([Row(errors)] if errors else [])]
     if not curves:
         text = (

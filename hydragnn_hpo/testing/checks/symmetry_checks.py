@@ -12,6 +12,7 @@ from torch import Tensor
 
 from hydragnn_hpo.testing.check_report import ConvCheck, Measurement
 from hydragnn_hpo.testing.conv_under_test import (
+    TARGETS,
     ConvUnderTest,
     largest_deviation,
     predict_all,
@@ -35,13 +36,23 @@ ROTATION: Array = Rotation.from_euler("zyx", [0.3, -1.1, 2.0]).as_matrix()
 MIRROR: Array = np.diag([1.0, 1.0, -1.0])
 
 
+def rotate_predictions(predicted: dict[str, Tensor], matrix: Array) -> dict[str, Tensor]:
+    """Rotate predicted vectors, [R, 3], and tensors, [R, 9], by an orthogonal matrix, [3, 3].
+
+    Returns:
+        Rotated predictions by target; scalars, [R, 1], as they are.
+    """
+    turn = torch.from_numpy(np.ascontiguousarray(matrix))
+    # A row-major tensor rotates with the Kronecker product: R T R^T.
+    by_width = {1: torch.eye(1, dtype=turn.dtype), 3: turn, 9: torch.kron(turn, turn)}
+    return {name: values @ by_width[values.shape[1]].T for name, values in predicted.items()}
+
+
 def _measure_transformed(subject: ConvUnderTest, matrix: Array) -> Measurement:
     """Compare predictions for structures transformed by an orthogonal matrix, [3, 3]."""
     deviations = []
     for sample in molecule_and_crystal():
-        expected = subject.predict([sample])
-        if "arrow" in expected:
-            expected["arrow"] = expected["arrow"] @ torch.from_numpy(matrix.T.copy())
+        expected = rotate_predictions(subject.predict([sample]), matrix)
         deviations.append(largest_deviation(subject.predict([sample.rotate(matrix)]), expected))
     return Measurement(float(np.max(deviations)), EXACT)
 
@@ -73,7 +84,7 @@ def measure_translation(subject: ConvUnderTest) -> Measurement:
 
 def _rows(predicted: dict[str, Tensor], rows: Tensor) -> dict[str, Tensor]:
     """Select rows of the predictions per node."""
-    return {n: v if n == "energy" else v[rows] for n, v in predicted.items()}
+    return {n: v if TARGETS[n]["level"] == "graph" else v[rows] for n, v in predicted.items()}
 
 
 def measure_node_order(subject: ConvUnderTest) -> Measurement:
@@ -120,14 +131,14 @@ def measure_images(subject: ConvUnderTest) -> Measurement:
 CHECKS = (
     ConvCheck(
         "rotation",
-        "a turned structure has the same scalars, and turned vectors",
+        "a turned structure has the same scalars, and turned vectors and tensors",
         "Let scalars see only lengths, scalar products and cross products' lengths, never the x, y "
         "or z of a direction, and act on the channels of vectors by linear maps without bias.",
         measure_rotation,
     ),
     ConvCheck(
         "reflection",
-        "a mirrored structure has the same scalars, and mirrored vectors",
+        "a mirrored structure has the same scalars, and mirrored vectors and tensors",
         "Look for a cross product or a triple product: it gives a pseudovector or a pseudoscalar; "
         "use it in pairs.",
         measure_reflection,

@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from hydragnn_hpo.config.convs import CONV_SPECS, Dimensions
-from hydragnn_hpo.config.data_config import CardConfig, SplitConfig
+from hydragnn_hpo.config.data_config import CardConfig, SplitConfig, TargetConfig
 from hydragnn_hpo.config.model_config import (
     HeadConfig,
     ModelConfig,
@@ -110,6 +110,28 @@ def test_names_become_file_names_and_stay_harmless(name):
             parse_config(values, CardConfig, "x")
 
 
+DIPOLE = {"level": "graph", "shape": "vector", "unit": "debye"}
+
+
+def test_vectors_and_tensors_of_structures_have_an_origin():
+    assert TargetConfig.model_validate(DIPOLE).origin == "mass"
+    assert TargetConfig.model_validate({**DIPOLE, "origin": "none"}).origin == "none"
+    stress = {"level": "graph", "shape": "tensor", "unit": "eV/angstrom^3", "derived_from": "e"}
+    forces = {"level": "node", "shape": "vector", "unit": "eV/angstrom"}
+    assert all(TargetConfig.model_validate(known).origin is None for known in (stress, forces))
+    for wrong, says in (
+        ({**forces, "origin": "mass"}, "origin is for vectors and tensors of structures"),
+        ({**DIPOLE, "charge": "q", "origin": "none"}, "charge is for dipoles"),
+        ({**DIPOLE, "charge": "q", "unit": "muB"}, "found muB: correct the unit"),
+    ):
+        with pytest.raises(ValidationError, match=says):
+            TargetConfig.model_validate(wrong)
+    card = {"name": "a", "files": [{"path": "x"}], "targets": {"d": {**DIPOLE, "charge": "q"}}}
+    with pytest.raises(ConfigError, match="'q', which is no attribute: add attributes.q"):
+        parse_config(card, CardConfig, "x")
+    assert parse_config({**card, "attributes": {"q": {"unit": "e"}}}, CardConfig, "x")
+
+
 def test_configs_do_not_change():
     with pytest.raises(ValidationError, match="frozen"):
         TrainConfig().epochs = 3
@@ -130,7 +152,10 @@ def test_options_of_a_conv_are_resolved():
 def fit(conv, **targets):
     values = {
         "heads": {name: {} for name in targets},
-        "targets": {name: {"level": lv, "shape": sh} for name, (lv, sh) in targets.items()},
+        "targets": {
+            name: dict(zip(("level", "shape", "origin", "charge"), kind, strict=False))
+            for name, kind in targets.items()
+        },
         "model": {"conv": conv},
     }
     return parse_config(values, TrialHeads, "trial.toml")
@@ -144,11 +169,16 @@ def test_heads_fit_the_targets_of_the_store():
         with pytest.raises(ConfigError) as caught:
             fit(conv, push=("node", "vector"))
         assert str(caught.value) == (
-            f"trial.toml: head 'push' predicts a vector per atom, conv '{conv}' carries no "
+            f"trial.toml: head 'push' predicts a vector of an atom, conv '{conv}' carries no "
             f"vectors: use {', '.join(carriers)}, or drop the head."
         )
-    with pytest.raises(ConfigError, match="head 'd': vectors per structure cannot be predicted"):
-        fit("painn", d=("graph", "vector"))
+        for kind in (("graph", "vector", "none"), ("graph", "tensor", "none"), ("node", "tensor")):
+            with pytest.raises(ConfigError, match=f"predicts a {kind[1]} of a.* carries no vect"):
+                fit(conv, push=kind)
+            assert fit("painn", push=kind)
+        assert fit(conv, push=("graph", "vector", "mass"), pull=("graph", "tensor", "geometry"))
+    with pytest.raises(ConfigError, match="'d' predicts dipoles .* add 'q' to model.attributes"):
+        fit("painn", d=("graph", "vector", "mass", "q"))
     values = {"heads": {"enrgy": {}}, "targets": {"energy": {}}, "model": {"conv": "egnn"}}
     with pytest.raises(ConfigError, match=r"unknown target of a head 'enrgy'. Did you mean 'ener"):
         parse_config(values, TrialHeads, "x")
@@ -156,6 +186,7 @@ def test_heads_fit_the_targets_of_the_store():
 
 ENERGY = {"level": "graph", "shape": "scalar", "energy": "total"}
 FORCES = {"level": "node", "shape": "vector", "derived_from": "energy"}
+DOS = {"level": "graph", "shape": "spectrum", "size": 8}
 STRESS = {"level": "graph", "shape": "tensor", "derived_from": "energy"}
 
 
@@ -173,7 +204,20 @@ STRESS = {"level": "graph", "shape": "tensor", "derived_from": "energy"}
         (FORCES, {"loss": "nll"}, {}, "head 'it' is a gradient and has no variance of its own"),
         (FORCES, {"gradient": False}, {"conv": "egnn"}, "conv 'egnn' carries no vectors"),
         (ENERGY, {"gradient": True}, {}, "head 'it' is no derivative of an energy: drop gradient"),
-        (ENERGY, {"kind": "conv"}, {}, "head 'it': kind = \"conv\" is for scalars of atoms"),
+        (ENERGY, {"kind": "conv"}, {}, "head 'it': kind = \"conv\" is for scalars, spectra and"),
+        (DOS, {"kind": "conv"}, {}, "head 'it': kind = \"conv\" is for scalars, spectra and"),
+        (
+            ENERGY,
+            {"cumulative": True},
+            {},
+            "head 'it' has cumulative .* predicts a scalar",
+        ),
+        (
+            DOS,
+            {"cumulative": True, "loss": "nll"},
+            {},
+            "head 'it' has cumul.* whose variance",
+        ),
         (ENERGY, {}, {"attributes": ["spin"]}, "model.attributes names 'spin', .* Known: charge."),
         (ENERGY, {}, {"encoding": "laplacian"}, "encoding_size is 8, the store holds 3 Laplacian"),
     ],

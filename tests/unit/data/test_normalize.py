@@ -7,7 +7,12 @@ import pytest
 
 from hydragnn_hpo.config.data_config import TargetConfig
 from hydragnn_hpo.data.columns import Columns, Graph, columns_of
-from hydragnn_hpo.data.normalize import RIDGE, fit_element_baseline, fit_target_stats
+from hydragnn_hpo.data.normalize import (
+    RIDGE,
+    fit_element_baseline,
+    fit_target_stats,
+    refit_target_stats,
+)
 from hydragnn_hpo.errors import DataError
 
 TARGETS = {
@@ -40,6 +45,23 @@ def test_other_splits_do_not_matter(divided: Columns) -> None:
     divided.targets["energy"][elsewhere] += 100.0
     divided.targets["charge"][np.repeat(elsewhere, divided.num_nodes())] += 100.0
     assert fit_target_stats(divided, TARGETS) == before
+
+
+def test_tensors_have_the_mean_of_their_diagonal(divided: Columns) -> None:
+    tensors = (
+        np.random.default_rng(2).normal(size=(divided.num_graphs, 9)) + 3.0 * np.eye(3).ravel()
+    )
+    divided.targets["alpha"] = tensors
+    divided.masks["alpha"] = np.ones(divided.num_graphs, bool)
+    alpha = TargetConfig(level="graph", shape="tensor", unit="angstrom^3")
+    stats = fit_target_stats(divided, {"alpha": alpha})["alpha"]
+    train = tensors[divided.split == 0]
+    mean = np.mean([np.trace(each.reshape(3, 3)) / 3 for each in train])
+    rest = train - mean * np.eye(3).ravel()
+    assert stats["mean"] == pytest.approx(mean)
+    assert stats["std"] == pytest.approx(np.sqrt((rest**2).mean()))
+    assert stats["mad"] == pytest.approx(np.abs(rest).mean())
+    assert stats["origin"] == "mass"
 
 
 def test_vectors_keep_their_direction(divided: Columns) -> None:
@@ -161,3 +183,28 @@ def test_one_composition_alone_needs_no_numbers():
     found = fit_element_baseline(same, "x", TOTAL, train_mean(same, TOTAL))
     assert found["by_number"] == [0.0] * 119
     assert found["mean"] == pytest.approx(train_mean(same, TOTAL))
+
+
+def test_each_value_of_a_spectrum_is_centred(divided: Columns) -> None:
+    """By hand: two rows in train, [0, 2, 10] and [2, 2, 16]."""
+    spectrum = TargetConfig(
+        level="graph", shape="spectrum", size=3, unit="1", axis={"first": 0, "last": 4}
+    )
+    values = np.full((divided.num_graphs, 3), 99.0)
+    values[:2] = [[0.0, 2.0, 10.0], [2.0, 2.0, 16.0]]
+    columns = replace(
+        divided,
+        split=np.where(np.arange(divided.num_graphs) < 2, 0, 1).astype(np.int8),
+        targets={"dos": values},
+        masks={"dos": np.ones(divided.num_graphs, dtype=bool)},
+        levels={"dos": "graph"},
+    )
+    stats = fit_target_stats(columns, {"dos": spectrum})["dos"]
+    assert stats["means"] == [1.0, 2.0, 13.0]
+    assert stats["mean"] == pytest.approx(32 / 6)
+    assert stats["std"] == pytest.approx(((1 + 1 + 9 + 9) / 6) ** 0.5)
+    assert stats["mad"] == pytest.approx((1 + 1 + 3 + 3) / 6)
+    assert (stats["size"], stats["elements"]) == (3, None)
+    assert stats["axis"] == {"first": 0.0, "last": 4.0, "unit": "1"}
+    again = refit_target_stats(columns, "dos", {**stats, "means": [0.0] * 3, "std": 7.0})
+    assert again == stats

@@ -47,6 +47,53 @@ def test_targets_arrive_in_our_units(graph: Make) -> None:
     np.testing.assert_array_equal(made.targets["charge"], [[-0.8], [0.4], [0.4]])
 
 
+def test_a_dipole_arrives_in_e_angstrom(graph: Make) -> None:
+    atoms = water()
+    atoms.info["mu"] = [0.0, 0.0, 1.8546]
+    made = graph(atoms, mu=TargetConfig(level="graph", shape="vector", unit="debye"))
+    # 1 debye is 1e-21 C m^2 / s over the speed of light: 0.2081943 e angstrom.
+    np.testing.assert_allclose(made.targets["mu"], [0.0, 0.0, 0.386117], rtol=1e-5)
+
+
+ALPHA = TargetConfig(level="graph", shape="tensor", unit="angstrom^3")
+FULL = [[1.0, 6.0, 5.0], [6.0, 2.0, 4.0], [5.0, 4.0, 3.0]]
+
+
+@pytest.mark.parametrize("given", [FULL, np.ravel(FULL), [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]])
+def test_tensors_of_structures_have_nine_or_six_numbers(graph: Make, given: object) -> None:
+    atoms = molecule("CO")
+    atoms.info["alpha"] = given
+    np.testing.assert_array_equal(graph(atoms, alpha=ALPHA).targets["alpha"], np.ravel(FULL))
+
+
+def test_small_asymmetry_is_averaged_and_large_is_refused(graph: Make) -> None:
+    atoms, tensor = molecule("CO"), np.array(FULL)
+    tensor[0, 1] += 0.04
+    atoms.info["alpha"] = tensor
+    assert graph(atoms, alpha=ALPHA).targets["alpha"][[1, 3]].tolist() == [6.02, 6.02]
+    tensor[0, 1] += 0.04
+    assert "differ from those of its transpose by 0.08" in refused(graph, atoms, alpha=ALPHA)
+
+
+@pytest.mark.parametrize("shape", [(2, 9), (2, 3, 3)])
+def test_tensors_of_atoms_keep_their_order(graph: Make, shape: tuple[int, ...]) -> None:
+    atoms = molecule("CO")
+    atoms.arrays["born"] = np.arange(18.0).reshape(shape)
+    born = TargetConfig(level="node", shape="tensor", unit="e")
+    values = graph(atoms, born=born).targets["born"]
+    np.testing.assert_array_equal(values, np.arange(18.0).reshape(2, 9))
+
+
+def test_a_periodic_structure_has_no_dipole_from_positions(graph: Make) -> None:
+    atoms = bulk("NaCl", "rocksalt", a=5.6)
+    atoms.info["p"] = [0.0, 0.0, 0.1]
+    p = {"level": "graph", "shape": "vector", "unit": "e*angstrom"}
+    said = refused(graph, atoms, "is", p=TargetConfig.model_validate(p))
+    assert "positions and so the 'p' of their head are not unique" in said
+    free = TargetConfig.model_validate({**p, "origin": "none"})
+    assert graph(atoms, p=free).targets["p"].tolist() == [0.0, 0.0, 0.1]
+
+
 def water(**changes: object) -> Atoms:
     """Return a molecule with some of its arrays or properties changed."""
     atoms = molecule("H2O")

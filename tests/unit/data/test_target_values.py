@@ -135,6 +135,7 @@ def test_a_key_that_is_nearly_there_is_named() -> None:
         graph_of(water(energy=1.0), PLACE, Rules(4.0, 0.1, {"e": target}))
 
 
+DOS = {"level": "graph", "shape": "spectrum", "size": 4, "unit": "1/eV"}
 FORCES = {"level": "node", "shape": "vector", "unit": "eV/angstrom", "derived_from": "energy"}
 
 
@@ -157,11 +158,33 @@ FORCES = {"level": "node", "shape": "vector", "unit": "eV/angstrom", "derived_fr
         ({"level": "node", "shape": "vector", "unit": "eV"}, "a vector has no energy as its unit"),
         ({"level": "node", "shape": "vector", "unit": "kJ/mol"}, "has no energy as its unit"),
         ({**FORCES, "unit": "1/cm"}, "neither forces"),
+        ({**DOS, "size": None}, "without a size: add its number of values"),
+        ({**DOS, "size": 1}, "size.* is 1"),
+        ({**DOS, "unit": "eV", "energy": "total"}, "this is a spectrum per structure: drop it"),
+        ({**DOS, "axis": {"first": 2.0, "last": 2.0}}, "axis starts and ends at 2"),
+        (
+            {"level": "graph", "unit": "1", "size": 4},
+            "size belongs to shape = .spectrum.: drop|a scalar",
+        ),
+        ({"level": "graph", "unit": "1", "axis": {"first": 0, "last": 1}}, "axis belongs to shape"),
     ],
 )
 def test_a_target_that_does_not_hang_together_is_refused(target: dict, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         parse_config({**CARD, "targets": {**CARD["targets"], "f": target}}, CardConfig, "c")
+
+
+def test_a_spectrum_has_its_number_of_values_in_every_structure():
+    dos = TargetConfig(**{**DOS, "unit": "1/meV", "min": 0.0})
+    assert value(water(dos=[0.0, 1.0, 2.0, 3.0]), dos=dos).tolist() == [0.0, 1e3, 2e3, 3e3]
+    with pytest.raises(DataError, match=r"'dos' of shape \[3\], wanted is \[4\]; mend it"):
+        value(water(dos=[0.0, 1.0, 2.0]), dos=dos)
+    with pytest.raises(DataError, match="'dos' = -1, beyond the min = 0"):
+        value(water(dos=[0.0, 1.0, -1.0, 3.0]), dos=dos)
+    atoms = water()
+    atoms.arrays["dos"] = np.arange(12.0).reshape(3, 4)
+    local = TargetConfig(**{**DOS, "level": "node"})
+    assert value(atoms, dos=local).shape == (3, 4)
 
 
 GAP = {"level": "graph", "unit": "meV", "min": 0.0, "max": 9000.0}

@@ -195,11 +195,35 @@ def test_numbers_per_atom():
     for atoms in structures:
         atoms.arrays["magmom"] = np.linspace(-1, 1, len(atoms)) + len(atoms)
         atoms.arrays["push"] = atoms.positions * 2.0
-        atoms.arrays["many"] = np.ones((len(atoms), 7)) * len(atoms)
+        atoms.arrays["many"] = np.ones((len(atoms), 6)) * len(atoms)
     targets, made = look_at(structures)
     assert (targets["magmom"].level, targets["magmom"].unit.name) == ("node", "muB")
     assert (targets["push"].shape, targets["push"].head) == ("vector", False)
-    assert "7 numbers for each atom" in dict(made.left_out)["many"]
+    assert "6 numbers for each atom" in dict(made.left_out)["many"]
+
+
+def test_vectors_and_tensors_of_structures_are_recognised():
+    random = np.random.default_rng(4)
+    structures = [molecule(name) for name in ("H2O", "NH3", "CO", "CH4", "HCN") * 6]
+    for atoms in structures:
+        dipole, alpha = random.normal(size=3), random.normal(size=(3, 3))
+        atoms.calc = SinglePointCalculator(atoms, dipole=dipole)
+        atoms.info |= {"polarizability": alpha + alpha.T, "odd": alpha, "cell_lengths": dipole + 9}
+        atoms.arrays["born_charges"] = random.normal(size=(len(atoms), 9))
+    targets, made = look_at(structures)
+    kinds = {
+        name: (target.level, target.shape, target.origin, target.unit.name, target.head)
+        for name, target in targets.items()
+    }
+    assert kinds == {
+        "dipole": ("graph", "vector", "mass", "e*angstrom", False),
+        "polarizability": ("graph", "tensor", "mass", "1", False),
+        "born_charges": ("node", "tensor", None, "e", False),
+    }
+    assert "has 9 numbers for each structure" in dict(made.left_out)["odd"]
+    assert "has 3 numbers for each structure" in dict(made.left_out)["cell_lengths"]
+    crystals, _ = look_at(with_info([random.normal(size=3) for _ in range(30)], "polarization"))
+    assert crystals["polarization"].origin == "none"
 
 
 def test_what_grows_and_is_no_energy_is_pooled_as_a_sum():
@@ -503,3 +527,27 @@ def charged(total, error=0.0, count=20):
 def test_a_common_sum_of_atoms_is_proposed(structures, expected):
     targets, _ = look_at(structures)
     assert targets["q"].sum == expected
+
+
+@pytest.mark.parametrize(
+    ("count", "says"), [(5, None), (12, None), (2, "one or a spectrum"), (9, "one or a spectrum")]
+)
+def test_many_numbers_of_equal_count_are_a_spectrum(count, says):
+    values = list(np.random.default_rng(count).uniform(0.0, 1.0, (30, count)))
+    targets, made = look_at(with_info(values, "dos"))
+    if says is None:
+        dos = targets["dos"]
+        assert (dos.level, dos.shape, dos.size, dos.head) == ("graph", "spectrum", count, True)
+        assert f"{count} numbers in each structure" in dos.why[0]
+    else:
+        assert says in dict(made.left_out)["dos"]
+
+
+def test_many_numbers_of_each_atom_are_a_spectrum():
+    structures = metals()
+    for atoms in structures:
+        atoms.arrays["local"] = np.random.default_rng(len(atoms)).normal(size=(len(atoms), 7))
+    targets, _ = look_at(structures)
+    assert (targets["local"].level, targets["local"].shape, targets["local"].size) == (
+        "node", "spectrum", 7,
+    )  # fmt: skip

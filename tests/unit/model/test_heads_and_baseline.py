@@ -88,7 +88,8 @@ def test_the_mean_alone(head, described, expected):
 
 def graph_head(features, total=False, **settings):
     model = ModelConfig(conv="schnet", features=features)
-    head = GraphHead(HeadPlan(model, HeadConfig(**settings), total, 12.0))
+    described = target(energy="total" if total else None)
+    head = GraphHead(HeadPlan(model, HeadConfig(**settings), described, 12.0))
     return head, lambda scalars, batch: head(of(scalars), batch, torch.nn.Identity()).mean
 
 

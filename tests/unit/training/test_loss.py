@@ -11,8 +11,8 @@ from hydragnn_hpo.training.stepper import combine_losses, head_sums
 
 
 class Stub:
-    def __init__(self, **std):
-        self.spread = std
+    def __init__(self, directed=(), classes=(), **std):
+        self.spread, self.directed, self.classes = std, directed, classes
 
     def std(self, name):
         return torch.tensor(self.spread[name])
@@ -43,6 +43,46 @@ VECTORS = [[2.0, -4.0, 6.0], [7.0, 7.0, 7.0]], [[0.0] * 3] * 2, [True, False]
 )
 def test_losses_by_hand(loss, given, expected):
     assert sums_of(loss, *given) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("loss", "expected"), [("mae", 5.0), ("mse", 25.0), ("huber", 4.5)])
+def test_the_loss_of_vectors_that_are_no_derivatives_does_not_depend_on_the_axes(loss, expected):
+    """In standard deviations the vector is 5 * sqrt(3) long: 5 for each of 3 components."""
+    length = 10.0 * math.sqrt(3.0)
+    for vector in ([length, 0.0, 0.0], [0.0, 0.6 * length, -0.8 * length]):
+        batch = SimpleNamespace(
+            targets={"x": torch.tensor([[0.0] * 3])}, masks={"x": torch.tensor([True])}
+        )
+        heads, model = {"x": HeadConfig(loss=loss)}, Stub(directed={"x"}, x=2.0)
+        sums = head_sums(model, {"x": torch.tensor([vector])}, batch, heads)
+        assert sums["x"].item() == pytest.approx(3 * expected)
+
+
+def test_a_displaced_peak_costs_its_distance():
+    """A unit peak that is two of four places away: two running sums of 1, over four values."""
+    peak, displaced = [[0.0, 1.0, 0.0, 0.0]], [[0.0, 0.0, 0.0, 1.0]]
+    batch = SimpleNamespace(targets={"x": torch.tensor(peak)}, masks={"x": torch.tensor([True])})
+    costs = {
+        cumulative: head_sums(
+            Stub(x=2.0),
+            {"x": torch.tensor(displaced)},
+            batch,
+            {"x": HeadConfig(loss="mae", cumulative=cumulative)},
+            "unit",
+        )["x"].item()
+        for cumulative in (False, True)
+    }
+    assert costs == {False: 2.0, True: pytest.approx(2 / 4)}
+
+
+def test_classes_have_the_cross_entropy_of_labelled_rows():
+    said = torch.tensor([[0.5, 0.5], [0.2, 0.8], [0.9, 0.1]], dtype=torch.float64)
+    batch = SimpleNamespace(
+        targets={"x": torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 0.0]])},
+        masks={"x": torch.tensor([True, True, False])},
+    )
+    sums = head_sums(Stub(classes=("x",), x=2.0), {"x": said}, batch, {"x": HeadConfig()})
+    assert sums["x"].item() == pytest.approx(math.log(2.0) - math.log(0.8))
 
 
 def test_errors_in_the_targets_own_unit():
