@@ -6,7 +6,8 @@ Shapes: N nodes, E edges.
 import itertools
 import math
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -348,11 +349,8 @@ def inspect_files(
     id_key = _find_id_key(table, len(sample.structures))
     used = {id_key, split.published, split.group, *dict(proposals.left_out), *table.numbers}
     texts = {key: counts for key, counts in table.texts.items() if key not in used}
-    classes = propose_classes(texts, len(sample.structures), {t.name for t in proposals.targets})
-    if not classes:
-        _check_targets(paths[0], files, proposals, table)
-    proposals = replace(proposals, targets=(*proposals.targets, *classes))
-    used |= {target.key for target in classes}
+    proposals = _add_texts(proposals, texts, len(sample.structures))
+    _check_targets(paths[0], files, proposals, table)
     set_aside = _find_unusable(paths[0], sample, proposals, geometry)
     warnings = [*_warn_of_files(skipped), *geometry.warnings]
     warnings += [*_warn_of_structures(sample, geometry, set_aside), *proposals.warnings]
@@ -362,7 +360,7 @@ def inspect_files(
         sample,
         geometry,
         split,
-        replace(proposals, left_out=(*proposals.left_out, *_list_texts(table, used))),
+        proposals,
         id_key,
         set_aside,
         (*warnings, *([split.warning] if split.warning else [])),
@@ -382,9 +380,24 @@ def _check_size(path: Path, sample: StructureSample, set_aside: Sequence[str]) -
     )
 
 
-def _list_texts(table: PropertyTable, used: Collection[str | None]) -> Iterator[tuple[str, str]]:
-    """Yield properties that are text and have no role, and why they are left out."""
-    return ((key, "is text, a head predicts numbers") for key in table.texts if key not in used)
+def _add_texts(
+    proposals: TargetProposals, texts: Mapping[str, Counter[str]], structures: int
+) -> TargetProposals:
+    """Add texts of few values as classes, and leave out the others.
+
+    Args:
+        proposals: the proposals from numbers.
+        texts: for each text without a role, the number of structures with each value.
+        structures: number of structures.
+    """
+    classes = propose_classes(texts, structures, {target.name for target in proposals.targets})
+    known = {target.key for target in classes}
+    others = [(key, "is text, a head predicts numbers") for key in texts if key not in known]
+    return replace(
+        proposals,
+        targets=(*proposals.targets, *classes),
+        left_out=(*proposals.left_out, *others),
+    )
 
 
 def _find_unusable(
@@ -728,11 +741,11 @@ def _check_targets(
     path: Path, files: Sequence[DataFile], proposals: TargetProposals, table: PropertyTable
 ) -> None:
     """Refuse a data set without a property that could be learned."""
-    if not all(table.numbers[target.key].constant for target in proposals.targets):
+    keys = [target.key for target in proposals.targets]
+    if not all(key in table.numbers and table.numbers[key].constant for key in keys):
         return
-    constant = [(t.key, explain_rejection(table.numbers[t.key])) for t in proposals.targets]
-    texts = [(name, "is text") for name in table.texts if name not in table.numbers]
-    rejected = [*constant, *proposals.left_out, *texts]
+    constant = [(key, explain_rejection(table.numbers[key])) for key in keys]
+    rejected = [*constant, *proposals.left_out]
     listed = "; ".join(f"{escape_line(name)[:60]} {why}" for name, why in rejected[:6])
     there = f"what there is: {listed}" if listed else "there are atoms and cells only"
     if len(files) > 1 and not listed:

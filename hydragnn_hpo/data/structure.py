@@ -403,18 +403,30 @@ def target_of(
             f"has no {target.level} property '{key}' for target '{name}'{hint}",
             "add it, correct the target's key, or set optional = true in the card",
         )
-    try:
-        if target.classes is not None:
-            raw = _encode_classes(raw, key, target.classes, place)
-        value = np.asarray(_refuse_underscores(raw), dtype=np.float64)
-    except (TypeError, ValueError):
-        raise place.error(f"has '{key}' = {_shorten(raw)}, which is no number", "mend it") from None
+    value = _to_numbers(raw, key, target, place)
     _check_periodicity(atoms, key, target, place)
     value = _to_shape(value, len(atoms), key, target, place)
     _check_values(value, key, target, place)
     value = value * inside(target.unit)[0] / (len(atoms) if target.per_atom else 1)
     _check_bounds(value, key, target, place)
     return None if np.isnan(value).all() else value
+
+
+def _to_numbers(raw: Any, key: str, target: TargetConfig, place: Place) -> NDArray[np.float64]:
+    """Convert what is in a file to numbers; classes to 1 and 0.
+
+    Args:
+        raw: the value in the file.
+        key: its name in the file.
+        target: its classes, if any.
+        place: where the structure comes from, for errors.
+    """
+    try:
+        if target.classes is not None:
+            raw = _encode_classes(raw, key, target.classes, place)
+        return np.asarray(_refuse_underscores(raw), dtype=np.float64)
+    except (TypeError, ValueError):
+        raise place.error(f"has '{key}' = {_shorten(raw)}, which is no number", "mend it") from None
 
 
 def _check_periodicity(atoms: Atoms, key: str, target: TargetConfig, place: Place) -> None:

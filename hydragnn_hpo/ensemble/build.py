@@ -446,10 +446,7 @@ def evaluate_heads(
         mixes = {m: _mix(predictions, name, w[name], mask, bounds) for m, w in weights.items()}
         mix, calibration = mixes[kept], calibrations[name]
         stratum = context.strata.of_rows(context.graphs, indices, node=node)
-        mean = mix.mean
-        if calibration.temperature is not None:
-            mean = temper(mean, calibration.temperature)
-        predicted = HeadOnLabels(truth, mean, mix.spread, mix.noise, stratum[mask])
+        predicted = _on_labels(truth, mix, calibration, stratum[mask])
         known = HeadEvidence(name, target["unit"], node, published=_find_published(context, name))
         rows = _describe_rows(context, name, mask, single, result)
         known = collect_evidence(known, predicted, calibration, rows)
@@ -464,6 +461,23 @@ def evaluate_heads(
         result.curves[name] = replace_nonfinite(compute_curves(predicted, calibration))
         result.arrays.update(_head_arrays(name, predicted, calibration, mask))
     return result
+
+
+def _on_labels(
+    truth: np.ndarray, mix: Moments, calibration: Calibration, stratum: np.ndarray
+) -> HeadOnLabels:
+    """Return a head on its labels; probabilities of classes with the temperature.
+
+    Args:
+        truth: labels, [R, w].
+        mix: weighted mean of the members and its spread.
+        calibration: calibration of the head.
+        stratum: stratum of each row, [R].
+    """
+    mean = mix.mean
+    if calibration.temperature is not None:
+        mean = temper(mean, calibration.temperature)
+    return HeadOnLabels(truth, mean, mix.spread, mix.noise, stratum)
 
 
 def _error(context: BuildContext, name: str, mean: np.ndarray, truth: np.ndarray) -> float:

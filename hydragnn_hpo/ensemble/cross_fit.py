@@ -96,28 +96,22 @@ def _calibrate_head(
     fold = context.fold_of_row(name)[mask]
     table = _by_configuration(context, nets, predictions[name][:, mask])
     noises = predictions.get(variance_key(name))
-    noise_table = None
-    if noises is not None:
-        noise_table = _by_configuration(context, nets, noises[:, mask])
+    noise_table = None if noises is None else _by_configuration(context, nets, noises[:, mask])
     shares = [weights[1][number][name] for number in range(context.folds)]
     mean, variance, noise = _predict_unseen(table, noise_table, fold, shares)
     final, rows = weights[0][name], context.rows_of("cal")
-    stratum = context.strata.of_rows(context.graphs, rows, node=context.is_node(name))
+    stratum = context.strata.of_rows(context.graphs, rows, node=context.is_node(name))[mask]
+    group = context.group_of_row(name, "cal")[mask]
     if context.is_class(name):
-        return calibrate_classes(
-            mean,
-            truth[mask],
-            group=context.group_of_row(name, "cal")[mask],
-            largest=np.sqrt(variance[:, 0]),
-            stratum=stratum[mask],
-        )
+        largest = np.sqrt(variance[:, 0])
+        return calibrate_classes(mean, truth[mask], group=group, largest=largest, stratum=stratum)
     known = OutOfFold(
         residual=truth[mask] - clip_to_bounds(mean, context.bounds(name)),
         variance=variance,
         noise=noise,
-        group=context.group_of_row(name, "cal")[mask],
+        group=group,
         graph=context.graph_of_row(name, "cal")[mask],
-        stratum=stratum[mask],
+        stratum=stratum,
     )
     _, wanted = context.truth(name, "test")  # where there are labels, not what they are
     others = _by_configuration(context, nets, unseen[name][:, wanted])

@@ -505,8 +505,7 @@ def _evaluate_head(
     if not len(predicted.truth):
         done.warnings.append(f"no structure has a label of '{name}'; give files with one.")
         return
-    if entry.shape != "class":
-        _check_unit(done, name, entry, predicted)
+    _check_unit(done, name, entry, predicted)
     node, known, every = entry.level == "node", entry.calibration, structures.compositions
     figures = compute_figures(predicted, known, entry.center)
     kinds = structures.kinds_of_rows(graph, atom, node=node)
@@ -566,6 +565,8 @@ def _describe_rows(
 
 def _check_unit(done: Evaluation, name: str, entry: HeadEntry, predicted: HeadOnLabels) -> None:
     """Add a warning where labels are so far from the training data that their unit is doubtful."""
+    if entry.shape == "class":
+        return
     away = abs(float(np.median(predicted.truth - entry.center)))
     if entry.std > 0 and away > FAR * entry.std:
         done.warnings.append(

@@ -52,7 +52,11 @@ class PredictedHead(Protocol):
 
     @property
     def classes(self) -> tuple[str, ...] | None:
-        """Names of the classes; None for other shapes."""
+        """Names of the classes.
+
+        Returns:
+            A name for each component; None for other shapes.
+        """
 
     @property
     def width(self) -> int:

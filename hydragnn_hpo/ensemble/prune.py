@@ -4,7 +4,7 @@ Neither the data set nor the test split is needed: the ensemble file holds the p
 members for the calibration split.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -107,10 +107,7 @@ def prune_members(
     new = _without_members(content, stay, removed)
     heads, effects = {}, {}
     for name, head in old.heads.items():
-        fit = data.calibrate_head(
-            name, new.shares(name), head.std or 1.0, head.bounds, is_class=head.shape == "class"
-        )
-        heads[name] = head.model_copy(update={"calibration": fit})
+        heads[name] = _recalibrate(data, name, new.shares(name), head)
         before = _quality(data, name, old.shares(name), head)
         effects[name] = PruneEffect(
             head.unit, *before, *_quality(data, name, new.shares(name), heads[name])
@@ -170,6 +167,22 @@ def _share_weights(old: Manifest, stay: set[str]) -> list[MemberEntry]:
         m.model_copy(update={"weights": {n: min(w / sums[n], 1.0) for n, w in m.weights.items()}})
         for m in members
     ]
+
+
+def _recalibrate(
+    data: CalibrationData, name: str, weights: Mapping[str, float], entry: HeadEntry
+) -> HeadEntry:
+    """Return a head with the calibration for other weights.
+
+    Args:
+        data: calibration data of the ensemble.
+        name: name of the head.
+        weights: of the members that take part, by trial.
+        entry: the head.
+    """
+    is_class = entry.shape == "class"
+    fit = data.calibrate_head(name, weights, entry.std or 1.0, entry.bounds, is_class=is_class)
+    return entry.model_copy(update={"calibration": fit})
 
 
 def _quality(

@@ -7,6 +7,7 @@ members and v the variance that they predict.
 Shapes: R rows that have the target, w components, n = R w values, L levels.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -461,6 +462,15 @@ def compute_curves(
         "bins": {"sigma": expected, "rms_error": rms},
         "sparsification": {"taken": steps / len(error), "sigma": by_sigma, "oracle": oracle},
     }
+    return _to_lists(curves)
+
+
+def _to_lists(curves: Mapping[str, Mapping[str, np.ndarray]]) -> dict[str, dict[str, list[float]]]:
+    """Convert the arrays of curves to lists.
+
+    Returns:
+        As ``curves``.
+    """
     return {
         curve: {name: values.tolist() for name, values in parts.items()}
         for curve, parts in curves.items()
@@ -488,15 +498,13 @@ def _class_curves(
         )
         for q in levels
     ]
-    return {
-        "reliability": {
-            "confidence": confidence.tolist(),
-            "right": right.tolist(),
-            "count": count.tolist(),
-        },
-        "confusion": {str(number): row.tolist() for number, row in enumerate(confusion)},
-        "conformal": {"level": list(levels), "covered": covered},
-    }
+    return _to_lists(
+        {
+            "reliability": {"confidence": confidence, "right": right, "count": count},
+            "confusion": {str(number): row for number, row in enumerate(confusion)},
+            "conformal": {"level": np.array(levels), "covered": np.array(covered)},
+        }
+    )
 
 
 def _intervals(error: np.ndarray, half: dict[float, np.ndarray]) -> dict[str, float]:

@@ -769,11 +769,15 @@ class MultiHeadGNN(nn.Module):
         for name, head in heads.items():
             self._add_head(name, targets[name], head, model, degree)
         self.repulsion = ZBL() if model.repulsion == "zbl" else None
+        self._sort_by_kind(heads, targets)
+        self.log_variances = nn.Parameter(torch.zeros(len(heads))) if learn_weights else None
+
+    def _sort_by_kind(self, heads: Mapping[str, HeadConfig], targets: Targets) -> None:
+        """Store which heads predict energies, vectors or tensors of their own, and classes."""
         self.kinds = {name: str(targets[name].get("energy") or "") for name in heads}
         self.directed = frozenset(n for n, h in heads.items() if is_directed(h, targets[n]))
         self.classes = frozenset(n for n in heads if targets[n]["shape"] == "class")
         self.tensors = frozenset(n for n in heads if targets[n]["shape"] == "tensor")
-        self.log_variances = nn.Parameter(torch.zeros(len(heads))) if learn_weights else None
 
     def _add_head(
         self,

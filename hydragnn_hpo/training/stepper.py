@@ -7,6 +7,7 @@ Shapes: G graphs, R rows of a target (graphs or nodes), w components of a target
 """
 
 import hashlib
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
@@ -70,6 +71,20 @@ def running_sums(error: Tensor) -> Tensor:
     return error.cumsum(dim=-1) / error.shape[-1]
 
 
+def _combine_components(error: Tensor, head: HeadConfig, is_directed: bool) -> Tensor:
+    """Return errors whose elementwise loss is that of a head, [R, w].
+
+    Args:
+        error: prediction minus target, [R, w].
+        head: whether the loss is of running sums.
+        is_directed: whether components are replaced by their root mean square.
+    """
+    if is_directed:
+        norm: Tensor = torch.linalg.vector_norm(error, dim=-1, keepdim=True)
+        return (norm / math.sqrt(error.shape[-1])).expand_as(error)
+    return running_sums(error) if head.cumulative else error
+
+
 def head_sums(
     model: MultiHeadGNN,
     predictions: Mapping[str, Tensor],
@@ -106,10 +121,7 @@ def head_sums(
             variance = (predictions[variance_key(name)] / unit.double() ** 2).to(std.dtype)
             loss = gaussian_nll(error, variance, head.beta if head.loss == "beta_nll" else 0.0)
         else:
-            if name in model.directed:
-                norm = torch.linalg.vector_norm(error, dim=-1, keepdim=True)
-                error = (norm / error.shape[-1] ** 0.5).expand_as(error)
-            loss = LOSSES[head.loss](running_sums(error) if head.cumulative else error)
+            loss = LOSSES[head.loss](_combine_components(error, head, name in model.directed))
         sums[name] = (loss * batch.masks[name].unsqueeze(-1)).sum()
     return sums
 
