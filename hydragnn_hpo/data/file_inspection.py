@@ -7,7 +7,7 @@ import itertools
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -348,12 +348,12 @@ def inspect_files(
     split = _propose_split(sample, geometry, table)
     id_key = _find_id_key(table, len(sample.structures))
     used = {id_key, split.published, split.group, *dict(proposals.left_out), *table.numbers}
-    texts = {key: counts for key, counts in table.texts.items() if key not in used}
-    proposals = _add_texts(proposals, texts, len(sample.structures))
+    proposals = _add_texts(proposals, table.texts, len(sample.structures), used)
     _check_targets(paths[0], files, proposals, table)
     set_aside = _find_unusable(paths[0], sample, proposals, geometry)
     warnings = [*_warn_of_files(skipped), *geometry.warnings]
     warnings += [*_warn_of_structures(sample, geometry, set_aside), *proposals.warnings]
+    warnings += [split.warning] if split.warning else []
     return Inspection(
         make_identifier(_find_stem(paths), "data"),
         files,
@@ -363,7 +363,7 @@ def inspect_files(
         proposals,
         id_key,
         set_aside,
-        (*warnings, *([split.warning] if split.warning else [])),
+        tuple(warnings),
     )
 
 
@@ -381,15 +381,20 @@ def _check_size(path: Path, sample: StructureSample, set_aside: Sequence[str]) -
 
 
 def _add_texts(
-    proposals: TargetProposals, texts: Mapping[str, Counter[str]], structures: int
+    proposals: TargetProposals,
+    texts: Mapping[str, Counter[str]],
+    structures: int,
+    used: Collection[str | None],
 ) -> TargetProposals:
     """Add texts of few values as classes, and leave out the others.
 
     Args:
         proposals: the proposals from numbers.
-        texts: for each text without a role, the number of structures with each value.
+        texts: for each text, the number of structures with each value.
         structures: number of structures.
+        used: texts that have a role, as a name or a split.
     """
+    texts = {key: counts for key, counts in texts.items() if key not in used}
     classes = propose_classes(texts, structures, {target.name for target in proposals.targets})
     known = {target.key for target in classes}
     others = [(key, "is text, a head predicts numbers") for key in texts if key not in known]
