@@ -347,13 +347,13 @@ def inspect_files(
     geometry = summarize_geometry(sample.structures, sample.names)
     split = _propose_split(sample, geometry, table)
     id_key = _find_id_key(table, len(sample.structures))
-    used = {id_key, split.published, split.group, *dict(proposals.left_out), *table.numbers}
+    used = {id_key, split.published, split.group, *table.numbers}
     proposals = _add_texts(proposals, table.texts, len(sample.structures), used)
     _check_targets(paths[0], files, proposals, table)
     set_aside = _find_unusable(paths[0], sample, proposals, geometry)
     warnings = [*_warn_of_files(skipped), *geometry.warnings]
     warnings += [*_warn_of_structures(sample, geometry, set_aside), *proposals.warnings]
-    warnings += [split.warning] if split.warning else []
+    warnings += filter(None, [split.warning])
     return Inspection(
         make_identifier(_find_stem(paths), "data"),
         files,
@@ -394,6 +394,7 @@ def _add_texts(
         structures: number of structures.
         used: texts that have a role, as a name or a split.
     """
+    used = {*used, *dict(proposals.left_out)}
     texts = {key: counts for key, counts in texts.items() if key not in used}
     classes = propose_classes(texts, structures, {target.name for target in proposals.targets})
     known = {target.key for target in classes}
