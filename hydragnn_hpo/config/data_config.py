@@ -855,9 +855,11 @@ def _pooled(several: Sequence["TargetStats"]) -> "TargetStats":
     mean = mean_of([target["mean"] for target in several])
     centres = [target.get("means") or [target["mean"]] for target in several]
     means = [mean_of(column) for column in zip(*centres, strict=True)]
+    # The mean of a tensor belongs to three of its nine components.
+    share = 1.0 / 3.0 if first["shape"] == "tensor" else 1.0
     squares = [
         target["std"] ** 2
-        + math.fsum((a - b) ** 2 for a, b in zip(own, means, strict=True)) / len(own)
+        + share * math.fsum((a - b) ** 2 for a, b in zip(own, means, strict=True)) / len(own)
         for target, own in zip(several, centres, strict=True)
     ]
     if first.get("means"):

@@ -677,7 +677,8 @@ class _Proposer:
         if extensive:
             why.append("grows with the structure")
         if len(np.unique(values)) == 2:
-            if (classes := _find_two_classes(values)) and energy is None and unit.sure == "unknown":
+            is_number = extensive or energy is not None or unit.sure != "unknown"
+            if not is_number and (classes := _find_two_classes(values)):
                 return _make_two_classes(start, classes, why, is_mark=prop.is_mark)
             why.append("has two values only: learned as a number, 'near which of the two'")
         if prop.is_mark:

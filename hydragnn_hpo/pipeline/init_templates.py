@@ -407,7 +407,7 @@ def choose_convs(
 def _can_predict(spec: ConvSpec, targets: Sequence[TargetConfig]) -> bool:
     derived = any(target.derived_from for target in targets)
     vectors = any(
-        t.shape != "scalar" and not t.derived_from and t.origin not in ("mass", "geometry")
+        t.shape not in INVARIANT and not t.derived_from and t.origin not in ("mass", "geometry")
         for t in targets
     )
     return (spec.forces or not derived) and (spec.vectors or not vectors)

@@ -112,7 +112,7 @@ WRONG = [
     (TrialConfig, {**TRIAL, "heads": {"loss": {"wieght": 2}}},
      "unknown key 'heads.loss.wieght'. Did you mean 'weight'?"),
     (CardConfig, card(level="graph", unit="eV", shpe="x"),
-     "unknown key 'targets.energy.shpe'. Did you mean 'shape'? Known: derived_from, desc"),
+     "unknown key 'targets.energy.shpe'. Did you mean 'shape'? Known: axis, charge, clas"),
     (CardConfig, {**card(level="graph", unit="eV"), "files": [{"path": "a"}, {"pth": "b"}]},
      "'files.1.path' is missing; add it."),
     (CampaignConfig, {**CAMPAIGN, "data": [{"card": "a", "crad": "b"}]},

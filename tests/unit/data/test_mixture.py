@@ -31,6 +31,7 @@ TARGETS = {
     "energy": TargetConfig(level="graph", unit="eV", energy="total", optional=True),
     "charge": TargetConfig(level="node", unit="e", optional=True),
     "push": TargetConfig(level="node", shape="vector", unit="eV/angstrom", optional=True),
+    "alpha": TargetConfig(level="graph", shape="tensor", unit="angstrom^3"),
 }
 
 
@@ -125,6 +126,20 @@ def test_shared_targets_are_described_as_if_built_together(columns: Columns) -> 
     sets = [built(half, "x", *keys) for half in halves]
     found = Mixture(sets, [PLAIN, PLAIN], keys).stats["targets"]
     assert_alike(found, whole, rel=1e-9)
+
+
+def test_shared_tensors_have_the_spread_about_their_common_mean(columns: Columns) -> None:
+    columns.split[:] = 0
+    tensors = np.random.default_rng(3).normal(size=(18, 9))
+    tensors[10:] += 5.0 * np.eye(3).ravel()
+    columns.targets["alpha"], columns.levels["alpha"] = tensors, "graph"
+    columns.masks["alpha"] = np.ones(18, bool)
+    sets = [built(columns.take(rows), "x", "alpha") for rows in (np.arange(10), np.arange(10, 18))]
+    stats = unite_stats([each.stats for each in sets], [PLAIN, PLAIN], ["alpha"])
+    shared = stats["targets"]["alpha"]
+    rest = tensors - tensors[:, ::4].mean() * np.eye(3).ravel()
+    assert shared["mean"] == pytest.approx(tensors[:, ::4].mean())
+    assert shared["std"] == pytest.approx(np.sqrt((rest**2).mean()))
 
 
 def test_what_describes_a_target_holds_no_edges(columns: Columns) -> None:

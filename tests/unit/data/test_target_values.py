@@ -145,7 +145,6 @@ FORCES = {"level": "node", "shape": "vector", "unit": "eV/angstrom", "derived_fr
         ({**FORCES, "derived_from": "nothing"}, "'nothing', which is no target"),
         ({**FORCES, "level": "graph"}, "neither forces"),
         ({**FORCES, "unit": "eV"}, "neither forces"),
-        ({"level": "graph", "shape": "tensor", "unit": "GPa(stress)"}, "known as stress"),
         ({"level": "node", "unit": "e", "per_atom": True}, "per_atom divides graph-level"),
         ({"level": "graph", "unit": "eV", "energy": "total", "per_atom": True}, "per_atom divides"),
         ({"level": "graph", "unit": "eV/atom", "energy": "total"}, "f': .*has unit eV/atom"),

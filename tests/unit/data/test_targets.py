@@ -530,7 +530,8 @@ def test_a_common_sum_of_atoms_is_proposed(structures, expected):
 
 
 @pytest.mark.parametrize(
-    ("count", "says"), [(5, None), (12, None), (2, "one or a spectrum"), (9, "one or a spectrum")]
+    ("count", "says"),
+    [(5, None), (12, None), (2, "a tensor or a spectrum"), (9, "a tensor or a spectrum")],
 )
 def test_many_numbers_of_equal_count_are_a_spectrum(count, says):
     values = list(np.random.default_rng(count).uniform(0.0, 1.0, (30, count)))

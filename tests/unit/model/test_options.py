@@ -296,7 +296,9 @@ def test_a_users_conv_is_found_by_its_name(make, tmp_path, monkeypatch):
         make.net(ENERGY, conv="my_conv:Wrong")
     vector = {"level": "node", "shape": "vector", "mean": 0.0, "std": 1.0}
     monkeypatch.setitem(make.targets, "it", vector)
-    with pytest.raises(ConfigError, match="head 'it' predicts a vector per atom, conv 'my_conv:Mi"):
+    with pytest.raises(
+        ConfigError, match="vector per atom from vectors of atoms, conv 'my_conv:Mi"
+    ):
         make.net({"it": {}}, conv="my_conv:Mine")
 
 

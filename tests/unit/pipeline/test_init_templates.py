@@ -56,6 +56,13 @@ def test_forces_ask_for_convs_that_see_distances():
         render_campaign(derived, "x", ["gin"])
 
 
+def test_every_conv_can_predict_spectra_and_classes():
+    dos = {"level": "node", "shape": "spectrum", "size": 4, "unit": "1/eV"}
+    phase = {"level": "graph", "shape": "class", "classes": ["a", "b"]}
+    made = campaign(render_campaign(card(dos=dos, phase=phase), "x"))
+    assert set(made.space["model.conv"].choices) == set(CONV_SPECS)
+
+
 def test_vectors_of_their_own_are_left_to_the_user():
     both = card(energy=ENERGY, push=FORCES)
     text = render_campaign(both, "x")
