@@ -351,8 +351,8 @@ def inspect_files(
     proposals = _add_texts(proposals, table.texts, len(sample.structures), used)
     _check_targets(paths[0], files, proposals, table)
     set_aside = _find_unusable(paths[0], sample, proposals, geometry)
-    warnings = _warn_of_structures(sample, geometry, set_aside)
-    warnings = [*_warn_of_files(skipped), *geometry.warnings, *warnings, *proposals.warnings]
+    warnings = [*_warn_of_files(skipped), *geometry.warnings]
+    warnings += [*_warn_of_structures(sample, geometry, set_aside), *proposals.warnings]
     warnings += filter(None, [split.warning])
     name = make_identifier(_find_stem(paths), "data")
     parts = (files, sample, geometry, split, proposals, id_key, set_aside)

@@ -241,13 +241,7 @@ def calibrate_cross(
     """
     width = known.residual.shape[1]
     dof, weight = design.few_dof(width), group_weights(known.group)[0]
-    measured = known.variance[:, 0]
-    if dof > 1e-9:
-        prior = fit_spread_prior(measured, dof, weight)
-        factor, constant = prior.share(dof)
-        shrunk = factor * measured + constant
-    else:  # one net says nothing about its variance
-        prior, shrunk = SpreadPrior(math.inf, 0.0), np.zeros_like(measured)
+    prior, shrunk = _shrink(known.variance[:, 0], dof, weight)
     left = 1.0 - design.concentration
     usable = dof > 1e-9 and design.few > 0.0
     growth = design.growth * left if usable else math.inf
@@ -271,6 +265,24 @@ def calibrate_cross(
     factor, added = prior.share(design.all_dof(width)) if usable else (0.0, float(shrunk.mean()))
     # t^2 from the spread of all nets, which is ``growth`` times as large
     return replace(fitted, a=a * factor / growth, b=b + a * added, c=c)
+
+
+def _shrink(measured: np.ndarray, dof: float, weight: np.ndarray) -> tuple[SpreadPrior, np.ndarray]:
+    """Shrink measured variances towards what is typical.
+
+    Args:
+        measured: unbiased variances, in the unit squared, [n].
+        dof: degrees of freedom of each measurement; one net, with 0, says nothing of its variance.
+        weight: weight of each measurement, [n], > 0.
+
+    Returns:
+        The prior, and the shrunk variances, [n].
+    """
+    if dof <= 1e-9:
+        return SpreadPrior(math.inf, 0.0), np.zeros_like(measured)
+    prior = fit_spread_prior(measured, dof, weight)
+    factor, constant = prior.share(dof)
+    return prior, factor * measured + constant
 
 
 def _largest(spread: np.ndarray, graph: np.ndarray, graphs: int) -> np.ndarray:
