@@ -97,27 +97,24 @@ def _calibrate_head(
     table = _by_configuration(context, nets, predictions[name][:, mask])
     noises = predictions.get(variance_key(name))
     noise_table = None if noises is None else _by_configuration(context, nets, noises[:, mask])
-    shares = [weights[1][number][name] for number in range(context.folds)]
+    final, shares = weights[0][name], [each[name] for each in weights[1]]
     mean, variance, noise = _predict_unseen(table, noise_table, fold, shares)
-    final, rows = weights[0][name], context.rows_of("cal")
-    stratum = context.strata.of_rows(context.graphs, rows, node=context.is_node(name))[mask]
-    group = context.group_of_row(name, "cal")[mask]
+    rows, node = context.rows_of("cal"), context.is_node(name)
+    stratum = context.strata.of_rows(context.graphs, rows, node=node)[mask]
+    group, graph = (of(name, "cal")[mask] for of in (context.group_of_row, context.graph_of_row))
     if context.is_class(name):
-        largest = np.sqrt(variance[:, 0])
-        return calibrate_classes(mean, truth[mask], group=group, largest=largest, stratum=stratum)
-    known = OutOfFold(
-        residual=truth[mask] - clip_to_bounds(mean, context.bounds(name)),
-        variance=variance,
-        noise=noise,
-        group=group,
-        graph=context.graph_of_row(name, "cal")[mask],
-        stratum=stratum,
-    )
-    _, wanted = context.truth(name, "test")  # where there are labels, not what they are
-    others = _by_configuration(context, nets, unseen[name][:, wanted])
-    variances = measure_variances(others, final)
-    design = CrossDesign(final, context.folds, variances)
+        spread = np.sqrt(variance[:, 0])
+        return calibrate_classes(mean, truth[mask], group=group, largest=spread, stratum=stratum)
+    residual = truth[mask] - clip_to_bounds(mean, context.bounds(name))
+    known = OutOfFold(residual, variance, noise, group, graph, stratum)
+    wanted = context.truth(name, "test")[1]  # where there are labels, not what they are
+    design = _design(context, final, _by_configuration(context, nets, unseen[name][:, wanted]))
     return calibrate_cross(known, design, len(rows), context.scale(name))
+
+
+def _design(context: CrossContext, weights: np.ndarray, unseen: np.ndarray) -> CrossDesign:
+    """Return how the nets go together, from what no net has seen, [C, K, R, w]."""
+    return CrossDesign(weights, context.folds, measure_variances(unseen, weights))
 
 
 def _predict_unseen(
