@@ -6,8 +6,7 @@ Shapes: N nodes, E edges.
 import itertools
 import math
 import re
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -347,9 +346,7 @@ def inspect_files(
     geometry = summarize_geometry(sample.structures, sample.names)
     split = _propose_split(sample, geometry, table)
     id_key = _find_id_key(table, len(sample.structures))
-    used = {id_key, split.published, split.group, *dict(proposals.left_out), *table.numbers}
-    texts = {key: counts for key, counts in table.texts.items() if key not in used}
-    proposals = _add_texts(proposals, texts, len(sample.structures))
+    proposals = _add_texts(proposals, table, sample, {id_key, split.published, split.group})
     _check_targets(paths[0], files, proposals, table)
     set_aside = _find_unusable(paths[0], sample, proposals, geometry)
     warnings = [*_warn_of_files(skipped), *geometry.warnings]
@@ -381,16 +378,23 @@ def _check_size(path: Path, sample: StructureSample, set_aside: Sequence[str]) -
 
 
 def _add_texts(
-    proposals: TargetProposals, texts: Mapping[str, Counter[str]], structures: int
+    proposals: TargetProposals,
+    table: PropertyTable,
+    sample: StructureSample,
+    roles: Set[str | None],
 ) -> TargetProposals:
     """Add texts of few values as classes, and leave out the others.
 
     Args:
         proposals: the proposals from numbers.
-        texts: for each text without a role, the number of structures with each value.
-        structures: number of structures.
+        table: all properties.
+        sample: the structures.
+        roles: names of texts that are no targets.
     """
-    classes = propose_classes(texts, structures, {target.name for target in proposals.targets})
+    used = {*roles, *dict(proposals.left_out), *table.numbers}
+    texts = {key: counts for key, counts in table.texts.items() if key not in used}
+    names = {target.name for target in proposals.targets}
+    classes = propose_classes(texts, len(sample.structures), names)
     known = {target.key for target in classes}
     others = [(key, "is text, a head predicts numbers") for key in texts if key not in known]
     return replace(
