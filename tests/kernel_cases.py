@@ -61,7 +61,7 @@ def inputs_of(form, links, rows, dtype=torch.float64, seed=0):
         "scores": [(nodes, 4 * WIDTH), (nodes, 4 * WIDTH), (rows, 4 * WIDTH)],
         "coupled": [(nodes, 3, WIDTH), (rows, WIDTH), (edges, 6, 3)],
         "coupled to fewer": [(nodes, 5, WIDTH), (rows, WIDTH), (edges, 2, 5)],
-        "triplets": [(nodes, WIDTH), (7, nodes * rows // edges, WIDTH), (edges, 7)],
+        "triplets": [(nodes, WIDTH), (7, nodes * rows // max(edges, 1), WIDTH), (edges, 7)],
     }[form]
     return [torch.randn(shape, generator=draw, dtype=dtype).requires_grad_() for shape in shapes]
 

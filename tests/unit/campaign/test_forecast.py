@@ -30,6 +30,7 @@ from hydragnn_hpo.search import space
 def campaign(**search):
     values = tomllib.loads(resource_path("workflows/quickstart.toml").read_text())
     values["search"] |= {"rungs": [1, 3, 9], "trials": 9, "finalists": 1, "initial": 3, **search}
+    values["ensemble"] = {"members": 6}
     return CampaignConfig.model_validate(values)
 
 
