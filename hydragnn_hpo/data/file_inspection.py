@@ -6,8 +6,7 @@ Shapes: N nodes, E edges.
 import itertools
 import math
 import re
-from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -347,16 +346,22 @@ def inspect_files(
     geometry = summarize_geometry(sample.structures, sample.names)
     split = _propose_split(sample, geometry, table)
     id_key = _find_id_key(table, len(sample.structures))
-    used = {id_key, split.published, split.group, *table.numbers}
-    proposals = _add_texts(proposals, table.texts, len(sample.structures), used)
+    proposals = _add_texts(proposals, table, sample, {id_key, split.published, split.group})
     _check_targets(paths[0], files, proposals, table)
     set_aside = _find_unusable(paths[0], sample, proposals, geometry)
     warnings = [*_warn_of_files(skipped), *geometry.warnings]
     warnings += [*_warn_of_structures(sample, geometry, set_aside), *proposals.warnings]
-    warnings += filter(None, [split.warning])
-    name = make_identifier(_find_stem(paths), "data")
-    parts = (files, sample, geometry, split, proposals, id_key, set_aside)
-    return Inspection(name, *parts, tuple(warnings))
+    return Inspection(
+        make_identifier(_find_stem(paths), "data"),
+        files,
+        sample,
+        geometry,
+        split,
+        proposals,
+        id_key,
+        set_aside,
+        (*warnings, *([split.warning] if split.warning else [])),
+    )
 
 
 def _check_size(path: Path, sample: StructureSample, set_aside: Sequence[str]) -> None:
@@ -374,21 +379,22 @@ def _check_size(path: Path, sample: StructureSample, set_aside: Sequence[str]) -
 
 def _add_texts(
     proposals: TargetProposals,
-    texts: Mapping[str, Counter[str]],
-    structures: int,
-    used: Collection[str | None],
+    table: PropertyTable,
+    sample: StructureSample,
+    roles: Set[str | None],
 ) -> TargetProposals:
     """Add texts of few values as classes, and leave out the others.
 
     Args:
         proposals: the proposals from numbers.
-        texts: for each text, the number of structures with each value.
-        structures: number of structures.
-        used: texts that have a role, as a name or a split.
+        table: all properties.
+        sample: the structures.
+        roles: names of texts that are no targets.
     """
-    used = {*used, *dict(proposals.left_out)}
-    texts = {key: counts for key, counts in texts.items() if key not in used}
-    classes = propose_classes(texts, structures, {target.name for target in proposals.targets})
+    used = {*roles, *dict(proposals.left_out), *table.numbers}
+    texts = {key: counts for key, counts in table.texts.items() if key not in used}
+    names = {target.name for target in proposals.targets}
+    classes = propose_classes(texts, len(sample.structures), names)
     known = {target.key for target in classes}
     others = [(key, "is text, a head predicts numbers") for key in texts if key not in known]
     return replace(
