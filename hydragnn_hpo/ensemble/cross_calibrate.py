@@ -29,7 +29,6 @@ from hydragnn_hpo.ensemble.calibrate import (
     Calibration,
     calibrate,
     group_weights,
-    largest_per_graph,
 )
 
 MOST_DOF = 8.0
@@ -118,8 +117,6 @@ class OutOfFold:
     """Mean of the variances that the C nets predict, [R, 1], in the unit squared."""
     group: np.ndarray
     """Number of each row's group, [R]."""
-    graph: np.ndarray
-    """Position of each row's structure, [R]."""
     stratum: np.ndarray
     """Name of each row's kind of structure, [R]."""
 
@@ -184,6 +181,8 @@ class CrossDesign:
     """Number of folds, K."""
     variances: NetVariances
     """How the nets differ on structures that none of them has seen."""
+    largest: np.ndarray
+    """Largest spread of all nets within each of these structures, in the unit, [G]."""
 
     @property
     def few(self) -> float:
@@ -225,15 +224,12 @@ class CrossDesign:
         return width * total**2 / inverse if inverse > 0.0 else 0.0
 
 
-def calibrate_cross(
-    known: OutOfFold, design: CrossDesign, graphs: int, scale: float
-) -> Calibration:
+def calibrate_cross(known: OutOfFold, design: CrossDesign, scale: float) -> Calibration:
     """Calibrate the mean and spread of all nets from what few nets say about unseen structures.
 
     Args:
         known: labelled rows of the head, as nets that have not seen them predict them.
         design: weights of the configurations, number of folds, and how nets differ.
-        graphs: number of structures, G.
         scale: the target's standard deviation, in the unit; keeps b > 0 if all residuals are 0.
 
     Returns:
@@ -250,7 +246,7 @@ def calibrate_cross(
         known.residual,
         np.sqrt(shrunk)[:, None],
         group=known.group,
-        largest=_largest(np.sqrt(left * shrunk + folds), known.graph, graphs),
+        largest=design.largest,
         scale=scale,
         noise=known.noise,
         stratum=known.stratum,
@@ -283,10 +279,3 @@ def _shrink(measured: np.ndarray, dof: float, weight: np.ndarray) -> tuple[Sprea
     prior = fit_spread_prior(measured, dof, weight)
     factor, constant = prior.share(dof)
     return prior, factor * measured + constant
-
-
-def _largest(spread: np.ndarray, graph: np.ndarray, graphs: int) -> np.ndarray:
-    """Return the largest spread of each structure that has a row."""
-    largest = largest_per_graph(spread, graph, graphs)
-    known: np.ndarray = largest[np.isfinite(largest)]
-    return known

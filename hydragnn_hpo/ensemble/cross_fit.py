@@ -7,7 +7,12 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from hydragnn_hpo.ensemble.calibrate import Calibration, clip_to_bounds, compute_moments
+from hydragnn_hpo.ensemble.calibrate import (
+    Calibration,
+    clip_to_bounds,
+    compute_moments,
+    largest_per_graph,
+)
 from hydragnn_hpo.ensemble.candidates import CrossContext, Net, flops_per_graph
 from hydragnn_hpo.ensemble.class_probabilities import calibrate_classes
 from hydragnn_hpo.ensemble.cross_calibrate import (
@@ -101,20 +106,34 @@ def _calibrate_head(
     mean, variance, noise = _predict_unseen(table, noise_table, fold, shares)
     rows, node = context.rows_of("cal"), context.is_node(name)
     stratum = context.strata.of_rows(context.graphs, rows, node=node)[mask]
-    group, graph = (of(name, "cal")[mask] for of in (context.group_of_row, context.graph_of_row))
+    group = context.group_of_row(name, "cal")[mask]
     if context.is_class(name):
         spread = np.sqrt(variance[:, 0])
         return calibrate_classes(mean, truth[mask], group=group, largest=spread, stratum=stratum)
     residual = truth[mask] - clip_to_bounds(mean, context.bounds(name))
-    known = OutOfFold(residual, variance, noise, group, graph, stratum)
+    known = OutOfFold(residual, variance, noise, group, stratum)
+    design = _design(context, name, final, _by_configuration(context, nets, unseen[name]))
+    return calibrate_cross(known, design, context.scale(name))
+
+
+def _design(
+    context: CrossContext, name: str, weights: np.ndarray, unseen: np.ndarray
+) -> CrossDesign:
+    """Return how the nets go together.
+
+    Args:
+        context: data shared by all steps of the build.
+        name: of the head.
+        weights: of the configurations, [C].
+        unseen: predictions for the test split, which no net has seen, [C, K, R, w].
+    """
     wanted = context.truth(name, "test")[1]  # where there are labels, not what they are
-    design = _design(context, final, _by_configuration(context, nets, unseen[name][:, wanted]))
-    return calibrate_cross(known, design, len(rows), context.scale(name))
-
-
-def _design(context: CrossContext, weights: np.ndarray, unseen: np.ndarray) -> CrossDesign:
-    """Return how the nets go together, from what no net has seen, [C, K, R, w]."""
-    return CrossDesign(weights, context.folds, measure_variances(unseen, weights))
+    variances = measure_variances(unseen[:, :, wanted], weights)
+    nets = unseen.reshape(-1, *unseen.shape[2:])
+    spread = compute_moments(nets, np.repeat(weights, context.folds)).spread[:, 0]
+    graph, graphs = context.graph_of_row(name, "test"), len(context.rows_of("test"))
+    largest = largest_per_graph(spread, graph, graphs)
+    return CrossDesign(weights, context.folds, variances, largest[np.isfinite(largest)])
 
 
 def _predict_unseen(

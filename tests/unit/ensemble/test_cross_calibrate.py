@@ -38,7 +38,10 @@ def draw(rng, count, *, configurations, folds, share, noise, data=0.0):
 
 def design_of(predictions, weights):
     """The design whose variances are measured on these predictions."""
-    return CrossDesign(weights, predictions.shape[1], measure_variances(predictions, weights))
+    parts = measure_variances(predictions, weights)
+    nets = predictions.reshape(-1, *predictions.shape[2:])
+    shares = np.repeat(weights, predictions.shape[1])
+    return CrossDesign(weights, predictions.shape[1], parts, compute_moments(nets, shares).spread)
 
 
 def out_of_fold(predictions, truth, weights):
@@ -48,7 +51,7 @@ def out_of_fold(predictions, truth, weights):
     rows = np.arange(len(truth))
     measured = np.square(moments.spread) / left if left > 0 else np.zeros_like(truth)
     none, kinds = np.zeros((len(rows), 1)), np.full(len(rows), "all")
-    known = OutOfFold(truth - moments.mean, measured, none, rows, rows, kinds)
+    known = OutOfFold(truth - moments.mean, measured, none, rows, kinds)
     return known, moments
 
 
@@ -73,7 +76,7 @@ def test_intervals_of_all_nets_cover_what_they_claim(configurations, folds, shar
     predictions, truth, _ = draw(rng, 4000, **settings)
     known, few = out_of_fold(predictions, truth, weights)
     design = design_of(draw(rng, 1000, **settings)[0], weights)
-    fitted = calibrate_cross(known, design, 4000, 1.0)
+    fitted = calibrate_cross(known, design, 1.0)
     naive = calibrate(
         known.residual, few.spread, group=known.group, largest=few.spread[:, 0], scale=1.0
     )
@@ -135,7 +138,7 @@ def test_one_structure_far_from_all_others_changes_no_interval(seed):
     known, _ = out_of_fold(predictions, truth, weights)
     others = draw(rng, 200, **settings)[0]
     others[..., 0, :] *= 300.0
-    fitted = calibrate_cross(known, design_of(others, weights), 1000, 1.0)
+    fitted = calibrate_cross(known, design_of(others, weights), 1.0)
     predictions, truth, _ = draw(rng, 20_000, **settings)
     moments = compute_moments(predictions.reshape(-1, *truth.shape), np.full(10, 0.1))
     inside = np.abs(truth - moments.mean) <= fitted.half_width(fitted.sigma(moments.spread))
@@ -146,7 +149,7 @@ def test_one_configuration_has_a_constant_sigma():
     rng = np.random.default_rng(2)
     predictions, truth, _ = draw(rng, 500, configurations=1, folds=5, share=1.0, noise=1.0)
     known, _ = out_of_fold(predictions, truth, np.ones(1))
-    fitted = calibrate_cross(known, design_of(predictions, np.ones(1)), 500, 1.0)
+    fitted = calibrate_cross(known, design_of(predictions, np.ones(1)), 1.0)
     assert fitted.a == 0.0
     less = measure_variances(predictions, np.ones(1)).typical
     assert fitted.b == pytest.approx(float(np.square(known.residual).mean()) - less, rel=1e-6)
@@ -184,7 +187,7 @@ def test_few_structures_still_give_a_sigma_that_follows_the_spread(seed):
     weights = np.full(2, 0.5)
     predictions, truth, _ = draw(rng, 150, **settings)
     known, _ = out_of_fold(predictions, truth, weights)
-    fitted = calibrate_cross(known, design_of(draw(rng, 50, **settings)[0], weights), 150, 1.0)
+    fitted = calibrate_cross(known, design_of(draw(rng, 50, **settings)[0], weights), 1.0)
     assert fitted.a > 0.0
     predictions, truth, _ = draw(rng, 20_000, **settings)
     moments = compute_moments(predictions.reshape(-1, *truth.shape), np.full(10, 0.1))
@@ -196,7 +199,7 @@ def test_few_structures_still_give_a_sigma_that_follows_the_spread(seed):
     ("weights", "dof"), [((0.5, 0.5), 1.0), ((0.8, 0.2), 1.0), ((0.25,) * 4, 3.0), ((1.0,), 0.0)]
 )
 def test_any_two_nets_have_one_degree_of_freedom(weights, dof):
-    design = CrossDesign(np.array(weights), 5, NetVariances(0.4, 0.3, 0.3, 1.0))
+    design = CrossDesign(np.array(weights), 5, NetVariances(0.4, 0.3, 0.3, 1.0), np.ones(1))
     assert design.few_dof(1) == pytest.approx(dof)
     assert design.few_dof(3) == pytest.approx(3 * dof)
 
