@@ -1,13 +1,13 @@
 """Figure of a run as a PNG: parity of the ensemble on the test split, and the leaderboard."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from hydragnn_hpo.errors import RunError
-from hydragnn_hpo.file_records import HeadScores, RankedTrial
+from hydragnn_hpo.file_records import EnsembleTable, HeadScores, RankedTrial
 from hydragnn_hpo.layout import RunDir
 from hydragnn_hpo.report.charts import format_number, format_percent, with_unit
 from hydragnn_hpo.report.facts import read_ensemble_table
@@ -60,9 +60,14 @@ def draw_parity(run: Path, out: Path) -> None:
         set_title(axis, name.replace("_", " "))
         write_note(axis, _errors(table["heads"][name]))
         tidy_axis(axis)
-    members = {member["trial"]: member["weight"] for member in table["members"]}
-    draw_leaderboard(axes[places - 1], table["leaderboard"], members)
+    draw_leaderboard(axes[places - 1], table["leaderboard"], find_members(table))
     write_png(figure, out)
+
+
+def find_members(table: EnsembleTable) -> set[str]:
+    """Return the names of the members, and of the trials whose fits on folds are members."""
+    members = {member["trial"] for member in table["members"]}
+    return members.union(*(of_head["members"] for of_head in table["diversity"].values()))
 
 
 def _errors(scores: HeadScores) -> str:
@@ -102,15 +107,13 @@ def draw_intervals(
     axis.set_ylabel(with_unit("predicted, 90 % interval", unit))
 
 
-def draw_leaderboard(
-    axis: "Axes", rows: Sequence[RankedTrial], members: Mapping[str, float]
-) -> None:
+def draw_leaderboard(axis: "Axes", rows: Sequence[RankedTrial], members: Collection[str]) -> None:
     """Draw the validation objective of the best trials, members marked by a ring.
 
     Args:
         axis: the panel.
         rows: trials with a result, best first.
-        members: weight of each member by trial; its keys are marked.
+        members: names of the trials to mark.
     """
     scored = [row for row in rows if row["objective"] is not None]
     if not scored:
@@ -135,14 +138,14 @@ def draw_leaderboard(
 
 
 def _draw_trials(
-    axis: "Axes", rows: Sequence[RankedTrial], members: Mapping[str, float], convs: Sequence[str]
+    axis: "Axes", rows: Sequence[RankedTrial], members: Collection[str], convs: Sequence[str]
 ) -> None:
     """Draw a dot for each trial, with a ring for a member; a triangle points to one further right.
 
     Args:
         axis: the panel.
         rows: the trials, each with an objective, from top to bottom.
-        members: weight of each member by trial.
+        members: names of the trials to mark.
         convs: convs of all trials, in the order of their colours.
     """
     places = np.arange(len(rows))

@@ -9,7 +9,8 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from hydragnn_hpo.errors import RunError
-from hydragnn_hpo.report.parity import draw_parity
+from hydragnn_hpo.files import read_json
+from hydragnn_hpo.report.parity import draw_parity, find_members
 from hydragnn_hpo.report.test_predictions import sample_evenly
 
 
@@ -59,3 +60,12 @@ def test_a_damaged_report_is_named(run: Path) -> None:
     with pytest.raises(RunError, match="build the ensemble again"):
         draw_parity(run, run / "parity.png")
     assert not (run / "parity.png").exists()
+
+
+def test_configurations_whose_fits_are_members_are_marked(run: Path) -> None:
+    table = read_json(run / "report" / "ensemble.json")
+    own = {member["trial"] for member in table["members"]}
+    assert find_members(table) == own
+    for of_head in table["diversity"].values():
+        of_head["members"] = ["t0007", "t0009"]
+    assert find_members(table) == own | {"t0007", "t0009"}
