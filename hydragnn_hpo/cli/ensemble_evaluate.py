@@ -32,6 +32,7 @@ _PLAIN = (
     ("elements_mae", "MAE by elements"),
     ("descriptor_mae", "MAE by local descriptors"),
 )
+_OF_CLASSES = (("accuracy", "accuracy"), ("auc", "AUC"), ("ece", "calibration error (ECE)"))
 _BESIDE = (
     ("nll", "NLL"),
     ("crps", "CRPS"),
@@ -66,16 +67,24 @@ def evaluation_table(done: "Evaluation") -> "FittedTable":
     table.add_texts("")
     table.add_numbers(*heads)
     figures = [head.figures for head in done.heads.values()]
-    for key, title in _PLAIN:
-        table.add_row(title, *(_number(one[key]) for one in figures))
+    of_classes = [one for one in figures if "accuracy" in one]
+    for key, title in (*_PLAIN, *(_OF_CLASSES if of_classes else ())):
+        table.add_row(title, *(_number(one.get(key)) for one in figures))
     for key, title in _BESIDE:
-        cells = (f"{_number(one[key])} ({_number(one[f'raw_{key}'])})" for one in figures)
-        table.add_row(title, *cells)
+        table.add_row(title, *(_beside(one, key) for one in figures))
         if key == "area":
-            conformal = (_number(one["area_conformal"]) for one in figures)
+            conformal = (_number(one.get("area_conformal")) for one in figures)
             table.add_row("miscalibration, conformal", *conformal)
     table.caption = "intervals are conformal, those of the raw spread Gaussian"
+    if of_classes:
+        table.caption += "; MAE of a class: its log-loss; width: classes in a set"
     return table
+
+
+def _beside(figures: dict[str, float], key: str) -> str:
+    """Return a figure with that of the raw spread in brackets; sets of classes have no other."""
+    raw = figures.get(f"raw_{key}")
+    return _number(figures.get(key)) + ("" if raw is None else f" ({_number(raw)})")
 
 
 def strata_table(done: "Evaluation") -> "FittedTable":
@@ -88,14 +97,14 @@ def strata_table(done: "Evaluation") -> "FittedTable":
     keys = ("rows", "mae", "rmse", "crps", "coverage90", "width90")
     for name, head in done.heads.items():
         for kind, values in head.strata.items():
-            table.add_row(name, kind, *(_number(values[key]) for key in keys))
+            table.add_row(name, kind, *(_number(values.get(key)) for key in keys))
     return table
 
 
-def _number(value: float) -> str:
+def _number(value: float | None) -> str:
     if isinstance(value, int):
         return str(value)
-    return f"{value:.3g}" if math.isfinite(value) else "-"
+    return f"{value:.3g}" if value is not None and math.isfinite(value) else "-"
 
 
 class Kinds(Enum):

@@ -3,7 +3,6 @@
 import io
 import json
 import re
-from collections import defaultdict
 from types import SimpleNamespace
 
 import numpy as np
@@ -92,14 +91,23 @@ def of_picks(run, built):
 
 
 def of_evaluation(run, built):
-    figures = defaultdict(lambda: 1234.0, {"mae": 0.00123, "rows": 123_456})
+    keys = [key for key, _ in (*ensemble_evaluate._PLAIN, *ensemble_evaluate._BESIDE)]
+    figures = dict.fromkeys((*keys, *(f"raw_{key}" for key in keys), "area_conformal"), 1234.0)
+    figures |= {"mae": 0.00123, "rows": 123_456}
     head = SimpleNamespace(
         entry=SimpleNamespace(unit="eV/angstrom"), figures=figures, strata={"all": figures}
     )
     names = ("forces", "energy", "gap", "dipole", "polarizability", "heat_capacity")
     done = SimpleNamespace(structures=7, heads=dict.fromkeys(names, head))
-    yield ensemble_evaluate.evaluation_table(done), ["0.00123", "123456"]
+    yield ensemble_evaluate.evaluation_table(done), ["0.00123", "123456", "1.23e+03"]
     yield ensemble_evaluate.strata_table(done), ["0.00123", "123456"]
+    classes = {"rows": 17, "mae": 0.321, "rmse": 0.5, "accuracy": 0.875, "auc": 0.9, "ece": 0.1}
+    of_class = SimpleNamespace(
+        entry=SimpleNamespace(unit="1"), figures=classes, strata={"all": classes}
+    )
+    done = SimpleNamespace(structures=7, heads={"phase": of_class})
+    yield ensemble_evaluate.evaluation_table(done), ["0.321", "0.875"]
+    yield ensemble_evaluate.strata_table(done), ["0.321", "17"]
 
 
 def of_predictions(run, built):
