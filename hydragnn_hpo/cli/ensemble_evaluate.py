@@ -33,7 +33,7 @@ _PLAIN = (
     ("descriptor_mae", "MAE by local descriptors"),
 )
 _OF_CLASSES = (("accuracy", "accuracy"), ("auc", "AUC"), ("ece", "calibration error (ECE)"))
-_BESIDE = (
+_WITH_RAW = (
     ("nll", "NLL"),
     ("crps", "CRPS"),
     ("ence", "ENCE"),
@@ -70,8 +70,8 @@ def evaluation_table(done: "Evaluation") -> "FittedTable":
     of_classes = [one for one in figures if "accuracy" in one]
     for key, title in (*_PLAIN, *(_OF_CLASSES if of_classes else ())):
         table.add_row(title, *(_number(one.get(key)) for one in figures))
-    for key, title in _BESIDE:
-        table.add_row(title, *(_beside(one, key) for one in figures))
+    for key, title in _WITH_RAW:
+        table.add_row(title, *(_with_raw_figure(one, key) for one in figures))
         if key == "area":
             conformal = (_number(one.get("area_conformal")) for one in figures)
             table.add_row("miscalibration, conformal", *conformal)
@@ -81,7 +81,7 @@ def evaluation_table(done: "Evaluation") -> "FittedTable":
     return table
 
 
-def _beside(figures: dict[str, float], key: str) -> str:
+def _with_raw_figure(figures: dict[str, float], key: str) -> str:
     """Return a figure with that of the raw spread in brackets; sets of classes have no other."""
     raw = figures.get(f"raw_{key}")
     return _number(figures.get(key)) + ("" if raw is None else f" ({_number(raw)})")

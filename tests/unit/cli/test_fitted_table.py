@@ -91,7 +91,7 @@ def of_picks(run, built):
 
 
 def of_evaluation(run, built):
-    keys = [key for key, _ in (*ensemble_evaluate._PLAIN, *ensemble_evaluate._BESIDE)]
+    keys = [key for key, _ in (*ensemble_evaluate._PLAIN, *ensemble_evaluate._WITH_RAW)]
     figures = dict.fromkeys((*keys, *(f"raw_{key}" for key in keys), "area_conformal"), 1234.0)
     figures |= {"mae": 0.00123, "rows": 123_456}
     head = SimpleNamespace(
