@@ -146,3 +146,14 @@ def test_control_c_while_the_command_is_imported_ends_it_without_a_word(monkeypa
         begun()
     assert left.value.code == 130
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(("theirs", "kept"), [(None, "PASSIVE"), ("ACTIVE", "ACTIVE")])
+def test_threads_that_wait_sleep_unless_the_user_says_otherwise(theirs, kept, monkeypatch):
+    monkeypatch.setenv("OMP_WAIT_POLICY", theirs or "")
+    if theirs is None:
+        monkeypatch.delenv("OMP_WAIT_POLICY")
+    monkeypatch.setattr(sys, "argv", ["hydragnn-hpo", "--version"])
+    with pytest.raises(SystemExit):
+        begun()
+    assert os.environ["OMP_WAIT_POLICY"] == kept
